@@ -1,0 +1,485 @@
+"""The engine: gradients flow from the roots to the leaves, in the reverse order of recording.
+
+A node is recorded after everything it was computed from. So the highest sequence number among the
+nodes that have received a gradient is ready: whoever else could contribute was recorded later and
+has run. A heap gives that order. A first pass counts what each leaf will receive, so that a leaf
+accumulates, and its hooks run, as soon as its gradient is whole; with ``inputs`` it also finds
+which nodes lead there at all, and nothing else runs.
+
+A node's saved values go as soon as its rules have run.
+"""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from ..devices import backend
+from ..memory.ledger import GRADIENT, TEMPORARY
+from ..spec import Spec
+from ..tensor import Tensor, wrap
+from .hooks import run_hooks
+from .modes import local
+from .node import Node, edge_to
+
+
+def backward(
+    tensors: Any,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Accumulate into ``.grad`` of the leaves the sum of the gradients of ``tensors``.
+
+    Args:
+        tensors: One tensor, or several.
+        grad_tensors: The gradient arriving at each, in its shape; None for single elements.
+        retain_graph: Keep saved values for another backward; defaults to ``create_graph``.
+        create_graph: Record the backward itself, for higher derivatives.
+        inputs: Accumulate into these tensors only.
+
+    Raises:
+        RuntimeError: A tensor has no graph, or more than one element and no gradient.
+        GradientError: The graph was freed, or a saved value was overwritten.
+    """
+    roots = _as_list(tensors)
+    targets = None if inputs is None else _as_list(inputs)
+    if targets is not None and not targets:
+        raise RuntimeError(
+            "'inputs' argument to backward cannot be empty. Leave it out for all leaves."
+        )
+    gradients = _root_gradients(roots, grad_tensors, create_graph)
+    retain = create_graph if retain_graph is None else retain_graph
+    captured = _run(roots, gradients, retain, create_graph, targets)
+    if targets is not None:
+        for target, g in zip(targets, captured, strict=True):
+            if g is not None:
+                _accumulate(target, g, create_graph)
+
+
+def grad(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of the sum of ``outputs`` with respect to ``inputs``; ``.grad`` is untouched.
+
+    Args:
+        outputs: One tensor, or several.
+        inputs: One tensor, or several, leaves or not.
+        grad_outputs: The gradient arriving at each output; None for single elements.
+        retain_graph: Keep saved values; defaults to ``create_graph``.
+        create_graph: Record the backward itself, for higher derivatives.
+        allow_unused: Return None for an input that no output depends on, instead of raising.
+        is_grads_batched: The first dimension of each ``grad_outputs`` counts independent vectors.
+        materialize_grads: Return zeros instead of None.
+
+    Returns:
+        One gradient per input, in its shape and dtype.
+
+    Raises:
+        RuntimeError: An input does not require grad, or is unused and that is not allowed.
+    """
+    if is_grads_batched:
+        return _batched_grad(outputs, inputs, grad_outputs, create_graph, allow_unused)
+    roots, targets = _as_list(outputs), _as_list(inputs)
+    if materialize_grads and allow_unused is False:
+        raise ValueError("materialize_grads=True needs allow_unused to be None or True.")
+    for t in targets:
+        if not t.requires_grad:
+            raise RuntimeError(
+                "One of the differentiated Tensors does not require grad: an input of shape "
+                f"{tuple(t.shape)}. Call .requires_grad_() on it before computing the outputs."
+            )
+    gradients = _root_gradients(roots, grad_outputs, create_graph)
+    retain = create_graph if retain_graph is None else retain_graph
+    results = _run(roots, gradients, retain, create_graph, targets)
+    for k, (target, g) in enumerate(zip(targets, results, strict=True)):
+        if g is None and materialize_grads:
+            results[k] = zeros_of(target._spec)
+        elif g is None and not allow_unused:
+            raise RuntimeError(
+                "One of the differentiated Tensors appears to not have been used in the graph: "
+                f"input {k} of shape {tuple(target.shape)}. Set allow_unused=True if this is "
+                "desired; its gradient is None then."
+            )
+    return tuple(results)
+
+
+def _batched_grad(
+    outputs: Any, inputs: Any, grad_outputs: Any, create: bool, allow_unused: bool | None
+) -> tuple[Tensor | None, ...]:
+    batches = _as_list(grad_outputs)
+    rows = [
+        grad(outputs, inputs, [b[k] for b in batches], True, create, allow_unused)  # type: ignore[index]
+        for k in range(len(batches[0]))
+    ]
+    from ..ops import stack
+
+    return tuple(
+        None if column[0] is None else stack(list(column)) for column in zip(*rows, strict=True)
+    )
+
+
+def _as_list(tensors: Any) -> list[Tensor]:
+    found = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    for t in found:
+        if not isinstance(t, Tensor):
+            raise TypeError(f"backward and grad take Tensors; got {type(t).__name__}.")
+    return found
+
+
+def zeros_of(spec: Spec) -> Tensor:
+    """A new tensor of zeros."""
+    be = backend(spec.device)  # type: ignore[arg-type]
+    storage, array = be.empty(spec, TEMPORARY)
+    if be.xp is not None:
+        array.fill(0)
+    return wrap(array, spec, storage)
+
+
+def _root_gradients(roots: list[Tensor], given: Any, create: bool) -> list[Tensor]:
+    if given is None:
+        gradients: list[Any] = [None] * len(roots)
+    else:
+        gradients = [given] if isinstance(given, Tensor) else list(given)
+    if len(gradients) != len(roots):
+        raise RuntimeError(
+            f"backward needs one gradient per tensor; got {len(roots)} tensors and "
+            f"{len(gradients)} gradients. Pass None for those of a single element."
+        )
+    for k, (root, g) in enumerate(zip(roots, gradients, strict=True)):
+        if not root.requires_grad:
+            raise RuntimeError(
+                f"element {k} of tensors does not require grad and does not have a grad_fn. "
+                "Compute it from a tensor that requires grad, outside no_grad."
+            )
+        if g is None:
+            if root._spec.numel != 1:
+                raise RuntimeError(
+                    "grad can be implicitly created only for scalar outputs; got shape "
+                    f"{tuple(root.shape)}. Reduce it with .sum(), or pass gradient=."
+                )
+            if root._spec.dtype.is_complex:
+                raise RuntimeError(
+                    "grad can be implicitly created only for real scalar outputs but got "
+                    f"{root.dtype}. Pass gradient=."
+                )
+            gradients[k] = ones_of(root._spec)
+        else:
+            if g._spec.shape != root._spec.shape:
+                raise RuntimeError(
+                    f"Mismatch in shape: grad_output[{k}] has a shape of {tuple(g.shape)} and "
+                    f"output[{k}] has a shape of {tuple(root.shape)}. They must be equal."
+                )
+            if g._spec.device is not root._spec.device:
+                raise RuntimeError(
+                    f"grad_output[{k}] is on {g.device} and output[{k}] on {root.device}. "
+                    "Move one with .to()."
+                )
+            if g._spec is not root._spec:
+                g = g.to(root.dtype)  # type: ignore[attr-defined]
+            gradients[k] = g if create else g.detach()
+    return gradients
+
+
+def ones_of(spec: Spec) -> Tensor:
+    """A new tensor of ones."""
+    out = zeros_of(spec)
+    if spec.device.type != "meta":  # type: ignore[union-attr]
+        out._array.fill(1)
+    return out
+
+
+def _run(
+    roots: list[Tensor],
+    gradients: list[Tensor],
+    retain: bool,
+    create: bool,
+    inputs: list[Tensor] | None,
+) -> list[Tensor | None]:
+    state = local.state
+    before = (state.grad, state.saver)
+    state.grad = create and not state.inference
+    if not create:
+        state.saver = None
+    try:
+        return _Pass(roots, gradients, retain, create, inputs).results()
+    finally:
+        state.grad, state.saver = before
+
+
+class _Pass:
+    """One backward pass."""
+
+    def __init__(
+        self,
+        roots: list[Tensor],
+        gradients: list[Tensor],
+        retain: bool,
+        create: bool,
+        inputs: list[Tensor] | None,
+    ) -> None:
+        self.retain = retain
+        self.create = create
+        self.inputs = inputs
+        self.pending: dict[Any, list[Tensor | None]] = {}
+        self.owned: set[int] = set()  # ids of pending sums that nobody else can see
+        self.heap: list[tuple[int, Node]] = []
+        self.arriving: dict[Tensor, int] = {}  # leaf -> gradients still to come
+        self.wanted: dict[Node, list[bool]] | None = None
+        self.capture: dict[Any, dict[int, Tensor | None]] = {}
+        edges = [edge_to(r) for r in roots]
+        nodes = self._count(edges)
+        if inputs is not None:
+            self._restrict(nodes, inputs)
+        for (target, index), g in zip(edges, gradients, strict=True):
+            self._deliver(target, index, g)
+        self._drain()
+
+    def _count(self, roots: list[tuple[Any, int]]) -> list[Node]:
+        # Visit every node once; count the edges that end at each leaf.
+        arriving = self.arriving
+        seen: set[Node] = set()
+        stack: list[Node] = []
+        nodes: list[Node] = []
+        edges: Sequence[tuple[Any, int]] = roots
+        while True:
+            for target, _ in edges:
+                if target._is_node:
+                    if target not in seen:
+                        seen.add(target)
+                        stack.append(target)
+                else:
+                    arriving[target] = arriving.get(target, 0) + 1
+            if not stack:
+                return nodes
+            node = stack.pop()
+            nodes.append(node)
+            edges = node.edges
+
+    def _restrict(self, nodes: list[Node], inputs: list[Tensor]) -> None:
+        # Only what leads to an input runs; gradients stop there unless another lies beyond.
+        for t in inputs:
+            target, index = edge_to(t)
+            self.capture.setdefault(target, {})[index] = None
+        leads: set[Any] = set(self.capture)
+        self.wanted = {}
+        for node in sorted(nodes, key=lambda n: n.seq):
+            wanted = [target in leads for target, _ in node.edges]
+            self.wanted[node] = wanted
+            if any(wanted):
+                leads.add(node)
+        self.leads = leads
+        self.arriving.clear()
+        for node in nodes:
+            for (target, _), want in zip(node.edges, self.wanted[node], strict=True):
+                if want and not target._is_node:
+                    self.arriving[target] = self.arriving.get(target, 0) + 1
+
+    def _deliver(self, target: Any, index: int, g: Tensor | None) -> None:
+        # Add a gradient to what is pending for one output of a node, or for a leaf.
+        if self.wanted is not None and target not in self.leads:
+            return
+        pending = self.pending.get(target)
+        if pending is None:
+            if target._is_node:
+                pending = [None] * target.output_count
+                heapq.heappush(self.heap, (-target.seq, target))
+            else:
+                pending = [None]
+            self.pending[target] = pending
+        if g is not None:
+            old = pending[index]
+            if old is None:
+                pending[index] = g
+            elif id(old) in self.owned and not self.create:
+                old.add_(g)  # type: ignore[attr-defined]
+            else:
+                total = old + g  # type: ignore[operator]
+                self.owned.add(id(total))
+                self.owned.discard(id(old))
+                pending[index] = total
+        if not target._is_node:
+            left = self.arriving[target] = self.arriving.get(target, 1) - 1
+            if left <= 0:
+                self._leaf(target)
+
+    def _leaf(self, leaf: Tensor) -> None:
+        pending = self.pending.pop(leaf)
+        g = pending.pop()
+        if g is None:
+            return
+        self.owned.discard(id(g))
+        extra = leaf._extra
+        if extra is not None and ("tensor", 0) in extra:
+            g = run_hooks(extra["tensor", 0], g)
+        if self.inputs is not None:
+            self.capture[leaf][0] = g
+        elif leaf._requires_grad and g is not None:
+            _accumulate(leaf, g, self.create)
+
+    def _drain(self) -> None:
+        heap, pending, create = self.heap, self.pending, self.create
+        while heap:
+            node = heapq.heappop(heap)[1]
+            grads = pending.pop(node)
+            if self.owned:
+                self.owned.difference_update(map(id, grads))
+            extra = node.extra
+            if extra is not None:
+                _before_node(extra, grads)
+            wanted = None
+            if self.wanted is not None:
+                wanted = self.wanted[node]
+                for index in self.capture.get(node, ()):
+                    self.capture[node][index] = grads[index]
+                if not any(wanted):
+                    continue
+            if all(g is None for g in grads):
+                results: Sequence[Tensor | None] = [None] * len(node.edges)
+            elif extra is not None and "trace" in extra:
+                from .anomaly import apply_watched
+
+                results = apply_watched(node, grads, wanted, self.retain, create)
+            else:
+                results = node.apply(grads, wanted, self.retain, create)
+            if extra is not None and "post" in extra:
+                results = _after_node(extra, results, grads)
+            # Let the arriving gradient go before what it caused is passed on.
+            del grads
+            specs = node.edge_specs
+            edges = node.edges
+            for k in range(len(edges)):
+                g = results[k]
+                if wanted is not None and not wanted[k]:
+                    continue
+                if g is not None and g._spec is not specs[k]:
+                    g = fit(g, specs[k], node)
+                target, index = edges[k]
+                if k == len(edges) - 1:
+                    del results
+                self._deliver(target, index, g)
+                g = None
+
+    def results(self) -> list[Tensor | None]:
+        """The captured gradient of each input."""
+        if self.inputs is None:
+            return []
+        found = []
+        for t in self.inputs:
+            target, index = edge_to(t)
+            found.append(self.capture[target][index])
+        return found
+
+
+def _before_node(extra: dict[Any, Any], grads: list[Tensor | None]) -> None:
+    for key in list(extra):
+        if isinstance(key, tuple) and key[0] == "tensor" and grads[key[1]] is not None:
+            grads[key[1]] = run_hooks(extra[key], grads[key[1]])
+    for hook in list(extra.get("pre", {}).values()):
+        replaced = hook(tuple(grads))
+        if replaced is not None:
+            grads[:] = [replaced] if isinstance(replaced, Tensor) else list(replaced)
+    for index, reference in extra.get("retain", ()):
+        tensor = reference()
+        g = grads[index]
+        if tensor is not None and g is not None:
+            _accumulate(tensor, g, local.state.grad, share=True)
+
+
+def _after_node(
+    extra: dict[Any, Any], results: Sequence[Tensor | None], grads: list[Tensor | None]
+) -> Sequence[Tensor | None]:
+    for hook in list(extra["post"].values()):
+        replaced = hook(tuple(results), tuple(grads))
+        if replaced is not None:
+            results = [replaced] if isinstance(replaced, Tensor) else list(replaced)
+    return results
+
+
+def fit(g: Any, spec: Spec, node: Node) -> Tensor:
+    """Sum a gradient over what broadcasting repeated, and convert it to its input's dtype.
+
+    Raises:
+        RuntimeError: The rule returned something that cannot be the gradient of that input.
+    """
+    if not isinstance(g, Tensor):
+        raise TypeError(f"{node.name()} returned {type(g).__name__} as a gradient, not a Tensor.")
+    if g._spec.shape != spec.shape:
+        if not _broadcasts(spec.shape, g._spec.shape):
+            raise RuntimeError(
+                f"Function {node.name()} returned an invalid gradient: got shape "
+                f"{tuple(g.shape)} but expected shape compatible with {tuple(spec.shape)}."
+            )
+        g = g.sum_to_size(spec.shape)  # type: ignore[attr-defined]
+    if g._spec.dtype is not spec.dtype:
+        if g._spec.dtype.is_complex and not spec.dtype.is_complex:
+            g = g.real  # type: ignore[attr-defined]
+        g = g.to(spec.dtype)  # type: ignore[attr-defined]
+    if g._spec.device is not spec.device:
+        g = g.to(spec.device)
+    return g  # type: ignore[no-any-return]
+
+
+def _broadcasts(small: Sequence[int], large: Sequence[int]) -> bool:
+    if len(small) > len(large):
+        return False
+    return all(s in (1, b) for s, b in zip(small[::-1], large[::-1], strict=False))
+
+
+def _accumulate(leaf: Tensor, g: Tensor, create: bool, share: bool = False) -> None:
+    """Add a gradient to ``leaf.grad``; the first one is taken over where nobody else sees it.
+
+    Args:
+        leaf: Whose gradient.
+        g: In the shape and dtype of ``leaf``.
+        create: It is part of a graph, which stays attached.
+        share: The caller goes on using ``g``.
+    """
+    old = leaf._grad
+    if old is None:
+        if create and g._requires_grad:
+            leaf._grad = g.clone()  # type: ignore[attr-defined]
+        elif not share and _is_ours(g):
+            leaf._grad = wrap(g._array, g._spec, g._storage)
+        else:
+            leaf._grad = g.detach().clone()  # type: ignore[attr-defined]
+    elif create and (g._requires_grad or old._requires_grad):
+        leaf._grad = old + g  # type: ignore[operator]
+    else:
+        old.add_(g)  # type: ignore[attr-defined]
+    assert leaf._grad is not None
+    leaf._grad._storage.set_role(GRADIENT)
+    extra = leaf._extra
+    if extra is not None and "post_accumulate" in extra:
+        for hook in list(extra["post_accumulate"].values()):
+            hook(leaf)
+
+
+# References to a gradient that only the engine's own frames hold, on the way to a leaf.
+_OWN_TENSOR_REFERENCES = 4  # _deliver/_leaf/_accumulate locals and getrefcount's argument
+_OWN_STORAGE_REFERENCES = 4  # the tensor, its array's base, the local name, the argument
+
+
+def _is_ours(g: Tensor) -> bool:
+    # A gradient may be kept as it is if no user, no other edge and no view can see its bytes.
+    storage = g._storage
+    return (
+        g._viewed is None
+        and not g._requires_grad
+        and storage.pins == 0
+        and g._array.flags.c_contiguous
+        and storage.nbytes == g._spec.nbytes
+        and storage.ledger is not None
+        and sys.getrefcount(storage) <= _OWN_STORAGE_REFERENCES
+        and sys.getrefcount(g) <= _OWN_TENSOR_REFERENCES
+    )

@@ -1,0 +1,197 @@
+"""What the current thread does with graphs: record or not, and how values are saved.
+
+One :class:`State` object per thread, so that the dispatcher reads one thread-local attribute per
+op and plain slots after that.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class State:
+    """Modes of one thread.
+
+    Attributes:
+        grad: Ops record nodes.
+        inference: Results are inference tensors.
+        saver: Decides what becomes of values saved for backward; None keeps them as they are.
+        anomaly: Nodes remember where they were made, and backward looks for NaN.
+        scope: Where in the user's program we are, as named scopes say.
+    """
+
+    __slots__ = ("anomaly", "check_nan", "grad", "inference", "saver", "scope")
+
+    def __init__(self) -> None:
+        self.grad = True
+        self.inference = False
+        self.saver: Any = None
+        self.anomaly = False
+        self.check_nan = True
+        self.scope: tuple[str, ...] = ()
+
+
+class _Local(threading.local):
+    def __init__(self) -> None:
+        self.state = State()
+
+
+local = _Local()
+
+
+class _Mode:
+    """A context manager that is also a decorator, for functions and generators."""
+
+    def __call__(self, function: F) -> F:
+        if inspect.isclass(function):
+            raise TypeError(
+                f"{type(self).__name__} decorates functions; got the class {function.__name__}. "
+                "Decorate its methods."
+            )
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def generator(*args: Any, **kwargs: Any) -> Any:
+                # The mode holds while the generator runs, not while its consumer does.
+                inner = function(*args, **kwargs)
+                try:
+                    with self._again():
+                        item = next(inner)
+                    while True:
+                        try:
+                            sent = yield item
+                        except GeneratorExit:
+                            inner.close()
+                            raise
+                        except BaseException as error:
+                            with self._again():
+                                item = inner.throw(error)
+                        else:
+                            with self._again():
+                                item = inner.send(sent)
+                except StopIteration as stop:
+                    return stop.value
+
+            return generator  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            with self._again():
+                return function(*args, **kwargs)
+
+        return inside  # type: ignore[return-value]
+
+    def _again(self) -> Any:
+        return type(self)()
+
+    def __enter__(self) -> Any:
+        raise NotImplementedError
+
+    def __exit__(self, *exc: object) -> None:
+        raise NotImplementedError
+
+
+class _Optional(_Mode):
+    """A mode that also decorates without parentheses: ``@no_grad``."""
+
+    def __new__(cls, function: Any = None) -> Any:
+        self = object.__new__(cls)
+        return self if function is None else self(function)
+
+
+class no_grad(_Optional):  # noqa: N801 - PyTorch's name
+    """Record no graph inside: results do not require grad, and nothing is saved.
+
+    Example:
+        >>> import lowtide as lt
+        >>> x = lt.ones(2, requires_grad=True)
+        >>> with lt.no_grad():
+        ...     (x * 2).requires_grad
+        False
+    """
+
+    def __enter__(self) -> None:
+        self._before = local.state.grad
+        local.state.grad = False
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.grad = self._before
+
+
+class enable_grad(_Optional):  # noqa: N801 - PyTorch's name
+    """Record the graph inside, also within ``no_grad``. No effect within ``inference_mode``."""
+
+    def __enter__(self) -> None:
+        self._before = local.state.grad
+        local.state.grad = not local.state.inference
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.grad = self._before
+
+
+class set_grad_enabled(_Mode):  # noqa: N801 - PyTorch's name
+    """Turn recording on or off: at once when called, and back when used as a context."""
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = bool(mode)
+        self._before = local.state.grad
+        local.state.grad = self.mode and not local.state.inference
+
+    def __call__(self, function: F) -> F:
+        """Decorate ``function``; the mode outside stays as it was."""
+        local.state.grad = self._before
+        return super().__call__(function)
+
+    def _again(self) -> Any:
+        return set_grad_enabled(self.mode)
+
+    def __enter__(self) -> None:
+        local.state.grad = self.mode and not local.state.inference
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.grad = self._before
+
+
+class inference_mode(_Mode):  # noqa: N801 - PyTorch's name
+    """``no_grad`` whose results also refuse to be saved for backward or written later.
+
+    Args:
+        mode: False turns the mode off inside.
+    """
+
+    def __new__(cls, mode: Any = True) -> Any:
+        """Return the context manager, or the decorated function for ``@inference_mode``."""
+        self = object.__new__(cls)
+        self.mode = mode if isinstance(mode, bool) else True
+        return self if isinstance(mode, bool) else self(mode)
+
+    mode: bool
+
+    def _again(self) -> Any:
+        return inference_mode(self.mode)
+
+    def __enter__(self) -> None:
+        state = local.state
+        self._before = (state.grad, state.inference)
+        state.inference = self.mode
+        if self.mode:
+            state.grad = False
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.grad, local.state.inference = self._before
+
+
+def is_grad_enabled() -> bool:
+    """True if ops record the graph in this thread."""
+    return local.state.grad
+
+
+def is_inference_mode_enabled() -> bool:
+    """True inside ``inference_mode`` in this thread."""
+    return local.state.inference

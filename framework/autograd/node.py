@@ -1,0 +1,262 @@
+"""Nodes: one recorded op each, its edges to what it was computed from, and its saved values.
+
+An edge is a pair (target, index): a node and which of its outputs, or a leaf tensor and 0. A leaf
+is its own target, so recording an op on parameters makes no extra object; the
+:class:`AccumulateGrad` that ``next_functions`` shows is made when someone looks.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from ..errors import GradientError
+from ..tensor import Tensor
+from .modes import enable_grad, local
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..spec import Spec
+
+_sequence = count(1)
+
+
+class Node:
+    """What the engine needs of any node: edges, order, and ``apply``.
+
+    Attributes:
+        edges: (target, index) of each input that needs a gradient.
+        edge_specs: The specs of those inputs.
+        seq: Position in the order of recording; backward runs the highest first.
+        extra: None, or a dict of hooks, metadata and traces.
+    """
+
+    __slots__ = ("__weakref__", "edges", "extra", "seq")
+    _is_node = True
+    edges: Sequence[tuple[Any, int]]
+    edge_specs: Sequence[Spec]
+    output_count = 1
+    extra: dict[str, Any] | None
+
+    def name(self) -> str:
+        """PyTorch's name for it, such as ``MulBackward0``."""
+        raise NotImplementedError
+
+    def apply(
+        self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
+    ) -> Sequence[Tensor | None]:
+        """The gradient of each edge, given those of the outputs.
+
+        Args:
+            grads: One per output; None where no gradient arrived.
+            wanted: Which edges need one; None for all.
+            retain: Keep the saved values.
+            create: Record what is computed.
+        """
+        raise NotImplementedError
+
+    def release(self) -> None:
+        """Drop saved values; a later ``apply`` that needs them raises."""
+
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """(node, output index) of each edge; an :class:`AccumulateGrad` for a leaf."""
+        return tuple(
+            (t, i) if t._is_node else (accumulate_node(t), 0) for t, i in self.edges
+        )
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """A dict for the user's own remarks."""
+        return self._extras().setdefault("metadata", {})  # type: ignore[no-any-return]
+
+    def _extras(self) -> dict[str, Any]:
+        if self.extra is None:
+            self.extra = {}
+        return self.extra
+
+    def register_hook(self, hook: Any) -> Any:
+        """Call ``hook(grad_inputs, grad_outputs)`` after the node ran; it may replace the first."""
+        from .hooks import add_hook
+
+        return add_hook(self._extras(), "post", hook)
+
+    def register_prehook(self, hook: Any) -> Any:
+        """Call ``hook(grad_outputs)`` before the node runs; it may replace them."""
+        from .hooks import add_hook
+
+        return add_hook(self._extras(), "pre", hook)
+
+    def __repr__(self) -> str:
+        return f"<{self.name()} object at {id(self):#x}>"
+
+
+class OpNode(Node):
+    """A recorded op of the registry.
+
+    Attributes:
+        rules: The gradient rules of the op, compiled for the inputs that need one
+            (``ops.rules.RuleSet``); shared by all calls alike.
+        saved: Handles and plain scalars, in the order of ``rules.saves``; None once freed.
+    """
+
+    __slots__ = ("rules", "saved")
+
+    def __init__(self, rules: Any, edges: Any, saved: Any) -> None:
+        self.rules = rules
+        self.edges = edges
+        self.saved = saved
+        self.seq = next(_sequence)
+        self.extra = None
+
+    @property
+    def edge_specs(self) -> Sequence[Spec]:  # type: ignore[override]
+        """The specs of the inputs that need a gradient."""
+        return self.rules.edge_specs  # type: ignore[no-any-return]
+
+    @property
+    def output_count(self) -> int:  # type: ignore[override]
+        """Number of visible outputs."""
+        return self.rules.output_count  # type: ignore[no-any-return]
+
+    def name(self) -> str:
+        """PyTorch's name for it, such as ``MulBackward0``."""
+        return self.rules.op.node_name  # type: ignore[no-any-return]
+
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """(node, output index) per tensor input; (None, 0) for one without a gradient."""
+        edges = iter(Node.next_functions.fget(self))  # type: ignore[attr-defined]
+        return tuple(next(edges) if needed else (None, 0) for needed in self.rules.tensor_needs)
+
+    def unpack(self) -> list[Any]:
+        """The saved values, as tensors and scalars."""
+        saved = self.saved
+        if saved is None:
+            raise GradientError(
+                f"The graph of {self.name()} was freed by an earlier backward (Trying to backward "
+                "through the graph a second time). Pass retain_graph=True there, or compute the "
+                "loss again."
+            )
+        labels = self.rules.labels
+        return [
+            h.unpack(self, labels[k]) if hasattr(h, "unpack") else h for k, h in enumerate(saved)
+        ]
+
+    def apply(
+        self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
+    ) -> Sequence[Tensor | None]:
+        """Run the rules on the saved values."""
+        rules = self.rules
+        values = self.unpack()
+        if not retain and self.saved:
+            self.saved = None
+        if create and rules.composite is not None:
+            return _through_composite(self, values, grads)
+        values += grads
+        results: list[Tensor | None] = [None] * len(self.edges)
+        for rule, template, fills, joint, targets in rules.calls:
+            if wanted is not None and not any(wanted[t] for t in targets if t is not None):
+                continue
+            args = template.copy()
+            for position, slot in fills:
+                args[position] = values[slot]
+            if joint:
+                for target, result in zip(targets, rule(*args), strict=True):
+                    if target is not None:
+                        results[target] = result
+            else:
+                results[targets[0]] = rule(*args)
+        return results
+
+    def release(self) -> None:
+        """Drop the saved values."""
+        if self.saved:
+            self.saved = None
+
+
+def _through_composite(
+    node: OpNode, values: list[Any], grads: list[Tensor | None]
+) -> Sequence[Tensor | None]:
+    # A fused op keeps statistics that are constants to its rule, so the rule's own derivative
+    # would be wrong. Its plain composition is differentiated instead, on the kept inputs. An
+    # input that no rule names cannot matter to the gradient: zeros stand for it.
+    from .engine import grad as autograd_grad
+
+    rules = node.rules
+    with enable_grad():
+        inputs, sources = rules.composite_inputs(values)
+        outputs = rules.composite(*inputs, **rules.attributes)
+        if isinstance(outputs, Tensor):
+            outputs = (outputs,)
+        pairs = [(o, g) for o, g in zip(outputs, grads, strict=False) if g is not None]
+        return autograd_grad(
+            [o for o, _ in pairs],
+            sources,
+            [g for _, g in pairs],
+            create_graph=True,
+            allow_unused=True,
+        )
+
+
+class AccumulateGrad(Node):
+    """The end of the graph at a leaf, as ``next_functions`` shows it.
+
+    Attributes:
+        variable: The leaf.
+    """
+
+    __slots__ = ("variable",)
+    edges = ()
+    edge_specs = ()
+
+    def __init__(self, variable: Tensor) -> None:
+        self.variable = variable
+        self.seq = 0
+        self.extra = None
+
+    def name(self) -> str:
+        """``AccumulateGrad``."""
+        return "AccumulateGrad"
+
+    def register_prehook(self, hook: Any) -> Any:
+        """Call ``hook((grad,))`` before the leaf's gradient is accumulated."""
+        return self.variable.register_hook(lambda g: (hook((g,)) or (None,))[0])
+
+    def register_hook(self, hook: Any) -> Any:
+        """Call ``hook((), (grad,))`` after the leaf's gradient was accumulated."""
+        variable = self.variable
+        return variable.register_post_accumulate_grad_hook(
+            lambda leaf: hook((), (leaf.grad,)) and None
+        )
+
+
+def accumulate_node(leaf: Tensor) -> AccumulateGrad:
+    """The AccumulateGrad of a leaf: the same object as long as someone holds it."""
+    import weakref
+
+    if leaf._extra is None:
+        leaf._extra = {}
+    reference = leaf._extra.get("accumulate")
+    node: AccumulateGrad | None = reference() if reference is not None else None
+    if node is None:
+        node = AccumulateGrad(leaf)
+        leaf._extra["accumulate"] = weakref.ref(node)
+    return node
+
+
+def edge_to(tensor: Tensor) -> tuple[Any, int]:
+    """The edge that leads to a tensor that requires grad."""
+    node = tensor._node
+    return (tensor, 0) if node is None else (node, tensor._index)
+
+
+def attach(output: Tensor, node: Node, index: int = 0) -> None:
+    """Make ``output`` the result ``index`` of ``node``."""
+    output._node = node
+    output._index = index
+    output._requires_grad = True
+
+
+__all__ = ["AccumulateGrad", "Node", "OpNode", "accumulate_node", "attach", "edge_to", "local"]

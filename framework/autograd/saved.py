@@ -1,0 +1,204 @@
+"""Saved values: what a node keeps for backward, as handles.
+
+A node never keeps a bare array or the user's tensor. It keeps a handle, and asks it for the value
+when backward comes: ``handle.unpack(node)``. How the handle gets it is its state. Here is the
+state *held* (the array itself) and the state *hooked* (what ``saved_tensors_hooks`` packed);
+recomputing, packing and offloading are further classes with the same four members, and whoever
+decides (``modes.State.saver``) picks the class, at save time or later by replacing the handle in
+``node.saved``.
+
+A handle to a node's own output refers to the node by None: a reference would be a cycle, and
+cycles keep memory until the garbage collector comes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..errors import GradientError
+from ..memory.ledger import SAVED, TEMPORARY
+from ..tensor import Tensor, wrap
+from .modes import local
+
+if TYPE_CHECKING:
+    from ..spec import Spec
+
+OWN = object()  # the source of a node's own output
+
+
+class Handle(Protocol):
+    """What every state of a saved value offers."""
+
+    spec: Spec
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value as backward sees it."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of storage that this handle keeps alive."""
+
+    def unpack(self, node: Any, label: str) -> Tensor:
+        """The value, connected to the graph as it was when it was saved."""
+
+
+class Held:
+    """A saved value whose array is simply kept.
+
+    Args:
+        tensor: The value.
+        source: ``OWN`` for an output of the node that saves it; else unused.
+        index: Which output, with ``OWN``.
+    """
+
+    __slots__ = ("array", "index", "source", "spec", "storage", "version")
+
+    def __init__(self, tensor: Tensor, source: Any = None, index: int = 0) -> None:
+        storage = tensor._storage
+        self.array = tensor._array
+        self.spec = tensor._spec
+        self.storage = storage
+        self.version = storage.version
+        if source is None:
+            if tensor._requires_grad:
+                source = tensor._node
+                if source is None:
+                    source = tensor  # a leaf: a later gradient of this value is its gradient
+                else:
+                    index = tensor._index
+            elif tensor._extra is not None and tensor._extra.get("inference"):
+                raise GradientError(
+                    "Inference tensors cannot be saved for backward. Clone the tensor outside "
+                    "inference_mode, or make it under no_grad instead."
+                )
+        self.source = source
+        self.index = index
+        # Accounts.pin and Ledger.moved, written out: every saved value comes by here.
+        storage.pins += 1
+        if storage.role == TEMPORARY:
+            ledger = storage.ledger
+            if ledger is not None:
+                storage.role = SAVED
+                n = storage.nbytes
+                roles = ledger.roles
+                roles[TEMPORARY] -= n
+                roles[SAVED] += n
+                if ledger.live == ledger.peak:
+                    ledger.peak_roles = roles[:]
+
+    def __del__(self) -> None:
+        storage = self.storage
+        storage.pins -= 1
+        if storage.pins == 0 and storage.role == SAVED:
+            storage.role = TEMPORARY
+            n = storage.nbytes
+            roles = storage.ledger.roles
+            roles[TEMPORARY] += n
+            roles[SAVED] -= n
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value."""
+        return self.spec.nbytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the storage kept alive: a view keeps all of its base."""
+        return int(self.storage.nbytes)
+
+    def unpack(self, node: Any, label: str) -> Tensor:
+        """The value; raises if someone wrote into it since."""
+        if self.storage.version != self.version:
+            raise GradientError(
+                f"A tensor kept by {node.name()} ({label}, shape {tuple(self.spec.shape)}) has "
+                "been modified by an inplace operation after it was kept: version "
+                f"{self.version} then, {self.storage.version} now. Use the out-of-place op, or "
+                "clone before changing it."
+            )
+        source = self.source
+        if source is None:
+            return wrap(self.array, self.spec, self.storage)
+        if source is OWN:
+            source = node
+        elif isinstance(source, Tensor):
+            return source if source._array is self.array else self._leaf_as_saved(source)
+        value = wrap(self.array, self.spec, self.storage)
+        value._node = source
+        value._index = self.index
+        value._requires_grad = True
+        return value
+
+    def _leaf_as_saved(self, leaf: Tensor) -> Tensor:
+        # The leaf got other data (`p.data = ...`): backward needs the value it had.
+        value = wrap(self.array, self.spec, self.storage)
+        value._requires_grad = leaf._requires_grad
+        return value
+
+
+class Hooked:
+    """A saved value that a user's pack hook turned into something else.
+
+    Source:
+        The contract of ``torch.autograd.graph.saved_tensors_hooks``.
+    """
+
+    __slots__ = ("index", "packed", "source", "spec", "unpack_hook")
+
+    def __init__(self, tensor: Tensor, source: Any, index: int, pack: Any, unpack: Any) -> None:
+        self.spec = tensor._spec
+        if source is None and tensor._requires_grad:
+            source = tensor._node
+            if source is None:
+                source = tensor
+            else:
+                index = tensor._index
+        self.source = source
+        self.index = index
+        self.unpack_hook = unpack
+        before, local.state.saver = local.state.saver, None
+        try:
+            self.packed = pack(tensor.detach() if source is OWN else tensor)
+        finally:
+            local.state.saver = before
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the value."""
+        return self.spec.nbytes
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes kept by a packed tensor; 0 for anything else the hook returned."""
+        return self.packed._storage.nbytes if isinstance(self.packed, Tensor) else 0
+
+    def unpack(self, node: Any, label: str) -> Tensor:
+        """What the unpack hook returns, as the value that was saved."""
+        value = self.unpack_hook(self.packed)
+        if not isinstance(value, Tensor) or value._spec.shape != self.spec.shape:
+            got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise RuntimeError(
+                f"The unpack hook must return the tensor of shape {tuple(self.spec.shape)} that "
+                f"{node.name()} saved as {label}; it returned {got}."
+            )
+        if self.source is None or isinstance(self.source, Tensor):
+            return value if self.source is None else self.source
+        out = wrap(value._array, value._spec, value._storage)
+        out._node = node if self.source is OWN else self.source
+        out._index = self.index
+        out._requires_grad = True
+        return out
+
+
+class HookSaver:
+    """Saves through a pair of hooks."""
+
+    __slots__ = ("pack", "unpack")
+
+    def __init__(self, pack: Any, unpack: Any) -> None:
+        self.pack = pack
+        self.unpack = unpack
+
+    def save(self, tensor: Tensor, source: Any, index: int) -> Handle:
+        """The handle for one value; the dispatcher calls it once for each."""
+        return Hooked(tensor, source, index, self.pack, self.unpack)

@@ -1,0 +1,126 @@
+"""Writes into views: how the history of a base and of all its views is rewritten.
+
+A write in place makes a new value. For a tensor of its own that is all: its node becomes the node
+of the write. A view shares its bytes with its base, so the base has a new value too: the old base
+with the written view scattered into it. That is :class:`ViewScatter`. Every other view of the
+same base notices, by the storage's version, that its ``grad_fn`` is out of date, and takes a new
+one by replaying its view ops on the base (:func:`refresh`) when next it is used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..errors import GradientError
+from ..tensor import Tensor
+from .modes import enable_grad, local, no_grad
+from .node import Node, _sequence, attach, edge_to
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def replay(tensor: Tensor, chain: Sequence[Any]) -> Tensor:
+    """Apply a chain of view ops to a tensor."""
+    for function, attributes in chain:
+        tensor = function(tensor, *attributes)
+    return tensor
+
+
+def refresh(view: Tensor) -> None:
+    """Bring the history of a view up to date with its base."""
+    viewed = view._viewed
+    assert viewed is not None
+    viewed.version = view._storage.version
+    base = viewed.base
+    if not viewed.tracked or not base._requires_grad:
+        return
+    if base._node is None and view._node is not None and view._requires_grad:
+        return  # the base is a leaf, written under no_grad: same history
+    with enable_grad():
+        fresh = replay(base, viewed.chain)
+    view._node, view._index, view._requires_grad = fresh._node, fresh._index, fresh._requires_grad
+
+
+def check_writable(tensor: Tensor, op: str) -> None:
+    """Refuse a write that autograd could not follow.
+
+    Raises:
+        RuntimeError: The tensor is a leaf that requires grad, or a view of one; or a view made
+            under ``no_grad``; or an inference tensor outside its mode.
+    """
+    state = local.state
+    if tensor._extra is not None and tensor._extra.get("inference") and not state.inference:
+        raise RuntimeError(
+            f"{op}: Inplace update to inference tensor outside InferenceMode is not allowed. "
+            "Clone it first."
+        )
+    if not state.grad:
+        return
+    viewed = tensor._viewed
+    owner = tensor if viewed is None else viewed.base
+    if owner._requires_grad and owner._node is None:
+        what = "a leaf" if viewed is None else "a view of a leaf"
+        raise RuntimeError(
+            f"{op}: {what} Variable that requires grad is being used in an in-place operation. "
+            "Write under lowtide.no_grad(), or into a clone."
+        )
+    if viewed is not None and not viewed.tracked and owner._requires_grad:
+        raise RuntimeError(
+            f"{op}: a view was created in no_grad mode and its base or another view of its base "
+            "is being modified inplace with grad mode enabled. Make the view outside no_grad."
+        )
+
+
+def rebase(tensor: Tensor, node: Node) -> None:
+    """Make ``node`` the history of a tensor just written in place, and of its base."""
+    viewed = tensor._viewed
+    if viewed is None:
+        attach(tensor, node)
+        return
+    base = viewed.base
+    if not viewed.tracked:
+        raise GradientError(
+            f"{node.name()} wrote into a view made under no_grad, so its gradient has no way "
+            "back. Make the view outside no_grad."
+        )
+    attach(base, ViewScatter(base, node, tensor, viewed.chain))
+    viewed.version = -1
+    refresh(tensor)
+
+
+class ViewScatter(Node):
+    """The base after a write into a view of it: the old base, with the written values inside.
+
+    The gradient of the written values is the view of the base's gradient; that of the old base is
+    the rest, with zeros in the view's place.
+    """
+
+    __slots__ = ("chain", "edge_specs", "old")
+
+    def __init__(self, base: Tensor, written: Node, view: Tensor, chain: Sequence[Any]) -> None:
+        self.old = base._requires_grad
+        self.edges = [(written, 0), *([edge_to(base)] if self.old else [])]
+        self.edge_specs = [view._spec, base._spec]
+        self.chain = chain
+        self.seq = next(_sequence)
+        self.extra = None
+
+    def name(self) -> str:
+        """PyTorch's name for the same thing."""
+        return "CopySlices"
+
+    def apply(
+        self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
+    ) -> Sequence[Tensor | None]:
+        """Split the gradient of the base."""
+        g = grads[0]
+        if g is None:
+            return [None] * len(self.edges)
+        inside = replay(g, self.chain)
+        if not self.old or (wanted is not None and not wanted[1]):
+            return [inside] + [None] * self.old
+        outside = g.clone()  # type: ignore[attr-defined]
+        with enable_grad() if create else no_grad():
+            replay(outside, self.chain).zero_()  # type: ignore[attr-defined]
+        return [inside, outside]

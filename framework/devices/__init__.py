@@ -1,0 +1,46 @@
+"""Backends by device, made when first asked for: importing lowtide imports no CuPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .device import device as device
+from .device import get_default_device as get_default_device
+from .device import set_default_device as set_default_device
+
+_backends: dict[device, Any] = {}
+
+
+def backend(d: device) -> Any:
+    """The backend of a device: allocates, copies, and names the array module of its kernels.
+
+    Raises:
+        RuntimeError: The device is not there; the message says what to install.
+    """
+    found = _backends.get(d)
+    if found is None:
+        found = _backends[d] = _make(d)
+    return found
+
+
+def _make(d: device) -> Any:
+    if d.type == "cpu":
+        from .host import cpu_backend
+
+        return cpu_backend()
+    if d.type == "meta":
+        from .host import meta_backend
+
+        return meta_backend()
+    if d.type == "sim":
+        from .sim import sim_backend
+
+        return sim_backend()
+    from .cuda import cuda_backend
+
+    return cuda_backend(d)
+
+
+def live_backends() -> list[Any]:
+    """The backends in use so far."""
+    return list(_backends.values())

@@ -1,0 +1,177 @@
+"""The devices whose arrays are NumPy's: ``cpu``, and ``meta``, which has no values.
+
+Both hand out views of one reserved mapping. That of the CPU is written; its pages come from the
+system when first touched. That of meta is read-only and as large as the address space allows:
+its arrays have true shapes, strides and offsets, every view op runs on them as on real ones, and
+no page behind them ever exists.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import OutOfMemoryError
+from ..memory.events import publish
+from ..memory.ledger import TEMPORARY, Ledger, describe, format_bytes
+from ..memory.pool import Pool
+from ..storage import ExternalStorage, Storage
+from .device import device
+
+if TYPE_CHECKING:
+    from ..spec import Spec
+
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # the constant came with Python 3.13
+_ndarray = np.ndarray
+_byte = np.dtype(np.uint8)
+
+
+def reserve(largest: int, writable: bool) -> mmap.mmap:
+    """Reserve address space: ``largest`` bytes, or the largest half, quarter, ... the system gives.
+
+    Private, so that a forked worker writes its own copy.
+    """
+    size = largest
+    prot = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+    while True:
+        try:
+            return mmap.mmap(-1, size, flags=flags, prot=prot)
+        except (OSError, OverflowError):
+            size //= 2
+            if size < 1 << 24:
+                raise
+
+
+class HostBackend:
+    """Allocates, copies and runs kernels for one device.
+
+    Attributes:
+        device: Its name.
+        xp: The array module that kernels compute with, or None: nothing is computed.
+        kernel_key: Which fast kernels it takes ("cpu", "cuda").
+        ledger: Its live bytes.
+        pool: Its addresses.
+    """
+
+    def __init__(self, name: str, largest: int, computes: bool) -> None:
+        self.device = device(name)
+        self.xp: Any = np if computes else None
+        self.kernel_key = "cpu"
+        self.ledger = Ledger(self.device)
+        self.arena = reserve(largest, writable=computes)
+        self.pool = Pool(len(self.arena))
+
+    def empty(self, spec: Spec, role: int = TEMPORARY) -> tuple[Any, Any]:
+        """Take an uninitialized contiguous array of ``spec`` from the pool.
+
+        Returns:
+            (storage, array).
+
+        Raises:
+            OutOfMemoryError: The mapping, or the limit set on the device, has no room.
+        """
+        # Every result of every op comes from here, so the ledger's and the pool's short roads are
+        # written out (Ledger.born, Pool.take).
+        ledger, pool = self.ledger, self.pool
+        nbytes = spec.nbytes
+        live = ledger.live + nbytes
+        if live > ledger.limit:
+            ledger.refuse(nbytes)
+        stack = pool.bins.get(spec.block)
+        if stack:
+            offset = stack.pop()
+        else:
+            try:
+                offset = pool.search(spec.block)
+            except MemoryError:
+                self._out_of_memory(nbytes)
+            stack = pool.bins[spec.block]
+        storage = _ndarray.__new__(Storage, (nbytes,), _byte, self.arena, offset)
+        storage.ledger = ledger
+        storage.stack = stack
+        storage.offset = offset
+        storage.role = role
+        storage.version = 0
+        storage.pins = 0
+        roles = ledger.roles
+        roles[role] += nbytes
+        ledger.live += nbytes
+        ledger.allocations += 1
+        if live > ledger.peak:
+            ledger.peak = live
+            ledger.peak_roles = roles[:]
+        if ledger.observers:
+            publish(ledger, "alloc", storage)
+        return storage, _ndarray(spec.shape, spec.np_dtype, storage)
+
+    def adopt(self, array: Any, role: int) -> tuple[Any, Any]:
+        """Wrap an array that someone else owns, sharing its bytes."""
+        return ExternalStorage(array, array.nbytes, role), array
+
+    def from_host(self, array: Any, spec: Spec, role: int) -> tuple[Any, Any]:
+        """Copy a NumPy array to the device."""
+        storage, out = self.empty(spec, role)
+        if self.xp is not None:
+            np.copyto(out, array, casting="unsafe")
+        return storage, out
+
+    def to_host(self, array: Any) -> Any:
+        """The array as NumPy's, without a copy."""
+        return array
+
+    def item(self, array: Any) -> Any:
+        """The only element of an array, as a Python scalar."""
+        return array.item()
+
+    def copy(self, out: Any, array: Any) -> None:
+        """Copy within the device, converting."""
+        np.copyto(out, array, casting="unsafe")
+
+    def address(self, array: Any) -> int:
+        """Address of the first element."""
+        return int(array.__array_interface__["data"][0])
+
+    def synchronize(self) -> None:
+        """Wait until everything submitted is done: nothing is asynchronous here."""
+
+    def release_cached(self) -> None:
+        """Give the pages of free blocks back to the system."""
+        page = mmap.PAGESIZE
+        for offset, size in self.pool.trim():
+            start, end = -(-offset // page) * page, (offset + size) // page * page
+            if end > start and self.xp is not None:
+                self.arena.madvise(mmap.MADV_DONTNEED, start, end - start)
+
+    def reserved_bytes(self) -> int:
+        """Bytes of the mapping ever handed out and not given back."""
+        return self.pool.top
+
+    def _out_of_memory(self, nbytes: int) -> None:
+        by_role = self.ledger.by_role()
+        raise OutOfMemoryError(
+            f"Allocating {format_bytes(nbytes)} on {self.device}: the pool's address space of "
+            f"{format_bytes(self.pool.capacity)} is full; {format_bytes(self.ledger.live)} live "
+            f"({describe(by_role)}). Free tensors or use a smaller batch.",
+            requested_bytes=nbytes,
+            live_bytes=self.ledger.live,
+            by_role=by_role,
+        )
+
+
+def cpu_backend() -> HostBackend:
+    """The CPU, with room for four times the machine's memory: reserving costs nothing."""
+    import os
+
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return HostBackend("cpu", 4 * physical, computes=True)
+
+
+def meta_backend() -> HostBackend:
+    """The device without values; 64 TiB of addresses where the system allows."""
+    return HostBackend("meta", 1 << 46, computes=False)
+
+
+__all__ = ["HostBackend", "Storage", "cpu_backend", "meta_backend", "reserve"]

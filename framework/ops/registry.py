@@ -1,0 +1,358 @@
+"""Declaring an op: one decorator yields the function, method, operator, gradient and meta run.
+
+    @op(operator="__mul__", infer=broadcast, flops=per_element(1), samples=pairs)
+    def mul(xp, out, input, other):
+        '''Multiply elementwise.'''
+        xp.multiply(input, other, out=out)
+
+    @mul.vjp("input")
+    def _(g, other):
+        return g * other
+
+The parameters of the kernel are, in this order: ``xp`` (the device's array module); one array per
+result, ``aux`` value and ``scratch`` buffer; one raw array, Python scalar or None per input; and,
+keyword only, the attributes. A kernel fills its results, returns nothing, allocates nothing,
+leaves its inputs alone. ``docs/add_an_op.md`` is the long form of this page.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ..dtypes import bool_
+from ..spec import Spec
+from ..tensor import Tensor
+from .rules import Rule
+
+OPS: dict[str, Op] = {}  # every primitive, by name
+FUNCTIONS: dict[str, Any] = {}  # every public function of ops, by name: primitives and compositions
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Op:
+    """A declared op. Made by :func:`op`; the fields are that decorator's arguments.
+
+    Attributes:
+        name: Name of the function.
+        inputs: Names of the tensor inputs (a scalar or None may stand for one).
+        attributes: Names of the attributes, with their defaults (``inspect.Parameter.empty``).
+        returns: Names of the visible results; ``("out",)`` for most.
+        aux: Names of the results that only gradient rules see.
+        scratch: Names of the buffers given back when the kernel ends.
+        variadic: Name of the input that takes any number of tensors (``*tensors``), or None.
+        rules: The gradient rules.
+        plans: What is known for each (specs, attributes) met so far.
+        function: The public function.
+    """
+
+    def __init__(self, kernel: Callable[..., Any], options: dict[str, Any]) -> None:
+        self.plain = kernel
+        self.name: str = options["name"] or kernel.__name__
+        self.infer = options["infer"]
+        self.returns: tuple[str, ...] = options["returns"]
+        self.aux: tuple[str, ...] = options["aux"]
+        self.scratch: tuple[str, ...] = options["scratch"]
+        self.view: bool = options["view"]
+        self.adopt: bool = options["adopt"]
+        self.inplace: str | None = options["inplace"]
+        self.promote = options["promote"]
+        self.half: str = options["half"]
+        self.layout = options["layout"]
+        self.flops = options["flops"]
+        self.samples = options["samples"]
+        self.nondeterministic: bool = options["nondeterministic"]
+        self.doc = inspect.getdoc(kernel) or ""
+        self.kernels: dict[str, list[tuple[Any, Any, Any]]] = {}
+        self.rules: list[Rule] = []
+        self.composition: Any = None
+        self.plans: dict[Any, Any] = {}
+        self.function: Any = None
+        self.node_name = "".join(p.title() for p in self.name.strip("_").split("_")) + "Backward0"
+        self._read_signature(kernel)
+
+    def _read_signature(self, kernel: Callable[..., Any]) -> None:
+        parameters = list(inspect.signature(kernel).parameters.values())
+        leading = ["xp"]
+        if not (self.view or self.adopt):
+            leading += [*self.returns, *self.aux, *self.scratch]
+        got = [p.name for p in parameters[: len(leading)]]
+        if got != leading:
+            raise TypeError(
+                f"{self.name}: the kernel's first parameters must be {leading}; got {got}."
+            )
+        rest = parameters[len(leading) :]
+        self.variadic: str | None = None
+        self.inputs: tuple[str, ...] = tuple(p.name for p in rest if p.kind in _POSITIONAL)
+        self.input_defaults = {p.name: p.default for p in rest if p.kind in _POSITIONAL}
+        for p in rest:
+            if p.kind is inspect.Parameter.VAR_POSITIONAL:
+                self.variadic = p.name
+                self.inputs = (*self.inputs, p.name)
+        self.attributes: dict[str, Any] = {
+            p.name: p.default for p in rest if p.kind is inspect.Parameter.KEYWORD_ONLY
+        }
+
+    def names_of(self, count: int) -> tuple[str, ...]:
+        """The input's name for each of ``count`` positions of a call."""
+        if self.variadic is None:
+            return self.inputs[:count]
+        fixed = self.inputs[:-1]
+        return (*fixed, *[self.variadic] * (count - len(fixed)))
+
+    def kernel_for(self, key: str, specs: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
+        """The fastest kernel of a device that takes these specs.
+
+        Returns:
+            (kernel, layout): the function, and the predicate its input arrays must meet.
+        """
+        for function, when, layout in self.kernels.get(key, ()):
+            if when is None or when(*specs, **attributes):
+                return function, layout
+        return self.plain, self.layout
+
+    # Decorators on the public function
+
+    def vjp(self, *inputs: str) -> Callable[[Any], Any]:
+        """Declare the gradient rule of one input, or of several together (it returns a tuple)."""
+
+        def declare(function: Any) -> Any:
+            self.rules.append(Rule(self, inputs, function))
+            return function
+
+        return declare
+
+    def kernel(self, device: str, *, when: Any = None, layout: Any = None) -> Callable[[Any], Any]:
+        """Declare a faster kernel with the same signature for one device.
+
+        Args:
+            device: "cpu" or "cuda".
+            when: Called with the specs and attributes; False leaves the call to the plain kernel.
+            layout: Predicate on arrays; inputs that fail it are copied to workspace first.
+        """
+
+        def declare(function: Any) -> Any:
+            self.kernels.setdefault(device, []).append((function, when, layout))
+            return function
+
+        return declare
+
+    def composite(self, function: Any) -> Any:
+        """Declare the plain composition: oracle in tests, path of double backward."""
+        self.composition = function
+        return function
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+
+def op(
+    *,
+    infer: Any = None,
+    name: str | None = None,
+    method: str | bool = True,
+    operator: str | None = None,
+    inplace: str | None = None,
+    returns: tuple[str, ...] = ("out",),
+    aux: tuple[str, ...] = (),
+    scratch: tuple[str, ...] = (),
+    view: bool = False,
+    adopt: bool = False,
+    promote: Any = None,
+    half: str = "exact",
+    layout: Any = None,
+    out: bool = True,
+    public: bool = True,
+    flops: Any = None,
+    samples: Any = None,
+    nondeterministic: bool = False,
+) -> Callable[[Any], Any]:
+    """Declare an op from its kernel.
+
+    Args:
+        infer: Maps the inputs' specs and the attributes to the spec of the result, or to a tuple
+            (results, aux, scratch). Words the user's errors. None with ``adopt`` if the shape
+            depends on values.
+        name: The op's name, if not the kernel's.
+        method: Also a Tensor method: True for the same name, or a name, or False.
+        operator: Also an operator: ``"__mul__"`` installs ``__rmul__`` and ``__imul__`` along.
+        inplace: Name of the in-place twin, for kernels that read each element before writing it.
+        returns: Names of the visible results.
+        aux: Names of results that only gradient rules see.
+        scratch: Names of buffers that end with the kernel.
+        view: The kernel ``(xp, input, *, attributes)`` returns a view; nothing is allocated.
+        adopt: The kernel ``(xp, *inputs, attributes)`` returns new arrays, which the ledger
+            counts at once.
+        promote: None: inputs are taken as they are. ``"same"``: their dtypes must be equal.
+            ``"arith"``: to their common type, as PyTorch does. ``"float"``: the same, integers
+            to the default float. A tuple (rule, names) restricts it to some inputs.
+        half: What float16 and bfloat16 mean to the kernel: ``"exact"`` (it moves or compares
+            values), or ``"float32"`` (it computes in float32 and rounds once).
+        layout: Predicate on input arrays; those that fail are copied to workspace first.
+        out: The function takes ``out=``.
+        public: The function is part of ``lowtide``.
+        flops: Called with the specs and attributes; the number of operations.
+        samples: Yields (inputs, attributes) for the generated tests, given ``make``.
+        nondeterministic: Activation checkpointing must keep its result.
+
+    Returns:
+        A decorator; it returns the public function, which has the decorators ``vjp``, ``kernel``
+        and ``composite``.
+    """
+    options = {k: v for k, v in locals().items() if k not in ("method", "operator", "public")}
+
+    def declare(kernel: Any) -> Any:
+        declared = Op(kernel, options)
+        if declared.name in OPS:
+            raise TypeError(f"an op named {declared.name} is declared twice.")
+        OPS[declared.name] = declared
+        from .dispatch import make_functions
+
+        function, in_place = make_functions(declared, allow_out=out and not (view or adopt))
+        declared.function = function
+        function.op, function.vjp = declared, declared.vjp
+        function.kernel, function.composite = declared.kernel, declared.composite
+        if public:
+            FUNCTIONS[declared.name] = function
+        install(declared.name, function, method, operator, inplace, in_place)
+        return function
+
+    return declare
+
+
+def install(
+    name: str, function: Any, method: Any, operator: str | None, inplace: Any, in_place: Any
+) -> None:
+    """Make a function a method of Tensor, and an operator."""
+    if method:
+        _set(name if method is True else method, function)
+    if inplace:
+        _set(inplace, in_place)
+        if not inplace.startswith("__"):
+            FUNCTIONS.setdefault(inplace, in_place)
+    if operator:
+        _set(operator, function)
+        plain = operator.strip("_")
+        if plain not in ("neg", "abs", "invert", "pos", "eq", "ne", "lt", "le", "gt", "ge"):
+            _set(f"__r{plain}__", _reflected(function))
+            if inplace:
+                _set(f"__i{plain}__", in_place)
+
+
+def _set(name: str, function: Any) -> None:
+    if name in Tensor.__dict__ and name not in ("__eq__", "__hash__"):
+        raise TypeError(f"Tensor.{name} is defined twice.")
+    setattr(Tensor, name, function)
+
+
+def _reflected(function: Any) -> Any:
+    def reflected(self: Any, other: Any) -> Any:
+        return function(other, self)
+
+    return reflected
+
+
+def function(
+    *,
+    method: str | bool = False,
+    operator: str | None = None,
+    inplace: str | None = None,
+    public: bool = True,
+    samples: Any = None,
+) -> Callable[[Any], Any]:
+    """Declare a composition: a public function made of ops, with the same extras as an op.
+
+    Args:
+        method: Also a Tensor method: True for the same name, or a name.
+        operator: Also an operator.
+        inplace: Name of an in-place twin, which computes the result and copies it in.
+        public: It is part of ``lowtide``.
+        samples: Yields (inputs, attributes) for the generated tests, given ``make``.
+    """
+
+    def declare(f: Any) -> Any:
+        if public:
+            if f.__name__ in FUNCTIONS:
+                raise TypeError(f"a function named {f.__name__} is declared twice.")
+            FUNCTIONS[f.__name__] = f
+        f.samples = samples
+        in_place = None
+        if inplace:
+
+            def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
+                return self.copy_(f(self, *args, **kwargs))
+
+            in_place.__name__ = inplace
+            in_place.__doc__ = f"In-place twin of ``{f.__name__}``."
+        install(f.__name__, f, method, operator, inplace, in_place)
+        return f
+
+    return declare
+
+
+# Shape rules and costs that many ops share
+
+
+def same(input: Spec, *_: Any, **__: Any) -> Spec:
+    """The result looks like the first input."""
+    return input
+
+
+def broadcast_shapes(name: str, *shapes: Any) -> tuple[int, ...]:
+    """The shape that shapes broadcast to.
+
+    Raises:
+        RuntimeError: They do not; the message names the op, the dimension and both shapes.
+    """
+    ndim = max(map(len, shapes), default=0)
+    result = [1] * ndim
+    for shape in shapes:
+        offset = ndim - len(shape)
+        for k, n in enumerate(shape):
+            if n != 1:
+                if result[offset + k] not in (1, n):
+                    raise RuntimeError(
+                        f"{name} broadcasts its inputs: the size of each dimension must match or "
+                        f"be 1; got shapes {' and '.join(str(tuple(s)) for s in shapes)}, which "
+                        f"differ at dimension {offset + k} ({result[offset + k]} and {n}). "
+                        "Reshape or expand one."
+                    )
+                result[offset + k] = n
+    return tuple(result)
+
+
+def broadcast(*specs: Any, **_: Any) -> Spec:
+    """The result has the inputs' broadcast shape and common dtype."""
+    return Spec(broadcast_shapes("the op", *[s.shape for s in specs]), specs[0].dtype)
+
+
+def broadcast_bool(*specs: Any, **_: Any) -> Spec:
+    """The result has the inputs' broadcast shape and dtype bool."""
+    return Spec(broadcast_shapes("the op", *[s.shape for s in specs]), bool_)
+
+
+def per_element(n: int) -> Callable[..., int]:
+    """FLOPs: ``n`` for each element of the largest input."""
+
+    def flops(*specs: Any, **_: Any) -> int:
+        return n * max((s.numel for s in specs if isinstance(s, Spec)), default=0)
+
+    return flops
+
+
+Make = Callable[..., Any]
+
+
+def singles(make: Make) -> Iterator[Any]:
+    """Samples of an op of one tensor."""
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape),), {}
+
+
+def pairs(make: Make) -> Iterator[Any]:
+    """Samples of an op of two broadcasting tensors."""
+    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3)), ((2,), ())):
+        yield (make(*a), make(*b)), {}
+    yield (make(3, 2), 1.5), {}

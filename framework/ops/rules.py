@@ -1,0 +1,206 @@
+"""Gradient rules: what a rule's parameter names mean, and rule sets compiled per call signature.
+
+The names are a closed vocabulary. ``g`` (or ``g_values`` for an op with several results) is the
+gradient that arrives; the name of an input, of a result, or of an ``aux`` value asks for that
+value and **keeps it alive**; ``<name>_spec`` asks for shape and dtype only; an attribute's name
+gives the attribute; ``needs`` says, for a joint rule, which of its inputs need a gradient.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from ..spec import Spec
+from ..tensor import Tensor
+
+if TYPE_CHECKING:
+    from .registry import Op
+
+
+class Rule:
+    """One gradient rule: the inputs it serves, its function, the names it asks for."""
+
+    __slots__ = ("function", "inputs", "joint", "names")
+
+    def __init__(self, op: Op, inputs: tuple[str, ...], function: Any) -> None:
+        self.inputs = inputs
+        self.function = function
+        self.names = tuple(inspect.signature(function).parameters)
+        # A rule for several inputs, or for a list of them, returns a tuple.
+        self.joint = len(inputs) > 1 or inputs == (op.variadic,)
+        known = vocabulary(op)
+        for name in (*self.names, *inputs):
+            if name not in known:
+                raise TypeError(
+                    f"{op.name}: a gradient rule may name {', '.join(sorted(known))}; got {name}."
+                )
+
+
+def vocabulary(op: Op) -> set[str]:
+    """Every name that a rule of ``op`` may use."""
+    values = {*op.inputs, *op.returns, *op.aux}
+    cotangents = {"g"} if len(op.returns) == 1 else {f"g_{r}" for r in op.returns}
+    return values | {f"{v}_spec" for v in values} | set(op.attributes) | cotangents | {"needs"}
+
+
+class RuleSet:
+    """The rules of an op for one combination of specs, attributes and inputs that need grad.
+
+    Attributes:
+        op: The op.
+        edge_inputs: Which inputs (by position in the call) have an edge, in order.
+        edge_specs: Their specs.
+        tensor_needs: For each tensor input of the call, whether it has an edge.
+        saves: What to keep: (from outputs?, position) in the order of ``OpNode.saved``.
+        labels: A name for each of them, for messages and reports.
+        calls: (function, argument template, (position, slot) to fill in, joint, edge per result).
+        composite: The op's composition, if backward of backward has to go through it.
+    """
+
+    __slots__ = (
+        "attributes",
+        "calls",
+        "composite",
+        "composite_plan",
+        "edge_inputs",
+        "edge_specs",
+        "labels",
+        "op",
+        "output_count",
+        "saves",
+        "tensor_needs",
+    )
+
+    def __init__(
+        self,
+        op: Op,
+        specs: tuple[Any, ...],
+        attributes: dict[str, Any],
+        outputs: tuple[Spec, ...],
+        mask: int,
+    ) -> None:
+        self.op = op
+        self.attributes = attributes
+        self.output_count = len(op.returns)
+        needed = [i for i in range(len(specs)) if mask >> i & 1]
+        self.edge_inputs = tuple(needed)
+        self.edge_specs = tuple(specs[i] for i in needed)
+        self.tensor_needs = tuple(
+            i in needed for i, s in enumerate(specs) if isinstance(s, Spec)
+        )
+        edge_of = {i: k for k, i in enumerate(needed)}
+        names = op.names_of(len(specs))
+        positions: dict[str, list[int]] = {}
+        for i, name in enumerate(names):
+            positions.setdefault(name, []).append(i)
+        for name in op.inputs:
+            positions.setdefault(name, [])
+        results = (*op.returns, *op.aux)
+
+        slots: dict[tuple[bool, int], int] = {}  # (from outputs, position) -> slot
+        chosen = []
+        served: set[int] = set()
+        for rule in op.rules:
+            targets = [i for name in rule.inputs for i in positions[name]]
+            if any(i in edge_of for i in targets):
+                chosen.append((rule, targets))
+                served.update(targets)
+        missing = [names[i] for i in needed if i not in served]
+        if missing:
+            raise NotImplementedError(
+                f"the derivative for {op.name} with respect to {', '.join(missing)} is not "
+                "implemented. Detach that input, or add a rule with "
+                f"@{op.name}.vjp({missing[0]!r})."
+            )
+        for rule, _ in chosen:
+            for name in rule.names:
+                if name in positions:
+                    for i in positions[name]:
+                        slots.setdefault((False, i), len(slots))
+                elif name in results:
+                    slots.setdefault((True, results.index(name)), len(slots))
+        self.saves = tuple(slots)
+        self.labels = tuple(
+            f"{op.name}.{results[i] if from_outputs else names[i]}" for from_outputs, i in slots
+        )
+
+        calls = []
+        for rule, targets in chosen:
+            template: list[Any] = []
+            fills = []
+            for name in rule.names:
+                value: Any = None
+                if name == "g" or name.startswith("g_") and name[2:] in op.returns:
+                    which = 0 if name == "g" else op.returns.index(name[2:])
+                    fills.append((len(template), len(slots) + which))
+                elif name in positions:
+                    if name == op.variadic:
+                        value = _Several(tuple(slots[False, i] for i in positions[name]))
+                    else:
+                        fills.append((len(template), slots[False, positions[name][0]]))
+                elif name in results:
+                    fills.append((len(template), slots[True, results.index(name)]))
+                elif name == "needs":
+                    value = tuple(i in edge_of for i in targets)
+                elif name.endswith("_spec") and name[:-5] in results:
+                    value = outputs[results.index(name[:-5])]
+                elif name.endswith("_spec") and name[:-5] in positions:
+                    found = tuple(specs[i] for i in positions[name[:-5]])
+                    value = found if name[:-5] == op.variadic else found[0]
+                else:
+                    value = attributes[name]
+                template.append(value)
+            edges = tuple(edge_of.get(i) for i in targets)
+            function = rule.function
+            if any(isinstance(v, _Several) for v in template):
+                raise TypeError(
+                    f"{op.name}: a rule of an op on a list keeps no list elements; name "
+                    f"{op.variadic}_spec instead of {op.variadic}."
+                )
+            calls.append((function, template, tuple(fills), rule.joint, edges))
+        self.calls = tuple(calls)
+
+        uses_aux = any(from_outputs and i >= len(op.returns) for from_outputs, i in slots)
+        self.composite = op.composition if uses_aux else None
+        # For the composite: where each input's value comes from.
+        self.composite_plan = tuple(
+            (slots.get((False, i)), specs[i], edge_of.get(i)) for i in range(len(specs))
+        )
+        if uses_aux and self.composite is None:
+            raise TypeError(
+                f"{op.name} keeps aux values for backward, so it needs a composition for double "
+                f"backward: declare one with @{op.name}.composite."
+            )
+
+    def composite_inputs(self, values: list[Any]) -> tuple[list[Any], list[Tensor]]:
+        """Inputs for the composition, cut off from their history but connected to it.
+
+        Returns:
+            (inputs, sources): every input of the op, and those that have an edge, in edge order.
+        """
+        from ..autograd.engine import zeros_of
+
+        inputs: list[Any] = []
+        sources: dict[int, Tensor] = {}
+        for slot, spec, edge in self.composite_plan:
+            if slot is not None:
+                value = values[slot]
+            elif isinstance(spec, Spec):
+                value = zeros_of(spec)
+            else:
+                value = None
+            if isinstance(value, Tensor) and edge is not None:
+                if not value._requires_grad:
+                    value.requires_grad_()
+                value = value.view_as(value)  # type: ignore[attr-defined]
+                sources[edge] = value
+            inputs.append(value)
+        return inputs, [sources[k] for k in sorted(sources)]
+
+
+class _Several:
+    __slots__ = ("slots",)
+
+    def __init__(self, slots: tuple[int, ...]) -> None:
+        self.slots = slots

@@ -1,0 +1,134 @@
+"""What is known of a tensor without its values: shape, dtype and device, interned.
+
+Equal specs are one object. So a dispatcher's cache key is a tuple of specs, compared and hashed
+by identity, and "does this gradient fit that input" is one ``is``.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from .devices.device import device
+from .memory.pool import ALIGNMENT
+from .dtypes import BOOL, COMPLEX, FLOAT, INT, dtype
+
+Shape = tuple[int, ...]
+
+
+class Size(tuple):  # type: ignore[type-arg]
+    """A shape: a tuple of ints that prints as PyTorch's and slices to a ``Size``."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """The number of elements of that shape."""
+        return prod(self)
+
+    def __getitem__(self, index: Any) -> Any:
+        item = tuple.__getitem__(self, index)
+        return Size(item) if isinstance(index, slice) else item
+
+    def __add__(self, other: Any) -> Size:
+        return Size(tuple.__add__(self, tuple(other)))
+
+    def __mul__(self, count: Any) -> Size:
+        return Size(tuple.__mul__(self, count))
+
+    def __repr__(self) -> str:
+        return f"lowtide.Size({list(self)})"
+
+
+_interned: weakref.WeakValueDictionary[Any, Spec] = weakref.WeakValueDictionary()
+
+
+class Spec:
+    """Shape, dtype and device of a tensor; one object per combination.
+
+    Attributes:
+        shape: The sizes (a :class:`Size`).
+        dtype: The element type.
+        device: Where, or None inside ``infer``, which is the same for every device.
+        ndim: Number of dimensions.
+        numel: Number of elements.
+        nbytes: Bytes of a contiguous tensor of this spec.
+        block: The same, rounded up to what a pool hands out.
+        np_dtype: The NumPy dtype.
+    """
+
+    __slots__ = (
+        "__weakref__", "block", "device", "dtype", "nbytes", "ndim", "np_dtype", "numel", "shape",
+    )  # fmt: skip
+    shape: Size
+    dtype: dtype
+    device: device | None
+    ndim: int
+    numel: int
+    nbytes: int
+    block: int
+    np_dtype: Any
+
+    def __new__(cls, shape: Iterable[int], dtype: dtype, device: device | None = None) -> Spec:
+        """Return the one object of that combination."""
+        key = (tuple(shape), dtype, device)
+        self = _interned.get(key)
+        if self is None:
+            self = object.__new__(cls)
+            self.shape = Size(key[0])
+            self.dtype = dtype
+            self.device = device
+            self.ndim = len(key[0])
+            self.numel = prod(key[0])
+            self.nbytes = self.numel * dtype.itemsize
+            self.block = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
+            self.np_dtype = dtype.np
+            self = _interned.setdefault(key, self)
+        return self
+
+    def like(self, shape: Iterable[int] | None = None, dtype: dtype | None = None) -> Spec:
+        """This spec with another shape or dtype."""
+        return Spec(self.shape if shape is None else shape, dtype or self.dtype, self.device)
+
+    def on(self, device: device | None) -> Spec:
+        """This spec on another device."""
+        return self if self.device is device else Spec(self.shape, self.dtype, device)
+
+    def __repr__(self) -> str:
+        where = "" if self.device is None else f", {self.device}"
+        return f"Spec({tuple(self.shape)}, {self.dtype.name}{where})"
+
+    def __reduce__(self) -> Any:
+        return Spec, (tuple(self.shape), self.dtype, self.device)
+
+
+class ScalarSpec:
+    """Stands in a cache key for a Python scalar: its category is known, its value is not.
+
+    A scalar takes part in promotion weakly and has the shape of a 0-d tensor.
+    """
+
+    __slots__ = ("category", "name")
+    shape = Size(())
+    ndim = 0
+    numel = 1
+    nbytes = 0
+    device = None
+
+    def __init__(self, name: str, category: int) -> None:
+        self.name = name
+        self.category = category
+
+    def __repr__(self) -> str:
+        return f"ScalarSpec({self.name})"
+
+
+NONE = ScalarSpec("None", -1)
+SCALARS: dict[type, ScalarSpec] = {
+    bool: ScalarSpec("bool", BOOL),
+    int: ScalarSpec("int", INT),
+    float: ScalarSpec("float", FLOAT),
+    complex: ScalarSpec("complex", COMPLEX),
+    type(None): NONE,
+}

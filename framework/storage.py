@@ -1,0 +1,93 @@
+"""Storage: one owned buffer, its bytes, its role, its version.
+
+A storage of the host is an array of bytes, a subclass of ``numpy.ndarray``. Every array of a
+tensor is a view of one, and NumPy keeps it as that view's ``base``. So the buffer goes back to
+the pool when the last array that reads it is gone, whoever holds that array: a tensor, the graph,
+or a user who called ``.numpy()``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .memory.ledger import SAVED, TEMPORARY
+
+if TYPE_CHECKING:
+    from .memory.ledger import Ledger
+
+
+class Accounts:
+    """What every kind of storage has beside its bytes.
+
+    Attributes:
+        ledger: The ledger of its device.
+        role: Its present role (a number of ``memory.ledger.ROLES``).
+        version: How often it was written in place. A graph that kept a value compares.
+        pins: How many saved values of a graph hold it.
+    """
+
+    __slots__ = ()
+    ledger: Ledger | None
+    role: int
+    version: int
+    pins: int
+    nbytes: int
+
+    def set_role(self, role: int) -> None:
+        """Say what the bytes are for; the ledger follows."""
+        old = self.role
+        if old != role:
+            self.role = role
+            if self.ledger is not None:
+                self.ledger.moved(self.nbytes, old, role)
+
+    def pin(self) -> None:
+        """Count one more saved value of a graph; a temporary becomes a saved activation."""
+        self.pins += 1
+        if self.role == TEMPORARY:
+            self.set_role(SAVED)
+
+    def unpin(self) -> None:
+        """Count one saved value less; the last one makes it a temporary again."""
+        self.pins -= 1
+        if self.pins == 0 and self.role == SAVED:
+            self.set_role(TEMPORARY)
+
+
+class Storage(np.ndarray, Accounts):  # type: ignore[type-arg]
+    """Bytes of a host pool. Made by ``HostBackend.empty``; gives itself back when it dies."""
+
+    __slots__ = ("ledger", "offset", "pins", "role", "stack", "version")
+    stack: list[int]  # where the pool wants the offset back: the bin of this size
+    offset: int
+
+    def __del__(self) -> None:
+        # Written out instead of calling the ledger and the pool: every tensor ends here.
+        ledger = self.ledger
+        n = self.nbytes
+        ledger.live -= n
+        ledger.roles[self.role] -= n
+        self.stack.append(self.offset)
+        if ledger.observers:
+            from .memory.events import publish
+
+            publish(ledger, "free", self)
+
+
+class ExternalStorage(Accounts):
+    """Bytes that belong to someone else, such as a NumPy array that a tensor shares.
+
+    The ledger does not count them: lowtide neither took them nor can give them back.
+    """
+
+    __slots__ = ("ledger", "nbytes", "owner", "pins", "role", "version")
+
+    def __init__(self, owner: Any, nbytes: int, role: int) -> None:
+        self.owner = owner
+        self.nbytes = nbytes
+        self.role = role
+        self.ledger = None
+        self.version = 0
+        self.pins = 0

@@ -1,0 +1,443 @@
+"""Tensor: an array view, its storage, its place in the graph.
+
+This file knows no op. Arithmetic, reshaping and indexing are declared in ``framework/ops``, and
+the registry installs them here as methods; ``tensor.pyi``, generated from the declarations, is
+what editors and type checkers see.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from .devices import backend
+from .devices.device import device
+from .dtypes import dtype
+from .spec import Size, Spec
+
+_new = object.__new__
+
+
+class ViewInfo:
+    """How a view came from its base, so that a write through either can rewrite history.
+
+    Attributes:
+        base: The tensor that owns the storage (never itself a view).
+        chain: The view ops from ``base`` to here, as (function, attributes) pairs.
+        version: The storage's version for which the view's ``grad_fn`` holds.
+        tracked: False for a view made under ``no_grad``: it has no history to rewrite.
+    """
+
+    __slots__ = ("base", "chain", "tracked", "version")
+
+    def __init__(self, base: Tensor, chain: tuple[Any, ...], version: int, tracked: bool) -> None:
+        self.base = base
+        self.chain = chain
+        self.version = version
+        self.tracked = tracked
+
+
+class Tensor:
+    """An n-dimensional array that remembers how it was made.
+
+    ``Tensor([1., 2.])`` copies data into the default dtype and ``Tensor(2, 3)`` leaves that shape
+    uninitialized, as PyTorch's legacy constructor does; use :func:`lowtide.tensor` in new code.
+    """
+
+    __slots__ = (
+        "__dict__",
+        "__weakref__",
+        "_array",  # the device's array: numpy.ndarray, cupy.ndarray
+        "_extra",  # None, or a dict: hooks, retains_grad, name, inference
+        "_grad",
+        "_index",  # which output of _node
+        "_node",  # the node that made it, or None for a leaf
+        "_requires_grad",
+        "_spec",
+        "_storage",
+        "_viewed",  # None, or a ViewInfo
+    )
+    _is_node = False
+    __array_priority__ = 1000  # numpy's operators leave a mixed expression to us
+
+    _array: Any
+    _spec: Spec
+    _storage: Any
+    _node: Any
+    _index: int
+    _requires_grad: bool
+    _grad: Tensor | None
+    _viewed: ViewInfo | None
+    _extra: dict[str, Any] | None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Build PyTorch's legacy way: from data, a tensor, or sizes."""
+        from .ops.creation import legacy_tensor
+
+        return legacy_tensor(cls, *args, **kwargs)
+
+    # What it is
+
+    @property
+    def shape(self) -> Size:
+        """The sizes of its dimensions."""
+        return self._spec.shape
+
+    @property
+    def dtype(self) -> dtype:
+        """The type of its elements."""
+        return self._spec.dtype
+
+    @property
+    def device(self) -> device:
+        """Where its bytes lie."""
+        found = self._spec.device
+        assert found is not None
+        return found
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return self._spec.ndim
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements (a view's own, not its base's)."""
+        return self._spec.nbytes
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self._spec.dtype.itemsize
+
+    @property
+    def array(self) -> Any:
+        """The raw array of its device, for kernels; writing to it goes unnoticed by autograd."""
+        return self._array
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of one dimension."""
+        if dim is None:
+            return self._spec.shape
+        shape = self._spec.shape
+        if not -len(shape) <= dim < max(len(shape), 1):
+            raise IndexError(
+                f"Dimension out of range: size(dim) needs dim in [{-len(shape)}, "
+                f"{len(shape) - 1}] for shape {tuple(shape)}; got {dim}."
+            )
+        return shape[dim]
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return self._spec.ndim
+
+    ndimension = dim
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self._spec.numel
+
+    nelement = numel
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self._spec.dtype.itemsize
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Steps between neighbors of each dimension, or of one, counted in elements."""
+        size = self._spec.dtype.itemsize
+        strides = tuple(s // size for s in self._array.strides)
+        return strides if dim is None else strides[dim]
+
+    def storage_offset(self) -> int:
+        """Elements between the start of the storage and the first element."""
+        owner = self._viewed.base._array if self._viewed is not None else self._array
+        be = backend(self.device)
+        return (be.address(self._array) - be.address(owner)) // self.itemsize
+
+    def data_ptr(self) -> int:
+        """Address of the first element; 0 for an empty tensor or on meta."""
+        if self._spec.numel == 0 or self.device.type == "meta":
+            return 0
+        return int(backend(self.device).address(self._array))
+
+    def is_contiguous(self) -> bool:
+        """True if the elements lie in C order without gaps."""
+        return bool(self._array.flags.c_contiguous)
+
+    def is_floating_point(self) -> bool:
+        """True for the floating dtypes."""
+        return self._spec.dtype.is_floating_point
+
+    def is_complex(self) -> bool:
+        """True for the complex dtypes."""
+        return self._spec.dtype.is_complex
+
+    def is_signed(self) -> bool:
+        """True for the dtypes with negative values."""
+        return self._spec.dtype.is_signed
+
+    def is_inference(self) -> bool:
+        """True if it was made under ``inference_mode``."""
+        return bool(self._extra and self._extra.get("inference"))
+
+    def get_device(self) -> int:
+        """The index of its cuda device; -1 elsewhere."""
+        return -1 if self.device.index is None else self.device.index
+
+    @property
+    def is_cuda(self) -> bool:
+        """True on a cuda device."""
+        return self.device.type == "cuda"
+
+    @property
+    def is_cpu(self) -> bool:
+        """True on the cpu."""
+        return self.device.type == "cpu"
+
+    @property
+    def is_meta(self) -> bool:
+        """True on meta, where tensors have no values."""
+        return self.device.type == "meta"
+
+    # Its place in the graph
+
+    @property
+    def requires_grad(self) -> bool:
+        """True if a backward pass through it leads to a gradient."""
+        self._refresh()
+        return self._requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        value = bool(value)
+        if self._node is not None and not value:
+            raise RuntimeError(
+                "you can only change requires_grad flags of leaf variables; this tensor was made "
+                f"by {self._node.name()}. Use .detach() to get one that does not require grad."
+            )
+        if value and not self._spec.dtype.is_differentiable:
+            raise RuntimeError(
+                "only Tensors of floating point and complex dtype can require gradients; got "
+                f"{self._spec.dtype}. Convert with .to(lowtide.float32)."
+            )
+        if value and self.is_inference():
+            raise RuntimeError(
+                "Setting requires_grad=True on an inference tensor outside inference_mode is not "
+                "allowed. Clone it first."
+            )
+        self._requires_grad = value
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Set ``requires_grad`` and return the tensor."""
+        self.requires_grad = requires_grad
+        return self
+
+    @property
+    def is_leaf(self) -> bool:
+        """True if no recorded op made it: its ``.grad`` is kept by backward."""
+        self._refresh()
+        return self._node is None or not self._requires_grad
+
+    @property
+    def grad_fn(self) -> Any:
+        """The node that made it, or None."""
+        self._refresh()
+        return self._node if self._requires_grad else None
+
+    @property
+    def output_nr(self) -> int:
+        """Which output of ``grad_fn`` it is."""
+        return self._index
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that backward accumulated, or None."""
+        if self._grad is None and self._node is not None and not self.retains_grad:
+            warnings.warn(
+                "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its "
+                ".grad attribute won't be populated during autograd.backward(). If you want it, "
+                "call .retain_grad() on the non-leaf Tensor.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return self._grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise TypeError(f"grad must be a Tensor or None; got {type(value).__name__}.")
+            if value._spec is not self._spec:
+                raise RuntimeError(
+                    f"grad must have its tensor's shape, dtype and device: {self._spec}; got "
+                    f"{value._spec}."
+                )
+        self._grad = value
+
+    @grad.deleter
+    def grad(self) -> None:
+        self._grad = None
+
+    @property
+    def retains_grad(self) -> bool:
+        """True if it is no leaf and ``retain_grad`` was called."""
+        return bool(self._extra and self._extra.get("retains_grad"))
+
+    @property
+    def data(self) -> Tensor:
+        """The same values outside the graph. Writing through it counts as a write."""
+        return self.detach()  # type: ignore[attr-defined, no-any-return]
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        if not isinstance(value, Tensor):
+            raise TypeError(f"data must be a Tensor; got {type(value).__name__}.")
+        if self._requires_grad and not value.dtype.is_differentiable:
+            raise RuntimeError(
+                "data set to a tensor that requires gradients must be floating point or complex; "
+                f"got {value.dtype}."
+            )
+        role = self._storage.role
+        self._array, self._spec, self._storage = value._array, value._spec, value._storage
+        self._storage.set_role(role)
+        self._viewed = None
+
+    @property
+    def _version(self) -> int:
+        """How often its storage was written in place."""
+        return int(self._storage.version)
+
+    @property
+    def _base(self) -> Tensor | None:
+        """The tensor it is a view of, or None."""
+        return self._viewed.base if self._viewed is not None else None
+
+    def _is_view(self) -> bool:
+        return self._viewed is not None
+
+    def _refresh(self) -> None:
+        viewed = self._viewed
+        if viewed is not None and viewed.version != self._storage.version:
+            from .autograd.views import refresh
+
+            refresh(self)
+
+    @property
+    def name(self) -> str | None:
+        """A name for messages and graphs, or None."""
+        return self._extra.get("name") if self._extra else None
+
+    def backward(
+        self,
+        gradient: Tensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Accumulate into ``.grad`` of the leaves the gradient of this tensor.
+
+        Args:
+            gradient: The gradient of what follows with respect to this tensor, in its shape.
+                May be left out for a single element.
+            retain_graph: Keep saved values for another backward; defaults to ``create_graph``.
+            create_graph: Record the backward itself, for higher derivatives.
+            inputs: Accumulate into these tensors only.
+        """
+        from .autograd.engine import backward
+
+        backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+
+    def register_hook(self, hook: Any) -> Any:
+        """Call ``hook(grad)`` when the gradient of this tensor is known; it may return another."""
+        from .autograd.hooks import register_tensor_hook
+
+        return register_tensor_hook(self, hook)
+
+    def register_post_accumulate_grad_hook(self, hook: Any) -> Any:
+        """Call ``hook(tensor)`` after backward accumulated into this leaf's ``.grad``."""
+        from .autograd.hooks import register_post_accumulate_hook
+
+        return register_post_accumulate_hook(self, hook)
+
+    def retain_grad(self) -> None:
+        """Keep the gradient of this non-leaf in ``.grad``."""
+        from .autograd.hooks import retain_grad
+
+        retain_grad(self)
+
+    # What Python asks of a value
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __len__(self) -> int:
+        if self._spec.ndim == 0:
+            raise TypeError("len() of a 0-d tensor")
+        return self._spec.shape[0]  # type: ignore[no-any-return]
+
+    def __bool__(self) -> bool:
+        if self._spec.numel != 1:
+            raise RuntimeError(
+                "Boolean value of Tensor with "
+                + ("no values" if self._spec.numel == 0 else "more than one value")
+                + " is ambiguous. Use .any(), .all() or a comparison of one element."
+            )
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if self._spec.dtype.category > 1 or self._spec.numel != 1:
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        return int(self.item())
+
+    def item(self) -> Any:
+        """The only element, as a Python scalar."""
+        if self._spec.numel != 1:
+            raise RuntimeError(
+                f"a Tensor with {self._spec.numel} elements cannot be converted to Scalar. "
+                "Use .tolist()."
+            )
+        self._need_values("item")
+        return backend(self.device).item(self._array)
+
+    def tolist(self) -> Any:
+        """The elements as nested lists of Python scalars; a scalar for a 0-d tensor."""
+        self._need_values("tolist")
+        return backend(self.device).to_host(self._array).tolist()
+
+    def _need_values(self, what: str) -> None:
+        if self._spec.device.type == "meta":  # type: ignore[union-attr]
+            raise RuntimeError(
+                f"{what} needs values, and tensors on meta have none: Cannot copy out of meta "
+                "tensor; no data! Run on cpu or cuda."
+            )
+
+    def __contains__(self, element: Any) -> bool:
+        return bool((self == element).any())  # type: ignore[attr-defined]
+
+    def __dir__(self) -> list[str]:
+        return sorted(set(object.__dir__(self)))
+
+
+def wrap(array: Any, spec: Spec, storage: Any) -> Tensor:
+    """Make a Tensor of parts, outside any graph. For the dispatcher and the backends."""
+    t: Tensor = _new(Tensor)
+    t._array = array
+    t._spec = spec
+    t._storage = storage
+    t._node = None
+    t._index = 0
+    t._requires_grad = False
+    t._grad = None
+    t._viewed = None
+    t._extra = None
+    return t
