@@ -1,0 +1,1 @@
+"""The core: tensors, ops, autograd, memory, devices."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .memory.events import publish
 from .memory.ledger import SAVED, TEMPORARY
 
 if TYPE_CHECKING:
@@ -63,17 +64,28 @@ class Storage(np.ndarray, Accounts):  # type: ignore[type-arg]
     stack: list[int]  # where the pool wants the offset back: the bin of this size
     offset: int
 
+    @property
+    def address(self) -> int:
+        """Address of its first byte."""
+        return int(self.__array_interface__["data"][0])
+
     def __del__(self) -> None:
         # Written out instead of calling the ledger and the pool: every tensor ends here.
-        ledger = self.ledger
+        try:
+            ledger = self.ledger
+            role = self.role
+        except AttributeError:  # interrupted between its birth and its booking, or a bare view
+            return
         n = self.nbytes
         ledger.live -= n
-        ledger.roles[self.role] -= n
-        self.stack.append(self.offset)
+        ledger.roles[role] -= n
         if ledger.observers:
-            from .memory.events import publish
-
-            publish(ledger, "free", self)
+            try:
+                publish(ledger, "free", self)
+            finally:
+                self.stack.append(self.offset)
+        else:
+            self.stack.append(self.offset)
 
 
 class ExternalStorage(Accounts):

@@ -1,4 +1,9 @@
-"""lowtide: one import name over framework/, modules/, optim/, profiling/ and recipes/."""
+"""lowtide: one import name over framework/, modules/, optim/, profiling/ and recipes/.
+
+This file is the public API, as one readable list. Each name has its home elsewhere, and is only
+re-exported here. Whatever is heavy (CuPy, Numba, SciPy, Matplotlib) is imported on first use, never
+here: ``import lowtide`` costs little more than ``import numpy``.
+"""
 
 import os as _os
 
@@ -8,15 +13,92 @@ if __name__ == "lowtide" and not _os.path.isfile(
     # A checkout, not an installed wheel: the folders lie beside this one.
     __path__.append(_os.path.dirname(__path__[0]))
 
+__version__ = "0.1.0"
+
+# Values and their types
+from lowtide.framework.devices import device as device
+from lowtide.framework.devices import get_default_device as get_default_device
+from lowtide.framework.devices import set_default_device as set_default_device
+from lowtide.framework.dtypes import bfloat16 as bfloat16
+from lowtide.framework.dtypes import bool_ as bool  # noqa: A004 - PyTorch's name
+from lowtide.framework.dtypes import can_cast as can_cast
+from lowtide.framework.dtypes import complex64 as cfloat
+from lowtide.framework.dtypes import complex64 as complex64
+from lowtide.framework.dtypes import complex128 as cdouble
+from lowtide.framework.dtypes import complex128 as complex128
+from lowtide.framework.dtypes import dtype as dtype
+from lowtide.framework.dtypes import finfo as finfo
+from lowtide.framework.dtypes import float16 as float16
+from lowtide.framework.dtypes import float16 as half
+from lowtide.framework.dtypes import float32 as float  # noqa: A004
+from lowtide.framework.dtypes import float32 as float32
+from lowtide.framework.dtypes import float64 as double
+from lowtide.framework.dtypes import float64 as float64
+from lowtide.framework.dtypes import get_default_dtype as get_default_dtype
+from lowtide.framework.dtypes import iinfo as iinfo
+from lowtide.framework.dtypes import int8 as int8
+from lowtide.framework.dtypes import int16 as int16
+from lowtide.framework.dtypes import int16 as short
+from lowtide.framework.dtypes import int32 as int  # noqa: A004
+from lowtide.framework.dtypes import int32 as int32
+from lowtide.framework.dtypes import int64 as int64
+from lowtide.framework.dtypes import int64 as long
+from lowtide.framework.dtypes import promote_types as promote_types
+from lowtide.framework.dtypes import set_default_dtype as set_default_dtype
+from lowtide.framework.dtypes import uint8 as uint8
+from lowtide.framework.spec import Size as Size
+from lowtide.framework.tensor import Tensor as Tensor
+
+# Ops: every public function of framework/ops
+from lowtide.framework.ops import *  # noqa: F403
+
+# Gradients
 from lowtide.framework.autograd.modes import enable_grad as enable_grad
 from lowtide.framework.autograd.modes import inference_mode as inference_mode
 from lowtide.framework.autograd.modes import is_grad_enabled as is_grad_enabled
+from lowtide.framework.autograd.modes import is_inference_mode_enabled as is_inference_mode_enabled
 from lowtide.framework.autograd.modes import no_grad as no_grad
 from lowtide.framework.autograd.modes import set_grad_enabled as set_grad_enabled
-from lowtide.framework.devices import device as device
-from lowtide.framework.dtypes import float32 as float32
-from lowtide.framework.dtypes import float64 as float64
-from lowtide.framework.ops import *  # noqa: F403
-from lowtide.framework.tensor import Tensor as Tensor
 
-__version__ = "0.1.0"
+# Errors
+from lowtide.framework.errors import CheckpointError as CheckpointError
+from lowtide.framework.errors import GradientError as GradientError
+from lowtide.framework.errors import MemoryLimitError as MemoryLimitError
+from lowtide.framework.errors import OutOfMemoryError as OutOfMemoryError
+from lowtide.framework.errors import SerializationError as SerializationError
+
+# Randomness: one stream for all devices
+from lowtide.framework.random import Generator as Generator
+from lowtide.framework.random import default_generator as default_generator
+from lowtide.framework.random import fork_rng as fork_rng
+from lowtide.framework.random import get_rng_state as get_rng_state
+from lowtide.framework.random import initial_seed as initial_seed
+from lowtide.framework.random import manual_seed as manual_seed
+from lowtide.framework.random import seed as seed
+from lowtide.framework.random import set_rng_state as set_rng_state
+
+# Memory
+from lowtide.framework.memory.statistics import empty_cache as empty_cache
+from lowtide.framework.memory.statistics import get_memory_limit as get_memory_limit
+from lowtide.framework.memory.statistics import max_memory_allocated as max_memory_allocated
+from lowtide.framework.memory.statistics import max_memory_reserved as max_memory_reserved
+from lowtide.framework.memory.statistics import memory_allocated as memory_allocated
+from lowtide.framework.memory.statistics import memory_reserved as memory_reserved
+from lowtide.framework.memory.statistics import memory_stats as memory_stats
+from lowtide.framework.memory.statistics import memory_summary as memory_summary
+from lowtide.framework.memory.statistics import reset_peak_memory_stats as reset_peak_memory_stats
+from lowtide.framework.memory.statistics import set_memory_limit as set_memory_limit
+from lowtide.framework.memory.statistics import synchronize as synchronize
+
+# Namespaces
+from lowtide import autograd as autograd
+from lowtide import backends as backends
+from lowtide import cpu as cpu
+from lowtide import cuda as cuda
+from lowtide import nn as nn
+# from lowtide import optim as optim  # until creation.zeros_like is there
+from lowtide import profiling as profiling
+from lowtide import utils as utils
+
+_HIDDEN = {"cli", "framework", "modules", "recipes"}  # ours, but nobody's names
+__all__ = sorted(n for n in globals() if not n.startswith("_") and n not in _HIDDEN)

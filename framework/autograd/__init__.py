@@ -1,0 +1,1 @@
+"""Gradients: modes, nodes, saved values, the engine."""

@@ -11,9 +11,9 @@ A node's saved values go as soon as its rules have run.
 
 from __future__ import annotations
 
-import heapq
 import sys
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from typing import Any
 
 from ..devices import backend
@@ -53,11 +53,17 @@ def backward(
         )
     gradients = _root_gradients(roots, grad_tensors, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
+    if targets is None:
+        _run(roots, gradients, retain, create_graph, None)
+        return
+    targets = list(dict.fromkeys(targets))
+    _check_inputs(targets)
     captured = _run(roots, gradients, retain, create_graph, targets)
-    if targets is not None:
-        for target, g in zip(targets, captured, strict=True):
-            if g is not None:
-                _accumulate(target, g, create_graph)
+    del gradients
+    for target in targets:
+        g = captured.pop(0)
+        if g is not None:
+            _accumulate(target, g, create_graph)
 
 
 def grad(
@@ -93,12 +99,7 @@ def grad(
     roots, targets = _as_list(outputs), _as_list(inputs)
     if materialize_grads and allow_unused is False:
         raise ValueError("materialize_grads=True needs allow_unused to be None or True.")
-    for t in targets:
-        if not t.requires_grad:
-            raise RuntimeError(
-                "One of the differentiated Tensors does not require grad: an input of shape "
-                f"{tuple(t.shape)}. Call .requires_grad_() on it before computing the outputs."
-            )
+    _check_inputs(targets)
     gradients = _root_gradients(roots, grad_outputs, create_graph)
     retain = create_graph if retain_graph is None else retain_graph
     results = _run(roots, gradients, retain, create_graph, targets)
@@ -112,6 +113,15 @@ def grad(
                 "desired; its gradient is None then."
             )
     return tuple(results)
+
+
+def _check_inputs(targets: list[Tensor]) -> None:
+    for t in targets:
+        if not t.requires_grad:
+            raise RuntimeError(
+                "One of the differentiated Tensors does not require grad: an input of shape "
+                f"{tuple(t.shape)}. Call .requires_grad_() on it before computing the outputs."
+            )
 
 
 def _batched_grad(
@@ -240,9 +250,9 @@ class _Pass:
         edges = [edge_to(r) for r in roots]
         nodes = self._count(edges)
         if inputs is not None:
-            self._restrict(nodes, inputs)
+            self._restrict(nodes, inputs, edges)
         for (target, index), g in zip(edges, gradients, strict=True):
-            self._deliver(target, index, g)
+            self._start(target, index, g)
         self._drain()
 
     def _count(self, roots: list[tuple[Any, int]]) -> list[Node]:
@@ -266,7 +276,9 @@ class _Pass:
             nodes.append(node)
             edges = node.edges
 
-    def _restrict(self, nodes: list[Node], inputs: list[Tensor]) -> None:
+    def _restrict(
+        self, nodes: list[Node], inputs: list[Tensor], roots: list[tuple[Any, int]]
+    ) -> None:
         # Only what leads to an input runs; gradients stop there unless another lies beyond.
         for t in inputs:
             target, index = edge_to(t)
@@ -280,42 +292,45 @@ class _Pass:
                 leads.add(node)
         self.leads = leads
         self.arriving.clear()
+        for target, _ in roots:
+            if not target._is_node:
+                self.arriving[target] = self.arriving.get(target, 0) + 1
         for node in nodes:
             for (target, _), want in zip(node.edges, self.wanted[node], strict=True):
                 if want and not target._is_node:
                     self.arriving[target] = self.arriving.get(target, 0) + 1
 
-    def _deliver(self, target: Any, index: int, g: Tensor | None) -> None:
-        # Add a gradient to what is pending for one output of a node, or for a leaf.
+    def _start(self, target: Any, index: int, g: Tensor) -> None:
+        # The gradient that arrives at a root.
         if self.wanted is not None and target not in self.leads:
             return
-        pending = self.pending.get(target)
-        if pending is None:
+        entry = self.pending.get(target)
+        if entry is None:
+            entry = self.pending[target] = [None] * (target.output_count if target._is_node else 1)
             if target._is_node:
-                pending = [None] * target.output_count
-                heapq.heappush(self.heap, (-target.seq, target))
-            else:
-                pending = [None]
-            self.pending[target] = pending
-        if g is not None:
-            old = pending[index]
-            if old is None:
-                pending[index] = g
-            elif id(old) in self.owned and not self.create:
-                old.add_(g)  # type: ignore[attr-defined]
-            else:
-                total = old + g  # type: ignore[operator]
-                self.owned.add(id(total))
-                self.owned.discard(id(old))
-                pending[index] = total
+                heappush(self.heap, (-target.seq, target))
+        if entry[index] is None:
+            entry[index] = g
+        else:
+            self._add(entry, index, g)
         if not target._is_node:
-            left = self.arriving[target] = self.arriving.get(target, 1) - 1
-            if left <= 0:
+            left = self.arriving[target] = self.arriving[target] - 1
+            if left == 0:
                 self._leaf(target)
 
+    def _add(self, entry: list[Tensor | None], index: int, g: Tensor) -> None:
+        # A second gradient for the same value: into the sum, if that is nobody else's yet.
+        old = entry[index]
+        if id(old) in self.owned and not self.create:
+            old.add_(g)  # type: ignore[union-attr]
+        else:
+            total = old + g  # type: ignore[operator]
+            self.owned.discard(id(old))
+            self.owned.add(id(total))
+            entry[index] = total
+
     def _leaf(self, leaf: Tensor) -> None:
-        pending = self.pending.pop(leaf)
-        g = pending.pop()
+        g = self.pending.pop(leaf).pop()
         if g is None:
             return
         self.owned.discard(id(g))
@@ -328,47 +343,75 @@ class _Pass:
             _accumulate(leaf, g, self.create)
 
     def _drain(self) -> None:
-        heap, pending, create = self.heap, self.pending, self.create
+        heap, pending, create, retain = self.heap, self.pending, self.create, self.retain
+        arriving, owned, wanted_edges = self.arriving, self.owned, self.wanted
+        anomaly = local.state.anomaly
+        wanted = None
         while heap:
-            node = heapq.heappop(heap)[1]
+            node = heappop(heap)[1]
             grads = pending.pop(node)
-            if self.owned:
-                self.owned.difference_update(map(id, grads))
+            if owned:
+                owned.difference_update(map(id, grads))
             extra = node.extra
             if extra is not None:
-                _before_node(extra, grads)
-            wanted = None
-            if self.wanted is not None:
-                wanted = self.wanted[node]
+                _tensor_hooks(extra, grads)
+            if wanted_edges is not None:
+                wanted = wanted_edges[node]
                 for index in self.capture.get(node, ()):
                     self.capture[node][index] = grads[index]
-                if not any(wanted):
+                if True not in wanted:
                     continue
-            if all(g is None for g in grads):
-                results: Sequence[Tensor | None] = [None] * len(node.edges)
-            elif extra is not None and "trace" in extra:
+            if extra is not None and "pre" in extra:
+                _node_prehooks(extra, grads)
+            if grads[0] is None and not node.runs_without_gradient and all(x is None for x in grads):
+                results: Any = [None] * len(node.edges)
+            elif anomaly:
                 from .anomaly import apply_watched
 
-                results = apply_watched(node, grads, wanted, self.retain, create)
+                results = apply_watched(node, grads, wanted, retain, create)
             else:
-                results = node.apply(grads, wanted, self.retain, create)
+                results = node.apply(grads, wanted, retain, create)
             if extra is not None and "post" in extra:
                 results = _after_node(extra, results, grads)
-            # Let the arriving gradient go before what it caused is passed on.
+            if results.__class__ is not list:
+                results = list(results)
+            # Let the arriving gradient go before what it caused is passed on; and pass that on
+            # without keeping it, so that a leaf can see whether it is the only owner.
             del grads
             specs = node.edge_specs
-            edges = node.edges
-            for k in range(len(edges)):
+            k = 0
+            for target, index in node.edges:
                 g = results[k]
+                results[k] = None
                 if wanted is not None and not wanted[k]:
+                    k += 1
                     continue
                 if g is not None and g._spec is not specs[k]:
-                    g = fit(g, specs[k], node)
-                target, index = edges[k]
-                if k == len(edges) - 1:
-                    del results
-                self._deliver(target, index, g)
-                g = None
+                    g = fit(g, specs[k], node, k)
+                k += 1
+                entry = pending.get(target)
+                if target._is_node:
+                    if entry is None:
+                        entry = pending[target] = [None] * target.output_count
+                        heappush(heap, (-target.seq, target))
+                    if g is not None:
+                        if entry[index] is None:
+                            entry[index] = g
+                        else:
+                            self._add(entry, index, g)
+                        g = None
+                    continue
+                if entry is None:
+                    entry = pending[target] = [None]
+                if g is not None:
+                    if entry[0] is None:
+                        entry[0] = g
+                    else:
+                        self._add(entry, 0, g)
+                    g = None
+                left = arriving[target] = arriving[target] - 1
+                if left == 0:
+                    self._leaf(target)
 
     def results(self) -> list[Tensor | None]:
         """The captured gradient of each input."""
@@ -381,19 +424,23 @@ class _Pass:
         return found
 
 
-def _before_node(extra: dict[Any, Any], grads: list[Tensor | None]) -> None:
+def _tensor_hooks(extra: dict[Any, Any], grads: list[Tensor | None]) -> None:
+    # The user's hooks first, then what is retained: .grad shows what the hooks made of it.
     for key in list(extra):
         if isinstance(key, tuple) and key[0] == "tensor" and grads[key[1]] is not None:
             grads[key[1]] = run_hooks(extra[key], grads[key[1]])
-    for hook in list(extra.get("pre", {}).values()):
-        replaced = hook(tuple(grads))
-        if replaced is not None:
-            grads[:] = [replaced] if isinstance(replaced, Tensor) else list(replaced)
     for index, reference in extra.get("retain", ()):
         tensor = reference()
         g = grads[index]
         if tensor is not None and g is not None:
             _accumulate(tensor, g, local.state.grad, share=True)
+
+
+def _node_prehooks(extra: dict[Any, Any], grads: list[Tensor | None]) -> None:
+    for hook in list(extra["pre"].values()):
+        replaced = hook(tuple(grads))
+        if replaced is not None:
+            grads[:] = [replaced] if isinstance(replaced, Tensor) else list(replaced)
 
 
 def _after_node(
@@ -406,7 +453,7 @@ def _after_node(
     return results
 
 
-def fit(g: Any, spec: Spec, node: Node) -> Tensor:
+def fit(g: Any, spec: Spec, node: Node, index: int = 0) -> Tensor:
     """Sum a gradient over what broadcasting repeated, and convert it to its input's dtype.
 
     Raises:
@@ -417,10 +464,15 @@ def fit(g: Any, spec: Spec, node: Node) -> Tensor:
     if g._spec.shape != spec.shape:
         if not _broadcasts(spec.shape, g._spec.shape):
             raise RuntimeError(
-                f"Function {node.name()} returned an invalid gradient: got shape "
-                f"{tuple(g.shape)} but expected shape compatible with {tuple(spec.shape)}."
+                f"Function {node.name()} returned an invalid gradient at index {index} - got "
+                f"{list(g.shape)} but expected shape compatible with {list(spec.shape)}."
             )
-        g = g.sum_to_size(spec.shape)  # type: ignore[attr-defined]
+        leading = g._spec.ndim - spec.ndim
+        dims = [k for k, n in enumerate(spec.shape, leading) if n == 1 and g._spec.shape[k] != 1]
+        if leading and dims:
+            g = g.sum_to_size(spec.shape)  # type: ignore[attr-defined]
+        else:  # no view of the sum: a leaf could not take it over
+            g = g.sum(dims or list(range(leading)), bool(dims))  # type: ignore[attr-defined]
     if g._spec.dtype is not spec.dtype:
         if g._spec.dtype.is_complex and not spec.dtype.is_complex:
             g = g.real  # type: ignore[attr-defined]
@@ -465,8 +517,10 @@ def _accumulate(leaf: Tensor, g: Tensor, create: bool, share: bool = False) -> N
             hook(leaf)
 
 
-# References to a gradient that only the engine's own frames hold, on the way to a leaf.
-_OWN_TENSOR_REFERENCES = 4  # _deliver/_leaf/_accumulate locals and getrefcount's argument
+# References to a gradient on its way to a leaf, if only the engine holds it. Each frame counts its
+# own local name, and getrefcount its argument; a test calibrates them on every interpreter.
+_OWN_TENSOR_REFERENCES = 4  # _leaf (or backward), _accumulate, _is_ours, the argument
+_OWN_ARRAY_REFERENCES = 2  # the tensor, the argument
 _OWN_STORAGE_REFERENCES = 4  # the tensor, its array's base, the local name, the argument
 
 
@@ -481,5 +535,6 @@ def _is_ours(g: Tensor) -> bool:
         and storage.nbytes == g._spec.nbytes
         and storage.ledger is not None
         and sys.getrefcount(storage) <= _OWN_STORAGE_REFERENCES
+        and sys.getrefcount(g._array) <= _OWN_ARRAY_REFERENCES
         and sys.getrefcount(g) <= _OWN_TENSOR_REFERENCES
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
 
@@ -91,22 +92,46 @@ def retain_grad(tensor: Tensor) -> None:
         )
     if tensor._node is None or tensor.retains_grad:
         return
-    extra = _extras(tensor)
-    extra["retains_grad"] = True
+    _extras(tensor)["retains_grad"] = True
+    _watch(tensor)
+
+
+def _watch(tensor: Tensor) -> None:
     watched = _extras(tensor._node).setdefault("retain", [])
     # Weakly: the node must not keep its own output alive.
     watched.append((tensor._index, weakref.ref(tensor)))
 
 
+def move_retained(tensor: Tensor, old: Any) -> None:
+    """After a write in place: the gradient to keep is that of the new value, not of the old."""
+    if old is not None and old.extra is not None:
+        watched = old.extra.get("retain", [])
+        watched[:] = [pair for pair in watched if pair[1]() is not tensor]
+    _watch(tensor)
+
+
 def run_hooks(hooks: OrderedDict[int, Any], grad: Tensor | None) -> Tensor | None:
-    """Pass a gradient through tensor hooks, in the order of registration."""
+    """Pass a gradient through tensor hooks, in the order of registration.
+
+    Raises:
+        RuntimeError: A hook returned a gradient of another shape.
+    """
     for hook in list(hooks.values()):
         result = hook(grad)
         if result is not None:
+            name = getattr(hook, "__name__", type(hook).__name__)
             if not isinstance(result, Tensor):
                 raise TypeError(
-                    f"a tensor hook must return a Tensor or None; got {type(result).__name__}."
+                    f"a tensor hook must return a Tensor or None; '{name}' returned "
+                    f"{type(result).__name__}."
                 )
+            if grad is not None and result._spec is not grad._spec:
+                if result._spec.shape != grad._spec.shape:
+                    raise RuntimeError(
+                        f"hook '{name}' has changed the size of value: the gradient has shape "
+                        f"{tuple(grad.shape)}, what it returned {tuple(result.shape)}."
+                    )
+                result = result.to(grad.device, grad.dtype)  # type: ignore[attr-defined]
             grad = result
     return grad
 
@@ -117,14 +142,128 @@ class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
     Args:
         pack_hook: Called with the tensor when it is saved; what it returns is kept.
         unpack_hook: Called with that when backward needs the tensor; returns it.
+
+    Memory:
+        Keeps what ``pack_hook`` returns instead of the value.
+
+    Example:
+        >>> import lowtide as lt
+        >>> x = lt.tensor([1.0, 2.0], requires_grad=True)
+        >>> with lt.autograd.graph.saved_tensors_hooks(lambda t: t.tolist(), lt.tensor):
+        ...     y = (x * x).sum()
+        >>> y.backward()
+        >>> x.grad.tolist()
+        [2.0, 4.0]
     """
 
     def __init__(self, pack_hook: Any, unpack_hook: Any) -> None:
-        self._saver = HookSaver(pack_hook, unpack_hook)
+        self.pack_hook = pack_hook
+        self.unpack_hook = unpack_hook
 
     def __enter__(self) -> None:
-        self._before = local.state.saver
-        local.state.saver = self._saver
+        state = local.state
+        if state.hooks_disabled is not None:
+            raise RuntimeError(state.hooks_disabled)
+        self._before = state.saver
+        state.saver = HookSaver(self.pack_hook, self.unpack_hook)
 
     def __exit__(self, *exc: object) -> None:
         local.state.saver = self._before
+
+
+class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name
+    """Keep every value saved for backward inside in host memory, and copy it back for backward.
+
+    Args:
+        pin_memory: Accepted for PyTorch's signature; the copy is synchronous.
+        device_type: Accepted for PyTorch's signature; changes nothing.
+    """
+
+    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        del pin_memory, device_type
+
+        def pack(tensor: Tensor) -> tuple[Any, Tensor]:
+            return tensor.device, tensor.to("cpu")  # type: ignore[attr-defined]
+
+        def unpack(packed: tuple[Any, Tensor]) -> Tensor:
+            where, tensor = packed
+            return tensor.to(where)  # type: ignore[attr-defined, no-any-return]
+
+        super().__init__(pack, unpack)
+
+
+class disable_saved_tensors_hooks:  # noqa: N801 - PyTorch's name
+    """Refuse ``saved_tensors_hooks`` inside.
+
+    Args:
+        error_message: What the RuntimeError says.
+    """
+
+    def __init__(self, error_message: str) -> None:
+        self.error_message = error_message
+
+    def __enter__(self) -> None:
+        state = local.state
+        self._before = state.hooks_disabled
+        if state.saver is not None:
+            raise RuntimeError(self.error_message)
+        state.hooks_disabled = self.error_message
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.hooks_disabled = self._before
+
+
+def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
+    """Say that tensors were written in place by something autograd cannot see.
+
+    Args:
+        tensor: One tensor, or several.
+    """
+    for t in (tensor,) if isinstance(tensor, Tensor) else tensor:
+        t._storage.version += 1
+
+
+def register_multi_grad_hook(
+    tensors: Sequence[Tensor], fn: Any, *, mode: str = "all"
+) -> MultiHandle:
+    """Call a hook when the gradients of several tensors are known.
+
+    Args:
+        tensors: Those that require grad.
+        fn: With mode "all", called with the list of gradients, once backward has computed each;
+            with mode "any", called with the first gradient that is known.
+        mode: "all" or "any".
+
+    Returns:
+        A handle that removes the hook.
+    """
+    if mode not in ("all", "any"):
+        raise ValueError(f"register_multi_grad_hook: mode is 'all' or 'any'; got {mode!r}.")
+    found: dict[int, Tensor] = {}
+
+    def seen(position: int, grad: Tensor) -> None:
+        found[position] = grad
+        if mode == "any":
+            if len(found) == 1:
+                fn(grad)
+        elif len(found) == len(tensors):
+            gradients = [found[k] for k in range(len(tensors))]
+            found.clear()
+            fn(gradients)
+
+    def hook_of(position: int) -> Any:
+        return lambda grad: seen(position, grad)
+
+    return MultiHandle([t.register_hook(hook_of(k)) for k, t in enumerate(tensors)])
+
+
+class MultiHandle:
+    """Removes a hook on several tensors."""
+
+    def __init__(self, handles: list[RemovableHandle]) -> None:
+        self._handles = handles
+
+    def remove(self) -> None:
+        """Remove the hook from each tensor; a second call does nothing."""
+        for handle in self._handles:
+            handle.remove()

@@ -23,10 +23,12 @@ class State:
         inference: Results are inference tensors.
         saver: Decides what becomes of values saved for backward; None keeps them as they are.
         anomaly: Nodes remember where they were made, and backward looks for NaN.
+        check_nan: With ``anomaly``: look for NaN, and not only remember.
+        hooks_disabled: The message with which ``saved_tensors_hooks`` is refused, or None.
         scope: Where in the user's program we are, as named scopes say.
     """
 
-    __slots__ = ("anomaly", "check_nan", "grad", "inference", "saver", "scope")
+    __slots__ = ("anomaly", "check_nan", "grad", "hooks_disabled", "inference", "saver", "scope")
 
     def __init__(self) -> None:
         self.grad = True
@@ -34,6 +36,7 @@ class State:
         self.saver: Any = None
         self.anomaly = False
         self.check_nan = True
+        self.hooks_disabled: str | None = None
         self.scope: tuple[str, ...] = ()
 
 

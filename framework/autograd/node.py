@@ -8,8 +8,9 @@ is its own target, so recording an op on parameters makes no extra object; the
 from __future__ import annotations
 
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..dtypes import dtype
 from ..errors import GradientError
 from ..tensor import Tensor
 from .modes import enable_grad, local
@@ -20,6 +21,33 @@ if TYPE_CHECKING:
     from ..spec import Spec
 
 _sequence = count(1)
+
+
+class SavedValue(NamedTuple):
+    """What ``grad_fn.saved`` tells of one value kept for backward.
+
+    Attributes:
+        label: Which value of which op, such as ``mul.other``.
+        shape: Its shape.
+        dtype: Its dtype.
+        nbytes: Bytes of the value.
+        held_bytes: Bytes that keeping it keeps alive: all of its storage for a view.
+    """
+
+    label: str
+    shape: tuple[int, ...]
+    dtype: dtype
+    nbytes: int
+    held_bytes: int
+
+
+def describe_saved(handles: Any, labels: Sequence[str]) -> tuple[SavedValue, ...]:
+    """Describe the handles of a node; nothing once they are freed."""
+    return tuple(
+        SavedValue(label, tuple(h.spec.shape), h.spec.dtype, h.nbytes, h.held_bytes)
+        for h, label in zip(handles or (), labels, strict=False)
+        if hasattr(h, "unpack")
+    )
 
 
 class Node:
@@ -37,7 +65,8 @@ class Node:
     edges: Sequence[tuple[Any, int]]
     edge_specs: Sequence[Spec]
     output_count = 1
-    extra: dict[str, Any] | None
+    runs_without_gradient = False  # apply() wants to be called even if every gradient is None
+    extra: dict[Any, Any] | None
 
     def name(self) -> str:
         """PyTorch's name for it, such as ``MulBackward0``."""
@@ -71,7 +100,7 @@ class Node:
         """A dict for the user's own remarks."""
         return self._extras().setdefault("metadata", {})  # type: ignore[no-any-return]
 
-    def _extras(self) -> dict[str, Any]:
+    def _extras(self) -> dict[Any, Any]:
         if self.extra is None:
             self.extra = {}
         return self.extra
@@ -98,15 +127,15 @@ class OpNode(Node):
     Attributes:
         rules: The gradient rules of the op, compiled for the inputs that need one
             (``ops.rules.RuleSet``); shared by all calls alike.
-        saved: Handles and plain scalars, in the order of ``rules.saves``; None once freed.
+        handles: Handles and plain scalars, in the order of ``rules.saves``; None once freed.
     """
 
-    __slots__ = ("rules", "saved")
+    __slots__ = ("handles", "rules")
 
-    def __init__(self, rules: Any, edges: Any, saved: Any) -> None:
+    def __init__(self, rules: Any, edges: Any, handles: Any) -> None:
         self.rules = rules
         self.edges = edges
-        self.saved = saved
+        self.handles = handles
         self.seq = next(_sequence)
         self.extra = None
 
@@ -130,9 +159,24 @@ class OpNode(Node):
         edges = iter(Node.next_functions.fget(self))  # type: ignore[attr-defined]
         return tuple(next(edges) if needed else (None, 0) for needed in self.rules.tensor_needs)
 
+    @property
+    def saved(self) -> tuple[SavedValue, ...]:
+        """What is kept for backward: label, shape, dtype and bytes of each value."""
+        return describe_saved(self.handles, self.rules.labels)
+
+    def __getattr__(self, name: str) -> Any:
+        """``_saved_<input>`` and ``_saved_result``, as PyTorch's nodes have them."""
+        if name.startswith("_saved_"):
+            wanted = name.removeprefix("_saved_")
+            wanted = {"self": "input", "result": "out"}.get(wanted, wanted)
+            for value, label in zip(self.unpack(), self.rules.labels, strict=True):
+                if label.rpartition(".")[2] == wanted:
+                    return value
+        raise AttributeError(f"{self.name()} has no attribute {name}.")
+
     def unpack(self) -> list[Any]:
         """The saved values, as tensors and scalars."""
-        saved = self.saved
+        saved = self.handles
         if saved is None:
             raise GradientError(
                 f"The graph of {self.name()} was freed by an earlier backward (Trying to backward "
@@ -150,8 +194,8 @@ class OpNode(Node):
         """Run the rules on the saved values."""
         rules = self.rules
         values = self.unpack()
-        if not retain and self.saved:
-            self.saved = None
+        if not retain and self.handles:
+            self.handles = None
         if create and rules.composite is not None:
             return _through_composite(self, values, grads)
         values += grads
@@ -172,8 +216,8 @@ class OpNode(Node):
 
     def release(self) -> None:
         """Drop the saved values."""
-        if self.saved:
-            self.saved = None
+        if self.handles:
+            self.handles = None
 
 
 def _through_composite(
@@ -198,6 +242,28 @@ def _through_composite(
             create_graph=True,
             allow_unused=True,
         )
+
+
+class Alias(Node):
+    """Stands between a leaf and other values of it, as an unpack hook returns them."""
+
+    __slots__ = ("edge_specs",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.edges = [edge_to(tensor)]
+        self.edge_specs = [tensor._spec]
+        self.seq = next(_sequence)
+        self.extra = None
+
+    def name(self) -> str:
+        """PyTorch's name for the same thing."""
+        return "AliasBackward0"
+
+    def apply(
+        self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
+    ) -> Sequence[Tensor | None]:
+        """Pass the gradient on."""
+        return grads
 
 
 class AccumulateGrad(Node):
@@ -259,4 +325,15 @@ def attach(output: Tensor, node: Node, index: int = 0) -> None:
     output._requires_grad = True
 
 
-__all__ = ["AccumulateGrad", "Node", "OpNode", "accumulate_node", "attach", "edge_to", "local"]
+__all__ = [
+    "AccumulateGrad",
+    "Alias",
+    "Node",
+    "OpNode",
+    "SavedValue",
+    "accumulate_node",
+    "attach",
+    "describe_saved",
+    "edge_to",
+    "local",
+]

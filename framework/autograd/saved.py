@@ -5,7 +5,7 @@ when backward comes: ``handle.unpack(node)``. How the handle gets it is its stat
 state *held* (the array itself) and the state *hooked* (what ``saved_tensors_hooks`` packed);
 recomputing, packing and offloading are further classes with the same four members, and whoever
 decides (``modes.State.saver``) picks the class, at save time or later by replacing the handle in
-``node.saved``.
+``node.handles``.
 
 A handle to a node's own output refers to the node by None: a reference would be a cycle, and
 cycles keep memory until the garbage collector comes.
@@ -122,18 +122,24 @@ class Held:
         if source is OWN:
             source = node
         elif isinstance(source, Tensor):
-            return source if source._array is self.array else self._leaf_as_saved(source)
+            if source._array is self.array:
+                return source
+            # The leaf got other data (`p.data = ...`): backward needs the value it had.
+            return as_value_of(source, wrap(self.array, self.spec, self.storage))
         value = wrap(self.array, self.spec, self.storage)
         value._node = source
         value._index = self.index
         value._requires_grad = True
         return value
 
-    def _leaf_as_saved(self, leaf: Tensor) -> Tensor:
-        # The leaf got other data (`p.data = ...`): backward needs the value it had.
-        value = wrap(self.array, self.spec, self.storage)
-        value._requires_grad = leaf._requires_grad
-        return value
+
+def as_value_of(leaf: Tensor, value: Tensor) -> Tensor:
+    """Connect other values of a leaf to it, so that their gradient is its gradient."""
+    if local.state.grad and leaf._requires_grad:
+        from .node import Alias, attach
+
+        attach(value, Alias(leaf))
+    return value
 
 
 class Hooked:
@@ -143,7 +149,7 @@ class Hooked:
         The contract of ``torch.autograd.graph.saved_tensors_hooks``.
     """
 
-    __slots__ = ("index", "packed", "source", "spec", "unpack_hook")
+    __slots__ = ("index", "packed", "source", "spec", "unpack_hook", "version")
 
     def __init__(self, tensor: Tensor, source: Any, index: int, pack: Any, unpack: Any) -> None:
         self.spec = tensor._spec
@@ -156,11 +162,23 @@ class Hooked:
         self.source = source
         self.index = index
         self.unpack_hook = unpack
+        storage = tensor._storage
+        version = storage.version
         before, local.state.saver = local.state.saver, None
         try:
+            # Without its history: a hook that keeps the tensor must not keep a cycle.
             self.packed = pack(tensor.detach() if source is OWN else tensor)
         finally:
             local.state.saver = before
+        if storage.version != version:
+            raise RuntimeError(
+                "A saved tensor pack hook is modifying its input in place. Tensors provided as "
+                "input to pack hook can not be modified by in-place operations as this can lead "
+                "to unexpected side-effects. Clone it first."
+            )
+        # Whoever keeps the very bytes is warned of a write, as the graph itself would be.
+        same = isinstance(self.packed, Tensor) and self.packed._storage is storage
+        self.version = version if same else None
 
     @property
     def nbytes(self) -> int:
@@ -174,6 +192,13 @@ class Hooked:
 
     def unpack(self, node: Any, label: str) -> Tensor:
         """What the unpack hook returns, as the value that was saved."""
+        if self.version is not None and self.packed._storage.version != self.version:
+            raise GradientError(
+                f"A tensor kept by {node.name()} ({label}, shape {tuple(self.spec.shape)}) has "
+                "been modified by an inplace operation after a pack hook kept it as it was: "
+                f"version {self.version} then, {self.packed._storage.version} now. Clone it in "
+                "the hook, or before changing it."
+            )
         value = self.unpack_hook(self.packed)
         if not isinstance(value, Tensor) or value._spec.shape != self.spec.shape:
             got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
@@ -181,10 +206,13 @@ class Hooked:
                 f"The unpack hook must return the tensor of shape {tuple(self.spec.shape)} that "
                 f"{node.name()} saved as {label}; it returned {got}."
             )
-        if self.source is None or isinstance(self.source, Tensor):
-            return value if self.source is None else self.source
+        source = self.source
+        if source is None or value is source:
+            return value
         out = wrap(value._array, value._spec, value._storage)
-        out._node = node if self.source is OWN else self.source
+        if isinstance(source, Tensor):
+            return source if value._array is source._array else as_value_of(source, out)
+        out._node = node if source is OWN else source
         out._index = self.index
         out._requires_grad = True
         return out

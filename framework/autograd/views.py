@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import GradientError
-from ..tensor import Tensor
+from ..tensor import Tensor, ViewInfo
+from .hooks import move_retained
 from .modes import enable_grad, local, no_grad
 from .node import Node, _sequence, attach, edge_to
 
@@ -27,19 +28,33 @@ def replay(tensor: Tensor, chain: Sequence[Any]) -> Tensor:
     return tensor
 
 
+def base_of(viewed: ViewInfo) -> Tensor:
+    """The tensor that a view's chain starts from.
+
+    ``x.t_()`` makes ``x`` a view of what it was; the views that ``x`` had are views of that now.
+    """
+    base = viewed.base
+    if base._viewed is not None:
+        base = viewed.base = base._viewed.base
+    return base
+
+
 def refresh(view: Tensor) -> None:
     """Bring the history of a view up to date with its base."""
     viewed = view._viewed
     assert viewed is not None
     viewed.version = view._storage.version
-    base = viewed.base
+    base = base_of(viewed)
     if not viewed.tracked or not base._requires_grad:
         return
     if base._node is None and view._node is not None and view._requires_grad:
         return  # the base is a leaf, written under no_grad: same history
     with enable_grad():
         fresh = replay(base, viewed.chain)
+    old = view._node
     view._node, view._index, view._requires_grad = fresh._node, fresh._index, fresh._requires_grad
+    if view._extra is not None and "retains_grad" in view._extra:
+        move_retained(view, old)
 
 
 def check_writable(tensor: Tensor, op: str) -> None:
@@ -58,8 +73,9 @@ def check_writable(tensor: Tensor, op: str) -> None:
     if not state.grad:
         return
     viewed = tensor._viewed
-    owner = tensor if viewed is None else viewed.base
-    if owner._requires_grad and owner._node is None:
+    owner = tensor if viewed is None else base_of(viewed)
+    leaf = tensor._requires_grad and tensor._node is None  # a view can be a leaf of its own
+    if leaf or (owner._requires_grad and owner._node is None):
         what = "a leaf" if viewed is None else "a view of a leaf"
         raise RuntimeError(
             f"{op}: {what} Variable that requires grad is being used in an in-place operation. "
@@ -72,21 +88,28 @@ def check_writable(tensor: Tensor, op: str) -> None:
         )
 
 
-def rebase(tensor: Tensor, node: Node) -> None:
-    """Make ``node`` the history of a tensor just written in place, and of its base."""
+def rebase(tensor: Tensor, node: Node, index: int = 0) -> None:
+    """Make a node's output the history of a tensor just written in place, and of its base."""
     viewed = tensor._viewed
     if viewed is None:
-        attach(tensor, node)
+        _replace(tensor, node, index)
         return
-    base = viewed.base
+    base = base_of(viewed)
     if not viewed.tracked:
         raise GradientError(
             f"{node.name()} wrote into a view made under no_grad, so its gradient has no way "
             "back. Make the view outside no_grad."
         )
-    attach(base, ViewScatter(base, node, tensor, viewed.chain))
+    _replace(base, ViewScatter(base, node, index, tensor, viewed.chain), 0)
     viewed.version = -1
     refresh(tensor)
+
+
+def _replace(tensor: Tensor, node: Node, index: int) -> None:
+    old = tensor._node
+    attach(tensor, node, index)
+    if tensor._extra is not None and "retains_grad" in tensor._extra:
+        move_retained(tensor, old)
 
 
 class ViewScatter(Node):
@@ -98,9 +121,11 @@ class ViewScatter(Node):
 
     __slots__ = ("chain", "edge_specs", "old")
 
-    def __init__(self, base: Tensor, written: Node, view: Tensor, chain: Sequence[Any]) -> None:
+    def __init__(
+        self, base: Tensor, written: Node, index: int, view: Tensor, chain: Sequence[Any]
+    ) -> None:
         self.old = base._requires_grad
-        self.edges = [(written, 0), *([edge_to(base)] if self.old else [])]
+        self.edges = [(written, index), *([edge_to(base)] if self.old else [])]
         self.edge_specs = [view._spec, base._spec]
         self.chain = chain
         self.seq = next(_sequence)
@@ -117,6 +142,8 @@ class ViewScatter(Node):
         g = grads[0]
         if g is None:
             return [None] * len(self.edges)
+        if not g.is_contiguous():
+            g = g.contiguous()  # type: ignore[attr-defined]  # as the base was: strides matter
         inside = replay(g, self.chain)
         if not self.old or (wanted is not None and not wanted[1]):
             return [inside] + [None] * self.old

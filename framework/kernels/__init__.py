@@ -1,0 +1,1 @@
+"""Kernels that are faster than the plain ones, by device."""

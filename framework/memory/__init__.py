@@ -1,0 +1,1 @@
+"""Memory: which addresses are taken (pool), by whom (ledger), and who listens (events)."""

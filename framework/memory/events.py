@@ -20,16 +20,23 @@ Observer = Callable[[str, str, int, int, int], None]
 
 def publish(ledger: Ledger, event: str, storage: Any) -> None:
     """Tell each observer (event, device, bytes, role number, address)."""
-    address = storage.ctypes.data if hasattr(storage, "ctypes") else storage.address
+    device, nbytes = str(ledger.device), storage.nbytes
+    role, address = storage.role, storage.address
     for observer in ledger.observers:
-        observer(event, str(ledger.device), storage.nbytes, storage.role, address)  # type: ignore[operator]
+        observer(event, device, nbytes, role, address)
 
 
 @contextmanager
 def observe(ledger: Ledger, observer: Observer) -> Iterator[None]:
-    """Call ``observer(event, device, nbytes, role, address)`` on each allocation and free."""
+    """Call ``observer(event, device, nbytes, role, address)`` on each allocation and free.
+
+    The event of an allocation follows its booking, that of a free precedes the reuse of the block.
+    An observer that raises makes the allocation fail; in a free Python can only print the error.
+    """
     ledger.observers = (*ledger.observers, observer)
     try:
         yield
     finally:
-        ledger.observers = tuple(o for o in ledger.observers if o is not observer)
+        left = list(ledger.observers)
+        left.remove(observer)  # one of them, should it have been registered twice
+        ledger.observers = tuple(left)

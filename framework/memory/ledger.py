@@ -13,6 +13,7 @@ from ..errors import MemoryLimitError
 
 if TYPE_CHECKING:
     from ..devices.device import device
+    from .events import Observer
 
 ROLES = (
     "temporary",  # a value that nothing below claims: the result of an op in the user's hands
@@ -39,7 +40,7 @@ class Ledger:
         peak_roles: ``roles`` at that moment.
         limit: Bytes that ``live`` must not pass.
         allocations: Storages ever made.
-        observers: Called with (event, bytes, role, address) while a profiler listens.
+        observers: Called with (event, device, bytes, role, address) while a profiler listens.
     """
 
     __slots__ = (
@@ -61,7 +62,7 @@ class Ledger:
         self.peak_roles = list(self.roles)
         self.limit = NO_LIMIT
         self.allocations = 0
-        self.observers: tuple[object, ...] = ()
+        self.observers: tuple[Observer, ...] = ()
 
     def born(self, nbytes: int, role: int) -> None:
         """Book a new storage.
@@ -69,13 +70,13 @@ class Ledger:
         Raises:
             MemoryLimitError: It would pass the limit; nothing is booked.
         """
-        live = self.live + nbytes
-        if live > self.limit:
+        if self.live + nbytes > self.limit:
             self.refuse(nbytes)
         self.allocations += 1
         roles = self.roles
         roles[role] += nbytes
-        self.live += nbytes
+        live = self.live + nbytes
+        self.live = live
         if live > self.peak:
             self.peak = live
             self.peak_roles = roles[:]

@@ -1,10 +1,28 @@
 """Every op, by family. Importing this installs them as functions here and as Tensor methods."""
 
 from . import arithmetic as arithmetic
+from . import convolution as convolution
 from . import copying as copying
 from . import creation as creation
+from . import cumulative as cumulative
+from . import dropout as dropout
+from . import einsum as einsum
+from . import embedding as embedding
+from . import extremes as extremes
+from . import indexing as indexing
+from . import joining as joining
+from . import matmul as matmul
+from . import moments as moments
+from . import normalization as normalization
+from . import padding as padding
+from . import pooling as pooling
+from . import random as random
 from . import reduction as reduction
+from . import selecting as selecting
 from . import shaping as shaping
+from . import slicing as slicing
+from . import softmax as softmax
+from . import sorting as sorting
 from .registry import FUNCTIONS as _functions
 
 globals().update(_functions)

@@ -140,7 +140,10 @@ def _promoted(op: Op, names: Any, specs: tuple[Any, ...]) -> list[dtype | None]:
     if op.promote is None:
         return [None] * len(specs)
     rule, among = (op.promote, None) if isinstance(op.promote, str) else op.promote
-    takes = [s is not NONE and (among is None or n in among) for n, s in zip(names, specs, strict=True)]
+    takes = [
+        not (isinstance(s, ScalarSpec) and s.category < 0) and (among is None or n in among)
+        for n, s in zip(names, specs, strict=True)
+    ]
     group = [s for s, t in zip(specs, takes, strict=True) if t]
     if rule == "same":
         types = {s.dtype for s in group if isinstance(s, Spec)}
@@ -210,7 +213,7 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
     if plan.simple:
         spec = plan.results[0]
         if op.view:
-            return _view(plan, inputs[0], arrays, attributes, mask if recording else 0)
+            return _view(plan, inputs, arrays, attributes, mask if recording else 0)
         storage, array = plan.backend.empty(spec)
         if plan.run is not None:
             plan.run(array, *arrays)
@@ -386,14 +389,19 @@ def _adopt(plan: Plan, arrays: list[Any]) -> list[Tensor]:
 
 
 def _view(
-    plan: Plan, input: Tensor, arrays: list[Any], attributes: tuple[Any, ...], mask: int
+    plan: Plan,
+    inputs: tuple[Any, ...],
+    arrays: list[Any],
+    attributes: tuple[Any, ...],
+    mask: int,
 ) -> Tensor:
+    input = inputs[0]  # the others are scalars: a position that would be too many attributes
     run = plan.run
     array = run(*arrays) if run is not None else plan.op.plain(np, *arrays, **plan.attributes)
     storage = input._storage
     out = wrap(array, plan.results[0], storage)
     viewed = input._viewed
-    step = (plan.op.function, attributes)
+    step = (plan.op.function, (*inputs[1:], *attributes))
     state = local.state
     if viewed is None:
         out._viewed = ViewInfo(input, (step,), storage.version, state.grad)
@@ -401,7 +409,7 @@ def _view(
         tracked = state.grad and viewed.tracked
         out._viewed = ViewInfo(viewed.base, (*viewed.chain, step), storage.version, tracked)
     if mask:
-        record(plan, mask, (input,), (out,))
+        record(plan, mask, inputs, (out,))
     elif state.inference:
         out._extra = {"inference": True}
     return out

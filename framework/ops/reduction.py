@@ -1,10 +1,20 @@
-"""Reductions over none, one or several dims."""
+"""Reductions over none, one or several dims: sums, means, products, truth and counts."""
 
 from __future__ import annotations
 
-from ..dtypes import BOOL, INT, as_dtype, int64
+import builtins
+from math import nan
+from math import prod as product
+
+import numpy as np
+
+from ..dtypes import BOOL, FLOAT, INT, as_dtype, bool_, int64, uint8
 from ..spec import Spec
 from .registry import function, op, per_element
+
+# Division by zero and invalid values are results here (inf, nan), never warnings. The device's
+# arrays other than NumPy's do not warn, so the guard costs them nothing.
+quiet = np.errstate(all="ignore")
 
 
 def normalize_dims(name: str, dim, ndim: int) -> tuple[int, ...]:
@@ -17,7 +27,7 @@ def normalize_dims(name: str, dim, ndim: int) -> tuple[int, ...]:
     if dim is None or dim == () or dim == []:
         return tuple(range(ndim))
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
-    limit = max(ndim, 1)
+    limit = builtins.max(ndim, 1)
     for d in dims:
         if not -limit <= d < limit:
             raise IndexError(
@@ -37,19 +47,79 @@ def reduced(shape, dims, keepdim):
     return tuple(n for k, n in enumerate(shape) if k not in dims)
 
 
-def _sum_infer(input, *, dim, keepdim, dtype):
+def spread(g, spec, dims, keepdim):
+    """Expand a reduced gradient over the dims that were reduced."""
+    return kept(g, dims, keepdim).expand(spec.shape)
+
+
+def kept(x, dims, keepdim):
+    """A reduced tensor with the reduced dims back, as 1."""
+    if not keepdim:
+        for d in dims:
+            x = x.unsqueeze(d)
+    return x
+
+
+def count_of(spec, dims):
+    """How many elements each result is made of."""
+    return product(spec.shape[d] for d in dims)
+
+
+def into(out, result):
+    """A composition's value, in the tensor given as ``out=`` if there is one."""
+    if out is None:
+        return result
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)
+
+
+def reductions(make):
+    """Samples of a reduction with ``dim`` and ``keepdim``."""
+    for shape, dim, keep in (
+        ((3, 4), (1,), False), ((2, 3, 4), (0, 2), True), ((), (), False), ((4,), (0,), True),
+        ((3, 4), (0, 1), False),
+    ):  # fmt: skip
+        yield (make(*shape),), {"dim": dim, "keepdim": keep}
+
+
+def with_dtype(make):
+    """The same, and the dtype of the result, and an empty tensor."""
+    for (x,), attributes in (*reductions(make), ((make(0, 3),), {"dim": (0,), "keepdim": False})):
+        yield (x,), {**attributes, "dtype": x.dtype}
+
+
+def _reduced_infer(input, *, dim, keepdim, dtype):
     return Spec(reduced(input.shape, dim, keepdim), dtype)
 
 
-def _sum_samples(make):
-    for shape, dim, keep in (((3, 4), (1,), False), ((2, 3, 4), (0, 2), True), ((), (), False)):
-        x = make(*shape)
-        yield (x,), {"dim": dim, "keepdim": keep, "dtype": x.dtype}
+def _converted(input, dtype):
+    # The sum's dtype; a conversion beforehand only where adding up first would differ.
+    wanted = as_dtype(dtype) if dtype is not None else input.dtype
+    if dtype is None and wanted.category in (BOOL, INT):
+        wanted = int64
+    lossy = wanted.category < input.dtype.category
+    return (input.to(wanted) if lossy else input), wanted
+
+
+def _need_float(name, input, dtype):
+    # mean() and its like have no integer result.
+    wanted = as_dtype(dtype) if dtype is not None else input.dtype
+    if wanted.category < FLOAT:
+        what = "Input dtype" if dtype is None else "Optional dtype"
+        raise RuntimeError(
+            f"{name}(): could not infer output dtype. {what} must be either a floating point or "
+            f"complex dtype; got {wanted}. Convert with .to(float32), or pass dtype=."
+        )
+    return (input.to(wanted) if wanted.category < input.dtype.category else input), wanted
+
+
+# Sums and means
 
 
 @op(
-    name="_sum", method=False, public=False, infer=_sum_infer, half="float32",
-    flops=per_element(1), samples=_sum_samples,
+    name="_sum", method=False, public=False, infer=_reduced_infer, half="float32",
+    flops=per_element(1), samples=with_dtype,
 )  # fmt: skip
 def sum_over(xp, out, input, *, dim, keepdim, dtype):
     """Add up over ``dim``."""
@@ -61,26 +131,72 @@ def _(g, input_spec, dim, keepdim):
     return spread(g, input_spec, dim, keepdim)
 
 
-def spread(g, spec, dims, keepdim):
-    """Expand a reduced gradient over the dims that were reduced."""
-    if not keepdim and dims:
-        for d in dims:
-            g = g.unsqueeze(d)
-    return g.expand(spec.shape)
+@function(method=True)
+def sum(input, dim=None, keepdim=False, *, dtype=None, out=None):
+    """Add up over ``dim`` (an int, several, or None for all).
+
+    Args:
+        input: Any shape and dtype.
+        dim: What to reduce.
+        keepdim: Leave the reduced dims, with size 1.
+        dtype: Add up in this dtype. Integers and booleans use int64 unless it says otherwise.
+        out: Where to write the result.
+
+    Memory:
+        Keeps nothing: the gradient is expanded, without a copy.
+    """
+    input, wanted = _converted(input, dtype)
+    dims = normalize_dims("sum", dim, input.ndim)
+    return sum_over(input, dim=dims, keepdim=keepdim, dtype=wanted, out=out)
 
 
 @function(method=True)
-def sum(input, dim=None, keepdim=False, *, dtype=None):
-    """Add up over ``dim`` (an int, several, or None for all).
+def nansum(input, dim=None, keepdim=False, *, dtype=None, out=None):
+    """Add up over ``dim``, taking NaN for 0."""
+    if input.dtype.category >= FLOAT:
+        input = input.masked_fill(input != input, 0)
+    return sum(input, dim, keepdim, dtype=dtype, out=out)
 
-    Integers and booleans add up in int64 unless ``dtype`` says otherwise.
+
+@op(
+    name="_mean", method=False, public=False, infer=_reduced_infer, half="float32",
+    flops=per_element(1), samples=with_dtype,
+)  # fmt: skip
+def mean_over(xp, out, input, *, dim, keepdim, dtype):
+    """Average over ``dim``; nothing averages to NaN."""
+    xp.sum(input, axis=dim, dtype=out.dtype, keepdims=keepdim, out=out)
+    count = product(input.shape[d] for d in dim)
+    if count:
+        xp.divide(out, count, out=out)
+    else:
+        out.fill(nan)
+
+
+@mean_over.vjp("input")
+def _(g, input_spec, dim, keepdim):
+    return spread(g / (count_of(input_spec, dim) or 1), input_spec, dim, keepdim)
+
+
+@function(method=True)
+def mean(input, dim=None, keepdim=False, *, dtype=None, out=None):
+    """Average over ``dim`` (an int, several, or None for all).
+
+    Raises:
+        RuntimeError: The dtype is not floating.
+
+    Memory:
+        Keeps nothing.
     """
-    wanted = as_dtype(dtype) if dtype is not None else input.dtype
-    if dtype is None and wanted.category in (BOOL, INT):
-        wanted = int64
-    if wanted is not input.dtype and wanted.category > INT:
-        input = input.to(wanted)
-    return sum_over(input, dim=normalize_dims("sum", dim, input.ndim), keepdim=keepdim, dtype=wanted)
+    input, wanted = _need_float("mean", input, dtype)
+    dims = normalize_dims("mean", dim, input.ndim)
+    return mean_over(input, dim=dims, keepdim=keepdim, dtype=wanted, out=out)
+
+
+@function(method=True)
+def nanmean(input, dim=None, keepdim=False, *, dtype=None, out=None):
+    """Average over ``dim`` what is not NaN."""
+    numbers = (input == input).sum(dim, keepdim)
+    return into(out, nansum(input, dim, keepdim, dtype=dtype) / numbers)
 
 
 @function(method=True)
@@ -91,5 +207,117 @@ def sum_to_size(input, *size):
     dims = [
         k for k, n in enumerate(input.shape) if k < extra or (shape[k - extra] == 1 and n != 1)
     ]
+    if extra < 0 or builtins.any(
+        shape[k - extra] != n for k, n in enumerate(input.shape) if k not in dims
+    ):
+        raise RuntimeError(
+            f"sum_to_size undoes a broadcast: size {{{list(shape)}}} is not expandable to size "
+            f"{{{list(input.shape)}}}. Pass a size that broadcasts to the tensor's."
+        )
     out = input.sum(dims, keepdim=True) if dims else input
-    return out.view(shape) if out.shape != shape else out
+    return out.reshape(shape) if out.shape != shape else out
+
+
+# Products
+
+
+@op(
+    name="_prod", method=False, public=False, infer=_reduced_infer, half="float32",
+    flops=per_element(1), samples=with_dtype,
+)  # fmt: skip
+def prod_over(xp, out, input, *, dim, keepdim, dtype):
+    """Multiply over ``dim``."""
+    xp.prod(input, axis=dim, dtype=out.dtype, keepdims=keepdim, out=out)
+
+
+@prod_over.vjp("input")
+def _(g, input, dim, keepdim):
+    # The product of all others is that of those before times that of those after, which holds
+    # with any number of zeros. (Dividing the product by the element fails at one.)
+    shape = input.shape
+    g = kept(g, dim, keepdim)
+    if len(dim) > 1:  # only ever all dims
+        input, g, axis = input.reshape(-1), g.reshape(-1), 0
+    elif not dim:
+        return g
+    else:
+        axis = dim[0]
+    if not input.numel():
+        return g.expand(input.shape).reshape(shape)
+    from .cumulative import products_before
+
+    before, after = products_before(input, axis), products_before(input, axis, reverse=True)
+    return (g * before * after).reshape(shape)
+
+
+@function(method=True)
+def prod(input, dim=None, keepdim=False, *, dtype=None, out=None):
+    """Multiply over one ``dim``, or over all elements.
+
+    The gradient is right however many factors are zero.
+
+    Memory:
+        Keeps ``input``.
+    """
+    input, wanted = _converted(input, dtype)
+    dims = normalize_dims("prod", dim, input.ndim)
+    return prod_over(input, dim=dims, keepdim=keepdim, dtype=wanted, out=out)
+
+
+# Truth and counts
+
+
+def _truth_infer(input, *, dim, keepdim):
+    kind = uint8 if input.dtype is uint8 else bool_
+    return Spec(reduced(input.shape, dim, keepdim), kind)
+
+
+@op(name="_all", method=False, public=False, infer=_truth_infer, samples=reductions)
+def all_over(xp, out, input, *, dim, keepdim):
+    """True where every element over ``dim`` is nonzero."""
+    xp.all(input, axis=dim, keepdims=keepdim, out=out)
+
+
+@op(name="_any", method=False, public=False, infer=_truth_infer, samples=reductions)
+def any_over(xp, out, input, *, dim, keepdim):
+    """True where some element over ``dim`` is nonzero."""
+    xp.any(input, axis=dim, keepdims=keepdim, out=out)
+
+
+@function(method=True)
+def all(input, dim=None, keepdim=False, *, out=None):
+    """Tell whether every element over ``dim`` is nonzero; true of none."""
+    dims = normalize_dims("all", dim, input.ndim)
+    return all_over(input, dim=dims, keepdim=keepdim, out=out)
+
+
+@function(method=True)
+def any(input, dim=None, keepdim=False, *, out=None):
+    """Tell whether some element over ``dim`` is nonzero; false of none."""
+    dims = normalize_dims("any", dim, input.ndim)
+    return any_over(input, dim=dims, keepdim=keepdim, out=out)
+
+
+def _count_infer(input, *, dim):
+    return Spec(reduced(input.shape, dim, False), int64), input.like(dtype=bool_)
+
+
+def _count_samples(make):
+    for (x,), attributes in reductions(make):
+        yield (x,), {"dim": attributes["dim"]}
+
+
+@op(
+    name="_count_nonzero", method=False, public=False, infer=_count_infer, scratch=("mask",),
+    samples=_count_samples,
+)  # fmt: skip
+def count_over(xp, out, mask, input, *, dim):
+    """Count what is not zero over ``dim``."""
+    xp.not_equal(input, 0, out=mask)
+    xp.sum(mask, axis=dim, dtype=out.dtype, out=out)
+
+
+@function(method=True)
+def count_nonzero(input, dim=None):
+    """Count the elements over ``dim`` that are not zero, in int64."""
+    return count_over(input, dim=normalize_dims("count_nonzero", dim, input.ndim))

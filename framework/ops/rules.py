@@ -52,7 +52,7 @@ class RuleSet:
         edge_inputs: Which inputs (by position in the call) have an edge, in order.
         edge_specs: Their specs.
         tensor_needs: For each tensor input of the call, whether it has an edge.
-        saves: What to keep: (from outputs?, position) in the order of ``OpNode.saved``.
+        saves: What to keep: (from outputs?, position) in the order of ``OpNode.handles``.
         labels: A name for each of them, for messages and reports.
         calls: (function, argument template, (position, slot) to fill in, joint, edge per result).
         composite: The op's composition, if backward of backward has to go through it.

@@ -1,0 +1,1 @@
+"""Kernels compiled by Numba, one file per family, imported on first use."""

@@ -1,0 +1,156 @@
+"""Anomaly detection: which line of the user's program made the op whose backward went wrong.
+
+While the mode is on, each node remembers the stack of the user's own frames as plain text (no
+frame and no tensor is kept), and backward looks at every gradient for NaN. That is slow, and for
+the search only.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from ..devices import backend
+from ..tensor import Tensor
+from .modes import _Mode, local
+from .node import Node
+
+_PACKAGE = __name__.partition(".")[0]
+_OURS = tuple(f"{_PACKAGE}.{p}" for p in ("framework", "modules", "optim", "profiling"))
+_DEPTH = 12  # user frames to remember
+
+
+class set_detect_anomaly(_Mode):  # noqa: N801 - PyTorch's name
+    """Turn anomaly detection on or off: at once when called, and back when used as a context.
+
+    Args:
+        mode: True turns it on.
+        check_nan: Also raise if a gradient is NaN.
+    """
+
+    def __init__(self, mode: bool, check_nan: bool = True) -> None:
+        self.mode = bool(mode)
+        self.check_nan = bool(check_nan)
+        self._before = (local.state.anomaly, local.state.check_nan)
+        self._set()
+
+    def _set(self) -> None:
+        local.state.anomaly, local.state.check_nan = self.mode, self.check_nan
+
+    def _again(self) -> Any:
+        return set_detect_anomaly(self.mode, self.check_nan)
+
+    def __enter__(self) -> None:
+        self._set()
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.anomaly, local.state.check_nan = self._before
+
+
+class detect_anomaly(_Mode):  # noqa: N801 - PyTorch's name
+    """Find the op whose backward fails or returns NaN, and the line of the program that made it.
+
+    Args:
+        check_nan: Raise if a gradient is NaN; else only say where a failing op was made.
+
+    Example:
+        >>> import lowtide as lt
+        >>> x = lt.tensor([1.0, 4.0], requires_grad=True)
+        >>> with lt.autograd.detect_anomaly():
+        ...     (x * x).sum().backward()
+        >>> x.grad.tolist()
+        [2.0, 8.0]
+    """
+
+    def __init__(self, check_nan: bool = True) -> None:
+        self.check_nan = bool(check_nan)
+
+    def _again(self) -> Any:
+        return detect_anomaly(self.check_nan)
+
+    def __enter__(self) -> None:
+        state = local.state
+        self._before = (state.anomaly, state.check_nan)
+        state.anomaly, state.check_nan = True, self.check_nan
+
+    def __exit__(self, *exc: object) -> None:
+        local.state.anomaly, local.state.check_nan = self._before
+
+
+def is_anomaly_enabled() -> bool:
+    """True if anomaly detection is on in this thread."""
+    return local.state.anomaly
+
+
+def is_anomaly_check_nan_enabled() -> bool:
+    """True if anomaly detection, where it is on, looks for NaN."""
+    return local.state.check_nan
+
+
+def remember(node: Node) -> None:
+    """Note on a new node where the user's program made it."""
+    frame: Any = sys._getframe(1)
+    lines = []
+    while frame is not None and len(lines) < _DEPTH:
+        module = frame.f_globals.get("__name__", "")
+        if not (module.startswith(_OURS) or frame.f_code.co_filename.startswith("<op ")):
+            code = frame.f_code
+            lines.append(
+                traceback.FrameSummary(
+                    code.co_filename, frame.f_lineno, code.co_name, lookup_line=False
+                )
+            )
+        frame = frame.f_back
+    node._extras()["trace"] = lines[::-1]
+
+
+def where_made(node: Node) -> str:
+    """The remembered stack of a node, as text that ends a message."""
+    trace = (node.extra or {}).get("trace")
+    if not trace:
+        return (
+            "No forward pass information available. Enable detect_anomaly during the forward "
+            "pass for more information."
+        )
+    last = trace[-1]
+    stack = "".join(traceback.StackSummary.from_list(trace).format())
+    return (
+        f"It was made at {last.filename}:{last.lineno}. Traceback of forward call that caused the "
+        f"error:\n{stack}"
+    )
+
+
+def apply_watched(
+    node: Node,
+    grads: list[Tensor | None],
+    wanted: Sequence[bool] | None,
+    retain: bool,
+    create: bool,
+) -> Sequence[Tensor | None]:
+    """Run a node's backward; say where it was made if that fails.
+
+    Raises:
+        RuntimeError: A gradient it returned is NaN.
+    """
+    try:
+        results = node.apply(grads, wanted, retain, create)
+    except Exception as error:
+        error.add_note(f"Error detected in {node.name()}. {where_made(node)}")
+        raise
+    if local.state.check_nan:
+        for k, g in enumerate(results):
+            if isinstance(g, Tensor) and _has_nan(g):
+                raise RuntimeError(
+                    f"Function '{node.name()}' returned nan values in its {k}th output. "
+                    + where_made(node)
+                )
+    return results
+
+
+def _has_nan(tensor: Tensor) -> bool:
+    xp = backend(tensor.device).xp
+    if xp is None or not tensor.dtype.is_differentiable:
+        return False
+    return bool(xp.isnan(tensor.array).any())

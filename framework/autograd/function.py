@@ -1,0 +1,437 @@
+"""A user's own op: ``autograd.Function``, forward and backward as two static methods.
+
+The context that both receive *is* the node of the graph, as in PyTorch: what forward sets on it,
+backward finds, and ``y.grad_fn`` shows. Saved tensors go through the same handles as those of
+every op, so version checks, ``saved_tensors_hooks`` and activation checkpointing see them. An
+output that is saved refers to its node by position and not by reference, so there is no cycle; a
+tensor set as a plain attribute of the context has no such protection.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..errors import GradientError
+from ..tensor import Tensor
+from .engine import zeros_of
+from .modes import local, no_grad
+from .node import Node, SavedValue, _sequence, attach, describe_saved, edge_to
+from .saved import OWN, Held
+from .views import rebase
+
+
+class FunctionCtx(Node):
+    """What forward tells backward. Every :class:`Function` has a subclass of its own.
+
+    Attributes:
+        needs_input_grad: For each argument of forward, whether it is a tensor that requires grad.
+        materialize_grads: Backward gets zeros instead of None for an output that nobody used.
+    """
+
+    # No __slots__: users set attributes of their own.
+    function: type[Function]
+    needs_input_grad: tuple[bool, ...] = ()
+    materialize_grads = True
+    runs_without_gradient = True
+
+    def __init__(self) -> None:
+        self.edges = []
+        self.edge_specs = []
+        self.seq = 0
+        self.extra = None
+        self._to_save: tuple[Any, ...] = ()
+        self._handles: list[Any] | None = None
+        self._dirty: tuple[Tensor, ...] = ()
+        self._constant: tuple[Tensor, ...] = ()
+        self._inputs: tuple[int | None, ...] = ()  # per argument its edge, or None
+        self._outputs: tuple[Any, ...] = ()  # per output its spec, None if it is no tensor
+
+    # What forward and setup_context call
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep tensors for backward, where ``ctx.saved_tensors`` returns them.
+
+        Args:
+            *tensors: Inputs, outputs or intermediate results; None is allowed.
+
+        Raises:
+            TypeError: One is something else. Set that as an attribute of ``ctx``.
+        """
+        for k, t in enumerate(tensors):
+            if t is not None and not isinstance(t, Tensor):
+                raise TypeError(
+                    f"save_for_backward can only save variables, but argument {k} is of type "
+                    f"{type(t).__name__}. Set it as an attribute of ctx."
+                )
+        self._to_save = tensors
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """Say which inputs forward wrote in place; each must be an output too."""
+        self._dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Say which outputs have no gradient."""
+        self._constant = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """Say whether backward gets zeros (True, the default) or None for a missing gradient."""
+        self.materialize_grads = value
+
+    # What backward reads
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor | None, ...]:
+        """What ``save_for_backward`` kept.
+
+        Raises:
+            GradientError: It was freed by an earlier backward, or written in place since.
+        """
+        handles = self._handles
+        if handles is None:
+            raise GradientError(
+                f"The graph of {self.name()} was freed by an earlier backward (Trying to backward "
+                "through the graph a second time). Pass retain_graph=True there, or compute the "
+                "loss again."
+            )
+        return tuple(
+            None if h is None else h.unpack(self, label)
+            for h, label in zip(handles, self._labels(), strict=True)
+        )
+
+    @property
+    def saved(self) -> tuple[SavedValue, ...]:
+        """What is kept for backward: label, shape, dtype and bytes of each value."""
+        return describe_saved(self._handles, self._labels())
+
+    def _labels(self) -> list[str]:
+        count = len(self._handles or ())
+        return [f"{self.function.__name__}.saved_tensors[{k}]" for k in range(count)]
+
+    # What the engine calls
+
+    @property
+    def output_count(self) -> int:  # type: ignore[override]
+        """Number of outputs."""
+        return len(self._outputs)
+
+    def name(self) -> str:
+        """``<class of the function>Backward``."""
+        return f"{self.function.__name__}Backward"
+
+    def apply(
+        self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
+    ) -> Sequence[Tensor | None]:
+        """Call the user's backward and sort what it returns by edge."""
+        if self.materialize_grads:
+            grads = [
+                zeros_of(spec) if g is None and spec is not None else g
+                for g, spec in zip(grads, self._outputs, strict=True)
+            ]
+        try:
+            results = self.function.backward(self, *grads)
+        finally:
+            if not retain:
+                self.release()
+        return self._sorted(results if isinstance(results, tuple | list) else (results,))
+
+    def release(self) -> None:
+        """Drop the saved tensors."""
+        if self._handles:
+            self._handles = None
+
+    def _sorted(self, results: Sequence[Any]) -> list[Tensor | None]:
+        expected, got = len(self._inputs), len(results)
+        if got < expected or any(r is not None for r in results[expected:]):
+            raise RuntimeError(
+                f"function {self.name()} returned an incorrect number of gradients (expected "
+                f"{expected}, got {got}). Return one per argument of forward, None where there is "
+                "no gradient."
+            )
+        found: list[Tensor | None] = [None] * len(self.edges)
+        for k, (edge, g) in enumerate(zip(self._inputs, results, strict=False)):
+            if g is None:
+                continue
+            if edge == -1:
+                raise RuntimeError(
+                    f"function {self.name()} returned a gradient different than None at position "
+                    f"{k + 1}, but the corresponding forward input was not a Variable. Return "
+                    "None there."
+                )
+            if not isinstance(g, Tensor):
+                raise RuntimeError(
+                    f"function {self.name()}: expected Variable or None (got {type(g).__name__}) "
+                    f"as gradient {k}."
+                )
+            if edge is not None:
+                found[edge] = g
+        return found
+
+    # What Function.apply does after forward
+
+    def _connect(self, args: tuple[Any, ...]) -> None:
+        # Edges as they are before forward writes in place.
+        inputs: list[int | None] = []
+        for x, needed in zip(args, self.needs_input_grad, strict=True):
+            if needed:
+                inputs.append(len(self.edges))
+                self.edges.append(edge_to(x))  # type: ignore[attr-defined]
+                self.edge_specs.append(x._spec)  # type: ignore[attr-defined]
+            else:
+                inputs.append(None if isinstance(x, Tensor) else -1)
+        self._inputs = tuple(inputs)
+
+    def _finish(
+        self, args: tuple[Any, ...], outputs: list[Any], versions: list[int], recording: bool
+    ) -> list[Any]:
+        """Give the outputs their history, and turn what is to be saved into handles."""
+        dirty, constant = _ids(self._dirty), _ids(self._constant)
+        to_save, self._to_save = self._to_save, ()
+        self._dirty = self._constant = ()  # they may be outputs, which refer to this node
+        given = {id(x) for x in args if isinstance(x, Tensor)}
+        if not dirty <= _ids(outputs):
+            raise RuntimeError(
+                f"{self.name()}: Some elements marked as dirty during the forward method were not "
+                "returned as output. The inputs that are modified inplace must all be outputs of "
+                "the Function. Return them."
+            )
+        for x, version in zip(args, versions, strict=True):
+            if id(x) in dirty and x._storage.version == version:
+                x._storage.version += 1  # written behind our back, through its array
+        self._outputs = tuple(o._spec if isinstance(o, Tensor) else None for o in outputs)
+        self.seq = next(_sequence)
+        saved_as: dict[int, int] = {}
+        results = list(outputs)
+        for k, out in enumerate(outputs):
+            if not isinstance(out, Tensor):
+                continue
+            plain = id(out) in constant or not out.dtype.is_differentiable or not recording
+            if id(out) in dirty:
+                self._rewrite(out, k, plain)
+            elif id(out) in given or out._requires_grad:
+                # The same tensor cannot have two histories.
+                results[k] = out.detach() if plain else _alias(out)  # type: ignore[attr-defined]
+                if not plain:
+                    attach(results[k], self, k)
+            elif not plain:
+                attach(out, self, k)
+            if not plain:
+                saved_as.setdefault(id(out), k)
+        if recording:
+            self._save(to_save, saved_as, given - dirty)
+        return results
+
+    def _rewrite(self, out: Tensor, k: int, plain: bool) -> None:
+        # An input written in place: the function becomes its history.
+        if local.state.grad and out._requires_grad and out._node is None:
+            raise RuntimeError(
+                f"{self.name()}: a leaf Variable that requires grad has been used in an in-place "
+                "operation. Write under lowtide.no_grad(), or into a clone."
+            )
+        if plain:
+            return
+        rebase(out, self, k)
+
+    def _save(self, tensors: tuple[Any, ...], outputs: dict[int, int], inputs: set[int]) -> None:
+        saver = local.state.saver
+        handles: list[Any] = []
+        for t in tensors:
+            if t is None:
+                handles.append(None)
+                continue
+            index = outputs.get(id(t)) if id(t) not in inputs else None
+            source = None if index is None else OWN
+            if saver is None:
+                handles.append(Held(t, source, index or 0))
+            else:
+                handles.append(saver.save(t, source, index or 0))
+        self._handles = handles
+
+
+def _ids(tensors: Sequence[Any]) -> set[int]:
+    return {id(t) for t in tensors if isinstance(t, Tensor)}
+
+
+def _alias(tensor: Tensor) -> Tensor:
+    with no_grad():
+        return tensor.view_as(tensor)  # type: ignore[attr-defined, no-any-return]
+
+
+class Function:
+    """An op of the user's own, with its gradient written by hand.
+
+    Subclass it with two static methods, and call ``apply``. ``forward`` runs without recording;
+    ``backward`` gets one gradient per output and returns one per argument of ``forward``, with
+    None where there is none. It is recorded under ``create_graph``, so it can be differentiated
+    again if it is made of lowtide's ops.
+
+    ``forward`` takes ``ctx`` first; or, if there is a static method
+    ``setup_context(ctx, inputs, output)``, it takes the arguments alone.
+
+    Attributes:
+        recompute: Activation checkpointing may run forward again instead of keeping its outputs.
+            Set it to False for a forward that is not repeatable.
+
+    Memory:
+        Keeps what ``ctx.save_for_backward`` is given, and whatever is set on ``ctx``.
+
+    Example:
+        >>> import lowtide as lt
+        >>> class Cube(lt.autograd.Function):
+        ...     @staticmethod
+        ...     def forward(ctx, x):
+        ...         ctx.save_for_backward(x)
+        ...         return x * x * x
+        ...
+        ...     @staticmethod
+        ...     def backward(ctx, g):
+        ...         (x,) = ctx.saved_tensors
+        ...         return g * 3 * x * x
+        >>> x = lt.tensor(2.0, requires_grad=True)
+        >>> Cube.apply(x).backward()
+        >>> x.grad.item()
+        12.0
+    """
+
+    recompute = True
+    _node_class: type[FunctionCtx]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._node_class = type(f"{cls.__name__}Backward", (FunctionCtx,), {"function": cls})
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise RuntimeError(
+            f"{type(self).__name__} is not to be instantiated: its methods are static (Legacy "
+            f"autograd function). Call {type(self).__name__}.apply(...)."
+        )
+
+    @staticmethod
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        """Compute the outputs: ``forward(ctx, *args)``, or ``forward(*args)``."""
+        raise NotImplementedError(
+            "You must implement the forward function for custom autograd.Function."
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Tell backward what it needs, after a ``forward`` that takes no ``ctx``."""
+        raise NotImplementedError("setup_context is not implemented.")
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Return the gradient of each argument of forward."""
+        raise NotImplementedError(
+            "You must implement either the backward or vjp method for your custom "
+            "autograd.Function to use it with backward mode AD."
+        )
+
+    @classmethod
+    def apply(cls, *args: Any, **kwargs: Any) -> Any:
+        """Run forward, and record the function if an argument requires grad.
+
+        Args:
+            *args: Arguments of forward: tensors, and anything else.
+            **kwargs: Only with ``setup_context``: arguments of forward by name.
+
+        Returns:
+            What forward returned.
+        """
+        separate = cls.setup_context is not Function.setup_context
+        if kwargs:
+            if not separate:
+                raise TypeError(
+                    f"{cls.__name__}.apply() takes no keyword arguments. Pass them by position, "
+                    "or write setup_context."
+                )
+            bound = inspect.signature(cls.forward).bind(*args, **kwargs)
+            bound.apply_defaults()
+            args = bound.args
+        ctx = cls._node_class()
+        ctx.needs_input_grad = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
+        recording = local.state.grad and any(ctx.needs_input_grad)
+        versions = [a._storage.version if isinstance(a, Tensor) else 0 for a in args]
+        ctx._connect(args)
+        with no_grad():
+            if separate:
+                output = cls.forward(*args)
+                cls.setup_context(ctx, args, output)
+            else:
+                output = cls.forward(ctx, *args)
+        several = isinstance(output, tuple | list)
+        outputs = ctx._finish(args, list(output) if several else [output], versions, recording)
+        if recording and local.state.anomaly:
+            from .anomaly import remember
+
+            remember(ctx)
+        return _rebuilt(output, outputs) if several else outputs[0]
+
+
+def _rebuilt(output: Any, outputs: list[Any]) -> Any:
+    """The outputs in the kind of sequence that forward returned."""
+    if isinstance(output, tuple) and hasattr(output, "_fields"):
+        return type(output)(*outputs)
+    return tuple(outputs)
+
+
+class _Error(Node):
+    """The history of a gradient that cannot be differentiated."""
+
+    __slots__ = ("edge_specs", "message")
+
+    def __init__(self, sources: Sequence[Tensor], message: str) -> None:
+        self.edges = [edge_to(s) for s in sources]
+        self.edge_specs = [s._spec for s in sources]
+        self.message = message
+        self.seq = next(_sequence)
+        self.extra = None
+
+    def name(self) -> str:
+        return "Error"
+
+    def apply(
+        self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
+    ) -> Sequence[Tensor | None]:
+        raise RuntimeError(self.message)
+
+
+def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Mark a backward whose own derivative would be wrong; asking for it raises.
+
+    Example:
+        Put it below ``@staticmethod``, on a backward that leaves lowtide, for NumPy say.
+    """
+
+    @functools.wraps(backward)
+    def once(ctx: Any, *grads: Any) -> Any:
+        with no_grad():
+            results = backward(ctx, *grads)
+        sources = [g for g in grads if isinstance(g, Tensor) and g.requires_grad]
+        if not (local.state.grad and sources):
+            return results
+        several = isinstance(results, tuple | list)
+        blocked = [
+            _blocked(r, sources) if isinstance(r, Tensor) and r.dtype.is_differentiable else r
+            for r in (results if several else [results])
+        ]
+        return tuple(blocked) if several else blocked[0]
+
+    return once
+
+
+def _blocked(result: Tensor, sources: Sequence[Tensor]) -> Tensor:
+    out: Tensor = result.detach()  # type: ignore[attr-defined]
+    attach(
+        out,
+        _Error(
+            sources,
+            "trying to differentiate twice a function that was marked with @once_differentiable. "
+            "Write its backward in lowtide's ops and drop the mark.",
+        ),
+    )
+    return out
+
+
+__all__ = ["Function", "FunctionCtx", "once_differentiable"]

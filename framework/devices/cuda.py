@@ -1,0 +1,250 @@
+"""NVIDIA GPUs through CuPy. The only module that imports it, when a cuda device is asked for.
+
+Memory comes from a CuPy pool of our own, with the ledger in front: a :class:`CudaStorage` holds
+one block, every array of a tensor names it as the owner of its memory, and its death gives the
+block back and is booked. So the ledger is exact to the byte, as on the CPU, while the pool counts
+in its own units of 512 bytes; the difference appears as rounding in ``memory_stats``.
+
+Everything runs on the stream that is current in CuPy. A tensor used on a second stream must be
+kept alive until that stream has been waited for: freeing is not aware of streams.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..errors import OutOfMemoryError
+from ..memory.events import publish
+from ..memory.ledger import TEMPORARY, Ledger, describe, format_bytes
+from ..storage import Accounts, ExternalStorage
+from .device import device
+
+if TYPE_CHECKING:
+    from ..spec import Spec
+
+_INSTALL = "Install it with: pip install 'lowtide[cuda]'"
+_DRIVER = "CuPy for CUDA 13 needs an NVIDIA GPU and its driver, version 580 or newer"
+
+
+class CudaStorage(Accounts):
+    """One block of a CuPy pool. The arrays on it own it; with the last of them it dies."""
+
+    __slots__ = ("__weakref__", "ledger", "memory", "nbytes", "pins", "role", "version")
+
+    def __init__(self, ledger: Ledger, memory: Any, nbytes: int, role: int) -> None:
+        self.memory = memory
+        self.nbytes = nbytes
+        self.role = role
+        self.version = 0
+        self.pins = 0
+        ledger.born(nbytes, role)
+        self.ledger = ledger
+        if ledger.observers:
+            publish(ledger, "alloc", self)
+
+    @property
+    def address(self) -> int:
+        """Address of its first byte."""
+        return int(self.memory.ptr)
+
+    def __del__(self) -> None:
+        try:
+            ledger = self.ledger
+        except AttributeError:  # refused by the ledger: never booked
+            return
+        assert ledger is not None
+        ledger.died(self.nbytes, self.role)
+        if ledger.observers:
+            publish(ledger, "free", self)
+
+
+class CudaPool:
+    """A CuPy pool under the names by which ``memory.statistics`` asks."""
+
+    def __init__(self, pool: Any) -> None:
+        self._pool = pool
+        self._peak = 0
+
+    @property
+    def used(self) -> int:
+        """Bytes of the blocks in use, in CuPy's units of 512."""
+        return int(self._pool.used_bytes())
+
+    @property
+    def top(self) -> int:
+        """Bytes taken from the driver and not given back."""
+        return int(self._pool.total_bytes())
+
+    @property
+    def peak(self) -> int:
+        """The highest ``top`` since the last reset: it falls only when the cache is emptied."""
+        self._peak = max(self._peak, self.top)
+        return self._peak
+
+    @property
+    def largest_free(self) -> int:
+        """All free bytes: CuPy does not tell how they are divided."""
+        return int(self._pool.free_bytes())
+
+    def reset_peak(self) -> None:
+        """Forget the peak: it starts again from what is reserved now."""
+        self._peak = self.top
+
+    def release(self) -> None:
+        """Give the free blocks back to the driver."""
+        self._peak = self.peak
+        self._pool.free_all_blocks()
+
+
+class CudaBackend:
+    """Allocates, copies and runs kernels on one GPU.
+
+    Args:
+        where: The device.
+        cupy: The module.
+        pool: A ``cupy.cuda.MemoryPool``; a new one if None.
+    """
+
+    def __init__(self, where: device, cupy: Any, pool: Any = None) -> None:
+        assert where.index is not None
+        self.device = where
+        self.index: int = where.index
+        self.xp: Any = cupy
+        self.kernel_key = "cuda"
+        self.ledger = Ledger(where)
+        self._memory_pool = cupy.cuda.MemoryPool() if pool is None else pool
+        self.pool = CudaPool(self._memory_pool)
+        self._unowned = cupy.cuda.UnownedMemory
+        self._pointer = cupy.cuda.MemoryPointer
+        self._full = cupy.cuda.memory.OutOfMemoryError
+        self._several = False  # with one device, it is always the current one
+
+    def _here(self) -> contextlib.AbstractContextManager[Any]:
+        return self.xp.cuda.Device(self.index) if self._several else contextlib.nullcontext()
+
+    def empty(self, spec: Spec, role: int = TEMPORARY) -> tuple[Any, Any]:
+        """Take an uninitialized contiguous array of ``spec`` from the pool.
+
+        Returns:
+            (storage, array).
+
+        Raises:
+            OutOfMemoryError: The GPU, or the limit set on the device, has no room.
+        """
+        ledger = self.ledger
+        nbytes = spec.nbytes
+        if ledger.live + nbytes > ledger.limit:
+            ledger.refuse(nbytes)
+        try:
+            if self._several:
+                with self._here():
+                    memory = self._memory_pool.malloc(nbytes)
+            else:
+                memory = self._memory_pool.malloc(nbytes)
+        except self._full as error:
+            self._out_of_memory(nbytes, error)
+        storage = CudaStorage(ledger, memory, nbytes, role)
+        owned = self._unowned(memory.ptr, nbytes, storage, self.index)
+        return storage, self.xp.ndarray(
+            tuple(spec.shape), dtype=spec.np_dtype, memptr=self._pointer(owned, 0)
+        )
+
+    def adopt(self, array: Any, role: int) -> tuple[Any, Any]:
+        """Wrap an array that someone else owns, sharing its bytes."""
+        return ExternalStorage(array, array.nbytes, role), array
+
+    def from_host(self, array: Any, spec: Spec, role: int) -> tuple[Any, Any]:
+        """Copy a NumPy array to the device."""
+        storage, out = self.empty(spec, role)
+        if spec.numel:
+            with self._here():
+                out.set(np.asarray(array).astype(spec.np_dtype, order="C", copy=False))
+        return storage, out
+
+    def to_host(self, array: Any) -> Any:
+        """A copy as a NumPy array; waits for the values."""
+        with self._here():
+            return array.get()
+
+    def item(self, array: Any) -> Any:
+        """The only element of an array, as a Python scalar; waits for it."""
+        return self.to_host(array).item()
+
+    def copy(self, out: Any, array: Any) -> None:
+        """Copy within the device, converting."""
+        with self._here():
+            self.xp.copyto(out, array, casting="unsafe")
+
+    def address(self, array: Any) -> int:
+        """Address of the first element."""
+        return int(array.data.ptr)
+
+    def synchronize(self) -> None:
+        """Wait until everything submitted to the device is done."""
+        self.xp.cuda.Device(self.index).synchronize()
+
+    def release_cached(self) -> None:
+        """Give the pool's free blocks back to the driver."""
+        with self._here():
+            self.pool.release()
+
+    def reserved_bytes(self) -> int:
+        """Bytes that the pool holds from the driver."""
+        return self.pool.top
+
+    def _out_of_memory(self, nbytes: int, error: Exception) -> None:
+        by_role = self.ledger.by_role()
+        free, total = self.xp.cuda.runtime.memGetInfo()
+        raise OutOfMemoryError(
+            f"CUDA out of memory. Allocating {format_bytes(nbytes)} on {self.device}: "
+            f"{format_bytes(free)} of {format_bytes(total)} free; "
+            f"{format_bytes(self.ledger.live)} live ({describe(by_role)}), "
+            f"{format_bytes(self.pool.top)} reserved. Free tensors, call "
+            "lowtide.cuda.empty_cache(), or use a smaller batch.",
+            requested_bytes=nbytes,
+            live_bytes=self.ledger.live,
+            by_role=by_role,
+        ) from error
+
+
+def cuda_backend(where: device) -> CudaBackend:
+    """The backend of a GPU.
+
+    Raises:
+        RuntimeError: There is no CuPy, no driver, or no such GPU; the message says what to do.
+    """
+    try:
+        import cupy
+    except ImportError as error:
+        raise RuntimeError(f"{where} needs CuPy, which is not installed. {_INSTALL}.") from error
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        raise RuntimeError(
+            f"{where} is not usable: Found no NVIDIA driver on this system that works with CuPy "
+            f"{cupy.__version__} ({error}). {_DRIVER}."
+        ) from error
+    assert where.index is not None
+    if where.index >= count:
+        raise RuntimeError(
+            f"{where} is not there: invalid device ordinal; this machine has {count}. Use cuda:0 "
+            f"to cuda:{count - 1}."
+            if count
+            else f"{where} is not there: no CUDA GPUs are available. {_DRIVER}."
+        )
+    made = CudaBackend(where, cupy)
+    made._several = count > 1
+    return made
+
+
+def device_count() -> int:
+    """The number of GPUs; 0 without CuPy, driver or GPU, and never an error."""
+    try:
+        import cupy
+
+        return int(cupy.cuda.runtime.getDeviceCount())
+    except Exception:  # whatever CuPy raises where it is broken: there is no device for us
+        return 0

@@ -1,0 +1,194 @@
+"""What a device's memory holds, asked and limited: PyTorch's names, for every device.
+
+Two figures must not be confused. *Allocated* is the ledger's: the bytes of living storages, by
+role. *Reserved* is the pool's: the part of its mapping that was ever handed out and not given
+back. Between them lie the rounding of each block to a cache line, and free blocks kept for reuse;
+:func:`memory_stats` names both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..devices import backend, live_backends
+from ..devices.device import device as as_device
+from ..devices.device import get_default_device
+from .ledger import NO_LIMIT, ROLE_NUMBER, ROLES, format_bytes
+
+
+def _backend(device: Any) -> Any:
+    return backend(get_default_device() if device is None else as_device(device))
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Return the bytes of all living storages on a device (logical, before rounding).
+
+    Args:
+        device: The default device if None.
+    """
+    return int(_backend(device).ledger.live)
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """Return the highest ``memory_allocated`` since the start or the last reset, in bytes."""
+    return int(_backend(device).ledger.peak)
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Let ``max_memory_allocated`` and ``max_memory_reserved`` start again from now."""
+    be = _backend(device)
+    be.ledger.reset_peak()
+    be.pool.reset_peak()
+
+
+def memory_reserved(device: Any = None) -> int:
+    """Return the bytes that the pool holds from the system: in use, or kept for reuse."""
+    return int(_backend(device).reserved_bytes())
+
+
+def max_memory_reserved(device: Any = None) -> int:
+    """Return the highest ``memory_reserved`` since the start or the last reset, in bytes."""
+    return int(_backend(device).pool.peak)
+
+
+def memory_stats(device: Any = None) -> dict[str, Any]:
+    """Return all that is known of a device's memory, as plain values.
+
+    Args:
+        device: The default device if None.
+
+    Returns:
+        A dict of ``device``; ``live_bytes`` and ``peak_bytes``; ``by_role`` and
+        ``peak_by_role`` (they sum to those two); ``allocations``, the storages ever made;
+        ``pool_used_bytes``, ``pool_free_bytes`` and ``reserved_bytes`` (the sum of the two),
+        ``peak_reserved_bytes``; ``rounding_bytes``, what the blocks in use have beyond their
+        tensors; ``largest_free_bytes``; and ``limit_bytes``, or None.
+    """
+    be = _backend(device)
+    ledger, pool = be.ledger, be.pool
+    used, reserved = pool.used, be.reserved_bytes()
+    return {
+        "device": str(be.device),
+        "live_bytes": ledger.live,
+        "peak_bytes": ledger.peak,
+        "by_role": ledger.by_role(),
+        "peak_by_role": dict(zip(ROLES, ledger.peak_roles, strict=True)),
+        "allocations": ledger.allocations,
+        "pool_used_bytes": used,
+        "pool_free_bytes": reserved - used,
+        "reserved_bytes": reserved,
+        "peak_reserved_bytes": pool.peak,
+        "rounding_bytes": used - ledger.live,
+        "largest_free_bytes": pool.largest_free,
+        "limit_bytes": None if ledger.limit == NO_LIMIT else ledger.limit,
+    }
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """Return a table of ``memory_stats`` to print.
+
+    Args:
+        device: The default device if None.
+        abbreviated: Leave out the roles that hold nothing now and held nothing at the peak.
+    """
+    stats = memory_stats(device)
+    now, peak = stats["by_role"], stats["peak_by_role"]
+    rows = [("", "now", "at the peak")]
+    for role in ROLES:
+        if not abbreviated or now[role] or peak[role]:
+            rows.append((role, format_bytes(now[role]), format_bytes(peak[role])))
+    rows += [
+        ("allocated", format_bytes(stats["live_bytes"]), format_bytes(stats["peak_bytes"])),
+        ("+ rounding", format_bytes(stats["rounding_bytes"]), ""),
+        ("+ free for reuse", format_bytes(stats["pool_free_bytes"]), ""),
+        (
+            "= reserved",
+            format_bytes(stats["reserved_bytes"]),
+            format_bytes(stats["peak_reserved_bytes"]),
+        ),
+    ]
+    widths = [max(len(row[k]) for row in rows) for k in range(3)]
+    lines = [
+        f"{name:<{widths[0]}}  {a:>{widths[1]}}  {b:>{widths[2]}}".rstrip() for name, a, b in rows
+    ]
+    rule = "-" * (sum(widths) + 4)
+    lines.insert(len(rows) - 4, rule)
+    lines.insert(1, rule)
+    limit = stats["limit_bytes"]
+    lines.append(
+        f"{stats['allocations']} allocations so far; largest free block "
+        f"{format_bytes(stats['largest_free_bytes'])}; "
+        + ("no limit" if limit is None else f"limit {format_bytes(limit)}")
+    )
+    return "\n".join([f"Memory of {stats['device']}", *lines])
+
+
+def empty_cache(device: Any = None) -> None:
+    """Give the pool's free blocks back to the system; living tensors stay where they are.
+
+    Args:
+        device: Only this one. All devices in use if None.
+    """
+    for be in live_backends() if device is None else [_backend(device)]:
+        be.release_cached()
+
+
+def set_memory_limit(limit: int | None, device: Any = None) -> int | None:
+    """Refuse allocations that would bring a device's living storages above ``limit`` bytes.
+
+    The refused op raises ``MemoryLimitError`` before anything is allocated or written. A limit
+    below what lives now is allowed: it refuses whatever comes next.
+
+    Args:
+        limit: Bytes, or None for no limit.
+        device: The default device if None.
+
+    Returns:
+        The limit until now, or None.
+
+    Raises:
+        TypeError: ``limit`` is not a whole number of bytes.
+        ValueError: ``limit`` is negative.
+    """
+    if limit is not None:
+        if isinstance(limit, bool) or not hasattr(limit, "__index__"):
+            raise TypeError(
+                f"set_memory_limit takes bytes as an int, or None; got {type(limit).__name__}. "
+                "Write 2 * 1024**3 for 2 GiB."
+            )
+        limit = limit.__index__()
+        if limit < 0:
+            raise ValueError(
+                f"set_memory_limit takes a non-negative number of bytes; got {limit}. Pass None "
+                "for no limit."
+            )
+    ledger = _backend(device).ledger
+    old = ledger.limit
+    ledger.limit = NO_LIMIT if limit is None else min(limit, NO_LIMIT)
+    return None if old == NO_LIMIT else int(old)
+
+
+def get_memory_limit(device: Any = None) -> int | None:
+    """Return the limit set on a device, in bytes, or None."""
+    limit = _backend(device).ledger.limit
+    return None if limit == NO_LIMIT else int(limit)
+
+
+def synchronize(device: Any = None) -> None:
+    """Wait until everything submitted to a device is done; on cpu, meta and sim it is."""
+    _backend(device).synchronize()
+
+
+def set_role(tensor: Any, role: str) -> None:
+    """Say what a tensor's bytes are for: parameters, buffers and optimizers call this.
+
+    Args:
+        tensor: Its storage, with all that share it, takes the role.
+        role: A name of ``memory.ledger.ROLES``.
+
+    Raises:
+        ValueError: There is no such role.
+    """
+    if role not in ROLE_NUMBER:
+        raise ValueError(f"a role is one of {', '.join(ROLES)}; got {role!r}.")
+    tensor._storage.set_role(ROLE_NUMBER[role])

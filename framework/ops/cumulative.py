@@ -1,0 +1,317 @@
+"""Running sums, products, extremes and log-sum-exps along a dim, and linear recurrences.
+
+A running product's gradient is a linear recurrence, and so is that recurrence's own gradient; with
+one op for it (``_recurrence``) every derivative is right at zeros too, where dividing by the
+elements fails. It is computed by doubling: log2(n) passes over whole arrays, on any device.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+from ..autograd.engine import ones_of, zeros_of
+from ..dtypes import bool_, float32, int64
+from ..spec import Spec
+from .extremes import _pair, one_dim
+from .reduction import _converted, quiet
+from .registry import function, op, per_element
+
+
+def _samples(make):
+    for shape, dim in (((3, 4), 1), ((2, 3, 4), 0), ((), 0), ((0, 3), 0), ((3, 1), 1)):
+        yield (make(*shape),), {"dim": dim}
+
+
+def _sum_samples(make):
+    for (x,), attributes in _samples(make):
+        for reverse in (False, True):
+            yield (x,), {**attributes, "dtype": x.dtype, "reverse": reverse}
+
+
+def _flipped(array, dim, reverse):
+    # Backwards along dim, as a view.
+    if not reverse or not array.ndim:
+        return array
+    return array[(slice(None),) * dim + (slice(None, None, -1),)]
+
+
+def part(array, dim, start, stop):
+    """A slice along one dim, as a view."""
+    return array[(slice(None),) * dim + (slice(start, stop),)]
+
+
+@op(
+    name="_cumsum", method=False, public=False, half="float32", flops=per_element(1),
+    infer=lambda input, *, dim, dtype, reverse: input.like(dtype=dtype), samples=_sum_samples,
+)  # fmt: skip
+def cumsum_along(xp, out, input, *, dim, dtype, reverse):
+    """Add up the elements so far along ``dim``, or from there to the end."""
+    if not input.ndim:
+        xp.copyto(out, input)
+        return
+    source, target = _flipped(input, dim, reverse), _flipped(out, dim, reverse)
+    xp.cumsum(source, axis=dim, dtype=out.dtype, out=target)
+
+
+@cumsum_along.vjp("input")
+def _(g, dim, reverse):
+    return cumsum_along(g, dim=dim, dtype=g.dtype, reverse=not reverse)
+
+
+@function(method=True, inplace="cumsum_")
+def cumsum(input, dim, *, dtype=None, out=None):
+    """Add up the elements so far along ``dim``; integers in int64.
+
+    Memory:
+        Keeps nothing.
+    """
+    d = one_dim("cumsum", dim, input.ndim)
+    input, wanted = _converted(input, dtype)
+    return cumsum_along(input, dim=d, dtype=wanted, reverse=False, out=out)
+
+
+# Products
+
+
+def _recurrence_infer(input, factor, *, dim, reverse):
+    return input, Spec((2, *input.shape), float32 if input.dtype.is_half else input.dtype)
+
+
+def _recurrence_samples(make):
+    for shape, dim in (((3, 4), 1), ((5, 2), 0), ((7,), 0), ((0, 3), 0), ((3, 1), 1)):
+        for reverse in (False, True):
+            yield (make(*shape), make(*shape)), {"dim": dim, "reverse": reverse}
+
+
+@op(
+    name="_recurrence", method=False, public=False, infer=_recurrence_infer, promote="same",
+    half="float32", scratch=("work",), samples=_recurrence_samples,
+)  # fmt: skip
+@quiet
+def recurrence(xp, out, work, input, factor, *, dim, reverse):
+    """Run ``out[k] = input[k] + factor[k] * out[k - 1]`` along ``dim``, or from its end."""
+    xp.copyto(out, input)
+    if not out.ndim:
+        return
+    window, step = work[0], work[1]
+    xp.copyto(window, factor)
+    out, window, step = (_flipped(a, dim, reverse) for a in (out, window, step))
+    n, width = out.shape[dim], 1
+    while width < n:
+        # Invariant: out[k] holds the last `width` terms, window[k] the factor before them.
+        late, early = part(out, dim, width, None), part(out, dim, None, n - width)
+        factors, before = part(window, dim, width, None), part(window, dim, None, n - width)
+        spare = part(step, dim, width, None)
+        xp.multiply(factors, early, out=spare)
+        xp.add(late, spare, out=late)
+        xp.multiply(factors, before, out=spare)
+        xp.copyto(factors, spare)
+        width *= 2
+
+
+def _shifted(x, dim, reverse):
+    """Each element's neighbor on the side the recurrence comes from; zero at the start."""
+    n = x.shape[dim]
+    zero = x.narrow(dim, 0, builtins.min(1, n)) * 0
+    from . import cat
+
+    if reverse:
+        return cat([x.narrow(dim, 1, n - 1), zero], dim) if n else x
+    return cat([zero, x.narrow(dim, 0, n - 1)], dim) if n else x
+
+
+@recurrence.vjp("input")
+def _(g, factor, dim, reverse):
+    # What follows k contains out[k] times the factors on the way: the recurrence, run back.
+    if not g.ndim:
+        return g
+    return recurrence(g, _shifted(factor, dim, not reverse), dim=dim, reverse=not reverse)
+
+
+@recurrence.vjp("factor")
+def _(g, factor, out, dim, reverse):
+    if not g.ndim:
+        return g * 0
+    back = recurrence(g, _shifted(factor, dim, not reverse), dim=dim, reverse=not reverse)
+    return back * _shifted(out, dim, reverse)
+
+
+def products_before(x, dim, reverse=False):
+    """The product of all elements before each one along ``dim`` (after it, if ``reverse``)."""
+    from . import cat
+
+    n = x.shape[dim]
+    one = ones_of(x._spec.like((*x.shape[:dim], 1, *x.shape[dim + 1 :])))
+    if reverse:
+        products = cumprod_along(x.narrow(dim, 1, n - 1), dim=dim, dtype=x.dtype, reverse=True)
+        return cat([products, one], dim)
+    products = cumprod_along(x.narrow(dim, 0, n - 1), dim=dim, dtype=x.dtype, reverse=False)
+    return cat([one, products], dim)
+
+
+@op(
+    name="_cumprod", method=False, public=False, half="float32", flops=per_element(1),
+    infer=lambda input, *, dim, dtype, reverse: input.like(dtype=dtype), samples=_sum_samples,
+)  # fmt: skip
+def cumprod_along(xp, out, input, *, dim, dtype, reverse):
+    """Multiply the elements so far along ``dim``, or from there to the end."""
+    if not input.ndim:
+        xp.copyto(out, input)
+        return
+    source, target = _flipped(input, dim, reverse), _flipped(out, dim, reverse)
+    xp.cumprod(source, axis=dim, dtype=out.dtype, out=target)
+
+
+@cumprod_along.vjp("input")
+def _(g, input, dim, reverse):
+    if not input.ndim or not input.numel():
+        return g
+    # Every later product has x[k] once: those before it, times g added up with those between.
+    input = input.to(g.dtype)
+    between = recurrence(g, _shifted(input, dim, not reverse), dim=dim, reverse=not reverse)
+    return products_before(input, dim, reverse) * between
+
+
+@function(method=True, inplace="cumprod_")
+def cumprod(input, dim, *, dtype=None, out=None):
+    """Multiply the elements so far along ``dim``; integers in int64.
+
+    Memory:
+        Keeps ``input``. The gradient is right however many elements are zero.
+    """
+    d = one_dim("cumprod", dim, input.ndim)
+    input, wanted = _converted(input, dtype)
+    return cumprod_along(input, dim=d, dtype=wanted, reverse=False, out=out)
+
+
+# Extremes
+
+
+def _extreme_infer(input, *, dim):
+    return input, input.like(dtype=int64), input.like(dtype=bool_), input.like(dtype=bool_)
+
+
+def _running(name, word):
+    @quiet
+    def kernel(xp, values, indices, hit, isnan, input, *, dim):
+        xp.copyto(values, input)
+        if not input.ndim:
+            indices.fill(0)
+            return
+        n = input.shape[dim]
+        pick = xp.greater_equal if word == "largest" else xp.less_equal
+        xp.copyto(
+            indices, xp.arange(n, dtype="int64").reshape((n,) + (1,) * (input.ndim - dim - 1))
+        )
+        for k in range(1, n):
+            now, before = part(values, dim, k, k + 1), part(values, dim, k - 1, k)
+            take, nan = part(hit, dim, k, k + 1), part(isnan, dim, k, k + 1)
+            # The newest of equal elements wins, and NaN wins over all.
+            pick(now, before, out=take)
+            xp.not_equal(now, now, out=nan)
+            xp.logical_or(take, nan, out=take)
+            xp.logical_not(take, out=take)
+            xp.copyto(now, before, where=take)
+            xp.copyto(part(indices, dim, k, k + 1), part(indices, dim, k - 1, k), where=take)
+
+    @quiet
+    def fast(xp, values, indices, hit, isnan, input, *, dim):
+        if not input.ndim:
+            return kernel(xp, values, indices, hit, isnan, input, dim=dim)
+        accumulate = (xp.maximum if word == "largest" else xp.minimum).accumulate
+        accumulate(input, axis=dim, out=values)
+        xp.equal(input, values, out=hit)
+        xp.not_equal(input, input, out=isnan)
+        xp.logical_or(hit, isnan, out=hit)
+        n = input.shape[dim]
+        places = xp.arange(n, dtype="int64").reshape((n,) + (1,) * (input.ndim - dim - 1))
+        xp.multiply(hit, places, out=indices)
+        for k in range(1, n):
+            now, before = part(indices, dim, k, k + 1), part(indices, dim, k - 1, k)
+            xp.maximum(now, before, out=now)
+        return None
+
+    kernel.__doc__ = f"Find the {word} element so far along ``dim``, and where it was last."
+    running = op(
+        name=name, method=False, public=False, returns=("values", "indices"),
+        scratch=("hit", "isnan"), infer=_extreme_infer, samples=_samples,
+    )(kernel)  # fmt: skip
+    running.kernel("cpu")(fast)
+
+    @running.vjp("input")
+    def _(g_values, indices, input_spec, dim):
+        if not input_spec.ndim:
+            return g_values
+        return zeros_of(input_spec.like(dtype=g_values.dtype)).scatter_add(
+            dim, indices, g_values
+        )
+
+    return running
+
+
+running_largest = _running("_cummax", "largest")
+running_smallest = _running("_cummin", "smallest")
+Cummax, Cummin = _pair("cummax"), _pair("cummin")
+
+
+@function(method=True)
+def cummax(input, dim):
+    """Find the largest element so far along ``dim``, as the named pair ``(values, indices)``.
+
+    Memory:
+        Keeps the indices.
+    """
+    return Cummax(*running_largest(input, dim=one_dim("cummax", dim, input.ndim)))
+
+
+@function(method=True)
+def cummin(input, dim):
+    """Find the smallest element so far along ``dim``, as the named pair ``(values, indices)``.
+
+    Memory:
+        Keeps the indices.
+    """
+    return Cummin(*running_smallest(input, dim=one_dim("cummin", dim, input.ndim)))
+
+
+# log-sum-exp
+
+
+@op(
+    name="_logcumsumexp", method=False, public=False, half="float32", promote="float",
+    infer=lambda input, *, dim: input, samples=_samples,
+)  # fmt: skip
+@quiet
+def logcumsumexp_along(xp, out, input, *, dim):
+    """Take the logarithm of the sum of exponentials so far along ``dim``."""
+    xp.copyto(out, input)
+    for k in range(1, input.shape[dim] if input.ndim else 0):
+        now = part(out, dim, k, k + 1)
+        xp.logaddexp(part(out, dim, k - 1, k), now, out=now)
+
+
+@logcumsumexp_along.vjp("input")
+def _(g, input, out, dim):
+    if not input.ndim or not input.numel():
+        return g
+    # Sum of g[i] exp(x[k] - out[i]) over i >= k, as a recurrence whose factors are at most 1.
+    before = _shifted(out, dim, True)
+    n = input.shape[dim]
+    ratio = (out - before).narrow(dim, 0, n - 1).exp()
+    from . import cat
+
+    last = ones_of(ratio._spec.like((*out.shape[:dim], 1, *out.shape[dim + 1 :])))
+    sums = recurrence(g, cat([ratio, last], dim), dim=dim, reverse=True)
+    return sums * (input - out).exp()
+
+
+@function(method=True)
+def logcumsumexp(input, dim, *, out=None):
+    """Take the logarithm of the sum of exponentials so far along ``dim``, without overflow.
+
+    Memory:
+        Keeps ``input`` and the result.
+    """
+    return logcumsumexp_along(input, dim=one_dim("logcumsumexp", dim, input.ndim), out=out)
+
+

@@ -1,0 +1,665 @@
+"""Pooling: the largest, the mean or a power mean of each window, in any number of dimensions.
+
+Every pooling is linear once its choices are known, so each comes with the adjoint of its linear
+part as an op of its own, and the two are each other's gradient. Max pooling keeps which element of
+its window won, in one byte for windows of up to 256 elements, and not its input.
+
+Windows are walked element by element: one strided view of the whole input for each place in the
+window, so a kernel of k elements makes k passes and allocates nothing.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+from ..dtypes import bool_, int16, int32, int64, uint8
+from ..spec import Spec
+from .convolution import contiguous, reach, several
+from .registry import function, op
+
+
+def _pooled_size(n, k, stride, padding, dilation, ceil) -> int:
+    span = n + 2 * padding - dilation * (k - 1) - 1
+    out = (span + (stride - 1 if ceil else 0)) // stride + 1
+    if ceil and (out - 1) * stride >= n + padding:
+        out -= 1  # the last window must begin inside the input or its left padding
+    return out
+
+
+def _pooled(name, input, kernel, stride, padding, dilation, ceil):
+    nd = len(kernel)
+    if any(v < 1 for v in (*kernel, *stride, *dilation)):
+        raise RuntimeError(
+            f"{name}: kernel size, stride and dilation should be greater than zero; got "
+            f"{kernel}, {stride} and {dilation}."
+        )
+    if any(p < 0 or 2 * p > k for p, k in zip(padding, kernel, strict=True)):
+        raise RuntimeError(
+            f"{name}: pad should be at least 0 and at most half of effective kernel size; got "
+            f"padding {padding} and kernel {kernel}. Pad the input instead."
+        )
+    if input.ndim not in (nd + 1, nd + 2):
+        raise RuntimeError(
+            f"{name}: Expected {nd + 1}D or {nd + 2}D (batched) input; got "
+            f"{tuple(input.shape)}. Add or remove a dimension."
+        )
+    size = tuple(
+        _pooled_size(n, k, s, p, d, ceil)
+        for n, k, s, p, d in zip(
+            input.shape[-nd:], kernel, stride, padding, dilation, strict=True
+        )
+    )
+    if any(n < 1 for n in size):
+        raise RuntimeError(
+            f"{name}: Output size is too small: input {tuple(input.shape)} with kernel {kernel}, "
+            f"stride {stride} and padding {padding} gives spatial size {size}. Pad the input."
+        )
+    return (*input.shape[:-nd], *size)
+
+
+def _windows(size, out, kernel, stride, padding, dilation):
+    """(number, positions, elements) of each place in the window: slices of output and input."""
+    axes = [
+        [reach(j * dilation[d], size[d], out[d], stride[d], padding[d]) for j in range(k)]
+        for d, k in enumerate(kernel)
+    ]
+    for number, place in enumerate(product(*axes)):
+        yield number, (..., *(p for p, _ in place)), (..., *(e for _, e in place))
+
+
+def _index_dtype(kernel):
+    taps = prod(kernel)
+    return uint8 if taps <= 256 else int16 if taps <= 1 << 15 else int32
+
+
+def _max_pool_infer(input, *, kernel, stride, padding, dilation, ceil):
+    shape = _pooled("max_pool", input, kernel, stride, padding, dilation, ceil)
+    mask = Spec(shape, bool_)
+    return Spec(shape, input.dtype), Spec(shape, _index_dtype(kernel)), mask, mask
+
+
+def _max_pool_samples(make):
+    base = {"kernel": (2,), "stride": (2,), "padding": (0,), "dilation": (1,), "ceil": False}
+    yield (make(2, 3, 7),), base
+    yield (make(3, 7),), base | {"ceil": True, "padding": (1,)}
+    base = {
+        "kernel": (2, 3), "stride": (2, 1), "padding": (1, 1), "dilation": (1, 2), "ceil": False,
+    }  # fmt: skip
+    yield (make(2, 2, 6, 7),), base
+    yield (make(0, 2, 6, 7),), base
+
+
+@op(
+    name="_max_pool", method=False, public=False, infer=_max_pool_infer,
+    returns=("out", "index"), scratch=("larger", "nan"), samples=_max_pool_samples,
+    flops=lambda input, *, kernel, stride, **_: input.numel * prod(kernel) // prod(stride),
+)  # fmt: skip
+def max_pool(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
+    """The largest element of each window, and its number in the window; NaN wins."""
+    nd = len(kernel)
+    geometry = (input.shape[-nd:], out.shape[-nd:], kernel, stride, padding, dilation)
+    places = list(_windows(*geometry))
+    covers = all(p.stop - p.start == n for p, n in zip(places[0][1][1:], geometry[1], strict=True))
+    # Written backwards, each window ends up with its first element inside the input.
+    for number, positions, elements in places[:1] if covers else reversed(places):
+        index[positions] = number
+        xp.copyto(out[positions], input[elements])
+    for number, positions, elements in places[1:]:
+        view, best = input[elements], out[positions]
+        wins, other = larger[positions], nan[positions]
+        xp.greater(view, best, out=wins)
+        xp.not_equal(view, view, out=other)
+        xp.logical_or(wins, other, out=wins)
+        xp.copyto(best, view, where=wins)
+        xp.copyto(index[positions], number, where=wins, casting="unsafe")
+
+
+@max_pool.vjp("input")
+def _(g_out, index, input_spec, kernel, stride, padding, dilation):
+    if g_out is None:
+        return None
+    size = tuple(input_spec.shape[-len(kernel) :])
+    return unpick(g_out, index.detach(), size, kernel, stride, padding, dilation)
+
+
+def _unpick_infer(grad, index, *, size, kernel, stride, padding, dilation):
+    out = Spec((*grad.shape[: -len(kernel)], *size), grad.dtype)
+    return out, Spec(grad.shape, bool_), Spec(grad.shape, grad.dtype)
+
+
+@op(
+    name="_max_pool_grad", method=False, public=False, infer=_unpick_infer,
+    scratch=("won", "part"), flops=lambda grad, index, **_: grad.numel,
+)  # fmt: skip
+def unpick(
+    xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation
+):  # fmt: skip
+    """Add each gradient to the element of its window that won."""
+    out.fill(0)
+    geometry = (size, grad.shape[-len(kernel) :], kernel, stride, padding, dilation)
+    for number, positions, elements in _windows(*geometry):
+        here, view = part[positions], out[elements]
+        xp.equal(index[positions], number, out=won[positions])
+        xp.multiply(grad[positions], won[positions], out=here)
+        xp.add(view, here, out=view)
+
+
+@unpick.vjp("grad")
+def _(g, index, kernel, stride, padding, dilation):
+    return pick(g, index, kernel, stride, padding, dilation)
+
+
+@op(
+    name="_max_pool_pick", method=False, public=False, scratch=("won",),
+    infer=lambda input, index, **_: (index.like(dtype=input.dtype), index.like(dtype=bool_)),
+    flops=lambda input, index, **_: index.numel,
+)  # fmt: skip
+def pick(xp, out, won, input, index, *, kernel, stride, padding, dilation):
+    """The element of each window that ``index`` names."""
+    out.fill(0)
+    nd = len(kernel)
+    geometry = (input.shape[-nd:], index.shape[-nd:], kernel, stride, padding, dilation)
+    for number, positions, elements in _windows(*geometry):
+        xp.equal(index[positions], number, out=won[positions])
+        xp.copyto(out[positions], input[elements], where=won[positions])
+
+
+@pick.vjp("input")
+def _(g, index, input_spec, kernel, stride, padding, dilation):
+    size = tuple(input_spec.shape[-len(kernel) :])
+    return unpick(g, index, size, kernel, stride, padding, dilation)
+
+
+def _flat_index_infer(index, *, size, kernel, stride, padding, dilation):
+    flat = Spec(index.shape, int64)
+    return flat, flat
+
+
+@op(
+    name="_max_pool_flat_index", method=False, public=False, infer=_flat_index_infer,
+    scratch=("along",),
+)  # fmt: skip
+def flat_index(xp, out, along, index, *, size, kernel, stride, padding, dilation):
+    """Where in the flattened plane of the input each window's winner is, as PyTorch counts."""
+    out.fill(0)
+    nd = len(kernel)
+    for d in range(nd):
+        n = index.shape[d - nd]
+        xp.copyto(along, index, casting="unsafe")
+        xp.floor_divide(along, prod(kernel[d + 1 :]), out=along)
+        xp.remainder(along, kernel[d], out=along)
+        xp.multiply(along, dilation[d], out=along)
+        starts = xp.arange(n, dtype=xp.int64) * stride[d] - padding[d]
+        xp.add(along, starts.reshape(n, *[1] * (nd - 1 - d)), out=along)
+        xp.multiply(out, size[d], out=out)
+        xp.add(out, along, out=out)
+
+
+# Means
+
+
+def _counts(xp, size, out, kernel, stride, padding, include, divisor, dtype):
+    """What each window is divided by: a number, or an array over the spatial dims."""
+    if divisor:
+        return divisor
+    lengths = []
+    for n, m, k, s, p in zip(size, out, kernel, stride, padding, strict=True):
+        spans = []
+        for o in range(m):
+            start = o * s - p
+            stop = min(start + k, n + p)
+            spans.append(stop - start if include else min(stop, n) - max(start, 0))
+        lengths.append(spans)
+    if all(len(set(spans)) == 1 for spans in lengths):
+        return prod(spans[0] for spans in lengths)
+    total = None
+    for spans in lengths:
+        row = xp.asarray(spans, dtype=dtype)
+        total = row if total is None else total[..., None] * row
+    return total
+
+
+def _avg_pool_infer(input, *, kernel, stride, padding, ceil, include, divisor):
+    ones = (1,) * len(kernel)
+    return input.like(_pooled("avg_pool", input, kernel, stride, padding, ones, ceil))
+
+
+def _avg_pool_samples(make):
+    base = {
+        "kernel": (3, 2), "stride": (2, 2), "padding": (1, 0), "ceil": False, "include": True,
+        "divisor": None,
+    }  # fmt: skip
+    yield (make(2, 2, 6, 7),), base
+    yield (make(2, 6, 7),), base | {"ceil": True, "include": False}
+    yield (make(2, 2, 6, 7),), base | {"divisor": 5}
+
+
+@op(
+    name="_avg_pool", method=False, public=False, infer=_avg_pool_infer, half="float32",
+    samples=_avg_pool_samples,
+    flops=lambda input, *, kernel, stride, **_: input.numel * prod(kernel) // prod(stride),
+)  # fmt: skip
+def avg_pool(xp, out, input, *, kernel, stride, padding, ceil, include, divisor):
+    """The mean of each window: its sum over ``divisor``, or over the number of its elements."""
+    nd = len(kernel)
+    size, positions = input.shape[-nd:], out.shape[-nd:]
+    out.fill(0)
+    for _, places, elements in _windows(size, positions, kernel, stride, padding, (1,) * nd):
+        view = out[places]
+        xp.add(view, input[elements], out=view)
+    counts = _counts(
+        xp, size, positions, kernel, stride, padding, include, divisor, out.dtype
+    )  # fmt: skip
+    xp.divide(out, counts, out=out)
+
+
+@avg_pool.vjp("input")
+def _(g, input_spec, kernel, stride, padding, include, divisor, ceil):
+    size = tuple(input_spec.shape[-len(kernel) :])
+    return avg_pool_grad(g, size, kernel, stride, padding, ceil, include, divisor)
+
+
+@op(
+    name="_avg_pool_grad", method=False, public=False, half="float32", scratch=("share",),
+    infer=lambda grad, *, size, **_: (grad.like((*grad.shape[: -len(size)], *size)), grad),
+    flops=lambda grad, *, kernel, **_: grad.numel * prod(kernel),
+)  # fmt: skip
+def avg_pool_grad(
+    xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor
+):  # fmt: skip
+    """Give each element of a window its share of the window's gradient."""
+    nd = len(kernel)
+    positions = grad.shape[-nd:]
+    counts = _counts(
+        xp, size, positions, kernel, stride, padding, include, divisor, out.dtype
+    )  # fmt: skip
+    xp.divide(grad, counts, out=share)
+    out.fill(0)
+    for _, places, elements in _windows(size, positions, kernel, stride, padding, (1,) * nd):
+        view = out[elements]
+        xp.add(view, share[places], out=view)
+
+
+@avg_pool_grad.vjp("grad")
+def _(g, kernel, stride, padding, ceil, include, divisor):
+    return avg_pool(g, kernel, stride, padding, ceil, include, divisor)
+
+
+# Adaptive pooling: windows chosen so that the result has a given size
+
+
+def _bounds(n: int, m: int) -> list[tuple[int, int]]:
+    return [(i * n // m, -(-(i + 1) * n // m)) for i in range(m)]
+
+
+def _cells(size, out):
+    """(position, window) of each output element: indices into the spatial dims."""
+    for place in product(*[enumerate(_bounds(n, m)) for n, m in zip(size, out, strict=True)]):
+        yield tuple(i for i, _ in place), tuple(slice(*bounds) for _, bounds in place)
+
+
+@op(
+    name="_adaptive_avg_pool", method=False, public=False, half="float32",
+    infer=lambda input, *, size: input.like((*input.shape[: -len(size)], *size)),
+    samples=lambda make: iter([((make(2, 2, 5, 7),), {"size": (3, 2)})]),
+    flops=lambda input, **_: input.numel,
+)  # fmt: skip
+def adaptive_avg_pool(xp, out, input, *, size):
+    """The mean of each of the windows that divide the input into ``size`` parts."""
+    nd = len(size)
+    for position, window in _cells(input.shape[-nd:], size):
+        view = input[(..., *window)]
+        xp.mean(view, axis=tuple(range(-nd, 0)), out=out[(..., *position)])
+
+
+@adaptive_avg_pool.vjp("input")
+def _(g, input_spec, size):
+    return adaptive_avg_pool_grad(g, tuple(input_spec.shape[-len(size) :]))
+
+
+@op(
+    name="_adaptive_avg_pool_grad", method=False, public=False, half="float32",
+    infer=lambda grad, *, size: (grad.like((*grad.shape[: -len(size)], *size)), grad),
+    scratch=("share",), flops=lambda grad, **_: grad.numel,
+)  # fmt: skip
+def adaptive_avg_pool_grad(xp, out, share, grad, *, size):
+    """Give each element of a window its share of the window's gradient."""
+    nd = len(size)
+    out.fill(0)
+    spread = (None,) * nd
+    for position, window in _cells(size, grad.shape[-nd:]):
+        view, here = out[(..., *window)], share[(..., *position)]
+        xp.divide(grad[(..., *position)], prod(s.stop - s.start for s in window), out=here)
+        xp.add(view, here[(..., *spread)], out=view)
+
+
+@adaptive_avg_pool_grad.vjp("grad")
+def _(g, grad_spec, size):
+    return adaptive_avg_pool(g, tuple(grad_spec.shape[-len(size) :]))
+
+
+def _adaptive_max_infer(input, *, size):
+    shape = (*input.shape[: -len(size)], *size)
+    row = Spec(input.shape[: -len(size)], bool_)
+    return Spec(shape, input.dtype), Spec(shape, int32), row, row
+
+
+@op(
+    name="_adaptive_max_pool", method=False, public=False, infer=_adaptive_max_infer,
+    returns=("out", "index"), scratch=("larger", "nan"),
+    samples=lambda make: iter([((make(2, 2, 5, 7),), {"size": (3, 2)})]),
+    flops=lambda input, **_: input.numel,
+)  # fmt: skip
+def adaptive_max_pool(xp, out, index, larger, nan, input, *, size):
+    """The largest element of each of ``size`` windows, and its place in the flattened plane."""
+    planes = input.shape[-len(size) :]
+    for position, window in _cells(planes, size):
+        best, where = out[(..., *position)], index[(..., *position)]
+        first = True
+        for place in product(*[range(s.start, s.stop) for s in window]):
+            flat = 0
+            for n, i in zip(planes, place, strict=True):
+                flat = flat * n + i
+            value = input[(..., *place)]
+            if first:
+                xp.copyto(best, value)
+                where[...] = flat
+                first = False
+                continue
+            xp.greater(value, best, out=larger)
+            xp.not_equal(value, value, out=nan)
+            xp.logical_or(larger, nan, out=larger)
+            xp.copyto(best, value, where=larger)
+            xp.copyto(where, flat, where=larger, casting="unsafe")
+
+
+@adaptive_max_pool.vjp("input")
+def _(g_out, index, input_spec, size):
+    if g_out is None:
+        return None
+    return plane_scatter(g_out, index.detach(), tuple(input_spec.shape[-len(size) :]))
+
+
+@op(
+    name="_plane_scatter", method=False, public=False, half="float32",
+    infer=lambda grad, index, *, size: grad.like((*grad.shape[: -len(size)], *size)),
+    layout=contiguous, flops=lambda grad, index, **_: grad.numel,
+)  # fmt: skip
+def plane_scatter(xp, out, grad, index, *, size):
+    """Add each value where ``index`` points in its plane; in order, so sums are repeatable."""
+    out.fill(0)
+    planes = prod(grad.shape[: -len(size)])
+    flat, values, where = (a.reshape(planes, -1) for a in (out, grad, index))
+    rows = xp.arange(planes)
+    for k in range(values.shape[1]):  # one element of every plane: no index twice
+        flat[rows, where[:, k]] += values[:, k]
+
+
+@plane_scatter.vjp("grad")
+def _(g, index, size):
+    return plane_gather(g, index, len(size))
+
+
+@op(
+    name="_plane_gather", method=False, public=False,
+    infer=lambda input, index, *, dims: index.like(dtype=input.dtype), layout=contiguous,
+)  # fmt: skip
+def plane_gather(xp, out, input, index, *, dims):
+    """The value of each plane (the last ``dims`` dimensions) that ``index`` points to."""
+    planes = prod(index.shape[:-dims])
+    flat, target, where = (a.reshape(planes, -1) for a in (input, out, index))
+    rows = xp.arange(planes)
+    for k in range(where.shape[1]):
+        target[:, k] = flat[rows, where[:, k]]
+
+
+@plane_gather.vjp("input")
+def _(g, index, input_spec, dims):
+    return plane_scatter(g, index, tuple(input_spec.shape[-dims:]))
+
+
+# The public functions: PyTorch's arguments
+
+
+def _arguments(nd, kernel_size, stride, padding, dilation=1):
+    kernel = several("kernel_size", kernel_size, nd)
+    if stride is None or (not isinstance(stride, int) and len(stride) == 0):
+        stride = kernel
+    return (
+        kernel, several("stride", stride, nd), several("padding", padding, nd),
+        several("dilation", dilation, nd),
+    )  # fmt: skip
+
+
+def _max_pool_nd(nd, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices):
+    geometry = _arguments(nd, kernel_size, stride, padding, dilation)
+    out, index = max_pool(input, *geometry, bool(ceil_mode))
+    if not return_indices:
+        return out
+    return out, flat_index(index, tuple(input.shape[-nd:]), *geometry)
+
+
+@function()
+def max_pool1d(
+    input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
+):
+    """Take the largest of each window along the last dimension.
+
+    Args:
+        input: (N, C, L) or (C, L).
+        kernel_size: Elements of a window.
+        stride: Between windows; ``kernel_size`` if left out.
+        padding: Minus infinity on both sides; at most half the window.
+        dilation: Between the elements of a window.
+        ceil_mode: Also a last window that hangs over the end.
+        return_indices: Return also where each maximum was, as int64.
+
+    Returns:
+        Tensor (N, C, L_out), or (that, indices).
+
+    Memory:
+        Keeps one byte per output element, and not the input.
+    """
+    return _max_pool_nd(
+        1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices
+    )  # fmt: skip
+
+
+@function()
+def max_pool2d(
+    input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
+):
+    """Take the largest of each window over the last two dimensions.
+
+    The arguments are those of :func:`max_pool1d`, ints or pairs. Indices count in the flattened
+    H x W plane.
+    """
+    return _max_pool_nd(
+        2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices
+    )  # fmt: skip
+
+
+@function()
+def max_pool3d(
+    input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
+):
+    """Take the largest of each window over the last three dimensions.
+
+    The arguments are those of :func:`max_pool1d`, ints or triples.
+    """
+    return _max_pool_nd(
+        3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices
+    )  # fmt: skip
+
+
+def _avg_pool_nd(
+    nd, input, kernel_size, stride, padding, ceil_mode, include, divisor_override
+):  # fmt: skip
+    kernel, stride, padding, _ = _arguments(nd, kernel_size, stride, padding)
+    if divisor_override == 0:
+        raise RuntimeError("avg_pool: divisor must be not zero. Pass None for the window's size.")
+    return avg_pool(
+        input, kernel, stride, padding, bool(ceil_mode), bool(include), divisor_override
+    )  # fmt: skip
+
+
+@function()
+def avg_pool1d(
+    input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True
+):  # fmt: skip
+    """Take the mean of each window along the last dimension.
+
+    Args:
+        input: (N, C, L) or (C, L).
+        kernel_size: Elements of a window.
+        stride: Between windows; ``kernel_size`` if left out.
+        padding: Zeros on both sides; at most half the window.
+        ceil_mode: Also a last window that hangs over the end.
+        count_include_pad: Padding counts as elements.
+
+    Returns:
+        Tensor (N, C, L_out).
+    """
+    return _avg_pool_nd(
+        1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None
+    )  # fmt: skip
+
+
+@function()
+def avg_pool2d(
+    input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True,
+    divisor_override=None,
+):  # fmt: skip
+    """Take the mean of each window over the last two dimensions.
+
+    The arguments are those of :func:`avg_pool1d`, ints or pairs; ``divisor_override`` replaces the
+    number of elements.
+    """
+    return _avg_pool_nd(
+        2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+    )  # fmt: skip
+
+
+@function()
+def avg_pool3d(
+    input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True,
+    divisor_override=None,
+):  # fmt: skip
+    """Take the mean of each window over the last three dimensions.
+
+    The arguments are those of :func:`avg_pool2d`, ints or triples.
+    """
+    return _avg_pool_nd(
+        3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+    )  # fmt: skip
+
+
+def _adaptive_size(name, nd, input, output_size):
+    if input.ndim not in (nd + 1, nd + 2):
+        raise RuntimeError(
+            f"{name}: Expected {nd + 1}D or {nd + 2}D input; got {tuple(input.shape)}. "
+            "Add or remove a dimension."
+        )
+    wanted = (output_size,) * nd if output_size is None else output_size
+    wanted = (wanted,) * nd if isinstance(wanted, int) else tuple(wanted)
+    if len(wanted) != nd:
+        raise RuntimeError(f"{name}: output_size must have {nd} elements; got {wanted}.")
+    size = tuple(n if w is None else w for w, n in zip(wanted, input.shape[-nd:], strict=True))
+    if any(n < 0 for n in size) or 0 in input.shape[-nd:]:
+        raise RuntimeError(
+            f"{name}: Expected output sizes of at least 0 and non-zero spatial dimensions; got "
+            f"{wanted} for input {tuple(input.shape)}."
+        )
+    return size
+
+
+def _even(size, input):
+    # If every window has the same size, ordinary pooling does it.
+    n = input.shape[-len(size) :]
+    if all(m and k % m == 0 for k, m in zip(n, size, strict=True)):
+        return tuple(k // m for k, m in zip(n, size, strict=True))
+    return None
+
+
+def _adaptive_avg(name, nd, input, output_size):
+    size = _adaptive_size(name, nd, input, output_size)
+    kernel = _even(size, input)
+    if kernel is not None and prod(size) > 1:
+        return avg_pool(input, kernel, kernel, (0,) * nd, False, True, None)
+    return adaptive_avg_pool(input, size)
+
+
+def _adaptive_max(name, nd, input, output_size, return_indices):
+    size = _adaptive_size(name, nd, input, output_size)
+    kernel = _even(size, input)
+    if kernel is not None:
+        geometry = (kernel, kernel, (0,) * nd, (1,) * nd)
+        out, index = max_pool(input, *geometry, False)
+        if return_indices:
+            index = flat_index(index, tuple(input.shape[-nd:]), *geometry)
+    else:
+        out, index = adaptive_max_pool(input, size)
+        if return_indices:
+            index = index.to(int64)
+    return (out, index) if return_indices else out
+
+
+@function()
+def adaptive_avg_pool1d(input, output_size):
+    """Take means of windows chosen so that the last dimension becomes ``output_size``."""
+    return _adaptive_avg("adaptive_avg_pool1d", 1, input, output_size)
+
+
+@function(public=False)
+def adaptive_avg_pool2d(input, output_size):
+    """Take means of windows chosen so that the result is ``output_size`` (one int or two).
+
+    None in ``output_size`` keeps the input's size.
+    """
+    return _adaptive_avg("adaptive_avg_pool2d", 2, input, output_size)
+
+
+@function(public=False)
+def adaptive_avg_pool3d(input, output_size):
+    """Take means of windows chosen so that the result is ``output_size`` (one int or three)."""
+    return _adaptive_avg("adaptive_avg_pool3d", 3, input, output_size)
+
+
+@function(public=False)
+def adaptive_max_pool1d(input, output_size, return_indices=False):
+    """Take maxima of windows chosen so that the last dimension becomes ``output_size``."""
+    return _adaptive_max("adaptive_max_pool1d", 1, input, output_size, return_indices)
+
+
+@function(public=False)
+def adaptive_max_pool2d(input, output_size, return_indices=False):
+    """Take maxima of windows chosen so that the result is ``output_size`` (one int or two)."""
+    return _adaptive_max("adaptive_max_pool2d", 2, input, output_size, return_indices)
+
+
+@function(public=False)
+def adaptive_max_pool3d(input, output_size, return_indices=False):
+    """Take maxima of windows chosen so that the result is ``output_size`` (one int or three)."""
+    return _adaptive_max("adaptive_max_pool3d", 3, input, output_size, return_indices)
+
+
+def _lp_pool(nd, input, norm_type, kernel_size, stride, ceil_mode):
+    p = float(norm_type)
+    kernel, stride, padding, _ = _arguments(nd, kernel_size, stride, 0)
+    powers = input.pow(p)
+    mean = avg_pool(powers, kernel, stride, padding, bool(ceil_mode), True, None)
+    total = mean * float(prod(kernel))
+    return (total.sign() * total.abs().relu()).pow(1.0 / p)
+
+
+@function(public=False)
+def lp_pool1d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """Take the power sum ``(sum x^p)^(1/p)`` of each window along the last dimension."""
+    return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+@function(public=False)
+def lp_pool2d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """Take the power sum ``(sum x^p)^(1/p)`` of each window over the last two dimensions."""
+    return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)

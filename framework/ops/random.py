@@ -1,0 +1,568 @@
+"""Random tensors: drawn new, like others, in place, and from distributions.
+
+Every draw takes its place in a stream from a generator first (``framework/random.py``) and then
+fills memory as a pure function of that place. So a write in place is an ordinary op whose input
+``rng`` lets it be repeated, and a seed gives equal values on every device.
+"""
+
+from __future__ import annotations
+
+import operator
+from math import log, pi
+from typing import Any
+
+import numpy as np
+
+from .. import random as stream
+from ..autograd.modes import no_grad
+from ..devices import backend
+from ..dtypes import BOOL, COMPLEX, FLOAT, INT, float32, get_default_dtype, int64
+from ..memory.ledger import WORKSPACE
+from ..spec import Spec
+from ..tensor import Tensor
+from .creation import like, scalar, shape_of, target
+from .registry import broadcast_shapes, function, op, same
+
+# Filling: name -> function (xp, contiguous array, rng, a, b)
+
+
+def _uniform(xp, out, rng, low, high):
+    stream.uniform(xp, out, rng)
+    if high - low != 1:
+        xp.multiply(out, high - low, out=out)
+    if low != 0:
+        xp.add(out, low, out=out)
+    if low != 0 or high != 1:  # rounding may reach the end, which does not belong to the range
+        xp.minimum(out, _below(out.dtype, low, high), out=out)
+
+
+def _below(dtype, low, high):
+    # The largest number of a NumPy dtype below high.
+    below = float(np.nextafter(dtype.type(high), dtype.type(low)))
+    return below if below < high else high
+
+
+def _exponential(xp, out, rng, rate, _):
+    stream.uniform(xp, out, rng)
+    xp.negative(out, out=out)
+    xp.log1p(out, out=out)
+    xp.multiply(out, -1.0 / rate, out=out)
+
+
+def _log_normal(xp, out, rng, mean, std):
+    stream.normal(xp, out, rng, mean, std)
+    xp.exp(out, out=out)
+
+
+def _cauchy(xp, out, rng, median, sigma):
+    stream.uniform(xp, out, rng)
+    xp.subtract(out, 0.5, out=out)
+    xp.multiply(out, pi, out=out)
+    xp.tan(out, out=out)
+    xp.multiply(out, sigma, out=out)
+    xp.add(out, median, out=out)
+
+
+def _geometric(xp, out, rng, p, _):
+    stream.uniform(xp, out, rng)
+    xp.negative(out, out=out)
+    xp.log1p(out, out=out)
+    xp.multiply(out, 1 / log(1 - p) if p < 1 else 0.0, out=out)
+    xp.ceil(out, out=out)
+    xp.maximum(out, 1, out=out)
+
+
+FILLERS = {
+    "uniform": _uniform,
+    "normal": stream.normal,
+    "integers": stream.integers,
+    "exponential": _exponential,
+    "log_normal": _log_normal,
+    "cauchy": _cauchy,
+    "geometric": _geometric,
+}
+
+
+def _fill(xp, out, rng, kind, a, b):
+    if out.dtype.kind == "c":
+        out = out.reshape(-1).view(out.real.dtype)
+        if kind == "normal":  # a complex normal's variance is that of both parts together
+            b *= 0.5**0.5
+    FILLERS[kind](xp, out, rng, a, b)
+
+
+def words(kind: str, n: int, spec: Spec) -> int:
+    """Words of the stream that a draw of ``n`` elements takes."""
+    if kind == "integers":
+        return 2 * n
+    n = 2 * n if spec.dtype.category == COMPLEX else n
+    double = spec.dtype.to_real().itemsize == 8
+    return (n + n % 2) * (2 if double else 1)
+
+
+@op(
+    name="_sample", method=False, public=False, inplace="_sample_", out=False,
+    infer=lambda input, rng, **_: input,
+)  # fmt: skip
+def sample(xp, out, input, rng, *, kind, a, b):
+    """Draw values of the shape and dtype of ``input``."""
+    _fill(xp, out, rng, kind, a, b)
+
+
+@sample.vjp("input")
+def _(g):
+    return None  # nothing of the old value is left
+
+
+def _draw_into(input: Tensor, kind: str, a: Any, b: Any, generator: Any) -> Tensor:
+    # A write in place; through a contiguous tensor where the memory or the dtype asks for it.
+    rng = stream.draw(words(kind, input.numel(), input._spec), input.device, generator)
+    direct = kind in ("uniform", "normal", "integers") or not input.dtype.is_half
+    direct = direct and (input.dtype.category >= FLOAT or kind == "integers")
+    if input.is_contiguous() and direct:
+        return input._sample_(rng, kind, a, b)  # type: ignore[attr-defined, no-any-return]
+    dtype = input.dtype if direct else float32
+    fresh = like(kind, input, dtype, None)
+    _draw_new(fresh, kind, a, b, rng)
+    return input.copy_(fresh)  # type: ignore[attr-defined, no-any-return]
+
+
+def _draw_new(t: Tensor, kind: str, a: Any, b: Any, rng: Any) -> Tensor:
+    # Fill memory that has no history.
+    be = backend(t.device)
+    if be.xp is None:
+        return t
+    if t.is_contiguous():
+        _fill(be.xp, t._array, rng, kind, a, b)
+    else:
+        storage, array = be.empty(t._spec, WORKSPACE)
+        _fill(be.xp, array, rng, kind, a, b)
+        be.copy(t._array, array)
+    return t
+
+
+def _make(
+    name: str, kind: str, a: Any, b: Any, shape: tuple[int, ...], generator: Any, out: Any,
+    dtype: Any, device: Any, requires_grad: bool, default: Any = None,
+) -> Tensor:  # fmt: skip
+    t = target(name, shape, dtype, default or get_default_dtype(), device, out)
+    return _draw_checked(name, t, kind, a, b, generator, requires_grad)
+
+
+def _draw_checked(
+    name: str, t: Tensor, kind: str, a: Any, b: Any, generator: Any, requires_grad: bool
+) -> Tensor:
+    if kind != "integers":
+        _need_floating(name, t)
+    _draw_new(t, kind, a, b, stream.draw(words(kind, t.numel(), t._spec), t.device, generator))
+    return t.requires_grad_() if requires_grad else t
+
+
+def _need_floating(name: str, t: Tensor) -> None:
+    if t.dtype.category < FLOAT:
+        raise NotImplementedError(
+            f'"{name}" not implemented for {t.dtype}: it needs a floating dtype. Draw in float32 '
+            "and convert, or use random_ or randint."
+        )
+
+
+# New tensors
+
+
+@function()
+def rand(
+    *size: Any, generator: Any = None, out: Tensor | None = None, dtype: Any = None,
+    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Draw from the uniform distribution on [0, 1)."""
+    shape = shape_of("rand", size)
+    return _make(
+        "rand", "uniform", 0.0, 1.0, shape, generator, out, dtype, device, requires_grad
+    )
+
+
+@function()
+def randn(
+    *size: Any, generator: Any = None, out: Tensor | None = None, dtype: Any = None,
+    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Draw from the normal distribution with mean 0 and variance 1."""
+    shape = shape_of("randn", size)
+    return _make(
+        "randn", "normal", 0.0, 1.0, shape, generator, out, dtype, device, requires_grad
+    )
+
+
+@function()
+def randint(
+    low: int, high: Any = None, size: Any = None, *, generator: Any = None,
+    out: Tensor | None = None, dtype: Any = None, layout: Any = None, device: Any = None,
+    requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Draw integers from ``low`` (0 if only one bound is given) to before ``high``.
+
+    Accepts ``randint(high, size)`` and ``randint(low, high, size)``.
+    """
+    if size is None:  # randint(high, size)
+        low, high, size = 0, low, high
+    elif high is None:  # randint(high, size=...)
+        low, high = 0, low
+    shape = shape_of("randint", (size,))
+    low, high = operator.index(scalar(low)), operator.index(scalar(high))
+    t = target("randint", shape, dtype, int64, device, out)
+    _check_bounds(t, low, high)
+    return _draw_checked("randint", t, "integers", low, high, generator, requires_grad)
+
+
+def _check_bounds(t: Tensor, low: int, high: int) -> None:
+    if low >= high:
+        raise RuntimeError(
+            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
+        )
+    least, most = _limits(t)
+    for what, value in (("from", low), ("to - 1", high - 1)):
+        if not least <= value <= most:
+            raise RuntimeError(f"random_: {what} is out of bounds for {t.dtype}; got {value}.")
+
+
+def _limits(t: Tensor) -> tuple[int, int]:
+    if t.dtype.category == BOOL:
+        return 0, 1
+    if t.dtype.category == INT:
+        info = np.iinfo(t.dtype.np)
+        return int(info.min), int(info.max)
+    most = 1 << {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[t.dtype.name]
+    return -most, most
+
+
+@function()
+def randperm(
+    n: int, *, generator: Any = None, out: Tensor | None = None, dtype: Any = None,
+    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Draw a permutation of 0 .. n - 1."""
+    shape = shape_of("randperm", (n,))
+    t = target("randperm", shape, dtype, int64, device, out)
+    rng = stream.draw(2 * n, t.device, generator)
+    be = backend(t.device)
+    if be.xp is not None:
+        storage, keys = be.empty(Spec(shape, int64, t.device), WORKSPACE)
+        stream.bits(be.xp, keys.view(be.xp.uint32), rng)
+        be.copy(t._array, be.xp.argsort(keys, kind="stable"))
+    return t.requires_grad_() if requires_grad else t
+
+
+@function()
+def normal(
+    mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any = None,
+    out: Tensor | None = None, dtype: Any = None, layout: Any = None, device: Any = None,
+    requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Draw from normal distributions with given means and standard deviations.
+
+    Args:
+        mean: A number, or a tensor of one mean per element.
+        std: The same for the standard deviation; not negative.
+        size: Of the result, if both are numbers.
+        generator: Where the numbers come from.
+        out: Where to put them.
+        dtype: As for ``randn``, and so on.
+        layout: Accepted.
+        device: Of the result, if both are numbers.
+        requires_grad: Whether the result requires a gradient.
+        pin_memory: Accepted.
+    """
+    least = float(std.min()) if isinstance(std, Tensor) and std.numel() else std  # type: ignore[attr-defined]
+    if not isinstance(least, Tensor) and least < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {least}")
+    if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
+        if size is None:
+            raise TypeError("normal() of two numbers needs a size. Pass size=(...).")
+        return _make(
+            "normal", "normal", float(mean), float(std), shape_of("normal", (size,)), generator,
+            out, dtype, device, requires_grad,
+        )  # fmt: skip
+    first = mean if isinstance(mean, Tensor) else std
+    shape = broadcast_shapes("normal", *[v.shape for v in (mean, std) if isinstance(v, Tensor)])
+    with no_grad():
+        z = randn(shape, generator=generator, dtype=first.dtype, device=first.device)
+        z.mul_(std).add_(mean)
+    return z if out is None else out.copy_(z)  # type: ignore[no-any-return, attr-defined]
+
+
+@function()
+def rand_like(
+    input: Tensor, *, generator: Any = None, dtype: Any = None, layout: Any = None,
+    device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+    memory_format: Any = None,
+) -> Tensor:  # fmt: skip
+    """Draw uniforms of [0, 1) in another tensor's shape, dtype and device."""
+    t = like("rand_like", input, dtype, device)
+    return _draw_checked("rand_like", t, "uniform", 0.0, 1.0, generator, requires_grad)
+
+
+@function()
+def randn_like(
+    input: Tensor, *, generator: Any = None, dtype: Any = None, layout: Any = None,
+    device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+    memory_format: Any = None,
+) -> Tensor:  # fmt: skip
+    """Draw standard normals in another tensor's shape, dtype and device."""
+    t = like("randn_like", input, dtype, device)
+    return _draw_checked("randn_like", t, "normal", 0.0, 1.0, generator, requires_grad)
+
+
+@function()
+def randint_like(
+    input: Tensor, low: int, high: int | None = None, *, generator: Any = None, dtype: Any = None,
+    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+    memory_format: Any = None,
+) -> Tensor:  # fmt: skip
+    """Draw integers of [low, high) in another tensor's shape, dtype and device."""
+    low, high = (0, low) if high is None else (low, high)
+    t = like("randint_like", input, dtype, device)
+    _check_bounds(t, low, high)
+    return _draw_checked("randint_like", t, "integers", low, high, generator, requires_grad)
+
+
+# In place
+
+
+@function(method=True, public=False)
+def uniform_(input: Tensor, *bounds: float, generator: Any = None, **named: float) -> Tensor:
+    """Overwrite with uniforms of [from, to), by default [0, 1): ``uniform_(from=0, to=1)``."""
+    named = dict(zip(("from", "to"), bounds, strict=False)) | named
+    low, high = float(named.pop("from", 0.0)), float(named.pop("to", 1.0))
+    if named or len(bounds) > 2:
+        raise TypeError(f"uniform_ takes from and to; got {[*bounds, *named]}.")
+    _need_floating("uniform_", input)
+    if low > high:
+        raise RuntimeError(
+            f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}"
+        )
+    return _draw_into(input, "uniform", low, high, generator)
+
+
+@function(method=True, public=False)
+def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
+    """Overwrite with normals of a mean and a standard deviation."""
+    _need_floating("normal_", input)
+    if std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+    return _draw_into(input, "normal", float(mean), float(std), generator)
+
+
+@function(method=True, public=False)
+def random_(input: Tensor, *bounds: int, generator: Any = None, **named: Any) -> Tensor:
+    """Overwrite with integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``.
+
+    Without bounds the range is what the dtype holds exactly, from 0 on.
+    """
+    names = ("to",) if len(bounds) == 1 else ("from", "to")
+    named = dict(zip(names, bounds, strict=False)) | named
+    low, high = int(named.get("from", 0)), named.get("to")
+    if high is None:
+        high = _limits(input)[1] + 1
+    _check_bounds(input, low, int(high))
+    return _draw_into(input, "integers", low, int(high), generator)
+
+
+@function(method=True, public=False)
+def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Any = None) -> Tensor:
+    """Overwrite with values of the exponential distribution of rate ``lambd``."""
+    _need_floating("exponential_", input)
+    if lambd <= 0:
+        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
+    return _draw_into(input, "exponential", float(lambd), 0.0, generator)
+
+
+@function(method=True, public=False)
+def log_normal_(
+    input: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None
+) -> Tensor:
+    """Overwrite with exponentials of normals of a mean and a standard deviation."""
+    _need_floating("log_normal_", input)
+    if std <= 0:
+        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
+    return _draw_into(input, "log_normal", float(mean), float(std), generator)
+
+
+@function(method=True, public=False)
+def cauchy_(
+    input: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None
+) -> Tensor:
+    """Overwrite with values of the Cauchy distribution."""
+    _need_floating("cauchy_", input)
+    if sigma <= 0:
+        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
+    return _draw_into(input, "cauchy", float(median), float(sigma), generator)
+
+
+@function(method=True, public=False)
+def geometric_(input: Tensor, p: float, *, generator: Any = None) -> Tensor:
+    """Overwrite with the number of trials until the first success of probability ``p``."""
+    if not 0 < p < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
+    return _draw_into(input, "geometric", float(p), 0.0, generator)
+
+
+# From distributions
+
+
+def _bernoulli_infer(input, rng):
+    if input.dtype.category != FLOAT:
+        raise NotImplementedError(
+            f'"bernoulli" not implemented for {input.dtype}: probabilities need a floating dtype. '
+            "Convert with .to(lowtide.float32)."
+        )
+    return input, input.like(dtype=float32)
+
+
+@op(name="_bernoulli", method=False, public=False, scratch=("noise",), infer=_bernoulli_infer)
+def bernoulli_from(xp, out, noise, input, rng):
+    """1 where a uniform number lies below ``input``, else 0."""
+    stream.uniform(xp, noise, rng)
+    xp.less(noise, input, out=noise)
+    xp.copyto(out, noise, casting="unsafe")
+
+
+@bernoulli_from.vjp("input")
+def _(g):
+    return None
+
+
+def _check_probabilities(p: Tensor) -> None:
+    # On the host the values are at hand; elsewhere looking would wait for the device.
+    if p.device.type == "cpu" and p.numel():
+        low, high = float(p._array.min()), float(p._array.max())
+        if not (low >= 0 and high <= 1):
+            raise RuntimeError(
+                f"bernoulli: Expected p_in >= 0 && p_in <= 1; got values in [{low}, {high}]."
+            )
+
+
+@function(method=True)
+def bernoulli(
+    input: Tensor, p: float | None = None, *, generator: Any = None, out: Tensor | None = None
+) -> Tensor:
+    """Draw 1 with the probability given by each element (or by ``p``), else 0."""
+    if p is not None:
+        result = like("bernoulli", input, None, None).bernoulli_(p, generator=generator)  # type: ignore[attr-defined]
+        return result if out is None else out.copy_(result)  # type: ignore[attr-defined, no-any-return]
+    _check_probabilities(input)
+    rng = stream.draw(input.numel(), input.device, generator)
+    return bernoulli_from(input, rng, out=out)  # type: ignore[no-any-return]
+
+
+@function(method=True, public=False)
+def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
+    """Overwrite with 1 with probability ``p`` (a number or a tensor), else 0."""
+    with no_grad():
+        if not isinstance(p, Tensor):
+            if not 0 <= p <= 1:
+                raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+            chance = like("bernoulli_", input, float32, None)
+            chance.fill_(float(p))  # type: ignore[attr-defined]
+        else:
+            chance = p.detach().expand(input.shape)  # type: ignore[attr-defined]
+            if chance.dtype.category != FLOAT:
+                chance = chance.to(float32)  # type: ignore[attr-defined]
+        drawn = bernoulli(chance, generator=generator)
+    return input.copy_(drawn)  # type: ignore[attr-defined, no-any-return]
+
+
+def _multinomial_infer(input, rng, *, num_samples, replacement):
+    if input.ndim not in (1, 2):
+        raise RuntimeError(
+            f"multinomial: prob_dist must be 1 or 2 dim; got shape {tuple(input.shape)}."
+        )
+    if input.dtype.category != FLOAT:
+        raise RuntimeError(
+            f"multinomial only supports floating-point dtypes for input, got: {input.dtype}. "
+            "Convert with .to(lowtide.float32)."
+        )
+    if num_samples <= 0:
+        raise RuntimeError(f"multinomial: cannot sample n_sample <= 0 samples; got {num_samples}.")
+    if not replacement and num_samples > input.shape[-1]:
+        raise RuntimeError(
+            "multinomial: cannot sample n_sample > prob_dist.size(-1) samples without "
+            f"replacement; got {num_samples} of {input.shape[-1]}. Pass replacement=True."
+        )
+    return Spec((*input.shape[:-1], num_samples), int64)
+
+
+@op(name="_multinomial", method=False, public=False, adopt=True, infer=_multinomial_infer)
+def multinomial_from(xp, input, rng, *, num_samples, replacement):
+    """Indices drawn with the weights in each row."""
+    k = input.shape[-1]
+    weights = xp.zeros((input.size // k, k), dtype=xp.float64)
+    xp.copyto(weights, input.reshape(-1, k), casting="unsafe")
+    if not bool(xp.isfinite(weights).all()) or bool((weights < 0).any()):
+        raise RuntimeError(
+            "multinomial: probability tensor contains either `inf`, `nan` or element < 0"
+        )
+    if bool((weights.sum(axis=1) <= 0).any()):
+        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
+    rows = len(weights)
+    if replacement:
+        noise = xp.empty((rows, num_samples), dtype=xp.float64)
+        stream.uniform(xp, noise, rng)
+        edges = xp.cumsum(weights, axis=1)
+        edges /= edges[:, -1:].copy()
+        found = [xp.searchsorted(edges[r], noise[r], side="right") for r in range(rows)]
+        picked = xp.stack(found) if found else xp.empty((0, num_samples), dtype=xp.int64)
+    else:  # the weights' own exponential race: the first arrivals
+        noise = xp.empty((rows, k), dtype=xp.float64)
+        stream.uniform(xp, noise, rng)
+        arrival = -xp.log1p(-noise)
+        xp.maximum(arrival, 1e-300, out=arrival)
+        picked = xp.argsort(-(weights / arrival), axis=1)[:, :num_samples]
+    return picked.reshape((*input.shape[:-1], num_samples))
+
+
+@function(method=True)
+def multinomial(
+    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None,
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Draw indices with the (not necessarily normalized) weights of each row.
+
+    Args:
+        input: Weights (k,) or (rows, k), floating, not negative.
+        num_samples: Indices for each row.
+        replacement: Whether an index may come twice.
+        generator: Where the randomness comes from.
+        out: Where to put the result.
+
+    Returns:
+        int64 tensor (num_samples,) or (rows, num_samples).
+    """
+    n = max(input.numel(), num_samples * (input.numel() // max(input.shape[-1:] or (1,))))
+    rng = stream.draw(2 * n, input.device, generator)
+    result = multinomial_from(input, rng, num_samples, bool(replacement))
+    return result if out is None else out.copy_(result)  # type: ignore[attr-defined, no-any-return]
+
+
+@op(name="_poisson", method=False, public=False, adopt=True, infer=same)
+def poisson_from(xp, input, rng):
+    """Counts of the rates in ``input``. Drawn on the host, so that all devices agree."""
+    rates = np.asarray(input if xp is np else input.get(), dtype=np.float64)
+    if not (rates >= 0).all():
+        raise RuntimeError("invalid Poisson rate, expected rate to be non-negative")
+    draws = np.random.Generator(np.random.Philox(key=rng.seed, counter=rng.offset))
+    return xp.asarray(draws.poisson(rates).astype(input.dtype))
+
+
+@poisson_from.vjp("input")
+def _(g):
+    return None
+
+
+@function()
+def poisson(input: Tensor, generator: Any = None) -> Tensor:
+    """Draw counts of the Poisson distribution with the rate given by each element."""
+    if input.dtype.category != FLOAT:
+        raise NotImplementedError(
+            f'"poisson" not implemented for {input.dtype}: rates need a floating dtype.'
+        )
+    return poisson_from(input, stream.draw(4 * input.numel(), input.device, generator))  # type: ignore[no-any-return]

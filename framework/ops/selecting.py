@@ -1,0 +1,157 @@
+"""Choosing elements by a condition: where, masked_fill, tril, triu."""
+
+from __future__ import annotations
+
+from ..spec import Spec
+from ..tensor import Tensor
+from .registry import broadcast_shapes, function, op
+
+
+def _where_infer(condition, input, other):
+    shape = broadcast_shapes("where", condition.shape, input.shape, other.shape)
+    return Spec(shape, input.dtype)
+
+
+@op(
+    name="_where", method=False, public=False, promote=("arith", ("input", "other")),
+    infer=_where_infer,
+)  # fmt: skip
+def where_select(xp, out, condition, input, other):
+    """``input`` where the condition holds, else ``other``."""
+    xp.copyto(out, other, casting="unsafe")
+    xp.copyto(out, input, where=condition, casting="unsafe")
+
+
+@where_select.vjp("input")
+def _(g, condition):
+    return where_select(condition, g, 0)
+
+
+@where_select.vjp("other")
+def _(g, condition):
+    return where_select(condition, 0, g)
+
+
+@function()
+def where(condition, input=None, other=None, *, out=None):
+    """Take ``input`` where the condition holds, else ``other``; alone: where it holds.
+
+    Args:
+        condition: A boolean tensor.
+        input: A tensor or a scalar.
+        other: A tensor or a scalar; all three broadcast.
+        out: Where to leave the result.
+
+    Memory:
+        Keeps the condition for backward, neither of the values.
+    """
+    if input is None and other is None:
+        return condition.nonzero(as_tuple=True)
+    if not isinstance(condition, Tensor):
+        raise TypeError(f"where: condition must be a Tensor; got {type(condition).__name__}.")
+    if condition.dtype.category:
+        if condition.dtype.name != "uint8":
+            raise RuntimeError(
+                "where expected condition to be a boolean tensor, but got a tensor with dtype "
+                f"{condition.dtype}. Compare it with something."
+            )
+        condition = condition != 0
+    return where_select(condition, input, other, out=out)
+
+
+def _where_method(self, condition, other):
+    """Keep the elements where the condition holds, take ``other`` elsewhere."""
+    return where(condition, self, other)
+
+
+Tensor.where = _where_method
+
+
+# Masks
+
+
+def _masked_fill_infer(input, mask, value):
+    if mask.dtype.category:
+        raise RuntimeError(
+            "masked_fill_ only supports boolean masks, but got mask with dtype "
+            f"{mask.dtype}. Compare it with something."
+        )
+    if value.ndim:
+        raise RuntimeError(
+            "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
+            f"{value.ndim} dimension(s)."
+        )
+    shape = broadcast_shapes("masked_fill", input.shape, mask.shape)
+    return input.like(shape)
+
+
+@op(
+    inplace="masked_fill_", infer=_masked_fill_infer, out=False,
+)  # fmt: skip
+def masked_fill(xp, out, input, mask, value):
+    """Put ``value`` where the mask is True; the mask broadcasts.
+
+    Memory:
+        Keeps the mask for backward, not the values.
+    """
+    if out is not input:
+        xp.copyto(out, input)
+    xp.copyto(out, value, where=mask, casting="unsafe")
+
+
+@masked_fill.vjp("input")
+def _(g, mask):
+    return masked_fill(g, mask, 0)
+
+
+@masked_fill.vjp("value")
+def _(g, mask):
+    return where_select(mask, g, 0).sum()
+
+
+# Triangles
+
+
+def _tri_infer(input, *, diagonal):
+    if input.ndim < 2:
+        raise RuntimeError(
+            f"tril and triu: input tensor must have at least 2 dimensions; got {input.ndim}."
+        )
+    return input
+
+
+def _tri_samples(make):
+    yield (make(3, 4),), {"diagonal": 0}
+    yield (make(2, 4, 3),), {"diagonal": -1}
+    yield (make(3, 3),), {"diagonal": 2}
+    yield (make(0, 3),), {"diagonal": 0}
+
+
+@op(inplace="tril_", infer=_tri_infer, samples=_tri_samples)
+def tril(xp, out, input, *, diagonal=0):
+    """Keep a matrix on and below a diagonal, zeros above it."""
+    if out is not input:
+        xp.copyto(out, input)
+    rows, columns = input.shape[-2:]
+    for r in range(rows):
+        out[..., r, max(0, min(columns, r + diagonal + 1)) :] = 0
+
+
+@tril.vjp("input")
+def _(g, diagonal):
+    return g.tril(diagonal)
+
+
+@op(inplace="triu_", infer=_tri_infer, samples=_tri_samples)
+def triu(xp, out, input, *, diagonal=0):
+    """Keep a matrix on and above a diagonal, zeros below it."""
+    if out is not input:
+        xp.copyto(out, input)
+    rows, columns = input.shape[-2:]
+    for r in range(rows):
+        out[..., r, : max(0, min(columns, r + diagonal))] = 0
+
+
+@triu.vjp("input")
+def _(g, diagonal):
+    return g.triu(diagonal)

@@ -1,0 +1,595 @@
+"""Parts of a tensor, as views: narrow, select, split, diagonal, windows, any strides.
+
+The gradient of a part is the part's gradient amid zeros. Each view op here has a partner that
+makes that in one pass, and whose own gradient is the view again; so double backward costs nothing
+more. Where a part starts is an input, not an attribute: ``x[i]`` in a loop over ``i`` is one plan.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..tensor import Tensor
+from .registry import function, op
+from .shaping import normal_dim, strided
+
+# One index or one range of one dim
+
+
+def _select_infer(input, index, *, dim):
+    shape = input.shape
+    return input.like((*shape[:dim], *shape[dim + 1 :]))
+
+
+def _select_samples(make):
+    yield (make(3, 4), 1), {"dim": 0}
+    yield (make(2, 3, 4), 2), {"dim": 1}
+    yield (make(3), 0), {"dim": 0}
+
+
+@op(
+    name="_select", method=False, public=False, view=True, infer=_select_infer,
+    samples=_select_samples,
+)  # fmt: skip
+def select_index(xp, input, index, *, dim):
+    """One index of a dim, which goes."""
+    if dim:
+        return input[(*(slice(None),) * dim, index, ...)]
+    return input[index, ...]  # with the dots a 0-d result is a view, too
+
+
+@select_index.vjp("input")
+def _(g, index, input_spec, dim):
+    return amid_zeros(g.unsqueeze(dim), index, dim=dim, size=input_spec.shape[dim])
+
+
+def _narrow_infer(input, start, *, dim, length):
+    shape = input.shape
+    return input.like((*shape[:dim], length, *shape[dim + 1 :]))
+
+
+def _narrow_samples(make):
+    yield (make(3, 4), 1), {"dim": 1, "length": 2}
+    yield (make(3), 0), {"dim": 0, "length": 3}
+    yield (make(3, 2), 3), {"dim": 0, "length": 0}
+
+
+@op(
+    name="_narrow", method=False, public=False, view=True, infer=_narrow_infer,
+    samples=_narrow_samples,
+)  # fmt: skip
+def narrow_range(xp, input, start, *, dim, length):
+    """A range of one dim."""
+    if dim:
+        return input[(*(slice(None),) * dim, slice(start, start + length))]
+    return input[start : start + length]
+
+
+@narrow_range.vjp("input")
+def _(g, start, input_spec, dim):
+    return amid_zeros(g, start, dim=dim, size=input_spec.shape[dim])
+
+
+def _amid_infer(input, start, *, dim, size):
+    shape = input.shape
+    return input.like((*shape[:dim], size, *shape[dim + 1 :]))
+
+
+def _amid_samples(make):
+    yield (make(3, 2), 1), {"dim": 1, "size": 4}
+    yield (make(0, 2), 1), {"dim": 0, "size": 3}
+
+
+@op(name="_amid_zeros", method=False, public=False, infer=_amid_infer, samples=_amid_samples)
+def amid_zeros(xp, out, input, start, *, dim, size):
+    """The input as a range of a longer dim, zeros before and after it."""
+    head = (slice(None),) * dim
+    stop = start + input.shape[dim]
+    out[(*head, slice(0, start))] = 0
+    out[(*head, slice(start, stop))] = input
+    out[(*head, slice(stop, None))] = 0
+
+
+@amid_zeros.vjp("input")
+def _(g, start, input_spec, dim):
+    return narrow_range(g, start, dim, input_spec.shape[dim])
+
+
+# Any basic index: ints, (start, stop, step), None
+
+
+def _decoded(key):
+    return (*[slice(*k) if k.__class__ is tuple else k for k in key], ...)
+
+
+def _slice_shape(shape, key):
+    found = []
+    d = 0
+    for k in key:
+        if k is None:
+            found.append(1)
+            continue
+        if k.__class__ is tuple:
+            start, stop, step = k
+            found.append(max(0, -((start - stop) // step)))
+        d += 1
+    return (*found, *shape[d:])
+
+
+def _slice_samples(make):
+    yield (make(4, 5),), {"key": (1, None, (0, 5, 2))}
+    yield (make(3, 3),), {"key": ((1, 3, 1), (0, 2, 1))}
+    yield (make(3),), {"key": ((2, 2, 1),)}
+
+
+@op(
+    name="_slice", method=False, public=False, view=True, samples=_slice_samples,
+    infer=lambda input, *, key: input.like(_slice_shape(input.shape, key)),
+)  # fmt: skip
+def slice_view(xp, input, *, key):
+    """A basic index; ``key`` holds ints, None and (start, stop, step), all within bounds."""
+    return input[_decoded(key)]
+
+
+@slice_view.vjp("input")
+def _(g, input_spec, key):
+    return slice_amid_zeros(g, key=key, shape=tuple(input_spec.shape))
+
+
+@op(
+    name="_slice_amid_zeros", method=False, public=False,
+    infer=lambda input, *, key, shape: input.like(shape),
+)  # fmt: skip
+def slice_amid_zeros(xp, out, input, *, key, shape):
+    """The input in the place of a basic index, zeros elsewhere."""
+    out.fill(0)
+    out[_decoded(key)] = input
+
+
+@slice_amid_zeros.vjp("input")
+def _(g, key):
+    return slice_view(g, key)
+
+
+# What users call
+
+
+def in_range(name, index, dim, size):
+    """An index counted from the front.
+
+    Raises:
+        IndexError: It is out of range.
+    """
+    index = index.__index__()
+    if not -size <= index < size:
+        raise IndexError(
+            f"{name}index {index} is out of bounds for dimension {dim} with size {size}"
+        )
+    return index + size if index < 0 else index
+
+
+@function(method=True)
+def select(input, dim, index):
+    """One index of a dim, which goes (a view)."""
+    if not input.ndim:
+        raise IndexError("select() cannot be applied to a 0-dim tensor.")
+    d = normal_dim("select", dim, input.ndim)
+    return select_index(input, in_range("select(): ", index, d, input.shape[d]), d)
+
+
+@function(method=True)
+def narrow(input, dim, start, length):
+    """A range of one dim, from ``start`` (a view)."""
+    if not input.ndim:
+        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
+    d = normal_dim("narrow", dim, input.ndim)
+    size = input.shape[d]
+    begin, length = start.__index__(), length.__index__()
+    if length < 0:
+        raise RuntimeError(f"narrow(): length must be non-negative; got {length}.")
+    if not -size <= begin <= size:
+        raise IndexError(
+            f"start out of range (expected to be in range of [{-size}, {size}], but got {begin})"
+        )
+    begin = begin + size if begin < 0 else begin
+    if begin + length > size:
+        raise RuntimeError(
+            f"start ({begin}) + length ({length}) exceeds dimension size ({size}). "
+            "Pass a shorter length."
+        )
+    return narrow_range(input, begin, d, length)
+
+
+def _ranges(input, dim, lengths):
+    start = 0
+    found = []
+    for n in lengths:
+        found.append(narrow_range(input, start, dim, n))
+        start += n
+    return tuple(found)
+
+
+@function(method=True)
+def split(tensor, split_size_or_sections, dim=0):
+    """Split a dim into ranges of one size (the last may be shorter) or of the sizes given."""
+    if not isinstance(split_size_or_sections, int) and not isinstance(
+        split_size_or_sections, Tensor
+    ):
+        return tensor.split_with_sizes(split_size_or_sections, dim)
+    d = _split_dim("split", tensor, dim)
+    size, n = int(split_size_or_sections), tensor.shape[d]
+    if size < 0 or (size == 0 and n):
+        raise RuntimeError(
+            f"split expects split_size be non-negative, but got split_size={size}"
+            if size < 0
+            else f"split_size can only be 0 if dimension size is 0, but got dimension size of {n}"
+        )
+    if not n:
+        return _ranges(tensor, d, [0])
+    return _ranges(tensor, d, [min(size, n - k) for k in range(0, n, size)])
+
+
+def _split_dim(name, tensor, dim):
+    if not tensor.ndim:
+        raise RuntimeError(f"{name} expects at least a 1-dimensional tensor")
+    return normal_dim(name, dim, tensor.ndim)
+
+
+@function(method=True)
+def split_with_sizes(input, split_sizes, dim=0):
+    """Split a dim into ranges of the sizes given."""
+    d = _split_dim("split_with_sizes", input, dim)
+    lengths = [int(n) for n in split_sizes]
+    if any(n < 0 for n in lengths) or sum(lengths) != input.shape[d]:
+        raise RuntimeError(
+            "split_with_sizes expects split_sizes to sum exactly to "
+            f"{input.shape[d]} (input tensor's size at dimension {d}), but got "
+            f"split_sizes={lengths}"
+        )
+    return _ranges(input, d, lengths)
+
+
+@function(method=True)
+def chunk(input, chunks, dim=0):
+    """Split a dim into at most ``chunks`` ranges of one size; the last may be shorter."""
+    d = _split_dim("chunk", input, dim)
+    if chunks <= 0:
+        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+    n = input.shape[d]
+    if not n:
+        return _ranges(input, d, [0] * chunks)
+    return input.split(-(-n // chunks), d)
+
+
+@function(method=True)
+def tensor_split(input, indices_or_sections, dim=0):
+    """Split a dim into nearly equal parts, or before each of the indices given."""
+    d = _split_dim("tensor_split", input, dim)
+    n = input.shape[d]
+    given = indices_or_sections
+    if isinstance(given, Tensor):
+        given = given.tolist()
+    if isinstance(given, int):
+        if given <= 0:
+            raise RuntimeError(
+                f"number of sections must be larger than 0, got {given}"
+            )
+        small, extra = divmod(n, given)
+        return _ranges(input, d, [small + (k < extra) for k in range(given)])
+    cuts = [0, *[slice(int(k)).indices(n)[1] for k in given], n]
+    return tuple(
+        narrow_range(input, a, d, max(b - a, 0)) for a, b in zip(cuts, cuts[1:], strict=False)
+    )
+
+
+def _numbered_split(name, least, dim_of):
+    def split_along(input, indices_or_sections):
+        if input.ndim < least:
+            raise RuntimeError(
+                f"torch.{name} requires a tensor with at least {least} dimension"
+                f"{'s' if least > 1 else ''}, but got a tensor with {input.ndim} dimensions!"
+            )
+        d = dim_of(input.ndim)
+        given = indices_or_sections
+        if isinstance(given, int) and (given <= 0 or input.shape[d] % given):
+            raise RuntimeError(
+                f"torch.{name} attempted to split along dimension {d}, but the size of the "
+                f"dimension {input.shape[d]} is not divisible by the split_size {given}!"
+            )
+        return input.tensor_split(given, d)
+
+    split_along.__name__ = split_along.__qualname__ = name
+    split_along.__doc__ = f"Split along dim {dim_of(least)} into equal parts or at indices."
+    return function(method=True)(split_along)
+
+
+hsplit = _numbered_split("hsplit", 1, lambda ndim: 0 if ndim == 1 else 1)
+vsplit = _numbered_split("vsplit", 2, lambda ndim: 0)
+dsplit = _numbered_split("dsplit", 3, lambda ndim: 2)
+
+
+@function(method=True)
+def unbind(input, dim=0):
+    """Every index of a dim, as a tuple of views without that dim."""
+    if not input.ndim:
+        raise IndexError(
+            "Dimension specified as 0 but tensor has no dimensions: unbind needs one."
+        )
+    d = normal_dim("unbind", dim, input.ndim)
+    return tuple([select_index(input, k, d) for k in range(input.shape[d])])
+
+
+# Diagonals
+
+
+def _diagonal_length(shape, offset, a, b):
+    rows, columns = (shape[a], shape[b] - offset) if offset >= 0 else (shape[a] + offset, shape[b])
+    return max(min(rows, columns), 0)
+
+
+def _diagonal_infer(input, *, offset, dim1, dim2):
+    rest = [n for k, n in enumerate(input.shape) if k not in (dim1, dim2)]
+    return input.like((*rest, _diagonal_length(input.shape, offset, dim1, dim2)))
+
+
+def _diagonal_samples(make):
+    yield (make(3, 4),), {"offset": 0, "dim1": 0, "dim2": 1}
+    yield (make(2, 4, 3),), {"offset": -1, "dim1": 1, "dim2": 2}
+    yield (make(2, 3, 2),), {"offset": 1, "dim1": 2, "dim2": 0}
+
+
+@op(
+    name="_diagonal", method=False, public=False, view=True, infer=_diagonal_infer,
+    samples=_diagonal_samples,
+)  # fmt: skip
+def diagonal_view(xp, input, *, offset, dim1, dim2):
+    """A diagonal of two dims, as the last dim."""
+    return _diagonal_of(xp, input, offset, dim1, dim2)
+
+
+def _diagonal_of(xp, array, offset, a, b):
+    n = _diagonal_length(array.shape, offset, a, b)
+    rest = [k for k in range(array.ndim) if k not in (a, b)]
+    shape = (*[array.shape[k] for k in rest], n)
+    strides = (*[array.strides[k] for k in rest], array.strides[a] + array.strides[b])
+    if n and offset:  # start where the diagonal does
+        first = [slice(None)] * array.ndim
+        first[b if offset > 0 else a] = slice(abs(offset), None)
+        array = array[tuple(first)]
+    return strided(xp, array, shape, strides)
+
+
+@diagonal_view.vjp("input")
+def _(g, input_spec, offset, dim1, dim2):
+    return diagonal_amid_zeros(
+        g, shape=tuple(input_spec.shape), offset=offset, dim1=dim1, dim2=dim2
+    )
+
+
+@op(
+    name="_diagonal_amid_zeros", method=False, public=False,
+    infer=lambda input, *, shape, offset, dim1, dim2: input.like(shape),
+)  # fmt: skip
+def diagonal_amid_zeros(xp, out, input, *, shape, offset, dim1, dim2):
+    """The input as the diagonal of two dims, zeros elsewhere."""
+    out.fill(0)
+    _diagonal_of(xp, out, offset, dim1, dim2)[...] = input
+
+
+@diagonal_amid_zeros.vjp("input")
+def _(g, offset, dim1, dim2):
+    return diagonal_view(g, offset, dim1, dim2)
+
+
+def _two_dims(name, ndim, dim1, dim2):
+    a, b = normal_dim(name, dim1, ndim), normal_dim(name, dim2, ndim)
+    if a == b:
+        raise RuntimeError(f"{name}: dimensions cannot be identical {dim1}, {dim2}")
+    return a, b
+
+
+@function(method=True)
+def diagonal(input, offset=0, dim1=0, dim2=1):
+    """A diagonal of two dims, as the last dim (a view)."""
+    a, b = _two_dims("diagonal", input.ndim, dim1, dim2)
+    return diagonal_view(input, offset, a, b)
+
+
+@function(method=True)
+def diag_embed(input, offset=0, dim1=-2, dim2=-1):
+    """The last dim as the diagonal of two new dims, zeros elsewhere."""
+    a, b = _two_dims("diag_embed", input.ndim + 1, dim1, dim2)
+    size = input.shape[-1] + abs(offset)
+    shape = list(input.shape[:-1])
+    for d in sorted((a, b)):
+        shape.insert(d, size)
+    return diagonal_amid_zeros(input, shape=tuple(shape), offset=offset, dim1=a, dim2=b)
+
+
+@function(method=True)
+def diag(input, diagonal=0):
+    """The diagonal of a matrix (a copy), or the matrix of a diagonal."""
+    if input.ndim == 1:
+        return input.diag_embed(diagonal)
+    if input.ndim != 2:
+        raise RuntimeError(
+            f"diag(): Supports 1D or 2D tensors. Got {input.ndim}D. Use .diagonal()."
+        )
+    return input.diagonal(diagonal).clone()
+
+
+# Windows
+
+
+def _unfold_infer(input, *, dim, size, step):
+    shape = list(input.shape)
+    shape[dim] = (shape[dim] - size) // step + 1
+    return input.like((*shape, size))
+
+
+def _unfold_samples(make):
+    yield (make(7),), {"dim": 0, "size": 3, "step": 2}
+    yield (make(2, 5),), {"dim": 1, "size": 3, "step": 1}
+
+
+@op(
+    name="_unfold", method=False, public=False, view=True, infer=_unfold_infer,
+    samples=_unfold_samples,
+)  # fmt: skip
+def unfold_view(xp, input, *, dim, size, step):
+    """Windows of one dim, their elements in a new last dim."""
+    shape, strides = list(input.shape), list(input.strides)
+    stride = strides[dim]
+    shape[dim] = (shape[dim] - size) // step + 1
+    strides[dim] = stride * step
+    return strided(xp, input, (*shape, size), (*strides, stride))
+
+
+@unfold_view.vjp("input")
+def _(g, input_spec, dim, size, step):
+    return fold_sum(g, shape=tuple(input_spec.shape), dim=dim, size=size, step=step)
+
+
+@op(
+    name="_fold_sum", method=False, public=False, half="float32",
+    infer=lambda input, *, shape, dim, size, step: input.like(shape),
+)  # fmt: skip
+def fold_sum(xp, out, input, *, shape, dim, size, step):
+    """Add windows up in their places: the transpose of ``unfold``."""
+    out.fill(0)
+    head = (slice(None),) * dim
+    span = input.shape[dim] * step
+    for k in range(size):
+        place = out[(*head, slice(k, k + span, step))]
+        xp.add(place, input[..., k], out=place)
+
+
+@fold_sum.vjp("input")
+def _(g, dim, size, step):
+    return unfold_view(g, dim, size, step)
+
+
+@function(method=True, public=False)
+def unfold(input, dimension, size, step):
+    """Every window of ``size`` elements of a dim, ``step`` apart, in a new last dim (a view)."""
+    if not input.ndim:
+        input = input.unsqueeze(0)
+    d = normal_dim("unfold", dimension, input.ndim)
+    n = input.shape[d]
+    if step <= 0 or size < 0 or size > n:
+        raise RuntimeError(
+            f"step is {step} but must be > 0"
+            if step <= 0
+            else f"maximum size for tensor at dimension {d} is {n} but size is {size}"
+        )
+    return unfold_view(input, d, size, step)
+
+
+# Any strides
+
+
+def _as_strided_infer(input, *, size, stride, start, geometry):
+    if len(size) != len(stride):
+        raise RuntimeError(
+            f"as_strided: mismatch in length of strides and shape; got size {size} and stride "
+            f"{stride}."
+        )
+    if any(s < 0 for s in stride) or start < 0:
+        raise RuntimeError(
+            f"as_strided: Negative strides and offsets are not supported; got {stride}, {start}."
+        )
+    return input.like(size)
+
+
+@op(name="_as_strided", method=False, public=False, view=True, infer=_as_strided_infer)
+def strided_view(xp, input, *, size, stride, start, geometry):
+    """Any shape and strides over the elements from ``start``, relative to the first.
+
+    ``geometry`` is the input's strides, so that the gradient knows where its elements lay.
+    """
+    item = input.dtype.itemsize
+    if tuple(s // item for s in input.strides) != geometry and input.size > 1:
+        raise RuntimeError(
+            "as_strided is repeated on a tensor of other strides. Make it contiguous."
+        )
+    flat = strided(xp, input, (start + _extent(size, stride),), (item,))
+    return strided(xp, flat[start:], size, tuple([s * item for s in stride]))
+
+
+def _extent(size, stride):
+    """Elements from the first to the last that such a view reaches."""
+    if 0 in size:
+        return 0
+    return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+
+
+def _overlaps(size, stride):
+    reach = 1
+    for s, n in sorted((s, n) for n, s in zip(size, stride, strict=True) if n > 1):
+        if s < reach:
+            return True
+        reach += (n - 1) * s
+    return False
+
+
+@strided_view.vjp("input")
+def _(g, input_spec, size, stride, start, geometry):
+    from .creation import zeros
+
+    shape = tuple(input_spec.shape)
+    length = max(start + _extent(size, stride), _extent(shape, geometry))
+    flat = zeros((length,), dtype=g.dtype, device=g.device)
+    if _overlaps(size, stride):
+        where = _places(size, stride, start, g.device)
+        flat = flat.index_add(0, where, g.reshape(-1))
+    else:
+        flat.as_strided(size, stride, start).copy_(g)
+    out = flat.as_strided(shape, geometry, 0)
+    if _overlaps(shape, geometry):  # elements that share memory share its gradient
+        from .creation import ones
+
+        where = _places(shape, geometry, 0, g.device)
+        counts = zeros((length,), dtype=g.dtype, device=g.device).index_add(
+            0, where, ones((prod(shape),), dtype=g.dtype, device=g.device)
+        )
+        out = out / counts.as_strided(shape, geometry, 0)
+    return out
+
+
+def _places(size, stride, start, device):
+    """Where each element of a strided view lies, flat."""
+    from .creation import arange
+
+    where = arange(1, device=device) + start
+    for n, s in zip(size, stride, strict=True):
+        where = where.unsqueeze(-1) + arange(n, device=device) * s
+    return where.reshape(-1)
+
+
+@function(method=True)
+def as_strided(input, size, stride, storage_offset=None):
+    """A view of any shape and strides, counted in elements of the storage.
+
+    Args:
+        input: A tensor.
+        size: The shape.
+        stride: The steps.
+        storage_offset: Where it starts in the storage; None for where ``input`` does.
+
+    Raises:
+        RuntimeError: It would reach outside the storage.
+    """
+    here = input.storage_offset()
+    start = here if storage_offset is None else int(storage_offset)
+    size, stride = tuple(map(int, size)), tuple(map(int, stride))
+    base = input if input._viewed is None else input._viewed.base
+    available = _extent(base.shape, base.stride())
+    if start + _extent(size, stride) > available and 0 not in size:
+        raise RuntimeError(
+            f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {start} are "
+            f"out of bounds for storage of {available} elements."
+        )
+    if start < here and input._viewed is not None:
+        # A view can be replayed only forward: start from its base.
+        input, here = base, 0
+    return strided_view(input, size, stride, start - here, tuple(input.stride()))

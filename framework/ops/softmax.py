@@ -1,0 +1,185 @@
+"""softmax, log_softmax and softmin, whose results are all that backward needs.
+
+The forward kernels work inside their result, with one scratch value per row. Their gradients are
+ops of their own, which write one array instead of chaining four, and have gradients in turn.
+"""
+
+from __future__ import annotations
+
+from ..dtypes import FLOAT, as_dtype, float32
+from ..spec import Spec
+from .extremes import one_dim
+from .reduction import quiet
+from .registry import function, op, per_element
+
+
+def _row(input, dim):
+    # One value per row along dim.
+    work = float32 if input.dtype.is_half else input.dtype
+    return Spec(tuple(1 if k == dim else n for k, n in enumerate(input.shape)), work)
+
+
+def _softmax_infer(input, *, dim):
+    if input.dtype.category != FLOAT:
+        raise NotImplementedError(
+            f"softmax is not implemented for {input.dtype}: it needs a floating dtype. Pass "
+            "dtype=float32, or convert with .to()."
+        )
+    return input, _row(input, dim)
+
+
+def _softmax_samples(make):
+    for shape, dim in (((3, 4), 1), ((2, 3, 4), 0), ((2, 3, 4), 1), ((), 0), ((0, 3), 1)):
+        yield (make(*shape),), {"dim": dim}
+
+
+def _pair_infer(incoming, output, *, dim):
+    return output, _row(output, dim)
+
+
+def _pair_samples(make):
+    for shape, dim in (((3, 4), 1), ((2, 3, 4), 0), ((0, 3), 1)):
+        yield (make(*shape), make(*shape)), {"dim": dim}
+
+
+@op(
+    name="_softmax", method=False, public=False, infer=_softmax_infer, half="float32",
+    scratch=("row",), flops=per_element(5), samples=_softmax_samples,
+)  # fmt: skip
+@quiet
+def softmax_along(xp, out, row, input, *, dim):
+    """Exponentiate and divide by the sum along ``dim``, the largest taken out first."""
+    if not input.size:
+        return
+    axis = dim if input.ndim else ()
+    xp.max(input, axis=axis, keepdims=True, out=row)
+    xp.subtract(input, row, out=out)
+    xp.exp(out, out=out)
+    xp.sum(out, axis=axis, keepdims=True, out=row)
+    xp.divide(out, row, out=out)
+
+
+@softmax_along.vjp("input")
+def _(g, out, dim):
+    return softmax_gradient(g, out, dim=dim)
+
+
+@op(
+    name="_softmax_gradient", method=False, public=False, infer=_pair_infer, promote="same",
+    half="float32", scratch=("row",), flops=per_element(4), samples=_pair_samples,
+)  # fmt: skip
+def softmax_gradient(xp, out, row, incoming, output, *, dim):
+    """Backward of softmax: ``(incoming - sum(incoming * output)) * output``."""
+    axis = dim if output.ndim else ()
+    xp.multiply(incoming, output, out=out)
+    xp.sum(out, axis=axis, keepdims=True, out=row)
+    xp.subtract(incoming, row, out=out)
+    xp.multiply(out, output, out=out)
+
+
+@softmax_gradient.vjp("incoming")
+def _(g, output, dim):
+    return softmax_gradient(g, output, dim=dim)  # the Jacobian is symmetric
+
+
+@softmax_gradient.vjp("output")
+def _(g, incoming, output, dim):
+    rows = dim if output.ndim else None
+    centered = incoming - (incoming * output).sum(rows, True)
+    return g * centered - incoming * (g * output).sum(rows, True)
+
+
+@op(
+    name="_log_softmax", method=False, public=False, infer=_softmax_infer, half="float32",
+    scratch=("largest", "row"), flops=per_element(5), samples=_softmax_samples,
+)  # fmt: skip
+@quiet
+def log_softmax_along(xp, out, largest, row, input, *, dim):
+    """Subtract the logarithm of the sum of exponentials along ``dim``."""
+    if not input.size:
+        return
+    axis = dim if input.ndim else ()
+    xp.max(input, axis=axis, keepdims=True, out=largest)
+    xp.subtract(input, largest, out=out)
+    xp.exp(out, out=out)  # the result is the workspace of its own sum
+    xp.sum(out, axis=axis, keepdims=True, out=row)
+    xp.log(row, out=row)
+    xp.subtract(input, largest, out=out)
+    xp.subtract(out, row, out=out)
+
+
+@log_softmax_along.vjp("input")
+def _(g, out, dim):
+    return log_softmax_gradient(g, out, dim=dim)
+
+
+@op(
+    name="_log_softmax_gradient", method=False, public=False, infer=_pair_infer, promote="same",
+    half="float32", scratch=("row",), flops=per_element(4), samples=_pair_samples,
+)  # fmt: skip
+@quiet
+def log_softmax_gradient(xp, out, row, incoming, output, *, dim):
+    """Backward of log_softmax: ``incoming - exp(output) * sum(incoming)``."""
+    xp.sum(incoming, axis=dim if output.ndim else (), keepdims=True, out=row)
+    xp.exp(output, out=out)
+    xp.multiply(out, row, out=out)
+    xp.subtract(incoming, out, out=out)
+
+
+@log_softmax_gradient.vjp("incoming")
+def _(g, output, dim):
+    return g - (g * output.exp()).sum(dim if output.ndim else None, True)
+
+
+@log_softmax_gradient.vjp("output")
+def _(g, incoming, output, dim):
+    return -g * output.exp() * incoming.sum(dim if output.ndim else None, True)
+
+
+def _prepared(name, input, dim, dtype):
+    if dtype is not None and as_dtype(dtype) is not input.dtype:
+        input = input.to(dtype)
+    return input, one_dim(name, dim, input.ndim)
+
+
+@function(method=True)
+def softmax(input, dim, dtype=None, *, out=None):
+    """Turn scores into probabilities along ``dim``: ``exp(x) / sum(exp(x))``.
+
+    Args:
+        input: Scores, floating point, any shape.
+        dim: Along which the result adds up to 1.
+        dtype: Convert to this dtype first.
+        out: Where to write the result.
+
+    Returns:
+        Tensor of the same shape. A row of which all scores are -inf is NaN.
+
+    Memory:
+        Keeps the result.
+    """
+    input, d = _prepared("softmax", input, dim, dtype)
+    return softmax_along(input, dim=d, out=out)
+
+
+@function(method=True)
+def log_softmax(input, dim, dtype=None, *, out=None):
+    """Compute the logarithm of ``softmax`` along ``dim``, without leaving the log domain.
+
+    Args:
+        input: Scores, floating point, any shape.
+        dim: Along which the exponentials add up to 1.
+        dtype: Convert to this dtype first.
+        out: Where to write the result.
+
+    Memory:
+        Keeps the result.
+    """
+    input, d = _prepared("log_softmax", input, dim, dtype)
+    return log_softmax_along(input, dim=d, out=out)
+
+
+@function()
+def softmin(input, dim, dtype=None):
+    """Turn costs into probabilities along ``dim``: ``softmax(-input)``."""
+    return softmax(-input, dim, dtype)

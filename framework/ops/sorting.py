@@ -1,0 +1,199 @@
+"""Order: sort, argsort, topk, unique. The array library allocates the results.
+
+The gradient of a sorted value goes to where it came from, so only the indices are kept.
+"""
+
+from __future__ import annotations
+
+from ..dtypes import int64
+from ..spec import Spec
+from .extremes import _pair, one_dim, place
+from .registry import function, op
+
+
+def _order(xp, input, dim, descending):
+    # Stable both ways: equal elements keep their order, and NaN counts as the largest.
+    if not descending:
+        return xp.argsort(input, axis=dim, kind="stable")
+    order = xp.flip(xp.argsort(xp.flip(input, dim), axis=dim, kind="stable"), dim)
+    return xp.subtract(input.shape[dim] - 1, order)
+
+
+def _sort_infer(input, *, dim, descending):
+    return input, input.like(dtype=int64)
+
+
+def _sort_samples(make):
+    for shape, dim, down in (((3, 4), 1, False), ((2, 3, 4), 0, True), ((), 0, False)):
+        yield (make(*shape),), {"dim": dim, "descending": down}
+
+
+@op(
+    name="_sort", method=False, public=False, returns=("values", "indices"), adopt=True,
+    infer=_sort_infer, samples=_sort_samples,
+)  # fmt: skip
+def sort_along(xp, input, *, dim, descending):
+    """Sort along ``dim``, stably, and say where each element came from."""
+    if not input.ndim:
+        return input, xp.zeros((), "int64")
+    indices = _order(xp, input, dim, descending)
+    return xp.take_along_axis(input, indices, dim), indices
+
+
+@sort_along.vjp("input")
+def _(g_values, indices, input_spec, dim):
+    return place(g_values, indices, input_spec, dim)
+
+
+@op(
+    name="_argsort", method=False, public=False, adopt=True, samples=_sort_samples,
+    infer=lambda input, *, dim, descending: input.like(dtype=int64),
+)  # fmt: skip
+def argsort_along(xp, input, *, dim, descending):
+    """Find the indices that sort along ``dim``, stably."""
+    return _order(xp, input, dim, descending) if input.ndim else xp.zeros((), "int64")
+
+
+Sort, Topk = _pair("sort"), _pair("topk")
+
+
+@function(method=True)
+def sort(input, dim=-1, descending=False, stable=False):
+    """Sort along ``dim``; the result is the named pair ``(values, indices)``.
+
+    Sorting is always stable: ``stable`` is accepted for PyTorch's sake.
+
+    Memory:
+        Keeps the indices.
+    """
+    return Sort(*sort_along(input, dim=one_dim("sort", dim, input.ndim), descending=descending))
+
+
+@function(method=True)
+def argsort(input, dim=-1, descending=False, stable=False):
+    """Find the indices that sort along ``dim``."""
+    return argsort_along(input, dim=one_dim("argsort", dim, input.ndim), descending=descending)
+
+
+@function(method=True)
+def msort(input):
+    """Sort along the first dim."""
+    return sort(input, 0)[0]
+
+
+def _topk_infer(input, *, k, dim, largest):
+    shape = tuple(k if d == dim else n for d, n in enumerate(input.shape))
+    return Spec(shape, input.dtype), Spec(shape, int64)
+
+
+def _topk_samples(make):
+    yield (make(3, 5),), {"k": 2, "dim": 1, "largest": True}
+    yield (make(4, 2, 3),), {"k": 3, "dim": 0, "largest": False}
+    yield (make(),), {"k": 1, "dim": 0, "largest": True}
+    yield (make(3, 4),), {"k": 0, "dim": 1, "largest": True}
+
+
+@op(
+    name="_topk", method=False, public=False, returns=("values", "indices"), adopt=True,
+    infer=_topk_infer, samples=_topk_samples,
+)  # fmt: skip
+def topk_along(xp, input, *, k, dim, largest):
+    """Find the ``k`` largest or smallest along ``dim``, in order, and where they are."""
+    if not input.ndim:
+        return input, xp.zeros((), "int64")
+    n = input.shape[dim]
+    if 0 < k < n and input.size:
+        # Select first: only the chosen are sorted.
+        order = xp.argpartition(input, n - k if largest else k - 1, axis=dim)
+        chosen = xp.arange(n - k, n) if largest else xp.arange(k)
+        candidates = xp.sort(xp.take(order, chosen, axis=dim), axis=dim)
+        values = xp.take_along_axis(input, candidates, dim)
+        indices = xp.take_along_axis(candidates, _order(xp, values, dim, largest), dim)
+    else:
+        indices = xp.take(_order(xp, input, dim, largest), xp.arange(k), axis=dim)
+    return xp.take_along_axis(input, indices, dim), indices
+
+
+@topk_along.vjp("input")
+def _(g_values, indices, input_spec, dim):
+    return place(g_values, indices, input_spec, dim)
+
+
+@function(method=True)
+def topk(input, k, dim=-1, largest=True, sorted=True):
+    """Find the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices.
+
+    Memory:
+        Keeps the indices.
+    """
+    d = one_dim("topk", dim, input.ndim)
+    n = input.shape[d] if input.ndim else 1
+    if not 0 <= k <= n:
+        raise RuntimeError(
+            f"topk: selected index k out of range: k must be in [0, {n}] for dim {d} of shape "
+            f"{tuple(input.shape)}; got {k}. Pass a smaller one."
+        )
+    return Topk(*topk_along(input, k=k, dim=d, largest=largest))
+
+
+@op(name="_unique", method=False, public=False, returns=("values", "inverse", "counts"), adopt=True)
+def unique_of(xp, input, *, dim):
+    """Find the distinct elements, or slices along ``dim``, sorted; their places and numbers."""
+    values, inverse, counts = xp.unique(
+        input, return_inverse=True, return_counts=True, axis=dim, equal_nan=False
+    )
+    return values, inverse.reshape(input.shape if dim is None else input.shape[dim]), counts
+
+
+@function(method=True)
+def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=None):
+    """Find the distinct elements, or the distinct slices along ``dim``; always sorted.
+
+    Args:
+        input: Any shape.
+        sorted: Accepted for PyTorch's sake.
+        return_inverse: Also return which distinct element each element is.
+        return_counts: Also return how often each occurs.
+        dim: None compares elements; an int compares slices.
+
+    Returns:
+        The distinct values, or a tuple with what else was asked for. Not differentiable. Its
+        shape depends on values, so it does not run on meta.
+    """
+    d = None if dim is None else one_dim("unique", dim, input.ndim)
+    values, inverse, counts = unique_of(input.detach(), dim=d)
+    results = (values, *([inverse] if return_inverse else []), *([counts] if return_counts else []))
+    return results[0] if len(results) == 1 else results
+
+
+def _consecutive(xp, input):
+    flat = input.reshape(-1)
+    first = xp.ones(flat.shape, "bool")
+    xp.not_equal(flat[1:], flat[:-1], out=first[1:])
+    return flat, first
+
+
+@op(
+    name="_unique_consecutive", method=False, public=False,
+    returns=("values", "inverse", "counts"), adopt=True,
+)  # fmt: skip
+def unique_runs(xp, input):
+    """Find the first element of each run of equal ones, their places and lengths."""
+    flat, first = _consecutive(xp, input)
+    inverse = xp.cumsum(first, dtype="int64") - 1
+    starts = xp.flatnonzero(first)
+    counts = xp.diff(xp.concatenate((starts, xp.asarray([flat.size], dtype=starts.dtype))))
+    return flat[first], inverse.reshape(input.shape), counts
+
+
+@function(method=True)
+def unique_consecutive(input, return_inverse=False, return_counts=False, dim=None):
+    """Drop all but the first element of every run of equal ones, in the flattened tensor."""
+    if dim is not None and input.ndim != 1:
+        raise NotImplementedError(
+            f"unique_consecutive compares elements; got dim={dim} for shape {tuple(input.shape)}. "
+            "Leave dim out, or pass a vector."
+        )
+    values, inverse, counts = unique_runs(input.detach())
+    results = (values, *([inverse] if return_inverse else []), *([counts] if return_counts else []))
+    return results[0] if len(results) == 1 else results

@@ -1,0 +1,477 @@
+"""Random numbers: one counter-based stream per generator, the same on every device.
+
+The stream is a function: word ``i`` of (seed, offset) is a word of Philox 4x32-10 at counter
+``offset + i // 4`` under the key ``seed``. So a generator's state is two integers, an op that
+draws keeps 16 bytes to draw the same again, and the CPU and the GPU agree. A draw always starts
+at a fresh counter.
+
+The fillers below (:func:`bits`, :func:`uniform`, :func:`normal`, :func:`integers`) write into a
+contiguous array of any array module, a chunk at a time. The words and the uniforms are equal bit
+for bit everywhere; normals only as far as the device's logarithm and cosine agree.
+
+Source:
+    Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+    Normals: Box and Muller 1958.
+
+Not optimal: bounded integers are not rejected into exact uniformity; the bias is below 2**-30 for
+ranges up to 2**34 and unmeasurable below that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from math import pi
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .devices.device import device
+from .spec import SCALARS, ScalarSpec
+
+_MASK32 = 0xFFFFFFFF
+_MASK64 = 0xFFFFFFFFFFFFFFFF
+_M0, _M1 = 0xD2511F53, 0xCD9E8D57  # the multipliers of Philox 4x32
+_W0, _W1 = 0x9E3779B9, 0xBB67AE85  # what its key grows by in each of ten rounds
+_HOST_CHUNK = 512  # counters at a time: six uint64 arrays of it stay within the first cache
+_DEVICE_CHUNK = 1 << 16
+_UNSEEDED = 67280421310721  # PyTorch's seed of a Generator that was given none
+_COMPILED_FROM = 1 << 16  # words from which loading the compiled kernel pays
+
+
+class Rng(NamedTuple):
+    """Where a draw begins: an ordinary input of a random op, so that it can be repeated.
+
+    Attributes:
+        seed: The key, an unsigned 64-bit integer.
+        offset: The first counter, an unsigned 64-bit integer.
+    """
+
+    seed: int
+    offset: int
+
+
+SCALARS[Rng] = ScalarSpec("rng", -1)  # below every category: it takes no part in promotion
+
+
+# Filling arrays
+
+
+def bits(xp: Any, out: Any, rng: Rng, first: int = 0) -> None:
+    """Fill a contiguous uint32 array with words ``first``, ``first + 1``, ... of a draw.
+
+    Args:
+        xp: The array module of ``out``.
+        out: Any shape, uint32, contiguous.
+        rng: The draw.
+        first: A multiple of four.
+    """
+    flat = out.reshape(-1)
+    n = flat.size
+    counter = rng.offset + first // 4
+    if _compiled(xp, n):
+        from .kernels.cpu import philox
+
+        philox.bits(flat, rng.seed, counter)
+        return
+    step = _HOST_CHUNK if xp is np else _DEVICE_CHUNK
+    work = [xp.empty(min(step, -(-n // 4)), dtype=xp.uint64) for _ in range(6)] if n else []
+    for start in range(0, n, 4 * step):
+        stop = min(n, start + 4 * step)
+        lanes = _philox(xp, rng.seed, counter + start // 4, -(-(stop - start) // 4), work)
+        for lane in range(4):
+            target = flat[start + lane : stop : 4]
+            xp.copyto(target, lanes[lane][: target.size], casting="unsafe")
+
+
+def _philox(xp: Any, seed: int, counter: int, n: int, work: list[Any]) -> list[Any]:
+    # n counters at once; each word lives in the low half of a uint64, so that products fit.
+    c0, c1, c2, c3, p0, p1 = (a[:n] for a in work)
+    xp.copyto(c0, xp.arange(n, dtype=xp.uint64))
+    xp.add(c0, counter & _MASK64, out=c0)
+    xp.right_shift(c0, 32, out=c1)
+    xp.bitwise_and(c0, _MASK32, out=c0)
+    c2[...] = 0
+    c3[...] = 0
+    k0, k1 = seed & _MASK32, seed >> 32 & _MASK32
+    for _ in range(10):
+        xp.multiply(c0, _M0, out=p0)
+        xp.multiply(c2, _M1, out=p1)
+        xp.right_shift(p1, 32, out=c0)
+        xp.bitwise_xor(c0, c1, out=c0)
+        xp.bitwise_xor(c0, k0, out=c0)
+        xp.right_shift(p0, 32, out=c2)
+        xp.bitwise_xor(c2, c3, out=c2)
+        xp.bitwise_xor(c2, k1, out=c2)
+        xp.bitwise_and(p1, _MASK32, out=c1)
+        xp.bitwise_and(p0, _MASK32, out=c3)
+        k0, k1 = (k0 + _W0) & _MASK32, (k1 + _W1) & _MASK32
+    return [c0, c1, c2, c3]
+
+
+def _compiled(xp: Any, n: int) -> bool:
+    # The compiled kernel gives the same words; it is only a matter of when loading it pays.
+    return xp is np and (n >= _COMPILED_FROM or (n > 64 and _KERNELS in sys.modules))
+
+
+_KERNELS = __package__ + ".kernels.cpu.philox"
+
+
+def words_of(dtype: Any) -> int:
+    """Words that one uniform or normal value of a NumPy dtype takes."""
+    return 2 if dtype.itemsize == 8 else 1
+
+
+def _chunks(xp: Any, out: Any, per: int) -> Iterator[tuple[Any, Any, int]]:
+    # (part of out, uint32 array with `per` words for each element, number of the first word)
+    flat = out.reshape(-1)
+    n = flat.size
+    step = 4 * (_HOST_CHUNK if xp is np else _DEVICE_CHUNK) // per
+    words = xp.empty((min(step, n + 1)) * per, dtype=xp.uint32)
+    for start in range(0, n, step):
+        part = flat[start : start + step]
+        yield part, words, start * per
+
+
+def uniform(xp: Any, out: Any, rng: Rng) -> None:
+    """Fill a contiguous floating array with multiples of 2**-p in [0, 1), p its precision.
+
+    Element ``i`` (in flat order) depends on ``rng`` and ``i`` only. float64 takes two words an
+    element, every other type one; float16 and bfloat16 take the leading bits of the word that
+    float32 takes 24 of.
+
+    Args:
+        xp: The array module of ``out``.
+        out: Any shape; float16, bfloat16, float32 or float64; contiguous.
+        rng: The draw.
+    """
+    dtype = out.dtype
+    if _compiled(xp, out.size) and dtype.itemsize >= 4:
+        from .kernels.cpu import philox
+
+        philox.uniform(out.reshape(-1), rng.seed, rng.offset)
+        return
+    per = words_of(dtype)
+    for part, buffer, first in _chunks(xp, out, per):
+        words = buffer[: per * part.size]
+        bits(xp, words, rng, first)
+        if per == 2:
+            low = xp.empty(part.size, dtype=xp.float64)
+            _uniform_double(xp, part, words, low)
+            continue
+        precision = _PRECISION[dtype.name]
+        xp.right_shift(words, 32 - precision, out=words)
+        if precision == 24:
+            xp.copyto(part, words, casting="unsafe")
+            xp.multiply(part, 2.0**-24, out=part)
+        else:
+            wide = xp.empty(part.size, dtype=xp.float32)
+            xp.copyto(wide, words, casting="unsafe")
+            xp.multiply(wide, 2.0**-precision, out=wide)
+            xp.copyto(part, wide, casting="unsafe")
+
+
+_PRECISION = {"float16": 11, "bfloat16": 8, "float32": 24}
+
+
+def _uniform_double(xp: Any, out: Any, words: Any, low: Any) -> None:
+    # 27 bits of one word above 26 of the next
+    high_words, low_words = words[0::2], words[1::2]
+    xp.right_shift(high_words, 5, out=high_words)
+    xp.right_shift(low_words, 6, out=low_words)
+    xp.copyto(out, high_words, casting="unsafe")
+    xp.multiply(out, 67108864.0, out=out)
+    xp.copyto(low, low_words, casting="unsafe")
+    xp.add(out, low, out=out)
+    xp.multiply(out, 2.0**-53, out=out)
+
+
+def normal(xp: Any, out: Any, rng: Rng, mean: float = 0.0, std: float = 1.0) -> None:
+    """Fill a contiguous floating array with independent normal values.
+
+    Elements ``2k`` and ``2k + 1`` are a pair of Box and Muller's: a radius from the first words,
+    an angle from the second. float16 and bfloat16 are rounded from the float32 values.
+
+    Args:
+        xp: The array module of ``out``.
+        out: Any shape; float16, bfloat16, float32 or float64; contiguous.
+        rng: The draw.
+        mean: Of the values.
+        std: Standard deviation, at least 0.
+    """
+    double = out.dtype.itemsize == 8
+    per = 2 if double else 1
+    real = xp.float64 if double else xp.float32
+    for part, buffer, first in _chunks(xp, out, per):
+        n = part.size
+        pairs = -(-n // 2)
+        words = buffer[: 2 * pairs * per]
+        bits(xp, words, rng, first)
+        both = xp.empty(2 * pairs, dtype=real)
+        radius, angle = xp.empty(pairs, dtype=real), xp.empty(pairs, dtype=real)
+        if double:
+            low = xp.empty(2 * pairs, dtype=real)
+            _uniform_double(xp, both, words, low)
+            xp.subtract(1.0, both[0::2], out=radius)
+            xp.multiply(both[1::2], 2 * pi, out=angle)
+        else:  # all 32 bits, centered: the radius reaches 6.7 and its logarithm is finite
+            xp.copyto(both, words, casting="unsafe")
+            xp.multiply(both[0::2], 2.0**-32, out=radius)
+            xp.add(radius, 2.0**-33, out=radius)
+            xp.multiply(both[1::2], 2.0**-32 * 2 * pi, out=angle)
+        xp.log(radius, out=radius)
+        xp.multiply(radius, -2.0, out=radius)
+        xp.sqrt(radius, out=radius)
+        sine, cosine = both[1::2], both[0::2]
+        xp.cos(angle, out=cosine)
+        xp.sin(angle, out=sine)
+        xp.multiply(cosine, radius, out=cosine)
+        xp.multiply(sine, radius, out=sine)
+        if std != 1:
+            xp.multiply(both, std, out=both)
+        if mean != 0:
+            xp.add(both, mean, out=both)
+        xp.copyto(part, both[:n], casting="unsafe")
+
+
+def integers(xp: Any, out: Any, rng: Rng, low: int, high: int) -> None:
+    """Fill a contiguous array with integers of [low, high).
+
+    Args:
+        xp: The array module of ``out``.
+        out: Any shape and real dtype that holds the range; contiguous.
+        rng: The draw; two words an element.
+        low: The smallest.
+        high: One past the largest; ``high - low`` is at most 2**64.
+    """
+    span = high - low
+    for part, buffer, first in _chunks(xp, out, 2):
+        n = part.size
+        words = buffer[: 2 * n]
+        bits(xp, words, rng, first)
+        value, tail = xp.empty(n, dtype=xp.uint64), xp.empty(n, dtype=xp.uint64)
+        xp.copyto(value, words[0::2])
+        xp.copyto(tail, words[1::2])
+        if span <= 1 << 32:  # the high half of a product: (value * span + tail * span >> 32) >> 32
+            xp.multiply(tail, span, out=tail)
+            xp.right_shift(tail, 32, out=tail)
+            xp.multiply(value, span, out=value)
+            xp.add(value, tail, out=value)
+            xp.right_shift(value, 32, out=value)
+        else:
+            xp.left_shift(value, 32, out=value)
+            xp.bitwise_or(value, tail, out=value)
+            if span < 1 << 64:
+                xp.remainder(value, span, out=value)
+        xp.add(value, low & _MASK64, out=value)  # wraps to the right signed value
+        xp.copyto(part, value.view(xp.int64), casting="unsafe")
+
+
+# Generators
+
+
+class Generator:
+    """A stream of random numbers whose whole state is a seed and an offset.
+
+    Args:
+        device: For which device's tensors it draws; the stream does not depend on it.
+
+    Example:
+        >>> g = Generator().manual_seed(7)
+        >>> g.draw(10), g.draw(1)
+        (Rng(seed=7, offset=0), Rng(seed=7, offset=3))
+    """
+
+    __slots__ = ("__weakref__", "_lock", "_offset", "_seed", "device")
+
+    def __init__(self, device: Any = "cpu") -> None:
+        self.device = _device(device)
+        self._seed = _UNSEEDED
+        self._offset = 0
+        self._lock = threading.Lock()
+
+    def draw(self, n: int) -> Rng:
+        """Reserve ``n`` words: the stream goes on after them, at a fresh counter."""
+        with self._lock:
+            start = self._offset
+            self._offset = (start + (n + 3) // 4) & _MASK64
+            return Rng(self._seed, start)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start the stream of a seed (any integer of -2**63 .. 2**64 - 1) from its beginning."""
+        self._set(_checked_seed(seed), 0)
+        return self
+
+    def seed(self) -> int:
+        """Start a stream that nobody has seen, and return its seed."""
+        self._set(secrets.randbits(63), 0)
+        return self._seed
+
+    def initial_seed(self) -> int:
+        """The seed of the present stream."""
+        return self._seed
+
+    def get_offset(self) -> int:
+        """The next counter."""
+        return self._offset
+
+    def set_offset(self, offset: int) -> None:
+        """Go to a counter of the present stream."""
+        self._set(self._seed, offset & _MASK64)
+
+    def get_state(self) -> Any:
+        """Seed and offset as an int64 tensor of shape (2,)."""
+        from .ops.creation import tensor
+
+        with self._lock:
+            pair = [_signed(self._seed), _signed(self._offset)]
+        from .dtypes import int64
+
+        return tensor(pair, dtype=int64, device="cpu")
+
+    def set_state(self, state: Any) -> Generator:
+        """Go back to what ``get_state`` returned.
+
+        Raises:
+            RuntimeError: ``state`` is not two integers.
+        """
+        pair = state.tolist() if hasattr(state, "tolist") else list(state)
+        if not (isinstance(pair, list) and len(pair) == 2 and all(type(v) is int for v in pair)):
+            raise RuntimeError(
+                f"set_state takes what get_state returned: two int64, (seed, offset); got {pair!r}."
+            )
+        self._set(pair[0] & _MASK64, pair[1] & _MASK64)
+        return self
+
+    def clone_state(self) -> Generator:
+        """Another generator at the same place of the same stream."""
+        twin = Generator(self.device)
+        with self._lock:
+            twin._seed, twin._offset = self._seed, self._offset
+        return twin
+
+    def _set(self, seed: int, offset: int) -> None:
+        with self._lock:
+            self._seed, self._offset = seed, offset
+
+    def __getstate__(self) -> Any:
+        return str(self.device), self._seed, self._offset
+
+    def __setstate__(self, state: Any) -> None:
+        self.device = _device(state[0])
+        self._lock = threading.Lock()
+        self._seed, self._offset = state[1], state[2]
+
+    def __repr__(self) -> str:
+        return f"<Generator on {self.device}: seed {self._seed}, offset {self._offset}>"
+
+
+def _device(d: Any) -> device:
+    return device(d)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+def _checked_seed(seed: Any) -> int:
+    seed = int(seed)
+    if not -(1 << 63) <= seed < 1 << 64:
+        raise ValueError(f"a seed must fit 64 bits (Overflow when unpacking long); got {seed}.")
+    return seed & _MASK64
+
+
+_generators: dict[device, Generator] = {}
+_first_seed: list[int] = []  # what generators of devices not met yet start with
+
+
+def generator_of(d: device) -> Generator:
+    """The generator that random ops on a device use unless told otherwise.
+
+    All start with the same seed, so the first draw is the same on every device.
+    """
+    found = _generators.get(d)
+    if found is None:
+        if not _first_seed:
+            _first_seed.append(secrets.randbits(63))
+        found = _generators.setdefault(d, Generator(d).manual_seed(_first_seed[0]))
+    return found
+
+
+default_generator = generator_of(device("cpu"))
+
+
+def draw(n: int, d: device, generator: Generator | None = None) -> Rng:
+    """Reserve ``n`` words of a generator, or of the default one of a device.
+
+    Raises:
+        RuntimeError: The generator is for another device.
+    """
+    if generator is None:
+        return generator_of(d).draw(n)
+    if generator.device.type != d.type and d.type not in ("meta", "sim"):
+        raise RuntimeError(
+            f"Expected a '{d}' device type for generator but found '{generator.device}'. "
+            f"Pass lowtide.Generator({str(d)!r})."
+        )
+    return generator.draw(n)
+
+
+def manual_seed(seed: int) -> Generator:
+    """Seed the default generators of all devices; return the CPU's."""
+    seed = _checked_seed(seed)
+    _first_seed[:] = [seed]
+    for g in list(_generators.values()):
+        g.manual_seed(seed)
+    return default_generator
+
+
+def seed() -> int:
+    """Seed the default generators with a number nobody has seen, and return it."""
+    chosen = secrets.randbits(63)
+    manual_seed(chosen)
+    return chosen
+
+
+def initial_seed() -> int:
+    """The seed of the CPU's default generator."""
+    return default_generator.initial_seed()
+
+
+def get_rng_state(device: Any = "cpu") -> Any:
+    """Seed and offset of a device's default generator, as an int64 tensor of shape (2,)."""
+    return generator_of(_device(device)).get_state()
+
+
+def set_rng_state(new_state: Any, device: Any = "cpu") -> None:
+    """Set a device's default generator to what ``get_rng_state`` returned."""
+    generator_of(_device(device)).set_state(new_state)
+
+
+@contextlib.contextmanager
+def fork_rng(devices: Iterable[Any] | None = None, enabled: bool = True) -> Iterator[None]:
+    """Give the default generators back as they were when the block ends.
+
+    Args:
+        devices: Which, beside the CPU's; None means all in use.
+        enabled: False makes it do nothing.
+    """
+    if not enabled:
+        yield
+        return
+    chosen = (
+        dict(_generators)
+        if devices is None
+        else {d: generator_of(d) for d in (device("cpu"), *map(device, devices))}
+    )
+    before = {d: (g._seed, g._offset) for d, g in chosen.items()}
+    first = _first_seed[:]
+    try:
+        yield
+    finally:
+        for d, (old_seed, offset) in before.items():
+            generator_of(d)._set(old_seed, offset)
+        _first_seed[:] = first

@@ -1,0 +1,234 @@
+"""The lowtide command: run a recipe, list recipes, say what this machine offers.
+
+``python -m lowtide`` is the same command. Only the standard library is imported here: whatever a
+subcommand needs, it imports when it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import difflib
+import os
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata, util
+from pathlib import Path
+
+import lowtide
+
+USAGE_ERROR, INTERRUPTED = 2, 130  # exit codes, as shells know them
+
+# What the framework needs, and what only some work needs: how to install it, and what for.
+REQUIRED = (
+    "numpy", "scipy", "numba", "psutil", "nvidia-ml-py", "ml_dtypes", "safetensors", "rich",
+    "matplotlib",
+)  # fmt: skip
+OPTIONAL = {
+    "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
+    "torch": ("torch",),
+}
+HINTS = {
+    "cupy": "runs on NVIDIA GPUs: pip install 'lowtide[cuda]'",
+    "torch": "only for the parity tests: pip install 'lowtide[parity]'",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the lowtide command.
+
+    Args:
+        argv: The words after ``lowtide``; those of the process by default.
+
+    Returns:
+        The exit code: 0, 2 for a wrong call, 130 after Ctrl-C, or the recipe's own.
+    """
+    parser = build_parser()
+    options = parser.parse_args(argv)
+    try:
+        if options.command == "run":
+            return run(options.name, options.args)
+        if options.command == "recipes":
+            return recipes()
+        if options.command == "doctor":
+            return doctor()
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # `lowtide recipes | head -1` is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    parser.print_help()
+    return USAGE_ERROR
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the whole command."""
+    parser = argparse.ArgumentParser(
+        prog="lowtide", description="A training framework that knows where every byte is."
+    )
+    parser.add_argument("--version", action="version", version=f"lowtide {lowtide.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    run_parser = commands.add_parser("run", help="run a recipe: lowtide run digits --quick")
+    run_parser.add_argument("name", help="its name, as `lowtide recipes` lists it")
+    run_parser.add_argument(
+        "args", nargs=argparse.REMAINDER, help="what the recipe itself takes; try --help"
+    )
+    commands.add_parser("recipes", help="list the recipes")
+    commands.add_parser("doctor", help="show versions, devices, memory, and what is missing")
+    return parser
+
+
+def run(name: str, args: Sequence[str]) -> int:
+    """Run a recipe as a script, with its own arguments.
+
+    Returns:
+        Its exit code, or 2 if there is no such recipe.
+    """
+    name = name.removesuffix(".py").replace("-", "_")
+    known = dict(find_recipes())
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"Did you mean {near[0]}? " if near else ""
+        print(
+            f"lowtide run takes the name of a recipe; got {name!r}. {hint}"
+            f"`lowtide recipes` lists them: {', '.join(known) or 'none installed'}.",
+            file=sys.stderr,
+        )
+        return USAGE_ERROR
+    import runpy
+
+    before = sys.argv
+    sys.argv = [name, *args]
+    try:
+        runpy.run_module(f"lowtide.recipes.{name}", run_name="__main__", alter_sys=True)
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or 0
+        print(stop.code, file=sys.stderr)
+        return 1
+    finally:
+        sys.argv = before
+    return 0
+
+
+def recipes() -> int:
+    """Print each recipe with the first line of what it says about itself."""
+    known = dict(find_recipes())
+    width = max(map(len, known), default=0)
+    for name, line in known.items():
+        print(f"{name:<{width}}  {line}")
+    if not known:
+        print("no recipes are installed")
+    return 0
+
+
+def find_recipes() -> Iterator[tuple[str, str]]:
+    """Each recipe's name and the first line of its docstring; none of them is imported."""
+    package = util.find_spec("lowtide.recipes")
+    folders = package.submodule_search_locations if package is not None else None
+    for path in sorted(p for folder in folders or () for p in Path(folder).glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        if '__name__ == "__main__"' in text:  # the others are what recipes share
+            yield path.stem, (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+
+
+def doctor() -> int:
+    """Print versions, devices, threads and memory; name what is missing and how to get it.
+
+    Returns:
+        0 if everything that lowtide requires is there, else 1.
+    """
+    print(f"lowtide {lowtide.__version__} in {Path(lowtide.__path__[0])}")
+    print(f"Python {platform.python_version()}, {platform.system()} {platform.machine()}")
+    print("\nPackages")
+    missing = [name for name in REQUIRED if _version(name) is None]
+    for name in REQUIRED:
+        print(f"  {name:<14} {_version(name) or 'MISSING'}")
+    for name, distributions in OPTIONAL.items():
+        found = next(filter(None, map(_version, distributions)), None)
+        print(f"  {name:<14} {found or 'not installed: ' + HINTS[name]}")
+    print("\nDevices")
+    for line in _devices():
+        print(f"  {line}")
+    print("\nMemory")
+    for line in _memory():
+        print(f"  {line}")
+    if missing:
+        print(f"\nMissing: {', '.join(missing)}. Install with: pip install {' '.join(missing)}")
+        return 1
+    print("\nNothing that lowtide requires is missing.")
+    return 0
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _devices() -> Iterator[str]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    limits = [f"{k}={os.environ[k]}" for k in _THREADS if k in os.environ]
+    said = f" ({', '.join(limits)})" if limits else ""
+    yield f"cpu: {_processor()}, {cores} cores usable{said}"
+    yield "meta: shapes and bytes without values, always there"
+    yield from _gpus()
+
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _gpus() -> Iterator[str]:
+    # NVML answers without a CUDA context, and without CuPy.
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except ImportError:
+        yield "cuda: unknown, nvidia-ml-py is missing"
+        return
+    except pynvml.NVMLError as error:
+        yield f"cuda: none ({error})"
+        return
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        for index in range(count):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            name = pynvml.nvmlDeviceGetName(handle)
+            total = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+            yield f"cuda:{index}: {name}, {_gib(total)}"
+        yield f"driver {pynvml.nvmlSystemGetDriverVersion()}"
+        if count and not any(map(_version, OPTIONAL["cupy"])):
+            yield "cupy is missing, so lowtide cannot use them: pip install 'lowtide[cuda]'"
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _memory() -> Iterator[str]:
+    try:
+        import psutil
+    except ImportError:
+        yield "unknown, psutil is missing"
+        return
+    machine = psutil.virtual_memory()
+    yield f"machine: {_gib(machine.available)} of {_gib(machine.total)} available"
+    yield f"this process: {_gib(psutil.Process().memory_info().rss)} resident"
+
+
+def _gib(n: int) -> str:
+    from lowtide.framework.memory.ledger import format_bytes
+
+    return format_bytes(n)

@@ -1,0 +1,1 @@
+"""Neural-network modules, under PyTorch's name for them."""

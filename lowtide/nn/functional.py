@@ -1,0 +1,3 @@
+"""Functions of neural networks, under PyTorch's name for them."""
+
+from lowtide.modules.functional import *  # noqa: F403

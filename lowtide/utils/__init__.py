@@ -1,0 +1,1 @@
+"""Utilities, under PyTorch's names: checkpointing, data, model summaries."""

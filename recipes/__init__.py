@@ -1,0 +1,1 @@
+"""Recipes: runnable training scripts on real data, started with ``lowtide run NAME``."""

@@ -1,0 +1,76 @@
+"""Fixtures for all tests: seed and defaults, devices, a time limit, the leak check."""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import lowtide as lt
+from lowtide.framework.devices import backend, live_backends
+
+TIME_LIMIT = 60  # seconds a test may take
+SLOW_TIME_LIMIT = 600  # one marked slow
+
+
+@pytest.fixture(autouse=True)
+def seed() -> Iterator[int]:
+    """Start each test from one seed and the default dtype and device."""
+    dtype, device = lt.get_default_dtype(), lt.get_default_device()
+    lt.manual_seed(0)
+    yield 0
+    lt.set_default_dtype(dtype)
+    lt.set_default_device(device)
+
+
+@pytest.fixture(params=["cpu", "meta", "sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request: pytest.FixtureRequest) -> lt.device:
+    """Each device that this machine has."""
+    found = lt.device(request.param)
+    if found.type in ("cuda", "sim"):
+        try:
+            backend(found)
+        except (RuntimeError, ImportError) as error:
+            pytest.skip(f"no {found.type} device: {error}")
+    return found
+
+
+@pytest.fixture()
+def leak_check() -> Iterator[None]:
+    """Fail if the test leaves live bytes on any device, without help from the cycle collector."""
+    gc.collect()
+    before = {b.device: b.ledger.live for b in live_backends()}
+    gc.disable()
+    try:
+        yield
+        left = {
+            str(b.device): b.ledger.live - before.get(b.device, 0)
+            for b in live_backends()
+            if b.ledger.live != before.get(b.device, 0)
+        }
+    finally:
+        gc.enable()
+    assert not left, f"bytes still live after the test: {left}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
+    """End a test that takes too long, with a traceback of where it stood."""
+    if threading.current_thread() is not threading.main_thread():
+        return (yield)
+    limit = SLOW_TIME_LIMIT if item.get_closest_marker("slow") else TIME_LIMIT
+
+    def stop(*_: object) -> None:
+        pytest.fail(f"{item.nodeid} took more than {limit} s", pytrace=True)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

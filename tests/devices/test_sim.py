@@ -1,0 +1,137 @@
+"""``sim`` refuses what CuPy refuses."""
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide.framework.devices import backend
+from lowtide.framework.devices.sim import SIM as xp
+from lowtide.framework.devices.sim import SimArray
+
+
+@pytest.fixture()
+def a():
+    return xp.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
+
+
+def test_arrays_do_not_become_numpy_arrays_by_themselves(a):
+    with pytest.raises(TypeError, match="Implicit conversion to a NumPy array is not allowed"):
+        np.asarray(a)
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda a: xp.add(a, np.ones(3, np.float32)),
+        lambda a: np.add(a, 1),
+        lambda a: a + np.ones(3, np.float32),
+        lambda a: np.ones(3, np.float32) + a,
+        lambda a: xp.sum(np.ones(3)),
+        lambda a: xp.concatenate([a, np.ones((1, 3))]),
+        lambda a: xp.copyto(a, np.ones((2, 3))),
+        lambda a: xp.add(a, [1, 2, 3]),
+        lambda a: a[np.array([0])],
+        lambda a: a.__setitem__(0, np.ones(3)),
+    ],
+)
+def test_arrays_do_not_mix_with_numpy_arrays_or_lists(a, mix):
+    with pytest.raises(TypeError):
+        mix(a)
+
+
+def test_reductions_return_arrays_without_dimensions(a):
+    for result in (xp.sum(a), a.max(), xp.argmin(a), a[1, 2], xp.add.reduce(a.reshape(-1))):
+        assert isinstance(result, SimArray)
+        assert result.shape == ()
+    assert float(xp.sum(a)) == 15.0
+
+
+@pytest.mark.parametrize("name", ["errstate", "add_at", "float128", "nditer", "core"])
+def test_functions_that_cupy_lacks_do_not_exist(name):
+    with pytest.raises(AttributeError, match="Use a function that NumPy and CuPy both have"):
+        getattr(xp, name)
+
+
+def test_arguments_that_cupy_lacks_are_refused(a):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'where'"):
+        xp.sum(a, where=a > 1)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'mode'"):
+        xp.take(a, xp.asarray([0]), mode="clip")
+
+
+def test_methods_of_ufuncs_are_cupys(a):
+    with pytest.raises(NotImplementedError, match="maximum.reduce"):
+        xp.maximum.reduce(a)
+    with pytest.raises(NotImplementedError, match="maximum.accumulate"):
+        xp.maximum.accumulate(a)
+    with pytest.raises(NotImplementedError, match="multiply.at"):
+        xp.multiply.at(a, xp.asarray([0]), 2)
+    with pytest.raises(TypeError, match="no atomics"):
+        xp.add.at(xp.zeros(3, bool), xp.asarray([0]), True)
+    xp.add.at(a, (xp.asarray([0, 0]),), 1)
+    assert a.get()[0].tolist() == [2.0, 3.0, 4.0]
+
+
+def test_index_arrays_out_of_range_wrap_around_silently(a):
+    index = xp.asarray([2, -1])
+    assert a[index].get().tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert a[:, xp.asarray([3])].get().tolist() == [[0], [3]]
+    assert a[..., None, xp.asarray([4])].shape == (2, 1, 1)
+    assert xp.take(a, index, axis=0).get().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_no_warning_comes_from_arithmetic(a):
+    assert np.isinf(xp.divide(a, 0.0).get()).sum() == 5
+
+
+def test_views_share_bytes_and_writes_show(a):
+    view = a.reshape(-1)[2:4]
+    view[...] = -1.0
+    view += 1
+    assert a.get().tolist() == [[0, 1, 0], [0, 4, 5]]
+    assert xp.lib.stride_tricks.as_strided(a, (2, 2), (4, 4)).get().tolist() == [[0, 1], [1, 0]]
+
+
+def test_flags_are_cupys(a):
+    assert a.flags.c_contiguous
+    assert a.T.flags.f_contiguous
+    assert not hasattr(a.flags, "writeable")
+
+
+def test_batched_products_of_bfloat16_are_refused():
+    import ml_dtypes
+
+    x = xp.zeros((2, 2, 2), dtype=ml_dtypes.bfloat16)
+    with pytest.raises(TypeError, match="no batched product of bfloat16"):
+        xp.matmul(x, x)
+
+
+def test_linear_algebra_is_the_part_that_cupy_has(a):
+    assert xp.linalg.norm(a).shape == ()
+    with pytest.raises(AttributeError):
+        xp.linalg.multi_dot  # noqa: B018
+
+
+def test_a_tensor_goes_there_and_back():
+    x = lt.tensor([[1.0, 2.0], [3.0, 4.0]], device="sim", requires_grad=True)
+    (x * x).sum().backward()
+    assert x.grad.device is lt.device("sim")
+    assert x.grad.to("cpu").tolist() == [[2.0, 4.0], [6.0, 8.0]]
+    assert (x.permute(1, 0).select(0, 0) * 2).tolist() == [2.0, 6.0]
+
+
+def test_its_ledger_is_its_own(leak_check):
+    cpu, sim = backend(lt.device("cpu")).ledger, backend(lt.device("sim")).ledger
+    before = cpu.live, sim.live
+    x = lt.tensor([1.0] * 100, device="sim")
+    assert (cpu.live - before[0], sim.live - before[1]) == (0, 400)
+    y = x.view(10, 10)
+    del x
+    assert sim.live - before[1] == 400
+    del y
+    assert sim.live == before[1]
+
+
+def test_ops_of_two_devices_are_refused():
+    with pytest.raises(RuntimeError, match="same device"):
+        lt.tensor([1.0, 2.0]) * lt.tensor([1.0, 2.0], device="sim")

@@ -1,0 +1,81 @@
+"""Every op, on every sample it declares: another device gives what the CPU gives.
+
+``sim`` runs everywhere and refuses what CuPy would refuse; ``cuda`` runs where there is one.
+"""
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide.framework import testing
+from lowtide.framework.autograd.engine import grad, ones_of
+from lowtide.framework.devices import backend
+from lowtide.framework.dtypes import bfloat16, float32, float64, tolerance
+from lowtide.framework.ops.registry import OPS
+
+IDS = testing.sample_ids()
+each_sample = pytest.mark.parametrize(("name", "number"), IDS, ids=[f"{n}-{k}" for n, k in IDS])
+
+
+@pytest.fixture(params=["sim", pytest.param("cuda", marks=pytest.mark.gpu)])
+def twin(request):
+    found = lt.device(request.param)
+    try:
+        backend(found)
+    except RuntimeError as error:
+        pytest.skip(f"no {found}: {error}")
+    return found
+
+
+def host(t):
+    return np.array(backend(t.device).to_host(t.detach().array), copy=True)
+
+
+def run(name, number, dtype, where):
+    """Results, gradients and saved values of one sample on one device."""
+    op = OPS[name]
+    inputs, attributes = testing.samples(op, testing.Make(dtype))[number]
+    inputs = testing.place(inputs, where, requires_grad=True)
+    outputs = testing.call(op, inputs, attributes)
+    saved = testing.saved_of(outputs)
+    assert all(o.device is where for o in outputs)
+    real = [o for o in outputs if o.requires_grad]
+    sources = [x for x in testing.differentiable(op, inputs) if x.requires_grad]
+    gradients = []
+    if real and sources:
+        ones = [ones_of(o._spec) for o in real]
+        gradients = grad(real, sources, ones, allow_unused=True)
+    return [host(o) for o in outputs], [None if g is None else host(g) for g in gradients], saved
+
+
+def assert_equal(actual, expected, dtype):
+    rtol, atol = tolerance(dtype)
+    assert len(actual) == len(expected)
+    for a, e in zip(actual, expected, strict=True):
+        if e is None:
+            assert a is None
+            continue
+        assert (a.dtype, a.shape) == (e.dtype, e.shape)
+        if e.dtype.kind in "biu":
+            np.testing.assert_array_equal(a, e)
+        else:
+            if e.dtype.kind == "V":
+                a, e = a.astype(np.float32), e.astype(np.float32)
+            np.testing.assert_allclose(a, e, rtol=4 * rtol, atol=4 * atol)
+
+
+@each_sample
+@pytest.mark.parametrize("dtype", [float64, float32, bfloat16], ids=lambda d: d.name)
+def test_results_and_gradients_equal_those_of_the_cpu(name, number, dtype, twin):
+    outputs, gradients, saved = run(name, number, dtype, lt.device("cpu"))
+    there, gradients_there, saved_there = run(name, number, dtype, twin)
+    assert_equal(there, outputs, dtype)
+    assert_equal(gradients_there, gradients, dtype)
+    assert saved_there == saved
+
+
+@each_sample
+def test_no_bytes_stay_behind(name, number, twin):
+    before = backend(twin).ledger.live
+    run(name, number, float32, twin)
+    assert backend(twin).ledger.live == before

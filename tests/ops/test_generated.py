@@ -1,0 +1,260 @@
+"""What every declared op must hold, on every sample it declares.
+
+``python -m pytest tests/ops/test_generated.py -k layer_norm`` runs the checks of one op.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide.framework import testing
+from lowtide.framework.autograd.engine import grad
+from lowtide.framework.dtypes import bfloat16, float16, float32, float64, tolerance
+from lowtide.framework.ops.registry import OPS
+from lowtide.framework.tensor import Tensor
+
+IDS = testing.sample_ids()
+SAVED = Path(__file__).with_name("saved_bytes.txt")
+
+each_sample = pytest.mark.parametrize(("name", "number"), IDS, ids=[f"{n}-{k}" for n, k in IDS])
+
+
+def sample(name, number, dtype=float64, device="cpu", requires_grad=False):
+    op = OPS[name]
+    inputs, attributes = testing.samples(op, testing.Make(dtype))[number]
+    return op, testing.place(inputs, device, requires_grad), attributes
+
+
+def run_with(op, inputs, attributes):
+    """The op as a function of its differentiable inputs."""
+    chosen = [id(x) for x in testing.differentiable(op, inputs)]
+
+    def function(tensors):
+        given = dict(zip(chosen, tensors, strict=True))
+        return testing.call(op, [given.get(id(x), x) for x in inputs], attributes)
+
+    return function, testing.differentiable(op, inputs)
+
+
+def real(outputs):
+    return [o for o in outputs if o.requires_grad]
+
+
+def values(t):
+    return np.array(t.detach().array, copy=True)
+
+
+def test_every_op_declares_samples():
+    bare = [n for n, op in OPS.items() if op.samples is None]
+    assert bare == []
+
+
+@each_sample
+def test_gradient_agrees_with_finite_differences(name, number):
+    op, inputs, attributes = sample(name, number, requires_grad=True)
+    function, tensors = run_with(op, inputs, attributes)
+    testing.check_gradient(function, tensors)
+
+
+@each_sample
+def test_second_gradient_agrees_with_finite_differences(name, number):
+    op, inputs, attributes = sample(name, number, requires_grad=True)
+    function, tensors = run_with(op, inputs, attributes)
+    testing.check_second_gradient(function, tensors)
+
+
+@each_sample
+def test_fused_op_equals_its_composition(name, number):
+    op, inputs, attributes = sample(name, number, requires_grad=True)
+    if op.composition is None:
+        return
+    function, tensors = run_with(op, inputs, attributes)
+    fused = function(tensors)
+    plain = op.composition(*inputs, **attributes)
+    plain = (plain,) if isinstance(plain, Tensor) else tuple(plain)
+    for f, p in zip(fused, plain, strict=True):
+        np.testing.assert_allclose(values(f), values(p), rtol=1e-9, atol=1e-11)
+    if not real(fused):
+        return
+    u = [lt.tensor(np.random.default_rng(k).standard_normal(o.shape)) for k, o in enumerate(fused)]
+    pairs = [(f, p, g) for f, p, g in zip(fused, plain, u, strict=True) if f.requires_grad]
+    ours = grad([f for f, _, _ in pairs], tensors, [g for *_, g in pairs], allow_unused=True)
+    theirs = grad([p for _, p, _ in pairs], tensors, [g for *_, g in pairs], allow_unused=True)
+    for a, b in zip(ours, theirs, strict=True):
+        a = np.zeros(()) if a is None else values(a)
+        b = np.zeros(()) if b is None else values(b)
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10)
+
+
+def trace(name, number, device, dtype):
+    """Shapes, dtypes and bytes at each stage of forward and backward on a device."""
+    op, inputs, attributes = sample(name, number, dtype, device, requires_grad=True)
+    ledger = lt.framework.devices.backend(lt.device(device)).ledger
+    start = ledger.live
+    ledger.reset_peak()
+    outputs = testing.call(op, inputs, attributes)
+    story = [("out", o.dtype.name, tuple(o.shape), o.stride()) for o in outputs]
+    story.append(("forward", ledger.live - start, ledger.peak - start))
+    story += testing.saved_of(outputs)
+    sources = [x for x in testing.differentiable(op, inputs) if x.requires_grad]
+    floats = [o for o in outputs if o.requires_grad]
+    if floats and sources:
+        cotangents = [lt.ones_like(o) for o in floats]
+        ledger.reset_peak()
+        gradients = grad(floats, sources, cotangents, allow_unused=True)
+        for g in gradients:
+            story.append(("grad", None) if g is None else ("grad", g.dtype.name, tuple(g.shape)))
+        story.append(("backward", ledger.live - start, ledger.peak - start))
+    return story
+
+
+@each_sample
+@pytest.mark.parametrize("dtype", [float64, float32, bfloat16], ids=lambda d: d.name)
+def test_meta_equals_cpu_in_shapes_dtypes_and_live_bytes(name, number, dtype):
+    op = OPS[name]
+    if op.adopt and op.infer is None:
+        pytest.skip("the shape of its result depends on values, and meta has none")
+    assert trace(name, number, "meta", dtype) == trace(name, number, "cpu", dtype)
+
+
+def test_saved_bytes_are_as_reviewed():
+    lines = []
+    for name, number in IDS:
+        op, inputs, attributes = sample(name, number, float32, requires_grad=True)
+        kept = testing.saved_of(testing.call(op, inputs, attributes))
+        text = ", ".join(f"{label} {d}{list(shape)}" for label, d, shape, _ in kept) or "nothing"
+        lines.append(f"{name}-{number}: {sum(n for *_, n in kept)} bytes: {text}")
+    assert SAVED.read_text().splitlines() == lines, (
+        "What some op keeps for backward has changed. If that is meant, rewrite the file with "
+        "`python -m tests.ops.test_generated` and review the difference."
+    )
+
+
+@each_sample
+def test_outputs_are_filled_whatever_the_pool_held(name, number):
+    op, inputs, attributes = sample(name, number, requires_grad=True)
+
+    def everything():
+        outputs = testing.call(op, inputs, attributes)
+        sources = [x for x in testing.differentiable(op, inputs) if x.requires_grad]
+        if real(outputs) and sources:
+            ones = [lt.ones_like(o) for o in real(outputs)]
+            found = grad(real(outputs), sources, ones, allow_unused=True)
+        else:
+            found = ()
+        return [values(o) for o in (*outputs, *found) if o is not None]
+
+    clean = everything()
+    with testing.poisoned():
+        dirty = everything()
+    for c, d in zip(clean, dirty, strict=True):
+        np.testing.assert_array_equal(c, d)
+
+
+@each_sample
+def test_inputs_are_unchanged_and_need_not_be_contiguous(name, number):
+    op, inputs, attributes = sample(name, number)
+    before = [values(x) if isinstance(x, Tensor) else x for x in inputs]
+    expected = [values(o) for o in testing.call(op, inputs, attributes)]
+    for x, b in zip(inputs, before, strict=True):
+        if isinstance(x, Tensor):
+            np.testing.assert_array_equal(values(x), b)
+    if op.view and name not in ("_permute",):
+        return  # a view op may require the strides it is given
+    for k, x in enumerate(inputs):
+        if isinstance(x, Tensor) and x.ndim >= 2:
+            order = list(range(x.ndim))[::-1]
+            inputs[k] = x.permute(order).clone().permute(order)
+    for o, e in zip(testing.call(op, inputs, attributes), expected, strict=True):
+        np.testing.assert_allclose(values(o), e, rtol=1e-12, atol=1e-13)
+
+
+@each_sample
+@pytest.mark.parametrize("dtype", [float32, float16, bfloat16], ids=lambda d: d.name)
+def test_lower_precision_rounds_the_float64_result(name, number, dtype):
+    op, inputs, attributes = sample(name, number, dtype)
+    if any(value in (float64,) for value in attributes.values() if not isinstance(value, tuple)):
+        pytest.skip("the sample fixes its own dtype")
+    low = testing.call(op, inputs, attributes)
+    wide = [x.to(float64) if isinstance(x, Tensor) and x.is_floating_point() else x for x in inputs]
+    high = testing.call(op, wide, attributes)
+    rtol, atol = tolerance(dtype)
+    for a, b in zip(low, high, strict=True):
+        if b.dtype is not float64:
+            np.testing.assert_array_equal(values(a), values(b))
+            continue
+        x, y = values(a).astype(np.float64), values(b)
+        np.testing.assert_allclose(x, y, rtol=8 * rtol, atol=8 * max(atol, rtol))
+
+
+@each_sample
+def test_a_repeated_call_does_not_infer_again(name, number, monkeypatch):
+    op, inputs, attributes = sample(name, number)
+    testing.call(op, inputs, attributes)
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("infer ran again")
+
+    monkeypatch.setattr(op, "infer", refuse)
+    testing.call(op, inputs, attributes)
+    op.plans.clear()
+    if OPS[name].adopt:
+        return
+    with pytest.raises(AssertionError, match="infer ran again"):
+        testing.call(op, inputs, attributes)
+
+
+@each_sample
+def test_flops_are_a_count(name, number):
+    op, inputs, attributes = sample(name, number)
+    if op.flops is None:
+        return
+    specs = [x._spec if isinstance(x, Tensor) else None for x in inputs]
+    count = op.flops(*specs, **attributes)
+    assert isinstance(count, int)
+    assert count >= 0
+
+
+@each_sample
+def test_nothing_is_left_behind(name, number):
+    op, inputs, attributes = sample(name, number, requires_grad=True)
+    start = testing.live_bytes()
+    outputs = testing.call(op, inputs, attributes)
+    sources = [x for x in testing.differentiable(op, inputs) if x.requires_grad]
+    found = None
+    if real(outputs) and sources:
+        ones = [lt.ones_like(o) for o in real(outputs)]
+        found = grad(real(outputs), sources, ones, allow_unused=True)
+        del ones
+    del outputs, found
+    assert testing.live_bytes() == start
+
+
+# Samples that cannot be scaled up: an attribute or an index ties their sizes down.
+FIXED_SIZE: set[str] = set()
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_kernels_allocate_nothing_outside_the_ledger(name):
+    op = OPS[name]
+    if op.adopt or name in FIXED_SIZE:
+        pytest.skip("the library allocates its result" if op.adopt else "its samples do not scale")
+    make = testing.Make(float32, scale=256)
+    for inputs, attributes in testing.samples(op, make)[:1]:
+        with lt.no_grad():
+            hidden = testing.hidden_allocation(op, inputs, attributes)
+        assert hidden < 64 << 10, f"{hidden} bytes beside the pool"
+
+
+if __name__ == "__main__":
+    found = []
+    for name, number in IDS:
+        op, inputs, attributes = sample(name, number, float32, requires_grad=True)
+        kept = testing.saved_of(testing.call(op, inputs, attributes))
+        text = ", ".join(f"{label} {d}{list(shape)}" for label, d, shape, _ in kept) or "nothing"
+        found.append(f"{name}-{number}: {sum(n for *_, n in kept)} bytes: {text}")
+    SAVED.write_text("\n".join(found) + "\n")
+
+
