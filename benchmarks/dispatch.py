@@ -5,7 +5,7 @@ nothing around it. Everything runs alternately in one process and the median of 
 printed, with its ratio to NumPy; the ratios are what holds on a noisy machine. PyTorch runs
 beside it where it is installed.
 
-    python benchmarks/dispatch.py [--rounds N] [--json FILE]
+    python -m benchmarks.dispatch [--rounds N] [--json FILE]
 """
 
 import argparse
@@ -14,6 +14,7 @@ import importlib.util
 import json
 import statistics
 import time
+import timeit
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +39,9 @@ def cases(torch=None):
     a, b, out = np.ones((16, 16), "f4"), np.ones((16, 16), "f4"), np.empty((16, 16), "f4")
     ones = lt.ones(16, 16)
 
-    def repeat(function):
-        return lambda: seconds_of(lambda: [function() for _ in range(CALLS)]) / CALLS
-
-    def without():
-        with lt.no_grad():
-            return seconds_of(lambda: [x * x for _ in range(CALLS)]) / CALLS
+    def repeat(statement, **names):
+        timer = timeit.Timer(statement, globals=names)
+        return lambda: timer.timeit(CALLS) / CALLS
 
     def chain(leaf, factor, gradient):
         y = leaf
@@ -52,17 +50,19 @@ def cases(torch=None):
         return seconds_of(lambda: y.backward(gradient)) / CHAIN
 
     found = {
-        "np.multiply(out=)": repeat(lambda: np.multiply(a, b, out=out)),
-        "lowtide, no graph": without,
-        "lowtide, graph": repeat(lambda: w * x),
+        "np.multiply(out=)": repeat(
+            "multiply(a, b, out=out)", multiply=np.multiply, a=a, b=b, out=out
+        ),
+        "lowtide, no graph": repeat("x * y", x=x, y=ones),
+        "lowtide, graph": repeat("w * x", w=w, x=x),
         "lowtide, backward": lambda: chain(w, x, ones),
     }
     if torch is not None:
         torch.set_num_threads(1)
         tx, tw = torch.ones(16, 16), torch.ones(16, 16, requires_grad=True)
         tones = torch.ones(16, 16)
-        found["torch, no graph"] = repeat(lambda: tx * tx)
-        found["torch, graph"] = repeat(lambda: tw * tx)
+        found["torch, no graph"] = repeat("x * y", x=tx, y=tones)
+        found["torch, graph"] = repeat("w * x", w=tw, x=tx)
         found["torch, backward"] = lambda: chain(tw, tx, tones)
     return found
 

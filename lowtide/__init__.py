@@ -52,7 +52,13 @@ from lowtide.framework.tensor import Tensor as Tensor
 # Ops: every public function of framework/ops
 from lowtide.framework.ops import *  # noqa: F403
 
+# NumPy's and other libraries' memory; printing
+from lowtide.framework.interop import from_dlpack as from_dlpack
+from lowtide.framework.interop import to_dlpack as to_dlpack
+from lowtide.framework.printing import set_printoptions as set_printoptions
+
 # Gradients
+from lowtide.framework.autograd.anomaly import is_anomaly_enabled as is_anomaly_enabled
 from lowtide.framework.autograd.modes import enable_grad as enable_grad
 from lowtide.framework.autograd.modes import inference_mode as inference_mode
 from lowtide.framework.autograd.modes import is_grad_enabled as is_grad_enabled
@@ -95,6 +101,8 @@ from lowtide import autograd as autograd
 from lowtide import backends as backends
 from lowtide import cpu as cpu
 from lowtide import cuda as cuda
+from lowtide import func as func
+from lowtide import func as func
 from lowtide import nn as nn
 # from lowtide import optim as optim  # until creation.zeros_like is there
 from lowtide import profiling as profiling

@@ -32,7 +32,9 @@ def test_the_stubs_on_disk_are_current() -> None:
 
 
 def test_every_public_function_has_a_stub() -> None:
-    assert set(FUNCTIONS) - set(RESULT) == set()
+    body = STUBS["ops/__init__.pyi"].body
+    classes = {ast.unparse(n.target) for n in body if isinstance(n, ast.AnnAssign)}
+    assert set(FUNCTIONS) - set(RESULT) - classes == set()
 
 
 def test_every_public_tensor_attribute_has_a_stub() -> None:

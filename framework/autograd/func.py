@@ -129,8 +129,9 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]
                 f"{[tuple(y.shape) for y in leaves]}; got {[tuple(v.shape) for v in vectors]}."
             )
         again = create_graph or create or any(v.requires_grad for v in vectors)
+        again = again and local.state.grad
         with enable_grad():
-            found = _gradients(leaves, sources, vectors, again and local.state.grad)
+            found = _gradients(leaves, sources, vectors, again)
         return rebuild(found)
 
     shown = restore([y if create else y.detach() for y in leaves])  # type: ignore[attr-defined]

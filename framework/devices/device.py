@@ -16,7 +16,7 @@ class _Current(threading.local):
 _current = _Current()
 
 
-class device:  # noqa: N801 - PyTorch's name
+class device:
     """Where a tensor's bytes lie; one object per device, compared by identity.
 
     Also a context manager and decorator: factories called inside without ``device=`` use it.

@@ -387,12 +387,12 @@ class SimArray:
         return SimFlags(self._a)
 
     @property
-    def T(self) -> SimArray:  # noqa: N802
+    def T(self) -> SimArray:
         """The transpose."""
         return SimArray(self._a.T)
 
     @property
-    def mT(self) -> SimArray:  # noqa: N802
+    def mT(self) -> SimArray:
         """The transpose of the last two axes."""
         return SimArray(np.swapaxes(self._a, -1, -2))
 
@@ -477,7 +477,9 @@ def _method(name: str) -> Any:
     def method(self: SimArray, *args: Any, **kwargs: Any) -> Any:
         given = [_lower(a) for a in args]
         with np.errstate(all="ignore"):
-            return _lift(getattr(self._a, name)(*given, **{k: _lower(v) for k, v in kwargs.items()}))
+            return _lift(
+                getattr(self._a, name)(*given, **{k: _lower(v) for k, v in kwargs.items()})
+            )
 
     method.__name__ = name
     return method
@@ -570,14 +572,13 @@ def _split(parameters: dict[str, str]) -> dict[str, frozenset[str]]:
     return {name: frozenset(text.split()) for name, text in parameters.items()}
 
 
-_strides = SimModule(
-    np, {}, as_strided=_as_strided, sliding_window_view=_sliding_window_view
-)
+_strides = SimModule(np, {}, as_strided=_as_strided, sliding_window_view=_sliding_window_view)
 SIM: Any = SimModule(
     np,
     _FUNCTIONS,
     **{name: SimUfunc(name) for name in _UFUNCS if hasattr(np, name)},
     **{name: getattr(np, name) for name in _CONSTANTS if hasattr(np, name)},
+    __name__="sim",
     ndarray=SimArray,
     array=_array,
     asarray=_asarray,

@@ -1,6 +1,10 @@
 """Every op, by family. Importing this installs them as functions here and as Tensor methods."""
 
+from .. import interop as _interop  # noqa: F401 - installs methods, as the families do
+from .. import printing as _printing  # noqa: F401
 from . import arithmetic as arithmetic
+from . import attention as attention
+from . import conversion as conversion
 from . import convolution as convolution
 from . import copying as copying
 from . import creation as creation
@@ -9,8 +13,10 @@ from . import dropout as dropout
 from . import einsum as einsum
 from . import embedding as embedding
 from . import extremes as extremes
+from . import gathering as gathering
 from . import indexing as indexing
 from . import joining as joining
+from . import loss as loss
 from . import matmul as matmul
 from . import moments as moments
 from . import normalization as normalization

@@ -4,18 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..autograd.modes import local
 from ..autograd.node import Node, _sequence, attach, edge_to
+from ..autograd.views import check_writable
 from ..devices import backend
 from ..devices.device import device
-from ..dtypes import as_dtype, dtype
-from ..spec import Spec
+from ..devices.device import device as as_device
+from ..dtypes import COMPLEX, as_dtype, float64
+from ..dtypes import dtype as dtype_class
+from ..spec import ScalarSpec, Spec
 from ..tensor import Tensor, wrap
 from .registry import broadcast_shapes, function, op, same, singles
 
 
+def cast_into(xp, out, source) -> None:
+    """Copy with conversion, as PyTorch converts: what does not fit is not reported.
+
+    A complex number becomes its real part. An integer or half out of a float too large for it is
+    what the machine makes of it, without NumPy's warning.
+    """
+    kind = out.dtype.kind
+    if kind != "c":
+        source = source.real  # also of a Python scalar
+    if xp is np and (kind in "iu" or out.dtype.itemsize <= 4):
+        with np.errstate(all="ignore"):
+            np.copyto(out, source, casting="unsafe")
+    else:
+        xp.copyto(out, source, casting="unsafe")
+
+
 @op(infer=same, samples=singles)
-def clone(xp, out, input):
+def clone(xp, out, input, *, memory_format=None):
     """Copy into memory of its own; the gradient passes through."""
     xp.copyto(out, input)
 
@@ -25,10 +46,21 @@ def _(g):
     return g
 
 
-@op(name="_convert", method=False, public=False, infer=lambda input, *, dtype: input.like(dtype=dtype))
+def _convert_samples(make):
+    for shape in ((3, 4), (), (0, 3)):
+        yield (make(*shape),), {"dtype": float64}
+
+
+@op(
+    name="_convert", method=False, public=False, samples=_convert_samples,
+    infer=lambda input, *, dtype: input.like(dtype=dtype),
+)  # fmt: skip
 def convert(xp, out, input, *, dtype):
     """Copy with another element type."""
-    xp.copyto(out, input, casting="unsafe")
+    cast_into(xp, out, input)
+
+
+convert.op.node_name = "ToCopyBackward0"  # PyTorch's
 
 
 @convert.vjp("input")
@@ -45,10 +77,22 @@ def _copy_infer(input, src):
     return input
 
 
-@op(name="_copy", method=False, public=False, inplace="_copy_", infer=_copy_infer)
+def _copy_samples(make):
+    for target, source in (((3, 4), (3, 4)), ((3, 4), (4,)), ((2, 3), ()), ((0, 3), (1, 3))):
+        yield (make(*target), make(*source)), {}
+    yield (make(2, 2), 1.5), {}
+
+
+@op(
+    name="_copy", method=False, public=False, inplace="_copy_", infer=_copy_infer,
+    samples=_copy_samples,
+)  # fmt: skip
 def copy(xp, out, input, src):
     """The values of ``src`` in the shape and dtype of ``input``."""
-    xp.copyto(out, src, casting="unsafe")
+    cast_into(xp, out, src)
+
+
+copy.op.node_name = "CopyBackwards"  # PyTorch's
 
 
 @copy.vjp("input")
@@ -57,8 +101,8 @@ def _(g):
 
 
 @copy.vjp("src")
-def _(g):
-    return g
+def _(g, src_spec):
+    return g.real if g.is_complex() and src_spec.dtype.category < COMPLEX else g
 
 
 @function(method=True, public=False)
@@ -69,13 +113,34 @@ def copy_(input: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     return input._copy_(src)
 
 
+def _fill_infer(input, value):
+    if value.ndim:
+        raise RuntimeError(
+            "fill_ only supports 0-dimension value tensor but got tensor with "
+            f"{value.ndim} dimensions. Use copy_."
+        )
+    if isinstance(value, ScalarSpec) and value.category == COMPLEX > input.dtype.category:
+        raise RuntimeError(
+            f"fill_: value cannot be converted to type {input.dtype.name} without overflow: it is "
+            "complex. Pass its real part."
+        )
+    return input
+
+
+def _fill_samples(make):
+    yield (make(3, 4), make()), {}
+    yield (make(3, 4), 1.5), {}
+    yield (make(), 2), {}
+    yield (make(0, 2), make()), {}
+
+
 @op(
-    name="_fill", method=False, public=False, inplace="fill_",
-    infer=lambda input, value: input,
+    name="_fill", method=False, public=False, inplace="fill_", infer=_fill_infer,
+    samples=_fill_samples,
 )  # fmt: skip
 def fill(xp, out, input, value):
     """One value everywhere, in the shape and dtype of ``input``."""
-    xp.copyto(out, value, casting="unsafe")
+    cast_into(xp, out, value)
 
 
 @fill.vjp("input")
@@ -101,6 +166,60 @@ def detach(input: Tensor) -> Tensor:
     if input._extra is not None and "inference" in input._extra:
         out._extra = {"inference": True}
     return out
+
+
+@function(method=True, public=False)
+def detach_(input: Tensor) -> Tensor:
+    """Cut this tensor off from the graph that made it.
+
+    Raises:
+        RuntimeError: It is a view.
+    """
+    if input._viewed is not None:
+        raise RuntimeError("Can't detach views in-place. Use detach() instead.")
+    input._node, input._index, input._requires_grad = None, 0, False
+    return input
+
+
+@function(method=True, public=False)
+def resize_(input: Tensor, *size: Any, memory_format: Any = None) -> Tensor:
+    """Give this tensor another shape, keeping as many of its first elements as fit.
+
+    It keeps its memory if that is large enough, else takes new memory, whose rest is
+    uninitialized.
+
+    Raises:
+        RuntimeError: It requires grad.
+    """
+    from .creation import new, shape_of
+
+    shape = shape_of("resize_", size)
+    if input.requires_grad:
+        raise RuntimeError(
+            "cannot resize variables that require grad. Resize .detach(), or make a new tensor."
+        )
+    check_writable(input, "resize_")
+    spec = input._spec.like(shape)
+    if spec is input._spec:
+        return input
+    be = backend(input.device)
+    if spec.numel <= input.numel() and input.is_contiguous():
+        input._array = input._array.reshape(-1)[: spec.numel].reshape(shape)
+    else:
+        fresh = new(spec, input._storage.role)
+        if be.xp is not None:
+            kept = min(spec.numel, input.numel())
+            flat = input._array.reshape(-1)
+            be.copy(fresh._array.reshape(-1)[:kept], flat[:kept])
+        input._array, input._storage, input._viewed = fresh._array, fresh._storage, None
+    input._spec = spec
+    return input
+
+
+@function(method=True, public=False)
+def resize_as_(input: Tensor, the_template: Tensor, memory_format: Any = None) -> Tensor:
+    """Give this tensor the shape of another."""
+    return resize_(input, tuple(the_template.shape))
 
 
 class ToDevice(Node):
@@ -130,7 +249,11 @@ def move(input: Tensor, where: device) -> Tensor:
     if target.xp is None:
         storage, array = target.empty(spec)
     else:
-        input._need_values("to")
+        if source.xp is None:
+            raise NotImplementedError(
+                f"to({str(where)!r}) needs values, and tensors on meta have none: Cannot copy out "
+                "of meta tensor; no data! Use lowtide.empty_like(tensor, device=...)."
+            )
         storage, array = target.from_host(source.to_host(input._array), spec, 0)
     out = wrap(array, spec, storage)
     if input.requires_grad and local.state.grad:
@@ -147,23 +270,25 @@ def to(
 
     Accepts ``to(dtype)``, ``to(device)``, ``to(device, dtype)``, ``to(other)`` and the keywords.
     """
-    from ..devices.device import device as as_device
-    from ..dtypes import dtype as dtype_class
-
+    flags = []
     for a in args:
         if isinstance(a, Tensor):
             dtype, device = a.dtype, a.device
         elif isinstance(a, dtype_class | type):
             dtype = a
         elif isinstance(a, bool):
-            continue  # non_blocking, copy by position
+            flags.append(a)  # non_blocking, then copy
         elif a is not None:
             device = a
+    if len(flags) > 1:
+        copy = flags[1]
     out = input
     wanted = None if dtype is None else as_dtype(dtype)
     where = input.device if device is None else as_device(device)
+    if where is not input.device and wanted is not None and wanted.itemsize > input.dtype.itemsize:
+        out = move(out, where)  # the smaller type travels
     if wanted is not None and wanted is not input.dtype:
         out = convert(out, wanted)
-    if where is not input.device:
+    if where is not out.device:
         out = move(out, where)
-    return out.clone() if copy and out is input else out
+    return out.clone() if copy and out is input else out  # type: ignore[attr-defined, no-any-return]

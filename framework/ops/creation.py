@@ -833,9 +833,7 @@ def new_full(
 
 
 def _complex_infer(real, imag):
-    if real.dtype not in (float16, float32, float64) or imag.dtype not in (
-        float16, float32, float64,
-    ):  # fmt: skip
+    if real.dtype.category != FLOAT or imag.dtype.category != FLOAT:
         raise RuntimeError(
             "complex: Expected both inputs to be Half, Float or Double tensors but got "
             f"{real.dtype} and {imag.dtype}. Convert them with .to(lowtide.float32)."
@@ -848,11 +846,16 @@ def _complex_infer(real, imag):
     return Spec(broadcast_shapes("complex", real.shape, imag.shape), real.dtype.to_complex())
 
 
-@op(name="complex", method=False, infer=_complex_infer)
+def _complex_samples(make):
+    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2,)), ((0, 2), (1, 2))):
+        yield (make(*a), make(*b)), {}
+
+
+@op(name="complex", method=False, infer=_complex_infer, samples=_complex_samples)
 def make_complex(xp, out, real, imag):
     """Make complex numbers of real and imaginary parts."""
-    xp.copyto(out.real, real)
-    xp.copyto(out.imag, imag)
+    xp.copyto(out.real, real, casting="unsafe")  # "unsafe" for NumPy's sake: bfloat16 to float32
+    xp.copyto(out.imag, imag, casting="unsafe")
 
 
 @make_complex.vjp("real")

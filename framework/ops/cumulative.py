@@ -25,7 +25,7 @@ def _samples(make):
 def _sum_samples(make):
     for (x,), attributes in _samples(make):
         for reverse in (False, True):
-            yield (x,), {**attributes, "dtype": x.dtype, "reverse": reverse}
+            yield (x,), {**attributes, "dtype": None, "reverse": reverse}
 
 
 def _flipped(array, dim, reverse):
@@ -243,7 +243,7 @@ def _running(name, word):
         if not input_spec.ndim:
             return g_values
         return zeros_of(input_spec.like(dtype=g_values.dtype)).scatter_add(
-            dim, indices, g_values
+            dim, indices.detach(), g_values
         )
 
     return running

@@ -27,6 +27,7 @@ from ..tensor import Tensor, ViewInfo, wrap
 from .registry import Op
 from .rules import RuleSet
 
+_new = object.__new__
 MAX_PLANS = 4096  # per op; a program whose shapes never repeat must not grow without bound
 
 
@@ -34,6 +35,8 @@ class Plan:
     """What a call of an op with given specs and attributes comes down to.
 
     Attributes:
+        kernel: The kernel, as declared.
+        xp: The device's array module; None on meta, where no kernel runs.
         run: The kernel with ``xp`` and the attributes filled in; None on meta.
         backend: The device's backend.
         results: Specs of visible results and aux values.
@@ -52,7 +55,7 @@ class Plan:
         "casts",
         "compute",
         "differentiable",
-        "flops",
+        "kernel",
         "layout",
         "op",
         "results",
@@ -61,6 +64,7 @@ class Plan:
         "scratch",
         "simple",
         "specs",
+        "xp",
     )
 
     def __init__(self, op: Op, specs: tuple[Any, ...], attributes: dict[str, Any]) -> None:
@@ -92,6 +96,7 @@ class Plan:
             c or (None if s is NONE else s) for c, s in zip(casts, seen, strict=True)
         )
         kernel, self.layout = op.kernel_for(be.kernel_key, kernel_sees, attributes)
+        self.kernel, self.xp = kernel, be.xp
         self.run = None if be.xp is None else partial(kernel, be.xp, **attributes)
         self.simple = (
             len(self.results) == 1
@@ -259,9 +264,18 @@ def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
         return dispatch(op, (a, b), ())
     spec = plan.results[0]
     storage, array = plan.backend.empty(spec)
-    if plan.run is not None:
-        plan.run(array, a._array, barray)
-    out = wrap(array, spec, storage)
+    if plan.xp is not None:
+        plan.kernel(plan.xp, array, a._array, barray)
+    out: Tensor = _new(Tensor)  # `wrap`, written out
+    out._array = array
+    out._spec = spec
+    out._storage = storage
+    out._node = None
+    out._index = 0
+    out._requires_grad = False
+    out._grad = None
+    out._viewed = None
+    out._extra = None
     if mask and state.grad and plan.differentiable:
         record(plan, mask, (a, b), (out,))
     return out
@@ -294,6 +308,10 @@ def _python_value(op: Op, x: Any) -> Any:
         return x
     if isinstance(x, np.generic):
         return x.item()
+    if isinstance(x, np.ndarray):  # from an operator: numpy leaves a mixed expression to us
+        from .creation import tensor
+
+        return tensor(x)
     if isinstance(x, int | float | complex):  # a subclass, such as an IntEnum
         return x.__index__() if isinstance(x, int) else type(x).__mro__[-2](x)
     raise TypeError(

@@ -74,6 +74,12 @@ def _(g, index, weight_spec, padding):
     name="_embedding_grad", method=False, public=False, half="float32", layout=contiguous,
     infer=lambda grad, index, *, rows, padding: grad.like((rows, grad.shape[-1])),
     flops=lambda grad, index, **_: grad.numel,
+    samples=lambda make: iter(
+        [
+            ((make(3, 2), _numbers([0, 4, 4])), {"rows": 5, "padding": None}),
+            ((make(2, 2, 3), _numbers([[0, 4], [4, 1]])), {"rows": 5, "padding": 4}),
+        ]
+    ),
 )  # fmt: skip
 def row_sums(xp, out, grad, index, *, rows, padding):
     """Add each gradient to the row it was looked up from; row ``padding`` stays zero."""
@@ -94,6 +100,7 @@ def _(g, index, grad_spec, padding):
 @op(
     name="_index_shares", method=False, public=False,
     infer=lambda index, *, dtype: index.like(dtype=dtype),
+    samples=lambda make: iter([((_numbers([0, 4, 4]),), {"dtype": make(1).dtype})]),
 )  # fmt: skip
 def shares(xp, out, index, *, dtype):
     """For each number, one over how often it occurs."""
@@ -101,7 +108,14 @@ def shares(xp, out, index, *, dtype):
     xp.divide(1.0, counts[where].reshape(out.shape), out=out, casting="unsafe")
 
 
-@op(name="_scale_gradient", method=False, public=False, infer=lambda input, scale: input)
+def _ones_samples(make):
+    yield (make(2, 3), make(1, 1) * 0 + 1), {}
+
+
+@op(
+    name="_scale_gradient", method=False, public=False, infer=lambda input, scale: input,
+    samples=_ones_samples,
+)  # fmt: skip
 def scale_gradient(xp, out, input, scale):
     """The same values; the gradient is multiplied by ``scale``."""
     xp.copyto(out, input)
@@ -112,9 +126,17 @@ def _(g, scale):
     return g * scale
 
 
+@scale_gradient.vjp("scale")
+def _(g):
+    return None
+
+
 @op(
     name="_renormalize_rows", method=False, public=False, inplace="_renormalize_rows_",
     infer=lambda weight, index, **_: weight, half="float32",
+    samples=lambda make: iter(
+        [((make(5, 3), _numbers([0, 4, 4])), {"max_norm": 1.0, "norm_type": 2.0})]
+    ),
 )  # fmt: skip
 def renormalize(xp, out, weight, index, *, max_norm, norm_type):
     """Shrink the rows that ``index`` names to a norm of at most ``max_norm``."""

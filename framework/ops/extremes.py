@@ -61,10 +61,9 @@ def need_elements(name, shape, dims, whole=RuntimeError):
 
 def place(g, indices, spec, dim):
     """A tensor of zeros with ``g`` at ``indices`` along ``dim``: the gradient of choosing."""
-    zeros = zeros_of(spec.like(dtype=g.dtype))
     if not spec.ndim:
         return g.reshape(())
-    return zeros.scatter(dim, indices, g)
+    return zeros_of(spec.like(dtype=g.dtype)).scatter(dim, indices.detach(), g)
 
 
 def _share(g, chosen, dim):

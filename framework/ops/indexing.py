@@ -20,6 +20,7 @@ from ..tensor import Tensor
 from .creation import tensor
 from .joining import stack_along
 from .registry import broadcast_shapes, function, op
+from .selecting import every_third
 from .shaping import expand_shape, fits, view_shape
 from .slicing import in_range, narrow_range, select_index, slice_view
 
@@ -79,7 +80,24 @@ def _index_infer(input, index, *, dims, at):
     return input.like(_result_shape(input.shape, index.shape, dims, at))
 
 
-@op(name="_index", method=False, public=False, infer=_index_infer)
+def positions(rows, *shape):
+    """Indices for samples: row k counts through ``range(rows[k])`` in steps of 2, twice or more."""
+    count = prod(shape)
+    found = [[(k + 2 * i) % n - (n if i % 3 == 2 else 0) for i in range(count)]
+             for k, n in enumerate(rows)]  # fmt: skip
+    return tensor(np.array(found, np.int64).reshape(len(rows), *shape))
+
+
+def _index_samples(make):
+    x = make(3, 4)
+    yield (x, positions(x.shape[:1], 5)), {"dims": (0,), "at": 0}
+    y = make(2, 3, 4)
+    yield (y, positions(y.shape[1:], 2, 2)), {"dims": (1, 2), "at": 1}
+    yield (y, positions((y.shape[0], y.shape[2]), 3)), {"dims": (0, 2), "at": 0}
+    yield (y, positions((y.shape[2],), 0)), {"dims": (2,), "at": 2}
+
+
+@op(name="_index", method=False, public=False, infer=_index_infer, samples=_index_samples)
 def index_elements(xp, out, input, index, *, dims, at):
     """The elements of ``input`` at ``index``."""
     check_bounds(xp, index, input.shape, dims)
@@ -124,8 +142,16 @@ def accumulate(xp, target, index, values):
         xp.add.at(target, where, values)
 
 
+def _index_sum_samples(make):
+    x = make(5, 4)
+    yield (x, positions((3,), x.shape[0])), {"shape": (3, x.shape[1]), "dims": (0,), "at": 0}
+    y = make(2, 3)
+    m, n = y.shape
+    yield (y, positions((3, 2), m)), {"shape": (3, n, 2), "dims": (0, 2), "at": 0}
+
+
 @op(
-    name="_index_sum", method=False, public=False, half="float32",
+    name="_index_sum", method=False, public=False, half="float32", samples=_index_sum_samples,
     infer=lambda input, index, *, shape, dims, at: input.like(shape),
 )  # fmt: skip
 def index_sum(xp, out, input, index, *, shape, dims, at):
@@ -155,7 +181,17 @@ def _put_infer(input, index, values, *, dims, at):
     return input
 
 
-@op(name="_index_put", method=False, public=False, inplace="_index_put_", infer=_put_infer)
+def _put_samples(make):
+    x = make(5, 4)
+    index = tensor(np.array([[3, 0, -1]], np.int64))  # no index twice: the winner is nobody's
+    yield (x, index, make(1, 4)), {"dims": (0,), "at": 0}
+    yield (x, index, 2.0), {"dims": (1,), "at": 1}
+
+
+@op(
+    name="_index_put", method=False, public=False, inplace="_index_put_", infer=_put_infer,
+    samples=_put_samples,
+)  # fmt: skip
 def index_assign(xp, out, input, index, values, *, dims, at):
     """``input`` with ``values`` at ``index``; of several for one element the last stays."""
     check_bounds(xp, index, input.shape, dims)
@@ -175,9 +211,15 @@ def _(g, index, dims, at):
     return index_elements(g, index, dims=dims, at=at)
 
 
+def _put_add_samples(make):
+    x = make(3, 4)
+    yield (x, positions(x.shape[:1], 5), make(1, 4)), {"dims": (0,), "at": 0}
+    yield (x, positions(x.shape, 6), make()), {"dims": (0, 1), "at": 0}
+
+
 @op(
     name="_index_put_add", method=False, public=False, inplace="_index_put_add_", half="float32",
-    infer=_put_infer,
+    infer=_put_infer, samples=_put_add_samples,
 )  # fmt: skip
 def index_accumulate(xp, out, input, index, values, *, dims, at):
     """``input`` with ``values`` added at ``index``, as often as each occurs."""
@@ -198,7 +240,10 @@ def _(g, index, dims, at):
     return index_elements(g, index, dims=dims, at=at)
 
 
-@op(name="_mask_places", method=False, public=False, adopt=True)
+@op(
+    name="_mask_places", method=False, public=False, adopt=True,
+    samples=lambda make: iter([((every_third(*make(3, 4).shape),), {}), ((every_third(),), {})]),
+)  # fmt: skip
 def mask_places(xp, mask):
     """Where a mask is True: (ndim, count)."""
     if not mask.ndim:

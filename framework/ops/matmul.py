@@ -109,6 +109,17 @@ def product_shape(name, input, other, left="input", right="other"):
 
 
 def _matmul_infer(input, other):
+    for name, x in (("input", input), ("other", other)):
+        if not isinstance(x, Spec):
+            raise TypeError(
+                f"matmul: argument '{name}' must be Tensor, not {x.name if x else None}. To "
+                "multiply by a number, write input * other."
+            )
+    if input.dtype is not other.dtype:
+        raise RuntimeError(
+            f"matmul: expected its inputs to have the same dtype; got input {input.dtype}, other "
+            f"{other.dtype}. Convert one with .to()."
+        )
     shape = product_shape("matmul", input, other)
     _check_number("matmul", input)
     return Spec(shape, input.dtype)
@@ -128,7 +139,7 @@ def _matmul_samples(make):
 
 
 @op(
-    operator="__matmul__", infer=_matmul_infer, promote="same", half="float32", layout=blas_ready,
+    operator="__matmul__", infer=_matmul_infer, half="float32", layout=blas_ready,
     flops=_matmul_flops, samples=_matmul_samples,
 )  # fmt: skip
 def matmul(xp, out, input, other):

@@ -189,7 +189,10 @@ def _norm_samples(make):
 @quiet
 def norm_over(xp, out, powers, input, *, p, dim, keepdim):
     """Take the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
-    if p == 2 and not powers.size and input.size:  # of a whole tensor: one dot product
+    if not input.size:
+        out.fill(0)
+        return
+    if p == 2 and not powers.size:  # of a whole tensor: one dot product
         flat = input.reshape(-1)
         xp.dot(flat, flat, out=out.reshape(()))
         xp.sqrt(out, out=out)

@@ -74,6 +74,15 @@ def _check_affine(name, input, affine, **values):
 # The gradient, shared
 
 
+def _grad_cases(make):
+    x, g = make(4, 6), make(4, 6)
+    row = x[:, :1] * 0.1
+    shape = tuple(x.shape)
+    base = {"shape": shape, "axes": (1,), "affine": (1, shape[1])}
+    yield (g, x, make(6), row, row * row + 1), base
+    yield (g, x, None, None, row * row + 1), base
+
+
 def _grad_infer(grad, input, weight, mean, rstd, *, shape, axes, affine):
     count = prod(affine)
     empty = Spec((0,), grad.dtype)
@@ -86,6 +95,7 @@ def _grad_infer(grad, input, weight, mean, rstd, *, shape, axes, affine):
 @op(
     name="_norm_grad", method=False, public=False, infer=_grad_infer, returns=("dx", "dw", "db"),
     scratch=("work", "row"), half="float32", layout=contiguous, flops=per_element(12),
+    samples=_grad_cases,
 )  # fmt: skip
 def norm_grad(
     xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine
@@ -180,24 +190,30 @@ def _declare(name, doc, cases):
 
 
 def _layer_cases(make):
-    one = {"shape": (4, 6), "axes": (1,), "affine": (1, 6), "eps": 1e-5}
-    yield (make(4, 6), make(6), make(6)), one
+    x = make(4, 6)
+    shape = tuple(x.shape)
+    one = {"shape": shape, "axes": (1,), "affine": (1, shape[1]), "eps": 1e-5}
+    yield (x, make(6), make(6)), one
     yield (make(2, 2, 6), None, None), one | {"eps": 1e-3}
     yield (make(0, 6), make(6), None), one | {"shape": (0, 6)}
 
 
 def _group_cases(make):
-    yield (
-        (make(2, 4, 3), make(4), make(4)),
-        {"shape": (2, 2, 2, 3), "axes": (2, 3), "affine": (1, 2, 2, 1), "eps": 1e-5},
-    )
+    x = make(2, 4, 1)
+    n, c, length = x.shape
+    shape, affine = (n, 2, c // 2, length), (1, 2, c // 2, 1)
+    yield (x, make(4), make(4)), {"shape": shape, "axes": (2, 3), "affine": affine, "eps": 1e-5}
+    shape, affine = (2, 2, 2, 3), (1, 2, 2, 1)
+    x = make(2, 4, 3)
+    yield (x, make(4), None), {"shape": shape, "axes": (2, 3), "affine": affine, "eps": 1e-5}
 
 
 def _instance_cases(make):
-    yield (
-        (make(2, 3, 5), make(3), make(3)),
-        {"shape": (2, 3, 5), "axes": (2,), "affine": (1, 3, 1), "eps": 1e-5},
-    )
+    x = make(1, 3, 5)
+    shape = tuple(x.shape)
+    one = {"axes": (2,), "eps": 1e-5}
+    yield (x, make(3), make(3)), one | {"shape": shape, "affine": (1, shape[1], 1)}
+    yield (make(2, 3, 4), None, None), one | {"shape": (2, 3, 4), "affine": (1, 3, 1)}
 
 
 layer_norm_view = _declare(
@@ -220,8 +236,10 @@ def _rms_infer(input, weight, *, shape, axes, affine, eps):
 
 
 def _rms_cases(make):
-    one = {"shape": (4, 6), "axes": (1,), "affine": (1, 6), "eps": 1e-5}
-    yield (make(4, 6), make(6)), one
+    x = make(4, 6)
+    shape = tuple(x.shape)
+    one = {"shape": shape, "axes": (1,), "affine": (1, shape[1]), "eps": 1e-5}
+    yield (x, make(6)), one
     yield (make(2, 2, 6), None), one
 
 
@@ -267,9 +285,12 @@ def _batch_infer(input, weight, bias, *, shape, axes, affine, eps):
 
 
 def _batch_cases(make):
-    one = {"shape": (4, 3, 5), "axes": (0, 2), "affine": (1, 3, 1), "eps": 1e-5}
-    yield (make(4, 3, 5), make(3), make(3)), one
-    yield (make(4, 3), None, None), one | {"shape": (4, 3, 1)}
+    x = make(4, 3, 1)
+    shape = tuple(x.shape)
+    one = {"shape": shape, "axes": (0, 2), "affine": (1, shape[1], 1), "eps": 1e-5}
+    yield (x, make(3), make(3)), one
+    yield (make(4, 3), None, None), one
+    yield (make(2, 3, 5), None, make(3)), one | {"shape": (2, 3, 5)}
 
 
 @op(
@@ -291,15 +312,33 @@ def batch_norm_view(
 
 
 @batch_norm_view.vjp("input", "weight", "bias")
-def _(g_out, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec):
-    return _gradients(
-        g_out, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec
-    )
+def _(
+    g_out, g_mean, g_var, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec,
+    bias_spec,
+):  # fmt: skip
+    if g_out is not None:
+        gradients = _gradients(
+            g_out, needs, input, weight, mean, rstd, shape, axes, affine, weight_spec, bias_spec
+        )
+    else:
+        gradients = (None, None, None)
+    if not needs[0] or (g_mean is None and g_var is None):
+        return gradients
+    count = prod(shape[d] for d in axes)  # someone uses the statistics themselves
+    through = 0.0 if g_mean is None else g_mean / count
+    if g_var is not None:
+        through = through + (input.reshape(shape) - mean) * (g_var * (2 / count))
+    through = through.expand(shape).reshape(input.shape)
+    return (through if gradients[0] is None else gradients[0] + through, *gradients[1:])
 
 
 @batch_norm_view.composite
 def _(input, weight, bias, *, shape, axes, affine, eps):
-    return _plain(input, weight, bias, shape, axes, affine, eps)
+    x = input.reshape(shape)
+    mean = x.mean(axes, True)
+    centered = x - mean
+    out = _plain(input, weight, bias, shape, axes, affine, eps)
+    return out, mean, (centered * centered).mean(axes, True)
 
 
 # The public functions

@@ -81,8 +81,8 @@ def _max_pool_infer(input, *, kernel, stride, padding, dilation, ceil):
 
 def _max_pool_samples(make):
     base = {"kernel": (2,), "stride": (2,), "padding": (0,), "dilation": (1,), "ceil": False}
-    yield (make(2, 3, 7),), base
-    yield (make(3, 7),), base | {"ceil": True, "padding": (1,)}
+    yield (make(1, 3, 7),), base
+    yield (make(2, 3, 7),), base | {"ceil": True, "padding": (1,)}
     base = {
         "kernel": (2, 3), "stride": (2, 1), "padding": (1, 1), "dilation": (1, 2), "ceil": False,
     }  # fmt: skip
@@ -123,6 +123,35 @@ def _(g_out, index, input_spec, kernel, stride, padding, dilation):
     return unpick(g_out, index.detach(), size, kernel, stride, padding, dilation)
 
 
+def _picks(make):
+    """(values, winners, sizes) for the samples of the two ops that follow winners."""
+    x = make(1, 4, 7)
+    base = {"kernel": (3,), "stride": (2,), "padding": (1,), "dilation": (1,)}
+    out, index = max_pool(x, **base, ceil=False)
+    yield x, out, index, base
+    x = make(2, 2, 5, 6)
+    base = {"kernel": (2, 3), "stride": (2, 1), "padding": (1, 1), "dilation": (1, 2)}
+    out, index = max_pool(x, **base, ceil=True)
+    yield x, out, index, base
+
+
+def _unpick_samples(make):
+    for x, out, index, base in _picks(make):
+        yield (make(*out.shape) if x.ndim > 3 else out, index), base | {
+            "size": tuple(x.shape[-len(base["kernel"]) :])
+        }
+
+
+def _pick_samples(make):
+    for x, _, index, base in _picks(make):
+        yield (x, index), base
+
+
+def _flat_index_samples(make):
+    for x, _, index, base in _picks(make):
+        yield (index,), base | {"size": tuple(x.shape[-len(base["kernel"]) :])}
+
+
 def _unpick_infer(grad, index, *, size, kernel, stride, padding, dilation):
     out = Spec((*grad.shape[: -len(kernel)], *size), grad.dtype)
     return out, Spec(grad.shape, bool_), Spec(grad.shape, grad.dtype)
@@ -130,7 +159,7 @@ def _unpick_infer(grad, index, *, size, kernel, stride, padding, dilation):
 
 @op(
     name="_max_pool_grad", method=False, public=False, infer=_unpick_infer,
-    scratch=("won", "part"), flops=lambda grad, index, **_: grad.numel,
+    scratch=("won", "part"), flops=lambda grad, index, **_: grad.numel, samples=_unpick_samples,
 )  # fmt: skip
 def unpick(
     xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation
@@ -153,7 +182,7 @@ def _(g, index, kernel, stride, padding, dilation):
 @op(
     name="_max_pool_pick", method=False, public=False, scratch=("won",),
     infer=lambda input, index, **_: (index.like(dtype=input.dtype), index.like(dtype=bool_)),
-    flops=lambda input, index, **_: index.numel,
+    flops=lambda input, index, **_: index.numel, samples=_pick_samples,
 )  # fmt: skip
 def pick(xp, out, won, input, index, *, kernel, stride, padding, dilation):
     """The element of each window that ``index`` names."""
@@ -178,7 +207,7 @@ def _flat_index_infer(index, *, size, kernel, stride, padding, dilation):
 
 @op(
     name="_max_pool_flat_index", method=False, public=False, infer=_flat_index_infer,
-    scratch=("along",),
+    scratch=("along",), samples=_flat_index_samples,
 )  # fmt: skip
 def flat_index(xp, out, along, index, *, size, kernel, stride, padding, dilation):
     """Where in the flattened plane of the input each window's winner is, as PyTorch counts."""
@@ -230,9 +259,16 @@ def _avg_pool_samples(make):
         "kernel": (3, 2), "stride": (2, 2), "padding": (1, 0), "ceil": False, "include": True,
         "divisor": None,
     }  # fmt: skip
-    yield (make(2, 2, 6, 7),), base
+    yield (make(1, 1, 6, 7),), base
     yield (make(2, 6, 7),), base | {"ceil": True, "include": False}
     yield (make(2, 2, 6, 7),), base | {"divisor": 5}
+
+
+def _avg_pool_grad_samples(make):
+    base = {"kernel": (3,), "stride": (2,), "padding": (1,), "ceil": False, "include": True}
+    x = make(1, 3, 4)
+    yield (x,), base | {"size": (2 * x.shape[2] - 1,), "divisor": None}
+    yield (x,), base | {"size": (2 * x.shape[2] - 1,), "divisor": 2, "include": False}
 
 
 @op(
@@ -263,7 +299,7 @@ def _(g, input_spec, kernel, stride, padding, include, divisor, ceil):
 @op(
     name="_avg_pool_grad", method=False, public=False, half="float32", scratch=("share",),
     infer=lambda grad, *, size, **_: (grad.like((*grad.shape[: -len(size)], *size)), grad),
-    flops=lambda grad, *, kernel, **_: grad.numel * prod(kernel),
+    flops=lambda grad, *, kernel, **_: grad.numel * prod(kernel), samples=_avg_pool_grad_samples,
 )  # fmt: skip
 def avg_pool_grad(
     xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor
@@ -302,7 +338,7 @@ def _cells(size, out):
 @op(
     name="_adaptive_avg_pool", method=False, public=False, half="float32",
     infer=lambda input, *, size: input.like((*input.shape[: -len(size)], *size)),
-    samples=lambda make: iter([((make(2, 2, 5, 7),), {"size": (3, 2)})]),
+    samples=lambda make: iter([((make(1, 3, 5, 7),), {"size": (3, 2)})]),
     flops=lambda input, **_: input.numel,
 )  # fmt: skip
 def adaptive_avg_pool(xp, out, input, *, size):
@@ -322,6 +358,7 @@ def _(g, input_spec, size):
     name="_adaptive_avg_pool_grad", method=False, public=False, half="float32",
     infer=lambda grad, *, size: (grad.like((*grad.shape[: -len(size)], *size)), grad),
     scratch=("share",), flops=lambda grad, **_: grad.numel,
+    samples=lambda make: iter([((make(1, 1, 3, 2),), {"size": (5, 7)})]),
 )  # fmt: skip
 def adaptive_avg_pool_grad(xp, out, share, grad, *, size):
     """Give each element of a window its share of the window's gradient."""
@@ -381,10 +418,17 @@ def _(g_out, index, input_spec, size):
     return plane_scatter(g_out, index.detach(), tuple(input_spec.shape[-len(size) :]))
 
 
+def _plane_samples(make, gather):
+    x = make(2, 3, 5, 4)
+    out, index = adaptive_max_pool(x, (3, 2))
+    yield (x if gather else out, index), {"dims": 2} if gather else {"size": (5, 4)}
+
+
 @op(
     name="_plane_scatter", method=False, public=False, half="float32",
     infer=lambda grad, index, *, size: grad.like((*grad.shape[: -len(size)], *size)),
     layout=contiguous, flops=lambda grad, index, **_: grad.numel,
+    samples=lambda make: _plane_samples(make, False),
 )  # fmt: skip
 def plane_scatter(xp, out, grad, index, *, size):
     """Add each value where ``index`` points in its plane; in order, so sums are repeatable."""
@@ -404,6 +448,7 @@ def _(g, index, size):
 @op(
     name="_plane_gather", method=False, public=False,
     infer=lambda input, index, *, dims: index.like(dtype=input.dtype), layout=contiguous,
+    samples=lambda make: _plane_samples(make, True),
 )  # fmt: skip
 def plane_gather(xp, out, input, index, *, dims):
     """The value of each plane (the last ``dims`` dimensions) that ``index`` points to."""

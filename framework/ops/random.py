@@ -18,6 +18,7 @@ from ..autograd.modes import no_grad
 from ..devices import backend
 from ..dtypes import BOOL, COMPLEX, FLOAT, INT, float32, get_default_dtype, int64
 from ..memory.ledger import WORKSPACE
+from ..random import Rng
 from ..spec import Spec
 from ..tensor import Tensor
 from .creation import like, scalar, shape_of, target
@@ -100,9 +101,14 @@ def words(kind: str, n: int, spec: Spec) -> int:
     return (n + n % 2) * (2 if double else 1)
 
 
+def _sample_samples(make):  # integers: the floating kinds draw other words for each dtype
+    for shape in ((3, 5), (), (0, 2)):
+        yield (make(*shape), Rng(3, 5)), {"kind": "integers", "a": -3, "b": 4}
+
+
 @op(
     name="_sample", method=False, public=False, inplace="_sample_", out=False,
-    infer=lambda input, rng, **_: input,
+    infer=lambda input, rng, **_: input, samples=_sample_samples,
 )  # fmt: skip
 def sample(xp, out, input, rng, *, kind, a, b):
     """Draw values of the shape and dtype of ``input``."""
@@ -418,7 +424,16 @@ def _bernoulli_infer(input, rng):
     return input, input.like(dtype=float32)
 
 
-@op(name="_bernoulli", method=False, public=False, scratch=("noise",), infer=_bernoulli_infer)
+def _row_samples(make):
+    yield (make(3, 5, low=0.1, high=0.9), Rng(3, 5)), {}
+    yield (make(low=0.1, high=0.9), Rng(3, 5)), {}
+    yield (make(0, 2), Rng(3, 5)), {}
+
+
+@op(
+    name="_bernoulli", method=False, public=False, scratch=("noise",), infer=_bernoulli_infer,
+    samples=_row_samples,
+)  # fmt: skip
 def bernoulli_from(xp, out, noise, input, rng):
     """1 where a uniform number lies below ``input``, else 0."""
     stream.uniform(xp, noise, rng)
@@ -491,7 +506,16 @@ def _multinomial_infer(input, rng, *, num_samples, replacement):
     return Spec((*input.shape[:-1], num_samples), int64)
 
 
-@op(name="_multinomial", method=False, public=False, adopt=True, infer=_multinomial_infer)
+def _multinomial_samples(make):
+    for shape, n, replacement in (((5,), 3, False), ((2, 4), 6, True), ((2, 3), 2, False)):
+        weights = make(*shape, low=0.1, high=2.0)
+        yield (weights, Rng(3, 5)), {"num_samples": n, "replacement": replacement}
+
+
+@op(
+    name="_multinomial", method=False, public=False, adopt=True, infer=_multinomial_infer,
+    samples=_multinomial_samples,
+)  # fmt: skip
 def multinomial_from(xp, input, rng, *, num_samples, replacement):
     """Indices drawn with the weights in each row."""
     k = input.shape[-1]
@@ -543,14 +567,14 @@ def multinomial(
     return result if out is None else out.copy_(result)  # type: ignore[attr-defined, no-any-return]
 
 
-@op(name="_poisson", method=False, public=False, adopt=True, infer=same)
+@op(name="_poisson", method=False, public=False, adopt=True, infer=same, samples=_row_samples)
 def poisson_from(xp, input, rng):
     """Counts of the rates in ``input``. Drawn on the host, so that all devices agree."""
     rates = np.asarray(input if xp is np else input.get(), dtype=np.float64)
     if not (rates >= 0).all():
         raise RuntimeError("invalid Poisson rate, expected rate to be non-negative")
     draws = np.random.Generator(np.random.Philox(key=rng.seed, counter=rng.offset))
-    return xp.asarray(draws.poisson(rates).astype(input.dtype))
+    return xp.asarray(np.asarray(draws.poisson(rates), dtype=input.dtype))
 
 
 @poisson_from.vjp("input")

@@ -84,13 +84,13 @@ def reductions(make):
 
 
 def with_dtype(make):
-    """The same, and the dtype of the result, and an empty tensor."""
+    """The same with ``dtype`` (None is the input's), and an empty tensor."""
     for (x,), attributes in (*reductions(make), ((make(0, 3),), {"dim": (0,), "keepdim": False})):
-        yield (x,), {**attributes, "dtype": x.dtype}
+        yield (x,), {**attributes, "dtype": None}
 
 
 def _reduced_infer(input, *, dim, keepdim, dtype):
-    return Spec(reduced(input.shape, dim, keepdim), dtype)
+    return Spec(reduced(input.shape, dim, keepdim), dtype or input.dtype)
 
 
 def _converted(input, dtype):
@@ -195,6 +195,11 @@ def mean(input, dim=None, keepdim=False, *, dtype=None, out=None):
 @function(method=True)
 def nanmean(input, dim=None, keepdim=False, *, dtype=None, out=None):
     """Average over ``dim`` what is not NaN."""
+    if input.dtype.category < FLOAT:
+        raise RuntimeError(
+            f"nanmean(): expected input to have floating point or complex dtype but got "
+            f"{input.dtype}. Convert with .to(float32)."
+        )
     numbers = (input == input).sum(dim, keepdim)
     return into(out, nansum(input, dim, keepdim, dtype=dtype) / numbers)
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from math import prod
+
+import numpy as np
+
 from ..spec import Spec
 from ..tensor import Tensor
+from .creation import tensor
 from .registry import broadcast_shapes, function, op
 
 
@@ -12,9 +17,21 @@ def _where_infer(condition, input, other):
     return Spec(shape, input.dtype)
 
 
+def every_third(*shape):
+    """A mask for samples."""
+    return tensor(np.arange(prod(shape)).reshape(shape) % 3 == 0)
+
+
+def _where_samples(make):
+    for a, b, c in (((3, 4), (3, 4), (3, 4)), ((3, 1), (4,), ()), ((2,), (0, 1), (2,))):
+        yield (every_third(*make(*a).shape), make(*b), make(*c)), {}
+    x = make(2, 3)
+    yield (every_third(*x.shape), x, 1.5), {}
+
+
 @op(
     name="_where", method=False, public=False, promote=("arith", ("input", "other")),
-    infer=_where_infer,
+    infer=_where_infer, samples=_where_samples,
 )  # fmt: skip
 def where_select(xp, out, condition, input, other):
     """``input`` where the condition holds, else ``other``."""
@@ -85,8 +102,15 @@ def _masked_fill_infer(input, mask, value):
     return input.like(shape)
 
 
+def _masked_fill_samples(make):
+    x, y, z = make(3, 4), make(2, 3, 4), make(0, 3)
+    yield (x, every_third(*x.shape), 2.5), {}
+    yield (y, every_third(y.shape[1], 1), make()), {}
+    yield (z, every_third(z.shape[1]), 0), {}
+
+
 @op(
-    inplace="masked_fill_", infer=_masked_fill_infer, out=False,
+    inplace="masked_fill_", infer=_masked_fill_infer, out=False, samples=_masked_fill_samples,
 )  # fmt: skip
 def masked_fill(xp, out, input, mask, value):
     """Put ``value`` where the mask is True; the mask broadcasts.

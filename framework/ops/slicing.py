@@ -76,7 +76,8 @@ def _amid_infer(input, start, *, dim, size):
 
 
 def _amid_samples(make):
-    yield (make(3, 2), 1), {"dim": 1, "size": 4}
+    x = make(3, 2)
+    yield (x, 1), {"dim": 1, "size": x.shape[1] + 2}
     yield (make(0, 2), 1), {"dim": 0, "size": 3}
 
 
@@ -136,8 +137,15 @@ def _(g, input_spec, key):
     return slice_amid_zeros(g, key=key, shape=tuple(input_spec.shape))
 
 
+def _slice_amid_samples(make):
+    x = make(3, 2)
+    yield (x,), {"key": ((1, 6 * x.shape[0], 6),), "shape": (6 * x.shape[0], x.shape[1])}
+    y = make(4)
+    yield (y,), {"key": (2, (0, y.shape[0], 1)), "shape": (3, y.shape[0])}
+
+
 @op(
-    name="_slice_amid_zeros", method=False, public=False,
+    name="_slice_amid_zeros", method=False, public=False, samples=_slice_amid_samples,
     infer=lambda input, *, key, shape: input.like(shape),
 )  # fmt: skip
 def slice_amid_zeros(xp, out, input, *, key, shape):
@@ -366,8 +374,17 @@ def _(g, input_spec, offset, dim1, dim2):
     )
 
 
+def _diagonal_amid_samples(make):
+    x = make(3)
+    (n,) = x.shape
+    yield (x,), {"shape": (n, n + 1), "offset": 1, "dim1": 0, "dim2": 1}
+    y = make(2, 3)
+    m, n = y.shape
+    yield (y,), {"shape": (n, m, n + 2), "offset": -2, "dim1": 2, "dim2": 0}
+
+
 @op(
-    name="_diagonal_amid_zeros", method=False, public=False,
+    name="_diagonal_amid_zeros", method=False, public=False, samples=_diagonal_amid_samples,
     infer=lambda input, *, shape, offset, dim1, dim2: input.like(shape),
 )  # fmt: skip
 def diagonal_amid_zeros(xp, out, input, *, shape, offset, dim1, dim2):
@@ -450,8 +467,14 @@ def _(g, input_spec, dim, size, step):
     return fold_sum(g, shape=tuple(input_spec.shape), dim=dim, size=size, step=step)
 
 
+def _fold_samples(make):
+    x = make(4, 3)
+    n, size = x.shape
+    yield (x,), {"shape": (2 * (n - 1) + size + 1,), "dim": 0, "size": size, "step": 2}
+
+
 @op(
-    name="_fold_sum", method=False, public=False, half="float32",
+    name="_fold_sum", method=False, public=False, half="float32", samples=_fold_samples,
     infer=lambda input, *, shape, dim, size, step: input.like(shape),
 )  # fmt: skip
 def fold_sum(xp, out, input, *, shape, dim, size, step):
@@ -501,7 +524,17 @@ def _as_strided_infer(input, *, size, stride, start, geometry):
     return input.like(size)
 
 
-@op(name="_as_strided", method=False, public=False, view=True, infer=_as_strided_infer)
+def _as_strided_samples(make):
+    x = make(3, 4)
+    geometry = (x.shape[1], 1)
+    yield (x,), {"size": (2, 2), "stride": (1, 4), "start": 1, "geometry": geometry}
+    yield (x,), {"size": (3, 2), "stride": (1, 1), "start": 0, "geometry": geometry}
+
+
+@op(
+    name="_as_strided", method=False, public=False, view=True, infer=_as_strided_infer,
+    samples=_as_strided_samples,
+)  # fmt: skip
 def strided_view(xp, input, *, size, stride, start, geometry):
     """Any shape and strides over the elements from ``start``, relative to the first.
 

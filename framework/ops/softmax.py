@@ -28,6 +28,11 @@ def _softmax_infer(input, *, dim):
     return input, _row(input, dim)
 
 
+def _log_softmax_infer(input, *, dim):
+    out, row = _softmax_infer(input, dim=dim)
+    return out, row, row
+
+
 def _softmax_samples(make):
     for shape, dim in (((3, 4), 1), ((2, 3, 4), 0), ((2, 3, 4), 1), ((), 0), ((0, 3), 1)):
         yield (make(*shape),), {"dim": dim}
@@ -90,7 +95,7 @@ def _(g, incoming, output, dim):
 
 
 @op(
-    name="_log_softmax", method=False, public=False, infer=_softmax_infer, half="float32",
+    name="_log_softmax", method=False, public=False, infer=_log_softmax_infer, half="float32",
     scratch=("largest", "row"), flops=per_element(5), samples=_softmax_samples,
 )  # fmt: skip
 @quiet

@@ -8,7 +8,10 @@ from __future__ import annotations
 from ..dtypes import int64
 from ..spec import Spec
 from .extremes import _pair, one_dim, place
-from .registry import function, op
+from .registry import function, op, singles
+
+
+SMALL = 256  # up to this many elements sorting them all is as fast as selecting
 
 
 def _order(xp, input, dim, descending):
@@ -102,8 +105,8 @@ def topk_along(xp, input, *, k, dim, largest):
     if not input.ndim:
         return input, xp.zeros((), "int64")
     n = input.shape[dim]
-    if 0 < k < n and input.size:
-        # Select first: only the chosen are sorted.
+    if n > SMALL and 0 < k < n // 4 and input.size:
+        # Select first, then sort only the chosen. Which of equal elements are chosen is open.
         order = xp.argpartition(input, n - k if largest else k - 1, axis=dim)
         chosen = xp.arange(n - k, n) if largest else xp.arange(k)
         candidates = xp.sort(xp.take(order, chosen, axis=dim), axis=dim)
@@ -136,7 +139,15 @@ def topk(input, k, dim=-1, largest=True, sorted=True):
     return Topk(*topk_along(input, k=k, dim=d, largest=largest))
 
 
-@op(name="_unique", method=False, public=False, returns=("values", "inverse", "counts"), adopt=True)
+def _unique_samples(make):
+    yield (make(3, 4),), {"dim": None}
+    yield (make(3, 4),), {"dim": 1}
+
+
+@op(
+    name="_unique", method=False, public=False, returns=("values", "inverse", "counts"), adopt=True,
+    samples=_unique_samples,
+)  # fmt: skip
 def unique_of(xp, input, *, dim):
     """Find the distinct elements, or slices along ``dim``, sorted; their places and numbers."""
     values, inverse, counts = xp.unique(
@@ -175,7 +186,7 @@ def _consecutive(xp, input):
 
 @op(
     name="_unique_consecutive", method=False, public=False,
-    returns=("values", "inverse", "counts"), adopt=True,
+    returns=("values", "inverse", "counts"), adopt=True, samples=singles,
 )  # fmt: skip
 def unique_runs(xp, input):
     """Find the first element of each run of equal ones, their places and lengths."""

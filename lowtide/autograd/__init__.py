@@ -1,9 +1,18 @@
 """Gradients, under PyTorch's names."""
 
+from lowtide.autograd import function as function
+from lowtide.autograd import functional as functional
 from lowtide.autograd import graph as graph
+from lowtide.framework.autograd.anomaly import detect_anomaly as detect_anomaly
+from lowtide.framework.autograd.anomaly import set_detect_anomaly as set_detect_anomaly
 from lowtide.framework.autograd.engine import backward as backward
 from lowtide.framework.autograd.engine import grad as grad
+from lowtide.framework.autograd.function import Function as Function
+from lowtide.framework.autograd.gradcheck import GradcheckError as GradcheckError
+from lowtide.framework.autograd.gradcheck import gradcheck as gradcheck
+from lowtide.framework.autograd.gradcheck import gradgradcheck as gradgradcheck
 from lowtide.framework.autograd.modes import enable_grad as enable_grad
 from lowtide.framework.autograd.modes import inference_mode as inference_mode
 from lowtide.framework.autograd.modes import no_grad as no_grad
 from lowtide.framework.autograd.modes import set_grad_enabled as set_grad_enabled
+from lowtide.framework.autograd.variable import Variable as Variable

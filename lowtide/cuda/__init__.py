@@ -81,7 +81,7 @@ def set_device(device: Any) -> None:
     _current[0] = where.index
 
 
-class device:  # noqa: N801 - PyTorch's name
+class device:
     """Make a GPU the current one inside a ``with``; -1 or None changes nothing."""
 
     def __init__(self, device: Any) -> None:

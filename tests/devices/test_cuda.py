@@ -16,7 +16,7 @@ NO_GPU = cuda.device_count() == 0
 without_gpu = pytest.mark.skipif(not NO_GPU, reason="there is a GPU")
 
 
-@pytest.fixture()
+@pytest.fixture
 def gpu():
     try:
         return backend(lt.device("cuda"))
@@ -76,8 +76,10 @@ def test_another_kind_of_device_is_refused():
 
 
 def test_importing_lowtide_imports_no_cupy():
-    code = "import sys, lowtide; lowtide.tensor([1.0]); lowtide.cuda.memory_allocated(); " \
-           "sys.exit('cupy' in sys.modules)"
+    code = (
+        "import sys, lowtide; lowtide.tensor([1.0]); lowtide.cuda.memory_allocated(); "
+        "sys.exit('cupy' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
@@ -166,7 +168,7 @@ class FakeCupy:
         self.MemoryPool, self.UnownedMemory, self.MemoryPointer = FakePool, FakeUnowned, FakePointer
 
 
-@pytest.fixture()
+@pytest.fixture
 def fake(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", FakeCupy(1))
     return cuda.cuda_backend(lt.device("cuda:0"))
@@ -202,13 +204,13 @@ def test_roles_move_and_empty_tensors_take_nothing(fake):
     storage, _ = fake.empty(spec(0, 4))
     storage.set_role(2)
     assert (fake.ledger.live, storage.address) == (0, 0)
-    storage, array = fake.empty(spec(4))
+    storage, _array = fake.empty(spec(4))
     storage.set_role(2)
     assert fake.ledger.by_role()["parameter"] == 16
 
 
 def test_a_full_gpu_raises_with_the_table(fake):
-    _, kept = fake.empty(spec(64), 6)
+    _, _kept = fake.empty(spec(64), 6)
     with pytest.raises(lt.OutOfMemoryError, match=r"CUDA out of memory.*input 256 B") as caught:
         fake.empty(spec(1 << 20))
     assert caught.value.requested_bytes == 4 << 20

@@ -9,7 +9,7 @@ from lowtide.framework.devices.sim import SIM as xp
 from lowtide.framework.devices.sim import SimArray
 
 
-@pytest.fixture()
+@pytest.fixture
 def a():
     return xp.asarray(np.arange(6, dtype=np.float32).reshape(2, 3))
 
@@ -60,11 +60,11 @@ def test_arguments_that_cupy_lacks_are_refused(a):
 
 
 def test_methods_of_ufuncs_are_cupys(a):
-    with pytest.raises(NotImplementedError, match="maximum.reduce"):
+    with pytest.raises(NotImplementedError, match=r"maximum\.reduce"):
         xp.maximum.reduce(a)
-    with pytest.raises(NotImplementedError, match="maximum.accumulate"):
+    with pytest.raises(NotImplementedError, match=r"maximum\.accumulate"):
         xp.maximum.accumulate(a)
-    with pytest.raises(NotImplementedError, match="multiply.at"):
+    with pytest.raises(NotImplementedError, match=r"multiply\.at"):
         xp.multiply.at(a, xp.asarray([0]), 2)
     with pytest.raises(TypeError, match="no atomics"):
         xp.add.at(xp.zeros(3, bool), xp.asarray([0]), True)

@@ -1,0 +1,234 @@
+"""Tensors and the rest of Python: NumPy, DLPack, pickle, ``copy``.
+
+Memory is shared where it can be. The array that ``numpy()`` returns is a view of the pool's
+block, and NumPy keeps that block alive through ``.base``: so the array outlives its tensor, and
+its bytes stay in the ledger until it goes.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from .devices import backend
+from .devices.device import device
+from .dtypes import BY_NAME
+from .memory.ledger import ROLE_NUMBER
+from .spec import Spec
+from .tensor import Tensor, wrap
+
+_SLOTS = tuple(s for s in Tensor.__slots__ if not s.startswith("__"))
+
+
+def numpy(self: Tensor, *, force: bool = False) -> Any:
+    """View the values as a NumPy array that shares memory.
+
+    Args:
+        self: A tensor on the CPU that does not require grad.
+        force: Detach and copy from the device as needed.
+
+    Raises:
+        RuntimeError: It requires grad.
+        TypeError: It is on another device.
+
+    Memory:
+        The array keeps the tensor's whole storage alive.
+    """
+    if force:
+        self = self.detach().cpu()  # type: ignore[attr-defined]
+    if self.requires_grad:
+        raise RuntimeError(
+            "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+        )
+    if self.device.type != "cpu":
+        raise TypeError(
+            f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy "
+            "the tensor to host memory first."
+        )
+    return self._array.view()  # an object of its own: reshaping it in place must not reach us
+
+
+def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: N807
+    """Give the values to ``numpy.asarray``, shared unless a conversion or a copy is asked for."""
+    array = numpy(self)
+    if dtype is None or np.dtype(dtype) == array.dtype:
+        return array.copy() if copy else array
+    if copy is False:
+        raise ValueError(
+            f"a {self.dtype} tensor cannot become a NumPy array of {np.dtype(dtype)} without a "
+            "copy. Drop copy=False."
+        )
+    return array.astype(dtype)
+
+
+def __dlpack__(self: Tensor, **options: Any) -> Any:  # noqa: N807
+    """Export the memory to another library."""
+    if self.requires_grad:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+    self._need_values("__dlpack__")
+    if self.device.type == "cpu":
+        stream = options.pop("stream", None)
+        if stream not in (None, -1):
+            raise BufferError(f"a tensor on the cpu has no stream; got stream={stream}.")
+        return numpy(self).__dlpack__(**options)
+    return self._array.__dlpack__(**options)
+
+
+def __dlpack_device__(self: Tensor) -> tuple[int, int]:  # noqa: N807
+    """The (type, index) of its device in DLPack's numbers."""
+    if self.device.type in ("cpu", "meta"):
+        return (1, 0)
+    kind, index = self._array.__dlpack_device__()
+    return int(kind), int(index)
+
+
+def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """Make a tensor that shares the memory of another library's array.
+
+    Args:
+        ext_tensor: An object with ``__dlpack__`` and ``__dlpack_device__``.
+        device: Where the result shall be.
+        copy: True copies; False refuses to.
+
+    Raises:
+        TypeError: It has no ``__dlpack__``.
+        BufferError: ``copy=False``, and it lies on another device.
+    """
+    if not hasattr(ext_tensor, "__dlpack__") or not hasattr(ext_tensor, "__dlpack_device__"):
+        raise TypeError(
+            "from_dlpack takes an object with __dlpack__ and __dlpack_device__; got "
+            f"{type(ext_tensor).__name__}. Use lowtide.as_tensor."
+        )
+    kind, index = ext_tensor.__dlpack_device__()
+    out = _shared(ext_tensor, int(kind), int(index))
+    if device is not None and out.to(device) is not out:  # type: ignore[attr-defined]
+        if copy is False:
+            raise BufferError(f"copy=False, but the data is on {out.device}, not on {device}.")
+        return out.to(device)  # type: ignore[attr-defined, no-any-return]
+    return out.clone() if copy else out  # type: ignore[attr-defined, no-any-return]
+
+
+def _shared(ext_tensor: Any, kind: int, index: int) -> Tensor:
+    from .dtypes import as_dtype
+    from .memory.ledger import INPUT
+    from .ops.creation import from_numpy
+
+    if kind == 1:
+        array = np.from_dlpack(ext_tensor)
+        if not array.flags.writeable:  # an exporter of DLPack 0 cannot say that it may be written
+            array = _writable(array)
+        return from_numpy(array)  # type: ignore[no-any-return]
+    if kind == 2:
+        where = device("cuda", index)
+        be = backend(where)
+        array = be.xp.from_dlpack(ext_tensor)
+        storage, shared = be.adopt(array, INPUT)
+        return wrap(shared, Spec(array.shape, as_dtype(array.dtype), where), storage)
+    raise BufferError(f"from_dlpack reads memory of the cpu and of cuda; got device type {kind}.")
+
+
+def _writable(array: Any) -> Any:
+    interface = dict(array.__array_interface__)
+    interface["data"] = (interface["data"][0], False)
+    return np.asarray(_Shared(interface, array))
+
+
+class _Shared:
+    """Memory of another array, offered again as writable; the array lives as long."""
+
+    def __init__(self, interface: dict[str, Any], owner: Any) -> None:
+        self.__array_interface__ = interface
+        self.owner = owner
+
+
+def to_dlpack(tensor: Tensor) -> Any:
+    """Export a tensor's memory as a DLPack capsule."""
+    return __dlpack__(tensor)
+
+
+# pickle and copy
+
+
+def _rebuild(
+    cls: type, data: Any, dtype: str, shape: tuple[int, ...], where: str, role: str,
+    requires_grad: bool, attributes: dict[str, Any],
+) -> Tensor:  # fmt: skip
+    # What a pickle calls. Values come as bytes, so that a pickle needs no NumPy of its own version.
+    spec = Spec(shape, BY_NAME[dtype], device(where))
+    be = backend(spec.device)
+    if data is None:
+        storage, array = be.empty(spec, ROLE_NUMBER[role])
+    else:
+        host = np.frombuffer(data, spec.np_dtype).reshape(shape)
+        storage, array = be.from_host(host, spec, ROLE_NUMBER[role])
+    return _instance(cls, wrap(array, spec, storage), requires_grad, attributes)
+
+
+def _instance(cls: type, t: Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Tensor:
+    out: Tensor = t
+    if cls is not Tensor:
+        out = object.__new__(cls)
+        for slot in _SLOTS:
+            setattr(out, slot, getattr(t, slot))
+    out._requires_grad = requires_grad
+    out.__dict__.update(attributes)
+    return out
+
+
+def _role_name(t: Tensor) -> str:
+    names = {n: name for name, n in ROLE_NUMBER.items()}
+    name = names[t._storage.role]
+    return "temporary" if name == "saved" else name
+
+
+def __reduce_ex__(self: Tensor, protocol: int) -> Any:  # noqa: N807
+    """Pickle the values, ``requires_grad`` and the attributes; the graph is not kept."""
+    data: Any = None
+    if self.device.type != "meta":
+        host = np.ascontiguousarray(backend(self.device).to_host(self._array))
+        data = host.tobytes()
+    return _rebuild, (
+        type(self), data, self.dtype.name, tuple(self.shape), str(self.device), _role_name(self),
+        self.requires_grad, dict(self.__dict__),
+    )  # fmt: skip
+
+
+def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:  # noqa: N807
+    """Copy a leaf with its gradient and attributes into memory of its own.
+
+    Raises:
+        RuntimeError: It is no leaf.
+    """
+    found = memo.get(id(self))
+    if found is not None:
+        return found  # type: ignore[no-any-return]
+    if not self.is_leaf:
+        raise RuntimeError(
+            "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+            "protocol at the moment. Copy .detach() instead."
+        )
+    be = backend(self.device)
+    storage, array = be.empty(self._spec, ROLE_NUMBER[_role_name(self)])
+    if be.xp is not None:
+        be.copy(array, self._array)
+    out = _instance(type(self), wrap(array, self._spec, storage), self.requires_grad, {})
+    memo[id(self)] = out
+    out.__dict__.update(copy.deepcopy(self.__dict__, memo))
+    if self._grad is not None:
+        out._grad = copy.deepcopy(self._grad, memo)
+    return out
+
+
+def __copy__(self: Tensor) -> Tensor:  # noqa: N807
+    """Another tensor of the same memory; a leaf."""
+    t = wrap(self._array, self._spec, self._storage)
+    return _instance(type(self), t, self.requires_grad, dict(self.__dict__))
+
+
+for _method in (
+    numpy, __array__, __dlpack__, __dlpack_device__, __reduce_ex__, __deepcopy__, __copy__,
+):  # fmt: skip
+    if _method.__name__ not in Tensor.__dict__:
+        setattr(Tensor, _method.__name__, _method)

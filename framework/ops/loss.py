@@ -1,0 +1,419 @@
+"""Losses: cross entropy and its relatives as fused ops.
+
+Cross entropy keeps the logits, which the layer before may keep as well, and one number per row,
+the logarithm of the sum of exponentials. Neither the softmax nor its logarithm exists as a whole:
+forward and backward go through a tile of rows at a time.
+
+The elementwise losses and those made of distances are in ``distances.py``.
+"""
+
+from __future__ import annotations
+
+import warnings
+from math import prod
+
+from ..dtypes import FLOAT, INT, float32, int64
+from ..spec import Spec
+from .convolution import contiguous
+from .registry import function, op
+
+TILE_BYTES = 1 << 18  # of logits at a time
+TILE_ROWS = 2048  # and at most so many rows, so that what is made per row stays small
+
+
+def _tiles(n: int, c: int, length: int, itemsize: int):
+    """Slices (examples, positions) of (n, c, length) logits, a tile each."""
+    rows = max(1, min(TILE_ROWS, TILE_BYTES // max(1, c * itemsize)))
+    if length <= rows:
+        step = max(1, rows // max(1, length))
+        for k in range(0, n, step):
+            yield slice(k, min(k + step, n)), slice(0, length)
+    else:
+        for k in range(n):
+            for start in range(0, length, rows):
+                yield slice(k, k + 1), slice(start, min(start + rows, length))
+
+
+def _tile_size(n: int, c: int, length: int, itemsize: int) -> int:
+    rows = max(1, min(TILE_ROWS, TILE_BYTES // max(1, c * itemsize)))
+    return c * min(n * length, rows)
+
+
+def _class_shape(name, input, target, weight):
+    # (examples, classes, positions) of the logits
+    if input.ndim == 0:
+        raise RuntimeError(f"{name} takes input (C,) or (N, C, *); got a 0-d tensor.")
+    classes = input.shape[0] if input.ndim == 1 else input.shape[1]
+    wanted = () if input.ndim == 1 else (input.shape[0], *input.shape[2:])
+    if tuple(target.shape) != wanted:
+        hint = "batch_size to match target batch_size" if input.ndim > 1 else "target ()"
+        raise ValueError(
+            f"{name}: Expected input {hint}: input {tuple(input.shape)} needs class indices of "
+            f"shape {wanted}; got target {tuple(target.shape)}. Put classes in dim 1."
+        )
+    if target.dtype.category != INT:
+        raise RuntimeError(
+            f"{name}: expected scalar type Long for class indices but found {target.dtype}. "
+            "Convert target with .to(lowtide.int64), or pass probabilities of input's shape."
+        )
+    if weight is not None and tuple(weight.shape) != (classes,):
+        raise RuntimeError(
+            f"{name}: weight tensor should be defined either for all {classes} classes or no "
+            f"classes but got weight tensor of shape: {list(weight.shape)}."
+        )
+    return (1 if input.ndim == 1 else input.shape[0]), classes, prod(wanted[1:])
+
+
+def _view(input):
+    n = 1 if input.ndim == 1 else input.shape[0]
+    c = input.shape[0] if input.ndim == 1 else input.shape[1]
+    return n, c, prod(input.shape[2:])
+
+
+def _safe(xp, target, classes, ignore_index):
+    """(class numbers without the ignored ones, which of them count); a tile's worth."""
+    counts = target != ignore_index
+    safe = xp.where(counts, target, 0)
+    if xp.__name__ == "numpy" and safe.size and (safe.min() < 0 or safe.max() >= classes):
+        bad = int(safe.min()) if safe.min() < 0 else int(safe.max())
+        raise IndexError(
+            f"Target {bad} is out of bounds: cross_entropy and nll_loss take class indices 0 to "
+            f"{classes - 1}, or ignore_index ({ignore_index})."
+        )
+    return safe[:, None], counts
+
+
+def _factors(xp, weight, safe, counts, dtype):
+    # The weight of each row: of its class, or one; zero where it is ignored.
+    if weight is None:
+        return counts.astype(dtype)
+    return weight[safe[:, 0]] * counts
+
+
+# Cross entropy with class numbers
+
+
+def _computed(dtype):
+    return float32 if dtype.is_half else dtype
+
+
+def _cross_entropy_infer(input, target, weight, *, ignore_index, label_smoothing):
+    n, c, length = _class_shape("cross_entropy", input, target, weight)
+    dtype = _computed(input.dtype)
+    tile = _tile_size(n, c, length, dtype.itemsize)
+    return (
+        Spec(target.shape, input.dtype), Spec((n, 1, length), dtype), Spec((tile,), dtype),
+    )  # fmt: skip
+
+
+def _classes(values):
+    from .creation import tensor
+
+    return tensor(values, dtype=int64)
+
+
+def _cross_entropy_samples(make):
+    base = {"ignore_index": -100, "label_smoothing": 0.0}
+    yield (make(4, 5), _classes([0, 4, 2, 2]), None), base
+    yield (make(4, 5), _classes([0, -100, 2, 2]), None), base | {"label_smoothing": 0.1}
+    yield (make(2, 3, 2), _classes([[0, 1], [2, 0]]), None), base | {"ignore_index": 0}
+    yield (make(3), _classes(1), None), base
+
+
+@op(
+    name="_cross_entropy", method=False, public=False, infer=_cross_entropy_infer,
+    aux=("lse",), scratch=("work",), half="float32", layout=contiguous,
+    flops=lambda input, *_, **__: 4 * input.numel, samples=_cross_entropy_samples,
+)  # fmt: skip
+def cross_entropy_rows(
+    xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing
+):  # fmt: skip
+    """The cross entropy of each row of logits with its class."""
+    n, c, length = _view(input)
+    logits = input.reshape(n, c, length)
+    losses, classes = out.reshape(n, 1, length), target.reshape(n, length)
+    total = c if weight is None else float(weight.sum())
+    for rows, columns in _tiles(n, c, length, lse.dtype.itemsize):
+        x, row, loss = logits[rows, :, columns], lse[rows, :, columns], losses[rows, :, columns]
+        tile = work[: x.size].reshape(x.shape)
+        xp.max(x, axis=1, keepdims=True, out=loss)
+        loss[~xp.isfinite(loss)] = 0  # rows of -inf: subtracting that would make NaN
+        xp.subtract(x, loss, out=tile)
+        xp.exp(tile, out=tile)
+        xp.sum(tile, axis=1, keepdims=True, out=row)
+        xp.log(row, out=row)
+        xp.add(row, loss, out=row)
+        safe, counts = _safe(xp, classes[rows, columns], c, ignore_index)
+        factor = _factors(xp, weight, safe, counts, out.dtype)[:, None]
+        xp.subtract(row, xp.take_along_axis(x, safe, 1), out=loss)
+        xp.multiply(loss, factor * (1.0 - label_smoothing), out=loss)
+        if label_smoothing:
+            # The mean over classes of what the loss would be for each.
+            if weight is None:
+                smooth = x.sum(1, keepdims=True)
+            else:
+                xp.multiply(x, weight[:, None], out=tile)
+                smooth = tile.sum(1, keepdims=True)
+            smooth = (row * total - smooth) * (label_smoothing / c)
+            xp.add(loss, smooth * counts[:, None], out=loss)
+        loss[~counts[:, None]] = 0  # also where logits are not finite
+
+
+@cross_entropy_rows.vjp("input")
+def _(g, input, target, weight, lse, ignore_index, label_smoothing):
+    return cross_entropy_grad(g, input, target, weight, lse, ignore_index, label_smoothing)
+
+
+@cross_entropy_rows.composite
+def _(input, target, weight, *, ignore_index, label_smoothing):
+    from . import log_softmax
+
+    dim = 0 if input.ndim == 1 else 1
+    log_p = log_softmax(input, dim)
+    loss = nll_rows(log_p, target, weight, ignore_index)
+    if not label_smoothing:
+        return loss
+    scaled = log_p if weight is None else log_p * weight.view(-1, *[1] * max(input.ndim - 2, 0))
+    smooth = -scaled.sum(dim) * target.ne(ignore_index).to(input.dtype)
+    return loss * (1.0 - label_smoothing) + smooth * (label_smoothing / input.shape[dim])
+
+
+def _grad_samples(make):
+    lse = make(4, 1, 1).detach() + 4.0
+    base = {"ignore_index": 2, "label_smoothing": 0.0}
+    yield (make(4), make(4, 5), _classes([0, 4, 2, 1]), None, lse), base
+    yield (make(4), make(4, 5), _classes([0, 4, 2, 1]), make(5), lse), base | {
+        "label_smoothing": 0.2
+    }
+
+
+def _cross_entropy_grad_infer(grad, input, target, weight, lse, **_):
+    return input
+
+
+@op(
+    name="_cross_entropy_grad", method=False, public=False, infer=_cross_entropy_grad_infer,
+    half="float32", layout=contiguous, flops=lambda grad, input, *_, **__: 4 * input.numel,
+)  # fmt: skip
+def cross_entropy_grad(
+    xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing
+):  # fmt: skip
+    """The gradient in the logits: softmax minus target, scaled, made from ``lse`` in one pass."""
+    n, c, length = _view(input)
+    logits, result = input.reshape(n, c, length), out.reshape(n, c, length)
+    arriving, classes = grad.reshape(n, length), target.reshape(n, length)
+    total = c if weight is None else float(weight.sum())
+    for rows, columns in _tiles(n, c, length, lse.dtype.itemsize):
+        x, y = logits[rows, :, columns], result[rows, :, columns]
+        g = arriving[rows, columns]
+        safe, counts = _safe(xp, classes[rows, columns], c, ignore_index)
+        factor = _factors(xp, weight, safe, counts, out.dtype) * g
+        hit = factor * (1.0 - label_smoothing)
+        spread = (g * counts) * (label_smoothing / c)
+        xp.subtract(x, lse[rows, :, columns], out=y)
+        xp.exp(y, out=y)
+        xp.multiply(y, (hit + spread * total)[:, None], out=y)
+        if label_smoothing:
+            if weight is None:
+                xp.subtract(y, spread[:, None], out=y)
+            else:
+                for k in range(c):
+                    xp.subtract(y[:, k], spread * weight[k], out=y[:, k])
+        here = xp.take_along_axis(y, safe, 1)
+        xp.put_along_axis(y, safe, here - hit[:, None], 1)
+
+
+# Negative log likelihood: linear in its input
+
+
+def _nll_infer(input, target, weight, *, ignore_index):
+    _class_shape("nll_loss", input, target, weight)
+    return Spec(target.shape, input.dtype)
+
+
+def _nll_samples(make):
+    yield (make(4, 5), _classes([0, 4, 2, 2]), None), {"ignore_index": 2}
+    yield (make(2, 3, 2), _classes([[0, 1], [2, 0]]), None), {"ignore_index": -100}
+
+
+@op(
+    name="_nll", method=False, public=False, infer=_nll_infer, half="float32", layout=contiguous,
+    flops=lambda input, target, *_, **__: target.numel, samples=_nll_samples,
+)  # fmt: skip
+def nll_rows(xp, out, input, target, weight, *, ignore_index):
+    """Minus the element of each row that its class names, times the weight of the class."""
+    n, c, length = _view(input)
+    x, losses = input.reshape(n, c, length), out.reshape(n, 1, length)
+    classes = target.reshape(n, length)
+    for rows, columns in _tiles(n, c, length, 4):
+        loss = losses[rows, :, columns]
+        safe, counts = _safe(xp, classes[rows, columns], c, ignore_index)
+        factor = _factors(xp, weight, safe, counts, out.dtype)[:, None]
+        xp.multiply(xp.take_along_axis(x[rows, :, columns], safe, 1), factor, out=loss)
+        xp.negative(loss, out=loss)
+        loss[~counts[:, None]] = 0
+
+
+@nll_rows.vjp("input")
+def _(g, target, weight, input_spec, ignore_index):
+    return nll_grad(g, target, weight, tuple(input_spec.shape), ignore_index)
+
+
+@op(
+    name="_nll_grad", method=False, public=False, half="float32", layout=contiguous,
+    infer=lambda grad, target, weight, *, shape, ignore_index: grad.like(shape),
+    flops=lambda grad, *_, **__: grad.numel,
+    samples=lambda make: iter(
+        [((make(3), _classes([0, 4, 2]), None), {"shape": (3, 5), "ignore_index": 2})]
+    ),
+)  # fmt: skip
+def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
+    """Minus the arriving gradient at each row's class, zero elsewhere."""
+    n, c, length = _view(out)
+    y, arriving = out.reshape(n, c, length), grad.reshape(n, length)
+    classes = target.reshape(n, length)
+    out.fill(0)
+    for rows, columns in _tiles(n, c, length, 4):
+        safe, counts = _safe(xp, classes[rows, columns], c, ignore_index)
+        factor = _factors(xp, weight, safe, counts, out.dtype)
+        values = arriving[rows, columns] * -factor
+        xp.put_along_axis(y[rows, :, columns], safe, values[:, None], 1)
+
+
+@nll_grad.vjp("grad")
+def _(g, target, weight, ignore_index):
+    return nll_rows(g, target, weight, ignore_index)
+
+
+@op(
+    name="_class_factors", method=False, public=False, layout=contiguous,
+    infer=lambda target, weight, *, ignore_index, dtype: target.like(dtype=dtype),
+    samples=lambda make: iter(
+        [((_classes([0, 4, 2]), make(5)), {"ignore_index": 2, "dtype": make(1).dtype})]
+    ),
+)  # fmt: skip
+def class_factors(xp, out, target, weight, *, ignore_index, dtype):
+    """The weight of each target's class, or one; zero where it is ignored."""
+    flat, result = target.reshape(1, -1), out.reshape(1, -1)
+    classes = 2**62 if weight is None else weight.shape[0]
+    for start in range(0, flat.shape[1], TILE_ROWS):
+        part = slice(start, start + TILE_ROWS)
+        safe, counts = _safe(xp, flat[:, part], classes, ignore_index)
+        xp.copyto(
+            result[:, part], _factors(xp, weight, safe, counts, out.dtype), casting="unsafe"
+        )  # fmt: skip
+
+
+# The public functions
+
+
+def reduction_of(size_average, reduce, reduction: str) -> str:
+    """PyTorch's ``reduction``, also from the two arguments it replaced."""
+    if size_average is not None or reduce is not None:
+        warnings.warn(
+            "size_average and reduce args will be deprecated, please use reduction instead.",
+            UserWarning,
+            stacklevel=3,
+        )
+        if reduce is False:
+            return "none"
+        return "sum" if size_average is False else "mean"
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not a valid value for reduction: none, mean or sum.")
+    return reduction
+
+
+def reduce_loss(loss, reduction: str):
+    """The losses themselves, their mean or their sum."""
+    if reduction == "mean":
+        return loss.mean()
+    return loss.sum() if reduction == "sum" else loss
+
+
+def _by_class(loss, target, weight, ignore_index, reduction):
+    # The mean of class losses is over weights, and ignored rows have none.
+    if reduction == "none":
+        return loss
+    total = loss.sum()
+    if reduction == "sum":
+        return total
+    return total / class_factors(target, weight, ignore_index, loss.dtype).sum()
+
+
+@function(public=False)
+def cross_entropy(
+    input, target, weight=None, size_average=None, ignore_index=-100, reduce=None,
+    reduction="mean", label_smoothing=0.0,
+):  # fmt: skip
+    """Compare logits with classes, or with the probabilities of classes.
+
+    Args:
+        input: Logits (N, C), (N, C, *) or (C,).
+        target: Class indices (N,), (N, *) or (); or probabilities in the shape of ``input``.
+        weight: (C,), a factor for each class.
+        size_average: Old form of ``reduction``.
+        ignore_index: Rows of this class count for nothing.
+        reduce: Old form of ``reduction``.
+        reduction: "mean" (over the weights of the rows that count), "sum" or "none".
+        label_smoothing: Share of the target that is spread evenly over all classes.
+
+    Returns:
+        Tensor (), or in the shape of the class indices for "none".
+
+    Raises:
+        IndexError: A class index is out of range (on the CPU).
+
+    Memory:
+        Keeps input, target, weight and one number per row; no softmax. Workspace: one tile.
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise RuntimeError(
+            f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}."
+        )
+    if target.dtype.category >= FLOAT and tuple(target.shape) == tuple(input.shape):
+        return _soft_cross_entropy(input, target, weight, how, float(label_smoothing))
+    loss = cross_entropy_rows(input, target, weight, ignore_index, float(label_smoothing))
+    return _by_class(loss, target, weight, ignore_index, how)
+
+
+def _soft_cross_entropy(input, target, weight, reduction, smoothing):
+    from . import log_softmax
+
+    dim = 0 if input.ndim == 1 else 1
+    if smoothing:
+        target = target * (1.0 - smoothing) + smoothing / input.shape[dim]
+    log_p = log_softmax(input, dim)
+    if weight is not None:
+        log_p = log_p * weight.view(-1, *[1] * max(input.ndim - 2, 0))
+    loss = -(log_p * target).sum(dim)
+    if reduction == "mean":
+        return loss.sum() / max(loss.numel(), 1)
+    return reduce_loss(loss, reduction)
+
+
+@function(public=False)
+def nll_loss(
+    input, target, weight=None, size_average=None, ignore_index=-100, reduce=None,
+    reduction="mean",
+):  # fmt: skip
+    """Take minus the log probability of each row's class.
+
+    Args:
+        input: Log probabilities (N, C), (N, C, *) or (C,).
+        target: Class indices (N,), (N, *) or ().
+        weight: (C,), a factor for each class.
+        size_average: Old form of ``reduction``.
+        ignore_index: Rows of this class count for nothing.
+        reduce: Old form of ``reduction``.
+        reduction: "mean" (over the weights of the rows that count), "sum" or "none".
+
+    Returns:
+        Tensor (), or in the shape of ``target`` for "none".
+
+    Memory:
+        Keeps target and weight, and not the input.
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    loss = nll_rows(input, target, weight, ignore_index)
+    return _by_class(loss, target, weight, ignore_index, how)

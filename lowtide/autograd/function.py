@@ -1,0 +1,4 @@
+"""Functions with a backward of their own."""
+
+from lowtide.framework.autograd.function import Function as Function
+from lowtide.framework.autograd.function import once_differentiable as once_differentiable

@@ -1,0 +1,10 @@
+"""Transforms of functions: gradients, products with Jacobians, Hessians."""
+
+from lowtide.framework.autograd.func import functional_call as functional_call
+from lowtide.framework.autograd.func import grad as grad
+from lowtide.framework.autograd.func import grad_and_value as grad_and_value
+from lowtide.framework.autograd.func import hessian as hessian
+from lowtide.framework.autograd.func import jacfwd as jacfwd
+from lowtide.framework.autograd.func import jacrev as jacrev
+from lowtide.framework.autograd.func import jvp as jvp
+from lowtide.framework.autograd.func import vjp as vjp

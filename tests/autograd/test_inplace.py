@@ -1,0 +1,377 @@
+"""Writes in place: through tensors, views, views of views; what is followed and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+import lowtide as lt
+
+
+def leaf(*values: float) -> lt.Tensor:
+    return lt.tensor(list(values), dtype=lt.float64, requires_grad=True)
+
+
+def constant(*values: float) -> lt.Tensor:
+    return lt.tensor(list(values), dtype=lt.float64)
+
+
+# What is refused
+
+
+def test_a_leaf_that_requires_grad_is_not_written():
+    w = leaf(1.0)
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        w.add_(1)
+    assert w.tolist() == [1.0]
+
+
+def test_a_view_of_a_leaf_is_not_written():
+    w = leaf(1.0, 2.0)
+    with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
+        w[0].add_(1)
+    with pytest.raises(RuntimeError, match="a view of a leaf|a leaf Variable"):
+        w[0] = 3.0
+    assert w.tolist() == [1.0, 2.0]
+
+
+def test_a_view_that_is_itself_a_leaf_is_not_written():
+    v = lt.ones(3, dtype=lt.float64)[:2]
+    v.requires_grad_()
+    with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
+        v.mul_(2)
+
+
+def test_a_leaf_is_written_under_no_grad():
+    w = leaf(1.0)
+    with lt.no_grad():
+        w.add_(1)
+        w[0] += 1
+    assert w.tolist() == [3.0]
+    assert w.is_leaf
+
+
+def test_a_view_made_under_no_grad_is_not_written_with_grad():
+    base = leaf(1.0, 2.0) * 1
+    with lt.no_grad():
+        view = base[:1]
+    with pytest.raises(RuntimeError, match="no_grad"):
+        view.mul_(2)
+
+
+def test_an_overlapping_tensor_is_not_written():
+    with pytest.raises(RuntimeError, match="more than one element"):
+        lt.zeros(1).expand(3).add_(1)
+
+
+def test_a_result_of_another_shape_is_not_written():
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        lt.zeros(1).add_(lt.ones(3))
+
+
+def test_a_float_result_is_not_written_into_integers():
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        lt.zeros(2, dtype=lt.int64).mul_(1.5)
+
+
+# Saved values that were overwritten
+
+
+def test_an_overwritten_saved_input_is_noticed():
+    a = leaf(2.0) * 1
+    y = a * a
+    a.add_(1)
+    with pytest.raises(lt.GradientError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_an_overwritten_saved_output_is_noticed():
+    y = leaf(2.0).exp()
+    z = y * 1
+    y.add_(1)
+    with pytest.raises(RuntimeError, match="ExpBackward0.*modified by an inplace operation"):
+        z.sum().backward()
+
+
+def test_the_message_names_op_value_shape_and_both_versions():
+    a = leaf(2.0, 3.0) * 1
+    y = a * leaf(1.0, 1.0)
+    a.add_(1)
+    a.add_(1)
+    with pytest.raises(
+        RuntimeError, match=r"MulBackward0 \(mul\.\w+, shape \(2,\)\).*version 0 then, 2 now.*clone"
+    ):
+        y.sum().backward()
+
+
+def test_a_value_that_no_rule_needs_may_be_overwritten():
+    a = leaf(2.0) * 1
+    y = a + 1
+    a.mul_(5)
+    y.sum().backward()
+    assert y.tolist() == [3.0]
+
+
+def test_a_write_through_a_view_is_noticed():
+    a = leaf(2.0, 3.0) * 1
+    y = a * a
+    a[0] = 7.0
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_write_through_the_base_is_noticed_by_a_saved_view():
+    a = leaf(2.0, 3.0) * 1
+    v = a[:1]
+    y = v * v
+    a.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_write_through_detach_is_noticed():
+    a = leaf(2.0) * 1
+    y = a * a
+    a.detach().add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_write_under_no_grad_is_noticed():
+    w = leaf(2.0)
+    y = w * w
+    with lt.no_grad():
+        w.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_versions_count_writes_and_are_shared():
+    a = lt.zeros(3)
+    view, detached = a[:2], a.detach()
+    assert a._version == 0
+    a.add_(1)
+    view.add_(1)
+    assert (a._version, view._version, detached._version) == (2, 2, 2)
+    assert a.clone()._version == 0
+
+
+def test_increment_version_counts_as_a_write():
+    a = leaf(2.0) * 1
+    y = a * a
+    lt.autograd.graph.increment_version(a)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+# History
+
+
+def test_a_chain_of_writes():
+    w = leaf(3.0)
+    y = w * 1
+    y.mul_(2).add_(1).mul_(y.detach() * 0 + 5)
+    y.sum().backward()
+    assert y.tolist() == [35.0]
+    assert w.grad.tolist() == [10.0]
+
+
+def test_multiplying_a_tensor_by_itself_in_place():
+    w = leaf(3.0)
+    y = w * 1
+    y.mul_(y)
+    y.sum().backward()
+    assert y.tolist() == [9.0]
+    assert w.grad.tolist() == [6.0]
+
+
+def test_multiplying_in_place_by_something_made_of_it():
+    w = leaf(3.0)
+    y = w * 1
+    y.mul_(y * 2)
+    y.sum().backward()
+    assert w.grad.tolist() == [12.0]
+
+
+def test_multiplying_a_view_by_its_neighbor_in_place():
+    w = leaf(3.0, 5.0)
+    y = w * 1
+    y[0].mul_(y[1])
+    y.sum().backward()
+    assert y.tolist() == [15.0, 5.0]
+    assert w.grad.tolist() == [5.0, 4.0]
+
+
+def test_operators_write_in_place():
+    w = leaf(3.0)
+    y = w * 1
+    before = y
+    y += 2
+    y *= w
+    assert y is before
+    y.sum().backward()
+    assert w.grad.tolist() == [8.0]
+
+
+def test_a_write_into_a_plain_tensor_makes_it_part_of_the_graph():
+    w = leaf(3.0)
+    y = lt.zeros(1, dtype=lt.float64)
+    y.add_(w * w)
+    assert y.requires_grad
+    assert not y.is_leaf
+    y.sum().backward()
+    assert w.grad.tolist() == [6.0]
+
+
+def test_assigning_an_element_of_zeros():
+    x = lt.tensor([[2.0, 3.0]], dtype=lt.float64, requires_grad=True)
+    m = lt.zeros(2, 2, dtype=lt.float64)
+    m[0, 0] = x[0, 0] ** 2
+    m[1, 1] = x[0, 1] * 10
+    assert m.grad_fn.name() == "CopySlices"
+    m.sum().backward()
+    assert x.grad.tolist() == [[4.0, 10.0]]
+
+
+def test_an_overwritten_element_gets_no_gradient():
+    w = leaf(1.0, 2.0, 3.0)
+    y = w * 2
+    y[1] = 5.0
+    y.sum().backward()
+    assert y.tolist() == [2.0, 5.0, 6.0]
+    assert w.grad.tolist() == [2.0, 0.0, 2.0]
+
+
+def test_a_write_into_a_view_reaches_base_and_other_views():
+    w = leaf(1.0, 2.0, 3.0)
+    base = w * 1
+    first, other = base[:2], base[1:]
+    first.mul_(10)
+    other.sum().backward(retain_graph=True)
+    assert other.tolist() == [20.0, 3.0]
+    assert w.grad.tolist() == [0.0, 10.0, 1.0]
+    w.grad = None
+    base.sum().backward()
+    assert w.grad.tolist() == [10.0, 10.0, 1.0]
+
+
+def test_a_write_into_the_base_reaches_its_views():
+    w = leaf(1.0, 2.0)
+    base = w * 1
+    view = base[:1]
+    base.mul_(base.detach() * 0 + 3)
+    assert view.grad_fn.name() != "MulBackward0"
+    view.sum().backward()
+    assert w.grad.tolist() == [3.0, 0.0]
+
+
+def test_a_write_into_a_view_of_a_view():
+    w = lt.ones(2, 3, dtype=lt.float64, requires_grad=True)
+    base = w * 1
+    row = base[1]
+    row[1:].mul_(4)
+    row.transpose(0, 0).mul_(2)
+    base.sum().backward()
+    assert base.tolist() == [[1.0, 1.0, 1.0], [2.0, 8.0, 8.0]]
+    assert w.grad.tolist() == [[1.0, 1.0, 1.0], [2.0, 8.0, 8.0]]
+
+
+def test_a_write_into_a_transposed_view():
+    w = lt.ones(2, 3, dtype=lt.float64, requires_grad=True)
+    base = w * 1
+    base.transpose(0, 1)[0].mul_(constant(5.0, 7.0))
+    base.sum().backward()
+    assert w.grad.tolist() == [[5.0, 1.0, 1.0], [7.0, 1.0, 1.0]]
+
+
+def test_a_write_that_depends_on_a_leaf_makes_a_plain_base_require_grad():
+    w = leaf(2.0)
+    base = lt.ones(3, dtype=lt.float64)
+    base[1:2].mul_(w)
+    assert base.requires_grad
+    base.sum().backward()
+    assert w.grad.tolist() == [1.0]
+
+
+def test_a_write_into_a_view_keeps_second_derivatives():
+    x = leaf(2.0, 3.0)
+    y = x * x
+    y[0] = x[0] * x[0] * x[0]
+    (g,) = lt.autograd.grad(y.sum(), x, create_graph=True)
+    assert g.tolist() == [12.0, 6.0]
+    (h,) = lt.autograd.grad(g.sum(), x)
+    assert h.tolist() == [12.0, 2.0]
+
+
+def test_a_saved_out_value_of_a_write_in_place():
+    w = leaf(0.0, 1.0)
+    y = w * 1
+    y.exp_()
+    y.sum().backward()
+    assert w.grad.tolist() == pytest.approx([1.0, 2.718281828459045])
+
+
+def test_a_loop_that_fills_a_buffer():
+    w = leaf(2.0)
+    buffer = lt.zeros(4, dtype=lt.float64)
+    state = w
+    for k in range(4):
+        state = state * w
+        buffer[k] = state.sum()
+    buffer.sum().backward()
+    assert buffer.tolist() == [4.0, 8.0, 16.0, 32.0]
+    assert w.grad.tolist() == [4.0 + 12.0 + 32.0 + 80.0]
+
+
+def test_a_write_under_no_grad_into_a_base_keeps_the_views_history():
+    w = leaf(1.0, 2.0)
+    base = w * 1
+    view = base[:1]
+    with lt.no_grad():
+        base.mul_(3)
+    view.sum().backward()
+    assert w.grad.tolist() == [1.0, 0.0]
+
+
+def test_detach_shares_memory_and_leaves_the_graph():
+    w = leaf(1.0, 2.0)
+    y = w * 1
+    d = y.detach()
+    assert not d.requires_grad
+    d.mul_(3)
+    assert y.tolist() == [3.0, 6.0]
+
+
+def test_detach_in_place_cuts_the_history():
+    y = leaf(1.0) * 2
+    assert y.detach_() is y
+    assert y.is_leaf
+    assert not y.requires_grad
+
+
+def test_detach_in_place_refuses_a_view():
+    view = (leaf(1.0, 2.0) * 2)[:1]
+    with pytest.raises(RuntimeError, match="Can't detach views in-place"):
+        view.detach_()
+
+
+def test_data_writes_without_history_but_not_unnoticed():
+    w = leaf(1.0)
+    w.data.add_(5)
+    assert w.tolist() == [6.0]
+    assert w.grad_fn is None
+
+
+def test_replacing_data_between_forward_and_backward_differentiates_the_old_value():
+    w = leaf(3.0)
+    y = (w * w).sum()
+    w.data = constant(100.0)
+    y.backward()
+    assert w.grad.tolist() == [6.0]
+
+
+def test_a_view_remembers_its_base():
+    base = lt.zeros(4)
+    view = base[1:][1:]
+    assert view._base is base
+    assert base._base is None
+    assert view._is_view()
