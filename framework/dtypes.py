@@ -230,7 +230,7 @@ class finfo:  # noqa: N801 - PyTorch's name
         d = get_default_dtype() if type is None else as_dtype(type)
         if d.category < FLOAT:
             raise TypeError(f"finfo takes a floating dtype; got {d}. Use iinfo for integers.")
-        info = ml_dtypes.finfo(d.to_real().np)
+        info: Any = ml_dtypes.finfo(d.to_real().np)  # type: ignore[no-untyped-call]
         self.dtype = d.name
         self.bits = int(info.bits)
         self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)

@@ -19,7 +19,7 @@ from .memory.ledger import ROLE_NUMBER
 from .spec import Spec
 from .tensor import Tensor, wrap
 
-_SLOTS = tuple(s for s in Tensor.__slots__ if not s.startswith("__"))
+_SLOTS = tuple(s for s in Tensor.__dict__["__slots__"] if not s.startswith("__"))
 
 
 def numpy(self: Tensor, *, force: bool = False) -> Any:
@@ -37,7 +37,7 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
         The array keeps the tensor's whole storage alive.
     """
     if force:
-        self = self.detach().cpu()  # type: ignore[attr-defined]
+        self = self.detach().cpu()
     if self.requires_grad:
         raise RuntimeError(
             "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
@@ -50,7 +50,7 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
     return self._array.view()  # an object of its own: reshaping it in place must not reach us
 
 
-def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: N807
+def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
     """Give the values to ``numpy.asarray``, shared unless a conversion or a copy is asked for."""
     array = numpy(self)
     if dtype is None or np.dtype(dtype) == array.dtype:
@@ -63,7 +63,7 @@ def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
     return array.astype(dtype)
 
 
-def __dlpack__(self: Tensor, **options: Any) -> Any:  # noqa: N807
+def __dlpack__(self: Tensor, **options: Any) -> Any:
     """Export the memory to another library."""
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
@@ -76,7 +76,7 @@ def __dlpack__(self: Tensor, **options: Any) -> Any:  # noqa: N807
     return self._array.__dlpack__(**options)
 
 
-def __dlpack_device__(self: Tensor) -> tuple[int, int]:  # noqa: N807
+def __dlpack_device__(self: Tensor) -> tuple[int, int]:
     """The (type, index) of its device in DLPack's numbers."""
     if self.device.type in ("cpu", "meta"):
         return (1, 0)
@@ -103,23 +103,24 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
         )
     kind, index = ext_tensor.__dlpack_device__()
     out = _shared(ext_tensor, int(kind), int(index))
-    if device is not None and out.to(device) is not out:  # type: ignore[attr-defined]
+    if device is not None and out.to(device) is not out:
         if copy is False:
             raise BufferError(f"copy=False, but the data is on {out.device}, not on {device}.")
-        return out.to(device)  # type: ignore[attr-defined, no-any-return]
-    return out.clone() if copy else out  # type: ignore[attr-defined, no-any-return]
+        return out.to(device)
+    return out.clone() if copy else out
 
 
 def _shared(ext_tensor: Any, kind: int, index: int) -> Tensor:
     from .dtypes import as_dtype
     from .memory.ledger import INPUT
-    from .ops.creation import from_numpy
+    from .ops.arrays import from_numpy
 
     if kind == 1:
         array = np.from_dlpack(ext_tensor)
         if not array.flags.writeable:  # an exporter of DLPack 0 cannot say that it may be written
             array = _writable(array)
-        return from_numpy(array)  # type: ignore[no-any-return]
+        out: Tensor = from_numpy(array)
+        return out
     if kind == 2:
         where = device("cuda", index)
         be = backend(where)
@@ -163,10 +164,11 @@ def _rebuild(
     else:
         host = np.frombuffer(data, spec.np_dtype).reshape(shape)
         storage, array = be.from_host(host, spec, ROLE_NUMBER[role])
-    return _instance(cls, wrap(array, spec, storage), requires_grad, attributes)
+    return instance(cls, wrap(array, spec, storage), requires_grad, attributes)
 
 
-def _instance(cls: type, t: Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Tensor:
+def instance(cls: type, t: Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Tensor:
+    """Make ``t`` an instance of a subclass, without calling the subclass's constructor."""
     out: Tensor = t
     if cls is not Tensor:
         out = object.__new__(cls)
@@ -183,7 +185,7 @@ def _role_name(t: Tensor) -> str:
     return "temporary" if name == "saved" else name
 
 
-def __reduce_ex__(self: Tensor, protocol: int) -> Any:  # noqa: N807
+def __reduce_ex__(self: Tensor, protocol: int) -> Any:
     """Pickle the values, ``requires_grad`` and the attributes; the graph is not kept."""
     data: Any = None
     if self.device.type != "meta":
@@ -195,15 +197,15 @@ def __reduce_ex__(self: Tensor, protocol: int) -> Any:  # noqa: N807
     )  # fmt: skip
 
 
-def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:  # noqa: N807
+def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
     """Copy a leaf with its gradient and attributes into memory of its own.
 
     Raises:
         RuntimeError: It is no leaf.
     """
-    found = memo.get(id(self))
+    found: Tensor | None = memo.get(id(self))
     if found is not None:
-        return found  # type: ignore[no-any-return]
+        return found
     if not self.is_leaf:
         raise RuntimeError(
             "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
@@ -213,7 +215,7 @@ def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:  # noqa: N807
     storage, array = be.empty(self._spec, ROLE_NUMBER[_role_name(self)])
     if be.xp is not None:
         be.copy(array, self._array)
-    out = _instance(type(self), wrap(array, self._spec, storage), self.requires_grad, {})
+    out = instance(type(self), wrap(array, self._spec, storage), self.requires_grad, {})
     memo[id(self)] = out
     out.__dict__.update(copy.deepcopy(self.__dict__, memo))
     if self._grad is not None:
@@ -221,10 +223,10 @@ def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:  # noqa: N807
     return out
 
 
-def __copy__(self: Tensor) -> Tensor:  # noqa: N807
+def __copy__(self: Tensor) -> Tensor:
     """Another tensor of the same memory; a leaf."""
     t = wrap(self._array, self._spec, self._storage)
-    return _instance(type(self), t, self.requires_grad, dict(self.__dict__))
+    return instance(type(self), t, self.requires_grad, dict(self.__dict__))
 
 
 for _method in (

@@ -54,13 +54,13 @@ def set_printoptions(
         sci_mode: Scientific notation always or never; None decides from the values.
     """
     options = _options[0] if profile is None else _PROFILES[profile]
-    given = {
+    given: dict[str, Any] = {
         "precision": precision,
         "threshold": threshold,
         "edgeitems": edgeitems,
         "linewidth": linewidth,
     }
-    options = replace(options, **{k: v for k, v in given.items() if v is not None})  # type: ignore[arg-type]
+    options = replace(options, **{k: v for k, v in given.items() if v is not None})
     _options[0] = replace(options, sci_mode=sci_mode)
 
 
@@ -125,14 +125,15 @@ def _block(values: Any, shown: tuple[Any, ...], indent: int, style: Any, options
         items = [style(v) for v in values[:split].tolist()]
         if edge is not None:
             items += [" ...", *(style(v) for v in values[n - edge :].tolist())]
-        per_line = max(1, (options.linewidth - indent) // (style.width + 2))
+        per_line: int = max(1, (options.linewidth - indent) // (style.width + 2))
         rows = [", ".join(items[k : k + per_line]) for k in range(0, len(items), per_line)]
         return "[" + (",\n" + " " * (indent + 1)).join(rows) + "]"
     parts = [_block(v, shown[1:], indent + 1, style, options) for v in values[:split]]
     if edge is not None:
         parts.append("...")
         parts += [_block(v, shown[1:], indent + 1, style, options) for v in values[n - edge :]]
-    return "[" + ("," + "\n" * (values.ndim - 1) + " " * (indent + 1)).join(parts) + "]"
+    between: str = "," + "\n" * (values.ndim - 1) + " " * (indent + 1)
+    return "[" + between.join(parts) + "]"
 
 
 def _values(t: Tensor, edges: tuple[Any, ...]) -> Any:

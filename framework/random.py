@@ -39,6 +39,7 @@ _W0, _W1 = 0x9E3779B9, 0xBB67AE85  # what its key grows by in each of ten rounds
 _HOST_CHUNK = 512  # counters at a time: six uint64 arrays of it stay within the first cache
 _DEVICE_CHUNK = 1 << 16
 _UNSEEDED = 67280421310721  # PyTorch's seed of a Generator that was given none
+_BY_HAND = 64  # words up to which Python's integers are quicker than arrays
 _COMPILED_FROM = 1 << 16  # words from which loading the compiled kernel pays
 
 
@@ -77,6 +78,10 @@ def bits(xp: Any, out: Any, rng: Rng, first: int = 0) -> None:
 
         philox.bits(flat, rng.seed, counter)
         return
+    if xp is np and n <= _BY_HAND:
+        listed = [w for k in range(-(-n // 4)) for w in _philox_of_one(rng.seed, counter + k)]
+        flat[...] = listed[:n]
+        return
     step = _HOST_CHUNK if xp is np else _DEVICE_CHUNK
     work = [xp.empty(min(step, -(-n // 4)), dtype=xp.uint64) for _ in range(6)] if n else []
     for start in range(0, n, 4 * step):
@@ -112,9 +117,20 @@ def _philox(xp: Any, seed: int, counter: int, n: int, work: list[Any]) -> list[A
     return [c0, c1, c2, c3]
 
 
+def _philox_of_one(seed: int, counter: int) -> tuple[int, int, int, int]:
+    # The definition, in Python's integers: quicker than arrays for a handful of words.
+    c0, c1, c2, c3 = counter & _MASK32, counter >> 32 & _MASK32, 0, 0
+    k0, k1 = seed & _MASK32, seed >> 32 & _MASK32
+    for _ in range(10):
+        p0, p1 = c0 * _M0, c2 * _M1
+        c0, c1, c2, c3 = p1 >> 32 ^ c1 ^ k0, p1 & _MASK32, p0 >> 32 ^ c3 ^ k1, p0 & _MASK32
+        k0, k1 = (k0 + _W0) & _MASK32, (k1 + _W1) & _MASK32
+    return c0, c1, c2, c3
+
+
 def _compiled(xp: Any, n: int) -> bool:
     # The compiled kernel gives the same words; it is only a matter of when loading it pays.
-    return xp is np and (n >= _COMPILED_FROM or (n > 64 and _KERNELS in sys.modules))
+    return xp is np and (n >= _COMPILED_FROM or (n > 8 and _KERNELS in sys.modules))
 
 
 _KERNELS = __package__ + ".kernels.cpu.philox"
@@ -324,7 +340,7 @@ class Generator:
 
     def get_state(self) -> Any:
         """Seed and offset as an int64 tensor of shape (2,)."""
-        from .ops.creation import tensor
+        from .ops.arrays import tensor
 
         with self._lock:
             pair = [_signed(self._seed), _signed(self._offset)]
@@ -377,8 +393,8 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def _checked_seed(seed: Any) -> int:
-    seed = int(seed)
+def _checked_seed(value: Any) -> int:
+    seed = int(value)
     if not -(1 << 63) <= seed < 1 << 64:
         raise ValueError(f"a seed must fit 64 bits (Overflow when unpacking long); got {seed}.")
     return seed & _MASK64

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from .devices.device import device
+from .devices.device import device as _device
 from .memory.pool import ALIGNMENT
-from .dtypes import BOOL, COMPLEX, FLOAT, INT, dtype
+from .dtypes import BOOL, COMPLEX, FLOAT, INT
+from .dtypes import dtype as _dtype
 
 Shape = tuple[int, ...]
 
@@ -62,15 +63,15 @@ class Spec:
         "__weakref__", "block", "device", "dtype", "nbytes", "ndim", "np_dtype", "numel", "shape",
     )  # fmt: skip
     shape: Size
-    dtype: dtype
-    device: device | None
+    dtype: _dtype
+    device: _device | None
     ndim: int
     numel: int
     nbytes: int
     block: int
     np_dtype: Any
 
-    def __new__(cls, shape: Iterable[int], dtype: dtype, device: device | None = None) -> Spec:
+    def __new__(cls, shape: Iterable[int], dtype: _dtype, device: _device | None = None) -> Spec:
         """Return the one object of that combination."""
         key = (tuple(shape), dtype, device)
         self = _interned.get(key)
@@ -87,11 +88,11 @@ class Spec:
             self = _interned.setdefault(key, self)
         return self
 
-    def like(self, shape: Iterable[int] | None = None, dtype: dtype | None = None) -> Spec:
+    def like(self, shape: Iterable[int] | None = None, dtype: _dtype | None = None) -> Spec:
         """This spec with another shape or dtype."""
         return Spec(self.shape if shape is None else shape, dtype or self.dtype, self.device)
 
-    def on(self, device: device | None) -> Spec:
+    def on(self, device: _device | None) -> Spec:
         """This spec on another device."""
         return self if self.device is device else Spec(self.shape, self.dtype, device)
 

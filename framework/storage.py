@@ -40,27 +40,28 @@ class Accounts:
         """Say what the bytes are for; the ledger follows."""
         old = self.role
         if old != role:
-            self.role = role
+            self.role = role  # type: ignore[misc]  # the slots are the subclasses'
             if self.ledger is not None:
                 self.ledger.moved(self.nbytes, old, role)
 
     def pin(self) -> None:
         """Count one more saved value of a graph; a temporary becomes a saved activation."""
-        self.pins += 1
+        self.pins += 1  # type: ignore[misc]
         if self.role == TEMPORARY:
             self.set_role(SAVED)
 
     def unpin(self) -> None:
         """Count one saved value less; the last one makes it a temporary again."""
-        self.pins -= 1
+        self.pins -= 1  # type: ignore[misc]
         if self.pins == 0 and self.role == SAVED:
             self.set_role(TEMPORARY)
 
 
-class Storage(np.ndarray, Accounts):  # type: ignore[type-arg]
+class Storage(np.ndarray, Accounts):  # type: ignore[override]  # nbytes is numpy's property
     """Bytes of a host pool. Made by ``HostBackend.empty``; gives itself back when it dies."""
 
     __slots__ = ("ledger", "offset", "pins", "role", "stack", "version")
+    ledger: Ledger
     stack: list[int]  # where the pool wants the offset back: the bin of this size
     offset: int
 
@@ -71,6 +72,8 @@ class Storage(np.ndarray, Accounts):  # type: ignore[type-arg]
 
     def __del__(self) -> None:
         # Written out instead of calling the ledger and the pool: every tensor ends here.
+        # An interrupt (Ctrl-C) that falls into a finalizer is swallowed by Python: that block then
+        # stays booked and is never reused. The books may show too much, never too little.
         try:
             ledger = self.ledger
             role = self.role

@@ -16,6 +16,7 @@ from __future__ import annotations
 import ast
 import builtins
 import inspect
+import itertools
 import sys
 import types
 import typing
@@ -46,6 +47,8 @@ RETURNS: dict[str, str] = {
     }.items()
     for name in names.split()
 }
+# Inputs that take a number also where nothing is promoted.
+SCALARS = {"other", "value", "exponent", "min", "max", "start", "end", "step"}
 _DUNDERS = {
     "__repr__": "str", "__str__": "str", "__format__": "str", "__iter__": "Iterator[Tensor]",
     "__setitem__": "None", "__delitem__": "None", "__len__": "int", "__bool__": "bool",
@@ -117,7 +120,7 @@ class Writer:
 
     def number(self) -> str:
         """A tensor, or in its place a Python number, which to a type checker is a complex."""
-        return f"{self.name('lowtide.framework.tensor', 'Tensor')} | {self.name('builtins', 'complex')}"
+        return f"{self.type(Tensor)} | {self.type(complex)}"
 
     def finish(self, header: str) -> str:
         """The whole file."""
@@ -162,7 +165,8 @@ def parameters(w: Writer, function: Any, op: Op | None, method: bool) -> Iterato
 def guess(w: Writer, p: inspect.Parameter, op: Op | None, first: bool) -> str:
     """The type of a parameter without annotation."""
     if op is not None and p.name in op.inputs:
-        plain = p.name == op.variadic or first or op.promote in (None, "same")
+        number = op.promote not in (None, "same") or p.name in SCALARS
+        plain = p.name == op.variadic or first or not number
         kind = "Tensor" if plain else w.number()
         return f"{kind} | None" if p.default is None else kind
     if p.name in ("input", "self") and first:
@@ -214,9 +218,12 @@ def stub(
     else:
         taken = list(parameters(w, function, op, method))
         result = returned(w, name, function, op)
+    if name.startswith("__"):  # an operator passes no keywords
+        taken = list(itertools.takewhile(lambda p: p != "*" and not p.startswith("out:"), taken))
     if taken and taken[-1] == "*":  # what it stood for was left out
         taken.pop()
-    ignore = "  # type: ignore[override]" if name in ("__eq__", "__ne__") else ""
+    odd = name in ("__eq__", "__ne__", "__reduce_ex__")  # not what object's accept or return
+    ignore = "  # type: ignore[override]" if odd else ""
     doc = (doc or inspect.getdoc(function) or "").partition("\n")[0].replace("\\", "\\\\")
     head = f"{indent}def {name}({', '.join(taken)}) -> {result}:"
     if not doc:

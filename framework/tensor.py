@@ -68,11 +68,11 @@ class Tensor:
     _requires_grad: bool
     _grad: Tensor | None
     _viewed: ViewInfo | None
-    _extra: dict[str, Any] | None
+    _extra: dict[Any, Any] | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Build PyTorch's legacy way: from data, a tensor, or sizes."""
-        from .ops.creation import legacy_tensor
+        from .ops.legacy import legacy_tensor
 
         return legacy_tensor(cls, *args, **kwargs)
 
@@ -416,7 +416,7 @@ class Tensor:
 
     def _need_values(self, what: str) -> None:
         if self._spec.device.type == "meta":  # type: ignore[union-attr]
-            raise RuntimeError(
+            raise NotImplementedError(
                 f"{what} needs values, and tensors on meta have none: Cannot copy out of meta "
                 "tensor; no data! Run on cpu or cuda."
             )

@@ -3,28 +3,29 @@
 from .devices.device import device as _device
 from .dtypes import dtype as _dtype
 from .spec import Size, Spec
+from builtins import bool as _bool, float as _float, int as _int
 from typing import Any
 
 
 class ViewInfo:
-    def __init__(self, base: Tensor, chain: tuple[Any, ...], version: int, tracked: bool) -> None: ...
+    def __init__(self, base: Tensor, chain: tuple[Any, ...], version: _int, tracked: _bool) -> None: ...
     base: Tensor
     chain: tuple[Any, ...]
-    version: int
-    tracked: bool
+    version: _int
+    tracked: _bool
 
 class Tensor:
-    _is_node: bool
-    __array_priority__: int
+    _is_node: _bool
+    __array_priority__: _int
     _array: Any
     _spec: Spec
     _storage: Any
     _node: Any
-    _index: int
-    _requires_grad: bool
+    _index: _int
+    _requires_grad: _bool
     _grad: Tensor | None
     _viewed: ViewInfo | None
-    _extra: dict[str, Any] | None
+    _extra: dict[Any, Any] | None
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Build PyTorch's legacy way: from data, a tensor, or sizes."""
     @property
@@ -37,69 +38,69 @@ class Tensor:
     def device(self) -> _device:
         """Where its bytes lie."""
     @property
-    def ndim(self) -> int:
+    def ndim(self) -> _int:
         """Number of dimensions."""
     @property
-    def nbytes(self) -> int:
+    def nbytes(self) -> _int:
         """Bytes of its elements (a view's own, not its base's)."""
     @property
-    def itemsize(self) -> int:
+    def itemsize(self) -> _int:
         """Bytes of one element."""
     @property
     def array(self) -> Any:
         """The raw array of its device, for kernels; writing to it goes unnoticed by autograd."""
-    def size(self, dim: int | None=...) -> Any:
+    def size(self, dim: _int | None=...) -> Any:
         """The shape, or the size of one dimension."""
-    def dim(self) -> int:
+    def dim(self) -> _int:
         """Number of dimensions."""
     ndimension = dim
-    def numel(self) -> int:
+    def numel(self) -> _int:
         """Number of elements."""
     nelement = numel
-    def element_size(self) -> int:
+    def element_size(self) -> _int:
         """Bytes of one element."""
-    def stride(self, dim: int | None=...) -> Any:
+    def stride(self, dim: _int | None=...) -> Any:
         """Steps between neighbors of each dimension, or of one, counted in elements."""
-    def storage_offset(self) -> int:
+    def storage_offset(self) -> _int:
         """Elements between the start of the storage and the first element."""
-    def data_ptr(self) -> int:
+    def data_ptr(self) -> _int:
         """Address of the first element; 0 for an empty tensor or on meta."""
-    def is_contiguous(self) -> bool:
+    def is_contiguous(self) -> _bool:
         """True if the elements lie in C order without gaps."""
-    def is_floating_point(self) -> bool:
+    def is_floating_point(self) -> _bool:
         """True for the floating dtypes."""
-    def is_complex(self) -> bool:
+    def is_complex(self) -> _bool:
         """True for the complex dtypes."""
-    def is_signed(self) -> bool:
+    def is_signed(self) -> _bool:
         """True for the dtypes with negative values."""
-    def is_inference(self) -> bool:
+    def is_inference(self) -> _bool:
         """True if it was made under ``inference_mode``."""
-    def get_device(self) -> int:
+    def get_device(self) -> _int:
         """The index of its cuda device; -1 elsewhere."""
     @property
-    def is_cuda(self) -> bool:
+    def is_cuda(self) -> _bool:
         """True on a cuda device."""
     @property
-    def is_cpu(self) -> bool:
+    def is_cpu(self) -> _bool:
         """True on the cpu."""
     @property
-    def is_meta(self) -> bool:
+    def is_meta(self) -> _bool:
         """True on meta, where tensors have no values."""
     @property
-    def requires_grad(self) -> bool:
+    def requires_grad(self) -> _bool:
         """True if a backward pass through it leads to a gradient."""
     @requires_grad.setter
-    def requires_grad(self, value: bool) -> None: ...
-    def requires_grad_(self, requires_grad: bool=...) -> Tensor:
+    def requires_grad(self, value: _bool) -> None: ...
+    def requires_grad_(self, requires_grad: _bool=...) -> Tensor:
         """Set ``requires_grad`` and return the tensor."""
     @property
-    def is_leaf(self) -> bool:
+    def is_leaf(self) -> _bool:
         """True if no recorded op made it: its ``.grad`` is kept by backward."""
     @property
     def grad_fn(self) -> Any:
         """The node that made it, or None."""
     @property
-    def output_nr(self) -> int:
+    def output_nr(self) -> _int:
         """Which output of ``grad_fn`` it is."""
     @property
     def grad(self) -> Tensor | None:
@@ -109,7 +110,7 @@ class Tensor:
     @grad.deleter
     def grad(self) -> None: ...
     @property
-    def retains_grad(self) -> bool:
+    def retains_grad(self) -> _bool:
         """True if it is no leaf and ``retain_grad`` was called."""
     @property
     def data(self) -> Tensor:
@@ -117,17 +118,17 @@ class Tensor:
     @data.setter
     def data(self, value: Tensor) -> None: ...
     @property
-    def _version(self) -> int:
+    def _version(self) -> _int:
         """How often its storage was written in place."""
     @property
     def _base(self) -> Tensor | None:
         """The tensor it is a view of, or None."""
-    def _is_view(self) -> bool: ...
+    def _is_view(self) -> _bool: ...
     def _refresh(self) -> None: ...
     @property
     def name(self) -> str | None:
         """A name for messages and graphs, or None."""
-    def backward(self, gradient: Tensor | None=..., retain_graph: bool | None=..., create_graph: bool=..., inputs: Any=...) -> None:
+    def backward(self, gradient: Tensor | None=..., retain_graph: _bool | None=..., create_graph: _bool=..., inputs: Any=...) -> None:
         """Accumulate into ``.grad`` of the leaves the gradient of this tensor."""
     def register_hook(self, hook: Any) -> Any:
         """Call ``hook(grad)`` when the gradient of this tensor is known; it may return another."""
@@ -135,19 +136,19 @@ class Tensor:
         """Call ``hook(tensor)`` after backward accumulated into this leaf's ``.grad``."""
     def retain_grad(self) -> None:
         """Keep the gradient of this non-leaf in ``.grad``."""
-    def __hash__(self) -> int: ...
-    def __len__(self) -> int: ...
-    def __bool__(self) -> bool: ...
-    def __float__(self) -> float: ...
-    def __int__(self) -> int: ...
+    def __hash__(self) -> _int: ...
+    def __len__(self) -> _int: ...
+    def __bool__(self) -> _bool: ...
+    def __float__(self) -> _float: ...
+    def __int__(self) -> _int: ...
     def __complex__(self) -> complex: ...
-    def __index__(self) -> int: ...
+    def __index__(self) -> _int: ...
     def item(self) -> Any:
         """The only element, as a Python scalar."""
     def tolist(self) -> Any:
         """The elements as nested lists of Python scalars; a scalar for a 0-d tensor."""
     def _need_values(self, what: str) -> None: ...
-    def __contains__(self, element: Any) -> bool: ...
+    def __contains__(self, element: Any) -> _bool: ...
     def __dir__(self) -> list[str]: ...
     # Installed by the ops
     @property
@@ -156,31 +157,117 @@ class Tensor:
     @property
     def T(self) -> Tensor:
         """The dims in reverse order."""
-    def __add__(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+    def __abs__(self) -> Tensor:
+        """Take the absolute value, or the modulus of a complex number."""
+    def __add__(self, other: Tensor | complex) -> Tensor:
         """Add elementwise, with broadcasting: ``out = input + other``."""
+    def __and__(self, other: Tensor | complex) -> Tensor:
+        """Combine bits by and; logical for bool."""
+    def __array__(self, dtype: Any = ..., copy: _bool | None = ...) -> Any:
+        """Give the values to ``numpy.asarray``, shared unless a conversion or a copy is asked for."""
+    def __copy__(self) -> Tensor:
+        """Another tensor of the same memory; a leaf."""
+    def __deepcopy__(self, memo: dict[_int, Any]) -> Tensor:
+        """Copy a leaf with its gradient and attributes into memory of its own."""
+    def __dlpack__(self, **options: Any) -> Any:
+        """Export the memory to another library."""
+    def __dlpack_device__(self) -> tuple[_int, _int]:
+        """The (type, index) of its device in DLPack's numbers."""
+    def __eq__(self, other: Tensor | complex) -> Tensor:  # type: ignore[override]
+        """Compare elementwise: ``input == other``, as bool."""
+    def __floordiv__(self, other: Tensor | complex) -> Tensor:
+        """Divide elementwise and round down."""
+    def __format__(self, spec: str) -> str: ...
+    def __ge__(self, other: Tensor | complex) -> Tensor:
+        """Compare elementwise: ``input >= other``, as bool."""
     def __getitem__(self, key: Any) -> Tensor:
         """The elements that a key names: a view for basic indices, else a copy."""
+    def __gt__(self, other: Tensor | complex) -> Tensor:
+        """Compare elementwise: ``input > other``, as bool."""
     def __iadd__(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``_add``."""
+    def __iand__(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``bitwise_and``."""
+    def __ifloordiv__(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``floor_divide``."""
+    def __ilshift__(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``bitwise_left_shift``."""
+    def __imod__(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``remainder``."""
     def __imul__(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``mul``."""
+    def __invert__(self) -> Tensor:
+        """Flip every bit; logical for bool."""
+    def __ior__(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``bitwise_or``."""
+    def __ipow__(self, exponent: Tensor | complex) -> Tensor:
+        """In-place twin of ``pow``."""
+    def __irshift__(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``bitwise_right_shift``."""
+    def __isub__(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``_sub``."""
     def __iter__(self) -> Any:
         """The indices of the first dim, as views."""
-    def __matmul__(self, other: Tensor, *, out: Any = ...) -> Tensor:
+    def __itruediv__(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``_div``."""
+    def __ixor__(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``bitwise_xor``."""
+    def __le__(self, other: Tensor | complex) -> Tensor:
+        """Compare elementwise: ``input <= other``, as bool."""
+    def __lshift__(self, other: Tensor | complex) -> Tensor:
+        """Shift bits left."""
+    def __lt__(self, other: Tensor | complex) -> Tensor:
+        """Compare elementwise: ``input < other``, as bool."""
+    def __matmul__(self, other: Tensor | complex) -> Tensor:
         """Multiply matrices, or stacks of them with broadcasting, or vectors: ``input @ other``."""
-    def __mul__(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+    def __mod__(self, other: Tensor | complex) -> Tensor:
+        """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
+    def __mul__(self, other: Tensor | complex) -> Tensor:
         """Multiply elementwise, with broadcasting: ``out = input * other``."""
-    def __neg__(self, *, out: Any = ...) -> Tensor:
+    def __ne__(self, other: Tensor | complex) -> Tensor:  # type: ignore[override]
+        """Compare elementwise: ``input != other``, as bool."""
+    def __neg__(self) -> Tensor:
         """Negate: ``out = -input``."""
+    def __or__(self, other: Tensor | complex) -> Tensor:
+        """Combine bits by or; logical for bool."""
+    def __pos__(self) -> Tensor:
+        """Return the tensor itself."""
+    def __pow__(self, exponent: Tensor | complex) -> Tensor:
+        """Raise to a power elementwise; either may be a scalar."""
     def __radd__(self, other: Tensor | complex) -> Tensor: ...
+    def __rand__(self, other: Tensor | complex) -> Tensor: ...
+    def __reduce_ex__(self, protocol: _int) -> Any:  # type: ignore[override]
+        """Pickle the values, ``requires_grad`` and the attributes; the graph is not kept."""
+    def __repr__(self) -> str: ...
+    def __rfloordiv__(self, other: Tensor | complex) -> Tensor: ...
+    def __rlshift__(self, other: Tensor | complex) -> Tensor: ...
     def __rmatmul__(self, other: Tensor | complex) -> Tensor: ...
+    def __rmod__(self, other: Tensor | complex) -> Tensor: ...
     def __rmul__(self, other: Tensor | complex) -> Tensor: ...
+    def __ror__(self, other: Tensor | complex) -> Tensor: ...
+    def __rpow__(self, other: Tensor | complex) -> Tensor: ...
+    def __rrshift__(self, other: Tensor | complex) -> Tensor: ...
+    def __rshift__(self, other: Tensor | complex) -> Tensor:
+        """Shift bits right, keeping the sign."""
+    def __rsub__(self, other: Tensor | complex) -> Tensor: ...
+    def __rtruediv__(self, other: Tensor | complex) -> Tensor: ...
+    def __rxor__(self, other: Tensor | complex) -> Tensor: ...
     def __setitem__(self, key: Any, value: Any) -> None:
         """Write into the elements that a key names."""
+    def __sub__(self, other: Tensor | complex) -> Tensor:
+        """Subtract elementwise, with broadcasting: ``out = input - other``."""
+    def __truediv__(self, other: Tensor | complex) -> Tensor:
+        """Divide elementwise, with broadcasting: ``out = input / other``."""
+    def __xor__(self, other: Tensor | complex) -> Tensor:
+        """Combine bits by exclusive or; logical for bool."""
     def _add_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``_add``."""
     def _copy_(self, src: Any) -> Tensor:
         """In-place twin of ``_copy``."""
+    def _copy_result(self, result: Any, name: Any) -> Tensor:
+        """Write a result into a tensor as the in-place twin of an op does."""
+    def _div_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``_div``."""
     def _dropout_(self, rng: Any, p: Any, scale: Any, shift: Any, value: Any) -> Tensor:
         """In-place twin of ``_dropout``."""
     def _index_put_(self, index: Any, values: Any, dims: Any, at: Any) -> Tensor:
@@ -191,6 +278,20 @@ class Tensor:
         """In-place twin of ``_renormalize_rows``."""
     def _sample_(self, rng: Any, kind: Any, a: Any, b: Any) -> Tensor:
         """In-place twin of ``_sample``."""
+    def _scatter_(self, index: Any, src: Any, dim: Any) -> Tensor:
+        """In-place twin of ``_scatter``."""
+    def _scatter_add_(self, index: Any, src: Any, dim: Any) -> Tensor:
+        """In-place twin of ``_scatter_add``."""
+    def _sub_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``_sub``."""
+    def abs(self, *, out: Any = ...) -> Tensor:
+        """Take the absolute value, or the modulus of a complex number."""
+    def abs_(self) -> Tensor:
+        """In-place twin of ``abs``."""
+    def absolute(self, *, out: Any = ...) -> Tensor:
+        """Take the absolute value, or the modulus of a complex number."""
+    def absolute_(self) -> Tensor:
+        """In-place twin of ``abs``."""
     def add(self, other: Tensor | complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
         """Add elementwise, with broadcasting: ``input + alpha * other``."""
     def add_(self, other: Tensor | complex, *, alpha: Any = ...) -> Tensor:
@@ -199,6 +300,14 @@ class Tensor:
         """Sum the products of two stacks and add: ``beta * input + alpha * (batch1 @ batch2).sum(0)``."""
     def addbmm_(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
         """In-place twin of ``addbmm``."""
+    def addcdiv(self, tensor1: Tensor | complex, tensor2: Tensor | complex, value: Any = ..., *, out: Any = ...) -> Tensor:
+        """Add a scaled quotient: ``input + value * tensor1 / tensor2``."""
+    def addcdiv_(self, tensor1: Tensor | complex, tensor2: Tensor | complex, value: Any = ...) -> Tensor:
+        """In-place twin of ``addcdiv``."""
+    def addcmul(self, tensor1: Tensor | complex, tensor2: Tensor | complex, value: Any = ..., *, out: Any = ...) -> Tensor:
+        """Add a scaled product: ``input + value * tensor1 * tensor2``."""
+    def addcmul_(self, tensor1: Tensor | complex, tensor2: Tensor | complex, value: Any = ...) -> Tensor:
+        """In-place twin of ``addcmul``."""
     def addmm(self, mat1: Any, mat2: Any, *, beta: Any = ..., alpha: Any = ..., out: Any = ...) -> Tensor:
         """Multiply two matrices and add: ``beta * input + alpha * (mat1 @ mat2)``."""
     def addmm_(self, mat1: Any, mat2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
@@ -213,48 +322,110 @@ class Tensor:
         """In-place twin of ``addr``."""
     def adjoint(self) -> Tensor:
         """Transpose the last two dims and conjugate."""
-    def all(self, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
+    def all(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Tell whether every element over ``dim`` is nonzero; true of none."""
-    def amax(self, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
+    def allclose(self, other: Tensor | complex, rtol: Any = ..., atol: Any = ..., equal_nan: _bool = ...) -> _bool:
+        """Tell whether all elements are close, as a Python bool; see ``isclose``."""
+    def amax(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Find the largest element over ``dim`` (an int, several, or all)."""
-    def amin(self, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
+    def amin(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Find the smallest element over ``dim`` (an int, several, or all)."""
-    def aminmax(self, *, dim: Any = ..., keepdim: bool = ...) -> Any:
+    def aminmax(self, *, dim: Any = ..., keepdim: _bool = ...) -> Any:
         """Find the smallest and the largest element, as ``(min, max)``."""
-    def any(self, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
+    def any(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Tell whether some element over ``dim`` is nonzero; false of none."""
-    def argmax(self, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
+    def argmax(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Find the index of the largest element along ``dim``, or in the flattened tensor."""
-    def argmin(self, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
+    def argmin(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Find the index of the smallest element along ``dim``, or in the flattened tensor."""
-    def argsort(self, dim: Any = ..., descending: bool = ..., stable: bool = ...) -> Tensor:
+    def argsort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ...) -> Tensor:
         """Find the indices that sort along ``dim``."""
+    def argwhere(self) -> Tensor:
+        """The coordinates of the elements that are not zero: (count, ndim)."""
     def as_strided(self, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
         """A view of any shape and strides, counted in elements of the storage."""
     def baddbmm(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ..., out: Any = ...) -> Tensor:
         """Multiply stacks of matrices and add: ``beta * input + alpha * (batch1 @ batch2)``."""
     def baddbmm_(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
         """In-place twin of ``baddbmm``."""
-    def bernoulli(self, p: float | None = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
+    def bernoulli(self, p: _float | None = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
         """Draw 1 with the probability given by each element (or by ``p``), else 0."""
     def bernoulli_(self, p: Any = ..., *, generator: Any = ...) -> Tensor:
         """Overwrite with 1 with probability ``p`` (a number or a tensor), else 0."""
+    def bfloat16(self, memory_format: Any = ...) -> Tensor:
+        """Convert to bfloat16; itself if it has that dtype."""
+    def bincount(self, weights: Any = ..., minlength: Any = ...) -> Tensor:
+        """How often each non-negative integer occurs, or the sum of its weights."""
+    def bitwise_and(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Combine bits by and; logical for bool."""
+    def bitwise_and_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``bitwise_and``."""
+    def bitwise_left_shift(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Shift bits left."""
+    def bitwise_left_shift_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``bitwise_left_shift``."""
+    def bitwise_not(self, *, out: Any = ...) -> Tensor:
+        """Flip every bit; logical for bool."""
+    def bitwise_not_(self) -> Tensor:
+        """In-place twin of ``bitwise_not``."""
+    def bitwise_or(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Combine bits by or; logical for bool."""
+    def bitwise_or_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``bitwise_or``."""
+    def bitwise_right_shift(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Shift bits right, keeping the sign."""
+    def bitwise_right_shift_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``bitwise_right_shift``."""
+    def bitwise_xor(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Combine bits by exclusive or; logical for bool."""
+    def bitwise_xor_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``bitwise_xor``."""
     def bmm(self, mat2: Any, *, out: Any = ...) -> Tensor:
         """Multiply two stacks of matrices: (B, M, K) and (B, K, N) give (B, M, N)."""
+    def bool(self, memory_format: Any = ...) -> Tensor:
+        """Convert to bool; itself if it has that dtype."""
     def broadcast_to(self, size: Any) -> Tensor:
         """Expand to a shape by the rules of broadcasting."""
-    def cauchy_(self, median: float = ..., sigma: float = ..., *, generator: Any = ...) -> Tensor:
+    def byte(self, memory_format: Any = ...) -> Tensor:
+        """Convert to uint8; itself if it has that dtype."""
+    def cauchy_(self, median: _float = ..., sigma: _float = ..., *, generator: Any = ...) -> Tensor:
         """Overwrite with values of the Cauchy distribution."""
+    def cdouble(self, memory_format: Any = ...) -> Tensor:
+        """Convert to complex128; itself if it has that dtype."""
+    def cfloat(self, memory_format: Any = ...) -> Tensor:
+        """Convert to complex64; itself if it has that dtype."""
+    def char(self, memory_format: Any = ...) -> Tensor:
+        """Convert to int8; itself if it has that dtype."""
     def chunk(self, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Split a dim into at most ``chunks`` ranges of one size; the last may be shorter."""
-    def clone(self, *, out: Any = ...) -> Tensor:
+    def clamp(self, min: Tensor | complex | None = ..., max: Tensor | complex | None = ..., *, out: Any = ...) -> Tensor:
+        """Limit each element to [min, max]; either end may be a number, a tensor, or None."""
+    def clamp_(self, min: Any = ..., max: Any = ...) -> Tensor:
+        """In-place twin of ``clamp``."""
+    def clamp_max(self, max: Any, *, out: Any = ...) -> Tensor:
+        """Lower each element to at most ``max``."""
+    def clamp_max_(self, max: Any) -> Tensor:
+        """In-place twin of ``clamp_max``."""
+    def clamp_min(self, min: Any, *, out: Any = ...) -> Tensor:
+        """Raise each element to at least ``min``."""
+    def clamp_min_(self, min: Any) -> Tensor:
+        """In-place twin of ``clamp_min``."""
+    def clip(self, min: Tensor | complex | None = ..., max: Tensor | complex | None = ..., *, out: Any = ...) -> Tensor:
+        """Limit each element to [min, max]; either end may be a number, a tensor, or None."""
+    def clip_(self, min: Any = ..., max: Any = ...) -> Tensor:
+        """In-place twin of ``clamp``."""
+    def clone(self, memory_format: Any = ..., *, out: Any = ...) -> Tensor:
         """Copy into memory of its own; the gradient passes through."""
     def contiguous(self, memory_format: Any = ...) -> Tensor:
         """Itself if its elements lie in C order without gaps, else a copy where they do."""
-    def copy_(self, src: Any, non_blocking: bool = ...) -> Tensor:
+    def copy_(self, src: Any, non_blocking: _bool = ...) -> Tensor:
         """Write the values of ``src``, broadcast and converted, into this tensor."""
     def count_nonzero(self, dim: Any = ...) -> Tensor:
         """Count the elements over ``dim`` that are not zero, in int64."""
+    def cpu(self, memory_format: Any = ...) -> Tensor:
+        """Copy to the CPU; itself if it is there."""
+    def cuda(self, device: Any = ..., non_blocking: _bool = ..., memory_format: Any = ...) -> Tensor:
+        """Copy to a cuda device; itself if it is there."""
     def cummax(self, dim: Any) -> Any:
         """Find the largest element so far along ``dim``, as the named pair ``(values, indices)``."""
     def cummin(self, dim: Any) -> Any:
@@ -269,21 +440,39 @@ class Tensor:
         """In-place twin of ``cumsum``."""
     def detach(self) -> Tensor:
         """Return the same values outside the graph, sharing memory and version."""
+    def detach_(self) -> Tensor:
+        """Cut this tensor off from the graph that made it."""
     def diag(self, diagonal: Any = ...) -> Tensor:
         """The diagonal of a matrix (a copy), or the matrix of a diagonal."""
     def diag_embed(self, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
         """The last dim as the diagonal of two new dims, zeros elsewhere."""
     def diagonal(self, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
         """A diagonal of two dims, as the last dim (a view)."""
+    def div(self, other: Tensor | complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
+        """Divide elementwise, with broadcasting; integers become floats unless rounded."""
+    def div_(self, other: Tensor | complex, *, rounding_mode: Any = ...) -> Tensor:
+        """In-place twin of ``div``."""
+    def divide(self, other: Tensor | complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
+        """Divide elementwise, with broadcasting; integers become floats unless rounded."""
+    def divide_(self, other: Tensor | complex, *, rounding_mode: Any = ...) -> Tensor:
+        """In-place twin of ``div``."""
     def dot(self, tensor: Any, *, out: Any = ...) -> Tensor:
         """Sum the products of two vectors' elements."""
+    def double(self, memory_format: Any = ...) -> Tensor:
+        """Convert to float64; itself if it has that dtype."""
     def dsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
         """Split along dim 2 into equal parts or at indices."""
-    def expand(self, *shape: Any, implicit: bool = ...) -> Tensor:
+    def eq(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compare elementwise: ``input == other``, as bool."""
+    def eq_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``eq``."""
+    def equal(self, other: Tensor | complex) -> _bool:
+        """Tell whether two tensors have the same shape and elements, as a Python bool."""
+    def expand(self, *shape: Any, implicit: _bool = ...) -> Tensor:
         """Repeat dims of size 1 without memory; -1 keeps a size."""
     def expand_as(self, other: Tensor | complex) -> Tensor:
         """Expand to the shape of another tensor."""
-    def exponential_(self, lambd: float = ..., *, generator: Any = ...) -> Tensor:
+    def exponential_(self, lambd: _float = ..., *, generator: Any = ...) -> Tensor:
         """Overwrite with values of the exponential distribution of rate ``lambd``."""
     def fill_(self, value: Any) -> Tensor:
         """In-place twin of ``_fill``."""
@@ -295,50 +484,168 @@ class Tensor:
         """Reverse the order along the second dim."""
     def flipud(self) -> Tensor:
         """Reverse the order along the first dim."""
-    def geometric_(self, p: float, *, generator: Any = ...) -> Tensor:
+    def float(self, memory_format: Any = ...) -> Tensor:
+        """Convert to float32; itself if it has that dtype."""
+    def floor_divide(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Divide elementwise and round down."""
+    def floor_divide_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``floor_divide``."""
+    def fmax(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Take the larger elementwise; nan loses."""
+    def fmin(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Take the smaller elementwise; nan loses."""
+    def fmod(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compute what division rounded toward zero leaves; it has the sign of ``input``."""
+    def fmod_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``fmod``."""
+    def gather(self, dim: Any, index: Any, *, sparse_grad: _bool = ..., out: Any = ...) -> Tensor:
+        """Take along ``dim`` the element that the index names, for each position of the index."""
+    def ge(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compare elementwise: ``input >= other``, as bool."""
+    def ge_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``ge``."""
+    def geometric_(self, p: _float, *, generator: Any = ...) -> Tensor:
         """Overwrite with the number of trials until the first success of probability ``p``."""
     def ger(self, vec2: Any, *, out: Any = ...) -> Tensor:
         """Do what :func:`outer` does, under its BLAS name."""
+    def greater(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compare elementwise: ``input > other``, as bool."""
+    def greater_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``gt``."""
+    def greater_equal(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compare elementwise: ``input >= other``, as bool."""
+    def greater_equal_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``ge``."""
+    def gt(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compare elementwise: ``input > other``, as bool."""
+    def gt_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``gt``."""
+    def half(self, memory_format: Any = ...) -> Tensor:
+        """Convert to float16; itself if it has that dtype."""
     def hsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
         """Split along dim 0 into equal parts or at indices."""
-    def index_put(self, indices: Any, values: Any, accumulate: bool = ...) -> Tensor:
+    def index_add(self, dim: Any, index: Any, source: Any, *, alpha: Any = ...) -> Tensor:
+        """Add ``alpha * source`` to the slices of ``dim`` that the index names, in a copy."""
+    def index_add_(self, dim: Any, index: Any, source: Any, *, alpha: Any = ...) -> Tensor:
+        """Add ``alpha * source`` to the slices of ``dim`` that the index names."""
+    def index_copy(self, dim: Any, index: Any, source: Any) -> Tensor:
+        """Put ``source`` into the slices of ``dim`` that the index names, in a copy."""
+    def index_copy_(self, dim: Any, index: Any, source: Any) -> Tensor:
+        """Put ``source`` into the slices of ``dim`` that the index names."""
+    def index_fill(self, dim: Any, index: Any, value: Any) -> Tensor:
+        """Put one value into the slices of ``dim`` that the index names, in a copy."""
+    def index_fill_(self, dim: Any, index: Any, value: Any) -> Tensor:
+        """Put one value into the slices of ``dim`` that the index names."""
+    def index_put(self, indices: Any, values: Any, accumulate: _bool = ...) -> Tensor:
         """Put values at indices, in a copy."""
-    def index_put_(self, indices: Any, values: Any, accumulate: bool = ...) -> Tensor:
+    def index_put_(self, indices: Any, values: Any, accumulate: _bool = ...) -> Tensor:
         """Put values at indices; the in-place twin of ``index_put``."""
+    def index_select(self, dim: Any, index: Any, *, out: Any = ...) -> Tensor:
+        """The slices of ``dim`` that a vector of indices names (a copy)."""
     def inner(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Contract the last dimensions: every row of ``input`` with every row of ``other``."""
+    def int(self, memory_format: Any = ...) -> Tensor:
+        """Convert to int32; itself if it has that dtype."""
+    def is_nonzero(self) -> _bool:
+        """True if the only element is not zero."""
+    def is_pinned(self, device: Any = ...) -> _bool:
+        """Return False: host memory is pinned only while a copy needs it."""
+    def is_same_size(self, other: Tensor) -> _bool:
+        """True if two tensors have the same shape."""
+    def isclose(self, other: Tensor | complex, rtol: Any = ..., atol: Any = ..., equal_nan: _bool = ...) -> Tensor:
+        """Tell elementwise whether ``|input - other| <= atol + rtol * |other|``."""
+    def isfinite(self, *, out: Any = ...) -> Tensor:
+        """Tell which elements are neither infinite nor nan."""
+    def isinf(self, *, out: Any = ...) -> Tensor:
+        """Tell which elements are infinite."""
+    def isnan(self, *, out: Any = ...) -> Tensor:
+        """Tell which elements are nan."""
+    def isneginf(self, *, out: Any = ...) -> Tensor:
+        """Tell which elements are -inf."""
+    def isposinf(self, *, out: Any = ...) -> Tensor:
+        """Tell which elements are +inf."""
+    def isreal(self) -> Tensor:
+        """Tell which elements have no imaginary part."""
     def kron(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Put ``input[i, j] * other`` in place of each element of ``input`` (Kronecker product)."""
-    def kthvalue(self, k: Any, dim: Any = ..., keepdim: bool = ...) -> Any:
+    def kthvalue(self, k: Any, dim: Any = ..., keepdim: _bool = ...) -> Any:
         """Find the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
-    def log_normal_(self, mean: float = ..., std: float = ..., *, generator: Any = ...) -> Tensor:
+    def le(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compare elementwise: ``input <= other``, as bool."""
+    def le_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``le``."""
+    def lerp(self, end: Tensor | complex, weight: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Interpolate: ``input + weight * (end - input)``."""
+    def lerp_(self, end: Any, weight: Any) -> Tensor:
+        """In-place twin of ``lerp``."""
+    def less(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compare elementwise: ``input < other``, as bool."""
+    def less_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``lt``."""
+    def less_equal(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compare elementwise: ``input <= other``, as bool."""
+    def less_equal_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``le``."""
+    def log_normal_(self, mean: _float = ..., std: _float = ..., *, generator: Any = ...) -> Tensor:
         """Overwrite with exponentials of normals of a mean and a standard deviation."""
     def log_softmax(self, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
         """Compute the logarithm of ``softmax`` along ``dim``, without leaving the log domain."""
     def logcumsumexp(self, dim: Any, *, out: Any = ...) -> Tensor:
         """Take the logarithm of the sum of exponentials so far along ``dim``, without overflow."""
-    def logsumexp(self, dim: Any, keepdim: bool = ..., *, out: Any = ...) -> Tensor:
+    def logical_and(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Tell elementwise whether both are true."""
+    def logical_and_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``logical_and``."""
+    def logical_not(self, *, out: Any = ...) -> Tensor:
+        """Tell elementwise whether it is zero."""
+    def logical_not_(self) -> Tensor:
+        """In-place twin of ``logical_not``."""
+    def logical_or(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Tell elementwise whether either is true."""
+    def logical_or_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``logical_or``."""
+    def logical_xor(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Tell elementwise whether exactly one is true."""
+    def logical_xor_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``logical_xor``."""
+    def logsumexp(self, dim: Any, keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Compute ``log(sum(exp(input)))`` over ``dim`` without overflow."""
+    def long(self, memory_format: Any = ...) -> Tensor:
+        """Convert to int64; itself if it has that dtype."""
+    def lt(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compare elementwise: ``input < other``, as bool."""
+    def lt_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``lt``."""
     @property
     def mH(self) -> Tensor:
         """The last two dims exchanged, and conjugated."""
     @property
     def mT(self) -> Tensor:
         """The last two dims exchanged."""
-    def masked_fill(self, mask: Tensor, value: Tensor) -> Tensor:
+    def masked_fill(self, mask: Tensor, value: Tensor | complex) -> Tensor:
         """Put ``value`` where the mask is True; the mask broadcasts."""
     def masked_fill_(self, mask: Any, value: Any) -> Tensor:
         """In-place twin of ``masked_fill``."""
-    def matmul(self, other: Tensor, *, out: Any = ...) -> Tensor:
+    def masked_scatter(self, mask: Any, source: Any) -> Tensor:
+        """Put the elements of ``source``, in order, where the mask is True, in a copy."""
+    def masked_scatter_(self, mask: Any, source: Any) -> Tensor:
+        """Put the elements of ``source``, in order, where the mask is True."""
+    def masked_select(self, mask: Any, *, out: Any = ...) -> Tensor:
+        """The elements where the mask is True, as a vector; the two broadcast."""
+    def matmul(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Multiply matrices, or stacks of them with broadcasting, or vectors: ``input @ other``."""
-    def max(self, dim: Any = ..., keepdim: bool = ..., *, other: Tensor | complex = ..., out: Any = ...) -> Any:
+    def max(self, dim: Any = ..., keepdim: _bool = ..., *, other: Tensor | complex = ..., out: Any = ...) -> Any:
         """Find the largest element of all, along a dim, or of two tensors elementwise."""
-    def mean(self, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
+    def maximum(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Take the larger elementwise; nan wins. Ties share gradients."""
+    def mean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Average over ``dim`` (an int, several, or None for all)."""
-    def median(self, dim: Any = ..., keepdim: bool = ...) -> Any:
+    def median(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
         """Find the middle element, the lower of two; of all, or along a dim with its index."""
-    def min(self, dim: Any = ..., keepdim: bool = ..., *, other: Tensor | complex = ..., out: Any = ...) -> Any:
+    def min(self, dim: Any = ..., keepdim: _bool = ..., *, other: Tensor | complex = ..., out: Any = ...) -> Any:
         """Find the smallest element of all, along a dim, or of two tensors: see :func:`max`."""
+    def minimum(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Take the smaller elementwise; nan wins. Ties share gradients."""
     def mm(self, mat2: Any, *, out: Any = ...) -> Tensor:
         """Multiply two matrices: (M, K) and (K, N) give (M, N)."""
     def moveaxis(self, source: Any, destination: Any) -> Tensor:
@@ -351,44 +658,80 @@ class Tensor:
         """Multiply elementwise, with broadcasting: ``out = input * other``."""
     def mul_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``mul``."""
-    def multinomial(self, num_samples: int, replacement: bool = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
+    def multinomial(self, num_samples: _int, replacement: _bool = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
         """Draw indices with the (not necessarily normalized) weights of each row."""
+    def multiply(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Multiply elementwise, with broadcasting: ``out = input * other``."""
+    def multiply_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``mul``."""
     def mv(self, vec: Any, *, out: Any = ...) -> Tensor:
         """Multiply a matrix (M, K) and a vector (K,): the result is (M,)."""
-    def nanmean(self, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
+    def nanmean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Average over ``dim`` what is not NaN."""
-    def nansum(self, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
+    def nansum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Add up over ``dim``, taking NaN for 0."""
     def narrow(self, dim: Any, start: Any, length: Any) -> Tensor:
         """A range of one dim, from ``start`` (a view)."""
+    def ne(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compare elementwise: ``input != other``, as bool."""
+    def ne_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``ne``."""
     def neg(self, *, out: Any = ...) -> Tensor:
         """Negate: ``out = -input``."""
     def neg_(self) -> Tensor:
         """In-place twin of ``neg``."""
-    def new_empty(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: bool = ..., layout: Any = ..., pin_memory: bool = ...) -> Tensor:
+    def negative(self, *, out: Any = ...) -> Tensor:
+        """Negate: ``out = -input``."""
+    def negative_(self) -> Tensor:
+        """In-place twin of ``neg``."""
+    def new_empty(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """Make an uninitialized tensor of this one's dtype and device."""
-    def new_full(self, size: Any, fill_value: Any, *, dtype: Any = ..., device: Any = ..., requires_grad: bool = ..., layout: Any = ..., pin_memory: bool = ...) -> Tensor:
+    def new_full(self, size: Any, fill_value: Any, *, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """Make a tensor of one value in this one's dtype and device."""
-    def new_ones(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: bool = ..., layout: Any = ..., pin_memory: bool = ...) -> Tensor:
+    def new_ones(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """Make ones of this tensor's dtype and device."""
-    def new_tensor(self, data: Any, *, dtype: Any = ..., device: Any = ..., requires_grad: bool = ..., layout: Any = ..., pin_memory: bool = ...) -> Tensor:
+    def new_tensor(self, data: Any, *, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """Copy data into a new tensor of this one's dtype and device."""
-    def new_zeros(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: bool = ..., layout: Any = ..., pin_memory: bool = ...) -> Tensor:
+    def new_zeros(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """Make zeros of this tensor's dtype and device."""
-    def norm(self, p: Any = ..., dim: Any = ..., keepdim: bool = ..., out: Any = ..., dtype: Any = ...) -> Tensor:
+    def nonzero(self, *, as_tuple: _bool = ...) -> Any:
+        """The coordinates of what is not zero: (count, ndim), or a vector for each dim."""
+    def norm(self, p: Any = ..., dim: Any = ..., keepdim: _bool = ..., out: Any = ..., dtype: Any = ...) -> Tensor:
         """Measure size: the p-th root of the sum of the p-th powers of magnitudes, over ``dim``."""
-    def normal_(self, mean: float = ..., std: float = ..., *, generator: Any = ...) -> Tensor:
+    def normal_(self, mean: _float = ..., std: _float = ..., *, generator: Any = ...) -> Tensor:
         """Overwrite with normals of a mean and a standard deviation."""
+    def not_equal(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compare elementwise: ``input != other``, as bool."""
+    def not_equal_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``ne``."""
+    def numpy(self, *, force: _bool = ...) -> Any:
+        """View the values as a NumPy array that shares memory."""
     def outer(self, vec2: Any, *, out: Any = ...) -> Tensor:
         """Multiply every element of one vector by every element of another: (N,), (M,) give (N, M)."""
     def permute(self, *dims: Any) -> Tensor:
         """Reorder the dimensions."""
-    def prod(self, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
+    def pin_memory(self, device: Any = ...) -> Tensor:
+        """Return itself: copies to a device go through pinned memory by themselves."""
+    def positive(self) -> Tensor:
+        """Return the tensor itself."""
+    def pow(self, exponent: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Raise to a power elementwise; either may be a scalar."""
+    def pow_(self, exponent: Any) -> Tensor:
+        """In-place twin of ``pow``."""
+    def prod(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Multiply over one ``dim``, or over all elements."""
-    def random_(self, *bounds: int, generator: Any = ..., **named: Any) -> Tensor:
+    def random_(self, *bounds: _int, generator: Any = ..., **named: Any) -> Tensor:
         """Overwrite with integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``."""
     def ravel(self) -> Tensor:
         """Flatten to one dimension."""
+    def reciprocal(self, *, out: Any = ...) -> Tensor:
+        """Divide one by each element. Keeps the result for backward."""
+    def reciprocal_(self) -> Tensor:
+        """In-place twin of ``reciprocal``."""
+    def remainder(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
+    def remainder_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``remainder``."""
     def repeat(self, *repeats: Any) -> Tensor:
         """Repeat the whole tensor along each dim; more counts than dims prepend dims."""
     def repeat_interleave(self, repeats: Any, dim: Any = ..., *, output_size: Any = ...) -> Tensor:
@@ -397,27 +740,69 @@ class Tensor:
         """View in another shape where the strides allow it, else copy."""
     def reshape_as(self, other: Tensor | complex) -> Tensor:
         """Reshape to the shape of another tensor."""
+    def resize_(self, *size: Any, memory_format: Any = ...) -> Tensor:
+        """Give this tensor another shape, keeping as many of its first elements as fit."""
+    def resize_as_(self, the_template: Tensor, memory_format: Any = ...) -> Tensor:
+        """Give this tensor the shape of another."""
     def roll(self, shifts: Any, dims: Any = ...) -> Tensor:
         """Move along dims; what leaves at one end enters at the other. No dims: of the flat tensor."""
     def rot90(self, k: Any = ..., dims: Any = ...) -> Tensor:
         """Rotate by ``k`` quarter turns in the plane of two dims, from the first to the second."""
+    def rsqrt(self, *, out: Any = ...) -> Tensor:
+        """Divide one by the square root. Keeps the result for backward."""
+    def rsqrt_(self) -> Tensor:
+        """In-place twin of ``rsqrt``."""
+    def scatter(self, dim: Any, index: Any, src: Any = ..., *, value: Any = ..., reduce: Any = ...) -> Tensor:
+        """Put ``src`` (or a number) at the positions of ``dim`` that the index names, in a copy."""
+    def scatter_(self, dim: Any, index: Any, src: Any = ..., *, value: Any = ..., reduce: Any = ...) -> Tensor:
+        """Put ``src`` at the positions that the index names; the in-place twin of ``scatter``."""
+    def scatter_add(self, dim: Any, index: Any, src: Any) -> Tensor:
+        """Add ``src`` at the positions of ``dim`` that the index names, in a copy."""
+    def scatter_add_(self, dim: Any, index: Any, src: Any) -> Tensor:
+        """Add ``src`` at the positions that the index names."""
+    def scatter_reduce(self, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
+        """Combine ``src`` into the positions of ``dim`` that the index names, in a copy."""
+    def scatter_reduce_(self, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
+        """Combine ``src`` into this tensor; the in-place twin of ``scatter_reduce``."""
     def select(self, dim: Any, index: Any) -> Tensor:
         """One index of a dim, which goes (a view)."""
+    def short(self, memory_format: Any = ...) -> Tensor:
+        """Convert to int16; itself if it has that dtype."""
+    def sign(self, *, out: Any = ...) -> Tensor:
+        """Give -1, 0 or 1 as the sign of each element."""
+    def sign_(self) -> Tensor:
+        """In-place twin of ``sign``."""
     def softmax(self, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
         """Turn scores into probabilities along ``dim``: ``exp(x) / sum(exp(x))``."""
-    def sort(self, dim: Any = ..., descending: bool = ..., stable: bool = ...) -> Any:
+    def sort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ...) -> Any:
         """Sort along ``dim``; the result is the named pair ``(values, indices)``."""
     def split(self, split_size_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Split a dim into ranges of one size (the last may be shorter) or of the sizes given."""
     def split_with_sizes(self, split_sizes: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Split a dim into ranges of the sizes given."""
+    def sqrt(self, *, out: Any = ...) -> Tensor:
+        """Take the square root. Keeps the result for backward."""
+    def sqrt_(self) -> Tensor:
+        """In-place twin of ``sqrt``."""
+    def square(self, *, out: Any = ...) -> Tensor:
+        """Multiply by itself: ``out = input ** 2``."""
+    def square_(self) -> Tensor:
+        """In-place twin of ``square``."""
     def squeeze(self, dim: Any = ...) -> Tensor:
         """Drop dims of size 1: all of them, or those among ``dim`` (an int or several)."""
     def squeeze_(self, dim: Any = ...) -> Tensor:
         """Drop dims of size 1 of this tensor itself."""
-    def std(self, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
+    def std(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
         """Take the square root of the variance over ``dim``; the arguments are those of ``var``."""
-    def sum(self, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
+    def sub(self, other: Tensor | complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
+        """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
+    def sub_(self, other: Tensor | complex, *, alpha: Any = ...) -> Tensor:
+        """In-place twin of ``sub``."""
+    def subtract(self, other: Tensor | complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
+        """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
+    def subtract_(self, other: Tensor | complex, *, alpha: Any = ...) -> Tensor:
+        """In-place twin of ``sub``."""
+    def sum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Add up over ``dim`` (an int, several, or None for all)."""
     def sum_to_size(self, *size: Any) -> Tensor:
         """Add up over the dims that broadcasting ``size`` to this shape would repeat."""
@@ -433,13 +818,17 @@ class Tensor:
         """Transpose a matrix; a tensor of fewer dimensions is returned as it is (a view)."""
     def t_(self) -> Tensor:
         """Transpose this matrix itself."""
+    def take(self, index: Any) -> Tensor:
+        """The elements of the flat tensor that the index names, in the shape of the index."""
+    def take_along_dim(self, indices: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
+        """``gather`` whose index and input broadcast; no dim: of the flat tensors."""
     def tensor_split(self, indices_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Split a dim into nearly equal parts, or before each of the indices given."""
     def tile(self, *dims: Any) -> Tensor:
         """Repeat along every dim; dims may be fewer than the tensor's."""
-    def to(self, *args: Any, dtype: Any = ..., device: Any = ..., copy: bool = ..., non_blocking: bool = ..., memory_format: Any = ...) -> Tensor:
+    def to(self, *args: Any, dtype: Any = ..., device: Any = ..., copy: _bool = ..., non_blocking: _bool = ..., memory_format: Any = ...) -> Tensor:
         """Convert to a dtype, a device, or those of another tensor; itself if nothing changes."""
-    def topk(self, k: Any, dim: Any = ..., largest: bool = ..., sorted: bool = ...) -> Any:
+    def topk(self, k: Any, dim: Any = ..., largest: _bool = ..., sorted: _bool = ...) -> Any:
         """Find the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
     def trace(self) -> Tensor:
         """Sum the diagonal of a matrix."""
@@ -455,23 +844,31 @@ class Tensor:
         """Keep a matrix on and above a diagonal, zeros below it."""
     def triu_(self, diagonal: Any = ...) -> Tensor:
         """In-place twin of ``triu``."""
+    def true_divide(self, other: Tensor | complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
+        """Divide elementwise, with broadcasting; integers become floats unless rounded."""
+    def true_divide_(self, other: Tensor | complex, *, rounding_mode: Any = ...) -> Tensor:
+        """In-place twin of ``div``."""
+    def type(self, dtype: Any = ..., non_blocking: _bool = ..., **ignored: Any) -> Any:
+        """Name PyTorch's type of this tensor (``'lowtide.FloatTensor'``), or convert to one."""
+    def type_as(self, other: Tensor) -> Tensor:
+        """Convert to the dtype and device of another tensor."""
     def unbind(self, dim: Any = ...) -> tuple[Tensor, ...]:
         """Every index of a dim, as a tuple of views without that dim."""
     def unflatten(self, dim: Any, sizes: Any) -> Tensor:
         """Split one dim into several; one of the sizes may be -1."""
     def unfold(self, dimension: Any, size: Any, step: Any) -> Tensor:
         """Every window of ``size`` elements of a dim, ``step`` apart, in a new last dim (a view)."""
-    def uniform_(self, *bounds: float, generator: Any = ..., **named: float) -> Tensor:
+    def uniform_(self, *bounds: _float, generator: Any = ..., **named: _float) -> Tensor:
         """Overwrite with uniforms of [from, to), by default [0, 1): ``uniform_(from=0, to=1)``."""
-    def unique(self, sorted: bool = ..., return_inverse: bool = ..., return_counts: bool = ..., dim: Any = ...) -> Any:
+    def unique(self, sorted: _bool = ..., return_inverse: _bool = ..., return_counts: _bool = ..., dim: Any = ...) -> Any:
         """Find the distinct elements, or the distinct slices along ``dim``; always sorted."""
-    def unique_consecutive(self, return_inverse: bool = ..., return_counts: bool = ..., dim: Any = ...) -> Any:
+    def unique_consecutive(self, return_inverse: _bool = ..., return_counts: _bool = ..., dim: Any = ...) -> Any:
         """Drop all but the first element of every run of equal ones, in the flattened tensor."""
     def unsqueeze(self, dim: Any) -> Tensor:
         """Insert a dimension of size 1."""
     def unsqueeze_(self, dim: Any) -> Tensor:
         """Insert a dimension of size 1 into this tensor itself."""
-    def var(self, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
+    def var(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
         """Average the square distance from the mean over ``dim``."""
     def vdot(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Sum the products of two vectors' elements, those of ``input`` conjugated."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from .ops import registry
 from .ops.creation import tensor
 from .ops.registry import Op
 from .tensor import Tensor
+
+LARGEST = 1 << 22  # elements of a scaled sample
 
 
 class Make:
@@ -45,6 +48,8 @@ class Make:
         """A leaf tensor with values in (low, high)."""
         if self.scale > 1:
             shape = tuple(n * self.scale if n > 1 else n for n in shape)
+            if prod(shape) > LARGEST:
+                raise OverflowError(f"a sample of shape {shape}; take a smaller scale")
         values = self._random.uniform(low, high, shape)
         near = np.abs(values - np.round(values)) < 0.05
         values = np.where(near, values + 0.1 * (high - low) / 4, values)
@@ -69,7 +74,7 @@ def place(inputs: tuple[Any, ...], where: Any = "cpu", requires_grad: bool = Fal
     out: list[Any] = []
     for x in inputs:
         if isinstance(x, Tensor):
-            x = x.detach().to(as_device(where), copy=True)  # type: ignore[attr-defined]
+            x = x.detach().to(as_device(where), copy=True)
             if requires_grad and x.dtype.is_differentiable:
                 x.requires_grad_()
         out.append(x)
@@ -113,7 +118,7 @@ def _dot(a: Any, b: Any) -> float:
 
 
 def _values(t: Tensor) -> Any:
-    t = t.detach()  # type: ignore[attr-defined]
+    t = t.detach()
     return np.asarray(backend(t.device).to_host(t.array))
 
 
@@ -137,7 +142,7 @@ def check_gradient(function: Any, inputs: list[Tensor], eps: float = 1e-6) -> No
 
     def moved(sign: float) -> float:
         with no_grad():
-            there = [(x + d * (sign * eps)) for x, d in zip(inputs, v, strict=True)]  # type: ignore[operator]
+            there = [(x + d * (sign * eps)) for x, d in zip(inputs, v, strict=True)]
         for t in there:
             t.requires_grad_()
         with enable_grad():

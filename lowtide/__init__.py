@@ -20,29 +20,21 @@ from lowtide.framework.devices import device as device
 from lowtide.framework.devices import get_default_device as get_default_device
 from lowtide.framework.devices import set_default_device as set_default_device
 from lowtide.framework.dtypes import bfloat16 as bfloat16
-from lowtide.framework.dtypes import bool_ as bool  # noqa: A004 - PyTorch's name
+from lowtide.framework.dtypes import bool_ as _bool
 from lowtide.framework.dtypes import can_cast as can_cast
-from lowtide.framework.dtypes import complex64 as cfloat
 from lowtide.framework.dtypes import complex64 as complex64
-from lowtide.framework.dtypes import complex128 as cdouble
 from lowtide.framework.dtypes import complex128 as complex128
 from lowtide.framework.dtypes import dtype as dtype
 from lowtide.framework.dtypes import finfo as finfo
 from lowtide.framework.dtypes import float16 as float16
-from lowtide.framework.dtypes import float16 as half
-from lowtide.framework.dtypes import float32 as float  # noqa: A004
 from lowtide.framework.dtypes import float32 as float32
-from lowtide.framework.dtypes import float64 as double
 from lowtide.framework.dtypes import float64 as float64
 from lowtide.framework.dtypes import get_default_dtype as get_default_dtype
 from lowtide.framework.dtypes import iinfo as iinfo
 from lowtide.framework.dtypes import int8 as int8
 from lowtide.framework.dtypes import int16 as int16
-from lowtide.framework.dtypes import int16 as short
-from lowtide.framework.dtypes import int32 as int  # noqa: A004
 from lowtide.framework.dtypes import int32 as int32
 from lowtide.framework.dtypes import int64 as int64
-from lowtide.framework.dtypes import int64 as long
 from lowtide.framework.dtypes import promote_types as promote_types
 from lowtide.framework.dtypes import set_default_dtype as set_default_dtype
 from lowtide.framework.dtypes import uint8 as uint8
@@ -102,11 +94,16 @@ from lowtide import backends as backends
 from lowtide import cpu as cpu
 from lowtide import cuda as cuda
 from lowtide import func as func
-from lowtide import func as func
 from lowtide import nn as nn
-# from lowtide import optim as optim  # until creation.zeros_like is there
+from lowtide import optim as optim
 from lowtide import profiling as profiling
 from lowtide import utils as utils
+
+# PyTorch's other names of the dtypes; from here on they are no longer Python's
+bool = _bool
+short, int, long = int16, int32, int64
+half, float, double = float16, float32, float64
+cfloat, cdouble = complex64, complex128
 
 _HIDDEN = {"cli", "framework", "modules", "recipes"}  # ours, but nobody's names
 __all__ = sorted(n for n in globals() if not n.startswith("_") and n not in _HIDDEN)

@@ -235,7 +235,7 @@ class Module:
                 if set_to_none:
                     p._grad = None
                 else:
-                    p._grad = p._grad.detach().zero_()  # type: ignore[attr-defined]
+                    p._grad = p._grad.detach().zero_()
 
     def _convert(self: T, change: Callable[[Tensor], Tensor]) -> T:
         with no_grad():
@@ -244,7 +244,7 @@ class Module:
                     if p is not None:
                         grad = p._grad
                         p._grad = None
-                        p.data = change(p.detach())  # type: ignore[attr-defined]
+                        p.data = change(p.detach())
                         if grad is not None:
                             p.grad = change(grad)
                 for name, b in module._buffers.items():
@@ -258,12 +258,12 @@ class Module:
 
         def change(t: Tensor) -> Tensor:
             if t.dtype.is_differentiable:
-                return t.to(*args, **kwargs)  # type: ignore[attr-defined, no-any-return]
+                return t.to(*args, **kwargs)
             kept = [a for a in args if not isinstance(a, dtype_class | type)]
             places = {k: v for k, v in kwargs.items() if k != "dtype"}
             if not kept and not places:
                 return t
-            return t.to(*kept, **places)  # type: ignore[attr-defined, no-any-return]
+            return t.to(*kept, **places)
 
         return self._convert(change)
 
@@ -294,10 +294,10 @@ class Module:
         state: OrderedDict[str, Tensor] = OrderedDict()
         for name, p in self._parameters.items():
             if p is not None:
-                state[prefix + name] = p.detach()  # type: ignore[attr-defined]
+                state[prefix + name] = p.detach()
         for name, b in self._buffers.items():
             if b is not None and name not in self._non_persistent:
-                state[prefix + name] = b.detach()  # type: ignore[attr-defined]
+                state[prefix + name] = b.detach()
         for name, child in self.named_children():
             state.update(child.state_dict(f"{prefix}{name}."))
         return state

@@ -120,7 +120,7 @@ class Optimizer:
                 "loaded state dict has parameter groups of other sizes: this optimizer has "
                 f"{mine}, the state dict {[len(g['params']) for g in groups]}."
             )
-        by_number = {}
+        by_number: dict[int, Any] = {}
         for group, saved in zip(self.param_groups, groups, strict=True):
             by_number.update(zip(saved["params"], group["params"], strict=True))
             group.update({k: v for k, v in saved.items() if k != "params"})
@@ -128,7 +128,7 @@ class Optimizer:
         for number, saved_state in state_dict["state"].items():
             p = by_number[number]
             self.state[p] = {
-                k: own(v.detach().to(p.device).clone()) if isinstance(v, Tensor) else v  # type: ignore[attr-defined]
+                k: own(v.detach().to(p.device).clone()) if isinstance(v, Tensor) else v
                 for k, v in saved_state.items()
             }
 

@@ -39,7 +39,7 @@ def device(request: pytest.FixtureRequest) -> lt.device:
     return found
 
 
-@pytest.fixture()
+@pytest.fixture
 def leak_check() -> Iterator[None]:
     """Fail if the test leaves live bytes on any device, without help from the cycle collector."""
     gc.collect()

@@ -123,7 +123,7 @@ ALLOWED = {
     "framework/ops/a.py": "from ..tensor import Tensor\nfrom . import rules",
     "modules/a.py": "from ..framework.tensor import Tensor\nfrom .base import Module",
     "optim/a.py": "from ..framework.ops import zeros_like",
-    "lowtide/nn/a.py": "from lowtide.modules import Linear as Linear\nfrom lowtide import autograd",
+    "lowtide/nn/a.py": "from lowtide.modules import Linear\nfrom lowtide import autograd",
     "recipes/a.py": "import lowtide as lt\nfrom lowtide import nn, optim\nimport lowtide.profiling\n"
     "from lowtide.recipes import data",
     "tests/a.py": "import torch\nfrom lowtide.framework.tensor import Tensor",

@@ -17,7 +17,7 @@ KERNELS = stream._KERNELS
 REAL = (np.float32, np.float64)
 
 
-@pytest.fixture()
+@pytest.fixture
 def plain(monkeypatch):
     """Only the array version runs, whatever has been compiled."""
     monkeypatch.setattr(stream, "_compiled", lambda xp, n: False)
@@ -68,7 +68,7 @@ def test_words_follow_the_definition_over_a_carry_of_the_counter(plain):
     assert got == expected
 
 
-@pytest.mark.parametrize("n", [0, 1, 4, 5, 2047, 2048, 2049, 10_003])
+@pytest.mark.parametrize("n", [0, 1, 4, 5, 63, 64, 65, 2047, 2048, 2049, 10_003])
 def test_compiled_words_equal_plain_words(n, monkeypatch):
     from lowtide.framework.kernels.cpu import philox
 
@@ -339,5 +339,7 @@ def test_normal_takes_tensors_of_means_and_deviations():
 def test_importing_lowtide_compiles_nothing():
     import subprocess
 
-    code = f"import lowtide, sys; assert 'numba' not in sys.modules and {KERNELS!r} not in sys.modules"
+    code = (
+        f"import lowtide, sys; assert 'numba' not in sys.modules and {KERNELS!r} not in sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

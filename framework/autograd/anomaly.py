@@ -22,7 +22,7 @@ _OURS = tuple(f"{_PACKAGE}.{p}" for p in ("framework", "modules", "optim", "prof
 _DEPTH = 12  # user frames to remember
 
 
-class set_detect_anomaly(_Mode):  # noqa: N801 - PyTorch's name
+class set_detect_anomaly(_Mode):
     """Turn anomaly detection on or off: at once when called, and back when used as a context.
 
     Args:
@@ -49,7 +49,7 @@ class set_detect_anomaly(_Mode):  # noqa: N801 - PyTorch's name
         local.state.anomaly, local.state.check_nan = self._before
 
 
-class detect_anomaly(_Mode):  # noqa: N801 - PyTorch's name
+class detect_anomaly(_Mode):
     """Find the op whose backward fails or returns NaN, and the line of the program that made it.
 
     Args:
@@ -92,7 +92,7 @@ def is_anomaly_check_nan_enabled() -> bool:
 def remember(node: Node) -> None:
     """Note on a new node where the user's program made it."""
     frame: Any = sys._getframe(1)
-    lines = []
+    lines: list[traceback.FrameSummary] = []
     while frame is not None and len(lines) < _DEPTH:
         module = frame.f_globals.get("__name__", "")
         if not (module.startswith(_OURS) or frame.f_code.co_filename.startswith("<op ")):

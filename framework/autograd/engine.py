@@ -95,7 +95,15 @@ def grad(
         RuntimeError: An input does not require grad, or is unused and that is not allowed.
     """
     if is_grads_batched:
-        return _batched_grad(outputs, inputs, grad_outputs, create_graph, allow_unused)
+        return _batched_grad(
+            outputs,
+            inputs,
+            grad_outputs,
+            retain_graph,
+            create_graph,
+            allow_unused,
+            materialize_grads,
+        )
     roots, targets = _as_list(outputs), _as_list(inputs)
     if materialize_grads and allow_unused is False:
         raise ValueError("materialize_grads=True needs allow_unused to be None or True.")
@@ -125,15 +133,34 @@ def _check_inputs(targets: list[Tensor]) -> None:
 
 
 def _batched_grad(
-    outputs: Any, inputs: Any, grad_outputs: Any, create: bool, allow_unused: bool | None
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any,
+    retain: bool | None,
+    create: bool,
+    allow_unused: bool | None,
+    materialize: bool,
 ) -> tuple[Tensor | None, ...]:
-    batches = _as_list(grad_outputs)
-    rows = [
-        grad(outputs, inputs, [b[k] for b in batches], True, create, allow_unused)  # type: ignore[index]
-        for k in range(len(batches[0]))
-    ]
     from ..ops import stack
 
+    batches = _as_list(grad_outputs)
+    count = len(batches[0])
+    if count == 0:
+        return tuple(zeros_of(t._spec.like((0, *t.shape))) for t in _as_list(inputs))
+    keep = create if retain is None else retain
+    rows = [
+        grad(
+            outputs,
+            inputs,
+            [b[k] for b in batches],
+            keep or k < count - 1,
+            create,
+            allow_unused,
+            False,
+            materialize,
+        )
+        for k in range(count)
+    ]
     return tuple(
         None if column[0] is None else stack(list(column)) for column in zip(*rows, strict=True)
     )
@@ -149,7 +176,7 @@ def _as_list(tensors: Any) -> list[Tensor]:
 
 def zeros_of(spec: Spec) -> Tensor:
     """A new tensor of zeros."""
-    be = backend(spec.device)  # type: ignore[arg-type]
+    be = backend(spec.device)
     storage, array = be.empty(spec, TEMPORARY)
     if be.xp is not None:
         array.fill(0)
@@ -196,7 +223,7 @@ def _root_gradients(roots: list[Tensor], given: Any, create: bool) -> list[Tenso
                     "Move one with .to()."
                 )
             if g._spec is not root._spec:
-                g = g.to(root.dtype)  # type: ignore[attr-defined]
+                g = g.to(root.dtype)
             gradients[k] = g if create else g.detach()
     return gradients
 
@@ -363,7 +390,11 @@ class _Pass:
                     continue
             if extra is not None and "pre" in extra:
                 _node_prehooks(extra, grads)
-            if grads[0] is None and not node.runs_without_gradient and all(x is None for x in grads):
+            if (
+                grads[0] is None
+                and not node.runs_without_gradient
+                and all(x is None for x in grads)
+            ):
                 results: Any = [None] * len(node.edges)
             elif anomaly:
                 from .anomaly import apply_watched
@@ -412,6 +443,7 @@ class _Pass:
                 left = arriving[target] = arriving[target] - 1
                 if left == 0:
                     self._leaf(target)
+            entry = None  # it may be the list of gradients that the next node lets go
 
     def results(self) -> list[Tensor | None]:
         """The captured gradient of each input."""
@@ -470,13 +502,13 @@ def fit(g: Any, spec: Spec, node: Node, index: int = 0) -> Tensor:
         leading = g._spec.ndim - spec.ndim
         dims = [k for k, n in enumerate(spec.shape, leading) if n == 1 and g._spec.shape[k] != 1]
         if leading and dims:
-            g = g.sum_to_size(spec.shape)  # type: ignore[attr-defined]
+            g = g.sum_to_size(spec.shape)
         else:  # no view of the sum: a leaf could not take it over
-            g = g.sum(dims or list(range(leading)), bool(dims))  # type: ignore[attr-defined]
+            g = g.sum(dims or list(range(leading)), bool(dims))
     if g._spec.dtype is not spec.dtype:
         if g._spec.dtype.is_complex and not spec.dtype.is_complex:
-            g = g.real  # type: ignore[attr-defined]
-        g = g.to(spec.dtype)  # type: ignore[attr-defined]
+            g = g.real
+        g = g.to(spec.dtype)
     if g._spec.device is not spec.device:
         g = g.to(spec.device)
     return g  # type: ignore[no-any-return]
@@ -500,15 +532,15 @@ def _accumulate(leaf: Tensor, g: Tensor, create: bool, share: bool = False) -> N
     old = leaf._grad
     if old is None:
         if create and g._requires_grad:
-            leaf._grad = g.clone()  # type: ignore[attr-defined]
+            leaf._grad = g.clone()
         elif not share and _is_ours(g):
             leaf._grad = wrap(g._array, g._spec, g._storage)
         else:
-            leaf._grad = g.detach().clone()  # type: ignore[attr-defined]
+            leaf._grad = g.detach().clone()
     elif create and (g._requires_grad or old._requires_grad):
-        leaf._grad = old + g  # type: ignore[operator]
+        leaf._grad = old + g
     else:
-        old.add_(g)  # type: ignore[attr-defined]
+        old.add_(g)
     assert leaf._grad is not None
     leaf._grad._storage.set_role(GRADIENT)
     extra = leaf._extra
@@ -517,11 +549,36 @@ def _accumulate(leaf: Tensor, g: Tensor, create: bool, share: bool = False) -> N
             hook(leaf)
 
 
-# References to a gradient on its way to a leaf, if only the engine holds it. Each frame counts its
-# own local name, and getrefcount its argument; a test calibrates them on every interpreter.
-_OWN_TENSOR_REFERENCES = 4  # _leaf (or backward), _accumulate, _is_ours, the argument
-_OWN_ARRAY_REFERENCES = 2  # the tensor, the argument
-_OWN_STORAGE_REFERENCES = 4  # the tensor, its array's base, the local name, the argument
+class _Sample:
+    __slots__ = ("_array", "_storage")
+    _array: Any
+    _storage: Any
+
+
+def _sample() -> list[Any]:
+    g, storage = _Sample(), object()
+    g._storage, g._array = storage, [storage]  # as an array holds its base
+    return [g]
+
+
+def _counts_at_leaf(box: list[Any]) -> tuple[int, int, int]:
+    g = box.pop()
+    return _counts_in_accumulate(box, g, False)
+
+
+def _counts_in_accumulate(leaf: Any, g: Any, create: bool) -> tuple[int, int, int]:
+    return _counts(g)
+
+
+def _counts(g: Any) -> tuple[int, int, int]:
+    storage = g._storage
+    return sys.getrefcount(g), sys.getrefcount(g._array), sys.getrefcount(storage)
+
+
+# References to a gradient on its way to a leaf, to its array and to its storage, if only the
+# engine holds it. Interpreters count the names in frames differently, so the same three calls are
+# made once with a sample: _leaf (or backward), _accumulate, _is_ours.
+_OWN_TENSOR_REFERENCES, _OWN_ARRAY_REFERENCES, _OWN_STORAGE_REFERENCES = _counts_at_leaf(_sample())
 
 
 def _is_ours(g: Tensor) -> bool:

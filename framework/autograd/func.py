@@ -74,7 +74,7 @@ def grad_and_value(func: Function, argnums: Argnums = 0, has_aux: bool = False) 
                 )
             create = outer and _leads_elsewhere([output], sources)
             found = _gradients([output], sources, [ones_of(output._spec)], create)
-        value = output if create else output.detach()  # type: ignore[attr-defined]
+        value = output if create else output.detach()
         gradient = rebuild(found)
         return (gradient, (value, _cut(aux, create))) if has_aux else (gradient, value)
 
@@ -134,7 +134,7 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]
             found = _gradients(leaves, sources, vectors, again)
         return rebuild(found)
 
-    shown = restore([y if create else y.detach() for y in leaves])  # type: ignore[attr-defined]
+    shown = restore([y if create else y.detach() for y in leaves])
     return (shown, vjp_fn, _cut(aux, create)) if has_aux else (shown, vjp_fn)
 
 
@@ -175,7 +175,7 @@ def jvp(
         dummies = [zeros_of(y._spec).requires_grad_() for y in leaves]
         linear = _gradients(leaves, sources, dummies, True)
         products = _gradients(linear, dummies, vectors, create)
-    shown = restore([y if create else y.detach() for y in leaves])  # type: ignore[attr-defined]
+    shown = restore([y if create else y.detach() for y in leaves])
     out = restore(products)
     return (shown, out, _cut(aux, create)) if has_aux else (shown, out)
 
@@ -205,9 +205,7 @@ def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False) -> Fu
             create = outer and _leads_elsewhere(leaves, sources)
             blocks = []
             for y in leaves:
-                rows = [
-                    _gradients([y], sources, [_unit(y, k)], create) for k in range(y.numel())
-                ]
+                rows = [_gradients([y], sources, [_unit(y, k)], create) for k in range(y.numel())]
                 shapes = [(*y.shape, *x.shape) for x in sources]
                 blocks.append(
                     rebuild(
@@ -273,9 +271,9 @@ def _own(args: tuple[Any, ...], argnums: Argnums, outer: bool) -> tuple[Any, lis
                     f"{type(x).__name__}."
                 )
             if outer and x.requires_grad:
-                own.append(x.view_as(x))  # type: ignore[attr-defined]
+                own.append(x.view_as(x))
             else:
-                own.append(x.detach().requires_grad_())  # type: ignore[attr-defined]
+                own.append(x.detach().requires_grad_())
         out[n] = restore(own)
         parts.append((restore, len(own)))
         sources += own
@@ -337,7 +335,7 @@ def _cut(aux: Any, create: bool) -> Any:
     if create:
         return aux
     leaves, restore = flatten(aux)
-    return restore([x.detach() if isinstance(x, Tensor) else x for x in leaves])  # type: ignore[attr-defined]
+    return restore([x.detach() if isinstance(x, Tensor) else x for x in leaves])
 
 
 # Trees

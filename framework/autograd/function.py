@@ -121,6 +121,12 @@ class FunctionCtx(Node):
         """``<class of the function>Backward``."""
         return f"{self.function.__name__}Backward"
 
+    @property
+    def next_functions(self) -> tuple[tuple[Any, int], ...]:
+        """(node, output index) per tensor argument; (None, 0) for one without a gradient."""
+        edges = super().next_functions
+        return tuple((None, 0) if k is None else edges[k] for k in self._inputs if k != -1)
+
     def apply(
         self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
     ) -> Sequence[Tensor | None]:
@@ -210,9 +216,9 @@ class FunctionCtx(Node):
             plain = id(out) in constant or not out.dtype.is_differentiable or not recording
             if id(out) in dirty:
                 self._rewrite(out, k, plain)
-            elif id(out) in given or out._requires_grad:
+            elif id(out) in given or out._requires_grad or id(out) in saved_as:
                 # The same tensor cannot have two histories.
-                results[k] = out.detach() if plain else _alias(out)  # type: ignore[attr-defined]
+                results[k] = out.detach() if plain else _alias(out)
                 if not plain:
                     attach(results[k], self, k)
             elif not plain:
@@ -256,7 +262,7 @@ def _ids(tensors: Sequence[Any]) -> set[int]:
 
 def _alias(tensor: Tensor) -> Tensor:
     with no_grad():
-        return tensor.view_as(tensor)  # type: ignore[attr-defined, no-any-return]
+        return tensor.view_as(tensor)
 
 
 class Function:
@@ -422,7 +428,7 @@ def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _blocked(result: Tensor, sources: Sequence[Tensor]) -> Tensor:
-    out: Tensor = result.detach()  # type: ignore[attr-defined]
+    out: Tensor = result.detach()
     attach(
         out,
         _Error(

@@ -188,9 +188,7 @@ def vhp(
         ys, single_out = _called(func, xs, "vhp", strict)
         _one_element(ys[0] if single_out else None, "vhp")
         first = _filled(_grad(ys, xs, [None], True), xs, "vhp", strict, True)
-        products = _filled(
-            _grad(first, xs, vs, create_graph), xs, "vhp", strict, create_graph
-        )
+        products = _filled(_grad(first, xs, vs, create_graph), xs, "vhp", strict, create_graph)
     return _done(ys, single_out, create_graph), _done(products, single_in, create_graph)
 
 
@@ -240,9 +238,9 @@ def _prepared(inputs: Any, name: str, create: bool) -> tuple[list[Tensor], bool]
                 f"the value at index {k} has type {type(x).__name__}."
             )
         if create and x.requires_grad:
-            xs.append(x.view_as(x))  # type: ignore[attr-defined]
+            xs.append(x.view_as(x))
         else:
-            xs.append(x.detach().requires_grad_())  # type: ignore[attr-defined]
+            xs.append(x.detach().requires_grad_())
     return xs, single
 
 
@@ -357,5 +355,5 @@ def _unit(y: Tensor, k: int) -> Tensor:
 
 def _done(tensors: Sequence[Tensor], single: bool, create: bool) -> Any:
     if not create:
-        tensors = [t.detach() for t in tensors]  # type: ignore[attr-defined]
+        tensors = [t.detach() for t in tensors]
     return tensors[0] if single else tuple(tensors)

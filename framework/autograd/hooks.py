@@ -131,12 +131,12 @@ def run_hooks(hooks: OrderedDict[int, Any], grad: Tensor | None) -> Tensor | Non
                         f"hook '{name}' has changed the size of value: the gradient has shape "
                         f"{tuple(grad.shape)}, what it returned {tuple(result.shape)}."
                     )
-                result = result.to(grad.device, grad.dtype)  # type: ignore[attr-defined]
+                result = result.to(grad.device, grad.dtype)
             grad = result
     return grad
 
 
-class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
+class saved_tensors_hooks:
     """Pass every value saved for backward inside through ``pack_hook``, and back.
 
     Args:
@@ -171,7 +171,7 @@ class saved_tensors_hooks:  # noqa: N801 - PyTorch's name
         local.state.saver = self._before
 
 
-class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name
+class save_on_cpu(saved_tensors_hooks):
     """Keep every value saved for backward inside in host memory, and copy it back for backward.
 
     Args:
@@ -183,16 +183,16 @@ class save_on_cpu(saved_tensors_hooks):  # noqa: N801 - PyTorch's name
         del pin_memory, device_type
 
         def pack(tensor: Tensor) -> tuple[Any, Tensor]:
-            return tensor.device, tensor.to("cpu")  # type: ignore[attr-defined]
+            return tensor.device, tensor.to("cpu")
 
         def unpack(packed: tuple[Any, Tensor]) -> Tensor:
             where, tensor = packed
-            return tensor.to(where)  # type: ignore[attr-defined, no-any-return]
+            return tensor.to(where)
 
         super().__init__(pack, unpack)
 
 
-class disable_saved_tensors_hooks:  # noqa: N801 - PyTorch's name
+class disable_saved_tensors_hooks:
     """Refuse ``saved_tensors_hooks`` inside.
 
     Args:

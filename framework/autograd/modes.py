@@ -10,7 +10,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar, overload
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -103,12 +103,18 @@ class _Mode:
 class _Optional(_Mode):
     """A mode that also decorates without parentheses: ``@no_grad``."""
 
+    @overload
+    def __new__(cls, function: None = None) -> Self: ...
+
+    @overload
+    def __new__(cls, function: F) -> F: ...  # type: ignore[misc]
+
     def __new__(cls, function: Any = None) -> Any:
         self = object.__new__(cls)
         return self if function is None else self(function)
 
 
-class no_grad(_Optional):  # noqa: N801 - PyTorch's name
+class no_grad(_Optional):
     """Record no graph inside: results do not require grad, and nothing is saved.
 
     Example:
@@ -127,7 +133,7 @@ class no_grad(_Optional):  # noqa: N801 - PyTorch's name
         local.state.grad = self._before
 
 
-class enable_grad(_Optional):  # noqa: N801 - PyTorch's name
+class enable_grad(_Optional):
     """Record the graph inside, also within ``no_grad``. No effect within ``inference_mode``."""
 
     def __enter__(self) -> None:
@@ -138,7 +144,7 @@ class enable_grad(_Optional):  # noqa: N801 - PyTorch's name
         local.state.grad = self._before
 
 
-class set_grad_enabled(_Mode):  # noqa: N801 - PyTorch's name
+class set_grad_enabled(_Mode):
     """Turn recording on or off: at once when called, and back when used as a context."""
 
     def __init__(self, mode: bool) -> None:
@@ -161,7 +167,7 @@ class set_grad_enabled(_Mode):  # noqa: N801 - PyTorch's name
         local.state.grad = self._before
 
 
-class inference_mode(_Mode):  # noqa: N801 - PyTorch's name
+class inference_mode(_Mode):
     """``no_grad`` whose results also refuse to be saved for backward or written later.
 
     Args:

@@ -67,6 +67,7 @@ class Node:
     output_count = 1
     runs_without_gradient = False  # apply() wants to be called even if every gradient is None
     extra: dict[Any, Any] | None
+    seq: int
 
     def name(self) -> str:
         """PyTorch's name for it, such as ``MulBackward0``."""
@@ -91,9 +92,7 @@ class Node:
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
         """(node, output index) of each edge; an :class:`AccumulateGrad` for a leaf."""
-        return tuple(
-            (t, i) if t._is_node else (accumulate_node(t), 0) for t, i in self.edges
-        )
+        return tuple((t, i) if t._is_node else (accumulate_node(t), 0) for t, i in self.edges)
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..dtypes import FLOAT
 from ..errors import GradientError
 from ..memory.ledger import SAVED, TEMPORARY
 from ..tensor import Tensor, wrap
@@ -117,7 +118,7 @@ class Held:
                 "clone before changing it."
             )
         source = self.source
-        if source is None:
+        if source is None or self.spec.dtype.category < FLOAT:  # indices carry no gradient
             return wrap(self.array, self.spec, self.storage)
         if source is OWN:
             source = node

@@ -21,5 +21,5 @@ class Variable(metaclass=_VariableMeta):
     def __new__(cls, data: Tensor, requires_grad: bool = False, volatile: bool = False) -> Any:
         """Return a leaf that shares memory with ``data``."""
         del volatile
-        out = data.detach()  # type: ignore[attr-defined]
+        out = data.detach()
         return out.requires_grad_(requires_grad)

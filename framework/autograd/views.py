@@ -143,11 +143,11 @@ class ViewScatter(Node):
         if g is None:
             return [None] * len(self.edges)
         if not g.is_contiguous():
-            g = g.contiguous()  # type: ignore[attr-defined]  # as the base was: strides matter
+            g = g.contiguous()  # as the base was: strides matter
         inside = replay(g, self.chain)
         if not self.old or (wanted is not None and not wanted[1]):
             return [inside] + [None] * self.old
-        outside = g.clone()  # type: ignore[attr-defined]
+        outside = g.clone()
         with enable_grad() if create else no_grad():
-            replay(outside, self.chain).zero_()  # type: ignore[attr-defined]
+            replay(outside, self.chain).zero_()
         return [inside, outside]

@@ -8,10 +8,10 @@ from .device import device as device
 from .device import get_default_device as get_default_device
 from .device import set_default_device as set_default_device
 
-_backends: dict[device, Any] = {}
+_backends: dict[device | None, Any] = {}
 
 
-def backend(d: device) -> Any:
+def backend(d: device | None) -> Any:
     """The backend of a device: allocates, copies, and names the array module of its kernels.
 
     Raises:
@@ -23,7 +23,8 @@ def backend(d: device) -> Any:
     return found
 
 
-def _make(d: device) -> Any:
+def _make(d: device | None) -> Any:
+    assert d is not None, "a spec without device is for infer only"
     if d.type == "cpu":
         from .host import cpu_backend
 

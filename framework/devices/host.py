@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import OutOfMemoryError
+from ..kernels.silence import SILENT, hush, unhush
 from ..memory.events import publish
 from ..memory.ledger import TEMPORARY, Ledger, describe, format_bytes
 from ..memory.pool import Pool
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # the constant came with Python 3.13
 _HUGE = 1 << 21  # bytes of a huge page
 _ndarray = np.ndarray
+_new_array = np.ndarray.__new__
 _byte = np.dtype(np.uint8)
 
 
@@ -100,7 +102,7 @@ class HostBackend:
             except MemoryError:
                 self._out_of_memory(nbytes)
             stack = pool.bins[spec.block]
-        storage = _ndarray.__new__(Storage, (nbytes,), _byte, self.arena, offset)
+        storage = _new_array(Storage, (nbytes,), _byte, self.arena, offset)
         storage.ledger = ledger
         storage.stack = stack
         storage.offset = offset
@@ -127,7 +129,7 @@ class HostBackend:
         """Copy a NumPy array to the device."""
         storage, out = self.empty(spec, role)
         if self.xp is not None:
-            np.copyto(out, array, casting="unsafe")
+            self.copy(out, array)
         return storage, out
 
     def to_host(self, array: Any) -> Any:
@@ -140,7 +142,11 @@ class HostBackend:
 
     def copy(self, out: Any, array: Any) -> None:
         """Copy within the device, converting."""
-        np.copyto(out, array, casting="unsafe")
+        token = hush(SILENT)
+        try:
+            np.copyto(out, array, casting="unsafe")
+        finally:
+            unhush(token)
 
     def address(self, array: Any) -> int:
         """Address of the first element."""

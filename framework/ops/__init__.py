@@ -3,24 +3,32 @@
 from .. import interop as _interop  # noqa: F401 - installs methods, as the families do
 from .. import printing as _printing  # noqa: F401
 from . import arithmetic as arithmetic
+from . import arrays as arrays
 from . import attention as attention
+from . import comparison as comparison
 from . import conversion as conversion
 from . import convolution as convolution
 from . import copying as copying
+from . import counting as counting
 from . import creation as creation
 from . import cumulative as cumulative
+from . import distances as distances
 from . import dropout as dropout
 from . import einsum as einsum
 from . import embedding as embedding
 from . import extremes as extremes
 from . import gathering as gathering
+from . import gumbel as gumbel
 from . import indexing as indexing
 from . import joining as joining
+from . import legacy as legacy
+from . import locating as locating
 from . import loss as loss
 from . import matmul as matmul
 from . import moments as moments
 from . import normalization as normalization
 from . import padding as padding
+from . import picking as picking
 from . import pooling as pooling
 from . import random as random
 from . import reduction as reduction

@@ -1,8 +1,72 @@
-"""Arithmetic: the operators of Python, with broadcasting and PyTorch's promotion."""
+"""Arithmetic: the operators of Python, with broadcasting and PyTorch's promotion.
+
+Overflow, division by zero and invalid operands are results here (inf, nan), never warnings. The
+four operators of a training loop silence NumPy by the context variable behind ``np.errstate``,
+which costs a tenth of it.
+"""
 
 from __future__ import annotations
 
-from .registry import broadcast, function, op, pairs, per_element, same, singles
+from typing import Any
+
+import numpy as np
+
+from ..dtypes import BOOL, INT
+from ..spec import Spec
+from ..tensor import Tensor
+from .creation import zeros_like
+from .reduction import quiet
+from .registry import (
+    FUNCTIONS,
+    broadcast,
+    broadcast_shapes,
+    function,
+    install,
+    op,
+    pairs,
+    per_element,
+    same,
+    singles,
+)
+from .selecting import where_select
+
+try:
+    from numpy._core.umath import _extobj_contextvar, _make_extobj
+
+    _ignore, _restore = _extobj_contextvar.set, _extobj_contextvar.reset
+    _SILENT = _make_extobj(all="ignore")
+except ImportError:  # another NumPy: the public way, slower
+
+    def _ignore(state: Any) -> Any:
+        guard = np.errstate(all="ignore")
+        guard.__enter__()
+        return guard
+
+    def _restore(token: Any) -> None:
+        token.__exit__(None, None, None)
+
+    _SILENT = None
+
+
+def _wrapped(x: Any, out: Any) -> Any:
+    # An integer that out's dtype cannot hold, modulo 2 ** bits, as PyTorch takes it.
+    if isinstance(x, int) and out.dtype.kind in "iu":
+        return np.array(x & (1 << 64) - 1, np.uint64).astype(out.dtype).item()
+    return x
+
+
+def _alpha(name: str, input: Any, other: Any, alpha: Any) -> Any:
+    if alpha == 1:
+        return other
+    if isinstance(alpha, float) and all(
+        x.dtype.category <= INT if isinstance(x, Tensor) else isinstance(x, int)
+        for x in (input, other)
+    ):
+        raise RuntimeError(
+            f"{name}: For integral input tensors, argument alpha must not be a floating point "
+            f"number; got {alpha}. Pass an int."
+        )
+    return other * alpha
 
 
 @op(
@@ -11,7 +75,13 @@ from .registry import broadcast, function, op, pairs, per_element, same, singles
 )  # fmt: skip
 def plus(xp, out, input, other):
     """Add elementwise, with broadcasting: ``out = input + other``."""
-    xp.add(input, other, out=out)
+    token = _ignore(_SILENT)
+    try:
+        xp.add(input, other, out=out)
+    except OverflowError:
+        xp.add(_wrapped(input, out), _wrapped(other, out), out=out)
+    finally:
+        _restore(token)
 
 
 @plus.vjp("input")
@@ -27,13 +97,65 @@ def _(g):
 @function(method=True)
 def add(input, other, *, alpha=1, out=None):
     """Add elementwise, with broadcasting: ``input + alpha * other``."""
-    return plus(input, other if alpha == 1 else other * alpha, out=out)
+    return plus(input, _alpha("add", input, other, alpha), out=out)
 
 
 @function(method=True, public=False)
 def add_(input, other, *, alpha=1):
     """In-place twin of ``add``."""
-    return input._add_(other if alpha == 1 else other * alpha)
+    return input._add_(_alpha("add_", input, other, alpha))
+
+
+def _minus_infer(input, other):
+    if input.dtype.category == BOOL:
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` "
+            "or `logical_xor()` operator instead."
+        )
+    return broadcast(input, other, op_name="sub")
+
+
+@op(
+    name="_sub", method=False, public=False, operator="__sub__", inplace="_sub_",
+    infer=_minus_infer, promote="number", half="float32", flops=per_element(1), samples=pairs,
+)  # fmt: skip
+def minus(xp, out, input, other):
+    """Subtract elementwise, with broadcasting: ``out = input - other``."""
+    token = _ignore(_SILENT)
+    try:
+        xp.subtract(input, other, out=out)
+    except OverflowError:
+        xp.subtract(_wrapped(input, out), _wrapped(other, out), out=out)
+    finally:
+        _restore(token)
+
+
+@minus.vjp("input")
+def _(g):
+    return g
+
+
+@minus.vjp("other")
+def _(g):
+    return -g
+
+
+@function(method=True)
+def sub(input, other, *, alpha=1, out=None):
+    """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
+    return minus(input, _alpha("sub", input, other, alpha), out=out)
+
+
+@function(method=True, public=False)
+def sub_(input, other, *, alpha=1):
+    """In-place twin of ``sub``."""
+    return input._sub_(_alpha("sub_", input, other, alpha))
+
+
+@function()
+def rsub(input, other, *, alpha=1):
+    """Subtract the other way round: ``other - alpha * input``."""
+    return minus(other, _alpha("rsub", other, input, alpha))
 
 
 @op(
@@ -42,20 +164,289 @@ def add_(input, other, *, alpha=1):
 )  # fmt: skip
 def mul(xp, out, input, other):
     """Multiply elementwise, with broadcasting: ``out = input * other``."""
-    xp.multiply(input, other, out=out)
+    token = _ignore(_SILENT)
+    try:
+        xp.multiply(input, other, out=out)
+    except OverflowError:
+        xp.multiply(_wrapped(input, out), _wrapped(other, out), out=out)
+    finally:
+        _restore(token)
+
+
+def conjugate(x):
+    """The factor of a product as its gradient needs it: conjugated if complex."""
+    return x.conj() if isinstance(x, Tensor) and x._spec.dtype.is_complex else x
 
 
 @mul.vjp("input")
 def _(g, other):  # naming `other` keeps it alive, and only while `input` needs a gradient
-    return g * other
+    return g * conjugate(other)
 
 
 @mul.vjp("other")
 def _(g, input):
-    return g * input
+    return g * conjugate(input)
 
 
-@op(operator="__neg__", inplace="neg_", infer=same, half="exact", flops=per_element(1), samples=singles)
+def divisors(make):
+    """Samples of a division: nothing near zero below."""
+    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3)), ((2,), ())):
+        yield (make(*a), make(*b, low=0.5, high=2.0)), {}
+    yield (make(3, 2), 1.5), {}
+
+
+@op(
+    name="_div", method=False, public=False, operator="__truediv__", inplace="_div_",
+    infer=broadcast, promote="float", half="float32", flops=per_element(1), samples=divisors,
+)  # fmt: skip
+def divide_true(xp, out, input, other):
+    """Divide elementwise, with broadcasting: ``out = input / other``."""
+    token = _ignore(_SILENT)
+    try:
+        xp.true_divide(input, other, out=out)
+    finally:
+        _restore(token)
+
+
+@divide_true.vjp("input")
+def _(g, other):
+    return g / conjugate(other)
+
+
+@divide_true.vjp("other")
+def _(g, input, other):
+    return -g * conjugate((input / other) / other)
+
+
+def _refuse_zero(xp, out, other, name):
+    # PyTorch's CPU kernels raise; a GPU's answer is left undefined there as here.
+    if xp is np and out.dtype.kind in "iu" and not np.all(other):
+        raise RuntimeError(f"{name}: ZeroDivisionError: an integer divided by zero. Use div.")
+
+
+def _quotients(make):
+    for (a, b), attributes in divisors(make):
+        yield (a, b), attributes
+
+
+@op(
+    operator="__floordiv__", inplace="floor_divide_", infer=broadcast, promote="arith",
+    half="float32", flops=per_element(1), samples=_quotients,
+)  # fmt: skip
+@quiet
+def floor_divide(xp, out, input, other):
+    """Divide elementwise and round down."""
+    _refuse_zero(xp, out, other, "floor_divide")
+    xp.floor_divide(input, other, out=out)
+
+
+@floor_divide.vjp("input")
+def _(g):
+    return zeros_like(g)
+
+
+@floor_divide.vjp("other")
+def _(g):
+    return zeros_like(g)
+
+
+@op(
+    name="_div_trunc", method=False, public=False, infer=broadcast, promote="arith",
+    half="float32", flops=per_element(1), samples=_quotients,
+)  # fmt: skip
+@quiet
+def divide_trunc(xp, out, input, other):
+    """Divide elementwise and round toward zero."""
+    if out.dtype.kind in "iu":
+        _refuse_zero(xp, out, other, "div")
+        xp.fmod(input, other, out=out)  # what truncation leaves; the rest divides exactly
+        xp.subtract(input, out, out=out)
+        xp.floor_divide(out, other, out=out)
+    else:
+        xp.true_divide(input, other, out=out)
+        xp.trunc(out, out=out)
+
+
+@divide_trunc.vjp("input")
+def _(g):
+    return zeros_like(g)
+
+
+@divide_trunc.vjp("other")
+def _(g):
+    return zeros_like(g)
+
+
+_MODES = {None: divide_true, "floor": floor_divide, "trunc": divide_trunc}
+
+
+@function(method=True)
+def div(input, other, *, rounding_mode=None, out=None):
+    """Divide elementwise, with broadcasting; integers become floats unless rounded.
+
+    Args:
+        input: The dividend.
+        other: The divisor.
+        rounding_mode: None, "floor" (down, as ``//``) or "trunc" (toward zero, as in C).
+        out: Where to leave the result.
+
+    Raises:
+        RuntimeError: The mode is another, or an integer is divided by zero while rounding.
+    """
+    if rounding_mode not in _MODES:
+        raise RuntimeError(
+            "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
+            f"'{rounding_mode}'"
+        )
+    return _MODES[rounding_mode](input, other, out=out)
+
+
+@function(method=True, public=False)
+def div_(input, other, *, rounding_mode=None):
+    """In-place twin of ``div``."""
+    if rounding_mode is None:
+        return input._div_(other)
+    if rounding_mode == "floor":
+        return input.floor_divide_(other)
+    return input._copy_result(div(input, other, rounding_mode=rounding_mode), "div_")
+
+
+@function(method="_copy_result", public=False)
+def copy_result(input, result, name):
+    """Write a result into a tensor as the in-place twin of an op does.
+
+    Raises:
+        RuntimeError: The result has another shape, or a dtype that the tensor cannot hold.
+    """
+    if result.shape != input.shape:
+        raise RuntimeError(
+            f"{name}: output with shape {tuple(input.shape)} doesn't match the broadcast shape "
+            f"{tuple(result.shape)}. Use the out-of-place op."
+        )
+    if result.dtype.category > input.dtype.category:
+        raise RuntimeError(
+            f"{name}: result type {result.dtype} can't be cast to the desired output type "
+            f"{input.dtype}. Use the out-of-place op, or convert the tensor first."
+        )
+    return input.copy_(result)
+
+
+@op(
+    operator="__mod__", inplace="remainder_", infer=broadcast, promote="arith", half="float32",
+    flops=per_element(1), samples=divisors,
+)  # fmt: skip
+@quiet
+def remainder(xp, out, input, other):
+    """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
+    _refuse_zero(xp, out, other, "remainder")
+    xp.remainder(input, other, out=out)
+
+
+@remainder.vjp("input")
+def _(g):
+    return g
+
+
+@remainder.vjp("other")
+def _(g, input, other):
+    return -g * floor_divide(input, other)
+
+
+@op(
+    inplace="fmod_", infer=broadcast, promote="arith", half="float32", flops=per_element(1),
+    samples=divisors,
+)  # fmt: skip
+@quiet
+def fmod(xp, out, input, other):
+    """Compute what division rounded toward zero leaves; it has the sign of ``input``."""
+    _refuse_zero(xp, out, other, "fmod")
+    xp.fmod(input, other, out=out)
+
+
+@fmod.vjp("input")
+def _(g):
+    return g
+
+
+@fmod.vjp("other")
+def _(g, input, other):
+    return -g * divide_trunc(input, other)
+
+
+def _powers(make):
+    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3)), ((2,), ())):
+        yield (make(*a, low=0.5, high=2.0), make(*b)), {}
+    for exponent in (2, 3, 0.5, -1, 1.7, 0):
+        yield (make(3, 2, low=0.5, high=2.0), exponent), {}
+    yield (2.0, make(2, 3)), {}
+
+
+@op(
+    operator="__pow__", inplace="pow_", infer=broadcast, promote="arith", half="float32",
+    flops=per_element(10), samples=_powers,
+)  # fmt: skip
+@quiet
+def pow(xp, out, input, exponent):
+    """Raise to a power elementwise; either may be a scalar.
+
+    Memory:
+        Keeps ``input``; with a gradient of ``exponent`` also the result.
+
+    Raises:
+        RuntimeError: An integer tensor with a negative integer exponent.
+    """
+    if isinstance(exponent, int | float) and not isinstance(input, int | float | complex):
+        if exponent == 2:
+            xp.multiply(input, input, out=out)
+            return
+        if out.dtype.kind == "f":
+            if exponent == 0.5:
+                xp.sqrt(input, out=out)
+                return
+            if exponent == -1:
+                xp.reciprocal(input, out=out)
+                return
+            exponent = float(exponent)
+        elif exponent < 0:
+            raise RuntimeError("pow: Integers to negative integer powers are not allowed.")
+    try:
+        xp.power(input, exponent, out=out)
+    except ValueError:
+        raise RuntimeError("pow: Integers to negative integer powers are not allowed.") from None
+
+
+@pow.vjp("input")
+def _(g, input, exponent):
+    if not isinstance(exponent, Tensor):
+        if exponent == 0:
+            return zeros_like(g)
+        return g * conjugate(input ** (exponent - 1) * exponent)
+    slope = exponent * input ** (exponent - 1)
+    return where_select(exponent == 0, 0, g * conjugate(slope))
+
+
+@pow.vjp("exponent")
+def _(g, input, exponent, out):
+    if not isinstance(input, Tensor):
+        if input == 0:  # 0 ** x is flat for x >= 0
+            return where_select(exponent >= 0, 0, g * out * float("-inf"))
+        from math import log
+
+        return g * out * log(input) if input > 0 else g * out * float("nan")
+    flat = (input == 0) & (exponent >= 0)
+    return where_select(flat, 0, g * conjugate(out * input.log()))
+
+
+def _neg_infer(input):
+    if input.dtype.category == BOOL:
+        raise RuntimeError(
+            "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to "
+            "invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+    return input
+
+
+@op(operator="__neg__", inplace="neg_", infer=_neg_infer, flops=per_element(1), samples=singles)
 def neg(xp, out, input):
     """Negate: ``out = -input``."""
     xp.negative(input, out=out)
@@ -64,3 +455,240 @@ def neg(xp, out, input):
 @neg.vjp("input")
 def _(g):
     return -g
+
+
+@function(method=True)
+def positive(input):
+    """Return the tensor itself."""
+    if input.dtype.category == BOOL:
+        raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
+    return input
+
+
+install("__pos__", positive, "__pos__", None, None, None)
+
+
+def away_from_zero(make):
+    """Samples of an op with an edge at zero."""
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape, low=0.5, high=2.0),), {}
+
+
+def _abs_infer(input):
+    return input.like(dtype=input.dtype.to_real())
+
+
+@op(
+    operator="__abs__", inplace="abs_", infer=_abs_infer, half="float32", flops=per_element(1),
+    samples=away_from_zero,
+)  # fmt: skip
+@quiet
+def abs(xp, out, input):
+    """Take the absolute value, or the modulus of a complex number."""
+    xp.absolute(input, out=out)
+
+
+@abs.vjp("input")
+def _(g, input):
+    return g * (input.sgn() if input.dtype.is_complex else input.sign())
+
+
+@op(inplace="sign_", infer=same, half="float32", flops=per_element(1), samples=away_from_zero)
+@quiet
+def sign(xp, out, input):
+    """Give -1, 0 or 1 as the sign of each element."""
+    if out.dtype.kind == "b":
+        xp.copyto(out, input)
+    else:
+        xp.sign(input, out=out)
+
+
+@sign.vjp("input")
+def _(g):
+    return zeros_like(g)
+
+
+@op(
+    inplace="square_", infer=same, promote="arith", half="float32", flops=per_element(1),
+    samples=singles,
+)  # fmt: skip
+@quiet
+def square(xp, out, input):
+    """Multiply by itself: ``out = input ** 2``."""
+    xp.multiply(input, input, out=out)
+
+
+@square.vjp("input")
+def _(g, input):
+    return g * (conjugate(input) * 2)
+
+
+def _positives(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape, low=0.5, high=2.0),), {}
+
+
+@op(
+    inplace="sqrt_", infer=same, promote="float", half="float32", flops=per_element(4),
+    samples=_positives,
+)  # fmt: skip
+@quiet
+def sqrt(xp, out, input):
+    """Take the square root. Keeps the result for backward."""
+    xp.sqrt(input, out=out)
+
+
+@sqrt.vjp("input")
+def _(g, out):
+    return g / (conjugate(out) * 2)
+
+
+@op(
+    inplace="rsqrt_", infer=same, promote="float", half="float32", flops=per_element(5),
+    samples=_positives,
+)  # fmt: skip
+@quiet
+def rsqrt(xp, out, input):
+    """Divide one by the square root. Keeps the result for backward."""
+    xp.sqrt(input, out=out)
+    xp.reciprocal(out, out=out)
+
+
+@rsqrt.vjp("input")
+def _(g, out):
+    return g * (conjugate(out) ** 3 * -0.5)
+
+
+@op(
+    inplace="reciprocal_", infer=same, promote="float", half="float32", flops=per_element(1),
+    samples=_positives,
+)  # fmt: skip
+@quiet
+def reciprocal(xp, out, input):
+    """Divide one by each element. Keeps the result for backward."""
+    xp.reciprocal(input, out=out)
+
+
+@reciprocal.vjp("input")
+def _(g, out):
+    return -g * conjugate(out * out)
+
+
+def _triples(make):
+    for a, b, c in (((3, 4), (3, 4), (3, 4)), ((3, 1), (4,), ()), ((), (2, 3), (3,)), ((0,), (), (1,))):
+        for value in (1, 0.5):
+            yield (make(*a), make(*b), make(*c, low=0.5, high=2.0)), {"value": value}
+
+
+def _add_triple(name, combine_name, doc):
+    def kernel(xp, out, input, tensor1, tensor2, *, value=1):
+        getattr(xp, combine_name)(tensor1, tensor2, out=out)
+        if value != 1:
+            xp.multiply(out, value, out=out)
+        xp.add(out, input, out=out)
+
+    kernel.__doc__ = doc
+    made = op(
+        name=name, infer=broadcast, promote="float" if name == "addcdiv" else "arith",
+        half="float32", flops=per_element(3), samples=_triples,
+    )(quiet(kernel))  # fmt: skip
+
+    def in_place(self, tensor1, tensor2, *, value=1):
+        term = tensor1 * tensor2 if name == "addcmul" else tensor1 / tensor2
+        return self._add_(term if value == 1 else term * value)
+
+    in_place.__name__, in_place.__doc__ = f"{name}_", f"In-place twin of ``{name}``."
+    install(name, made, False, None, f"{name}_", in_place)
+
+    @made.vjp("input")
+    def _(g):
+        return g
+
+    return made
+
+
+def scaled(g, value):
+    """A gradient times an attribute that is mostly 1."""
+    return g if value == 1 else g * value
+
+
+addcmul = _add_triple(
+    "addcmul", "multiply", "Add a scaled product: ``input + value * tensor1 * tensor2``."
+)
+addcdiv = _add_triple(
+    "addcdiv", "true_divide", "Add a scaled quotient: ``input + value * tensor1 / tensor2``."
+)
+
+
+@addcmul.vjp("tensor1")
+def _(g, tensor2, value):
+    return scaled(g * tensor2, value)
+
+
+@addcmul.vjp("tensor2")
+def _(g, tensor1, value):
+    return scaled(g * tensor1, value)
+
+
+@addcdiv.vjp("tensor1")
+def _(g, tensor2, value):
+    return scaled(g / tensor2, value)
+
+
+@addcdiv.vjp("tensor2")
+def _(g, tensor1, tensor2, value):
+    return scaled(-g * (tensor1 / tensor2 / tensor2), value)
+
+
+def _lerps(make):
+    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3))):
+        yield (make(*a), make(*b), 0.3), {}
+        yield (make(*a), make(*b), 0.8), {}
+        yield (make(*a), make(*b), make(*b)), {}
+
+
+def _lerp_infer(input, end, weight):
+    shape = broadcast_shapes("lerp", input.shape, end.shape, weight.shape)
+    return Spec(shape, input.dtype), Spec(shape, input.dtype)
+
+
+@op(
+    infer=_lerp_infer, scratch=("rest",), promote="arith", half="float32", flops=per_element(3),
+    inplace="lerp_", samples=_lerps,
+)  # fmt: skip
+@quiet
+def lerp(xp, out, rest, input, end, weight):
+    """Interpolate: ``input + weight * (end - input)``."""
+    xp.subtract(end, input, out=rest)
+    xp.multiply(rest, weight, out=rest)
+    xp.add(input, rest, out=out)
+
+
+@lerp.vjp("input")
+def _(g, weight):
+    return g * (1 - weight)
+
+
+@lerp.vjp("end")
+def _(g, weight):
+    return g * weight
+
+
+@lerp.vjp("weight")
+def _(g, input, end):
+    return g * (end - input)
+
+
+def alias(name: str, of: str, inplace: bool = True) -> None:
+    """Give a function, its method and its in-place twin a second name."""
+    FUNCTIONS[name] = FUNCTIONS[of]
+    install(name, FUNCTIONS[of], name, None, None, None)
+    if inplace:
+        install(name, None, False, None, f"{name}_", getattr(Tensor, f"{of}_"))
+
+
+for _name, _of in (
+    ("subtract", "sub"), ("multiply", "mul"), ("divide", "div"), ("true_divide", "div"),
+    ("negative", "neg"), ("absolute", "abs"),
+):  # fmt: skip
+    alias(_name, _of)

@@ -249,7 +249,7 @@ def attend_grad(
     xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, part, weighted, summed, grad,
     query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
 ):  # fmt: skip
-    """Gradients in query, key, value and, with ``bias``, mask, from probabilities that are made again by block."""
+    """Gradients in query, key, value and, with ``bias``, mask; probabilities are made again."""
     if result.size == 0 or key.shape[2] == 0:
         for d in (dq, dk, dv, dmask):
             d.fill(0)

@@ -23,7 +23,7 @@ from ..dtypes import (
 from ..dtypes import dtype as dtype_class
 from ..spec import SCALARS
 from ..tensor import Tensor
-from .creation import LEGACY_TYPES
+from .legacy import LEGACY_TYPES
 from .registry import function, install
 
 _NAMES = {
@@ -35,7 +35,7 @@ _NAMES = {
 
 def _by_name(name: str, wanted: dtype_class) -> Any:
     def convert(self: Tensor, memory_format: Any = None) -> Tensor:
-        return self.to(wanted)  # type: ignore[attr-defined, no-any-return]
+        return self.to(wanted)
 
     convert.__name__ = convert.__qualname__ = name
     convert.__doc__ = f"Convert to {wanted.name}; itself if it has that dtype."
@@ -49,7 +49,7 @@ for _name, _dtype in _NAMES.items():
 @function(method=True, public=False)
 def cpu(input: Tensor, memory_format: Any = None) -> Tensor:
     """Copy to the CPU; itself if it is there."""
-    return input.to("cpu")  # type: ignore[attr-defined, no-any-return]
+    return input.to("cpu")
 
 
 @function(method=True, public=False)
@@ -57,7 +57,7 @@ def cuda(
     input: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None
 ) -> Tensor:
     """Copy to a cuda device; itself if it is there."""
-    return input.to("cuda" if device is None else device)  # type: ignore[attr-defined, no-any-return]
+    return input.to("cuda" if device is None else device)
 
 
 @function(method=True, public=False)
@@ -96,17 +96,17 @@ def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False, **ignore
         prefix = dtype[: -len(name)].rstrip(".")
         if name not in LEGACY_TYPES or prefix.partition(".")[0] not in ("lowtide", "torch"):
             raise ValueError(f"invalid type: '{dtype}'. Pass a dtype such as lowtide.float32.")
-        out = input.to(LEGACY_TYPES[name].dtype)  # type: ignore[attr-defined]
+        out = input.to(LEGACY_TYPES[name].dtype)
         return out.to("cuda") if prefix.endswith(".cuda") else out
     if dtype in LEGACY_TYPES.values():
         dtype = dtype.dtype
-    return input.to(as_dtype(dtype))  # type: ignore[attr-defined]
+    return input.to(as_dtype(dtype))
 
 
 @function(method=True, public=False)
 def type_as(input: Tensor, other: Tensor) -> Tensor:
     """Convert to the dtype and device of another tensor."""
-    return input.to(other)  # type: ignore[attr-defined, no-any-return]
+    return input.to(other)
 
 
 # Questions
@@ -121,7 +121,9 @@ def result_type(tensor1: Any, tensor2: Any) -> dtype_class:
         >>> lt.result_type(lt.tensor([1, 2]), 1.5)
         lowtide.float32
     """
-    dims, zero_d, scalars = [], [], []
+    dims: list[dtype_class] = []
+    zero_d: list[dtype_class] = []
+    scalars: list[int] = []
     for x in (tensor1, tensor2):
         if isinstance(x, Tensor):
             (dims if x.ndim else zero_d).append(x.dtype)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..autograd.modes import local
 from ..autograd.node import Node, _sequence, attach, edge_to
 from ..autograd.views import check_writable
@@ -23,16 +21,11 @@ def cast_into(xp, out, source) -> None:
     """Copy with conversion, as PyTorch converts: what does not fit is not reported.
 
     A complex number becomes its real part. An integer or half out of a float too large for it is
-    what the machine makes of it, without NumPy's warning.
+    what the machine makes of it.
     """
-    kind = out.dtype.kind
-    if kind != "c":
+    if out.dtype.kind != "c":
         source = source.real  # also of a Python scalar
-    if xp is np and (kind in "iu" or out.dtype.itemsize <= 4):
-        with np.errstate(all="ignore"):
-            np.copyto(out, source, casting="unsafe")
-    else:
-        xp.copyto(out, source, casting="unsafe")
+    xp.copyto(out, source, casting="unsafe")
 
 
 @op(infer=same, samples=singles)
@@ -68,6 +61,11 @@ def _(g):
     return g  # the engine converts it back to the input's dtype
 
 
+def zero_gradient(g, spec):
+    """The gradient of an input that does not matter: zeros, in the memory of one element."""
+    return g.new_zeros(()).expand(spec.shape)
+
+
 def _copy_infer(input, src):
     if broadcast_shapes("copy_", input.shape, src.shape) != tuple(input.shape):
         raise RuntimeError(
@@ -96,8 +94,8 @@ copy.op.node_name = "CopyBackwards"  # PyTorch's
 
 
 @copy.vjp("input")
-def _(g):
-    return None  # nothing of the old value is left
+def _(g, input_spec):
+    return zero_gradient(g, input_spec)  # nothing of the old value is left
 
 
 @copy.vjp("src")
@@ -144,8 +142,8 @@ def fill(xp, out, input, value):
 
 
 @fill.vjp("input")
-def _(g):
-    return None
+def _(g, input_spec):
+    return zero_gradient(g, input_spec)
 
 
 @fill.vjp("value")
@@ -191,7 +189,7 @@ def resize_(input: Tensor, *size: Any, memory_format: Any = None) -> Tensor:
     Raises:
         RuntimeError: It requires grad.
     """
-    from .creation import new, shape_of
+    from .factory import new, shape_of
 
     shape = shape_of("resize_", size)
     if input.requires_grad:
@@ -291,4 +289,4 @@ def to(
         out = convert(out, wanted)
     if where is not out.device:
         out = move(out, where)
-    return out.clone() if copy and out is input else out  # type: ignore[attr-defined, no-any-return]
+    return out.clone() if copy and out is input else out

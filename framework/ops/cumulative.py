@@ -223,9 +223,11 @@ def _running(name, word):
         xp.equal(input, values, out=hit)
         xp.not_equal(input, input, out=isnan)
         xp.logical_or(hit, isnan, out=hit)
+        xp.logical_not(hit, out=hit)
         n = input.shape[dim]
         places = xp.arange(n, dtype="int64").reshape((n,) + (1,) * (input.ndim - dim - 1))
-        xp.multiply(hit, places, out=indices)
+        xp.copyto(indices, places)
+        xp.copyto(indices, 0, where=hit)
         for k in range(1, n):
             now, before = part(indices, dim, k, k + 1), part(indices, dim, k - 1, k)
             xp.maximum(now, before, out=now)
@@ -313,5 +315,3 @@ def logcumsumexp(input, dim, *, out=None):
         Keeps ``input`` and the result.
     """
     return logcumsumexp_along(input, dim=one_dim("logcumsumexp", dim, input.ndim), out=out)
-
-

@@ -21,6 +21,7 @@ from ..autograd.views import check_writable, rebase, refresh
 from ..devices import backend
 from ..devices.device import device
 from ..dtypes import FLOAT, INT, can_cast, combine, dtype, float32, get_default_dtype
+from ..kernels.silence import SILENT, hush, unhush
 from ..memory.ledger import TEMPORARY, WORKSPACE
 from ..spec import NONE, SCALARS, ScalarSpec, Spec
 from ..tensor import Tensor, ViewInfo, wrap
@@ -167,6 +168,12 @@ def _promoted(op: Op, names: Any, specs: tuple[Any, ...]) -> list[dtype | None]:
             [s.dtype for s in group if isinstance(s, Spec) and not s.ndim],
             [s.category for s in group if isinstance(s, ScalarSpec)],
         )
+        kinds = [s.dtype.category if isinstance(s, Spec) else s.category for s in group]
+        if rule == "number" and 0 in kinds and any(kinds):
+            raise RuntimeError(
+                "Subtraction, the `-` operator, with a bool tensor is not supported. If you are "
+                "trying to invert a mask, use the `~` or `logical_not()` operator instead."
+            )
         if rule == "float" and common.category <= INT:
             common = get_default_dtype()
     return [common if t else None for t in takes]
@@ -221,14 +228,18 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
             return _view(plan, inputs, arrays, attributes, mask if recording else 0)
         storage, array = plan.backend.empty(spec)
         if plan.run is not None:
-            plan.run(array, *arrays)
+            token = hush(SILENT)
+            try:
+                plan.run(array, *arrays)
+            finally:
+                unhush(token)
         out = wrap(array, spec, storage)
         if recording:
             record(plan, mask, inputs, (out,))
         elif state.inference:
             out._extra = {"inference": True}
         return out
-    results = _execute(plan, arrays, None)
+    results = _execute_quietly(plan, arrays, None)
     if recording:
         record(plan, mask, inputs, results)
     elif state.inference:
@@ -265,7 +276,11 @@ def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
     spec = plan.results[0]
     storage, array = plan.backend.empty(spec)
     if plan.xp is not None:
-        plan.kernel(plan.xp, array, a._array, barray)
+        token = hush(SILENT)
+        try:
+            plan.kernel(plan.xp, array, a._array, barray)
+        finally:
+            unhush(token)
     out: Tensor = _new(Tensor)  # `wrap`, written out
     out._array = array
     out._spec = spec
@@ -291,10 +306,14 @@ def make_plan(op: Op, inputs: tuple[Any, ...], key: list[Any]) -> tuple[Any, Any
     specs = tuple(key[:-1])
     if None in specs:
         return None, tuple(_python_value(op, x) for x in inputs)
-    where = {s.device for s in specs if isinstance(s, Spec) and (s.ndim or s.device.type != "cpu")}
+    where: set[Any] = {
+        s.device
+        for s in specs
+        if isinstance(s, Spec) and (s.ndim or s.device.type != "cpu")  # type: ignore[union-attr]
+    }
     if len(where) == 1 and any(isinstance(s, Spec) and s.device not in where for s in specs):
         (d,) = where
-        return None, tuple(x.to(d) if isinstance(x, Tensor) else x for x in inputs)  # type: ignore[attr-defined]
+        return None, tuple(x.to(d) if isinstance(x, Tensor) else x for x in inputs)
     attributes = dict(zip(op.attributes, key[-1], strict=True))
     plan = Plan(op, specs, attributes)
     if len(op.plans) >= MAX_PLANS:
@@ -309,7 +328,7 @@ def _python_value(op: Op, x: Any) -> Any:
     if isinstance(x, np.generic):
         return x.item()
     if isinstance(x, np.ndarray):  # from an operator: numpy leaves a mixed expression to us
-        from .creation import tensor
+        from .arrays import tensor
 
         return tensor(x)
     if isinstance(x, int | float | complex):  # a subclass, such as an IntEnum
@@ -335,6 +354,14 @@ def _hashable(op: Op, attributes: tuple[Any, ...]) -> tuple[Any, ...]:
         return value
 
     return tuple(freeze(a) for a in attributes)
+
+
+def _execute_quietly(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
+    token = hush(SILENT)
+    try:
+        return _execute(plan, arrays, targets)
+    finally:
+        unhush(token)
 
 
 def _execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
@@ -539,9 +566,9 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
     arrays = [x._array if isinstance(x, Tensor) else x for x in inputs]
     be = plan.backend
     if spec.dtype is target._spec.dtype and len(plan.results) == 1:
-        _execute(plan, arrays, [(target._storage, target._array)])
+        _execute_quietly(plan, arrays, [(target._storage, target._array)])
     else:
-        result = _execute(plan, arrays, None)[0]
+        result = _execute_quietly(plan, arrays, None)[0]
         if be.xp is not None:
             be.copy(target._array, result._array)
     target._storage.version += 1
@@ -559,7 +586,7 @@ def _shares(x: Any, target: Tensor) -> bool:
 
 def _copy_of(x: Tensor) -> Tensor:
     # The value before the write, with the history it had.
-    kept: Tensor = x.detach().clone()  # type: ignore[attr-defined]
+    kept: Tensor = x.detach().clone()
     kept._node, kept._index, kept._requires_grad = x._node, x._index, x._requires_grad
     if x._requires_grad and x._node is None:
         kept._requires_grad = False  # an edge leads to the leaf itself, not to its copy
@@ -656,7 +683,7 @@ def make_functions(op: Op, allow_out: bool) -> tuple[Any, Any]:
     exec(compile(source, f"<op {op.name}>", "exec"), scope)
     function = scope[name]
     in_place: Any = scope.get("_inplace")
-    for f, n in ((function, op.name), (in_place, op.inplace)):
+    for f, n in ((function, op.name), (in_place, op.inplace or "")):
         if f is not None:
             f.__name__ = f.__qualname__ = n
             f.__module__ = op.plain.__module__

@@ -51,7 +51,7 @@ def _labels(term, ndim, position):
 
 
 def _output(equation, inputs):
-    left, arrow, right = equation.partition("->")
+    _, arrow, right = equation.partition("->")
     ellipsis = sorted({c for labels in inputs for c in labels if isinstance(c, int)})
     if not arrow:
         every = [c for labels in inputs for c in labels if isinstance(c, str)]
@@ -164,9 +164,7 @@ def einsum(*args):
                     "Reshape an operand, or use another letter.",
                 )
             sizes[c] = n if seen == 1 else seen
-    prepared = [
-        _prepare(x, names, sizes) for x, names in zip(operands, labels, strict=True)
-    ]
+    prepared = [_prepare(x, names, sizes) for x, names in zip(operands, labels, strict=True)]
     value, held = prepared[0]
     for k, (other, names) in enumerate(prepared[1:], 1):
         needed = set(result).union(*(later for _, later in prepared[k + 1 :]))

@@ -38,7 +38,7 @@ def _numbers(values):
 
 def _embedding_samples(make):
     yield (make(5, 3), _numbers([[0, 4, 4], [1, 0, 2]])), {"padding": None}
-    yield (make(5, 3), _numbers([0, 4, 4])), {"padding": 4}
+    yield (make(5, 3), _numbers([0, 4, 4])), {"padding": 3}
     yield (make(5, 3), _numbers(3)), {"padding": None}
 
 
@@ -77,7 +77,7 @@ def _(g, index, weight_spec, padding):
     samples=lambda make: iter(
         [
             ((make(3, 2), _numbers([0, 4, 4])), {"rows": 5, "padding": None}),
-            ((make(2, 2, 3), _numbers([[0, 4], [4, 1]])), {"rows": 5, "padding": 4}),
+            ((make(2, 2, 3), _numbers([[0, 4], [4, 1]])), {"rows": 5, "padding": 3}),
         ]
     ),
 )  # fmt: skip

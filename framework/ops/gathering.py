@@ -1,4 +1,4 @@
-"""Gather and scatter along one dim, and their relatives: index_select, index_add, take, one_hot.
+"""Gather and scatter along one dim, and scatter_reduce.
 
 ``gather`` and ``scatter`` name an element by its own position with one coordinate replaced. On
 the CPU they go through the index in pieces that stay in the cache, so no temporary is large.
@@ -10,21 +10,14 @@ from math import prod
 
 import numpy as np
 
-from ..dtypes import BOOL, INT, int32, int64
+from ..devices.scatter import scatter_add as add_into
+from ..dtypes import BOOL, INT, int64
 from ..spec import Spec
 from ..tensor import Tensor
 from .creation import tensor
-from .indexing import (
-    check_bounds,
-    index_accumulate,
-    index_assign,
-    index_elements,
-    mask_places,
-    positions,
-)
-from .registry import broadcast_shapes, function, op
-from .selecting import every_third
-from .shaping import normal_dim, view_shape
+from .indexing import check_bounds, positions
+from .registry import function, op
+from .shaping import normal_dim
 
 _PIECE = 2048  # index elements handled at a time
 
@@ -94,8 +87,7 @@ def _check_index(name, dim, index, shape, others):
             raise RuntimeError(
                 f"{name}(): Size does not match at dimension {d}: expected index "
                 f"{list(index.shape)} to be no larger than self {list(shape)} apart from "
-                f"dimension {dim}"
-                + "".join(f" and no larger than src {list(s)}" for s in others)
+                f"dimension {dim}" + "".join(f" and no larger than src {list(s)}" for s in others)
             )
 
 
@@ -119,7 +111,7 @@ def _positions(size, *shape):
 @op(name="_gather", method=False, public=False, infer=_gather_infer, samples=_gather_samples)
 def gather_along(xp, out, input, index, *, dim):
     """``out[i, j] = input[index[i, j], j]`` for dim 0, and so on."""
-    check_bounds(xp, index[None], input.shape or (1,), (dim,))
+    check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
     if not input.ndim or not index.ndim:
         out[...] = input.reshape(())
         return
@@ -158,7 +150,7 @@ def _add_at(xp, out, index, values, dim):
         return
     if xp is not np or not out.flags.c_contiguous:
         for piece in _pieces(xp, index.shape):
-            xp.add.at(out, _places(xp, index, piece, dim), _part(values, piece))
+            add_into(xp, out, _places(xp, index, piece, dim), _part(values, piece))
         return
     # np.add.at is fast in one dimension only, so the places are counted in the flat memory.
     flat = out.reshape(-1)
@@ -218,7 +210,7 @@ def _scatter_samples(make):
 )  # fmt: skip
 def scatter_along(xp, out, input, index, src, *, dim):
     """``input`` with ``src`` at the places that ``gather`` would read; the last one stays."""
-    check_bounds(xp, index[None], input.shape or (1,), (dim,))
+    check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
     if out is not input:
         xp.copyto(out, input)
     if not out.ndim or not index.ndim:
@@ -262,7 +254,7 @@ def _scatter_add_samples(make):
 )  # fmt: skip
 def scatter_add_along(xp, out, input, index, src, *, dim):
     """``input`` with ``src`` added at the places that ``gather`` would read."""
-    check_bounds(xp, index[None], input.shape or (1,), (dim,))
+    check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
     if out is not input:
         xp.copyto(out, input)
     _add_at(xp, out, index, src, dim)
@@ -281,12 +273,16 @@ def _(g, index, src_spec, dim):
 def _scattered(name, input, dim, index, src, reduce, in_place):
     d = normal_dim(name, dim, input.ndim)
     if reduce is None:
-        return input._scatter_(index, src, dim=d) if in_place else scatter_along(
-            input, index, src, dim=d
+        return (
+            input._scatter_(index, src, dim=d)
+            if in_place
+            else scatter_along(input, index, src, dim=d)
         )
     if reduce == "add":
-        return input._scatter_add_(index, src, dim=d) if in_place else scatter_add_along(
-            input, index, src, dim=d
+        return (
+            input._scatter_add_(index, src, dim=d)
+            if in_place
+            else scatter_add_along(input, index, src, dim=d)
         )
     if reduce != "multiply":
         raise RuntimeError(f"reduce argument must be either add or multiply; got {reduce!r}.")
@@ -357,15 +353,23 @@ def _combine_samples(make):
 )  # fmt: skip
 def scatter_combine(xp, out, input, index, src, *, dim, reduce):
     """``input`` multiplied with, or the extreme of it and, ``src`` at the places of ``index``."""
-    check_bounds(xp, index[None], input.shape or (1,), (dim,))
+    check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
     xp.copyto(out, input)
     combine = getattr(xp, _REDUCERS[reduce])
     if not out.ndim:
         if index.size:
             combine(out, src.reshape(()), out=out)
         return
-    for piece in _pieces(xp, index.shape):
-        combine.at(out, _places(xp, index, piece, dim), src[piece])
+    if xp is np:
+        for piece in _pieces(xp, index.shape):
+            combine.at(out, _places(xp, index, piece, dim), src[piece])
+        return
+    # CuPy's ufuncs have few `at`. One index along `dim` never names an element twice.
+    whole = [slice(0, n) for n in index.shape]
+    for k in range(index.shape[dim]):
+        piece = (*whole[:dim], slice(k, k + 1), *whole[dim + 1 :])
+        place = _places(xp, index, piece, dim)
+        out[place] = combine(out[place], src[piece])
 
 
 @scatter_combine.vjp("input", "src")
@@ -388,9 +392,7 @@ def _product_gradients(g, needs, input, index, src, out, dim, shape):
     filled = src.masked_fill(zeros, 1)
     is_zero = (input == 0).to(g.dtype)
     count = is_zero.scatter_add(dim, index, zeros.to(g.dtype))
-    rest = scatter_combine(
-        input.masked_fill(input == 0, 1), index, filled, dim=dim, reduce="prod"
-    )
+    rest = scatter_combine(input.masked_fill(input == 0, 1), index, filled, dim=dim, reduce="prod")
     one = count == 1
 
     def without(value, zero, rest, one, none):
@@ -424,8 +426,7 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
     d = normal_dim("scatter_reduce", dim, input.ndim)
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise RuntimeError(
-            "reduce argument must be either sum, prod, mean, amax or amin, got "
-            f"{reduce!r}."
+            f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce!r}."
         )
     if not include_self:
         dtype = input.dtype
@@ -441,9 +442,7 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
     from .creation import ones_like, zeros_like
 
     with_self = ones_like if include_self else zeros_like
-    counts = scatter_add_along(
-        with_self(input).detach(), index, ones_like(src).detach(), dim=d
-    )
+    counts = scatter_add_along(with_self(input).detach(), index, ones_like(src).detach(), dim=d)
     counts = counts.masked_fill(counts == 0, 1)
     if input.dtype.category == INT:
         return total.div(counts, rounding_mode="floor")
@@ -463,389 +462,3 @@ def _extreme(dtype, largest):
 def scatter_reduce_(input, dim, index, src, reduce, *, include_self=True):
     """Combine ``src`` into this tensor; the in-place twin of ``scatter_reduce``."""
     return input.copy_(scatter_reduce(input, dim, index, src, reduce, include_self=include_self))
-
-
-# Whole slices of one dim
-
-
-def _slice_index(name, input, dim, index):
-    d = normal_dim(name, dim, input.ndim)
-    if index.ndim > 1:
-        raise (IndexError if name == "index_select" else RuntimeError)(
-            f"{name}(): Index is supposed to be a vector, but got dim: {index.ndim}."
-        )
-    if index.dtype not in (int32, int64):
-        raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index; got {index.dtype}.")
-    index = index.to(int64).reshape(1, index.numel())
-    if not input.ndim:
-        input = view_shape(input, (1,))
-    return d, input, index
-
-
-@function(method=True)
-def index_select(input, dim, index, *, out=None):
-    """The slices of ``dim`` that a vector of indices names (a copy)."""
-    d, x, rows = _slice_index("index_select", input, dim, index)
-    if not input.ndim:
-        return view_shape(index_elements(x, rows, dims=(0,), at=0), ())
-    return index_elements(x, rows, dims=(d,), at=d, out=out)
-
-
-def _source_slices(name, input, d, index, source):
-    shape = list(input.shape)
-    if input.ndim:
-        shape[d] = index.shape[1]
-    if source.dtype is not input.dtype:
-        raise RuntimeError(
-            f"{name}(): self and source expected to have the same dtype, but got (self) "
-            f"{input.dtype} and (source) {source.dtype}."
-        )
-    if source.numel() != prod(shape) or source.ndim > max(input.ndim, 1):
-        raise (IndexError if name == "index_copy" else RuntimeError)(
-            f"{name}(): Number of indices ({index.shape[1]}) should be equal to source.size(dim), "
-            "and the other sizes to self's; got source "
-            f"{tuple(source.shape)}, self {tuple(input.shape)}, dim {d}."
-        )
-    return source if input.ndim else source.reshape(1)
-
-
-def _written(op_function, name, input, d, x, rows, source, in_place):
-    if in_place:
-        getattr(x, name)(rows, source, dims=(d,), at=d)
-        return input
-    out = op_function(x, rows, source, dims=(d,), at=d)
-    return out if input.ndim else view_shape(out, ())
-
-
-def _index_add(input, dim, index, source, alpha, in_place):
-    d, x, rows = _slice_index("index_add", input, dim, index)
-    source = _source_slices("index_add", input, d, rows, source)
-    if alpha != 1:
-        source = source * alpha
-    return _written(index_accumulate, "_index_put_add_", input, d, x, rows, source, in_place)
-
-
-@function(method=True)
-def index_add(input, dim, index, source, *, alpha=1):
-    """Add ``alpha * source`` to the slices of ``dim`` that the index names, in a copy."""
-    return _index_add(input, dim, index, source, alpha, False)
-
-
-@function(method=True, public=False)
-def index_add_(input, dim, index, source, *, alpha=1):
-    """Add ``alpha * source`` to the slices of ``dim`` that the index names."""
-    return _index_add(input, dim, index, source, alpha, True)
-
-
-def _index_copy(input, dim, index, source, in_place):
-    d, x, rows = _slice_index("index_copy", input, dim, index)
-    source = _source_slices("index_copy", input, d, rows, source)
-    return _written(index_assign, "_index_put_", input, d, x, rows, source, in_place)
-
-
-@function(method=True)
-def index_copy(input, dim, index, source):
-    """Put ``source`` into the slices of ``dim`` that the index names, in a copy."""
-    return _index_copy(input, dim, index, source, False)
-
-
-@function(method=True, public=False)
-def index_copy_(input, dim, index, source):
-    """Put ``source`` into the slices of ``dim`` that the index names."""
-    return _index_copy(input, dim, index, source, True)
-
-
-def _index_fill(input, dim, index, value, in_place):
-    d, x, rows = _slice_index("index_fill", input, dim, index)
-    if isinstance(value, Tensor):
-        if value.ndim:
-            raise RuntimeError(
-                "index_fill_ only supports a 0-dimensional value tensor, but got tensor with "
-                f"{value.ndim} dimension(s)."
-            )
-        value = value.to(input.dtype)
-    return _written(index_assign, "_index_put_", input, d, x, rows, value, in_place)
-
-
-@function(method=True)
-def index_fill(input, dim, index, value):
-    """Put one value into the slices of ``dim`` that the index names, in a copy."""
-    return _index_fill(input, dim, index, value, False)
-
-
-@function(method=True, public=False)
-def index_fill_(input, dim, index, value):
-    """Put one value into the slices of ``dim`` that the index names."""
-    return _index_fill(input, dim, index, value, True)
-
-
-# Of the flat tensor
-
-
-@function(method=True)
-def take(input, index):
-    """The elements of the flat tensor that the index names, in the shape of the index."""
-    if index.dtype is not int64:
-        raise RuntimeError(f"take(): Expected a long tensor for index, but got {index.dtype}.")
-    flat = input.reshape(-1) if input.numel() else input.reshape(0)
-    rows = index.contiguous()
-    return index_elements(flat, view_shape(rows, (1, *index.shape)), dims=(0,), at=0)
-
-
-@function(method=True)
-def take_along_dim(input, indices, dim=None, *, out=None):
-    """``gather`` whose index and input broadcast; no dim: of the flat tensors."""
-    if indices.dtype is not int64:
-        raise RuntimeError(
-            "torch.take_along_dim(): dtype of indices should be Long but got "
-            f"{indices.dtype}. Convert it with .long()."
-        )
-    if dim is None:
-        return gather(input.reshape(-1), 0, indices.reshape(-1), out=out)
-    if input.ndim != indices.ndim:
-        raise RuntimeError(
-            "torch.take_along_dim(): input and indices should have the same number of "
-            f"dimensions, but got {input.ndim} dimensions for input, and {indices.ndim} "
-            "dimensions for indices"
-        )
-    d = normal_dim("take_along_dim", dim, input.ndim)
-
-    def without(shape, n):
-        return (*shape[:d], n, *shape[d + 1 :])
-
-    common = broadcast_shapes(
-        "take_along_dim", without(input.shape, 1), without(indices.shape, 1)
-    )
-    index = indices.expand(without(common, indices.shape[d]))
-    return gather(input.expand(without(common, input.shape[d])), d, index, out=out)
-
-
-@function(method=True)
-def masked_select(input, mask, *, out=None):
-    """The elements where the mask is True, as a vector; the two broadcast."""
-    if mask.dtype.category:
-        raise RuntimeError(
-            f"masked_select: expected BoolTensor for mask; got {mask.dtype}. Compare it."
-        )
-    shape = broadcast_shapes("masked_select", input.shape, mask.shape)
-    found = input.expand(shape)[mask.expand(shape)] if shape else input.reshape(1)[mask.reshape(1)]
-    return found if out is None else out.copy_(found)
-
-
-def _masked_scatter(input, mask, source, in_place):
-    if mask.dtype.category:
-        raise RuntimeError(
-            f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}"
-        )
-    if source.dtype is not input.dtype:
-        raise RuntimeError(
-            "masked_scatter: expected self and source to have same dtypes but got "
-            f"{input.dtype} and {source.dtype}"
-        )
-    shape = broadcast_shapes("masked_scatter", input.shape, mask.shape)
-    places = mask_places(mask.expand(shape))
-    count = places.shape[1]
-    if count > source.numel():
-        raise RuntimeError(
-            "masked_scatter: expected self and source to have same number of elements: the mask "
-            f"is True {count} times, but source has {source.numel()} elements."
-        )
-    values = source.reshape(-1)[:count]
-    dims = tuple(range(len(shape)))
-    if not shape:
-        return input.index_put((mask,), values) if not in_place else (
-            input.masked_fill_(mask, values[0]) if count else input
-        )
-    if in_place:
-        return input._index_put_(places, values, dims=dims, at=0)
-    return index_assign(input.expand(shape), places, values, dims=dims, at=0)
-
-
-@function(method=True)
-def masked_scatter(input, mask, source):
-    """Put the elements of ``source``, in order, where the mask is True, in a copy."""
-    return _masked_scatter(input, mask, source, False)
-
-
-@function(method=True, public=False)
-def masked_scatter_(input, mask, source):
-    """Put the elements of ``source``, in order, where the mask is True."""
-    return _masked_scatter(input, mask, source, True)
-
-
-# Indices from values
-
-
-@op(
-    name="_argwhere", method=False, public=False, adopt=True,
-    samples=lambda make: iter([((every_third(*make(3, 4).shape),), {}), ((every_third(),), {})]),
-)  # fmt: skip
-def places_of_nonzero(xp, input):
-    """The coordinates of the elements that are not zero, one row each."""
-    if not input.ndim:
-        return xp.zeros((int(bool(input != 0)), 0), dtype=xp.int64)
-    return xp.argwhere(input)
-
-
-@function(method=True)
-def nonzero(input, *, as_tuple=False):
-    """The coordinates of the elements that are not zero: (count, ndim), or a vector for each dim."""
-    if not as_tuple:
-        return places_of_nonzero(input)
-    if not input.ndim:
-        input = input.unsqueeze(0)
-    return places_of_nonzero(input).unbind(1)
-
-
-@function(method=True)
-def argwhere(input):
-    """The coordinates of the elements that are not zero: (count, ndim)."""
-    return places_of_nonzero(input)
-
-
-@function()
-def one_hot(tensor, num_classes=-1):  # PyTorch's name for the indices
-    """A one at the place that each class index names, zeros elsewhere, in a new last dim.
-
-    Args:
-        tensor: Class indices (*), int64.
-        num_classes: -1 for one more than the largest index.
-
-    Returns:
-        Tensor (*, num_classes), int64.
-    """
-    if tensor.dtype is not int64:
-        raise RuntimeError(
-            "one_hot is only applicable to index tensor of type LongTensor; got "
-            f"{tensor.dtype}. Convert it with .long()."
-        )
-    if num_classes == 0 or (num_classes < 0 and not tensor.numel()):
-        raise RuntimeError(
-            "Can not infer total number of classes from empty tensor. Pass num_classes."
-            if num_classes
-            else "Class values must be smaller than num_classes; got num_classes=0."
-        )
-    if not tensor.is_meta and tensor.numel():
-        if int(tensor.min()) < 0:
-            raise RuntimeError("Class values must be non-negative.")
-        top = int(tensor.max())
-        if num_classes < 0:
-            num_classes = top + 1
-        elif top >= num_classes:
-            raise RuntimeError(
-                f"Class values must be smaller than num_classes; got {top} and {num_classes}."
-            )
-    from .creation import zeros
-
-    out = zeros((*tensor.shape, num_classes), dtype=int64, device=tensor.device)
-    return out.scatter_(-1, tensor.unsqueeze(-1), 1) if out.numel() else out
-
-
-def _bincount_samples(make):
-    x = tensor(np.array([0, 3, 1, 3, 2, 0]))
-    yield (x, None), {"minlength": 6}
-    yield (x, tensor(np.linspace(0.5, 3, 6))), {"minlength": 0}
-
-
-@op(name="_bincount", method=False, public=False, adopt=True, samples=_bincount_samples)
-def counts_of(xp, input, weights, *, minlength):
-    """How often each number occurs."""
-    if not input.size:
-        return xp.zeros(minlength, dtype=xp.int64 if weights is None else xp.float64)
-    return xp.bincount(input, weights, minlength)
-
-
-@function(method=True)
-def bincount(input, weights=None, minlength=0):
-    """How often each non-negative integer occurs, or the sum of its weights."""
-    if input.ndim != 1 or input.dtype.category > INT:
-        raise RuntimeError(
-            "bincount only supports 1-d non-negative integral inputs; got "
-            f"{input.ndim}-d {input.dtype}."
-        )
-    if minlength < 0:
-        raise RuntimeError(f"minlength should be >= 0; got {minlength}.")
-    if input.numel() and int(input.min()) < 0:
-        raise RuntimeError("bincount only supports 1-d non-negative integral inputs.")
-    if weights is not None:
-        if weights.shape != input.shape:
-            raise RuntimeError("weights should be 1-d and have the same length as input")
-        weights = weights.detach()
-        out = counts_of(input, weights.double(), minlength=minlength)
-        return out.to(weights.dtype) if weights.dtype.is_floating_point else out
-    return counts_of(input, None, minlength=minlength)
-
-
-def _search_samples(make):
-    rising = tensor([-1.0, 0.0, 0.5, 2.0], dtype=make(1).dtype)
-    yield (rising, make(2, 3)), {"right": False}
-    yield (rising.expand(2, 4), make(2, 3)), {"right": True}
-
-
-def _search_infer(sorted_sequence, input, *, right):
-    if sorted_sequence.ndim != 1 and (
-        sorted_sequence.ndim != input.ndim
-        or tuple(sorted_sequence.shape[:-1]) != tuple(input.shape[:-1])
-    ):
-        raise RuntimeError(
-            "searchsorted(): boundaries tensor should be 1 dimension or the first N-1 dimensions "
-            "of boundaries tensor and input value tensor must match, but we got boundaries tensor "
-            f"{list(sorted_sequence.shape)} and input value tensor {list(input.shape)}"
-        )
-    return Spec(input.shape, int64)
-
-
-@op(
-    name="_searchsorted", method=False, public=False, adopt=True, promote="arith",
-    infer=_search_infer, samples=_search_samples,
-)  # fmt: skip
-def search(xp, sorted_sequence, input, *, right):
-    """Where each value would be inserted into a sorted sequence, or row."""
-    side = "right" if right else "left"
-    if sorted_sequence.ndim == 1:
-        return xp.searchsorted(sorted_sequence, input.reshape(-1), side).reshape(input.shape)
-    rows = sorted_sequence.reshape(-1, sorted_sequence.shape[-1])
-    values = input.reshape(-1, input.shape[-1])
-    found = [xp.searchsorted(r, v, side) for r, v in zip(rows, values, strict=True)]
-    return xp.stack(found).reshape(input.shape) if found else xp.zeros(input.shape, xp.int64)
-
-
-@function()
-def searchsorted(
-    sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None, out=None
-):
-    """Where each value would be inserted into a sorted sequence.
-
-    Args:
-        sorted_sequence: Ascending along its last dim.
-        input: Values; a number, or a tensor with the same leading dims.
-        out_int32: Return int32 instead of int64.
-        right: After equal elements instead of before them.
-        side: "left" or "right", another way to say so.
-        sorter: Indices that sort ``sorted_sequence``.
-        out: Where to leave the result.
-    """
-    if side not in (None, "left", "right") or (side == "left" and right):
-        raise RuntimeError(
-            "searchsorted(): side can only be 'left' or 'right' and must not contradict right; "
-            f"got side={side!r}, right={right}."
-        )
-    if sorter is not None:
-        sorted_sequence = sorted_sequence.gather(-1, sorter)
-    given = input
-    if not isinstance(given, Tensor):
-        given = tensor(given, device=sorted_sequence.device)
-    found = search(sorted_sequence.detach(), given.detach(), right=right or side == "right")
-    found = found.to(int32) if out_int32 else found
-    return found if out is None else out.copy_(found)
-
-
-@function()
-def bucketize(input, boundaries, *, out_int32=False, right=False, out=None):
-    """The number of the bucket between ascending boundaries that each value falls into."""
-    if boundaries.ndim != 1:
-        raise RuntimeError(
-            "bucketize(): boundaries tensor must be 1 dimension, but got dim("
-            f"{boundaries.ndim})"
-        )
-    return searchsorted(boundaries, input, out_int32=out_int32, right=right, out=out)

@@ -15,6 +15,7 @@ from math import prod
 
 import numpy as np
 
+from ..devices.scatter import scatter_add
 from ..dtypes import BOOL, INT, int64, uint8
 from ..tensor import Tensor
 from .creation import tensor
@@ -30,11 +31,11 @@ _CHUNK = 1 << 15  # bytes of a temporary inside a kernel
 # Kernels. Everywhere ``index`` is (k, *B): row j holds the indices of dim ``dims[j]``.
 
 
-def check_bounds(xp, index, shape, dims):
+def check_bounds(xp, index, shape, dims, error=IndexError):
     """Refuse indices out of range. A GPU is not waited for: there they wrap around.
 
     Raises:
-        IndexError: An index is out of range.
+        IndexError: An index is out of range (or ``error``).
     """
     if xp is not np or not index.size:
         return
@@ -42,7 +43,7 @@ def check_bounds(xp, index, shape, dims):
         size = shape[dim]
         low, high = int(row.min()), int(row.max())
         if low < -size or high >= size:
-            raise IndexError(
+            raise error(
                 f"index {high if high >= size else low} is out of bounds for dimension {dim} "
                 f"with size {size}"
             )
@@ -139,7 +140,7 @@ def accumulate(xp, target, index, values):
             place = target[tuple(places[:, k])]
             np.add(place, values[b], out=place)
     else:
-        xp.add.at(target, where, values)
+        scatter_add(xp, target, where, values)
 
 
 def _index_sum_samples(make):
@@ -353,9 +354,7 @@ def _split_key(input, key):
         else:
             count = part.ndim if part.dtype.category == BOOL else 1
             if part.dtype.category == BOOL and tuple(part.shape) != tuple(shape[d : d + count]):
-                first = next(
-                    k for k in range(count) if part.shape[k] != shape[d + k]
-                )
+                first = next(k for k in range(count) if part.shape[k] != shape[d + k])
                 raise IndexError(
                     f"The shape of the mask {list(part.shape)} at index {first} does not match "
                     f"the shape of the indexed tensor {list(shape)} at index {d + first}"
@@ -377,9 +376,7 @@ def _basic(input, key):
     rest = []
     dim = 0
     for k in key:
-        if k is None or (k.__class__ is tuple and k != (0, shape[dim], 1)):
-            rest.append(dim)
-        elif k.__class__ is int:
+        if k.__class__ is not tuple or k != (0, shape[dim], 1):
             rest.append(dim)
         dim += k is not None
     if not rest:
@@ -495,7 +492,7 @@ def _setitem(self, key, value):
     """
     view, found = _split_key(self, key if key.__class__ is tuple else (key,))
     if not isinstance(value, Tensor | int | float | complex):
-        value = tensor(np.asarray(value), device=self.device)
+        value = tensor(np.asarray(value), device=self.device).to(self.dtype)
     if isinstance(value, Tensor) and value.device is not self.device:
         value = value.to(self.device)
     if not found:
@@ -506,13 +503,16 @@ def _setitem(self, key, value):
         return
     if len(found) == 1:
         ((d, mask),) = found.items()
-        if mask.dtype.category == BOOL and (not isinstance(value, Tensor) or not value.ndim):
+        single = not isinstance(value, Tensor) or value.numel() == 1
+        if mask.dtype.category == BOOL and single:
+            if isinstance(value, Tensor) and value.ndim:
+                value = value.reshape(())
             after = view.ndim - d - mask.ndim
             view.masked_fill_(mask.view((*mask.shape, *(1,) * after)), value)
             return
     view, found = _one_mask(view, found)
     if isinstance(value, Tensor) and value.dtype is not self.dtype:
-        value = value.to(self.dtype)
+        raise _mismatch(self, value)
     view, index, dims, at = _gathered(view, found)
     if isinstance(value, Tensor):
         result = len(_result_shape(view.shape, index.shape, dims, at))
@@ -534,9 +534,16 @@ def _iter(self):
     return iter(self.unbind(0))
 
 
-Tensor.__getitem__ = _getitem
-Tensor.__setitem__ = _setitem
-Tensor.__iter__ = _iter
+Tensor.__getitem__ = _getitem  # type: ignore[method-assign]
+Tensor.__setitem__ = _setitem  # type: ignore[method-assign]
+Tensor.__iter__ = _iter  # type: ignore[method-assign]
+
+
+def _mismatch(input, values):
+    return RuntimeError(
+        "Index put requires the source and destination dtypes match, got "
+        f"{input.dtype} for the destination and {values.dtype} for the source. Convert one."
+    )
 
 
 def _put(name, input, indices, values, accumulate, in_place):
@@ -544,10 +551,7 @@ def _put(name, input, indices, values, accumulate, in_place):
     if not isinstance(values, Tensor):
         raise TypeError(f"{name}: values must be a Tensor; got {type(values).__name__}.")
     if values.dtype is not input.dtype:
-        raise RuntimeError(
-            "Index put requires the source and destination dtypes match, got "
-            f"{input.dtype} for the destination and {values.dtype} for the source. Convert one."
-        )
+        raise _mismatch(input, values)
     view, found = _split_key(input, key)
     merged, found = _one_mask(view, found)
     target, index, dims, at = _gathered(merged, found)

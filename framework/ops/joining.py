@@ -14,9 +14,13 @@ from .shaping import normal_dim, normal_dims, reshape_copy, sizes
 
 
 def _cat_infer(*tensors, dim):
-    first = tensors[0]
+    # An empty vector joins anything, as PyTorch has it.
+    full = [s for s in tensors if tuple(s.shape) != (0,)]
+    first = full[0] if full else tensors[0]
     total = 0
     for k, s in enumerate(tensors):
+        if tuple(s.shape) == (0,):
+            continue
         same_rest = s.ndim == first.ndim and all(
             d == dim or m == n for d, (m, n) in enumerate(zip(first.shape, s.shape, strict=True))
         )
@@ -44,6 +48,8 @@ def cat_along(xp, out, *tensors, dim):
     head = (slice(None),) * dim
     start = 0
     for array in tensors:
+        if not array.size:
+            continue
         stop = start + array.shape[dim]
         out[(*head, slice(start, stop))] = array
         start = stop
@@ -54,8 +60,11 @@ def _(g, needs, tensors_spec, dim):
     start = 0
     parts = []
     for need, s in zip(needs, tensors_spec, strict=True):
-        parts.append(g.narrow(dim, start, s.shape[dim]) if need else None)
-        start += s.shape[dim]
+        if s.ndim == g.ndim:
+            parts.append(g.narrow(dim, start, s.shape[dim]) if need else None)
+            start += s.shape[dim]
+        else:
+            parts.append(g.reshape(-1).narrow(0, 0, 0))
     return tuple(parts)
 
 
@@ -71,11 +80,9 @@ def cat(tensors, dim=0, *, out=None):
     tensors = tuple(tensors)
     if not tensors:
         raise ValueError("cat(): expected a non-empty list of Tensors")
-    if len(tensors) > 1:  # an empty vector joins anything, as PyTorch has it
-        tensors = tuple([x for x in tensors if tuple(x.shape) != (0,)]) or tensors[:1]
     if not all(x.ndim for x in tensors):
         raise RuntimeError("zero-dimensional tensor cannot be concatenated. Use stack.")
-    d = normal_dim("cat", dim, tensors[0].ndim)
+    d = normal_dim("cat", dim, max([x.ndim for x in tensors]))
     return cat_along(*tensors, dim=d, out=out)
 
 
@@ -245,7 +252,6 @@ def meshgrid(*tensors, indexing="ij"):
         for k, x in enumerate(tensors)
     ]  # fmt: skip
     if swap:
-        grids = [x.transpose(0, 1) for x in grids]
         grids[0], grids[1] = grids[1], grids[0]
     return tuple(grids)
 
@@ -296,10 +302,6 @@ def repeat_counts(xp, out, input, *, counts):
 def _(g, input_spec, counts):
     lead = len(counts) - input_spec.ndim
     shape = (1,) * lead + tuple(input_spec.shape)
-    if 0 in g.shape:
-        from .creation import zeros
-
-        return zeros(tuple(input_spec.shape), dtype=g.dtype, device=g.device)
     split = g.reshape([m for pair in zip(counts, shape, strict=True) for m in pair])
     return split.sum(tuple(range(0, 2 * len(counts), 2))).reshape(input_spec.shape)
 
@@ -401,16 +403,14 @@ def roll(input, shifts, dims=None):
     shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     if dims is None or dims == () or dims == []:
         if len(shifts) != 1:
-            raise RuntimeError(
-                f"shifts and dimensions must align. shifts: {len(shifts)}, dims:0"
-            )
+            raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:0")
         return input.flatten().roll(shifts, 0).view(input.shape) if input.numel() else input.clone()
     dims = (dims,) if isinstance(dims, int) else tuple(dims)
     if len(dims) != len(shifts):
         raise RuntimeError(
             f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}"
         )
-    total: dict[int, int] = {}
+    total = {}
     for s, d in zip(shifts, dims, strict=True):
         d = normal_dim("roll", d, input.ndim)
         total[d] = total.get(d, 0) + s
@@ -480,5 +480,5 @@ def rot90(input, k=1, dims=(0, 1)):
     if k == 2:
         return flip_dims(input, dims=(a, b))
     if k == 1:
-        return flip_dims(input, dims=(b,)).transpose(a, b).contiguous()
-    return flip_dims(input, dims=(a,)).transpose(a, b).contiguous()
+        return flip_dims(input, dims=(b,)).transpose(a, b)
+    return flip_dims(input, dims=(a,)).transpose(a, b)

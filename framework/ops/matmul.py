@@ -44,9 +44,7 @@ def foldable(array):
     strides, shape = array.strides, array.shape
     if strides[-1] != array.itemsize or strides[-2] < shape[-1] * array.itemsize:
         return False
-    return builtins.all(
-        strides[k] == strides[k + 1] * shape[k + 1] for k in range(array.ndim - 2)
-    )
+    return builtins.all(strides[k] == strides[k + 1] * shape[k + 1] for k in range(array.ndim - 2))
 
 
 def _multiply(xp, out, input, other):

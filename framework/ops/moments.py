@@ -35,7 +35,8 @@ def _var_infer(input, *, dim, keepdim, correction):
 
 def _var_samples(make):
     for (x,), attributes in reductions(make):
-        yield (x,), {**attributes, "correction": 1 if x.ndim > 1 else 0}
+        if x.ndim:  # one element has no spread
+            yield (x,), {**attributes, "correction": x.ndim - 1}
 
 
 def _variance(xp, out, average, centered, input, dim, keepdim, correction):
@@ -84,7 +85,7 @@ def std_over(xp, out, average, centered, input, *, dim, keepdim, correction):
 @std_over.vjp("input")
 def _(g, input, out, dim, keepdim, correction):
     # PyTorch's choice where all elements are equal: no gradient rather than an infinite one.
-    g = (g / (out * 2)).masked_fill(out == 0, 0)
+    g = g / (out * 2).masked_fill(out == 0, inf)
     return _var_gradient(g, input, dim, keepdim, correction)
 
 
@@ -223,13 +224,17 @@ def _(g, input, out, p, dim, keepdim):
     g, out = kept(g, dim, keepdim), kept(out, dim, keepdim)
     if p == 1:
         return input.sgn() * g
-    if p == 2:  # the gradient at zero is zero
-        return input * (g / out).masked_fill(out == 0, 0)
+    if p == 2:  # the gradient at zero is zero: so is a quotient by infinity, and its derivative
+        return input * (g / out.masked_fill(out == 0, inf))
     magnitude = input.abs()
     if p in (inf, -inf):
         largest = magnitude == out
         return input.sgn() * largest * (g / largest.sum(dim or None, True))
-    scale = (g / out.pow(p - 1)).masked_fill(out == 0, 0)
+    if p > 1:
+        zero = out == 0
+        scale = g / out.masked_fill(zero, 1).pow(p - 1).masked_fill(zero, inf)
+    else:
+        scale = g / out.pow(p - 1)
     if p < 1:
         return (input.sgn() * magnitude.pow(p - 1)).masked_fill(input == 0, 0) * scale
     if p < 2:

@@ -708,3 +708,9 @@ def lp_pool1d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
 def lp_pool2d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
     """Take the power sum ``(sum x^p)^(1/p)`` of each window over the last two dimensions."""
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+@function(public=False)
+def lp_pool3d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
+    """Take the power sum ``(sum x^p)^(1/p)`` of each window over the last three dimensions."""
+    return _lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)

@@ -21,7 +21,8 @@ from ..memory.ledger import WORKSPACE
 from ..random import Rng
 from ..spec import Spec
 from ..tensor import Tensor
-from .creation import like, scalar, shape_of, target
+from .factory import like, scalar, shape_of, size_of, target
+from .copying import zero_gradient
 from .registry import broadcast_shapes, function, op, same
 
 # Filling: name -> function (xp, contiguous array, rng, a, b)
@@ -116,8 +117,8 @@ def sample(xp, out, input, rng, *, kind, a, b):
 
 
 @sample.vjp("input")
-def _(g):
-    return None  # nothing of the old value is left
+def _(g, input_spec):
+    return zero_gradient(g, input_spec)  # nothing of the old value is left
 
 
 def _draw_into(input: Tensor, kind: str, a: Any, b: Any, generator: Any) -> Tensor:
@@ -126,11 +127,11 @@ def _draw_into(input: Tensor, kind: str, a: Any, b: Any, generator: Any) -> Tens
     direct = kind in ("uniform", "normal", "integers") or not input.dtype.is_half
     direct = direct and (input.dtype.category >= FLOAT or kind == "integers")
     if input.is_contiguous() and direct:
-        return input._sample_(rng, kind, a, b)  # type: ignore[attr-defined, no-any-return]
+        return input._sample_(rng, kind, a, b)
     dtype = input.dtype if direct else float32
     fresh = like(kind, input, dtype, None)
     _draw_new(fresh, kind, a, b, rng)
-    return input.copy_(fresh)  # type: ignore[attr-defined, no-any-return]
+    return input.copy_(fresh)
 
 
 def _draw_new(t: Tensor, kind: str, a: Any, b: Any, rng: Any) -> Tensor:
@@ -141,7 +142,7 @@ def _draw_new(t: Tensor, kind: str, a: Any, b: Any, rng: Any) -> Tensor:
     if t.is_contiguous():
         _fill(be.xp, t._array, rng, kind, a, b)
     else:
-        storage, array = be.empty(t._spec, WORKSPACE)
+        _held, array = be.empty(t._spec, WORKSPACE)
         _fill(be.xp, array, rng, kind, a, b)
         be.copy(t._array, array)
     return t
@@ -179,29 +180,27 @@ def _need_floating(name: str, t: Tensor) -> None:
 def rand(
     *size: Any, generator: Any = None, out: Tensor | None = None, dtype: Any = None,
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+    **named: Any,
 ) -> Tensor:  # fmt: skip
     """Draw from the uniform distribution on [0, 1)."""
-    shape = shape_of("rand", size)
-    return _make(
-        "rand", "uniform", 0.0, 1.0, shape, generator, out, dtype, device, requires_grad
-    )
+    shape = size_of("rand", size, named)
+    return _make("rand", "uniform", 0.0, 1.0, shape, generator, out, dtype, device, requires_grad)
 
 
 @function()
 def randn(
     *size: Any, generator: Any = None, out: Tensor | None = None, dtype: Any = None,
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+    **named: Any,
 ) -> Tensor:  # fmt: skip
     """Draw from the normal distribution with mean 0 and variance 1."""
-    shape = shape_of("randn", size)
-    return _make(
-        "randn", "normal", 0.0, 1.0, shape, generator, out, dtype, device, requires_grad
-    )
+    shape = size_of("randn", size, named)
+    return _make("randn", "normal", 0.0, 1.0, shape, generator, out, dtype, device, requires_grad)
 
 
 @function()
 def randint(
-    low: int, high: Any = None, size: Any = None, *, generator: Any = None,
+    low: Any = None, high: Any = None, size: Any = None, *, generator: Any = None,
     out: Tensor | None = None, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
@@ -213,6 +212,10 @@ def randint(
         low, high, size = 0, low, high
     elif high is None:  # randint(high, size=...)
         low, high = 0, low
+    elif low is None:  # randint(high=..., size=...)
+        low = 0
+    if high is None or size is None:
+        raise TypeError("randint() needs a bound and a size: randint(low, high, size).")
     shape = shape_of("randint", (size,))
     low, high = operator.index(scalar(low)), operator.index(scalar(high))
     t = target("randint", shape, dtype, int64, device, out)
@@ -252,7 +255,7 @@ def randperm(
     rng = stream.draw(2 * n, t.device, generator)
     be = backend(t.device)
     if be.xp is not None:
-        storage, keys = be.empty(Spec(shape, int64, t.device), WORKSPACE)
+        _held, keys = be.empty(Spec(shape, int64, t.device), WORKSPACE)
         stream.bits(be.xp, keys.view(be.xp.uint32), rng)
         be.copy(t._array, be.xp.argsort(keys, kind="stable"))
     return t.requires_grad_() if requires_grad else t
@@ -278,7 +281,7 @@ def normal(
         requires_grad: Whether the result requires a gradient.
         pin_memory: Accepted.
     """
-    least = float(std.min()) if isinstance(std, Tensor) and std.numel() else std  # type: ignore[attr-defined]
+    least = float(std.min()) if isinstance(std, Tensor) and std.numel() else std
     if not isinstance(least, Tensor) and least < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {least}")
     if not isinstance(mean, Tensor) and not isinstance(std, Tensor):
@@ -293,7 +296,7 @@ def normal(
     with no_grad():
         z = randn(shape, generator=generator, dtype=first.dtype, device=first.device)
         z.mul_(std).add_(mean)
-    return z if out is None else out.copy_(z)  # type: ignore[no-any-return, attr-defined]
+    return z if out is None else out.copy_(z)
 
 
 @function()
@@ -442,8 +445,8 @@ def bernoulli_from(xp, out, noise, input, rng):
 
 
 @bernoulli_from.vjp("input")
-def _(g):
-    return None
+def _(g, input_spec):
+    return zero_gradient(g, input_spec)
 
 
 def _check_probabilities(p: Tensor) -> None:
@@ -462,11 +465,11 @@ def bernoulli(
 ) -> Tensor:
     """Draw 1 with the probability given by each element (or by ``p``), else 0."""
     if p is not None:
-        result = like("bernoulli", input, None, None).bernoulli_(p, generator=generator)  # type: ignore[attr-defined]
-        return result if out is None else out.copy_(result)  # type: ignore[attr-defined, no-any-return]
+        result = like("bernoulli", input, None, None).bernoulli_(p, generator=generator)
+        return result if out is None else out.copy_(result)
     _check_probabilities(input)
     rng = stream.draw(input.numel(), input.device, generator)
-    return bernoulli_from(input, rng, out=out)  # type: ignore[no-any-return]
+    return bernoulli_from(input, rng, out=out)
 
 
 @function(method=True, public=False)
@@ -477,13 +480,13 @@ def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
             if not 0 <= p <= 1:
                 raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
             chance = like("bernoulli_", input, float32, None)
-            chance.fill_(float(p))  # type: ignore[attr-defined]
+            chance.fill_(float(p))
         else:
-            chance = p.detach().expand(input.shape)  # type: ignore[attr-defined]
+            chance = p.detach().expand(input.shape)
             if chance.dtype.category != FLOAT:
-                chance = chance.to(float32)  # type: ignore[attr-defined]
+                chance = chance.to(float32)
         drawn = bernoulli(chance, generator=generator)
-    return input.copy_(drawn)  # type: ignore[attr-defined, no-any-return]
+    return input.copy_(drawn)
 
 
 def _multinomial_infer(input, rng, *, num_samples, replacement):
@@ -564,7 +567,7 @@ def multinomial(
     n = max(input.numel(), num_samples * (input.numel() // max(input.shape[-1:] or (1,))))
     rng = stream.draw(2 * n, input.device, generator)
     result = multinomial_from(input, rng, num_samples, bool(replacement))
-    return result if out is None else out.copy_(result)  # type: ignore[attr-defined, no-any-return]
+    return result if out is None else out.copy_(result)
 
 
 @op(name="_poisson", method=False, public=False, adopt=True, infer=same, samples=_row_samples)
@@ -578,8 +581,8 @@ def poisson_from(xp, input, rng):
 
 
 @poisson_from.vjp("input")
-def _(g):
-    return None
+def _(g, input_spec):
+    return zero_gradient(g, input_spec)
 
 
 @function()
@@ -589,4 +592,4 @@ def poisson(input: Tensor, generator: Any = None) -> Tensor:
         raise NotImplementedError(
             f'"poisson" not implemented for {input.dtype}: rates need a floating dtype.'
         )
-    return poisson_from(input, stream.draw(4 * input.numel(), input.device, generator))  # type: ignore[no-any-return]
+    return poisson_from(input, stream.draw(4 * input.numel(), input.device, generator))

@@ -89,6 +89,16 @@ def with_dtype(make):
         yield (x,), {**attributes, "dtype": None}
 
 
+def _mean_samples(make):
+    for (x,), attributes in reductions(make):
+        yield (x,), {**attributes, "dtype": None}
+
+
+def _prod_samples(make):
+    for shape, dim in (((3, 4), (1,)), ((2, 3, 2), (0, 1, 2)), ((), ()), ((0, 3), (0,))):
+        yield (make(*shape),), {"dim": dim, "keepdim": False, "dtype": None}
+
+
 def _reduced_infer(input, *, dim, keepdim, dtype):
     return Spec(reduced(input.shape, dim, keepdim), dtype or input.dtype)
 
@@ -160,7 +170,7 @@ def nansum(input, dim=None, keepdim=False, *, dtype=None, out=None):
 
 @op(
     name="_mean", method=False, public=False, infer=_reduced_infer, half="float32",
-    flops=per_element(1), samples=with_dtype,
+    flops=per_element(1), samples=_mean_samples,
 )  # fmt: skip
 def mean_over(xp, out, input, *, dim, keepdim, dtype):
     """Average over ``dim``; nothing averages to NaN."""
@@ -209,9 +219,7 @@ def sum_to_size(input, *size):
     """Add up over the dims that broadcasting ``size`` to this shape would repeat."""
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
     extra = input.ndim - len(shape)
-    dims = [
-        k for k, n in enumerate(input.shape) if k < extra or (shape[k - extra] == 1 and n != 1)
-    ]
+    dims = [k for k, n in enumerate(input.shape) if k < extra or (shape[k - extra] == 1 and n != 1)]
     if extra < 0 or builtins.any(
         shape[k - extra] != n for k, n in enumerate(input.shape) if k not in dims
     ):
@@ -228,7 +236,7 @@ def sum_to_size(input, *size):
 
 @op(
     name="_prod", method=False, public=False, infer=_reduced_infer, half="float32",
-    flops=per_element(1), samples=with_dtype,
+    flops=per_element(1), samples=_prod_samples,
 )  # fmt: skip
 def prod_over(xp, out, input, *, dim, keepdim, dtype):
     """Multiply over ``dim``."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from ..dtypes import bool_
@@ -52,6 +53,8 @@ class Op:
         self.plain = kernel
         self.name: str = options["name"] or kernel.__name__
         self.infer = options["infer"]
+        if self.infer in (broadcast, broadcast_bool):  # their errors name the op
+            self.infer = partial(self.infer, op_name=self.name.strip("_"))
         self.returns: tuple[str, ...] = options["returns"]
         self.aux: tuple[str, ...] = options["aux"]
         self.scratch: tuple[str, ...] = options["scratch"]
@@ -187,7 +190,8 @@ def op(
             counts at once.
         promote: None: inputs are taken as they are. ``"same"``: their dtypes must be equal.
             ``"arith"``: to their common type, as PyTorch does. ``"float"``: the same, integers
-            to the default float. A tuple (rule, names) restricts it to some inputs.
+            to the default float. ``"number"``: as ``"arith"``, but bool is refused. A tuple
+            (rule, names) restricts it to some inputs.
         half: What float16 and bfloat16 mean to the kernel: ``"exact"`` (it moves or compares
             values), or ``"float32"`` (it computes in float32 and rounds once).
         layout: Predicate on input arrays; those that fail are copied to workspace first.
@@ -230,7 +234,7 @@ def install(
         _set(name if method is True else method, function)
     if inplace:
         _set(inplace, in_place)
-        if not inplace.startswith("__"):
+        if not inplace.startswith("_"):
             FUNCTIONS.setdefault(inplace, in_place)
     if operator:
         _set(operator, function)
@@ -323,14 +327,14 @@ def broadcast_shapes(name: str, *shapes: Any) -> tuple[int, ...]:
     return tuple(result)
 
 
-def broadcast(*specs: Any, **_: Any) -> Spec:
+def broadcast(*specs: Any, op_name: str = "the op", **_: Any) -> Spec:
     """The result has the inputs' broadcast shape and common dtype."""
-    return Spec(broadcast_shapes("the op", *[s.shape for s in specs]), specs[0].dtype)
+    return Spec(broadcast_shapes(op_name, *[s.shape for s in specs]), specs[0].dtype)
 
 
-def broadcast_bool(*specs: Any, **_: Any) -> Spec:
+def broadcast_bool(*specs: Any, op_name: str = "the op", **_: Any) -> Spec:
     """The result has the inputs' broadcast shape and dtype bool."""
-    return Spec(broadcast_shapes("the op", *[s.shape for s in specs]), bool_)
+    return Spec(broadcast_shapes(op_name, *[s.shape for s in specs]), bool_)
 
 
 def per_element(n: int) -> Callable[..., int]:

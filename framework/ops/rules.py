@@ -193,7 +193,7 @@ class RuleSet:
             if isinstance(value, Tensor) and edge is not None:
                 if not value._requires_grad:
                     value.requires_grad_()
-                value = value.view_as(value)  # type: ignore[attr-defined]
+                value = value.view_as(value)
                 sources[edge] = value
             inputs.append(value)
         return inputs, [sources[k] for k in sorted(sources)]

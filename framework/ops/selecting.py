@@ -81,13 +81,15 @@ def _where_method(self, condition, other):
     return where(condition, self, other)
 
 
-Tensor.where = _where_method
+Tensor.where = _where_method  # type: ignore[method-assign]
 
 
 # Masks
 
 
 def _masked_fill_infer(input, mask, value):
+    if not isinstance(mask, Spec):
+        raise TypeError("masked_fill: mask must be a Tensor; got a number. Compare tensors.")
     if mask.dtype.category:
         raise RuntimeError(
             "masked_fill_ only supports boolean masks, but got mask with dtype "

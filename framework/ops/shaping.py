@@ -306,9 +306,7 @@ def squeeze(input, dim=None):
     if dim is None:
         return view_shape(input, tuple([n for n in shape if n != 1]))
     dims = normal_dims("squeeze", dim, len(shape))
-    return view_shape(
-        input, tuple([n for k, n in enumerate(shape) if n != 1 or k not in dims])
-    )
+    return view_shape(input, tuple([n for k, n in enumerate(shape) if n != 1 or k not in dims]))
 
 
 @function(method=True)
@@ -450,12 +448,12 @@ def _hermitian(input):
     return out.conj() if input.dtype.is_complex else out
 
 
-Tensor.T = property(_reversed_dims, doc="The dims in reverse order.")
-Tensor.mT = property(
+Tensor.T = property(_reversed_dims, doc="The dims in reverse order.")  # type: ignore[assignment, method-assign]
+Tensor.mT = property(  # type: ignore[assignment, method-assign]
     lambda self: _matrix_transpose("mT", self), doc="The last two dims exchanged."
 )
-Tensor.H = property(_hermitian, doc="A matrix transposed and conjugated.")
-Tensor.mH = property(adjoint, doc="The last two dims exchanged, and conjugated.")
+Tensor.H = property(_hermitian, doc="A matrix transposed and conjugated.")  # type: ignore[assignment, method-assign]
+Tensor.mH = property(adjoint, doc="The last two dims exchanged, and conjugated.")  # type: ignore[assignment, method-assign]
 
 
 # Repeated without memory

@@ -7,6 +7,7 @@ more. Where a part starts is an input, not an attribute: ``x[i]`` in a loop over
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import prod
 
 from ..tensor import Tensor
@@ -279,15 +280,11 @@ def tensor_split(input, indices_or_sections, dim=0):
         given = given.tolist()
     if isinstance(given, int):
         if given <= 0:
-            raise RuntimeError(
-                f"number of sections must be larger than 0, got {given}"
-            )
+            raise RuntimeError(f"number of sections must be larger than 0, got {given}")
         small, extra = divmod(n, given)
         return _ranges(input, d, [small + (k < extra) for k in range(given)])
     cuts = [0, *[slice(int(k)).indices(n)[1] for k in given], n]
-    return tuple(
-        narrow_range(input, a, d, max(b - a, 0)) for a, b in zip(cuts, cuts[1:], strict=False)
-    )
+    return tuple(narrow_range(input, a, d, max(b - a, 0)) for a, b in pairwise(cuts))
 
 
 def _numbered_split(name, least, dim_of):
@@ -320,9 +317,7 @@ dsplit = _numbered_split("dsplit", 3, lambda ndim: 2)
 def unbind(input, dim=0):
     """Every index of a dim, as a tuple of views without that dim."""
     if not input.ndim:
-        raise IndexError(
-            "Dimension specified as 0 but tensor has no dimensions: unbind needs one."
-        )
+        raise IndexError("Dimension specified as 0 but tensor has no dimensions: unbind needs one.")
     d = normal_dim("unbind", dim, input.ndim)
     return tuple([select_index(input, k, d) for k in range(input.shape[d])])
 

@@ -10,7 +10,6 @@ from ..spec import Spec
 from .extremes import _pair, one_dim, place
 from .registry import function, op, singles
 
-
 SMALL = 256  # up to this many elements sorting them all is as fast as selecting
 
 

@@ -1,4 +1,4 @@
-"""What libraries a backend has, under PyTorch's names; scripts set these, lowtide has none of them."""
+"""Switches of libraries that PyTorch uses and lowtide does not, so that scripts can set them."""
 
 from lowtide.backends import cuda as cuda
 from lowtide.backends import cudnn as cudnn

@@ -1,1 +1,8 @@
-"""Neural-network modules, under PyTorch's name for them."""
+"""Neural networks, under PyTorch's name: modules, parameters, functions, initial values."""
+
+from lowtide.modules import *  # noqa: F403
+
+# isort: split
+# The star brings the modules that these re-export; they are the ones to import.
+import lowtide.nn.functional as functional  # noqa: F401
+import lowtide.nn.init as init  # noqa: F401

@@ -189,7 +189,7 @@ def test_a_saved_tensor_that_was_written_is_noticed():
     x = leaf(2.0) * 1
     y = Square.apply(x)
     x.add_(1)
-    with pytest.raises(RuntimeError, match="SquareBackward.*modified by an inplace operation"):
+    with pytest.raises(RuntimeError, match=r"SquareBackward.*modified by an inplace operation"):
         y.sum().backward()
 
 
@@ -393,16 +393,12 @@ def returning(*grads):
 
 
 def test_too_few_gradients():
-    with pytest.raises(
-        RuntimeError, match=r"incorrect number of gradients \(expected 2, got 1\)"
-    ):
+    with pytest.raises(RuntimeError, match=r"incorrect number of gradients \(expected 2, got 1\)"):
         returning("g")()
 
 
 def test_too_many_gradients():
-    with pytest.raises(
-        RuntimeError, match=r"incorrect number of gradients \(expected 2, got 3\)"
-    ):
+    with pytest.raises(RuntimeError, match=r"incorrect number of gradients \(expected 2, got 3\)"):
         returning("g", None, "g")()
 
 

@@ -9,7 +9,7 @@ from lowtide.autograd import Function, GradcheckError, gradcheck, gradgradcheck
 
 
 def leaf(*shape: int, dtype: lt.dtype = lt.float64) -> lt.Tensor:
-    return lt.randn(*shape, dtype=dtype).requires_grad_()
+    return lt.randn(shape, dtype=dtype).requires_grad_()
 
 
 class WrongSquare(Function):

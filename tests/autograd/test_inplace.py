@@ -29,7 +29,7 @@ def test_a_view_of_a_leaf_is_not_written():
     w = leaf(1.0, 2.0)
     with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
         w[0].add_(1)
-    with pytest.raises(RuntimeError, match="a view of a leaf|a leaf Variable"):
+    with pytest.raises(RuntimeError, match=r"a view of a leaf|a leaf Variable"):
         w[0] = 3.0
     assert w.tolist() == [1.0, 2.0]
 
@@ -88,7 +88,7 @@ def test_an_overwritten_saved_output_is_noticed():
     y = leaf(2.0).exp()
     z = y * 1
     y.add_(1)
-    with pytest.raises(RuntimeError, match="ExpBackward0.*modified by an inplace operation"):
+    with pytest.raises(RuntimeError, match=r"ExpBackward0.*modified by an inplace operation"):
         z.sum().backward()
 
 

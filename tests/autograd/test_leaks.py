@@ -209,7 +209,7 @@ def test_nothing_is_left(run):
 
 def test_saved_values_go_during_backward_not_after_it():
     ledger = backend(lt.device("cpu")).ledger
-    x = lt.ones(1000, requires_grad=True)
+    x = lt.zeros(1000, requires_grad=True)
     y = x
     live = []
     for _ in range(4):

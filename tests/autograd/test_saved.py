@@ -146,9 +146,9 @@ def test_a_hook_that_keeps_the_tensor_itself_is_still_checked():
 
 def test_a_pack_hook_may_not_write():
     a = lt.tensor([2.0], requires_grad=True) * 1
-    with saved_tensors_hooks(lambda t: t.detach().add_(1), lambda t: t):
-        with pytest.raises(RuntimeError, match="modifying its input in place"):
-            a * a
+    hooks = saved_tensors_hooks(lambda t: t.detach().add_(1), lambda t: t)
+    with hooks, pytest.raises(RuntimeError, match="modifying its input in place"):
+        a * a
 
 
 def test_an_unpack_hook_returns_a_tensor_of_the_shape():
@@ -160,12 +160,15 @@ def test_an_unpack_hook_returns_a_tensor_of_the_shape():
 
 
 def test_hooks_can_be_forbidden():
-    with disable_saved_tensors_hooks("not in here"):
-        with pytest.raises(RuntimeError, match="not in here"):
-            with saved_tensors_hooks(lambda t: t, lambda t: t):
-                pass
-    with saved_tensors_hooks(lambda t: t, lambda t: t):
+    hooks = saved_tensors_hooks(lambda t: t.tolist(), lt.tensor)
+    forbidden = disable_saved_tensors_hooks("not in here")
+    with forbidden, pytest.raises(RuntimeError, match="not in here"), hooks:
         pass
+    a = lt.ones(1, requires_grad=True)
+    with hooks:
+        y = a * a
+    y.sum().backward()
+    assert a.grad.tolist() == [2.0]
 
 
 def test_save_on_cpu_changes_no_gradient():

@@ -1,10 +1,14 @@
 """``sim`` refuses what CuPy refuses."""
 
+import inspect
+
+import ml_dtypes
 import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.devices import backend
+from lowtide.framework.devices import backend, sim
+from lowtide.framework.devices.scatter import scatter_add
 from lowtide.framework.devices.sim import SIM as xp
 from lowtide.framework.devices.sim import SimArray
 
@@ -99,8 +103,6 @@ def test_flags_are_cupys(a):
 
 
 def test_batched_products_of_bfloat16_are_refused():
-    import ml_dtypes
-
     x = xp.zeros((2, 2, 2), dtype=ml_dtypes.bfloat16)
     with pytest.raises(TypeError, match="no batched product of bfloat16"):
         xp.matmul(x, x)
@@ -135,3 +137,32 @@ def test_its_ledger_is_its_own(leak_check):
 def test_ops_of_two_devices_are_refused():
     with pytest.raises(RuntimeError, match="same device"):
         lt.tensor([1.0, 2.0]) * lt.tensor([1.0, 2.0], device="sim")
+
+
+def test_scatter_add_counts_repeated_indices_in_every_type():
+    for dtype in (np.float32, np.float64, np.int64, np.int8, np.uint8, ml_dtypes.bfloat16):
+        out = np.zeros((3, 2), dtype)
+        index = np.array([0, 2, 0, 0])
+        there, index_there = xp.asarray(out), xp.asarray(index)
+        scatter_add(np, out, index, np.ones((4, 2), dtype))
+        scatter_add(xp, there, index_there, xp.ones((4, 2), dtype))
+        np.testing.assert_array_equal(there.get(), out)
+        assert out[:, 0].astype(int).tolist() == [3, 0, 1]
+        scatter_add(xp, there, index_there, 1)
+        assert there.get()[:, 0].astype(int).tolist() == [6, 0, 2]
+
+
+def test_every_function_here_exists_in_cupy_with_these_arguments():
+    cupy = pytest.importorskip("cupy")  # installing it needs no GPU
+    for name, allowed in sim._FUNCTIONS.items():
+        function = getattr(cupy, name)
+        try:
+            parameters = inspect.signature(function).parameters
+        except ValueError:  # compiled, without a signature
+            continue
+        theirs = {stars + p for p in parameters for stars in ("", "*", "**")}
+        if name == "matmul":
+            theirs |= {"x1", "x2"}  # positional there
+        assert allowed <= theirs, name
+    for name in sim._UFUNCS:
+        assert isinstance(getattr(cupy, name), cupy.ufunc)

@@ -139,3 +139,17 @@ def test_peak_is_the_highest_reserved_until_it_is_reset():
     assert (pool.top, pool.peak) == (0, 1024)
     pool.reset_peak()
     assert pool.peak == 0
+
+
+def test_a_request_from_inside_a_search_disturbs_nothing():
+    pool = Pool(1 << 20)
+    blocks = [(pool.take(64), 64) for _ in range(6)]
+    for k in (0, 2, 4):
+        pool.give(*blocks[k])
+    inside = []
+    # What a finalizer does that the collector starts while the pool is being changed.
+    pool.trim(lambda offset, size: inside.append(pool.take(64)))
+    taken = [pool.take(64) for _ in range(4)]
+    held = [blocks[k][0] for k in (1, 3, 5)] + inside + taken
+    assert len(set(held)) == len(held)
+    assert pool.used == 64 * len(held)

@@ -141,6 +141,15 @@ def test_sizes_come_as_arguments_or_as_one_sequence(make, size):
     assert make(*size).shape == (2, 3)
 
 
+@pytest.mark.parametrize("make", [lt.zeros, lt.ones, lt.empty, lt.rand, lt.randn])
+def test_size_may_be_named(make):
+    assert make(size=(2, 3)).shape == (2, 3)
+
+
+def test_negative_zero_keeps_its_sign():
+    assert np.signbit(lt.full((1,), -0.0).array[0])
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [
@@ -244,7 +253,7 @@ def test_legacy_types_answer_isinstance():
 
 
 def test_variable_is_a_tensor():
-    from lowtide.framework.ops.creation import Variable
+    from lowtide.framework.ops.legacy import Variable
 
     x = Variable([1.0], requires_grad=True)
     assert x.requires_grad

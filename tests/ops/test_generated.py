@@ -232,8 +232,20 @@ def test_nothing_is_left_behind(name, number):
     assert testing.live_bytes() == start
 
 
+# NumPy's own buffers for casts and odd strides have a fixed size; no operand is as small.
+HIDDEN_LIMIT = 128 << 10
+
 # Samples that cannot be scaled up: an attribute or an index ties their sizes down.
 FIXED_SIZE: set[str] = set()
+
+
+def scaled_samples(op):
+    for scale in (256, 64, 16, 4):  # many dimensions grow fast
+        try:
+            return testing.samples(op, testing.Make(float32, scale=scale))
+        except OverflowError:
+            continue
+    return []
 
 
 @pytest.mark.parametrize("name", sorted(OPS))
@@ -241,11 +253,10 @@ def test_kernels_allocate_nothing_outside_the_ledger(name):
     op = OPS[name]
     if op.adopt or name in FIXED_SIZE:
         pytest.skip("the library allocates its result" if op.adopt else "its samples do not scale")
-    make = testing.Make(float32, scale=256)
-    for inputs, attributes in testing.samples(op, make)[:1]:
+    for inputs, attributes in scaled_samples(op)[:1]:
         with lt.no_grad():
             hidden = testing.hidden_allocation(op, inputs, attributes)
-        assert hidden < 64 << 10, f"{hidden} bytes beside the pool"
+        assert hidden < HIDDEN_LIMIT, f"{hidden} bytes beside the pool"
 
 
 if __name__ == "__main__":

@@ -118,9 +118,9 @@ def test_reduction_over_dims_matches(name):
             picked = dim if isinstance(dim, tuple) else (dim,)
             if name in ("var", "std") and 0 in shape:
                 continue  # NaN with a warning
-            if chooses and name not in ("prod", "all", "any"):
-                if any(shape[d] == 0 for d in picked):
-                    continue
+            empty = any(shape[d] == 0 for d in picked)
+            if empty and chooses and name not in ("prod", "all", "any"):
+                continue
             for keep in (False, True):
                 compare(lambda m, x, d=dim, k=keep: f(m, x, d, k), numbers(shape), order=order)
 
@@ -235,7 +235,8 @@ def test_zero_dimensional_tensors_reduce_as_vectors_of_one():
 def test_integer_results_match_in_value_and_dtype(kind):
     x = np.random.default_rng(3).integers(0, 3, (3, 4)).astype(kind)
     functions = [
-        lambda m, x: x.sum(), lambda m, x: x.sum(1), lambda m, x: x.prod(0), lambda m, x: x.cumsum(1),
+        lambda m, x: x.sum(), lambda m, x: x.sum(1), lambda m, x: x.prod(0),
+        lambda m, x: x.cumsum(1),
         lambda m, x: x.cumprod(0), lambda m, x: x.max(), lambda m, x: x.amin(1),
         lambda m, x: x.all(1), lambda m, x: x.any(), lambda m, x: x.count_nonzero(0),
         lambda m, x: x.sum(0, dtype=m.float32), lambda m, x: x.mean(0, dtype=m.float64),
@@ -259,7 +260,8 @@ def test_lower_precision_results_match_in_value_and_dtype(kind):
         lambda m, x: x.sum(1), lambda m, x: x.mean(), lambda m, x: x.var(1), lambda m, x: x.std(0),
         lambda m, x: x.norm(), lambda m, x: x.norm(1, 1), lambda m, x: x.logsumexp(1),
         lambda m, x: x.max(1), lambda m, x: x.amax(), lambda m, x: x.argmax(1),
-        lambda m, x: x.cumsum(1), lambda m, x: x.sort(dim=1, stable=True), lambda m, x: x.median(1)[0],
+        lambda m, x: x.cumsum(1), lambda m, x: x.sort(dim=1, stable=True),
+        lambda m, x: x.median(1)[0],
         lambda m, x: x.sum(dtype=m.float32), lambda m, x: x.topk(3)[0], lambda m, x: x.median(),
     ):  # fmt: skip
         for r, e in zip(as_list(f(lt, ours)), as_list(f(torch, theirs)), strict=True):
@@ -277,7 +279,8 @@ def test_sum_converts_before_adding_when_the_dtype_is_smaller():
 def test_nan_spreads_as_in_pytorch():
     x = np.array([[1.0, np.nan, 3.0, 2.0], [4.0, 1.0, 1.0, 0.0]])
     for f in (
-        lambda m, x: x.max(), lambda m, x: x.max(1), lambda m, x: x.amin(1), lambda m, x: x.argmin(1),
+        lambda m, x: x.max(), lambda m, x: x.max(1), lambda m, x: x.amin(1),
+        lambda m, x: x.argmin(1),
         lambda m, x: x.sort(1), lambda m, x: x.sort(1, True), lambda m, x: x.median(),
         lambda m, x: x.median(1), lambda m, x: x.nansum(1), lambda m, x: x.nanmean(),
         lambda m, x: x.cummax(1), lambda m, x: x.cummin(1), lambda m, x: x.topk(2),
@@ -299,7 +302,8 @@ def test_ties_share_the_gradient_as_in_pytorch():
     x = np.array([[2.0, 2.0, 1.0], [0.0, 0.0, 0.0]])
     for f in (
         lambda m, x: x.amax(1), lambda m, x: x.amin(), lambda m, x: x.max(), lambda m, x: x.min(),
-        lambda m, x: x.aminmax(dim=1), lambda m, x: x.norm(float("inf"), 1), lambda m, x: x.median(),
+        lambda m, x: x.aminmax(dim=1), lambda m, x: x.norm(float("inf"), 1),
+        lambda m, x: x.median(),
     ):  # fmt: skip
         compare(f, x)
 
@@ -332,7 +336,7 @@ WRONG = {
 @pytest.mark.parametrize("name", [*EMPTY, *WRONG])
 def test_mistakes_raise_pytorchs_exception(name):
     f, shape = (EMPTY[name], (0, 3)) if name in EMPTY else (WRONG[name], (3, 4))
-    with pytest.raises(Exception) as theirs:
+    with pytest.raises((RuntimeError, TypeError, IndexError)) as theirs:
         f(torch, torch.zeros(shape))
     with pytest.raises(type(theirs.value)):
         f(lt, lt.tensor(np.zeros(shape)))

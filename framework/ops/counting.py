@@ -1,0 +1,169 @@
+"""Tensors that count: ramps, the identity, the indices of triangles.
+
+A long ramp is written a chunk at a time in float64 (int64 where that is exact), so its temporaries
+stay small, and in every dtype it is the rounded exact one.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from ..devices import backend
+from ..dtypes import INT, bool_, get_default_dtype, int64
+from ..tensor import Tensor
+from .arrays import tensor
+from .factory import dtype_of, natural_dtype, put, scalar, target
+from .registry import function
+
+_CHUNK = 4096  # elements of a ramp at a time on the host: 32 KiB in float64
+_DEVICE_CHUNK = 1 << 20
+
+
+@function()
+def arange(
+    start: Any, end: Any = None, step: Any = 1, *, out: Tensor | None = None, dtype: Any = None,
+    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Count from ``start`` (0 if only one number is given) to before ``end`` by ``step``.
+
+    Integers give int64, and any float among the three gives the default dtype.
+
+    Raises:
+        RuntimeError: ``step`` is 0 or leads away from ``end``, or the range is not finite.
+    """
+    if end is None:
+        start, end = 0, start
+    start, end, step = scalar(start), scalar(end), scalar(step)
+    natural = natural_dtype(start, end, step)
+    natural = int64 if natural is bool_ else natural
+    wanted = natural if dtype is None else dtype_of("arange", dtype)
+    if dtype is None and out is not None:
+        wanted = out.dtype
+    if wanted is int64 and not math.isinf(start) and not math.isinf(end):
+        start, end, step = int(start), int(end), int(step)
+    if step == 0:
+        raise RuntimeError("arange: step must be nonzero")
+    if not (math.isfinite(start) and math.isfinite(end)):
+        raise RuntimeError(f"arange: unsupported range: {start} -> {end}")
+    if (end - start) * step < 0:
+        raise RuntimeError(
+            "arange: upper bound and lower bound inconsistent with step sign; got "
+            f"{start} -> {end} by {step}."
+        )
+    exact = all(isinstance(v, int) for v in (start, end, step))
+    n = -((start - end) // step) if exact else math.ceil((end - start) / step)
+    t = target("arange", (n,), dtype, wanted, device, out)
+    _ramp(t, lambda k: _line(k, start, step), exact)
+    return t.requires_grad_() if requires_grad else t
+
+
+def _line(k: Any, start: Any, step: Any) -> Any:
+    k *= step
+    k += start
+    return k
+
+
+def _ramp(t: Tensor, values: Any, exact: bool = False) -> None:
+    # values(k) for each position k, a chunk at a time, computed in float64 (int64 if exact).
+    be = backend(t.device)
+    xp = be.xp
+    if xp is None:
+        return
+    array, n = t._array, t.numel()
+    chunk = _CHUNK if xp is np else _DEVICE_CHUNK
+    for first in range(0, n, chunk):
+        last = min(n, first + chunk)
+        k = xp.arange(first, last, dtype=xp.int64 if exact else xp.float64)
+        with np.errstate(all="ignore"):
+            xp.copyto(array[first:last], values(k), casting="unsafe")
+
+
+@function()
+def linspace(
+    start: Any, end: Any, steps: int, *, out: Tensor | None = None, dtype: Any = None,
+    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Make ``steps`` evenly spaced values from ``start`` to ``end``, both included."""
+    start, end, steps = scalar(start), scalar(end), operator.index(steps)
+    if steps < 0:
+        raise RuntimeError(f"linspace: number of steps must be non-negative; got {steps}.")
+    t = target("linspace", (steps,), dtype, natural_dtype(start, end, 1.0), device, out)
+    _ramp(t, _between(t, start, end, steps))
+    return t.requires_grad_() if requires_grad else t
+
+
+def _between(t: Tensor, start: Any, end: Any, steps: int) -> Any:
+    xp = backend(t.device).xp
+    if t.dtype.category == INT:
+        start, end = int(start), int(end)
+    step = (end - start) / max(steps - 1, 1)
+
+    def values(k: Any) -> Any:  # from both ends, so that both are exact
+        return xp.where(k < steps / 2, start + step * k, end - step * (steps - 1 - k))
+
+    return values if steps > 1 else lambda k: k + start
+
+
+@function()
+def logspace(
+    start: Any, end: Any, steps: int, base: float = 10.0, *, out: Tensor | None = None,
+    dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Make ``steps`` values from ``base**start`` to ``base**end``, evenly spaced in logarithm."""
+    start, end, steps = scalar(start), scalar(end), operator.index(steps)
+    if steps < 0:
+        raise RuntimeError(f"logspace: number of steps must be non-negative; got {steps}.")
+    t = target("logspace", (steps,), dtype, natural_dtype(start, end, 1.0), device, out)
+    exponents = _between(t, start, end, steps)
+    _ramp(t, lambda k: float(base) ** exponents(k))
+    return t.requires_grad_() if requires_grad else t
+
+
+def _triangle(name: str, host: Any, dtype: Any, device: Any) -> Tensor:
+    wanted = int64 if dtype is None else dtype_of(name, dtype)
+    return tensor(np.stack(host).astype(np.int64), dtype=wanted, device=device)
+
+
+@function()
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None,
+    layout: Any = None,
+) -> Tensor:  # fmt: skip
+    """List (row, column) of the lower triangle of a matrix, as a (2, N) tensor."""
+    return _triangle("tril_indices", np.tril_indices(row, offset, col), dtype, device)
+
+
+@function()
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None,
+    layout: Any = None,
+) -> Tensor:  # fmt: skip
+    """List (row, column) of the upper triangle of a matrix, as a (2, N) tensor."""
+    return _triangle("triu_indices", np.triu_indices(row, offset, col), dtype, device)
+
+
+@function()
+def eye(
+    n: int, m: int | None = None, *, out: Tensor | None = None, dtype: Any = None,
+    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Make an (n, m) matrix with ones on the diagonal; ``m`` defaults to ``n``."""
+    m = n if m is None else m
+    for what, value in (("n", n), ("m", m)):
+        if value < 0:
+            raise RuntimeError(f"eye: {what} must be greater or equal to 0, got {value}")
+    t = put(target("eye", (n, m), dtype, get_default_dtype(), device, out), 0)
+    xp = backend(t.device).xp
+    if xp is not None and t.numel():
+        k = range(min(n, m))
+        a = t._array
+        if a.flags.c_contiguous:
+            a.reshape(-1)[: len(k) * m : m + 1] = 1
+        else:
+            a[xp.arange(len(k)), xp.arange(len(k))] = 1
+    return t.requires_grad_() if requires_grad else t
