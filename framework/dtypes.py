@@ -16,7 +16,7 @@ import numpy as np
 BOOL, INT, FLOAT, COMPLEX = range(4)  # the categories of promotion, weakest first
 
 
-class dtype:  # noqa: N801 - PyTorch's name
+class dtype:
     """The type of a tensor's elements; one object per type, compared by identity.
 
     Attributes:
@@ -198,7 +198,7 @@ def combine(dims: list[dtype], zero_d: list[dtype], scalars: list[int]) -> dtype
     return result
 
 
-def SCALAR_DTYPE(category: int) -> dtype:  # noqa: N802
+def SCALAR_DTYPE(category: int) -> dtype:
     """The dtype that a Python scalar of a category brings: bool, int64, the default float."""
     if category == FLOAT:
         return get_default_dtype()
@@ -223,7 +223,7 @@ def tolerance(d: dtype) -> tuple[float, float]:
     return _RTOL_ATOL.get(d.name, (0.0, 0.0))
 
 
-class finfo:  # noqa: N801 - PyTorch's name
+class finfo:
     """Limits of a floating type: ``bits eps max min tiny smallest_normal resolution dtype``."""
 
     def __init__(self, type: Any = None) -> None:
@@ -241,7 +241,7 @@ class finfo:  # noqa: N801 - PyTorch's name
         return f"finfo(dtype={self.dtype}, eps={self.eps:g}, max={self.max:g}, tiny={self.tiny:g})"
 
 
-class iinfo:  # noqa: N801 - PyTorch's name
+class iinfo:
     """Limits of an integer type: ``bits max min dtype``."""
 
     def __init__(self, type: Any) -> None:

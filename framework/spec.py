@@ -12,9 +12,9 @@ from math import prod
 from typing import Any
 
 from .devices.device import device as _device
-from .memory.pool import ALIGNMENT
 from .dtypes import BOOL, COMPLEX, FLOAT, INT
 from .dtypes import dtype as _dtype
+from .memory.pool import ALIGNMENT
 
 Shape = tuple[int, ...]
 

@@ -270,10 +270,18 @@ class Tensor:
         """In-place twin of ``_div``."""
     def _dropout_(self, rng: Any, p: Any, scale: Any, shift: Any, value: Any) -> Tensor:
         """In-place twin of ``_dropout``."""
+    def _elu_(self, alpha: Any, scale: Any, input_scale: Any) -> Tensor:
+        """In-place twin of ``_elu``."""
+    def _hardsigmoid_(self) -> Tensor:
+        """In-place twin of ``_hardsigmoid``."""
+    def _hardtanh_(self, min_val: Any = ..., max_val: Any = ...) -> Tensor:
+        """In-place twin of ``hardtanh``."""
     def _index_put_(self, index: Any, values: Any, dims: Any, at: Any) -> Tensor:
         """In-place twin of ``_index_put``."""
     def _index_put_add_(self, index: Any, values: Any, dims: Any, at: Any) -> Tensor:
         """In-place twin of ``_index_put_add``."""
+    def _leaky_relu_(self, negative_slope: Any = ...) -> Tensor:
+        """In-place twin of ``leaky_relu``."""
     def _renormalize_rows_(self, index: Any, max_norm: Any, norm_type: Any) -> Tensor:
         """In-place twin of ``_renormalize_rows``."""
     def _sample_(self, rng: Any, kind: Any, a: Any, b: Any) -> Tensor:
@@ -284,6 +292,8 @@ class Tensor:
         """In-place twin of ``_scatter_add``."""
     def _sub_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``_sub``."""
+    def _threshold_(self, threshold: Any, value: Any) -> Tensor:
+        """In-place twin of ``_threshold``."""
     def abs(self, *, out: Any = ...) -> Tensor:
         """Take the absolute value, or the modulus of a complex number."""
     def abs_(self) -> Tensor:
@@ -292,6 +302,14 @@ class Tensor:
         """Take the absolute value, or the modulus of a complex number."""
     def absolute_(self) -> Tensor:
         """In-place twin of ``abs``."""
+    def acos(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse cosine."""
+    def acos_(self) -> Tensor:
+        """In-place twin of ``acos``."""
+    def acosh(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse hyperbolic cosine."""
+    def acosh_(self) -> Tensor:
+        """In-place twin of ``acosh``."""
     def add(self, other: Tensor | complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
         """Add elementwise, with broadcasting: ``input + alpha * other``."""
     def add_(self, other: Tensor | complex, *, alpha: Any = ...) -> Tensor:
@@ -332,8 +350,38 @@ class Tensor:
         """Find the smallest element over ``dim`` (an int, several, or all)."""
     def aminmax(self, *, dim: Any = ..., keepdim: _bool = ...) -> Any:
         """Find the smallest and the largest element, as ``(min, max)``."""
+    def angle(self, *, out: Any = ...) -> Tensor:
+        """Take the angle of complex numbers; of real ones 0 or pi."""
     def any(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Tell whether some element over ``dim`` is nonzero; false of none."""
+    def arccos(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse cosine."""
+    def arccos_(self) -> Tensor:
+        """In-place twin of ``acos``."""
+    def arccosh(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse hyperbolic cosine."""
+    def arccosh_(self) -> Tensor:
+        """In-place twin of ``acosh``."""
+    def arcsin(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse sine."""
+    def arcsin_(self) -> Tensor:
+        """In-place twin of ``asin``."""
+    def arcsinh(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse hyperbolic sine."""
+    def arcsinh_(self) -> Tensor:
+        """In-place twin of ``asinh``."""
+    def arctan(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse tangent."""
+    def arctan2(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Take the angle of the point (other, input)."""
+    def arctan2_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``atan2``."""
+    def arctan_(self) -> Tensor:
+        """In-place twin of ``atan``."""
+    def arctanh(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse hyperbolic tangent."""
+    def arctanh_(self) -> Tensor:
+        """In-place twin of ``atanh``."""
     def argmax(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Find the index of the largest element along ``dim``, or in the flattened tensor."""
     def argmin(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
@@ -344,6 +392,26 @@ class Tensor:
         """The coordinates of the elements that are not zero: (count, ndim)."""
     def as_strided(self, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
         """A view of any shape and strides, counted in elements of the storage."""
+    def asin(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse sine."""
+    def asin_(self) -> Tensor:
+        """In-place twin of ``asin``."""
+    def asinh(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse hyperbolic sine."""
+    def asinh_(self) -> Tensor:
+        """In-place twin of ``asinh``."""
+    def atan(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse tangent."""
+    def atan2(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Take the angle of the point (other, input)."""
+    def atan2_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``atan2``."""
+    def atan_(self) -> Tensor:
+        """In-place twin of ``atan``."""
+    def atanh(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse hyperbolic tangent."""
+    def atanh_(self) -> Tensor:
+        """In-place twin of ``atanh``."""
     def baddbmm(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ..., out: Any = ...) -> Tensor:
         """Multiply stacks of matrices and add: ``beta * input + alpha * (batch1 @ batch2)``."""
     def baddbmm_(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
@@ -392,6 +460,10 @@ class Tensor:
         """Overwrite with values of the Cauchy distribution."""
     def cdouble(self, memory_format: Any = ...) -> Tensor:
         """Convert to complex128; itself if it has that dtype."""
+    def ceil(self, *, out: Any = ...) -> Tensor:
+        """Round up."""
+    def ceil_(self) -> Tensor:
+        """In-place twin of ``ceil``."""
     def cfloat(self, memory_format: Any = ...) -> Tensor:
         """Convert to complex64; itself if it has that dtype."""
     def char(self, memory_format: Any = ...) -> Tensor:
@@ -416,10 +488,26 @@ class Tensor:
         """In-place twin of ``clamp``."""
     def clone(self, memory_format: Any = ..., *, out: Any = ...) -> Tensor:
         """Copy into memory of its own; the gradient passes through."""
+    def conj(self) -> Tensor:
+        """Conjugate; a real tensor is returned itself."""
+    def conj_physical(self) -> Tensor:
+        """Conjugate into new memory."""
     def contiguous(self, memory_format: Any = ...) -> Tensor:
         """Itself if its elements lie in C order without gaps, else a copy where they do."""
     def copy_(self, src: Any, non_blocking: _bool = ...) -> Tensor:
         """Write the values of ``src``, broadcast and converted, into this tensor."""
+    def copysign(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Give ``input`` the sign of ``other``."""
+    def copysign_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``copysign``."""
+    def cos(self, *, out: Any = ...) -> Tensor:
+        """Take the cosine."""
+    def cos_(self) -> Tensor:
+        """In-place twin of ``cos``."""
+    def cosh(self, *, out: Any = ...) -> Tensor:
+        """Take the hyperbolic cosine."""
+    def cosh_(self) -> Tensor:
+        """In-place twin of ``cosh``."""
     def count_nonzero(self, dim: Any = ...) -> Tensor:
         """Count the elements over ``dim`` that are not zero, in int64."""
     def cpu(self, memory_format: Any = ...) -> Tensor:
@@ -438,6 +526,10 @@ class Tensor:
         """Add up the elements so far along ``dim``; integers in int64."""
     def cumsum_(self, dim: Any, *, dtype: Any = ...) -> Tensor:
         """In-place twin of ``cumsum``."""
+    def deg2rad(self, *, out: Any = ...) -> Tensor:
+        """Convert degrees to radians."""
+    def deg2rad_(self) -> Tensor:
+        """In-place twin of ``deg2rad``."""
     def detach(self) -> Tensor:
         """Return the same values outside the graph, sharing memory and version."""
     def detach_(self) -> Tensor:
@@ -448,6 +540,10 @@ class Tensor:
         """The last dim as the diagonal of two new dims, zeros elsewhere."""
     def diagonal(self, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
         """A diagonal of two dims, as the last dim (a view)."""
+    def digamma(self, *, out: Any = ...) -> Tensor:
+        """Take the derivative of ``lgamma``."""
+    def digamma_(self) -> Tensor:
+        """In-place twin of ``digamma``."""
     def div(self, other: Tensor | complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
         """Divide elementwise, with broadcasting; integers become floats unless rounded."""
     def div_(self, other: Tensor | complex, *, rounding_mode: Any = ...) -> Tensor:
@@ -468,14 +564,42 @@ class Tensor:
         """In-place twin of ``eq``."""
     def equal(self, other: Tensor | complex) -> _bool:
         """Tell whether two tensors have the same shape and elements, as a Python bool."""
+    def erf(self, *, out: Any = ...) -> Tensor:
+        """Take the error function."""
+    def erf_(self) -> Tensor:
+        """In-place twin of ``erf``."""
+    def erfc(self, *, out: Any = ...) -> Tensor:
+        """Take the complementary error function, ``1 - erf(input)``."""
+    def erfc_(self) -> Tensor:
+        """In-place twin of ``erfc``."""
+    def erfinv(self, *, out: Any = ...) -> Tensor:
+        """Take the inverse error function. Keeps the result for backward."""
+    def erfinv_(self) -> Tensor:
+        """In-place twin of ``erfinv``."""
+    def exp(self, *, out: Any = ...) -> Tensor:
+        """Raise e to each element. Keeps the result for backward."""
+    def exp2(self, *, out: Any = ...) -> Tensor:
+        """Raise 2 to each element. Keeps the result for backward."""
+    def exp2_(self) -> Tensor:
+        """In-place twin of ``exp2``."""
+    def exp_(self) -> Tensor:
+        """In-place twin of ``exp``."""
     def expand(self, *shape: Any, implicit: _bool = ...) -> Tensor:
         """Repeat dims of size 1 without memory; -1 keeps a size."""
     def expand_as(self, other: Tensor | complex) -> Tensor:
         """Expand to the shape of another tensor."""
+    def expm1(self, *, out: Any = ...) -> Tensor:
+        """Compute ``exp(input) - 1``, exact near 0. Keeps the result for backward."""
+    def expm1_(self) -> Tensor:
+        """In-place twin of ``expm1``."""
     def exponential_(self, lambd: _float = ..., *, generator: Any = ...) -> Tensor:
         """Overwrite with values of the exponential distribution of rate ``lambd``."""
     def fill_(self, value: Any) -> Tensor:
         """In-place twin of ``_fill``."""
+    def fix(self, *, out: Any = ...) -> Tensor:
+        """Round toward zero."""
+    def fix_(self) -> Tensor:
+        """In-place twin of ``trunc``."""
     def flatten(self, start_dim: Any = ..., end_dim: Any = ...) -> Tensor:
         """Merge a range of dims into one; itself if there is nothing to merge."""
     def flip(self, *dims: Any) -> Tensor:
@@ -486,6 +610,12 @@ class Tensor:
         """Reverse the order along the first dim."""
     def float(self, memory_format: Any = ...) -> Tensor:
         """Convert to float32; itself if it has that dtype."""
+    def float_power(self, exponent: Any) -> Tensor:
+        """Raise to a power in float64."""
+    def floor(self, *, out: Any = ...) -> Tensor:
+        """Round down."""
+    def floor_(self) -> Tensor:
+        """In-place twin of ``floor``."""
     def floor_divide(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Divide elementwise and round down."""
     def floor_divide_(self, other: Tensor | complex) -> Tensor:
@@ -498,6 +628,10 @@ class Tensor:
         """Compute what division rounded toward zero leaves; it has the sign of ``input``."""
     def fmod_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``fmod``."""
+    def frac(self, *, out: Any = ...) -> Tensor:
+        """Take the part after the point, with the sign of ``input``."""
+    def frac_(self) -> Tensor:
+        """In-place twin of ``frac``."""
     def gather(self, dim: Any, index: Any, *, sparse_grad: _bool = ..., out: Any = ...) -> Tensor:
         """Take along ``dim`` the element that the index names, for each position of the index."""
     def ge(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -522,8 +656,21 @@ class Tensor:
         """In-place twin of ``gt``."""
     def half(self, memory_format: Any = ...) -> Tensor:
         """Convert to float16; itself if it has that dtype."""
+    def hardshrink(self, lambd: Any = ..., *, out: Any = ...) -> Tensor:
+        """Zero the elements in [-lambd, lambd]."""
+    def heaviside(self, values: Tensor, *, out: Any = ...) -> Tensor:
+        """Step from 0 to 1 at zero, where it takes ``values``."""
+    def heaviside_(self, values: Any) -> Tensor:
+        """In-place twin of ``heaviside``."""
     def hsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
         """Split along dim 0 into equal parts or at indices."""
+    def hypot(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compute ``sqrt(input ** 2 + other ** 2)`` without overflow."""
+    def hypot_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``hypot``."""
+    @property
+    def imag(self) -> Tensor:
+        """View the imaginary parts."""
     def index_add(self, dim: Any, index: Any, source: Any, *, alpha: Any = ...) -> Tensor:
         """Add ``alpha * source`` to the slices of ``dim`` that the index names, in a copy."""
     def index_add_(self, dim: Any, index: Any, source: Any, *, alpha: Any = ...) -> Tensor:
@@ -586,10 +733,34 @@ class Tensor:
         """Compare elementwise: ``input <= other``, as bool."""
     def less_equal_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``le``."""
+    def lgamma(self, *, out: Any = ...) -> Tensor:
+        """Take the logarithm of the gamma function's absolute value."""
+    def lgamma_(self) -> Tensor:
+        """In-place twin of ``lgamma``."""
+    def log(self, *, out: Any = ...) -> Tensor:
+        """Take the natural logarithm."""
+    def log10(self, *, out: Any = ...) -> Tensor:
+        """Take the logarithm to base 10."""
+    def log10_(self) -> Tensor:
+        """In-place twin of ``log10``."""
+    def log1p(self, *, out: Any = ...) -> Tensor:
+        """Compute ``log(1 + input)``, exact near 0."""
+    def log1p_(self) -> Tensor:
+        """In-place twin of ``log1p``."""
+    def log2(self, *, out: Any = ...) -> Tensor:
+        """Take the logarithm to base 2."""
+    def log2_(self) -> Tensor:
+        """In-place twin of ``log2``."""
+    def log_(self) -> Tensor:
+        """In-place twin of ``log``."""
     def log_normal_(self, mean: _float = ..., std: _float = ..., *, generator: Any = ...) -> Tensor:
         """Overwrite with exponentials of normals of a mean and a standard deviation."""
     def log_softmax(self, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
         """Compute the logarithm of ``softmax`` along ``dim``, without leaving the log domain."""
+    def logaddexp(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compute ``log(exp(input) + exp(other))`` without overflow."""
+    def logaddexp2(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compute ``log2(2 ** input + 2 ** other)`` without overflow."""
     def logcumsumexp(self, dim: Any, *, out: Any = ...) -> Tensor:
         """Take the logarithm of the sum of exponentials so far along ``dim``, without overflow."""
     def logical_and(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -608,6 +779,10 @@ class Tensor:
         """Tell elementwise whether exactly one is true."""
     def logical_xor_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``logical_xor``."""
+    def logit(self, eps: Any = ...) -> Tensor:
+        """Compute ``log(input / (1 - input))``, the inverse of ``sigmoid``."""
+    def logit_(self, eps: Any = ...) -> Tensor:
+        """In-place twin of ``logit``."""
     def logsumexp(self, dim: Any, keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Compute ``log(sum(exp(input)))`` over ``dim`` without overflow."""
     def long(self, memory_format: Any = ...) -> Tensor:
@@ -666,6 +841,10 @@ class Tensor:
         """In-place twin of ``mul``."""
     def mv(self, vec: Any, *, out: Any = ...) -> Tensor:
         """Multiply a matrix (M, K) and a vector (K,): the result is (M,)."""
+    def nan_to_num(self, nan: Any = ..., posinf: Any = ..., neginf: Any = ..., *, out: Any = ...) -> Tensor:
+        """Replace nan, +inf and -inf by numbers; by default 0, the largest and the smallest."""
+    def nan_to_num_(self, nan: Any = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
+        """In-place twin of ``nan_to_num``."""
     def nanmean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Average over ``dim`` what is not NaN."""
     def nansum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
@@ -718,16 +897,29 @@ class Tensor:
         """Raise to a power elementwise; either may be a scalar."""
     def pow_(self, exponent: Any) -> Tensor:
         """In-place twin of ``pow``."""
+    def prelu(self, weight: Any) -> Tensor:
+        """Apply ``max(0, x) + weight * min(0, x)`` with one learned weight, or one per channel."""
     def prod(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Multiply over one ``dim``, or over all elements."""
+    def rad2deg(self, *, out: Any = ...) -> Tensor:
+        """Convert radians to degrees."""
+    def rad2deg_(self) -> Tensor:
+        """In-place twin of ``rad2deg``."""
     def random_(self, *bounds: _int, generator: Any = ..., **named: Any) -> Tensor:
         """Overwrite with integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``."""
     def ravel(self) -> Tensor:
         """Flatten to one dimension."""
+    @property
+    def real(self) -> Tensor:
+        """View the real parts; a real tensor is returned itself."""
     def reciprocal(self, *, out: Any = ...) -> Tensor:
         """Divide one by each element. Keeps the result for backward."""
     def reciprocal_(self) -> Tensor:
         """In-place twin of ``reciprocal``."""
+    def relu(self, *, out: Any = ...) -> Tensor:
+        """Apply ``max(input, 0)``. Keeps the result for backward."""
+    def relu_(self) -> Tensor:
+        """In-place twin of ``relu``."""
     def remainder(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
     def remainder_(self, other: Tensor | complex) -> Tensor:
@@ -744,10 +936,16 @@ class Tensor:
         """Give this tensor another shape, keeping as many of its first elements as fit."""
     def resize_as_(self, the_template: Tensor, memory_format: Any = ...) -> Tensor:
         """Give this tensor the shape of another."""
+    def resolve_conj(self) -> Tensor:
+        """Return the tensor: conjugation is never deferred here."""
     def roll(self, shifts: Any, dims: Any = ...) -> Tensor:
         """Move along dims; what leaves at one end enters at the other. No dims: of the flat tensor."""
     def rot90(self, k: Any = ..., dims: Any = ...) -> Tensor:
         """Rotate by ``k`` quarter turns in the plane of two dims, from the first to the second."""
+    def round(self, decimals: Any = ..., *, out: Any = ...) -> Tensor:
+        """Round to ``decimals`` places; halves go to the even neighbor."""
+    def round_(self, decimals: Any = ...) -> Tensor:
+        """In-place twin of ``round``."""
     def rsqrt(self, *, out: Any = ...) -> Tensor:
         """Divide one by the square root. Keeps the result for backward."""
     def rsqrt_(self) -> Tensor:
@@ -766,12 +964,34 @@ class Tensor:
         """Combine ``src`` into this tensor; the in-place twin of ``scatter_reduce``."""
     def select(self, dim: Any, index: Any) -> Tensor:
         """One index of a dim, which goes (a view)."""
+    def sgn(self) -> Tensor:
+        """Give the sign; for complex numbers the number of modulus 1 in the same direction."""
+    def sgn_(self) -> Tensor:
+        """In-place twin of ``sgn``."""
     def short(self, memory_format: Any = ...) -> Tensor:
         """Convert to int16; itself if it has that dtype."""
+    def sigmoid(self, *, out: Any = ...) -> Tensor:
+        """Compute ``1 / (1 + exp(-input))``. Keeps the result for backward."""
+    def sigmoid_(self) -> Tensor:
+        """In-place twin of ``sigmoid``."""
     def sign(self, *, out: Any = ...) -> Tensor:
-        """Give -1, 0 or 1 as the sign of each element."""
+        """Give -1, 0 or 1 as the sign of each element; 0 for nan."""
     def sign_(self) -> Tensor:
         """In-place twin of ``sign``."""
+    def signbit(self, *, out: Any = ...) -> Tensor:
+        """Tell which elements have their sign bit set."""
+    def sin(self, *, out: Any = ...) -> Tensor:
+        """Take the sine."""
+    def sin_(self) -> Tensor:
+        """In-place twin of ``sin``."""
+    def sinc(self, *, out: Any = ...) -> Tensor:
+        """Compute ``sin(pi * input) / (pi * input)``, which is 1 at 0."""
+    def sinc_(self) -> Tensor:
+        """In-place twin of ``sinc``."""
+    def sinh(self, *, out: Any = ...) -> Tensor:
+        """Take the hyperbolic sine."""
+    def sinh_(self) -> Tensor:
+        """In-place twin of ``sinh``."""
     def softmax(self, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
         """Turn scores into probabilities along ``dim``: ``exp(x) / sum(exp(x))``."""
     def sort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ...) -> Any:
@@ -822,6 +1042,14 @@ class Tensor:
         """The elements of the flat tensor that the index names, in the shape of the index."""
     def take_along_dim(self, indices: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
         """``gather`` whose index and input broadcast; no dim: of the flat tensors."""
+    def tan(self, *, out: Any = ...) -> Tensor:
+        """Take the tangent. Keeps the result for backward."""
+    def tan_(self) -> Tensor:
+        """In-place twin of ``tan``."""
+    def tanh(self, *, out: Any = ...) -> Tensor:
+        """Take the hyperbolic tangent. Keeps the result for backward."""
+    def tanh_(self) -> Tensor:
+        """In-place twin of ``tanh``."""
     def tensor_split(self, indices_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Split a dim into nearly equal parts, or before each of the indices given."""
     def tile(self, *dims: Any) -> Tensor:
@@ -848,6 +1076,10 @@ class Tensor:
         """Divide elementwise, with broadcasting; integers become floats unless rounded."""
     def true_divide_(self, other: Tensor | complex, *, rounding_mode: Any = ...) -> Tensor:
         """In-place twin of ``div``."""
+    def trunc(self, *, out: Any = ...) -> Tensor:
+        """Round toward zero."""
+    def trunc_(self) -> Tensor:
+        """In-place twin of ``trunc``."""
     def type(self, dtype: Any = ..., non_blocking: _bool = ..., **ignored: Any) -> Any:
         """Name PyTorch's type of this tensor (``'lowtide.FloatTensor'``), or convert to one."""
     def type_as(self, other: Tensor) -> Tensor:
@@ -880,6 +1112,10 @@ class Tensor:
         """Split along dim 0 into equal parts or at indices."""
     def where(self, condition: Any, other: Tensor | complex) -> Any:
         """Keep the elements where the condition holds, take ``other`` elsewhere."""
+    def xlogy(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Compute ``input * log(other)``, which is 0 where ``input`` is 0."""
+    def xlogy_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``xlogy``."""
     def zero_(self) -> Tensor:
         """Write zeros into this tensor."""
 

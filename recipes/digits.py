@@ -1,9 +1,9 @@
 """Train a three-layer perceptron on handwritten digits, and see where its memory went.
 
-Result: at least 92.3 % test accuracy on 5000 MNIST digits, 3 points over logistic regression.
+Result: 94 % test accuracy on 5000 MNIST digits, where logistic regression has 89.3 %.
 
 The last table measures one step of the trained model three times: as trained, under ``no_grad``,
-and with the first hidden activation detached.
+and with the last hidden activation detached.
 """
 
 import argparse
@@ -22,7 +22,10 @@ from lowtide.recipes import data
 
 
 class Perceptron(nn.Module):
-    """Three linear layers with ReLU between; ``detach_hidden`` cuts the graph after the first."""
+    """Three linear layers with ReLU and dropout between.
+
+    ``detach_hidden`` cuts the graph before the last layer: only that one trains.
+    """
 
     def __init__(self, inputs, hidden, classes):
         super().__init__()
@@ -31,56 +34,58 @@ class Perceptron(nn.Module):
         self.fc3 = nn.Linear(hidden, classes)
 
     def forward(self, x, detach_hidden=False):
-        x = F.relu(self.fc1(x))
+        x = F.dropout(x, 0.2, self.training)
+        x = F.dropout(F.relu(self.fc1(x)), 0.5, self.training)
+        x = F.dropout(F.relu(self.fc2(x)), 0.5, self.training)
         if detach_hidden:
             x = x.detach()
-        x = F.relu(self.fc2(x))
         return self.fc3(x)
 
 
 def accuracy(model, x, y):
     """The share of right answers."""
+    model.eval()
     with lt.no_grad():
-        return (model(x).argmax(dim=1) == y).float().mean().item()
+        score = (model(x).argmax(dim=1) == y).float().mean().item()
+    model.train()
+    return score
 
 
-def measure(device, step):
-    """Run a step once; its peak bytes by role."""
-    lt.reset_peak_memory_stats(device)
-    step()
-    return lt.memory_stats(device)["peak_by_role"]
-
-
-def memory_table(model, x, y, device):
-    """Peak bytes by role in training, under ``no_grad``, and with the hidden layer detached."""
-
-    def train():
-        F.cross_entropy(model(x), y).backward()
+def measure(model, x, y, grad, detach_hidden):
+    """Run one step; its peak bytes by role, and the bytes the graph held when forward ended."""
+    lt.reset_peak_memory_stats(x.device)
+    with lt.set_grad_enabled(grad):
+        loss = F.cross_entropy(model(x, detach_hidden=detach_hidden), y)
+    kept = lt.memory_stats(x.device)["by_role"]["saved"]
+    if grad:
+        loss.backward()
         model.zero_grad()
-
-    def no_grad():
-        with lt.no_grad():
-            F.cross_entropy(model(x), y)
-
-    def detached():
-        F.cross_entropy(model(x, detach_hidden=True), y).backward()
-        model.zero_grad()
-
-    cases = {"training": train, "no_grad": no_grad, "hidden detached": detached}
-    return {name: measure(device, step) for name, step in cases.items()}
+    return {"peak": lt.memory_stats(x.device)["peak_by_role"], "saved": kept}
 
 
-def show(peaks, console, batch):
+def measure_cases(model, x, y):
+    """The same step as in training, under ``no_grad``, and with the hidden layer detached."""
+    return {
+        "training": measure(model, x, y, grad=True, detach_hidden=False),
+        "no_grad": measure(model, x, y, grad=False, detach_hidden=False),
+        "hidden detached": measure(model, x, y, grad=True, detach_hidden=True),
+    }
+
+
+def show(cases, console, batch):
     """Print the closing table."""
-    table = Table(title=f"Peak memory of one step, batch of {batch}, in bytes by role")
-    table.add_column("role")
-    for name in peaks:
+    table = Table(title=f"Memory of one step with a batch of {batch}, in bytes")
+    table.add_column("")
+    for name in cases:
         table.add_column(name, justify="right")
-    roles = [r for r in next(iter(peaks.values())) if any(p[r] for p in peaks.values())]
-    for role in roles:
-        table.add_row(role, *[f"{p[role]:,}" for p in peaks.values()])
+    table.add_row("kept for backward", *[f"{c['saved']:,}" for c in cases.values()])
     table.add_section()
-    table.add_row("peak", *[f"{sum(p.values()):,}" for p in peaks.values()])
+    peaks = [c["peak"] for c in cases.values()]
+    for role in peaks[0]:
+        if any(p[role] for p in peaks):
+            table.add_row(f"peak: {role}", *[f"{p[role]:,}" for p in peaks])
+    table.add_section()
+    table.add_row("peak in all", *[f"{sum(p.values()):,}" for p in peaks])
     console.print(table)
 
 
@@ -92,7 +97,7 @@ def main():
     parser.add_argument("--steps", type=int, help="stop after that many steps")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=2e-3, help="at the start; it falls to 0")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data-dir", help="a folder with mnist_5k.csv.gz")
     parser.add_argument("--out", type=Path, help="write the results there, as JSON")
@@ -104,7 +109,9 @@ def main():
     console = Console()
     console.print("Looking for handwritten digits")
     split = data.digits(args.data_dir, say=console.print)
-    console.print(f"  found {split.source}: {len(split.y_train)} to train, {len(split.y_test)} to test")
+    console.print(
+        f"  found {split.source}: {len(split.y_train)} to train, {len(split.y_test)} to test"
+    )
 
     lt.manual_seed(args.seed)
     device = lt.device(args.device)
@@ -127,6 +134,7 @@ def main():
                 order = lt.randperm(len(y_train), device=device)
             start = step % per_epoch * args.batch_size
             rows = order[start : start + args.batch_size]
+            optimizer.param_groups[0]["lr"] = args.lr * (1 - step / total)
             loss = F.cross_entropy(model(x_train[rows]), y_train[rows])
             optimizer.zero_grad()
             loss.backward()
@@ -136,17 +144,19 @@ def main():
     seconds = time.perf_counter() - began
 
     score = accuracy(model, x_test, y_test)
-    console.print(f"\n{total} steps in {seconds:.1f} s; test accuracy [bold]{score:.3f}[/bold]", end="")
+    console.print(
+        f"\n{total} steps in {seconds:.1f} s; test accuracy [bold]{score:.3f}[/bold]", end=""
+    )
     console.print(f" (logistic regression: {split.baseline})\n" if split.baseline else "\n")
 
     optimizer.zero_grad()
-    rows = slice(0, args.batch_size)
-    peaks = memory_table(model, x_train[rows], y_train[rows], device)
-    show(peaks, console, args.batch_size)
+    first = slice(0, args.batch_size)
+    cases = measure_cases(model, x_train[first], y_train[first])
+    show(cases, console, args.batch_size)
     if args.out:
         result = {
             "accuracy": score, "baseline": split.baseline, "source": split.source, "steps": total,
-            "seconds": seconds, "peak_bytes_by_role": peaks,
+            "seconds": seconds, "memory_bytes": cases,
         }  # fmt: skip
         args.out.parent.mkdir(parents=True, exist_ok=True)
         args.out.write_text(json.dumps(result, indent=1))

@@ -124,7 +124,7 @@ ALLOWED = {
     "modules/a.py": "from ..framework.tensor import Tensor\nfrom .base import Module",
     "optim/a.py": "from ..framework.ops import zeros_like",
     "lowtide/nn/a.py": "from lowtide.modules import Linear\nfrom lowtide import autograd",
-    "recipes/a.py": "import lowtide as lt\nfrom lowtide import nn, optim\nimport lowtide.profiling\n"
+    "recipes/a.py": "import lowtide as lt\nfrom lowtide import nn\nimport lowtide.profiling\n"
     "from lowtide.recipes import data",
     "tests/a.py": "import torch\nfrom lowtide.framework.tensor import Tensor",
     "benchmarks/a.py": "import torch\nimport lowtide.optim",

@@ -44,6 +44,11 @@ def backward(
     Raises:
         RuntimeError: A tensor has no graph, or more than one element and no gradient.
         GradientError: The graph was freed, or a saved value was overwritten.
+
+    Memory:
+        A leaf takes its first gradient over without a copy if nobody else can see its bytes; later
+        ones are added to it in place. With ``create_graph``, a leaf's ``.grad`` has a graph that
+        may lead back to the leaf: a cycle, until ``.grad`` is set to None. ``grad`` makes none.
     """
     roots = _as_list(tensors)
     targets = None if inputs is None else _as_list(inputs)

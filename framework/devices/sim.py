@@ -540,6 +540,15 @@ class SimModule:
         return made
 
 
+@functools.cache
+def special() -> SimModule:
+    """What ``cupyx.scipy.special`` has of SciPy's special functions; ops ask for it."""
+    from importlib import import_module
+
+    names = "digamma erf erfc erfinv gammaln xlogy zeta".split()  # noqa: SIM905
+    return SimModule(import_module("scipy.special"), dict.fromkeys(names, frozenset({"out"})))
+
+
 def _array(obj: Any, dtype: Any = None, copy: Any = True, order: str = "K", ndmin: int = 0) -> Any:
     """Copy a NumPy array, a list or a scalar to the device."""
     source = obj._a if isinstance(obj, SimArray) else obj

@@ -2,6 +2,7 @@
 
 from .. import interop as _interop  # noqa: F401 - installs methods, as the families do
 from .. import printing as _printing  # noqa: F401
+from . import activation as activation
 from . import arithmetic as arithmetic
 from . import arrays as arrays
 from . import attention as attention
@@ -18,7 +19,6 @@ from . import einsum as einsum
 from . import embedding as embedding
 from . import extremes as extremes
 from . import gathering as gathering
-from . import gumbel as gumbel
 from . import indexing as indexing
 from . import joining as joining
 from . import legacy as legacy
@@ -26,9 +26,11 @@ from . import locating as locating
 from . import loss as loss
 from . import matmul as matmul
 from . import moments as moments
+from . import noisy as noisy
 from . import normalization as normalization
 from . import padding as padding
 from . import picking as picking
+from . import pointwise as pointwise
 from . import pooling as pooling
 from . import random as random
 from . import reduction as reduction
@@ -40,4 +42,6 @@ from . import sorting as sorting
 from .registry import FUNCTIONS as _functions
 
 globals().update(_functions)
+# Here for nn.functional; lowtide itself has them no more than PyTorch does.
+globals().update({name: getattr(activation, name) for name in activation.__all__})
 __all__ = sorted(_functions)

@@ -5,6 +5,7 @@ from ..tensor import Tensor
 from builtins import complex as _complex
 from typing import Any
 
+from . import activation as activation
 from . import arithmetic as arithmetic
 from . import arrays as arrays
 from . import attention as attention
@@ -19,16 +20,17 @@ from . import distances as distances
 from . import embedding as embedding
 from . import extremes as extremes
 from . import gathering as gathering
-from . import gumbel as gumbel
 from . import indexing as indexing
 from . import joining as joining
 from . import legacy as legacy
 from . import locating as locating
 from . import loss as loss
 from . import moments as moments
+from . import noisy as noisy
 from . import normalization as normalization
 from . import padding as padding
 from . import picking as picking
+from . import pointwise as pointwise
 from . import pooling as pooling
 from . import random as random
 from . import reduction as reduction
@@ -52,6 +54,10 @@ __all__ = [
     "abs_",
     "absolute",
     "absolute_",
+    "acos",
+    "acos_",
+    "acosh",
+    "acosh_",
     "adaptive_avg_pool1d",
     "add",
     "addbmm",
@@ -73,8 +79,23 @@ __all__ = [
     "amax",
     "amin",
     "aminmax",
+    "angle",
     "any",
     "arange",
+    "arccos",
+    "arccos_",
+    "arccosh",
+    "arccosh_",
+    "arcsin",
+    "arcsin_",
+    "arcsinh",
+    "arcsinh_",
+    "arctan",
+    "arctan2",
+    "arctan2_",
+    "arctan_",
+    "arctanh",
+    "arctanh_",
     "argmax",
     "argmin",
     "argsort",
@@ -82,6 +103,16 @@ __all__ = [
     "as_strided",
     "as_tensor",
     "asarray",
+    "asin",
+    "asin_",
+    "asinh",
+    "asinh_",
+    "atan",
+    "atan2",
+    "atan2_",
+    "atan_",
+    "atanh",
+    "atanh_",
     "atleast_1d",
     "atleast_2d",
     "atleast_3d",
@@ -113,6 +144,10 @@ __all__ = [
     "bucketize",
     "cartesian_prod",
     "cat",
+    "ceil",
+    "ceil_",
+    "celu",
+    "celu_",
     "chain_matmul",
     "chunk",
     "clamp",
@@ -128,12 +163,20 @@ __all__ = [
     "complex",
     "concat",
     "concatenate",
+    "conj",
+    "conj_physical",
     "conv1d",
     "conv2d",
     "conv3d",
     "conv_transpose1d",
     "conv_transpose2d",
     "conv_transpose3d",
+    "copysign",
+    "copysign_",
+    "cos",
+    "cos_",
+    "cosh",
+    "cosh_",
     "cosine_similarity",
     "count_nonzero",
     "cummax",
@@ -142,10 +185,14 @@ __all__ = [
     "cumprod_",
     "cumsum",
     "cumsum_",
+    "deg2rad",
+    "deg2rad_",
     "detach",
     "diag",
     "diag_embed",
     "diagonal",
+    "digamma",
+    "digamma_",
     "div",
     "divide",
     "divide_",
@@ -160,20 +207,39 @@ __all__ = [
     "eq",
     "eq_",
     "equal",
+    "erf",
+    "erf_",
+    "erfc",
+    "erfc_",
+    "erfinv",
+    "erfinv_",
+    "exp",
+    "exp2",
+    "exp2_",
+    "exp_",
+    "expm1",
+    "expm1_",
     "eye",
     "feature_alpha_dropout",
     "feature_dropout",
     "fill_",
+    "fix",
+    "fix_",
     "flatten",
     "flip",
     "fliplr",
     "flipud",
+    "float_power",
+    "floor",
+    "floor_",
     "floor_divide",
     "floor_divide_",
     "fmax",
     "fmin",
     "fmod",
     "fmod_",
+    "frac",
+    "frac_",
     "from_numpy",
     "frombuffer",
     "full",
@@ -189,8 +255,14 @@ __all__ = [
     "group_norm",
     "gt",
     "gt_",
+    "hardshrink",
+    "heaviside",
+    "heaviside_",
     "hsplit",
     "hstack",
+    "hypot",
+    "hypot_",
+    "imag",
     "index_add",
     "index_copy",
     "index_fill",
@@ -222,9 +294,21 @@ __all__ = [
     "less_",
     "less_equal",
     "less_equal_",
+    "lgamma",
+    "lgamma_",
     "linear",
     "linspace",
+    "log",
+    "log10",
+    "log10_",
+    "log1p",
+    "log1p_",
+    "log2",
+    "log2_",
+    "log_",
     "log_softmax",
+    "logaddexp",
+    "logaddexp2",
     "logcumsumexp",
     "logical_and",
     "logical_and_",
@@ -234,6 +318,8 @@ __all__ = [
     "logical_or_",
     "logical_xor",
     "logical_xor_",
+    "logit",
+    "logit_",
     "logspace",
     "logsumexp",
     "lt",
@@ -263,6 +349,8 @@ __all__ = [
     "multiply",
     "multiply_",
     "mv",
+    "nan_to_num",
+    "nan_to_num_",
     "nanmean",
     "nansum",
     "narrow",
@@ -287,10 +375,14 @@ __all__ = [
     "permute",
     "poisson",
     "polar",
+    "polygamma",
     "positive",
     "pow",
     "pow_",
+    "prelu",
     "prod",
+    "rad2deg",
+    "rad2deg_",
     "rand",
     "rand_like",
     "randint",
@@ -299,16 +391,22 @@ __all__ = [
     "randn_like",
     "randperm",
     "ravel",
+    "real",
     "reciprocal",
     "reciprocal_",
+    "relu",
+    "relu_",
     "remainder",
     "remainder_",
     "repeat_interleave",
     "reshape",
+    "resolve_conj",
     "result_type",
     "rms_norm",
     "roll",
     "rot90",
+    "round",
+    "round_",
     "row_stack",
     "rsqrt",
     "rsqrt_",
@@ -319,8 +417,21 @@ __all__ = [
     "scatter_reduce",
     "searchsorted",
     "select",
+    "selu",
+    "selu_",
+    "sgn",
+    "sgn_",
+    "sigmoid",
+    "sigmoid_",
     "sign",
     "sign_",
+    "signbit",
+    "sin",
+    "sin_",
+    "sinc",
+    "sinc_",
+    "sinh",
+    "sinh_",
     "softmax",
     "softmin",
     "sort",
@@ -344,9 +455,15 @@ __all__ = [
     "t",
     "take",
     "take_along_dim",
+    "tan",
+    "tan_",
+    "tanh",
+    "tanh_",
     "tensor",
     "tensor_split",
     "tensordot",
+    "threshold",
+    "threshold_",
     "tile",
     "topk",
     "trace",
@@ -359,6 +476,8 @@ __all__ = [
     "triu_indices",
     "true_divide",
     "true_divide_",
+    "trunc",
+    "trunc_",
     "unbind",
     "unflatten",
     "unique",
@@ -370,6 +489,8 @@ __all__ = [
     "vsplit",
     "vstack",
     "where",
+    "xlogy",
+    "xlogy_",
     "zeros",
     "zeros_like",
 ]
@@ -392,6 +513,14 @@ def absolute(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the absolute value, or the modulus of a complex number."""
 def absolute_(input: Tensor) -> Tensor:
     """In-place twin of ``abs``."""
+def acos(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse cosine."""
+def acos_(input: Tensor) -> Tensor:
+    """In-place twin of ``acos``."""
+def acosh(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse hyperbolic cosine."""
+def acosh_(input: Tensor) -> Tensor:
+    """In-place twin of ``acosh``."""
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """Take means of windows chosen so that the last dimension becomes ``output_size``."""
 def add(input: Tensor, other: Tensor | _complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
@@ -434,10 +563,40 @@ def amin(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) 
     """Find the smallest element over ``dim`` (an int, several, or all)."""
 def aminmax(input: Tensor, *, dim: Any = ..., keepdim: bool = ...) -> Any:
     """Find the smallest and the largest element, as ``(min, max)``."""
+def angle(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the angle of complex numbers; of real ones 0 or pi."""
 def any(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
     """Tell whether some element over ``dim`` is nonzero; false of none."""
 def arange(start: Any, end: Any = ..., step: Any = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Count from ``start`` (0 if only one number is given) to before ``end`` by ``step``."""
+def arccos(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse cosine."""
+def arccos_(input: Tensor) -> Tensor:
+    """In-place twin of ``acos``."""
+def arccosh(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse hyperbolic cosine."""
+def arccosh_(input: Tensor) -> Tensor:
+    """In-place twin of ``acosh``."""
+def arcsin(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse sine."""
+def arcsin_(input: Tensor) -> Tensor:
+    """In-place twin of ``asin``."""
+def arcsinh(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse hyperbolic sine."""
+def arcsinh_(input: Tensor) -> Tensor:
+    """In-place twin of ``asinh``."""
+def arctan(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse tangent."""
+def arctan2(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
+    """Take the angle of the point (other, input)."""
+def arctan2_(input: Tensor, other: Tensor | _complex) -> Tensor:
+    """In-place twin of ``atan2``."""
+def arctan_(input: Tensor) -> Tensor:
+    """In-place twin of ``atan``."""
+def arctanh(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse hyperbolic tangent."""
+def arctanh_(input: Tensor) -> Tensor:
+    """In-place twin of ``atanh``."""
 def argmax(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
     """Find the index of the largest element along ``dim``, or in the flattened tensor."""
 def argmin(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
@@ -452,6 +611,26 @@ def as_tensor(data: Any, dtype: Any = ..., device: Any = ...) -> Tensor:
     """Turn data into a tensor, sharing memory with a tensor or NumPy array where possible."""
 def asarray(obj: Any, *, dtype: Any = ..., device: Any = ..., copy: Any = ..., requires_grad: bool = ...) -> Tensor:
     """Turn an object into a tensor: the array API's function."""
+def asin(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse sine."""
+def asin_(input: Tensor) -> Tensor:
+    """In-place twin of ``asin``."""
+def asinh(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse hyperbolic sine."""
+def asinh_(input: Tensor) -> Tensor:
+    """In-place twin of ``asinh``."""
+def atan(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse tangent."""
+def atan2(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
+    """Take the angle of the point (other, input)."""
+def atan2_(input: Tensor, other: Tensor | _complex) -> Tensor:
+    """In-place twin of ``atan2``."""
+def atan_(input: Tensor) -> Tensor:
+    """In-place twin of ``atan``."""
+def atanh(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse hyperbolic tangent."""
+def atanh_(input: Tensor) -> Tensor:
+    """In-place twin of ``atanh``."""
 def atleast_1d(*tensors: Any) -> tuple[Tensor, ...]:
     """View as a tensor of 1 or more dimensions; several as a tuple."""
 def atleast_2d(*tensors: Any) -> tuple[Tensor, ...]:
@@ -514,6 +693,14 @@ def cartesian_prod(*tensors: Any) -> Tensor:
     """Every combination of the elements of vectors, one a row."""
 def cat(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """Join tensors along a dim that they have."""
+def ceil(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Round up."""
+def ceil_(input: Tensor) -> Tensor:
+    """In-place twin of ``ceil``."""
+def celu(input: Tensor, alpha: Any = ..., inplace: bool = ...) -> Tensor:
+    """Apply ``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``."""
+def celu_(input: Tensor, alpha: Any = ...) -> Tensor:
+    """In-place twin of ``celu``."""
 def chain_matmul(*matrices: Any, out: Any = ...) -> Tensor:
     """Multiply several matrices in the order that takes the fewest operations."""
 def chunk(input: Tensor, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
@@ -544,6 +731,10 @@ def concat(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """Join tensors along a dim that they have; another name of ``cat``."""
 def concatenate(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """Join tensors along a dim that they have; another name of ``cat``."""
+def conj(input: Tensor) -> Tensor:
+    """Conjugate; a real tensor is returned itself."""
+def conj_physical(input: Tensor) -> Tensor:
+    """Conjugate into new memory."""
 def conv1d(input: Tensor, weight: Any, bias: Any = ..., stride: Any = ..., padding: Any = ..., dilation: Any = ..., groups: Any = ...) -> Tensor:
     """Convolve signals: cross-correlation along the last dimension."""
 def conv2d(input: Tensor, weight: Any, bias: Any = ..., stride: Any = ..., padding: Any = ..., dilation: Any = ..., groups: Any = ...) -> Tensor:
@@ -556,6 +747,18 @@ def conv_transpose2d(input: Tensor, weight: Any, bias: Any = ..., stride: Any = 
     """Convolve images backwards: the adjoint of :func:`conv2d` applied to ``input``."""
 def conv_transpose3d(input: Tensor, weight: Any, bias: Any = ..., stride: Any = ..., padding: Any = ..., output_padding: Any = ..., groups: Any = ..., dilation: Any = ...) -> Tensor:
     """Convolve volumes backwards: the adjoint of :func:`conv3d` applied to ``input``."""
+def copysign(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
+    """Give ``input`` the sign of ``other``."""
+def copysign_(input: Tensor, other: Tensor | _complex) -> Tensor:
+    """In-place twin of ``copysign``."""
+def cos(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the cosine."""
+def cos_(input: Tensor) -> Tensor:
+    """In-place twin of ``cos``."""
+def cosh(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the hyperbolic cosine."""
+def cosh_(input: Tensor) -> Tensor:
+    """In-place twin of ``cosh``."""
 def cosine_similarity(x1: Any, x2: Any, dim: Any = ..., eps: Any = ...) -> Tensor:
     """Take the cosine of the angle between vectors along ``dim``."""
 def count_nonzero(input: Tensor, dim: Any = ...) -> Tensor:
@@ -572,6 +775,10 @@ def cumsum(input: Tensor, dim: Any, *, dtype: Any = ..., out: Any = ...) -> Tens
     """Add up the elements so far along ``dim``; integers in int64."""
 def cumsum_(input: Tensor, dim: Any, *, dtype: Any = ...) -> Tensor:
     """In-place twin of ``cumsum``."""
+def deg2rad(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Convert degrees to radians."""
+def deg2rad_(input: Tensor) -> Tensor:
+    """In-place twin of ``deg2rad``."""
 def detach(input: Tensor) -> Tensor:
     """Return the same values outside the graph, sharing memory and version."""
 def diag(input: Tensor, diagonal: Any = ...) -> Tensor:
@@ -580,6 +787,10 @@ def diag_embed(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ..
     """The last dim as the diagonal of two new dims, zeros elsewhere."""
 def diagonal(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
     """A diagonal of two dims, as the last dim (a view)."""
+def digamma(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the derivative of ``lgamma``."""
+def digamma_(input: Tensor) -> Tensor:
+    """In-place twin of ``digamma``."""
 def div(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
     """Divide elementwise, with broadcasting; integers become floats unless rounded."""
 def divide(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
@@ -608,6 +819,30 @@ def eq_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``eq``."""
 def equal(input: Tensor, other: Tensor | _complex) -> bool:
     """Tell whether two tensors have the same shape and elements, as a Python bool."""
+def erf(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the error function."""
+def erf_(input: Tensor) -> Tensor:
+    """In-place twin of ``erf``."""
+def erfc(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the complementary error function, ``1 - erf(input)``."""
+def erfc_(input: Tensor) -> Tensor:
+    """In-place twin of ``erfc``."""
+def erfinv(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the inverse error function. Keeps the result for backward."""
+def erfinv_(input: Tensor) -> Tensor:
+    """In-place twin of ``erfinv``."""
+def exp(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Raise e to each element. Keeps the result for backward."""
+def exp2(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Raise 2 to each element. Keeps the result for backward."""
+def exp2_(input: Tensor) -> Tensor:
+    """In-place twin of ``exp2``."""
+def exp_(input: Tensor) -> Tensor:
+    """In-place twin of ``exp``."""
+def expm1(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Compute ``exp(input) - 1``, exact near 0. Keeps the result for backward."""
+def expm1_(input: Tensor) -> Tensor:
+    """In-place twin of ``expm1``."""
 def eye(n: int, m: int | None = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Make an (n, m) matrix with ones on the diagonal; ``m`` defaults to ``n``."""
 def feature_alpha_dropout(input: Tensor, p: Any = ..., training: bool = ..., inplace: bool = ...) -> Tensor:
@@ -616,6 +851,10 @@ def feature_dropout(input: Tensor, p: Any, train: Any) -> Tensor:
     """Zero whole channels of (N, C, *) with probability ``p`` and scale the others."""
 def fill_(input: Tensor, value: Any) -> Tensor:
     """In-place twin of ``_fill``."""
+def fix(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Round toward zero."""
+def fix_(input: Tensor) -> Tensor:
+    """In-place twin of ``trunc``."""
 def flatten(input: Tensor, start_dim: Any = ..., end_dim: Any = ...) -> Tensor:
     """Merge a range of dims into one; itself if there is nothing to merge."""
 def flip(input: Tensor, *dims: Any) -> Tensor:
@@ -624,6 +863,12 @@ def fliplr(input: Tensor) -> Tensor:
     """Reverse the order along the second dim."""
 def flipud(input: Tensor) -> Tensor:
     """Reverse the order along the first dim."""
+def float_power(input: Tensor, exponent: Any) -> Tensor:
+    """Raise to a power in float64."""
+def floor(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Round down."""
+def floor_(input: Tensor) -> Tensor:
+    """In-place twin of ``floor``."""
 def floor_divide(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Divide elementwise and round down."""
 def floor_divide_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -636,6 +881,10 @@ def fmod(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compute what division rounded toward zero leaves; it has the sign of ``input``."""
 def fmod_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``fmod``."""
+def frac(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the part after the point, with the sign of ``input``."""
+def frac_(input: Tensor) -> Tensor:
+    """In-place twin of ``frac``."""
 def from_numpy(ndarray: Any) -> Tensor:
     """Make a tensor that shares the memory of a NumPy array."""
 def frombuffer(buffer: Any, *, dtype: Any, count: int = ..., offset: int = ..., requires_grad: bool = ...) -> Tensor:
@@ -666,10 +915,22 @@ def gt(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input > other``, as bool."""
 def gt_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``gt``."""
+def hardshrink(input: Tensor, lambd: Any = ..., *, out: Any = ...) -> Tensor:
+    """Zero the elements in [-lambd, lambd]."""
+def heaviside(input: Tensor, values: Tensor, *, out: Any = ...) -> Tensor:
+    """Step from 0 to 1 at zero, where it takes ``values``."""
+def heaviside_(input: Tensor, values: Any) -> Tensor:
+    """In-place twin of ``heaviside``."""
 def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split along dim 0 into equal parts or at indices."""
 def hstack(tensors: Any, *, out: Any = ...) -> Tensor:
     """Join along the second dim; vectors along their only one."""
+def hypot(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
+    """Compute ``sqrt(input ** 2 + other ** 2)`` without overflow."""
+def hypot_(input: Tensor, other: Tensor | _complex) -> Tensor:
+    """In-place twin of ``hypot``."""
+def imag(input: Tensor) -> Tensor:
+    """View the imaginary parts."""
 def index_add(input: Tensor, dim: Any, index: Any, source: Any, *, alpha: Any = ...) -> Tensor:
     """Add ``alpha * source`` to the slices of ``dim`` that the index names, in a copy."""
 def index_copy(input: Tensor, dim: Any, index: Any, source: Any) -> Tensor:
@@ -732,12 +993,36 @@ def less_equal(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Te
     """Compare elementwise: ``input <= other``, as bool."""
 def less_equal_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``le``."""
+def lgamma(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the logarithm of the gamma function's absolute value."""
+def lgamma_(input: Tensor) -> Tensor:
+    """In-place twin of ``lgamma``."""
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = ..., *, out: Any = ...) -> Tensor:
     """Apply an affine map to the last dimension: ``out = input @ weight.mT + bias``."""
 def linspace(start: Any, end: Any, steps: int, *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Make ``steps`` evenly spaced values from ``start`` to ``end``, both included."""
+def log(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the natural logarithm."""
+def log10(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the logarithm to base 10."""
+def log10_(input: Tensor) -> Tensor:
+    """In-place twin of ``log10``."""
+def log1p(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Compute ``log(1 + input)``, exact near 0."""
+def log1p_(input: Tensor) -> Tensor:
+    """In-place twin of ``log1p``."""
+def log2(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the logarithm to base 2."""
+def log2_(input: Tensor) -> Tensor:
+    """In-place twin of ``log2``."""
+def log_(input: Tensor) -> Tensor:
+    """In-place twin of ``log``."""
 def log_softmax(input: Tensor, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
     """Compute the logarithm of ``softmax`` along ``dim``, without leaving the log domain."""
+def logaddexp(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
+    """Compute ``log(exp(input) + exp(other))`` without overflow."""
+def logaddexp2(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
+    """Compute ``log2(2 ** input + 2 ** other)`` without overflow."""
 def logcumsumexp(input: Tensor, dim: Any, *, out: Any = ...) -> Tensor:
     """Take the logarithm of the sum of exponentials so far along ``dim``, without overflow."""
 def logical_and(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -756,6 +1041,10 @@ def logical_xor(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> T
     """Tell elementwise whether exactly one is true."""
 def logical_xor_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``logical_xor``."""
+def logit(input: Tensor, eps: Any = ...) -> Tensor:
+    """Compute ``log(input / (1 - input))``, the inverse of ``sigmoid``."""
+def logit_(input: Tensor, eps: Any = ...) -> Tensor:
+    """In-place twin of ``logit``."""
 def logspace(start: Any, end: Any, steps: int, base: float = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Make ``steps`` values from ``base**start`` to ``base**end``, evenly spaced in logarithm."""
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = ..., *, out: Any = ...) -> Tensor:
@@ -814,6 +1103,10 @@ def multiply_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``mul``."""
 def mv(input: Tensor, vec: Any, *, out: Any = ...) -> Tensor:
     """Multiply a matrix (M, K) and a vector (K,): the result is (M,)."""
+def nan_to_num(input: Tensor, nan: Any = ..., posinf: Any = ..., neginf: Any = ..., *, out: Any = ...) -> Tensor:
+    """Replace nan, +inf and -inf by numbers; by default 0, the largest and the smallest."""
+def nan_to_num_(input: Tensor, nan: Any = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
+    """In-place twin of ``nan_to_num``."""
 def nanmean(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
     """Average over ``dim`` what is not NaN."""
 def nansum(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
@@ -862,14 +1155,22 @@ def poisson(input: Tensor, generator: Any = ...) -> Tensor:
     """Draw counts of the Poisson distribution with the rate given by each element."""
 def polar(abs: Tensor, angle: Tensor, *, out: Tensor | None = ...) -> Tensor:
     """Make complex numbers of absolute values and angles."""
+def polygamma(n: Any, input: Any) -> Tensor:
+    """Take the n-th derivative of ``digamma``."""
 def positive(input: Tensor) -> Tensor:
     """Return the tensor itself."""
 def pow(input: Tensor, exponent: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Raise to a power elementwise; either may be a scalar."""
 def pow_(input: Tensor, exponent: Any) -> Tensor:
     """In-place twin of ``pow``."""
+def prelu(input: Tensor, weight: Any) -> Tensor:
+    """Apply ``max(0, x) + weight * min(0, x)`` with one learned weight, or one per channel."""
 def prod(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
     """Multiply over one ``dim``, or over all elements."""
+def rad2deg(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Convert radians to degrees."""
+def rad2deg_(input: Tensor) -> Tensor:
+    """In-place twin of ``rad2deg``."""
 def rand(*size: Any, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., **named: Any) -> Tensor:
     """Draw from the uniform distribution on [0, 1)."""
 def rand_like(input: Tensor, *, generator: Any = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
@@ -886,10 +1187,16 @@ def randperm(n: int, *, generator: Any = ..., out: Tensor | None = ..., dtype: A
     """Draw a permutation of 0 .. n - 1."""
 def ravel(input: Tensor) -> Tensor:
     """Flatten to one dimension."""
+def real(input: Tensor) -> Tensor:
+    """View the real parts; a real tensor is returned itself."""
 def reciprocal(input: Tensor, *, out: Any = ...) -> Tensor:
     """Divide one by each element. Keeps the result for backward."""
 def reciprocal_(input: Tensor) -> Tensor:
     """In-place twin of ``reciprocal``."""
+def relu(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Apply ``max(input, 0)``. Keeps the result for backward."""
+def relu_(input: Tensor) -> Tensor:
+    """In-place twin of ``relu``."""
 def remainder(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
 def remainder_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -898,6 +1205,8 @@ def repeat_interleave(input: Tensor, repeats: Any, dim: Any = ..., *, output_siz
     """Repeat every element in its place."""
 def reshape(input: Tensor, *shape: Any) -> Tensor:
     """View in another shape where the strides allow it, else copy."""
+def resolve_conj(input: Tensor) -> Tensor:
+    """Return the tensor: conjugation is never deferred here."""
 def result_type(tensor1: Any, tensor2: Any) -> dtype:
     """The dtype of arithmetic between two tensors or numbers."""
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Any = ..., eps: Any = ...) -> Tensor:
@@ -906,6 +1215,10 @@ def roll(input: Tensor, shifts: Any, dims: Any = ...) -> Tensor:
     """Move along dims; what leaves at one end enters at the other. No dims: of the flat tensor."""
 def rot90(input: Tensor, k: Any = ..., dims: Any = ...) -> Tensor:
     """Rotate by ``k`` quarter turns in the plane of two dims, from the first to the second."""
+def round(input: Tensor, decimals: Any = ..., *, out: Any = ...) -> Tensor:
+    """Round to ``decimals`` places; halves go to the even neighbor."""
+def round_(input: Tensor, decimals: Any = ...) -> Tensor:
+    """In-place twin of ``round``."""
 def row_stack(tensors: Any, *, out: Any = ...) -> Tensor:
     """Join along the first dim; another name of ``vstack``."""
 def rsqrt(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -926,10 +1239,36 @@ def searchsorted(sorted_sequence: Any, input: Any, *, out_int32: bool = ..., rig
     """Where each value would be inserted into a sorted sequence."""
 def select(input: Tensor, dim: Any, index: Any) -> Tensor:
     """One index of a dim, which goes (a view)."""
+def selu(input: Tensor, inplace: bool = ...) -> Tensor:
+    """Apply the self-normalizing scaled ``elu``."""
+def selu_(input: Tensor) -> Tensor:
+    """In-place twin of ``selu``."""
+def sgn(input: Tensor) -> Tensor:
+    """Give the sign; for complex numbers the number of modulus 1 in the same direction."""
+def sgn_(input: Tensor) -> Tensor:
+    """In-place twin of ``sgn``."""
+def sigmoid(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Compute ``1 / (1 + exp(-input))``. Keeps the result for backward."""
+def sigmoid_(input: Tensor) -> Tensor:
+    """In-place twin of ``sigmoid``."""
 def sign(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Give -1, 0 or 1 as the sign of each element."""
+    """Give -1, 0 or 1 as the sign of each element; 0 for nan."""
 def sign_(input: Tensor) -> Tensor:
     """In-place twin of ``sign``."""
+def signbit(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Tell which elements have their sign bit set."""
+def sin(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the sine."""
+def sin_(input: Tensor) -> Tensor:
+    """In-place twin of ``sin``."""
+def sinc(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Compute ``sin(pi * input) / (pi * input)``, which is 1 at 0."""
+def sinc_(input: Tensor) -> Tensor:
+    """In-place twin of ``sinc``."""
+def sinh(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the hyperbolic sine."""
+def sinh_(input: Tensor) -> Tensor:
+    """In-place twin of ``sinh``."""
 def softmax(input: Tensor, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
     """Turn scores into probabilities along ``dim``: ``exp(x) / sum(exp(x))``."""
 def softmin(input: Tensor, dim: Any, dtype: Any = ...) -> Tensor:
@@ -976,12 +1315,24 @@ def take(input: Tensor, index: Any) -> Tensor:
     """The elements of the flat tensor that the index names, in the shape of the index."""
 def take_along_dim(input: Tensor, indices: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """``gather`` whose index and input broadcast; no dim: of the flat tensors."""
+def tan(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the tangent. Keeps the result for backward."""
+def tan_(input: Tensor) -> Tensor:
+    """In-place twin of ``tan``."""
+def tanh(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the hyperbolic tangent. Keeps the result for backward."""
+def tanh_(input: Tensor) -> Tensor:
+    """In-place twin of ``tanh``."""
 def tensor(data: Any, *, dtype: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Copy data into a new leaf tensor."""
 def tensor_split(input: Tensor, indices_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
     """Split a dim into nearly equal parts, or before each of the indices given."""
 def tensordot(a: Any, b: Any, dims: Any = ..., out: Any = ...) -> Tensor:
     """Contract several dimensions of two tensors at once."""
+def threshold(input: Tensor, threshold: Any, value: Any, inplace: bool = ...) -> Tensor:
+    """Keep the elements above ``threshold`` and write ``value`` in place of the others."""
+def threshold_(input: Tensor, threshold: Any, value: Any) -> Tensor:
+    """In-place twin of ``threshold``."""
 def tile(input: Tensor, *dims: Any) -> Tensor:
     """Repeat along every dim; dims may be fewer than the tensor's."""
 def topk(input: Tensor, k: Any, dim: Any = ..., largest: bool = ..., sorted: bool = ...) -> Any:
@@ -1006,6 +1357,10 @@ def true_divide(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any =
     """Divide elementwise, with broadcasting; integers become floats unless rounded."""
 def true_divide_(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ...) -> Tensor:
     """In-place twin of ``div``."""
+def trunc(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Round toward zero."""
+def trunc_(input: Tensor) -> Tensor:
+    """In-place twin of ``trunc``."""
 def unbind(input: Tensor, dim: Any = ...) -> tuple[Tensor, ...]:
     """Every index of a dim, as a tuple of views without that dim."""
 def unflatten(input: Tensor, dim: Any, sizes: Any) -> Tensor:
@@ -1028,6 +1383,10 @@ def vstack(tensors: Any, *, out: Any = ...) -> Tensor:
     """Join along the first dim; a vector is one row."""
 def where(condition: Any, input: Any = ..., other: Tensor | _complex = ..., *, out: Any = ...) -> Any:
     """Take ``input`` where the condition holds, else ``other``; alone: where it holds."""
+def xlogy(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
+    """Compute ``input * log(other)``, which is 0 where ``input`` is 0."""
+def xlogy_(input: Tensor, other: Tensor | _complex) -> Tensor:
+    """In-place twin of ``xlogy``."""
 def zeros(*size: Any, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., **named: Any) -> Tensor:
     """Make a tensor of zeros."""
 def zeros_like(input: Tensor, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:

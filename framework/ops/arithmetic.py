@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import BOOL, INT
+from ..dtypes import BOOL, INT, bool_
 from ..spec import Spec
 from ..tensor import Tensor
 from .creation import zeros_like
@@ -45,7 +45,7 @@ except ImportError:  # another NumPy: the public way, slower
     def _restore(token: Any) -> None:
         token.__exit__(None, None, None)
 
-    _SILENT = None
+    _SILENT = None  # type: ignore[assignment]
 
 
 def _wrapped(x: Any, out: Any) -> Any:
@@ -107,12 +107,13 @@ def add_(input, other, *, alpha=1):
 
 
 def _minus_infer(input, other):
+    spec = broadcast(input, other, op_name="sub")
     if input.dtype.category == BOOL:
         raise RuntimeError(
             "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` "
             "or `logical_xor()` operator instead."
         )
-    return broadcast(input, other, op_name="sub")
+    return spec
 
 
 @op(
@@ -175,7 +176,9 @@ def mul(xp, out, input, other):
 
 def conjugate(x):
     """The factor of a product as its gradient needs it: conjugated if complex."""
-    return x.conj() if isinstance(x, Tensor) and x._spec.dtype.is_complex else x
+    if isinstance(x, Tensor):
+        return x.conj() if x._spec.dtype.is_complex else x
+    return x.conjugate() if isinstance(x, complex) else x
 
 
 @mul.vjp("input")
@@ -224,14 +227,21 @@ def _refuse_zero(xp, out, other, name):
         raise RuntimeError(f"{name}: ZeroDivisionError: an integer divided by zero. Use div.")
 
 
-def _quotients(make):
-    for (a, b), attributes in divisors(make):
-        yield (a, b), attributes
+def _not_bool(name):
+    def infer(input, other):
+        spec = broadcast(input, other, op_name=name)
+        if spec.dtype.category == BOOL:
+            raise NotImplementedError(
+                f"\"{name}\" not implemented for 'Bool'. Convert one with .to(lowtide.int64)."
+            )
+        return spec
+
+    return infer
 
 
 @op(
-    operator="__floordiv__", inplace="floor_divide_", infer=broadcast, promote="arith",
-    half="float32", flops=per_element(1), samples=_quotients,
+    operator="__floordiv__", inplace="floor_divide_", infer=_not_bool("floor_divide"),
+    promote="arith", half="float32", flops=per_element(1), samples=divisors,
 )  # fmt: skip
 @quiet
 def floor_divide(xp, out, input, other):
@@ -251,8 +261,8 @@ def _(g):
 
 
 @op(
-    name="_div_trunc", method=False, public=False, infer=broadcast, promote="arith",
-    half="float32", flops=per_element(1), samples=_quotients,
+    name="_div_trunc", method=False, public=False, infer=_not_bool("div"), promote="arith",
+    half="float32", flops=per_element(1), samples=divisors,
 )  # fmt: skip
 @quiet
 def divide_trunc(xp, out, input, other):
@@ -332,8 +342,8 @@ def copy_result(input, result, name):
 
 
 @op(
-    operator="__mod__", inplace="remainder_", infer=broadcast, promote="arith", half="float32",
-    flops=per_element(1), samples=divisors,
+    operator="__mod__", inplace="remainder_", infer=_not_bool("remainder"),
+    promote="arith", half="float32", flops=per_element(1), samples=divisors,
 )  # fmt: skip
 @quiet
 def remainder(xp, out, input, other):
@@ -353,7 +363,7 @@ def _(g, input, other):
 
 
 @op(
-    inplace="fmod_", infer=broadcast, promote="arith", half="float32", flops=per_element(1),
+    inplace="fmod_", infer=_not_bool("fmod"), promote="arith", half="float32", flops=per_element(1),
     samples=divisors,
 )  # fmt: skip
 @quiet
@@ -382,7 +392,7 @@ def _powers(make):
 
 
 @op(
-    operator="__pow__", inplace="pow_", infer=broadcast, promote="arith", half="float32",
+    operator="__pow__", inplace="pow_", infer=_not_bool("pow"), promote="arith", half="float32",
     flops=per_element(10), samples=_powers,
 )  # fmt: skip
 @quiet
@@ -493,14 +503,20 @@ def _(g, input):
     return g * (input.sgn() if input.dtype.is_complex else input.sign())
 
 
-@op(inplace="sign_", infer=same, half="float32", flops=per_element(1), samples=away_from_zero)
+@op(
+    inplace="sign_", infer=lambda input: (input, input.like(dtype=bool_)), scratch=("mask",),
+    half="float32", flops=per_element(2), samples=away_from_zero,
+)  # fmt: skip
 @quiet
-def sign(xp, out, input):
-    """Give -1, 0 or 1 as the sign of each element."""
+def sign(xp, out, mask, input):
+    """Give -1, 0 or 1 as the sign of each element; 0 for nan."""
     if out.dtype.kind == "b":
         xp.copyto(out, input)
-    else:
-        xp.sign(input, out=out)
+        return
+    xp.sign(input, out=out)
+    if out.dtype.kind == "f":
+        xp.isnan(out, out=mask)
+        xp.copyto(out, 0, where=mask)
 
 
 @sign.vjp("input")
@@ -575,7 +591,12 @@ def _(g, out):
 
 
 def _triples(make):
-    for a, b, c in (((3, 4), (3, 4), (3, 4)), ((3, 1), (4,), ()), ((), (2, 3), (3,)), ((0,), (), (1,))):
+    for a, b, c in (
+        ((3, 4), (3, 4), (3, 4)),
+        ((3, 1), (4,), ()),
+        ((), (2, 3), (3,)),
+        ((0,), (), (1,)),
+    ):
         for value in (1, 0.5):
             yield (make(*a), make(*b), make(*c, low=0.5, high=2.0)), {"value": value}
 

@@ -104,12 +104,13 @@ logical_not = _logical(
 
 def _bits(name, allow_bool=True):
     def infer(input, *other):
+        spec = broadcast(input, *other, op_name=name)
         if input.dtype.category > INT or (input.dtype.category == BOOL and not allow_bool):
             raise NotImplementedError(
                 f'"{name}" takes integer{" and bool" if allow_bool else ""} tensors, and is not '
                 f"implemented for '{input.dtype.name}'. Convert with .to(lowtide.int64)."
             )
-        return broadcast(input, *other, op_name=name)
+        return spec
 
     return infer
 
@@ -121,9 +122,12 @@ def integers(make):
     for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3))):
         x, y = make(*a), make(*b)
         yield (
-            tensor(np.arange(x.numel()).reshape(x.shape) % 11),
-            tensor(np.arange(y.numel()).reshape(y.shape) % 5),
-        ), {}
+            (
+                tensor(np.arange(x.numel()).reshape(x.shape) % 11),
+                tensor(np.arange(y.numel()).reshape(y.shape) % 5),
+            ),
+            {},
+        )
 
 
 def _bitwise(name, operator, ufunc, doc, allow_bool=True):
@@ -174,7 +178,9 @@ def _claim(name, doc, kernel):
     )(quiet(kernel))  # fmt: skip
 
 
-isnan = _claim("isnan", "Tell which elements are nan.", lambda xp, out, input: xp.isnan(input, out=out))
+isnan = _claim(
+    "isnan", "Tell which elements are nan.", lambda xp, out, input: xp.isnan(input, out=out)
+)
 isinf = _claim(
     "isinf", "Tell which elements are infinite.", lambda xp, out, input: xp.isinf(input, out=out)
 )
@@ -208,9 +214,7 @@ def isreal(input):
 def equal(input, other):
     """Tell whether two tensors have the same shape and elements, as a Python bool."""
     if not isinstance(other, Tensor):
-        raise TypeError(
-            f"equal(): argument 'other' must be Tensor, not {type(other).__name__}."
-        )
+        raise TypeError(f"equal(): argument 'other' must be Tensor, not {type(other).__name__}.")
     return input.shape == other.shape and bool(eq(input.detach(), other.detach()).all())
 
 
@@ -275,10 +279,13 @@ def _extreme(name, loses, doc):
     else:  # the first of equal elements takes it all
 
         def first(g, input, other):
-            return where_select(~(loses(input, other) | isnan(input)) | isnan(other), g, 0)
+            return where_select(_first_wins(input, other), g, 0)
 
         def second(g, input, other):
-            return where_select(~(loses(input, other) | isnan(input)) | isnan(other), 0, g)
+            return where_select(_first_wins(input, other), 0, g)
+
+    def _first_wins(a, b):
+        return ~(loses(a, b) | (a != a)) | (b != b)  # only nan differs from itself
 
     def halved(g, input, other):
         return where_select(input == other, g * 0.5, g)
@@ -297,7 +304,9 @@ def _greater(a, b):
 
 
 maximum = _extreme("maximum", _less, "Take the larger elementwise; nan wins. Ties share gradients.")
-minimum = _extreme("minimum", _greater, "Take the smaller elementwise; nan wins. Ties share gradients.")
+minimum = _extreme(
+    "minimum", _greater, "Take the smaller elementwise; nan wins. Ties share gradients."
+)
 fmax = _extreme("fmax", _less, "Take the larger elementwise; nan loses.")
 fmin = _extreme("fmin", _greater, "Take the smaller elementwise; nan loses.")
 

@@ -27,6 +27,11 @@ def contiguous(array) -> bool:
     return array.flags.c_contiguous
 
 
+def worth_compiling(input, *_, **__) -> bool:
+    """True for operands large enough that a compiled kernel repays its import."""
+    return input.numel >= 1 << 14 and input.dtype.name in ("float32", "float64")
+
+
 def output_size(n: int, k: int, stride: int, padding: tuple[int, int], dilation: int) -> int:
     """How many positions a window of ``k`` has along a dimension of ``n``."""
     return (n + sum(padding) - dilation * (k - 1) - 1) // stride + 1
@@ -65,9 +70,7 @@ class _Plan:
         self.filters = weight[0] // groups  # output channels of a group
         self.rows = self.channels * prod(self.kernel)  # of the columns of one image
         self.taps = self.rows // groups
-        self.pointwise = (
-            prod(self.kernel) == 1 and prod(stride) == 1 and not any(map(any, padding))
-        )
+        self.pointwise = prod(self.kernel) == 1 and prod(stride) == 1 and not any(map(any, padding))
 
     def tile(self, itemsize: int) -> tuple[int, int]:
         """Images per tile, and rows of the first output dimension per tile."""
@@ -217,9 +220,7 @@ def conv(xp, out, columns, input, weight, bias, *, stride, padding, dilation, gr
                 target = result.reshape(plan.batch, g, filters, -1)[n:m]
             else:  # one image, some of its lines: rows of a matrix, with a gap between them
                 line = prod(plan.out[1:])
-                target = result.reshape(plan.batch, g, filters, -1)[
-                    n:m, :, :, r * line : s * line
-                ]
+                target = result.reshape(plan.batch, g, filters, -1)[n:m, :, :, r * line : s * line]
             xp.matmul(matrix, flat, out=target)
     if bias is not None:
         xp.add(out, bias.reshape(-1, *[1] * len(plan.kernel)), out=out)
@@ -407,9 +408,7 @@ def _named_padding(name, padding, kernel, stride, dilation):
     if padding == "valid":
         return ((0, 0),) * len(kernel)
     if padding != "same":
-        raise RuntimeError(
-            f"{name}: padding must be 'same', 'valid' or numbers; got {padding!r}."
-        )
+        raise RuntimeError(f"{name}: padding must be 'same', 'valid' or numbers; got {padding!r}.")
     if any(s != 1 for s in stride):
         raise RuntimeError(
             f"{name}: padding='same' is not supported for strided convolutions; got stride "
@@ -502,9 +501,7 @@ def _transpose(name, nd, input, weight, bias, stride, padding, output_padding, g
         )
     )
     if any(n < 1 for n in size):
-        raise RuntimeError(
-            f"{name}: the result would have spatial size {size}. Use less padding."
-        )
+        raise RuntimeError(f"{name}: the result would have spatial size {size}. Use less padding.")
     out = conv_input_grad(
         batched, weight, size, stride, tuple((p, p) for p in padding), dilation, groups
     )

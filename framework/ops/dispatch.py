@@ -99,9 +99,8 @@ class Plan:
         kernel, self.layout = op.kernel_for(be.kernel_key, kernel_sees, attributes)
         self.kernel, self.xp = kernel, be.xp
         self.run = None if be.xp is None else partial(kernel, be.xp, **attributes)
-        self.simple = (
-            len(self.results) == 1
-            and not (self.scratch or self.casts or self.compute or self.layout or op.adopt)
+        self.simple = len(self.results) == 1 and not (
+            self.scratch or self.casts or self.compute or self.layout or op.adopt
         )
         self.differentiable = bool(op.rules) and (
             op.infer is None or any(r.dtype.is_differentiable for r in self.results)
@@ -424,8 +423,8 @@ def _adopt(plan: Plan, arrays: list[Any]) -> list[Tensor]:
     for k, array in enumerate(made):
         from ..dtypes import as_dtype
 
-        spec = plan.results[k] if plan.results else Spec(
-            array.shape, as_dtype(array.dtype), be.device
+        spec = (
+            plan.results[k] if plan.results else Spec(array.shape, as_dtype(array.dtype), be.device)
         )
         storage, out = be.empty(spec)
         be.copy(out, array)
@@ -594,7 +593,9 @@ def _copy_of(x: Tensor) -> Tensor:
 
 
 def _check_no_overlap(target: Tensor, name: str) -> None:
-    if any(s == 0 and n > 1 for s, n in zip(target._array.strides, target._spec.shape, strict=True)):
+    if any(
+        s == 0 and n > 1 for s, n in zip(target._array.strides, target._spec.shape, strict=True)
+    ):
         raise RuntimeError(
             f"{name}: unsupported operation: more than one element of the written-to tensor refers "
             "to a single memory location. Please clone() the tensor before performing the "

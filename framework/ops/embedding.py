@@ -9,7 +9,7 @@ from __future__ import annotations
 from ..autograd.modes import no_grad
 from ..dtypes import INT
 from ..spec import Spec
-from .convolution import contiguous
+from .convolution import contiguous, worth_compiling
 from .registry import function, op
 
 
@@ -70,21 +70,33 @@ def _(g, index, weight_spec, padding):
     return row_sums(g, index, weight_spec.shape[0], padding)
 
 
+def _row_sums_samples(make):
+    g = make(3, 2)
+    numbers = _numbers([k * k % 5 for k in range(g.shape[0])])
+    yield (g, numbers), {"rows": 5, "padding": None}
+    yield (make(2, 2, 3), _numbers([[0, 4], [4, 1]])), {"rows": 5, "padding": 3}
+
+
 @op(
     name="_embedding_grad", method=False, public=False, half="float32", layout=contiguous,
     infer=lambda grad, index, *, rows, padding: grad.like((rows, grad.shape[-1])),
     flops=lambda grad, index, **_: grad.numel,
-    samples=lambda make: iter(
-        [
-            ((make(3, 2), _numbers([0, 4, 4])), {"rows": 5, "padding": None}),
-            ((make(2, 2, 3), _numbers([[0, 4], [4, 1]])), {"rows": 5, "padding": 3}),
-        ]
-    ),
+    samples=_row_sums_samples,
 )  # fmt: skip
 def row_sums(xp, out, grad, index, *, rows, padding):
     """Add each gradient to the row it was looked up from; row ``padding`` stays zero."""
     out.fill(0)
     xp.add.at(out, index.reshape(-1), grad.reshape(-1, out.shape[1]))
+    if padding is not None:
+        out[padding].fill(0)
+
+
+@row_sums.kernel("cpu", when=worth_compiling, layout=contiguous)
+def _(xp, out, grad, index, *, rows, padding):
+    from ..kernels.cpu.rows import add_rows
+
+    out.fill(0)
+    add_rows(out, grad.reshape(-1, out.shape[1]), index.reshape(-1))
     if padding is not None:
         out[padding].fill(0)
 

@@ -112,9 +112,14 @@ def _classes(values):
     return tensor(values, dtype=int64)
 
 
+def _some_classes(x):
+    return _classes([k * k % x.shape[1] for k in range(x.shape[0])])
+
+
 def _cross_entropy_samples(make):
     base = {"ignore_index": -100, "label_smoothing": 0.0}
-    yield (make(4, 5), _classes([0, 4, 2, 2]), None), base
+    x = make(4, 5)
+    yield (x, _some_classes(x), None), base
     yield (make(4, 5), _classes([0, -100, 2, 2]), None), base | {"label_smoothing": 0.1}
     yield (make(2, 3, 2), _classes([[0, 1], [2, 0]]), None), base | {"ignore_index": 0}
     yield (make(3), _classes(1), None), base
@@ -182,9 +187,10 @@ def _grad_samples(make):
     lse = make(4, 1, 1).detach() + 4.0
     base = {"ignore_index": 2, "label_smoothing": 0.0}
     yield (make(4), make(4, 5), _classes([0, 4, 2, 1]), None, lse), base
-    yield (make(4), make(4, 5), _classes([0, 4, 2, 1]), make(5), lse), base | {
-        "label_smoothing": 0.2
-    }
+    yield (
+        (make(4), make(4, 5), _classes([0, 4, 2, 1]), make(5), lse),
+        base | {"label_smoothing": 0.2},
+    )
 
 
 def _cross_entropy_grad_infer(grad, input, target, weight, lse, **_):
@@ -231,8 +237,14 @@ def _nll_infer(input, target, weight, *, ignore_index):
     return Spec(target.shape, input.dtype)
 
 
+def _nll_grad_samples(make):
+    x = make(3, 5)
+    yield (x[:, 0], _some_classes(x), None), {"shape": tuple(x.shape), "ignore_index": 2}
+
+
 def _nll_samples(make):
-    yield (make(4, 5), _classes([0, 4, 2, 2]), None), {"ignore_index": 2}
+    x = make(4, 5)
+    yield (x, _some_classes(x), None), {"ignore_index": 2}
     yield (make(2, 3, 2), _classes([[0, 1], [2, 0]]), None), {"ignore_index": -100}
 
 
@@ -263,9 +275,7 @@ def _(g, target, weight, input_spec, ignore_index):
     name="_nll_grad", method=False, public=False, half="float32", layout=contiguous,
     infer=lambda grad, target, weight, *, shape, ignore_index: grad.like(shape),
     flops=lambda grad, *_, **__: grad.numel,
-    samples=lambda make: iter(
-        [((make(3), _classes([0, 4, 2]), None), {"shape": (3, 5), "ignore_index": 2})]
-    ),
+    samples=_nll_grad_samples,
 )  # fmt: skip
 def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
     """Minus the arriving gradient at each row's class, zero elsewhere."""
@@ -368,9 +378,7 @@ def cross_entropy(
     """
     how = reduction_of(size_average, reduce, reduction)
     if not 0.0 <= label_smoothing <= 1.0:
-        raise RuntimeError(
-            f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}."
-        )
+        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}.")
     if target.dtype.category >= FLOAT and tuple(target.shape) == tuple(input.shape):
         return _soft_cross_entropy(input, target, weight, how, float(label_smoothing))
     loss = cross_entropy_rows(input, target, weight, ignore_index, float(label_smoothing))

@@ -15,7 +15,7 @@ from math import prod
 from ..autograd.modes import no_grad
 from ..dtypes import finfo, float32
 from ..spec import Spec
-from .convolution import contiguous
+from .convolution import contiguous, worth_compiling
 from .pooling import avg_pool
 from .registry import function, op, per_element
 
@@ -216,9 +216,41 @@ def _instance_cases(make):
     yield (make(2, 3, 4), None, None), one | {"shape": (2, 3, 4), "affine": (1, 3, 1)}
 
 
+def _rows(input, *_, shape, axes, **__):
+    return len(shape) == 2 and axes == (1,) and worth_compiling(input)
+
+
+def _vector(xp, array, like):
+    return xp.empty(0, like.dtype) if array is None else array.reshape(-1)
+
+
 layer_norm_view = _declare(
     "layer_norm", "Normalize each row to mean 0 and variance 1, then scale and shift.", _layer_cases
 )
+
+
+@layer_norm_view.kernel("cpu", when=_rows, layout=contiguous)
+def _(xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps):
+    from ..kernels.cpu import rows
+
+    w, b = _vector(xp, weight, input), _vector(xp, bias, input)
+    x, y = input.reshape(shape), out.reshape(shape)
+    rows.layer_norm(y, mean.reshape(-1), rstd.reshape(-1), x, w, b, eps)
+
+
+@norm_grad.kernel(
+    "cpu",
+    when=lambda grad, input, weight, mean, *rest, **a: mean is not None and _rows(grad, **a),
+    layout=contiguous,
+)
+def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
+    from ..kernels.cpu import rows
+
+    g, x, out = grad.reshape(shape), input.reshape(shape), dx.reshape(shape)
+    w = _vector(xp, weight, input)
+    rows.layer_norm_grad(out, dw, db, g, x, w, mean.reshape(-1), rstd.reshape(-1))
+
+
 group_norm_view = _declare(
     "group_norm", "Normalize each group of channels of each example.", _group_cases
 )

@@ -15,7 +15,7 @@ from math import prod
 
 from ..dtypes import bool_, int16, int32, int64, uint8
 from ..spec import Spec
-from .convolution import contiguous, reach, several
+from .convolution import contiguous, reach, several, worth_compiling
 from .registry import function, op
 
 
@@ -46,9 +46,7 @@ def _pooled(name, input, kernel, stride, padding, dilation, ceil):
         )
     size = tuple(
         _pooled_size(n, k, s, p, d, ceil)
-        for n, k, s, p, d in zip(
-            input.shape[-nd:], kernel, stride, padding, dilation, strict=True
-        )
+        for n, k, s, p, d in zip(input.shape[-nd:], kernel, stride, padding, dilation, strict=True)
     )
     if any(n < 1 for n in size):
         raise RuntimeError(
@@ -115,6 +113,18 @@ def max_pool(xp, out, index, larger, nan, input, *, kernel, stride, padding, dil
         xp.copyto(index[positions], number, where=wins, casting="unsafe")
 
 
+def _planes(input, *_, kernel, **__):
+    return len(kernel) == 2 and worth_compiling(input)
+
+
+@max_pool.kernel("cpu", when=_planes, layout=contiguous)
+def _(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
+    from ..kernels.cpu import windows
+
+    x, y, where = (a.reshape(-1, *a.shape[-2:]) for a in (input, out, index))
+    windows.max_pool(y, where, x, kernel, stride, padding, dilation)
+
+
 @max_pool.vjp("input")
 def _(g_out, index, input_spec, kernel, stride, padding, dilation):
     if g_out is None:
@@ -137,9 +147,10 @@ def _picks(make):
 
 def _unpick_samples(make):
     for x, out, index, base in _picks(make):
-        yield (make(*out.shape) if x.ndim > 3 else out, index), base | {
-            "size": tuple(x.shape[-len(base["kernel"]) :])
-        }
+        yield (
+            (make(*out.shape) if x.ndim > 3 else out, index),
+            base | {"size": tuple(x.shape[-len(base["kernel"]) :])},
+        )
 
 
 def _pick_samples(make):
@@ -172,6 +183,14 @@ def unpick(
         xp.equal(index[positions], number, out=won[positions])
         xp.multiply(grad[positions], won[positions], out=here)
         xp.add(view, here, out=view)
+
+
+@unpick.kernel("cpu", when=_planes, layout=contiguous)
+def _(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation):
+    from ..kernels.cpu import windows
+
+    x, g, where = (a.reshape(-1, *a.shape[-2:]) for a in (out, grad, index))
+    windows.max_pool_grad(x, g, where, kernel[1], stride, padding, dilation)
 
 
 @unpick.vjp("grad")
@@ -358,7 +377,9 @@ def _(g, input_spec, size):
     name="_adaptive_avg_pool_grad", method=False, public=False, half="float32",
     infer=lambda grad, *, size: (grad.like((*grad.shape[: -len(size)], *size)), grad),
     scratch=("share",), flops=lambda grad, **_: grad.numel,
-    samples=lambda make: iter([((make(1, 1, 3, 2),), {"size": (5, 7)})]),
+    samples=lambda make: iter(
+        [((make(2, 3, 1, 1),), {"size": (5, 7)}), ((make(1, 1, 3, 2),), {"size": (5, 7)})]
+    ),
 )  # fmt: skip
 def adaptive_avg_pool_grad(xp, out, share, grad, *, size):
     """Give each element of a window its share of the window's gradient."""
@@ -419,9 +440,16 @@ def _(g_out, index, input_spec, size):
 
 
 def _plane_samples(make, gather):
-    x = make(2, 3, 5, 4)
-    out, index = adaptive_max_pool(x, (3, 2))
-    yield (x if gather else out, index), {"dims": 2} if gather else {"size": (5, 4)}
+    from .creation import tensor
+
+    x = make(2, 1, 1, 4)
+    planes = x.shape[0]
+    index = tensor([[[[0, 2, 2]]]] * planes, dtype=int32)
+    size = tuple(x.shape[2:])
+    yield (
+        (x if gather else make(2, 1, 1, 1).expand(planes, 1, 1, 3).clone(), index),
+        ({"dims": 2} if gather else {"size": size}),
+    )
 
 
 @op(
@@ -695,7 +723,7 @@ def _lp_pool(nd, input, norm_type, kernel_size, stride, ceil_mode):
     powers = input.pow(p)
     mean = avg_pool(powers, kernel, stride, padding, bool(ceil_mode), True, None)
     total = mean * float(prod(kernel))
-    return (total.sign() * total.abs().relu()).pow(1.0 / p)
+    return total.pow(1.0 / p)
 
 
 @function(public=False)

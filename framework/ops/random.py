@@ -21,8 +21,8 @@ from ..memory.ledger import WORKSPACE
 from ..random import Rng
 from ..spec import Spec
 from ..tensor import Tensor
-from .factory import like, scalar, shape_of, size_of, target
 from .copying import zero_gradient
+from .factory import like, scalar, shape_of, size_of, target
 from .registry import broadcast_shapes, function, op, same
 
 # Filling: name -> function (xp, contiguous array, rng, a, b)

@@ -286,7 +286,9 @@ def function(
         if inplace:
 
             def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
-                return self.copy_(f(self, *args, **kwargs))
+                # Backward may want the value that is about to go.
+                source = self.clone() if self.requires_grad else self
+                return self.copy_(f(source, *args, **kwargs))
 
             in_place.__name__ = inplace
             in_place.__doc__ = f"In-place twin of ``{f.__name__}``."
@@ -329,12 +331,20 @@ def broadcast_shapes(name: str, *shapes: Any) -> tuple[int, ...]:
 
 def broadcast(*specs: Any, op_name: str = "the op", **_: Any) -> Spec:
     """The result has the inputs' broadcast shape and common dtype."""
-    return Spec(broadcast_shapes(op_name, *[s.shape for s in specs]), specs[0].dtype)
+    return Spec(broadcast_shapes(op_name, *_shapes_of(op_name, specs)), specs[0].dtype)
 
 
 def broadcast_bool(*specs: Any, op_name: str = "the op", **_: Any) -> Spec:
     """The result has the inputs' broadcast shape and dtype bool."""
-    return Spec(broadcast_shapes(op_name, *[s.shape for s in specs]), bool_)
+    return Spec(broadcast_shapes(op_name, *_shapes_of(op_name, specs)), bool_)
+
+
+def _shapes_of(op_name: str, specs: tuple[Any, ...]) -> list[Any]:
+    if None in specs:
+        raise TypeError(
+            f"{op_name} takes Tensors and Python scalars; got None. Pass a number or a tensor."
+        )
+    return [s.shape for s in specs]
 
 
 def per_element(n: int) -> Callable[..., int]:

@@ -86,9 +86,7 @@ class RuleSet:
         needed = [i for i in range(len(specs)) if mask >> i & 1]
         self.edge_inputs = tuple(needed)
         self.edge_specs = tuple(specs[i] for i in needed)
-        self.tensor_needs = tuple(
-            i in needed for i, s in enumerate(specs) if isinstance(s, Spec)
-        )
+        self.tensor_needs = tuple(i in needed for i, s in enumerate(specs) if isinstance(s, Spec))
         edge_of = {i: k for k, i in enumerate(needed)}
         names = op.names_of(len(specs))
         positions: dict[str, list[int]] = {}
@@ -131,7 +129,7 @@ class RuleSet:
             fills = []
             for name in rule.names:
                 value: Any = None
-                if name == "g" or name.startswith("g_") and name[2:] in op.returns:
+                if name == "g" or (name.startswith("g_") and name[2:] in op.returns):
                     which = 0 if name == "g" else op.returns.index(name[2:])
                     fills.append((len(template), len(slots) + which))
                 elif name in positions:

@@ -4,5 +4,5 @@ from lowtide.modules import *  # noqa: F403
 
 # isort: split
 # The star brings the modules that these re-export; they are the ones to import.
-import lowtide.nn.functional as functional  # noqa: F401
-import lowtide.nn.init as init  # noqa: F401
+import lowtide.nn.functional as functional  # type: ignore[no-redef]  # noqa: F401
+import lowtide.nn.init as init  # type: ignore[no-redef]  # noqa: F401

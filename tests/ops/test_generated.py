@@ -267,5 +267,3 @@ if __name__ == "__main__":
         text = ", ".join(f"{label} {d}{list(shape)}" for label, d, shape, _ in kept) or "nothing"
         found.append(f"{name}-{number}: {sum(n for *_, n in kept)} bytes: {text}")
     SAVED.write_text("\n".join(found) + "\n")
-
-

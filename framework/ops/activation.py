@@ -1,0 +1,728 @@
+"""Activation functions. Each keeps one value for backward: the input, or the result if it suffices.
+
+Those that PyTorch has only in ``nn.functional`` are no Tensor methods and not in ``lowtide.*``.
+"""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import Any
+
+from ..dtypes import bool_
+from .pointwise import sigmoid, special, tanh
+from .reduction import quiet
+from .registry import broadcast, function, op, per_element, same, singles
+from .selecting import where_select
+
+INFINITY = float("inf")
+HIDDEN: dict[str, Any] = {"public": False, "method": False}  # of nn.functional only
+
+
+def _need_float(name, input):
+    if input.dtype.category < 2:
+        raise NotImplementedError(
+            f"\"{name}\" not implemented for '{input.dtype.name}'. Convert with "
+            ".to(lowtide.float32)."
+        )
+
+
+def _floating(name, *extra):
+    """The infer rule of an activation: results and scratch look like the input."""
+
+    def infer(input, **_):
+        _need_float(name, input)
+        return (input, *[input.like(dtype=bool_) if e == "mask" else input for e in extra])
+
+    return infer
+
+
+def _masked_infer(grad, input, **_):
+    return grad, grad.like(dtype=bool_)
+
+
+def _windows(make):
+    for low, high, outside in ((0.0, INFINITY, 0.0), (-0.7, 0.7, 0.0), (0.0, INFINITY, 0.1)):
+        yield (make(3, 4), make(3, 4)), {"low": low, "high": high, "outside": outside}
+
+
+@op(
+    name="_window", **HIDDEN, infer=_masked_infer, scratch=("mask",), half="float32",
+    flops=per_element(2), samples=_windows,
+)  # fmt: skip
+@quiet
+def window(xp, out, mask, grad, input, *, low, high, outside):
+    """``grad`` where ``low < input < high`` (or nan), ``outside * grad`` elsewhere."""
+    xp.copyto(out, grad)
+    for bound, beyond in ((low, xp.less_equal), (high, xp.greater_equal)):
+        if -INFINITY < bound < INFINITY:
+            beyond(input, bound, out=mask)
+            xp.copyto(out, 0, where=mask)
+    if outside != 0:  # with one bound, low
+        xp.logical_not(mask, out=mask)
+        xp.multiply(grad, outside, out=out)
+        xp.copyto(out, grad, where=mask)
+
+
+@window.vjp("grad")
+def _(g, input, low, high, outside):
+    return window(g, input, low=low, high=high, outside=outside)
+
+
+@window.vjp("input")
+def _(g):
+    return None  # flat except at the edges
+
+
+@op(
+    inplace="relu_", infer=lambda input: input, half="float32", flops=per_element(1),
+    samples=singles,
+)  # fmt: skip
+def relu(xp, out, input):
+    """Apply ``max(input, 0)``. Keeps the result for backward."""
+    xp.maximum(input, 0, out=out)
+
+
+@relu.vjp("input")
+def _(g, out):
+    return window(g, out, low=0.0, high=INFINITY, outside=0.0)
+
+
+def _slopes(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"negative_slope": 0.1}
+
+
+@op(
+    name="leaky_relu", **HIDDEN, infer=_floating("leaky_relu", "low"), scratch=("low",),
+    half="float32", flops=per_element(3), inplace="_leaky_relu_", samples=_slopes,
+)  # fmt: skip
+@quiet
+def leaky_relu(xp, out, low, input, *, negative_slope=0.01):
+    """Apply ``max(input, 0) + negative_slope * min(input, 0)``."""
+    xp.minimum(input, 0, out=low)
+    xp.multiply(low, float(negative_slope), out=low)
+    xp.maximum(input, 0, out=out)
+    xp.add(out, low, out=out)
+
+
+@leaky_relu.vjp("input")
+def _(g, input, negative_slope):
+    return window(g, input, low=0.0, high=INFINITY, outside=float(negative_slope))
+
+
+def _bounds(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"min_val": -0.7, "max_val": 0.7}
+
+
+@op(
+    name="hardtanh", **HIDDEN, infer=same, half="float32", flops=per_element(2), samples=_bounds,
+    inplace="_hardtanh_",
+)  # fmt: skip
+@quiet
+def hardtanh(xp, out, input, *, min_val=-1.0, max_val=1.0):
+    """Limit to [min_val, max_val]; the gradient at a limit is 0. Keeps the result."""
+    xp.maximum(input, min_val, out=out)
+    xp.minimum(out, max_val, out=out)
+
+
+@hardtanh.vjp("input")
+def _(g, out, min_val, max_val):
+    return window(g, out, low=float(min_val), high=float(max_val), outside=0.0)
+
+
+@function(public=False)
+def relu6(input, inplace=False):
+    """Apply ``min(max(input, 0), 6)``."""
+    return input._hardtanh_(0.0, 6.0) if inplace else hardtanh(input, 0.0, 6.0)
+
+
+# Exponential below zero
+
+
+def _elus(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"alpha": 1.3, "scale": 1.1, "input_scale": 0.9}
+
+
+@op(
+    name="_elu", **HIDDEN, infer=_floating("elu", "high"), scratch=("high",), half="float32",
+    flops=per_element(12), inplace="_elu_", samples=_elus,
+)  # fmt: skip
+@quiet
+def scaled_elu(xp, out, high, input, *, alpha, scale, input_scale):
+    """``scale * (max(x, 0) + alpha * expm1(input_scale * min(x, 0)))``."""
+    xp.maximum(input, 0, out=high)
+    if scale != 1:
+        xp.multiply(high, scale, out=high)
+    xp.minimum(input, 0, out=out)
+    if input_scale != 1:
+        xp.multiply(out, input_scale, out=out)
+    xp.expm1(out, out=out)
+    if alpha * scale != 1:
+        xp.multiply(out, alpha * scale, out=out)
+    xp.add(out, high, out=out)
+
+
+@scaled_elu.vjp("input")
+def _(g, input, alpha, scale, input_scale):
+    below = (input.clamp(max=0) * input_scale).exp() * (alpha * scale * input_scale)
+    return g * where_select(input > 0, scale, below)
+
+
+def _elu_with(input, inplace, alpha, scale, input_scale):
+    run = input._elu_ if inplace else lambda *a: scaled_elu(input, *a)
+    return run(float(alpha), float(scale), float(input_scale))
+
+
+@function(public=False)
+def elu(input, alpha=1.0, inplace=False):
+    """Apply ``input`` above zero and ``alpha * (exp(input) - 1)`` below."""
+    return _elu_with(input, inplace, alpha, 1.0, 1.0)
+
+
+SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+
+
+@function()
+def selu(input, inplace=False):
+    """Apply the self-normalizing scaled ``elu``.
+
+    Source:
+        Klambauer et al. 2017, with the constants of their appendix.
+    """
+    return _elu_with(input, inplace, SELU_ALPHA, SELU_SCALE, 1.0)
+
+
+@function()
+def celu(input, alpha=1.0, inplace=False):
+    """Apply ``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``."""
+    if alpha == 0:
+        raise RuntimeError("ZeroDivisionError: celu: alpha cannot be 0. Pass another number.")
+    return _elu_with(input, inplace, alpha, 1.0, 1.0 / alpha)
+
+
+@function()
+def selu_(input):
+    """In-place twin of ``selu``."""
+    return selu(input, inplace=True)
+
+
+@function()
+def celu_(input, alpha=1.0):
+    """In-place twin of ``celu``."""
+    return celu(input, alpha, inplace=True)
+
+
+# Smooth gates
+
+
+@op(
+    name="silu", **HIDDEN, infer=_floating("silu"), half="float32", flops=per_element(13),
+    samples=singles,
+)  # fmt: skip
+@quiet
+def silu_of(xp, out, input):
+    """Apply ``input * sigmoid(input)``. Keeps ``input`` for backward."""
+    xp.negative(input, out=out)
+    xp.exp(out, out=out)
+    xp.add(out, 1, out=out)
+    xp.true_divide(input, out, out=out)
+
+
+def _gradients(make):
+    yield (make(3, 4), make(3, 4)), {}
+    yield (make(0, 2), make(0, 2)), {}
+
+
+def _two_like(grad, input, **_):
+    return grad, grad
+
+
+@op(
+    name="_silu_backward", **HIDDEN, infer=_two_like, scratch=("gate",), half="float32",
+    flops=per_element(17), samples=_gradients,
+)  # fmt: skip
+@quiet
+def silu_slope(xp, out, gate, grad, input):
+    """``grad * s * (1 + input * (1 - s))`` with ``s = sigmoid(input)``."""
+    xp.negative(input, out=gate)
+    xp.exp(gate, out=gate)
+    xp.add(gate, 1, out=gate)
+    xp.reciprocal(gate, out=gate)
+    xp.subtract(1, gate, out=out)
+    xp.multiply(out, input, out=out)
+    xp.add(out, 1, out=out)
+    xp.multiply(out, gate, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+@silu_of.vjp("input")
+def _(g, input):
+    return silu_slope(g, input)
+
+
+@silu_slope.vjp("grad")
+def _(g, input):
+    return silu_slope(g, input)
+
+
+@silu_slope.vjp("input")
+def _(g, grad, input):
+    s = sigmoid(input)
+    return g * grad * (s * (1 - s) * ((1 - s * 2) * input + 2))
+
+
+def _gelu_attributes(samples):
+    def both(make):
+        for inputs, _ in samples(make):
+            for approximate in ("none", "tanh"):
+                yield inputs, {"approximate": approximate}
+
+    return both
+
+
+K0, K1 = sqrt(2 / pi), 0.044715
+
+
+def _gelu_infer(input, *, approximate):
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError(
+            f"gelu: approximate argument must be either none or tanh; got {approximate!r}."
+        )
+    _need_float("gelu", input)
+    return input
+
+
+def _tanh_inner(xp, out, x):
+    # K0 * (x + K1 * x ** 3)
+    xp.multiply(x, x, out=out)
+    xp.multiply(out, K0 * K1, out=out)
+    xp.add(out, K0, out=out)
+    xp.multiply(out, x, out=out)
+    xp.tanh(out, out=out)
+
+
+@op(
+    name="gelu", **HIDDEN, infer=_gelu_infer, half="float32", flops=per_element(20),
+    samples=_gelu_attributes(singles),
+)  # fmt: skip
+@quiet
+def gelu(xp, out, input, *, approximate="none"):
+    """Apply ``input * Phi(input)``, Phi the normal distribution's cumulative function.
+
+    Args:
+        input: Values of any shape, floating point.
+        approximate: "none" takes the error function, "tanh" its approximation.
+
+    Memory:
+        Keeps ``input``.
+
+    Source:
+        Hendrycks and Gimpel 2016.
+    """
+    if approximate == "tanh":
+        _tanh_inner(xp, out, input)
+    else:
+        xp.multiply(input, sqrt(0.5), out=out)
+        special(xp).erf(out, out=out)
+    xp.add(out, 1, out=out)
+    xp.multiply(out, input, out=out)
+    xp.multiply(out, 0.5, out=out)
+
+
+@op(
+    name="_gelu_backward", **HIDDEN, infer=_two_like, scratch=("other",), half="float32",
+    flops=per_element(35), samples=_gelu_attributes(_gradients),
+)  # fmt: skip
+@quiet
+def gelu_slope(xp, out, other, grad, input, *, approximate):
+    """``grad`` times the derivative of gelu."""
+    if approximate == "tanh":
+        # .5 (1 + t) + .5 x (1 - t^2) K0 (1 + 3 K1 x^2) = .5 (1 + t) (1 + x (1 - t) u)
+        xp.multiply(input, input, out=other)
+        xp.multiply(other, 3 * K0 * K1, out=other)
+        xp.add(other, K0, out=other)
+        xp.multiply(other, input, out=other)
+        _tanh_inner(xp, out, input)
+        xp.multiply(other, 0.5, out=other)
+        xp.subtract(1, out, out=out)  # 1 - t
+        xp.multiply(other, out, out=other)
+        xp.add(other, 0.5, out=other)
+        xp.subtract(2, out, out=out)  # 1 + t
+        xp.multiply(out, other, out=out)
+    else:
+        xp.multiply(input, input, out=other)
+        xp.multiply(other, -0.5, out=other)
+        xp.exp(other, out=other)
+        xp.multiply(other, 1 / sqrt(2 * pi), out=other)
+        xp.multiply(other, input, out=other)
+        xp.multiply(input, sqrt(0.5), out=out)
+        special(xp).erf(out, out=out)
+        xp.multiply(out, 0.5, out=out)
+        xp.add(out, 0.5, out=out)
+        xp.add(out, other, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+@gelu.vjp("input")
+def _(g, input, approximate):
+    return gelu_slope(g, input, approximate=approximate)
+
+
+@gelu_slope.vjp("grad")
+def _(g, input, approximate):
+    return gelu_slope(g, input, approximate=approximate)
+
+
+@gelu_slope.vjp("input")
+def _(g, grad, input, approximate):
+    return g * grad * _gelu_curvature(input, approximate)
+
+
+def _gelu_curvature(x, approximate):
+    square = x * x
+    if approximate == "none":
+        return (square * -0.5).exp() * (2 - square) * (1 / sqrt(2 * pi))
+    t = tanh((square * (K0 * K1) + K0) * x)
+    u = square * (3 * K0 * K1) + K0
+    return (1 - t * t) * (u + x * 0.5 * (x * (6 * K0 * K1) - t * u * u * 2))
+
+
+@function(public=False)
+def silu(input, inplace=False):
+    """Apply ``input * sigmoid(input)``.
+
+    Memory:
+        Keeps ``input``.
+    """
+    if inplace:  # backward wants the value that is about to go
+        return input.copy_(silu_of(input.clone() if input.requires_grad else input))
+    return silu_of(input)
+
+
+@op(
+    name="_mish", **HIDDEN, infer=_floating("mish"), half="float32", flops=per_element(30),
+    samples=singles,
+)  # fmt: skip
+@quiet
+def mish_of(xp, out, input):
+    """``input * tanh(log(1 + exp(input)))``."""
+    xp.logaddexp(input, 0.0, out=out)
+    xp.tanh(out, out=out)
+    xp.multiply(out, input, out=out)
+
+
+@mish_of.vjp("input")
+def _(g, input):
+    t = tanh(softplus(input))
+    return g * ((1 - t * t) * sigmoid(input) * input + t)
+
+
+@function(public=False)
+def mish(input, inplace=False):
+    """Apply ``input * tanh(softplus(input))``.
+
+    Memory:
+        Keeps ``input``.
+    """
+    if inplace:  # backward wants the value that is about to go
+        return input.copy_(mish_of(input.clone() if input.requires_grad else input))
+    return mish_of(input)
+
+
+@op(
+    name="softplus", **HIDDEN, infer=_floating("softplus", "mask"), scratch=("mask",),
+    half="float32", flops=per_element(20),
+    samples=lambda make: ((i, {"beta": 1.5, "threshold": 20.0}) for i, _ in singles(make)),
+)  # fmt: skip
+@quiet
+def softplus(xp, out, mask, input, *, beta=1.0, threshold=20.0):
+    """Apply ``log(1 + exp(beta * input)) / beta``; ``input`` where beta * input > threshold."""
+    xp.multiply(input, float(beta), out=out)
+    xp.greater(out, threshold, out=mask)
+    xp.logaddexp(out, 0.0, out=out)
+    xp.true_divide(out, float(beta), out=out)
+    xp.copyto(out, input, where=mask)
+
+
+@softplus.vjp("input")
+def _(g, input, beta, threshold):
+    x = input if beta == 1 else input * beta
+    return g * where_select(x > threshold, 1, sigmoid(x))
+
+
+@op(
+    name="logsigmoid", **HIDDEN, infer=_floating("logsigmoid", "low"), scratch=("low",),
+    half="float32", flops=per_element(20), samples=singles,
+)  # fmt: skip
+@quiet
+def logsigmoid(xp, out, low, input):
+    """Apply ``log(sigmoid(input))``, as ``min(x, 0) - log1p(exp(-|x|))``."""
+    xp.absolute(input, out=out)
+    xp.negative(out, out=out)
+    xp.exp(out, out=out)
+    xp.log1p(out, out=out)
+    xp.minimum(input, 0, out=low)
+    xp.subtract(low, out, out=out)
+
+
+@logsigmoid.vjp("input")
+def _(g, input):
+    return g * sigmoid(-input)
+
+
+# Piecewise linear gates
+
+
+@op(
+    name="_hardsigmoid", **HIDDEN, infer=_floating("hardsigmoid"), half="float32",
+    flops=per_element(4), inplace="_hardsigmoid_", samples=singles,
+)  # fmt: skip
+@quiet
+def hardsigmoid_of(xp, out, input):
+    """``min(max(input + 3, 0), 6) / 6``. Keeps the result."""
+    xp.add(input, 3, out=out)
+    xp.maximum(out, 0, out=out)
+    xp.minimum(out, 6, out=out)
+    xp.true_divide(out, 6, out=out)
+
+
+@hardsigmoid_of.vjp("input")
+def _(g, out):
+    return window(g * (1 / 6), out, low=0.0, high=1.0, outside=0.0)
+
+
+@function(public=False)
+def hardsigmoid(input, inplace=False):
+    """Apply ``min(max(input + 3, 0), 6) / 6``."""
+    return input._hardsigmoid_() if inplace else hardsigmoid_of(input)
+
+
+@op(
+    name="_hardswish", **HIDDEN, infer=_floating("hardswish"), half="float32",
+    flops=per_element(5), samples=singles,
+)  # fmt: skip
+@quiet
+def hardswish_of(xp, out, input):
+    """``input * hardsigmoid(input)``."""
+    xp.add(input, 3, out=out)
+    xp.maximum(out, 0, out=out)
+    xp.minimum(out, 6, out=out)
+    xp.multiply(out, input, out=out)
+    xp.true_divide(out, 6, out=out)
+
+
+@hardswish_of.vjp("input")
+def _(g, input):
+    inside = where_select(input <= 3, input * (1 / 3) + 0.5, 1)
+    return where_select(input <= -3, 0, g * inside)
+
+
+@function(public=False)
+def hardswish(input, inplace=False):
+    """Apply ``input * min(max(input + 3, 0), 6) / 6``."""
+    if inplace:  # backward wants the value that is about to go
+        return input.copy_(hardswish_of(input.clone() if input.requires_grad else input))
+    return hardswish_of(input)
+
+
+@op(
+    name="softsign", **HIDDEN, infer=_floating("softsign"), half="float32", flops=per_element(3),
+    samples=singles,
+)  # fmt: skip
+@quiet
+def softsign(xp, out, input):
+    """Apply ``input / (1 + |input|)``."""
+    xp.absolute(input, out=out)
+    xp.add(out, 1, out=out)
+    xp.true_divide(input, out, out=out)
+
+
+@softsign.vjp("input")
+def _(g, input):
+    return g / (input.abs() + 1).square()
+
+
+def _lambdas(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"lambd": 0.53}
+
+
+@op(
+    name="softshrink", **HIDDEN, infer=_floating("softshrink"), half="float32",
+    flops=per_element(3), samples=_lambdas,
+)  # fmt: skip
+@quiet
+def softshrink_of(xp, out, input, *, lambd=0.5):
+    """Move each element toward zero by ``lambd``, to zero if it is nearer."""
+    xp.maximum(input, -lambd, out=out)
+    xp.minimum(out, lambd, out=out)
+    xp.subtract(input, out, out=out)
+
+
+@softshrink_of.vjp("input")
+def _(g, out):
+    return where_select(out == 0, 0, g)
+
+
+@function(public=False)
+def softshrink(input, lambd=0.5):
+    """Move each element toward zero by ``lambd``, to zero if it is nearer.
+
+    Raises:
+        RuntimeError: ``lambd`` is negative.
+    """
+    if lambd < 0:
+        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
+    return softshrink_of(input, lambd=float(lambd))
+
+
+@op(
+    infer=_floating("hardshrink", "mask"), scratch=("mask",), half="float32",
+    flops=per_element(2), samples=_lambdas,
+)  # fmt: skip
+@quiet
+def hardshrink(xp, out, mask, input, *, lambd=0.5):
+    """Zero the elements in [-lambd, lambd]."""
+    xp.absolute(input, out=out)
+    xp.less_equal(out, lambd, out=mask)
+    xp.copyto(out, input)
+    xp.copyto(out, 0, where=mask)
+
+
+@hardshrink.vjp("input")
+def _(g, out):
+    return where_select(out == 0, 0, g)
+
+
+@function(public=False)
+def tanhshrink(input):
+    """Apply ``input - tanh(input)``."""
+    return input - tanh(input)
+
+
+def _thresholds(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"threshold": 0.3, "value": 20.0}
+
+
+def _threshold_infer(input, *, threshold, value):
+    return input, input.like(dtype=bool_)
+
+
+@op(
+    name="_threshold", **HIDDEN, infer=_threshold_infer, scratch=("mask",), half="float32",
+    flops=per_element(1), samples=_thresholds, inplace="_threshold_",
+)  # fmt: skip
+@quiet
+def threshold_of(xp, out, mask, input, *, threshold, value):
+    """``input`` above ``threshold``, else ``value``."""
+    xp.less_equal(input, threshold, out=mask)
+    if out is not input:
+        xp.copyto(out, input)
+    xp.copyto(out, value, where=mask, casting="unsafe")
+
+
+@threshold_of.vjp("input")
+def _(g, input, threshold):
+    return window(g, input, low=float(threshold), high=INFINITY, outside=0.0)
+
+
+@function()
+def threshold(input, threshold, value, inplace=False):
+    """Keep the elements above ``threshold`` and write ``value`` in place of the others."""
+    run = input._threshold_ if inplace else lambda *a: threshold_of(input, *a)
+    return run(threshold, value)
+
+
+@function()
+def threshold_(input, threshold, value):
+    """In-place twin of ``threshold``."""
+    return input._threshold_(threshold, value)
+
+
+# With a second operand
+
+
+@function(public=False)
+def glu(input, dim=-1):
+    """Split in two along ``dim`` and gate the first half by the sigmoid of the second.
+
+    Raises:
+        RuntimeError: The size of ``dim`` is odd, or there is no dimension.
+    """
+    if input.ndim == 0:
+        raise RuntimeError("glu does not support 0-dimensional tensors. Unsqueeze it.")
+    size = input.shape[dim]
+    if size % 2:
+        raise RuntimeError(
+            f"glu: Halving dimension must be even, but dimension {dim} is size {size}. Pad it."
+        )
+    value, gate = input.narrow(dim, 0, size // 2), input.narrow(dim, size // 2, size // 2)
+    return value * sigmoid(gate)
+
+
+def _prelus(make):
+    yield (make(3, 4), make(1)), {}
+    yield (make(2, 3, 2), make(3, 1)), {}
+
+
+def _prelu_infer(input, weight):
+    spec = broadcast(input, weight, op_name="prelu")
+    return spec, spec
+
+
+@op(
+    name="_prelu", **HIDDEN, infer=_prelu_infer, scratch=("low",), promote="same",
+    half="float32", flops=per_element(4), samples=_prelus,
+)  # fmt: skip
+@quiet
+def prelu_of(xp, out, low, input, weight):
+    """``max(input, 0) + weight * min(input, 0)``."""
+    xp.minimum(input, 0, out=low)
+    xp.multiply(low, weight, out=low)
+    xp.maximum(input, 0, out=out)
+    xp.add(out, low, out=out)
+
+
+@prelu_of.vjp("input")
+def _(g, input, weight):
+    return where_select(input > 0, g, g * weight)
+
+
+@prelu_of.vjp("weight")
+def _(g, input):
+    return where_select(input > 0, 0, g * input)
+
+
+@function(method=True)
+def prelu(input, weight):
+    """Apply ``max(0, x) + weight * min(0, x)`` with one learned weight, or one per channel.
+
+    Args:
+        input: Values (N, C, ...).
+        weight: (1) or (C).
+
+    Raises:
+        RuntimeError: The number of weights is neither 1 nor C.
+    """
+    count = weight.numel()
+    if count != 1:
+        channels = input.shape[1] if input.ndim > 1 else input.ndim and 1
+        if count != channels:
+            raise RuntimeError(
+                "Mismatch of parameter numbers and input channel size. Found parameter numbers = "
+                f"{count} and channel size = {channels}. Pass one weight per channel."
+            )
+        weight = weight.reshape(count, *[1] * (input.ndim - 2))
+    elif weight.ndim and not input.ndim:
+        weight = weight.reshape(())
+    return prelu_of(input, weight)
+
+
+__all__ = [
+    "celu", "elu", "gelu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh",
+    "leaky_relu", "logsigmoid", "mish", "prelu", "relu", "relu6", "selu", "silu", "softplus",
+    "softshrink", "softsign", "tanhshrink", "threshold",
+]  # fmt: skip

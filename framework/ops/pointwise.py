@@ -1,0 +1,643 @@
+"""Functions of one number, and a few of two: exponentials, trigonometry, rounding, special ones.
+
+Each keeps the smaller part for backward: the result where the derivative can be had from it
+(exp, tanh, sigmoid, tan, erfinv), else the input.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from math import factorial, log, pi
+
+import numpy as np
+
+from ..dtypes import COMPLEX, bool_, float64
+from ..spec import Spec
+from ..tensor import Tensor
+from .arithmetic import alias, conjugate
+from .creation import zeros_like
+from .reduction import quiet
+from .registry import (
+    broadcast,
+    broadcast_shapes,
+    function,
+    op,
+    pairs,
+    per_element,
+    same,
+    singles,
+)
+from .selecting import where_select
+
+LN2, LN10 = log(2.0), log(10.0)
+
+
+def special(xp):
+    """The module of special functions that goes with an array module."""
+    if xp is np:
+        return import_module("scipy.special")
+    if xp.__name__ == "cupy":
+        return import_module("cupyx.scipy.special")
+    return import_module("..devices.sim", __package__).special()
+
+
+def between(low, high):
+    """Samples of an op of one tensor with values in (low, high)."""
+
+    def samples(make):
+        for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+            yield (make(*shape, low=low, high=high),), {}
+
+    return samples
+
+
+def _unary(name, rule, samples=singles, *, ufunc=None, library=False, cost=10, doc):
+    """Declare a function of one number by its ufunc and its gradient rule."""
+    called = ufunc or name
+
+    def kernel(xp, out, input):
+        getattr(special(xp) if library else xp, called)(input, out=out)
+
+    kernel.__doc__ = doc
+    made = op(
+        name=name, inplace=f"{name}_", infer=same, promote="float", half="float32",
+        flops=per_element(cost), samples=samples,
+    )(quiet(kernel))  # fmt: skip
+    made.vjp("input")(rule)
+    return made
+
+
+exp = _unary(
+    "exp", lambda g, out: g * conjugate(out),
+    doc="Raise e to each element. Keeps the result for backward.",
+)  # fmt: skip
+exp2 = _unary(
+    "exp2", lambda g, out: g * (out * LN2),
+    doc="Raise 2 to each element. Keeps the result for backward.",
+)  # fmt: skip
+expm1 = _unary(
+    "expm1", lambda g, out: g * (out + 1),
+    doc="Compute ``exp(input) - 1``, exact near 0. Keeps the result for backward.",
+)  # fmt: skip
+log_positive = between(0.5, 2.0)
+natural_log = _unary(
+    "log", lambda g, input: g / conjugate(input), log_positive, doc="Take the natural logarithm.",
+)  # fmt: skip
+log2 = _unary(
+    "log2", lambda g, input: g / (input * LN2), log_positive, doc="Take the logarithm to base 2.",
+)  # fmt: skip
+log10 = _unary(
+    "log10", lambda g, input: g / (input * LN10), log_positive,
+    doc="Take the logarithm to base 10.",
+)  # fmt: skip
+log1p = _unary(
+    "log1p", lambda g, input: g / (input + 1), log_positive,
+    doc="Compute ``log(1 + input)``, exact near 0.",
+)  # fmt: skip
+sin = _unary("sin", lambda g, input: g * conjugate(input.cos()), doc="Take the sine.")
+cos = _unary("cos", lambda g, input: -g * conjugate(input.sin()), doc="Take the cosine.")
+tan = _unary(
+    "tan", lambda g, out: g * (out * out + 1), between(-1.0, 1.0),
+    doc="Take the tangent. Keeps the result for backward.",
+)  # fmt: skip
+asin = _unary(
+    "asin", lambda g, input: g * (1 - input * input).rsqrt(), between(-0.8, 0.8), ufunc="arcsin",
+    doc="Take the inverse sine.",
+)  # fmt: skip
+acos = _unary(
+    "acos", lambda g, input: -g * (1 - input * input).rsqrt(), between(-0.8, 0.8), ufunc="arccos",
+    doc="Take the inverse cosine.",
+)  # fmt: skip
+atan = _unary(
+    "atan", lambda g, input: g / (input * input + 1), ufunc="arctan",
+    doc="Take the inverse tangent.",
+)  # fmt: skip
+sinh = _unary("sinh", lambda g, input: g * input.cosh(), doc="Take the hyperbolic sine.")
+cosh = _unary("cosh", lambda g, input: g * input.sinh(), doc="Take the hyperbolic cosine.")
+tanh = _unary(
+    "tanh", lambda g, out: g * (1 - out * out),
+    doc="Take the hyperbolic tangent. Keeps the result for backward.",
+)  # fmt: skip
+asinh = _unary(
+    "asinh", lambda g, input: g * (input * input + 1).rsqrt(), ufunc="arcsinh",
+    doc="Take the inverse hyperbolic sine.",
+)  # fmt: skip
+acosh = _unary(
+    "acosh", lambda g, input: g * (input * input - 1).rsqrt(), between(1.2, 3.0), ufunc="arccosh",
+    doc="Take the inverse hyperbolic cosine.",
+)  # fmt: skip
+atanh = _unary(
+    "atanh", lambda g, input: g / (1 - input * input), between(-0.8, 0.8), ufunc="arctanh",
+    doc="Take the inverse hyperbolic tangent.",
+)  # fmt: skip
+erf = _unary(
+    "erf", lambda g, input: g * ((-(input * input)).exp() * (2 / pi**0.5)), library=True,
+    doc="Take the error function.",
+)  # fmt: skip
+erfc = _unary(
+    "erfc", lambda g, input: -g * ((-(input * input)).exp() * (2 / pi**0.5)), library=True,
+    doc="Take the complementary error function, ``1 - erf(input)``.",
+)  # fmt: skip
+erfinv = _unary(
+    "erfinv", lambda g, out: g * ((out * out).exp() * (pi**0.5 / 2)), between(-0.8, 0.8),
+    library=True, doc="Take the inverse error function. Keeps the result for backward.",
+)  # fmt: skip
+lgamma = _unary(
+    "lgamma", lambda g, input: g * input.digamma(), log_positive, ufunc="gammaln", library=True,
+    doc="Take the logarithm of the gamma function's absolute value.",
+)  # fmt: skip
+digamma = _unary(
+    "digamma", lambda g, input: g * polygamma_of(input, n=1), log_positive, library=True,  # type: ignore[has-type]
+    doc="Take the derivative of ``lgamma``.",
+)  # fmt: skip
+deg2rad = _unary("deg2rad", lambda g: g * (pi / 180), cost=1, doc="Convert degrees to radians.")
+rad2deg = _unary("rad2deg", lambda g: g * (180 / pi), cost=1, doc="Convert radians to degrees.")
+
+for _name, _of in (
+    ("arcsin", "asin"), ("arccos", "acos"), ("arctan", "atan"), ("arcsinh", "asinh"),
+    ("arccosh", "acosh"), ("arctanh", "atanh"),
+):  # fmt: skip
+    alias(_name, _of)
+
+
+def _polygammas(make):
+    for n in (1, 2):
+        yield (make(3, 4, low=0.5, high=2.0),), {"n": n}
+
+
+@op(
+    name="_polygamma", method=False, public=False, infer=lambda input, *, n: input,
+    promote="float", half="float32", flops=per_element(30), samples=_polygammas,
+)  # fmt: skip
+@quiet
+def polygamma_of(xp, out, input, *, n):
+    """The n-th derivative of digamma, n at least 1, by Hurwitz's zeta function."""
+    special(xp).zeta(float(n + 1), input, out=out)
+    xp.multiply(out, float((-1) ** (n + 1) * factorial(n)), out=out)
+
+
+@polygamma_of.vjp("input")
+def _(g, input, n):
+    return g * polygamma_of(input, n=n + 1)
+
+
+@function()
+def polygamma(n, input):
+    """Take the n-th derivative of ``digamma``."""
+    if n < 0:
+        raise RuntimeError(f"polygamma(n, x) does not support negative n; got {n}.")
+    return polygamma_of(input, n=n) if n else input.digamma()
+
+
+@op(
+    inplace="sigmoid_", infer=same, promote="float", half="float32", flops=per_element(12),
+    samples=singles,
+)  # fmt: skip
+@quiet
+def sigmoid(xp, out, input):
+    """Compute ``1 / (1 + exp(-input))``. Keeps the result for backward.
+
+    Where exp overflows the result is 0, which is right.
+    """
+    xp.negative(input, out=out)
+    xp.exp(out, out=out)
+    xp.add(out, 1, out=out)
+    xp.reciprocal(out, out=out)
+
+
+@sigmoid.vjp("input")
+def _(g, out):
+    return g * ((1 - out) * out)
+
+
+@function(method=True, inplace="logit_")
+def logit(input, eps=None):
+    """Compute ``log(input / (1 - input))``, the inverse of ``sigmoid``.
+
+    Args:
+        input: Probabilities.
+        eps: Clamp them to [eps, 1 - eps] first.
+    """
+    if eps is not None:
+        input = input.clamp(eps, 1 - eps)
+    return (input / (1 - input)).log()
+
+
+# Rounding: integers stay as they are
+
+
+def _rounding(name, doc):
+    def kernel(xp, out, input):
+        if out.dtype.kind == "f":
+            getattr(xp, name)(input, out=out)
+        else:
+            xp.copyto(out, input)
+
+    kernel.__doc__ = doc
+    made = op(
+        name=name, inplace=f"{name}_", infer=same, half="float32", flops=per_element(1),
+        samples=singles,
+    )(quiet(kernel))  # fmt: skip
+
+    @made.vjp("input")
+    def _(g):
+        return zeros_like(g)
+
+    return made
+
+
+floor = _rounding("floor", "Round down.")
+ceil = _rounding("ceil", "Round up.")
+trunc = _rounding("trunc", "Round toward zero.")
+alias("fix", "trunc")
+
+
+def _rounds(make):
+    for decimals in (0, 1, -1):
+        yield (make(3, 4),), {"decimals": decimals}
+    yield (make(0, 2),), {"decimals": 0}
+
+
+@op(
+    inplace="round_", infer=lambda input, *, decimals: input, half="float32",
+    flops=per_element(3), samples=_rounds,
+)  # fmt: skip
+@quiet
+def round(xp, out, input, *, decimals=0):
+    """Round to ``decimals`` places; halves go to the even neighbor."""
+    if out.dtype.kind != "f":
+        xp.copyto(out, input)
+    elif decimals == 0:
+        xp.rint(input, out=out)
+    else:
+        scale = float(10 ** (decimals if decimals > 0 else -decimals))
+        up, down = (xp.multiply, xp.true_divide)[:: 1 if decimals > 0 else -1]
+        up(input, scale, out=out)
+        xp.rint(out, out=out)
+        down(out, scale, out=out)
+
+
+@round.vjp("input")
+def _(g):
+    return zeros_like(g)
+
+
+@op(infer=lambda input: (input, input), scratch=("whole",), half="float32", inplace="frac_",
+    flops=per_element(2), samples=singles)  # fmt: skip
+@quiet
+def frac(xp, out, whole, input):
+    """Take the part after the point, with the sign of ``input``."""
+    xp.trunc(input, out=whole)
+    xp.subtract(input, whole, out=out)
+
+
+@frac.vjp("input")
+def _(g):
+    return g
+
+
+# Two operands
+
+
+def _binary(name, doc, *, promote="float", samples=pairs, ufunc=None, library=False, inplace=True):
+    called = ufunc or name
+
+    def kernel(xp, out, input, other):
+        getattr(special(xp) if library else xp, called)(input, other, out=out)
+
+    kernel.__doc__ = doc
+    return op(
+        name=name, inplace=f"{name}_" if inplace else None, infer=broadcast, promote=promote,
+        half="float32", flops=per_element(10), samples=samples,
+    )(quiet(kernel))  # fmt: skip
+
+
+def _tensor_pairs(make):
+    for inputs, attributes in pairs(make):
+        if isinstance(inputs[1], Tensor):
+            yield inputs, attributes
+
+
+def _nonzero_pairs(make):
+    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3)), ((2,), ())):
+        yield (make(*a, low=0.5, high=2.0), make(*b, low=0.5, high=2.0)), {}
+
+
+atan2 = _binary(
+    "atan2", "Take the angle of the point (other, input).", ufunc="arctan2", samples=_nonzero_pairs
+)
+
+
+@atan2.vjp("input")
+def _(g, input, other):
+    return g * (other / (input * input + other * other))
+
+
+@atan2.vjp("other")
+def _(g, input, other):
+    return -g * (input / (input * input + other * other))
+
+
+alias("arctan2", "atan2")
+hypot = _binary(
+    "hypot", "Compute ``sqrt(input ** 2 + other ** 2)`` without overflow.", samples=_nonzero_pairs
+)
+
+
+@hypot.vjp("input")
+def _(g, input, out):
+    return g * (input / out)
+
+
+@hypot.vjp("other")
+def _(g, other, out):
+    return g * (other / out)
+
+
+xlogy = _binary(
+    "xlogy", "Compute ``input * log(other)``, which is 0 where ``input`` is 0.",
+    samples=_nonzero_pairs, library=True,
+)  # fmt: skip
+
+
+@xlogy.vjp("input")
+def _(g, input, other):
+    if not isinstance(other, Tensor):
+        return g * (log(other) if other > 0 else float("nan"))
+    return g * where_select((input == 0) & (other <= 0), 0, other.log())
+
+
+@xlogy.vjp("other")
+def _(g, input, other):
+    return g * (input / other)
+
+
+logaddexp = _binary(
+    "logaddexp", "Compute ``log(exp(input) + exp(other))`` without overflow.",
+    samples=_tensor_pairs, inplace=False,
+)  # fmt: skip
+logaddexp2 = _binary(
+    "logaddexp2", "Compute ``log2(2 ** input + 2 ** other)`` without overflow.",
+    samples=_tensor_pairs, inplace=False,
+)  # fmt: skip
+
+
+@logaddexp.vjp("input")
+def _(g, input, other):
+    return g * (input - other).sigmoid()
+
+
+@logaddexp.vjp("other")
+def _(g, input, other):
+    return g * (other - input).sigmoid()
+
+
+@logaddexp2.vjp("input")
+def _(g, input, other):
+    return g * ((input - other) * LN2).sigmoid()
+
+
+@logaddexp2.vjp("other")
+def _(g, input, other):
+    return g * ((other - input) * LN2).sigmoid()
+
+
+copysign = _binary("copysign", "Give ``input`` the sign of ``other``.", samples=_nonzero_pairs)
+
+
+@copysign.vjp("input")
+def _(g, input, out):
+    return where_select(input == 0, 0, g * (out / input))
+
+
+@copysign.vjp("other")
+def _(g):
+    return zeros_like(g)
+
+
+def _step_infer(input, values):
+    return Spec(broadcast_shapes("heaviside", input.shape, values.shape), input.dtype)
+
+
+@op(
+    inplace="heaviside_", infer=_step_infer, promote="same", half="float32", flops=per_element(1),
+    samples=_nonzero_pairs,
+)  # fmt: skip
+@quiet
+def heaviside(xp, out, input, values):
+    """Step from 0 to 1 at zero, where it takes ``values``."""
+    xp.heaviside(input, values, out=out, casting="unsafe")
+
+
+@heaviside.vjp("input")
+def _(g):
+    return zeros_like(g)
+
+
+@heaviside.vjp("values")
+def _(g, input):
+    return where_select(input == 0, g, 0)
+
+
+@function(method=True)
+def float_power(input, exponent):
+    """Raise to a power in float64."""
+
+    def wide(x):
+        if not isinstance(x, Tensor):
+            return x
+        return x.to(float64.to_complex() if x.is_complex() else float64)
+
+    return wide(input) ** wide(exponent)
+
+
+# With a mask
+
+
+def _nans(make):
+    yield (make(3, 4),), {"nan": 0.0, "posinf": None, "neginf": None}
+    yield (make(),), {"nan": 1.0, "posinf": 2.0, "neginf": -2.0}
+    yield (make(0, 2),), {"nan": 0.0, "posinf": None, "neginf": None}
+
+
+def _nan_infer(input, *, nan, posinf, neginf):
+    return input, input.like(dtype=bool_)
+
+
+@op(
+    infer=_nan_infer, scratch=("mask",), half="float32", inplace="nan_to_num_",
+    flops=per_element(3), samples=_nans,
+)  # fmt: skip
+@quiet
+def nan_to_num(xp, out, mask, input, *, nan=0.0, posinf=None, neginf=None):
+    """Replace nan, +inf and -inf by numbers; by default 0, the largest and the smallest."""
+    if out is not input:
+        xp.copyto(out, input)
+    if out.dtype.kind != "f":
+        return
+    limits = np.finfo(out.dtype)
+    high = float(limits.max) if posinf is None else posinf
+    low = float(limits.min) if neginf is None else neginf
+    xp.isnan(out, out=mask)
+    xp.copyto(out, 0.0 if nan is None else nan, where=mask)
+    for bad, value in ((float("inf"), high), (float("-inf"), low)):
+        xp.equal(input, bad, out=mask)
+        xp.copyto(out, value, where=mask)
+
+
+@nan_to_num.vjp("input")
+def _(g, input):
+    return where_select(input.isfinite(), g, 0)
+
+
+def _sinc_infer(input):
+    return input, input, input.like(dtype=bool_)
+
+
+@op(
+    infer=_sinc_infer, scratch=("angle", "mask"), promote="float", half="float32",
+    inplace="sinc_", flops=per_element(12), samples=singles,
+)  # fmt: skip
+@quiet
+def sinc(xp, out, angle, mask, input):
+    """Compute ``sin(pi * input) / (pi * input)``, which is 1 at 0."""
+    xp.multiply(input, pi, out=angle)
+    xp.equal(angle, 0, out=mask)
+    xp.sin(angle, out=out)
+    xp.true_divide(out, angle, out=out)
+    xp.copyto(out, 1, where=mask)
+
+
+@sinc.vjp("input")
+def _(g, input):
+    x = input * pi
+    slope = (x * x.cos() - x.sin()) / (x * input)
+    return where_select(input == 0, 0, g * slope)
+
+
+# Complex numbers
+
+
+def _part(name, samples):
+    def kernel(xp, input):
+        return getattr(input, name)
+
+    kernel.__doc__ = f"View the {name} parts of complex numbers."
+    return op(
+        name=f"_{name}", method=False, public=False, view=True, samples=samples,
+        infer=lambda input: input.like(dtype=input.dtype.to_real()),
+    )(kernel)  # fmt: skip
+
+
+real_part = _part("real", singles)
+imag_part = _part("imag", lambda make: iter(()))  # real samples have no such view
+
+
+@real_part.vjp("input")
+def _(g):
+    return g
+
+
+@imag_part.vjp("input")
+def _(g):
+    return g * 1j
+
+
+@function()
+def real(input):
+    """View the real parts; a real tensor is returned itself."""
+    return real_part(input) if input.dtype.category == COMPLEX else input
+
+
+@function()
+def imag(input):
+    """View the imaginary parts.
+
+    Raises:
+        RuntimeError: The tensor is not complex.
+    """
+    if input.dtype.category != COMPLEX:
+        raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+    return imag_part(input)
+
+
+Tensor.real = property(real)  # type: ignore[assignment, method-assign]
+Tensor.imag = property(imag)  # type: ignore[assignment, method-assign]
+
+
+@op(name="_conj", method=False, public=False, infer=same, samples=singles)
+def conj_of(xp, out, input):
+    """The complex conjugate."""
+    xp.conjugate(input, out=out)
+
+
+@conj_of.vjp("input")
+def _(g):
+    return conj_of(g) if g.dtype.is_complex else g
+
+
+@function(method=True)
+def conj(input):
+    """Conjugate; a real tensor is returned itself."""
+    return conj_of(input) if input.dtype.category == COMPLEX else input
+
+
+@function(method=True)
+def conj_physical(input):
+    """Conjugate into new memory."""
+    return conj_of(input)
+
+
+@function(method=True)
+def resolve_conj(input):
+    """Return the tensor: conjugation is never deferred here."""
+    return input
+
+
+@function(method=True, inplace="sgn_")
+def sgn(input):
+    """Give the sign; for complex numbers the number of modulus 1 in the same direction."""
+    if input.dtype.category != COMPLEX:
+        return input.sign()
+    size = input.abs()
+    return where_select(size == 0, 0, input / size)
+
+
+def _angle_infer(input):
+    return input.like(dtype=input.dtype.to_real())
+
+
+@op(infer=_angle_infer, promote="float", half="float32", flops=per_element(10), samples=singles)
+@quiet
+def angle(xp, out, input):
+    """Take the angle of complex numbers; of real ones 0 or pi."""
+    if input.dtype.kind == "c":
+        xp.arctan2(input.imag, input.real, out=out)
+    else:
+        xp.add(input, 0.0, out=out)  # -0.0 lies at 0
+        xp.arctan2(0.0, out, out=out)
+
+
+@angle.vjp("input")
+def _(g, input):
+    if not input.dtype.is_complex:
+        return zeros_like(g)
+    size = input.abs()
+    return where_select(size == 0, 0, (input / (size * size)) * g * 1j)
+
+
+@op(
+    infer=lambda input: input.like(dtype=bool_),
+    half="float32",
+    flops=per_element(1),
+    samples=singles,
+)
+@quiet
+def signbit(xp, out, input):
+    """Tell which elements have their sign bit set."""
+    if input.dtype.kind == "f":
+        xp.signbit(input, out=out)
+    elif input.dtype.kind == "i":
+        xp.less(input, 0, out=out)
+    else:
+        out.fill(False)

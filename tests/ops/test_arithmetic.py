@@ -1,0 +1,182 @@
+"""Arithmetic: promotion, operators, edges of gradients, messages."""
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide.framework.ops.arithmetic import divide_true, minus, mul, plus
+
+FOUR = [
+    (lambda a, b: a + b, plus), (lambda a, b: a - b, minus), (lambda a, b: a * b, mul),
+    (lambda a, b: a / b, divide_true),
+]  # fmt: skip
+
+
+def leaf(*values):
+    return lt.tensor(values, requires_grad=True)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        (lt.tensor([1]), 1.5, lt.float32),
+        (lt.tensor([1], dtype=lt.uint8), lt.tensor([1], dtype=lt.int8), lt.int16),
+        (lt.tensor([1.0]), lt.tensor(1.0, dtype=lt.float64), lt.float32),
+        (lt.tensor([1], dtype=lt.int8), 300, lt.int8),
+        (lt.tensor([True]), 1, lt.int64),
+        (lt.tensor([1.0]), 1j, lt.complex64),
+        (lt.tensor([1.0], dtype=lt.float16), lt.tensor([1.0], dtype=lt.bfloat16), lt.float32),
+    ],
+)
+def test_addition_promotes(a, b, expected):
+    assert (a + b).dtype is expected
+    assert (b + a).dtype is expected
+
+
+def test_true_division_of_integers_gives_the_default_float():
+    assert (lt.tensor([1]) / 2).dtype is lt.float32
+    lt.set_default_dtype(lt.float64)
+    assert (lt.tensor([1]) / lt.tensor([2])).dtype is lt.float64
+
+
+@pytest.mark.parametrize(("apply", "function"), FOUR)
+def test_operators_find_their_plan_again(apply, function):
+    a, b = lt.ones(3), lt.ones(3)
+    apply(a, b)
+    plans = dict(function.op.plans)
+    apply(a, b)
+    assert function.op.plans == plans
+
+
+def test_reflected_operators_keep_the_order():
+    x = lt.tensor([2.0, 4.0])
+    assert (8 - x).tolist() == [6.0, 4.0]
+    assert (8 / x).tolist() == [4.0, 2.0]
+    assert (9 // x).tolist() == [4.0, 2.0]
+    assert (9 % x).tolist() == [1.0, 1.0]
+    assert (2**x).tolist() == [4.0, 16.0]
+
+
+def test_in_place_operators_write_into_the_same_memory():
+    x = lt.tensor([2.0, 4.0])
+    before = x.data_ptr()
+    x += 1
+    x -= 2
+    x *= 6
+    x /= 3
+    x **= 2
+    x //= 3
+    x %= 5
+    assert x.data_ptr() == before
+    assert x.tolist() == [1.0, 2.0]
+
+
+def test_integers_wrap_as_in_pytorch():
+    assert (lt.tensor([1], dtype=lt.uint8) + 300).tolist() == [45]
+    assert (lt.tensor([1], dtype=lt.uint8) - 2).tolist() == [255]
+    assert (lt.tensor([2], dtype=lt.int8) * 200).tolist() == [-112]
+
+
+def test_overflow_and_division_by_zero_are_silent():
+    x = lt.tensor([3e38, 0.0, -1.0])
+    assert (x * 10)[0].item() == float("inf")
+    assert (1 / x)[1].item() == float("inf")
+    assert ((x * 10) - (x * 10))[0].isnan().item()
+    assert x.sqrt()[2].isnan().item()
+
+
+@pytest.mark.parametrize("name", "add sub mul div maximum eq pow bitwise_and".split())
+def test_shapes_that_do_not_broadcast_are_named_with_the_op(name):
+    a, b = lt.ones(2, 3, dtype=lt.int64), lt.ones(2, 4, dtype=lt.int64)
+    with pytest.raises(RuntimeError, match=rf"^{name} broadcasts .*\(2, 3\) and \(2, 4\).*1 \(3"):
+        getattr(lt, name)(a, b)
+
+
+@pytest.mark.parametrize("name", ["add_", "mul_", "div_", "pow_", "lerp_", "clamp_"])
+def test_in_place_refuses_a_broader_result(name):
+    x, wide = lt.ones(3), lt.ones(2, 3)
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        getattr(x, name)(wide, *([0.5] if name == "lerp_" else []))
+
+
+def test_in_place_refuses_a_result_of_a_higher_kind():
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        lt.tensor([1]).div_(2)
+    with pytest.raises(RuntimeError, match="can't be cast"):
+        lt.tensor([1]).add_(1.5)
+
+
+def test_subtracting_bools_is_refused():
+    mask = lt.tensor([True])
+    with pytest.raises(RuntimeError, match="with two bool tensors"):
+        lt.sub(mask, mask)
+    with pytest.raises(RuntimeError, match="with a bool tensor"):
+        1 - mask
+    with pytest.raises(RuntimeError, match="on a bool tensor"):
+        -mask
+
+
+def test_none_is_refused_by_name():
+    with pytest.raises(TypeError, match="^add takes Tensors and Python scalars; got None"):
+        lt.ones(2) + None
+
+
+@pytest.mark.parametrize("name", ["floor_divide", "remainder", "fmod"])
+def test_integers_divided_by_zero_raise(name):
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        getattr(lt, name)(lt.tensor([1]), 0)
+
+
+def test_unknown_rounding_mode_is_refused():
+    with pytest.raises(RuntimeError, match="rounding_mode to be one of"):
+        lt.div(lt.ones(1), 2, rounding_mode="up")
+
+
+def test_rounded_divisions_of_negative_integers():
+    x = lt.tensor([-7, 7])
+    assert lt.div(x, 2, rounding_mode="trunc").tolist() == [-3, 3]
+    assert lt.div(x, 2, rounding_mode="floor").tolist() == [-4, 3]
+    x.div_(2, rounding_mode="trunc")
+    assert x.tolist() == [-3, 3]
+
+
+def test_float_alpha_for_integers_is_refused():
+    with pytest.raises(RuntimeError, match="alpha must not be a floating point"):
+        lt.add(lt.tensor([1]), lt.tensor([1]), alpha=0.5)
+
+
+def test_power_of_integers_refuses_negative_exponents():
+    with pytest.raises(RuntimeError, match="negative integer powers"):
+        lt.tensor([2]) ** -1
+
+
+def test_power_is_differentiable_at_zero():
+    x = leaf(0.0, 2.0)
+    (x**0).sum().backward()
+    assert x.grad.tolist() == [0.0, 0.0]
+    base, exponent = leaf(0.0, 0.0), leaf(0.0, 2.0)
+    (base**exponent).sum().backward()
+    assert base.grad.tolist() == [0.0, 0.0]
+    assert exponent.grad.tolist() == [0.0, 0.0]
+
+
+def test_square_root_keeps_only_its_result():
+    out = leaf(4.0).sqrt()
+    assert [label for label, *_ in out.grad_fn.saved] == ["sqrt.out"]
+
+
+def test_product_keeps_only_the_constant_factor():
+    x, mask = leaf(1.0, 2.0), lt.tensor([0.0, 1.0])
+    assert [label for label, *_ in (x * mask).grad_fn.saved] == ["mul.other"]
+
+
+def test_lerp_in_place_moves_an_average():
+    average, value = lt.tensor([1.0, 2.0]), lt.tensor([3.0, 4.0])
+    average.lerp_(value, 0.25)
+    np.testing.assert_allclose(average.numpy(), [1.5, 2.5])
+
+
+def test_aliases_are_the_same_functions():
+    for alias, name in (("subtract", "sub"), ("multiply", "mul"), ("true_divide", "div")):
+        assert getattr(lt, alias) is getattr(lt, name)
+        assert getattr(lt.Tensor, f"{alias}_") is getattr(lt.Tensor, f"{name}_")

@@ -1,0 +1,90 @@
+"""Edges of pooling: what is kept, ties, messages."""
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide.framework.autograd.engine import grad
+from lowtide.framework.ops import pooling
+from lowtide.nn import functional as F
+
+
+def numbers(*shape):
+    return lt.tensor(np.random.default_rng(len(shape)).standard_normal(shape), requires_grad=True)
+
+
+def test_max_pool_keeps_one_byte_per_result_and_not_its_input():
+    out = F.max_pool2d(numbers(2, 3, 8, 8), 2)
+    (kept,) = out.grad_fn.saved
+    assert (kept.label, kept.nbytes) == ("_max_pool.index", out.numel())
+
+
+def test_a_window_of_more_than_256_elements_takes_two_bytes():
+    out = F.max_pool2d(numbers(1, 1, 17, 17), 17)
+    (kept,) = out.grad_fn.saved
+    assert kept.nbytes == 2 * out.numel()
+
+
+def test_averages_keep_nothing():
+    for out in (
+        F.avg_pool2d(numbers(1, 2, 6, 6), 2),
+        F.adaptive_avg_pool2d(numbers(1, 2, 6, 6), 4),
+    ):
+        assert not out.grad_fn.saved
+
+
+def test_the_first_of_equal_elements_wins():
+    x = lt.ones(1, 1, 4, requires_grad=True)
+    (g,) = grad(F.max_pool1d(x, 2).sum(), [x])
+    assert g.tolist() == [[[1.0, 0.0, 1.0, 0.0]]]
+
+
+def test_overlapping_windows_add_up():
+    x = lt.tensor([[[0.0, 5.0, 1.0]]], requires_grad=True)
+    (g,) = grad(F.max_pool1d(x, 2, 1).sum(), [x])
+    assert g.tolist() == [[[0.0, 2.0, 0.0]]]
+
+
+def test_integers_can_be_pooled():
+    assert F.max_pool1d(lt.tensor([[1, 3, 2, 2]]), 2).tolist() == [[3, 2]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "arguments", "message"),
+    [
+        ((2, 3, 8, 8), {"kernel_size": 2, "padding": 2}, "at most half"),
+        ((2, 3, 8, 8), {"kernel_size": 0}, "greater than zero"),
+        ((8, 8), {"kernel_size": 2}, "Expected 3D or 4D"),
+        ((2, 3, 2, 8), {"kernel_size": 3}, "Output size is too small"),
+    ],
+)
+def test_mistakes_are_named(shape, arguments, message):
+    for function in (F.max_pool2d, F.avg_pool2d):
+        with pytest.raises(RuntimeError, match=message):
+            function(numbers(*shape), **arguments)
+
+
+def test_adaptive_sizes_are_checked():
+    with pytest.raises(RuntimeError, match="must have 2 elements"):
+        F.adaptive_avg_pool2d(numbers(1, 2, 4, 4), (1, 2, 3))
+    with pytest.raises(RuntimeError, match="divisor must be not zero"):
+        F.avg_pool2d(numbers(1, 2, 4, 4), 2, divisor_override=0)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_the_compiled_kernel_equals_the_plain_one(padding, dilation, monkeypatch):
+    x = numbers(2, 4, 50, 51)
+    x.detach()[0, 0, 3, 4] = float("nan")
+    found = []
+    for kernels in (None, {}):
+        for op in (pooling.max_pool.op, pooling.unpick.op):
+            op.plans.clear()
+            if kernels is not None:
+                monkeypatch.setattr(op, "kernels", kernels)
+        out, index = F.max_pool2d(x, (3, 2), 2, padding, dilation, True, True)
+        found.append([out, index, *grad(out, [x], [lt.ones_like(out)])])
+        for op in (pooling.max_pool.op, pooling.unpick.op):
+            op.plans.clear()
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
