@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, overload
 
+from ..kernels.silence import quiet_runner
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -26,9 +28,10 @@ class State:
         check_nan: With ``anomaly``: look for NaN, and not only remember.
         hooks_disabled: The message with which ``saved_tensors_hooks`` is refused, or None.
         scope: Where in the user's program we are, as named scopes say.
+        run: ``run(f, *args)`` calls a kernel with NumPy's floating-point warnings off.
     """
 
-    __slots__ = ("anomaly", "check_nan", "grad", "hooks_disabled", "inference", "saver", "scope")
+    __slots__ = ("anomaly", "check_nan", "grad", "hooks_disabled", "inference", "run", "saver", "scope")
 
     def __init__(self) -> None:
         self.grad = True
@@ -38,6 +41,7 @@ class State:
         self.check_nan = True
         self.hooks_disabled: str | None = None
         self.scope: tuple[str, ...] = ()
+        self.run = quiet_runner()
 
 
 class _Local(threading.local):

@@ -1,37 +1,34 @@
 """NumPy's floating-point warnings, off while a kernel runs.
 
 Overflow, division by zero and invalid operands are results in a tensor (inf, nan), never warnings,
-whatever the user told NumPy to do with its own. The public ``np.errstate`` costs 1.2 us a use; the
-context variable behind it costs a tenth, so the dispatcher uses that where NumPy has it:
-
-    token = hush(SILENT)
-    try:
-        ...
-    finally:
-        unhush(token)
+whatever the user told NumPy to do with its own arrays. NumPy keeps that choice in a context
+variable, so a context in which it was silenced once does: to run a kernel there costs 0.07 us,
+where ``with np.errstate(...)`` costs 1.2 us.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextvars import Context
 from typing import Any
 
 import numpy as np
 
-SILENT: Any
-try:
-    from numpy._core.umath import _extobj_contextvar, _make_extobj
 
-    hush, unhush = _extobj_contextvar.set, _extobj_contextvar.reset
-    SILENT = _make_extobj(all="ignore")
-except ImportError:  # another NumPy: the public way, slower
-    SILENT = None
+def quiet_runner() -> Callable[..., Any]:
+    """A function ``run(f, *args, **kwargs)`` that calls ``f`` with NumPy's warnings off.
 
-    def hush(state: Any) -> Any:
-        """Silence NumPy; returns what ``unhush`` takes."""
-        guard = np.errstate(all="ignore")
-        guard.__enter__()
-        return guard
+    It serves one thread, and one call at a time: a context cannot be entered twice. Where a signal
+    handler or a debugger calls an op in the middle of a kernel, use :func:`run_nested`.
+    """
+    context = Context()
+    context.run(np.seterr, all="ignore")
+    return context.run
 
-    def unhush(token: Any) -> None:
-        """Put back what was before."""
-        token.__exit__(None, None, None)
+
+def run_nested(error: RuntimeError, f: Callable[..., Any], *args: Any) -> Any:
+    """Repeat a call that was refused because its context was in use; else raise ``error`` again."""
+    if not str(error).startswith("cannot enter context"):
+        raise error
+    with np.errstate(all="ignore"):
+        return f(*args)

@@ -1,9 +1,4 @@
-"""Arithmetic: the operators of Python, with broadcasting and PyTorch's promotion.
-
-Overflow, division by zero and invalid operands are results here (inf, nan), never warnings. The
-four operators of a training loop silence NumPy by the context variable behind ``np.errstate``,
-which costs a tenth of it.
-"""
+"""Arithmetic: the operators of Python, with broadcasting and PyTorch's promotion."""
 
 from __future__ import annotations
 
@@ -29,24 +24,6 @@ from .registry import (
     singles,
 )
 from .selecting import where_select
-
-try:
-    from numpy._core.umath import _extobj_contextvar, _make_extobj
-
-    _ignore, _restore = _extobj_contextvar.set, _extobj_contextvar.reset
-    _SILENT = _make_extobj(all="ignore")
-except ImportError:  # another NumPy: the public way, slower
-
-    def _ignore(state: Any) -> Any:
-        guard = np.errstate(all="ignore")
-        guard.__enter__()
-        return guard
-
-    def _restore(token: Any) -> None:
-        token.__exit__(None, None, None)
-
-    _SILENT = None  # type: ignore[assignment]
-
 
 def _wrapped(x: Any, out: Any) -> Any:
     # An integer that out's dtype cannot hold, modulo 2 ** bits, as PyTorch takes it.
@@ -75,13 +52,10 @@ def _alpha(name: str, input: Any, other: Any, alpha: Any) -> Any:
 )  # fmt: skip
 def plus(xp, out, input, other):
     """Add elementwise, with broadcasting: ``out = input + other``."""
-    token = _ignore(_SILENT)
     try:
-        xp.add(input, other, out=out)
+        xp.add(input, other, out)
     except OverflowError:
         xp.add(_wrapped(input, out), _wrapped(other, out), out=out)
-    finally:
-        _restore(token)
 
 
 @plus.vjp("input")
@@ -122,13 +96,10 @@ def _minus_infer(input, other):
 )  # fmt: skip
 def minus(xp, out, input, other):
     """Subtract elementwise, with broadcasting: ``out = input - other``."""
-    token = _ignore(_SILENT)
     try:
-        xp.subtract(input, other, out=out)
+        xp.subtract(input, other, out)
     except OverflowError:
         xp.subtract(_wrapped(input, out), _wrapped(other, out), out=out)
-    finally:
-        _restore(token)
 
 
 @minus.vjp("input")
@@ -165,13 +136,10 @@ def rsub(input, other, *, alpha=1):
 )  # fmt: skip
 def mul(xp, out, input, other):
     """Multiply elementwise, with broadcasting: ``out = input * other``."""
-    token = _ignore(_SILENT)
     try:
-        xp.multiply(input, other, out=out)
+        xp.multiply(input, other, out)
     except OverflowError:
         xp.multiply(_wrapped(input, out), _wrapped(other, out), out=out)
-    finally:
-        _restore(token)
 
 
 def conjugate(x):
@@ -204,11 +172,7 @@ def divisors(make):
 )  # fmt: skip
 def divide_true(xp, out, input, other):
     """Divide elementwise, with broadcasting: ``out = input / other``."""
-    token = _ignore(_SILENT)
-    try:
-        xp.true_divide(input, other, out=out)
-    finally:
-        _restore(token)
+    xp.true_divide(input, other, out)
 
 
 @divide_true.vjp("input")
@@ -273,7 +237,7 @@ def divide_trunc(xp, out, input, other):
         xp.subtract(input, out, out=out)
         xp.floor_divide(out, other, out=out)
     else:
-        xp.true_divide(input, other, out=out)
+        xp.true_divide(input, other, out)
         xp.trunc(out, out=out)
 
 

@@ -21,7 +21,7 @@ from ..autograd.views import check_writable, rebase, refresh
 from ..devices import backend
 from ..devices.device import device
 from ..dtypes import FLOAT, INT, can_cast, combine, dtype, float32, get_default_dtype
-from ..kernels.silence import SILENT, hush, unhush
+from ..kernels.silence import run_nested
 from ..memory.ledger import TEMPORARY, WORKSPACE
 from ..spec import NONE, SCALARS, ScalarSpec, Spec
 from ..tensor import Tensor, ViewInfo, wrap
@@ -227,11 +227,10 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
             return _view(plan, inputs, arrays, attributes, mask if recording else 0)
         storage, array = plan.backend.empty(spec)
         if plan.run is not None:
-            token = hush(SILENT)
             try:
-                plan.run(array, *arrays)
-            finally:
-                unhush(token)
+                state.run(plan.run, array, *arrays)
+            except RuntimeError as error:
+                run_nested(error, plan.run, array, *arrays)
         out = wrap(array, spec, storage)
         if recording:
             record(plan, mask, inputs, (out,))
@@ -275,11 +274,10 @@ def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
     spec = plan.results[0]
     storage, array = plan.backend.empty(spec)
     if plan.xp is not None:
-        token = hush(SILENT)
         try:
-            plan.kernel(plan.xp, array, a._array, barray)
-        finally:
-            unhush(token)
+            state.run(plan.kernel, plan.xp, array, a._array, barray)
+        except RuntimeError as error:
+            run_nested(error, plan.kernel, plan.xp, array, a._array, barray)
     out: Tensor = _new(Tensor)  # `wrap`, written out
     out._array = array
     out._spec = spec
@@ -356,11 +354,10 @@ def _hashable(op: Op, attributes: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _execute_quietly(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
-    token = hush(SILENT)
     try:
-        return _execute(plan, arrays, targets)
-    finally:
-        unhush(token)
+        return local.state.run(_execute, plan, arrays, targets)  # type: ignore[no-any-return]
+    except RuntimeError as error:
+        return run_nested(error, _execute, plan, arrays, targets)  # type: ignore[no-any-return]
 
 
 def _execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:

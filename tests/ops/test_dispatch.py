@@ -188,3 +188,35 @@ def test_inference_results_are_marked_on_every_road():
         for result in (x * y, x * 2, -x, x.view(4), x.sum()):
             assert result.is_inference()
     assert not (x * y).is_inference()
+
+
+def test_floating_point_errors_are_values_and_never_warnings():
+    big = lt.full((2,), 3e38)
+    with np.errstate(all="raise"):  # whatever the user told NumPy
+        assert (big * 10).tolist() == [float("inf")] * 2
+        assert (lt.zeros(1) / 0).isnan().all()
+        assert lt.tensor([-1.0]).sqrt().isnan().all()
+        assert lt.tensor([1e30]).half().isinf().all()
+        with pytest.raises(FloatingPointError):
+            np.ones(1) / np.zeros(1)
+
+
+def test_an_op_called_in_the_middle_of_a_kernel_runs(declared):
+    @declared(infer=same)
+    def probe_nested(xp, out, input):
+        xp.copyto(out, (lt.ones(2) * 2).numpy())  # as a signal handler or a debugger might
+
+    assert probe_nested(lt.zeros(2)).tolist() == [2.0, 2.0]
+
+
+def test_a_kernel_that_raises_says_so_and_leaves_nothing_behind(declared):
+    @declared(infer=same)
+    def probe_raises(xp, out, input):
+        raise RuntimeError("the kernel's own words")
+
+    x = lt.ones(1000)
+    ledger = backend(lt.device("cpu")).ledger
+    start = ledger.live
+    with pytest.raises(RuntimeError, match="the kernel's own words"):
+        probe_raises(x)
+    assert ledger.live == start
