@@ -26,9 +26,16 @@ def quiet_runner() -> Callable[..., Any]:
     return context.run
 
 
-def run_nested(error: RuntimeError, f: Callable[..., Any], *args: Any) -> Any:
-    """Repeat a call that was refused because its context was in use; else raise ``error`` again."""
-    if not str(error).startswith("cannot enter context"):
-        raise error
+def was_busy(error: RuntimeError) -> bool:
+    """True if a call did not happen because its runner was in use.
+
+    It returns instead of raising: a frame in the error's traceback that holds the error would be
+    a cycle, and keep every array of the failed call.
+    """
+    return str(error).startswith("cannot enter context")
+
+
+def run_nested(f: Callable[..., Any], *args: Any) -> Any:
+    """Call ``f`` with NumPy's warnings off, where the thread's runner is in use."""
     with np.errstate(all="ignore"):
         return f(*args)

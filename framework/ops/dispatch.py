@@ -21,7 +21,7 @@ from ..autograd.views import check_writable, rebase, refresh
 from ..devices import backend
 from ..devices.device import device
 from ..dtypes import FLOAT, INT, can_cast, combine, dtype, float32, get_default_dtype
-from ..kernels.silence import run_nested
+from ..kernels.silence import run_nested, was_busy
 from ..memory.ledger import TEMPORARY, WORKSPACE
 from ..spec import NONE, SCALARS, ScalarSpec, Spec
 from ..tensor import Tensor, ViewInfo, wrap
@@ -230,7 +230,9 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
             try:
                 state.run(plan.run, array, *arrays)
             except RuntimeError as error:
-                run_nested(error, plan.run, array, *arrays)
+                if not was_busy(error):
+                    raise
+                run_nested(plan.run, array, *arrays)
         out = wrap(array, spec, storage)
         if recording:
             record(plan, mask, inputs, (out,))
@@ -277,7 +279,9 @@ def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
         try:
             state.run(plan.kernel, plan.xp, array, a._array, barray)
         except RuntimeError as error:
-            run_nested(error, plan.kernel, plan.xp, array, a._array, barray)
+            if not was_busy(error):
+                raise
+            run_nested(plan.kernel, plan.xp, array, a._array, barray)
     out: Tensor = _new(Tensor)  # `wrap`, written out
     out._array = array
     out._spec = spec
@@ -357,7 +361,9 @@ def _execute_quietly(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor
     try:
         return local.state.run(_execute, plan, arrays, targets)  # type: ignore[no-any-return]
     except RuntimeError as error:
-        return run_nested(error, _execute, plan, arrays, targets)  # type: ignore[no-any-return]
+        if not was_busy(error):
+            raise
+        return run_nested(_execute, plan, arrays, targets)  # type: ignore[no-any-return]
 
 
 def _execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
