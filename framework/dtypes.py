@@ -160,7 +160,7 @@ def promote_types(a: dtype, b: dtype) -> dtype:
     if a.category < b.category:
         a, b = b, a
     if a.category == COMPLEX:
-        return complex128 if a is complex128 or b is float64 else complex64
+        return complex128 if complex128 in (a, b) or b is float64 else complex64
     if a.category != b.category:
         return a
     if a.rank == b.rank:  # uint8 with int8, float16 with bfloat16: neither holds the other

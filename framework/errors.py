@@ -43,3 +43,7 @@ class MemoryLimitError(OutOfMemoryError):
 
 class SerializationError(RuntimeError):
     """A training checkpoint that cannot be read or written."""
+
+
+class LinAlgError(RuntimeError):
+    """A matrix for which a computation of linear algebra has no result: singular, say."""

@@ -488,6 +488,9 @@ def fork_rng(devices: Iterable[Any] | None = None, enabled: bool = True) -> Iter
     try:
         yield
     finally:
+        _first_seed[:] = first
         for d, (old_seed, offset) in before.items():
             generator_of(d)._set(old_seed, offset)
-        _first_seed[:] = first
+        if devices is None:  # what was met for the first time inside starts afresh
+            for d in _generators.keys() - before.keys():
+                _generators[d].manual_seed(first[0])

@@ -13,6 +13,7 @@ from typing import Any
 from .devices import backend
 from .devices.device import device
 from .dtypes import dtype
+from .memory.ledger import GRADIENT, INPUT, SAVED, TEMPORARY
 from .spec import Size, Spec
 
 _new = object.__new__
@@ -222,10 +223,13 @@ class Tensor:
                 f"{self._spec.dtype}. Convert with .to(lowtide.float32)."
             )
         if value and self.is_inference():
-            raise RuntimeError(
-                "Setting requires_grad=True on an inference tensor outside inference_mode is not "
-                "allowed. Clone it first."
-            )
+            from .autograd.modes import is_inference_mode_enabled
+
+            if not is_inference_mode_enabled():
+                raise RuntimeError(
+                    "Setting requires_grad=True on an inference tensor outside inference_mode is "
+                    "not allowed. Clone it first."
+                )
         self._requires_grad = value
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
@@ -273,6 +277,8 @@ class Tensor:
                     f"grad must have its tensor's shape, dtype and device: {self._spec}; got "
                     f"{value._spec}."
                 )
+            if value._storage.role in (TEMPORARY, SAVED, INPUT):
+                value._storage.set_role(GRADIENT)
         self._grad = value
 
     @grad.deleter
@@ -299,6 +305,8 @@ class Tensor:
                 f"got {value.dtype}."
             )
         role = self._storage.role
+        if role == SAVED:  # of a graph that holds the old bytes, not of this tensor
+            role = TEMPORARY
         self._array, self._spec, self._storage = value._array, value._spec, value._storage
         self._storage.set_role(role)
         self._viewed = None
@@ -386,13 +394,21 @@ class Tensor:
         return bool(self.item())
 
     def __float__(self) -> float:
-        return float(self.item())
+        return float(self._only())
 
     def __int__(self) -> int:
-        return int(self.item())
+        return int(self._only())
 
     def __complex__(self) -> complex:
-        return complex(self.item())
+        return complex(self._only())
+
+    def _only(self) -> Any:
+        if self._spec.numel != 1:
+            raise ValueError(
+                "only one element tensors can be converted to Python scalars; got shape "
+                f"{tuple(self._spec.shape)}. Use .tolist()."
+            )
+        return self.item()
 
     def __index__(self) -> int:
         if self._spec.dtype.category > 1 or self._spec.numel != 1:

@@ -142,6 +142,7 @@ class Tensor:
     def __float__(self) -> _float: ...
     def __int__(self) -> _int: ...
     def __complex__(self) -> complex: ...
+    def _only(self) -> Any: ...
     def __index__(self) -> _int: ...
     def item(self) -> Any:
         """The only element, as a Python scalar."""
@@ -354,6 +355,8 @@ class Tensor:
         """Take the angle of complex numbers; of real ones 0 or pi."""
     def any(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Tell whether some element over ``dim`` is nonzero; false of none."""
+    def apply_(self, callable: Any) -> Tensor:
+        """Replace each element by ``callable(element)``; slow, for the CPU only."""
     def arccos(self, *, out: Any = ...) -> Tensor:
         """Take the inverse cosine."""
     def arccos_(self) -> Tensor:
@@ -392,6 +395,8 @@ class Tensor:
         """The coordinates of the elements that are not zero: (count, ndim)."""
     def as_strided(self, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
         """A view of any shape and strides, counted in elements of the storage."""
+    def as_strided_scatter(self, src: Any, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
+        """Put ``src`` in the place of a strided view, in a copy."""
     def asin(self, *, out: Any = ...) -> Tensor:
         """Take the inverse sine."""
     def asin_(self) -> Tensor:
@@ -468,6 +473,12 @@ class Tensor:
         """Convert to complex64; itself if it has that dtype."""
     def char(self, memory_format: Any = ...) -> Tensor:
         """Convert to int8; itself if it has that dtype."""
+    def cholesky(self, upper: _bool = ..., *, out: Any = ...) -> Tensor:
+        """Do what :func:`linalg.cholesky` does."""
+    def cholesky_inverse(self, upper: _bool = ..., *, out: Any = ...) -> Tensor:
+        """Invert the matrices of which ``L`` is the Cholesky factor."""
+    def cholesky_solve(self, L: Any, upper: _bool = ..., *, out: Any = ...) -> Tensor:
+        """Solve ``A @ X = input`` given the Cholesky factor of ``A``."""
     def chunk(self, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Split a dim into at most ``chunks`` ranges of one size; the last may be shorter."""
     def clamp(self, min: Tensor | complex | None = ..., max: Tensor | complex | None = ..., *, out: Any = ...) -> Tensor:
@@ -492,6 +503,8 @@ class Tensor:
         """Conjugate; a real tensor is returned itself."""
     def conj_physical(self) -> Tensor:
         """Conjugate into new memory."""
+    def conj_physical_(self) -> Tensor:
+        """Conjugate this tensor itself."""
     def contiguous(self, memory_format: Any = ...) -> Tensor:
         """Itself if its elements lie in C order without gaps, else a copy where they do."""
     def copy_(self, src: Any, non_blocking: _bool = ...) -> Tensor:
@@ -500,6 +513,8 @@ class Tensor:
         """Give ``input`` the sign of ``other``."""
     def copysign_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``copysign``."""
+    def corrcoef(self) -> Tensor:
+        """Estimate the correlation matrix of variables (rows) from observations (columns)."""
     def cos(self, *, out: Any = ...) -> Tensor:
         """Take the cosine."""
     def cos_(self) -> Tensor:
@@ -510,8 +525,12 @@ class Tensor:
         """In-place twin of ``cosh``."""
     def count_nonzero(self, dim: Any = ...) -> Tensor:
         """Count the elements over ``dim`` that are not zero, in int64."""
+    def cov(self, *, correction: Any = ..., fweights: Any = ..., aweights: Any = ...) -> Tensor:
+        """Estimate the covariance matrix of variables (rows) from observations (columns)."""
     def cpu(self, memory_format: Any = ...) -> Tensor:
         """Copy to the CPU; itself if it is there."""
+    def cross(self, other: Tensor | complex, dim: Any = ..., *, out: Any = ...) -> Tensor:
+        """Multiply vectors of three components; without ``dim`` along the first dim of size 3."""
     def cuda(self, device: Any = ..., non_blocking: _bool = ..., memory_format: Any = ...) -> Tensor:
         """Copy to a cuda device; itself if it is there."""
     def cummax(self, dim: Any) -> Any:
@@ -530,6 +549,8 @@ class Tensor:
         """Convert degrees to radians."""
     def deg2rad_(self) -> Tensor:
         """In-place twin of ``deg2rad``."""
+    def det(self, *, out: Any = ...) -> Tensor:
+        """Take the determinants of square matrices (*, n, n)."""
     def detach(self) -> Tensor:
         """Return the same values outside the graph, sharing memory and version."""
     def detach_(self) -> Tensor:
@@ -538,12 +559,20 @@ class Tensor:
         """The diagonal of a matrix (a copy), or the matrix of a diagonal."""
     def diag_embed(self, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
         """The last dim as the diagonal of two new dims, zeros elsewhere."""
+    def diagflat(self, offset: Any = ...) -> Tensor:
+        """Make a matrix with the flattened input on a diagonal."""
     def diagonal(self, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
         """A diagonal of two dims, as the last dim (a view)."""
+    def diagonal_scatter(self, src: Any, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
+        """Put ``src`` in the place of a diagonal, in a copy."""
+    def diff(self, n: Any = ..., dim: Any = ..., prepend: Any = ..., append: Any = ..., *, out: Any = ...) -> Tensor:
+        """Take the ``n``-th forward difference, ``input[k + 1] - input[k]``, along a dim."""
     def digamma(self, *, out: Any = ...) -> Tensor:
         """Take the derivative of ``lgamma``."""
     def digamma_(self) -> Tensor:
         """In-place twin of ``digamma``."""
+    def dist(self, other: Tensor | complex, p: Any = ...) -> Tensor:
+        """Take the ``p``-norm of ``input - other``."""
     def div(self, other: Tensor | complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
         """Divide elementwise, with broadcasting; integers become floats unless rounded."""
     def div_(self, other: Tensor | complex, *, rounding_mode: Any = ...) -> Tensor:
@@ -596,6 +625,8 @@ class Tensor:
         """Overwrite with values of the exponential distribution of rate ``lambd``."""
     def fill_(self, value: Any) -> Tensor:
         """In-place twin of ``_fill``."""
+    def fill_diagonal_(self, fill_value: Any, wrap: _bool = ...) -> Tensor:
+        """Write one value on the main diagonal; with ``wrap``, again below it in a tall matrix."""
     def fix(self, *, out: Any = ...) -> Tensor:
         """Round toward zero."""
     def fix_(self) -> Tensor:
@@ -612,6 +643,8 @@ class Tensor:
         """Convert to float32; itself if it has that dtype."""
     def float_power(self, exponent: Any) -> Tensor:
         """Raise to a power in float64."""
+    def float_power_(self, exponent: Any) -> Tensor:
+        """Raise to a power in float64; the tensor must have that dtype already."""
     def floor(self, *, out: Any = ...) -> Tensor:
         """Round down."""
     def floor_(self) -> Tensor:
@@ -632,8 +665,14 @@ class Tensor:
         """Take the part after the point, with the sign of ``input``."""
     def frac_(self) -> Tensor:
         """In-place twin of ``frac``."""
+    def frexp(self, *, out: Any = ...) -> tuple[Tensor, Tensor]:
+        """Split into a mantissa, of size in [0.5, 1), and an exponent of 2."""
     def gather(self, dim: Any, index: Any, *, sparse_grad: _bool = ..., out: Any = ...) -> Tensor:
         """Take along ``dim`` the element that the index names, for each position of the index."""
+    def gcd(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Take the greatest common divisor, never negative."""
+    def gcd_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``gcd``."""
     def ge(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compare elementwise: ``input >= other``, as bool."""
     def ge_(self, other: Tensor | complex) -> Tensor:
@@ -662,12 +701,28 @@ class Tensor:
         """Step from 0 to 1 at zero, where it takes ``values``."""
     def heaviside_(self, values: Any) -> Tensor:
         """In-place twin of ``heaviside``."""
+    def histc(self, bins: Any = ..., min: Any = ..., max: Any = ..., *, out: Any = ...) -> Tensor:
+        """Count elements in ``bins`` intervals of equal width."""
+    def histogram(self, bins: Any = ..., *, range: Any = ..., weight: Any = ..., density: _bool = ...) -> Any:
+        """Count elements between ascending edges; the last interval has both ends."""
     def hsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
         """Split along dim 0 into equal parts or at indices."""
     def hypot(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compute ``sqrt(input ** 2 + other ** 2)`` without overflow."""
     def hypot_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``hypot``."""
+    def i0(self, *, out: Any = ...) -> Tensor:
+        """Modified Bessel function of the first kind, order 0."""
+    def i0_(self) -> Tensor:
+        """In-place twin of ``i0``."""
+    def igamma(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Regularized lower incomplete gamma function of order ``input`` at ``other``."""
+    def igamma_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``igamma``."""
+    def igammac(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Regularized upper incomplete gamma function of order ``input`` at ``other``."""
+    def igammac_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``igammac``."""
     @property
     def imag(self) -> Tensor:
         """View the imaginary parts."""
@@ -687,12 +742,22 @@ class Tensor:
         """Put values at indices, in a copy."""
     def index_put_(self, indices: Any, values: Any, accumulate: _bool = ...) -> Tensor:
         """Put values at indices; the in-place twin of ``index_put``."""
+    def index_reduce(self, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
+        """Combine ``source`` with the slices of ``dim`` that the index names, in a copy."""
+    def index_reduce_(self, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
+        """In-place twin of ``index_reduce``."""
     def index_select(self, dim: Any, index: Any, *, out: Any = ...) -> Tensor:
         """The slices of ``dim`` that a vector of indices names (a copy)."""
     def inner(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Contract the last dimensions: every row of ``input`` with every row of ``other``."""
     def int(self, memory_format: Any = ...) -> Tensor:
         """Convert to int32; itself if it has that dtype."""
+    def inverse(self, *, out: Any = ...) -> Tensor:
+        """Do what :func:`linalg.inv` does."""
+    def is_conj(self) -> _bool:
+        """Return False: conjugation is never deferred here."""
+    def is_neg(self) -> _bool:
+        """Return False: negation is never deferred here."""
     def is_nonzero(self) -> _bool:
         """True if the only element is not zero."""
     def is_pinned(self, device: Any = ...) -> _bool:
@@ -717,6 +782,14 @@ class Tensor:
         """Put ``input[i, j] * other`` in place of each element of ``input`` (Kronecker product)."""
     def kthvalue(self, k: Any, dim: Any = ..., keepdim: _bool = ...) -> Any:
         """Find the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
+    def lcm(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Take the least common multiple, never negative."""
+    def lcm_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``lcm``."""
+    def ldexp(self, other: Tensor | complex) -> Tensor:
+        """Compute ``input * 2 ** other``."""
+    def ldexp_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``ldexp``."""
     def le(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compare elementwise: ``input <= other``, as bool."""
     def le_(self, other: Tensor | complex) -> Tensor:
@@ -763,6 +836,8 @@ class Tensor:
         """Compute ``log2(2 ** input + 2 ** other)`` without overflow."""
     def logcumsumexp(self, dim: Any, *, out: Any = ...) -> Tensor:
         """Take the logarithm of the sum of exponentials so far along ``dim``, without overflow."""
+    def logdet(self, *, out: Any = ...) -> Tensor:
+        """Take the logarithms of determinants; NaN where one is negative."""
     def logical_and(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Tell elementwise whether both are true."""
     def logical_and_(self, other: Tensor | complex) -> Tensor:
@@ -791,12 +866,16 @@ class Tensor:
         """Compare elementwise: ``input < other``, as bool."""
     def lt_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``lt``."""
+    def lu_solve(self, LU_data: Any, LU_pivots: Any, *, out: Any = ...) -> Tensor:
+        """Solve ``A @ X = input`` given :func:`linalg.lu_factor` of ``A``."""
     @property
     def mH(self) -> Tensor:
         """The last two dims exchanged, and conjugated."""
     @property
     def mT(self) -> Tensor:
         """The last two dims exchanged."""
+    def map_(self, tensor: Any, callable: Any) -> Tensor:
+        """Replace each element by ``callable(element, element of tensor)``; slow, for the CPU only."""
     def masked_fill(self, mask: Tensor, value: Tensor | complex) -> Tensor:
         """Put ``value`` where the mask is True; the mask broadcasts."""
     def masked_fill_(self, mask: Any, value: Any) -> Tensor:
@@ -809,6 +888,10 @@ class Tensor:
         """The elements where the mask is True, as a vector; the two broadcast."""
     def matmul(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Multiply matrices, or stacks of them with broadcasting, or vectors: ``input @ other``."""
+    def matrix_exp(self, *, out: Any = ...) -> Tensor:
+        """Take the exponentials of square matrices."""
+    def matrix_power(self, n: Any, *, out: Any = ...) -> Tensor:
+        """Multiply matrices by themselves, or for a negative ``n`` their inverses."""
     def max(self, dim: Any = ..., keepdim: _bool = ..., *, other: Tensor | complex = ..., out: Any = ...) -> Any:
         """Find the largest element of all, along a dim, or of two tensors elementwise."""
     def maximum(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -823,6 +906,8 @@ class Tensor:
         """Take the smaller elementwise; nan wins. Ties share gradients."""
     def mm(self, mat2: Any, *, out: Any = ...) -> Tensor:
         """Multiply two matrices: (M, K) and (K, N) give (M, N)."""
+    def mode(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
+        """Find the most frequent value along a dim, the smallest of several, and where it is last."""
     def moveaxis(self, source: Any, destination: Any) -> Tensor:
         """Move dims to other places (NumPy's name)."""
     def movedim(self, source: Any, destination: Any) -> Tensor:
@@ -841,16 +926,26 @@ class Tensor:
         """In-place twin of ``mul``."""
     def mv(self, vec: Any, *, out: Any = ...) -> Tensor:
         """Multiply a matrix (M, K) and a vector (K,): the result is (M,)."""
+    def mvlgamma(self, p: Any) -> Tensor:
+        """Take the logarithm of the multivariate gamma function of dimension ``p``."""
+    def mvlgamma_(self, p: Any) -> Tensor:
+        """In-place twin of ``mvlgamma``."""
     def nan_to_num(self, nan: Any = ..., posinf: Any = ..., neginf: Any = ..., *, out: Any = ...) -> Tensor:
         """Replace nan, +inf and -inf by numbers; by default 0, the largest and the smallest."""
     def nan_to_num_(self, nan: Any = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
         """In-place twin of ``nan_to_num``."""
     def nanmean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Average over ``dim`` what is not NaN."""
+    def nanmedian(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
+        """Find the middle of what is not NaN, the lower of two; of all, or along a dim with its index."""
+    def nanquantile(self, q: Any, dim: Any = ..., keepdim: _bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
+        """Find quantiles of what is not NaN: see :func:`quantile`."""
     def nansum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Add up over ``dim``, taking NaN for 0."""
     def narrow(self, dim: Any, start: Any, length: Any) -> Tensor:
         """A range of one dim, from ``start`` (a view)."""
+    def narrow_copy(self, dim: Any, start: Any, length: Any) -> Tensor:
+        """Copy a range of one dim."""
     def ne(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compare elementwise: ``input != other``, as bool."""
     def ne_(self, other: Tensor | complex) -> Tensor:
@@ -873,8 +968,14 @@ class Tensor:
         """Copy data into a new tensor of this one's dtype and device."""
     def new_zeros(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """Make zeros of this tensor's dtype and device."""
+    def nextafter(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
+        """Find the next floating-point number toward ``other``."""
+    def nextafter_(self, other: Tensor | complex) -> Tensor:
+        """In-place twin of ``nextafter``."""
     def nonzero(self, *, as_tuple: _bool = ...) -> Any:
         """The coordinates of what is not zero: (count, ndim), or a vector for each dim."""
+    def nonzero_static(self, *, size: Any, fill_value: Any = ...) -> Tensor:
+        """List the coordinates of what is not zero in ``size`` rows, cut off or filled up."""
     def norm(self, p: Any = ..., dim: Any = ..., keepdim: _bool = ..., out: Any = ..., dtype: Any = ...) -> Tensor:
         """Measure size: the p-th root of the sum of the p-th powers of magnitudes, over ``dim``."""
     def normal_(self, mean: _float = ..., std: _float = ..., *, generator: Any = ...) -> Tensor:
@@ -891,6 +992,12 @@ class Tensor:
         """Reorder the dimensions."""
     def pin_memory(self, device: Any = ...) -> Tensor:
         """Return itself: copies to a device go through pinned memory by themselves."""
+    def pinverse(self, rcond: Any = ..., *, out: Any = ...) -> Tensor:
+        """Find pseudoinverses; singular values up to ``rcond`` times the largest count as zero."""
+    def polygamma(self, n: Any) -> Tensor:
+        """Take the n-th derivative of ``digamma``."""
+    def polygamma_(self, input: Any) -> Tensor:
+        """In-place twin of ``polygamma``."""
     def positive(self) -> Tensor:
         """Return the tensor itself."""
     def pow(self, exponent: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -901,6 +1008,14 @@ class Tensor:
         """Apply ``max(0, x) + weight * min(0, x)`` with one learned weight, or one per channel."""
     def prod(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Multiply over one ``dim``, or over all elements."""
+    def put(self, index: Any, source: Any, accumulate: _bool = ...) -> Tensor:
+        """Put ``source`` at places of the flattened tensor, in a copy."""
+    def put_(self, index: Any, source: Any, accumulate: _bool = ...) -> Tensor:
+        """In-place twin of ``put``."""
+    def qr(self, some: _bool = ..., *, out: Any = ...) -> Any:
+        """Factor matrices: :func:`linalg.qr`, "reduced" with ``some``, else "complete"."""
+    def quantile(self, q: Any, dim: Any = ..., keepdim: _bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
+        """Find the values below which given parts of the elements lie."""
     def rad2deg(self, *, out: Any = ...) -> Tensor:
         """Convert radians to degrees."""
     def rad2deg_(self) -> Tensor:
@@ -908,7 +1023,7 @@ class Tensor:
     def random_(self, *bounds: _int, generator: Any = ..., **named: Any) -> Tensor:
         """Overwrite with integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``."""
     def ravel(self) -> Tensor:
-        """Flatten to one dimension."""
+        """Flatten to one contiguous dimension; a copy unless the input is contiguous."""
     @property
     def real(self) -> Tensor:
         """View the real parts; a real tensor is returned itself."""
@@ -924,6 +1039,10 @@ class Tensor:
         """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
     def remainder_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``remainder``."""
+    def renorm(self, p: Any, dim: Any, maxnorm: Any) -> Tensor:
+        """Shrink the slices of ``dim`` whose ``p``-norm is above ``maxnorm`` to that norm."""
+    def renorm_(self, p: Any, dim: Any, maxnorm: Any) -> Tensor:
+        """In-place twin of ``renorm``."""
     def repeat(self, *repeats: Any) -> Tensor:
         """Repeat the whole tensor along each dim; more counts than dims prepend dims."""
     def repeat_interleave(self, repeats: Any, dim: Any = ..., *, output_size: Any = ...) -> Tensor:
@@ -938,6 +1057,8 @@ class Tensor:
         """Give this tensor the shape of another."""
     def resolve_conj(self) -> Tensor:
         """Return the tensor: conjugation is never deferred here."""
+    def resolve_neg(self) -> Tensor:
+        """Return the tensor: negation is never deferred here."""
     def roll(self, shifts: Any, dims: Any = ...) -> Tensor:
         """Move along dims; what leaves at one end enters at the other. No dims: of the flat tensor."""
     def rot90(self, k: Any = ..., dims: Any = ...) -> Tensor:
@@ -964,6 +1085,8 @@ class Tensor:
         """Combine ``src`` into this tensor; the in-place twin of ``scatter_reduce``."""
     def select(self, dim: Any, index: Any) -> Tensor:
         """One index of a dim, which goes (a view)."""
+    def select_scatter(self, src: Any, dim: Any, index: Any) -> Tensor:
+        """Put ``src`` in the place of one index of a dim, in a copy."""
     def sgn(self) -> Tensor:
         """Give the sign; for complex numbers the number of modulus 1 in the same direction."""
     def sgn_(self) -> Tensor:
@@ -992,6 +1115,10 @@ class Tensor:
         """Take the hyperbolic sine."""
     def sinh_(self) -> Tensor:
         """In-place twin of ``sinh``."""
+    def slice_scatter(self, src: Any, dim: Any = ..., start: Any = ..., end: Any = ..., step: Any = ...) -> Tensor:
+        """Put ``src`` in the place of a range of a dim, in a copy."""
+    def slogdet(self, *, out: Any = ...) -> Any:
+        """Take the signs of determinants and the logarithms of their magnitudes."""
     def softmax(self, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
         """Turn scores into probabilities along ``dim``: ``exp(x) / sum(exp(x))``."""
     def sort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ...) -> Any:
@@ -1026,6 +1153,8 @@ class Tensor:
         """Add up over ``dim`` (an int, several, or None for all)."""
     def sum_to_size(self, *size: Any) -> Tensor:
         """Add up over the dims that broadcasting ``size`` to this shape would repeat."""
+    def svd(self, some: _bool = ..., compute_uv: _bool = ..., *, out: Any = ...) -> Any:
+        """Factor matrices: :func:`linalg.svd`, but with V in place of ``V.mH``."""
     def swapaxes(self, axis0: Any, axis1: Any) -> Tensor:
         """Exchange two dimensions (NumPy's name)."""
     def swapaxes_(self, axis0: Any, axis1: Any) -> Tensor:
@@ -1056,6 +1185,8 @@ class Tensor:
         """Repeat along every dim; dims may be fewer than the tensor's."""
     def to(self, *args: Any, dtype: Any = ..., device: Any = ..., copy: _bool = ..., non_blocking: _bool = ..., memory_format: Any = ...) -> Tensor:
         """Convert to a dtype, a device, or those of another tensor; itself if nothing changes."""
+    def to_dense(self, dtype: Any = ..., *, masked_grad: _bool = ...) -> Tensor:
+        """Return the tensor: there are no others."""
     def topk(self, k: Any, dim: Any = ..., largest: _bool = ..., sorted: _bool = ...) -> Any:
         """Find the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
     def trace(self) -> Tensor:
@@ -1064,6 +1195,8 @@ class Tensor:
         """Exchange two dimensions."""
     def transpose_(self, dim0: Any, dim1: Any) -> Tensor:
         """Exchange two dimensions of this tensor itself."""
+    def triangular_solve(self, A: Any, upper: _bool = ..., transpose: _bool = ..., unitriangular: _bool = ..., *, out: Any = ...) -> Tensor:
+        """Solve ``A @ X = input`` for a triangular ``A``."""
     def tril(self, diagonal: Any = ..., *, out: Any = ...) -> Tensor:
         """Keep a matrix on and below a diagonal, zeros above it."""
     def tril_(self, diagonal: Any = ...) -> Tensor:
@@ -1096,6 +1229,12 @@ class Tensor:
         """Find the distinct elements, or the distinct slices along ``dim``; always sorted."""
     def unique_consecutive(self, return_inverse: _bool = ..., return_counts: _bool = ..., dim: Any = ...) -> Any:
         """Drop all but the first element of every run of equal ones, in the flattened tensor."""
+    def unsafe_chunk(self, chunks: Any, dim: Any = ...) -> Tensor:
+        """Split a dim into ``chunks`` ranges; views, as of ``chunk``."""
+    def unsafe_split(self, split_size: Any, dim: Any = ...) -> Tensor:
+        """Split a dim into ranges of one size; views, as of ``split``."""
+    def unsafe_split_with_sizes(self, split_sizes: Any, dim: Any = ...) -> Tensor:
+        """Split a dim into ranges of the sizes given; views, as of ``split_with_sizes``."""
     def unsqueeze(self, dim: Any) -> Tensor:
         """Insert a dimension of size 1."""
     def unsqueeze_(self, dim: Any) -> Tensor:

@@ -20,13 +20,13 @@ from .autograd.modes import enable_grad, no_grad
 from .autograd.saved import Held
 from .devices import backend
 from .devices.device import device as as_device
-from .dtypes import dtype, float64, tolerance
+from .dtypes import dtype, float32, float64, tolerance
 from .ops import registry
 from .ops.creation import tensor
 from .ops.registry import Op
 from .tensor import Tensor
 
-LARGEST = 1 << 22  # elements of a scaled sample
+LARGEST = 1 << 19  # elements of a scaled sample's largest tensor
 
 
 class Make:
@@ -69,15 +69,16 @@ def sample_ids() -> list[tuple[str, int]]:
     return [(n, k) for n, op in registry.OPS.items() for k in range(len(samples(op, Make())))]
 
 
-def place(inputs: tuple[Any, ...], where: Any = "cpu", requires_grad: bool = False) -> list[Any]:
-    """Fresh leaves on a device with the values of ``inputs``; scalars stay."""
+def place(inputs: tuple[Any, ...], where: Any = "cpu", op: Op | None = None) -> list[Any]:
+    """Fresh leaves on a device with the values of ``inputs``; scalars stay.
+
+    Those for which ``op`` has a gradient rule require grad.
+    """
     out: list[Any] = []
     for x in inputs:
-        if isinstance(x, Tensor):
-            x = x.detach().to(as_device(where), copy=True)
-            if requires_grad and x.dtype.is_differentiable:
-                x.requires_grad_()
-        out.append(x)
+        out.append(x.detach().to(as_device(where), copy=True) if isinstance(x, Tensor) else x)
+    for x in () if op is None else differentiable(op, out):
+        x.requires_grad_()
     return out
 
 
@@ -191,6 +192,59 @@ def poisoned(where: Any = "cpu") -> Iterator[None]:
         yield
     finally:
         del be.empty
+
+
+def scaled_sample(op: Op, number: int) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """One declared sample, as large as :data:`LARGEST` lets its operands and results be.
+
+    Returns:
+        (inputs, attributes), or None where nothing larger than the declared sample is valid: an
+        attribute or an index ties its sizes, or it has no elements.
+    """
+    declared = _at_scale(op, number, 1)[0]
+    if any(isinstance(x, Tensor) and not x.numel() for x in declared):
+        return None
+    scale = float(LARGEST)
+    while scale >= 2:
+        try:
+            found = _at_scale(op, number, int(scale))
+            if _size(op, *found) <= LARGEST:
+                # On sim plain kernels run, which check sizes; compiled ones trust them.
+                call(op, place(found[0], "sim"), found[1])
+                return found
+        except (OverflowError, MemoryError):
+            pass
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            return None
+        scale *= 0.8
+    return None
+
+
+def _at_scale(op: Op, number: int, scale: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    make = Make(float32)
+    with no_grad():
+        declared = iter(op.samples(make))
+        for _ in range(number):
+            next(declared)
+        make.scale = scale
+        inputs, attributes = next(declared)
+        return tuple(inputs), dict(attributes)
+
+
+def _size(op: Op, inputs: Any, attributes: dict[str, Any]) -> int:
+    """Elements of the largest operand or result; more, if the call takes long or much room."""
+    size = max((x.numel() for x in inputs if isinstance(x, Tensor)), default=0)
+    if op.infer is not None:
+        meta = backend(as_device("meta")).ledger
+        on_meta = place(inputs, "meta")
+        meta.reset_peak()
+        before = meta.live
+        outputs = call(op, on_meta, attributes)
+        size = max(size, (meta.peak - before) // 16, *[o.numel() for o in outputs])
+    if op.flops is not None:
+        specs = [x._spec if isinstance(x, Tensor) else None for x in inputs]
+        size = max(size, op.flops(*specs, **attributes) // 1000)
+    return size
 
 
 def hidden_allocation(op: Op, inputs: Any, attributes: dict[str, Any]) -> int:

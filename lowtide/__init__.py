@@ -93,10 +93,14 @@ from lowtide import autograd as autograd
 from lowtide import backends as backends
 from lowtide import cpu as cpu
 from lowtide import cuda as cuda
+from lowtide import fft as fft
 from lowtide import func as func
+from lowtide import linalg as linalg
 from lowtide import nn as nn
 from lowtide import optim as optim
 from lowtide import profiling as profiling
+from lowtide import random as random
+from lowtide import special as special
 from lowtide import utils as utils
 
 # PyTorch's other names of the dtypes; from here on they are no longer Python's

@@ -36,6 +36,7 @@ from ..framework.ops.activation import tanhshrink as tanhshrink
 from ..framework.ops.activation import threshold as threshold
 from ..framework.ops.activation import threshold_ as threshold_
 from ..framework.ops.attention import scaled_dot_product_attention as scaled_dot_product_attention
+from ..framework.ops.bags import embedding_bag as embedding_bag
 from ..framework.ops.convolution import conv1d as conv1d
 from ..framework.ops.convolution import conv2d as conv2d
 from ..framework.ops.convolution import conv3d as conv3d
@@ -73,12 +74,12 @@ from ..framework.ops.dropout import dropout2d as dropout2d
 from ..framework.ops.dropout import dropout3d as dropout3d
 from ..framework.ops.dropout import feature_alpha_dropout as feature_alpha_dropout
 from ..framework.ops.embedding import embedding as embedding
-from ..framework.ops.embedding import embedding_bag as embedding_bag
 from ..framework.ops.locating import one_hot as one_hot
 from ..framework.ops.loss import cross_entropy as cross_entropy
 from ..framework.ops.loss import nll_loss as nll_loss
 from ..framework.ops.matmul import bilinear as bilinear
 from ..framework.ops.matmul import linear as linear
+from ..framework.ops.multihead import multi_head_attention_forward as multi_head_attention_forward
 from ..framework.ops.noisy import gumbel_softmax as gumbel_softmax
 from ..framework.ops.noisy import rrelu as rrelu
 from ..framework.ops.normalization import batch_norm as batch_norm
@@ -87,6 +88,11 @@ from ..framework.ops.normalization import local_response_norm as local_response_
 from ..framework.ops.normalization import normalize as normalize
 from ..framework.ops.normalization import rms_norm as rms_norm
 from ..framework.ops.padding import pad as pad
+from ..framework.ops.patches import channel_shuffle as channel_shuffle
+from ..framework.ops.patches import fold as fold
+from ..framework.ops.patches import pixel_shuffle as pixel_shuffle
+from ..framework.ops.patches import pixel_unshuffle as pixel_unshuffle
+from ..framework.ops.patches import unfold as unfold
 from ..framework.ops.pointwise import sigmoid as sigmoid
 from ..framework.ops.pointwise import tanh as tanh
 from ..framework.ops.pooling import adaptive_avg_pool1d as adaptive_avg_pool1d
@@ -104,6 +110,28 @@ from ..framework.ops.pooling import lp_pool3d as lp_pool3d
 from ..framework.ops.pooling import max_pool1d as max_pool1d
 from ..framework.ops.pooling import max_pool2d as max_pool2d
 from ..framework.ops.pooling import max_pool3d as max_pool3d
+from ..framework.ops.resampling import interpolate as interpolate
+from ..framework.ops.resampling import upsample as upsample
+from ..framework.ops.resampling import upsample_bilinear as upsample_bilinear
+from ..framework.ops.resampling import upsample_nearest as upsample_nearest
+from ..framework.ops.sampling import affine_grid as affine_grid
+from ..framework.ops.sampling import grid_sample as grid_sample
+from ..framework.ops.sequence_loss import ctc_loss as ctc_loss
+from ..framework.ops.unpooling import (
+    adaptive_max_pool1d_with_indices as adaptive_max_pool1d_with_indices,
+)
+from ..framework.ops.unpooling import (
+    adaptive_max_pool2d_with_indices as adaptive_max_pool2d_with_indices,
+)
+from ..framework.ops.unpooling import (
+    adaptive_max_pool3d_with_indices as adaptive_max_pool3d_with_indices,
+)
+from ..framework.ops.unpooling import max_pool1d_with_indices as max_pool1d_with_indices
+from ..framework.ops.unpooling import max_pool2d_with_indices as max_pool2d_with_indices
+from ..framework.ops.unpooling import max_pool3d_with_indices as max_pool3d_with_indices
+from ..framework.ops.unpooling import max_unpool1d as max_unpool1d
+from ..framework.ops.unpooling import max_unpool2d as max_unpool2d
+from ..framework.ops.unpooling import max_unpool3d as max_unpool3d
 from ..framework.tensor import Tensor
 
 __all__ = [
@@ -111,8 +139,12 @@ __all__ = [
     "adaptive_avg_pool2d",
     "adaptive_avg_pool3d",
     "adaptive_max_pool1d",
+    "adaptive_max_pool1d_with_indices",
     "adaptive_max_pool2d",
+    "adaptive_max_pool2d_with_indices",
     "adaptive_max_pool3d",
+    "adaptive_max_pool3d_with_indices",
+    "affine_grid",
     "alpha_dropout",
     "avg_pool1d",
     "avg_pool2d",
@@ -123,6 +155,7 @@ __all__ = [
     "binary_cross_entropy_with_logits",
     "celu",
     "celu_",
+    "channel_shuffle",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -132,6 +165,7 @@ __all__ = [
     "cosine_embedding_loss",
     "cosine_similarity",
     "cross_entropy",
+    "ctc_loss",
     "dropout",
     "dropout1d",
     "dropout2d",
@@ -140,9 +174,11 @@ __all__ = [
     "embedding",
     "embedding_bag",
     "feature_alpha_dropout",
+    "fold",
     "gaussian_nll_loss",
     "gelu",
     "glu",
+    "grid_sample",
     "group_norm",
     "gumbel_softmax",
     "hardshrink",
@@ -152,6 +188,7 @@ __all__ = [
     "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
+    "interpolate",
     "kl_div",
     "l1_loss",
     "layer_norm",
@@ -165,10 +202,17 @@ __all__ = [
     "lp_pool3d",
     "margin_ranking_loss",
     "max_pool1d",
+    "max_pool1d_with_indices",
     "max_pool2d",
+    "max_pool2d_with_indices",
     "max_pool3d",
+    "max_pool3d_with_indices",
+    "max_unpool1d",
+    "max_unpool2d",
+    "max_unpool3d",
     "mish",
     "mse_loss",
+    "multi_head_attention_forward",
     "multi_margin_loss",
     "multilabel_margin_loss",
     "multilabel_soft_margin_loss",
@@ -177,6 +221,8 @@ __all__ = [
     "one_hot",
     "pad",
     "pairwise_distance",
+    "pixel_shuffle",
+    "pixel_unshuffle",
     "poisson_nll_loss",
     "prelu",
     "relu",
@@ -202,6 +248,10 @@ __all__ = [
     "threshold_",
     "triplet_margin_loss",
     "triplet_margin_with_distance_loss",
+    "unfold",
+    "upsample",
+    "upsample_bilinear",
+    "upsample_nearest",
 ]
 
 

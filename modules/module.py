@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ..framework.autograd.modes import no_grad
-from ..framework.memory.ledger import BUFFER
+from ..framework.memory.ledger import BUFFER, INPUT, SAVED, TEMPORARY
 from ..framework.tensor import Tensor
 from .parameter import Parameter
 
@@ -86,7 +86,7 @@ class Module:
         self.__dict__.pop(name, None)
 
     def _set_buffer(self, name: str, value: Tensor | None) -> None:
-        if value is not None and value._storage.role == 0:
+        if value is not None and value._storage.role in (TEMPORARY, SAVED, INPUT):
             value._storage.set_role(BUFFER)
         self._buffers[name] = value
 

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from ..framework.ops.creation import zeros_like
+from . import fused
 from .optimizer import Optimizer, own
 
 
@@ -55,6 +56,9 @@ class Adam(Optimizer):
         state["step"] += 1
         step, (b1, b2) = state["step"], group["betas"]
         m, v = state["exp_avg"], state["exp_avg_sq"]
+        if fused.fits(self.elements, p, g, m, v):
+            fused.adam(p, g, m, v, step, group, self.decoupled)
+            return
         if group["weight_decay"]:
             if self.decoupled:
                 p.mul_(1 - group["lr"] * group["weight_decay"])

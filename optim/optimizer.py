@@ -21,12 +21,14 @@ class Optimizer:
     Attributes:
         param_groups: Dicts of ``params`` and options.
         state: Each parameter's state.
+        elements: Of all parameters.
     """
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
         self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
+        self.elements = 0
         if isinstance(params, Tensor):
             raise TypeError(
                 "params argument given to the optimizer should be an iterable of Tensors or "
@@ -59,6 +61,7 @@ class Optimizer:
             if id(p) in known:
                 raise ValueError("some parameters appear in more than one parameter group.")
             known.add(id(p))
+        self.elements += sum(p.numel() for p in params)
         self.param_groups.append({**self.defaults, **param_group, "params": params})
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import fused
 from .optimizer import Optimizer, own
 
 
@@ -51,15 +52,18 @@ class SGD(Optimizer):
     def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
         """One step for one parameter."""
         momentum = group["momentum"]
-        sign = 1.0 if group["maximize"] else -1.0
+        buffer = state.get("momentum_buffer")
+        if momentum and buffer is not None and fused.fits(self.elements, p, g, buffer):
+            fused.momentum(p, g, buffer, group)
+            return
+        if group["maximize"]:
+            g = -g
         if group["weight_decay"]:
-            g = (-g if group["maximize"] else g).add(p, alpha=group["weight_decay"])
-            sign = -1.0
+            g = g.add(p, alpha=group["weight_decay"])
         if momentum:
-            buffer = state.get("momentum_buffer")
             if buffer is None:
                 buffer = state["momentum_buffer"] = own(g.clone())
             else:
                 buffer.mul_(momentum).add_(g, alpha=1 - group["dampening"])
             g = g.add(buffer, alpha=momentum) if group["nesterov"] else buffer
-        p.add_(g, alpha=sign * group["lr"])
+        p.add_(g, alpha=-group["lr"])

@@ -25,6 +25,9 @@ def seed() -> Iterator[int]:
     yield 0
     lt.set_default_dtype(dtype)
     lt.set_default_device(device)
+    left_off = not lt.is_grad_enabled()
+    lt.set_grad_enabled(True)
+    assert not left_off, "the test left grad mode switched off"
 
 
 @pytest.fixture(params=["cpu", "meta", "sim", pytest.param("cuda", marks=pytest.mark.gpu)])

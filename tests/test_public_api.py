@@ -48,6 +48,7 @@ EXPECTED = {
     "nn.functional": "linear relu gelu softmax log_softmax cross_entropy mse_loss dropout",
     "nn.init": "kaiming_uniform_ xavier_uniform_ normal_ zeros_ ones_",
     "optim": "Optimizer SGD Adam AdamW",
+    "random": "manual_seed seed initial_seed get_rng_state set_rng_state fork_rng",
     "cuda": "is_available device_count memory_allocated max_memory_allocated synchronize",
     "Tensor": "backward grad requires_grad requires_grad_ detach clone item tolist numpy to cpu "
     "float long bool view reshape permute transpose T mT expand sum mean max min argmax add_ mul_ "

@@ -343,3 +343,26 @@ def test_importing_lowtide_compiles_nothing():
         f"import lowtide, sys; assert 'numba' not in sys.modules and {KERNELS!r} not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_fork_also_gives_back_the_stream_of_a_device_met_inside():
+    lt.manual_seed(5)
+    expected = stream.Generator("cpu").manual_seed(5).get_state().tolist()
+    known = stream._generators.pop(lt.device("sim"), None)
+    try:
+        with lt.random.fork_rng():
+            lt.manual_seed(9)
+            stream.generator_of(lt.device("sim")).draw(100)
+        assert lt.get_rng_state("sim").tolist() == expected
+    finally:
+        if known is not None:
+            stream._generators[lt.device("sim")] = known
+
+
+def test_the_namespace_random_has_pytorchs_names():
+    state = lt.random.get_rng_state()
+    drawn = lt.rand(3).tolist()
+    lt.random.set_rng_state(state)
+    assert lt.rand(3).tolist() == drawn
+    assert lt.random.manual_seed(3) is lt.random.default_generator
+    assert lt.random.initial_seed() == 3

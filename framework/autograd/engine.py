@@ -12,7 +12,7 @@ A node's saved values go as soon as its rules have run.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Any
 
@@ -110,6 +110,10 @@ def grad(
             materialize_grads,
         )
     roots, targets = _as_list(outputs), _as_list(inputs)
+    if not targets:
+        raise RuntimeError(
+            "'inputs' argument to grad cannot be empty. Pass what to differentiate with respect to."
+        )
     if materialize_grads and allow_unused is False:
         raise ValueError("materialize_grads=True needs allow_unused to be None or True.")
     _check_inputs(targets)
@@ -172,7 +176,9 @@ def _batched_grad(
 
 
 def _as_list(tensors: Any) -> list[Tensor]:
-    found = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    if isinstance(tensors, Tensor):
+        return [tensors]
+    found = list(tensors) if isinstance(tensors, Iterable) else [tensors]
     for t in found:
         if not isinstance(t, Tensor):
             raise TypeError(f"backward and grad take Tensors; got {type(t).__name__}.")
@@ -192,7 +198,8 @@ def _root_gradients(roots: list[Tensor], given: Any, create: bool) -> list[Tenso
     if given is None:
         gradients: list[Any] = [None] * len(roots)
     else:
-        gradients = [given] if isinstance(given, Tensor) else list(given)
+        several = isinstance(given, Iterable) and not isinstance(given, Tensor)
+        gradients = list(given) if several else [given]
     if len(gradients) != len(roots):
         raise RuntimeError(
             f"backward needs one gradient per tensor; got {len(roots)} tensors and "
@@ -217,6 +224,11 @@ def _root_gradients(roots: list[Tensor], given: Any, create: bool) -> list[Tenso
                 )
             gradients[k] = ones_of(root._spec)
         else:
+            if not isinstance(g, Tensor):
+                raise TypeError(
+                    f"gradients can be either Tensors or None, but got {type(g).__name__} for "
+                    f"element {k}. Wrap it in lowtide.tensor()."
+                )
             if g._spec.shape != root._spec.shape:
                 raise RuntimeError(
                     f"Mismatch in shape: grad_output[{k}] has a shape of {tuple(g.shape)} and "
@@ -249,14 +261,14 @@ def _run(
     inputs: list[Tensor] | None,
 ) -> list[Tensor | None]:
     state = local.state
-    before = (state.grad, state.saver)
+    before = (state.grad, state.saver, state.running)
     state.grad = create and not state.inference
     if not create:
         state.saver = None
     try:
         return _Pass(roots, gradients, retain, create, inputs).results()
     finally:
-        state.grad, state.saver = before
+        state.grad, state.saver, state.running = before
 
 
 class _Pass:
@@ -279,10 +291,13 @@ class _Pass:
         self.arriving: dict[Tensor, int] = {}  # leaf -> gradients still to come
         self.wanted: dict[Node, list[bool]] | None = None
         self.capture: dict[Any, dict[int, Tensor | None]] = {}
+        self.notes: dict[Any, dict[int, Tensor]] = {}  # of hooks on several tensors
+        self.seen: set[Node] = set()
         edges = [edge_to(r) for r in roots]
         nodes = self._count(edges)
         if inputs is not None:
             self._restrict(nodes, inputs, edges)
+        local.state.running = self
         for (target, index), g in zip(edges, gradients, strict=True):
             self._start(target, index, g)
         self._drain()
@@ -290,7 +305,7 @@ class _Pass:
     def _count(self, roots: list[tuple[Any, int]]) -> list[Node]:
         # Visit every node once; count the edges that end at each leaf.
         arriving = self.arriving
-        seen: set[Node] = set()
+        seen = self.seen
         stack: list[Node] = []
         nodes: list[Node] = []
         edges: Sequence[tuple[Any, int]] = roots
@@ -331,6 +346,12 @@ class _Pass:
             for (target, _), want in zip(node.edges, self.wanted[node], strict=True):
                 if want and not target._is_node:
                     self.arriving[target] = self.arriving.get(target, 0) + 1
+
+    def reaches(self, target: Any) -> bool:
+        """True if a gradient may arrive at a node or leaf in this pass."""
+        if not target._is_node:
+            return target in self.arriving
+        return target in self.seen and (self.wanted is None or target in self.leads)
 
     def _start(self, target: Any, index: int, g: Tensor) -> None:
         # The gradient that arrives at a root.
@@ -477,7 +498,7 @@ def _node_prehooks(extra: dict[Any, Any], grads: list[Tensor | None]) -> None:
     for hook in list(extra["pre"].values()):
         replaced = hook(tuple(grads))
         if replaced is not None:
-            grads[:] = [replaced] if isinstance(replaced, Tensor) else list(replaced)
+            grads[:] = _checked(hook, replaced, grads)
 
 
 def _after_node(
@@ -486,8 +507,30 @@ def _after_node(
     for hook in list(extra["post"].values()):
         replaced = hook(tuple(results), tuple(grads))
         if replaced is not None:
-            results = [replaced] if isinstance(replaced, Tensor) else list(replaced)
+            results = _checked(hook, replaced, results)
     return results
+
+
+def _checked(hook: Any, replaced: Any, before: Sequence[Tensor | None]) -> list[Tensor | None]:
+    # What a node hook returned in the place of `before`.
+    found = [replaced] if isinstance(replaced, Tensor) else list(replaced)
+    name = getattr(hook, "__name__", type(hook).__name__)
+    if len(found) != len(before):
+        raise RuntimeError(
+            f"hook '{name}' has returned an incorrect number of values (got {len(found)}, but "
+            f"expected {len(before)}). Return one per gradient, or None to change nothing."
+        )
+    for new, old in zip(found, before, strict=True):
+        if new is None:
+            continue
+        if not isinstance(new, Tensor):
+            raise TypeError(f"hook '{name}' must return Tensors or None; got {type(new).__name__}.")
+        if old is not None and new._spec.shape != old._spec.shape:
+            raise RuntimeError(
+                f"hook '{name}' has changed the size of value: the gradient has shape "
+                f"{tuple(old.shape)}, what it returned {tuple(new.shape)}."
+            )
+    return found
 
 
 def fit(g: Any, spec: Spec, node: Node, index: int = 0) -> Tensor:

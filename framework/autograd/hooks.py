@@ -230,26 +230,33 @@ def register_multi_grad_hook(
 
     Args:
         tensors: Those that require grad.
-        fn: With mode "all", called with the list of gradients, once backward has computed each;
-            with mode "any", called with the first gradient that is known.
+        fn: With mode "all", called with the list of gradients, once a backward has computed each
+            that it will compute (None for the others); with mode "any", called with the first.
         mode: "all" or "any".
 
     Returns:
         A handle that removes the hook.
     """
+    from .node import edge_to
+
     if mode not in ("all", "any"):
         raise ValueError(f"register_multi_grad_hook: mode is 'all' or 'any'; got {mode!r}.")
-    found: dict[int, Tensor] = {}
+    # Weakly: the nodes keep these hooks. What has arrived is noted with the pass, and goes with it.
+    ends = [weakref.ref(edge_to(t)[0]) if t.requires_grad else None for t in tensors]
+    key = object()
 
     def seen(position: int, grad: Tensor) -> None:
-        found[position] = grad
+        running = local.state.running
+        notes = running.notes.setdefault(key, {})
+        notes[position] = grad
         if mode == "any":
-            if len(found) == 1:
+            if len(notes) == 1:
                 fn(grad)
-        elif len(found) == len(tensors):
-            gradients = [found[k] for k in range(len(tensors))]
-            found.clear()
-            fn(gradients)
+            return
+        targets = [None if end is None else end() for end in ends]
+        if len(notes) == sum(t is not None and running.reaches(t) for t in targets):
+            del running.notes[key]
+            fn([notes.get(k) for k in range(len(ends))])
 
     def hook_of(position: int) -> Any:
         return lambda grad: seen(position, grad)

@@ -28,10 +28,21 @@ class State:
         check_nan: With ``anomaly``: look for NaN, and not only remember.
         hooks_disabled: The message with which ``saved_tensors_hooks`` is refused, or None.
         scope: Where in the user's program we are, as named scopes say.
+        running: The backward pass that runs, or None; the innermost, if one runs inside another.
         run: ``run(f, *args)`` calls a kernel with NumPy's floating-point warnings off.
     """
 
-    __slots__ = ("anomaly", "check_nan", "grad", "hooks_disabled", "inference", "run", "saver", "scope")
+    __slots__ = (
+        "anomaly",
+        "check_nan",
+        "grad",
+        "hooks_disabled",
+        "inference",
+        "run",
+        "running",
+        "saver",
+        "scope",
+    )
 
     def __init__(self) -> None:
         self.grad = True
@@ -41,6 +52,7 @@ class State:
         self.check_nan = True
         self.hooks_disabled: str | None = None
         self.scope: tuple[str, ...] = ()
+        self.running: Any = None
         self.run = quiet_runner()
 
 
@@ -193,8 +205,7 @@ class inference_mode(_Mode):
         state = local.state
         self._before = (state.grad, state.inference)
         state.inference = self.mode
-        if self.mode:
-            state.grad = False
+        state.grad = not self.mode  # False ends no_grad too, as in PyTorch
 
     def __exit__(self, *exc: object) -> None:
         local.state.grad, local.state.inference = self._before

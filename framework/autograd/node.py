@@ -150,7 +150,7 @@ class OpNode(Node):
 
     def name(self) -> str:
         """PyTorch's name for it, such as ``MulBackward0``."""
-        return self.rules.op.node_name  # type: ignore[no-any-return]
+        return self.rules.name  # type: ignore[no-any-return]
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
@@ -193,7 +193,7 @@ class OpNode(Node):
         """Run the rules on the saved values."""
         rules = self.rules
         values = self.unpack()
-        if not retain and self.handles:
+        if not retain and rules.frees:
             self.handles = None
         if create and rules.composite is not None:
             return _through_composite(self, values, grads)
@@ -215,7 +215,7 @@ class OpNode(Node):
 
     def release(self) -> None:
         """Drop the saved values."""
-        if self.handles:
+        if self.rules.frees:
             self.handles = None
 
 
@@ -287,7 +287,12 @@ class AccumulateGrad(Node):
 
     def register_prehook(self, hook: Any) -> Any:
         """Call ``hook((grad,))`` before the leaf's gradient is accumulated."""
-        return self.variable.register_hook(lambda g: (hook((g,)) or (None,))[0])
+
+        def on_tensor(g: Tensor) -> Tensor | None:
+            replaced = hook((g,))
+            return replaced if replaced is None or isinstance(replaced, Tensor) else replaced[0]
+
+        return self.variable.register_hook(on_tensor)
 
     def register_hook(self, hook: Any) -> Any:
         """Call ``hook((), (grad,))`` after the leaf's gradient was accumulated."""

@@ -68,11 +68,8 @@ class Held:
                     source = tensor  # a leaf: a later gradient of this value is its gradient
                 else:
                     index = tensor._index
-            elif tensor._extra is not None and tensor._extra.get("inference"):
-                raise GradientError(
-                    "Inference tensors cannot be saved for backward. Clone the tensor outside "
-                    "inference_mode, or make it under no_grad instead."
-                )
+            elif tensor._extra is not None:
+                check_savable(tensor)
         self.source = source
         self.index = index
         # Accounts.pin and Ledger.moved, written out: every saved value comes by here.
@@ -132,6 +129,19 @@ class Held:
         value._index = self.index
         value._requires_grad = True
         return value
+
+
+def check_savable(tensor: Tensor) -> None:
+    """Refuse to keep an inference tensor.
+
+    Raises:
+        GradientError: It is one, and no gradient leads to it.
+    """
+    if tensor._extra is not None and tensor._extra.get("inference") and not tensor._requires_grad:
+        raise GradientError(
+            "Inference tensors cannot be saved for backward. Clone the tensor outside "
+            "inference_mode, or make it under no_grad instead."
+        )
 
 
 def as_value_of(leaf: Tensor, value: Tensor) -> Tensor:

@@ -57,8 +57,13 @@ def refresh(view: Tensor) -> None:
         move_retained(view, old)
 
 
-def check_writable(tensor: Tensor, op: str) -> None:
-    """Refuse a write that autograd could not follow.
+def check_writable(tensor: Tensor, op: str, recorded: bool = False) -> None:
+    """Refuse a write that autograd could not follow, before a byte is written.
+
+    Args:
+        tensor: What is to be written.
+        op: Whose message it is.
+        recorded: The write will be a node of the graph.
 
     Raises:
         RuntimeError: The tensor is a leaf that requires grad, or a view of one; or a view made
@@ -81,7 +86,7 @@ def check_writable(tensor: Tensor, op: str) -> None:
             f"{op}: {what} Variable that requires grad is being used in an in-place operation. "
             "Write under lowtide.no_grad(), or into a clone."
         )
-    if viewed is not None and not viewed.tracked and owner._requires_grad:
+    if viewed is not None and not viewed.tracked and (recorded or owner._requires_grad):
         raise RuntimeError(
             f"{op}: a view was created in no_grad mode and its base or another view of its base "
             "is being modified inplace with grad mode enabled. Make the view outside no_grad."

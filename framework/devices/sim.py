@@ -545,7 +545,8 @@ def special() -> SimModule:
     """What ``cupyx.scipy.special`` has of SciPy's special functions; ops ask for it."""
     from importlib import import_module
 
-    names = "digamma erf erfc erfinv gammaln xlogy zeta".split()  # noqa: SIM905
+    names = """digamma entr erf erfc erfcx erfinv gammainc gammaincc gammaln i0 i0e i1 i1e j0 j1
+        log_ndtr ndtr ndtri xlogy y0 y1 zeta""".split()  # noqa: SIM905
     return SimModule(import_module("scipy.special"), dict.fromkeys(names, frozenset({"out"})))
 
 

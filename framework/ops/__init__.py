@@ -3,9 +3,12 @@
 from .. import interop as _interop  # noqa: F401 - installs methods, as the families do
 from .. import printing as _printing  # noqa: F401
 from . import activation as activation
+from . import algebra as algebra
 from . import arithmetic as arithmetic
 from . import arrays as arrays
 from . import attention as attention
+from . import bags as bags
+from . import calculus as calculus
 from . import comparison as comparison
 from . import conversion as conversion
 from . import convolution as convolution
@@ -13,32 +16,49 @@ from . import copying as copying
 from . import counting as counting
 from . import creation as creation
 from . import cumulative as cumulative
+from . import decompositions as decompositions
 from . import distances as distances
 from . import dropout as dropout
 from . import einsum as einsum
+from . import elimination as elimination
 from . import embedding as embedding
 from . import extremes as extremes
+from . import fourier as fourier
 from . import gathering as gathering
 from . import indexing as indexing
 from . import joining as joining
+from . import least_squares as least_squares
 from . import legacy as legacy
 from . import locating as locating
 from . import loss as loss
 from . import matmul as matmul
+from . import matrix as matrix
+from . import matrix_norms as matrix_norms
 from . import moments as moments
+from . import multihead as multihead
 from . import noisy as noisy
 from . import normalization as normalization
 from . import padding as padding
+from . import patches as patches
+from . import patching as patching
 from . import picking as picking
 from . import pointwise as pointwise
 from . import pooling as pooling
 from . import random as random
 from . import reduction as reduction
+from . import resampling as resampling
+from . import sampling as sampling
 from . import selecting as selecting
+from . import sequence_loss as sequence_loss
 from . import shaping as shaping
 from . import slicing as slicing
 from . import softmax as softmax
+from . import solving as solving
 from . import sorting as sorting
+from . import special as special
+from . import spectral as spectral
+from . import statistics as statistics
+from . import unpooling as unpooling
 from .registry import FUNCTIONS as _functions
 
 globals().update(_functions)

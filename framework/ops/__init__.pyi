@@ -6,9 +6,12 @@ from builtins import complex as _complex
 from typing import Any
 
 from . import activation as activation
+from . import algebra as algebra
 from . import arithmetic as arithmetic
 from . import arrays as arrays
 from . import attention as attention
+from . import bags as bags
+from . import calculus as calculus
 from . import comparison as comparison
 from . import conversion as conversion
 from . import convolution as convolution
@@ -16,28 +19,45 @@ from . import copying as copying
 from . import counting as counting
 from . import creation as creation
 from . import cumulative as cumulative
+from . import decompositions as decompositions
 from . import distances as distances
+from . import elimination as elimination
 from . import embedding as embedding
 from . import extremes as extremes
+from . import fourier as fourier
 from . import gathering as gathering
 from . import indexing as indexing
 from . import joining as joining
+from . import least_squares as least_squares
 from . import legacy as legacy
 from . import locating as locating
 from . import loss as loss
+from . import matrix as matrix
+from . import matrix_norms as matrix_norms
 from . import moments as moments
+from . import multihead as multihead
 from . import noisy as noisy
 from . import normalization as normalization
 from . import padding as padding
+from . import patches as patches
+from . import patching as patching
 from . import picking as picking
 from . import pointwise as pointwise
 from . import pooling as pooling
 from . import random as random
 from . import reduction as reduction
+from . import resampling as resampling
+from . import sampling as sampling
 from . import selecting as selecting
+from . import sequence_loss as sequence_loss
 from . import shaping as shaping
 from . import slicing as slicing
+from . import solving as solving
 from . import sorting as sorting
+from . import special as special
+from . import spectral as spectral
+from . import statistics as statistics
+from . import unpooling as unpooling
 
 __all__ = [
     "BFloat16Tensor",
@@ -101,6 +121,7 @@ __all__ = [
     "argsort",
     "argwhere",
     "as_strided",
+    "as_strided_scatter",
     "as_tensor",
     "asarray",
     "asin",
@@ -144,11 +165,16 @@ __all__ = [
     "bucketize",
     "cartesian_prod",
     "cat",
+    "cdist",
     "ceil",
     "ceil_",
     "celu",
     "celu_",
     "chain_matmul",
+    "channel_shuffle",
+    "cholesky",
+    "cholesky_inverse",
+    "cholesky_solve",
     "chunk",
     "clamp",
     "clamp_",
@@ -160,6 +186,7 @@ __all__ = [
     "clip_",
     "clone",
     "column_stack",
+    "combinations",
     "complex",
     "concat",
     "concatenate",
@@ -173,26 +200,36 @@ __all__ = [
     "conv_transpose3d",
     "copysign",
     "copysign_",
+    "corrcoef",
     "cos",
     "cos_",
     "cosh",
     "cosh_",
     "cosine_similarity",
     "count_nonzero",
+    "cov",
+    "cross",
+    "ctc_loss",
     "cummax",
     "cummin",
     "cumprod",
     "cumprod_",
     "cumsum",
     "cumsum_",
+    "cumulative_trapezoid",
     "deg2rad",
     "deg2rad_",
+    "det",
     "detach",
     "diag",
     "diag_embed",
+    "diagflat",
     "diagonal",
+    "diagonal_scatter",
+    "diff",
     "digamma",
     "digamma_",
+    "dist",
     "div",
     "divide",
     "divide_",
@@ -240,14 +277,18 @@ __all__ = [
     "fmod_",
     "frac",
     "frac_",
+    "frexp",
     "from_numpy",
     "frombuffer",
     "full",
     "full_like",
     "gather",
+    "gcd",
+    "gcd_",
     "ge",
     "ge_",
     "ger",
+    "gradient",
     "greater",
     "greater_",
     "greater_equal",
@@ -258,26 +299,40 @@ __all__ = [
     "hardshrink",
     "heaviside",
     "heaviside_",
+    "histc",
+    "histogram",
     "hsplit",
     "hstack",
     "hypot",
     "hypot_",
+    "i0",
+    "i0_",
+    "igamma",
+    "igamma_",
+    "igammac",
+    "igammac_",
     "imag",
     "index_add",
     "index_copy",
     "index_fill",
     "index_put",
+    "index_reduce",
+    "index_reduce_",
     "index_select",
     "inner",
+    "inverse",
     "is_complex",
+    "is_conj",
     "is_floating_point",
     "is_inference",
+    "is_neg",
     "is_nonzero",
     "is_same_size",
     "is_signed",
     "is_tensor",
     "isclose",
     "isfinite",
+    "isin",
     "isinf",
     "isnan",
     "isneginf",
@@ -286,6 +341,10 @@ __all__ = [
     "kron",
     "kthvalue",
     "layer_norm",
+    "lcm",
+    "lcm_",
+    "ldexp",
+    "ldexp_",
     "le",
     "le_",
     "lerp",
@@ -310,6 +369,7 @@ __all__ = [
     "logaddexp",
     "logaddexp2",
     "logcumsumexp",
+    "logdet",
     "logical_and",
     "logical_and_",
     "logical_not",
@@ -324,11 +384,14 @@ __all__ = [
     "logsumexp",
     "lt",
     "lt_",
+    "lu_solve",
     "masked_fill",
     "masked_fill_",
     "masked_scatter",
     "masked_select",
     "matmul",
+    "matrix_exp",
+    "matrix_power",
     "max",
     "max_pool1d",
     "max_pool2d",
@@ -340,6 +403,7 @@ __all__ = [
     "min",
     "minimum",
     "mm",
+    "mode",
     "moveaxis",
     "movedim",
     "msort",
@@ -349,18 +413,26 @@ __all__ = [
     "multiply",
     "multiply_",
     "mv",
+    "mvlgamma",
+    "mvlgamma_",
     "nan_to_num",
     "nan_to_num_",
     "nanmean",
+    "nanmedian",
+    "nanquantile",
     "nansum",
     "narrow",
+    "narrow_copy",
     "ne",
     "ne_",
     "neg",
     "neg_",
     "negative",
     "negative_",
+    "nextafter",
+    "nextafter_",
     "nonzero",
+    "nonzero_static",
     "norm",
     "normal",
     "not_equal",
@@ -372,15 +444,24 @@ __all__ = [
     "outer",
     "pad",
     "pairwise_distance",
+    "pdist",
     "permute",
+    "pinverse",
+    "pixel_shuffle",
+    "pixel_unshuffle",
     "poisson",
     "polar",
     "polygamma",
+    "polygamma_",
     "positive",
     "pow",
     "pow_",
     "prelu",
     "prod",
+    "put",
+    "put_",
+    "qr",
+    "quantile",
     "rad2deg",
     "rad2deg_",
     "rand",
@@ -398,9 +479,12 @@ __all__ = [
     "relu_",
     "remainder",
     "remainder_",
+    "renorm",
+    "renorm_",
     "repeat_interleave",
     "reshape",
     "resolve_conj",
+    "resolve_neg",
     "result_type",
     "rms_norm",
     "roll",
@@ -417,6 +501,7 @@ __all__ = [
     "scatter_reduce",
     "searchsorted",
     "select",
+    "select_scatter",
     "selu",
     "selu_",
     "sgn",
@@ -432,6 +517,8 @@ __all__ = [
     "sinc_",
     "sinh",
     "sinh_",
+    "slice_scatter",
+    "slogdet",
     "softmax",
     "softmin",
     "sort",
@@ -450,6 +537,7 @@ __all__ = [
     "subtract_",
     "sum",
     "sum_to_size",
+    "svd",
     "swapaxes",
     "swapdims",
     "t",
@@ -468,6 +556,9 @@ __all__ = [
     "topk",
     "trace",
     "transpose",
+    "trapezoid",
+    "trapz",
+    "triangular_solve",
     "tril",
     "tril_",
     "tril_indices",
@@ -482,10 +573,17 @@ __all__ = [
     "unflatten",
     "unique",
     "unique_consecutive",
+    "unravel_index",
+    "unsafe_chunk",
+    "unsafe_split",
+    "unsafe_split_with_sizes",
     "unsqueeze",
+    "vander",
     "var",
     "var_mean",
     "vdot",
+    "view_as_complex",
+    "view_as_real",
     "vsplit",
     "vstack",
     "where",
@@ -607,6 +705,8 @@ def argwhere(input: Tensor) -> Tensor:
     """The coordinates of the elements that are not zero: (count, ndim)."""
 def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
     """A view of any shape and strides, counted in elements of the storage."""
+def as_strided_scatter(input: Tensor, src: Any, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
+    """Put ``src`` in the place of a strided view, in a copy."""
 def as_tensor(data: Any, dtype: Any = ..., device: Any = ...) -> Tensor:
     """Turn data into a tensor, sharing memory with a tensor or NumPy array where possible."""
 def asarray(obj: Any, *, dtype: Any = ..., device: Any = ..., copy: Any = ..., requires_grad: bool = ...) -> Tensor:
@@ -693,6 +793,8 @@ def cartesian_prod(*tensors: Any) -> Tensor:
     """Every combination of the elements of vectors, one a row."""
 def cat(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """Join tensors along a dim that they have."""
+def cdist(x1: Any, x2: Any, p: Any = ..., compute_mode: Any = ...) -> Tensor:
+    """Take the ``p``-norm distances between each point of ``x1`` and each of ``x2``."""
 def ceil(input: Tensor, *, out: Any = ...) -> Tensor:
     """Round up."""
 def ceil_(input: Tensor) -> Tensor:
@@ -703,6 +805,14 @@ def celu_(input: Tensor, alpha: Any = ...) -> Tensor:
     """In-place twin of ``celu``."""
 def chain_matmul(*matrices: Any, out: Any = ...) -> Tensor:
     """Multiply several matrices in the order that takes the fewest operations."""
+def channel_shuffle(input: Tensor, groups: Any) -> Tensor:
+    """Interleave the channels of groups: channel ``g K + k`` becomes ``k groups + g``."""
+def cholesky(input: Tensor, upper: bool = ..., *, out: Any = ...) -> Tensor:
+    """Do what :func:`linalg.cholesky` does."""
+def cholesky_inverse(L: Any, upper: bool = ..., *, out: Any = ...) -> Tensor:
+    """Invert the matrices of which ``L`` is the Cholesky factor."""
+def cholesky_solve(input: Tensor, L: Any, upper: bool = ..., *, out: Any = ...) -> Tensor:
+    """Solve ``A @ X = input`` given the Cholesky factor of ``A``."""
 def chunk(input: Tensor, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
     """Split a dim into at most ``chunks`` ranges of one size; the last may be shorter."""
 def clamp(input: Tensor, min: Tensor | _complex | None = ..., max: Tensor | _complex | None = ..., *, out: Any = ...) -> Tensor:
@@ -725,6 +835,8 @@ def clone(input: Tensor, memory_format: Any = ..., *, out: Any = ...) -> Tensor:
     """Copy into memory of its own; the gradient passes through."""
 def column_stack(tensors: Any, *, out: Any = ...) -> Tensor:
     """Join along the second dim; a vector is one column."""
+def combinations(input: Tensor, r: Any = ..., with_replacement: bool = ...) -> Tensor:
+    """List the combinations of ``r`` elements of a vector, in order, as rows."""
 def complex(real: Tensor, imag: Tensor, *, out: Any = ...) -> Tensor:
     """Make complex numbers of real and imaginary parts."""
 def concat(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
@@ -751,6 +863,8 @@ def copysign(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tens
     """Give ``input`` the sign of ``other``."""
 def copysign_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``copysign``."""
+def corrcoef(input: Tensor) -> Tensor:
+    """Estimate the correlation matrix of variables (rows) from observations (columns)."""
 def cos(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the cosine."""
 def cos_(input: Tensor) -> Tensor:
@@ -763,6 +877,12 @@ def cosine_similarity(x1: Any, x2: Any, dim: Any = ..., eps: Any = ...) -> Tenso
     """Take the cosine of the angle between vectors along ``dim``."""
 def count_nonzero(input: Tensor, dim: Any = ...) -> Tensor:
     """Count the elements over ``dim`` that are not zero, in int64."""
+def cov(input: Tensor, *, correction: Any = ..., fweights: Any = ..., aweights: Any = ...) -> Tensor:
+    """Estimate the covariance matrix of variables (rows) from observations (columns)."""
+def cross(input: Tensor, other: Tensor | _complex, dim: Any = ..., *, out: Any = ...) -> Tensor:
+    """Multiply vectors of three components; without ``dim`` along the first dim of size 3."""
+def ctc_loss(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: Any = ..., reduction: Any = ..., zero_infinity: bool = ...) -> Tensor:
+    """Compare sequences of log probabilities with shorter sequences of labels, in any alignment."""
 def cummax(input: Tensor, dim: Any) -> Any:
     """Find the largest element so far along ``dim``, as the named pair ``(values, indices)``."""
 def cummin(input: Tensor, dim: Any) -> Any:
@@ -775,22 +895,34 @@ def cumsum(input: Tensor, dim: Any, *, dtype: Any = ..., out: Any = ...) -> Tens
     """Add up the elements so far along ``dim``; integers in int64."""
 def cumsum_(input: Tensor, dim: Any, *, dtype: Any = ...) -> Tensor:
     """In-place twin of ``cumsum``."""
+def cumulative_trapezoid(y: Any, x: Any = ..., *, dx: Any = ..., dim: Any = ...) -> Tensor:
+    """Integrate samples from the first to each other one, by the trapezoidal rule."""
 def deg2rad(input: Tensor, *, out: Any = ...) -> Tensor:
     """Convert degrees to radians."""
 def deg2rad_(input: Tensor) -> Tensor:
     """In-place twin of ``deg2rad``."""
+def det(A: Any, *, out: Any = ...) -> Tensor:
+    """Take the determinants of square matrices (*, n, n)."""
 def detach(input: Tensor) -> Tensor:
     """Return the same values outside the graph, sharing memory and version."""
 def diag(input: Tensor, diagonal: Any = ...) -> Tensor:
     """The diagonal of a matrix (a copy), or the matrix of a diagonal."""
 def diag_embed(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
     """The last dim as the diagonal of two new dims, zeros elsewhere."""
+def diagflat(input: Tensor, offset: Any = ...) -> Tensor:
+    """Make a matrix with the flattened input on a diagonal."""
 def diagonal(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
     """A diagonal of two dims, as the last dim (a view)."""
+def diagonal_scatter(input: Tensor, src: Any, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
+    """Put ``src`` in the place of a diagonal, in a copy."""
+def diff(input: Tensor, n: Any = ..., dim: Any = ..., prepend: Any = ..., append: Any = ..., *, out: Any = ...) -> Tensor:
+    """Take the ``n``-th forward difference, ``input[k + 1] - input[k]``, along a dim."""
 def digamma(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the derivative of ``lgamma``."""
 def digamma_(input: Tensor) -> Tensor:
     """In-place twin of ``digamma``."""
+def dist(input: Tensor, other: Tensor | _complex, p: Any = ...) -> Tensor:
+    """Take the ``p``-norm of ``input - other``."""
 def div(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
     """Divide elementwise, with broadcasting; integers become floats unless rounded."""
 def divide(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
@@ -885,6 +1017,8 @@ def frac(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the part after the point, with the sign of ``input``."""
 def frac_(input: Tensor) -> Tensor:
     """In-place twin of ``frac``."""
+def frexp(input: Tensor, *, out: Any = ...) -> tuple[Tensor, Tensor]:
+    """Split into a mantissa, of size in [0.5, 1), and an exponent of 2."""
 def from_numpy(ndarray: Any) -> Tensor:
     """Make a tensor that shares the memory of a NumPy array."""
 def frombuffer(buffer: Any, *, dtype: Any, count: int = ..., offset: int = ..., requires_grad: bool = ...) -> Tensor:
@@ -895,12 +1029,18 @@ def full_like(input: Tensor, fill_value: Any, *, dtype: Any = ..., layout: Any =
     """Make a tensor of one value in another's shape, dtype and device."""
 def gather(input: Tensor, dim: Any, index: Any, *, sparse_grad: bool = ..., out: Any = ...) -> Tensor:
     """Take along ``dim`` the element that the index names, for each position of the index."""
+def gcd(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
+    """Take the greatest common divisor, never negative."""
+def gcd_(input: Tensor, other: Tensor | _complex) -> Tensor:
+    """In-place twin of ``gcd``."""
 def ge(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input >= other``, as bool."""
 def ge_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``ge``."""
 def ger(input: Tensor, vec2: Any, *, out: Any = ...) -> Tensor:
     """Do what :func:`outer` does, under its BLAS name."""
+def gradient(input: Tensor, *, spacing: Any = ..., dim: Any = ..., edge_order: Any = ...) -> Tensor:
+    """Estimate the derivative along dims by central differences."""
 def greater(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input > other``, as bool."""
 def greater_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -921,6 +1061,10 @@ def heaviside(input: Tensor, values: Tensor, *, out: Any = ...) -> Tensor:
     """Step from 0 to 1 at zero, where it takes ``values``."""
 def heaviside_(input: Tensor, values: Any) -> Tensor:
     """In-place twin of ``heaviside``."""
+def histc(input: Tensor, bins: Any = ..., min: Any = ..., max: Any = ..., *, out: Any = ...) -> Tensor:
+    """Count elements in ``bins`` intervals of equal width."""
+def histogram(input: Tensor, bins: Any = ..., *, range: Any = ..., weight: Any = ..., density: bool = ...) -> Any:
+    """Count elements between ascending edges; the last interval has both ends."""
 def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split along dim 0 into equal parts or at indices."""
 def hstack(tensors: Any, *, out: Any = ...) -> Tensor:
@@ -929,6 +1073,18 @@ def hypot(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compute ``sqrt(input ** 2 + other ** 2)`` without overflow."""
 def hypot_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``hypot``."""
+def i0(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Modified Bessel function of the first kind, order 0."""
+def i0_(input: Tensor) -> Tensor:
+    """In-place twin of ``i0``."""
+def igamma(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
+    """Regularized lower incomplete gamma function of order ``input`` at ``other``."""
+def igamma_(input: Tensor, other: Tensor | _complex) -> Tensor:
+    """In-place twin of ``igamma``."""
+def igammac(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
+    """Regularized upper incomplete gamma function of order ``input`` at ``other``."""
+def igammac_(input: Tensor, other: Tensor | _complex) -> Tensor:
+    """In-place twin of ``igammac``."""
 def imag(input: Tensor) -> Tensor:
     """View the imaginary parts."""
 def index_add(input: Tensor, dim: Any, index: Any, source: Any, *, alpha: Any = ...) -> Tensor:
@@ -939,16 +1095,26 @@ def index_fill(input: Tensor, dim: Any, index: Any, value: Any) -> Tensor:
     """Put one value into the slices of ``dim`` that the index names, in a copy."""
 def index_put(input: Tensor, indices: Any, values: Any, accumulate: bool = ...) -> Tensor:
     """Put values at indices, in a copy."""
+def index_reduce(input: Tensor, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: bool = ...) -> Tensor:
+    """Combine ``source`` with the slices of ``dim`` that the index names, in a copy."""
+def index_reduce_(input: Tensor, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: bool = ...) -> Tensor:
+    """In-place twin of ``index_reduce``."""
 def index_select(input: Tensor, dim: Any, index: Any, *, out: Any = ...) -> Tensor:
     """The slices of ``dim`` that a vector of indices names (a copy)."""
 def inner(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Contract the last dimensions: every row of ``input`` with every row of ``other``."""
+def inverse(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Do what :func:`linalg.inv` does."""
 def is_complex(input: Tensor) -> bool:
     """True for a tensor of a complex dtype."""
+def is_conj(input: Tensor) -> bool:
+    """Return False: conjugation is never deferred here."""
 def is_floating_point(input: Tensor) -> bool:
     """True for a tensor of a floating dtype."""
 def is_inference(input: Tensor) -> bool:
     """True for a tensor made under ``inference_mode``."""
+def is_neg(input: Tensor) -> bool:
+    """Return False: negation is never deferred here."""
 def is_nonzero(input: Tensor) -> bool:
     """True if the only element is not zero."""
 def is_same_size(input: Tensor, other: Tensor) -> bool:
@@ -961,6 +1127,8 @@ def isclose(input: Tensor, other: Tensor | _complex, rtol: Any = ..., atol: Any 
     """Tell elementwise whether ``|input - other| <= atol + rtol * |other|``."""
 def isfinite(input: Tensor, *, out: Any = ...) -> Tensor:
     """Tell which elements are neither infinite nor nan."""
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = ..., invert: bool = ...) -> Tensor:
+    """Tell which elements occur among others."""
 def isinf(input: Tensor, *, out: Any = ...) -> Tensor:
     """Tell which elements are infinite."""
 def isnan(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -977,6 +1145,14 @@ def kthvalue(input: Tensor, k: Any, dim: Any = ..., keepdim: bool = ...) -> Any:
     """Find the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
 def layer_norm(input: Tensor, normalized_shape: Any, weight: Any = ..., bias: Any = ..., eps: Any = ..., cudnn_enable: bool = ...) -> Tensor:
     """Normalize the last dimensions to mean 0 and variance 1, then scale and shift."""
+def lcm(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
+    """Take the least common multiple, never negative."""
+def lcm_(input: Tensor, other: Tensor | _complex) -> Tensor:
+    """In-place twin of ``lcm``."""
+def ldexp(input: Tensor, other: Tensor | _complex) -> Tensor:
+    """Compute ``input * 2 ** other``."""
+def ldexp_(input: Tensor, other: Tensor | _complex) -> Tensor:
+    """In-place twin of ``ldexp``."""
 def le(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input <= other``, as bool."""
 def le_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -1025,6 +1201,8 @@ def logaddexp2(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Te
     """Compute ``log2(2 ** input + 2 ** other)`` without overflow."""
 def logcumsumexp(input: Tensor, dim: Any, *, out: Any = ...) -> Tensor:
     """Take the logarithm of the sum of exponentials so far along ``dim``, without overflow."""
+def logdet(input: Tensor, *, out: Any = ...) -> Tensor:
+    """Take the logarithms of determinants; NaN where one is negative."""
 def logical_and(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Tell elementwise whether both are true."""
 def logical_and_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -1053,6 +1231,8 @@ def lt(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input < other``, as bool."""
 def lt_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``lt``."""
+def lu_solve(input: Tensor, LU_data: Any, LU_pivots: Any, *, out: Any = ...) -> Tensor:
+    """Solve ``A @ X = input`` given :func:`linalg.lu_factor` of ``A``."""
 def masked_fill(input: Tensor, mask: Tensor, value: Tensor | _complex) -> Tensor:
     """Put ``value`` where the mask is True; the mask broadcasts."""
 def masked_fill_(input: Tensor, mask: Any, value: Any) -> Tensor:
@@ -1063,6 +1243,10 @@ def masked_select(input: Tensor, mask: Any, *, out: Any = ...) -> Tensor:
     """The elements where the mask is True, as a vector; the two broadcast."""
 def matmul(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Multiply matrices, or stacks of them with broadcasting, or vectors: ``input @ other``."""
+def matrix_exp(A: Any, *, out: Any = ...) -> Tensor:
+    """Take the exponentials of square matrices."""
+def matrix_power(A: Any, n: Any, *, out: Any = ...) -> Tensor:
+    """Multiply matrices by themselves, or for a negative ``n`` their inverses."""
 def max(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, other: Tensor | _complex = ..., out: Any = ...) -> Any:
     """Find the largest element of all, along a dim, or of two tensors elementwise."""
 def max_pool1d(input: Tensor, kernel_size: Any, stride: Any = ..., padding: Any = ..., dilation: Any = ..., ceil_mode: bool = ..., return_indices: bool = ...) -> Tensor:
@@ -1085,6 +1269,8 @@ def minimum(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tenso
     """Take the smaller elementwise; nan wins. Ties share gradients."""
 def mm(input: Tensor, mat2: Any, *, out: Any = ...) -> Tensor:
     """Multiply two matrices: (M, K) and (K, N) give (M, N)."""
+def mode(input: Tensor, dim: Any = ..., keepdim: bool = ...) -> Any:
+    """Find the most frequent value along a dim, the smallest of several, and where it is last."""
 def moveaxis(input: Tensor, source: Any, destination: Any) -> Tensor:
     """Move dims to other places (NumPy's name)."""
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
@@ -1103,16 +1289,26 @@ def multiply_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``mul``."""
 def mv(input: Tensor, vec: Any, *, out: Any = ...) -> Tensor:
     """Multiply a matrix (M, K) and a vector (K,): the result is (M,)."""
+def mvlgamma(input: Tensor, p: Any) -> Tensor:
+    """Take the logarithm of the multivariate gamma function of dimension ``p``."""
+def mvlgamma_(input: Tensor, p: Any) -> Tensor:
+    """In-place twin of ``mvlgamma``."""
 def nan_to_num(input: Tensor, nan: Any = ..., posinf: Any = ..., neginf: Any = ..., *, out: Any = ...) -> Tensor:
     """Replace nan, +inf and -inf by numbers; by default 0, the largest and the smallest."""
 def nan_to_num_(input: Tensor, nan: Any = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
     """In-place twin of ``nan_to_num``."""
 def nanmean(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
     """Average over ``dim`` what is not NaN."""
+def nanmedian(input: Tensor, dim: Any = ..., keepdim: bool = ...) -> Tensor:
+    """Find the middle of what is not NaN, the lower of two; of all, or along a dim with its index."""
+def nanquantile(input: Tensor, q: Any, dim: Any = ..., keepdim: bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
+    """Find quantiles of what is not NaN: see :func:`quantile`."""
 def nansum(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
     """Add up over ``dim``, taking NaN for 0."""
 def narrow(input: Tensor, dim: Any, start: Any, length: Any) -> Tensor:
     """A range of one dim, from ``start`` (a view)."""
+def narrow_copy(input: Tensor, dim: Any, start: Any, length: Any) -> Tensor:
+    """Copy a range of one dim."""
 def ne(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input != other``, as bool."""
 def ne_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -1125,8 +1321,14 @@ def negative(input: Tensor, *, out: Any = ...) -> Tensor:
     """Negate: ``out = -input``."""
 def negative_(input: Tensor) -> Tensor:
     """In-place twin of ``neg``."""
+def nextafter(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
+    """Find the next floating-point number toward ``other``."""
+def nextafter_(input: Tensor, other: Tensor | _complex) -> Tensor:
+    """In-place twin of ``nextafter``."""
 def nonzero(input: Tensor, *, as_tuple: bool = ...) -> Any:
     """The coordinates of what is not zero: (count, ndim), or a vector for each dim."""
+def nonzero_static(input: Tensor, *, size: Any, fill_value: Any = ...) -> Tensor:
+    """List the coordinates of what is not zero in ``size`` rows, cut off or filled up."""
 def norm(input: Tensor, p: Any = ..., dim: Any = ..., keepdim: bool = ..., out: Any = ..., dtype: Any = ...) -> Tensor:
     """Measure size: the p-th root of the sum of the p-th powers of magnitudes, over ``dim``."""
 def normal(mean: Any = ..., std: Any = ..., size: Any = ..., *, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
@@ -1149,14 +1351,24 @@ def pad(input: Tensor, pad: Any, mode: Any = ..., value: Any = ...) -> Tensor:
     """Pad the last dims."""
 def pairwise_distance(x1: Any, x2: Any, p: Any = ..., eps: Any = ..., keepdim: bool = ...) -> Tensor:
     """Take the ``p``-norm of differences along the last dimension."""
+def pdist(input: Tensor, p: Any = ...) -> Tensor:
+    """Take the ``p``-norm distances between all pairs of rows, ``(0, 1), (0, 2), ...``."""
 def permute(input: Tensor, *dims: Any) -> Tensor:
     """Reorder the dimensions."""
+def pinverse(input: Tensor, rcond: Any = ..., *, out: Any = ...) -> Tensor:
+    """Find pseudoinverses; singular values up to ``rcond`` times the largest count as zero."""
+def pixel_shuffle(input: Tensor, upscale_factor: Any) -> Tensor:
+    """Turn channels into pixels: (*, C r^2, H, W) to (*, C, H r, W r)."""
+def pixel_unshuffle(input: Tensor, downscale_factor: Any) -> Tensor:
+    """Turn pixels into channels: (*, C, H r, W r) to (*, C r^2, H, W)."""
 def poisson(input: Tensor, generator: Any = ...) -> Tensor:
     """Draw counts of the Poisson distribution with the rate given by each element."""
 def polar(abs: Tensor, angle: Tensor, *, out: Tensor | None = ...) -> Tensor:
     """Make complex numbers of absolute values and angles."""
 def polygamma(n: Any, input: Any) -> Tensor:
     """Take the n-th derivative of ``digamma``."""
+def polygamma_(n: Any, input: Any) -> Tensor:
+    """In-place twin of ``polygamma``."""
 def positive(input: Tensor) -> Tensor:
     """Return the tensor itself."""
 def pow(input: Tensor, exponent: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -1167,6 +1379,14 @@ def prelu(input: Tensor, weight: Any) -> Tensor:
     """Apply ``max(0, x) + weight * min(0, x)`` with one learned weight, or one per channel."""
 def prod(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
     """Multiply over one ``dim``, or over all elements."""
+def put(input: Tensor, index: Any, source: Any, accumulate: bool = ...) -> Tensor:
+    """Put ``source`` at places of the flattened tensor, in a copy."""
+def put_(input: Tensor, index: Any, source: Any, accumulate: bool = ...) -> Tensor:
+    """In-place twin of ``put``."""
+def qr(input: Tensor, some: bool = ..., *, out: Any = ...) -> Any:
+    """Factor matrices: :func:`linalg.qr`, "reduced" with ``some``, else "complete"."""
+def quantile(input: Tensor, q: Any, dim: Any = ..., keepdim: bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
+    """Find the values below which given parts of the elements lie."""
 def rad2deg(input: Tensor, *, out: Any = ...) -> Tensor:
     """Convert radians to degrees."""
 def rad2deg_(input: Tensor) -> Tensor:
@@ -1186,7 +1406,7 @@ def randn_like(input: Tensor, *, generator: Any = ..., dtype: Any = ..., layout:
 def randperm(n: int, *, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Draw a permutation of 0 .. n - 1."""
 def ravel(input: Tensor) -> Tensor:
-    """Flatten to one dimension."""
+    """Flatten to one contiguous dimension; a copy unless the input is contiguous."""
 def real(input: Tensor) -> Tensor:
     """View the real parts; a real tensor is returned itself."""
 def reciprocal(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -1201,12 +1421,18 @@ def remainder(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Ten
     """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
 def remainder_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``remainder``."""
+def renorm(input: Tensor, p: Any, dim: Any, maxnorm: Any) -> Tensor:
+    """Shrink the slices of ``dim`` whose ``p``-norm is above ``maxnorm`` to that norm."""
+def renorm_(input: Tensor, p: Any, dim: Any, maxnorm: Any) -> Tensor:
+    """In-place twin of ``renorm``."""
 def repeat_interleave(input: Tensor, repeats: Any, dim: Any = ..., *, output_size: Any = ...) -> Tensor:
     """Repeat every element in its place."""
 def reshape(input: Tensor, *shape: Any) -> Tensor:
     """View in another shape where the strides allow it, else copy."""
 def resolve_conj(input: Tensor) -> Tensor:
     """Return the tensor: conjugation is never deferred here."""
+def resolve_neg(input: Tensor) -> Tensor:
+    """Return the tensor: negation is never deferred here."""
 def result_type(tensor1: Any, tensor2: Any) -> dtype:
     """The dtype of arithmetic between two tensors or numbers."""
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Any = ..., eps: Any = ...) -> Tensor:
@@ -1239,6 +1465,8 @@ def searchsorted(sorted_sequence: Any, input: Any, *, out_int32: bool = ..., rig
     """Where each value would be inserted into a sorted sequence."""
 def select(input: Tensor, dim: Any, index: Any) -> Tensor:
     """One index of a dim, which goes (a view)."""
+def select_scatter(input: Tensor, src: Any, dim: Any, index: Any) -> Tensor:
+    """Put ``src`` in the place of one index of a dim, in a copy."""
 def selu(input: Tensor, inplace: bool = ...) -> Tensor:
     """Apply the self-normalizing scaled ``elu``."""
 def selu_(input: Tensor) -> Tensor:
@@ -1269,6 +1497,10 @@ def sinh(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the hyperbolic sine."""
 def sinh_(input: Tensor) -> Tensor:
     """In-place twin of ``sinh``."""
+def slice_scatter(input: Tensor, src: Any, dim: Any = ..., start: Any = ..., end: Any = ..., step: Any = ...) -> Tensor:
+    """Put ``src`` in the place of a range of a dim, in a copy."""
+def slogdet(A: Any, *, out: Any = ...) -> Any:
+    """Take the signs of determinants and the logarithms of their magnitudes."""
 def softmax(input: Tensor, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
     """Turn scores into probabilities along ``dim``: ``exp(x) / sum(exp(x))``."""
 def softmin(input: Tensor, dim: Any, dtype: Any = ...) -> Tensor:
@@ -1305,6 +1537,8 @@ def sum(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ...,
     """Add up over ``dim`` (an int, several, or None for all)."""
 def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     """Add up over the dims that broadcasting ``size`` to this shape would repeat."""
+def svd(input: Tensor, some: bool = ..., compute_uv: bool = ..., *, out: Any = ...) -> Any:
+    """Factor matrices: :func:`linalg.svd`, but with V in place of ``V.mH``."""
 def swapaxes(input: Tensor, axis0: Any, axis1: Any) -> Tensor:
     """Exchange two dimensions (NumPy's name)."""
 def swapdims(input: Tensor, dim0: Any, dim1: Any) -> Tensor:
@@ -1341,6 +1575,12 @@ def trace(input: Tensor) -> Tensor:
     """Sum the diagonal of a matrix."""
 def transpose(input: Tensor, dim0: Any, dim1: Any) -> Tensor:
     """Exchange two dimensions."""
+def trapezoid(y: Any, x: Any = ..., *, dx: Any = ..., dim: Any = ...) -> Tensor:
+    """Integrate samples along ``dim`` by the trapezoidal rule."""
+def trapz(y: Any, x: Any = ..., *, dx: Any = ..., dim: Any = ...) -> Tensor:
+    """Integrate samples by the trapezoidal rule: the older name of ``trapezoid``."""
+def triangular_solve(input: Tensor, A: Any, upper: bool = ..., transpose: bool = ..., unitriangular: bool = ..., *, out: Any = ...) -> Tensor:
+    """Solve ``A @ X = input`` for a triangular ``A``."""
 def tril(input: Tensor, diagonal: Any = ..., *, out: Any = ...) -> Tensor:
     """Keep a matrix on and below a diagonal, zeros above it."""
 def tril_(input: Tensor, diagonal: Any = ...) -> Tensor:
@@ -1369,14 +1609,28 @@ def unique(input: Tensor, sorted: bool = ..., return_inverse: bool = ..., return
     """Find the distinct elements, or the distinct slices along ``dim``; always sorted."""
 def unique_consecutive(input: Tensor, return_inverse: bool = ..., return_counts: bool = ..., dim: Any = ...) -> Any:
     """Drop all but the first element of every run of equal ones, in the flattened tensor."""
+def unravel_index(indices: Any, shape: Any) -> Tensor:
+    """Convert places in a flattened tensor to a tuple of coordinates."""
+def unsafe_chunk(input: Tensor, chunks: Any, dim: Any = ...) -> Tensor:
+    """Split a dim into ``chunks`` ranges; views, as of ``chunk``."""
+def unsafe_split(tensor: Any, split_size: Any, dim: Any = ...) -> Tensor:
+    """Split a dim into ranges of one size; views, as of ``split``."""
+def unsafe_split_with_sizes(input: Tensor, split_sizes: Any, dim: Any = ...) -> Tensor:
+    """Split a dim into ranges of the sizes given; views, as of ``split_with_sizes``."""
 def unsqueeze(input: Tensor, dim: Any) -> Tensor:
     """Insert a dimension of size 1."""
+def vander(x: Any, N: Any = ..., increasing: bool = ...) -> Tensor:
+    """Build the matrix whose columns are powers of a vector, the highest first."""
 def var(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
     """Average the square distance from the mean over ``dim``."""
 def var_mean(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ...) -> Any:
     """Return the variance and the mean over ``dim``."""
 def vdot(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Sum the products of two vectors' elements, those of ``input`` conjugated."""
+def view_as_complex(input: Tensor) -> Tensor:
+    """View pairs of real numbers, the last dim, as complex ones."""
+def view_as_real(input: Tensor) -> Tensor:
+    """View complex numbers as pairs of real ones, in a new last dim."""
 def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split along dim 0 into equal parts or at indices."""
 def vstack(tensors: Any, *, out: Any = ...) -> Tensor:

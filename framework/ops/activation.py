@@ -8,9 +8,9 @@ from __future__ import annotations
 from math import pi, sqrt
 from typing import Any
 
-from ..dtypes import bool_
+from ..dtypes import BOOL, bool_
+from .convolution import contiguous, worth_compiling
 from .pointwise import sigmoid, special, tanh
-from .reduction import quiet
 from .registry import broadcast, function, op, per_element, same, singles
 from .selecting import where_select
 
@@ -36,6 +36,27 @@ def _floating(name, *extra):
     return infer
 
 
+def _vectorized(input, *_, **__):
+    return worth_compiling(input) and input.dtype.name == "float32"
+
+
+def _compile(op, kernel, *, when=_vectorized):
+    """Give an op of arrays that look alike a compiled CPU kernel: ``kernel(gates, attributes)``.
+
+    It returns a function of gates and the numbers that this takes after the arrays.
+    """
+
+    @op.kernel("cpu", when=when, layout=contiguous)
+    def _(xp, out, *arrays, **attributes):
+        from ..kernels.cpu import gates
+        from ..kernels.cpu.threads import spread
+
+        arrays = arrays[len(op.op.scratch) :]  # nothing is left to put aside
+        run, numbers = kernel(gates, **attributes)
+        flat = [a.reshape(-1) for a in (out, *arrays)]
+        spread(run, out.size, out.size, *flat, *numbers)
+
+
 def _masked_infer(grad, input, **_):
     return grad, grad.like(dtype=bool_)
 
@@ -43,13 +64,14 @@ def _masked_infer(grad, input, **_):
 def _windows(make):
     for low, high, outside in ((0.0, INFINITY, 0.0), (-0.7, 0.7, 0.0), (0.0, INFINITY, 0.1)):
         yield (make(3, 4), make(3, 4)), {"low": low, "high": high, "outside": outside}
+    for shape in ((), (0, 3)):
+        yield (make(*shape), make(*shape)), {"low": -1.3, "high": 0.3, "outside": 0.0}
 
 
 @op(
     name="_window", **HIDDEN, infer=_masked_infer, scratch=("mask",), half="float32",
     flops=per_element(2), samples=_windows,
 )  # fmt: skip
-@quiet
 def window(xp, out, mask, grad, input, *, low, high, outside):
     """``grad`` where ``low < input < high`` (or nan), ``outside * grad`` elsewhere."""
     xp.copyto(out, grad)
@@ -63,6 +85,13 @@ def window(xp, out, mask, grad, input, *, low, high, outside):
         xp.copyto(out, grad, where=mask)
 
 
+def _window_compiled(gates, low, high, outside):
+    return gates.window, (float(low), float(high), float(outside))
+
+
+_compile(window, _window_compiled, when=worth_compiling)
+
+
 @window.vjp("grad")
 def _(g, input, low, high, outside):
     return window(g, input, low=low, high=high, outside=outside)
@@ -73,9 +102,17 @@ def _(g):
     return None  # flat except at the edges
 
 
+def _relu_infer(input):
+    if input.dtype.category == BOOL:
+        raise RuntimeError(
+            "Boolean inputs not supported for relu. Convert with .to(lowtide.int64)."
+        )
+    return input
+
+
 @op(
-    inplace="relu_", infer=lambda input: input, half="float32", flops=per_element(1),
-    samples=singles,
+    inplace="relu_", infer=_relu_infer, half="float32", flops=per_element(1),
+    samples=singles, real=True,
 )  # fmt: skip
 def relu(xp, out, input):
     """Apply ``max(input, 0)``. Keeps the result for backward."""
@@ -90,13 +127,13 @@ def _(g, out):
 def _slopes(make):
     for inputs, _ in singles(make):
         yield inputs, {"negative_slope": 0.1}
+    yield (make(2, 3),), {"negative_slope": -0.4}
 
 
 @op(
     name="leaky_relu", **HIDDEN, infer=_floating("leaky_relu", "low"), scratch=("low",),
     half="float32", flops=per_element(3), inplace="_leaky_relu_", samples=_slopes,
 )  # fmt: skip
-@quiet
 def leaky_relu(xp, out, low, input, *, negative_slope=0.01):
     """Apply ``max(input, 0) + negative_slope * min(input, 0)``."""
     xp.minimum(input, 0, out=low)
@@ -113,13 +150,13 @@ def _(g, input, negative_slope):
 def _bounds(make):
     for inputs, _ in singles(make):
         yield inputs, {"min_val": -0.7, "max_val": 0.7}
+    yield (make(2, 3),), {"min_val": 0.2, "max_val": 1.3}
 
 
 @op(
     name="hardtanh", **HIDDEN, infer=same, half="float32", flops=per_element(2), samples=_bounds,
     inplace="_hardtanh_",
 )  # fmt: skip
-@quiet
 def hardtanh(xp, out, input, *, min_val=-1.0, max_val=1.0):
     """Limit to [min_val, max_val]; the gradient at a limit is 0. Keeps the result."""
     xp.maximum(input, min_val, out=out)
@@ -143,13 +180,13 @@ def relu6(input, inplace=False):
 def _elus(make):
     for inputs, _ in singles(make):
         yield inputs, {"alpha": 1.3, "scale": 1.1, "input_scale": 0.9}
+    yield (make(2, 3),), {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}
 
 
 @op(
     name="_elu", **HIDDEN, infer=_floating("elu", "high"), scratch=("high",), half="float32",
     flops=per_element(12), inplace="_elu_", samples=_elus,
 )  # fmt: skip
-@quiet
 def scaled_elu(xp, out, high, input, *, alpha, scale, input_scale):
     """``scale * (max(x, 0) + alpha * expm1(input_scale * min(x, 0)))``."""
     xp.maximum(input, 0, out=high)
@@ -221,7 +258,6 @@ def celu_(input, alpha=1.0):
     name="silu", **HIDDEN, infer=_floating("silu"), half="float32", flops=per_element(13),
     samples=singles,
 )  # fmt: skip
-@quiet
 def silu_of(xp, out, input):
     """Apply ``input * sigmoid(input)``. Keeps ``input`` for backward."""
     xp.negative(input, out=out)
@@ -243,7 +279,6 @@ def _two_like(grad, input, **_):
     name="_silu_backward", **HIDDEN, infer=_two_like, scratch=("gate",), half="float32",
     flops=per_element(17), samples=_gradients,
 )  # fmt: skip
-@quiet
 def silu_slope(xp, out, gate, grad, input):
     """``grad * s * (1 + input * (1 - s))`` with ``s = sigmoid(input)``."""
     xp.negative(input, out=gate)
@@ -255,6 +290,10 @@ def silu_slope(xp, out, gate, grad, input):
     xp.add(out, 1, out=out)
     xp.multiply(out, gate, out=out)
     xp.multiply(out, grad, out=out)
+
+
+_compile(silu_of, lambda gates: (gates.silu, ()))
+_compile(silu_slope, lambda gates: (gates.silu_grad, ()))
 
 
 @silu_of.vjp("input")
@@ -307,7 +346,6 @@ def _tanh_inner(xp, out, x):
     name="gelu", **HIDDEN, infer=_gelu_infer, half="float32", flops=per_element(20),
     samples=_gelu_attributes(singles),
 )  # fmt: skip
-@quiet
 def gelu(xp, out, input, *, approximate="none"):
     """Apply ``input * Phi(input)``, Phi the normal distribution's cumulative function.
 
@@ -335,7 +373,6 @@ def gelu(xp, out, input, *, approximate="none"):
     name="_gelu_backward", **HIDDEN, infer=_two_like, scratch=("other",), half="float32",
     flops=per_element(35), samples=_gelu_attributes(_gradients),
 )  # fmt: skip
-@quiet
 def gelu_slope(xp, out, other, grad, input, *, approximate):
     """``grad`` times the derivative of gelu."""
     if approximate == "tanh":
@@ -363,6 +400,18 @@ def gelu_slope(xp, out, other, grad, input, *, approximate):
         xp.add(out, 0.5, out=out)
         xp.add(out, other, out=out)
     xp.multiply(out, grad, out=out)
+
+
+def _gelu_compiled(gates, approximate):
+    return gates.gelu_tanh if approximate == "tanh" else gates.gelu, ()
+
+
+def _gelu_slope_compiled(gates, approximate):
+    return gates.gelu_tanh_grad if approximate == "tanh" else gates.gelu_grad, ()
+
+
+_compile(gelu, _gelu_compiled)
+_compile(gelu_slope, _gelu_slope_compiled)
 
 
 @gelu.vjp("input")
@@ -405,7 +454,6 @@ def silu(input, inplace=False):
     name="_mish", **HIDDEN, infer=_floating("mish"), half="float32", flops=per_element(30),
     samples=singles,
 )  # fmt: skip
-@quiet
 def mish_of(xp, out, input):
     """``input * tanh(log(1 + exp(input)))``."""
     xp.logaddexp(input, 0.0, out=out)
@@ -431,12 +479,17 @@ def mish(input, inplace=False):
     return mish_of(input)
 
 
+def _softpluses(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"beta": 1.5, "threshold": 20.0}
+    yield (make(2, 3),), {"beta": 1.0, "threshold": 0.7}
+
+
 @op(
     name="softplus", **HIDDEN, infer=_floating("softplus", "mask"), scratch=("mask",),
     half="float32", flops=per_element(20),
-    samples=lambda make: ((i, {"beta": 1.5, "threshold": 20.0}) for i, _ in singles(make)),
+    samples=_softpluses,
 )  # fmt: skip
-@quiet
 def softplus(xp, out, mask, input, *, beta=1.0, threshold=20.0):
     """Apply ``log(1 + exp(beta * input)) / beta``; ``input`` where beta * input > threshold."""
     xp.multiply(input, float(beta), out=out)
@@ -456,7 +509,6 @@ def _(g, input, beta, threshold):
     name="logsigmoid", **HIDDEN, infer=_floating("logsigmoid", "low"), scratch=("low",),
     half="float32", flops=per_element(20), samples=singles,
 )  # fmt: skip
-@quiet
 def logsigmoid(xp, out, low, input):
     """Apply ``log(sigmoid(input))``, as ``min(x, 0) - log1p(exp(-|x|))``."""
     xp.absolute(input, out=out)
@@ -479,7 +531,6 @@ def _(g, input):
     name="_hardsigmoid", **HIDDEN, infer=_floating("hardsigmoid"), half="float32",
     flops=per_element(4), inplace="_hardsigmoid_", samples=singles,
 )  # fmt: skip
-@quiet
 def hardsigmoid_of(xp, out, input):
     """``min(max(input + 3, 0), 6) / 6``. Keeps the result."""
     xp.add(input, 3, out=out)
@@ -503,7 +554,6 @@ def hardsigmoid(input, inplace=False):
     name="_hardswish", **HIDDEN, infer=_floating("hardswish"), half="float32",
     flops=per_element(5), samples=singles,
 )  # fmt: skip
-@quiet
 def hardswish_of(xp, out, input):
     """``input * hardsigmoid(input)``."""
     xp.add(input, 3, out=out)
@@ -531,7 +581,6 @@ def hardswish(input, inplace=False):
     name="softsign", **HIDDEN, infer=_floating("softsign"), half="float32", flops=per_element(3),
     samples=singles,
 )  # fmt: skip
-@quiet
 def softsign(xp, out, input):
     """Apply ``input / (1 + |input|)``."""
     xp.absolute(input, out=out)
@@ -547,13 +596,13 @@ def _(g, input):
 def _lambdas(make):
     for inputs, _ in singles(make):
         yield inputs, {"lambd": 0.53}
+    yield (make(2, 3),), {"lambd": 0.0}
 
 
 @op(
     name="softshrink", **HIDDEN, infer=_floating("softshrink"), half="float32",
     flops=per_element(3), samples=_lambdas,
 )  # fmt: skip
-@quiet
 def softshrink_of(xp, out, input, *, lambd=0.5):
     """Move each element toward zero by ``lambd``, to zero if it is nearer."""
     xp.maximum(input, -lambd, out=out)
@@ -582,7 +631,6 @@ def softshrink(input, lambd=0.5):
     infer=_floating("hardshrink", "mask"), scratch=("mask",), half="float32",
     flops=per_element(2), samples=_lambdas,
 )  # fmt: skip
-@quiet
 def hardshrink(xp, out, mask, input, *, lambd=0.5):
     """Zero the elements in [-lambd, lambd]."""
     xp.absolute(input, out=out)
@@ -605,6 +653,7 @@ def tanhshrink(input):
 def _thresholds(make):
     for inputs, _ in singles(make):
         yield inputs, {"threshold": 0.3, "value": 20.0}
+    yield (make(2, 3),), {"threshold": -0.8, "value": -1.0}
 
 
 def _threshold_infer(input, *, threshold, value):
@@ -615,7 +664,6 @@ def _threshold_infer(input, *, threshold, value):
     name="_threshold", **HIDDEN, infer=_threshold_infer, scratch=("mask",), half="float32",
     flops=per_element(1), samples=_thresholds, inplace="_threshold_",
 )  # fmt: skip
-@quiet
 def threshold_of(xp, out, mask, input, *, threshold, value):
     """``input`` above ``threshold``, else ``value``."""
     xp.less_equal(input, threshold, out=mask)
@@ -666,6 +714,8 @@ def glu(input, dim=-1):
 def _prelus(make):
     yield (make(3, 4), make(1)), {}
     yield (make(2, 3, 2), make(3, 1)), {}
+    yield (make(), make(1)), {}
+    yield (make(0, 3), make(3)), {}
 
 
 def _prelu_infer(input, weight):
@@ -677,7 +727,6 @@ def _prelu_infer(input, weight):
     name="_prelu", **HIDDEN, infer=_prelu_infer, scratch=("low",), promote="same",
     half="float32", flops=per_element(4), samples=_prelus,
 )  # fmt: skip
-@quiet
 def prelu_of(xp, out, low, input, weight):
     """``max(input, 0) + weight * min(input, 0)``."""
     xp.minimum(input, 0, out=low)

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import BOOL, INT, bool_
+from ..dtypes import BOOL, INT, bool_, int64
 from ..spec import Spec
 from ..tensor import Tensor
 from .creation import zeros_like
-from .reduction import quiet
 from .registry import (
     FUNCTIONS,
     broadcast,
@@ -24,6 +23,7 @@ from .registry import (
     singles,
 )
 from .selecting import where_select
+
 
 def _wrapped(x: Any, out: Any) -> Any:
     # An integer that out's dtype cannot hold, modulo 2 ** bits, as PyTorch takes it.
@@ -43,7 +43,12 @@ def _alpha(name: str, input: Any, other: Any, alpha: Any) -> Any:
             f"{name}: For integral input tensors, argument alpha must not be a floating point "
             f"number; got {alpha}. Pass an int."
         )
-    return other * alpha
+    product = other * alpha
+    if isinstance(other, Tensor) and other.dtype is bool_ and not isinstance(alpha, bool):
+        # Of a bool tensor alpha makes no integers, where it meets no number either.
+        dtype = input.dtype if isinstance(input, Tensor) else bool_
+        return product.to(dtype) if dtype.category <= INT else product
+    return product
 
 
 @op(
@@ -205,9 +210,8 @@ def _not_bool(name):
 
 @op(
     operator="__floordiv__", inplace="floor_divide_", infer=_not_bool("floor_divide"),
-    promote="arith", half="float32", flops=per_element(1), samples=divisors,
+    promote="arith", half="float32", flops=per_element(1), samples=divisors, real=True,
 )  # fmt: skip
-@quiet
 def floor_divide(xp, out, input, other):
     """Divide elementwise and round down."""
     _refuse_zero(xp, out, other, "floor_divide")
@@ -226,9 +230,8 @@ def _(g):
 
 @op(
     name="_div_trunc", method=False, public=False, infer=_not_bool("div"), promote="arith",
-    half="float32", flops=per_element(1), samples=divisors,
+    half="float32", flops=per_element(1), samples=divisors, real=True,
 )  # fmt: skip
-@quiet
 def divide_trunc(xp, out, input, other):
     """Divide elementwise and round toward zero."""
     if out.dtype.kind in "iu":
@@ -307,9 +310,8 @@ def copy_result(input, result, name):
 
 @op(
     operator="__mod__", inplace="remainder_", infer=_not_bool("remainder"),
-    promote="arith", half="float32", flops=per_element(1), samples=divisors,
+    promote="arith", half="float32", flops=per_element(1), samples=divisors, real=True,
 )  # fmt: skip
-@quiet
 def remainder(xp, out, input, other):
     """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
     _refuse_zero(xp, out, other, "remainder")
@@ -328,9 +330,8 @@ def _(g, input, other):
 
 @op(
     inplace="fmod_", infer=_not_bool("fmod"), promote="arith", half="float32", flops=per_element(1),
-    samples=divisors,
+    samples=divisors, real=True,
 )  # fmt: skip
-@quiet
 def fmod(xp, out, input, other):
     """Compute what division rounded toward zero leaves; it has the sign of ``input``."""
     _refuse_zero(xp, out, other, "fmod")
@@ -359,7 +360,6 @@ def _powers(make):
     operator="__pow__", inplace="pow_", infer=_not_bool("pow"), promote="arith", half="float32",
     flops=per_element(10), samples=_powers,
 )  # fmt: skip
-@quiet
 def pow(xp, out, input, exponent):
     """Raise to a power elementwise; either may be a scalar.
 
@@ -456,7 +456,6 @@ def _abs_infer(input):
     operator="__abs__", inplace="abs_", infer=_abs_infer, half="float32", flops=per_element(1),
     samples=away_from_zero,
 )  # fmt: skip
-@quiet
 def abs(xp, out, input):
     """Take the absolute value, or the modulus of a complex number."""
     xp.absolute(input, out=out)
@@ -471,7 +470,6 @@ def _(g, input):
     inplace="sign_", infer=lambda input: (input, input.like(dtype=bool_)), scratch=("mask",),
     half="float32", flops=per_element(2), samples=away_from_zero,
 )  # fmt: skip
-@quiet
 def sign(xp, out, mask, input):
     """Give -1, 0 or 1 as the sign of each element; 0 for nan."""
     if out.dtype.kind == "b":
@@ -488,14 +486,20 @@ def _(g):
     return zeros_like(g)
 
 
+def _square_infer(input):
+    return input.like(dtype=int64) if input.dtype.category == BOOL else input  # as ``** 2``
+
+
 @op(
-    inplace="square_", infer=same, promote="arith", half="float32", flops=per_element(1),
+    inplace="square_", infer=_square_infer, promote="arith", half="float32", flops=per_element(1),
     samples=singles,
 )  # fmt: skip
-@quiet
 def square(xp, out, input):
     """Multiply by itself: ``out = input ** 2``."""
-    xp.multiply(input, input, out=out)
+    if out.dtype == input.dtype:
+        xp.multiply(input, input, out=out)
+    else:
+        xp.copyto(out, input)
 
 
 @square.vjp("input")
@@ -512,7 +516,6 @@ def _positives(make):
     inplace="sqrt_", infer=same, promote="float", half="float32", flops=per_element(4),
     samples=_positives,
 )  # fmt: skip
-@quiet
 def sqrt(xp, out, input):
     """Take the square root. Keeps the result for backward."""
     xp.sqrt(input, out=out)
@@ -527,7 +530,6 @@ def _(g, out):
     inplace="rsqrt_", infer=same, promote="float", half="float32", flops=per_element(5),
     samples=_positives,
 )  # fmt: skip
-@quiet
 def rsqrt(xp, out, input):
     """Divide one by the square root. Keeps the result for backward."""
     xp.sqrt(input, out=out)
@@ -543,7 +545,6 @@ def _(g, out):
     inplace="reciprocal_", infer=same, promote="float", half="float32", flops=per_element(1),
     samples=_positives,
 )  # fmt: skip
-@quiet
 def reciprocal(xp, out, input):
     """Divide one by each element. Keeps the result for backward."""
     xp.reciprocal(input, out=out)
@@ -576,7 +577,7 @@ def _add_triple(name, combine_name, doc):
     made = op(
         name=name, infer=broadcast, promote="float" if name == "addcdiv" else "arith",
         half="float32", flops=per_element(3), samples=_triples,
-    )(quiet(kernel))  # fmt: skip
+    )(kernel)  # fmt: skip
 
     def in_place(self, tensor1, tensor2, *, value=1):
         term = tensor1 * tensor2 if name == "addcmul" else tensor1 / tensor2
@@ -641,7 +642,6 @@ def _lerp_infer(input, end, weight):
     infer=_lerp_infer, scratch=("rest",), promote="arith", half="float32", flops=per_element(3),
     inplace="lerp_", samples=_lerps,
 )  # fmt: skip
-@quiet
 def lerp(xp, out, rest, input, end, weight):
     """Interpolate: ``input + weight * (end - input)``."""
     xp.subtract(end, input, out=rest)

@@ -13,8 +13,8 @@ from ..dtypes import COMPLEX, INT, as_dtype, bool_, get_default_dtype, int64, pr
 from ..dtypes import dtype as dtype_class
 from ..memory.ledger import INPUT
 from ..spec import Spec
-from ..tensor import Tensor, wrap
-from .factory import NUMBERS, dtype_of, place_of
+from ..tensor import Tensor
+from .factory import NUMBERS, dtype_of, made, place_of
 from .registry import function
 
 
@@ -60,7 +60,7 @@ def copied(data: Any, wanted: dtype_class | None, where: as_device) -> Tensor:
     spec = Spec(array.shape, wanted, where)
     with np.errstate(all="ignore"):
         storage, out = backend(where).from_host(array, spec, INPUT)
-    return wrap(out, spec, storage)
+    return made(out, spec, storage)
 
 
 def _host_array(data: Any) -> tuple[Any, dtype_class]:
@@ -284,7 +284,7 @@ def from_numpy(ndarray: Any) -> Tensor:
         )
     spec = Spec(ndarray.shape, dtype, as_device("cpu"))
     storage, array = backend(spec.device).adopt(ndarray.view(np.ndarray), INPUT)
-    return wrap(array, spec, storage)
+    return made(array, spec, storage)
 
 
 @function()

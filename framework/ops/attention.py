@@ -145,12 +145,18 @@ def _attention_samples(make):
     base = {"p": 0.0, "causal": False, "scale": 0.5}
     q, k, v = make(1, 1, 3, 4), make(1, 1, 5, 4), make(1, 1, 5, 3)
     yield (q, k, v, None, None), base
-    q, k, v = make(2, 2, 3, 4), make(2, 2, 5, 4), make(2, 2, 5, 3)
-    yield (q, q, q, None, None), base | {"causal": True}
-    yield (q, k, v, make(3, 5), Rng(3, 1)), base | {"p": 0.4}
-    yield (q, k, v, make(2, 2, 1, 5), None), base
+    q = make(2, 2, 3, 4)
+    yield (q, q, q, None, None), base | {"causal": True, "scale": 1.0}
+
+    def heads(shared):
+        return make(2, 2, 3, 4), make(2, shared, 5, 4), make(2, shared, 5, 3)
+
+    yield (*heads(2), make(3, 5), Rng(3, 1)), base | {"p": 0.4}
+    yield (*heads(2), make(2, 2, 1, 5), None), base
     seen = tensor([True, False, True, True, False])
-    yield (q, make(2, 1, 5, 4), make(2, 1, 5, 3), seen, None), base
+    yield (*heads(1), seen, None), base
+    yield (make(0, 1, 3, 4), make(0, 1, 5, 4), make(0, 1, 5, 3), None, None), base
+    yield (make(1, 1, 3, 4), make(1, 1, 0, 4), make(1, 1, 0, 3), None, None), base
 
 
 def _flops(query, key, value, *_, causal=False, **__):
@@ -196,6 +202,51 @@ def attend(
         xp.add(largest, xp.log(total), out=largest)
 
 
+def _compiled(query, key, value, attn_mask, *_, **__):
+    pairs = prod(query.shape[:3]) * key.shape[2]
+    return attn_mask is None and query.dtype is float32 and pairs >= 1 << 14
+
+
+@attend.kernel("cpu", when=_compiled, layout=_layout)
+def _(
+    xp, out, lse, scores, hidden, words, drawn, kept, query, key, value, attn_mask, rng, *,
+    p, causal, scale,
+):  # fmt: skip
+    from ..kernels.cpu.scores import soften
+
+    blocks = _Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)
+    q, o, sums = blocks.split(query), blocks.split(out), blocks.split(lse)
+    share = xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
+    for block in blocks:
+        b, heads, rows, columns = block
+        s = _products(xp, scores, q[b, heads, :, rows], key[b, heads, None, :columns])
+        keep = _kept_rows(blocks, kept, rng, block, s, p)
+        flat, lines = s.reshape(-1, columns), rows.stop - rows.start
+        row = xp.empty(flat.shape[0], lse.dtype)  # one number per row of a block
+        soften(flat, row, keep, xp.float32(scale), rows.start, lines, causal, share)
+        sums[b, heads, :, rows] = row.reshape(*s.shape[:3], 1)
+        xp.matmul(s, value[b, heads, None, :columns], out=o[b, heads, :, rows])
+
+
+def _products(xp, scores, rows, columns):
+    shape = (*rows.shape[:3], columns.shape[2])
+    s = scores[: prod(shape)].reshape(shape)
+    return xp.matmul(rows, columns.swapaxes(-1, -2), out=s)
+
+
+def _kept_rows(blocks, kept, rng, block, scores, p):
+    if not p:
+        return kept.reshape(0, 0)
+    from ..kernels.cpu import philox
+
+    b, heads, rows, columns = block
+    keep = kept[: scores.size].reshape(-1, rows.stop - rows.start, columns)
+    for j, h in enumerate(range(heads.start * blocks.shared, heads.stop * blocks.shared)):
+        first = ((b * blocks.heads + h) * blocks.rows + rows.start) * blocks.columns
+        philox.kept(keep[j], rng.seed, rng.offset, first, blocks.columns, round(p * 2**32))
+    return keep.reshape(-1, columns)
+
+
 @attend.vjp("query", "key", "value", "attn_mask")
 def _(g, needs, query, key, value, attn_mask, rng, out, lse, p, causal, scale):
     dq, dk, dv, dmask = attend_grad(
@@ -211,12 +262,19 @@ def _(query, key, value, attn_mask, rng, *, p, causal, scale):
 
 def _grad_samples(make):
     base = {"p": 0.0, "causal": False, "scale": 0.5, "bias": False}
-    q, k, v, o = make(1, 1, 3, 4), make(1, 1, 5, 4), make(1, 1, 5, 3), make(1, 1, 3, 3)
-    lse = make(1, 1, 3, 1) + 4.0
-    yield (make(1, 1, 3, 3), q, k, v, None, None, o, lse), base
-    yield (make(1, 1, 3, 3), q, k, v, None, Rng(3, 1), o, lse), base | {"p": 0.3, "causal": True}
-    mask = make(1, 5)
-    yield (make(1, 1, 3, 3), q, k, v, mask, None, o, lse), base | {"bias": True}
+
+    def given(mask, rng, batch=1):
+        yield make(batch, 1, 3, 3)
+        yield from (make(batch, 1, 3, 4), make(batch, 1, 5, 4), make(batch, 1, 5, 3))
+        yield from (mask, rng, make(batch, 1, 3, 3))
+        lse = make(batch, 1, 3, 1, low=3.0, high=5.0)
+        yield lse.to(float32) if lse.dtype.is_half else lse
+
+    yield tuple(given(None, None)), base
+    causal = base | {"p": 0.3, "causal": True, "scale": 0.25}
+    yield tuple(given(None, Rng(3, 1))), causal
+    yield tuple(given(make(1, 5), None)), base | {"bias": True}
+    yield tuple(given(None, None, 0)), base
 
 
 def _grad_infer(
@@ -258,26 +316,7 @@ def attend_grad(
     blocks = _Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)
     q, o, g, sums, dq = (blocks.split(a) for a in (query, result, grad, lse, dq))
     mask = _mask_view(xp, blocks, attn_mask)
-    if not blocks.whole:
-        dk.fill(0)
-        dv.fill(0)
-    elif causal and blocks.rows < blocks.columns:  # no query looks so far
-        dk[:, :, blocks.rows :].fill(0)
-        dv[:, :, blocks.rows :].fill(0)
-
-    def add_to(total, block, rows, other):
-        # total[keys] += rows^T @ other, summed over the query heads that share the keys
-        b, heads, _, columns = block
-        target = total[b, heads, :columns]
-        if blocks.whole:
-            xp.matmul(rows.swapaxes(-1, -2), other, out=target[:, None])
-            return
-        shape = (*rows.shape[:2], columns, other.shape[-1])
-        product = part[: prod(shape)].reshape(shape)
-        xp.matmul(rows.swapaxes(-1, -2), other, out=product)
-        for j in range(blocks.shared):
-            xp.add(target, product[:, j], out=target)
-
+    _clear(blocks, causal, dk, dv)
     for block in blocks:
         b, heads, rows, columns = block
         s = _scores(xp, blocks, scores, hidden, q, key, mask, block, scale)
@@ -289,9 +328,9 @@ def attend_grad(
             keep = _kept(xp, blocks, kept, words, drawn, rng, block, s.shape, p)
             xp.multiply(s, keep, out=t)
             xp.divide(t, 1.0 - p, out=t)
-            add_to(dv, block, t, above)
+            _add_to(xp, blocks, part, dv, block, t, above)
         else:
-            add_to(dv, block, s, above)
+            _add_to(xp, blocks, part, dv, block, s, above)
         xp.matmul(above, value[b, heads, None, :columns].swapaxes(-1, -2), out=t)
         if p:
             xp.multiply(t, keep, out=t)
@@ -304,7 +343,60 @@ def attend_grad(
             _add_to_mask(xp, blocks, dmask, summed, t, block)
         xp.multiply(t, scale, out=t)
         xp.matmul(t, key[b, heads, None, :columns], out=dq[b, heads, :, rows])
-        add_to(dk, block, t, q[b, heads, :, rows])
+        _add_to(xp, blocks, part, dk, block, t, q[b, heads, :, rows])
+
+
+@attend_grad.kernel("cpu", when=lambda grad, *rest, **_: _compiled(*rest), layout=_layout)
+def _(
+    xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, part, weighted, summed, grad,
+    query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
+):  # fmt: skip
+    from ..kernels.cpu.scores import probabilities, scores_grad
+
+    blocks = _Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)
+    q, o, g, sums, dq = (blocks.split(a) for a in (query, result, grad, lse, dq))
+    _clear(blocks, causal, dk, dv)
+    factor, share = xp.float32(scale), xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
+    for block in blocks:
+        b, heads, rows, columns = block
+        above, lines = g[b, heads, :, rows], rows.stop - rows.start
+        s = _products(xp, scores, q[b, heads, :, rows], key[b, heads, None, :columns])
+        t = grads[: s.size].reshape(s.shape)
+        flat, other = s.reshape(-1, columns), t.reshape(-1, columns)
+        keep = _kept_rows(blocks, kept, rng, block, s, p)
+        row = xp.ascontiguousarray(sums[b, heads, :, rows]).reshape(-1)
+        probabilities(flat, other, row, keep, factor, rows.start, lines, causal, share)
+        _add_to(xp, blocks, part, dv, block, t if p else s, above)
+        xp.matmul(above, value[b, heads, None, :columns].swapaxes(-1, -2), out=t)
+        both = weighted[: above.size].reshape(above.shape)
+        xp.multiply(above, o[b, heads, :, rows], out=both)
+        dot = xp.sum(both, axis=-1).reshape(-1)
+        scores_grad(other, flat, dot, keep, factor, share)
+        xp.matmul(t, key[b, heads, None, :columns], out=dq[b, heads, :, rows])
+        _add_to(xp, blocks, part, dk, block, t, q[b, heads, :, rows])
+
+
+def _clear(blocks, causal, dk, dv) -> None:
+    if not blocks.whole:
+        dk.fill(0)
+        dv.fill(0)
+    elif causal and blocks.rows < blocks.columns:  # no query looks so far
+        dk[:, :, blocks.rows :].fill(0)
+        dv[:, :, blocks.rows :].fill(0)
+
+
+def _add_to(xp, blocks, part, total, block, rows, other) -> None:
+    # total[keys] += rows^T @ other, summed over the query heads that share the keys
+    b, heads, _, columns = block
+    target = total[b, heads, :columns]
+    if blocks.whole:
+        xp.matmul(rows.swapaxes(-1, -2), other, out=target[:, None])
+        return
+    shape = (*rows.shape[:2], columns, other.shape[-1])
+    product = part[: prod(shape)].reshape(shape)
+    xp.matmul(rows.swapaxes(-1, -2), other, out=product)
+    for j in range(blocks.shared):
+        xp.add(target, product[:, j], out=target)
 
 
 def _add_to_mask(xp, blocks, dmask, summed, t, block) -> None:

@@ -8,7 +8,6 @@ from ..dtypes import BOOL, INT, bool_
 from ..spec import Spec
 from ..tensor import Tensor
 from .arithmetic import alias
-from .reduction import quiet
 from .registry import (
     broadcast,
     broadcast_bool,
@@ -32,8 +31,8 @@ def _comparison(name, ufunc, sign, doc):
     kernel.__doc__ = doc
     compare = op(
         name=name, infer=broadcast_bool, promote="arith", half="float32", flops=per_element(1),
-        samples=pairs,
-    )(quiet(kernel))  # fmt: skip
+        samples=pairs, real=name not in ("eq", "ne"),
+    )(kernel)  # fmt: skip
 
     def operator(self, other):
         if isinstance(other, _COMPARABLE):
@@ -80,7 +79,7 @@ def _logical(name, doc, infer=broadcast_bool, samples=pairs):
     made = op(
         name=name, infer=infer, promote="arith", half="float32", flops=per_element(1),
         samples=samples,
-    )(quiet(kernel))  # fmt: skip
+    )(kernel)  # fmt: skip
 
     def in_place(self, *other):
         return self.copy_(made(self, *other))
@@ -175,7 +174,7 @@ def _claim(name, doc, kernel):
     return op(
         name=name, infer=lambda input: input.like(dtype=bool_), half="float32",
         flops=per_element(1), samples=singles,
-    )(quiet(kernel))  # fmt: skip
+    )(kernel)  # fmt: skip
 
 
 isnan = _claim(
@@ -265,8 +264,8 @@ def _extreme(name, loses, doc):
     kernel.__doc__ = doc
     made = op(
         name=name, infer=broadcast, promote="arith", half="float32", flops=per_element(1),
-        samples=pairs,
-    )(quiet(kernel))  # fmt: skip
+        samples=pairs, real=True,
+    )(kernel)  # fmt: skip
 
     if name in ("maximum", "minimum"):  # equal elements share the gradient
 
@@ -336,7 +335,6 @@ def _clamps(make):
     inplace="clamp_", infer=_clamp_infer, promote="arith", half="float32", flops=per_element(2),
     samples=_clamps,
 )  # fmt: skip
-@quiet
 def clamp(xp, out, input, min=None, max=None):
     """Limit each element to [min, max]; either end may be a number, a tensor, or None.
 

@@ -237,6 +237,10 @@ def _input_grad_samples(make):
     base = {"stride": (2, 1), "padding": ((1, 1), (0, 0)), "dilation": (1, 2), "groups": 1}
     yield (make(2, 3, 3, 3), make(3, 2, 3, 2)), base | {"size": (6, 5)}
     yield (make(2, 4, 3, 3), make(4, 2, 3, 2)), base | {"size": (5, 5), "groups": 2}
+    base = {"stride": (1,), "padding": ((0, 1),), "dilation": (1,), "groups": 1}
+    g, w = make(1, 2, 5), make(2, 1, 2)
+    yield (g, w), base | {"size": (g.shape[2] + w.shape[2] - 2,)}
+    yield (make(0, 2, 5), make(2, 1, 2)), base | {"size": (5,)}
 
 
 @op(
@@ -291,6 +295,10 @@ def _weight_grad_samples(make):
     base = {"stride": (2, 1), "padding": ((1, 1), (0, 0)), "dilation": (1, 2), "groups": 1}
     yield (make(2, 2, 6, 5), make(2, 3, 3, 3)), base | {"kernel": (3, 2)}
     yield (make(2, 4, 6, 5), make(2, 4, 3, 3)), base | {"kernel": (3, 2), "groups": 2}
+    base = {"stride": (1,), "padding": ((0, 1),), "dilation": (1,), "groups": 1}
+    x, g = make(1, 2, 7), make(1, 2, 5)
+    yield (x, g), base | {"kernel": (x.shape[2] - g.shape[2] + 2,)}
+    yield (make(0, 2, 5), make(0, 3, 5)), base | {"kernel": (2,)}
 
 
 @op(

@@ -10,8 +10,9 @@ from ..autograd.views import check_writable
 from ..devices import backend
 from ..devices.device import device
 from ..devices.device import device as as_device
-from ..dtypes import COMPLEX, as_dtype, float64
+from ..dtypes import COMPLEX, as_dtype, complex128, float64
 from ..dtypes import dtype as dtype_class
+from ..memory.ledger import SAVED, TEMPORARY
 from ..spec import ScalarSpec, Spec
 from ..tensor import Tensor, wrap
 from .registry import broadcast_shapes, function, op, same, singles
@@ -40,8 +41,9 @@ def _(g):
 
 
 def _convert_samples(make):
-    for shape in ((3, 4), (), (0, 3)):
-        yield (make(*shape),), {"dtype": float64}
+    for dtype in (float64, complex128):
+        for shape in ((3, 4), (), (0, 3)):
+            yield (make(*shape),), {"dtype": dtype}
 
 
 @op(
@@ -51,9 +53,6 @@ def _convert_samples(make):
 def convert(xp, out, input, *, dtype):
     """Copy with another element type."""
     cast_into(xp, out, input)
-
-
-convert.op.node_name = "ToCopyBackward0"  # PyTorch's
 
 
 @convert.vjp("input")
@@ -90,9 +89,6 @@ def copy(xp, out, input, src):
     cast_into(xp, out, src)
 
 
-copy.op.node_name = "CopyBackwards"  # PyTorch's
-
-
 @copy.vjp("input")
 def _(g, input_spec):
     return zero_gradient(g, input_spec)  # nothing of the old value is left
@@ -106,6 +102,9 @@ def _(g, src_spec):
 @function(method=True, public=False)
 def copy_(input: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
     """Write the values of ``src``, broadcast and converted, into this tensor."""
+    if src is input:
+        check_writable(input, "copy_")
+        return input
     if isinstance(src, Tensor) and src.device is not input.device:
         src = src.to(input.device)
     return input._copy_(src)
@@ -204,7 +203,8 @@ def resize_(input: Tensor, *size: Any, memory_format: Any = None) -> Tensor:
     if spec.numel <= input.numel() and input.is_contiguous():
         input._array = input._array.reshape(-1)[: spec.numel].reshape(shape)
     else:
-        fresh = new(spec, input._storage.role)
+        role = input._storage.role
+        fresh = new(spec, TEMPORARY if role == SAVED else role)
         if be.xp is not None:
             kept = min(spec.numel, input.numel())
             flat = input._array.reshape(-1)
@@ -256,6 +256,8 @@ def move(input: Tensor, where: device) -> Tensor:
     out = wrap(array, spec, storage)
     if input.requires_grad and local.state.grad:
         attach(out, ToDevice(input))
+    elif local.state.inference:
+        out._extra = {"inference": True}
     return out
 
 

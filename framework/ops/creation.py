@@ -14,14 +14,15 @@ from ..devices import backend
 from ..devices.device import device as as_device
 from ..dtypes import FLOAT, get_default_dtype
 from ..spec import Spec
-from ..tensor import Tensor, wrap
+from ..tensor import Tensor
 from .arrays import as_tensor as as_tensor
 from .arrays import copied
 from .arrays import from_numpy as from_numpy
 from .arrays import tensor as tensor
 from .counting import arange as arange
-from .factory import dtype_of, like, natural_dtype, place_of, put, scalar, shape_of, size_of, target
+from .factory import dtype_of, like, made, natural_dtype, place_of, put, scalar, shape_of
 from .factory import new as new
+from .factory import size_of, target
 from .registry import FUNCTIONS, broadcast_shapes, function, op
 
 
@@ -107,7 +108,7 @@ def empty_strided(
     storage, flat = be.empty(Spec((span,), wanted, where))
     strides = tuple(s * wanted.itemsize for s in steps)
     array = (be.xp or np).lib.stride_tricks.as_strided(flat, shape, strides)
-    t = wrap(array, Spec(shape, wanted, where), storage)
+    t = made(array, Spec(shape, wanted, where), storage)
     return t.requires_grad_() if requires_grad else t
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import builtins
 
 from ..autograd.engine import ones_of, zeros_of
-from ..dtypes import bool_, float32, int64
+from ..dtypes import bool_, float32, float64, int64
 from ..spec import Spec
 from .extremes import _pair, one_dim
-from .reduction import _converted, quiet
+from .reduction import _converted
 from .registry import function, op, per_element
 
 
@@ -26,6 +26,7 @@ def _sum_samples(make):
     for (x,), attributes in _samples(make):
         for reverse in (False, True):
             yield (x,), {**attributes, "dtype": None, "reverse": reverse}
+    yield (make(3, 2),), {"dim": 0, "dtype": float64, "reverse": False}
 
 
 def _flipped(array, dim, reverse):
@@ -33,6 +34,13 @@ def _flipped(array, dim, reverse):
     if not reverse or not array.ndim:
         return array
     return array[(slice(None),) * dim + (slice(None, None, -1),)]
+
+
+def _accumulate(xp, ufunc, target, source, dim):
+    if source.dtype != target.dtype:  # NumPy would convert into an array of its own
+        xp.copyto(target, source)
+        source = target
+    ufunc(source, axis=dim, out=target)
 
 
 def part(array, dim, start, stop):
@@ -50,7 +58,7 @@ def cumsum_along(xp, out, input, *, dim, dtype, reverse):
         xp.copyto(out, input)
         return
     source, target = _flipped(input, dim, reverse), _flipped(out, dim, reverse)
-    xp.cumsum(source, axis=dim, dtype=out.dtype, out=target)
+    _accumulate(xp, xp.cumsum, target, source, dim)
 
 
 @cumsum_along.vjp("input")
@@ -87,7 +95,6 @@ def _recurrence_samples(make):
     name="_recurrence", method=False, public=False, infer=_recurrence_infer, promote="same",
     half="float32", scratch=("work",), samples=_recurrence_samples,
 )  # fmt: skip
-@quiet
 def recurrence(xp, out, work, input, factor, *, dim, reverse):
     """Run ``out[k] = input[k] + factor[k] * out[k - 1]`` along ``dim``, or from its end."""
     xp.copyto(out, input)
@@ -125,6 +132,7 @@ def _(g, factor, dim, reverse):
     # What follows k contains out[k] times the factors on the way: the recurrence, run back.
     if not g.ndim:
         return g
+    factor = factor.conj()
     return recurrence(g, _shifted(factor, dim, not reverse), dim=dim, reverse=not reverse)
 
 
@@ -132,8 +140,9 @@ def _(g, factor, dim, reverse):
 def _(g, factor, out, dim, reverse):
     if not g.ndim:
         return g * 0
+    factor = factor.conj()
     back = recurrence(g, _shifted(factor, dim, not reverse), dim=dim, reverse=not reverse)
-    return back * _shifted(out, dim, reverse)
+    return back * _shifted(out, dim, reverse).conj()
 
 
 def products_before(x, dim, reverse=False):
@@ -159,7 +168,7 @@ def cumprod_along(xp, out, input, *, dim, dtype, reverse):
         xp.copyto(out, input)
         return
     source, target = _flipped(input, dim, reverse), _flipped(out, dim, reverse)
-    xp.cumprod(source, axis=dim, dtype=out.dtype, out=target)
+    _accumulate(xp, xp.cumprod, target, source, dim)
 
 
 @cumprod_along.vjp("input")
@@ -167,7 +176,7 @@ def _(g, input, dim, reverse):
     if not input.ndim or not input.numel():
         return g
     # Every later product has x[k] once: those before it, times g added up with those between.
-    input = input.to(g.dtype)
+    input = input.to(g.dtype).conj()
     between = recurrence(g, _shifted(input, dim, not reverse), dim=dim, reverse=not reverse)
     return products_before(input, dim, reverse) * between
 
@@ -192,7 +201,6 @@ def _extreme_infer(input, *, dim):
 
 
 def _running(name, word):
-    @quiet
     def kernel(xp, values, indices, hit, isnan, input, *, dim):
         xp.copyto(values, input)
         if not input.ndim:
@@ -214,7 +222,6 @@ def _running(name, word):
             xp.copyto(now, before, where=take)
             xp.copyto(part(indices, dim, k, k + 1), part(indices, dim, k - 1, k), where=take)
 
-    @quiet
     def fast(xp, values, indices, hit, isnan, input, *, dim):
         if not input.ndim:
             return kernel(xp, values, indices, hit, isnan, input, dim=dim)
@@ -283,7 +290,6 @@ def cummin(input, dim):
     name="_logcumsumexp", method=False, public=False, half="float32", promote="float",
     infer=lambda input, *, dim: input, samples=_samples,
 )  # fmt: skip
-@quiet
 def logcumsumexp_along(xp, out, input, *, dim):
     """Take the logarithm of the sum of exponentials so far along ``dim``."""
     xp.copyto(out, input)

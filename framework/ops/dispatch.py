@@ -16,7 +16,7 @@ import numpy as np
 
 from ..autograd.modes import local
 from ..autograd.node import OpNode
-from ..autograd.saved import OWN, Held
+from ..autograd.saved import OWN, Held, check_savable
 from ..autograd.views import check_writable, rebase, refresh
 from ..devices import backend
 from ..devices.device import device
@@ -129,12 +129,12 @@ def _common_device(op: Op, specs: tuple[Any, ...]) -> device:
                     if isinstance(s, Spec)
                 )
                 raise RuntimeError(
-                    f"{op.name} needs all tensors on one device (Expected all tensors to be on "
+                    f"{op.shown} needs all tensors on one device (Expected all tensors to be on "
                     f"the same device); got {listed}. Move one with .to()."
                 )
     if found is None:
         raise TypeError(
-            f"{op.name}: at least one input must be a Tensor; got only scalars. Wrap one in "
+            f"{op.shown}: at least one input must be a Tensor; got only scalars. Wrap one in "
             "lowtide.tensor()."
         )
     return found
@@ -157,7 +157,7 @@ def _promoted(op: Op, names: Any, specs: tuple[Any, ...]) -> list[dtype | None]:
                 f"{n} {s.dtype}" for n, s, t in zip(names, specs, takes, strict=True) if t
             )
             raise RuntimeError(
-                f"{op.name}: expected its inputs to have the same dtype; got {listed}. "
+                f"{op.shown}: expected its inputs to have the same dtype; got {listed}. "
                 "Convert one with .to()."
             )
         common = types.pop()
@@ -239,7 +239,7 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
         elif state.inference:
             out._extra = {"inference": True}
         return out
-    results = _execute_quietly(plan, arrays, None)
+    results = _quietly(_execute, plan, arrays, None)
     if recording:
         record(plan, mask, inputs, results)
     elif state.inference:
@@ -335,7 +335,7 @@ def _python_value(op: Op, x: Any) -> Any:
     if isinstance(x, int | float | complex):  # a subclass, such as an IntEnum
         return x.__index__() if isinstance(x, int) else type(x).__mro__[-2](x)
     raise TypeError(
-        f"{op.name} takes Tensors and Python scalars; got {type(x).__name__}. "
+        f"{op.shown} takes Tensors and Python scalars; got {type(x).__name__}. "
         "Convert it with lowtide.tensor() or lowtide.as_tensor()."
     )
 
@@ -350,20 +350,20 @@ def _hashable(op: Op, attributes: tuple[Any, ...]) -> tuple[Any, ...]:
             hash(value)
         except TypeError:
             raise TypeError(
-                f"{op.name}: an attribute must be hashable; got {type(value).__name__}."
+                f"{op.shown}: an attribute must be hashable; got {type(value).__name__}."
             ) from None
         return value
 
     return tuple(freeze(a) for a in attributes)
 
 
-def _execute_quietly(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
+def _quietly(f: Any, *args: Any) -> Any:
     try:
-        return local.state.run(_execute, plan, arrays, targets)  # type: ignore[no-any-return]
+        return local.state.run(f, *args)
     except RuntimeError as error:
         if not was_busy(error):
             raise
-        return run_nested(_execute, plan, arrays, targets)  # type: ignore[no-any-return]
+        return run_nested(f, *args)
 
 
 def _execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
@@ -416,7 +416,7 @@ def _adopt(plan: Plan, arrays: list[Any]) -> list[Tensor]:
     if plan.run is None:
         if not plan.results:
             raise NotImplementedError(
-                f"{plan.op.name} on meta: the shape of its result depends on values, and meta "
+                f"{plan.op.shown} on meta: the shape of its result depends on values, and meta "
                 "has none. Run it on cpu or cuda."
             )
         return [wrap(a, s, st) for s in plan.results for st, a in [be.empty(s)]]
@@ -457,7 +457,7 @@ def _view(
         out._viewed = ViewInfo(viewed.base, (*viewed.chain, step), storage.version, tracked)
     if mask:
         record(plan, mask, inputs, (out,))
-    elif state.inference:
+    elif state.inference or (input._extra is not None and "inference" in input._extra):
         out._extra = {"inference": True}
     return out
 
@@ -522,7 +522,7 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
         RuntimeError: The result does not fit the input, or autograd could not follow the write.
     """
     target = inputs[0]
-    name = op.inplace or op.name
+    name = (op.inplace or op.name).lstrip("_")
     if not isinstance(target, Tensor):
         raise TypeError(f"{name} writes into a Tensor; got {type(target).__name__}.")
     inputs = tuple(
@@ -555,24 +555,33 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
             f"{name}: result type {spec.dtype} can't be cast to the desired output type "
             f"{target.dtype}. Use the out-of-place op, or convert the tensor first."
         )
-    check_writable(target, name)
-    _check_no_overlap(target, name)
     state = local.state
     recording = mask and state.grad and plan.differentiable and target.dtype.is_differentiable
+    check_writable(target, name, bool(recording))
+    _check_no_overlap(target, inputs, name)
     saved_inputs = inputs
     if recording:  # backward may want values that are about to go
         wanted = {i for from_outputs, i in plan.rule_set(mask).saves if not from_outputs}
+        if state.saver is None:  # what cannot be kept is refused before the write
+            for i in wanted:
+                if isinstance(inputs[i], Tensor):
+                    check_savable(inputs[i])
         saved_inputs = tuple(
             _copy_of(x) if i in wanted and _shares(x, target) else x for i, x in enumerate(inputs)
         )
+        if state.saver is not None:  # a pack hook may fail: before the write
+            saved_inputs = tuple(
+                state.saver.save(x, None, i) if i in wanted and isinstance(x, Tensor) else x
+                for i, x in enumerate(saved_inputs)
+            )
     arrays = [x._array if isinstance(x, Tensor) else x for x in inputs]
     be = plan.backend
     if spec.dtype is target._spec.dtype and len(plan.results) == 1:
-        _execute_quietly(plan, arrays, [(target._storage, target._array)])
+        _quietly(_execute, plan, arrays, [(target._storage, target._array)])
     else:
-        result = _execute_quietly(plan, arrays, None)[0]
+        result = _quietly(_execute, plan, arrays, None)[0]
         if be.xp is not None:
-            be.copy(target._array, result._array)
+            _quietly(be.copy, target._array, result._array)
     target._storage.version += 1
     if recording:
         before = (target._node, target._index, target._requires_grad)
@@ -595,15 +604,51 @@ def _copy_of(x: Tensor) -> Tensor:
     return kept
 
 
-def _check_no_overlap(target: Tensor, name: str) -> None:
-    if any(
-        s == 0 and n > 1 for s, n in zip(target._array.strides, target._spec.shape, strict=True)
-    ):
+def _check_no_overlap(target: Tensor, inputs: tuple[Any, ...], name: str) -> None:
+    array, storage = target._array, target._storage
+    if name == "fill_":  # one value everywhere: what is written twice is written alike
+        return
+    twice = any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True))
+    if twice and array.size:
         raise RuntimeError(
             f"{name}: unsupported operation: more than one element of the written-to tensor refers "
             "to a single memory location. Please clone() the tensor before performing the "
             "operation."
         )
+    for x in inputs[1:]:
+        if isinstance(x, Tensor) and x._storage is storage and _partly_the_same(array, x._array):
+            raise RuntimeError(
+                f"{name}: unsupported operation: some elements of the input tensor and the "
+                "written-to tensor refer to a single memory location: an input of shape "
+                f"{tuple(x.shape)} and strides {x.stride()} overlaps one of shape "
+                f"{tuple(target.shape)} and strides {target.stride()}. Please clone() the tensor "
+                "before performing the operation."
+            )
+
+
+def _partly_the_same(a: Any, b: Any) -> bool:
+    # A kernel may read an element before it writes that element, not one it has written already.
+    if a is b or not np.may_share_memory(a, b):
+        return False
+    if not (_is_dense(a) and _is_dense(b)):
+        return False  # as PyTorch: rows and columns that interleave are not told apart
+    return a.shape != b.shape or a.strides != b.strides or _start(a) != _start(b)
+
+
+def _is_dense(a: Any) -> bool:
+    if a.flags.forc:
+        return True
+    expected = a.itemsize
+    for stride, n in sorted(zip(a.strides, a.shape, strict=True)):
+        if n != 1:
+            if stride != expected:
+                return False
+            expected *= n
+    return True
+
+
+def _start(a: Any) -> Any:
+    return a.__array_interface__["data"]
 
 
 def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
@@ -615,7 +660,7 @@ def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], o
         isinstance(x, Tensor) and x.requires_grad for x in (*inputs, *outs)
     ):
         raise RuntimeError(
-            f"{op.name}(): functions with out=... arguments don't support automatic "
+            f"{op.shown}(): functions with out=... arguments don't support automatic "
             "differentiation, but one of the arguments requires grad. Detach it, or leave out=."
         )
     with no_grad():
@@ -624,9 +669,10 @@ def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], o
         for o, r in zip(outs, results, strict=True):
             if not can_cast(r.dtype, o.dtype):
                 raise RuntimeError(
-                    f"{op.name}(): result type {r.dtype} can't be cast to the desired output type "
+                    f"{op.shown}(): result type {r.dtype} can't be cast to the desired output type "
                     f"{o.dtype}. Pass an out= of that dtype."
                 )
+        for o, r in zip(outs, results, strict=True):
             if o.shape != r.shape:
                 o.resize_(r.shape)
             o.copy_(r)

@@ -12,7 +12,6 @@ import warnings
 from ..autograd.modes import no_grad
 from ..dtypes import FLOAT
 from .loss import reduce_loss, reduction_of
-from .reduction import quiet
 from .registry import broadcast, function, op, per_element
 
 
@@ -117,7 +116,8 @@ def _pair_infer(input, target):
 
 
 def _probabilities(make):
-    yield (make(3, 4, low=0.1, high=0.9), make(3, 4, low=0.1, high=0.9)), {}
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape, low=0.1, high=0.9), make(*shape, low=0.1, high=0.9)), {}
 
 
 @op(
@@ -125,7 +125,6 @@ def _probabilities(make):
     promote="arith", half="float32", scratch=("work",), flops=per_element(8),
     samples=_probabilities,
 )  # fmt: skip
-@quiet
 def bce(xp, out, work, input, target):
     """``-(target * log(input) + (1 - target) * log(1 - input))``, logarithms at least -100."""
     xp.negative(input, out=work)
@@ -184,8 +183,8 @@ def binary_cross_entropy(
 
 
 def _logits(make):
-    yield (make(3, 4), make(3, 4)), {}
-    yield (make(2, 3), make(2, 3)), {}
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape), make(*shape)), {}
 
 
 @op(

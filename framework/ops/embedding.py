@@ -7,10 +7,13 @@ run gives the same bits.
 from __future__ import annotations
 
 from ..autograd.modes import no_grad
-from ..dtypes import INT
+from ..devices.scatter import scatter_add
+from ..dtypes import INT, float32, int64
 from ..spec import Spec
 from .convolution import contiguous, worth_compiling
 from .registry import function, op
+
+_PIECE = 1 << 12  # numbers at a time
 
 
 def _check_index(index):
@@ -40,6 +43,7 @@ def _embedding_samples(make):
     yield (make(5, 3), _numbers([[0, 4, 4], [1, 0, 2]])), {"padding": None}
     yield (make(5, 3), _numbers([0, 4, 4])), {"padding": 3}
     yield (make(5, 3), _numbers(3)), {"padding": None}
+    yield (make(5, 3), _numbers([[]]).to(int64)), {"padding": None}
 
 
 @op(
@@ -74,7 +78,9 @@ def _row_sums_samples(make):
     g = make(3, 2)
     numbers = _numbers([k * k % 5 for k in range(g.shape[0])])
     yield (g, numbers), {"rows": 5, "padding": None}
-    yield (make(2, 2, 3), _numbers([[0, 4], [4, 1]])), {"rows": 5, "padding": 3}
+    yield (make(2, 2, 3), _numbers([[0, 4], [4, 1]])), {"rows": 6, "padding": 4}
+    yield (make(3), _numbers(1)), {"rows": 2, "padding": None}
+    yield (make(0, 3), _numbers([]).to(int64)), {"rows": 2, "padding": None}
 
 
 @op(
@@ -109,19 +115,32 @@ def _(g, index, grad_spec, padding):
     return rows * index.ne(padding).unsqueeze(-1).to(grad_spec.dtype)
 
 
+def _share_samples(make):
+    x = make(3)
+    yield (_numbers([k * k % 5 for k in range(x.numel())]),), {"rows": 5, "dtype": x.dtype}
+    yield (_numbers(1),), {"rows": 2, "dtype": float32}
+    yield (_numbers([]).to(int64),), {"rows": 5, "dtype": x.dtype}
+
+
 @op(
     name="_index_shares", method=False, public=False,
-    infer=lambda index, *, dtype: index.like(dtype=dtype),
-    samples=lambda make: iter([((_numbers([0, 4, 4]),), {"dtype": make(1).dtype})]),
+    infer=lambda index, *, rows, dtype: (index.like(dtype=dtype), Spec((rows,), int64)),
+    scratch=("counts",), layout=contiguous,
+    samples=_share_samples,
 )  # fmt: skip
-def shares(xp, out, index, *, dtype):
+def shares(xp, out, counts, index, *, rows, dtype):
     """For each number, one over how often it occurs."""
-    _, where, counts = xp.unique(index, return_inverse=True, return_counts=True)
-    xp.divide(1.0, counts[where].reshape(out.shape), out=out, casting="unsafe")
+    counts.fill(0)
+    flat, target = index.reshape(-1), out.reshape(-1)
+    scatter_add(xp, counts, flat, 1)
+    for start in range(0, flat.shape[0], _PIECE):
+        here = counts[flat[start : start + _PIECE]]
+        xp.true_divide(1.0, here, out=target[start : start + _PIECE], casting="unsafe")
 
 
 def _ones_samples(make):
-    yield (make(2, 3), make(1, 1) * 0 + 1), {}
+    for shape in ((2, 3), (), (0, 3)):
+        yield (make(*shape), make(*[1] * len(shape)) * 0 + 1), {}
 
 
 @op(
@@ -143,12 +162,16 @@ def _(g):
     return None
 
 
+def _renormalize_samples(make):
+    yield (make(5, 3), _numbers([0, 4, 4])), {"max_norm": 1.0, "norm_type": 2.0}
+    yield (make(5, 3), _numbers(3)), {"max_norm": 0.7, "norm_type": 1.0}
+    yield (make(5, 3), _numbers([]).to(int64)), {"max_norm": 0.7, "norm_type": 1.0}
+
+
 @op(
     name="_renormalize_rows", method=False, public=False, inplace="_renormalize_rows_",
     infer=lambda weight, index, **_: weight, half="float32",
-    samples=lambda make: iter(
-        [((make(5, 3), _numbers([0, 4, 4])), {"max_norm": 1.0, "norm_type": 2.0})]
-    ),
+    samples=_renormalize_samples,
 )  # fmt: skip
 def renormalize(xp, out, weight, index, *, max_norm, norm_type):
     """Shrink the rows that ``index`` names to a norm of at most ``max_norm``."""
@@ -199,50 +222,5 @@ def embedding(
             weight._renormalize_rows_(input, float(max_norm), float(norm_type))
     out = lookup(weight, input, padding_idx)
     if scale_grad_by_freq:
-        out = scale_gradient(out, shares(input, weight.dtype).unsqueeze(-1))
+        out = scale_gradient(out, shares(input, rows, weight.dtype).unsqueeze(-1))
     return out
-
-
-@function(public=False)
-def embedding_bag(
-    input, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False,
-    mode="mean", sparse=False, per_sample_weights=None, include_last_offset=False,
-    padding_idx=None,
-):  # fmt: skip
-    """Reduce bags of rows: their sum, mean or maximum.
-
-    Args:
-        input: (B, N) row numbers, one bag per line. Bags of unequal length (1-D ``input`` with
-            ``offsets``) are not supported.
-        weight: (rows, features).
-        offsets: Must be None.
-        max_norm: As for :func:`embedding`.
-        norm_type: As for :func:`embedding`.
-        scale_grad_by_freq: As for :func:`embedding`.
-        mode: "sum", "mean" or "max".
-        sparse: Accepted; gradients are dense.
-        per_sample_weights: (B, N) factors, for mode "sum".
-        include_last_offset: Must be False.
-        padding_idx: Must be None.
-
-    Returns:
-        Tensor (B, features).
-    """
-    if offsets is not None or input.ndim != 2 or include_last_offset or padding_idx is not None:
-        raise NotImplementedError(
-            "embedding_bag takes input of shape (bags, length) without offsets and padding_idx. "
-            "Use embedding and reduce its result for bags of unequal length."
-        )
-    if mode not in ("sum", "mean", "max"):
-        raise ValueError(f"mode has to be one of sum, mean or max; got {mode!r}.")
-    if per_sample_weights is not None and mode != "sum":
-        raise NotImplementedError(
-            "embedding_bag: per_sample_weights was not None; it is only supported for mode='sum' "
-            f"(got mode={mode!r}). Pass mode='sum'."
-        )
-    rows = embedding(input, weight, None, max_norm, norm_type, scale_grad_by_freq, sparse)
-    if per_sample_weights is not None:
-        rows = rows * per_sample_weights.unsqueeze(-1)
-    if mode == "max":
-        return rows.amax(1)
-    return rows.sum(1) if mode == "sum" else rows.mean(1)

@@ -16,7 +16,7 @@ from ..autograd.engine import zeros_of
 from ..dtypes import bool_, int64
 from ..spec import Spec
 from ..tensor import Tensor
-from .reduction import kept, normalize_dims, quiet, reduced, reductions
+from .reduction import kept, normalize_dims, reduced, reductions
 from .registry import function, op, per_element
 
 
@@ -79,7 +79,6 @@ def _amax_infer(input, *, dim, keepdim):
 
 
 def _declare(name, word):
-    @quiet
     def kernel(xp, out, input, *, dim, keepdim):
         find = xp.max if word == "largest" else xp.min
         find(input, axis=dim, keepdims=keepdim, out=out)
@@ -87,7 +86,7 @@ def _declare(name, word):
     kernel.__doc__ = f"Find the {word} over ``dim``."
     chosen = op(
         name=name, method=False, public=False, infer=_amax_infer, flops=per_element(1),
-        samples=reductions,
+        samples=reductions, real=True,
     )(kernel)  # fmt: skip
 
     @chosen.vjp("input")
@@ -161,7 +160,9 @@ def _search_infer(input, *, dim, keepdim):
 
 
 def _search_samples(make):
-    for shape, dim, keep in (((3, 4), 1, False), ((2, 3, 4), 0, True), ((), 0, False)):
+    for shape, dim, keep in (
+        ((3, 4), 1, False), ((2, 3, 4), 0, True), ((), 0, False), ((0, 3), 1, False),
+    ):  # fmt: skip
         yield (make(*shape),), {"dim": dim, "keepdim": keep}
 
 
@@ -177,7 +178,6 @@ def _along_last(xp, moved, input, dim):
 
 
 def _search(name, word):
-    @quiet
     def kernel(xp, values, indices, moved, input, *, dim, keepdim):
         if not input.ndim:
             xp.copyto(values, input)
@@ -192,6 +192,7 @@ def _search(name, word):
     chosen = op(
         name=name, method=False, public=False, returns=("values", "indices"), scratch=("moved",),
         infer=_search_infer, layout=_contiguous, flops=per_element(1), samples=_search_samples,
+        real=True,
     )(kernel)  # fmt: skip
 
     @chosen.vjp("input")
@@ -296,7 +297,7 @@ def _arg(name, word):
     kernel.__doc__ = f"Find where the {word} element along ``dim`` is first; None flattens."
     return op(
         name=name, method=False, public=False, scratch=("moved",), infer=_argmax_infer,
-        layout=_contiguous, flops=per_element(1), samples=_arg_samples,
+        layout=_contiguous, flops=per_element(1), samples=_arg_samples, real=True,
     )(kernel)  # fmt: skip
 
 
@@ -339,7 +340,7 @@ def _median_infer(input):
 
 @op(
     name="_median", method=False, public=False, infer=_median_infer, scratch=("order",),
-    half="float32", samples=_median_samples,
+    half="float32", samples=_median_samples, real=True,
 )  # fmt: skip
 def median_of_all(xp, out, order, input):
     """Find the lower of the two middle elements; NaN if there is one."""
@@ -373,7 +374,7 @@ def _kth_samples(make):
 
 @op(
     name="_kthvalue", method=False, public=False, returns=("values", "indices"), adopt=True,
-    infer=_kth_infer, samples=_kth_samples,
+    infer=_kth_infer, samples=_kth_samples, real=True,
 )  # fmt: skip
 def kth_along(xp, input, *, k, dim, keepdim, median):
     """Find the k-th smallest element along ``dim``; for a median, NaN if there is one."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.modes import local
 from ..autograd.views import check_writable
 from ..devices import backend
 from ..devices.device import device as as_device
@@ -21,7 +22,15 @@ from ..tensor import Tensor, wrap
 def new(spec: Spec, role: int = TEMPORARY) -> Tensor:
     """An uninitialized tensor of a spec."""
     storage, array = backend(spec.device).empty(spec, role)
-    return wrap(array, spec, storage)
+    return made(array, spec, storage)
+
+
+def made(array: Any, spec: Spec, storage: Any) -> Tensor:
+    """A tensor that no op computed; under ``inference_mode`` an inference tensor like any other."""
+    t = wrap(array, spec, storage)
+    if local.state.inference:
+        t._extra = {"inference": True}
+    return t
 
 
 def shape_of(name: str, size: Any) -> tuple[int, ...]:

@@ -127,6 +127,8 @@ def _(g, index, input_spec, dim):
 def _scatter_sum_samples(make):
     x = make(5, 3)
     yield (x, _positions(4, *x.shape)), {"shape": (4, x.shape[1]), "dim": 0}
+    yield (make(2, 4), _positions(3, 2, 4)), {"shape": (2, 3), "dim": 1}
+    yield (make(0, 4), _positions(3, 0, 4)), {"shape": (0, 3), "dim": 1}
 
 
 @op(
@@ -202,6 +204,8 @@ def _scatter_samples(make):
     index = tensor(np.array([[4, 0, 2], [1, 3, -1]], np.int64))  # no place twice
     yield (x, index, make(3, 4)), {"dim": 1}
     yield (x, index, 2.0), {"dim": 1}
+    yield (make(5, 2), index.t().clone(), make(3, 2)), {"dim": 0}
+    yield (make(0, 5), index[:0], make(0, 3)), {"dim": 1}
 
 
 @op(
@@ -246,6 +250,7 @@ def _scatter_add_samples(make):
     x, src = make(3, 4), make(5, 4)
     yield (x, _positions(x.shape[0], *src.shape), src), {"dim": 0}
     yield (x, _positions(x.shape[1], 2, 2), make(3, 2)), {"dim": 1}
+    yield (make(3, 4), _positions(3, 0, 4), make(0, 4)), {"dim": 0}
 
 
 @op(
@@ -345,6 +350,8 @@ def _combine_samples(make):
     for reduce in ("prod", "amax", "amin"):
         x, src = make(3, 4), make(4, 4)
         yield (x, _positions(3, 2, 4), src), {"dim": 0, "reduce": reduce}
+        yield (make(2, 4), _positions(4, 2, 3), make(2, 3)), {"dim": 1, "reduce": reduce}
+        yield (make(0, 4), _positions(4, 0, 3), make(0, 3)), {"dim": 1, "reduce": reduce}
 
 
 @op(

@@ -21,7 +21,7 @@ from ..tensor import Tensor
 from .creation import tensor
 from .joining import stack_along
 from .registry import broadcast_shapes, function, op
-from .selecting import every_third
+from .selecting import masks
 from .shaping import expand_shape, fits, view_shape
 from .slicing import in_range, narrow_range, select_index, slice_view
 
@@ -149,6 +149,8 @@ def _index_sum_samples(make):
     y = make(2, 3)
     m, n = y.shape
     yield (y, positions((3, 2), m)), {"shape": (3, n, 2), "dims": (0, 2), "at": 0}
+    yield (make(2, 5), positions((3,), 5)), {"shape": (2, 3), "dims": (1,), "at": 1}
+    yield (make(0, 5), positions((3,), 5)), {"shape": (0, 3), "dims": (1,), "at": 1}
 
 
 @op(
@@ -187,6 +189,7 @@ def _put_samples(make):
     index = tensor(np.array([[3, 0, -1]], np.int64))  # no index twice: the winner is nobody's
     yield (x, index, make(1, 4)), {"dims": (0,), "at": 0}
     yield (x, index, 2.0), {"dims": (1,), "at": 1}
+    yield (make(0, 4), index, make(0, 3)), {"dims": (1,), "at": 1}
 
 
 @op(
@@ -216,6 +219,9 @@ def _put_add_samples(make):
     x = make(3, 4)
     yield (x, positions(x.shape[:1], 5), make(1, 4)), {"dims": (0,), "at": 0}
     yield (x, positions(x.shape, 6), make()), {"dims": (0, 1), "at": 0}
+    y = make(2, 5)
+    yield (y, positions(y.shape[1:], 3), make(1, 3)), {"dims": (1,), "at": 1}
+    yield (make(0, 4), positions((4,), 2), make()), {"dims": (1,), "at": 1}
 
 
 @op(
@@ -243,7 +249,7 @@ def _(g, index, dims, at):
 
 @op(
     name="_mask_places", method=False, public=False, adopt=True,
-    samples=lambda make: iter([((every_third(*make(3, 4).shape),), {}), ((every_third(),), {})]),
+    samples=masks,
 )  # fmt: skip
 def mask_places(xp, mask):
     """Where a mask is True: (ndim, count)."""
@@ -315,6 +321,8 @@ def _split_key(input, key):
             taken += part.__class__ is int
         elif isinstance(part, np.bool_):
             part = bool(part)
+        elif kind is str:
+            raise TypeError(f"a tensor has no named dimensions or fields; got the index {part!r}.")
         else:
             raise IndexError(
                 "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables "
@@ -373,6 +381,10 @@ def _basic(input, key):
         for k in key:
             input = select_index(input, k, 0)
         return input
+    if key.count(None) == 1 and all(
+        k == (0, n, 1) for k, n in zip([k for k in key if k is not None], shape, strict=True)
+    ):
+        return input.unsqueeze(key.index(None))
     rest = []
     dim = 0
     for k in key:
@@ -477,7 +489,7 @@ def _getitem(self, key):
         return slice_view(self, ((start, stop, step),))
     view, found = _split_key(self, key if kind is tuple else (key,))
     if not found:
-        return view if view is not self else view_shape(self, tuple(self.shape))
+        return view if view is not self else view_shape(self, tuple(self.shape), "Alias")
     view, found = _one_mask(view, found)
     view, index, dims, at = _gathered(view, found)
     return index_elements(view, index, dims=dims, at=at)

@@ -6,6 +6,7 @@ Every kernel writes the parts straight into their places of the result.
 from __future__ import annotations
 
 from ..spec import Spec
+from ..tensor import Tensor
 from .registry import broadcast_shapes as common_shape
 from .registry import function, op
 from .shaping import normal_dim, normal_dims, reshape_copy, sizes
@@ -80,6 +81,11 @@ def cat(tensors, dim=0, *, out=None):
     tensors = tuple(tensors)
     if not tensors:
         raise ValueError("cat(): expected a non-empty list of Tensors")
+    for k, x in enumerate(tensors):
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"cat: expected Tensor as element {k} in argument 0, but got {type(x).__name__}"
+            )
     if not all(x.ndim for x in tensors):
         raise RuntimeError("zero-dimensional tensor cannot be concatenated. Use stack.")
     d = normal_dim("cat", dim, max([x.ndim for x in tensors]))
@@ -112,6 +118,7 @@ def _stack_infer(*tensors, dim):
 def _stack_samples(make):
     yield (make(2, 3), make(2, 3)), {"dim": 1}
     yield (make(), make(), make()), {"dim": 0}
+    yield (make(0, 2), make(0, 2)), {"dim": 0}
 
 
 @op(
@@ -284,6 +291,7 @@ def _repeat_samples(make):
     yield (make(2, 3),), {"counts": (2, 1, 2)}
     yield (make(2),), {"counts": (0,)}
     yield (make(),), {"counts": (3,)}
+    yield (make(0, 2),), {"counts": (2, 3)}
 
 
 @op(
@@ -380,6 +388,7 @@ def _roll_pieces(shape, shifts, dims):
 def _roll_samples(make):
     yield (make(3, 4),), {"shifts": (1, -2), "dims": (0, 1)}
     yield (make(5),), {"shifts": (7,), "dims": (0,)}
+    yield (make(0, 3),), {"shifts": (1,), "dims": (0,)}
 
 
 @op(

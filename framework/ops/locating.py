@@ -9,12 +9,12 @@ from ..spec import Spec
 from ..tensor import Tensor
 from .creation import tensor
 from .registry import function, op
-from .selecting import every_third
+from .selecting import masks
 
 
 @op(
     name="_argwhere", method=False, public=False, adopt=True,
-    samples=lambda make: iter([((every_third(*make(3, 4).shape),), {}), ((every_third(),), {})]),
+    samples=masks,
 )  # fmt: skip
 def places_of_nonzero(xp, input):
     """The coordinates of the elements that are not zero, one row each."""
@@ -81,6 +81,7 @@ def _bincount_samples(make):
     x = tensor(np.array([0, 3, 1, 3, 2, 0]))
     yield (x, None), {"minlength": 6}
     yield (x, tensor(np.linspace(0.5, 3, 6))), {"minlength": 0}
+    yield (tensor(np.zeros(0, np.int64)), None), {"minlength": 2}
 
 
 @op(name="_bincount", method=False, public=False, adopt=True, samples=_bincount_samples)
@@ -116,6 +117,7 @@ def _search_samples(make):
     rising = tensor([-1.0, 0.0, 0.5, 2.0], dtype=make(1).dtype)
     yield (rising, make(2, 3)), {"right": False}
     yield (rising.expand(2, 4), make(2, 3)), {"right": True}
+    yield (rising, make(0, 3)), {"right": False}
 
 
 def _search_infer(sorted_sequence, input, *, right):

@@ -12,9 +12,11 @@ from __future__ import annotations
 import warnings
 from math import prod
 
+import numpy as np
+
 from ..dtypes import FLOAT, INT, float32, int64
 from ..spec import Spec
-from .convolution import contiguous
+from .convolution import contiguous, worth_compiling
 from .registry import function, op
 
 TILE_BYTES = 1 << 18  # of logits at a time
@@ -74,7 +76,7 @@ def _safe(xp, target, classes, ignore_index):
     """(class numbers without the ignored ones, which of them count); a tile's worth."""
     counts = target != ignore_index
     safe = xp.where(counts, target, 0)
-    if xp.__name__ == "numpy" and safe.size and (safe.min() < 0 or safe.max() >= classes):
+    if xp is np and safe.size and (safe.min() < 0 or safe.max() >= classes):
         bad = int(safe.min()) if safe.min() < 0 else int(safe.max())
         raise IndexError(
             f"Target {bad} is out of bounds: cross_entropy and nll_loss take class indices 0 to "
@@ -122,7 +124,8 @@ def _cross_entropy_samples(make):
     yield (x, _some_classes(x), None), base
     yield (make(4, 5), _classes([0, -100, 2, 2]), None), base | {"label_smoothing": 0.1}
     yield (make(2, 3, 2), _classes([[0, 1], [2, 0]]), None), base | {"ignore_index": 0}
-    yield (make(3), _classes(1), None), base
+    yield (make(3), _classes(1), make(3, low=0.5)), base
+    yield (make(0, 3), _classes([]), None), base
 
 
 @op(
@@ -164,6 +167,32 @@ def cross_entropy_rows(
         loss[~counts[:, None]] = 0  # also where logits are not finite
 
 
+def _plain_rows(input, target, weight, *, label_smoothing):
+    # Two dims, no weights, nothing smoothed: rows that lie together.
+    if input.ndim != 2 or weight is not None or label_smoothing:
+        return False
+    return worth_compiling(input) and input.dtype is float32
+
+
+def _check_rows(xp, target, classes, ignore_index):
+    for start in range(0, target.size, TILE_ROWS):
+        _safe(xp, target[start : start + TILE_ROWS], classes, ignore_index)
+
+
+@cross_entropy_rows.kernel(
+    "cpu",
+    when=lambda input, target, weight, *, ignore_index, label_smoothing: _plain_rows(
+        input, target, weight, label_smoothing=label_smoothing
+    ),
+    layout=contiguous,
+)
+def _(xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing):
+    from ..kernels.cpu.scores import cross_entropy
+
+    _check_rows(xp, target, input.shape[1], ignore_index)
+    cross_entropy(out, lse.reshape(-1), work, input, target, ignore_index)
+
+
 @cross_entropy_rows.vjp("input")
 def _(g, input, target, weight, lse, ignore_index, label_smoothing):
     return cross_entropy_grad(g, input, target, weight, lse, ignore_index, label_smoothing)
@@ -191,6 +220,10 @@ def _grad_samples(make):
         (make(4), make(4, 5), _classes([0, 4, 2, 1]), make(5), lse),
         base | {"label_smoothing": 0.2},
     )
+    x = make(4, 5)
+    plain = {"ignore_index": -100, "label_smoothing": 0.0}
+    yield (x[:, 0], x, _some_classes(x), None, x[:, :1].unsqueeze(2) + 4.0), plain
+    yield (make(0), make(0, 3), _classes([]), None, make(0, 1, 1)), plain
 
 
 def _cross_entropy_grad_infer(grad, input, target, weight, lse, **_):
@@ -200,6 +233,7 @@ def _cross_entropy_grad_infer(grad, input, target, weight, lse, **_):
 @op(
     name="_cross_entropy_grad", method=False, public=False, infer=_cross_entropy_grad_infer,
     half="float32", layout=contiguous, flops=lambda grad, input, *_, **__: 4 * input.numel,
+    samples=_grad_samples,
 )  # fmt: skip
 def cross_entropy_grad(
     xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing
@@ -229,6 +263,23 @@ def cross_entropy_grad(
         xp.put_along_axis(y, safe, here - hit[:, None], 1)
 
 
+@cross_entropy_grad.kernel(
+    "cpu",
+    when=lambda grad, input, target, weight, lse, *, ignore_index, label_smoothing: _plain_rows(
+        input, target, weight, label_smoothing=label_smoothing
+    ),
+    layout=contiguous,
+)
+def _(xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing):
+    from ..kernels.cpu.scores import cross_entropy_grad
+
+    n, classes = input.shape
+    _check_rows(xp, target, classes, ignore_index)
+    # reshape checks sizes, which compiled loops do not
+    numbers = [a.reshape(n) for a in (target, lse)]
+    cross_entropy_grad(out, grad.reshape(n), input, *numbers, ignore_index)
+
+
 # Negative log likelihood: linear in its input
 
 
@@ -240,12 +291,18 @@ def _nll_infer(input, target, weight, *, ignore_index):
 def _nll_grad_samples(make):
     x = make(3, 5)
     yield (x[:, 0], _some_classes(x), None), {"shape": tuple(x.shape), "ignore_index": 2}
+    given = (make(2, 2), _classes([[0, 1], [2, 0]]), make(3, low=0.5))
+    yield given, {"shape": (2, 3, 2), "ignore_index": -100}
+    yield (make(0), _classes([]), None), {"shape": (0, 3), "ignore_index": -100}
+    yield (make(), _classes(1), None), {"shape": (3,), "ignore_index": -100}
 
 
 def _nll_samples(make):
     x = make(4, 5)
     yield (x, _some_classes(x), None), {"ignore_index": 2}
-    yield (make(2, 3, 2), _classes([[0, 1], [2, 0]]), None), {"ignore_index": -100}
+    yield (make(2, 3, 2), _classes([[0, 1], [2, 0]]), make(3, low=0.5)), {"ignore_index": -100}
+    yield (make(0, 3), _classes([]), None), {"ignore_index": -100}
+    yield (make(3), _classes(1), None), {"ignore_index": -100}
 
 
 @op(
@@ -295,12 +352,18 @@ def _(g, target, weight, ignore_index):
     return nll_rows(g, target, weight, ignore_index)
 
 
+def _factor_samples(make):
+    base = {"ignore_index": 2, "dtype": make(1).dtype}
+    yield (_some_classes(make(3, 5)), None), base
+    yield (_classes([0, 4, 2]), make(5)), base
+    yield (_classes(1), make(5)), base | {"ignore_index": -100}
+    yield (_classes([]), None), base | {"dtype": float32}
+
+
 @op(
     name="_class_factors", method=False, public=False, layout=contiguous,
     infer=lambda target, weight, *, ignore_index, dtype: target.like(dtype=dtype),
-    samples=lambda make: iter(
-        [((_classes([0, 4, 2]), make(5)), {"ignore_index": 2, "dtype": make(1).dtype})]
-    ),
+    samples=_factor_samples,
 )  # fmt: skip
 def class_factors(xp, out, target, weight, *, ignore_index, dtype):
     """The weight of each target's class, or one; zero where it is ignored."""

@@ -296,6 +296,8 @@ def _addmatmul_samples(make):
     yield (make(2), make(3, 4), make(4, 2)), {"beta": 0.5, "alpha": 2.0}
     yield (make(2, 3, 2), make(2, 3, 4), make(2, 4, 2)), {"beta": 2, "alpha": -1}
     yield (make(3), make(3, 4), make(4)), {"beta": 1, "alpha": 3}
+    yield (make(2), make(0, 4), make(4, 2)), {"beta": 0.5, "alpha": 1}
+    yield (make(2), make(3, 0), make(0, 2)), {"beta": 0.5, "alpha": 1}
 
 
 @op(

@@ -8,7 +8,7 @@ from math import inf, nan
 
 from ..dtypes import FLOAT, float32
 from ..spec import Spec
-from .reduction import count_of, into, kept, mean, normalize_dims, quiet, reduced, reductions
+from .reduction import count_of, into, kept, mean, normalize_dims, reduced, reductions
 from .registry import function, op, per_element
 
 # Variance and standard deviation
@@ -54,7 +54,6 @@ def _variance(xp, out, average, centered, input, dim, keepdim, correction):
     name="_var", method=False, public=False, infer=_var_infer, half="float32",
     scratch=("average", "centered"), flops=per_element(4), samples=_var_samples,
 )  # fmt: skip
-@quiet
 def var_over(xp, out, average, centered, input, *, dim, keepdim, correction):
     """Mean square distance from the mean over ``dim``, with n - correction for n."""
     _variance(xp, out, average, centered, input, dim, keepdim, correction)
@@ -75,7 +74,6 @@ def _var_gradient(g, input, dim, keepdim, correction):
     name="_std", method=False, public=False, infer=_var_infer, half="float32",
     scratch=("average", "centered"), flops=per_element(4), samples=_var_samples,
 )  # fmt: skip
-@quiet
 def std_over(xp, out, average, centered, input, *, dim, keepdim, correction):
     """Square root of the variance over ``dim``."""
     _variance(xp, out, average, centered, input, dim, keepdim, correction)
@@ -187,7 +185,6 @@ def _norm_samples(make):
     scratch=("powers",), layout=lambda array: array.flags.c_contiguous, flops=per_element(2),
     samples=_norm_samples,
 )  # fmt: skip
-@quiet
 def norm_over(xp, out, powers, input, *, p, dim, keepdim):
     """Take the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
     if not input.size:
@@ -280,7 +277,6 @@ def _logsumexp_infer(input, *, dim, keepdim):
     name="_logsumexp", method=False, public=False, infer=_logsumexp_infer, promote="float",
     half="float32", scratch=("largest", "powers"), flops=per_element(3), samples=reductions,
 )  # fmt: skip
-@quiet
 def logsumexp_over(xp, out, largest, powers, input, *, dim, keepdim):
     """Take the logarithm of the sum of exponentials, the largest taken out first."""
     if not input.size:
@@ -300,7 +296,7 @@ def logsumexp_over(xp, out, largest, powers, input, *, dim, keepdim):
 def _(g, input, out, dim, keepdim):
     shift = kept(out, dim, keepdim)
     shift = shift.masked_fill(shift.abs() == inf, 0)
-    return kept(g, dim, keepdim) * (input - shift).exp()
+    return kept(g, dim, keepdim) * (input - shift).exp().conj()
 
 
 @function(method=True)

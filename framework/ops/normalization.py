@@ -81,6 +81,11 @@ def _grad_cases(make):
     base = {"shape": shape, "axes": (1,), "affine": (1, shape[1])}
     yield (g, x, make(6), row, row * row + 1), base
     yield (g, x, None, None, row * row + 1), base
+    g, x, row = make(2, 3, 2), make(2, 3, 2), make(1, 3, 1, low=0.5, high=2.0)
+    channels = {"shape": tuple(x.shape), "axes": (0, 2), "affine": (1, x.shape[1], 1)}
+    yield (g, x, make(3), row * 0.1, row), channels
+    empty = {"shape": (0, 6), "axes": (1,), "affine": (1, 6)}
+    yield (make(0, 6), make(0, 6), make(6), None, make(0, 1)), empty
 
 
 def _grad_infer(grad, input, weight, mean, rstd, *, shape, axes, affine):
@@ -194,8 +199,9 @@ def _layer_cases(make):
     shape = tuple(x.shape)
     one = {"shape": shape, "axes": (1,), "affine": (1, shape[1]), "eps": 1e-5}
     yield (x, make(6), make(6)), one
-    yield (make(2, 2, 6), None, None), one | {"eps": 1e-3}
-    yield (make(0, 6), make(6), None), one | {"shape": (0, 6)}
+    one = {"shape": (3, 4), "axes": (1,), "affine": (1, 4), "eps": 1e-3}
+    yield (make(3, 2, 2), None, None), one
+    yield (make(0, 4), make(4), None), one | {"shape": (0, 4)}
 
 
 def _group_cases(make):
@@ -203,9 +209,9 @@ def _group_cases(make):
     n, c, length = x.shape
     shape, affine = (n, 2, c // 2, length), (1, 2, c // 2, 1)
     yield (x, make(4), make(4)), {"shape": shape, "axes": (2, 3), "affine": affine, "eps": 1e-5}
-    shape, affine = (2, 2, 2, 3), (1, 2, 2, 1)
-    x = make(2, 4, 3)
-    yield (x, make(4), None), {"shape": shape, "axes": (2, 3), "affine": affine, "eps": 1e-5}
+    one = {"shape": (2, 1, 3), "axes": (2,), "affine": (1, 1, 3), "eps": 1e-3}
+    yield (make(2, 3), make(3), None), one
+    yield (make(0, 3), make(3), None), one | {"shape": (0, 1, 3)}
 
 
 def _instance_cases(make):
@@ -213,7 +219,9 @@ def _instance_cases(make):
     shape = tuple(x.shape)
     one = {"axes": (2,), "eps": 1e-5}
     yield (x, make(3), make(3)), one | {"shape": shape, "affine": (1, shape[1], 1)}
-    yield (make(2, 3, 4), None, None), one | {"shape": (2, 3, 4), "affine": (1, 3, 1)}
+    one = {"axes": (2, 3), "affine": (1, 2, 1, 1), "eps": 1e-3}
+    yield (make(1, 2, 2, 3), None, None), one | {"shape": (1, 2, 2, 3)}
+    yield (make(0, 2, 2, 3), None, None), one | {"shape": (0, 2, 2, 3)}
 
 
 def _rows(input, *_, shape, axes, **__):
@@ -259,6 +267,38 @@ instance_norm_view = _declare(
 )
 
 
+def _as_groups(shape):
+    # An example's channels are groups of one.
+    return shape if len(shape) == 4 else (*shape[:2], 1, shape[2])
+
+
+def _grouped(input, *_, shape, axes, **__):
+    return axes == tuple(range(2, len(shape))) and worth_compiling(input)
+
+
+@group_norm_view.kernel("cpu", when=_grouped, layout=contiguous)
+@instance_norm_view.kernel("cpu", when=_grouped, layout=contiguous)
+def _compiled_groups(xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps):
+    from ..kernels.cpu.planes import group_norm
+
+    x, y = input.reshape(_as_groups(shape)), out.reshape(_as_groups(shape))
+    w, b = _vector(xp, weight, input), _vector(xp, bias, input)
+    group_norm(y, mean.reshape(shape[:2]), rstd.reshape(shape[:2]), x, w, b, eps)
+
+
+@norm_grad.kernel(
+    "cpu",
+    when=lambda grad, input, weight, mean, *rest, **a: mean is not None and _grouped(grad, **a),
+    layout=contiguous,
+)
+def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
+    from ..kernels.cpu.planes import group_norm_grad
+
+    g, x, out = (a.reshape(_as_groups(shape)) for a in (grad, input, dx))
+    w = _vector(xp, weight, input)
+    group_norm_grad(out, dw, db, g, x, w, mean.reshape(shape[:2]), rstd.reshape(shape[:2]))
+
+
 # RMS normalization: not centered
 
 
@@ -272,7 +312,9 @@ def _rms_cases(make):
     shape = tuple(x.shape)
     one = {"shape": shape, "axes": (1,), "affine": (1, shape[1]), "eps": 1e-5}
     yield (x, make(6)), one
-    yield (make(2, 2, 6), None), one
+    one = {"shape": (3, 4), "axes": (1,), "affine": (1, 4), "eps": 1e-3}
+    yield (make(3, 2, 2), None), one
+    yield (make(0, 4), make(4)), one | {"shape": (0, 4)}
 
 
 @op(
@@ -321,8 +363,9 @@ def _batch_cases(make):
     shape = tuple(x.shape)
     one = {"shape": shape, "axes": (0, 2), "affine": (1, shape[1], 1), "eps": 1e-5}
     yield (x, make(3), make(3)), one
+    one = {"shape": (4, 3), "axes": (0,), "affine": (1, 3), "eps": 1e-3}
     yield (make(4, 3), None, None), one
-    yield (make(2, 3, 5), None, make(3)), one | {"shape": (2, 3, 5)}
+    yield (make(3, 0), None, make(0)), one | {"shape": (3, 0), "affine": (1, 0)}
 
 
 @op(
@@ -341,6 +384,32 @@ def batch_norm_view(
     xp.subtract(x, mean, out=y)
     xp.multiply(y, rstd, out=y)
     _scale(xp, y, weight, bias, affine)
+
+
+def _planes(input, *_, axes, **__):
+    return axes == (0, 2) and worth_compiling(input)
+
+
+@batch_norm_view.kernel("cpu", when=_planes, layout=contiguous)
+def _(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps):
+    from ..kernels.cpu.planes import batch_norm
+
+    x, y = input.reshape(shape), out.reshape(shape)
+    w, b = _vector(xp, weight, input), _vector(xp, bias, input)
+    batch_norm(y, mean.reshape(-1), var.reshape(-1), rstd.reshape(-1), x, w, b, eps)
+
+
+@norm_grad.kernel(
+    "cpu",
+    when=lambda grad, input, weight, mean, *rest, **a: mean is not None and _planes(grad, **a),
+    layout=contiguous,
+)
+def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
+    from ..kernels.cpu.planes import batch_norm_grad
+
+    g, x, out = grad.reshape(shape), input.reshape(shape), dx.reshape(shape)
+    w = _vector(xp, weight, input)
+    batch_norm_grad(out, dw, db, g, x, w, mean.reshape(-1), rstd.reshape(-1))
 
 
 @batch_norm_view.vjp("input", "weight", "bias")

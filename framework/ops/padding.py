@@ -19,6 +19,7 @@ def _pad_infer(input, *, before, after, value):
 def _pad_samples(make):
     yield (make(2, 3),), {"before": (1, 0), "after": (0, 2), "value": 0.0}
     yield (make(4),), {"before": (-1,), "after": (2,), "value": 1.5}
+    yield (make(0, 2),), {"before": (1, 0), "after": (1, 0), "value": -1.0}
 
 
 def _overlap(shape, before, after):

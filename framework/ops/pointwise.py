@@ -11,12 +11,11 @@ from math import factorial, log, pi
 
 import numpy as np
 
-from ..dtypes import COMPLEX, bool_, float64
+from ..dtypes import COMPLEX, bool_, complex128, float64
 from ..spec import Spec
 from ..tensor import Tensor
 from .arithmetic import alias, conjugate
 from .creation import zeros_like
-from .reduction import quiet
 from .registry import (
     broadcast,
     broadcast_shapes,
@@ -62,7 +61,7 @@ def _unary(name, rule, samples=singles, *, ufunc=None, library=False, cost=10, d
     made = op(
         name=name, inplace=f"{name}_", infer=same, promote="float", half="float32",
         flops=per_element(cost), samples=samples,
-    )(quiet(kernel))  # fmt: skip
+    )(kernel)  # fmt: skip
     made.vjp("input")(rule)
     return made
 
@@ -162,14 +161,14 @@ for _name, _of in (
 
 def _polygammas(make):
     for n in (1, 2):
-        yield (make(3, 4, low=0.5, high=2.0),), {"n": n}
+        for shape in ((3, 4), (), (0, 3)):
+            yield (make(*shape, low=0.5, high=2.0),), {"n": n}
 
 
 @op(
     name="_polygamma", method=False, public=False, infer=lambda input, *, n: input,
     promote="float", half="float32", flops=per_element(30), samples=_polygammas,
 )  # fmt: skip
-@quiet
 def polygamma_of(xp, out, input, *, n):
     """The n-th derivative of digamma, n at least 1, by Hurwitz's zeta function."""
     special(xp).zeta(float(n + 1), input, out=out)
@@ -193,7 +192,6 @@ def polygamma(n, input):
     inplace="sigmoid_", infer=same, promote="float", half="float32", flops=per_element(12),
     samples=singles,
 )  # fmt: skip
-@quiet
 def sigmoid(xp, out, input):
     """Compute ``1 / (1 + exp(-input))``. Keeps the result for backward.
 
@@ -236,8 +234,8 @@ def _rounding(name, doc):
     kernel.__doc__ = doc
     made = op(
         name=name, inplace=f"{name}_", infer=same, half="float32", flops=per_element(1),
-        samples=singles,
-    )(quiet(kernel))  # fmt: skip
+        samples=singles, real=True,
+    )(kernel)  # fmt: skip
 
     @made.vjp("input")
     def _(g):
@@ -262,7 +260,6 @@ def _rounds(make):
     inplace="round_", infer=lambda input, *, decimals: input, half="float32",
     flops=per_element(3), samples=_rounds,
 )  # fmt: skip
-@quiet
 def round(xp, out, input, *, decimals=0):
     """Round to ``decimals`` places; halves go to the even neighbor."""
     if out.dtype.kind != "f":
@@ -284,7 +281,6 @@ def _(g):
 
 @op(infer=lambda input: (input, input), scratch=("whole",), half="float32", inplace="frac_",
     flops=per_element(2), samples=singles)  # fmt: skip
-@quiet
 def frac(xp, out, whole, input):
     """Take the part after the point, with the sign of ``input``."""
     xp.trunc(input, out=whole)
@@ -309,7 +305,7 @@ def _binary(name, doc, *, promote="float", samples=pairs, ufunc=None, library=Fa
     return op(
         name=name, inplace=f"{name}_" if inplace else None, infer=broadcast, promote=promote,
         half="float32", flops=per_element(10), samples=samples,
-    )(quiet(kernel))  # fmt: skip
+    )(kernel)  # fmt: skip
 
 
 def _tensor_pairs(make):
@@ -423,7 +419,6 @@ def _step_infer(input, values):
     inplace="heaviside_", infer=_step_infer, promote="same", half="float32", flops=per_element(1),
     samples=_nonzero_pairs,
 )  # fmt: skip
-@quiet
 def heaviside(xp, out, input, values):
     """Step from 0 to 1 at zero, where it takes ``values``."""
     xp.heaviside(input, values, out=out, casting="unsafe")
@@ -468,7 +463,6 @@ def _nan_infer(input, *, nan, posinf, neginf):
     infer=_nan_infer, scratch=("mask",), half="float32", inplace="nan_to_num_",
     flops=per_element(3), samples=_nans,
 )  # fmt: skip
-@quiet
 def nan_to_num(xp, out, mask, input, *, nan=0.0, posinf=None, neginf=None):
     """Replace nan, +inf and -inf by numbers; by default 0, the largest and the smallest."""
     if out is not input:
@@ -498,7 +492,6 @@ def _sinc_infer(input):
     infer=_sinc_infer, scratch=("angle", "mask"), promote="float", half="float32",
     inplace="sinc_", flops=per_element(12), samples=singles,
 )  # fmt: skip
-@quiet
 def sinc(xp, out, angle, mask, input):
     """Compute ``sin(pi * input) / (pi * input)``, which is 1 at 0."""
     xp.multiply(input, pi, out=angle)
@@ -529,8 +522,13 @@ def _part(name, samples):
     )(kernel)  # fmt: skip
 
 
-real_part = _part("real", singles)
-imag_part = _part("imag", lambda make: iter(()))  # real samples have no such view
+def _complexes(make):
+    for shape in ((3, 4), (), (0, 3)):
+        yield (make(*shape).to(complex128) * (1 + 0.5j),), {}
+
+
+real_part = _part("real", _complexes)
+imag_part = _part("imag", _complexes)
 
 
 @real_part.vjp("input")
@@ -608,7 +606,6 @@ def _angle_infer(input):
 
 
 @op(infer=_angle_infer, promote="float", half="float32", flops=per_element(10), samples=singles)
-@quiet
 def angle(xp, out, input):
     """Take the angle of complex numbers; of real ones 0 or pi."""
     if input.dtype.kind == "c":
@@ -632,7 +629,6 @@ def _(g, input):
     flops=per_element(1),
     samples=singles,
 )
-@quiet
 def signbit(xp, out, input):
     """Tell which elements have their sign bit set."""
     if input.dtype.kind == "f":

@@ -143,6 +143,10 @@ def _picks(make):
     base = {"kernel": (2, 3), "stride": (2, 1), "padding": (1, 1), "dilation": (1, 2)}
     out, index = max_pool(x, **base, ceil=True)
     yield x, out, index, base
+    x = make(0, 1, 7)
+    base = {"kernel": (2,), "stride": (2,), "padding": (0,), "dilation": (1,)}
+    out, index = max_pool(x, **base, ceil=False)
+    yield x, out, index, base
 
 
 def _unpick_samples(make):
@@ -281,6 +285,9 @@ def _avg_pool_samples(make):
     yield (make(1, 1, 6, 7),), base
     yield (make(2, 6, 7),), base | {"ceil": True, "include": False}
     yield (make(2, 2, 6, 7),), base | {"divisor": 5}
+    base = {"kernel": (2,), "stride": (1,), "padding": (0,), "ceil": False, "include": True}
+    yield (make(2, 1, 7),), base | {"divisor": None}
+    yield (make(0, 1, 7),), base | {"divisor": None}
 
 
 def _avg_pool_grad_samples(make):
@@ -288,6 +295,13 @@ def _avg_pool_grad_samples(make):
     x = make(1, 3, 4)
     yield (x,), base | {"size": (2 * x.shape[2] - 1,), "divisor": None}
     yield (x,), base | {"size": (2 * x.shape[2] - 1,), "divisor": 2, "include": False}
+    base = {
+        "kernel": (2, 2), "stride": (1, 2), "padding": (0, 1), "ceil": True, "include": False,
+        "divisor": None,
+    }  # fmt: skip
+    x = make(2, 2, 3)
+    yield (x,), base | {"size": (x.shape[1] + 1, 2 * x.shape[2] - 2)}
+    yield (make(0, 2, 3),), base | {"size": (3, 4)}
 
 
 @op(
@@ -344,21 +358,28 @@ def _(g, kernel, stride, padding, ceil, include, divisor):
 # Adaptive pooling: windows chosen so that the result has a given size
 
 
-def _bounds(n: int, m: int) -> list[tuple[int, int]]:
-    return [(i * n // m, -(-(i + 1) * n // m)) for i in range(m)]
-
-
 def _cells(size, out):
     """(position, window) of each output element: indices into the spatial dims."""
-    for place in product(*[enumerate(_bounds(n, m)) for n, m in zip(size, out, strict=True)]):
-        yield tuple(i for i, _ in place), tuple(slice(*bounds) for _, bounds in place)
+    for place in product(*map(range, out)):
+        yield (
+            place,
+            tuple(
+                slice(i * n // m, -(-(i + 1) * n // m))
+                for i, n, m in zip(place, size, out, strict=True)
+            ),
+        )
+
+
+def _adaptive_samples(make):
+    yield (make(1, 3, 5, 7),), {"size": (3, 2)}
+    yield (make(2, 1, 5),), {"size": (3,)}
+    yield (make(0, 1, 5),), {"size": (3,)}
 
 
 @op(
     name="_adaptive_avg_pool", method=False, public=False, half="float32",
     infer=lambda input, *, size: input.like((*input.shape[: -len(size)], *size)),
-    samples=lambda make: iter([((make(1, 3, 5, 7),), {"size": (3, 2)})]),
-    flops=lambda input, **_: input.numel,
+    samples=_adaptive_samples, flops=lambda input, **_: input.numel,
 )  # fmt: skip
 def adaptive_avg_pool(xp, out, input, *, size):
     """The mean of each of the windows that divide the input into ``size`` parts."""
@@ -373,13 +394,18 @@ def _(g, input_spec, size):
     return adaptive_avg_pool_grad(g, tuple(input_spec.shape[-len(size) :]))
 
 
+def _adaptive_grad_samples(make):
+    yield (make(2, 3, 1, 1),), {"size": (5, 7)}
+    yield (make(1, 1, 3, 2)[..., :3, :2].clone(),), {"size": (5, 7)}  # few cells at any scale
+    yield (make(1, 2, 3)[..., :3].clone(),), {"size": (5,)}
+    yield (make(0, 3),), {"size": (5,)}
+
+
 @op(
     name="_adaptive_avg_pool_grad", method=False, public=False, half="float32",
     infer=lambda grad, *, size: (grad.like((*grad.shape[: -len(size)], *size)), grad),
     scratch=("share",), flops=lambda grad, **_: grad.numel,
-    samples=lambda make: iter(
-        [((make(2, 3, 1, 1),), {"size": (5, 7)}), ((make(1, 1, 3, 2),), {"size": (5, 7)})]
-    ),
+    samples=_adaptive_grad_samples,
 )  # fmt: skip
 def adaptive_avg_pool_grad(xp, out, share, grad, *, size):
     """Give each element of a window its share of the window's gradient."""
@@ -406,7 +432,7 @@ def _adaptive_max_infer(input, *, size):
 @op(
     name="_adaptive_max_pool", method=False, public=False, infer=_adaptive_max_infer,
     returns=("out", "index"), scratch=("larger", "nan"),
-    samples=lambda make: iter([((make(2, 2, 5, 7),), {"size": (3, 2)})]),
+    samples=_adaptive_samples,
     flops=lambda input, **_: input.numel,
 )  # fmt: skip
 def adaptive_max_pool(xp, out, index, larger, nan, input, *, size):
@@ -442,14 +468,13 @@ def _(g_out, index, input_spec, size):
 def _plane_samples(make, gather):
     from .creation import tensor
 
-    x = make(2, 1, 1, 4)
-    planes = x.shape[0]
-    index = tensor([[[[0, 2, 2]]]] * planes, dtype=int32)
-    size = tuple(x.shape[2:])
-    yield (
-        (x if gather else make(2, 1, 1, 1).expand(planes, 1, 1, 3).clone(), index),
-        ({"dims": 2} if gather else {"size": size}),
-    )
+    for shape in ((2, 1, 1, 4), (2, 3, 3), (0, 4)):
+        x = make(*shape)
+        dims = 1 if x.ndim < 4 else 2
+        lead, size = tuple(x.shape[:-dims]), tuple(x.shape[-dims:])
+        index = tensor([0, 2, 2], dtype=int32).expand(*lead, *size[:-1], 3).clone()
+        values = x if gather else make(*shape)[..., :3].clone()
+        yield (values, index), ({"dims": dims} if gather else {"size": size})
 
 
 @op(
@@ -462,7 +487,9 @@ def plane_scatter(xp, out, grad, index, *, size):
     """Add each value where ``index`` points in its plane; in order, so sums are repeatable."""
     out.fill(0)
     planes = prod(grad.shape[: -len(size)])
-    flat, values, where = (a.reshape(planes, -1) for a in (out, grad, index))
+    count = prod(index.shape[-len(size) :])
+    flat, values = out.reshape(planes, prod(size)), grad.reshape(planes, count)
+    where = index.reshape(planes, count)
     rows = xp.arange(planes)
     for k in range(values.shape[1]):  # one element of every plane: no index twice
         flat[rows, where[:, k]] += values[:, k]
@@ -481,7 +508,9 @@ def _(g, index, size):
 def plane_gather(xp, out, input, index, *, dims):
     """The value of each plane (the last ``dims`` dimensions) that ``index`` points to."""
     planes = prod(index.shape[:-dims])
-    flat, target, where = (a.reshape(planes, -1) for a in (input, out, index))
+    count = prod(index.shape[-dims:])
+    flat = input.reshape(planes, prod(input.shape[-dims:]))
+    target, where = out.reshape(planes, count), index.reshape(planes, count)
     rows = xp.arange(planes)
     for k in range(where.shape[1]):
         target[:, k] = flat[rows, where[:, k]]

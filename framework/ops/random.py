@@ -105,6 +105,7 @@ def words(kind: str, n: int, spec: Spec) -> int:
 def _sample_samples(make):  # integers: the floating kinds draw other words for each dtype
     for shape in ((3, 5), (), (0, 2)):
         yield (make(*shape), Rng(3, 5)), {"kind": "integers", "a": -3, "b": 4}
+    yield (make(2, 3), Rng(1, 8)), {"kind": "integers", "a": 0, "b": 2}
 
 
 @op(
@@ -509,8 +510,11 @@ def _multinomial_infer(input, rng, *, num_samples, replacement):
     return Spec((*input.shape[:-1], num_samples), int64)
 
 
+_WEIGHTS = (((5,), 3, False), ((2, 4), 6, True), ((2, 3), 2, False), ((0, 3), 2, True))
+
+
 def _multinomial_samples(make):
-    for shape, n, replacement in (((5,), 3, False), ((2, 4), 6, True), ((2, 3), 2, False)):
+    for shape, n, replacement in _WEIGHTS:
         weights = make(*shape, low=0.1, high=2.0)
         yield (weights, Rng(3, 5)), {"num_samples": n, "replacement": replacement}
 

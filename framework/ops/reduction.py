@@ -6,15 +6,9 @@ import builtins
 from math import nan
 from math import prod as product
 
-import numpy as np
-
-from ..dtypes import BOOL, FLOAT, INT, as_dtype, bool_, int64, uint8
+from ..dtypes import BOOL, FLOAT, INT, as_dtype, bool_, float64, int64, uint8
 from ..spec import Spec
 from .registry import function, op, per_element
-
-# Division by zero and invalid values are results here (inf, nan), never warnings. The device's
-# arrays other than NumPy's do not warn, so the guard costs them nothing.
-quiet = np.errstate(all="ignore")
 
 
 def normalize_dims(name: str, dim, ndim: int) -> tuple[int, ...]:
@@ -78,25 +72,27 @@ def reductions(make):
     """Samples of a reduction with ``dim`` and ``keepdim``."""
     for shape, dim, keep in (
         ((3, 4), (1,), False), ((2, 3, 4), (0, 2), True), ((), (), False), ((4,), (0,), True),
-        ((3, 4), (0, 1), False),
+        ((3, 4), (0, 1), False), ((0, 3), (1,), False),
     ):  # fmt: skip
         yield (make(*shape),), {"dim": dim, "keepdim": keep}
 
 
 def with_dtype(make):
     """The same with ``dtype`` (None is the input's), and an empty tensor."""
-    for (x,), attributes in (*reductions(make), ((make(0, 3),), {"dim": (0,), "keepdim": False})):
-        yield (x,), {**attributes, "dtype": None}
+    yield from _mean_samples(make)
+    yield (make(0, 3),), {"dim": (0,), "keepdim": False, "dtype": None}
 
 
 def _mean_samples(make):
     for (x,), attributes in reductions(make):
         yield (x,), {**attributes, "dtype": None}
+    yield (make(3, 2),), {"dim": (0,), "keepdim": False, "dtype": float64}
 
 
 def _prod_samples(make):
     for shape, dim in (((3, 4), (1,)), ((2, 3, 2), (0, 1, 2)), ((), ()), ((0, 3), (0,))):
         yield (make(*shape),), {"dim": dim, "keepdim": False, "dtype": None}
+    yield (make(3, 2),), {"dim": (0,), "keepdim": True, "dtype": float64}
 
 
 def _reduced_infer(input, *, dim, keepdim, dtype):
@@ -260,7 +256,7 @@ def _(g, input, dim, keepdim):
     from .cumulative import products_before
 
     before, after = products_before(input, axis), products_before(input, axis, reverse=True)
-    return (g * before * after).reshape(shape)
+    return (g * (before * after).conj()).reshape(shape)
 
 
 @function(method=True)

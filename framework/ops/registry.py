@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
+from ..autograd.modes import local
 from ..dtypes import bool_
-from ..spec import Spec
+from ..spec import SCALARS, Spec
 from ..tensor import Tensor
 from .rules import Rule
 
@@ -38,6 +39,7 @@ class Op:
 
     Attributes:
         name: Name of the function.
+        shown: The same for messages, without the underscore of a private op.
         inputs: Names of the tensor inputs (a scalar or None may stand for one).
         attributes: Names of the attributes, with their defaults (``inspect.Parameter.empty``).
         returns: Names of the visible results; ``("out",)`` for most.
@@ -52,9 +54,10 @@ class Op:
     def __init__(self, kernel: Callable[..., Any], options: dict[str, Any]) -> None:
         self.plain = kernel
         self.name: str = options["name"] or kernel.__name__
+        self.shown = self.name.strip("_")  # in messages: what the user called
         self.infer = options["infer"]
         if self.infer in (broadcast, broadcast_bool):  # their errors name the op
-            self.infer = partial(self.infer, op_name=self.name.strip("_"))
+            self.infer = partial(self.infer, op_name=self.shown)
         self.returns: tuple[str, ...] = options["returns"]
         self.aux: tuple[str, ...] = options["aux"]
         self.scratch: tuple[str, ...] = options["scratch"]
@@ -67,13 +70,14 @@ class Op:
         self.flops = options["flops"]
         self.samples = options["samples"]
         self.nondeterministic: bool = options["nondeterministic"]
+        if options["real"]:
+            self.infer = _refusing_complex(self.name.strip("_"), self.infer)
         self.doc = inspect.getdoc(kernel) or ""
         self.kernels: dict[str, list[tuple[Any, Any, Any]]] = {}
         self.rules: list[Rule] = []
         self.composition: Any = None
         self.plans: dict[Any, Any] = {}
         self.function: Any = None
-        self.node_name = "".join(p.title() for p in self.name.strip("_").split("_")) + "Backward0"
         self._read_signature(kernel)
 
     def _read_signature(self, kernel: Callable[..., Any]) -> None:
@@ -97,6 +101,11 @@ class Op:
         self.attributes: dict[str, Any] = {
             p.name: p.default for p in rest if p.kind is inspect.Parameter.KEYWORD_ONLY
         }
+        if "out" in (*self.inputs, *self.attributes):
+            raise TypeError(
+                f"{self.name}: an input or attribute may not be named out, which is the argument "
+                "that takes the result. Call it result."
+            )
 
     def names_of(self, count: int) -> tuple[str, ...]:
         """The input's name for each of ``count`` positions of a call."""
@@ -171,6 +180,7 @@ def op(
     flops: Any = None,
     samples: Any = None,
     nondeterministic: bool = False,
+    real: bool = False,
 ) -> Callable[[Any], Any]:
     """Declare an op from its kernel.
 
@@ -200,6 +210,7 @@ def op(
         flops: Called with the specs and attributes; the number of operations.
         samples: Yields (inputs, attributes) for the generated tests, given ``make``.
         nondeterministic: Activation checkpointing must keep its result.
+        real: Complex inputs are refused: what it asks of numbers, only real ones have.
 
     Returns:
         A decorator; it returns the public function, which has the decorators ``vjp``, ``kernel``
@@ -224,6 +235,18 @@ def op(
         return function
 
     return declare
+
+
+def _refusing_complex(name: str, infer: Any) -> Any:
+    def checked(*specs: Any, **attributes: Any) -> Any:
+        for s in specs:
+            if (isinstance(s, Spec) and s.dtype.is_complex) or s is SCALARS[complex]:
+                raise NotImplementedError(
+                    f'"{name}" is not implemented for complex numbers. Pass .real, .imag or .abs().'
+                )
+        return None if infer is None else infer(*specs, **attributes)
+
+    return checked
 
 
 def install(
@@ -258,6 +281,10 @@ def _reflected(function: Any) -> Any:
     return reflected
 
 
+def _recorded(*inputs: Any) -> bool:
+    return local.state.grad and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
+
+
 def function(
     *,
     method: str | bool = False,
@@ -277,6 +304,7 @@ def function(
     """
 
     def declare(f: Any) -> Any:
+        f = numpy_names(f)
         if public:
             if f.__name__ in FUNCTIONS:
                 raise TypeError(f"a function named {f.__name__} is declared twice.")
@@ -287,7 +315,7 @@ def function(
 
             def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
                 # Backward may want the value that is about to go.
-                source = self.clone() if self.requires_grad else self
+                source = self.clone() if _recorded(self, *args, *kwargs.values()) else self
                 return self.copy_(f(source, *args, **kwargs))
 
             in_place.__name__ = inplace
@@ -296,6 +324,23 @@ def function(
         return f
 
     return declare
+
+
+def numpy_names(f: Any) -> Any:
+    """Let a function of ``dim`` take NumPy's ``axis`` and ``keepdims`` too, as PyTorch does."""
+    parameters = inspect.signature(f).parameters
+    if "dim" not in parameters or "axis" in parameters:
+        return f
+
+    @wraps(f)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if "axis" in kwargs and "dim" not in kwargs:
+            kwargs["dim"] = kwargs.pop("axis")
+        if "keepdims" in kwargs and "keepdim" not in kwargs:
+            kwargs["keepdim"] = kwargs.pop("keepdims")
+        return f(*args, **kwargs)
+
+    return call
 
 
 # Shape rules and costs that many ops share

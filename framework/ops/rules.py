@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..spec import Spec
 from ..tensor import Tensor
+from .names import node_name
 
 if TYPE_CHECKING:
     from .registry import Op
@@ -49,10 +50,12 @@ class RuleSet:
 
     Attributes:
         op: The op.
+        name: PyTorch's name of the node.
         edge_inputs: Which inputs (by position in the call) have an edge, in order.
         edge_specs: Their specs.
         tensor_needs: For each tensor input of the call, whether it has an edge.
         saves: What to keep: (from outputs?, position) in the order of ``OpNode.handles``.
+        frees: Backward frees what was kept, and a second one is refused.
         labels: A name for each of them, for messages and reports.
         calls: (function, argument template, (position, slot) to fill in, joint, edge per result).
         composite: The op's composition, if backward of backward has to go through it.
@@ -65,7 +68,9 @@ class RuleSet:
         "composite_plan",
         "edge_inputs",
         "edge_specs",
+        "frees",
         "labels",
+        "name",
         "op",
         "output_count",
         "saves",
@@ -81,13 +86,14 @@ class RuleSet:
         mask: int,
     ) -> None:
         self.op = op
+        self.name = node_name(op.name, specs, attributes)
         self.attributes = attributes
         self.output_count = len(op.returns)
         needed = [i for i in range(len(specs)) if mask >> i & 1]
         self.edge_inputs = tuple(needed)
         self.edge_specs = tuple(specs[i] for i in needed)
-        self.tensor_needs = tuple(i in needed for i, s in enumerate(specs) if isinstance(s, Spec))
         edge_of = {i: k for k, i in enumerate(needed)}
+        self.tensor_needs = tuple(i in edge_of for i, s in enumerate(specs) if isinstance(s, Spec))
         names = op.names_of(len(specs))
         positions: dict[str, list[int]] = {}
         for i, name in enumerate(names):
@@ -107,7 +113,7 @@ class RuleSet:
         missing = [names[i] for i in needed if i not in served]
         if missing:
             raise NotImplementedError(
-                f"the derivative for {op.name} with respect to {', '.join(missing)} is not "
+                f"the derivative for {op.shown} with respect to {', '.join(missing)} is not "
                 "implemented. Detach that input, or add a rule with "
                 f"@{op.name}.vjp({missing[0]!r})."
             )
@@ -119,6 +125,7 @@ class RuleSet:
                 elif name in results:
                     slots.setdefault((True, results.index(name)), len(slots))
         self.saves = tuple(slots)
+        self.frees = bool(slots) and not op.view  # of a view op only positions: nothing to free
         self.labels = tuple(
             f"{op.name}.{results[i] if from_outputs else names[i]}" for from_outputs, i in slots
         )

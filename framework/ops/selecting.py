@@ -22,6 +22,12 @@ def every_third(*shape):
     return tensor(np.arange(prod(shape)).reshape(shape) % 3 == 0)
 
 
+def masks(make):
+    """Samples of an op of one mask."""
+    for shape in ((3, 4), (), (0, 3)):
+        yield (every_third(*make(*shape).shape),), {}
+
+
 def _where_samples(make):
     for a, b, c in (((3, 4), (3, 4), (3, 4)), ((3, 1), (4,), ()), ((2,), (0, 1), (2,))):
         yield (every_third(*make(*a).shape), make(*b), make(*c)), {}
@@ -105,10 +111,13 @@ def _masked_fill_infer(input, mask, value):
 
 
 def _masked_fill_samples(make):
-    x, y, z = make(3, 4), make(2, 3, 4), make(0, 3)
+    x = make(3, 4)
     yield (x, every_third(*x.shape), 2.5), {}
-    yield (y, every_third(y.shape[1], 1), make()), {}
-    yield (z, every_third(z.shape[1]), 0), {}
+    x = make(2, 3, 4)
+    yield (x, every_third(x.shape[1], 1), make()), {}
+    x = make(0, 3)
+    yield (x, every_third(x.shape[1]), 0), {}
+    yield (make(), every_third(2), 1.5), {}
 
 
 @op(

@@ -150,10 +150,10 @@ def _view_samples(make):
 
 @op(
     name="_view", method=False, public=False, view=True, samples=_view_samples,
-    infer=lambda input, *, shape: input.like(shape),
+    infer=lambda input, *, shape, named: input.like(shape),
 )  # fmt: skip
-def view_shape(xp, input, *, shape):
-    """The same memory in another shape; the strides must allow it."""
+def view_shape(xp, input, *, shape, named=None):
+    """The same memory in another shape; the strides must allow it. The node goes by ``named``."""
     if input.flags.c_contiguous or viewable(input.shape, input.strides, shape):
         return input.reshape(shape)
     raise RuntimeError(
@@ -197,7 +197,8 @@ def _view_dtype_infer(input, *, dtype):
 
 
 def _view_dtype_samples(make):
-    yield (make(3, 4),), {"dtype": float64}
+    for shape in ((3, 4), (0, 4)):
+        yield (make(*shape),), {"dtype": float64}
 
 
 @op(
@@ -295,8 +296,8 @@ def unflatten(input, dim, sizes):
 
 @function(method=True)
 def ravel(input):
-    """Flatten to one dimension."""
-    return input.reshape((-1,)) if input.numel() else input.reshape((0,))
+    """Flatten to one contiguous dimension; a copy unless the input is contiguous."""
+    return view_shape(input.contiguous(), (input.numel(),))
 
 
 @function(method=True)
@@ -304,9 +305,10 @@ def squeeze(input, dim=None):
     """Drop dims of size 1: all of them, or those among ``dim`` (an int or several)."""
     shape = input.shape
     if dim is None:
-        return view_shape(input, tuple([n for n in shape if n != 1]))
+        return view_shape(input, tuple([n for n in shape if n != 1]), "Squeeze")
     dims = normal_dims("squeeze", dim, len(shape))
-    return view_shape(input, tuple([n for k, n in enumerate(shape) if n != 1 or k not in dims]))
+    kept = tuple([n for k, n in enumerate(shape) if n != 1 or k not in dims])
+    return view_shape(input, kept, "Squeeze")
 
 
 @function(method=True)
@@ -314,13 +316,13 @@ def unsqueeze(input, dim):
     """Insert a dimension of size 1."""
     shape = input._spec.shape
     d = normal_dim("unsqueeze", dim, len(shape) + 1)
-    return view_shape(input, (*shape[:d], 1, *shape[d:]))
+    return view_shape(input, (*shape[:d], 1, *shape[d:]), "Unsqueeze")
 
 
 # Another order
 
 
-def _permute_infer(input, *, dims):
+def _permute_infer(input, *, dims, named):
     return input.like([input.shape[d] for d in dims])
 
 
@@ -334,8 +336,8 @@ def _permute_samples(make):
     name="_permute", method=False, public=False, view=True, infer=_permute_infer,
     samples=_permute_samples,
 )  # fmt: skip
-def permute_dims(xp, input, *, dims):
-    """Reorder the dimensions."""
+def permute_dims(xp, input, *, dims, named=None):
+    """Reorder the dimensions. The node goes by ``named``."""
     return input.transpose(dims)
 
 
@@ -366,7 +368,7 @@ def transpose(input, dim0, dim1):
     dims = list(range(ndim))
     if ndim:
         dims[a], dims[b] = b, a
-    return permute_dims(input, tuple(dims))
+    return permute_dims(input, tuple(dims), "Transpose")
 
 
 @function(method=True)
@@ -388,7 +390,7 @@ def t(input):
         raise RuntimeError(
             f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D. Use .mT."
         )
-    return permute_dims(input, tuple(range(input.ndim - 1, -1, -1)))
+    return permute_dims(input, tuple(range(input.ndim - 1, -1, -1)), "T")
 
 
 @function(method=True)
@@ -424,12 +426,14 @@ def adjoint(input):
 
 def _matrix_transpose(name, input):
     ndim = input._spec.ndim
+    if not ndim:
+        return permute_dims(input, (), "Transpose")
     if ndim < 2:
         raise RuntimeError(
             f"tensor.{name} is only supported on matrices or batches of matrices. Got {ndim}-D "
             "tensor."
         )
-    return permute_dims(input, (*range(ndim - 2), ndim - 1, ndim - 2))
+    return permute_dims(input, (*range(ndim - 2), ndim - 1, ndim - 2), "Transpose")
 
 
 def _reversed_dims(input):
@@ -490,6 +494,7 @@ def _expand_samples(make):
     yield (y,), {"shape": tuple(y.shape)}
     z = make(1, 3)
     yield (z,), {"shape": (0, z.shape[1])}
+    yield (make(0, 1),), {"shape": (0, 2)}
 
 
 @op(

@@ -7,17 +7,23 @@ more. Where a part starts is an input, not an attribute: ``x[i]`` in a loop over
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
+from typing import Any
 
+from ..autograd.anomaly import remember
+from ..autograd.engine import zeros_of
+from ..autograd.modes import local
+from ..autograd.node import Node, _sequence, attach, edge_to
 from ..tensor import Tensor
+from .joining import cat_along
 from .registry import function, op
 from .shaping import normal_dim, strided
 
 # One index or one range of one dim
 
 
-def _select_infer(input, index, *, dim):
+def _select_infer(input, index, *, dim, named):
     shape = input.shape
     return input.like((*shape[:dim], *shape[dim + 1 :]))
 
@@ -26,14 +32,15 @@ def _select_samples(make):
     yield (make(3, 4), 1), {"dim": 0}
     yield (make(2, 3, 4), 2), {"dim": 1}
     yield (make(3), 0), {"dim": 0}
+    yield (make(0, 3), 2), {"dim": 1}
 
 
 @op(
     name="_select", method=False, public=False, view=True, infer=_select_infer,
     samples=_select_samples,
 )  # fmt: skip
-def select_index(xp, input, index, *, dim):
-    """One index of a dim, which goes."""
+def select_index(xp, input, index, *, dim, named=None):
+    """One index of a dim, which goes. The node goes by ``named``."""
     if dim:
         return input[(*(slice(None),) * dim, index, ...)]
     return input[index, ...]  # with the dots a 0-d result is a view, too
@@ -44,7 +51,7 @@ def _(g, index, input_spec, dim):
     return amid_zeros(g.unsqueeze(dim), index, dim=dim, size=input_spec.shape[dim])
 
 
-def _narrow_infer(input, start, *, dim, length):
+def _narrow_infer(input, start, *, dim, length, named):
     shape = input.shape
     return input.like((*shape[:dim], length, *shape[dim + 1 :]))
 
@@ -53,14 +60,15 @@ def _narrow_samples(make):
     yield (make(3, 4), 1), {"dim": 1, "length": 2}
     yield (make(3), 0), {"dim": 0, "length": 3}
     yield (make(3, 2), 3), {"dim": 0, "length": 0}
+    yield (make(0, 2), 1), {"dim": 1, "length": 1}
 
 
 @op(
     name="_narrow", method=False, public=False, view=True, infer=_narrow_infer,
     samples=_narrow_samples,
 )  # fmt: skip
-def narrow_range(xp, input, start, *, dim, length):
-    """A range of one dim."""
+def narrow_range(xp, input, start, *, dim, length, named=None):
+    """A range of one dim. The node goes by ``named``."""
     if dim:
         return input[(*(slice(None),) * dim, slice(start, start + length))]
     return input[start : start + length]
@@ -122,6 +130,7 @@ def _slice_samples(make):
     yield (make(4, 5),), {"key": (1, None, (0, 5, 2))}
     yield (make(3, 3),), {"key": ((1, 3, 1), (0, 2, 1))}
     yield (make(3),), {"key": ((2, 2, 1),)}
+    yield (make(0, 3),), {"key": ((0, 0, 1), 1)}
 
 
 @op(
@@ -143,6 +152,7 @@ def _slice_amid_samples(make):
     yield (x,), {"key": ((1, 6 * x.shape[0], 6),), "shape": (6 * x.shape[0], x.shape[1])}
     y = make(4)
     yield (y,), {"key": (2, (0, y.shape[0], 1)), "shape": (3, y.shape[0])}
+    yield (make(0),), {"key": ((0, 0, 1), 1), "shape": (0, 3)}
 
 
 @op(
@@ -209,13 +219,59 @@ def narrow(input, dim, start, length):
     return narrow_range(input, begin, d, length)
 
 
-def _ranges(input, dim, lengths):
-    start = 0
-    found = []
-    for n in lengths:
-        found.append(narrow_range(input, start, dim, n))
-        start += n
-    return tuple(found)
+class Parts(Node):
+    """A tensor cut along a dim into all of its parts, whose gradients are joined in one pass.
+
+    Each part is a view like any other: its chain says how it is made again from a base that was
+    written to, and then it has a node of its own.
+    """
+
+    __slots__ = ("dim", "edge_specs", "output_count", "starts", "unbound")
+
+    def __init__(self, input: Any, dim: int, starts: list[int], unbound: bool) -> None:
+        self.edges = [edge_to(input)]
+        self.edge_specs = [input._spec]
+        self.dim, self.starts, self.unbound = dim, starts, unbound
+        self.output_count = len(starts)
+        self.seq = next(_sequence)
+        self.extra = None
+
+    def name(self) -> str:
+        """PyTorch's name for the same thing."""
+        return "UnbindBackward0" if self.unbound else "SplitBackward0"
+
+    def apply(self, grads: Any, wanted: Any, retain: bool, create: bool) -> Any:
+        """Join the gradients; parts that nobody used have zeros."""
+        spec, dim = self.edge_specs[0], self.dim
+        size = spec.shape[dim]
+        here = [k for k, g in enumerate(grads) if g is not None]
+        parts = [g if g is None or not self.unbound else g.unsqueeze(dim) for g in grads]
+        if 2 * len(here) <= len(grads):
+            found = [amid_zeros(parts[k], self.starts[k], dim=dim, size=size) for k in here]
+            return [sum(found[1:], found[0]) if found else None]
+        ends = [*self.starts[1:], size]
+        for k, g in enumerate(parts):
+            if g is None:
+                shape = (*spec.shape[:dim], ends[k] - self.starts[k], *spec.shape[dim + 1 :])
+                parts[k] = zeros_of(spec.like(shape))
+        return [cat_along(*parts, dim=dim)]
+
+
+def _joined(input, parts, dim, starts, unbound=False):
+    # One node for all parts, instead of one for each.
+    if len(parts) > 1 and parts[0]._node is not None and local.state.grad and input._requires_grad:
+        node = Parts(input, dim, starts, unbound)
+        if local.state.anomaly:
+            remember(node)
+        for k, part in enumerate(parts):
+            attach(part, node, k)
+    return tuple(parts)
+
+
+def _ranges(input, dim, lengths, named="Slice"):
+    starts = [0, *accumulate(lengths)][: len(lengths)]
+    parts = [narrow_range(input, k, dim, n, named) for k, n in zip(starts, lengths, strict=True)]
+    return _joined(input, parts, dim, starts)
 
 
 @function(method=True)
@@ -234,8 +290,8 @@ def split(tensor, split_size_or_sections, dim=0):
             else f"split_size can only be 0 if dimension size is 0, but got dimension size of {n}"
         )
     if not n:
-        return _ranges(tensor, d, [0])
-    return _ranges(tensor, d, [min(size, n - k) for k in range(0, n, size)])
+        return _ranges(tensor, d, [0], "Split")
+    return _ranges(tensor, d, [min(size, n - k) for k in range(0, n, size)], "Split")
 
 
 def _split_dim(name, tensor, dim):
@@ -255,7 +311,7 @@ def split_with_sizes(input, split_sizes, dim=0):
             f"{input.shape[d]} (input tensor's size at dimension {d}), but got "
             f"split_sizes={lengths}"
         )
-    return _ranges(input, d, lengths)
+    return _ranges(input, d, lengths, "SplitWithSizes")
 
 
 @function(method=True)
@@ -266,7 +322,7 @@ def chunk(input, chunks, dim=0):
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     n = input.shape[d]
     if not n:
-        return _ranges(input, d, [0] * chunks)
+        return _ranges(input, d, [0] * chunks, "Split")
     return input.split(-(-n // chunks), d)
 
 
@@ -319,7 +375,10 @@ def unbind(input, dim=0):
     if not input.ndim:
         raise IndexError("Dimension specified as 0 but tensor has no dimensions: unbind needs one.")
     d = normal_dim("unbind", dim, input.ndim)
-    return tuple([select_index(input, k, d) for k in range(input.shape[d])])
+    starts = list(range(input.shape[d]))
+    return _joined(
+        input, [select_index(input, k, d, "Unbind") for k in starts], d, starts, unbound=True
+    )
 
 
 # Diagonals
@@ -339,6 +398,7 @@ def _diagonal_samples(make):
     yield (make(3, 4),), {"offset": 0, "dim1": 0, "dim2": 1}
     yield (make(2, 4, 3),), {"offset": -1, "dim1": 1, "dim2": 2}
     yield (make(2, 3, 2),), {"offset": 1, "dim1": 2, "dim2": 0}
+    yield (make(0, 3),), {"offset": 0, "dim1": 0, "dim2": 1}
 
 
 @op(
@@ -376,6 +436,7 @@ def _diagonal_amid_samples(make):
     y = make(2, 3)
     m, n = y.shape
     yield (y,), {"shape": (n, m, n + 2), "offset": -2, "dim1": 2, "dim2": 0}
+    yield (make(0),), {"shape": (0, 3), "offset": 0, "dim1": 0, "dim2": 1}
 
 
 @op(
@@ -441,7 +502,8 @@ def _unfold_infer(input, *, dim, size, step):
 
 def _unfold_samples(make):
     yield (make(7),), {"dim": 0, "size": 3, "step": 2}
-    yield (make(2, 5),), {"dim": 1, "size": 3, "step": 1}
+    yield (make(2, 5),), {"dim": 1, "size": 2, "step": 1}
+    yield (make(0, 5),), {"dim": 1, "size": 2, "step": 3}
 
 
 @op(
@@ -466,6 +528,10 @@ def _fold_samples(make):
     x = make(4, 3)
     n, size = x.shape
     yield (x,), {"shape": (2 * (n - 1) + size + 1,), "dim": 0, "size": size, "step": 2}
+    x = make(2, 3, 2)
+    m, n, size = x.shape
+    yield (x,), {"shape": (m, n - 1 + size), "dim": 1, "size": size, "step": 1}
+    yield (make(0, 3, 2),), {"shape": (0, 4), "dim": 1, "size": 2, "step": 1}
 
 
 @op(
@@ -491,6 +557,9 @@ def _(g, dim, size, step):
 def unfold(input, dimension, size, step):
     """Every window of ``size`` elements of a dim, ``step`` apart, in a new last dim (a view)."""
     if not input.ndim:
+        normal_dim("unfold", dimension, 1)
+        if size in (0, 1) and step > 0:  # PyTorch's window of a 0-d tensor has one dim, not two
+            return input.unsqueeze(0).narrow(0, 0, size)
         input = input.unsqueeze(0)
     d = normal_dim("unfold", dimension, input.ndim)
     n = input.shape[d]
@@ -524,6 +593,8 @@ def _as_strided_samples(make):
     geometry = (x.shape[1], 1)
     yield (x,), {"size": (2, 2), "stride": (1, 4), "start": 1, "geometry": geometry}
     yield (x,), {"size": (3, 2), "stride": (1, 1), "start": 0, "geometry": geometry}
+    yield (make(5),), {"size": (3, 3), "stride": (1, 1), "start": 0, "geometry": (1,)}
+    yield (make(0),), {"size": (0, 2), "stride": (1, 1), "start": 0, "geometry": (1,)}
 
 
 @op(

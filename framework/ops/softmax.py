@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from ..dtypes import FLOAT, as_dtype, float32
 from ..spec import Spec
+from .convolution import contiguous, worth_compiling
 from .extremes import one_dim
-from .reduction import quiet
 from .registry import function, op, per_element
 
 
@@ -17,6 +17,15 @@ def _row(input, dim):
     # One value per row along dim.
     work = float32 if input.dtype.is_half else input.dtype
     return Spec(tuple(1 if k == dim else n for k, n in enumerate(input.shape)), work)
+
+
+def _last_rows(input, *_, dim):
+    # Rows that lie together, long enough to be worth a loop of their own.
+    return dim == input.ndim - 1 and worth_compiling(input) and input.dtype is float32
+
+
+def _as_rows(*arrays):
+    return [a.reshape(-1, a.shape[-1]) for a in arrays]
 
 
 def _softmax_infer(input, *, dim):
@@ -51,7 +60,6 @@ def _pair_samples(make):
     name="_softmax", method=False, public=False, infer=_softmax_infer, half="float32",
     scratch=("row",), flops=per_element(5), samples=_softmax_samples,
 )  # fmt: skip
-@quiet
 def softmax_along(xp, out, row, input, *, dim):
     """Exponentiate and divide by the sum along ``dim``, the largest taken out first."""
     if not input.size:
@@ -62,6 +70,13 @@ def softmax_along(xp, out, row, input, *, dim):
     xp.exp(out, out=out)
     xp.sum(out, axis=axis, keepdims=True, out=row)
     xp.divide(out, row, out=out)
+
+
+@softmax_along.kernel("cpu", when=_last_rows, layout=contiguous)
+def _(xp, out, row, input, *, dim):
+    from ..kernels.cpu.scores import softmax
+
+    softmax(*_as_rows(out, input))
 
 
 @softmax_along.vjp("input")
@@ -98,7 +113,6 @@ def _(g, incoming, output, dim):
     name="_log_softmax", method=False, public=False, infer=_log_softmax_infer, half="float32",
     scratch=("largest", "row"), flops=per_element(5), samples=_softmax_samples,
 )  # fmt: skip
-@quiet
 def log_softmax_along(xp, out, largest, row, input, *, dim):
     """Subtract the logarithm of the sum of exponentials along ``dim``."""
     if not input.size:
@@ -113,6 +127,13 @@ def log_softmax_along(xp, out, largest, row, input, *, dim):
     xp.subtract(out, row, out=out)
 
 
+@log_softmax_along.kernel("cpu", when=_last_rows, layout=contiguous)
+def _(xp, out, largest, row, input, *, dim):
+    from ..kernels.cpu.scores import log_softmax
+
+    log_softmax(*_as_rows(out, input))
+
+
 @log_softmax_along.vjp("input")
 def _(g, out, dim):
     return log_softmax_gradient(g, out, dim=dim)
@@ -122,13 +143,19 @@ def _(g, out, dim):
     name="_log_softmax_gradient", method=False, public=False, infer=_pair_infer, promote="same",
     half="float32", scratch=("row",), flops=per_element(4), samples=_pair_samples,
 )  # fmt: skip
-@quiet
 def log_softmax_gradient(xp, out, row, incoming, output, *, dim):
     """Backward of log_softmax: ``incoming - exp(output) * sum(incoming)``."""
     xp.sum(incoming, axis=dim if output.ndim else (), keepdims=True, out=row)
     xp.exp(output, out=out)
     xp.multiply(out, row, out=out)
     xp.subtract(incoming, out, out=out)
+
+
+@log_softmax_gradient.kernel("cpu", when=_last_rows, layout=contiguous)
+def _(xp, out, row, incoming, output, *, dim):
+    from ..kernels.cpu.scores import log_softmax_grad
+
+    log_softmax_grad(*_as_rows(out, incoming, output))
 
 
 @log_softmax_gradient.vjp("incoming")

@@ -25,14 +25,17 @@ def _sort_infer(input, *, dim, descending):
     return input, input.like(dtype=int64)
 
 
+_SORTED = (((3, 4), 1, False), ((2, 3, 4), 0, True), ((), 0, False), ((0, 3), 0, False))
+
+
 def _sort_samples(make):
-    for shape, dim, down in (((3, 4), 1, False), ((2, 3, 4), 0, True), ((), 0, False)):
+    for shape, dim, down in _SORTED:
         yield (make(*shape),), {"dim": dim, "descending": down}
 
 
 @op(
     name="_sort", method=False, public=False, returns=("values", "indices"), adopt=True,
-    infer=_sort_infer, samples=_sort_samples,
+    infer=_sort_infer, samples=_sort_samples, real=True,
 )  # fmt: skip
 def sort_along(xp, input, *, dim, descending):
     """Sort along ``dim``, stably, and say where each element came from."""
@@ -48,7 +51,7 @@ def _(g_values, indices, input_spec, dim):
 
 
 @op(
-    name="_argsort", method=False, public=False, adopt=True, samples=_sort_samples,
+    name="_argsort", method=False, public=False, adopt=True, samples=_sort_samples, real=True,
     infer=lambda input, *, dim, descending: input.like(dtype=int64),
 )  # fmt: skip
 def argsort_along(xp, input, *, dim, descending):
@@ -93,11 +96,12 @@ def _topk_samples(make):
     yield (make(4, 2, 3),), {"k": 3, "dim": 0, "largest": False}
     yield (make(),), {"k": 1, "dim": 0, "largest": True}
     yield (make(3, 4),), {"k": 0, "dim": 1, "largest": True}
+    yield (make(0, 3),), {"k": 2, "dim": 1, "largest": True}
 
 
 @op(
     name="_topk", method=False, public=False, returns=("values", "indices"), adopt=True,
-    infer=_topk_infer, samples=_topk_samples,
+    infer=_topk_infer, samples=_topk_samples, real=True,
 )  # fmt: skip
 def topk_along(xp, input, *, k, dim, largest):
     """Find the ``k`` largest or smallest along ``dim``, in order, and where they are."""
@@ -141,6 +145,7 @@ def topk(input, k, dim=-1, largest=True, sorted=True):
 def _unique_samples(make):
     yield (make(3, 4),), {"dim": None}
     yield (make(3, 4),), {"dim": 1}
+    yield (make(0, 2),), {"dim": None}
 
 
 @op(

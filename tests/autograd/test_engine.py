@@ -376,3 +376,41 @@ def test_backward_inside_no_grad_works():
     with lt.no_grad():
         y.backward()
     assert x.grad.tolist() == [4.0]
+
+
+def test_a_graph_of_views_keeps_nothing_and_may_run_twice():
+    x = lt.ones(3, 4, requires_grad=True)
+    y = x.narrow(0, 1, 2).select(1, 2).t()
+    y.backward(lt.ones(2))
+    y.backward(lt.ones(2))
+    assert x.grad.sum().item() == 4
+
+
+def test_a_long_chain_runs_and_dies_without_recursion():
+    x = lt.ones(2, requires_grad=True)
+    y = x
+    for _ in range(50_000):
+        y = y + 1.0
+    y.sum().backward()
+    assert x.grad.tolist() == [1.0, 1.0]
+    del y
+    y = x
+    for _ in range(50_000):
+        y = y + 1.0
+    del y  # never differentiated: the chain of nodes is what dies here
+    assert x.grad.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda x: (x * 2).backward(3.0), TypeError, "either Tensors or None, but got float"),
+        (lambda x: x.sum().backward([1.0]), TypeError, "either Tensors or None, but got float"),
+        (lambda x: lt.autograd.grad(3, x), TypeError, "take Tensors; got int"),
+        (lambda x: lt.autograd.grad(x.sum(), []), RuntimeError, "grad cannot be empty"),
+        (lambda x: lt.ones(2, device="meta") + x, RuntimeError, "^add needs all tensors on one"),
+    ],
+)
+def test_arguments_of_the_wrong_kind_are_named(call, error, message):
+    with pytest.raises(error, match=message):
+        call(lt.ones(2, requires_grad=True))

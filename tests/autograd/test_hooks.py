@@ -266,3 +266,63 @@ def test_backward_inside_a_hook():
     y.register_hook(inner)
     y.sum().backward()
     assert (x.grad.tolist(), w.grad.tolist()) == ([2.0], [10.0])
+
+
+def test_a_prehook_on_accumulate_grad_may_return_a_tensor_or_a_tuple():
+    x = leaf(1.0, 1.0)
+    y = x * 2
+    accumulate = y.grad_fn.next_functions[0][0]
+    accumulate.register_prehook(lambda outputs: outputs[0] * 3)
+    accumulate.register_prehook(lambda outputs: (outputs[0] + 1,))
+    y.sum().backward()
+    assert x.grad.tolist() == [7.0, 7.0]
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_prehook"])
+@pytest.mark.parametrize(
+    ("returned", "error", "message"),
+    [
+        ((), RuntimeError, "incorrect number of values"),
+        ((None, None, None), RuntimeError, "got 3, but"),
+        ((1.0, 2.0), (TypeError, RuntimeError), "must return Tensors|incorrect number"),
+    ],
+)
+def test_a_node_hook_returns_one_value_for_each(register, returned, error, message):
+    x = leaf(1.0, 2.0)
+    y = x * leaf(2.0, 2.0)
+    getattr(y.grad_fn, register)(lambda *gradients: returned)
+    with pytest.raises(error, match=message):
+        y.sum().backward()
+
+
+def test_a_node_hook_may_not_change_the_shape():
+    y = leaf(1.0, 2.0) * 2
+    y.grad_fn.register_prehook(lambda outputs: (outputs[0][:1],))
+    with pytest.raises(RuntimeError, match="has changed the size of value"):
+        y.sum().backward()
+
+
+def test_a_multi_grad_hook_waits_only_for_what_this_backward_computes():
+    x = leaf(1.0)
+    y, z = x * 2, x * 3
+    got = []
+    handle = lt.autograd.graph.register_multi_grad_hook(
+        [y, z, x], lambda gs: got.append([None if g is None else g.item() for g in gs])
+    )
+    y.sum().backward(retain_graph=True)
+    (y * 5 + z).sum().backward(retain_graph=True)
+    lt.autograd.grad((y + z).sum(), z, retain_graph=True)
+    assert got == [[1.0, None, 2.0], [5.0, 1.0, 13.0], [None, 1.0, None]]
+    handle.remove()
+    y.sum().backward()
+    assert len(got) == 3
+
+
+def test_a_multi_grad_hook_on_any_runs_once_in_each_backward():
+    x = leaf(1.0)
+    y, z = x * 2, x * 3
+    got = []
+    lt.autograd.graph.register_multi_grad_hook([y, z], got.append, mode="any")
+    (y + z).sum().backward(retain_graph=True)
+    (y + z).sum().backward()
+    assert len(got) == 2

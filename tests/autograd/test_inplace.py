@@ -375,3 +375,115 @@ def test_a_view_remembers_its_base():
     assert view._base is base
     assert base._base is None
     assert view._is_view()
+
+
+# What is refused is refused before a byte is written
+
+
+def test_a_no_grad_view_of_a_constant_refuses_an_operand_that_requires_grad_before_the_write():
+    base = lt.zeros(4)
+    with lt.no_grad():
+        view = base[:2]
+    with pytest.raises(RuntimeError, match="a view was created in no_grad mode"):
+        view.add_(lt.ones(2, requires_grad=True))
+    assert base.tolist() == [0.0, 0.0, 0.0, 0.0]
+    assert base._version == 0
+    view.add_(1)  # without a graph it is an ordinary write
+    assert base.tolist() == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_an_inference_operand_that_would_be_kept_is_refused_before_the_write():
+    with lt.inference_mode():
+        a = lt.full((3,), 2.0)
+    y = lt.ones(3, requires_grad=True) * 2
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved for backward"):
+        y.mul_(a)
+    assert y.tolist() == [2.0, 2.0, 2.0]
+    assert y._version == 0
+
+
+def test_a_pack_hook_that_fails_leaves_the_target_as_it_was():
+    def fail(value: lt.Tensor) -> None:
+        raise OSError("the disk is full")
+
+    y = leaf(1.0, 2.0) * 2
+    w = leaf(3.0, 3.0)
+    with lt.autograd.graph.saved_tensors_hooks(fail, fail), pytest.raises(OSError, match="full"):
+        y.mul_(w)
+    assert y.tolist() == [2.0, 4.0]
+    assert y._version == 0
+    assert y.grad_fn.name() == "MulBackward0"
+
+
+def test_a_write_that_finds_no_memory_changes_neither_bytes_nor_version():
+    y = lt.ones(1000, dtype=lt.float32)
+    other = lt.ones(1000, dtype=lt.float64)
+    limit = lt.set_memory_limit(lt.memory_allocated("cpu") + 100, "cpu")
+    try:
+        with pytest.raises(lt.OutOfMemoryError):
+            y.add_(other)  # computed in float64 first
+    finally:
+        lt.set_memory_limit(limit, "cpu")
+    assert y._version == 0
+    assert y.sum().item() == 1000
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x[1:].add_(x[:-1]),
+        lambda x: x[1:].copy_(x[:-1]),
+        lambda x: x.view(2, 3).mul_(x[:3]),
+        lambda x: x[:4].view(2, 2).add_(x[:4].view(2, 2).t()),
+    ],
+)
+def test_an_operand_that_overlaps_the_target_in_part_is_refused(write):
+    x = lt.arange(6.0)
+    with pytest.raises(RuntimeError, match="refer to a single memory location.*clone"):
+        write(x)
+    assert x.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+    assert x._version == 0
+
+
+def test_an_operand_that_is_the_target_or_lies_beside_it_is_taken():
+    x = lt.arange(6.0)
+    x.add_(x)
+    x.mul_(x.detach())
+    x[:3].add_(x[3:])
+    grid = lt.arange(4.0).view(2, 2)
+    grid[:, 0].add_(grid[:, 1])
+    assert x.tolist() == [36.0, 68.0, 116.0, 36.0, 64.0, 100.0]
+    assert grid.tolist() == [[1.0, 1.0], [5.0, 3.0]]
+
+
+def test_one_value_may_be_written_into_an_expanded_tensor():
+    x = lt.zeros(3, 1)
+    x.expand(3, 4).fill_(2.0)
+    assert x.tolist() == [[2.0], [2.0], [2.0]]
+    x.expand(3, 4).zero_()
+    assert x.sum().item() == 0
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        x.expand(3, 4).add_(1)
+
+
+def test_a_copy_of_a_tensor_into_itself_is_no_write():
+    x = lt.ones(3)
+    assert x.copy_(x) is x
+    assert x._version == 0
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        x.requires_grad_().copy_(x)
+
+
+def test_a_composed_write_copies_its_target_only_for_a_graph():
+    w = lt.zeros(1000, requires_grad=True)
+    g = lt.ones(1000)
+    with lt.no_grad():
+        w.addcdiv_(g, g, value=1.0)
+        lt.reset_peak_memory_stats("cpu")
+        before = lt.memory_allocated("cpu")
+        w.lerp_(g, 0.5)
+        w.addcmul_(g, g, value=1.0)
+        assert lt.max_memory_allocated("cpu") - before <= 2 * 4000
+    y = (leaf(2.0) * 1.0).addcmul_(w_ := leaf(3.0), w_, value=2.0)
+    y.sum().backward()
+    assert w_.grad.tolist() == [12.0]

@@ -173,6 +173,101 @@ def anomaly() -> None:
         ((a * b).exp() * a).sum().backward()
 
 
+def reentrant() -> None:
+    a, b = weights()
+    y = a * b
+
+    def again(g: lt.Tensor) -> lt.Tensor:
+        with lt.enable_grad():  # as reentrant activation checkpointing does
+            inner = a.detach().requires_grad_()
+            (inner * inner).exp().sum().backward()
+        return g * inner.grad
+
+    y.register_hook(again)
+    y.exp().sum().backward()
+
+
+def error_in_a_reentrant_backward() -> None:
+    a, b = weights()
+    y = a * b
+
+    def fail(g: lt.Tensor) -> None:
+        with lt.enable_grad():
+            z = a.detach().requires_grad_() * 2
+            z.register_hook(lambda g: 1 / 0)
+            z.sum().backward()
+
+    y.register_hook(fail)
+    try:
+        y.exp().sum().backward()
+    except ZeroDivisionError:
+        pass
+    else:
+        pytest.fail("the inner hook must run")
+
+
+def error_in_a_function() -> None:
+    class Fails(lt.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            raise KeyError(x.shape)
+
+    a, b = weights()
+    try:
+        Fails.apply(a * b).sum().backward()
+    except KeyError:
+        pass
+    else:
+        pytest.fail("backward must run")
+
+
+def kept_gradients() -> None:
+    a, b = weights()
+    kept = []
+    y = a * b
+    y.register_hook(kept.append)
+    a.register_hook(kept.append)
+    loss = y.exp().sum()
+    loss.backward(retain_graph=True)
+    first = a.grad
+    loss.backward()
+    assert first is a.grad
+    kept.append(first)
+
+
+def views_of_written_views() -> None:
+    a, b = weights()
+    base = a * 1
+    for k in range(8):
+        view = base[k].view(4, 4).t()
+        view.mul_(b[k].view(4, 4))
+        base.view(-1)[k::16].add_(view.sum())
+    base.sum().backward()
+    with lt.no_grad():
+        base[0].zero_()
+
+
+def written_without_backward() -> None:
+    a, b = weights()
+    base = a * 1
+    base[1:].mul_(b[1:])
+    base.t().add_(base[0].clone())
+
+
+def multi_grad_hook() -> None:
+    a, b = weights()
+    y, z = a * b, a.exp()
+    lt.autograd.graph.register_multi_grad_hook([y, z, a], lambda gradients: None)
+    y.sum().backward(retain_graph=True)
+    (y + z).sum().backward()
+
+
 def functional() -> None:
     a, _ = weights()
     lt.autograd.functional.hvp(lambda x: (x * x * x).sum(), a, lt.ones(16, 16))
@@ -199,6 +294,13 @@ def functional() -> None:
         error_in_backward,
         error_in_a_hook,
         anomaly,
+        reentrant,
+        error_in_a_reentrant_backward,
+        error_in_a_function,
+        kept_gradients,
+        multi_grad_hook,
+        views_of_written_views,
+        written_without_backward,
         functional,
     ],
     ids=lambda run: run.__name__,

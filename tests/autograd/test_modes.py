@@ -176,3 +176,30 @@ def test_requires_grad_of_a_result_cannot_be_turned_off():
     y = lt.ones(2, requires_grad=True) * 2
     with pytest.raises(RuntimeError, match="leaf"):
         y.requires_grad_(False)
+
+
+def test_factories_make_inference_tensors_too():
+    with lt.inference_mode():
+        made = [lt.ones(2), lt.tensor([1.0]), lt.randn(2), lt.empty_strided((2,), (1,)), lt.eye(2)]
+        parameter = lt.zeros(2, requires_grad=True)
+    assert all(t.is_inference() for t in made)
+    assert parameter.requires_grad
+    with pytest.raises(RuntimeError, match="inference tensor"):
+        made[0].add_(1)
+
+
+def test_a_view_of_an_inference_tensor_is_one():
+    with lt.inference_mode():
+        a = lt.ones(4)
+    view = a.view(2, 2)
+    assert view.is_inference()
+    assert view[0].is_inference()
+    with pytest.raises(RuntimeError, match="Inplace update to inference tensor"):
+        view.add_(1)
+
+
+def test_inference_mode_false_ends_no_grad_too():
+    with lt.no_grad(), lt.inference_mode(False):
+        assert recorded()
+    with lt.inference_mode(), lt.inference_mode(False):
+        assert recorded()

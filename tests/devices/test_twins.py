@@ -41,7 +41,7 @@ def run(name, number, dtype, where):
     """Results, gradients and saved values of one sample on one device."""
     op = OPS[name]
     inputs, attributes = testing.samples(op, testing.Make(dtype))[number]
-    inputs = testing.place(inputs, where, requires_grad=True)
+    inputs = testing.place(inputs, where, op)
     outputs = testing.call(op, inputs, attributes)
     saved = testing.saved_of(outputs)
     assert all(o.device is where for o in outputs)

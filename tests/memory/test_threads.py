@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+from lowtide.framework.devices import backend
 from lowtide.framework.devices.host import HostBackend
 from lowtide.framework.spec import Spec
 
 CPU = lt.device("cpu")
+CPU_LEDGER = backend(CPU).ledger
 
 
 @pytest.fixture
@@ -192,3 +194,40 @@ def test_the_end_of_the_interpreter_is_silent(program):
     code = "import lowtide as lt\n" + textwrap.dedent(program)
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
+
+
+def step_of_a_thread(number, shared, failures):
+    """Forward, writes, backward on a graph of its own, and on a leaf that all threads share."""
+    first = None
+    try:
+        for _ in range(40):
+            a = lt.full((8, 8), 1.0 + number, requires_grad=True)
+            with lt.no_grad():
+                assert not (a * 1).requires_grad
+            y = (a @ a) * 1.5
+            y.add_(1)
+            y[0].mul_(2)
+            (y * a).sum().backward()
+            g = a.grad.numpy()
+            first = g.copy() if first is None else first
+            np.testing.assert_array_equal(g, first)
+            (shared * a.detach()).exp().sum().backward()
+            assert lt.is_grad_enabled()
+    except BaseException as error:
+        failures.append(error)
+
+
+def test_threads_differentiate_at_the_same_time(leak_check, quick_switches):
+    ledger = CPU_LEDGER
+    shared, failures = lt.zeros(8, 8, requires_grad=True), []
+    threads = [
+        threading.Thread(target=step_of_a_thread, args=(k, shared, failures)) for k in range(4)
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert failures == []
+    assert sum(ledger.roles) == ledger.live
+    assert shared.grad.nbytes == 256
+    shared.grad = None

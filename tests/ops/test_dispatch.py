@@ -99,7 +99,7 @@ def test_a_rule_with_an_unknown_name_is_refused_at_import(declared):
 _OPTIONS = {
     "infer": same, "returns": ("out",), "aux": (), "scratch": (), "view": False, "adopt": False,
     "inplace": None, "promote": None, "half": "exact", "layout": None, "flops": None,
-    "samples": None, "nondeterministic": False,
+    "samples": None, "nondeterministic": False, "real": False,
 }  # fmt: skip
 
 
@@ -223,3 +223,17 @@ def test_a_kernel_that_raises_says_so_and_leaves_nothing_behind(declared):
         said = str(error)  # the error itself holds the frames, and they the result
     assert said == "the kernel's own words"
     assert ledger.live == start
+
+
+def test_no_input_of_an_op_may_be_named_out():
+    with pytest.raises(TypeError, match="may not be named out"):
+
+        @op(name="badly_named", returns=("y",))
+        def badly_named(xp, y, out):
+            """Never declared."""
+
+
+def test_writing_into_another_dtype_warns_of_nothing():
+    x = lt.tensor([60000.0], dtype=lt.float16)
+    x += lt.tensor([60000.0], dtype=lt.float32)
+    assert x.tolist() == [float("inf")]

@@ -58,8 +58,8 @@ def test_mistakes_are_named():
         F.embedding(lt.tensor([0]), table()[0])
     with pytest.raises(AssertionError, match="Padding_idx must be within"):
         F.embedding(lt.tensor([0]), table(), padding_idx=4)
-    with pytest.raises(NotImplementedError, match="without offsets"):
-        F.embedding_bag(lt.tensor([0, 1]), table(), lt.tensor([0]))
+    with pytest.raises(ValueError, match="if input is 2D, then offsets has to be None"):
+        F.embedding_bag(lt.tensor([[0, 1]]), table(), lt.tensor([0]))
 
 
 def test_the_compiled_kernel_equals_the_plain_one():

@@ -52,7 +52,6 @@ def test_a_read_by_indices_on_meta_has_the_shape():
         ([0, 5], "index 5 is out of bounds for dimension 0 with size 3"),
         ((0, 0, 0), "too many indices for tensor of dimension 2"),
         ((..., ...), "single ellipsis"),
-        ("a", "only integers, slices"),
         (1.5, "only integers, slices"),
         ([0.5], "long, int, byte or bool"),
         (([0, 1], [0, 1, 2]), r"could not be broadcast together with shapes \[2\], \[3\]"),

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from .compiler import compiled
+
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -32,7 +34,7 @@ def philox4(seed: Any, counter: Any) -> Any:  # pragma: no cover - compiled
     return c0, c1, c2, c3
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _bits(out: Any, seed: Any, counter: Any) -> None:  # pragma: no cover - compiled
     n = out.size
     whole = n // 4
@@ -48,7 +50,7 @@ def _bits(out: Any, seed: Any, counter: Any) -> None:  # pragma: no cover - comp
             out[4 * whole + lane] = last[lane]
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _uniform32(out: Any, seed: Any, counter: Any) -> None:  # pragma: no cover - compiled
     n = out.size
     whole = n // 4
@@ -71,7 +73,7 @@ def _double(high: Any, low: Any) -> Any:  # pragma: no cover - compiled
     ) * 2.0**-53
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def _uniform64(out: Any, seed: Any, counter: Any) -> None:  # pragma: no cover - compiled
     n = out.size
     whole = n // 2
@@ -93,3 +95,32 @@ def uniform(out: Any, seed: int, counter: int) -> None:
     """Fill a contiguous 1-d float32 or float64 array with uniforms of [0, 1)."""
     run = _uniform32 if out.dtype.itemsize == 4 else _uniform64
     run(out, np.uint64(seed), np.uint64(counter & 0xFFFFFFFFFFFFFFFF))
+
+
+@compiled
+def kept_rows(
+    out: Any, seed: Any, counter: Any, first: int, step: int, threshold: Any
+) -> None:  # pragma: no cover - compiled
+    """Whether words are at least ``threshold``; row ``i`` begins at word ``first + i * step``."""
+    rows, columns = out.shape
+    for i in range(rows):
+        start = first + i * step
+        skip = start % 4
+        for k in range((skip + columns + 3) // 4):
+            a, b, c, d = philox4(seed, counter + np.uint64(start // 4 + k))
+            j = 4 * k - skip
+            if j >= 0 and j + 4 <= columns:
+                out[i, j] = a >= threshold
+                out[i, j + 1] = b >= threshold
+                out[i, j + 2] = c >= threshold
+                out[i, j + 3] = d >= threshold
+            else:
+                for lane, word in enumerate((a, b, c, d)):
+                    if 0 <= j + lane < columns:
+                        out[i, j + lane] = word >= threshold
+
+
+def kept(out: Any, seed: int, counter: int, first: int, step: int, threshold: int) -> None:
+    """Fill a (rows, columns) array of bool with which elements of a mask dropout keeps."""
+    start = np.uint64(counter & 0xFFFFFFFFFFFFFFFF)
+    kept_rows(out, np.uint64(seed), start, first, step, np.uint64(threshold))

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-_SUMS = {"reassoc", "contract"}  # sums may be split into lanes; NaN and infinity keep their meaning
+from .compiler import SUMS, compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def add_rows(out: Any, grad: Any, index: Any) -> None:  # pragma: no cover - compiled
     """Add row ``k`` of ``grad`` to row ``index[k]`` of ``out``, in order."""
     for k in range(index.size):
@@ -23,7 +22,7 @@ def add_rows(out: Any, grad: Any, index: Any) -> None:  # pragma: no cover - com
             out[row, j] += grad[k, j]
 
 
-@njit(cache=True, nogil=True, fastmath=_SUMS)
+@compiled(fastmath=SUMS)
 def layer_norm(
     out: Any, mean: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float
 ) -> None:  # pragma: no cover - compiled
@@ -54,7 +53,7 @@ def layer_norm(
                 out[i, j] += bias[j]
 
 
-@njit(cache=True, nogil=True, fastmath=_SUMS)
+@compiled(fastmath=SUMS)
 def layer_norm_grad(
     dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any
 ) -> None:  # pragma: no cover - compiled

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
+from .compiler import compiled
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def max_pool(
     out: Any, index: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any
 ) -> None:  # pragma: no cover - compiled
@@ -41,7 +41,7 @@ def max_pool(
                 index[c, r, s] = where
 
 
-@njit(cache=True, nogil=True)
+@compiled
 def max_pool_grad(
     out: Any, grad: Any, index: Any, kw: int, stride: Any, padding: Any, dilation: Any
 ) -> None:  # pragma: no cover - compiled

@@ -1,0 +1,179 @@
+"""Compiled rows of attention scores, float32: softmax, its gradient, and cross entropy's.
+
+A row stays in the first cache while it is scaled, masked, exponentiated and summed. The largest
+element is found among integers that are ordered as the floats are: that vectorizes, and a NaN,
+which comes last in this order, is not lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .compiler import FUSED, SUMS, compiled
+from .scalars import as_bits, as_float, exp32
+
+_ZERO, _ONE, _LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
+_MAGNITUDE, _SIGN = np.int32(0x7FFFFFFF), np.int32(31)
+
+
+@njit(inline="always")
+def _ordered(b: Any) -> Any:  # pragma: no cover - compiled
+    return np.int32(b ^ (np.int32(b >> _SIGN) & _MAGNITUDE))
+
+
+@compiled
+def _largest(row: Any) -> Any:  # pragma: no cover - compiled
+    best = np.int32(-(2**31))
+    for j in range(row.size):
+        b = _ordered(as_bits(row[j]))
+        best = b if b > best else best
+    return as_float(_ordered(best))
+
+
+@compiled(fastmath=SUMS)
+def _sum(row: Any) -> Any:  # pragma: no cover - compiled
+    total = _ZERO
+    for j in range(row.size):
+        total += row[j]
+    return total
+
+
+@compiled(fastmath=FUSED)
+def soften(
+    s: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool, share: Any
+) -> None:  # pragma: no cover - compiled
+    """Softmax of each row of ``s * scale``, times ``keep * share`` where there is a ``keep``.
+
+    Row ``i`` is line ``first + i % lines`` of its head; with ``causal`` it sees no later column.
+    """
+    rows, columns = s.shape
+    for i in range(rows):
+        n = min(columns, first + i % lines + 1) if causal else columns
+        row = s[i]
+        for j in range(n):
+            row[j] *= scale
+        m = _largest(row[:n])
+        if m == _LOWEST:
+            m = _ZERO  # nothing to attend to: the result is zero
+        for j in range(n):
+            row[j] = exp32(row[j] - m)
+        total = _sum(row[:n])
+        if total == _ZERO:
+            total = _ONE
+        lse[i] = m + np.log(total)
+        factor = share / total
+        if keep.size:
+            for j in range(n):
+                row[j] = row[j] * factor if keep[i, j] else _ZERO
+        else:
+            for j in range(n):
+                row[j] *= factor
+        for j in range(n, columns):
+            row[j] = _ZERO
+
+
+@compiled(fastmath=FUSED)
+def probabilities(
+    s: Any, dropped: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool,
+    share: Any,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Make ``s`` probabilities again; ``dropped`` are those times ``keep * share``."""
+    rows, columns = s.shape
+    for i in range(rows):
+        n = min(columns, first + i % lines + 1) if causal else columns
+        m = lse[i]
+        row = s[i]
+        for j in range(n):
+            row[j] = exp32(row[j] * scale - m)
+        for j in range(n, columns):
+            row[j] = _ZERO
+        if keep.size:
+            for j in range(columns):
+                dropped[i, j] = row[j] * share if keep[i, j] else _ZERO
+
+
+@compiled(fastmath=FUSED)
+def scores_grad(
+    t: Any, p: Any, dot: Any, keep: Any, scale: Any, share: Any
+) -> None:  # pragma: no cover - compiled
+    """From gradients of (dropped) probabilities to those of scores: ``(t - dot) p scale``."""
+    rows, columns = t.shape
+    for i in range(rows):
+        d = dot[i]
+        if keep.size:
+            for j in range(columns):
+                v = t[i, j] * share if keep[i, j] else _ZERO
+                t[i, j] = (v - d) * p[i, j] * scale
+        else:
+            for j in range(columns):
+                t[i, j] = (t[i, j] - d) * p[i, j] * scale
+
+
+@compiled(fastmath=FUSED)
+def softmax(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """Softmax of each row."""
+    rows, n = x.shape
+    for i in range(rows):
+        m = _largest(x[i])
+        for j in range(n):
+            out[i, j] = exp32(x[i, j] - m)
+        factor = _ONE / _sum(out[i])
+        for j in range(n):
+            out[i, j] *= factor
+
+
+@compiled(fastmath=FUSED)
+def log_softmax(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """Logarithm of the softmax of each row."""
+    rows, n = x.shape
+    for i in range(rows):
+        m = _largest(x[i])
+        for j in range(n):
+            out[i, j] = exp32(x[i, j] - m)
+        low = np.log(_sum(out[i]))
+        for j in range(n):
+            out[i, j] = (x[i, j] - m) - low
+
+
+@compiled(fastmath=FUSED)
+def log_softmax_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover - compiled
+    """``grad - exp(result) * sum(grad)`` of each row."""
+    rows, n = grad.shape
+    for i in range(rows):
+        total = _sum(grad[i])
+        for j in range(n):
+            out[i, j] = grad[i, j] - exp32(result[i, j]) * total
+
+
+@compiled(fastmath=FUSED)
+def cross_entropy(
+    out: Any, lse: Any, scratch: Any, x: Any, target: Any, ignored: int
+) -> None:  # pragma: no cover - compiled
+    """``lse - x[target]`` of each row, zero where the target is ``ignored``."""
+    rows, n = x.shape
+    for i in range(rows):
+        m = _largest(x[i])
+        if not np.isfinite(m):
+            m = _ZERO
+        for j in range(n):
+            scratch[j] = exp32(x[i, j] - m)
+        lse[i] = np.log(_sum(scratch[:n])) + m
+        out[i] = _ZERO if target[i] == ignored else lse[i] - x[i, target[i]]
+
+
+@compiled(fastmath=FUSED)
+def cross_entropy_grad(
+    out: Any, grad: Any, x: Any, target: Any, lse: Any, ignored: int
+) -> None:  # pragma: no cover - compiled
+    """``grad * (softmax - one_hot(target))`` of each row."""
+    rows, n = x.shape
+    for i in range(rows):
+        g = _ZERO if target[i] == ignored else grad[i]
+        m = lse[i]
+        for j in range(n):
+            out[i, j] = exp32(x[i, j] - m) * g
+        if target[i] != ignored:
+            out[i, target[i]] -= g

@@ -1,0 +1,71 @@
+"""Run a compiled loop on parts of its arrays at once.
+
+Numba's own threads are not used: one of its layers ends the process when two Python threads meet in
+it, the others when a worker is forked. The kernels here release the interpreter's lock, so plain
+threads do. They are started on first use; OMP_NUM_THREADS limits them, as it does BLAS.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+SHARE = 1 << 19  # elements below which another thread costs more than it saves
+
+_pool: ThreadPoolExecutor | None = None
+
+
+def count() -> int:
+    """How many threads a kernel may use."""
+    try:
+        asked = int(os.environ.get("OMP_NUM_THREADS", "").split(",")[0])
+    except ValueError:
+        asked = 0
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, min(asked or 8, found or 1, 8))
+
+
+_limit = count()
+
+
+def spread(run: Callable[..., None], elements: int, n: int, *arrays: Any) -> None:
+    """Call ``run(*arrays)``, in parts along the first dimension where that is worth it.
+
+    Args:
+        run: Compiled; what it does to an index may depend on that index of the arrays only.
+        elements: How much work there is.
+        n: Size of the first dimension; arrays of that size are cut, all else is passed as it is.
+        *arrays: Arrays and scalars.
+    """
+    parts = min(_limit, elements // SHARE, n)
+    if parts <= 1:
+        run(*arrays)
+        return
+    bounds = [n * k // parts for k in range(parts + 1)]
+    cut = [
+        [a[s:e] if getattr(a, "ndim", 0) and a.shape[0] == n else a for a in arrays]
+        for s, e in pairwise(bounds)
+    ]
+    started = [_threads().submit(run, *part) for part in cut[1:]]
+    run(*cut[0])
+    for task in started:
+        task.result()
+
+
+def _threads() -> ThreadPoolExecutor:
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(max(1, _limit - 1), thread_name_prefix="lowtide-kernel")
+    return _pool
+
+
+def _forget() -> None:
+    global _pool
+    _pool = None  # threads do not survive a fork
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

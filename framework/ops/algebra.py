@@ -1,0 +1,155 @@
+"""Linear algebra under its older names: ``lowtide.cholesky``, ``Tensor.det``, ``lowtide.svd``.
+
+Most are ``linalg``'s functions; some return other things, as PyTorch's do.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from . import decompositions, elimination, least_squares, matrix, solving, spectral
+from .matmul import adjoint, matmul
+from .registry import function
+from .solving import check_matrices, check_square, linear_algebra, named, solve_triangular
+
+# The same
+
+
+def _also(f):
+    # A function of linalg under the same name, as a method too; __name__ stays.
+    return function(method=True)(f)
+
+
+det = _also(matrix.det)
+slogdet = _also(matrix.slogdet)
+matrix_power = _also(matrix.matrix_power)
+matrix_exp = _also(matrix.matrix_exp)
+
+
+@linear_algebra(method=True, public=True)
+def logdet(input):
+    """Take the logarithms of determinants; NaN where one is negative.
+
+    Memory:
+        Keeps ``input`` and the signs.
+    """
+    from . import where
+
+    sign, log = matrix.slogdet(input)
+    if input.is_complex():
+        return sign.log() + log
+    return where(sign < 0, float("nan"), log)
+
+
+@linear_algebra(method=True, public=True)
+def inverse(input):
+    """Do what :func:`linalg.inv` does."""
+    return solving.inv(input)
+
+
+@linear_algebra(method=True, public=True)
+def pinverse(input, rcond=1e-15):
+    """Find pseudoinverses; singular values up to ``rcond`` times the largest count as zero."""
+    return least_squares.pinv(input, rtol=rcond)
+
+
+# Their own
+
+
+@linear_algebra(method=True, public=True)
+def cholesky(input, upper=False):
+    """Do what :func:`linalg.cholesky` does."""
+    return decompositions.cholesky(input, upper=upper)
+
+
+@linear_algebra(method=True, public=True)
+def cholesky_solve(input, L, upper=False):
+    """Solve ``A @ X = input`` given the Cholesky factor of ``A``.
+
+    Args:
+        input: (*, n, k).
+        L: (*, n, n).
+        upper: ``L`` is the upper factor.
+    """
+    check_matrices("cholesky_solve", input, letters="B")
+    check_square("cholesky_solve", L)
+    h = adjoint(L)
+    first, second = (h, L) if upper else (L, h)
+    return solve_triangular(second, solve_triangular(first, input, upper=False), upper=True)
+
+
+@linear_algebra(method=True, public=True)
+def cholesky_inverse(L, upper=False):
+    """Invert the matrices of which ``L`` is the Cholesky factor."""
+    from . import eye
+
+    check_square("cholesky_inverse", L)
+    one = eye(L.shape[-1], dtype=L.dtype, device=L.device)
+    half = solve_triangular(L, one, upper=upper)
+    return matmul(half, adjoint(half)) if upper else matmul(adjoint(half), half)
+
+
+Qr = named("qr", "Q", "R")
+Svd = named("svd", "U", "S", "V")
+Triangular = named("triangular_solve", "solution", "cloned_coefficient")
+
+
+@linear_algebra(method=True, public=True)
+def qr(input, some=True):
+    """Factor matrices: :func:`linalg.qr`, "reduced" with ``some``, else "complete"."""
+    return Qr(*decompositions.qr(input, "reduced" if some else "complete"))
+
+
+@linear_algebra(method=True, public=True)
+def svd(input, some=True, compute_uv=True):
+    """Factor matrices: :func:`linalg.svd`, but with V in place of ``V.mH``.
+
+    Args:
+        input: (*, m, n).
+        some: U and V have min(m, n) columns; else they are square.
+        compute_uv: Else U and V are zero, and only S is computed.
+    """
+    if compute_uv:
+        u, s, vh = spectral.svd(input, full_matrices=not some)
+        return Svd(u, s, adjoint(vh))
+    m, n = input.shape[-2:]
+    source = input.detach()
+    u, v = (source.new_zeros((*input.shape[:-2], k, k)) for k in (m, n))
+    return Svd(u, spectral.svdvals(input), v)
+
+
+@linear_algebra(method=True, public=True)
+def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False):
+    """Solve ``A @ X = input`` for a triangular ``A``.
+
+    Returns:
+        The named pair (solution, cloned_coefficient).
+    """
+    coefficient = A
+    if transpose:
+        A, upper = A.mT, not upper
+    solution = solve_triangular(A, input, upper=upper, unitriangular=unitriangular)
+    return Triangular(solution, coefficient.clone())
+
+
+@linear_algebra(method=True, public=True)
+def cross(input, other, dim=None):
+    """Multiply vectors of three components; without ``dim`` along the first dim of size 3."""
+    if dim is None:
+        warnings.warn(
+            "Using cross without specifying the dim arg is deprecated. Pass dim, or use "
+            "linalg.cross.",
+            UserWarning,
+            stacklevel=3,
+        )
+        sizes = [max(a, b) for a, b in zip(input.shape, other.shape, strict=False)]
+        if 3 not in sizes:
+            raise RuntimeError("no dimension of size 3 in input")
+        dim = sizes.index(3)
+    return matrix.cross(input, other, dim=dim)
+
+
+@linear_algebra(method=True, public=True)
+def lu_solve(input, LU_data, LU_pivots):
+    """Solve ``A @ X = input`` given :func:`linalg.lu_factor` of ``A``."""
+    return elimination.lu_solve(LU_data, LU_pivots, input)

@@ -1,0 +1,268 @@
+"""The page ``docs/operators.md``: every op, what it keeps, and where it differs from PyTorch.
+
+``python -m lowtide.framework.ops.catalog`` rewrites the page, ``--check`` fails if it is out of
+date; a test holds it current. Everything is read off the declarations, but for two lists below:
+differences from PyTorch, and PyTorch's names that are not here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from .. import ops as _ops  # noqa: F401 - declares everything
+from ..tensor import Tensor
+from .registry import FUNCTIONS, OPS, Op
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
+PACKAGE = str(__package__)
+
+# Where a function differs from PyTorch's of the same name, on purpose.
+DIFFERS: dict[str, str] = {
+    "ctc_loss": "the gradient is that of the function; PyTorch adds `exp(log_probs)` to it, which "
+    "`log_softmax` before it cancels. Sequences of infinite loss get a zero gradient, not NaN. "
+    "Has second gradients",
+    "embedding": "`sparse=True` is accepted, and gradients are dense",
+    "embedding_bag": "`sparse=True` is accepted, and gradients are dense; `scale_grad_by_freq` "
+    "divides each row by its own count. Has second gradients",
+    "grid_sample": "has second gradients",
+    "interpolate": "no mode `lanczos`. Where a scale leaves every size as it is, the gradient is "
+    "that of the function; PyTorch mixes resampling and copying between forward and backward",
+    "max_pool1d": "keeps one byte per output element, not the input",
+    "max_pool2d": "keeps one byte per output element, not the input",
+    "max_pool3d": "keeps one byte per output element, not the input",
+    "scaled_dot_product_attention": "a row that sees nothing is zero",
+    "rand": "one stream for all devices: other numbers than PyTorch's for the same seed",
+    "randn": "one stream for all devices: other numbers than PyTorch's for the same seed",
+    "dropout": "one stream for all devices: other numbers than PyTorch's for the same seed; the "
+    "mask is replayed from the stream's position",
+}
+
+# PyTorch's functions that are not here, and why.
+ABSENT: dict[str, str] = {
+    "Compilers, tracing and symbolic sizes are not planned": "compile while_loop sym_float sym_int "
+    "sym_ite sym_max sym_min sym_not sym_sqrt sym_sum import_ir_module parse_ir parse_schema",
+    "Sparse tensors are not planned": "dsmm hsmm hspmm saddmm smm spmm sspaddmm sparse_bsc_tensor "
+    "sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor "
+    "sparse_csr_tensor resize_as_sparse_",
+    "Quantized tensors are not planned": "dequantize empty_quantized "
+    "fake_quantize_per_channel_affine fake_quantize_per_tensor_affine int_repr "
+    "q_per_channel_axis q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point "
+    "quantize_per_channel quantize_per_tensor quantize_per_tensor_dynamic quantized_batch_norm "
+    "quantized_gru quantized_lstm quantized_max_pool1d quantized_max_pool2d quantized_max_pool3d",
+    "Bindings of vendors' libraries; the plain name does the same": "cudnn_affine_grid_generator "
+    "cudnn_batch_norm cudnn_convolution cudnn_convolution_add_relu cudnn_convolution_relu "
+    "cudnn_convolution_transpose cudnn_grid_sampler cudnn_is_acceptable miopen_batch_norm "
+    "miopen_convolution miopen_ctc_loss miopen_rnn mkldnn_adaptive_avg_pool2d mkldnn_convolution "
+    "mkldnn_max_pool2d mkldnn_max_pool3d mkldnn_rnn_layer",
+    "PyTorch's internal steps of another function": "batch_norm_backward_elemt "
+    "batch_norm_backward_reduce batch_norm_elemt batch_norm_gather_stats batch_norm_stats "
+    "batch_norm_update_stats native_batch_norm native_channel_shuffle native_dropout "
+    "native_group_norm native_layer_norm native_norm affine_grid_generator grid_sampler "
+    "grid_sampler_2d grid_sampler_3d",
+    "Copies of views, which PyTorch's own compiler needs; write `.clone()`": "as_strided_copy "
+    "detach_copy diagonal_copy expand_copy permute_copy select_copy slice_copy split_copy "
+    "split_with_sizes_copy squeeze_copy t_copy transpose_copy unbind_copy unfold_copy "
+    "unsqueeze_copy view_copy view_as_complex_copy view_as_real_copy",
+    "Removed from PyTorch; they only raise there": "eig lstsq matrix_rank solve symeig",
+    "Recurrent steps with all weights in a list; use the modules": "gru gru_cell lstm lstm_cell "
+    "rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell",
+}  # fmt: skip
+
+_PROMOTES = {
+    None: "as given",
+    "same": "equal",
+    "arith": "promoted",
+    "float": "promoted, integers to float",
+    "number": "promoted, no bool",
+}
+_HALVES = {"exact": "16-bit exact", "float32": "16-bit in float32"}
+
+
+def differentiated(op: Op) -> str:
+    """What backward keeps, by the input it is for: "other (for input), ..."."""
+    if not op.rules:
+        return "no gradient"
+    values = (*op.inputs, *op.returns, *op.aux)
+    said = []
+    for rule in op.rules:
+        kept = " and ".join(n for n in rule.names if n in values) or "nothing"
+        said.append(f"{kept} (for {', '.join(rule.inputs)})")
+    return ", ".join(said)
+
+
+def second(op: Op) -> str:
+    """The way backward itself is differentiated."""
+    if not op.rules:
+        return ""
+    aux = any(name in op.aux for rule in op.rules for name in rule.names)
+    return "its composition" if aux and op.composition is not None else "its rules"
+
+
+def dtypes(op: Op) -> str:
+    """What happens to the inputs' dtypes."""
+    rule, names = (
+        (op.promote[0], op.promote[1]) if isinstance(op.promote, tuple) else (op.promote, ())
+    )
+    said = _PROMOTES.get(rule, str(rule))
+    if names:
+        said += f" ({', '.join(names)})"
+    return f"{said}; {_HALVES[op.half]}"
+
+
+def devices(op: Op) -> str:
+    """Where it runs, and which devices have a kernel of their own."""
+    meta = "" if op.adopt and op.infer is None else ", meta"
+    own = ", ".join(sorted(op.kernels))
+    return f"cpu, cuda{meta}" + (f"; own kernel on {own}" if own else "")
+
+
+def parts(function: Callable[..., Any]) -> list[str]:
+    """The ops that a composition calls by name, directly or in helpers of its file."""
+    found: set[str] = set()
+    seen: set[Any] = set()
+
+    def visit(f: Any) -> None:
+        f = inspect.unwrap(f)
+        if f in seen or not hasattr(f, "__code__"):
+            return
+        seen.add(f)
+        for name in f.__code__.co_names:
+            value = f.__globals__.get(name)
+            if isinstance(getattr(value, "op", None), Op):
+                found.add(value.op.name)
+            elif inspect.isfunction(value) and value.__module__.startswith(PACKAGE):
+                if value is FUNCTIONS.get(name):
+                    found.add(name)
+                elif value.__module__ == function.__module__:
+                    visit(value)
+
+    visit(function)
+    return sorted(found - {getattr(function, "__name__", "")})
+
+
+def methods(name: str, function: Any) -> str:
+    """Tensor's names of a function: method, operators, in-place twin."""
+    found = sorted(
+        n for n, value in Tensor.__dict__.items() if value is function and not n.startswith("_")
+    )
+    twin = f"{name}_"
+    op = getattr(function, "op", None)
+    if op is not None and op.inplace and not op.inplace.startswith("_"):
+        twin = op.inplace
+    if twin in Tensor.__dict__ and not name.startswith("_"):
+        found.append(twin)
+    return ", ".join(f"`.{n}`" for n in dict.fromkeys(found))
+
+
+def _home(function: Any) -> str:
+    op = getattr(function, "op", None)
+    return str(op.plain.__module__ if op is not None else function.__module__)
+
+
+def entries() -> dict[str, list[tuple[str, Any]]]:
+    """(shown name, function) of everything, by the module that declares it."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, function in FUNCTIONS.items():
+        if not (name.endswith("_") and name[:-1] in FUNCTIONS):
+            found.setdefault(_home(function), {})[name] = function
+    for name, op in OPS.items():
+        if name not in FUNCTIONS:
+            found.setdefault(op.plain.__module__, {})[name] = op.function
+    known = {id(f) for group in found.values() for f in group.values()}
+    for module in sorted(m for m in sys.modules if m.startswith(PACKAGE + ".")):
+        for name, value in vars(sys.modules[module]).items():
+            if name.startswith("_") or not inspect.isfunction(value) or id(value) in known:
+                continue
+            here = (value.__module__, value.__name__) == (module, name)
+            if here and hasattr(value, "samples"):  # what @function declares
+                home = "Tensor" if name in Tensor.__dict__ else "nn.functional"
+                found.setdefault(module, {})[f"{home}.{name}"] = value
+    return {
+        module: sorted(group.items(), key=lambda e: (e[0].startswith("_"), e[0]))
+        for module, group in sorted(found.items())
+        if module.startswith(PACKAGE + ".")
+    }
+
+
+def row(shown: str, function: Any) -> str:
+    """One line of a table."""
+    name = shown.rpartition(".")[2]
+    op = getattr(function, "op", None)
+    if op is not None:
+        cells = [dtypes(op), devices(op), differentiated(op), second(op)]
+    else:
+        used = parts(function)
+        kept = "as its parts" + (": " + ", ".join(f"`{n}`" for n in used) if used else "")
+        cells = ["as its parts", "as its parts", kept, "as its parts"]
+    return (
+        f"| `{shown}` | "
+        + " | ".join([methods(name, function), *cells, DIFFERS.get(name, "")])
+        + " |"
+    )
+
+
+INTRODUCTION = """\
+Generated from the declarations by `python -m lowtide.framework.ops.catalog`; do not edit.
+
+Names without a prefix are in `lowtide`; ops that are not are part of a function of `nn.functional`.
+Names that begin with an underscore are internal: the ops that functions are made of.
+
+What an op keeps for backward is what its gradient rules name, and only for the inputs that need a
+gradient; shapes and dtypes are free. *16-bit in float32*: float16 and bfloat16 are computed in
+float32 and rounded once. Second gradients go through the rules, which are made of these ops
+themselves, or through the plain composition of a fused op.
+"""
+
+
+def _lines() -> Iterator[str]:
+    yield "# Operators"
+    yield ""
+    yield INTRODUCTION
+    for module, group in entries().items():
+        doc = inspect.getdoc(sys.modules[module]) or ""
+        yield f"## {module.removeprefix(PACKAGE + '.')}"
+        yield ""
+        yield doc.partition("\n")[0]
+        yield ""
+        yield "| function | method, twin | dtypes | devices | keeps | second gradient | differs |"
+        yield "|---|---|---|---|---|---|---|"
+        for shown, function in group:
+            yield row(shown, function)
+        yield ""
+    yield "## Not here"
+    yield ""
+    for reason, names in ABSENT.items():
+        yield f"- {reason}: " + ", ".join(f"`{n}`" for n in sorted(names.split())) + "."
+
+
+def page() -> str:
+    """The whole page, as Markdown."""
+    return "\n".join(_lines()) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Rewrite the page, or compare it.
+
+    Args:
+        arguments: ``["--check"]`` or nothing; those of the command line by default.
+
+    Returns:
+        0, or 1 if the page is out of date.
+    """
+    check = "--check" in (sys.argv[1:] if arguments is None else arguments)
+    text = page()
+    if not check:
+        PAGE.write_text(text, encoding="utf-8")
+        return 0
+    if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
+        return 0
+    print(f"{PAGE.name} is out of date: run python -m lowtide.framework.ops.catalog")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

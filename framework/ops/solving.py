@@ -1,0 +1,505 @@
+"""Linear systems: inverses, solutions, triangular systems, least squares.
+
+The array library allocates the results. A failing matrix raises :class:`~..errors.LinAlgError`; the
+``_ex`` forms say which one failed instead. float16 and bfloat16 are computed in float32.
+
+The gradients of inverse and solution are those of Giles 2008, "An extended collection of matrix
+derivative results for forward and reverse mode algorithmic differentiation". A solution keeps the
+matrix and itself, an inverse only itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import namedtuple
+from contextlib import nullcontext
+from math import prod
+
+from ..autograd.modes import no_grad
+from ..dtypes import FLOAT, int32
+from ..errors import LinAlgError
+from ..spec import Spec
+from ..tensor import Tensor
+from .matmul import adjoint, matmul
+from .registry import broadcast_shapes, function, op
+
+# What all of linear algebra shares
+
+
+def named(name, *fields):
+    """PyTorch's named results: a tuple with fields."""
+    return namedtuple(name, fields)
+
+
+def linear_algebra(**options):
+    """Declare a composition of linear algebra, which also takes ``out=``."""
+
+    def declare(f):
+        @functools.wraps(f)
+        def g(*args, out=None, **kwargs):
+            if out is None:
+                return f(*args, **kwargs)
+            with no_grad():
+                result = f(*args, **kwargs)
+                if isinstance(out, Tensor):
+                    return _into(out, result)
+                return type(result)(*map(_into, out, result))
+
+        old = inspect.signature(f)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = [*old.parameters.values(), inspect.Parameter("out", kind, default=None)]
+        g.__signature__ = old.replace(parameters=parameters)
+        return function(**{"public": False, **options})(g)
+
+    return declare
+
+
+def _into(out, result):
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)
+
+
+def check_matrices(name, *tensors, letters="AB"):
+    """Refuse what is no stack of matrices of numbers with fractions.
+
+    Raises:
+        RuntimeError: Fewer than two dimensions, or integers.
+        TypeError: No Tensor.
+    """
+    for letter, x in zip(letters, tensors, strict=False):
+        if not hasattr(x, "dtype"):
+            raise TypeError(
+                f"{name}: argument '{letter}' must be Tensor, not {type(x).__name__}. Convert it "
+                "with lowtide.tensor()."
+            )
+        if x.ndim < 2:
+            raise RuntimeError(
+                f"{name}: The input tensor {letter} must have at least 2 dimensions; got shape "
+                f"{tuple(x.shape)}. Add one with .unsqueeze()."
+            )
+        check_float(name, x)
+
+
+def check_float(name, x):
+    """Refuse integers.
+
+    Raises:
+        RuntimeError: They are.
+    """
+    if x.dtype.category < FLOAT:
+        raise RuntimeError(
+            f"{name}: Expected a floating point or complex tensor as input. Got {x.dtype}. "
+            "Convert it with .to(lowtide.float32)."
+        )
+
+
+def check_square(name, x, letter="A"):
+    """Refuse what is no stack of square matrices.
+
+    Raises:
+        RuntimeError: It is not.
+    """
+    check_matrices(name, x, letters=letter)
+    m, n = x.shape[-2:]
+    if m != n:
+        raise RuntimeError(
+            f"{name}: {letter} must be batches of square matrices, but they are {m} by {n} "
+            f"matrices. Pass square ones, or use linalg.lstsq or linalg.pinv."
+        )
+
+
+def strict(xp):
+    """A context in which the array module raises where a factorization fails."""
+    if xp.__name__ == "cupy":
+        from cupyx import errstate
+
+        return errstate(linalg="raise")
+    return nullcontext()
+
+
+def converging(xp, name, compute, *args, **kwargs):
+    """Call an iteration of the array module.
+
+    Raises:
+        LinAlgError: It does not end.
+    """
+    try:
+        return compute(*args, **kwargs)
+    except xp.linalg.LinAlgError:
+        raise LinAlgError(
+            f"{name}: The algorithm failed to converge: the input matrix contains non-finite "
+            "values, or is ill-conditioned. Look for NaN with .isfinite()."
+        ) from None
+
+
+def blank(xp, shape, like):
+    """An array of NaN."""
+    return xp.full(shape, xp.nan, dtype=like.dtype)
+
+
+def one_by_one(xp, attempt, shapes, arrays):
+    """Run a computation matrix by matrix, to find out which of them fail.
+
+    Args:
+        xp: The array module.
+        attempt: Called with one matrix of each array; returns (result, 0), or (result, info > 0)
+            where it failed.
+        shapes: The batch shape.
+        arrays: Stacks of matrices.
+
+    Returns:
+        (results, infos), stacked.
+    """
+    count = prod(shapes)
+    flat = [a.reshape(count, *a.shape[-2:]) for a in arrays]
+    made = [attempt(*[a[k] for a in flat]) for k in range(count)]
+    out = xp.stack([m for m, _ in made])
+    info = xp.asarray([i for _, i in made], dtype="int32")
+    return out.reshape(*shapes, *out.shape[1:]), info.reshape(shapes)
+
+
+def no_failure(xp, shape):
+    """``info`` where nothing failed."""
+    return xp.zeros(shape, dtype="int32")
+
+
+def raise_first(info, message):
+    """Raise for the first matrix that failed.
+
+    Raises:
+        LinAlgError: ``message`` with the place in the batch and its ``info`` filled in.
+    """
+    where = ""
+    if info.ndim:
+        flat = info.reshape(-1).tolist()
+        first = next(k for k, i in enumerate(flat) if i)
+        where, number = f"(Batch element {first}): ", flat[first]
+    else:
+        number = int(info)
+    raise LinAlgError(message.format(where=where, number=number))
+
+
+def zero_pivot(xp, matrix):
+    """The number of the first zero on the diagonal of U, counted from 1."""
+    from .elimination import eliminate
+
+    lu = eliminate(xp, xp.array(matrix), True)[0]
+    zero = (xp.diagonal(lu) == 0).tolist()
+    return zero.index(True) + 1 if True in zero else len(zero)
+
+
+def conditioned(make, *shape):
+    """A sample: matrices far from singular."""
+    from . import eye
+
+    m = make(*shape)
+    return m * 0.5 + 3.0 * eye(m.shape[-1], dtype=m.dtype)
+
+
+# Inverse
+
+
+def _inv_infer(A, *, checked):
+    check_square("linalg.inv", A)
+    return A, Spec(A.shape[:-2], int32)
+
+
+def _cube(A, *_, **__):
+    return 2 * A.numel * A.shape[-1]
+
+
+def _inv_samples(make):
+    for shape in ((3, 3), (2, 2, 2), (1, 1), (0, 0), (0, 2, 2)):
+        yield (conditioned(make, *shape),), {"checked": len(shape) > 2}
+
+
+@op(
+    name="_inv", method=False, public=False, adopt=True, returns=("out", "info"), half="float32",
+    infer=_inv_infer, flops=_cube, samples=_inv_samples,
+)  # fmt: skip
+def invert(xp, A, *, checked):
+    """Invert matrices, and say which are singular."""
+    try:
+        with strict(xp):
+            return xp.linalg.inv(A), no_failure(xp, A.shape[:-2])
+    except xp.linalg.LinAlgError:
+        pass
+
+    def attempt(a):
+        try:
+            with strict(xp):
+                return xp.linalg.inv(a), 0
+        except xp.linalg.LinAlgError:
+            return blank(xp, a.shape, a), zero_pivot(xp, a)
+
+    out, info = one_by_one(xp, attempt, A.shape[:-2], [A])
+    if checked:
+        raise_first(
+            info,
+            "linalg.inv: {where}The diagonal element {number} is zero, the inversion could not be "
+            "completed because the input matrix is singular. Use linalg.pinv.",
+        )
+    return out, info
+
+
+@invert.vjp("A")
+def _(g_out, out):
+    h = adjoint(out)
+    return -matmul(h, matmul(g_out, h))
+
+
+Inverse = named("linalg_inv_ex", "inverse", "info")
+
+
+@linear_algebra()
+def inv(A):
+    """Invert square matrices (*, n, n).
+
+    Raises:
+        LinAlgError: One is singular.
+
+    Memory:
+        Keeps the inverse.
+    """
+    return invert(A, checked=True)[0]
+
+
+@linear_algebra()
+def inv_ex(A, *, check_errors=False):
+    """Invert square matrices; ``info`` counts the first zero pivot from 1 where one is singular.
+
+    Returns:
+        The named pair (inverse, info); the inverse of a singular matrix is NaN.
+    """
+    return Inverse(*invert(A, checked=check_errors))
+
+
+# Solution
+
+
+def _solve_infer(A, B, *, checked):
+    check_square("linalg.solve", A)
+    check_matrices("linalg.solve", B, letters="B")
+    m, k = B.shape[-2:]
+    n = A.shape[-1]
+    if n != m:
+        raise RuntimeError(
+            f"linalg.solve: Incompatible shapes of A and B for the equation AX = B ({n}x{n} and "
+            f"{m}x{k}). Transpose or reshape B; for XA = B pass left=False."
+        )
+    batch = broadcast_shapes("linalg.solve", A.shape[:-2], B.shape[:-2])
+    return Spec((*batch, m, k), A.dtype), Spec(batch, int32)
+
+
+def _solve_flops(A, B, **_):
+    n = A.shape[-1]
+    return A.numel * n * 2 // 3 + 2 * B.numel * n
+
+
+def _solve_samples(make):
+    for a, b in (
+        ((3, 3), (3, 2)), ((2, 3, 3), (2, 3, 1)), ((2, 2), (4, 2, 3)), ((2, 1, 2, 2), (3, 2, 1)),
+        ((0, 0), (0, 2)), ((3, 3), (3, 0)),
+    ):  # fmt: skip
+        yield (conditioned(make, *a), make(*b)), {"checked": len(a) > 2}
+
+
+def aligned(xp, a, b):
+    """Two stacks of matrices with the same batch shape: CuPy broadcasts none."""
+    if a.shape[:-2] == b.shape[:-2]:
+        return a, b
+    batch = broadcast_shapes("linalg", a.shape[:-2], b.shape[:-2])
+    return (
+        xp.broadcast_to(a, (*batch, *a.shape[-2:])),
+        xp.broadcast_to(b, (*batch, *b.shape[-2:])),
+    )
+
+
+@op(
+    name="_solve", method=False, public=False, adopt=True, returns=("out", "info"),
+    half="float32", promote="same", infer=_solve_infer, flops=_solve_flops, samples=_solve_samples,
+)  # fmt: skip
+def solve_matrices(xp, A, B, *, checked):
+    """Solve ``A @ X = B`` for matrices, and say which of them are singular."""
+    a, b = aligned(xp, A, B)
+    if not b.size:
+        return xp.zeros(b.shape, dtype=b.dtype), no_failure(xp, b.shape[:-2])
+    try:
+        with strict(xp):
+            return xp.linalg.solve(a, b), no_failure(xp, a.shape[:-2])
+    except xp.linalg.LinAlgError:
+        pass
+
+    def attempt(a, b):
+        try:
+            with strict(xp):
+                return xp.linalg.solve(a, b), 0
+        except xp.linalg.LinAlgError:
+            return blank(xp, b.shape, b), zero_pivot(xp, a)
+
+    out, info = one_by_one(xp, attempt, a.shape[:-2], [a, b])
+    if checked:
+        raise_first(
+            info,
+            "linalg.solve: {where}The solver failed because the input matrix is singular (pivot "
+            "{number} is zero). Use linalg.lstsq.",
+        )
+    return out, info
+
+
+@solve_matrices.vjp("A", "B")
+def _(g_out, needs, A, out):
+    gB = solve_matrices(adjoint(A), g_out, checked=False)[0]
+    return -matmul(gB, adjoint(out)) if needs[0] else None, gB if needs[1] else None
+
+
+Solution = named("linalg_solve_ex", "result", "info")
+
+
+def _is_vector(A, B):
+    return B.ndim == 1 or (A.ndim - 1 == B.ndim and tuple(B.shape) == tuple(A.shape[:-1]))
+
+
+def _solve(A, B, left, checked):
+    check_square("linalg.solve", A)
+    if not isinstance(B, Tensor):
+        check_matrices("linalg.solve", B, letters="B")
+    if _is_vector(A, B):
+        if not left:
+            raise RuntimeError(
+                "linalg.solve: Vector broadcasting of the right hand side is not supported for "
+                "left=False. Use linalg.solve(A.mT, B)."
+            )
+        result, info = solve_matrices(A, B.unsqueeze(-1), checked=checked)
+        return result.squeeze(-1), info
+    if left:
+        return solve_matrices(A, B, checked=checked)
+    result, info = solve_matrices(A.mT, B.mT, checked=checked)
+    return result.mT, info
+
+
+@linear_algebra()
+def solve(A, B, *, left=True):
+    """Solve ``A @ X = B``, or ``X @ A = B`` with ``left=False``.
+
+    Args:
+        A: (*, n, n).
+        B: (*, n, k), batch dimensions broadcasting; or (*, n) or (n,), a vector for each matrix.
+        left: On which side of X the matrix stands.
+
+    Raises:
+        LinAlgError: A matrix is singular.
+        RuntimeError: The shapes do not fit.
+
+    Memory:
+        Keeps ``A`` and the solution.
+    """
+    return _solve(A, B, left, True)[0]
+
+
+@linear_algebra()
+def solve_ex(A, B, *, left=True, check_errors=False):
+    """Do what :func:`solve` does; ``info`` counts the first zero pivot instead of an error.
+
+    Returns:
+        The named pair (result, info); NaN where a matrix is singular.
+    """
+    return Solution(*_solve(A, B, left, check_errors))
+
+
+# Triangular systems
+
+
+def _triangular_infer(A, B, *, upper, unitriangular):
+    check_square("linalg.solve_triangular", A)
+    check_matrices("linalg.solve_triangular", B, letters="B")
+    m, k = B.shape[-2:]
+    n = A.shape[-1]
+    if n != m:
+        raise RuntimeError(
+            f"linalg.solve_triangular: Incompatible shapes of A and B for the equation AX = B "
+            f"({n}x{n} and {m}x{k}). Transpose B, or pass left=False for XA = B."
+        )
+    batch = broadcast_shapes("linalg.solve_triangular", A.shape[:-2], B.shape[:-2])
+    return Spec((*batch, m, k), A.dtype)
+
+
+def _triangular_samples(make):
+    for a, b, upper, unit in (
+        ((3, 3), (3, 2), True, False), ((3, 3), (2, 3, 2), False, False),
+        ((2, 3, 3), (2, 3, 1), True, True), ((2, 2), (2, 2), False, True), ((0, 0), (0, 2), True,
+        False),
+    ):  # fmt: skip
+        yield (conditioned(make, *a), make(*b)), {"upper": upper, "unitriangular": unit}
+
+
+@op(
+    name="_solve_triangular", method=False, public=False, adopt=True, half="float32",
+    promote="same", infer=_triangular_infer, samples=_triangular_samples,
+    flops=lambda A, B, **_: B.numel * A.shape[-1],
+)  # fmt: skip
+def solve_triangle(xp, A, B, *, upper, unitriangular):
+    """Solve ``A @ X = B`` for triangular matrices; the other triangle is not read."""
+    a, b = aligned(xp, A, B)
+    if not b.size:
+        return xp.zeros(b.shape, dtype=b.dtype)
+    a = (xp.triu if upper else xp.tril)(a, (1 if upper else -1) if unitriangular else 0)
+    if unitriangular:
+        xp.add(a, xp.eye(a.shape[-1], dtype=a.dtype), out=a)
+    return xp.linalg.solve(a, b)
+
+
+@solve_triangle.kernel("cpu")
+def _(xp, A, B, *, upper, unitriangular):
+    from scipy.linalg import get_blas_funcs
+
+    a, b = aligned(xp, A, B)
+    out = xp.array(b, order="C")
+    if not b.size:
+        return out
+    (trsm,) = get_blas_funcs(("trsm",), (a, b))
+    n, k = b.shape[-2:]
+    flat = out.reshape(-1, n, k)
+    triangles = a if a.ndim == 2 else a.reshape(-1, n, n)
+    for i, rhs in enumerate(flat):
+        # BLAS reads columns first: A X = B is X^T A^T = B^T, which it writes where B was.
+        t = triangles if triangles.ndim == 2 else triangles[i]
+        rhs[...] = trsm(1.0, t.T, rhs.T, side=1, lower=upper, diag=unitriangular).T
+    return out
+
+
+def _triangle(x, upper, unit):
+    return x.triu(1 if unit else 0) if upper else x.tril(-1 if unit else 0)
+
+
+@solve_triangle.vjp("A", "B")
+def _(g, needs, A, out, upper, unitriangular):
+    gB = solve_triangle(adjoint(A), g, upper=not upper, unitriangular=unitriangular)
+    gA = _triangle(-matmul(gB, adjoint(out)), upper, unitriangular) if needs[0] else None
+    return gA, gB if needs[1] else None
+
+
+@linear_algebra()
+def solve_triangular(A, B, *, upper, left=True, unitriangular=False):
+    """Solve ``A @ X = B``, or ``X @ A = B`` with ``left=False``, for triangular ``A``.
+
+    Args:
+        A: (*, n, n); only the triangle in question is read.
+        B: (*, n, k), or (*, k, n) with ``left=False``; batch dimensions broadcast.
+        upper: Which triangle.
+        left: On which side of X the matrix stands.
+        unitriangular: The diagonal is taken to be 1, and not read.
+
+    Returns:
+        X, in the broadcast shape. A zero on the diagonal gives inf or NaN.
+
+    Memory:
+        Keeps ``A`` and the solution.
+    """
+    if left:
+        return solve_triangle(A, B, upper=upper, unitriangular=unitriangular)
+    check_square("linalg.solve_triangular", A)
+    check_matrices("linalg.solve_triangular", B, letters="B")
+    return solve_triangle(A.mT, B.mT, upper=not upper, unitriangular=unitriangular).mT

@@ -1,0 +1,240 @@
+"""Compiled CPU kernels give what the plain kernels give, for sizes that no vector width divides.
+
+Each case runs an op twice: as dispatched, and with its CPU kernels taken away.
+"""
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+import lowtide.nn.functional as F
+from lowtide.framework.dtypes import tolerance
+from lowtide.framework.kernels.cpu import compiler, threads
+from lowtide.framework.ops.registry import OPS
+
+N = 1 << 14  # where compiled kernels begin
+SPECIAL = (float("nan"), float("inf"), -float("inf"), 0.0, -0.0, 100.0, -100.0, 1e-30)
+
+
+def values(*shape, seed=0, dtype=np.float32, special=False):
+    """Normal values with NaN, infinities and extremes among them, if wanted."""
+    array = np.random.default_rng(seed).standard_normal(shape).astype(dtype) * 3
+    if special:
+        array.reshape(-1)[: len(SPECIAL)] = SPECIAL
+    return array
+
+
+@pytest.fixture
+def plainly(monkeypatch):
+    """A function that runs another with no compiled kernel."""
+
+    def run(function):
+        with monkeypatch.context() as m:
+            for op in OPS.values():
+                m.setattr(op, "kernels", {})
+                m.setattr(op, "plans", {})
+            return function()
+
+    return run
+
+
+def both(function, arrays, plainly):
+    """(results and gradients as dispatched, the same from plain kernels), as arrays."""
+
+    def run():
+        inputs = [lt.tensor(a).requires_grad_(a.dtype.kind == "f") for a in arrays]
+        lt.manual_seed(0)
+        out = function(*inputs)
+        weights = values(*out.shape, seed=9, dtype=out.detach().numpy().dtype) if out.ndim else 1.0
+        (out * lt.tensor(weights)).sum().backward()
+        grads = [x.grad.numpy() for x in inputs if x.requires_grad]
+        return [out.detach().numpy(), *grads]
+
+    return run(), plainly(run)
+
+
+def assert_same(fast, plain, scale=1.0):
+    """Values, dtypes and the places of NaN agree."""
+    for a, b in zip(fast, plain, strict=True):
+        assert a.dtype == b.dtype
+        rtol, atol = tolerance(lt.float32 if a.dtype == np.float32 else lt.float64)
+        np.testing.assert_allclose(a, b, rtol=rtol * scale, atol=atol * scale)
+
+
+ACTIVATIONS = {
+    "relu": F.relu,
+    "relu6": F.relu6,
+    "leaky_relu": F.leaky_relu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("count", [N, N + 13])
+def test_activations_are_those_of_the_plain_kernels(name, count, plainly):
+    assert_same(*both(ACTIVATIONS[name], [values(count)], plainly))
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_treat_nan_and_infinity_as_the_plain_kernels(name, plainly):
+    def gradient(x):
+        return ACTIVATIONS[name](x)
+
+    with np.errstate(all="ignore"):
+        assert_same(*both(gradient, [values(N + 3, special=True)], plainly))
+
+
+def test_activations_of_a_transposed_input_are_those_of_the_plain_kernels(plainly):
+    assert_same(*both(lambda x: F.gelu(x.t()), [values(131, 129)], plainly))
+
+
+NORMS = {
+    "batch": (lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), 7),
+    "group": (lambda x, w, b: F.group_norm(x, 2, w, b), 6),
+    "instance": (lambda x, w, b: F.instance_norm(x, weight=w, bias=b), 7),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("name", NORMS)
+def test_normalization_is_that_of_the_plain_kernels(name, affine, dtype, plainly):
+    norm, channels = NORMS[name]
+    arrays = [values(5, channels, 23, 29, dtype=dtype)]
+    if affine:
+        arrays += [values(channels, seed=1, dtype=dtype), values(channels, seed=2, dtype=dtype)]
+        assert_same(*both(norm, arrays, plainly), scale=20)  # sums of 3335 terms, in other orders
+    else:
+        assert_same(*both(lambda x: norm(x, None, None), arrays, plainly), scale=20)
+
+
+@pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
+def test_softmax_is_that_of_the_plain_kernel(function, plainly):
+    assert_same(*both(lambda x: function(x, dim=-1), [values(131, 127)], plainly), scale=4)
+
+
+@pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
+def test_softmax_keeps_nan_and_infinity_in_their_rows(function, plainly):
+    x = values(129, 131)
+    x[0, 3], x[1, 0], x[2, 5], x[4] = np.nan, np.inf, -np.inf, -np.inf
+    x[5, 1] = -np.float32(np.nan)
+    fast = function(lt.tensor(x), dim=-1).numpy()
+    plain = plainly(lambda: function(lt.tensor(x), dim=-1).numpy())
+    assert_same([fast], [plain])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_cross_entropy_is_that_of_the_plain_kernel(reduction, plainly):
+    x, y = values(257, 67), np.random.default_rng(3).integers(0, 67, 257)
+    y[5] = -100
+
+    def loss(x):
+        return F.cross_entropy(x, lt.tensor(y), reduction=reduction)
+
+    assert_same(*both(loss, [x], plainly), scale=4)
+
+
+def test_compiled_cross_entropy_refuses_a_class_out_of_range():
+    y = np.zeros(257, np.int64)
+    y[100] = 67
+    with pytest.raises(IndexError, match="Target 67 is out of bounds"):
+        F.cross_entropy(lt.tensor(values(257, 67)), lt.tensor(y))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("p", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("queries", "keys", "shared"), [(65, 65, 1), (130, 67, 1), (33, 90, 2), (700, 700, 1)]
+)
+def test_attention_is_that_of_the_plain_kernel(causal, p, queries, keys, shared, plainly):
+    arrays = [
+        values(2, 4, queries, 8) / 3,
+        values(2, 4 // shared, keys, 8, seed=1) / 3,
+        values(2, 4 // shared, keys, 5, seed=2),
+    ]
+
+    def attend(q, k, v):
+        return F.scaled_dot_product_attention(
+            q, k, v, is_causal=causal, dropout_p=p, enable_gqa=shared > 1
+        )
+
+    assert_same(*both(attend, arrays, plainly), scale=20)
+
+
+def run_steps(optimizer, options, size, device="cpu"):
+    """The parameter after three steps."""
+    p = lt.tensor(values(size), device=device).requires_grad_()
+    made = optimizer([p], **options)
+    for k in range(3):
+        p.grad = lt.tensor(values(size, seed=k + 1), device=device)
+        made.step()
+    return p
+
+
+OPTIMIZERS = [
+    (lt.optim.Adam, {}),
+    (lt.optim.Adam, {"weight_decay": 0.1, "lr": 0.01}),
+    (lt.optim.AdamW, {"weight_decay": 0.1, "lr": 0.01}),
+    (lt.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
+    (lt.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1}),
+    (lt.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.3, "maximize": True}),
+]
+
+
+@pytest.mark.parametrize(("optimizer", "options"), OPTIMIZERS)
+def test_fused_steps_are_the_plain_steps(optimizer, options, monkeypatch):
+    from lowtide.optim import fused
+
+    fast = run_steps(optimizer, options, N + 7).detach().numpy()
+    monkeypatch.setattr(fused, "fits", lambda *_: False)
+    plain = run_steps(optimizer, options, N + 7).detach().numpy()
+    assert_same([fast], [plain])
+
+
+@pytest.mark.parametrize(("optimizer", "options"), OPTIMIZERS)
+def test_fused_steps_peak_at_the_same_bytes_on_meta(optimizer, options):
+    def peak(device):
+        before = lt.memory_allocated(device)
+        lt.reset_peak_memory_stats(device)
+        run_steps(optimizer, options, N + 7, device)
+        return lt.max_memory_allocated(device) - before
+
+    assert peak("meta") == peak("cpu")
+
+
+def test_a_fused_step_counts_as_a_write():
+    p = run_steps(lt.optim.Adam, {}, N)
+    assert p._version == 3
+
+
+def test_parts_of_arrays_meet_every_element_once():
+    n = threads.SHARE * 3 + 5
+    out, x = np.zeros(n, np.float32), np.arange(n, dtype=np.float32)
+
+    def increase(out, x, amount):
+        out += x + amount
+
+    threads.spread(increase, n, n, out, x, 1)
+    np.testing.assert_array_equal(out, x + 1)
+
+
+def test_a_kernel_compiles_where_nothing_can_be_kept(monkeypatch):
+    real = compiler.njit
+
+    def no_cache(**options):
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return real(**options)
+
+    monkeypatch.setattr(compiler, "njit", no_cache)
+
+    @compiler.compiled
+    def double(x):
+        for i in range(x.size):
+            x[i] *= 2
+
+    x = np.ones(3)
+    double(x)
+    np.testing.assert_array_equal(x, [2, 2, 2])

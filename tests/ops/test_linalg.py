@@ -1,0 +1,163 @@
+"""Linear algebra where the generated tests do not look: failures, messages, edges, memory."""
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide import linalg
+from lowtide.framework import testing
+from lowtide.framework.autograd.engine import grad
+
+inf = float("inf")
+
+
+def spd(n, seed=0):
+    a = np.random.default_rng(seed).standard_normal((n, n))
+    return lt.tensor(a @ a.T + n * np.eye(n))
+
+
+def failing():
+    """Three matrices, of which the second is singular and not positive-definite."""
+    return lt.tensor(np.stack([np.eye(2), [[1.0, 1.0], [1.0, 1.0]], 2 * np.eye(2)]))
+
+
+def test_a_square_matrix_is_asked_for_with_both_sizes():
+    with pytest.raises(RuntimeError) as error:
+        linalg.inv(lt.ones(3, 4))
+    assert str(error.value).startswith(
+        "linalg.inv: A must be batches of square matrices, but they are 3 by 4 matrices"
+    )
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        linalg.inv, linalg.cholesky, linalg.lu_factor, lambda a: linalg.solve(a, a[..., :1]),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_first_matrix_of_a_stack_that_fails(f):
+    with pytest.raises(linalg.LinAlgError, match=r"\(Batch element 1\).*2"):
+        f(failing())
+
+
+def test_the_error_is_a_runtime_error():
+    assert issubclass(linalg.LinAlgError, RuntimeError)
+
+
+def test_ex_forms_return_the_others_results_beside_a_failure():
+    inverse, info = linalg.inv_ex(failing())
+    assert info.tolist() == [0, 2, 0]
+    np.testing.assert_allclose(inverse[2].numpy(), np.eye(2) / 2)
+    assert linalg.cholesky_ex(failing()).info.tolist() == [0, 2, 0]
+    with pytest.raises(linalg.LinAlgError):
+        linalg.cholesky_ex(failing(), check_errors=True)
+
+
+def test_values_that_are_not_finite_raise_lowtides_error():
+    with pytest.raises(linalg.LinAlgError, match="non-finite"):
+        linalg.svdvals(lt.full((2, 2), float("nan")))
+
+
+def test_only_one_triangle_is_read():
+    a = spd(3)
+    lower, upper = a.tril(), a.triu()
+    np.testing.assert_allclose(linalg.cholesky(lower).numpy(), linalg.cholesky(a).numpy())
+    np.testing.assert_allclose(
+        linalg.cholesky(upper, upper=True).mT.numpy(), linalg.cholesky(a).numpy()
+    )
+    np.testing.assert_allclose(linalg.eigvalsh(upper, UPLO="U").numpy(), linalg.eigvalsh(a).numpy())
+    b = lt.ones(3, 1, dtype=lt.float64)
+    np.testing.assert_allclose(
+        linalg.solve_triangular(a, b, upper=True).numpy(),
+        linalg.solve_triangular(upper, b, upper=True).numpy(),
+    )
+
+
+def test_what_is_kept_is_what_is_promised():
+    a, b = spd(4).requires_grad_(), lt.ones(4, 1, dtype=lt.float64)
+    assert [n for n, *_ in testing.saved_of((linalg.inv(a),))] == ["_inv.out"]
+    kept = testing.saved_of((linalg.solve(a, b),))
+    assert sorted(n for n, *_ in kept) == ["_solve.A", "_solve.out"]
+    assert [n for n, *_ in testing.saved_of((linalg.cholesky(a),))] == ["_cholesky.out"]
+
+
+def test_decompositions_multiply_back_to_the_matrix():
+    a = lt.tensor(np.random.default_rng(0).standard_normal((2, 4, 3)))
+    q, r = linalg.qr(a)
+    u, s, vh = linalg.svd(a, full_matrices=False)
+    p, lower, upper = linalg.lu(a)
+    for product in (q @ r, (u * s.unsqueeze(-2)) @ vh, p @ lower @ upper):
+        np.testing.assert_allclose(product.numpy(), a.numpy(), atol=1e-12)
+    square = a[:, :3]
+    values, vectors = linalg.eig(square)
+    np.testing.assert_allclose(
+        (vectors * values.unsqueeze(-2)).numpy(),
+        square.to(lt.complex128).matmul(vectors).numpy(), atol=1e-12,
+    )  # fmt: skip
+    values, vectors = linalg.eigh(square + square.mT)
+    np.testing.assert_allclose(
+        (vectors * values.unsqueeze(-2) @ vectors.mT).numpy(), (square + square.mT).numpy(),
+        atol=1e-12,
+    )  # fmt: skip
+
+
+def test_the_plain_kernels_equal_the_libraries():
+    from lowtide.framework.ops.registry import OPS
+
+    a = np.random.default_rng(0).standard_normal((2, 4, 4))
+    b = np.random.default_rng(1).standard_normal((2, 4, 2))
+    for name, arrays, attributes in (
+        ("_lu_factor", (a,), {"pivot": True}),
+        ("_solve_triangular", (a, b), {"upper": True, "unitriangular": False}),
+    ):
+        plain, [(fast, *_)] = OPS[name].plain, OPS[name].kernels["cpu"]
+        made = [k(np, *arrays, **attributes) for k in (plain, fast)]
+        slow, quick = (m if isinstance(m, tuple) else (m,) for m in made)
+        for x, y in zip(slow, quick, strict=True):
+            np.testing.assert_allclose(x, y, atol=1e-12)
+
+
+def test_qr_without_q_has_a_gradient():
+    a = spd(3).requires_grad_()
+    q, r = linalg.qr(a, mode="r")
+    assert q.shape == (0,)
+    (ours,) = grad([r.sum()], [a])
+    (reduced,) = grad([linalg.qr(a).R.sum()], [a])
+    np.testing.assert_array_equal(ours.numpy(), reduced.numpy())
+
+
+def test_a_complete_qr_of_a_tall_matrix_has_none():
+    a = lt.ones(3, 2, requires_grad=True)
+    with pytest.raises(RuntimeError, match="mode='reduced'"):
+        linalg.qr(a, mode="complete").R.sum().backward()
+
+
+def test_out_takes_the_result():
+    a, out = spd(3), lt.empty(0, dtype=lt.float64)
+    assert linalg.inv(a, out=out) is out
+    np.testing.assert_array_equal(out.numpy(), linalg.inv(a).numpy())
+    pair = (lt.empty(0, dtype=lt.float64), lt.empty(0, dtype=lt.float64))
+    assert linalg.qr(a, out=pair).Q is pair[0]
+
+
+def test_the_exponential_of_a_large_matrix_is_that_of_its_half_squared():
+    a = lt.tensor([[0.0, 40.0], [-40.0, 0.0]], dtype=lt.float64)
+    c, s = np.cos(40.0), np.sin(40.0)
+    np.testing.assert_allclose(linalg.matrix_exp(a).numpy(), [[c, s], [-s, c]], atol=1e-11)
+
+
+def test_everything_runs_on_meta():
+    a = lt.ones(2, 3, 3, device="meta")
+    shapes = {
+        linalg.inv: (2, 3, 3), linalg.det: (2,), linalg.svdvals: (2, 3), linalg.eigvals: (2, 3),
+        linalg.matrix_exp: (2, 3, 3), linalg.pinv: (2, 3, 3), linalg.cholesky: (2, 3, 3),
+    }  # fmt: skip
+    assert {f: tuple(f(a).shape) for f in shapes} == shapes
+
+
+def test_cross_needs_three_components():
+    with pytest.raises(RuntimeError, match="must have length 3"):
+        linalg.cross(lt.ones(2, 2), lt.ones(2, 2))
+    with pytest.warns(UserWarning, match="dim"):
+        found = lt.cross(lt.eye(3)[:2], lt.eye(3)[1:])
+    assert found.tolist() == [[0, 0, 1], [1, 0, 0]]
