@@ -20,9 +20,19 @@ from .arrays import copied
 from .arrays import from_numpy as from_numpy
 from .arrays import tensor as tensor
 from .counting import arange as arange
-from .factory import dtype_of, like, made, natural_dtype, place_of, put, scalar, shape_of
+from .factory import (
+    dtype_of,
+    like,
+    made,
+    natural_dtype,
+    place_of,
+    put,
+    scalar,
+    shape_of,
+    size_of,
+    target,
+)
 from .factory import new as new
-from .factory import size_of, target
 from .registry import FUNCTIONS, broadcast_shapes, function, op
 
 
