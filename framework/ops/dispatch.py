@@ -1,6 +1,6 @@
 """The dispatcher: from a call to a result, with memory from the pool and a node in the graph.
 
-Everything that can be known from specs and attributes is decided once, in a :class:`Plan`, and
+Everything that can be known from specs and attributes is decided once, in a plan (``plan.py``), and
 found again by a dictionary look-up: which device, which kernel, what results look like, which
 inputs are converted, which rules apply. A repeated call costs that look-up, the allocation, the
 kernel, and, if a gradient is wanted, a node with a handle for each saved value.
@@ -8,187 +8,24 @@ kernel, and, if a gradient is wanted, a node with a handle for each saved value.
 
 from __future__ import annotations
 
-import inspect
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..autograd.modes import local
 from ..autograd.node import OpNode
-from ..autograd.saved import OWN, Held, check_savable
-from ..autograd.views import check_writable, rebase, refresh
-from ..devices import backend
-from ..devices.device import device
-from ..dtypes import FLOAT, INT, can_cast, combine, dtype, float32, get_default_dtype
+from ..autograd.saved import OWN, Held
+from ..autograd.views import refresh
+from ..dtypes import FLOAT
 from ..kernels.silence import run_nested, was_busy
-from ..memory.ledger import TEMPORARY, WORKSPACE
-from ..spec import NONE, SCALARS, ScalarSpec, Spec
+from ..memory.ledger import WORKSPACE
+from ..spec import SCALARS, Spec
 from ..tensor import Tensor, ViewInfo, wrap
+from .plan import Plan
 from .registry import Op
-from .rules import RuleSet
 
 _new = object.__new__
 MAX_PLANS = 4096  # per op; a program whose shapes never repeat must not grow without bound
-
-
-class Plan:
-    """What a call of an op with given specs and attributes comes down to.
-
-    Attributes:
-        kernel: The kernel, as declared.
-        xp: The device's array module; None on meta, where no kernel runs.
-        run: The kernel with ``xp`` and the attributes filled in; None on meta.
-        backend: The device's backend.
-        results: Specs of visible results and aux values.
-        simple: One result, and nothing of what follows: the dispatcher's short road.
-        casts: Per input the spec that the kernel wants it in, or None.
-        compute: Per result the spec that the kernel writes, where that is another dtype.
-        scratch: Specs of the scratch buffers.
-        layout: Predicate that input arrays must meet, or None.
-        differentiable: Some result can carry a gradient.
-        rules: Rule sets by the bit mask of inputs that need a gradient.
-    """
-
-    __slots__ = (
-        "attributes",
-        "backend",
-        "casts",
-        "compute",
-        "differentiable",
-        "kernel",
-        "layout",
-        "op",
-        "results",
-        "rules",
-        "run",
-        "scratch",
-        "simple",
-        "specs",
-        "xp",
-    )
-
-    def __init__(self, op: Op, specs: tuple[Any, ...], attributes: dict[str, Any]) -> None:
-        self.op = op
-        self.specs = specs
-        self.attributes = attributes
-        self.rules: dict[int, RuleSet] = {}
-        where = _common_device(op, specs)
-        be = self.backend = backend(where)
-        names = op.names_of(len(specs))
-        common = _promoted(op, names, specs)
-        seen = tuple(
-            s if c is None else Spec(s.shape, c, where) for s, c in zip(specs, common, strict=True)
-        )
-        seen = tuple(None if s is NONE else s for s in seen)
-        inferred = () if op.infer is None else op.infer(*seen, **attributes)
-        if isinstance(inferred, Spec):
-            inferred = (inferred,)
-        inferred = tuple(s.on(where) for s in inferred)
-        count = len(op.returns) + len(op.aux)
-        self.results = inferred[:count]
-        self.scratch = inferred[count:]
-        up = op.half == "float32"
-        casts = [_kernel_spec(s, c, up) for s, c in zip(specs, common, strict=True)]
-        self.casts = tuple(casts) if any(casts) else None
-        compute = [r.like(dtype=float32) if up and r.dtype.is_half else None for r in self.results]
-        self.compute = tuple(compute) if any(compute) else None
-        kernel_sees = tuple(
-            c or (None if s is NONE else s) for c, s in zip(casts, seen, strict=True)
-        )
-        kernel, self.layout = op.kernel_for(be.kernel_key, kernel_sees, attributes)
-        self.kernel, self.xp = kernel, be.xp
-        self.run = None if be.xp is None else partial(kernel, be.xp, **attributes)
-        self.simple = len(self.results) == 1 and not (
-            self.scratch or self.casts or self.compute or self.layout or op.adopt
-        )
-        self.differentiable = bool(op.rules) and (
-            op.infer is None or any(r.dtype.is_differentiable for r in self.results)
-        )
-
-    def rule_set(self, mask: int) -> RuleSet:
-        """The rules for the inputs in ``mask``."""
-        found = self.rules.get(mask)
-        if found is None:
-            found = self.rules[mask] = RuleSet(
-                self.op, self.specs, self.attributes, self.results, mask
-            )
-        return found
-
-
-def _common_device(op: Op, specs: tuple[Any, ...]) -> device:
-    found: device | None = None
-    for s in specs:
-        if isinstance(s, Spec):
-            if found is None:
-                found = s.device
-            elif s.device is not found:
-                listed = ", ".join(
-                    f"{n} on {s.device}"
-                    for n, s in zip(op.names_of(len(specs)), specs, strict=True)
-                    if isinstance(s, Spec)
-                )
-                raise RuntimeError(
-                    f"{op.shown} needs all tensors on one device (Expected all tensors to be on "
-                    f"the same device); got {listed}. Move one with .to()."
-                )
-    if found is None:
-        raise TypeError(
-            f"{op.shown}: at least one input must be a Tensor; got only scalars. Wrap one in "
-            "lowtide.tensor()."
-        )
-    return found
-
-
-def _promoted(op: Op, names: Any, specs: tuple[Any, ...]) -> list[dtype | None]:
-    """The common dtype of each input that takes part in promotion; None for the others."""
-    if op.promote is None:
-        return [None] * len(specs)
-    rule, among = (op.promote, None) if isinstance(op.promote, str) else op.promote
-    takes = [
-        not (isinstance(s, ScalarSpec) and s.category < 0) and (among is None or n in among)
-        for n, s in zip(names, specs, strict=True)
-    ]
-    group = [s for s, t in zip(specs, takes, strict=True) if t]
-    if rule == "same":
-        types = {s.dtype for s in group if isinstance(s, Spec)}
-        if len(types) > 1:
-            listed = ", ".join(
-                f"{n} {s.dtype}" for n, s, t in zip(names, specs, takes, strict=True) if t
-            )
-            raise RuntimeError(
-                f"{op.shown}: expected its inputs to have the same dtype; got {listed}. "
-                "Convert one with .to()."
-            )
-        common = types.pop()
-    else:
-        common = combine(
-            [s.dtype for s in group if isinstance(s, Spec) and s.ndim],
-            [s.dtype for s in group if isinstance(s, Spec) and not s.ndim],
-            [s.category for s in group if isinstance(s, ScalarSpec)],
-        )
-        kinds = [s.dtype.category if isinstance(s, Spec) else s.category for s in group]
-        if rule == "number" and 0 in kinds and any(kinds):
-            raise RuntimeError(
-                "Subtraction, the `-` operator, with a bool tensor is not supported. If you are "
-                "trying to invert a mask, use the `~` or `logical_not()` operator instead."
-            )
-        if rule == "float" and common.category <= INT:
-            common = get_default_dtype()
-    return [common if t else None for t in takes]
-
-
-def _kernel_spec(spec: Any, common: dtype | None, up: bool) -> Spec | None:
-    # The spec a tensor input is converted to for the kernel, or None if it is right as it is.
-    if not isinstance(spec, Spec):
-        return None
-    wanted = common or spec.dtype
-    if up and wanted.is_half:
-        wanted = float32
-    return None if wanted is spec.dtype else spec.like(dtype=wanted)
-
-
-# Calls
 
 
 def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
@@ -214,7 +51,7 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
     try:
         plan = op.plans.get(tuple(key))
     except TypeError:  # an attribute is a list: the same call with tuples
-        return dispatch(op, inputs, _hashable(op, attributes))
+        return dispatch(op, inputs, hashable(op, attributes))
     if plan is None:
         plan, replaced = make_plan(op, inputs, key)
         if replaced is not None:
@@ -239,7 +76,7 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
         elif state.inference:
             out._extra = {"inference": True}
         return out
-    results = _quietly(_execute, plan, arrays, None)
+    results = quietly(execute, plan, arrays, None)
     if recording:
         record(plan, mask, inputs, results)
     elif state.inference:
@@ -306,7 +143,7 @@ def make_plan(op: Op, inputs: tuple[Any, ...], key: list[Any]) -> tuple[Any, Any
     """
     specs = tuple(key[:-1])
     if None in specs:
-        return None, tuple(_python_value(op, x) for x in inputs)
+        return None, tuple(python_value(op, x) for x in inputs)
     where: set[Any] = {
         s.device
         for s in specs
@@ -323,7 +160,12 @@ def make_plan(op: Op, inputs: tuple[Any, ...], key: list[Any]) -> tuple[Any, Any
     return plan, None
 
 
-def _python_value(op: Op, x: Any) -> Any:
+def python_value(op: Op, x: Any) -> Any:
+    """What the dispatcher takes for an operand it does not know: a NumPy scalar becomes Python's.
+
+    Raises:
+        TypeError: It is nothing an op computes with.
+    """
     if isinstance(x, Tensor) or type(x) in SCALARS:
         return x
     if isinstance(x, np.generic):
@@ -340,7 +182,13 @@ def _python_value(op: Op, x: Any) -> Any:
     )
 
 
-def _hashable(op: Op, attributes: tuple[Any, ...]) -> tuple[Any, ...]:
+def hashable(op: Op, attributes: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Attributes as they can be part of a plan's key: lists become tuples.
+
+    Raises:
+        TypeError: One cannot be hashed.
+    """
+
     def freeze(value: Any) -> Any:
         if isinstance(value, list | tuple):
             return tuple(freeze(v) for v in value)
@@ -357,7 +205,8 @@ def _hashable(op: Op, attributes: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(freeze(a) for a in attributes)
 
 
-def _quietly(f: Any, *args: Any) -> Any:
+def quietly(f: Any, *args: Any) -> Any:
+    """Call a kernel, or what surrounds one, with NumPy's floating-point warnings off."""
     try:
         return local.state.run(f, *args)
     except RuntimeError as error:
@@ -366,7 +215,7 @@ def _quietly(f: Any, *args: Any) -> Any:
         return run_nested(f, *args)
 
 
-def _execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
+def execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
     """Run a kernel with all that it may want: conversions, scratch, several results."""
     be, op = plan.backend, plan.op
     held = []  # workspace, given back when this function ends
@@ -513,232 +362,3 @@ def record(
             out._index = k
             out._requires_grad = True
     return node
-
-
-def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Tensor:
-    """Run an op with its first input as the result.
-
-    Raises:
-        RuntimeError: The result does not fit the input, or autograd could not follow the write.
-    """
-    target = inputs[0]
-    name = (op.inplace or op.name).lstrip("_")
-    if not isinstance(target, Tensor):
-        raise TypeError(f"{name} writes into a Tensor; got {type(target).__name__}.")
-    inputs = tuple(
-        x if isinstance(x, Tensor) or type(x) in SCALARS else _python_value(op, x) for x in inputs
-    )
-    mask = 0
-    key: list[Any] = []
-    for i, x in enumerate(inputs):
-        if isinstance(x, Tensor):
-            x._refresh()
-            key.append(x._spec)
-            mask |= x._requires_grad << i
-        else:
-            key.append(SCALARS[type(x)])
-    attributes = _hashable(op, attributes)
-    key.append(attributes)
-    plan = op.plans.get(tuple(key))
-    if plan is None:
-        plan, replaced = make_plan(op, inputs, key)
-        if replaced is not None:
-            return dispatch_inplace(op, replaced, attributes)
-    spec = plan.results[0]
-    if spec.shape != target._spec.shape:
-        raise RuntimeError(
-            f"{name}: output with shape {tuple(target.shape)} doesn't match the broadcast shape "
-            f"{tuple(spec.shape)}. Use the out-of-place op."
-        )
-    if not can_cast(spec.dtype, target._spec.dtype):
-        raise RuntimeError(
-            f"{name}: result type {spec.dtype} can't be cast to the desired output type "
-            f"{target.dtype}. Use the out-of-place op, or convert the tensor first."
-        )
-    state = local.state
-    recording = mask and state.grad and plan.differentiable and target.dtype.is_differentiable
-    check_writable(target, name, bool(recording))
-    _check_no_overlap(target, inputs, name)
-    saved_inputs = inputs
-    if recording:  # backward may want values that are about to go
-        wanted = {i for from_outputs, i in plan.rule_set(mask).saves if not from_outputs}
-        if state.saver is None:  # what cannot be kept is refused before the write
-            for i in wanted:
-                if isinstance(inputs[i], Tensor):
-                    check_savable(inputs[i])
-        saved_inputs = tuple(
-            _copy_of(x) if i in wanted and _shares(x, target) else x for i, x in enumerate(inputs)
-        )
-        if state.saver is not None:  # a pack hook may fail: before the write
-            saved_inputs = tuple(
-                state.saver.save(x, None, i) if i in wanted and isinstance(x, Tensor) else x
-                for i, x in enumerate(saved_inputs)
-            )
-    arrays = [x._array if isinstance(x, Tensor) else x for x in inputs]
-    be = plan.backend
-    if spec.dtype is target._spec.dtype and len(plan.results) == 1:
-        _quietly(_execute, plan, arrays, [(target._storage, target._array)])
-    else:
-        result = _quietly(_execute, plan, arrays, None)[0]
-        if be.xp is not None:
-            _quietly(be.copy, target._array, result._array)
-    target._storage.version += 1
-    if recording:
-        before = (target._node, target._index, target._requires_grad)
-        node = record(plan, mask, inputs, (target,), saved_inputs)
-        target._node, target._index, target._requires_grad = before
-        rebase(target, node)
-    return target
-
-
-def _shares(x: Any, target: Tensor) -> bool:
-    return isinstance(x, Tensor) and x._storage is target._storage
-
-
-def _copy_of(x: Tensor) -> Tensor:
-    # The value before the write, with the history it had.
-    kept: Tensor = x.detach().clone()
-    kept._node, kept._index, kept._requires_grad = x._node, x._index, x._requires_grad
-    if x._requires_grad and x._node is None:
-        kept._requires_grad = False  # an edge leads to the leaf itself, not to its copy
-    return kept
-
-
-def _check_no_overlap(target: Tensor, inputs: tuple[Any, ...], name: str) -> None:
-    array, storage = target._array, target._storage
-    if name == "fill_":  # one value everywhere: what is written twice is written alike
-        return
-    twice = any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True))
-    if twice and array.size:
-        raise RuntimeError(
-            f"{name}: unsupported operation: more than one element of the written-to tensor refers "
-            "to a single memory location. Please clone() the tensor before performing the "
-            "operation."
-        )
-    for x in inputs[1:]:
-        if isinstance(x, Tensor) and x._storage is storage and _partly_the_same(array, x._array):
-            raise RuntimeError(
-                f"{name}: unsupported operation: some elements of the input tensor and the "
-                "written-to tensor refer to a single memory location: an input of shape "
-                f"{tuple(x.shape)} and strides {x.stride()} overlaps one of shape "
-                f"{tuple(target.shape)} and strides {target.stride()}. Please clone() the tensor "
-                "before performing the operation."
-            )
-
-
-def _partly_the_same(a: Any, b: Any) -> bool:
-    # A kernel may read an element before it writes that element, not one it has written already.
-    if a is b or not np.may_share_memory(a, b):
-        return False
-    if not (_is_dense(a) and _is_dense(b)):
-        return False  # as PyTorch: rows and columns that interleave are not told apart
-    return a.shape != b.shape or a.strides != b.strides or _start(a) != _start(b)
-
-
-def _is_dense(a: Any) -> bool:
-    if a.flags.forc:
-        return True
-    expected = a.itemsize
-    for stride, n in sorted(zip(a.strides, a.shape, strict=True)):
-        if n != 1:
-            if stride != expected:
-                return False
-            expected *= n
-    return True
-
-
-def _start(a: Any) -> Any:
-    return a.__array_interface__["data"]
-
-
-def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
-    """Run an op and leave its results in the tensors given as ``out=``."""
-    from ..autograd.modes import no_grad
-
-    outs = (out,) if isinstance(out, Tensor) else tuple(out)
-    if local.state.grad and any(
-        isinstance(x, Tensor) and x.requires_grad for x in (*inputs, *outs)
-    ):
-        raise RuntimeError(
-            f"{op.shown}(): functions with out=... arguments don't support automatic "
-            "differentiation, but one of the arguments requires grad. Detach it, or leave out=."
-        )
-    with no_grad():
-        results = dispatch(op, inputs, attributes)
-        results = (results,) if isinstance(results, Tensor) else results
-        for o, r in zip(outs, results, strict=True):
-            if not can_cast(r.dtype, o.dtype):
-                raise RuntimeError(
-                    f"{op.shown}(): result type {r.dtype} can't be cast to the desired output type "
-                    f"{o.dtype}. Pass an out= of that dtype."
-                )
-        for o, r in zip(outs, results, strict=True):
-            if o.shape != r.shape:
-                o.resize_(r.shape)
-            o.copy_(r)
-    return out
-
-
-# The functions that users call
-
-
-def make_functions(op: Op, allow_out: bool) -> tuple[Any, Any]:
-    """The public function of an op, and its in-place twin if it declares one.
-
-    Both are built from a template, as dataclasses build ``__init__``: so that the call has the
-    op's own argument names and defaults at the cost of one plain call.
-    """
-    empty = inspect.Parameter.empty
-    head = []
-    for n in op.inputs:
-        if n == op.variadic:
-            head.append(f"*{n}")
-        else:
-            head.append(n if op.input_defaults[n] is empty else f"{n}=_d_{n}")
-    tail = [n if d is empty else f"{n}=_d_{n}" for n, d in op.attributes.items()]
-    defaults = {f"_d_{n}": d for n, d in (op.attributes | op.input_defaults).items()}
-    if op.variadic is None:  # a required attribute may not follow a defaulted input
-        required_after = any("=" in h for h in head) and any("=" not in t for t in tail)
-        if required_after:
-            tail = ["*", *tail]
-    star = any(p.startswith("*") for p in (*head, *tail))
-    call_inputs = ", ".join(f"*{n}" if n == op.variadic else n for n in op.inputs)
-    inputs = f"({call_inputs},)" if op.inputs else "()"
-    attrs = f"({', '.join(op.attributes)},)" if op.attributes else "()"
-    out = [] if not allow_out else (["out=None"] if star else ["*", "out=None"])
-    check = f"    if out is not None: return dispatch_out(op, {inputs}, {attrs}, out)\n"
-    name = op.name if op.name.isidentifier() else "call"
-    source = (
-        f"def {name}({', '.join((*head, *tail, *out))}):\n"
-        + (check if allow_out else "")
-        + (
-            f"    return dispatch_pair(op, {call_inputs})\n"
-            if len(op.inputs) == 2 and not (op.attributes or op.variadic or op.view)
-            else f"    return dispatch(op, {inputs}, {attrs})\n"
-        )
-    )
-    if op.inplace:
-        source += (
-            f"def _inplace({', '.join((*head, *tail))}):\n"
-            f"    return dispatch_inplace(op, {inputs}, {attrs})\n"
-        )
-    scope = {
-        "op": op,
-        "dispatch": dispatch,
-        "dispatch_pair": dispatch_pair,
-        "dispatch_out": dispatch_out,
-        "dispatch_inplace": dispatch_inplace,
-        **defaults,
-    }
-    exec(compile(source, f"<op {op.name}>", "exec"), scope)
-    function = scope[name]
-    in_place: Any = scope.get("_inplace")
-    for f, n in ((function, op.name), (in_place, op.inplace or "")):
-        if f is not None:
-            f.__name__ = f.__qualname__ = n
-            f.__module__ = op.plain.__module__
-            f.__doc__ = op.doc if f is function else f"In-place twin of ``{op.name}``.\n\n{op.doc}"
-    return function, in_place
-
-
-__all__ = ["TEMPORARY", "Plan", "dispatch", "dispatch_inplace", "dispatch_out", "make_functions"]

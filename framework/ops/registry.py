@@ -223,7 +223,7 @@ def op(
         if declared.name in OPS:
             raise TypeError(f"an op named {declared.name} is declared twice.")
         OPS[declared.name] = declared
-        from .dispatch import make_functions
+        from .functions import make_functions
 
         function, in_place = make_functions(declared, allow_out=out and not (view or adopt))
         declared.function = function

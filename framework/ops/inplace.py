@@ -1,0 +1,182 @@
+"""Calls that write into a tensor that exists: in-place twins, and ``out=``.
+
+Everything that could go wrong is asked before the first byte is written: shape, dtype, leaves that
+require grad, memory that overlaps. Values that backward needs and the write destroys are copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..autograd.modes import local, no_grad
+from ..autograd.saved import check_savable
+from ..autograd.views import check_writable, rebase
+from ..dtypes import can_cast
+from ..spec import SCALARS
+from ..tensor import Tensor
+from .dispatch import dispatch, execute, hashable, make_plan, python_value, quietly, record
+from .registry import Op
+
+
+def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Tensor:
+    """Run an op with its first input as the result.
+
+    Raises:
+        RuntimeError: The result does not fit the input, or autograd could not follow the write.
+    """
+    target = inputs[0]
+    name = (op.inplace or op.name).lstrip("_")
+    if not isinstance(target, Tensor):
+        raise TypeError(f"{name} writes into a Tensor; got {type(target).__name__}.")
+    inputs = tuple(
+        x if isinstance(x, Tensor) or type(x) in SCALARS else python_value(op, x) for x in inputs
+    )
+    mask = 0
+    key: list[Any] = []
+    for i, x in enumerate(inputs):
+        if isinstance(x, Tensor):
+            x._refresh()
+            key.append(x._spec)
+            mask |= x._requires_grad << i
+        else:
+            key.append(SCALARS[type(x)])
+    attributes = hashable(op, attributes)
+    key.append(attributes)
+    plan = op.plans.get(tuple(key))
+    if plan is None:
+        plan, replaced = make_plan(op, inputs, key)
+        if replaced is not None:
+            return dispatch_inplace(op, replaced, attributes)
+    spec = plan.results[0]
+    if spec.shape != target._spec.shape:
+        raise RuntimeError(
+            f"{name}: output with shape {tuple(target.shape)} doesn't match the broadcast shape "
+            f"{tuple(spec.shape)}. Use the out-of-place op."
+        )
+    if not can_cast(spec.dtype, target._spec.dtype):
+        raise RuntimeError(
+            f"{name}: result type {spec.dtype} can't be cast to the desired output type "
+            f"{target.dtype}. Use the out-of-place op, or convert the tensor first."
+        )
+    state = local.state
+    recording = mask and state.grad and plan.differentiable and target.dtype.is_differentiable
+    check_writable(target, name, bool(recording))
+    _check_no_overlap(target, inputs, name)
+    saved_inputs = inputs
+    if recording:  # backward may want values that are about to go
+        wanted = {i for from_outputs, i in plan.rule_set(mask).saves if not from_outputs}
+        if state.saver is None:  # what cannot be kept is refused before the write
+            for i in wanted:
+                if isinstance(inputs[i], Tensor):
+                    check_savable(inputs[i])
+        saved_inputs = tuple(
+            _copy_of(x) if i in wanted and _shares(x, target) else x for i, x in enumerate(inputs)
+        )
+        if state.saver is not None:  # a pack hook may fail: before the write
+            saved_inputs = tuple(
+                state.saver.save(x, None, i) if i in wanted and isinstance(x, Tensor) else x
+                for i, x in enumerate(saved_inputs)
+            )
+    arrays = [x._array if isinstance(x, Tensor) else x for x in inputs]
+    be = plan.backend
+    if spec.dtype is target._spec.dtype and len(plan.results) == 1:
+        quietly(execute, plan, arrays, [(target._storage, target._array)])
+    else:
+        result = quietly(execute, plan, arrays, None)[0]
+        if be.xp is not None:
+            quietly(be.copy, target._array, result._array)
+    target._storage.version += 1
+    if recording:
+        before = (target._node, target._index, target._requires_grad)
+        node = record(plan, mask, inputs, (target,), saved_inputs)
+        target._node, target._index, target._requires_grad = before
+        rebase(target, node)
+    return target
+
+
+def _shares(x: Any, target: Tensor) -> bool:
+    return isinstance(x, Tensor) and x._storage is target._storage
+
+
+def _copy_of(x: Tensor) -> Tensor:
+    # The value before the write, with the history it had.
+    kept: Tensor = x.detach().clone()
+    kept._node, kept._index, kept._requires_grad = x._node, x._index, x._requires_grad
+    if x._requires_grad and x._node is None:
+        kept._requires_grad = False  # an edge leads to the leaf itself, not to its copy
+    return kept
+
+
+def _check_no_overlap(target: Tensor, inputs: tuple[Any, ...], name: str) -> None:
+    array, storage = target._array, target._storage
+    if name == "fill_":  # one value everywhere: what is written twice is written alike
+        return
+    twice = any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True))
+    if twice and array.size:
+        raise RuntimeError(
+            f"{name}: unsupported operation: more than one element of the written-to tensor refers "
+            "to a single memory location. Please clone() the tensor before performing the "
+            "operation."
+        )
+    for x in inputs[1:]:
+        if isinstance(x, Tensor) and x._storage is storage and _partly_the_same(array, x._array):
+            raise RuntimeError(
+                f"{name}: unsupported operation: some elements of the input tensor and the "
+                "written-to tensor refer to a single memory location: an input of shape "
+                f"{tuple(x.shape)} and strides {x.stride()} overlaps one of shape "
+                f"{tuple(target.shape)} and strides {target.stride()}. Please clone() the tensor "
+                "before performing the operation."
+            )
+
+
+def _partly_the_same(a: Any, b: Any) -> bool:
+    # A kernel may read an element before it writes that element, not one it has written already.
+    if a is b or not np.may_share_memory(a, b):
+        return False
+    if not (_is_dense(a) and _is_dense(b)):
+        return False  # as PyTorch: rows and columns that interleave are not told apart
+    return a.shape != b.shape or a.strides != b.strides or _start(a) != _start(b)
+
+
+def _is_dense(a: Any) -> bool:
+    if a.flags.forc:
+        return True
+    expected = a.itemsize
+    for stride, n in sorted(zip(a.strides, a.shape, strict=True)):
+        if n != 1:
+            if stride != expected:
+                return False
+            expected *= n
+    return True
+
+
+def _start(a: Any) -> Any:
+    return a.__array_interface__["data"]
+
+
+def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
+    """Run an op and leave its results in the tensors given as ``out=``."""
+    outs = (out,) if isinstance(out, Tensor) else tuple(out)
+    if local.state.grad and any(
+        isinstance(x, Tensor) and x.requires_grad for x in (*inputs, *outs)
+    ):
+        raise RuntimeError(
+            f"{op.shown}(): functions with out=... arguments don't support automatic "
+            "differentiation, but one of the arguments requires grad. Detach it, or leave out=."
+        )
+    with no_grad():
+        results = dispatch(op, inputs, attributes)
+        results = (results,) if isinstance(results, Tensor) else results
+        for o, r in zip(outs, results, strict=True):
+            if not can_cast(r.dtype, o.dtype):
+                raise RuntimeError(
+                    f"{op.shown}(): result type {r.dtype} can't be cast to the desired output type "
+                    f"{o.dtype}. Pass an out= of that dtype."
+                )
+        for o, r in zip(outs, results, strict=True):
+            if o.shape != r.shape:
+                o.resize_(r.shape)
+            o.copy_(r)
+    return out
