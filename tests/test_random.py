@@ -366,3 +366,8 @@ def test_the_namespace_random_has_pytorchs_names():
     assert lt.rand(3).tolist() == drawn
     assert lt.random.manual_seed(3) is lt.random.default_generator
     assert lt.random.initial_seed() == 3
+
+
+def test_random_integers_refuse_complex_dtypes():
+    with pytest.raises(NotImplementedError, match="not implemented for lowtide.complex64"):
+        lt.randint(0, 3, (2,), dtype=lt.complex64)

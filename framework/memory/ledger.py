@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..errors import MemoryLimitError
+from ..errors import MemoryLimitError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from ..devices.device import device
@@ -104,8 +104,16 @@ class Ledger:
         self.peak_roles = self.roles[:]
 
     def refuse(self, nbytes: int) -> None:
-        """Raise for an allocation that would pass the limit."""
+        """Raise for an allocation that would pass the limit, or any address space."""
         by_role = self.by_role()
+        if self.limit == NO_LIMIT:
+            raise OutOfMemoryError(
+                f"Allocating {format_bytes(nbytes)} on {self.device}: no machine has that much. "
+                "Check the shape.",
+                requested_bytes=nbytes,
+                live_bytes=self.live,
+                by_role=by_role,
+            )
         raise MemoryLimitError(
             f"Allocating {format_bytes(nbytes)} on {self.device} would pass the limit: "
             f"{format_bytes(self.live)} of {format_bytes(self.limit)} live ({describe(by_role)}). "

@@ -241,6 +241,10 @@ def _limits(t: Tensor) -> tuple[int, int]:
     if t.dtype.category == INT:
         info = np.iinfo(t.dtype.np)
         return int(info.min), int(info.max)
+    if t.dtype.is_complex:
+        raise NotImplementedError(
+            f"random integers are not implemented for {t.dtype}. Draw them as int64 and convert."
+        )
     most = 1 << {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}[t.dtype.name]
     return -most, most
 

@@ -267,7 +267,14 @@ def prod(input, dim=None, keepdim=False, *, dtype=None, out=None):
 
     Memory:
         Keeps ``input``.
+
+    Raises:
+        TypeError: Several dims.
     """
+    if isinstance(dim, tuple | list):
+        raise TypeError(
+            f"prod() takes one dim, or none for all; got {dim}. Reduce one dim after the other."
+        )
     input, wanted = _converted(input, dtype)
     dims = normalize_dims("prod", dim, input.ndim)
     return prod_over(input, dim=dims, keepdim=keepdim, dtype=wanted, out=out)

@@ -217,3 +217,9 @@ def test_a_limit_while_data_comes_in_books_nothing(where):
     with pytest.raises(lt.MemoryLimitError):
         make(where, 1000)
     assert snapshot(where) == before
+
+
+def test_a_request_beyond_any_machine_names_no_limit():
+    with pytest.raises(lt.OutOfMemoryError, match="no machine has that much") as error:
+        lt.empty(1 << 62, device="meta")
+    assert not isinstance(error.value, lt.MemoryLimitError)

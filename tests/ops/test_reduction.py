@@ -203,3 +203,8 @@ def test_mistakes_are_explained(call, error, message):
 def test_var_of_too_few_elements_warns():
     with pytest.warns(UserWarning, match="degrees of freedom is <= 0.*Pass correction=0"):
         assert np.isnan(lt.tensor(np.ones((1, 5))).var(0)[0].item())
+
+
+def test_prod_takes_one_dim():
+    with pytest.raises(TypeError, match="takes one dim, or none for all"):
+        lt.ones(2, 3).prod(dim=(0, 1))
