@@ -6,11 +6,13 @@ from builtins import complex as _complex
 from typing import Any
 
 from . import activation as activation
+from . import adaptive_pooling as adaptive_pooling
 from . import algebra as algebra
 from . import arithmetic as arithmetic
 from . import arrays as arrays
 from . import attention as attention
 from . import bags as bags
+from . import binary as binary
 from . import calculus as calculus
 from . import comparison as comparison
 from . import conversion as conversion
@@ -26,6 +28,7 @@ from . import embedding as embedding
 from . import extremes as extremes
 from . import fourier as fourier
 from . import gathering as gathering
+from . import gating as gating
 from . import indexing as indexing
 from . import joining as joining
 from . import least_squares as least_squares
@@ -38,12 +41,14 @@ from . import moments as moments
 from . import multihead as multihead
 from . import noisy as noisy
 from . import normalization as normalization
+from . import normalizers as normalizers
 from . import padding as padding
 from . import patches as patches
 from . import patching as patching
 from . import picking as picking
 from . import pointwise as pointwise
 from . import pooling as pooling
+from . import pools as pools
 from . import random as random
 from . import reduction as reduction
 from . import resampling as resampling
@@ -57,6 +62,7 @@ from . import sorting as sorting
 from . import special as special
 from . import spectral as spectral
 from . import statistics as statistics
+from . import striding as striding
 from . import unpooling as unpooling
 
 __all__ = [

@@ -11,15 +11,9 @@ from typing import Any
 from ..dtypes import FLOAT, INT, int32
 from ..spec import Spec
 from ..tensor import Tensor
+from .binary import _nonzero_pairs, float_power
 from .creation import arange, tensor
-from .pointwise import (
-    _nonzero_pairs,
-    between,
-    float_power,
-    log1p,
-    polygamma,
-    special,
-)
+from .pointwise import between, log1p, polygamma, special
 from .registry import broadcast, function, install, op, pairs, per_element, same, singles
 from .selecting import where_select
 

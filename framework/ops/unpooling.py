@@ -10,7 +10,7 @@ from math import prod
 from ..dtypes import int64
 from .convolution import several
 from .creation import zeros
-from .pooling import (
+from .pools import (
     adaptive_max_pool1d,
     adaptive_max_pool2d,
     adaptive_max_pool3d,

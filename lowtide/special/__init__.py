@@ -1,5 +1,6 @@
 """Special functions, under the names of PyTorch and SciPy."""
 
+from lowtide.framework.ops.binary import xlogy as xlogy
 from lowtide.framework.ops.moments import logsumexp as logsumexp
 from lowtide.framework.ops.pointwise import digamma as digamma
 from lowtide.framework.ops.pointwise import digamma as psi
@@ -15,7 +16,6 @@ from lowtide.framework.ops.pointwise import polygamma as polygamma
 from lowtide.framework.ops.pointwise import round as round
 from lowtide.framework.ops.pointwise import sigmoid as expit
 from lowtide.framework.ops.pointwise import sinc as sinc
-from lowtide.framework.ops.pointwise import xlogy as xlogy
 from lowtide.framework.ops.softmax import log_softmax as log_softmax
 from lowtide.framework.ops.softmax import softmax as softmax
 from lowtide.framework.ops.special import bessel_j0 as bessel_j0

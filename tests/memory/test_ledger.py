@@ -135,7 +135,6 @@ def mlp_step(where):
     return ledger.peak - start, ledger.peak_roles, trace
 
 
-@pytest.mark.skipif(not hasattr(lt.Tensor, "relu"), reason="needs relu")
 @pytest.mark.parametrize("where", ["meta", "sim"])
 def test_an_mlp_step_has_the_same_peak_to_the_byte_on_every_device(where):
     gc.collect()

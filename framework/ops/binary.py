@@ -1,0 +1,174 @@
+"""Elementwise functions of two operands, beyond arithmetic and comparison."""
+
+from __future__ import annotations
+
+from math import log
+
+from ..dtypes import float64
+from ..spec import Spec
+from ..tensor import Tensor
+from .arithmetic import alias
+from .creation import zeros_like
+from .pointwise import LN2, special
+from .registry import (
+    broadcast,
+    broadcast_shapes,
+    function,
+    op,
+    pairs,
+    per_element,
+)
+from .selecting import where_select
+
+# Two operands
+
+
+def _binary(name, doc, *, promote="float", samples=pairs, ufunc=None, library=False, inplace=True):
+    called = ufunc or name
+
+    def kernel(xp, out, input, other):
+        getattr(special(xp) if library else xp, called)(input, other, out=out)
+
+    kernel.__doc__ = doc
+    return op(
+        name=name, inplace=f"{name}_" if inplace else None, infer=broadcast, promote=promote,
+        half="float32", flops=per_element(10), samples=samples,
+    )(kernel)  # fmt: skip
+
+
+def _tensor_pairs(make):
+    for inputs, attributes in pairs(make):
+        if isinstance(inputs[1], Tensor):
+            yield inputs, attributes
+
+
+def _nonzero_pairs(make):
+    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3)), ((2,), ())):
+        yield (make(*a, low=0.5, high=2.0), make(*b, low=0.5, high=2.0)), {}
+
+
+atan2 = _binary(
+    "atan2", "Take the angle of the point (other, input).", ufunc="arctan2", samples=_nonzero_pairs
+)
+
+
+@atan2.vjp("input")
+def _(g, input, other):
+    return g * (other / (input * input + other * other))
+
+
+@atan2.vjp("other")
+def _(g, input, other):
+    return -g * (input / (input * input + other * other))
+
+
+alias("arctan2", "atan2")
+hypot = _binary(
+    "hypot", "Compute ``sqrt(input ** 2 + other ** 2)`` without overflow.", samples=_nonzero_pairs
+)
+
+
+@hypot.vjp("input")
+def _(g, input, out):
+    return g * (input / out)
+
+
+@hypot.vjp("other")
+def _(g, other, out):
+    return g * (other / out)
+
+
+xlogy = _binary(
+    "xlogy", "Compute ``input * log(other)``, which is 0 where ``input`` is 0.",
+    samples=_nonzero_pairs, library=True,
+)  # fmt: skip
+
+
+@xlogy.vjp("input")
+def _(g, input, other):
+    if not isinstance(other, Tensor):
+        return g * (log(other) if other > 0 else float("nan"))
+    return g * where_select((input == 0) & (other <= 0), 0, other.log())
+
+
+@xlogy.vjp("other")
+def _(g, input, other):
+    return g * (input / other)
+
+
+logaddexp = _binary(
+    "logaddexp", "Compute ``log(exp(input) + exp(other))`` without overflow.",
+    samples=_tensor_pairs, inplace=False,
+)  # fmt: skip
+logaddexp2 = _binary(
+    "logaddexp2", "Compute ``log2(2 ** input + 2 ** other)`` without overflow.",
+    samples=_tensor_pairs, inplace=False,
+)  # fmt: skip
+
+
+@logaddexp.vjp("input")
+def _(g, input, other):
+    return g * (input - other).sigmoid()
+
+
+@logaddexp.vjp("other")
+def _(g, input, other):
+    return g * (other - input).sigmoid()
+
+
+@logaddexp2.vjp("input")
+def _(g, input, other):
+    return g * ((input - other) * LN2).sigmoid()
+
+
+@logaddexp2.vjp("other")
+def _(g, input, other):
+    return g * ((other - input) * LN2).sigmoid()
+
+
+copysign = _binary("copysign", "Give ``input`` the sign of ``other``.", samples=_nonzero_pairs)
+
+
+@copysign.vjp("input")
+def _(g, input, out):
+    return where_select(input == 0, 0, g * (out / input))
+
+
+@copysign.vjp("other")
+def _(g):
+    return zeros_like(g)
+
+
+def _step_infer(input, values):
+    return Spec(broadcast_shapes("heaviside", input.shape, values.shape), input.dtype)
+
+
+@op(
+    inplace="heaviside_", infer=_step_infer, promote="same", half="float32", flops=per_element(1),
+    samples=_nonzero_pairs,
+)  # fmt: skip
+def heaviside(xp, out, input, values):
+    """Step from 0 to 1 at zero, where it takes ``values``."""
+    xp.heaviside(input, values, out=out, casting="unsafe")
+
+
+@heaviside.vjp("input")
+def _(g):
+    return zeros_like(g)
+
+
+@heaviside.vjp("values")
+def _(g, input):
+    return where_select(input == 0, g, 0)
+
+
+@function(method=True)
+def float_power(input, exponent):
+    """Raise to a power in float64."""
+
+    def wide(x):
+        if not isinstance(x, Tensor):
+            return x
+        return x.to(float64.to_complex() if x.is_complex() else float64)
+
+    return wide(input) ** wide(exponent)
