@@ -106,7 +106,6 @@ def rebase(tensor: Tensor, node: Node, index: int = 0) -> None:
             "back. Make the view outside no_grad."
         )
     _replace(base, ViewScatter(base, node, index, tensor, viewed.chain), 0)
-    viewed.version = -1
     refresh(tensor)
 
 
