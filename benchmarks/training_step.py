@@ -1,4 +1,4 @@
-"""A training step takes about as long as PyTorch's eager mode, on the same two threads.
+"""A training step beside PyTorch's eager mode, on as many threads. The goal is PyTorch's time.
 
 Forward, backward and optimizer of an MLP, a small convolutional network and a stack of GPT blocks,
 each written once and run with both libraries, from the same weights. Each library has a process of

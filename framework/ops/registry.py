@@ -334,6 +334,8 @@ def numpy_names(f: Any) -> Any:
 
     @wraps(f)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs:
+            return f(*args)
         if "axis" in kwargs and "dim" not in kwargs:
             kwargs["dim"] = kwargs.pop("axis")
         if "keepdims" in kwargs and "keepdim" not in kwargs:
