@@ -417,6 +417,11 @@ def generator_of(d: device) -> Generator:
     return found
 
 
+def generators_in_use() -> dict[device, Generator]:
+    """The default generators of all devices that were asked for one so far."""
+    return dict(_generators)
+
+
 default_generator = generator_of(device("cpu"))
 
 
@@ -428,6 +433,11 @@ def draw(n: int, d: device, generator: Generator | None = None) -> Rng:
     """
     if generator is None:
         return generator_of(d).draw(n)
+    if not isinstance(generator, Generator):
+        raise TypeError(
+            f"argument 'generator' must be a lowtide.Generator, not {type(generator).__name__}. "
+            "Pass lowtide.Generator().manual_seed(seed)."
+        )
     if generator.device.type != d.type and d.type not in ("meta", "sim"):
         raise RuntimeError(
             f"Expected a '{d}' device type for generator but found '{generator.device}'. "

@@ -106,3 +106,10 @@ class ExternalStorage(Accounts):
         self.ledger = None
         self.version = 0
         self.pins = 0
+
+    @property
+    def address(self) -> int:
+        """Address of its first byte."""
+        found = getattr(self.owner, "__cuda_array_interface__", None)
+        found = self.owner.__array_interface__ if found is None else found
+        return int(found["data"][0])

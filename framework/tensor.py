@@ -13,6 +13,7 @@ from typing import Any
 from .devices import backend
 from .devices.device import device
 from .dtypes import dtype
+from .formats import contiguous_format, layout, memory_format, strided
 from .memory.ledger import GRADIENT, INPUT, SAVED, TEMPORARY
 from .spec import Size, Spec
 
@@ -97,6 +98,11 @@ class Tensor:
         return found
 
     @property
+    def layout(self) -> layout:
+        """How its elements are stored: always ``lowtide.strided``."""
+        return strided
+
+    @property
     def ndim(self) -> int:
         """Number of dimensions."""
         return self._spec.ndim
@@ -152,9 +158,8 @@ class Tensor:
 
     def storage_offset(self) -> int:
         """Elements between the start of the storage and the first element."""
-        owner = self._viewed.base._array if self._viewed is not None else self._array
-        be = backend(self.device)
-        return (be.address(self._array) - be.address(owner)) // self.itemsize
+        first = backend(self.device).address(self._array)
+        return int((first - self._storage.address) // self.itemsize)
 
     def data_ptr(self) -> int:
         """Address of the first element; 0 for an empty tensor or on meta."""
@@ -162,8 +167,10 @@ class Tensor:
             return 0
         return int(backend(self.device).address(self._array))
 
-    def is_contiguous(self) -> bool:
-        """True if the elements lie in C order without gaps."""
+    def is_contiguous(self, memory_format: memory_format = contiguous_format) -> bool:
+        """True if the elements lie without gaps in C order, or in that of a memory format."""
+        if memory_format.order is not None:
+            return memory_format.describes(self._spec.shape, self.stride())
         return bool(self._array.flags.c_contiguous)
 
     def is_floating_point(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from math import prod
 from typing import Any
 
@@ -222,8 +222,8 @@ def scaled_sample(op: Op, number: int) -> tuple[tuple[Any, ...], dict[str, Any]]
 
 def _at_scale(op: Op, number: int, scale: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
     make = Make(float32)
-    with no_grad():
-        declared = iter(op.samples(make))
+    # Closed in here: a generator that stops inside no_grad() leaves it when it ends.
+    with no_grad(), closing(op.samples(make)) as declared:
         for _ in range(number):
             next(declared)
         make.scale = scale

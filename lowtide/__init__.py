@@ -5,6 +5,7 @@ re-exported here. Whatever is heavy (CuPy, Numba, SciPy, Matplotlib) is imported
 here: ``import lowtide`` costs little more than ``import numpy``.
 """
 
+import math as _math
 import os as _os
 
 if __name__ == "lowtide" and not _os.path.isfile(
@@ -38,6 +39,13 @@ from lowtide.framework.dtypes import int64 as int64
 from lowtide.framework.dtypes import promote_types as promote_types
 from lowtide.framework.dtypes import set_default_dtype as set_default_dtype
 from lowtide.framework.dtypes import uint8 as uint8
+from lowtide.framework.formats import channels_last as channels_last
+from lowtide.framework.formats import channels_last_3d as channels_last_3d
+from lowtide.framework.formats import contiguous_format as contiguous_format
+from lowtide.framework.formats import layout as layout
+from lowtide.framework.formats import memory_format as memory_format
+from lowtide.framework.formats import preserve_format as preserve_format
+from lowtide.framework.formats import strided as strided
 from lowtide.framework.spec import Size as Size
 from lowtide.framework.tensor import Tensor as Tensor
 
@@ -58,6 +66,18 @@ from lowtide.framework.autograd.modes import is_inference_mode_enabled as is_inf
 from lowtide.framework.autograd.modes import no_grad as no_grad
 from lowtide.framework.autograd.modes import set_grad_enabled as set_grad_enabled
 
+# Mixed precision
+from lowtide.framework.amp import autocast as autocast
+from lowtide.framework.amp import autocast_decrement_nesting as autocast_decrement_nesting
+from lowtide.framework.amp import autocast_increment_nesting as autocast_increment_nesting
+from lowtide.framework.amp import clear_autocast_cache as clear_autocast_cache
+from lowtide.framework.amp import get_autocast_dtype as get_autocast_dtype
+from lowtide.framework.amp import is_autocast_cache_enabled as is_autocast_cache_enabled
+from lowtide.framework.amp import is_autocast_enabled as is_autocast_enabled
+from lowtide.framework.amp import set_autocast_cache_enabled as set_autocast_cache_enabled
+from lowtide.framework.amp import set_autocast_dtype as set_autocast_dtype
+from lowtide.framework.amp import set_autocast_enabled as set_autocast_enabled
+
 # Errors
 from lowtide.framework.errors import CheckpointError as CheckpointError
 from lowtide.framework.errors import GradientError as GradientError
@@ -75,6 +95,23 @@ from lowtide.framework.random import manual_seed as manual_seed
 from lowtide.framework.random import seed as seed
 from lowtide.framework.random import set_rng_state as set_rng_state
 
+# Files
+from lowtide.framework.serialization import load as load
+from lowtide.framework.serialization import save as save
+
+# Wishes that scripts state: remembered, and without effect
+from lowtide.framework.settings import (
+    are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled,
+)
+from lowtide.framework.settings import compile as compile  # noqa: A004
+from lowtide.framework.settings import get_float32_matmul_precision as get_float32_matmul_precision
+from lowtide.framework.settings import (
+    is_deterministic_algorithms_warn_only_enabled as is_deterministic_algorithms_warn_only_enabled,
+)
+from lowtide.framework.settings import set_float32_matmul_precision as set_float32_matmul_precision
+from lowtide.framework.settings import set_flush_denormal as set_flush_denormal
+from lowtide.framework.settings import use_deterministic_algorithms as use_deterministic_algorithms
+
 # Memory
 from lowtide.framework.memory.statistics import empty_cache as empty_cache
 from lowtide.framework.memory.statistics import get_memory_limit as get_memory_limit
@@ -89,19 +126,36 @@ from lowtide.framework.memory.statistics import set_memory_limit as set_memory_l
 from lowtide.framework.memory.statistics import synchronize as synchronize
 
 # Namespaces
+from lowtide import amp as amp
 from lowtide import autograd as autograd
 from lowtide import backends as backends
+from lowtide import compiler as compiler
 from lowtide import cpu as cpu
 from lowtide import cuda as cuda
+from lowtide import distributed as distributed
 from lowtide import fft as fft
 from lowtide import func as func
+from lowtide import jit as jit
 from lowtide import linalg as linalg
 from lowtide import nn as nn
 from lowtide import optim as optim
 from lowtide import profiling as profiling
 from lowtide import random as random
+from lowtide import signal as signal
 from lowtide import special as special
+from lowtide import testing as testing
 from lowtide import utils as utils
+from lowtide import version as version
+
+# Constants
+inf, nan, pi, e, newaxis = _math.inf, _math.nan, _math.pi, _math.e, None
+
+# PyTorch has averages of models under optim, which may not import modules here
+from lowtide.modules import averaging as _averaging
+
+for _name in ("AveragedModel", "update_bn", "get_ema_avg_fn", "get_ema_multi_avg_fn",
+              "get_swa_avg_fn", "get_swa_multi_avg_fn"):  # fmt: skip
+    setattr(optim.swa_utils, _name, getattr(_averaging, _name))
 
 # PyTorch's other names of the dtypes; from here on they are no longer Python's
 bool = _bool

@@ -1,29 +1,109 @@
-"""Containers: modules that hold modules."""
+"""Containers of modules: what is inside is registered, under its index or its name."""
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from typing import Any, TypeVar
 
 from .module import Module
 
+T = TypeVar("T", bound="_Indexed")
 
-class Sequential(Module):
+
+class _Indexed(Module):
+    """Modules in an order, under the names "0", "1", ... as far as nobody chose others."""
+
+    def __len__(self) -> int:
+        return len(self._modules)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._modules.values())
+
+    def __dir__(self) -> list[str]:
+        return [n for n in super().__dir__() if not n.isdigit()]
+
+    def _name_at(self, index: Any) -> str:
+        k = operator.index(index)
+        if not -len(self) <= k < len(self):
+            raise IndexError(f"index {k} is out of range for {len(self)} modules.")
+        return list(self._modules)[k]
+
+    def _part(self: T, index: slice) -> T:
+        raise NotImplementedError
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return self._part(index)
+        return self._modules[self._name_at(index)]
+
+    def __setitem__(self, index: Any, module: Module) -> None:
+        setattr(self, self._name_at(index), module)
+
+    def __delitem__(self, index: Any) -> None:
+        names = list(self._modules)
+        for name in names[index] if isinstance(index, slice) else [self._name_at(index)]:
+            delattr(self, name)
+        self._renumber(list(self._modules.values()))
+
+    def _renumber(self, modules: Iterable[Module | None]) -> None:
+        # The registry stays one object; whoever holds it sees the change.
+        modules = list(modules)
+        self._modules.clear()
+        self._modules.update((str(k), m) for k, m in enumerate(modules))
+
+    def append(self: T, module: Module) -> T:
+        """Add a module at the end."""
+        self.add_module(str(len(self)), module)
+        return self
+
+    def extend(self: T, modules: Iterable[Module]) -> T:
+        """Add modules at the end."""
+        if not isinstance(modules, Iterable):
+            raise TypeError(
+                f"{type(self).__name__}.extend should be called with an iterable, but got "
+                f"{type(modules).__name__}."
+            )
+        for module in list(modules):
+            self.append(module)
+        return self
+
+    def pop(self, key: Any) -> Any:
+        """Remove the module at an index, and return it."""
+        found = self[key]
+        del self[key]
+        return found
+
+    def _insert(self, index: int, module: Module) -> None:
+        if not isinstance(module, Module):
+            raise TypeError(f"{type(module).__name__} is not a Module subclass.")
+        modules = list(self._modules.values())
+        modules.insert(index, module)
+        self._renumber(modules)
+
+
+class Sequential(_Indexed):
     """Call modules in turn, each on the result of the one before.
 
     Args:
         args: Modules, or one ``OrderedDict`` of modules by name.
+
+    Example:
+        >>> import lowtide as lt
+        >>> net = lt.nn.Sequential(lt.nn.Linear(4, 8), lt.nn.ReLU()) + lt.nn.Sequential(lt.nn.Tanh())
+        >>> len(net), net[-1]
+        (3, Tanh())
     """
 
     def __init__(self, *args: Any) -> None:
         super().__init__()
         if len(args) == 1 and isinstance(args[0], OrderedDict):
-            named = list(args[0].items())
+            for name, module in args[0].items():
+                self.add_module(name, module)
         else:
-            named = [(str(k), m) for k, m in enumerate(args)]
-        for name, module in named:
-            self.add_module(name, module)
+            for k, module in enumerate(args):
+                self.add_module(str(k), module)
 
     def forward(self, input: Any) -> Any:
         """Pass ``input`` through all modules."""
@@ -31,51 +111,177 @@ class Sequential(Module):
             input = module(input)
         return input
 
-    def append(self, module: Module) -> Sequential:
-        """Add a module at the end."""
-        self.add_module(str(len(self)), module)
+    def insert(self, index: int, module: Module) -> Sequential:
+        """Add a module before an index."""
+        n = len(self)
+        if not -n <= index <= n:
+            raise IndexError(f"Index out of range: insert takes -{n} to {n}; got {index}.")
+        self._insert(index if index >= 0 else index + n, module)
         return self
 
-    def __iter__(self) -> Iterator[Module]:
-        return self.children()
+    def _part(self, index: slice) -> Any:
+        return type(self)(OrderedDict(list(self._modules.items())[index]))
 
-    def __len__(self) -> int:
-        return len(self._modules)
+    def __add__(self, other: Any) -> Sequential:
+        self._need_sequential("add", other)
+        return Sequential(*self, *other)
 
-    def __getitem__(self, index: int | slice) -> Any:
-        if isinstance(index, slice):
-            return type(self)(OrderedDict(list(self.named_children())[index]))
-        return list(self.children())[index]
+    def __iadd__(self, other: Any) -> Sequential:
+        self._need_sequential("add", other)
+        return self.extend(list(other))
+
+    def _need_sequential(self, name: str, other: Any) -> None:
+        if not isinstance(other, Sequential):
+            raise ValueError(
+                f"{name} operator supports only objects of Sequential class, but {type(other)} is "
+                "given."
+            )
+
+    def _count(self, times: Any) -> int:
+        if not isinstance(times, int):
+            raise TypeError(
+                f"unsupported operand type(s) for *: {type(self)} and {type(times)}. "
+                "Multiply by an int."
+            )
+        if times <= 0:
+            raise ValueError(f"Non-positive multiplication factor {times} for {type(self)}.")
+        return times
+
+    def __mul__(self, other: int) -> Sequential:
+        return Sequential(*list(self) * self._count(other))
+
+    def __rmul__(self, other: int) -> Sequential:
+        return self * other
+
+    def __imul__(self, other: int) -> Sequential:
+        modules = list(self)
+        for _ in range(self._count(other) - 1):
+            self.extend(modules)
+        return self
 
 
-class ModuleList(Module):
+class ModuleList(_Indexed):
     """A list whose modules are registered.
 
     Args:
         modules: What to begin with.
     """
 
-    def __init__(self, modules: Any = None) -> None:
+    def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
-        self.extend(modules or ())
+        if modules is not None:
+            self.extend(modules)
 
-    def append(self, module: Module) -> ModuleList:
-        """Add a module at the end."""
-        self.add_module(str(len(self)), module)
-        return self
+    def insert(self, index: int, module: Module) -> None:
+        """Add a module before an index."""
+        self._insert(index, module)
 
-    def extend(self, modules: Any) -> ModuleList:
-        """Add modules at the end."""
-        for module in modules:
-            self.append(module)
-        return self
+    def _part(self, index: slice) -> Any:
+        return type(self)(list(self._modules.values())[index])  # type: ignore[arg-type]
 
-    def __iter__(self) -> Iterator[Module]:
-        return self.children()
+    def __add__(self, other: Iterable[Module]) -> ModuleList:
+        return ModuleList([*self, *other])
+
+    def __iadd__(self, modules: Iterable[Module]) -> ModuleList:
+        return self.extend(modules)
+
+    def __repr__(self) -> str:
+        # Equal neighbors as one line: "(0-5): 6 x Block(...)".
+        runs: list[list[Any]] = []
+        for k, module in enumerate(self):
+            shown = repr(module)
+            if runs and runs[-1][2] == shown:
+                runs[-1][1] = k
+            else:
+                runs.append([k, k, shown])
+        if not runs:
+            return f"{self._get_name()}()"
+        lines = [
+            f"({a}): {shown}" if a == b else f"({a}-{b}): {b - a + 1} x {shown}"
+            for a, b, shown in runs
+        ]
+        inside = "\n".join(lines).replace("\n", "\n  ")
+        return f"{self._get_name()}(\n  {inside}\n)"
+
+
+class ModuleDict(Module):
+    """A dict of names to modules, which are registered.
+
+    Args:
+        modules: A mapping, or pairs of name and module.
+    """
+
+    def __init__(self, modules: Mapping[str, Module] | Iterable[Any] | None = None) -> None:
+        super().__init__()
+        if modules is not None:
+            self.update(modules)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._modules[key]
+
+    def __setitem__(self, key: str, module: Module) -> None:
+        self.add_module(key, module)
+
+    def __delitem__(self, key: str) -> None:
+        del self._modules[key]
 
     def __len__(self) -> int:
         return len(self._modules)
 
-    def __getitem__(self, index: int | slice) -> Any:
-        found = list(self.children())[index]
-        return type(self)(found) if isinstance(index, slice) else found
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._modules)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._modules
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._modules.clear()
+
+    def pop(self, key: str) -> Any:
+        """Remove a module, and return it."""
+        found = self[key]
+        del self[key]
+        return found
+
+    def keys(self) -> KeysView[str]:
+        """The names."""
+        return self._modules.keys()
+
+    def items(self) -> ItemsView[str, Any]:
+        """Names and modules."""
+        return self._modules.items()
+
+    def values(self) -> ValuesView[Any]:
+        """The modules."""
+        return self._modules.values()
+
+    def update(self, modules: Mapping[str, Module] | Iterable[Any]) -> None:
+        """Add modules under their names, in their order; present names are replaced.
+
+        Raises:
+            TypeError: ``modules`` is neither a mapping nor pairs.
+            ValueError: A pair does not have two elements.
+        """
+        for name, module in named_pairs("ModuleDict.update", modules):
+            self[name] = module
+
+
+def named_pairs(caller: str, given: Any) -> list[tuple[str, Any]]:
+    """The (name, value) pairs of a mapping, of something with ``items()``, or of pairs."""
+    if isinstance(given, Mapping) or hasattr(given, "items"):
+        return list(given.items())
+    if not isinstance(given, Iterable):
+        raise TypeError(
+            f"{caller} should be called with an iterable of key/value pairs, but got "
+            f"{type(given).__name__}."
+        )
+    pairs = []
+    for k, pair in enumerate(given):
+        if not isinstance(pair, Iterable):
+            raise TypeError(f"{caller} sequence element #{k} should be Iterable; is {type(pair)}.")
+        pair = tuple(pair)
+        if len(pair) != 2:
+            raise ValueError(f"{caller} sequence element #{k} has length {len(pair)}; 2 is required.")
+        pairs.append(pair)
+    return pairs

@@ -12,9 +12,6 @@ from typing import Any
 
 from ..framework import ops
 from ..framework.ops import relu_ as relu_
-from ..framework.ops.activation import celu as celu
-from ..framework.ops.activation import celu_ as celu_
-from ..framework.ops.activation import elu as elu
 from ..framework.ops.activation import glu as glu
 from ..framework.ops.activation import hardshrink as hardshrink
 from ..framework.ops.activation import hardsigmoid as hardsigmoid
@@ -23,8 +20,6 @@ from ..framework.ops.activation import hardtanh as _hardtanh
 from ..framework.ops.activation import leaky_relu as _leaky_relu
 from ..framework.ops.activation import prelu as prelu
 from ..framework.ops.activation import relu6 as relu6
-from ..framework.ops.activation import selu as selu
-from ..framework.ops.activation import selu_ as selu_
 from ..framework.ops.activation import softshrink as softshrink
 from ..framework.ops.activation import softsign as softsign
 from ..framework.ops.activation import tanhshrink as tanhshrink
@@ -68,7 +63,20 @@ from ..framework.ops.dropout import dropout1d as dropout1d
 from ..framework.ops.dropout import dropout2d as dropout2d
 from ..framework.ops.dropout import dropout3d as dropout3d
 from ..framework.ops.dropout import feature_alpha_dropout as feature_alpha_dropout
+from ..framework.ops.elus import celu as celu
+from ..framework.ops.elus import celu_ as celu_
+from ..framework.ops.elus import elu as elu
+from ..framework.ops.elus import selu as selu
+from ..framework.ops.elus import selu_ as selu_
 from ..framework.ops.embedding import embedding as embedding
+from ..framework.ops.fractional_pooling import fractional_max_pool2d as fractional_max_pool2d
+from ..framework.ops.fractional_pooling import (
+    fractional_max_pool2d_with_indices as fractional_max_pool2d_with_indices,
+)
+from ..framework.ops.fractional_pooling import fractional_max_pool3d as fractional_max_pool3d
+from ..framework.ops.fractional_pooling import (
+    fractional_max_pool3d_with_indices as fractional_max_pool3d_with_indices,
+)
 from ..framework.ops.gating import gelu as gelu
 from ..framework.ops.gating import logsigmoid as logsigmoid
 from ..framework.ops.gating import mish as mish
@@ -117,6 +125,7 @@ from ..framework.ops.resampling import upsample_nearest as upsample_nearest
 from ..framework.ops.sampling import affine_grid as affine_grid
 from ..framework.ops.sampling import grid_sample as grid_sample
 from ..framework.ops.sequence_loss import ctc_loss as ctc_loss
+from ..framework.ops.statistics import pdist as pdist
 from ..framework.ops.unpooling import (
     adaptive_max_pool1d_with_indices as adaptive_max_pool1d_with_indices,
 )
@@ -171,10 +180,15 @@ __all__ = [
     "dropout2d",
     "dropout3d",
     "elu",
+    "elu_",
     "embedding",
     "embedding_bag",
     "feature_alpha_dropout",
     "fold",
+    "fractional_max_pool2d",
+    "fractional_max_pool2d_with_indices",
+    "fractional_max_pool3d",
+    "fractional_max_pool3d_with_indices",
     "gaussian_nll_loss",
     "gelu",
     "glu",
@@ -185,6 +199,7 @@ __all__ = [
     "hardsigmoid",
     "hardswish",
     "hardtanh",
+    "hardtanh_",
     "hinge_embedding_loss",
     "huber_loss",
     "instance_norm",
@@ -193,6 +208,7 @@ __all__ = [
     "l1_loss",
     "layer_norm",
     "leaky_relu",
+    "leaky_relu_",
     "linear",
     "local_response_norm",
     "log_softmax",
@@ -221,6 +237,7 @@ __all__ = [
     "one_hot",
     "pad",
     "pairwise_distance",
+    "pdist",
     "pixel_shuffle",
     "pixel_unshuffle",
     "poisson_nll_loss",
@@ -230,6 +247,7 @@ __all__ = [
     "relu_",
     "rms_norm",
     "rrelu",
+    "rrelu_",
     "scaled_dot_product_attention",
     "selu",
     "selu_",
@@ -262,9 +280,7 @@ def relu(input: Tensor, inplace: bool = False) -> Tensor:
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """Multiply negative elements by ``negative_slope``."""
-    if inplace:
-        return input._leaky_relu_(negative_slope)
-    return _leaky_relu(input, negative_slope)
+    return _leaky_relu(input, negative_slope, inplace)
 
 
 def hardtanh(
@@ -274,6 +290,28 @@ def hardtanh(
     if inplace:
         return input._hardtanh_(min_val, max_val)
     return _hardtanh(input, min_val, max_val)
+
+
+def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """In-place twin of ``leaky_relu``."""
+    return leaky_relu(input, negative_slope, inplace=True)
+
+
+def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """In-place twin of ``hardtanh``."""
+    return hardtanh(input, min_val, max_val, inplace=True)
+
+
+def elu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """In-place twin of ``elu``."""
+    return elu(input, alpha, inplace=True)
+
+
+def rrelu_(
+    input: Tensor, lower: float = 1.0 / 8, upper: float = 1.0 / 3, training: bool = False
+) -> Tensor:
+    """In-place twin of ``rrelu``."""
+    return rrelu(input, lower, upper, training, inplace=True)
 
 
 def softmax(

@@ -1,55 +1,139 @@
-"""Losses as modules."""
+"""Losses as modules.
+
+``size_average`` and ``reduce`` are PyTorch's old forms of ``reduction``; they are accepted with its
+warning. Class and element weights are buffers, so they move with the module.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..framework.ops.loss import reduction_of
 from ..framework.tensor import Tensor
 from . import functional as F
 from .module import Module
 
 
-class MSELoss(Module):
-    """Mean (or sum, or each) of squared differences.
+class _Loss(Module):
+    reduction: str
+
+    def __init__(
+        self, size_average: bool | None = None, reduce: bool | None = None, reduction: str = "mean"
+    ) -> None:
+        super().__init__()
+        if size_average is not None or reduce is not None:
+            reduction = reduction_of(size_average, reduce, reduction)
+        self.reduction = reduction
+
+
+class _WeightedLoss(_Loss):
+    weight: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
+        self.register_buffer("weight", weight)
+
+
+class L1Loss(_Loss):
+    """Mean (or sum, or each) of absolute differences.
 
     Args:
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean", "sum" or "none".
     """
 
-    def __init__(self, *, reduction: str = "mean") -> None:
-        super().__init__()
-        self.reduction = reduction
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Compare two tensors of one shape."""
+        return F.l1_loss(input, target, reduction=self.reduction)
+
+
+class MSELoss(_Loss):
+    """Mean (or sum, or each) of squared differences; arguments as :class:`L1Loss`."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Compare two tensors of one shape."""
         return F.mse_loss(input, target, reduction=self.reduction)
 
 
-class CrossEntropyLoss(Module):
+class SmoothL1Loss(_Loss):
+    """Absolute differences, made quadratic where they are below ``beta``.
+
+    Args:
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean", "sum" or "none".
+        beta: Where the square ends; the slope beyond is 1.
+    """
+
+    def __init__(
+        self,
+        size_average: bool | None = None,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        beta: float = 1.0,
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
+        self.beta = beta
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Compare two tensors of one shape."""
+        return F.smooth_l1_loss(input, target, reduction=self.reduction, beta=self.beta)
+
+
+class HuberLoss(_Loss):
+    """Half squares up to ``delta``, then straight lines of slope ``delta``.
+
+    Args:
+        reduction: "mean", "sum" or "none".
+        delta: Where the square ends.
+    """
+
+    def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
+        super().__init__(reduction=reduction)
+        self.delta = delta
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Compare two tensors of one shape."""
+        return F.huber_loss(input, target, reduction=self.reduction, delta=self.delta)
+
+
+# Of classes
+
+
+class CrossEntropyLoss(_WeightedLoss):
     """Cross-entropy between logits and class indices or probabilities.
 
     Args:
         weight: (C,) A factor for each class.
+        size_average: Old form of ``reduction``.
         ignore_index: Targets that do not count.
-        reduction: ``"mean"``, ``"sum"`` or ``"none"``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean", "sum" or "none".
         label_smoothing: Share of the target spread over all classes, in [0, 1].
     """
 
     def __init__(
         self,
         weight: Tensor | None = None,
+        size_average: bool | None = None,
         ignore_index: int = -100,
+        reduce: bool | None = None,
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> None:
-        super().__init__()
-        self.register_buffer("weight", weight)
+        super().__init__(weight, size_average, reduce, reduction)
         self.ignore_index = ignore_index
-        self.reduction = reduction
         self.label_smoothing = label_smoothing
 
-    def forward(self, input: Tensor, target: Any) -> Tensor:
-        """Compare logits (N, C, ...) with targets (N, ...)."""
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Compare logits (N, C, ...) with targets (N, ...) or probabilities (N, C, ...)."""
         return F.cross_entropy(
             input,
             target,
@@ -57,4 +141,220 @@ class CrossEntropyLoss(Module):
             ignore_index=self.ignore_index,
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
+        )
+
+
+class NLLLoss(_WeightedLoss):
+    """Minus the log-probability that each row gives to its class.
+
+    Args:
+        weight: (C,) A factor for each class.
+        size_average: Old form of ``reduction``.
+        ignore_index: Targets that do not count.
+        reduce: Old form of ``reduction``.
+        reduction: "mean" (over the weights), "sum" or "none".
+    """
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        ignore_index: int = -100,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(weight, size_average, reduce, reduction)
+        self.ignore_index = ignore_index
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Compare log-probabilities (N, C, ...) with classes (N, ...)."""
+        return F.nll_loss(
+            input,
+            target,
+            weight=self.weight,
+            ignore_index=self.ignore_index,
+            reduction=self.reduction,
+        )
+
+
+class MultiLabelSoftMarginLoss(_WeightedLoss):
+    """Binary cross-entropy with logits of each class, averaged over classes.
+
+    Args:
+        weight: (C,) A factor for each class.
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean", "sum" or "none".
+    """
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Compare logits (N, C) with zeros and ones (N, C)."""
+        return F.multilabel_soft_margin_loss(
+            input, target, weight=self.weight, reduction=self.reduction
+        )
+
+
+class CTCLoss(_Loss):
+    """Compare sequences of log-probabilities with shorter label sequences, in any alignment.
+
+    Args:
+        blank: The class that stands for no label.
+        reduction: "none", "sum", or "mean": each loss over its target length, then the mean.
+        zero_infinity: Sequences too short for their target count as zero.
+    """
+
+    def __init__(
+        self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False
+    ) -> None:
+        super().__init__(reduction=reduction)
+        self.blank = blank
+        self.zero_infinity = zero_infinity
+
+    def forward(
+        self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any
+    ) -> Tensor:
+        """Compare (T, N, C) with targets (N, S) or all in a row; lengths are (N,)."""
+        return F.ctc_loss(
+            log_probs,
+            targets,
+            input_lengths,
+            target_lengths,
+            self.blank,
+            self.reduction,
+            self.zero_infinity,
+        )
+
+
+# Of probabilities
+
+
+class BCELoss(_WeightedLoss):
+    """Binary cross-entropy between probabilities and targets in [0, 1].
+
+    Args:
+        weight: A factor for each element, broadcast.
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean", "sum" or "none".
+    """
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Compare two tensors of one shape."""
+        return F.binary_cross_entropy(input, target, weight=self.weight, reduction=self.reduction)
+
+
+class BCEWithLogitsLoss(_Loss):
+    """Binary cross-entropy of ``sigmoid(input)``, without its loss of digits.
+
+    Args:
+        weight: A factor for each element, broadcast.
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean", "sum" or "none".
+        pos_weight: A factor for the positive targets of each class, broadcast.
+    """
+
+    weight: Tensor | None
+    pos_weight: Tensor | None
+
+    def __init__(
+        self,
+        weight: Tensor | None = None,
+        size_average: bool | None = None,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        pos_weight: Tensor | None = None,
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
+        self.register_buffer("weight", weight)
+        self.register_buffer("pos_weight", pos_weight)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Compare logits with targets of the same shape."""
+        return F.binary_cross_entropy_with_logits(
+            input, target, self.weight, pos_weight=self.pos_weight, reduction=self.reduction
+        )
+
+
+class KLDivLoss(_Loss):
+    """Divergence of a target distribution from given log-probabilities.
+
+    Args:
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "batchmean" (the sum over N: the mathematical one), "mean", "sum" or "none".
+        log_target: The target holds log-probabilities too.
+    """
+
+    def __init__(
+        self,
+        size_average: bool | None = None,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+        log_target: bool = False,
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
+        self.log_target = log_target
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Compare two tensors of one shape."""
+        return F.kl_div(input, target, reduction=self.reduction, log_target=self.log_target)
+
+
+class PoissonNLLLoss(_Loss):
+    """Minus the log-likelihood of counts under a Poisson distribution.
+
+    Args:
+        log_input: The input is the logarithm of the rate.
+        full: Add Stirling's approximation of the term without the rate.
+        size_average: Old form of ``reduction``.
+        eps: Added to the rate before its logarithm.
+        reduce: Old form of ``reduction``.
+        reduction: "mean", "sum" or "none".
+    """
+
+    def __init__(
+        self,
+        log_input: bool = True,
+        full: bool = False,
+        size_average: bool | None = None,
+        eps: float = 1e-8,
+        reduce: bool | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(size_average, reduce, reduction)
+        self.log_input = log_input
+        self.full = full
+        self.eps = eps
+
+    def forward(self, log_input: Tensor, target: Tensor) -> Tensor:
+        """Compare rates with counts of the same shape."""
+        return F.poisson_nll_loss(
+            log_input,
+            target,
+            log_input=self.log_input,
+            full=self.full,
+            eps=self.eps,
+            reduction=self.reduction,
+        )
+
+
+class GaussianNLLLoss(_Loss):
+    """Minus the log-likelihood of numbers under normal distributions.
+
+    Args:
+        full: Add the constant term.
+        eps: The least variance.
+        reduction: "mean", "sum" or "none".
+    """
+
+    def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
+        super().__init__(reduction=reduction)
+        self.full = full
+        self.eps = eps
+
+    def forward(self, input: Tensor, target: Tensor, var: Any) -> Tensor:
+        """Compare means with numbers; ``var`` has the same shape, or is a number."""
+        return F.gaussian_nll_loss(
+            input, target, var, full=self.full, eps=self.eps, reduction=self.reduction
         )

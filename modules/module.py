@@ -1,41 +1,61 @@
 """Module: a tree of parameters, buffers and submodules with a ``forward``.
 
 What is assigned as an attribute is registered by its type, in the order of assignment. There is
-no global mode: ``train()`` and ``eval()`` set ``training`` on each module of the tree.
+no global mode: ``train()`` and ``eval()`` set ``training`` on each module of the tree. Hooks are in
+``hooks.py``, the state dict in ``state.py``; this file is the tree itself.
+
+Whatever PyTorch calls on each child by name (``train``, ``_apply``, ``state_dict``, ...) is called
+so here, because models override it.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ..framework.autograd.modes import no_grad
+from ..framework.devices.device import device as as_device
+from ..framework.dtypes import as_dtype, bfloat16, float16, float32, float64
+from ..framework.dtypes import dtype as dtype_class
 from ..framework.memory.ledger import BUFFER, INPUT, SAVED, TEMPORARY
+from ..framework.ops.creation import empty_like
 from ..framework.tensor import Tensor
-from .parameter import Parameter
+from .hooks import Hooked, call_hooked
+from .parameter import Buffer, Parameter
+from .state import Stateful
 
 T = TypeVar("T", bound="Module")
+_REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 
-class Module:
+class Module(Hooked, Stateful):
     """Base class of layers and models: assign parameters and submodules, define ``forward``.
 
     Attributes:
         training: True in training mode; layers such as dropout look at it.
+
+    Example:
+        >>> import lowtide as lt
+        >>> class Scale(lt.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.factor = lt.nn.Parameter(lt.tensor(3.0))
+        ...
+        ...     def forward(self, x):
+        ...         return x * self.factor
+        >>> Scale()(lt.tensor(2.0)).item()
+        6.0
     """
 
     training: bool
-    _parameters: dict[str, Parameter | None]
-    _buffers: dict[str, Tensor | None]
-    _modules: dict[str, Module | None]
-    _non_persistent: set[str]
+    _version = 1
 
     def __init__(self) -> None:
-        object.__setattr__(self, "training", True)
-        for name in ("_parameters", "_buffers", "_modules"):
-            object.__setattr__(self, name, {})
-        object.__setattr__(self, "_non_persistent", set())
+        # Straight in __dict__: nothing to register yet, and models are made of many modules.
+        own = self.__dict__
+        own["training"] = True
+        own["_parameters"], own["_buffers"], own["_modules"] = {}, {}, {}
+        own["_non_persistent_buffers_set"] = set()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the result; subclasses define it."""
@@ -44,74 +64,118 @@ class Module:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run ``forward``."""
+        """Run ``forward``, and the hooks around it."""
+        if self._call_hooks is not None:
+            return call_hooked(self, args, kwargs)
         return self.forward(*args, **kwargs)
 
-    # Registration
+    # Attributes
 
     def __setattr__(self, name: str, value: Any) -> None:
-        registries = self.__dict__
-        if "_parameters" not in registries:
-            if isinstance(value, Parameter | Module):
-                raise AttributeError(
-                    f"cannot assign {name} before Module.__init__() call. "
-                    "Call super().__init__() first."
-                )
-            object.__setattr__(self, name, value)
-            return
+        own = self.__dict__
+        parameters = own.get("_parameters")
         if isinstance(value, Parameter):
-            self._forget(name)
-            self._parameters[name] = value
-        elif isinstance(value, Module):
-            self._forget(name)
-            self._modules[name] = value
-        elif name in self._parameters:
+            self._need_init(name, "parameter")
+            self._forget(name, "_parameters")
+            self.register_parameter(name, value)
+        elif parameters is not None and name in parameters:
             if value is not None:
                 raise TypeError(
                     f"cannot assign '{type(value).__name__}' as parameter '{name}' "
-                    "(lowtide.nn.Parameter or None expected). Wrap it in nn.Parameter."
+                    "(lowtide.nn.Parameter or None expected). Wrap it in nn.Parameter, or delete "
+                    "the parameter first."
                 )
-            self._parameters[name] = None
-        elif name in self._modules and value is None:
-            self._modules[name] = None
-        elif name in self._buffers and (value is None or isinstance(value, Tensor)):
+            parameters[name] = None
+        elif isinstance(value, Module):
+            self._need_init(name, "module")
+            self._forget(name, "_modules")
+            self.register_module(name, value)
+        elif parameters is None:
+            object.__setattr__(self, name, value)
+        elif name in own["_modules"]:
+            if value is not None:
+                raise TypeError(
+                    f"cannot assign '{type(value).__name__}' as child module '{name}' "
+                    "(lowtide.nn.Module or None expected). Delete the module first."
+                )
+            own["_modules"][name] = None
+        elif name in own["_buffers"]:
+            if value is not None and not isinstance(value, Tensor):
+                raise TypeError(
+                    f"cannot assign '{type(value).__name__}' as buffer '{name}' "
+                    "(lowtide.Tensor or None expected). Make a tensor of it."
+                )
             self._set_buffer(name, value)
+        elif isinstance(value, Buffer):
+            self._forget(name, "_buffers")
+            self.register_buffer(name, value, value.persistent)
         else:
-            self._forget(name)
             object.__setattr__(self, name, value)
 
-    def _forget(self, name: str) -> None:
-        for registry in (self._parameters, self._buffers, self._modules):
-            registry.pop(name, None)
-        self.__dict__.pop(name, None)
+    def __getattr__(self, name: str) -> Any:
+        own = self.__dict__
+        for registry in _REGISTRIES:
+            if registry in own and name in own[registry]:
+                return own[registry][name]
+        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
+
+    def __delattr__(self, name: str) -> None:
+        for registry in _REGISTRIES:
+            if name in self.__dict__.get(registry, ()):
+                del self.__dict__[registry][name]
+                self._non_persistent_buffers_set.discard(name)
+                return
+        object.__delattr__(self, name)
+
+    def __dir__(self) -> list[str]:
+        names = {*super().__dir__(), *self._parameters, *self._buffers, *self._modules}
+        return sorted(n for n in names if not n[:1].isdigit())
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    def _need_init(self, name: str, what: str) -> None:
+        if "_parameters" not in self.__dict__:
+            raise AttributeError(
+                f"cannot assign {what} '{name}' before Module.__init__() call. "
+                "Call super().__init__() first."
+            )
+
+    def _forget(self, name: str, kept: str) -> None:
+        # A name means one thing. In its own registry it keeps its place in the order.
+        own = self.__dict__
+        own.pop(name, None)
+        for registry in _REGISTRIES:
+            if registry != kept:
+                own[registry].pop(name, None)
+        self._non_persistent_buffers_set.discard(name)
 
     def _set_buffer(self, name: str, value: Tensor | None) -> None:
         if value is not None and value._storage.role in (TEMPORARY, SAVED, INPUT):
             value._storage.set_role(BUFFER)
         self._buffers[name] = value
 
-    def __getattr__(self, name: str) -> Any:
-        for registry in ("_parameters", "_buffers", "_modules"):
-            found = self.__dict__.get(registry)
-            if found is not None and name in found:
-                return found[name]
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-
-    def __delattr__(self, name: str) -> None:
-        for registry in (self._parameters, self._buffers, self._modules):
-            if name in registry:
-                del registry[name]
-                return
-        object.__delattr__(self, name)
-
-    def __dir__(self) -> list[str]:
-        names = {*self._parameters, *self._buffers, *self._modules}
-        return sorted({*super().__dir__(), *names})
+    # Registration
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Register a parameter, or None in its place, under ``name``."""
-        self._check_new(name)
-        self._forget(name)
+        """Register a parameter, or None in its place, under ``name``.
+
+        Raises:
+            TypeError: ``param`` is something else.
+            KeyError: The name is taken, empty, or has a dot.
+            ValueError: ``param`` is no leaf.
+        """
+        self._check_new(name, "parameter", "_parameters")
+        if param is not None and not isinstance(param, Parameter):
+            raise TypeError(
+                f"cannot assign '{type(param).__name__}' object to parameter '{name}' "
+                "(lowtide.nn.Parameter or None required). Wrap it in nn.Parameter."
+            )
+        if param is not None and param._node is not None:
+            raise ValueError(
+                f"Cannot assign non-leaf Tensor to parameter '{name}'. To express '{name}' as a "
+                "function of another Tensor, compute the value in forward."
+            )
         self._parameters[name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
@@ -121,73 +185,121 @@ class Module:
             name: The attribute's name.
             tensor: The values, or None.
             persistent: Whether it is part of ``state_dict``.
-        """
-        self._check_new(name)
-        self._set_buffer(name, tensor)
-        (self._non_persistent.discard if persistent else self._non_persistent.add)(name)
 
-    def _check_new(self, name: str) -> None:
-        if "." in name or not name:
-            raise KeyError(f"a name may not be empty or contain a dot; got {name!r}.")
-        if hasattr(self, name) and name not in (*self._parameters, *self._buffers):
-            raise KeyError(f"attribute '{name}' already exists. Choose another name.")
+        Raises:
+            TypeError: ``tensor`` is something else.
+            KeyError: The name is taken, empty, or has a dot.
+        """
+        self._check_new(name, "buffer", "_buffers")
+        if tensor is not None and not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' "
+                "(lowtide.Tensor or None required). Make a tensor of it."
+            )
+        self._set_buffer(name, tensor)
+        change = self._non_persistent_buffers_set
+        (change.discard if persistent else change.add)(name)
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Register a submodule under ``name``."""
-        self._check_new(name)
+        """Register a submodule, or None in its place, under ``name``."""
+        if module is not None and not isinstance(module, Module):
+            raise TypeError(f"{type(module).__name__} is not a Module subclass.")
+        self._check_new(name, "module", "_modules")
         self._modules[name] = module
 
-    register_module = add_module
+    def register_module(self, name: str, module: Module | None) -> None:
+        """Register a submodule: ``add_module`` under its other name."""
+        self.add_module(name, module)
+
+    def _check_new(self, name: str, what: str, registry: str) -> None:
+        own = self.__dict__
+        self._need_init(name, what)
+        if not isinstance(name, str):
+            raise TypeError(f"{what} name should be a string. Got {type(name).__name__}.")
+        if "." in name:
+            raise KeyError(f'{what} name can\'t contain ".", got: {name}')
+        if not name:
+            raise KeyError(f'{what} name can\'t be empty string ""')
+        if name not in own[registry] and hasattr(self, name):
+            raise KeyError(f"attribute '{name}' already exists. Choose another name.")
 
     # Walking the tree
 
-    def named_modules(self, prefix: str = "", _seen: set[int] | None = None) -> Iterator[Any]:
-        """Yield (path, module) for this module and everything below it, each once."""
-        seen = set() if _seen is None else _seen
-        if id(self) in seen:
+    def named_modules(
+        self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Module]]:
+        """Yield (path, module) for this module and everything below it, each once.
+
+        Args:
+            memo: Modules to leave out; those that were yielded are added.
+            prefix: What each path begins with.
+            remove_duplicate: False yields a shared module under each of its paths.
+        """
+        memo = set() if memo is None else memo
+        if self in memo:
             return
-        seen.add(id(self))
+        if remove_duplicate:
+            memo.add(self)
         yield prefix, self
         for name, child in self._modules.items():
             if child is not None:
-                yield from child.named_modules(f"{prefix}.{name}" if prefix else name, seen)
+                path = f"{prefix}.{name}" if prefix else name
+                yield from child.named_modules(memo, path, remove_duplicate)
 
-    def modules(self) -> Iterator[Module]:
+    def modules(self, remove_duplicate: bool = True) -> Iterator[Module]:
         """Yield this module and everything below it, each once."""
-        return (m for _, m in self.named_modules())
+        return (m for _, m in self.named_modules(remove_duplicate=remove_duplicate))
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """Yield (name, module) of the direct submodules."""
-        return ((n, m) for n, m in self._modules.items() if m is not None)
+        """Yield (name, module) of the direct submodules, each once."""
+        seen: set[Module] = set()
+        for name, child in self._modules.items():
+            if child is not None and child not in seen:
+                seen.add(child)
+                yield name, child
 
     def children(self) -> Iterator[Module]:
-        """Yield the direct submodules."""
+        """Yield the direct submodules, each once."""
         return (m for _, m in self.named_children())
 
-    def _named(self, registry: str, prefix: str, recurse: bool) -> Iterator[tuple[str, Any]]:
+    def _named_members(
+        self,
+        get_members_fn: Callable[[Module], Any],
+        prefix: str = "",
+        recurse: bool = True,
+        remove_duplicate: bool = True,
+    ) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
-        for path, module in self.named_modules(prefix) if recurse else [(prefix, self)]:
-            for name, value in getattr(module, registry).items():
+        pairs: Any = [(prefix, self)]
+        if recurse:
+            pairs = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate)
+        for path, module in pairs:
+            for name, value in get_members_fn(module):
                 if value is not None and id(value) not in seen:
-                    seen.add(id(value))  # a tied parameter appears once
+                    if remove_duplicate:
+                        seen.add(id(value))
                     yield f"{path}.{name}" if path else name, value
 
     def named_parameters(
-        self, prefix: str = "", recurse: bool = True
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """Yield (path, parameter), tied ones once."""
-        return self._named("_parameters", prefix, recurse)
+        """Yield (path, parameter), tied ones once unless ``remove_duplicate`` is False."""
+        return self._named_members(
+            lambda m: m._parameters.items(), prefix, recurse, remove_duplicate
+        )
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """Yield the parameters, tied ones once."""
+        """Yield the parameters, tied ones once; those of this module alone without ``recurse``."""
         return (p for _, p in self.named_parameters(recurse=recurse))
 
-    def named_buffers(self, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Yield (path, buffer)."""
-        return self._named("_buffers", prefix, recurse)
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yield (path, buffer), shared ones once unless ``remove_duplicate`` is False."""
+        return self._named_members(lambda m: m._buffers.items(), prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """Yield the buffers."""
+        """Yield the buffers, shared ones once; those of this module alone without ``recurse``."""
         return (b for _, b in self.named_buffers(recurse=recurse))
 
     def get_submodule(self, target: str) -> Module:
@@ -198,25 +310,84 @@ class Module:
         """
         module: Module = self
         for name in target.split(".") if target else ():
-            found = module._modules.get(name)
+            found = getattr(module, name, None)
             if found is None:
-                raise AttributeError(f"{type(module).__name__} has no submodule '{name}'.")
+                raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
+            if not isinstance(found, Module):
+                raise AttributeError(f"`{name}` is not an nn.Module")
             module = found
         return module
 
-    def apply(self: T, fn: Callable[[Module], None]) -> T:
+    def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
+        """Put a module at a dotted path.
+
+        Args:
+            target: The path; all but its last name must exist.
+            module: What to put there.
+            strict: The last name must exist too.
+
+        Raises:
+            ValueError: The path is empty, or ``module`` is no Module.
+            AttributeError: The path leads to nothing, or to something else than a module.
+        """
+        if not target:
+            raise ValueError("Cannot set the submodule without a target name!")
+        if not isinstance(module, Module):
+            raise ValueError(f"`module` is not an nn.Module, found {type(module)}.")
+        path, _, name = target.rpartition(".")
+        parent = self.get_submodule(path)
+        if strict and not hasattr(parent, name):
+            raise AttributeError(f"{type(parent).__name__} has no attribute `{name}`")
+        if not isinstance(getattr(parent, name, module), Module):
+            raise AttributeError(f"`{name}` is not an nn.Module")
+        setattr(parent, name, module)
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter at a dotted path.
+
+        Raises:
+            AttributeError: There is none.
+        """
+        found = self._member(target)
+        if not isinstance(found, Parameter):
+            raise AttributeError(f"`{target.rpartition('.')[2]}` is not an nn.Parameter")
+        return found
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer at a dotted path.
+
+        Raises:
+            AttributeError: There is none.
+        """
+        path, _, name = target.rpartition(".")
+        found = self._member(target)
+        if name not in self.get_submodule(path)._buffers:
+            raise AttributeError(f"`{name}` is not a buffer")
+        return found  # type: ignore[no-any-return]
+
+    def _member(self, target: str) -> Any:
+        path, _, name = target.rpartition(".")
+        module = self.get_submodule(path)
+        if not hasattr(module, name):
+            raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
+        return getattr(module, name)
+
+    def apply(self: T, fn: Callable[[Module], Any]) -> T:
         """Call ``fn`` on every module below, then on this one."""
         for child in self.children():
             child.apply(fn)
         fn(self)
         return self
 
-    # Modes, conversion, gradients
+    # Modes and gradients
 
     def train(self: T, mode: bool = True) -> T:
         """Set training mode on the whole tree."""
-        for module in self.modules():
-            object.__setattr__(module, "training", bool(mode))
+        if not isinstance(mode, bool):
+            raise ValueError("training mode is expected to be boolean")
+        self.training = mode
+        for child in self.children():
+            child.train(mode)
         return self
 
     def eval(self: T) -> T:
@@ -232,103 +403,136 @@ class Module:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of every parameter, or fill them with zeros."""
         for p in self.parameters():
-            if p._grad is not None:
-                if set_to_none:
-                    p._grad = None
-                else:
-                    p._grad = p._grad.detach().zero_()
+            grad = p._grad
+            if grad is None:
+                continue
+            if set_to_none:
+                p._grad = None
+                continue
+            if grad._node is not None:
+                grad.detach_()
+            grad.requires_grad_(False)
+            grad.zero_()
 
-    def _convert(self: T, change: Callable[[Tensor], Tensor]) -> T:
-        with no_grad():
-            for module in self.modules():
-                for p in module._parameters.values():
-                    if p is not None:
-                        grad = p._grad
-                        p._grad = None
-                        p.data = change(p.detach())
-                        if grad is not None:
-                            p.grad = change(grad)
-                for name, b in module._buffers.items():
-                    if b is not None:
-                        module._set_buffer(name, change(b))
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Accepted as in PyTorch; changes nothing."""
+
+    def share_memory(self: T) -> T:
+        """Accepted as in PyTorch; changes nothing."""
         return self
 
-    def to(self: T, *args: Any, **kwargs: Any) -> T:
-        """Move and convert parameters and buffers; dtypes apply to floating ones only."""
-        from ..framework.dtypes import dtype as dtype_class
-
-        def change(t: Tensor) -> Tensor:
-            if t.dtype.is_differentiable:
-                return t.to(*args, **kwargs)
-            kept = [a for a in args if not isinstance(a, dtype_class | type)]
-            places = {k: v for k, v in kwargs.items() if k != "dtype"}
-            if not kept and not places:
-                return t
-            return t.to(*kept, **places)
-
-        return self._convert(change)
-
-    def cpu(self: T) -> T:
-        """Move to the CPU."""
-        return self.to("cpu")
-
-    def cuda(self: T, device: Any = None) -> T:
-        """Move to a CUDA device."""
-        return self.to("cuda" if device is None else device)
-
-    def float(self: T) -> T:
-        """Convert floating parameters and buffers to float32."""
-        from ..framework.dtypes import float32
-
-        return self.to(float32)
-
-    def double(self: T) -> T:
-        """Convert floating parameters and buffers to float64."""
-        from ..framework.dtypes import float64
-
-        return self.to(float64)
-
-    # State
-
-    def state_dict(self, prefix: str = "") -> OrderedDict[str, Tensor]:
-        """Parameters and persistent buffers by path, detached, sharing memory."""
-        state: OrderedDict[str, Tensor] = OrderedDict()
-        for name, p in self._parameters.items():
-            if p is not None:
-                state[prefix + name] = p.detach()
-        for name, b in self._buffers.items():
-            if b is not None and name not in self._non_persistent:
-                state[prefix + name] = b.detach()
-        for name, child in self.named_children():
-            state.update(child.state_dict(f"{prefix}{name}."))
-        return state
-
-    def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Copy values in, by path.
-
-        Args:
-            state_dict: Tensors by path.
-            strict: Missing and unexpected keys are errors.
-            assign: Take the given tensors over instead of copying into the present ones.
-
-        Returns:
-            (missing_keys, unexpected_keys).
-
-        Raises:
-            RuntimeError: One message with every missing, unexpected and mis-shaped key.
-        """
-        from .state import load_state
-
-        return load_state(self, state_dict, strict, assign)
+    # What it looks like
 
     def extra_repr(self) -> str:
         """What ``repr`` shows of this module beside its name."""
         return ""
 
+    def _get_name(self) -> str:
+        return self.__class__.__name__
+
     def __repr__(self) -> str:
         extra = self.extra_repr()
         children = [f"({n}): " + repr(m).replace("\n", "\n  ") for n, m in self._modules.items()]
-        if not children:
-            return f"{type(self).__name__}({extra})"
-        lines = "\n  ".join(([extra] if extra else []) + children)
-        return f"{type(self).__name__}(\n  {lines}\n)"
+        lines = (extra.split("\n") if extra else []) + children
+        if not children and len(lines) < 2:
+            return f"{self._get_name()}({extra})"
+        return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)"
+
+    # Conversion. These methods stand last: `float` and `type` here are no longer Python's.
+
+    def _apply(self: T, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> T:
+        # Parameters keep their identity, so that optimizers go on knowing them.
+        if recurse:
+            for child in self.children():
+                child._apply(fn)
+        with no_grad():
+            for p in self._parameters.values():
+                if p is None:
+                    continue
+                data = fn(p.detach())
+                grad = None if p._grad is None else fn(p._grad)
+                p._grad = None
+                p.data = data
+                p.grad = grad
+            for name, b in self._buffers.items():
+                if b is not None:
+                    self._set_buffer(name, fn(b))
+        return self
+
+    def to(self: T, *args: Any, **kwargs: Any) -> T:
+        """Move and convert parameters and buffers, in place; a dtype applies to floating ones only.
+
+        Accepts ``to(device)``, ``to(dtype)``, ``to(device, dtype)``, ``to(tensor)`` and the keywords
+        ``device``, ``dtype``, ``non_blocking``, ``memory_format``; the last two change nothing.
+
+        Raises:
+            TypeError: The dtype is neither floating nor complex.
+            NotImplementedError: A tensor is on meta, and shall leave it. Use ``to_empty``.
+        """
+        where, wanted = _target(*args, **kwargs)
+
+        def change(t: Tensor) -> Tensor:
+            if t.is_meta and where is not None and where.type != "meta":
+                raise NotImplementedError(
+                    "Cannot copy out of meta tensor; no data! Use Module.to_empty() instead of "
+                    "Module.to() when moving a module from meta to a different device."
+                )
+            return t.to(device=where, dtype=wanted if t.dtype.is_differentiable else None)
+
+        return self._apply(change)
+
+    def to_empty(self: T, *, device: Any, recurse: bool = True) -> T:
+        """Move to a device without copying values: what was on meta gets memory, uninitialized."""
+        return self._apply(lambda t: empty_like(t, device=device), recurse=recurse)
+
+    def cpu(self: T) -> T:
+        """Move to the CPU."""
+        return self._apply(lambda t: t.to("cpu"))
+
+    def cuda(self: T, device: Any = None) -> T:
+        """Move to a CUDA device."""
+        return self._apply(lambda t: t.to("cuda" if device is None else as_device(device)))
+
+    def half(self: T) -> T:
+        """Convert floating parameters and buffers to float16."""
+        return self._cast(float16)
+
+    def bfloat16(self: T) -> T:
+        """Convert floating parameters and buffers to bfloat16."""
+        return self._cast(bfloat16)
+
+    def double(self: T) -> T:
+        """Convert floating parameters and buffers to float64."""
+        return self._cast(float64)
+
+    def _cast(self: T, dtype: Any) -> T:
+        return self._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
+
+    def float(self: T) -> T:
+        """Convert floating parameters and buffers to float32."""
+        return self._cast(float32)
+
+    def type(self: T, dst_type: Any) -> T:
+        """Convert every parameter and buffer to a dtype."""
+        return self._apply(lambda t: t.type(dst_type))
+
+
+def _target(
+    *args: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False,
+    memory_format: Any = None, tensor: Tensor | None = None,
+) -> tuple[Any, Any]:  # fmt: skip
+    # (device, dtype) that a call of `to` names; each may be None.
+    for a in (*args, tensor):
+        if isinstance(a, Tensor):
+            device, dtype = a.device, a.dtype
+        elif isinstance(a, dtype_class | type):
+            dtype = a
+        elif a is not None and not isinstance(a, bool):
+            device = a
+    wanted = None if dtype is None else as_dtype(dtype)
+    if wanted is not None and not wanted.is_differentiable:
+        raise TypeError(
+            "nn.Module.to only accepts floating point or complex dtypes, but got desired "
+            f"dtype={wanted}. Integer buffers keep theirs."
+        )
+    return None if device is None else as_device(device), wanted

@@ -1,4 +1,7 @@
-"""Parameter: a tensor that a module registers when it is assigned."""
+"""Parameter: a tensor that a module registers when it is assigned; Buffer: one that is no parameter.
+
+Both count under their own role in the ledger.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from typing import Any
 
 from ..framework.memory.ledger import PARAMETER
 from ..framework.ops.creation import empty
+from ..framework.serialization.structure import restores
 from ..framework.tensor import Tensor
 
 
@@ -15,10 +19,18 @@ class Parameter(Tensor):
     Args:
         data: Its values, shared, not copied; None for an empty tensor.
         requires_grad: Whether backward accumulates into its ``.grad``.
+
+    Raises:
+        TypeError: ``data`` is no Tensor.
     """
 
     def __new__(cls, data: Any = None, requires_grad: bool = True) -> Parameter:
         """Wrap ``data`` as a leaf of its own."""
+        if data is not None and not isinstance(data, Tensor):
+            raise TypeError(
+                f"Parameter: argument 'data' must be Tensor, not {type(data).__name__}. "
+                "Make one with lowtide.tensor()."
+            )
         source = empty(0) if data is None else data.detach()
         self: Parameter = object.__new__(cls)
         self._array, self._spec, self._storage = source._array, source._spec, source._storage
@@ -29,5 +41,49 @@ class Parameter(Tensor):
         self._storage.set_role(PARAMETER)
         return self
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Copy values and attributes into memory of its own, without the gradient."""
+        found = memo.get(id(self))
+        if found is None:
+            copied = self.detach().clone()  # a leaf of its own: the gradient is not copied even once
+            found = memo[id(self)] = type(self)(copied, self.requires_grad)
+            if self.__dict__:
+                from copy import deepcopy
+
+                found.__dict__.update(deepcopy(self.__dict__, memo))
+        return found
+
     def __repr__(self) -> str:
         return "Parameter containing:\n" + super().__repr__()
+
+
+class Buffer(Tensor):
+    """A tensor that a module registers as a buffer when it is assigned.
+
+    Args:
+        data: Its values, shared, not copied; None for an empty tensor.
+        persistent: Whether it is part of ``state_dict``.
+    """
+
+    persistent: bool
+
+    def __new__(cls, data: Any = None, *, persistent: bool = True) -> Buffer:
+        """Wrap ``data``."""
+        if data is not None and not isinstance(data, Tensor):
+            raise TypeError(
+                f"Buffer: argument 'data' must be Tensor, not {type(data).__name__}. "
+                "Make one with lowtide.tensor()."
+            )
+        source = empty(0) if data is None else data.detach()
+        self: Buffer = object.__new__(cls)
+        self._array, self._spec, self._storage = source._array, source._spec, source._storage
+        self._node, self._index = None, 0
+        self._grad, self._viewed, self._extra = None, None, None
+        self._requires_grad = bool(data is not None and data.requires_grad)
+        self.persistent = persistent
+        return self
+
+
+# What a training checkpoint says of a tensor's class is a name; these are the names it knows.
+restores("Parameter", Parameter)
+restores("Buffer", lambda t, requires_grad: Buffer(t.requires_grad_(requires_grad)))  # type: ignore[attr-defined]

@@ -2,76 +2,113 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from ..framework.ops.creation import zeros_like
-from . import fused
-from .optimizer import Optimizer, own
+from .elementwise import Elementwise, gradient, zeros
+from .optimizer import check_betas, check_options, number
 
 
-class Adam(Optimizer):
+class Adam(Elementwise):
     """Scale each step by running means of the gradient and of its square.
 
-    ``m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2; p -= lr * m^ / (sqrt(v^) + eps)``, where m^
-    and v^ are m and v divided by ``1 - b1^t`` and ``1 - b2^t``.
+    ``m = b1 m + (1 - b1) d; v = b2 v + (1 - b2) d^2; p -= lr m^ / (sqrt(v^) + eps)``, where m^
+    and v^ are m and v divided by ``1 - b1^t`` and ``1 - b2^t``. With ``amsgrad`` the largest v so
+    far takes the place of v.
+
+    State: ``step``, ``exp_avg`` (m), ``exp_avg_sq`` (v), and ``max_exp_avg_sq`` with ``amsgrad``:
+    two or three parameters' size.
 
     Args:
         params: What to optimize.
         lr: Learning rate.
-        betas: Decay of the two means.
+        betas: Decay of the two means, b1 and b2.
         eps: Added to the denominator.
-        weight_decay: L2 penalty, added to the gradient.
+        weight_decay: L2 penalty, added to the gradient: ``d = g + weight_decay p``.
+        amsgrad: Let no step grow because v fell.
+        foreach: No effect, and so have ``capturable``, ``differentiable`` and ``fused``.
+        maximize: Climb instead.
+        capturable: No effect.
+        differentiable: No effect.
+        fused: No effect.
+        decoupled_weight_decay: Shrink the parameter by ``lr weight_decay p`` instead, as AdamW.
+
+    Raises:
+        ValueError: An option is out of range.
 
     Source:
-        Kingma and Ba 2015, in the form PyTorch computes.
+        Kingma and Ba 2015, in the form PyTorch computes; Reddi et al. 2018 for ``amsgrad``, whose
+        maximum is taken before the correction, as PyTorch does.
     """
 
-    decoupled = False
+    loop = "adam"
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
+        lr: Any = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
+        amsgrad: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+        decoupled_weight_decay: bool = False,
     ) -> None:
-        if lr < 0 or eps < 0 or weight_decay < 0:
-            raise ValueError(
-                f"Adam needs lr, eps and weight_decay >= 0; got {lr}, {eps}, {weight_decay}."
-            )
-        if not all(0 <= b < 1 for b in betas):
-            raise ValueError(f"Adam needs betas in [0, 1); got {betas}.")
-        super().__init__(
-            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        )
+        check_options(type(self).__name__, lr, epsilon=eps, weight_decay=weight_decay)
+        betas = check_betas(type(self).__name__, betas)
+        defaults = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+            "amsgrad": amsgrad, "maximize": maximize, "foreach": foreach,
+            "capturable": capturable, "differentiable": differentiable, "fused": fused,
+            "decoupled_weight_decay": decoupled_weight_decay,
+        }  # fmt: skip
+        super().__init__(params, defaults)
 
-    def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
-        """One step for one parameter."""
-        if not state:
-            state["step"] = 0
-            state["exp_avg"] = own(zeros_like(p))
-            state["exp_avg_sq"] = own(zeros_like(p))
-        state["step"] += 1
-        step, (b1, b2) = state["step"], group["betas"]
-        m, v = state["exp_avg"], state["exp_avg_sq"]
-        if fused.fits(self.elements, p, g, m, v):
-            fused.adam(p, g, m, v, step, group, self.decoupled)
-            return
-        if group["weight_decay"]:
-            if self.decoupled:
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-            else:
-                g = g.add(p, alpha=group["weight_decay"])
-        m.mul_(b1).add_(g, alpha=1 - b1)
-        v.mul_(b2).addcmul_(g, g, value=1 - b2)
-        denominator = v.sqrt().mul_(1 / math.sqrt(1 - b2**step)).add_(group["eps"])
-        p.addcdiv_(m, denominator, value=-group["lr"] / (1 - b1**step))
+    def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
+        """Both means are zero."""
+        state = {"step": 0, "exp_avg": zeros(p), "exp_avg_sq": zeros(p)}
+        if group["amsgrad"]:
+            state["max_exp_avg_sq"] = zeros(p)
+        return state
+
+    def advance(self, state: dict[str, Any], group: dict[str, Any]) -> Any:
+        """Count the step."""
+        step = state["step"] = state["step"] + 1
+        b1, b2 = group["betas"]
+        lr, decay = number(group["lr"]), group["weight_decay"]
+        decoupled = group.get("decoupled_weight_decay", False)
+        held = (state["exp_avg"], state["exp_avg_sq"])
+        numbers = (
+            -1.0 if group["maximize"] else 1.0,
+            0.0 if decoupled else decay,
+            1 - lr * decay if decoupled else 1.0,
+            b1, 1 - b1, b2, 1 - b2,
+            (1 - b2**step) ** -0.5, group["eps"], lr / (1 - b1**step),
+        )  # fmt: skip
+        return (*held, state["max_exp_avg_sq"] if group["amsgrad"] else None), numbers
+
+    @staticmethod
+    def plain(  # type: ignore[override]
+        p: Any, g: Any, m: Any, v: Any, top: Any, sign: Any, decay: Any, keep: Any, b1: Any,
+        a1: Any, b2: Any, a2: Any, root: Any, eps: Any, rate: Any,
+    ) -> None:  # fmt: skip
+        """The recurrence in tensor ops."""
+        d = gradient(p, g, sign, decay)
+        if keep != 1:
+            p.mul_(keep)
+        m.mul_(b1).add_(d, alpha=a1)
+        v.mul_(b2).addcmul_(d, d, value=a2)
+        if top is not None:
+            v = top.copy_(top.maximum(v))
+        p.addcdiv_(m, v.sqrt().mul_(root).add_(eps), value=-rate)
 
 
 class AdamW(Adam):
-    """Adam with weight decay applied to the parameter instead of the gradient.
+    """Adam whose weight decay shrinks the parameter, instead of entering the gradient.
 
     Args:
         params: What to optimize.
@@ -79,19 +116,37 @@ class AdamW(Adam):
         betas: Decay of the two means.
         eps: Added to the denominator.
         weight_decay: Share of the parameter, times ``lr``, taken away at each step.
+        amsgrad: Let no step grow because the mean square fell.
+        maximize: Climb instead.
+        foreach: No effect, and so have ``capturable``, ``differentiable`` and ``fused``.
+        capturable: No effect.
+        differentiable: No effect.
+        fused: No effect.
+
+    Raises:
+        ValueError: An option is out of range.
 
     Source:
-        Loshchilov and Hutter 2019.
+        Loshchilov and Hutter 2019, without their separate schedule multiplier, as PyTorch.
     """
-
-    decoupled = True
 
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
+        lr: Any = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay)
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, foreach=foreach, maximize=maximize,
+            capturable=capturable, differentiable=differentiable, fused=fused,
+            decoupled_weight_decay=True,
+        )  # fmt: skip

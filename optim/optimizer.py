@@ -1,14 +1,80 @@
-"""Optimizer: parameter groups, lazily made state, and one update rule per parameter."""
+"""Optimizer: parameter groups, lazily made state, hooks, and one update rule per parameter.
+
+A subclass defines :meth:`Optimizer.update`, which changes one parameter in place; an optimizer
+that sees all parameters at once, and one written for PyTorch, overrides ``step``. Hooks around
+``step`` hold for both: they are put around each class's ``step`` when the class is made.
+
+Where it differs from PyTorch: state keeps the dtype it was saved with; ``load_state_dict`` copies
+tensors instead of sharing them with the dict; counters are Python numbers, where PyTorch has 0-d
+tensors (both load). ``foreach, fused, capturable, differentiable`` only choose an implementation
+there: here they are options without effect.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+import functools
+import warnings
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..framework.autograd.hooks import RemovableHandle, add_hook
 from ..framework.autograd.modes import enable_grad, no_grad
 from ..framework.memory.ledger import OPTIMIZER
 from ..framework.tensor import Tensor
+
+_everywhere: dict[str, OrderedDict[int, Any]] = {}  # hooks on the steps of all optimizers
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "<required parameter>"
+
+
+required = _Required()
+
+
+def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(step)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        self = args[0]
+        if self.__dict__.get("_in_step"):  # super().step() of a subclass: its hooks ran
+            return step(*args, **kwargs)
+        self._in_step = True
+        try:
+            for hook in (*_hooks(_everywhere, "before"), *_hooks(self._hooks, "before")):
+                result = hook(self, args, kwargs)
+                if result is not None:
+                    if not (isinstance(result, tuple) and len(result) == 2):
+                        raise RuntimeError(
+                            f"{type(self).__name__}.step: a pre-hook must return None or a tuple "
+                            f"of (new_args, new_kwargs), but got {result}."
+                        )
+                    args, kwargs = result
+            self._opt_called = True  # the schedulers ask
+            out = step(*args, **kwargs)
+            for hook in (*_hooks(self._hooks, "after"), *_hooks(_everywhere, "after")):
+                hook(self, args, kwargs)
+            return out
+        finally:
+            self._in_step = False
+
+    return call
+
+
+def _hooks(owner: dict[str, OrderedDict[int, Any]], kind: str) -> list[Any]:
+    found = owner.get(kind)
+    return list(found.values()) if found else []
+
+
+def register_optimizer_step_pre_hook(hook: Any) -> RemovableHandle:
+    """Call ``hook(optimizer, args, kwargs)`` before the steps of all optimizers."""
+    return add_hook(_everywhere, "before", hook)
+
+
+def register_optimizer_step_post_hook(hook: Any) -> RemovableHandle:
+    """Call ``hook(optimizer, args, kwargs)`` after the steps of all optimizers."""
+    return add_hook(_everywhere, "after", hook)
 
 
 class Optimizer:
@@ -27,8 +93,9 @@ class Optimizer:
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
-        self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
+        self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
         self.elements = 0
+        self._hooks: dict[str, OrderedDict[int, Any]] = {}
         if isinstance(params, Tensor):
             raise TypeError(
                 "params argument given to the optimizer should be an iterable of Tensors or "
@@ -36,33 +103,77 @@ class Optimizer:
             )
         groups = list(params)
         if not groups:
-            raise ValueError("optimizer got an empty parameter list.")
+            raise ValueError("optimizer got an empty parameter list. Pass model.parameters().")
         if not isinstance(groups[0], dict):
             groups = [{"params": groups}]
         for group in groups:
             self.add_param_group(group)
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "step" in cls.__dict__:
+            cls.step = _hooked(cls.step)  # type: ignore[method-assign]
+
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters with options of its own.
 
         Raises:
-            TypeError: Something in it is no tensor.
-            ValueError: A tensor is no leaf, or is in another group already.
+            TypeError: It is no dict, its parameters are a set, or something in it is no tensor.
+            ValueError: A tensor is no leaf, or is in another group already; some have names and
+                others do not; an option without a default is missing.
         """
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}.")
         params = param_group["params"]
+        if isinstance(params, set):
+            raise TypeError(
+                "optimizer parameters need to be organized in ordered collections, but the order "
+                "of tensors in sets changes between runs. Use a list instead."
+            )
         params = [params] if isinstance(params, Tensor) else list(params)
+        names = [p[0] for p in params if isinstance(p, tuple)]
+        if names and len(names) != len(params):
+            raise ValueError(
+                f"all optimizer params should be with/without names; {len(params) - len(names)} "
+                f"of {len(params)} have none."
+            )
         params = [p[1] if isinstance(p, tuple) else p for p in params]
-        known = {id(p) for g in self.param_groups for p in g["params"]}
         for p in params:
             if not isinstance(p, Tensor):
-                raise TypeError(f"optimizer can only optimize Tensors; got {type(p).__name__}.")
-            if not p.is_leaf:
+                raise TypeError(
+                    "optimizer can only optimize Tensors, but one of the params is "
+                    f"{type(p).__name__}."
+                )
+            if not (p.is_leaf or p.retains_grad or self.defaults.get("differentiable")):
                 raise ValueError("can't optimize a non-leaf Tensor. Pass the leaf it is made from.")
-            if id(p) in known:
+        group = {**param_group, "params": params}
+        if names:
+            group["param_names"] = names
+        for name, default in self.defaults.items():
+            if default is required and name not in group:
+                raise ValueError(
+                    f"parameter group didn't specify a value of required optimization parameter "
+                    f"{name}."
+                )
+            group.setdefault(name, default)
+        ids = {id(p) for p in params}
+        if len(ids) < len(params):
+            warnings.warn(
+                "optimizer contains a parameter group with duplicate parameters; each is stepped "
+                "as often as it is listed.",
+                UserWarning,
+                stacklevel=3,
+            )
+        for other in self.param_groups:
+            if ("param_names" in group) != ("param_names" in other):
+                raise ValueError(
+                    "all optimizer param groups should be with/without names; cannot add a group "
+                    f"{'with' if names else 'without'} names to this optimizer."
+                )
+            if not ids.isdisjoint(id(p) for p in other["params"]):
                 raise ValueError("some parameters appear in more than one parameter group.")
-            known.add(id(p))
         self.elements += sum(p.numel() for p in params)
-        self.param_groups.append({**self.defaults, **param_group, "params": params})
+        self.param_groups.append(group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of all parameters, or fill them with zeros."""
@@ -74,6 +185,7 @@ class Optimizer:
                     else:
                         p._grad = p._grad.detach().zero_()
 
+    @_hooked
     def step(self, closure: Any = None) -> Any:
         """Update every parameter that has a gradient.
 
@@ -96,44 +208,118 @@ class Optimizer:
 
     def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Change one parameter in place; subclasses define it."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} defines neither update(p, g, state, group) nor step(closure)."
+        )
+
+    # Saved state
 
     def state_dict(self) -> dict[str, Any]:
-        """Options and state, with parameters numbered in group order."""
+        """Options and state, with parameters numbered in group order. Tensors are shared."""
+        for hook in _hooks(self._hooks, "before_state_dict"):
+            hook(self)
         number: dict[int, int] = {}
         groups = []
+        start = 0
         for group in self.param_groups:
-            for p in group["params"]:
-                number.setdefault(id(p), len(number))
+            for k, p in enumerate(group["params"], start):
+                number.setdefault(id(p), k)
+            start += len(group["params"])
             options = {k: v for k, v in group.items() if k != "params"}
             groups.append({**options, "params": [number[id(p)] for p in group["params"]]})
-        state = {number[id(p)]: dict(s) for p, s in self.state.items() if id(p) in number}
-        return {"state": state, "param_groups": groups}
+        state = {
+            number[id(p)] if isinstance(p, Tensor) else p: dict(s) if isinstance(s, dict) else s
+            for p, s in self.state.items()
+            if not isinstance(p, Tensor) or id(p) in number
+        }
+        found: dict[str, Any] = {"state": state, "param_groups": groups}
+        for hook in _hooks(self._hooks, "after_state_dict"):
+            result = hook(self, found)
+            found = found if result is None else result
+        return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over options and state; tensors keep the dtype they were saved with.
+        """Take over options and a copy of the state; tensors keep the dtype they were saved with.
 
         Raises:
             ValueError: Groups or their sizes differ.
         """
+        state_dict = dict(state_dict)
+        for hook in _hooks(self._hooks, "before_load"):
+            result = hook(self, state_dict)
+            state_dict = state_dict if result is None else result
         groups = state_dict["param_groups"]
-        mine = [len(g["params"]) for g in self.param_groups]
-        if mine != [len(g["params"]) for g in groups]:
+        if len(groups) != len(self.param_groups):
             raise ValueError(
-                "loaded state dict has parameter groups of other sizes: this optimizer has "
-                f"{mine}, the state dict {[len(g['params']) for g in groups]}."
+                "loaded state dict has a different number of parameter groups: "
+                f"{len(groups)}, where this optimizer has {len(self.param_groups)}."
             )
-        by_number: dict[int, Any] = {}
+        mine = [len(g["params"]) for g in self.param_groups]
+        saved_sizes = [len(g["params"]) for g in groups]
+        if mine != saved_sizes:
+            raise ValueError(
+                "loaded state dict contains a parameter group that doesn't match the size of "
+                f"optimizer's group: sizes {saved_sizes}, where this optimizer has {mine}."
+            )
+        by_number: dict[Any, Any] = {}
         for group, saved in zip(self.param_groups, groups, strict=True):
             by_number.update(zip(saved["params"], group["params"], strict=True))
+        loaded = {}
+        with no_grad():
+            for number, saved_state in state_dict["state"].items():
+                p = by_number.get(number)
+                loaded[number if p is None else p] = (
+                    saved_state if p is None else _taken_over(saved_state, p)
+                )
+        for group, saved in zip(self.param_groups, groups, strict=True):
             group.update({k: v for k, v in saved.items() if k != "params"})
         self.state.clear()
-        for number, saved_state in state_dict["state"].items():
-            p = by_number[number]
-            self.state[p] = {
-                k: own(v.detach().to(p.device).clone()) if isinstance(v, Tensor) else v
-                for k, v in saved_state.items()
-            }
+        self.state.update(loaded)
+        for hook in _hooks(self._hooks, "after_load"):
+            hook(self)
+
+    # Hooks
+
+    def register_step_pre_hook(self, hook: Any) -> RemovableHandle:
+        """Call ``hook(optimizer, args, kwargs)`` before each step; it may return new ones."""
+        return add_hook(self._hooks, "before", hook)
+
+    def register_step_post_hook(self, hook: Any) -> RemovableHandle:
+        """Call ``hook(optimizer, args, kwargs)`` after each step."""
+        return add_hook(self._hooks, "after", hook)
+
+    def register_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> RemovableHandle:
+        """Call ``hook(optimizer)`` before a state dict is made."""
+        return self._add("before_state_dict", hook, prepend)
+
+    def register_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> RemovableHandle:
+        """Call ``hook(optimizer, state_dict)`` on each state dict; it may return another."""
+        return self._add("after_state_dict", hook, prepend)
+
+    def register_load_state_dict_pre_hook(
+        self, hook: Any, prepend: bool = False
+    ) -> RemovableHandle:
+        """Call ``hook(optimizer, state_dict)`` before loading; it may return another dict."""
+        return self._add("before_load", hook, prepend)
+
+    def register_load_state_dict_post_hook(
+        self, hook: Any, prepend: bool = False
+    ) -> RemovableHandle:
+        """Call ``hook(optimizer)`` after loading."""
+        return self._add("after_load", hook, prepend)
+
+    def _add(self, kind: str, hook: Any, prepend: bool) -> RemovableHandle:
+        handle = add_hook(self._hooks, kind, hook)
+        if prepend:
+            self._hooks[kind].move_to_end(handle.id, last=False)
+        return handle
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = {"defaults": self.defaults, "state": self.state, "param_groups": self.param_groups}
+        return {**kept, "elements": self.elements}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update({"_hooks": {}, **state})
 
     def __repr__(self) -> str:
         lines = [type(self).__name__ + " ("]
@@ -147,3 +333,56 @@ def own(tensor: Any) -> Any:
     """Count a tensor as optimizer state."""
     tensor._storage.set_role(OPTIMIZER)
     return tensor
+
+
+def number(value: Any) -> Any:
+    """A Python number for an option or counter that may be a tensor of one element."""
+    return value.item() if isinstance(value, Tensor) else value
+
+
+def check_options(name: str, lr: Any, **at_least_zero: Any) -> None:
+    """Refuse a learning rate that is no number, and options below 0.
+
+    Raises:
+        ValueError: As said; the message names the optimizer, the option and its value.
+    """
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError(
+            f"{name}: Tensor lr must be 1-element; got shape {tuple(lr.shape)}. "
+            "Give parameters with other rates a group of their own."
+        )
+    if not number(lr) >= 0:
+        raise ValueError(f"{name}: Invalid learning rate: {number(lr)}. It must be >= 0.")
+    for option, value in at_least_zero.items():
+        if not number(value) >= 0:
+            raise ValueError(f"{name}: Invalid {option} value: {number(value)}. It must be >= 0.")
+
+
+def check_betas(name: str, betas: Any) -> tuple[float, float]:
+    """The two decay rates of running means, as Python numbers.
+
+    Raises:
+        ValueError: One is outside [0, 1).
+    """
+    for k in (0, 1):
+        if not 0 <= number(betas[k]) < 1:
+            raise ValueError(
+                f"{name}: Invalid beta parameter at index {k}: {number(betas[k])}. "
+                "It must be in [0, 1)."
+            )
+    return number(betas[0]), number(betas[1])
+
+
+def _taken_over(value: Any, p: Tensor) -> Any:
+    if isinstance(value, dict):
+        scalars = ("step", "eta", "mu", "mu_product")  # 0-d tensors in a state dict of PyTorch's
+        return {
+            k: number(v) if k in scalars else _taken_over(v, p) for k, v in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return type(value)(_taken_over(v, p) for v in value)
+    if isinstance(value, Tensor):
+        if value.device != p.device:
+            return own(value.detach().to(p.device))
+        return own(value.detach().clone())
+    return value

@@ -1,18 +1,20 @@
-"""Stochastic gradient descent with momentum."""
+"""Stochastic gradient descent, with momentum."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from . import fused
-from .optimizer import Optimizer, own
+from .elementwise import Elementwise, first_numbers, gradient, zeros
+from .optimizer import check_options, number
 
 
-class SGD(Optimizer):
+class SGD(Elementwise):
     """Follow the gradient, with momentum.
 
-    ``g += weight_decay * p; buf = momentum * buf + (1 - dampening) * g; p -= lr * buf``, where
-    Nesterov's form uses ``g + momentum * buf`` instead of ``buf``.
+    ``d = g + weight_decay p; buf = momentum buf + (1 - dampening) d; p -= lr buf``, where the first
+    ``buf`` is d itself, and Nesterov's form steps by ``d + momentum buf`` instead of ``buf``.
+
+    State: ``momentum_buffer``, one parameter's size, only with momentum.
 
     Args:
         params: What to optimize.
@@ -22,48 +24,71 @@ class SGD(Optimizer):
         weight_decay: L2 penalty.
         nesterov: Look ahead.
         maximize: Climb instead.
+        foreach: No effect, and so have ``differentiable`` and ``fused``.
+        differentiable: No effect.
+        fused: No effect.
+
+    Raises:
+        ValueError: An option is out of range; Nesterov without momentum or with dampening.
 
     Source:
         Sutskever et al. 2013, with the learning rate outside the buffer, as PyTorch has it.
     """
 
+    loop = "momentum"
+
     def __init__(
         self,
         params: Any,
-        lr: float = 1e-3,
+        lr: Any = 1e-3,
         momentum: float = 0,
         dampening: float = 0,
         weight_decay: float = 0,
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
     ) -> None:
-        for name, value in (("lr", lr), ("momentum", momentum), ("weight_decay", weight_decay)):
-            if value < 0:
-                raise ValueError(f"SGD needs {name} >= 0; got {value}.")
+        check_options("SGD", lr, momentum=momentum, weight_decay=weight_decay)
         if nesterov and (momentum <= 0 or dampening != 0):
-            raise ValueError("Nesterov momentum requires a momentum and zero dampening.")
+            raise ValueError(
+                "SGD: Nesterov momentum requires a momentum and zero dampening; got momentum "
+                f"{momentum} and dampening {dampening}."
+            )
         defaults = {
             "lr": lr, "momentum": momentum, "dampening": dampening, "weight_decay": weight_decay,
-            "nesterov": nesterov, "maximize": maximize,
+            "nesterov": nesterov, "maximize": maximize, "foreach": foreach,
+            "differentiable": differentiable, "fused": fused,
         }  # fmt: skip
         super().__init__(params, defaults)
 
     def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
         """One step for one parameter."""
-        momentum = group["momentum"]
-        buffer = state.get("momentum_buffer")
-        if momentum and buffer is not None and fused.fits(self.elements, p, g, buffer):
-            fused.momentum(p, g, buffer, group)
+        momentum, rate = group["momentum"], number(group["lr"])
+        sign, decay = first_numbers({**group, "weight_decay": number(group["weight_decay"])})
+        if momentum == 0:
+            self.run("sgd", _plain_sgd, (p, g), (sign, decay, rate))
             return
-        if group["maximize"]:
-            g = -g
-        if group["weight_decay"]:
-            g = g.add(p, alpha=group["weight_decay"])
-        if momentum:
-            if buffer is None:
-                buffer = state["momentum_buffer"] = own(g.clone())
-            else:
-                buffer.mul_(momentum).add_(g, alpha=1 - group["dampening"])
-            g = g.add(buffer, alpha=momentum) if group["nesterov"] else buffer
-        p.add_(g, alpha=-group["lr"])
+        keep, add = momentum, 1 - group["dampening"]
+        if state.get("momentum_buffer") is None:
+            state["momentum_buffer"] = zeros(p)
+            keep, add = 0.0, 1.0
+        look = momentum if group["nesterov"] else 0.0
+        numbers = (sign, decay, keep, add, look, rate)
+        self.run(self.loop, self.plain, (p, g, state["momentum_buffer"]), numbers)
+
+    @staticmethod
+    def plain(  # type: ignore[override]
+        p: Any, g: Any, buffer: Any, sign: Any, decay: Any, keep: Any, add: Any, look: Any,
+        rate: Any,
+    ) -> None:  # fmt: skip
+        """The recurrence in tensor ops."""
+        d = gradient(p, g, sign, decay)
+        buffer.mul_(keep).add_(d, alpha=add)
+        p.add_(d.add(buffer, alpha=look) if look else buffer, alpha=-rate)
+
+
+def _plain_sgd(p: Any, g: Any, sign: Any, decay: Any, rate: Any) -> None:
+    p.add_(g.add(p, alpha=sign * decay) if decay else g, alpha=-rate * sign)

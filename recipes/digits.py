@@ -6,19 +6,14 @@ The last table measures one step of the trained model three times: as trained, u
 and with the last hidden activation detached.
 """
 
-import argparse
-import json
-import time
-from pathlib import Path
-
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide import nn, optim
-from lowtide.recipes import data
+from lowtide.recipes import data, training
+from lowtide.utils.data import DataLoader, TensorDataset
 
 
 class Perceptron(nn.Module):
@@ -94,17 +89,8 @@ def show(cases, console, batch):
 
 def main():
     """Parse options, train, test, report."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--steps", type=int, help="stop after that many steps")
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser = training.options(__doc__, epochs=20, batch_size=64, lr=2e-3)
     parser.add_argument("--hidden", type=int, default=256)
-    parser.add_argument("--lr", type=float, default=2e-3, help="at the start; it falls to 0")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data-dir", help="a folder with mnist_5k.csv.gz")
-    parser.add_argument("--out", type=Path, help="write the results there, as JSON")
-    parser.add_argument("--quick", action="store_true", help="two epochs")
     args = parser.parse_args()
     if args.quick:
         args.epochs = 2
@@ -112,57 +98,40 @@ def main():
     console = Console()
     console.print("Looking for handwritten digits")
     split = data.digits(args.data_dir, say=console.print)
-    console.print(
-        f"  found {split.source}: {len(split.y_train)} to train, {len(split.y_test)} to test"
-    )
+    console.print(f"  {split.source}: {len(split.y_train)} to train, {len(split.y_test)} to test")
 
     lt.manual_seed(args.seed)
-    device = lt.device(args.device)
-    x_train, y_train = (lt.tensor(a, device=device) for a in (split.x_train, split.y_train))
-    x_test, y_test = (lt.tensor(a, device=device) for a in (split.x_test, split.y_test))
-    model = Perceptron(x_train.shape[1], args.hidden, 10).to(device)
+    x, y, x_test, y_test = (lt.tensor(a, device=args.device) for a in split[:4])
+    x, x_test = x.flatten(1), x_test.flatten(1)
+    model = Perceptron(x.shape[1], args.hidden, 10).to(args.device)
+    loader = DataLoader(TensorDataset(x, y), args.batch_size, shuffle=True, drop_last=True)
+    total = min(args.steps or len(loader) * args.epochs, len(loader) * args.epochs)
     optimizer = optim.AdamW(model.parameters(), lr=args.lr, weight_decay=0.05)
+    scheduler = optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=total)
 
-    per_epoch = len(y_train) // args.batch_size
-    total = min(args.steps or per_epoch * args.epochs, per_epoch * args.epochs)
-    began = time.perf_counter()
-    columns = (
-        TextColumn("training"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}  live {task.fields[live]:.1f} MiB"),
+    run = training.Run(
+        "digits", args, total, console,
+        model=model, optimizer=optimizer, scheduler=scheduler, loader=loader,
     )  # fmt: skip
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("train", total=total, loss=float("nan"), live=0.0)
-        for step in range(total):
-            if step % per_epoch == 0:
-                order = lt.randperm(len(y_train), device=device)
-            start = step % per_epoch * args.batch_size
-            rows = order[start : start + args.batch_size]
-            optimizer.param_groups[0]["lr"] = args.lr * (1 - step / total)
-            loss = F.cross_entropy(model(x_train[rows]), y_train[rows])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            live = lt.memory_allocated(device) / 2**20
-            progress.update(task, advance=1, loss=loss.item(), live=live)
-    seconds = time.perf_counter() - began
-
-    score = accuracy(model, x_test, y_test)
-    console.print(
-        f"\n{total} steps in {seconds:.1f} s; test accuracy [bold]{score:.3f}[/bold]", end=""
-    )
-    console.print(f" (logistic regression: {split.baseline})\n" if split.baseline else "\n")
+    batches = training.batches(loader)
+    for step in run:
+        images, labels = next(batches)
+        loss = F.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        run.log(loss.item())
+        if (step + 1) % len(loader) == 0:
+            run.measure(accuracy=accuracy(model, x_test, y_test))
 
     optimizer.zero_grad()
-    first = slice(0, args.batch_size)
-    cases = measure_cases(model, x_train[first], y_train[first])
+    cases = measure_cases(model, x[: args.batch_size], y[: args.batch_size])
     show(cases, console, args.batch_size)
-    if args.out:
-        result = {
-            "accuracy": score, "baseline": split.baseline, "source": split.source, "steps": total,
-            "seconds": seconds, "memory_bytes": cases,
-        }  # fmt: skip
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        args.out.write_text(json.dumps(result, indent=1))
+    run.finish(
+        accuracy=accuracy(model, x_test, y_test), baseline=split.baseline, data=split.source,
+        memory_bytes=cases,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

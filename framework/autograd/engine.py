@@ -261,14 +261,15 @@ def _run(
     inputs: list[Tensor] | None,
 ) -> list[Tensor | None]:
     state = local.state
-    before = (state.grad, state.saver, state.running)
+    before = (state.grad, state.saver, state.running, state.autocast)
+    state.autocast = None  # rules compute in the types of the forward
     state.grad = create and not state.inference
     if not create:
         state.saver = None
     try:
         return _Pass(roots, gradients, retain, create, inputs).results()
     finally:
-        state.grad, state.saver, state.running = before
+        state.grad, state.saver, state.running, state.autocast = before
 
 
 class _Pass:

@@ -22,6 +22,7 @@ class State:
 
     Attributes:
         grad: Ops record nodes.
+        autocast: Inside an autocast region its dtypes by device type, or None (``amp.py``).
         inference: Results are inference tensors.
         saver: Decides what becomes of values saved for backward; None keeps them as they are.
         anomaly: Nodes remember where they were made, and backward looks for NaN.
@@ -34,6 +35,7 @@ class State:
 
     __slots__ = (
         "anomaly",
+        "autocast",
         "check_nan",
         "grad",
         "hooks_disabled",
@@ -46,6 +48,7 @@ class State:
 
     def __init__(self) -> None:
         self.grad = True
+        self.autocast: dict[str, Any] | None = None
         self.inference = False
         self.saver: Any = None
         self.anomaly = False

@@ -546,7 +546,7 @@ def special() -> SimModule:
     from importlib import import_module
 
     names = """digamma entr erf erfc erfcx erfinv gammainc gammaincc gammaln i0 i0e i1 i1e j0 j1
-        log_ndtr ndtr ndtri xlogy y0 y1 zeta""".split()  # noqa: SIM905
+        k0 k0e k1 k1e log_ndtr ndtr ndtri xlogy y0 y1 zeta""".split()  # noqa: SIM905
     return SimModule(import_module("scipy.special"), dict.fromkeys(names, frozenset({"out"})))
 
 

@@ -9,6 +9,7 @@ from . import arithmetic as arithmetic
 from . import arrays as arrays
 from . import attention as attention
 from . import bags as bags
+from . import bessel as bessel
 from . import binary as binary
 from . import calculus as calculus
 from . import comparison as comparison
@@ -23,17 +24,23 @@ from . import distances as distances
 from . import dropout as dropout
 from . import einsum as einsum
 from . import elimination as elimination
+from . import elus as elus
 from . import embedding as embedding
 from . import extremes as extremes
 from . import fourier as fourier
+from . import fractional_pooling as fractional_pooling
 from . import gathering as gathering
 from . import gating as gating
+from . import gru as gru
+from . import histograms as histograms
+from . import householder as householder
 from . import indexing as indexing
 from . import joining as joining
 from . import least_squares as least_squares
 from . import legacy as legacy
 from . import locating as locating
 from . import loss as loss
+from . import lstm as lstm
 from . import matmul as matmul
 from . import matrix as matrix
 from . import matrix_norms as matrix_norms
@@ -47,15 +54,18 @@ from . import patches as patches
 from . import patching as patching
 from . import picking as picking
 from . import pointwise as pointwise
+from . import polynomials as polynomials
 from . import pooling as pooling
 from . import pools as pools
 from . import random as random
+from . import recurrent as recurrent
 from . import reduction as reduction
 from . import resampling as resampling
 from . import sampling as sampling
 from . import selecting as selecting
 from . import sequence_loss as sequence_loss
 from . import shaping as shaping
+from . import sharing as sharing
 from . import slicing as slicing
 from . import softmax as softmax
 from . import solving as solving
@@ -63,12 +73,15 @@ from . import sorting as sorting
 from . import special as special
 from . import spectral as spectral
 from . import statistics as statistics
+from . import stft as stft
 from . import striding as striding
 from . import unpooling as unpooling
+from . import view_copies as view_copies
+from . import windows as windows
 from .registry import FUNCTIONS as _functions
 
 globals().update(_functions)
 # Here for nn.functional; lowtide itself has them no more than PyTorch does.
-for _family in (activation, gating):
+for _family in (activation, elus, gating):
     globals().update({name: getattr(_family, name) for name in _family.__all__})
 __all__ = sorted(_functions)

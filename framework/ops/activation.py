@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..dtypes import BOOL, bool_
+from ..dtypes import BOOL, bool_, uint8
 from .convolution import contiguous, worth_compiling
 from .pointwise import sigmoid, tanh
 from .registry import broadcast, function, op, per_element, same, singles
@@ -17,7 +17,7 @@ INFINITY = float("inf")
 HIDDEN: dict[str, Any] = {"public": False, "method": False}  # of nn.functional only
 
 
-def _need_float(name, input):
+def need_float(name, input):
     if input.dtype.category < 2:
         raise NotImplementedError(
             f"\"{name}\" not implemented for '{input.dtype.name}'. Convert with "
@@ -25,11 +25,11 @@ def _need_float(name, input):
         )
 
 
-def _floating(name, *extra):
+def floating(name, *extra):
     """The infer rule of an activation: results and scratch look like the input."""
 
     def infer(input, **_):
-        _need_float(name, input)
+        need_float(name, input)
         return (input, *[input.like(dtype=bool_) if e == "mask" else input for e in extra])
 
     return infer
@@ -39,18 +39,18 @@ def _vectorized(input, *_, **__):
     return worth_compiling(input) and input.dtype.name == "float32"
 
 
-def _compile(op, kernel, *, when=_vectorized):
+def compile_gate(op, kernel, *, when=_vectorized):
     """Give an op of arrays that look alike a compiled CPU kernel: ``kernel(gates, attributes)``.
 
     It returns a function of gates and the numbers that this takes after the arrays.
     """
 
-    @op.kernel("cpu", when=when, layout=contiguous)
+    @op.kernel("cpu", when=when, layout=contiguous, scratch=False)
     def _(xp, out, *arrays, **attributes):
         from ..kernels.cpu import gates
         from ..kernels.cpu.threads import spread
 
-        arrays = arrays[len(op.op.scratch) :]  # nothing is left to put aside
+        arrays = arrays[len(op.op.scratch) :]
         run, numbers = kernel(gates, **attributes)
         flat = [a.reshape(-1) for a in (out, *arrays)]
         spread(run, out.size, out.size, *flat, *numbers)
@@ -63,6 +63,7 @@ def _masked_infer(grad, input, **_):
 def _windows(make):
     for low, high, outside in ((0.0, INFINITY, 0.0), (-0.7, 0.7, 0.0), (0.0, INFINITY, 0.1)):
         yield (make(3, 4), make(3, 4)), {"low": low, "high": high, "outside": outside}
+    yield (make(3, 4), make(3, 4)), {"low": 0.0, "high": 1.0, "outside": 0.0, "inside": 0.25}
     for shape in ((), (0, 3)):
         yield (make(*shape), make(*shape)), {"low": -1.3, "high": 0.3, "outside": 0.0}
 
@@ -71,9 +72,9 @@ def _windows(make):
     name="_window", **HIDDEN, infer=_masked_infer, scratch=("mask",), half="float32",
     flops=per_element(2), samples=_windows,
 )  # fmt: skip
-def window(xp, out, mask, grad, input, *, low, high, outside):
-    """``grad`` where ``low < input < high`` (or nan), ``outside * grad`` elsewhere."""
-    xp.copyto(out, grad)
+def window(xp, out, mask, grad, input, *, low, high, outside, inside=1.0):
+    """``inside * grad`` where ``low < input < high`` (or nan), ``outside * grad`` elsewhere."""
+    xp.multiply(grad, inside, out=out)
     for bound, beyond in ((low, xp.less_equal), (high, xp.greater_equal)):
         if -INFINITY < bound < INFINITY:
             beyond(input, bound, out=mask)
@@ -81,19 +82,19 @@ def window(xp, out, mask, grad, input, *, low, high, outside):
     if outside != 0:  # with one bound, low
         xp.logical_not(mask, out=mask)
         xp.multiply(grad, outside, out=out)
-        xp.copyto(out, grad, where=mask)
+        xp.copyto(out, grad, where=mask)  # with an outside, inside is 1
 
 
-def _window_compiled(gates, low, high, outside):
-    return gates.window, (float(low), float(high), float(outside))
+def _window_compiled(gates, low, high, outside, inside):
+    return gates.window, (float(low), float(high), float(outside), float(inside))
 
 
-_compile(window, _window_compiled, when=worth_compiling)
+compile_gate(window, _window_compiled, when=worth_compiling)
 
 
 @window.vjp("grad")
-def _(g, input, low, high, outside):
-    return window(g, input, low=low, high=high, outside=outside)
+def _(g, input, low, high, outside, inside):
+    return window(g, input, low=low, high=high, outside=outside, inside=inside)
 
 
 @window.vjp("input")
@@ -126,24 +127,41 @@ def _(g, out):
 def _slopes(make):
     for inputs, _ in singles(make):
         yield inputs, {"negative_slope": 0.1}
-    yield (make(2, 3),), {"negative_slope": -0.4}
+    yield (make(2, 3),), {"negative_slope": 0.0}
 
 
 @op(
-    name="leaky_relu", **HIDDEN, infer=_floating("leaky_relu", "low"), scratch=("low",),
+    name="_leaky_relu", **HIDDEN, infer=floating("leaky_relu", "low"), scratch=("low",),
     half="float32", flops=per_element(3), inplace="_leaky_relu_", samples=_slopes,
 )  # fmt: skip
-def leaky_relu(xp, out, low, input, *, negative_slope=0.01):
-    """Apply ``max(input, 0) + negative_slope * min(input, 0)``."""
+def leaky_relu_of(xp, out, low, input, *, negative_slope):
+    """``max(input, 0) + negative_slope * min(input, 0)`` for a slope >= 0. Keeps the result."""
     xp.minimum(input, 0, out=low)
-    xp.multiply(low, float(negative_slope), out=low)
+    xp.multiply(low, negative_slope, out=low)
     xp.maximum(input, 0, out=out)
     xp.add(out, low, out=out)
 
 
-@leaky_relu.vjp("input")
-def _(g, input, negative_slope):
-    return window(g, input, low=0.0, high=INFINITY, outside=float(negative_slope))
+compile_gate(leaky_relu_of, lambda gates, negative_slope: (gates.leaky_relu, (negative_slope,)))
+
+
+@leaky_relu_of.vjp("input")
+def _(g, out, negative_slope):
+    return window(g, out, low=0.0, high=INFINITY, outside=negative_slope)
+
+
+@function(public=False)
+def leaky_relu(input, negative_slope=0.01, inplace=False):
+    """Apply ``max(input, 0) + negative_slope * min(input, 0)``.
+
+    Memory:
+        Keeps the result; the input where the slope is negative.
+    """
+    slope = float(negative_slope)
+    if not slope < 0:
+        return input._leaky_relu_(slope) if inplace else leaky_relu_of(input, slope)
+    out = prelu_of(input.clone() if inplace else input, slope)
+    return input.copy_(out) if inplace else out
 
 
 def _bounds(make):
@@ -152,19 +170,36 @@ def _bounds(make):
     yield (make(2, 3),), {"min_val": 0.2, "max_val": 1.3}
 
 
+def _hardtanh_infer(input, *, min_val, max_val):
+    if min_val > max_val:
+        raise ValueError(
+            f"hardtanh: min_val cannot be greater than max_val; got {min_val} and {max_val}."
+        )
+    if input.dtype is uint8 and min_val < 0:
+        raise RuntimeError(
+            f"cannot do hardtanh on an unsigned type with negative limits; got {min_val}. Convert "
+            "it with .float()."
+        )
+    return input
+
+
 @op(
-    name="hardtanh", **HIDDEN, infer=same, half="float32", flops=per_element(2), samples=_bounds,
-    inplace="_hardtanh_",
+    name="hardtanh", **HIDDEN, infer=_hardtanh_infer, half="float32", flops=per_element(2),
+    samples=_bounds, inplace="_hardtanh_",
 )  # fmt: skip
 def hardtanh(xp, out, input, *, min_val=-1.0, max_val=1.0):
     """Limit to [min_val, max_val]; the gradient at a limit is 0. Keeps the result."""
+    if out.dtype.kind in "iu":
+        min_val, max_val = int(min_val), int(max_val)
     xp.maximum(input, min_val, out=out)
     xp.minimum(out, max_val, out=out)
 
 
 @hardtanh.vjp("input")
 def _(g, out, min_val, max_val):
-    return window(g, out, low=float(min_val), high=float(max_val), outside=0.0)
+    # The limits as `out` holds them: 0.7 is 0.699 in bfloat16.
+    low, high = (float(out.dtype.np.type(v)) for v in (min_val, max_val))
+    return window(g, out, low=low, high=high, outside=0.0)
 
 
 @function(public=False)
@@ -173,88 +208,11 @@ def relu6(input, inplace=False):
     return input._hardtanh_(0.0, 6.0) if inplace else hardtanh(input, 0.0, 6.0)
 
 
-# Exponential below zero
-
-
-def _elus(make):
-    for inputs, _ in singles(make):
-        yield inputs, {"alpha": 1.3, "scale": 1.1, "input_scale": 0.9}
-    yield (make(2, 3),), {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}
-
-
-@op(
-    name="_elu", **HIDDEN, infer=_floating("elu", "high"), scratch=("high",), half="float32",
-    flops=per_element(12), inplace="_elu_", samples=_elus,
-)  # fmt: skip
-def scaled_elu(xp, out, high, input, *, alpha, scale, input_scale):
-    """``scale * (max(x, 0) + alpha * expm1(input_scale * min(x, 0)))``."""
-    xp.maximum(input, 0, out=high)
-    if scale != 1:
-        xp.multiply(high, scale, out=high)
-    xp.minimum(input, 0, out=out)
-    if input_scale != 1:
-        xp.multiply(out, input_scale, out=out)
-    xp.expm1(out, out=out)
-    if alpha * scale != 1:
-        xp.multiply(out, alpha * scale, out=out)
-    xp.add(out, high, out=out)
-
-
-@scaled_elu.vjp("input")
-def _(g, input, alpha, scale, input_scale):
-    below = (input.clamp(max=0) * input_scale).exp() * (alpha * scale * input_scale)
-    return g * where_select(input > 0, scale, below)
-
-
-def _elu_with(input, inplace, alpha, scale, input_scale):
-    run = input._elu_ if inplace else lambda *a: scaled_elu(input, *a)
-    return run(float(alpha), float(scale), float(input_scale))
-
-
-@function(public=False)
-def elu(input, alpha=1.0, inplace=False):
-    """Apply ``input`` above zero and ``alpha * (exp(input) - 1)`` below."""
-    return _elu_with(input, inplace, alpha, 1.0, 1.0)
-
-
-SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
-
-
-@function()
-def selu(input, inplace=False):
-    """Apply the self-normalizing scaled ``elu``.
-
-    Source:
-        Klambauer et al. 2017, with the constants of their appendix.
-    """
-    return _elu_with(input, inplace, SELU_ALPHA, SELU_SCALE, 1.0)
-
-
-@function()
-def celu(input, alpha=1.0, inplace=False):
-    """Apply ``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``."""
-    if alpha == 0:
-        raise RuntimeError("ZeroDivisionError: celu: alpha cannot be 0. Pass another number.")
-    return _elu_with(input, inplace, alpha, 1.0, 1.0 / alpha)
-
-
-@function()
-def selu_(input):
-    """In-place twin of ``selu``."""
-    return selu(input, inplace=True)
-
-
-@function()
-def celu_(input, alpha=1.0):
-    """In-place twin of ``celu``."""
-    return celu(input, alpha, inplace=True)
-
-
 # Piecewise linear gates
 
 
 @op(
-    name="_hardsigmoid", **HIDDEN, infer=_floating("hardsigmoid"), half="float32",
+    name="_hardsigmoid", **HIDDEN, infer=floating("hardsigmoid"), half="float32",
     flops=per_element(4), inplace="_hardsigmoid_", samples=singles,
 )  # fmt: skip
 def hardsigmoid_of(xp, out, input):
@@ -265,9 +223,12 @@ def hardsigmoid_of(xp, out, input):
     xp.true_divide(out, 6, out=out)
 
 
+compile_gate(hardsigmoid_of, lambda gates: (gates.hardsigmoid, ()))
+
+
 @hardsigmoid_of.vjp("input")
 def _(g, out):
-    return window(g * (1 / 6), out, low=0.0, high=1.0, outside=0.0)
+    return window(g, out, low=0.0, high=1.0, outside=0.0, inside=1 / 6)
 
 
 @function(public=False)
@@ -277,7 +238,7 @@ def hardsigmoid(input, inplace=False):
 
 
 @op(
-    name="_hardswish", **HIDDEN, infer=_floating("hardswish"), half="float32",
+    name="_hardswish", **HIDDEN, infer=floating("hardswish"), half="float32",
     flops=per_element(5), samples=singles,
 )  # fmt: skip
 def hardswish_of(xp, out, input):
@@ -289,10 +250,54 @@ def hardswish_of(xp, out, input):
     xp.true_divide(out, 6, out=out)
 
 
+def gradient_samples(make):
+    """Samples of an op of an arriving gradient and a value."""
+    for shape in ((3, 4), (2, 3), (0, 2)):
+        yield (make(*shape, low=-4.3, high=4.3), make(*shape, low=-4.3, high=4.3)), {}
+
+
+def gradient_infer(*extra):
+    """The infer rule of an op of an arriving gradient and a value, with such scratch."""
+
+    def infer(grad, value, **_):
+        return (grad, *[grad.like(dtype=bool_) if e == "mask" else grad for e in extra])
+
+    return infer
+
+
+@op(
+    name="_hardswish_backward", **HIDDEN, infer=gradient_infer("mask"), scratch=("mask",),
+    half="float32", flops=per_element(4), samples=gradient_samples,
+)  # fmt: skip
+def hardswish_slope(xp, out, mask, grad, input):
+    """``grad`` times the derivative of hardswish."""
+    xp.true_divide(input, 3, out=out)
+    xp.add(out, 0.5, out=out)
+    xp.less_equal(input, 3, out=mask)
+    xp.logical_not(mask, out=mask)  # also where it is NaN
+    xp.copyto(out, 1, where=mask)
+    xp.multiply(out, grad, out=out)
+    xp.less_equal(input, -3, out=mask)
+    xp.copyto(out, 0, where=mask)
+
+
+compile_gate(hardswish_of, lambda gates: (gates.hardswish, ()))
+compile_gate(hardswish_slope, lambda gates: (gates.hardswish_grad, ()))
+
+
 @hardswish_of.vjp("input")
 def _(g, input):
-    inside = where_select(input <= 3, input * (1 / 3) + 0.5, 1)
-    return where_select(input <= -3, 0, g * inside)
+    return hardswish_slope(g, input)
+
+
+@hardswish_slope.vjp("grad")
+def _(g, input):
+    return hardswish_slope(g, input)
+
+
+@hardswish_slope.vjp("input")
+def _(g, grad, input):
+    return window(g * grad, input, low=-3.0, high=3.0, outside=0.0, inside=1 / 3)
 
 
 @function(public=False)
@@ -304,8 +309,8 @@ def hardswish(input, inplace=False):
 
 
 @op(
-    name="softsign", **HIDDEN, infer=_floating("softsign"), half="float32", flops=per_element(3),
-    samples=singles,
+    name="softsign", **HIDDEN, infer=same, promote="float", half="float32",
+    flops=per_element(3), samples=singles,
 )  # fmt: skip
 def softsign(xp, out, input):
     """Apply ``input / (1 + |input|)``."""
@@ -314,9 +319,37 @@ def softsign(xp, out, input):
     xp.true_divide(input, out, out=out)
 
 
+@op(
+    name="_softsign_backward", **HIDDEN, infer=gradient_infer(), half="float32",
+    flops=per_element(4), samples=gradient_samples,
+)  # fmt: skip
+def softsign_slope(xp, out, grad, input):
+    """``grad / (1 + |input|) ** 2``."""
+    xp.absolute(input, out=out)
+    xp.add(out, 1, out=out)
+    xp.multiply(out, out, out=out)
+    xp.true_divide(grad, out, out=out)
+
+
+compile_gate(softsign_slope, lambda gates: (gates.softsign_grad, ()))
+
+
 @softsign.vjp("input")
 def _(g, input):
-    return g / (input.abs() + 1).square()
+    if input.is_complex():  # |input| is real: it takes the real part of what arrives there
+        scale = input.abs() + 1
+        return g / scale - input.sgn() * ((g.conj() * input).real / scale.square())
+    return softsign_slope(g, input)
+
+
+@softsign_slope.vjp("grad")
+def _(g, input):
+    return softsign_slope(g, input)
+
+
+@softsign_slope.vjp("input")
+def _(g, grad, input):
+    return softsign_slope(g * grad, input) * (input.sign() * -2) / (input.abs() + 1)
 
 
 def _lambdas(make):
@@ -326,7 +359,7 @@ def _lambdas(make):
 
 
 @op(
-    name="softshrink", **HIDDEN, infer=_floating("softshrink"), half="float32",
+    name="softshrink", **HIDDEN, infer=floating("softshrink"), half="float32",
     flops=per_element(3), samples=_lambdas,
 )  # fmt: skip
 def softshrink_of(xp, out, input, *, lambd=0.5):
@@ -354,7 +387,7 @@ def softshrink(input, lambd=0.5):
 
 
 @op(
-    infer=_floating("hardshrink", "mask"), scratch=("mask",), half="float32",
+    infer=floating("hardshrink", "mask"), scratch=("mask",), half="float32",
     flops=per_element(2), samples=_lambdas,
 )  # fmt: skip
 def hardshrink(xp, out, mask, input, *, lambd=0.5):
@@ -452,6 +485,7 @@ def _prelu_infer(input, weight):
 @op(
     name="_prelu", **HIDDEN, infer=_prelu_infer, scratch=("low",), promote="same",
     half="float32", flops=per_element(4), samples=_prelus,
+    autocast="low",
 )  # fmt: skip
 def prelu_of(xp, out, low, input, weight):
     """``max(input, 0) + weight * min(input, 0)``."""
@@ -482,6 +516,11 @@ def prelu(input, weight):
     Raises:
         RuntimeError: The number of weights is neither 1 nor C.
     """
+    if weight.ndim > 1:
+        raise RuntimeError(
+            "prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = "
+            f"{weight.ndim}. Reshape it."
+        )
     count = weight.numel()
     if count != 1:
         channels = input.shape[1] if input.ndim > 1 else input.ndim and 1
@@ -497,6 +536,6 @@ def prelu(input, weight):
 
 
 __all__ = [
-    "celu", "elu", "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu",
-    "prelu", "relu", "relu6", "selu", "softshrink", "softsign", "tanhshrink", "threshold",
+    "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu",
+    "prelu", "relu", "relu6", "softshrink", "softsign", "tanhshrink", "threshold",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 
+from ..dtypes import int32
 from . import decompositions, elimination, least_squares, matrix, solving, spectral
 from .matmul import adjoint, matmul
 from .registry import function
@@ -153,3 +154,45 @@ def cross(input, other, dim=None):
 def lu_solve(input, LU_data, LU_pivots):
     """Solve ``A @ X = input`` given :func:`linalg.lu_factor` of ``A``."""
     return elimination.lu_solve(LU_data, LU_pivots, input)
+
+
+@linear_algebra(public=True)
+def lu(A, pivot=True, get_infos=False):
+    """Factor matrices into triangles: :func:`linalg.lu_factor` under an older name.
+
+    Returns:
+        The tuple (LU, pivots), and with ``get_infos`` the number of the first zero pivot.
+    """
+    factored = elimination.lu_factor_ex(A, pivot=pivot)
+    return tuple(factored) if get_infos else tuple(factored[:2])
+
+
+Unpacked = named("lu_unpack", "P", "L", "U")
+
+
+@linear_algebra(public=True)
+def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
+    """Take apart what :func:`linalg.lu_factor` packs: ``A = P @ L @ U``.
+
+    Args:
+        LU_data: (*, m, n).
+        LU_pivots: (*, min(m, n)), int32.
+        unpack_data: Else L and U are empty.
+        unpack_pivots: Else P is empty.
+
+    Returns:
+        The named tuple (P, L, U).
+    """
+    check_matrices("lu_unpack", LU_data, letters=("LU_data",))
+    if unpack_pivots and LU_pivots.dtype is not int32:
+        raise RuntimeError(
+            "torch.lu_unpack: LU_pivots is expected to be a contiguous tensor of torch.int32 "
+            f"dtype; got {LU_pivots.dtype}. Pass what lu_factor returns."
+        )
+    nothing = LU_data.detach().new_empty((0,))
+    rows = LU_data.shape[-2]
+    return Unpacked(
+        elimination.permutation_matrix(LU_pivots, rows, LU_data.dtype)
+        if unpack_pivots else nothing,
+        *(elimination.triangles(LU_data) if unpack_data else (nothing, nothing)),
+    )  # fmt: skip

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import cmath
+import math
 from typing import Any
 
 import numpy as np
 
-from ..dtypes import BOOL, INT, bool_, int64
+from ..dtypes import BOOL, COMPLEX, FLOAT, INT, bool_, int64
 from ..spec import Spec
 from ..tensor import Tensor
 from .creation import zeros_like
 from .registry import (
     FUNCTIONS,
+    WIDE_ON_CUDA,
     broadcast,
     broadcast_shapes,
     function,
@@ -132,6 +135,8 @@ def sub_(input, other, *, alpha=1):
 @function()
 def rsub(input, other, *, alpha=1):
     """Subtract the other way round: ``other - alpha * input``."""
+    if not isinstance(input, Tensor):
+        raise TypeError(f"rsub(): argument 'input' must be Tensor, not {type(input).__name__}.")
     return minus(other, _alpha("rsub", other, input, alpha))
 
 
@@ -330,7 +335,7 @@ def _(g, input, other):
 
 @op(
     inplace="fmod_", infer=_not_bool("fmod"), promote="arith", half="float32", flops=per_element(1),
-    samples=divisors, real=True,
+    samples=divisors, real=True, tensors=("input",),
 )  # fmt: skip
 def fmod(xp, out, input, other):
     """Compute what division rounded toward zero leaves; it has the sign of ``input``."""
@@ -357,8 +362,9 @@ def _powers(make):
 
 
 @op(
-    operator="__pow__", inplace="pow_", infer=_not_bool("pow"), promote="arith", half="float32",
+    operator="__pow__", inplace="pow_", infer=broadcast, promote="arith", half="float32",
     flops=per_element(10), samples=_powers,
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def pow(xp, out, input, exponent):
     """Raise to a power elementwise; either may be a scalar.
@@ -369,6 +375,13 @@ def pow(xp, out, input, exponent):
     Raises:
         RuntimeError: An integer tensor with a negative integer exponent.
     """
+    if out.dtype.kind == "b":
+        if not isinstance(exponent, bool):
+            raise NotImplementedError(
+                "\"pow\" not implemented for 'Bool'. Convert one with .to(lowtide.int64)."
+            )
+        xp.copyto(out, input if exponent else True)
+        return
     if isinstance(exponent, int | float) and not isinstance(input, int | float | complex):
         if exponent == 2:
             xp.multiply(input, input, out=out)
@@ -385,8 +398,27 @@ def pow(xp, out, input, exponent):
             raise RuntimeError("pow: Integers to negative integer powers are not allowed.")
     try:
         xp.power(input, exponent, out=out)
-    except ValueError:
-        raise RuntimeError("pow: Integers to negative integer powers are not allowed.") from None
+    except ValueError:  # NumPy refuses integers to negative powers
+        in_pieces(xp, _integer_power, out, input, exponent)
+
+
+def _integer_power(out, base, exponent):
+    # Rounded toward zero: only 1 and -1 have powers below 0 that are not 0.
+    down = exponent < 0
+    np.power(base, np.where(down, exponent & 1, exponent), out=out)
+    np.copyto(out, 0, where=down & (base != 1) & (base != -1))
+
+
+def in_pieces(xp, f, out, *inputs):
+    """Run ``f(out, *inputs)`` elementwise on pieces so small that its temporaries do not count."""
+    if xp is not np:
+        f(out, *inputs)
+        return
+    flags = ["external_loop", "buffered", "zerosize_ok"]
+    access = [["writeonly"], *[["readonly"] for _ in inputs]]
+    with np.nditer([out, *inputs], flags, access, casting="unsafe") as pieces:
+        for piece in pieces:
+            f(*piece)
 
 
 @pow.vjp("input")
@@ -401,14 +433,23 @@ def _(g, input, exponent):
 
 @pow.vjp("exponent")
 def _(g, input, exponent, out):
+    if not isinstance(input, Tensor) and input != 0:
+        return g * conjugate(out * _log(input))
+    if exponent.dtype.is_complex:  # 0 ** x is flat for x >= 0
+        rising = (exponent.imag == 0) & (exponent.real >= 0)
+    else:
+        rising = exponent >= 0
     if not isinstance(input, Tensor):
-        if input == 0:  # 0 ** x is flat for x >= 0
-            return where_select(exponent >= 0, 0, g * out * float("-inf"))
-        from math import log
+        return where_select(rising, 0, g * conjugate(out * float("-inf")))
+    slope = out * (input if input.dtype is out.dtype else input.to(out.dtype)).log()
+    return where_select((input == 0) & rising, 0, g * conjugate(slope))
 
-        return g * out * log(input) if input > 0 else g * out * float("nan")
-    flat = (input == 0) & (exponent >= 0)
-    return where_select(flat, 0, g * conjugate(out * input.log()))
+
+def _log(x):
+    """The logarithm of a Python number; nan of a negative one."""
+    if isinstance(x, complex):
+        return cmath.log(x)
+    return math.log(x) if x > 0 else math.nan
 
 
 def _neg_infer(input):
@@ -448,8 +489,21 @@ def away_from_zero(make):
         yield (make(*shape, low=0.5, high=2.0),), {}
 
 
+def numeric(name, *, integers=True):
+    """A shape rule of one input, same as the result, that is no bool (and no integer)."""
+
+    def infer(input, **_):
+        if input.dtype.category < (INT if integers else FLOAT):
+            raise NotImplementedError(
+                f"\"{name}\" not implemented for '{input.dtype.name}'. Convert it with .to()."
+            )
+        return input
+
+    return infer
+
+
 def _abs_infer(input):
-    return input.like(dtype=input.dtype.to_real())
+    return numeric("abs")(input).like(dtype=input.dtype.to_real())
 
 
 @op(
@@ -529,6 +583,7 @@ def _(g, out):
 @op(
     inplace="rsqrt_", infer=same, promote="float", half="float32", flops=per_element(5),
     samples=_positives,
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def rsqrt(xp, out, input):
     """Divide one by the square root. Keeps the result for backward."""
@@ -544,6 +599,7 @@ def _(g, out):
 @op(
     inplace="reciprocal_", infer=same, promote="float", half="float32", flops=per_element(1),
     samples=_positives,
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def reciprocal(xp, out, input):
     """Divide one by each element. Keeps the result for backward."""
@@ -608,22 +664,22 @@ addcdiv = _add_triple(
 
 @addcmul.vjp("tensor1")
 def _(g, tensor2, value):
-    return scaled(g * tensor2, value)
+    return scaled(g * conjugate(tensor2), conjugate(value))
 
 
 @addcmul.vjp("tensor2")
 def _(g, tensor1, value):
-    return scaled(g * tensor1, value)
+    return scaled(g * conjugate(tensor1), conjugate(value))
 
 
 @addcdiv.vjp("tensor1")
 def _(g, tensor2, value):
-    return scaled(g / tensor2, value)
+    return scaled(g / conjugate(tensor2), conjugate(value))
 
 
 @addcdiv.vjp("tensor2")
 def _(g, tensor1, tensor2, value):
-    return scaled(-g * (tensor1 / tensor2 / tensor2), value)
+    return scaled(-g * conjugate(tensor1 / tensor2 / tensor2), conjugate(value))
 
 
 def _lerps(make):
@@ -634,34 +690,46 @@ def _lerps(make):
 
 
 def _lerp_infer(input, end, weight):
+    if input.dtype.category < FLOAT:
+        raise NotImplementedError(
+            f"\"lerp\" not implemented for '{input.dtype.name}'. Convert it with .float()."
+        )
+    if isinstance(weight, Spec):
+        wrong = weight.ndim and weight.dtype is not input.dtype
+    else:
+        wrong = weight.category == COMPLEX != input.dtype.category
+    if wrong:
+        raise RuntimeError(
+            f"lerp: expected dtype {input.dtype} for `weight`; got {weight!r}. Convert it."
+        )
     shape = broadcast_shapes("lerp", input.shape, end.shape, weight.shape)
     return Spec(shape, input.dtype), Spec(shape, input.dtype)
 
 
 @op(
-    infer=_lerp_infer, scratch=("rest",), promote="arith", half="float32", flops=per_element(3),
-    inplace="lerp_", samples=_lerps,
+    infer=_lerp_infer, scratch=("rest",), promote=("same", ("input", "end")), half="float32",
+    flops=per_element(3), inplace="lerp_", samples=_lerps, tensors=("input", "end"),
 )  # fmt: skip
 def lerp(xp, out, rest, input, end, weight):
     """Interpolate: ``input + weight * (end - input)``."""
     xp.subtract(end, input, out=rest)
-    xp.multiply(rest, weight, out=rest)
+    xp.multiply(rest, weight, out=rest, casting="same_kind")
     xp.add(input, rest, out=out)
 
 
 @lerp.vjp("input")
 def _(g, weight):
-    return g * (1 - weight)
+    return g * conjugate(1 - weight)
 
 
 @lerp.vjp("end")
 def _(g, weight):
-    return g * weight
+    return g * conjugate(weight)
 
 
 @lerp.vjp("weight")
 def _(g, input, end):
-    return g * (end - input)
+    return g * conjugate(end - input)
 
 
 def alias(name: str, of: str, inplace: bool = True) -> None:

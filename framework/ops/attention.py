@@ -169,6 +169,7 @@ def _flops(query, key, value, *_, causal=False, **__):
     scratch=("scores", "hidden", "words", "drawn", "kept"),
     promote=("same", ("query", "key", "value")), half="float32", layout=_layout,
     flops=_flops, samples=_attention_samples,
+    autocast="low",
 )  # fmt: skip
 def attend(
     xp, out, lse, scores, hidden, words, drawn, kept, query, key, value, attn_mask, rng, *,
@@ -484,6 +485,11 @@ def scaled_dot_product_attention(
     Source:
         Vaswani et al.: "Attention Is All You Need", 2017.
     """
+    ndim = max(query.ndim, key.ndim, value.ndim)
+    if min(query.ndim, key.ndim, value.ndim) > 1:
+        query, key, value = (
+            x.reshape(*[1] * (ndim - x.ndim), *x.shape) for x in (query, key, value)
+        )
     _check(query, key, value, attn_mask, is_causal, enable_gqa)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
     if not 0.0 <= dropout_p <= 1.0:
@@ -507,6 +513,15 @@ def scaled_dot_product_attention(
     q, k, v = whole
     result = (*lead, *(heads or query.shape[-3:-2]), query.shape[-2], value.shape[-1])
     if attn_mask is not None:
+        scores = (*result[:-1], key.shape[-2])
+        tail = scores[max(0, len(scores) - attn_mask.ndim) :]
+        if attn_mask.ndim > len(scores) or any(
+            m not in (1, n) for m, n in zip(attn_mask.shape, tail, strict=True)
+        ):
+            raise RuntimeError(
+                f"scaled_dot_product_attention: attn_mask broadcasts to the scores {scores}; got "
+                f"{tuple(attn_mask.shape)}. Make each of its dims match or be 1."
+            )
         attn_mask = _four_mask(attn_mask, result[:-2], query.ndim)
     p = float(dropout_p)
     elements = prod(q.shape[:3]) * k.shape[2]
@@ -532,11 +547,6 @@ def _check(query, key, value, mask, causal, grouped):
         raise RuntimeError(
             f"{name}: query, key and value must be at least 2 dimensional; got "
             f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}."
-        )
-    if not query.ndim == key.ndim == value.ndim:
-        raise RuntimeError(
-            f"{name}: query, key and value must have as many dimensions as each other; got "
-            f"{tuple(query.shape)}, {tuple(key.shape)} and {tuple(value.shape)}. Unsqueeze one."
         )
     if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
         raise RuntimeError(

@@ -65,6 +65,19 @@ def bag(xp, out, part, table, factors, source, target, *, rows):
         scatter_add(xp, out, (target[here],), tile)
 
 
+def _many(table, *_, **__):
+    factors = _[0]
+    return factors.numel * table.shape[1] >= 1 << 12 and table.dtype.name in ("float32", "float64")
+
+
+@bag.kernel("cpu", when=_many, layout=contiguous, scratch=False)
+def _(xp, out, part, table, factors, source, target, *, rows):
+    from ..kernels.cpu import gathers
+
+    _check_rows(xp, source, table.shape[0])
+    gathers.bag(out, table, factors, source, target)
+
+
 @bag.vjp("table")
 def _(g, factors, source, target, table_spec):
     return bag(g, factors, target, source, table_spec.shape[0])
@@ -103,6 +116,15 @@ def products(xp, out, left, right, a, b, source, target):
         xp.sum(x, axis=1, out=out[here])
 
 
+@products.kernel(
+    "cpu", when=lambda a, b, source, target: _many(a, source), layout=contiguous, scratch=False
+)
+def _(xp, out, left, right, a, b, source, target):
+    from ..kernels.cpu import gathers
+
+    gathers.products(out, a, b, source, target)
+
+
 @products.vjp("a")
 def _(g, b, source, target, a_spec):
     return bag(b, g, target, source, a_spec.shape[0])
@@ -129,6 +151,7 @@ def _winners_samples(make):
 @op(
     name="_bag_winners", method=False, public=False, infer=_winners_infer, scratch=("best",),
     layout=contiguous, samples=_winners_samples,
+    flops=lambda table, source, *_, **__: source.numel * table.shape[1],
 )  # fmt: skip
 def winners(xp, out, best, table, source, target, counts, *, rows):
     """Which row of ``table`` is the largest of each bag, per column; -1 for an empty bag.
@@ -144,6 +167,16 @@ def winners(xp, out, best, table, source, target, counts, *, rows):
             wins = (place < 0) | (row > top) | (row != row)
             xp.copyto(top, row, where=wins)
             xp.copyto(place, s, where=wins)
+
+
+@winners.kernel(
+    "cpu", when=lambda table, source, *_, **__: _many(table, source), layout=contiguous
+)
+def _(xp, out, best, table, source, target, counts, *, rows):
+    from ..kernels.cpu import gathers
+
+    _check_rows(xp, source, table.shape[0])
+    gathers.winners(out, best, table, source, target, counts)
 
 
 def _bags_of(offsets, count, bags, include_last):

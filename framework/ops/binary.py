@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import log
 
 from ..dtypes import float64
 from ..spec import Spec
 from ..tensor import Tensor
-from .arithmetic import alias
+from .arithmetic import alias, conjugate, in_pieces
 from .creation import zeros_like
 from .pointwise import LN2, special
 from .registry import (
@@ -23,16 +24,22 @@ from .selecting import where_select
 # Two operands
 
 
-def _binary(name, doc, *, promote="float", samples=pairs, ufunc=None, library=False, inplace=True):
+def _binary(
+    name, doc, *, promote="float", samples=pairs, ufunc=None, library=False, inplace=True,
+    tensors=("input", "other"), on_complex=None,
+):  # fmt: skip
     called = ufunc or name
 
     def kernel(xp, out, input, other):
-        getattr(special(xp) if library else xp, called)(input, other, out=out)
+        if on_complex is not None and out.dtype.kind == "c":
+            in_pieces(xp, partial(on_complex, xp), out, input, other)
+        else:
+            getattr(special(xp) if library else xp, called)(input, other, out=out)
 
     kernel.__doc__ = doc
     return op(
         name=name, inplace=f"{name}_" if inplace else None, infer=broadcast, promote=promote,
-        half="float32", flops=per_element(10), samples=samples,
+        half="float32", flops=per_element(10), samples=samples, tensors=tensors,
     )(kernel)  # fmt: skip
 
 
@@ -80,7 +87,7 @@ def _(g, other, out):
 
 xlogy = _binary(
     "xlogy", "Compute ``input * log(other)``, which is 0 where ``input`` is 0.",
-    samples=_nonzero_pairs, library=True,
+    samples=_nonzero_pairs, library=True, tensors=(),
 )  # fmt: skip
 
 
@@ -96,9 +103,19 @@ def _(g, input, other):
     return g * (input / other)
 
 
+def complex_logaddexp(xp, out, a, b):
+    """``log(exp(a) + exp(b))`` of complex arrays, the larger real part taken out first."""
+    swap = b.real > a.real
+    large, small = xp.where(swap, b, a), xp.where(swap, a, b)
+    value = large + xp.log1p(xp.exp(small - large))
+    even = (a.real == b.real) & xp.isinf(a.real)  # inf - inf would be NaN
+    both = xp.where(a.real < 0, a, xp.log(xp.exp(a) + xp.exp(b)))
+    xp.copyto(out, xp.where(even, both, value))
+
+
 logaddexp = _binary(
     "logaddexp", "Compute ``log(exp(input) + exp(other))`` without overflow.",
-    samples=_tensor_pairs, inplace=False,
+    samples=_tensor_pairs, inplace=False, on_complex=complex_logaddexp,
 )  # fmt: skip
 logaddexp2 = _binary(
     "logaddexp2", "Compute ``log2(2 ** input + 2 ** other)`` without overflow.",
@@ -108,12 +125,12 @@ logaddexp2 = _binary(
 
 @logaddexp.vjp("input")
 def _(g, input, other):
-    return g * (input - other).sigmoid()
+    return g * conjugate((input - other).sigmoid())
 
 
 @logaddexp.vjp("other")
 def _(g, input, other):
-    return g * (other - input).sigmoid()
+    return g * conjugate((other - input).sigmoid())
 
 
 @logaddexp2.vjp("input")
@@ -126,7 +143,9 @@ def _(g, input, other):
     return g * ((other - input) * LN2).sigmoid()
 
 
-copysign = _binary("copysign", "Give ``input`` the sign of ``other``.", samples=_nonzero_pairs)
+copysign = _binary(
+    "copysign", "Give ``input`` the sign of ``other``.", samples=_nonzero_pairs, tensors=("input",)
+)
 
 
 @copysign.vjp("input")
@@ -145,7 +164,7 @@ def _step_infer(input, values):
 
 @op(
     inplace="heaviside_", infer=_step_infer, promote="same", half="float32", flops=per_element(1),
-    samples=_nonzero_pairs,
+    samples=_nonzero_pairs, tensors=("input", "values"),
 )  # fmt: skip
 def heaviside(xp, out, input, values):
     """Step from 0 to 1 at zero, where it takes ``values``."""
@@ -165,6 +184,8 @@ def _(g, input):
 @function(method=True)
 def float_power(input, exponent):
     """Raise to a power in float64."""
+    if not (isinstance(input, Tensor) or isinstance(exponent, Tensor)):
+        raise TypeError("float_power() takes at least one Tensor; got two numbers. Use **.")
 
     def wide(x):
         if not isinstance(x, Tensor):

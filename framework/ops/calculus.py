@@ -53,8 +53,8 @@ def diff(input, n=1, dim=-1, prepend=None, append=None, *, out=None):
     d = normal_dim("diff", dim, input.ndim)
     parts = [*_beside("prepend", input, prepend, d), input, *_beside("append", input, append, d)]
     x = cat(parts, d) if len(parts) > 1 else input
-    if n == 0:
-        return into(out, x.clone())
+    if n == 0:  # not even put together, as in PyTorch
+        return into(out, input.clone())
     for _ in range(min(n, x.shape[d])):
         rest = max(x.shape[d] - 1, 0)
         high, low = narrow_range(x, x.shape[d] - rest, d, rest), narrow_range(x, 0, d, rest)
@@ -135,6 +135,8 @@ def cumulative_trapezoid(y, x=None, *, dx=None, dim=-1):
 
 
 def _spacings(input, spacing, dims):
+    if spacing is None:
+        return [1] * len(dims)
     if isinstance(spacing, Tensor) or not hasattr(spacing, "__len__"):
         return [spacing] * len(dims)
     if len(spacing) != len(dims):

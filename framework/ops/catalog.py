@@ -72,6 +72,16 @@ ABSENT: dict[str, str] = {
     "rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell",
 }  # fmt: skip
 
+# Operators of PyTorch's own catalogue whose value, first and second gradient equal PyTorch's on each
+# of the catalogue's samples; tests/parity/test_every_operator.py counts them.
+AGREEING = 363
+
+
+def absent_names() -> frozenset[str]:
+    """PyTorch's names that are not here."""
+    return frozenset(" ".join(ABSENT.values()).split())
+
+
 _PROMOTES = {
     None: "as given",
     "same": "equal",
@@ -215,13 +225,16 @@ What an op keeps for backward is what its gradient rules name, and only for the 
 gradient; shapes and dtypes are free. *16-bit in float32*: float16 and bfloat16 are computed in
 float32 and rounded once. Second gradients go through the rules, which are made of these ops
 themselves, or through the plain composition of a fused op.
+
+PyTorch's test suite comes with a catalogue of its operators and some 19,000 sample calls. Values, first and
+second gradients of {agreeing} differentiable operators equal PyTorch's on each of their samples.
 """
 
 
 def _lines() -> Iterator[str]:
     yield "# Operators"
     yield ""
-    yield INTRODUCTION
+    yield INTRODUCTION.format(agreeing=AGREEING)
     for module, group in entries().items():
         doc = inspect.getdoc(sys.modules[module]) or ""
         yield f"## {module.removeprefix(PACKAGE + '.')}"

@@ -8,6 +8,7 @@ from ..dtypes import BOOL, INT, bool_
 from ..spec import Spec
 from ..tensor import Tensor
 from .arithmetic import alias
+from .creation import ones_like
 from .registry import (
     broadcast,
     broadcast_bool,
@@ -31,7 +32,7 @@ def _comparison(name, ufunc, sign, doc):
     kernel.__doc__ = doc
     compare = op(
         name=name, infer=broadcast_bool, promote="arith", half="float32", flops=per_element(1),
-        samples=pairs, real=name not in ("eq", "ne"),
+        samples=pairs, real=name not in ("eq", "ne"), tensors=("input",),
     )(kernel)  # fmt: skip
 
     def operator(self, other):
@@ -67,7 +68,11 @@ for _name, _of in (
 # Logic: every nonzero value is true
 
 
-def _logical(name, doc, infer=broadcast_bool, samples=pairs):
+def _tensor_pairs(make):
+    return (s for s in pairs(make) if isinstance(s[0][1], Tensor))
+
+
+def _logical(name, doc, infer=broadcast_bool, samples=_tensor_pairs):
     def pair(xp, out, input, other):
         getattr(xp, name)(input, other, out=out)
 
@@ -78,7 +83,7 @@ def _logical(name, doc, infer=broadcast_bool, samples=pairs):
     kernel.__doc__ = doc
     made = op(
         name=name, infer=infer, promote="arith", half="float32", flops=per_element(1),
-        samples=samples,
+        samples=samples, tensors=("input", "other"),
     )(kernel)  # fmt: skip
 
     def in_place(self, *other):
@@ -157,13 +162,26 @@ bitwise_right_shift = _bitwise(
 
 
 @op(
-    operator="__invert__", inplace="bitwise_not_", infer=_bits("bitwise_not"),
+    inplace="bitwise_not_", infer=_bits("bitwise_not"),
     flops=per_element(1),
     samples=lambda make: ((inputs[:1], {}) for inputs, _ in integers(make)),
 )  # fmt: skip
 def bitwise_not(xp, out, input):
     """Flip every bit; logical for bool."""
     xp.invert(input, out=out)
+
+
+def _invert(self):
+    """Flip every bit, ``~x``; logical for bool."""
+    if self.dtype.category > INT:
+        raise TypeError(
+            "~ (operator.invert) is only implemented on integer and Boolean-type tensors; got "
+            f"{self.dtype}. Compare it with something."
+        )
+    return bitwise_not(self)
+
+
+Tensor.__invert__ = _invert  # type: ignore[method-assign]
 
 
 # What kind of number
@@ -206,7 +224,7 @@ isneginf = _claim("isneginf", "Tell which elements are -inf.", _is_infinity(floa
 @function(method=True)
 def isreal(input):
     """Tell which elements have no imaginary part."""
-    return input.imag == 0 if input.is_complex() else input == input.detach().clone().fill_(0)
+    return input.imag == 0 if input.is_complex() else ones_like(input.detach(), dtype=bool_)
 
 
 @function(method=True)
@@ -228,6 +246,9 @@ def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
         atol: Absolute tolerance, at least 0.
         equal_nan: Count nan as close to nan.
     """
+    for name, x in (("input", input), ("other", other)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"isclose(): argument '{name}' must be Tensor, not {type(x).__name__}.")
     if rtol < 0 or atol < 0:
         raise RuntimeError(
             f"isclose: rtol and atol must be greater than or equal to zero; got {rtol} and {atol}."
@@ -264,7 +285,7 @@ def _extreme(name, loses, doc):
     kernel.__doc__ = doc
     made = op(
         name=name, infer=broadcast, promote="arith", half="float32", flops=per_element(1),
-        samples=pairs, real=True,
+        samples=_tensor_pairs, real=True, tensors=("input", "other"),
     )(kernel)  # fmt: skip
 
     if name in ("maximum", "minimum"):  # equal elements share the gradient
@@ -317,7 +338,7 @@ def _clamp_infer(input, min, max):
         )
     shapes = [s.shape for s in (input, min, max) if s is not None]
     if input.dtype.is_complex:
-        raise RuntimeError("clamp is not supported for complex types.")
+        raise NotImplementedError("clamp is not supported for complex types. Clamp .abs().")
     return Spec(broadcast_shapes("clamp", *shapes), input.dtype)
 
 
@@ -333,7 +354,7 @@ def _clamps(make):
 
 @op(
     inplace="clamp_", infer=_clamp_infer, promote="arith", half="float32", flops=per_element(2),
-    samples=_clamps,
+    samples=_clamps, tensors=("input",),
 )  # fmt: skip
 def clamp(xp, out, input, min=None, max=None):
     """Limit each element to [min, max]; either end may be a number, a tensor, or None.

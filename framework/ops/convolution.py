@@ -4,22 +4,24 @@
 three sides, so the gradient of each is made of the other two and derivatives of any order close.
 A transposed convolution is ``_conv_input_grad`` under its other name.
 
-Images are unrolled into columns tile by tile: a few images at a time, or a few rows of one image,
-so that the columns stay in the cache and the workspace is a constant, whatever the batch. One
-batched matrix product per tile does the arithmetic.
+Images are unrolled into columns tile by tile (``tiles.py``): a few images at a time, or a few rows
+of one image, so that the columns stay in the cache and the workspace is a constant, whatever the
+batch. One batched matrix product per tile does the arithmetic. On a CPU each thread has tiles of
+its own, with one thread of BLAS to each. A depthwise convolution, whose products would have a
+single row, is compiled as it stands.
 
-Not optimal: a depthwise convolution is unrolled too, though its products have a single row.
+Not optimal: no transformation (Winograd, FFT) saves multiplications; small windows would gain.
 """
 
 from __future__ import annotations
 
-from itertools import product
 from math import prod
 
+from ..kernels.cpu import blas, threads
 from ..spec import Spec
+from .arithmetic import conjugate
 from .registry import function, op
-
-TILE = 1 << 20  # bytes of columns at a time; about half of a core's second-level cache
+from .tiles import Tiling, compiled_roll, compiled_unroll, output_size, roll, unroll
 
 
 def contiguous(array) -> bool:
@@ -32,97 +34,12 @@ def worth_compiling(input, *_, **__) -> bool:
     return input.numel >= 1 << 14 and input.dtype.name in ("float32", "float64")
 
 
-def output_size(n: int, k: int, stride: int, padding: tuple[int, int], dilation: int) -> int:
-    """How many positions a window of ``k`` has along a dimension of ``n``."""
-    return (n + sum(padding) - dilation * (k - 1) - 1) // stride + 1
+def _depthwise(input, weight, *_, groups, **__):
+    return groups > 1 and weight.shape[1] == 1 and worth_compiling(input)
 
 
-def reach(offset: int, n: int, out: int, stride: int, low: int) -> tuple[slice, slice]:
-    """Where one window element falls inside the input, along one dimension.
-
-    Args:
-        offset: Of the element in the window, dilation included.
-        n: Size of the input.
-        out: Number of window positions.
-        stride: Between them.
-        low: Padding before the input.
-
-    Returns:
-        (positions, elements): slices of equal length into the output and the input.
-    """
-    first = max(0, -((offset - low) // stride))  # ceil((low - offset) / stride)
-    last = min(out, (n - 1 + low - offset) // stride + 1)
-    if last <= first:
-        return slice(0, 0), slice(0, 0)
-    start = first * stride + offset - low
-    return slice(first, last), slice(start, start + (last - first - 1) * stride + 1, stride)
-
-
-class _Plan:
-    """Sizes of a convolution, and its tiles."""
-
-    def __init__(self, input, weight, out, stride, padding, dilation, groups) -> None:
-        self.batch, self.channels, *self.size = input
-        self.kernel = tuple(weight[2:])
-        self.out = tuple(out)
-        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
-        self.per_group = self.channels // groups  # input channels
-        self.filters = weight[0] // groups  # output channels of a group
-        self.rows = self.channels * prod(self.kernel)  # of the columns of one image
-        self.taps = self.rows // groups
-        self.pointwise = prod(self.kernel) == 1 and prod(stride) == 1 and not any(map(any, padding))
-
-    def tile(self, itemsize: int) -> tuple[int, int]:
-        """Images per tile, and rows of the first output dimension per tile."""
-        line = max(1, self.rows * prod(self.out[1:]) * itemsize)
-        lines = max(1, TILE // line)
-        # Matrix products want a few hundred columns, also where that breaks the cache.
-        lines = max(lines, -(-128 // max(1, prod(self.out[1:]))))
-        if lines >= self.out[0]:
-            return max(1, min(self.batch, lines // max(1, self.out[0]))), max(1, self.out[0])
-        return 1, -(-self.out[0] // -(-self.out[0] // lines))  # tiles of about equal height
-
-    def columns(self, itemsize: int) -> int:
-        """Elements of the columns of one tile."""
-        images, lines = self.tile(itemsize)
-        return self.rows * images * lines * prod(self.out[1:])
-
-    def tiles(self, itemsize: int):
-        """(first image, last, first line, last) of each tile."""
-        images, lines = self.tile(itemsize)
-        for n in range(0, self.batch, images):
-            for r in range(0, self.out[0], lines):
-                yield n, min(n + images, self.batch), r, min(r + lines, self.out[0])
-
-    def shifts(self, first: int, last: int):
-        """For each window element and the output lines ``first:last``.
-
-        Yields (index, positions, elements): the element's index in the window; slices into the
-        tile's output positions; slices into the input.
-        """
-        axes = []
-        for d, k in enumerate(self.kernel):
-            low, n, out, s = self.padding[d][0], self.size[d], self.out[d], self.stride[d]
-            if d == 0:  # as if the input began where these lines look
-                low, out = low - first * s, last - first
-            axes.append([(j, *reach(j * self.dilation[d], n, out, s, low)) for j in range(k)])
-        for taps in product(*axes):
-            yield (
-                tuple(t[0] for t in taps), tuple(t[1] for t in taps), tuple(t[2] for t in taps)
-            )  # fmt: skip
-
-
-def _unroll(xp, plan, columns, image, first, last, axis) -> None:
-    # columns[.., window element, .., output position] = the input there, 0 in the padding.
-    # `axis` is where the window's dims begin in `columns`; batch and channels are around them.
-    lead = (slice(None),) * axis
-    tail = (slice(None),) * (columns.ndim - axis - 2 * len(plan.kernel))
-    full = (slice(0, last - first), *[slice(0, n) for n in plan.out[1:]])
-    for taps, positions, elements in plan.shifts(first, last):
-        target = columns[(*lead, *taps, *tail)]
-        if positions != full:
-            target.fill(0)
-        xp.copyto(target[(..., *positions)], image[(..., *elements)])
+def _depthwise_weight(input, grad, *, groups, **_):
+    return groups > 1 and input.shape[1] == groups and worth_compiling(input)
 
 
 def _check(name, input, weight, bias, stride, padding, dilation, groups):
@@ -164,10 +81,11 @@ def _conv_infer(input, weight, bias, *, stride, padding, dilation, groups):
             f"dilation {dilation}. Pad the input."
         )
     out = Spec((input.shape[0], weight.shape[0], *size), input.dtype)
-    plan = _Plan(input.shape, weight.shape, size, stride, padding, dilation, groups)
+    where = input.device.type
+    plan = Tiling(input.shape, weight.shape, size, stride, padding, dilation, groups, where)
     itemsize = max(4, input.dtype.itemsize)  # half types are computed in float32
-    spec = Spec((0 if plan.pointwise else plan.columns(itemsize),), _computed(input.dtype))
-    return out, spec
+    count = 0 if plan.pointwise else plan.workers * plan.columns(itemsize)
+    return out, Spec((count,), _computed(input.dtype))
 
 
 def _computed(dtype):
@@ -196,40 +114,91 @@ def _conv_samples(make):
 @op(
     name="_conv", method=False, public=False, infer=_conv_infer, scratch=("columns",),
     promote="same", half="float32", layout=contiguous, flops=_conv_flops, samples=_conv_samples,
+    autocast="low",
 )  # fmt: skip
 def conv(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
     """Slide ``weight`` over ``input`` and contract channels: cross-correlation, as PyTorch's."""
-    plan = _Plan(input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups)
+    plan = Tiling(input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups)
+    _forward(xp, out, columns, input, weight, bias, plan, unroll)
+
+
+@conv.kernel("cpu", when=_depthwise, layout=contiguous, scratch=False)
+def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
+    from ..kernels.cpu.depthwise import depthwise
+
+    plan = Tiling(
+        input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups, "cpu"
+    )
+    given = weight[:0, 0].reshape(-1) if bias is None else bias
+    x, w, y = plan.volumes(input), _windows(weight, plan), _planes(out, plan)
+    rest = plan.geometry(0, 0)[2:]
+    threads.split(
+        lambda _, start, stop: depthwise(y, x, w, given, *rest, start, stop),
+        weight.shape[0], min(plan.threads, weight.shape[0]),
+    )  # fmt: skip
+
+
+@conv.kernel("cpu", when=worth_compiling, layout=contiguous)
+def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
+    plan = Tiling(
+        input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups, "cpu"
+    )
+    _forward(xp, out, columns, input, weight, bias, plan, compiled_unroll)
+
+
+def _windows(weight, plan):
+    # (filters, 1, ...) as (filters, depth, height, width)
+    return weight.reshape(weight.shape[0], *[1] * (3 - len(plan.kernel)), *plan.kernel)
+
+
+def _planes(result, plan):
+    # (batch, filters, ...) in three spatial dims
+    return result.reshape(*result.shape[:2], *[1] * (3 - len(plan.kernel)), *plan.out)
+
+
+def _share(plan, run):
+    # Images are independent: each thread takes some, with BLAS to itself.
+    if plan.workers == 1:
+        run(0, 0, plan.batch)
+        return
+    with blas.single():
+        threads.split(run, plan.batch, plan.workers)
+
+
+def _forward(xp, out, columns, input, weight, bias, plan, unroll):
     g, per, filters = plan.groups, plan.per_group, plan.filters
     matrix = weight.reshape(g, filters, plan.taps)
-    if plan.batch == 0:
-        return
-    if plan.pointwise:
-        image = input.reshape(plan.batch, g, per, -1)
-        xp.matmul(matrix, image, out=out.reshape(plan.batch, g, filters, -1))
-    else:
-        result = out.reshape(plan.batch, g, filters, plan.out[0], -1)
-        channels = input.reshape(plan.batch, g, per, *plan.size)
-        for n, m, r, s in plan.tiles(out.dtype.itemsize):
-            shape = (m - n, g, per, *plan.kernel, s - r, *plan.out[1:])
-            tile = columns[: prod(shape)].reshape(shape)
-            moved = xp.moveaxis(tile, range(3, 3 + len(plan.kernel)), range(len(plan.kernel)))
-            _unroll(xp, plan, moved, channels[n:m], r, s, 0)
-            flat = tile.reshape(m - n, g, plan.taps, -1)
-            if s - r == plan.out[0]:
-                target = result.reshape(plan.batch, g, filters, -1)[n:m]
-            else:  # one image, some of its lines: rows of a matrix, with a gap between them
-                line = prod(plan.out[1:])
-                target = result.reshape(plan.batch, g, filters, -1)[n:m, :, :, r * line : s * line]
-            xp.matmul(matrix, flat, out=target)
-    if bias is not None:
-        xp.add(out, bias.reshape(-1, *[1] * len(plan.kernel)), out=out)
+    result = out.reshape(plan.batch, g, filters, prod(plan.out))
+    added = None if bias is None else bias.reshape(g, filters, 1)
+    line = prod(plan.out[1:])
+
+    def run(worker, start, stop):
+        if plan.pointwise:
+            target = result[start:stop]
+            image = input.reshape(plan.batch, g, per, prod(plan.size))[start:stop]
+            xp.matmul(matrix, image, out=target)
+            if added is not None:
+                xp.add(target, added, out=target)
+            return
+        room = columns[worker * len(columns) // plan.workers :]
+        for n, m, r, s in plan.tiles(out.dtype.itemsize, start, stop):
+            tile = room[: (m - n) * plan.rows * (s - r) * line]
+            unroll(xp, plan, tile, input[n:m], r, s)
+            # Where a tile has some lines of an image, the rows of its result have gaps in between.
+            target = result[n:m, :, :, r * line : s * line]
+            xp.matmul(matrix, tile.reshape(m - n, g, plan.taps, (s - r) * line), out=target)
+            if added is not None:
+                xp.add(target, added, out=target)
+
+    if plan.batch:
+        _share(plan, run)
 
 
 def _input_grad_infer(grad, weight, *, size, stride, padding, dilation, groups):
     shape = (grad.shape[0], weight.shape[1] * groups, *size)
-    plan = _Plan(shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups)
-    count = 0 if plan.pointwise else plan.columns(max(4, grad.dtype.itemsize))
+    where = grad.device.type
+    plan = Tiling(shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups, where)
+    count = 0 if plan.pointwise else plan.workers * plan.columns(max(4, grad.dtype.itemsize))
     return Spec(shape, grad.dtype), Spec((count,), _computed(grad.dtype))
 
 
@@ -248,46 +217,71 @@ def _input_grad_samples(make):
     scratch=("columns",), promote="same", half="float32", layout=contiguous,
     flops=lambda grad, weight, **_: 2 * grad.numel * prod(weight.shape[1:]),
     samples=_input_grad_samples,
+    autocast="low",
 )  # fmt: skip
 def conv_input_grad(
     xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups
 ):  # fmt: skip
     """Spread ``grad`` back over the windows it came from: the adjoint of ``_conv`` in its input."""
-    plan = _Plan(out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups)
+    plan = Tiling(out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups)
+    _backward(xp, out, columns, grad, weight, plan, roll)
+
+
+@conv_input_grad.kernel("cpu", when=_depthwise, layout=contiguous, scratch=False)
+def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups):
+    from ..kernels.cpu.depthwise import depthwise_input_grad
+
+    plan = Tiling(out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
+    x, w, y = plan.volumes(out), _windows(weight, plan), _planes(grad, plan)
+    rest = plan.geometry(0, 0)[2:]
+    threads.split(
+        lambda _, start, stop: depthwise_input_grad(x, y, w, *rest, start, stop),
+        plan.channels, min(plan.threads, plan.channels),
+    )  # fmt: skip
+
+
+@conv_input_grad.kernel("cpu", when=worth_compiling, layout=contiguous)
+def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups):
+    plan = Tiling(out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
+    _backward(xp, out, columns, grad, weight, plan, compiled_roll)
+
+
+def _backward(xp, out, columns, grad, weight, plan, roll):
     g, per, filters = plan.groups, plan.per_group, plan.filters
-    if plan.batch == 0:
-        return
     matrix = weight.reshape(g, filters, plan.taps).swapaxes(1, 2)
-    source = grad.reshape(plan.batch, g, filters, -1)
-    if plan.pointwise:
-        xp.matmul(matrix, source, out=out.reshape(plan.batch, g, per, -1))
-        return
-    out.fill(0)
-    channels = out.reshape(plan.batch, g, per, *plan.size)
+    source = grad.reshape(plan.batch, g, filters, prod(plan.out))
     line = prod(plan.out[1:])
-    nd = len(plan.kernel)
-    for n, m, r, s in plan.tiles(out.dtype.itemsize):
-        shape = (m - n, g, per, *plan.kernel, s - r, *plan.out[1:])
-        tile = columns[: prod(shape)].reshape(shape)
-        part = source[n:m, :, :, r * line : s * line]
-        xp.matmul(matrix, part, out=tile.reshape(m - n, g, plan.taps, -1))
-        moved = xp.moveaxis(tile, range(3, 3 + nd), range(nd))
-        image = channels[n:m]
-        for taps, positions, elements in plan.shifts(r, s):
-            view = image[(..., *elements)]
-            xp.add(view, moved[taps][(..., *positions)], out=view)
+
+    def run(worker, start, stop):
+        if plan.pointwise:
+            target = out.reshape(plan.batch, g, per, prod(plan.size))[start:stop]
+            xp.matmul(matrix, source[start:stop], out=target)
+            return
+        out[start:stop].fill(0)
+        room = columns[worker * len(columns) // plan.workers :]
+        for n, m, r, s in plan.tiles(out.dtype.itemsize, start, stop):
+            tile = room[: (m - n) * plan.rows * (s - r) * line]
+            part = source[n:m, :, :, r * line : s * line]
+            xp.matmul(matrix, part, out=tile.reshape(m - n, g, plan.taps, (s - r) * line))
+            roll(xp, plan, tile, out[n:m], r, s)
+
+    if plan.batch:
+        _share(plan, run)
 
 
 def _weight_grad_infer(input, grad, *, kernel, stride, padding, dilation, groups):
     shape = (grad.shape[1], input.shape[1] // groups, *kernel)
-    plan = _Plan(input.shape, shape, grad.shape[2:], stride, padding, dilation, groups)
+    where = grad.device.type
+    plan = Tiling(input.shape, shape, grad.shape[2:], stride, padding, dilation, groups, where)
     computed = _computed(grad.dtype)
-    count = plan.columns(max(4, grad.dtype.itemsize))
+    itemsize = max(4, grad.dtype.itemsize)
+    workers = plan.sum_in_parts(itemsize)
+    count = workers * plan.columns(itemsize)
     return (
         Spec(shape, grad.dtype),
         Spec((count,), computed),
         Spec((count // max(1, plan.rows) * grad.shape[1],), computed),
-        Spec((prod(shape),), computed),
+        Spec((2 * workers - 1, prod(shape)), computed),
     )
 
 
@@ -313,38 +307,71 @@ def conv_weight_grad(
     xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dilation, groups
 ):  # fmt: skip
     """Correlate ``input`` with ``grad``: the adjoint of ``_conv`` in its weight."""
-    plan = _Plan(input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups)
-    g, per, filters, nd = plan.groups, plan.per_group, plan.filters, len(kernel)
-    out.fill(0)
-    total = out.reshape(g, filters, plan.taps)
-    part = part.reshape(g, filters, plan.taps)
+    plan = Tiling(input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups)
+    _correlate(xp, out, columns, rows, part, input, grad, plan, unroll)
+
+
+@conv_weight_grad.kernel("cpu", when=_depthwise_weight, layout=contiguous, scratch=False)
+def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dilation, groups):
+    from ..kernels.cpu.depthwise import depthwise_weight_grad
+
+    plan = Tiling(input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
+    x, w, y = plan.volumes(input), _windows(out, plan), _planes(grad, plan)
+    rest = plan.geometry(0, 0)[2:]
+    threads.split(
+        lambda _, start, stop: depthwise_weight_grad(w, x, y, *rest, start, stop),
+        out.shape[0], min(plan.threads, out.shape[0]),
+    )  # fmt: skip
+
+
+@conv_weight_grad.kernel("cpu", when=worth_compiling, layout=contiguous)
+def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dilation, groups):
+    plan = Tiling(input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
+    _correlate(xp, out, columns, rows, part, input, grad, plan, compiled_unroll)
+
+
+def _correlate(xp, out, columns, rows, part, input, grad, plan, unroll):
+    g, filters, taps = plan.groups, plan.filters, plan.taps
+    workers = plan.sum_in_parts(out.dtype.itemsize)
+    totals = [out.reshape(g, filters, taps), *part[workers:].reshape(-1, g, filters, taps)]
+    products = part.reshape(-1, g, filters, taps)
     source = grad.reshape(plan.batch, g, filters, *plan.out)
-    channels = input.reshape(plan.batch, g, per, *plan.size)
-    for n, m, r, s in plan.tiles(out.dtype.itemsize):
-        # The images of a tile lie side by side, so that each product sums over all of them.
-        shape = (g, per, *kernel, m - n, s - r, *plan.out[1:])
-        tile = columns[: prod(shape)].reshape(shape)
-        moved = xp.moveaxis(tile, range(2, 2 + nd), range(nd))  # (*kernel, g, per, m - n, ..)
-        image = xp.moveaxis(channels[n:m], 0, 2)
-        _unroll(xp, plan, moved, image, r, s, 0)
-        shape = (g, filters, m - n, s - r, *plan.out[1:])
-        lines = rows[: prod(shape)].reshape(shape)
-        xp.copyto(lines, xp.moveaxis(source[n:m, :, :, r:s], 0, 2))
-        flat = tile.reshape(g, plan.taps, -1)
-        xp.matmul(lines.reshape(g, filters, -1), flat.swapaxes(1, 2), out=part)
-        xp.add(total, part, out=total)
+    line = prod(plan.out[1:])
+
+    def run(worker, start, stop):
+        total, product = totals[worker], products[worker]
+        total.fill(0)
+        room = columns[worker * len(columns) // workers :]
+        other = rows[worker * len(rows) // workers :]
+        for n, m, r, s in plan.tiles(out.dtype.itemsize, start, stop):
+            # The images of a tile lie side by side, so that each product sums over all of them.
+            span = (m - n) * (s - r) * line
+            tile = room[: plan.rows * span]
+            unroll(xp, plan, tile, input[n:m], r, s, beside=True)
+            lines = other[: g * filters * span].reshape(g, filters, m - n, s - r, *plan.out[1:])
+            xp.copyto(lines, xp.moveaxis(source[n:m, :, :, r:s], 0, 2))
+            flat = tile.reshape(g, taps, span)
+            xp.matmul(lines.reshape(g, filters, span), flat.swapaxes(1, 2), out=product)
+            xp.add(total, product, out=total)
+
+    if not plan.batch:
+        out.fill(0)
+        return
+    _share(plan, run)
+    for other in totals[1:workers]:
+        xp.add(totals[0], other, out=totals[0])
 
 
 @conv.vjp("input")
 def _(g, weight, input_spec, stride, padding, dilation, groups):
     size = tuple(input_spec.shape[2:])
-    return conv_input_grad(g, weight, size, stride, padding, dilation, groups)
+    return conv_input_grad(g, conjugate(weight), size, stride, padding, dilation, groups)
 
 
 @conv.vjp("weight")
 def _(g, input, weight_spec, stride, padding, dilation, groups):
     kernel = tuple(weight_spec.shape[2:])
-    return conv_weight_grad(input, g, kernel, stride, padding, dilation, groups)
+    return conv_weight_grad(conjugate(input), g, kernel, stride, padding, dilation, groups)
 
 
 @conv.vjp("bias")
@@ -353,25 +380,35 @@ def _(g):
 
 
 @conv_input_grad.vjp("grad")
-def _(g, weight, stride, padding, dilation, groups):
-    return conv(g, weight, None, stride, padding, dilation, groups)
+def _(g, weight, grad_spec, stride, padding, dilation, groups):
+    found = conv(g, conjugate(weight), None, stride, padding, dilation, groups)
+    return _cropped(found, grad_spec.shape)
 
 
 @conv_input_grad.vjp("weight")
 def _(g, grad, weight_spec, stride, padding, dilation, groups):
     kernel = tuple(weight_spec.shape[2:])
-    return conv_weight_grad(g, grad, kernel, stride, padding, dilation, groups)
+    return conv_weight_grad(g, conjugate(grad), kernel, stride, padding, dilation, groups)
 
 
 @conv_weight_grad.vjp("input")
 def _(g, grad, input_spec, stride, padding, dilation, groups):
     size = tuple(input_spec.shape[2:])
-    return conv_input_grad(grad, g, size, stride, padding, dilation, groups)
+    return conv_input_grad(conjugate(grad), g, size, stride, padding, dilation, groups)
 
 
 @conv_weight_grad.vjp("grad")
-def _(g, input, stride, padding, dilation, groups):
-    return conv(input, g, None, stride, padding, dilation, groups)
+def _(g, input, grad_spec, stride, padding, dilation, groups):
+    found = conv(conjugate(input), g, None, stride, padding, dilation, groups)
+    return _cropped(found, grad_spec.shape)
+
+
+def _cropped(x, shape):
+    # More windows fit than were there, where a transposed one has more output_padding than stride.
+    for d in range(2, x.ndim):
+        if x.shape[d] != shape[d]:
+            x = x.narrow(d, 0, shape[d])
+    return x
 
 
 # The public functions: PyTorch's arguments

@@ -10,11 +10,12 @@ from ..autograd.views import check_writable
 from ..devices import backend
 from ..devices.device import device
 from ..devices.device import device as as_device
-from ..dtypes import COMPLEX, as_dtype, complex128, float64
+from ..dtypes import BY_NUMPY, COMPLEX, as_dtype, complex128, float64
 from ..dtypes import dtype as dtype_class
 from ..memory.ledger import SAVED, TEMPORARY
 from ..spec import ScalarSpec, Spec
 from ..tensor import Tensor, wrap
+from .factory import fitted, new, shape_of
 from .registry import broadcast_shapes, function, op, same, singles
 
 
@@ -26,6 +27,8 @@ def cast_into(xp, out, source) -> None:
     """
     if out.dtype.kind != "c":
         source = source.real  # also of a Python scalar
+        if out.dtype.kind in "iu" and isinstance(source, int | float):
+            source = fitted(source, BY_NUMPY[out.dtype])
     xp.copyto(out, source, casting="unsafe")
 
 
@@ -135,22 +138,28 @@ def _fill_samples(make):
     name="_fill", method=False, public=False, inplace="fill_", infer=_fill_infer,
     samples=_fill_samples,
 )  # fmt: skip
-def fill(xp, out, input, value):
+def filled(xp, out, input, value):
     """One value everywhere, in the shape and dtype of ``input``."""
     cast_into(xp, out, value)
 
 
-@fill.vjp("input")
+@filled.vjp("input")
 def _(g, input_spec):
     return zero_gradient(g, input_spec)
 
 
-@fill.vjp("value")
+@filled.vjp("value")
 def _(g):
     return g.sum()
 
 
-@function(method=True, public=False)
+@function()
+def fill(input: Tensor, value: Any) -> Tensor:
+    """Make a tensor of one value in the shape and dtype of another."""
+    return filled(input, value)
+
+
+@function(method=True)
 def zero_(input: Tensor) -> Tensor:
     """Write zeros into this tensor."""
     return input.fill_(0)
@@ -188,8 +197,6 @@ def resize_(input: Tensor, *size: Any, memory_format: Any = None) -> Tensor:
     Raises:
         RuntimeError: It requires grad.
     """
-    from .factory import new, shape_of
-
     shape = shape_of("resize_", size)
     if input.requires_grad:
         raise RuntimeError(
@@ -214,7 +221,7 @@ def resize_(input: Tensor, *size: Any, memory_format: Any = None) -> Tensor:
     return input
 
 
-@function(method=True, public=False)
+@function(method=True)
 def resize_as_(input: Tensor, the_template: Tensor, memory_format: Any = None) -> Tensor:
     """Give this tensor the shape of another."""
     return resize_(input, tuple(the_template.shape))

@@ -6,6 +6,7 @@ stay small, and in every dtype it is the rounded exact one.
 
 from __future__ import annotations
 
+import builtins
 import math
 import operator
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ..devices import backend
-from ..dtypes import INT, bool_, get_default_dtype, int64
+from ..dtypes import BOOL, FLOAT, INT, bool_, get_default_dtype, int64
 from ..tensor import Tensor
 from .arrays import tensor
 from .factory import dtype_of, natural_dtype, put, scalar, target
@@ -43,10 +44,10 @@ def arange(
     wanted = natural if dtype is None else dtype_of("arange", dtype)
     if dtype is None and out is not None:
         wanted = out.dtype
-    if wanted is int64 and not math.isinf(start) and not math.isinf(end):
-        start, end, step = int(start), int(end), int(step)
+    given = (start, end, step)
+    start, end, step = _line_ends("arange", wanted, start, end, step)
     if step == 0:
-        raise RuntimeError("arange: step must be nonzero")
+        raise (ValueError if given[2] else RuntimeError)("arange: step must be nonzero")
     if not (math.isfinite(start) and math.isfinite(end)):
         raise RuntimeError(f"arange: unsupported range: {start} -> {end}")
     if (end - start) * step < 0:
@@ -55,9 +56,62 @@ def arange(
             f"{start} -> {end} by {step}."
         )
     exact = all(isinstance(v, int) for v in (start, end, step))
-    n = -((start - end) // step) if exact else math.ceil((end - start) / step)
+    if wanted.category == INT and wanted is not int64:  # its length is that of the numbers given
+        first, last, width = map(float, given)
+        n = math.ceil((last - first) / width)
+    else:
+        n = -((start - end) // step) if exact else math.ceil((end - start) / step)
     t = target("arange", (n,), dtype, wanted, device, out)
     _ramp(t, lambda k: _line(k, start, step), exact)
+    return t.requires_grad_() if requires_grad else t
+
+
+def _line_ends(name: str, wanted: Any, *numbers: Any) -> list[Any]:
+    """The numbers of a ramp: integers for an integer dtype.
+
+    Raises:
+        NotImplementedError: The dtype cannot count.
+        RuntimeError: A number is complex.
+    """
+    if any(isinstance(v, complex) for v in numbers):
+        raise RuntimeError(
+            f"{name}: value cannot be converted to type double without overflow: it is complex; "
+            f"got {numbers}. Pass real numbers."
+        )
+    if wanted.category not in (INT, FLOAT):
+        raise NotImplementedError(f'"{name}" not implemented for {wanted}. Convert with .to().')
+    whole = wanted.category == INT and all(math.isfinite(v) for v in numbers)
+    return [int(v) for v in numbers] if whole else list(numbers)
+
+
+@function()
+def range(
+    start: Any = 0, end: Any = None, step: Any = 1, *, out: Tensor | None = None,
+    dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
+    pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Count from ``start`` to ``end``, which is included; ``arange`` leaves it out.
+
+    The result has the default dtype unless another is given. PyTorch warns that it is deprecated.
+    """
+    start, end, step = scalar(start), scalar(end), scalar(step)
+    if end is None:
+        raise TypeError('range() missing 1 required positional arguments: "end".')
+    wanted = get_default_dtype() if dtype is None else dtype_of("range", dtype)
+    if dtype is None and out is not None:
+        wanted = out.dtype
+    start, end, step = _line_ends("range", wanted, start, end, step)
+    if step == 0:
+        raise RuntimeError("range: step must be nonzero")
+    if not (math.isfinite(start) and math.isfinite(end)):
+        raise RuntimeError(f"range: unsupported range: {start} -> {end}")
+    if (end - start) * step < 0:
+        raise RuntimeError(
+            "range: upper bound and lower bound inconsistent with step sign; got "
+            f"{start} -> {end} by {step}."
+        )
+    t = target("range", (math.floor((end - start) / step) + 1,), dtype, wanted, device, out)
+    _ramp(t, lambda k: _line(k, start, step), all(isinstance(v, int) for v in (start, step)))
     return t.requires_grad_() if requires_grad else t
 
 
@@ -75,7 +129,7 @@ def _ramp(t: Tensor, values: Any, exact: bool = False) -> None:
         return
     array, n = t._array, t.numel()
     chunk = _CHUNK if xp is np else _DEVICE_CHUNK
-    for first in range(0, n, chunk):
+    for first in builtins.range(0, n, chunk):
         last = min(n, first + chunk)
         k = xp.arange(first, last, dtype=xp.int64 if exact else xp.float64)
         with np.errstate(all="ignore"):
@@ -91,7 +145,10 @@ def linspace(
     start, end, steps = scalar(start), scalar(end), operator.index(steps)
     if steps < 0:
         raise RuntimeError(f"linspace: number of steps must be non-negative; got {steps}.")
-    t = target("linspace", (steps,), dtype, natural_dtype(start, end, 1.0), device, out)
+    wanted = natural_dtype(start, end, 1.0)
+    t = target("linspace", (steps,), dtype, wanted, device, out)
+    if t.dtype.category == BOOL:
+        raise NotImplementedError('"linspace" not implemented for bool. Convert with .to().')
     _ramp(t, _between(t, start, end, steps))
     return t.requires_grad_() if requires_grad else t
 
@@ -160,7 +217,7 @@ def eye(
     t = put(target("eye", (n, m), dtype, get_default_dtype(), device, out), 0)
     xp = backend(t.device).xp
     if xp is not None and t.numel():
-        k = range(min(n, m))
+        k = builtins.range(min(n, m))
         a = t._array
         if a.flags.c_contiguous:
             a.reshape(-1)[: len(k) * m : m + 1] = 1

@@ -21,6 +21,7 @@ from .arrays import from_numpy as from_numpy
 from .arrays import tensor as tensor
 from .counting import arange as arange
 from .factory import (
+    NUMBERS,
     dtype_of,
     like,
     made,
@@ -33,6 +34,7 @@ from .factory import (
     target,
 )
 from .factory import new as new
+from .reduction import into
 from .registry import FUNCTIONS, broadcast_shapes, function, op
 
 
@@ -82,6 +84,10 @@ def full(
         )
     natural = fill_value.dtype if isinstance(fill_value, Tensor) else None
     value = scalar(fill_value)
+    if not isinstance(value, NUMBERS):
+        raise TypeError(
+            f"full(): argument 'fill_value' (position 2) must be Number, not {type(value).__name__}."
+        )
     t = target(
         "full", shape_of("full", (size,)), dtype, natural or natural_dtype(value), device, out
     )
@@ -119,6 +125,37 @@ def empty_strided(
     strides = tuple(s * wanted.itemsize for s in steps)
     array = (be.xp or np).lib.stride_tricks.as_strided(flat, shape, strides)
     t = made(array, Spec(shape, wanted, where), storage)
+    return t.requires_grad_() if requires_grad else t
+
+
+@function()
+def empty_permuted(
+    size: Any, physical_layout: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
+    requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Make an uninitialized dense tensor whose dims lie in memory in another order.
+
+    Args:
+        size: The shape.
+        physical_layout: The dims from the outermost to the innermost.
+        dtype: Of the result.
+        layout: Accepted.
+        device: Of the result.
+        requires_grad: Whether the result requires a gradient.
+        pin_memory: Accepted.
+    """
+    shape, order = shape_of("empty_permuted", (size,)), tuple(physical_layout)
+    if len(order) != len(shape):
+        raise RuntimeError(
+            "Number of dimensions in size does not match the length of the physical_layout; i.e. "
+            f"len(size) = {len(shape)} is not equal to len(physical_layout) = {len(order)}."
+        )
+    if any(not 0 <= d < len(shape) for d in order):
+        raise RuntimeError(f"empty_permuted: Dimension out of range in {order}.")
+    if len(set(order)) != len(order):
+        raise RuntimeError(f"empty_permuted: Duplicate dim not allowed; got {order}.")
+    t = empty(tuple([shape[d] for d in order]), dtype=dtype, device=device)
+    t = made(t._array.transpose(np.argsort(order)), t._spec.like(shape), t._storage)
     return t.requires_grad_() if requires_grad else t
 
 
@@ -189,6 +226,18 @@ def new_empty(
 
 
 @function(method=True, public=False)
+def new_empty_strided(
+    input: Tensor, size: Any, stride: Any, *, dtype: Any = None, layout: Any = None,
+    device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+) -> Tensor:  # fmt: skip
+    """Make an uninitialized tensor of this one's dtype and device with given strides."""
+    return empty_strided(
+        size, stride, dtype=input.dtype if dtype is None else dtype,
+        device=input.device if device is None else device, requires_grad=requires_grad,
+    )  # fmt: skip
+
+
+@function(method=True, public=False)
 def new_zeros(
     input: Tensor, *size: Any, dtype: Any = None, device: Any = None,
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
@@ -221,17 +270,26 @@ def new_full(
 # Complex from its parts
 
 
+def _need_parts(name, first, second):
+    # Both floating tensors of one dtype.
+    for word, x in (first, second):
+        if not isinstance(x, Tensor | Spec):
+            raise TypeError(f"{name}(): argument '{word}' must be Tensor, not {type(x).__name__}.")
+    a, b = first[1].dtype, second[1].dtype
+    if a.category != FLOAT or b.category != FLOAT:
+        raise RuntimeError(
+            f"{name}: Expected both inputs to be Half, Float or Double tensors but got {a} and {b}."
+            " Convert them with .to(lowtide.float32)."
+        )
+    if a is not b:
+        raise RuntimeError(
+            f"{name}: Expected object of scalar type {a} but got scalar type {b} for second "
+            "argument. Convert one with .to()."
+        )
+
+
 def _complex_infer(real, imag):
-    if real.dtype.category != FLOAT or imag.dtype.category != FLOAT:
-        raise RuntimeError(
-            "complex: Expected both inputs to be Half, Float or Double tensors but got "
-            f"{real.dtype} and {imag.dtype}. Convert them with .to(lowtide.float32)."
-        )
-    if real.dtype is not imag.dtype:
-        raise RuntimeError(
-            f"complex: Expected object of scalar type {real.dtype} but got scalar type "
-            f"{imag.dtype} for second argument. Convert one with .to()."
-        )
+    _need_parts("complex", ("real", real), ("imag", imag))
     return Spec(broadcast_shapes("complex", real.shape, imag.shape), real.dtype.to_complex())
 
 
@@ -240,9 +298,12 @@ def _complex_samples(make):
         yield (make(*a), make(*b)), {}
 
 
-@op(name="complex", method=False, infer=_complex_infer, samples=_complex_samples)
+@op(
+    name="_complex", method=False, public=False, infer=_complex_infer, samples=_complex_samples,
+    tensors=("real", "imag"),
+)  # fmt: skip
 def make_complex(xp, out, real, imag):
-    """Make complex numbers of real and imaginary parts."""
+    """Complex numbers of real and imaginary parts."""
     xp.copyto(out.real, real, casting="unsafe")  # "unsafe" for NumPy's sake: bfloat16 to float32
     xp.copyto(out.imag, imag, casting="unsafe")
 
@@ -258,7 +319,32 @@ def _(g):
 
 
 @function()
+def complex(real: Tensor, imag: Tensor, *, out: Tensor | None = None) -> Tensor:
+    """Make complex numbers of real and imaginary parts."""
+    result = make_complex(real, imag)
+    return result if out is None else _complex_into("complex", out, result)
+
+
+def _complex_into(name, out, result):
+    if out.dtype is not result.dtype:
+        raise RuntimeError(
+            f"{name}: Expected object of scalar type {result.dtype} but got scalar type "
+            f"{out.dtype} for argument 'out'."
+        )
+    return into(out, result)
+
+
+@function()
 def polar(abs: Tensor, angle: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Make complex numbers of absolute values and angles."""
+    """Make complex numbers of absolute values and angles.
+
+    Args:
+        abs: Absolute values, float32 or float64.
+        angle: Angles in radians, in the dtype of ``abs``.
+        out: Where to leave the result.
+    """
+    _need_parts("polar", ("abs", abs), ("angle", angle))
+    if abs.dtype.is_half:
+        raise NotImplementedError(f'"polar" not implemented for {abs.dtype}. Use .float().')
     result = make_complex(abs * angle.cos(), abs * angle.sin())
-    return result if out is None else out.copy_(result)
+    return result if out is None else _complex_into("polar", out, result)

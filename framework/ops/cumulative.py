@@ -2,19 +2,25 @@
 
 A running product's gradient is a linear recurrence, and so is that recurrence's own gradient; with
 one op for it (``_recurrence``) every derivative is right at zeros too, where dividing by the
-elements fails. It is computed by doubling: log2(n) passes over whole arrays, on any device.
+elements fails. On any device it is computed by doubling: log2(n) passes over whole arrays; on a CPU
+large ones take one compiled pass.
 """
 
 from __future__ import annotations
 
 import builtins
+from functools import partial
+from math import prod
 
 from ..autograd.engine import ones_of, zeros_of
 from ..dtypes import bool_, float32, float64, int64
 from ..spec import Spec
+from .arithmetic import conjugate, in_pieces
+from .binary import complex_logaddexp
+from .convolution import contiguous, worth_compiling
 from .extremes import _pair, one_dim
 from .reduction import _converted
-from .registry import function, op, per_element
+from .registry import WIDE_ON_CUDA, function, op, per_element
 
 
 def _samples(make):
@@ -48,9 +54,29 @@ def part(array, dim, start, stop):
     return array[(slice(None),) * dim + (slice(start, stop),)]
 
 
+def _compile(op, name, attributes=lambda dim, reverse, dtype=None: (reverse,)):
+    """Give an op that runs along ``dim`` a compiled CPU kernel of (count, n, columns) arrays."""
+
+    def fits(input, *_, dtype=None, **__):
+        return input.ndim > 0 and worth_compiling(input) and dtype in (None, input.dtype)
+
+    @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
+    def _(xp, *arrays, dim, **given):
+        from ..kernels.cpu import scans
+
+        arrays = [a for k, a in enumerate(arrays) if k not in skipped]
+        shape = arrays[0].shape
+        cubes = [a.reshape(prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])) for a in arrays]
+        getattr(scans, name)(*cubes, *attributes(dim, **given))
+
+    first = len(op.op.returns)
+    skipped = range(first, first + len(op.op.scratch))
+
+
 @op(
     name="_cumsum", method=False, public=False, half="float32", flops=per_element(1),
     infer=lambda input, *, dim, dtype, reverse: input.like(dtype=dtype), samples=_sum_samples,
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def cumsum_along(xp, out, input, *, dim, dtype, reverse):
     """Add up the elements so far along ``dim``, or from there to the end."""
@@ -59,6 +85,9 @@ def cumsum_along(xp, out, input, *, dim, dtype, reverse):
         return
     source, target = _flipped(input, dim, reverse), _flipped(out, dim, reverse)
     _accumulate(xp, xp.cumsum, target, source, dim)
+
+
+_compile(cumsum_along, "cumsum")
 
 
 @cumsum_along.vjp("input")
@@ -93,7 +122,7 @@ def _recurrence_samples(make):
 
 @op(
     name="_recurrence", method=False, public=False, infer=_recurrence_infer, promote="same",
-    half="float32", scratch=("work",), samples=_recurrence_samples,
+    half="float32", scratch=("work",), flops=per_element(2), samples=_recurrence_samples,
 )  # fmt: skip
 def recurrence(xp, out, work, input, factor, *, dim, reverse):
     """Run ``out[k] = input[k] + factor[k] * out[k - 1]`` along ``dim``, or from its end."""
@@ -114,6 +143,9 @@ def recurrence(xp, out, work, input, factor, *, dim, reverse):
         xp.multiply(factors, before, out=spare)
         xp.copyto(factors, spare)
         width *= 2
+
+
+_compile(recurrence, "recurrence")
 
 
 def _shifted(x, dim, reverse):
@@ -161,6 +193,7 @@ def products_before(x, dim, reverse=False):
 @op(
     name="_cumprod", method=False, public=False, half="float32", flops=per_element(1),
     infer=lambda input, *, dim, dtype, reverse: input.like(dtype=dtype), samples=_sum_samples,
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def cumprod_along(xp, out, input, *, dim, dtype, reverse):
     """Multiply the elements so far along ``dim``, or from there to the end."""
@@ -169,6 +202,9 @@ def cumprod_along(xp, out, input, *, dim, dtype, reverse):
         return
     source, target = _flipped(input, dim, reverse), _flipped(out, dim, reverse)
     _accumulate(xp, xp.cumprod, target, source, dim)
+
+
+_compile(cumprod_along, "cumprod")
 
 
 @cumprod_along.vjp("input")
@@ -208,11 +244,11 @@ def _running(name, word):
             return
         n = input.shape[dim]
         pick = xp.greater_equal if word == "largest" else xp.less_equal
-        xp.copyto(
-            indices, xp.arange(n, dtype="int64").reshape((n,) + (1,) * (input.ndim - dim - 1))
-        )
+        part(indices, dim, 0, 1).fill(0)
         for k in range(1, n):
             now, before = part(values, dim, k, k + 1), part(values, dim, k - 1, k)
+            place = part(indices, dim, k, k + 1)
+            place.fill(k)
             take, nan = part(hit, dim, k, k + 1), part(isnan, dim, k, k + 1)
             # The newest of equal elements wins, and NaN wins over all.
             pick(now, before, out=take)
@@ -220,7 +256,7 @@ def _running(name, word):
             xp.logical_or(take, nan, out=take)
             xp.logical_not(take, out=take)
             xp.copyto(now, before, where=take)
-            xp.copyto(part(indices, dim, k, k + 1), part(indices, dim, k - 1, k), where=take)
+            xp.copyto(place, part(indices, dim, k - 1, k), where=take)
 
     def fast(xp, values, indices, hit, isnan, input, *, dim):
         if not input.ndim:
@@ -232,8 +268,8 @@ def _running(name, word):
         xp.logical_or(hit, isnan, out=hit)
         xp.logical_not(hit, out=hit)
         n = input.shape[dim]
-        places = xp.arange(n, dtype="int64").reshape((n,) + (1,) * (input.ndim - dim - 1))
-        xp.copyto(indices, places)
+        for k in range(n):
+            part(indices, dim, k, k + 1).fill(k)
         xp.copyto(indices, 0, where=hit)
         for k in range(1, n):
             now, before = part(indices, dim, k, k + 1), part(indices, dim, k - 1, k)
@@ -243,8 +279,9 @@ def _running(name, word):
     kernel.__doc__ = f"Find the {word} element so far along ``dim``, and where it was last."
     running = op(
         name=name, method=False, public=False, returns=("values", "indices"),
-        scratch=("hit", "isnan"), infer=_extreme_infer, samples=_samples,
+        scratch=("hit", "isnan"), infer=_extreme_infer, samples=_samples, flops=per_element(1),
     )(kernel)  # fmt: skip
+    _compile(running, "extreme", lambda dim: (word == "largest",))
     running.kernel("cpu")(fast)
 
     @running.vjp("input")
@@ -288,14 +325,17 @@ def cummin(input, dim):
 
 @op(
     name="_logcumsumexp", method=False, public=False, half="float32", promote="float",
-    infer=lambda input, *, dim: input, samples=_samples,
+    infer=lambda input, *, dim: input, samples=_samples, flops=per_element(30),
 )  # fmt: skip
 def logcumsumexp_along(xp, out, input, *, dim):
     """Take the logarithm of the sum of exponentials so far along ``dim``."""
     xp.copyto(out, input)
     for k in range(1, input.shape[dim] if input.ndim else 0):
         now = part(out, dim, k, k + 1)
-        xp.logaddexp(part(out, dim, k - 1, k), now, out=now)
+        if out.dtype.kind == "c":
+            in_pieces(xp, partial(complex_logaddexp, xp), now, part(out, dim, k - 1, k), now)
+        else:
+            xp.logaddexp(part(out, dim, k - 1, k), now, out=now)
 
 
 @logcumsumexp_along.vjp("input")
@@ -305,12 +345,12 @@ def _(g, input, out, dim):
     # Sum of g[i] exp(x[k] - out[i]) over i >= k, as a recurrence whose factors are at most 1.
     before = _shifted(out, dim, True)
     n = input.shape[dim]
-    ratio = (out - before).narrow(dim, 0, n - 1).exp()
+    ratio = conjugate((out - before).narrow(dim, 0, n - 1).exp())
     from . import cat
 
     last = ones_of(ratio._spec.like((*out.shape[:dim], 1, *out.shape[dim + 1 :])))
     sums = recurrence(g, cat([ratio, last], dim), dim=dim, reverse=True)
-    return sums * (input - out).exp()
+    return sums * conjugate((input - out).exp())
 
 
 @function(method=True)

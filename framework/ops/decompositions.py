@@ -16,7 +16,7 @@ from __future__ import annotations
 from ..dtypes import int32
 from ..spec import Spec
 from .matmul import adjoint, matmul
-from .registry import op
+from .registry import WIDE_ON_CPU, op
 from .solving import (
     blank,
     check_matrices,
@@ -111,6 +111,7 @@ def _leading_minor(xp, a):
     name="_cholesky", method=False, public=False, adopt=True, returns=("out", "info"),
     half="float32", infer=_cholesky_infer, samples=_cholesky_samples,
     flops=lambda A, **_: A.numel * A.shape[-1] // 3,
+    autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def cholesky_of(xp, A, *, part, checked):
     """Factor hermitian positive-definite matrices, and say which are not."""
@@ -204,6 +205,7 @@ def _qr_samples(make):
 @op(
     name="_qr", method=False, public=False, adopt=True, returns=("q", "r"), half="float32",
     infer=_qr_infer, samples=_qr_samples, flops=lambda A, **_: 4 * cube(A),
+    autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def qr_of(xp, A, *, mode):
     """Factor into orthonormal columns and an upper triangle."""

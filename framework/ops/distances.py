@@ -12,7 +12,8 @@ import warnings
 from ..autograd.modes import no_grad
 from ..dtypes import FLOAT
 from .loss import reduce_loss, reduction_of
-from .registry import broadcast, function, op, per_element
+from .registry import WIDE_ON_CUDA, broadcast, function, op, per_element
+from .shaping import normal_dim
 
 
 def _compared(input, target) -> None:
@@ -40,7 +41,7 @@ def _weighted(loss, weight, reduction, over_weights=True):
     return reduce_loss(loss * weight, reduction)
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
     """Take squares of differences.
 
@@ -64,7 +65,7 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
     return _weighted(difference * difference, weight, how)
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
     """Take absolute differences. The arguments are those of :func:`mse_loss`."""
     how = reduction_of(size_average, reduce, reduction)
@@ -72,7 +73,7 @@ def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", wei
     return _weighted((input - target).abs(), weight, how)
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mean", beta=1.0):
     """Take absolute differences, squared (over ``2 beta``) where they are below ``beta``.
 
@@ -87,7 +88,7 @@ def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mea
     return reduce_loss(_quadratic_then_linear(input - target, beta) / beta, how)
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
     """Take half squares of differences below ``delta``, and lines of slope ``delta`` beyond.
 
@@ -148,7 +149,7 @@ def _(g, input):
     return g * ((1 - input).log().clamp_min(-100) - input.log().clamp_min(-100))
 
 
-@function(public=False)
+@function(public=False, autocast={"cpu": "float32", "cuda": "refuse"})
 def binary_cross_entropy(
     input, target, weight=None, size_average=None, reduce=None, reduction="mean"
 ):
@@ -208,7 +209,7 @@ def _(g, input):
     return -g * input
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def binary_cross_entropy_with_logits(
     input, target, weight=None, size_average=None, reduce=None, reduction="mean", pos_weight=None
 ):
@@ -246,7 +247,7 @@ def binary_cross_entropy_with_logits(
 # Divergence and likelihood
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def kl_div(
     input, target, size_average=None, reduce=None, reduction="mean", log_target=False
 ):  # fmt: skip
@@ -280,7 +281,7 @@ def kl_div(
     return out / input.shape[0] if reduction == "batchmean" and input.ndim else out
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def poisson_nll_loss(
     input, target, log_input=True, full=False, size_average=None, eps=1e-8, reduce=None,
     reduction="mean",
@@ -358,7 +359,7 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
 # Distances and margins
 
 
-@function()
+@function(autocast=WIDE_ON_CUDA)
 def cosine_similarity(x1, x2, dim=1, eps=1e-8):
     """Take the cosine of the angle between vectors along ``dim``.
 
@@ -376,9 +377,15 @@ def cosine_similarity(x1, x2, dim=1, eps=1e-8):
             f"cosine_similarity: expected floating dtypes; got {x1.dtype} and {x2.dtype}. "
             "Convert with .to(lowtide.float32)."
         )
-    a = (x1 * x1).sum(dim).clamp_min(eps * eps)
-    b = (x2 * x2).sum(dim).clamp_min(eps * eps)
-    return (x1 * x2).sum(dim) * (a.rsqrt() * b.rsqrt())
+    ndim = max(x1.ndim, x2.ndim)
+    d = normal_dim("cosine_similarity", dim, ndim)
+    a, b = (x.reshape(*[1] * (ndim - x.ndim), *x.shape) for x in (x1, x2))
+    square_a, square_b = (a * a).sum(d), (b * b).sum(d)
+    if ndim and a.shape[d] != b.shape[d]:  # one element stands for as many as the other has
+        square_a = square_a * (b.shape[d] if a.shape[d] == 1 else 1)
+        square_b = square_b * (a.shape[d] if b.shape[d] == 1 else 1)
+    norms = square_a.clamp_min(eps * eps).rsqrt() * square_b.clamp_min(eps * eps).rsqrt()
+    return (a * b).sum(d) * norms
 
 
 @function()
@@ -398,7 +405,7 @@ def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
     return (x1 - x2 + eps).norm(p, -1, keepdim=keepdim)
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def cosine_embedding_loss(
     input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"
 ):
@@ -431,7 +438,7 @@ def cosine_embedding_loss(
     return reduce_loss(where(target == 1, 1 - cosine, far), how)
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def margin_ranking_loss(
     input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"
 ):
@@ -446,7 +453,7 @@ def margin_ranking_loss(
     return reduce_loss((-target * (input1 - input2) + margin).clamp_min(0), how)
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def hinge_embedding_loss(
     input, target, margin=1.0, size_average=None, reduce=None, reduction="mean"
 ):
@@ -458,14 +465,14 @@ def hinge_embedding_loss(
     return reduce_loss(far + where(target != -1, input, 0.0), how)
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """Take ``log(1 + exp(-target * input))`` for targets 1 and -1."""
     how = reduction_of(size_average, reduce, reduction)
     return reduce_loss(bce_logits(-target * input, 0.0), how)
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def triplet_margin_loss(
     anchor, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False, size_average=None,
     reduce=None, reduction="mean",
@@ -523,7 +530,7 @@ def _triplet(anchor, positive, negative, distance, margin, swap, how):
     return reduce_loss((near - far + margin).clamp_min(0), how)
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def multi_margin_loss(
     input, target, p=1, margin=1.0, weight=None, size_average=None, reduce=None, reduction="mean"
 ):
@@ -547,7 +554,7 @@ def multi_margin_loss(
         raise ValueError(f"only p == 1 and p == 2 supported; got {p}.")
     if weight is not None and weight.ndim != 1:
         raise ValueError("weight must be one-dimensional")
-    x = input if input.ndim == 2 else input.unsqueeze(0)
+    x = input if input.ndim == 2 else input.reshape(1, input.numel())
     chosen = target.reshape(-1, 1)
     gap = (margin - x.gather(1, chosen) + x).clamp_min(0)
     if p == 2:
@@ -558,7 +565,7 @@ def multi_margin_loss(
     return reduce_loss(loss.view(target.shape) if target.ndim == 0 else loss, how)
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """Take the mean over pairs of a right and a wrong class of ``max(0, 1 - x[right] + x[wrong])``.
 
@@ -575,8 +582,15 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
     from . import zeros_like
 
     how = reduction_of(size_average, reduce, reduction)
-    x = input if input.ndim == 2 else input.unsqueeze(0)
-    t = target if target.ndim == 2 else target.unsqueeze(0)
+    fits = tuple(input.shape) == tuple(target.shape) if input.ndim > 1 else (
+        target.ndim < 2 and input.numel() == target.numel()
+    )  # fmt: skip
+    if not fits or input.ndim > 2:
+        raise RuntimeError(
+            f"multilabel_margin_loss takes (N, C) or (C,), with a target alike; got inconsistent "
+            f"input {tuple(input.shape)} and target {tuple(target.shape)}."
+        )
+    x, t = (v if v.ndim == 2 else v.reshape(1, v.numel()) for v in (input, target))
     listed = (t < 0).cumsum(1) == 0
     chosen = t.clamp_min(0)
     right = zeros_like(x.detach()).scatter_add(1, chosen, listed.to(x.dtype)) > 0

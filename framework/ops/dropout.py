@@ -20,6 +20,11 @@ CHUNK = 1 << 16  # elements whose random words are in memory at a time
 
 
 def _mask_infer(input, rng, **_):
+    if input.dtype.category < 2:
+        raise RuntimeError(
+            f"dropout: result type Float can't be cast to {input.dtype.name}. Convert the input "
+            "with .float()."
+        )
     chunk = (min(input.numel, CHUNK),)
     return input, Spec(chunk, int32), Spec(chunk, bool_)
 

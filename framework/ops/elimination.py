@@ -211,18 +211,29 @@ def lu(A, *, pivot=True):
     Returns:
         The named tuple (P, L, U): (*, m, m), (*, m, k), (*, k, n) with k = min(m, n).
     """
-    from . import arange, eye
-
     packed, pivots, _ = lu_of(A, pivot=bool(pivot))
-    m, n = A.shape[-2:]
-    k = min(m, n)
-    lower = packed.narrow(-1, 0, k).tril(-1) + eye(m, k, dtype=A.dtype, device=A.device)
-    upper = packed.narrow(-2, 0, k).triu()
+    lower, upper = triangles(packed)
     if not pivot:
         return LU(A.detach().new_empty((0,)), lower, upper)
-    order = permutation_of(pivots, rows=m)
-    rows = arange(m, device=A.device).unsqueeze(-1)
-    return LU((order.unsqueeze(-2) == rows).to(A.dtype), lower, upper)
+    return LU(permutation_matrix(pivots, A.shape[-2], A.dtype), lower, upper)
+
+
+def triangles(packed):
+    """L and U of the packed form."""
+    from . import eye
+
+    m, k = packed.shape[-2], min(packed.shape[-2:])
+    one = eye(m, k, dtype=packed.dtype, device=packed.device)
+    return packed.narrow(-1, 0, k).tril(-1) + one, packed.narrow(-2, 0, k).triu()
+
+
+def permutation_matrix(pivots, rows, dtype):
+    """P of the exchanges of rows."""
+    from . import arange
+
+    order = permutation_of(pivots, rows=rows)
+    numbers = arange(rows, device=pivots.device).unsqueeze(-1)
+    return (order.unsqueeze(-2) == numbers).to(dtype)
 
 
 @linear_algebra()

@@ -11,7 +11,7 @@ from ..devices.scatter import scatter_add
 from ..dtypes import INT, float32, int64
 from ..spec import Spec
 from .convolution import contiguous, worth_compiling
-from .registry import function, op
+from .registry import WIDE_ON_CUDA, function, op
 
 _PIECE = 1 << 12  # numbers at a time
 
@@ -172,6 +172,7 @@ def _renormalize_samples(make):
     name="_renormalize_rows", method=False, public=False, inplace="_renormalize_rows_",
     infer=lambda weight, index, **_: weight, half="float32",
     samples=_renormalize_samples,
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def renormalize(xp, out, weight, index, *, max_norm, norm_type):
     """Shrink the rows that ``index`` names to a norm of at most ``max_norm``."""
@@ -209,6 +210,10 @@ def embedding(
     Memory:
         Keeps ``input``.
     """
+    if weight.ndim != 2:
+        raise RuntimeError(
+            f"embedding: 'weight' must be 2-D, (rows, features); got {tuple(weight.shape)}."
+        )
     rows = weight.shape[0]
     if padding_idx is not None:
         if not -rows <= padding_idx < rows:

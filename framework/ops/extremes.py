@@ -16,7 +16,8 @@ from ..autograd.engine import zeros_of
 from ..dtypes import bool_, int64
 from ..spec import Spec
 from ..tensor import Tensor
-from .reduction import kept, normalize_dims, reduced, reductions
+from .inplace import need_separate
+from .reduction import into, kept, normalize_dims, reduced, reductions
 from .registry import function, op, per_element
 
 
@@ -57,6 +58,28 @@ def need_elements(name, shape, dims, whole=RuntimeError):
     for d in dims:
         if d < len(shape) and shape[d] == 0:
             raise IndexError(f"{name}(): Expected reduction dim {d} to have non-zero size.")
+
+
+def into_each(name, out, results, input):
+    """Several results, in the tensors given as ``out=`` if there are any.
+
+    Raises:
+        RuntimeError: One has another dtype, requires grad, or shares memory with the input.
+    """
+    if out is None:
+        return results
+    for o, r in zip(out, results, strict=True):
+        if o.dtype is not r.dtype:
+            raise RuntimeError(
+                f"{name}(): Expected out tensor to have dtype {r.dtype}, but got {o.dtype} instead."
+            )
+        if r.requires_grad or o.requires_grad:
+            raise RuntimeError(
+                f"{name}(): functions with out=... arguments don't support automatic "
+                "differentiation, but one of the arguments requires grad. Detach it."
+            )
+        need_separate(name, o, (input,))
+    return tuple([into(o, r) for o, r in zip(out, results, strict=True)])
 
 
 def place(g, indices, spec, dim):
@@ -126,18 +149,21 @@ def amin(input, dim=(), keepdim=False, *, out=None):
 
 
 @function(method=True)
-def aminmax(input, *, dim=None, keepdim=False):
+def aminmax(input, *, dim=None, keepdim=False, out=None):
     """Find the smallest and the largest element, as ``(min, max)``."""
-    if 0 in input.shape and (dim is None or input.shape[dim] == 0):
+    if dim is not None and 0 in input.shape:
+        need_elements("aminmax", input.shape, (one_dim("aminmax", dim, input.ndim),), None)
+    elif 0 in input.shape:
         raise RuntimeError(
             "aminmax(): cannot compute aminmax over an empty dimension as the operation has no "
             f"identity; got shape {tuple(input.shape)}. Reduce another dim."
         )
     dims = normalize_dims("aminmax", dim, input.ndim)
-    return AminMax(
+    found = (
         smallest_over(input, dim=dims, keepdim=keepdim),
         largest_over(input, dim=dims, keepdim=keepdim),
     )
+    return AminMax(*into_each("aminmax", out, found, input))
 
 
 AminMax = _pair("aminmax", "min", "max")
@@ -211,6 +237,8 @@ Max, Min = _pair("max"), _pair("min")
 
 
 def _extreme(name, over, search, result, elementwise, input, dim, keepdim, other, out):
+    if not isinstance(input, Tensor):
+        raise TypeError(f"{name}(): argument 'input' must be Tensor, not {type(input).__name__}.")
     if isinstance(dim, Tensor):
         other, dim = dim, None
     if other is not None:
@@ -406,7 +434,7 @@ Median, Kthvalue = _pair("median"), _pair("kthvalue")
 
 
 @function(method=True)
-def median(input, dim=None, keepdim=False):
+def median(input, dim=None, keepdim=False, *, out=None):
     """Find the middle element, the lower of two; of all, or along a dim with its index.
 
     Memory:
@@ -417,11 +445,12 @@ def median(input, dim=None, keepdim=False):
     d = one_dim("median", dim, input.ndim)
     need_elements("median", input.shape, (d,), None)
     n = input.shape[d] if input.ndim else 1
-    return Median(*kth_along(input, k=(n - 1) // 2 + 1, dim=d, keepdim=keepdim, median=True))
+    found = kth_along(input, k=(n - 1) // 2 + 1, dim=d, keepdim=keepdim, median=True)
+    return Median(*into_each("median", out, found, input))
 
 
 @function(method=True)
-def kthvalue(input, k, dim=-1, keepdim=False):
+def kthvalue(input, k, dim=-1, keepdim=False, *, out=None):
     """Find the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
     d = one_dim("kthvalue", dim, input.ndim)
     need_elements("kthvalue", input.shape, (d,), None)
@@ -431,4 +460,5 @@ def kthvalue(input, k, dim=-1, keepdim=False):
             f"kthvalue(): selected number k out of range for dimension {d}: k must be in [1, {n}]; "
             f"got {k}. Pass a smaller one."
         )
-    return Kthvalue(*kth_along(input, k=k, dim=d, keepdim=keepdim, median=False))
+    found = kth_along(input, k=k, dim=d, keepdim=keepdim, median=False)
+    return Kthvalue(*into_each("kthvalue", out, found, input))

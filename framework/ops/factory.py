@@ -120,26 +120,38 @@ def put(t: Tensor, value: Any) -> Tensor:
     if type(value) is int and value in (0, 1):  # every dtype holds it
         t._array.fill(value)
         return t
-    category = t.dtype.category
+    value = fitted(value, t.dtype)
+    with np.errstate(all="ignore"):
+        t._array.fill(value)
+    return t
+
+
+def fitted(value: Any, dtype: dtype_class) -> Any:
+    """A Python number as an element of a dtype: bool, int, float or complex.
+
+    Raises:
+        TypeError: It is no number.
+        RuntimeError: The dtype cannot hold it.
+    """
+    if isinstance(value, str) or not isinstance(value, NUMBERS):
+        raise TypeError(f"argument 'fill_value' must be Number, not {type(value).__name__}.")
+    category = dtype.category
     try:
         if category == BOOL:
-            value = bool(value)
-        elif category == INT:
-            value = int(value.real if isinstance(value, complex) else value)
-        elif category == FLOAT:
-            value = float(value)
+            return bool(value)
+        if category == INT:
+            whole = int(value.real if isinstance(value, complex) else value)
+            limits = np.iinfo(dtype.np)
+            if not limits.min and -limits.max <= whole < 0:
+                return whole + int(limits.max) + 1  # as PyTorch: a negative one wraps around
+            if limits.min <= whole <= limits.max:
+                return whole
+            raise OverflowError
+        return float(value) if category == FLOAT else value
     except (TypeError, ValueError, OverflowError):
         raise RuntimeError(
-            f"value cannot be converted to type {t.dtype.name} without overflow; got {value}."
+            f"value cannot be converted to type {dtype.name} without overflow; got {value}."
         ) from None
-    try:
-        with np.errstate(all="ignore"):
-            t._array.fill(value)
-    except OverflowError:
-        raise RuntimeError(
-            f"value cannot be converted to type {t.dtype.name} without overflow; got {value}."
-        ) from None
-    return t
 
 
 NUMBERS = (bool, int, float, complex)  # Python's, by category

@@ -14,7 +14,7 @@ from ..spec import Spec
 from .creation import tensor
 from .padding import pad_constant
 from .reduction import into
-from .registry import function, op
+from .registry import WIDE_ON_CPU, function, op
 from .shaping import normal_dim
 from .slicing import amid_zeros, narrow_range
 
@@ -76,6 +76,7 @@ def _r2c_samples(make):
         _half_of(input.shape, dims[-1]), input.dtype.to_complex()
     ),
     flops=lambda input, *, dims, norm: _cost(input.shape, dims) // 2,
+    autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def fft_r2c(xp, input, *, dims, norm):
     """Transform real numbers over some dims; the last one keeps its non-negative frequencies."""

@@ -11,11 +11,13 @@ from math import prod
 import numpy as np
 
 from ..devices.scatter import scatter_add as add_into
-from ..dtypes import BOOL, INT, int64
+from ..dtypes import BOOL, INT, int32, int64
 from ..spec import Spec
 from ..tensor import Tensor
 from .creation import tensor
+from .factory import fitted
 from .indexing import check_bounds, positions
+from .inplace import need_separate
 from .registry import function, op
 from .shaping import normal_dim
 
@@ -70,7 +72,7 @@ def _check_index(name, dim, index, shape, others):
     """
     if index.dtype is not int64:
         raise RuntimeError(
-            f"{name}(): Expected dtype int64 for index; got {index.dtype.name}. "
+            f"{name}(): Expected dtype int32/int64 for index; got {index.dtype.name}. "
             "Convert it with .long()."
         )
     if not index.numel:
@@ -148,7 +150,9 @@ def _(g, index, dim):
 
 def _add_at(xp, out, index, values, dim):
     if not out.ndim or not index.ndim:
-        out += values.reshape(()) if index.size else 0
+        if index.size:
+            values = values.reshape(()) if hasattr(values, "shape") else values
+            xp.add(out, values, out=out, casting="unsafe")
         return
     if xp is not np or not out.flags.c_contiguous:
         for piece in _pieces(xp, index.shape):
@@ -178,7 +182,7 @@ def gather(input, dim, index, *, sparse_grad=False, out=None):
     Args:
         input: A tensor.
         dim: Along which.
-        index: int64, as many dims as ``input``, no larger than it except in ``dim``.
+        index: int64 or int32, as many dims as ``input``, no larger than it except in ``dim``.
         sparse_grad: Ignored: gradients are dense.
         out: Where to leave the result.
 
@@ -186,7 +190,21 @@ def gather(input, dim, index, *, sparse_grad=False, out=None):
         Tensor in the shape of ``index``.
     """
     d = normal_dim("gather", dim, input.ndim)
-    return gather_along(input, index, dim=d, out=out)
+    if out is not None:
+        if out.dtype is not input.dtype:
+            raise RuntimeError(
+                f"gather(): Expected out tensor to have dtype {input.dtype}, but got {out.dtype} "
+                "instead."
+            )
+        need_separate("gather", out, (input, index))
+    return gather_along(input, _long(index), dim=d, out=out)
+
+
+def _long(index):
+    # The ops below take int64 only; a narrower index is widened first, an empty one in any dtype.
+    if isinstance(index, Tensor) and (index.dtype is int32 or not index.numel()):
+        return index.to(int64)
+    return index
 
 
 def _scatter_infer(input, index, src, *, dim):
@@ -256,6 +274,7 @@ def _scatter_add_samples(make):
 @op(
     name="_scatter_add", method=False, public=False, inplace="_scatter_add_", half="float32",
     infer=_scatter_infer, samples=_scatter_add_samples,
+    autocast="promote",
 )  # fmt: skip
 def scatter_add_along(xp, out, input, index, src, *, dim):
     """``input`` with ``src`` added at the places that ``gather`` would read."""
@@ -277,6 +296,9 @@ def _(g, index, src_spec, dim):
 
 def _scattered(name, input, dim, index, src, reduce, in_place):
     d = normal_dim(name, dim, input.ndim)
+    index = _long(index)
+    if not isinstance(src, Tensor):
+        src = fitted(src, input.dtype)
     if reduce is None:
         return (
             input._scatter_(index, src, dim=d)
@@ -330,13 +352,14 @@ def scatter_(input, dim, index, src=None, *, value=None, reduce=None):
 def scatter_add(input, dim, index, src):
     """Add ``src`` at the positions of ``dim`` that the index names, in a copy."""
     d = normal_dim("scatter_add", dim, input.ndim)
-    return scatter_add_along(input, index, src, dim=d)
+    return scatter_add_along(input, _long(index), src, dim=d)
 
 
 @function(method=True, public=False)
 def scatter_add_(input, dim, index, src):
     """Add ``src`` at the positions that the index names."""
-    return input._scatter_add_(index, src, dim=normal_dim("scatter_add_", dim, input.ndim))
+    d = normal_dim("scatter_add_", dim, input.ndim)
+    return input._scatter_add_(_long(index), src, dim=d)
 
 
 _REDUCERS = {"prod": "multiply", "amax": "maximum", "amin": "minimum"}
@@ -393,29 +416,31 @@ def _(g, needs, input, index, src, out, dim, reduce):
 
 
 def _product_gradients(g, needs, input, index, src, out, dim, shape):
-    # Without the element itself: the product of the others. Divided out where no factor is
-    # zero; a single zero has the product of the rest, two leave nothing.
-    zeros = src == 0
-    filled = src.masked_fill(zeros, 1)
-    is_zero = (input == 0).to(g.dtype)
-    count = is_zero.scatter_add(dim, index, zeros.to(g.dtype))
-    rest = scatter_combine(input.masked_fill(input == 0, 1), index, filled, dim=dim, reduce="prod")
-    one = count == 1
+    # Without the element itself: the product of the others. Factors that are not zero are
+    # multiplied up and divided out again. Of zeros the sum stands for the product: if there is
+    # one, it is that one, and without it nothing; if there are two, it leaves the other one. What
+    # is then zero still depends on the zeros, which the second derivative wants to know.
+    zero, zeros = input == 0, src == 0
+    count = zero.to(g.dtype).scatter_add(dim, index, zeros.to(g.dtype))
+    nonzero, nonzeros = input.masked_fill(zero, 1), src.masked_fill(zeros, 1)
+    rest = scatter_combine(nonzero, index, nonzeros, dim=dim, reduce="prod")
+    lost = input.masked_fill(~zero, 0)
+    lost = lost.scatter_add(dim, index, src.masked_fill(~zeros, 0))
 
-    def without(value, zero, rest, one, none):
-        return (rest / value).masked_fill(zero | ~none, 0) + rest.masked_fill(~(zero & one), 0)
+    def without(value, zero, divisor, rest, lost, count):
+        nothing = rest.masked_fill(count != 0, 0)  # no zero at all
+        one, two = (rest * lost).masked_fill(count != 1, 0), rest.masked_fill(count != 1, 0)
+        other = (rest * (lost - value)).masked_fill(count != 2, 0)
+        return ((nothing + one) / divisor).masked_fill(zero, 0) + (two + other).masked_fill(~zero, 0)
 
     g_input = None
     if needs[0]:
-        zero = input == 0
-        g_input = g * without(input.masked_fill(zero, 1), zero, rest, one, count == 0)
+        g_input = g * without(input, zero, nonzero, rest, lost, count)
     if not needs[1]:
         return g_input, None
-    at = without(
-        filled, zeros, rest.gather(dim, index), one.gather(dim, index),
-        (count == 0).gather(dim, index),
-    )  # fmt: skip
-    return g_input, _to_source(g.gather(dim, index) * at, Spec(shape, src.dtype))
+    rest, lost, count, g = (x.gather(dim, index) for x in (rest, lost, count, g))
+    at = without(src, zeros, nonzeros, rest, lost, count)
+    return g_input, _to_source(g * at, Spec(shape, src.dtype))
 
 
 @function(method=True)
@@ -431,6 +456,7 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
         include_self: The values of ``input`` take part; else only untouched ones stay.
     """
     d = normal_dim("scatter_reduce", dim, input.ndim)
+    index = _long(index)
     if reduce not in ("sum", "prod", "mean", "amax", "amin"):
         raise RuntimeError(
             f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce!r}."

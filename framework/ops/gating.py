@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from math import pi, sqrt
 
-from .activation import HIDDEN, _compile, _floating, _need_float
+from .activation import (
+    HIDDEN,
+    compile_gate,
+    floating,
+    gradient_infer,
+    gradient_samples,
+    need_float,
+)
 from .pointwise import sigmoid, special, tanh
-from .registry import function, op, per_element, singles
+from .registry import WIDE_ON_CUDA, function, op, per_element, singles
 from .selecting import where_select
 
 # Smooth gates
 
 
 @op(
-    name="silu", **HIDDEN, infer=_floating("silu"), half="float32", flops=per_element(13),
+    name="silu", **HIDDEN, infer=floating("silu"), half="float32", flops=per_element(13),
     samples=singles,
 )  # fmt: skip
 def silu_of(xp, out, input):
@@ -50,8 +57,8 @@ def silu_slope(xp, out, gate, grad, input):
     xp.multiply(out, grad, out=out)
 
 
-_compile(silu_of, lambda gates: (gates.silu, ()))
-_compile(silu_slope, lambda gates: (gates.silu_grad, ()))
+compile_gate(silu_of, lambda gates: (gates.silu, ()))
+compile_gate(silu_slope, lambda gates: (gates.silu_grad, ()))
 
 
 @silu_of.vjp("input")
@@ -87,7 +94,7 @@ def _gelu_infer(input, *, approximate):
         raise RuntimeError(
             f"gelu: approximate argument must be either none or tanh; got {approximate!r}."
         )
-    _need_float("gelu", input)
+    need_float("gelu", input)
     return input
 
 
@@ -168,8 +175,8 @@ def _gelu_slope_compiled(gates, approximate):
     return gates.gelu_tanh_grad if approximate == "tanh" else gates.gelu_grad, ()
 
 
-_compile(gelu, _gelu_compiled)
-_compile(gelu_slope, _gelu_slope_compiled)
+compile_gate(gelu, _gelu_compiled)
+compile_gate(gelu_slope, _gelu_slope_compiled)
 
 
 @gelu.vjp("input")
@@ -209,7 +216,7 @@ def silu(input, inplace=False):
 
 
 @op(
-    name="_mish", **HIDDEN, infer=_floating("mish"), half="float32", flops=per_element(30),
+    name="_mish", **HIDDEN, infer=floating("mish"), half="float32", flops=per_element(30),
     samples=singles,
 )  # fmt: skip
 def mish_of(xp, out, input):
@@ -219,10 +226,54 @@ def mish_of(xp, out, input):
     xp.multiply(out, input, out=out)
 
 
+def _two_scratch(grad, input, **_):
+    return grad, grad, grad
+
+
+@op(
+    name="_mish_backward", **HIDDEN, infer=_two_scratch, scratch=("power", "share"),
+    half="float32", flops=per_element(25), samples=gradient_samples,
+)  # fmt: skip
+def mish_slope(xp, out, power, share, grad, input):
+    """``grad`` times the derivative of mish.
+
+    With ``e = exp(x)`` and ``n = e (e + 2)`` it is ``n / (n + 2) + 4 x e (e + 1) / (n + 2)^2``,
+    where e may stop growing at exp(20).
+    """
+    xp.minimum(input, 20, out=power)
+    xp.exp(power, out=power)
+    xp.add(power, 2, out=share)
+    xp.multiply(share, power, out=share)  # n
+    xp.add(share, 2, out=out)
+    xp.true_divide(share, out, out=share)  # n / (n + 2)
+    xp.multiply(out, out, out=out)
+    xp.true_divide(power, out, out=out)
+    xp.add(power, 1, out=power)
+    xp.multiply(out, power, out=out)
+    xp.multiply(out, 4, out=out)
+    xp.multiply(out, input, out=out)
+    xp.add(out, share, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+compile_gate(mish_of, lambda gates: (gates.mish, ()))
+compile_gate(mish_slope, lambda gates: (gates.mish_grad, ()))
+
+
 @mish_of.vjp("input")
 def _(g, input):
-    t = tanh(softplus(input))
-    return g * ((1 - t * t) * sigmoid(input) * input + t)
+    return mish_slope(g, input)
+
+
+@mish_slope.vjp("grad")
+def _(g, input):
+    return mish_slope(g, input)
+
+
+@mish_slope.vjp("input")
+def _(g, grad, input):
+    s, t = sigmoid(input), tanh(softplus(input))
+    return g * grad * ((1 - t * t) * s * (2 + input * (1 - s - s * t * 2)))
 
 
 @function(public=False)
@@ -244,12 +295,16 @@ def _softpluses(make):
 
 
 @op(
-    name="softplus", **HIDDEN, infer=_floating("softplus", "mask"), scratch=("mask",),
-    half="float32", flops=per_element(20),
-    samples=_softpluses,
+    name="softplus", **HIDDEN, infer=floating("softplus", "mask"), scratch=("mask",),
+    half="float32", flops=per_element(20), samples=_softpluses,
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def softplus(xp, out, mask, input, *, beta=1.0, threshold=20.0):
-    """Apply ``log(1 + exp(beta * input)) / beta``; ``input`` where beta * input > threshold."""
+    """Apply ``log(1 + exp(beta * input)) / beta``; ``input`` where beta * input > threshold.
+
+    Memory:
+        Keeps ``input``: near the threshold the result does not tell which side it is from.
+    """
     xp.multiply(input, float(beta), out=out)
     xp.greater(out, threshold, out=mask)
     xp.logaddexp(out, 0.0, out=out)
@@ -257,18 +312,66 @@ def softplus(xp, out, mask, input, *, beta=1.0, threshold=20.0):
     xp.copyto(out, input, where=mask)
 
 
-@softplus.vjp("input")
-def _(g, input, beta, threshold):
-    x = input if beta == 1 else input * beta
-    return g * where_select(x > threshold, 1, sigmoid(x))
+def _softplus_gradients(make):
+    for inputs, _ in gradient_samples(make):
+        yield inputs, {"beta": 1.5, "threshold": 20.0}
+    yield (make(2, 3), make(2, 3)), {"beta": 1.0, "threshold": 0.7}
 
 
 @op(
-    name="logsigmoid", **HIDDEN, infer=_floating("logsigmoid", "low"), scratch=("low",),
+    name="_softplus_backward", **HIDDEN, infer=gradient_infer("mask"), scratch=("mask",),
+    half="float32", flops=per_element(14), samples=_softplus_gradients,
+)  # fmt: skip
+def softplus_slope(xp, out, mask, grad, input, *, beta, threshold):
+    """``grad * sigmoid(beta * input)``; ``grad`` where beta * input > threshold."""
+    xp.multiply(input, float(beta), out=out)
+    xp.greater(out, threshold, out=mask)
+    xp.negative(out, out=out)
+    xp.exp(out, out=out)
+    xp.add(out, 1, out=out)
+    xp.copyto(out, 1, where=mask)
+    xp.true_divide(grad, out, out=out)
+
+
+def _line(gates, beta, threshold):
+    return gates.softplus, (float(beta), float(threshold))
+
+
+def _line_slope(gates, beta, threshold):
+    return gates.softplus_grad, (float(beta), float(threshold))
+
+
+compile_gate(softplus, _line)
+compile_gate(softplus_slope, _line_slope)
+
+
+@softplus.vjp("input")
+def _(g, input, beta, threshold):
+    return softplus_slope(g, input, beta, threshold)
+
+
+@softplus_slope.vjp("grad")
+def _(g, input, beta, threshold):
+    return softplus_slope(g, input, beta, threshold)
+
+
+@softplus_slope.vjp("input")
+def _(g, grad, input, beta, threshold):
+    x = input * beta
+    s = sigmoid(x)
+    return where_select(x > threshold, 0, g * grad * (s * (1 - s) * beta))
+
+
+@op(
+    name="logsigmoid", **HIDDEN, infer=floating("logsigmoid", "low"), scratch=("low",),
     half="float32", flops=per_element(20), samples=singles,
 )  # fmt: skip
 def logsigmoid(xp, out, low, input):
-    """Apply ``log(sigmoid(input))``, as ``min(x, 0) - log1p(exp(-|x|))``."""
+    """Apply ``log(sigmoid(input))``, as ``min(x, 0) - log1p(exp(-|x|))``.
+
+    Memory:
+        Keeps the result.
+    """
     xp.absolute(input, out=out)
     xp.negative(out, out=out)
     xp.exp(out, out=out)
@@ -277,9 +380,39 @@ def logsigmoid(xp, out, low, input):
     xp.subtract(low, out, out=out)
 
 
+def _below_zero(make):
+    for shape in ((3, 4), (0, 2)):
+        yield (make(*shape), make(*shape, low=-4.3, high=-0.1)), {}
+
+
+@op(
+    name="_logsigmoid_backward", **HIDDEN, infer=gradient_infer(), half="float32",
+    flops=per_element(12), samples=_below_zero,
+)  # fmt: skip
+def logsigmoid_slope(xp, out, grad, result):
+    """``grad * (1 - exp(result))``: one minus the sigmoid."""
+    xp.expm1(result, out=out)
+    xp.negative(out, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+compile_gate(logsigmoid, lambda gates: (gates.logsigmoid, ()))
+compile_gate(logsigmoid_slope, lambda gates: (gates.logsigmoid_grad, ()))
+
+
 @logsigmoid.vjp("input")
-def _(g, input):
-    return g * sigmoid(-input)
+def _(g, out):
+    return logsigmoid_slope(g, out)
+
+
+@logsigmoid_slope.vjp("grad")
+def _(g, result):
+    return logsigmoid_slope(g, result)
+
+
+@logsigmoid_slope.vjp("result")
+def _(g, grad, result):
+    return -g * grad * result.exp()
 
 
 __all__ = ["gelu", "logsigmoid", "mish", "silu", "softplus"]

@@ -195,6 +195,7 @@ def _put_samples(make):
 @op(
     name="_index_put", method=False, public=False, inplace="_index_put_", infer=_put_infer,
     samples=_put_samples,
+    autocast="promote",
 )  # fmt: skip
 def index_assign(xp, out, input, index, values, *, dims, at):
     """``input`` with ``values`` at ``index``; of several for one element the last stays."""

@@ -156,6 +156,22 @@ def _start(a: Any) -> Any:
     return a.__array_interface__["data"]
 
 
+def need_separate(name: str, out: Tensor, inputs: Any) -> None:
+    """Refuse an ``out=`` that shares memory with itself or with an input, before it is written.
+
+    Raises:
+        RuntimeError: It does.
+    """
+    _check_no_overlap(out, (out,), name)
+    for x in inputs:
+        if isinstance(x, Tensor) and x._storage is out._storage:
+            if np.may_share_memory(out._array, x._array):
+                raise RuntimeError(
+                    f"{name}: unsupported operation: the input tensor cannot refer to any of the "
+                    "output memory locations. Found overlap. Pass another out=."
+                )
+
+
 def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
     """Run an op and leave its results in the tensors given as ``out=``."""
     outs = (out,) if isinstance(out, Tensor) else tuple(out)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..spec import Spec
 from ..tensor import Tensor
+from .inplace import need_separate
 from .registry import broadcast_shapes as common_shape
 from .registry import function, op
 from .shaping import normal_dim, normal_dims, reshape_copy, sizes
@@ -78,7 +79,11 @@ def cat(tensors, dim=0, *, out=None):
         dim: Along which.
         out: Where to leave the result.
     """
+    if isinstance(tensors, Tensor):
+        raise TypeError("cat(): argument 'tensors' (position 1) must be tuple of Tensors.")
     tensors = tuple(tensors)
+    if out is not None:
+        need_separate("cat", out, tensors)
     if not tensors:
         raise ValueError("cat(): expected a non-empty list of Tensors")
     for k, x in enumerate(tensors):
@@ -140,9 +145,7 @@ def _(g, needs, dim):
 @function()
 def stack(tensors, dim=0, *, out=None):
     """Join tensors of one shape along a new dim."""
-    tensors = tuple(tensors)
-    if not tensors:
-        raise RuntimeError("stack expects a non-empty TensorList")
+    tensors = _some("stack", tensors)
     d = normal_dim("stack", dim, tensors[0].ndim + 1)
     return stack_along(*tensors, dim=d, out=out)
 
@@ -151,17 +154,24 @@ def _each(function_of_one, tensors):
     return [function_of_one(x) for x in tensors]
 
 
+def _some(name, tensors):
+    tensors = tuple(tensors)
+    if not tensors:
+        raise RuntimeError(f"{name} expects a non-empty TensorList")
+    return tensors
+
+
 @function()
 def hstack(tensors, *, out=None):
     """Join along the second dim; vectors along their only one."""
-    parts = _each(atleast_1d, tensors)
+    parts = _each(atleast_1d, _some("hstack", tensors))
     return cat(parts, 0 if parts and parts[0].ndim == 1 else 1, out=out)
 
 
 @function()
 def vstack(tensors, *, out=None):
     """Join along the first dim; a vector is one row."""
-    return cat(_each(atleast_2d, tensors), 0, out=out)
+    return cat(_each(atleast_2d, _some("vstack", tensors)), 0, out=out)
 
 
 @function()
@@ -173,12 +183,13 @@ def row_stack(tensors, *, out=None):
 @function()
 def dstack(tensors, *, out=None):
     """Join along the third dim."""
-    return cat(_each(atleast_3d, tensors), 2, out=out)
+    return cat(_each(atleast_3d, _some("dstack", tensors)), 2, out=out)
 
 
 @function()
 def column_stack(tensors, *, out=None):
     """Join along the second dim; a vector is one column."""
+    tensors = _some("column_stack", tensors)
     parts = [x.reshape(x.numel(), 1) if x.ndim <= 1 else x for x in tensors]
     return cat(parts, 1, out=out)
 
@@ -275,9 +286,9 @@ def cartesian_prod(*tensors):
 
 
 @function(method=True)
-def tile(input, *dims):
-    """Repeat along every dim; dims may be fewer than the tensor's."""
-    counts = sizes(dims)
+def tile(input, *counts, dims=None):
+    """Repeat ``dims`` times along every dim; they may be fewer than the tensor's."""
+    counts = sizes(counts if dims is None else dims)
     return input.repeat((1,) * (input.ndim - len(counts)) + counts)
 
 
@@ -315,9 +326,9 @@ def _(g, input_spec, counts):
 
 
 @function(method=True, public=False)
-def repeat(input, *repeats):
-    """Repeat the whole tensor along each dim; more counts than dims prepend dims."""
-    counts = sizes(repeats)
+def repeat(input, *counts, repeats=None):
+    """Repeat the whole tensor along each dim; more ``repeats`` than dims prepend dims."""
+    counts = sizes(counts if repeats is None else repeats)
     if len(counts) < input.ndim:
         raise RuntimeError(
             "Number of dimensions of repeat dims can not be smaller than number of dimensions of "
@@ -419,12 +430,12 @@ def roll(input, shifts, dims=None):
         raise RuntimeError(
             f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}"
         )
+    if dims and not input.ndim:
+        raise IndexError(f"Dimension specified as {dims[0]} but tensor has no dimensions: roll.")
     total = {}
     for s, d in zip(shifts, dims, strict=True):
         d = normal_dim("roll", d, input.ndim)
         total[d] = total.get(d, 0) + s
-    if not input.ndim:
-        return input.clone()
     return roll_dims(input, shifts=tuple(total.values()), dims=tuple(total))
 
 
@@ -450,9 +461,9 @@ def _(g, dims):
 
 
 @function(method=True)
-def flip(input, *dims):
-    """Reverse the order along dims (a copy)."""
-    found = normal_dims("flip", sizes(dims), input.ndim)
+def flip(input, *order, dims=None):
+    """Reverse the order along ``dims`` (a copy)."""
+    found = normal_dims("flip", sizes(order if dims is None else dims), input.ndim)
     return flip_dims(input, dims=found if input.ndim else ())
 
 

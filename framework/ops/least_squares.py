@@ -13,7 +13,7 @@ from ..spec import Spec
 from ..tensor import Tensor
 from .decompositions import cube, hermitian, symmetric_samples
 from .matmul import adjoint, matmul
-from .registry import broadcast_shapes, op
+from .registry import WIDE_ON_CPU, broadcast_shapes, op
 from .solving import aligned, check_matrices, check_square, converging, linear_algebra, named
 from .spectral import eigvalsh, svdvals
 
@@ -40,6 +40,7 @@ def _pinv_samples(make):
 @op(
     name="_pinv", method=False, public=False, adopt=True, half="float32", infer=_pinv_infer,
     samples=_pinv_samples, flops=lambda A, *_, **__: 20 * cube(A),
+    autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def pseudoinverse(xp, A, atol, rtol, *, part):
     """Invert what can be inverted: singular values above the tolerance."""
@@ -236,7 +237,8 @@ def lstsq(A, B, rcond=None, *, driver=None):
     solution, rank = least_squares(A, matrix, rcond=tolerance)
     m, n = A.shape[-2:]
     driver = driver or "gelsy"
-    residuals = solution.detach().new_empty((0,), dtype=A.dtype.to_real())
+    nothing = solution.reshape(-1).narrow(0, 0, 0)  # in the graph, as PyTorch's
+    residuals = (nothing.real if A.is_complex() else nothing).clone()
     full = driver == "gels" or (m > n and A.device.type != "meta" and bool((rank == n).all()))
     if driver != "gelsy" and m > n and full:
         residuals = (matmul(A, solution) - matrix).abs().square().sum(-2)
@@ -244,5 +246,5 @@ def lstsq(A, B, rcond=None, *, driver=None):
         solution.squeeze(-1) if vector else solution,
         residuals,
         rank if driver != "gels" else rank.new_empty((0,)),
-        svdvals(A.detach()) if driver in ("gelsd", "gelss") else residuals.new_empty((0,)),
+        svdvals(A.detach()) if driver in ("gelsd", "gelss") else residuals.detach().new_empty((0,)),
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from ..dtypes import INT, int32, int64
@@ -142,8 +144,11 @@ def search(xp, sorted_sequence, input, *, right):
     side = "right" if right else "left"
     if sorted_sequence.ndim == 1:
         return xp.searchsorted(sorted_sequence, input.reshape(-1), side).reshape(input.shape)
-    rows = sorted_sequence.reshape(-1, sorted_sequence.shape[-1])
-    values = input.reshape(-1, input.shape[-1])
+    if not input.size:
+        return xp.zeros(input.shape, xp.int64)
+    count = prod(input.shape[:-1])
+    rows = sorted_sequence.reshape(count, sorted_sequence.shape[-1])
+    values = input.reshape(count, input.shape[-1])
     found = [xp.searchsorted(r, v, side) for r, v in zip(rows, values, strict=True)]
     return xp.stack(found).reshape(input.shape) if found else xp.zeros(input.shape, xp.int64)
 

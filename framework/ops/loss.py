@@ -413,7 +413,7 @@ def _by_class(loss, target, weight, ignore_index, reduction):
     return total / class_factors(target, weight, ignore_index, loss.dtype).sum()
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def cross_entropy(
     input, target, weight=None, size_average=None, ignore_index=-100, reduce=None,
     reduction="mean", label_smoothing=0.0,
@@ -463,7 +463,7 @@ def _soft_cross_entropy(input, target, weight, reduction, smoothing):
     return reduce_loss(loss, reduction)
 
 
-@function(public=False)
+@function(public=False, autocast="float32")
 def nll_loss(
     input, target, weight=None, size_average=None, ignore_index=-100, reduce=None,
     reduction="mean",

@@ -15,6 +15,7 @@ from __future__ import annotations
 import builtins
 from math import prod
 
+from ..dtypes import float32
 from ..spec import Spec
 from ..tensor import Tensor
 from .registry import broadcast_shapes, function, op
@@ -139,6 +140,7 @@ def _matmul_samples(make):
 @op(
     operator="__matmul__", infer=_matmul_infer, half="float32", layout=blas_ready,
     flops=_matmul_flops, samples=_matmul_samples,
+    autocast="low",
 )  # fmt: skip
 def matmul(xp, out, input, other):
     """Multiply matrices, or stacks of them with broadcasting, or vectors: ``input @ other``.
@@ -219,6 +221,7 @@ def _linear_samples(make):
 @op(
     method=False, infer=_linear_infer, promote="same", half="float32", layout=foldable,
     flops=_linear_flops, samples=_linear_samples,
+    autocast="low",
 )  # fmt: skip
 def linear(xp, out, input, weight, bias=None):
     """Apply an affine map to the last dimension: ``out = input @ weight.mT + bias``.
@@ -283,7 +286,8 @@ def _addmatmul_infer(input, mat1, mat2, *, beta, alpha):
             f"{tuple(input.shape)}. Reshape it."
         )
     _check_number("addmm", mat1)
-    scaled = Spec(input.shape if beta not in (0, 1) else (0,), input.dtype)
+    kept = float32 if input.dtype.is_half else input.dtype  # so that the sum rounds once
+    scaled = Spec(input.shape if beta not in (0, 1) else (0,), kept)
     return Spec(shape, mat1.dtype), scaled
 
 
@@ -304,6 +308,7 @@ def _addmatmul_samples(make):
     name="_addmatmul", method=False, public=False, infer=_addmatmul_infer, promote="same",
     half="float32", scratch=("scaled",), layout=blas_ready, flops=_addmatmul_flops,
     samples=_addmatmul_samples,
+    autocast="low",
 )  # fmt: skip
 def add_matmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
     """Multiply and add: ``out = beta * input + alpha * (mat1 @ mat2)``; beta 0 ignores input."""
@@ -319,19 +324,19 @@ def add_matmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
 
 @add_matmul.vjp("input")
 def _(g, beta):
-    return g if beta == 1 else g * beta
+    return g if beta == 1 else g * beta.conjugate()
 
 
 @add_matmul.vjp("mat1")
 def _(g, mat2, alpha):
     grad = matmul(g, adjoint(mat2)) if mat2.ndim > 1 else g.unsqueeze(-1) * _conj(mat2)
-    return grad if alpha == 1 else grad * alpha
+    return grad if alpha == 1 else grad * alpha.conjugate()
 
 
 @add_matmul.vjp("mat2")
 def _(g, mat1, alpha):
     grad = matmul(adjoint(mat1), g)
-    return grad if alpha == 1 else grad * alpha
+    return grad if alpha == 1 else grad * alpha.conjugate()
 
 
 def _need_dims(name, **tensors):
@@ -502,6 +507,9 @@ def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
     """Add an outer product: ``beta * input + alpha * outer(vec1, vec2)``."""
     _need_dims("addr", vec1=(vec1, 1), vec2=(vec2, 1))
     column, row = vec1.unsqueeze(1), vec2.unsqueeze(0)
+    if input.dtype.category == vec1.dtype.category == vec2.dtype.category == 0:  # bool: or, and
+        found = (input & bool(beta)) | (column & row & bool(alpha))
+        return found if out is None else _into(out, found)
     return add_matmul(input, column, row, beta=beta, alpha=alpha, out=out)
 
 
@@ -546,7 +554,7 @@ def tensordot(a, b, dims=2, out=None):
         a: Any shape.
         b: Any shape.
         dims: An int n: the last n dims of ``a`` with the first n of ``b``. Or two lists: which
-            dims of ``a`` with which of ``b``.
+            dims of ``a`` with which of ``b``. Sizes of 1 broadcast.
         out: Where to write the result.
 
     Returns:
@@ -568,6 +576,11 @@ def tensordot(a, b, dims=2, out=None):
         of_a, of_b = ([d] if isinstance(d, int) else list(d) for d in dims)
         of_a = [d % builtins.max(a.ndim, 1) for d in of_a]
         of_b = [d % builtins.max(b.ndim, 1) for d in of_b]
+    for i, j in zip(of_a, of_b, strict=False):  # a contracted size of 1 broadcasts
+        if a.shape[i] == 1 != b.shape[j]:
+            b = b.sum(j, keepdim=True, dtype=b.dtype)
+        elif b.shape[j] == 1 != a.shape[i]:
+            a = a.sum(i, keepdim=True, dtype=a.dtype)
     if [a.shape[d] for d in of_a] != [b.shape[d] for d in of_b]:
         raise RuntimeError(
             f"tensordot contracts dims {of_a} of a with {of_b} of b, which must match in size "

@@ -167,7 +167,8 @@ def matrix_power(A, n):
     if n < 0:
         return matrix_power(inv(A), -n)
     if n == 0:
-        return eye(A.shape[-1], dtype=A.dtype, device=A.device).expand(A.shape).clone()
+        # A constant that, as PyTorch's, hangs on A with a gradient of 0.
+        return A.clone().copy_(eye(A.shape[-1], dtype=A.dtype, device=A.device))
     found, power = None, A
     while True:
         if n & 1:
@@ -295,15 +296,13 @@ def vander(x, N=None):
     """Build matrices whose columns are the powers of ``x`` from 0 to ``N - 1``.
 
     Args:
-        x: (*, n).
+        x: (*, n); a 0-d one counts as (1,).
         N: Number of columns; n if None.
     """
     from . import cat, ones
 
-    if x.ndim < 1:
-        raise RuntimeError(
-            "linalg.vander: x must have at least one dimension; got a 0-d tensor. Unsqueeze it."
-        )
+    if not x.ndim:
+        x = x.reshape(1)
     N = x.shape[-1] if N is None else N
     if N <= 1 and x.shape[-1] != N:
         raise RuntimeError(f"N must be greater than 1; got {N}.")

@@ -9,7 +9,7 @@ from math import inf, nan
 from ..dtypes import FLOAT, float32
 from ..spec import Spec
 from .reduction import count_of, into, kept, mean, normalize_dims, reduced, reductions
-from .registry import function, op, per_element
+from .registry import WIDE_ON_CUDA, function, op, per_element
 
 # Variance and standard deviation
 
@@ -184,6 +184,7 @@ def _norm_samples(make):
     name="_norm", method=False, public=False, infer=_norm_infer, half="float32",
     scratch=("powers",), layout=lambda array: array.flags.c_contiguous, flops=per_element(2),
     samples=_norm_samples,
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def norm_over(xp, out, powers, input, *, p, dim, keepdim):
     """Take the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
@@ -245,7 +246,8 @@ def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
 
     Args:
         input: Floating point or complex, any shape.
-        p: A number, inf, -inf, 0 (counts nonzeros), or ``"fro"``, which is 2.
+        p: A number, inf, -inf, 0 (counts nonzeros), ``"fro"``, which is 2, or ``"nuc"``: the sum
+            of a matrix's singular values.
         dim: An int, several, or None for all.
         keepdim: Leave the reduced dims, with size 1.
         out: Where to write the result.
@@ -256,13 +258,14 @@ def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
     """
     if p is None or p == "fro":
         p = 2.0
-    if isinstance(p, str):
-        raise RuntimeError(
-            f"norm() takes a number or 'fro' for p; got {p!r}. For the nuclear norm add up the "
-            "singular values."
-        )
     if dtype is not None:
         input = input.to(dtype)
+    if p == "nuc":
+        from .matrix_norms import matrix_norm
+
+        return matrix_norm(input, "nuc", (-2, -1) if dim is None else dim, keepdim, out=out)
+    if isinstance(p, str):
+        raise RuntimeError(f"norm() takes a number, 'fro' or 'nuc' for p; got {p!r}.")
     dims = normalize_dims("norm", dim, input.ndim)
     return norm_over(input, p=float(p), dim=dims, keepdim=keepdim, out=out)
 
@@ -276,13 +279,18 @@ def _logsumexp_infer(input, *, dim, keepdim):
 @op(
     name="_logsumexp", method=False, public=False, infer=_logsumexp_infer, promote="float",
     half="float32", scratch=("largest", "powers"), flops=per_element(3), samples=reductions,
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def logsumexp_over(xp, out, largest, powers, input, *, dim, keepdim):
     """Take the logarithm of the sum of exponentials, the largest taken out first."""
     if not input.size:
         out.fill(-inf)
         return
-    xp.max(input, axis=dim, keepdims=True, out=largest)
+    if out.dtype.kind == "c":  # only the real part can overflow; the angle stays the principal one
+        largest.imag = 0
+        xp.max(input.real, axis=dim, keepdims=True, out=largest.real)
+    else:
+        xp.max(input, axis=dim, keepdims=True, out=largest)
     # An infinite largest is subtracted as 0: inf - inf would be NaN.
     xp.copyto(largest, 0, where=xp.isinf(largest))
     xp.subtract(input, largest, out=powers)

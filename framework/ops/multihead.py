@@ -42,7 +42,7 @@ def _check(query, key, value, padding, mask, heads):
             )
 
 
-def _added(mask, name, dtype):
+def additive(mask, name, dtype):
     """A mask as a number that is added to the scores."""
     if mask is None or mask.is_floating_point():
         return mask
@@ -127,7 +127,7 @@ def multi_head_attention_forward(
             key_padding_mask = key_padding_mask.unsqueeze(0)
     length, batch, embed = query.shape
     source = key.shape[0]
-    key_padding_mask = _added(key_padding_mask, "key_padding_mask", query.dtype)
+    key_padding_mask = additive(key_padding_mask, "key_padding_mask", query.dtype)
     if is_causal and attn_mask is None:
         raise RuntimeError(
             "Need attn_mask if specifying the is_causal hint. You may use the Transformer module "
@@ -136,7 +136,7 @@ def multi_head_attention_forward(
     if is_causal and key_padding_mask is None and not need_weights:
         attn_mask = None
     else:
-        attn_mask = _added(attn_mask, "attn_mask", query.dtype)
+        attn_mask = additive(attn_mask, "attn_mask", query.dtype)
         is_causal = False
     if embed != embed_dim_to_check:
         raise AssertionError(

@@ -60,6 +60,8 @@ def rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False):
             "rrelu: Lower bound should be less than or equal to the upper bound; got "
             f"{lower} and {upper}."
         )
+    if inplace and not training:
+        return input._leaky_relu_((lower + upper) / 2)
     if training:
         slope = empty_like(input.detach()).uniform_(lower, upper)
         out = where(input < 0, input * slope, input)

@@ -14,12 +14,12 @@ from .normalization import (
     rms_norm_view,
 )
 from .pooling import avg_pool
-from .registry import function
+from .registry import WIDE_ON_CUDA, function
 
 # The public functions
 
 
-@function()
+@function(autocast=WIDE_ON_CUDA)
 def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, cudnn_enable=True):
     """Normalize the last dimensions to mean 0 and variance 1, then scale and shift.
 
@@ -95,7 +95,7 @@ def _normalized(name, input, normalized_shape, **values):
     return wanted
 
 
-@function()
+@function(autocast=WIDE_ON_CUDA)
 def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabled=True):
     """Normalize each group of channels of each example, then scale and shift per channel.
 
@@ -161,6 +161,8 @@ def batch_norm(
     Source:
         Ioffe, Szegedy: "Batch Normalization", 2015.
     """
+    if input.ndim == 1 and not input.numel():
+        return input.clone()
     if input.ndim < 2:
         raise ValueError(f"batch_norm: expected (N, C, *) input; got {tuple(input.shape)}.")
     channels = input.shape[1]
@@ -277,8 +279,10 @@ def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
         raise ValueError(
             f"Expected 3D or higher dimensionality input (got {input.ndim} dimensions)."
         )
+    if not input.numel():
+        return input
     n, c = input.shape[:2]
-    squares = (input * input).reshape(n, 1, c, -1)
+    squares = (input * input).reshape(n, 1, c, prod(input.shape[2:]))
     # Zeros before and after the channels: windows of `size` that count them.
     before = size // 2
     padded = _pad_channels(squares, before, (size - 1) // 2)

@@ -90,13 +90,20 @@ def pad(input, pad, mode="constant", value=None):
     for k in range(0, len(pad), 2):
         dim = input.ndim - 1 - k // 2
         left, right = pad[k], pad[k + 1]
-        crop_left, crop_right = max(-left, 0), max(-right, 0)
+        n = input.shape[dim]
+        if n + left + right < 0 or (mode != "replicate" and (left < -n or right < -n)):
+            raise RuntimeError(
+                f"pad: the padding ({left}, {right}) of a dim of size {n} leaves less than nothing."
+                " Crop less."
+            )
+        whole = input
+        crop_left, crop_right = min(max(-left, 0), n), max(-right, 0)
         if crop_left or crop_right:
-            length = input.shape[dim] - crop_left - crop_right
-            input = input.narrow(dim, crop_left, length)
-        left, right = max(left, 0), max(right, 0)
+            input = input.narrow(dim, crop_left, max(n - crop_left - crop_right, 0))
+        # An edge is the whole input's, also of a side that is cropped away.
+        left, right = (min(max(p, 0), n + left + right) for p in (left, right))
         if left or right:
-            head, tail = ends(input, dim, left, right)
+            head, tail = ends(whole if mode == "replicate" else input, dim, left, right)
             input = cat([x for x in (head, input, tail) if x is not None], dim)
     return input
 

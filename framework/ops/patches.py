@@ -8,8 +8,9 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 
-from .convolution import output_size, reach, several
+from .convolution import several
 from .registry import function, op
+from .tiles import output_size, reach
 
 
 def _blocks(name, size, kernel, dilation, padding, stride):

@@ -64,7 +64,14 @@ def as_strided_scatter(input, src, size, stride, storage_offset=None):
 
 @function(method=True)
 def narrow_copy(input, dim, start, length):
-    """Copy a range of one dim."""
+    """Copy a range of one dim.
+
+    Raises:
+        IndexError: ``dim`` is too small.
+        RuntimeError: It is too large, or the range is out of bounds.
+    """
+    if dim >= input.ndim:
+        raise RuntimeError(f"narrow_copy: dim {dim} is out of range for {input.ndim} dimensions.")
     return input.narrow(dim, start, length).clone()
 
 
@@ -99,7 +106,10 @@ def index_reduce(input, dim, index, source, reduce, *, include_self=True):
             f"index_reduce(): Number of indices ({rows.shape[0]}) should be equal to "
             f"source.size(dim) ({source.shape[d]})."
         )
-    rows = rows.reshape(-1, *(1,) * (source.ndim - 1 - d)).expand(source.shape)
+    if source.ndim:
+        rows = rows.reshape(-1, *(1,) * (source.ndim - 1 - d)).expand(source.shape)
+    else:
+        rows = rows.reshape(())
     return input.scatter_reduce(d, rows, source, reduce, include_self=include_self)
 
 
@@ -250,6 +260,18 @@ def map_(input, tensor, callable):
     others = tensor.expand(input.shape).reshape(-1).tolist()
     pairs = zip(input.reshape(-1).tolist(), others, strict=True)
     return input.copy_(_tensor([callable(a, b) for a, b in pairs], input).reshape(input.shape))
+
+
+@function(method=True, public=False)
+def map2_(input, x, y, callable):
+    """Replace each element by ``callable(element, element of x, of y)``; slow, CPU only."""
+    if input.device.type != "cpu":
+        raise TypeError(f"map2_ is only implemented on CPU tensors; got one on {input.device}.")
+    if input.requires_grad or x.requires_grad or y.requires_grad:
+        raise RuntimeError("Can't call map2_() on Variable that requires grad. Detach it.")
+    columns = [t.expand(input.shape).reshape(-1).tolist() for t in (input, x, y)]
+    values = [callable(*row) for row in zip(*columns, strict=True)]
+    return input.copy_(_tensor(values, input).reshape(input.shape))
 
 
 def _tensor(values, like):

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from math import prod
 
-from ..dtypes import int32, int64
+from ..dtypes import bool_, int32, int64
 from ..tensor import Tensor
+from .creation import zeros
 from .gathering import gather
 from .indexing import index_accumulate, index_assign, index_elements, mask_places
+from .inplace import need_separate
 from .registry import broadcast_shapes, function
 from .shaping import normal_dim, view_shape
 
@@ -35,6 +37,8 @@ def _slice_index(name, input, dim, index):
 def index_select(input, dim, index, *, out=None):
     """The slices of ``dim`` that a vector of indices names (a copy)."""
     d, x, rows = _slice_index("index_select", input, dim, index)
+    if out is not None:
+        need_separate("index_select", out, (input, index))
     if not input.ndim:
         return view_shape(index_elements(x, rows, dims=(0,), at=0), ())
     return index_elements(x, rows, dims=(d,), at=d, out=out)
@@ -113,6 +117,11 @@ def _index_fill(input, dim, index, value, in_place):
                 f"{value.ndim} dimension(s)."
             )
         value = value.to(input.dtype)
+        if value.requires_grad:  # an index that occurs twice must not count twice
+            hit = zeros((x.shape[d],), dtype=bool_, device=x.device)
+            hit[rows.reshape(-1)] = True
+            hit = hit.reshape(-1, *(1,) * (x.ndim - 1 - d)) if input.ndim else hit.reshape(())
+            return (input.masked_fill_ if in_place else input.masked_fill)(hit, value)
     return _written(index_assign, "_index_put_", input, d, x, rows, value, in_place)
 
 
@@ -132,13 +141,15 @@ def index_fill_(input, dim, index, value):
 
 
 @function(method=True)
-def take(input, index):
+def take(input, index, *, out=None):
     """The elements of the flat tensor that the index names, in the shape of the index."""
+    if out is not None:
+        need_separate("take", out, (input, index))
     if index.dtype is not int64:
         raise RuntimeError(f"take(): Expected a long tensor for index, but got {index.dtype}.")
     flat = input.reshape(-1) if input.numel() else input.reshape(0)
     rows = index.contiguous()
-    return index_elements(flat, view_shape(rows, (1, *index.shape)), dims=(0,), at=0)
+    return index_elements(flat, view_shape(rows, (1, *index.shape)), dims=(0,), at=0, out=out)
 
 
 @function(method=True)

@@ -62,6 +62,12 @@ class Plan:
         where = _common_device(op, specs)
         be = self.backend = backend(where)
         names = op.names_of(len(specs))
+        for k, (n, s) in enumerate(zip(names, specs, strict=True)):
+            if n in op.tensors and not isinstance(s, Spec):
+                raise TypeError(
+                    f"{op.shown}(): argument '{n}' (position {k + 1}) must be Tensor, not {s.name}."
+                    " Wrap it in lowtide.tensor()."
+                )
         common = _promoted(op, names, specs)
         seen = tuple(
             s if c is None else Spec(s.shape, c, where) for s, c in zip(specs, common, strict=True)
@@ -73,8 +79,10 @@ class Plan:
         inferred = tuple(s.on(where) for s in inferred)
         count = len(op.returns) + len(op.aux)
         self.results = inferred[:count]
-        self.scratch = inferred[count:]
         up = op.half == "float32"
+        self.scratch = tuple(
+            s.like(dtype=float32) if up and s.dtype.is_half else s for s in inferred[count:]
+        )
         casts = [_kernel_spec(s, c, up) for s, c in zip(specs, common, strict=True)]
         self.casts = tuple(casts) if any(casts) else None
         compute = [r.like(dtype=float32) if up and r.dtype.is_half else None for r in self.results]
@@ -83,6 +91,10 @@ class Plan:
             c or (None if s is NONE else s) for c, s in zip(casts, seen, strict=True)
         )
         kernel, self.layout = op.kernel_for(be.kernel_key, kernel_sees, attributes)
+        if op.lean:  # meta foretells what the CPU takes
+            key = "cpu" if where.type == "meta" else be.kernel_key
+            if op.kernel_for(key, kernel_sees, attributes)[0] in op.lean:
+                self.scratch = tuple(s.like((0,)) for s in self.scratch)
         self.kernel, self.xp = kernel, be.xp
         self.run = None if be.xp is None else partial(kernel, be.xp, **attributes)
         self.simple = len(self.results) == 1 and not (

@@ -11,11 +11,12 @@ from math import factorial, log, pi
 
 import numpy as np
 
-from ..dtypes import COMPLEX, bool_, complex128
+from ..dtypes import COMPLEX, FLOAT, bool_, complex128, get_default_dtype
 from ..tensor import Tensor
-from .arithmetic import alias, conjugate
+from .arithmetic import alias, conjugate, numeric
 from .creation import zeros_like
 from .registry import (
+    WIDE_ON_CUDA,
     function,
     op,
     per_element,
@@ -46,7 +47,9 @@ def between(low, high):
     return samples
 
 
-def _unary(name, rule, samples=singles, *, ufunc=None, library=False, cost=10, doc):
+def _unary(
+    name, rule, samples=singles, *, ufunc=None, library=False, cost=10, autocast=None, doc
+):  # fmt: skip
     """Declare a function of one number by its ufunc and its gradient rule."""
     called = ufunc or name
 
@@ -56,7 +59,7 @@ def _unary(name, rule, samples=singles, *, ufunc=None, library=False, cost=10, d
     kernel.__doc__ = doc
     made = op(
         name=name, inplace=f"{name}_", infer=same, promote="float", half="float32",
-        flops=per_element(cost), samples=samples,
+        flops=per_element(cost), samples=samples, autocast=autocast,
     )(kernel)  # fmt: skip
     made.vjp("input")(rule)
     return made
@@ -65,64 +68,82 @@ def _unary(name, rule, samples=singles, *, ufunc=None, library=False, cost=10, d
 exp = _unary(
     "exp", lambda g, out: g * conjugate(out),
     doc="Raise e to each element. Keeps the result for backward.",
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 exp2 = _unary(
-    "exp2", lambda g, out: g * (out * LN2),
+    "exp2", lambda g, out: g * conjugate(out * LN2),
     doc="Raise 2 to each element. Keeps the result for backward.",
 )  # fmt: skip
 expm1 = _unary(
-    "expm1", lambda g, out: g * (out + 1),
+    "expm1", lambda g, out: g * conjugate(out + 1),
     doc="Compute ``exp(input) - 1``, exact near 0. Keeps the result for backward.",
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 log_positive = between(0.5, 2.0)
 natural_log = _unary(
     "log", lambda g, input: g / conjugate(input), log_positive, doc="Take the natural logarithm.",
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 log2 = _unary(
-    "log2", lambda g, input: g / (input * LN2), log_positive, doc="Take the logarithm to base 2.",
+    "log2", lambda g, input: g / conjugate(input * LN2), log_positive, doc="Take the logarithm to base 2.",
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 log10 = _unary(
-    "log10", lambda g, input: g / (input * LN10), log_positive,
+    "log10", lambda g, input: g / conjugate(input * LN10), log_positive,
     doc="Take the logarithm to base 10.",
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 log1p = _unary(
-    "log1p", lambda g, input: g / (input + 1), log_positive,
+    "log1p", lambda g, input: g / conjugate(input + 1), log_positive,
     doc="Compute ``log(1 + input)``, exact near 0.",
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 sin = _unary("sin", lambda g, input: g * conjugate(input.cos()), doc="Take the sine.")
 cos = _unary("cos", lambda g, input: -g * conjugate(input.sin()), doc="Take the cosine.")
 tan = _unary(
-    "tan", lambda g, out: g * (out * out + 1), between(-1.0, 1.0),
+    "tan", lambda g, out: g * conjugate(out * out + 1), between(-1.0, 1.0),
     doc="Take the tangent. Keeps the result for backward.",
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 asin = _unary(
-    "asin", lambda g, input: g * (1 - input * input).rsqrt(), between(-0.8, 0.8), ufunc="arcsin",
+    "asin", lambda g, input: g * conjugate((1 - input * input).rsqrt()), between(-0.8, 0.8),
+    ufunc="arcsin",
     doc="Take the inverse sine.",
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 acos = _unary(
-    "acos", lambda g, input: -g * (1 - input * input).rsqrt(), between(-0.8, 0.8), ufunc="arccos",
+    "acos", lambda g, input: -g * conjugate((1 - input * input).rsqrt()), between(-0.8, 0.8),
+    ufunc="arccos",
     doc="Take the inverse cosine.",
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 atan = _unary(
-    "atan", lambda g, input: g / (input * input + 1), ufunc="arctan",
+    "atan", lambda g, input: g / conjugate(input * input + 1), ufunc="arctan",
     doc="Take the inverse tangent.",
 )  # fmt: skip
-sinh = _unary("sinh", lambda g, input: g * input.cosh(), doc="Take the hyperbolic sine.")
-cosh = _unary("cosh", lambda g, input: g * input.sinh(), doc="Take the hyperbolic cosine.")
+sinh = _unary(
+    "sinh", lambda g, input: g * conjugate(input.cosh()),
+    doc="Take the hyperbolic sine.", autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+cosh = _unary(
+    "cosh", lambda g, input: g * conjugate(input.sinh()),
+    doc="Take the hyperbolic cosine.", autocast=WIDE_ON_CUDA,
+)  # fmt: skip
 tanh = _unary(
-    "tanh", lambda g, out: g * (1 - out * out),
+    "tanh", lambda g, out: g * conjugate(1 - out * out),
     doc="Take the hyperbolic tangent. Keeps the result for backward.",
 )  # fmt: skip
 asinh = _unary(
-    "asinh", lambda g, input: g * (input * input + 1).rsqrt(), ufunc="arcsinh",
+    "asinh", lambda g, input: g * conjugate((input * input + 1).rsqrt()), ufunc="arcsinh",
     doc="Take the inverse hyperbolic sine.",
 )  # fmt: skip
 acosh = _unary(
-    "acosh", lambda g, input: g * (input * input - 1).rsqrt(), between(1.2, 3.0), ufunc="arccosh",
-    doc="Take the inverse hyperbolic cosine.",
+    # Two roots: one of the product has its cut elsewhere in the complex plane.
+    "acosh", lambda g, input: g * conjugate((input + 1).rsqrt() * (input - 1).rsqrt()),
+    between(1.2, 3.0), ufunc="arccosh", doc="Take the inverse hyperbolic cosine.",
 )  # fmt: skip
 atanh = _unary(
-    "atanh", lambda g, input: g / (1 - input * input), between(-0.8, 0.8), ufunc="arctanh",
+    "atanh", lambda g, input: g / conjugate(1 - input * input), between(-0.8, 0.8), ufunc="arctanh",
     doc="Take the inverse hyperbolic tangent.",
 )  # fmt: skip
 erf = _unary(
@@ -136,6 +157,7 @@ erfc = _unary(
 erfinv = _unary(
     "erfinv", lambda g, out: g * ((out * out).exp() * (pi**0.5 / 2)), between(-0.8, 0.8),
     library=True, doc="Take the inverse error function. Keeps the result for backward.",
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 lgamma = _unary(
     "lgamma", lambda g, input: g * input.digamma(), log_positive, ufunc="gammaln", library=True,
@@ -201,7 +223,7 @@ def sigmoid(xp, out, input):
 
 @sigmoid.vjp("input")
 def _(g, out):
-    return g * ((1 - out) * out)
+    return g * conjugate((1 - out) * out)
 
 
 @function(method=True, inplace="logit_")
@@ -212,6 +234,8 @@ def logit(input, eps=None):
         input: Probabilities.
         eps: Clamp them to [eps, 1 - eps] first.
     """
+    if input.dtype.category < FLOAT:
+        input = input.to(get_default_dtype())
     if eps is not None:
         input = input.clamp(eps, 1 - eps)
     return (input / (1 - input)).log()
@@ -229,7 +253,7 @@ def _rounding(name, doc):
 
     kernel.__doc__ = doc
     made = op(
-        name=name, inplace=f"{name}_", infer=same, half="float32", flops=per_element(1),
+        name=name, inplace=f"{name}_", infer=numeric(name), half="float32", flops=per_element(1),
         samples=singles, real=True,
     )(kernel)  # fmt: skip
 
@@ -252,8 +276,12 @@ def _rounds(make):
     yield (make(0, 2),), {"decimals": 0}
 
 
+def _round_infer(input, *, decimals):
+    return numeric("round", integers=decimals == 0)(input)
+
+
 @op(
-    inplace="round_", infer=lambda input, *, decimals: input, half="float32",
+    inplace="round_", infer=_round_infer, half="float32",
     flops=per_element(3), samples=_rounds,
 )  # fmt: skip
 def round(xp, out, input, *, decimals=0):
@@ -275,7 +303,11 @@ def _(g):
     return zeros_like(g)
 
 
-@op(infer=lambda input: (input, input), scratch=("whole",), half="float32", inplace="frac_",
+def _frac_infer(input):
+    return numeric("frac", integers=False)(input), input
+
+
+@op(infer=_frac_infer, scratch=("whole",), half="float32", inplace="frac_",
     flops=per_element(2), samples=singles)  # fmt: skip
 def frac(xp, out, whole, input):
     """Take the part after the point, with the sign of ``input``."""
@@ -347,7 +379,7 @@ def sinc(xp, out, angle, mask, input):
 def _(g, input):
     x = input * pi
     slope = (x * x.cos() - x.sin()) / (x * input)
-    return where_select(input == 0, 0, g * slope)
+    return where_select(input == 0, 0, g * conjugate(slope))
 
 
 # Complex numbers
@@ -425,7 +457,7 @@ def conj(input):
 @function(method=True)
 def conj_physical(input):
     """Conjugate into new memory."""
-    return conj_of(input)
+    return conj_of(input) if input.dtype.category == COMPLEX else input.clone()
 
 
 @function(method=True)
@@ -439,8 +471,8 @@ def sgn(input):
     """Give the sign; for complex numbers the number of modulus 1 in the same direction."""
     if input.dtype.category != COMPLEX:
         return input.sign()
-    size = input.abs()
-    return where_select(size == 0, 0, input / size)
+    zero = input == 0  # there it is flat, and nothing is divided by 0, in no derivative either
+    return where_select(zero, 0, input / input.abs().masked_fill(zero, 1))
 
 
 def _angle_infer(input):

@@ -15,8 +15,9 @@ from math import prod
 
 from ..dtypes import bool_, int16, int32, int64, uint8
 from ..spec import Spec
-from .convolution import contiguous, reach, worth_compiling
+from .convolution import contiguous, worth_compiling
 from .registry import op
+from .tiles import reach
 
 
 def _pooled_size(n, k, stride, padding, dilation, ceil) -> int:
@@ -43,6 +44,11 @@ def _pooled(name, input, kernel, stride, padding, dilation, ceil):
         raise RuntimeError(
             f"{name}: Expected {nd + 1}D or {nd + 2}D (batched) input; got "
             f"{tuple(input.shape)}. Add or remove a dimension."
+        )
+    if 0 in input.shape[-nd - 1 :]:
+        raise RuntimeError(
+            f"{name}: Expected input with optional 0 dim batch size and other non-zero sizes; got "
+            f"{tuple(input.shape)}."
         )
     size = tuple(
         _pooled_size(n, k, s, p, d, ceil)
@@ -301,7 +307,7 @@ def _avg_pool_grad_samples(make):
     }  # fmt: skip
     x = make(2, 2, 3)
     yield (x,), base | {"size": (x.shape[1] + 1, 2 * x.shape[2] - 2)}
-    yield (make(0, 2, 3),), base | {"size": (3, 4)}
+    yield (make(0, 1, 2, 3),), base | {"size": (3, 4)}
 
 
 @op(
@@ -320,6 +326,11 @@ def avg_pool(xp, out, input, *, kernel, stride, padding, ceil, include, divisor)
     counts = _counts(
         xp, size, positions, kernel, stride, padding, include, divisor, out.dtype
     )  # fmt: skip
+    if out.dtype.kind in "iu":  # as C divides, towards zero
+        for part in out:
+            xp.subtract(part, xp.fmod(part, counts), out=part)
+        xp.floor_divide(out, counts, out=out)
+        return
     xp.divide(out, counts, out=out)
 
 

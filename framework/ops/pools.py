@@ -148,7 +148,8 @@ def avg_pool3d(
 
 def _adaptive_size(name, nd, input, output_size):
     if input.ndim not in (nd + 1, nd + 2):
-        raise RuntimeError(
+        sizes_given = nd > 1 and not isinstance(output_size, int)
+        raise (ValueError if sizes_given and input.ndim <= nd else RuntimeError)(
             f"{name}: Expected {nd + 1}D or {nd + 2}D input; got {tuple(input.shape)}. "
             "Add or remove a dimension."
         )

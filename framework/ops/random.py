@@ -257,6 +257,8 @@ def randperm(
     """Draw a permutation of 0 .. n - 1."""
     shape = shape_of("randperm", (n,))
     t = target("randperm", shape, dtype, int64, device, out)
+    if t.dtype.category not in (INT, FLOAT):
+        raise NotImplementedError(f'"randperm" not implemented for {t.dtype}. Convert with .to().')
     rng = stream.draw(2 * n, t.device, generator)
     be = backend(t.device)
     if be.xp is not None:
@@ -573,6 +575,10 @@ def multinomial(
         int64 tensor (num_samples,) or (rows, num_samples).
     """
     n = max(input.numel(), num_samples * (input.numel() // max(input.shape[-1:] or (1,))))
+    if out is not None and out.dtype is not int64:
+        raise RuntimeError(
+            f"multinomial expects Long tensor out, got: {out.dtype}. Pass an int64 tensor."
+        )
     rng = stream.draw(2 * n, input.device, generator)
     result = multinomial_from(input, rng, num_samples, bool(replacement))
     return result if out is None else out.copy_(result)

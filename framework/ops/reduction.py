@@ -8,7 +8,7 @@ from math import prod as product
 
 from ..dtypes import BOOL, FLOAT, INT, as_dtype, bool_, float64, int64, uint8
 from ..spec import Spec
-from .registry import function, op, per_element
+from .registry import WIDE_ON_CUDA, function, op, per_element
 
 
 def normalize_dims(name: str, dim, ndim: int) -> tuple[int, ...]:
@@ -126,6 +126,7 @@ def _need_float(name, input, dtype):
 @op(
     name="_sum", method=False, public=False, infer=_reduced_infer, half="float32",
     flops=per_element(1), samples=with_dtype,
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def sum_over(xp, out, input, *, dim, keepdim, dtype):
     """Add up over ``dim``."""
@@ -223,6 +224,8 @@ def sum_to_size(input, *size):
             f"sum_to_size undoes a broadcast: size {{{list(shape)}}} is not expandable to size "
             f"{{{list(input.shape)}}}. Pass a size that broadcasts to the tensor's."
         )
+    if not shape:
+        return input.sum()  # of integers in int64, as PyTorch only does for this size
     out = input.sum(dims, keepdim=True) if dims else input
     return out.reshape(shape) if out.shape != shape else out
 
@@ -233,6 +236,7 @@ def sum_to_size(input, *size):
 @op(
     name="_prod", method=False, public=False, infer=_reduced_infer, half="float32",
     flops=per_element(1), samples=_prod_samples,
+    autocast="float32",
 )  # fmt: skip
 def prod_over(xp, out, input, *, dim, keepdim, dtype):
     """Multiply over ``dim``."""
@@ -302,15 +306,15 @@ def any_over(xp, out, input, *, dim, keepdim):
 
 @function(method=True)
 def all(input, dim=None, keepdim=False, *, out=None):
-    """Tell whether every element over ``dim`` is nonzero; true of none."""
-    dims = normalize_dims("all", dim, input.ndim)
+    """Tell whether every element over ``dim`` is nonzero; true of none. No dims: of each."""
+    dims = () if dim == () or dim == [] else normalize_dims("all", dim, input.ndim)
     return all_over(input, dim=dims, keepdim=keepdim, out=out)
 
 
 @function(method=True)
 def any(input, dim=None, keepdim=False, *, out=None):
-    """Tell whether some element over ``dim`` is nonzero; false of none."""
-    dims = normalize_dims("any", dim, input.ndim)
+    """Tell whether some element over ``dim`` is nonzero; false of none. No dims: of each."""
+    dims = () if dim == () or dim == [] else normalize_dims("any", dim, input.ndim)
     return any_over(input, dim=dims, keepdim=keepdim, out=out)
 
 

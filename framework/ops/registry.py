@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Any
 
+from ..amp import casts
 from ..autograd.modes import local
 from ..dtypes import bool_
 from ..spec import SCALARS, Spec
@@ -29,6 +30,8 @@ from ..tensor import Tensor
 from .rules import Rule
 
 OPS: dict[str, Op] = {}  # every primitive, by name
+WIDE_ON_CUDA = {"cuda": "float32"}  # ``autocast=`` of ops that PyTorch lists for one device
+WIDE_ON_CPU = {"cpu": "float32"}
 FUNCTIONS: dict[str, Any] = {}  # every public function of ops, by name: primitives and compositions
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -66,6 +69,8 @@ class Op:
         self.inplace: str | None = options["inplace"]
         self.promote = options["promote"]
         self.half: str = options["half"]
+        self.autocast: Any = options["autocast"]
+        self.tensors: tuple[str, ...] = options["tensors"]
         self.layout = options["layout"]
         self.flops = options["flops"]
         self.samples = options["samples"]
@@ -74,6 +79,7 @@ class Op:
             self.infer = _refusing_complex(self.name.strip("_"), self.infer)
         self.doc = inspect.getdoc(kernel) or ""
         self.kernels: dict[str, list[tuple[Any, Any, Any]]] = {}
+        self.lean: set[Any] = set()  # kernels that take no scratch
         self.rules: list[Rule] = []
         self.composition: Any = None
         self.plans: dict[Any, Any] = {}
@@ -136,17 +142,22 @@ class Op:
 
         return declare
 
-    def kernel(self, device: str, *, when: Any = None, layout: Any = None) -> Callable[[Any], Any]:
+    def kernel(
+        self, device: str, *, when: Any = None, layout: Any = None, scratch: bool = True
+    ) -> Callable[[Any], Any]:
         """Declare a faster kernel with the same signature for one device.
 
         Args:
             device: "cpu" or "cuda".
             when: Called with the specs and attributes; False leaves the call to the plain kernel.
             layout: Predicate on arrays; inputs that fail it are copied to workspace first.
+            scratch: False if it wants none of the op's scratch; it gets buffers without elements.
         """
 
         def declare(function: Any) -> Any:
             self.kernels.setdefault(device, []).append((function, when, layout))
+            if not scratch:
+                self.lean.add(function)
             return function
 
         return declare
@@ -174,6 +185,7 @@ def op(
     adopt: bool = False,
     promote: Any = None,
     half: str = "exact",
+    autocast: Any = None,
     layout: Any = None,
     out: bool = True,
     public: bool = True,
@@ -181,6 +193,7 @@ def op(
     samples: Any = None,
     nondeterministic: bool = False,
     real: bool = False,
+    tensors: tuple[str, ...] = (),
 ) -> Callable[[Any], Any]:
     """Declare an op from its kernel.
 
@@ -204,6 +217,8 @@ def op(
             (rule, names) restricts it to some inputs.
         half: What float16 and bfloat16 mean to the kernel: ``"exact"`` (it moves or compares
             values), or ``"float32"`` (it computes in float32 and rounds once).
+        autocast: What an autocast region makes of its float inputs: ``"low"``, ``"float32"``,
+            ``"promote"``, or a dict of these by device type (``framework/amp.py``).
         layout: Predicate on input arrays; those that fail are copied to workspace first.
         out: The function takes ``out=``.
         public: The function is part of ``lowtide``.
@@ -211,6 +226,7 @@ def op(
         samples: Yields (inputs, attributes) for the generated tests, given ``make``.
         nondeterministic: Activation checkpointing must keep its result.
         real: Complex inputs are refused: what it asks of numbers, only real ones have.
+        tensors: Inputs for which a number may not stand, as in PyTorch.
 
     Returns:
         A decorator; it returns the public function, which has the decorators ``vjp``, ``kernel``
@@ -276,6 +292,8 @@ def _set(name: str, function: Any) -> None:
 
 def _reflected(function: Any) -> Any:
     def reflected(self: Any, other: Any) -> Any:
+        if not isinstance(self, Tensor):
+            raise TypeError(f"a reflected operator is a Tensor's; got {type(self).__name__}.")
         return function(other, self)
 
     return reflected
@@ -292,6 +310,7 @@ def function(
     inplace: str | None = None,
     public: bool = True,
     samples: Any = None,
+    autocast: Any = None,
 ) -> Callable[[Any], Any]:
     """Declare a composition: a public function made of ops, with the same extras as an op.
 
@@ -301,10 +320,13 @@ def function(
         inplace: Name of an in-place twin, which computes the result and copies it in.
         public: It is part of ``lowtide``.
         samples: Yields (inputs, attributes) for the generated tests, given ``make``.
+        autocast: As of an op; the ops inside then run without it.
     """
 
     def declare(f: Any) -> Any:
         f = numpy_names(f)
+        if autocast is not None:
+            f = casts(autocast)(f)
         if public:
             if f.__name__ in FUNCTIONS:
                 raise TypeError(f"a function named {f.__name__} is declared twice.")
@@ -326,23 +348,61 @@ def function(
     return declare
 
 
+_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+_MISSING: Any = inspect.Parameter.empty
+
+
 def numpy_names(f: Any) -> Any:
-    """Let a function of ``dim`` take NumPy's ``axis`` and ``keepdims`` too, as PyTorch does."""
+    """Let a function of ``dim`` take NumPy's ``axis`` and ``keepdims`` too, as PyTorch does.
+
+    The result is compiled with the function's own signature, for packing arguments into ``*args``
+    and ``**kwargs`` takes longer than passing them on.
+    """
     parameters = inspect.signature(f).parameters
-    if "dim" not in parameters or "axis" in parameters:
+    kinds = {p.kind for p in parameters.values()}
+    if "dim" not in parameters or "axis" in parameters or not kinds <= _NAMED:
         return f
+    head, keyword, passed, defaults = [], [], [], {}
+    required = None  # the last parameter that must be given, from dim on
+    for n, p in parameters.items():
+        seen = required is not None or n == "dim"
+        if p.default is not _MISSING or seen:
+            defaults[f"_d_{n}"] = p.default
+        if p.default is _MISSING and seen:
+            required = n
+        declared = f"{n}=_d_{n}" if f"_d_{n}" in defaults else n
+        by_name = p.kind is inspect.Parameter.KEYWORD_ONLY
+        (keyword if by_name else head).append(declared)
+        passed.append(f"{n}={n}" if by_name else n)
+    others = [a for a, n in _NUMPY_NAMES.items() if n in parameters]
+    odd = [f"{a} is not _missing" for a in others]
+    if required is not None:
+        odd.append(f"{required} is _missing")
+    extra = [f"{a}=_missing" for a in others]
+    source = (
+        f"def call({', '.join([*head, '*', *keyword, *extra])}):\n"
+        f"    if {' or '.join(odd)}: return _renamed(f, locals())\n"
+        f"    return f({', '.join(passed)})\n"
+    )
+    scope = {"f": f, "_missing": _MISSING, "_renamed": _renamed, **defaults}
+    exec(compile(source, f"<function {f.__name__}>", "exec"), scope)
+    return wraps(f)(scope["call"])
 
-    @wraps(f)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not kwargs:
-            return f(*args)
-        if "axis" in kwargs and "dim" not in kwargs:
-            kwargs["dim"] = kwargs.pop("axis")
-        if "keepdims" in kwargs and "keepdim" not in kwargs:
-            kwargs["keepdim"] = kwargs.pop("keepdims")
-        return f(*args, **kwargs)
 
-    return call
+_NAMED = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+
+
+def _renamed(f: Any, given: dict[str, Any]) -> Any:
+    # With NumPy's names, or too few arguments: then f itself says so.
+    arguments = {n: v for n, v in given.items() if v is not _MISSING}
+    for other, name in _NUMPY_NAMES.items():
+        if other in arguments:
+            value = arguments.pop(other)
+            default = inspect.signature(f).parameters[name].default
+            if name in arguments and arguments[name] is not default:
+                raise TypeError(f"{f.__name__}() got both '{name}' and '{other}'. Pass one.")
+            arguments[name] = value
+    return f(**arguments)
 
 
 # Shape rules and costs that many ops share

@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 import warnings
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
 from ..dtypes import FLOAT
-from .convolution import contiguous
+from .convolution import contiguous, worth_compiling
 from .indexing import take
 from .pools import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from .registry import function, op
@@ -143,6 +144,23 @@ def resize(xp, out, part, input, *, dim, size, kind, align, scale, back):
             xp.add(out, part, out=out)
 
 
+@resize.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
+def _(xp, out, part, input, *, dim, size, kind, align, scale, back):
+    from ..kernels.cpu import gathers
+    from ..kernels.cpu.threads import spread
+
+    real = np.float64 if input.dtype.itemsize == 8 else np.float32
+    n = input.shape[dim]
+    table = _transposed if back else _taps
+    at, weights = table(kind, *((size, n) if back else (n, size)), align, scale, real)
+    if at.shape[0] == 1 and kind.startswith("nearest") and not back:
+        take(xp, input, at[0], dim, out)
+        return
+    count, columns = prod(input.shape[:dim]), prod(input.shape[dim + 1 :])
+    cubes = [a.reshape(count, a.shape[dim], columns) for a in (out, input)]
+    spread(gathers.resize, out.size, count, *cubes, at, weights)
+
+
 @resize.vjp("input")
 def _(g, input_spec, dim, kind, align, scale, back):
     return resize(g, dim, input_spec.shape[dim], kind, align, scale, not back)
@@ -252,6 +270,11 @@ def interpolate(
         kind = "smooth " + kind
         if tuple(input.shape[2:]) == sizes:
             return input.clone()  # as PyTorch, whatever the scale
+    if ndim and input.dtype.is_half:  # several steps, rounded once
+        wide = interpolate(
+            input.float(), size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
+        )  # fmt: skip
+        return wide.to(input.dtype)
     out = input
     # The dim that shrinks most goes first: less to do for the others.
     for d in sorted(range(input.ndim - 2), key=lambda d: sizes[d] / input.shape[d + 2]):

@@ -125,7 +125,8 @@ class RuleSet:
                 elif name in results:
                     slots.setdefault((True, results.index(name)), len(slots))
         self.saves = tuple(slots)
-        self.frees = bool(slots) and not op.view  # of a view op only positions: nothing to free
+        # Of a view op only positions are kept, of some calls only numbers: nothing to free.
+        self.frees = not op.view and any(o or isinstance(specs[i], Spec) for o, i in slots)
         self.labels = tuple(
             f"{op.name}.{results[i] if from_outputs else names[i]}" for from_outputs, i in slots
         )
@@ -167,7 +168,7 @@ class RuleSet:
         self.calls = tuple(calls)
 
         uses_aux = any(from_outputs and i >= len(op.returns) for from_outputs, i in slots)
-        self.composite = op.composition if uses_aux else None
+        self.composite = op.composition if uses_aux or not op.aux else None
         # For the composite: where each input's value comes from.
         self.composite_plan = tuple(
             (slots.get((False, i)), specs[i], edge_of.get(i)) for i in range(len(specs))

@@ -14,7 +14,7 @@ from math import prod
 
 from ..devices.scatter import scatter_add
 from ..dtypes import int64
-from .convolution import contiguous
+from .convolution import contiguous, worth_compiling
 from .counting import arange, linspace
 from .creation import full_like, ones, zeros_like
 from .indexing import take
@@ -55,6 +55,24 @@ def sample(xp, out, part, input, weight, index):
             xp.add(out[n], part, out=out[n])
 
 
+def _compile(op, name):
+    """Give one of the three a compiled CPU kernel, images in parts on several threads."""
+
+    def fits(first, *others, **_):
+        return worth_compiling(first) or any(map(worth_compiling, others[:1]))
+
+    @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
+    def _(xp, out, part, *arrays, **_):
+        from ..kernels.cpu import gathers
+        from ..kernels.cpu.threads import spread
+
+        work = arrays[-1].size * max(out.shape[1], arrays[0].shape[1])
+        spread(getattr(gathers, name), work, out.shape[0], out, *arrays)
+
+
+_compile(sample, "taps")
+
+
 @sample.vjp("input")
 def _(g, weight, index, input_spec):
     return spread(g, weight, index, input_spec.shape[2])
@@ -91,6 +109,9 @@ def spread(xp, out, part, grad, weight, index, *, size):
                 scatter_add(xp, out[n, c], (index[n, k],), part)
 
 
+_compile(spread, "taps_spread")
+
+
 @spread.vjp("grad")
 def _(g, weight, index):
     return sample(g, weight, index)
@@ -108,7 +129,7 @@ def _agreement_infer(input, grad, index):
 def _agreement_samples(make):
     for n in (2, 0):
         x, g = make(n, 2, 5), make(n, 2, 4)
-        yield (x, g, _places(x.shape[2], n, 3, g.shape[2])), {}
+        yield (x, g, _places(x.shape[2], x.shape[0], 3, g.shape[2])), {}
 
 
 @op(
@@ -123,6 +144,9 @@ def agreement(xp, out, part, input, grad, index):
             take(xp, input[n], index[n, k], 1, part)
             xp.multiply(part, grad[n], out=part)
             xp.sum(part, axis=0, out=out[n, k])
+
+
+_compile(agreement, "taps_agreement")
 
 
 @agreement.vjp("input")

@@ -6,7 +6,8 @@ from math import prod
 
 import numpy as np
 
-from ..spec import Spec
+from ..dtypes import COMPLEX
+from ..spec import ScalarSpec, Spec
 from ..tensor import Tensor
 from .creation import tensor
 from .registry import broadcast_shapes, function, op
@@ -105,6 +106,12 @@ def _masked_fill_infer(input, mask, value):
         raise RuntimeError(
             "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
             f"{value.ndim} dimension(s)."
+        )
+    kind = value.category if isinstance(value, ScalarSpec) else value.dtype.category
+    if kind == COMPLEX != input.dtype.category:
+        raise RuntimeError(
+            f"masked_fill: value cannot be converted to type {input.dtype.name} without overflow: "
+            "it is complex. Pass its real part."
         )
     shape = broadcast_shapes("masked_fill", input.shape, mask.shape)
     return input.like(shape)

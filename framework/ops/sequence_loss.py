@@ -226,7 +226,7 @@ def _rows(targets, target_lengths, batch):
     return targets[index] if start else index.reshape(batch, longest), counts
 
 
-@function()
+@function(autocast="float32")
 def ctc_loss(
     log_probs, targets, input_lengths, target_lengths, blank=0, reduction="mean",
     zero_infinity=False,

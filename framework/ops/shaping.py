@@ -216,13 +216,14 @@ def view_dtype(xp, input, *, dtype):
 
 
 @function(method=True, public=False)
-def view(input, *shape, dtype=None):
+def view(input, *shape, dtype=None, size=None):
     """Return the same memory in another shape, or as another element type, without a copy.
 
     Args:
         input: A tensor.
         *shape: Sizes, one of which may be -1; or a dtype.
         dtype: The element type, if not given by position.
+        size: The sizes, if not given by position.
 
     Raises:
         RuntimeError: The strides do not allow it; use ``reshape``.
@@ -231,7 +232,8 @@ def view(input, *shape, dtype=None):
         from ..dtypes import as_dtype
 
         return view_dtype(input, as_dtype(shape[0] if dtype is None else dtype))
-    return view_shape(input, resolve("view", sizes(shape), input._spec.numel))
+    wanted = sizes(shape if size is None else size)
+    return view_shape(input, resolve("view", wanted, input._spec.numel))
 
 
 def _is_dtype(value):
@@ -247,14 +249,15 @@ def view_as(input, other):
 
 
 @function(method=True)
-def reshape(input, *shape):
+def reshape(input, *sizes_, shape=None):
     """View in another shape where the strides allow it, else copy.
 
     Args:
         input: A tensor.
-        *shape: Sizes, one of which may be -1.
+        *sizes_: Sizes, one of which may be -1.
+        shape: The same by keyword.
     """
-    wanted = resolve("reshape", sizes(shape), input._spec.numel)
+    wanted = resolve("reshape", sizes(sizes_ if shape is None else shape), input._spec.numel)
     array = input._array
     if array.flags.c_contiguous or viewable(array.shape, array.strides, wanted):
         return view_shape(input, wanted)
@@ -347,9 +350,9 @@ def _(g, dims):
 
 
 @function(method=True)
-def permute(input, *dims):
-    """Reorder the dimensions."""
-    wanted = sizes(dims)
+def permute(input, *order, dims=None):
+    """Reorder the dimensions to ``dims``."""
+    wanted = sizes(order if dims is None else dims)
     found = normal_dims("permute", wanted, input.ndim)
     if len(found) != input.ndim:
         raise RuntimeError(
@@ -516,9 +519,9 @@ def _(g):
 
 
 @function(method=True, public=False)
-def expand(input, *shape, implicit=False):
+def expand(input, *shape, size=None, implicit=False):
     """Repeat dims of size 1 without memory; -1 keeps a size."""
-    wanted = sizes(shape)
+    wanted = sizes(shape if size is None else size)
     if -1 in wanted:
         extra = len(wanted) - input.ndim
         wanted = tuple(
@@ -548,16 +551,19 @@ def contiguous(input, memory_format=None):
 # In place: the tensor becomes a view of what it was
 
 
-def _become(name, input, make):
+def become(name, input, make):
+    """Make a tensor a view of what it was: ``make`` of it; its version rises."""
     check_writable(input, name)
     old = wrap(input._array, input._spec, input._storage)
     old._node, old._index, old._requires_grad = input._node, input._index, input._requires_grad
     old._viewed, old._extra = input._viewed, None
     out = make(old)
     input._array, input._spec = out._array, out._spec
+    input._storage.version += 1
     if input._node is None and input._requires_grad:
         return input  # a leaf, under no_grad: it stays one
     input._viewed = out._viewed
+    input._viewed.version = input._storage.version
     input._node, input._index, input._requires_grad = out._node, out._index, out._requires_grad
     return input
 
@@ -565,19 +571,19 @@ def _become(name, input, make):
 @function(method=True, public=False)
 def squeeze_(input, dim=None):
     """Drop dims of size 1 of this tensor itself."""
-    return _become("squeeze_", input, lambda x: x.squeeze(dim))
+    return become("squeeze_", input, lambda x: x.squeeze(dim))
 
 
 @function(method=True, public=False)
 def unsqueeze_(input, dim):
     """Insert a dimension of size 1 into this tensor itself."""
-    return _become("unsqueeze_", input, lambda x: x.unsqueeze(dim))
+    return become("unsqueeze_", input, lambda x: x.unsqueeze(dim))
 
 
 @function(method=True, public=False)
 def transpose_(input, dim0, dim1):
     """Exchange two dimensions of this tensor itself."""
-    return _become("transpose_", input, lambda x: x.transpose(dim0, dim1))
+    return become("transpose_", input, lambda x: x.transpose(dim0, dim1))
 
 
 @function(method=True, public=False)
@@ -595,4 +601,4 @@ def swapdims_(input, dim0, dim1):
 @function(method=True, public=False)
 def t_(input):
     """Transpose this matrix itself."""
-    return _become("t_", input, lambda x: x.t())
+    return become("t_", input, lambda x: x.t())

@@ -14,6 +14,7 @@ from ..autograd.anomaly import remember
 from ..autograd.engine import zeros_of
 from ..autograd.modes import local
 from ..autograd.node import Node, _sequence, attach, edge_to
+from ..dtypes import INT
 from ..tensor import Tensor
 from .joining import cat_along
 from .registry import function, op
@@ -202,6 +203,10 @@ def narrow(input, dim, start, length):
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     d = normal_dim("narrow", dim, input.ndim)
     size = input.shape[d]
+    if isinstance(start, Tensor) and (start.ndim or start.dtype.category != INT):
+        raise RuntimeError(
+            f"narrow(): start must be an 0-dim integral Tensor; got {start.ndim}-d {start.dtype}."
+        )
     begin, length = start.__index__(), length.__index__()
     if length < 0:
         raise RuntimeError(f"narrow(): length must be non-negative; got {length}.")
@@ -351,6 +356,8 @@ def _numbered_split(name, least, dim_of):
             )
         d = dim_of(input.ndim)
         given = indices_or_sections
+        if isinstance(given, str):
+            raise TypeError(f"{name}(): argument 'indices' must be tuple of ints, not str.")
         if isinstance(given, int) and (given <= 0 or input.shape[d] % given):
             raise RuntimeError(
                 f"torch.{name} attempted to split along dimension {d}, but the size of the "

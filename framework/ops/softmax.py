@@ -6,11 +6,13 @@ ops of their own, which write one array instead of chaining four, and have gradi
 
 from __future__ import annotations
 
+from math import prod
+
 from ..dtypes import FLOAT, as_dtype, float32
 from ..spec import Spec
 from .convolution import contiguous, worth_compiling
 from .extremes import one_dim
-from .registry import function, op, per_element
+from .registry import WIDE_ON_CUDA, function, op, per_element
 
 
 def _row(input, dim):
@@ -19,13 +21,25 @@ def _row(input, dim):
     return Spec(tuple(1 if k == dim else n for k, n in enumerate(input.shape)), work)
 
 
-def _last_rows(input, *_, dim):
-    # Rows that lie together, long enough to be worth a loop of their own.
-    return dim == input.ndim - 1 and worth_compiling(input) and input.dtype is float32
+def _compiled(input, *_, dim):
+    return worth_compiling(input) and input.dtype is float32
 
 
-def _as_rows(*arrays):
-    return [a.reshape(-1, a.shape[-1]) for a in arrays]
+def _run(name, dim, out, lines, *inputs):
+    # By rows where they lie together, else by columns, with a line of sums for each matrix.
+    from ..kernels.cpu import scores
+    from ..kernels.cpu.threads import spread
+
+    shape = out.shape
+    if dim == len(shape) - 1:
+        rows = [a.reshape(-1, shape[-1]) for a in (out, *inputs)]
+        spread(getattr(scores, name), out.size, len(rows[0]), *rows)
+        return
+    count, columns = prod(shape[:dim]), prod(shape[dim + 1 :])
+    cubes = [a.reshape(count, shape[dim], columns) for a in (out, *inputs)]
+    lines = [a.reshape(count, columns) for a in lines]
+    run = getattr(scores, name + "_along")
+    spread(run, out.size, count, cubes[0], *lines, *cubes[1:])
 
 
 def _softmax_infer(input, *, dim):
@@ -59,6 +73,7 @@ def _pair_samples(make):
 @op(
     name="_softmax", method=False, public=False, infer=_softmax_infer, half="float32",
     scratch=("row",), flops=per_element(5), samples=_softmax_samples,
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def softmax_along(xp, out, row, input, *, dim):
     """Exponentiate and divide by the sum along ``dim``, the largest taken out first."""
@@ -72,11 +87,9 @@ def softmax_along(xp, out, row, input, *, dim):
     xp.divide(out, row, out=out)
 
 
-@softmax_along.kernel("cpu", when=_last_rows, layout=contiguous)
+@softmax_along.kernel("cpu", when=_compiled, layout=contiguous)
 def _(xp, out, row, input, *, dim):
-    from ..kernels.cpu.scores import softmax
-
-    softmax(*_as_rows(out, input))
+    _run("softmax", dim, out, [row], input)
 
 
 @softmax_along.vjp("input")
@@ -97,6 +110,11 @@ def softmax_gradient(xp, out, row, incoming, output, *, dim):
     xp.multiply(out, output, out=out)
 
 
+@softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
+def _(xp, out, row, incoming, output, *, dim):
+    _run("softmax_grad", dim, out, [row], incoming, output)
+
+
 @softmax_gradient.vjp("incoming")
 def _(g, output, dim):
     return softmax_gradient(g, output, dim=dim)  # the Jacobian is symmetric
@@ -112,6 +130,7 @@ def _(g, incoming, output, dim):
 @op(
     name="_log_softmax", method=False, public=False, infer=_log_softmax_infer, half="float32",
     scratch=("largest", "row"), flops=per_element(5), samples=_softmax_samples,
+    autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def log_softmax_along(xp, out, largest, row, input, *, dim):
     """Subtract the logarithm of the sum of exponentials along ``dim``."""
@@ -127,11 +146,9 @@ def log_softmax_along(xp, out, largest, row, input, *, dim):
     xp.subtract(out, row, out=out)
 
 
-@log_softmax_along.kernel("cpu", when=_last_rows, layout=contiguous)
+@log_softmax_along.kernel("cpu", when=_compiled, layout=contiguous)
 def _(xp, out, largest, row, input, *, dim):
-    from ..kernels.cpu.scores import log_softmax
-
-    log_softmax(*_as_rows(out, input))
+    _run("log_softmax", dim, out, [largest, row], input)
 
 
 @log_softmax_along.vjp("input")
@@ -151,11 +168,9 @@ def log_softmax_gradient(xp, out, row, incoming, output, *, dim):
     xp.subtract(incoming, out, out=out)
 
 
-@log_softmax_gradient.kernel("cpu", when=_last_rows, layout=contiguous)
+@log_softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
 def _(xp, out, row, incoming, output, *, dim):
-    from ..kernels.cpu.scores import log_softmax_grad
-
-    log_softmax_grad(*_as_rows(out, incoming, output))
+    _run("log_softmax_grad", dim, out, [row], incoming, output)
 
 
 @log_softmax_gradient.vjp("incoming")

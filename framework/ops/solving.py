@@ -22,7 +22,7 @@ from ..errors import LinAlgError
 from ..spec import Spec
 from ..tensor import Tensor
 from .matmul import adjoint, matmul
-from .registry import broadcast_shapes, function, op
+from .registry import WIDE_ON_CPU, broadcast_shapes, function, op
 
 # What all of linear algebra shares
 
@@ -218,6 +218,7 @@ def _inv_samples(make):
 @op(
     name="_inv", method=False, public=False, adopt=True, returns=("out", "info"), half="float32",
     infer=_inv_infer, flops=_cube, samples=_inv_samples,
+    autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def invert(xp, A, *, checked):
     """Invert matrices, and say which are singular."""
@@ -320,6 +321,7 @@ def aligned(xp, a, b):
 @op(
     name="_solve", method=False, public=False, adopt=True, returns=("out", "info"),
     half="float32", promote="same", infer=_solve_infer, flops=_solve_flops, samples=_solve_samples,
+    autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def solve_matrices(xp, A, B, *, checked):
     """Solve ``A @ X = B`` for matrices, and say which of them are singular."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ..dtypes import int64
 from ..spec import Spec
-from .extremes import _pair, one_dim, place
-from .registry import function, op, singles
+from .extremes import _pair, into_each, one_dim, place
+from .registry import function, op
 
 SMALL = 256  # up to this many elements sorting them all is as fast as selecting
 
@@ -63,7 +63,7 @@ Sort, Topk = _pair("sort"), _pair("topk")
 
 
 @function(method=True)
-def sort(input, dim=-1, descending=False, stable=False):
+def sort(input, dim=-1, descending=False, stable=False, *, out=None):
     """Sort along ``dim``; the result is the named pair ``(values, indices)``.
 
     Sorting is always stable: ``stable`` is accepted for PyTorch's sake.
@@ -71,7 +71,8 @@ def sort(input, dim=-1, descending=False, stable=False):
     Memory:
         Keeps the indices.
     """
-    return Sort(*sort_along(input, dim=one_dim("sort", dim, input.ndim), descending=descending))
+    d = one_dim("sort", dim, input.ndim)
+    return Sort(*into_each("sort", out, sort_along(input, dim=d, descending=descending), input))
 
 
 @function(method=True)
@@ -126,7 +127,7 @@ def _(g_values, indices, input_spec, dim):
 
 
 @function(method=True)
-def topk(input, k, dim=-1, largest=True, sorted=True):
+def topk(input, k, dim=-1, largest=True, sorted=True, *, out=None):
     """Find the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices.
 
     Memory:
@@ -139,7 +140,7 @@ def topk(input, k, dim=-1, largest=True, sorted=True):
             f"topk: selected index k out of range: k must be in [0, {n}] for dim {d} of shape "
             f"{tuple(input.shape)}; got {k}. Pass a smaller one."
         )
-    return Topk(*topk_along(input, k=k, dim=d, largest=largest))
+    return Topk(*into_each("topk", out, topk_along(input, k=k, dim=d, largest=largest), input))
 
 
 def _unique_samples(make):
@@ -181,34 +182,44 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=No
     return results[0] if len(results) == 1 else results
 
 
-def _consecutive(xp, input):
-    flat = input.reshape(-1)
-    first = xp.ones(flat.shape, "bool")
-    xp.not_equal(flat[1:], flat[:-1], out=first[1:])
-    return flat, first
-
-
 @op(
     name="_unique_consecutive", method=False, public=False,
-    returns=("values", "inverse", "counts"), adopt=True, samples=singles,
+    returns=("values", "inverse", "counts"), adopt=True, samples=_unique_samples,
 )  # fmt: skip
-def unique_runs(xp, input):
-    """Find the first element of each run of equal ones, their places and lengths."""
-    flat, first = _consecutive(xp, input)
+def unique_runs(xp, input, *, dim):
+    """Find the first of each run of equal elements, or slices; their places and lengths."""
+    parts = input.reshape(-1) if dim is None else xp.moveaxis(input, dim, 0)
+    n = parts.shape[0]
+    first = xp.ones((n,), "bool")
+    if n > 1:
+        changed = parts[1:] != parts[:-1]
+        first[1:] = changed.reshape(n - 1, -1).any(axis=1)
     inverse = xp.cumsum(first, dtype="int64") - 1
     starts = xp.flatnonzero(first)
-    counts = xp.diff(xp.concatenate((starts, xp.asarray([flat.size], dtype=starts.dtype))))
-    return flat[first], inverse.reshape(input.shape), counts
+    counts = xp.diff(xp.concatenate((starts, xp.asarray([n], dtype=starts.dtype))))
+    if dim is None:
+        return parts[first], inverse.reshape(input.shape), counts
+    return xp.moveaxis(parts[first], 0, dim), inverse, counts
 
 
 @function(method=True)
 def unique_consecutive(input, return_inverse=False, return_counts=False, dim=None):
-    """Drop all but the first element of every run of equal ones, in the flattened tensor."""
-    if dim is not None and input.ndim != 1:
-        raise NotImplementedError(
-            f"unique_consecutive compares elements; got dim={dim} for shape {tuple(input.shape)}. "
-            "Leave dim out, or pass a vector."
+    """Drop all but the first of every run of equal elements, or of equal slices along ``dim``.
+
+    Args:
+        input: Any shape.
+        return_inverse: Also return which run each element, or slice, belongs to.
+        return_counts: Also return how long each run is.
+        dim: None compares the elements of the flattened tensor; an int compares slices.
+    """
+    d = None if dim is None else one_dim("unique_consecutive", dim, input.ndim)
+    if d is not None and any(n == 0 for k, n in enumerate(input.shape) if k != d):
+        raise RuntimeError(
+            "unique_consecutive: There are 0 sized dimensions, and they aren't selected by dim="
+            f"{dim}; got shape {tuple(input.shape)}."
         )
-    values, inverse, counts = unique_runs(input.detach())
+    if d is not None and not input.ndim:
+        input, d = input.reshape(1), 0
+    values, inverse, counts = unique_runs(input.detach(), dim=d)
     results = (values, *([inverse] if return_inverse else []), *([counts] if return_counts else []))
     return results[0] if len(results) == 1 else results

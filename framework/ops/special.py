@@ -11,6 +11,7 @@ from typing import Any
 from ..dtypes import FLOAT, INT, int32
 from ..spec import Spec
 from ..tensor import Tensor
+from .bessel import over
 from .binary import _nonzero_pairs, float_power
 from .creation import arange, tensor
 from .pointwise import between, log1p, polygamma, special
@@ -36,12 +37,6 @@ def _unary(name, rule, doc, samples=singles, *, ufunc=None, public=False):
     return made
 
 
-def _over(input, value, at_zero):
-    """``value / input``, and its limit at 0."""
-    zero = input == 0
-    return where_select(zero, at_zero, value / where_select(zero, 1, input))
-
-
 i0 = _unary(
     "i0", lambda g, input: g * i1(input), "Modified Bessel function of the first kind, order 0.",
     public=True,
@@ -51,29 +46,13 @@ i0e = _unary(
     "Compute ``exp(-abs(input)) * i0(input)``.",
 )  # fmt: skip
 i1: Any = _unary(
-    "i1", lambda g, input, out: g * (i0(input) - _over(input, out, 0.5)),
+    "i1", lambda g, input, out: g * (i0(input) - over(input, out, 0.5)),
     "Modified Bessel function of the first kind, order 1.",
 )  # fmt: skip
 i1e: Any = _unary(
     "i1e",
-    lambda g, input, out: g * (i0e(input) - input.sign() * out - _over(input, out, 0.5)),
+    lambda g, input, out: g * (i0e(input) - input.sign() * out - over(input, out, 0.5)),
     "Compute ``exp(-abs(input)) * i1(input)``.",
-)  # fmt: skip
-bessel_j0 = _unary(
-    "bessel_j0", lambda g, input: -g * bessel_j1(input),
-    "Bessel function of the first kind, order 0.", ufunc="j0",
-)  # fmt: skip
-bessel_j1: Any = _unary(
-    "bessel_j1", lambda g, input, out: g * (bessel_j0(input) - _over(input, out, 0.5)),
-    "Bessel function of the first kind, order 1.", ufunc="j1",
-)  # fmt: skip
-bessel_y0 = _unary(
-    "bessel_y0", lambda g, input: -g * bessel_y1(input),
-    "Bessel function of the second kind, order 0.", between(0.5, 3.0), ufunc="y0",
-)  # fmt: skip
-bessel_y1: Any = _unary(
-    "bessel_y1", lambda g, input, out: g * (bessel_y0(input) - out / input),
-    "Bessel function of the second kind, order 1.", between(0.5, 3.0), ufunc="y1",
 )  # fmt: skip
 entr = _unary(
     "entr", lambda g, input: g * (-input.log() - 1),
@@ -110,6 +89,7 @@ def _binary(name, doc, samples, *, ufunc=None, public=False):
     return op(
         name=name, method=public, public=public, inplace=f"{name}_" if public else None,
         infer=broadcast, promote="float", half="float32", flops=per_element(30), samples=samples,
+        tensors=("input", "other") if public else (),
     )(kernel)  # fmt: skip
 
 
@@ -158,6 +138,11 @@ def _(g, input, other):
 @function(public=False)
 def xlog1py(input, other, *, out=None):
     """Compute ``input * log1p(other)``, which is 0 where ``input`` is 0."""
+    if not (isinstance(input, Tensor) or isinstance(other, Tensor)):
+        raise TypeError(
+            f"xlog1py takes at least one Tensor; got {type(input).__name__} and "
+            f"{type(other).__name__}. Use lowtide.tensor()."
+        )
     x = input if isinstance(input, Tensor) else tensor(input, device=other.device)
     y = other if isinstance(other, Tensor) else tensor(other, device=x.device)
     zero = (x == 0) & ~y.isnan()
@@ -185,6 +170,9 @@ def mvlgamma(input, p):
 @function(method=True, inplace="ldexp_")
 def ldexp(input, other):
     """Compute ``input * 2 ** other``."""
+    for name, x in (("input", input), ("other", other)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"ldexp(): argument '{name}' must be Tensor, not {type(x).__name__}.")
     return input * 2.0**other
 
 
@@ -248,7 +236,7 @@ def _integers(name, doc):
     kernel.__doc__ = doc
     return op(
         name=name, inplace=f"{name}_", infer=infer, promote="arith", flops=per_element(20),
-        samples=samples,
+        samples=samples, tensors=("input", "other"),
     )(kernel)  # fmt: skip
 
 

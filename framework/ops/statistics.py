@@ -1,4 +1,4 @@
-"""Statistics of samples: quantiles, modes, histograms, covariance, distances between points.
+"""Statistics of samples: quantiles, modes, covariance, distances between points.
 
 All are compositions of sorts, gathers, scatters and products, and have their gradients.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from math import isfinite, prod
+from math import prod
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from .extremes import _pair, kth_along, need_elements, one_dim
 from .locating import search
 from .matmul import matmul
 from .reduction import into
-from .registry import function
+from .registry import WIDE_ON_CPU, WIDE_ON_CUDA, function
 from .selecting import where_select
 from .shaping import normal_dim
 from .sorting import sort_along
@@ -88,7 +88,7 @@ def _at_ranks(rows, ranks, interpolation):
     return low.lerp(high, weight)
 
 
-@function(method=True)
+@function(method=True, autocast=WIDE_ON_CPU)
 def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=None):
     """Find the values below which given parts of the elements lie.
 
@@ -111,7 +111,7 @@ def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=N
     return into(out, _quantile("quantile", input, q, dim, keepdim, interpolation, False))
 
 
-@function(method=True)
+@function(method=True, autocast=WIDE_ON_CPU)
 def nanquantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=None):
     """Find quantiles of what is not NaN: see :func:`quantile`."""
     return into(out, _quantile("nanquantile", input, q, dim, keepdim, interpolation, True))
@@ -183,120 +183,6 @@ def _end_of_longest_run(values, dim):
     lengths = ranks - where_select(changed, ranks, 0).cummax(dim)[0]
     # All zero: no element occurs twice, and the first is the smallest.
     return where_select(lengths.amax(dim, True) > 0, lengths.argmax(dim, True) + 1, 0)
-
-
-# Histograms
-
-
-def _limits(name, input, low, high, margin):
-    low, high = float(low), float(high)
-    if low == high and input.numel():
-        low, high = (float(v) for v in input.detach().aminmax())
-    if not (isfinite(low) and isfinite(high)):
-        raise RuntimeError(f"{name}: range of [{low}, {high}] is not finite")
-    if low > high:
-        raise RuntimeError(f"{name}: max must be larger than min; got {low} and {high}.")
-    return (low - margin, high + margin) if low == high else (low, high)
-
-
-@function(method=True)
-def histc(input, bins=100, min=0, max=0, *, out=None):
-    """Count elements in ``bins`` intervals of equal width.
-
-    Args:
-        input: Floating point.
-        bins: How many.
-        min: Where the first starts; elements below are left out.
-        max: Where the last ends. Equal to ``min``: both are taken from the data.
-        out: Where to leave the result.
-
-    Returns:
-        Tensor (bins,), in the dtype of ``input``. Not differentiable.
-    """
-    if input.dtype.category != FLOAT or input.dtype.is_half:
-        raise NotImplementedError(
-            f'"histogram_cpu" not implemented for {input.dtype}. Convert with .float().'
-        )
-    if bins <= 0:
-        raise RuntimeError(f"histc: bins must be > 0; got {bins}.")
-    low, high = _limits("histc", input, min, max, 1.0)
-    x = input.detach().reshape(-1)
-    inside = (x >= low) & (x <= high)
-    places = where_select(inside, (x - low) * (bins / (high - low)), 0).long().clamp_max(bins - 1)
-    counts = zeros((bins,), dtype=input.dtype, device=input.device)
-    return into(out, counts.index_add(0, places, inside.to(input.dtype)))
-
-
-Histogram = _pair("histogram", "hist", "bin_edges")
-
-
-@function(method=True)
-def histogram(input, bins=100, *, range=None, weight=None, density=False):
-    """Count elements between ascending edges; the last interval has both ends.
-
-    Args:
-        input: Floating point.
-        bins: Number of intervals of equal width, or their edges as a vector.
-        range: Where the first starts and the last ends; by default, of the data.
-        weight: Counts for each element instead of 1; the shape of ``input``.
-        density: Divide by the sum and the widths, so that the integral is 1.
-
-    Returns:
-        The named pair ``(hist, bin_edges)``, in the dtype of ``input``. Not differentiable.
-    """
-    if input.dtype.category != FLOAT or input.dtype.is_half:
-        raise NotImplementedError(
-            f'"histogramdd" not implemented for {input.dtype}. Convert with .float().'
-        )
-    x = input.detach().reshape(-1)
-    if isinstance(bins, Tensor):
-        if bins.dtype is not input.dtype:
-            raise RuntimeError(
-                "torch.histogramdd: input tensor and bins tensors should have the same dtype, but "
-                f"got input with dtype {input.dtype} and bins with dtype {bins.dtype}"
-            )
-        if bins.ndim != 1 or bins.numel() < 2:
-            raise RuntimeError(
-                "torch.histogram: bins tensor should be a vector of edges, at least two; got "
-                f"shape {tuple(bins.shape)}."
-            )
-        edges = bins.detach()
-    else:
-        if bins <= 0:
-            raise RuntimeError(f"torch.histogramdd(): bins must be > 0, but got {bins}")
-        if range is not None and len(range) != 2:
-            raise RuntimeError("torch.histogramdd: range should have 2 elements")
-        low, high = (0.0, 1.0) if range is None else map(float, range)
-        if range is None:
-            low, high = _limits("histogram", input, 0, 0, 0.5) if input.numel() else (0.0, 1.0)
-        elif not (isfinite(low) and isfinite(high)) or low > high:
-            raise RuntimeError(
-                f"torch.histogramdd: range [{low}, {high}] must be finite and ascending."
-            )
-        elif low == high:
-            low, high = low - 0.5, high + 0.5
-        from .counting import linspace
-
-        edges = linspace(low, high, bins + 1, dtype=input.dtype, device=input.device)
-    if weight is not None and weight.shape != input.shape:
-        raise RuntimeError(
-            "torch.histogramdd: if weight tensor is provided it should have the same shape as the "
-            f"input tensor excluding its innermost dimension, but got input with shape "
-            f"{tuple(input.shape)} and weight with shape {tuple(weight.shape)}"
-        )
-    if weight is not None and weight.dtype is not input.dtype:
-        raise RuntimeError(
-            "torch.histogramdd: if weight tensor is provided, input tensor and weight tensor "
-            f"should have the same dtype, but got {input.dtype} and {weight.dtype}"
-        )
-    n = edges.shape[0] - 1
-    inside = (x >= edges[0]) & (x <= edges[-1])
-    places = search(edges, x, right=True).sub(1).clamp(0, n - 1)
-    one = inside.to(x.dtype) if weight is None else weight.detach().reshape(-1) * inside
-    hist = zeros((n,), dtype=x.dtype, device=x.device).index_add(0, places, one)
-    if density:
-        hist = hist / (edges.diff() * hist.sum())
-    return Histogram(hist, edges)
 
 
 # Covariance
@@ -394,7 +280,7 @@ def corrcoef(input):
 # Distances
 
 
-@function(method=True)
+@function(method=True, autocast=WIDE_ON_CUDA)
 def dist(input, other, p=2):
     """Take the ``p``-norm of ``input - other``."""
     return (input - other).norm(float(p))
@@ -425,7 +311,7 @@ _MODES = (
 _MANY = 25  # points from which a product is the faster way to Euclidean distances
 
 
-@function()
+@function(autocast="float32")
 def cdist(x1, x2, p=2.0, compute_mode=_MODES[0]):
     """Take the ``p``-norm distances between each point of ``x1`` and each of ``x2``.
 
@@ -466,7 +352,7 @@ def _norm(difference, p):
     return difference.norm(float(p), -1)
 
 
-@function()
+@function(autocast=WIDE_ON_CUDA)
 def pdist(input, p=2):
     """Take the ``p``-norm distances between all pairs of rows, ``(0, 1), (0, 2), ...``.
 
@@ -557,5 +443,6 @@ def unravel_index(indices, shape):
     found = []
     for k, n in enumerate(sizes):
         step = prod(sizes[k + 1 :])
-        found.append(indices.div(max(step, 1), rounding_mode="floor") % max(n, 1))
+        places = indices.to(int64).div(max(step, 1), rounding_mode="floor")
+        found.append(places % max(n, 1))
     return tuple(found)

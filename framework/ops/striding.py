@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
+from ..autograd.views import base_of
 from .registry import function, op
-from .shaping import normal_dim, strided
+from .shaping import become, normal_dim, strided
 
 # Diagonals
 
@@ -207,10 +210,8 @@ def _as_strided_infer(input, *, size, stride, start, geometry):
             f"as_strided: mismatch in length of strides and shape; got size {size} and stride "
             f"{stride}."
         )
-    if any(s < 0 for s in stride) or start < 0:
-        raise RuntimeError(
-            f"as_strided: Negative strides and offsets are not supported; got {stride}, {start}."
-        )
+    if any(s < 0 for s in stride):
+        raise RuntimeError(f"as_strided: Negative strides are not supported; got {stride}.")
     return input.like(size)
 
 
@@ -228,7 +229,7 @@ def _as_strided_samples(make):
     samples=_as_strided_samples,
 )  # fmt: skip
 def strided_view(xp, input, *, size, stride, start, geometry):
-    """Any shape and strides over the elements from ``start``, relative to the first.
+    """Any shape and strides over the elements from ``start``, relative to the input's first.
 
     ``geometry`` is the input's strides, so that the gradient knows where its elements lay.
     """
@@ -237,8 +238,31 @@ def strided_view(xp, input, *, size, stride, start, geometry):
         raise RuntimeError(
             "as_strided is repeated on a tensor of other strides. Make it contiguous."
         )
+    steps = tuple([s * item for s in stride])
+    if start < 0:
+        return _from_before(xp, input, size, steps, start * item)
     flat = strided(xp, input, (start + _extent(size, stride),), (item,))
-    return strided(xp, flat[start:], size, tuple([s * item for s in stride]))
+    return strided(xp, flat[start:], size, steps)
+
+
+def _from_before(xp, array, size, steps, offset):
+    """A strided view that begins ``offset`` bytes from the array's first element, before it."""
+    if hasattr(array, "data") and hasattr(array.data, "ptr"):  # CuPy's
+        return xp.ndarray(size, array.dtype, memptr=array.data + offset, strides=steps)
+    root = array
+    while True:
+        base = getattr(root, "base", None)
+        if not isinstance(base, np.ndarray):  # NumPy's as_strided puts an object in between
+            base = getattr(base, "base", None)
+        if not isinstance(base, np.ndarray):
+            break
+        root = base
+    if not isinstance(root, np.ndarray) or not root.flags.c_contiguous:
+        raise RuntimeError("as_strided reaches before the tensor's own memory. Clone the tensor.")
+    begin = array.__array_interface__["data"][0] - root.__array_interface__["data"][0] + offset
+    if begin < 0:
+        raise RuntimeError("as_strided reaches before the tensor's memory. Pass a larger offset.")
+    return np.ndarray(size, array.dtype, root.reshape(-1).view(np.uint8), begin, steps)
 
 
 def _extent(size, stride):
@@ -262,22 +286,24 @@ def _(g, input_spec, size, stride, start, geometry):
     from .creation import zeros
 
     shape = tuple(input_spec.shape)
-    length = max(start + _extent(size, stride), _extent(shape, geometry))
+    first = -min(start, 0)  # where the input's first element lies in memory that both reach
+    start += first
+    length = max(start + _extent(size, stride), first + _extent(shape, geometry))
     flat = zeros((length,), dtype=g.dtype, device=g.device)
     if _overlaps(size, stride):
         where = _places(size, stride, start, g.device)
         flat = flat.index_add(0, where, g.reshape(-1))
     else:
         flat.as_strided(size, stride, start).copy_(g)
-    out = flat.as_strided(shape, geometry, 0)
+    out = flat.as_strided(shape, geometry, first)
     if _overlaps(shape, geometry):  # elements that share memory share its gradient
         from .creation import ones
 
-        where = _places(shape, geometry, 0, g.device)
+        where = _places(shape, geometry, first, g.device)
         counts = zeros((length,), dtype=g.dtype, device=g.device).index_add(
             0, where, ones((prod(shape),), dtype=g.dtype, device=g.device)
         )
-        out = out / counts.as_strided(shape, geometry, 0)
+        out = out / counts.as_strided(shape, geometry, first)
     return out
 
 
@@ -307,8 +333,9 @@ def as_strided(input, size, stride, storage_offset=None):
     here = input.storage_offset()
     start = here if storage_offset is None else int(storage_offset)
     size, stride = tuple(map(int, size)), tuple(map(int, stride))
-    base = input if input._viewed is None else input._viewed.base
-    available = _extent(base.shape, base.stride())
+    if start < 0:
+        raise RuntimeError(f"as_strided: Negative offsets are not supported; got {start}.")
+    available = _available(input)
     if start + _extent(size, stride) > available and 0 not in size:
         raise RuntimeError(
             f"setStorage: sizes {list(size)}, strides {list(stride)}, storage offset {start} are "
@@ -316,5 +343,22 @@ def as_strided(input, size, stride, storage_offset=None):
         )
     if start < here and input._viewed is not None:
         # A view can be replayed only forward: start from its base.
-        input, here = base, 0
+        input = base_of(input._viewed)
+        here = input.storage_offset()
     return strided_view(input, size, stride, start - here, tuple(input.stride()))
+
+
+def _available(input):
+    """How many elements its storage has; of memory that is not ours, up to the owner's last."""
+    storage = input._storage
+    owner = getattr(storage, "owner", None)
+    if owner is None:
+        return storage.nbytes // input.itemsize
+    steps = [s // input.itemsize for s in owner.strides]
+    return _extent(owner.shape, steps) * owner.dtype.itemsize // input.itemsize
+
+
+@function(method=True)
+def as_strided_(input, size, stride, storage_offset=None):
+    """Give this tensor itself another shape and strides over its storage."""
+    return become("as_strided_", input, lambda x: as_strided(x, size, stride, storage_offset))

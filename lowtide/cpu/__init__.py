@@ -2,6 +2,7 @@
 
 from functools import partial
 
+from lowtide.cpu import amp as amp
 from lowtide.framework.memory import statistics as _statistics
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lowtide.cuda import amp as amp
 from lowtide.framework.devices import backend as _backend
 from lowtide.framework.devices import live_backends as _live_backends
 from lowtide.framework.devices.device import device as _device

@@ -8,6 +8,7 @@ from lowtide.framework.ops.elimination import lu as lu
 from lowtide.framework.ops.elimination import lu_factor as lu_factor
 from lowtide.framework.ops.elimination import lu_factor_ex as lu_factor_ex
 from lowtide.framework.ops.elimination import lu_solve as lu_solve
+from lowtide.framework.ops.householder import householder_product as householder_product
 from lowtide.framework.ops.least_squares import lstsq as lstsq
 from lowtide.framework.ops.least_squares import matrix_rank as matrix_rank
 from lowtide.framework.ops.least_squares import pinv as pinv

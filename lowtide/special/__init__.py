@@ -1,5 +1,15 @@
 """Special functions, under the names of PyTorch and SciPy."""
 
+from lowtide.framework.ops.bessel import airy_ai as airy_ai
+from lowtide.framework.ops.bessel import bessel_j0 as bessel_j0
+from lowtide.framework.ops.bessel import bessel_j1 as bessel_j1
+from lowtide.framework.ops.bessel import bessel_y0 as bessel_y0
+from lowtide.framework.ops.bessel import bessel_y1 as bessel_y1
+from lowtide.framework.ops.bessel import modified_bessel_k0 as modified_bessel_k0
+from lowtide.framework.ops.bessel import modified_bessel_k1 as modified_bessel_k1
+from lowtide.framework.ops.bessel import scaled_modified_bessel_k0 as scaled_modified_bessel_k0
+from lowtide.framework.ops.bessel import scaled_modified_bessel_k1 as scaled_modified_bessel_k1
+from lowtide.framework.ops.bessel import spherical_bessel_j0 as spherical_bessel_j0
 from lowtide.framework.ops.binary import xlogy as xlogy
 from lowtide.framework.ops.moments import logsumexp as logsumexp
 from lowtide.framework.ops.pointwise import digamma as digamma
@@ -16,12 +26,20 @@ from lowtide.framework.ops.pointwise import polygamma as polygamma
 from lowtide.framework.ops.pointwise import round as round
 from lowtide.framework.ops.pointwise import sigmoid as expit
 from lowtide.framework.ops.pointwise import sinc as sinc
+from lowtide.framework.ops.polynomials import chebyshev_polynomial_t as chebyshev_polynomial_t
+from lowtide.framework.ops.polynomials import chebyshev_polynomial_u as chebyshev_polynomial_u
+from lowtide.framework.ops.polynomials import chebyshev_polynomial_v as chebyshev_polynomial_v
+from lowtide.framework.ops.polynomials import chebyshev_polynomial_w as chebyshev_polynomial_w
+from lowtide.framework.ops.polynomials import hermite_polynomial_h as hermite_polynomial_h
+from lowtide.framework.ops.polynomials import hermite_polynomial_he as hermite_polynomial_he
+from lowtide.framework.ops.polynomials import laguerre_polynomial_l as laguerre_polynomial_l
+from lowtide.framework.ops.polynomials import legendre_polynomial_p as legendre_polynomial_p
+from lowtide.framework.ops.polynomials import shifted_chebyshev_polynomial_t as shifted_chebyshev_polynomial_t
+from lowtide.framework.ops.polynomials import shifted_chebyshev_polynomial_u as shifted_chebyshev_polynomial_u
+from lowtide.framework.ops.polynomials import shifted_chebyshev_polynomial_v as shifted_chebyshev_polynomial_v
+from lowtide.framework.ops.polynomials import shifted_chebyshev_polynomial_w as shifted_chebyshev_polynomial_w
 from lowtide.framework.ops.softmax import log_softmax as log_softmax
 from lowtide.framework.ops.softmax import softmax as softmax
-from lowtide.framework.ops.special import bessel_j0 as bessel_j0
-from lowtide.framework.ops.special import bessel_j1 as bessel_j1
-from lowtide.framework.ops.special import bessel_y0 as bessel_y0
-from lowtide.framework.ops.special import bessel_y1 as bessel_y1
 from lowtide.framework.ops.special import entr as entr
 from lowtide.framework.ops.special import erfcx as erfcx
 from lowtide.framework.ops.special import i0 as i0
@@ -40,10 +58,15 @@ from lowtide.framework.ops.special import xlog1py as xlog1py
 from lowtide.framework.ops.special import zeta as zeta
 
 __all__ = [
+    "airy_ai",
     "bessel_j0",
     "bessel_j1",
     "bessel_y0",
     "bessel_y1",
+    "chebyshev_polynomial_t",
+    "chebyshev_polynomial_u",
+    "chebyshev_polynomial_v",
+    "chebyshev_polynomial_w",
     "digamma",
     "entr",
     "erf",
@@ -56,10 +79,14 @@ __all__ = [
     "gammainc",
     "gammaincc",
     "gammaln",
+    "hermite_polynomial_h",
+    "hermite_polynomial_he",
     "i0",
     "i0e",
     "i1",
     "i1e",
+    "laguerre_polynomial_l",
+    "legendre_polynomial_p",
     "log1p",
     "log_ndtr",
     "log_softmax",
@@ -67,14 +94,23 @@ __all__ = [
     "logsumexp",
     "modified_bessel_i0",
     "modified_bessel_i1",
+    "modified_bessel_k0",
+    "modified_bessel_k1",
     "multigammaln",
     "ndtr",
     "ndtri",
     "polygamma",
     "psi",
     "round",
+    "scaled_modified_bessel_k0",
+    "scaled_modified_bessel_k1",
+    "shifted_chebyshev_polynomial_t",
+    "shifted_chebyshev_polynomial_u",
+    "shifted_chebyshev_polynomial_v",
+    "shifted_chebyshev_polynomial_w",
     "sinc",
     "softmax",
+    "spherical_bessel_j0",
     "xlog1py",
     "xlogy",
     "zeta",

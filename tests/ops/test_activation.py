@@ -4,12 +4,13 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+import lowtide.nn.functional as F
 from lowtide.framework import ops
 
 KEPT = {
     "relu": "out", "hardtanh": "out", "softshrink": "out", "hardshrink": "out",
-    "hardsigmoid": "out", "gelu": "input", "silu": "input", "mish": "input", "elu": "input",
-    "leaky_relu": "input", "softplus": "input", "logsigmoid": "input", "softsign": "input",
+    "hardsigmoid": "out", "gelu": "input", "silu": "input", "mish": "input", "elu": "out",
+    "leaky_relu": "out", "softplus": "input", "logsigmoid": "out", "softsign": "input",
 }  # fmt: skip
 
 
@@ -90,3 +91,42 @@ def test_prelu_wants_one_weight_per_channel():
 def test_softshrink_refuses_a_negative_width():
     with pytest.raises(RuntimeError, match="greater or equal to 0"):
         ops.softshrink(lt.ones(1), -1.0)
+
+
+NEGATIVE = {
+    "leaky_relu": (lambda x, **k: F.leaky_relu(x, -0.4, **k), [-1.0, 0.5], [-0.4, 1.0]),
+    "elu": (lambda x, **k: F.elu(x, -2.0, **k), [-1.0, 0.5], [-2 * np.exp(-1), 1.0]),
+    "celu": (lambda x, **k: F.celu(x, -2.0, **k), [-1.0, 0.5], [np.exp(0.5), 1.0]),
+}
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+@pytest.mark.parametrize("name", NEGATIVE)
+def test_where_the_result_does_not_tell_the_side_the_gradient_is_still_right(name, inplace):
+    function, values, slopes = NEGATIVE[name]
+    x = lt.tensor(values, dtype=lt.float64, requires_grad=True)
+    function(x * 1, inplace=inplace).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), slopes, rtol=1e-12)
+
+
+def test_in_place_twins_that_keep_their_result_copy_nothing():
+    for function in (F.relu, F.leaky_relu, F.elu, F.selu, F.celu, F.hardsigmoid):
+        x = lt.ones(1000, requires_grad=True) * 1
+        before = lt.memory_allocated("cpu")
+        function(x, inplace=True)
+        assert lt.memory_allocated("cpu") == before
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(
+    "name",
+    ["mish", "softplus", "logsigmoid", "hardswish", "softsign", "elu", "hardsigmoid", "gelu",
+     "silu", "leaky_relu"],
+)  # fmt: skip
+def test_the_backward_of_a_large_gate_needs_one_array(name, device):
+    x = lt.ones(1 << 14, requires_grad=True, device=device)
+    out, g = getattr(F, name)(x), lt.ones(1 << 14, device=device)
+    before = lt.memory_allocated(device)
+    lt.reset_peak_memory_stats(device)
+    out.backward(g)
+    assert lt.max_memory_allocated(device) - before == x.nbytes

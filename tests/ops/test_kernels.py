@@ -68,6 +68,15 @@ ACTIVATIONS = {
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "silu": F.silu,
+    "elu": lambda x: F.elu(x, 0.7),
+    "selu": F.selu,
+    "celu": lambda x: F.celu(x, 1.7),
+    "hardsigmoid": F.hardsigmoid,
+    "hardswish": F.hardswish,
+    "softsign": F.softsign,
+    "mish": F.mish,
+    "softplus": lambda x: F.softplus(x, 1.5, 9.0),
+    "logsigmoid": F.logsigmoid,
 }
 
 
@@ -110,18 +119,21 @@ def test_normalization_is_that_of_the_plain_kernels(name, affine, dtype, plainly
         assert_same(*both(lambda x: norm(x, None, None), arrays, plainly), scale=20)
 
 
+@pytest.mark.parametrize(("shape", "dim"), [((131, 127), 1), ((131, 127), 0), ((7, 61, 43), 1)])
 @pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
-def test_softmax_is_that_of_the_plain_kernel(function, plainly):
-    assert_same(*both(lambda x: function(x, dim=-1), [values(131, 127)], plainly), scale=4)
+def test_softmax_is_that_of_the_plain_kernel(function, shape, dim, plainly):
+    assert_same(*both(lambda x: function(x, dim=dim), [values(*shape)], plainly), scale=4)
 
 
+@pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("function", [F.softmax, F.log_softmax])
-def test_softmax_keeps_nan_and_infinity_in_their_rows(function, plainly):
+def test_softmax_keeps_nan_and_infinity_in_their_rows(function, dim, plainly):
     x = values(129, 131)
     x[0, 3], x[1, 0], x[2, 5], x[4] = np.nan, np.inf, -np.inf, -np.inf
     x[5, 1] = -np.float32(np.nan)
-    fast = function(lt.tensor(x), dim=-1).numpy()
-    plain = plainly(lambda: function(lt.tensor(x), dim=-1).numpy())
+    x = np.ascontiguousarray(x if dim else x.T)
+    fast = function(lt.tensor(x), dim=dim).numpy()
+    plain = plainly(lambda: function(lt.tensor(x), dim=dim).numpy())
     assert_same([fast], [plain])
 
 

@@ -1,4 +1,4 @@
-"""Compiled activations of flat float32 arrays: gelu, silu and their gradients, masks of relu.
+"""Compiled activations of flat float32 arrays and their gradients, masks of relu.
 
 One pass each, where the plain kernels take up to twelve and call the C library for each element.
 """
@@ -11,12 +11,12 @@ import numpy as np
 from numba import njit
 
 from .compiler import FUSED, compiled
-from .scalars import exp32, tail32
+from .scalars import exp32, expm1_32, log1p32, tail32
 
 _ZERO, _HALF, _ONE, _TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
 _DENSITY = np.float32(0.3989422804014327)  # 1 / sqrt(2 pi)
 _K0, _K1 = np.float32(0.7978845608028654), np.float32(0.044715)
-_THREE = np.float32(3)
+_THREE, _FOUR, _SIX, _FAR = np.float32(3), np.float32(4), np.float32(6), np.float32(20)
 
 
 @compiled(fastmath=FUSED)
@@ -80,13 +80,139 @@ def silu_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compil
 
 @compiled
 def window(
-    out: Any, grad: Any, x: Any, low: Any, high: Any, outside: Any
+    out: Any, grad: Any, x: Any, low: Any, high: Any, outside: Any, inside: Any
 ) -> None:  # pragma: no cover - compiled
-    """``grad`` where ``low < x < high`` or x is NaN, elsewhere ``outside * grad``, or plain 0."""
+    """``inside * grad`` where ``low < x < high`` or x is NaN, else ``outside * grad``, or 0."""
     kind = x.dtype.type
-    first, last, share = kind(low), kind(high), kind(outside)
+    first, last, share, factor = kind(low), kind(high), kind(outside), kind(inside)
     bounded_low, bounded_high = np.isfinite(first), np.isfinite(last)
     for i in range(x.size):
         beyond = (bounded_low & (x[i] <= first)) | (bounded_high & (x[i] >= last))
         rest = kind(0) if share == 0 else grad[i] * share
-        out[i] = rest if beyond else grad[i]
+        out[i] = rest if beyond else grad[i] * factor
+
+
+@compiled(fastmath=FUSED)
+def leaky_relu(out: Any, x: Any, slope: float) -> None:  # pragma: no cover - compiled
+    """``max(x, 0) + slope * min(x, 0)``."""
+    share = np.float32(slope)
+    for i in range(x.size):
+        out[i] = x[i] if x[i] > _ZERO else x[i] * share
+
+
+@compiled(fastmath=FUSED)
+def elu(
+    out: Any, x: Any, below: float, above: float, inside: float
+) -> None:  # pragma: no cover - compiled
+    """``above * x`` over zero, else ``below * expm1(inside * x)``."""
+    low, high, factor = np.float32(below), np.float32(above), np.float32(inside)
+    for i in range(x.size):
+        v = x[i]
+        c = _ZERO if v > _ZERO else v
+        out[i] = v * high if v > _ZERO else low * expm1_32(c * factor)
+
+
+@compiled(fastmath=FUSED)
+def elu_grad(
+    out: Any, grad: Any, result: Any, below: float, above: float, inside: float
+) -> None:  # pragma: no cover - compiled
+    """``grad`` times the derivative of :func:`elu`, from its result."""
+    low, high, factor = np.float32(below), np.float32(above), np.float32(inside)
+    for i in range(result.size):
+        v = result[i]
+        out[i] = ((v + low) * factor if v <= _ZERO else high) * grad[i]
+
+
+@compiled
+def hardsigmoid(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """``min(max(x + 3, 0), 6) / 6``."""
+    for i in range(x.size):
+        v = x[i] + _THREE
+        v = _ZERO if v < _ZERO else v
+        out[i] = (_SIX if v > _SIX else v) / _SIX
+
+
+@compiled(fastmath=FUSED)
+def hardswish(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """``x * min(max(x + 3, 0), 6) / 6``."""
+    for i in range(x.size):
+        v = x[i] + _THREE
+        v = _ZERO if v < _ZERO else v
+        v = _SIX if v > _SIX else v
+        out[i] = v * x[i] / _SIX
+
+
+@compiled(fastmath=FUSED)
+def hardswish_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """``grad`` times the derivative of :func:`hardswish`."""
+    for i in range(x.size):
+        v = x[i]
+        inner = (v / _THREE + _HALF) * grad[i] if v <= _THREE else grad[i]
+        out[i] = _ZERO if v <= -_THREE else inner
+
+
+@compiled(fastmath=FUSED)
+def softsign_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """``grad / (1 + |x|)^2``."""
+    for i in range(x.size):
+        d = _ONE + abs(x[i])
+        out[i] = grad[i] / (d * d)
+
+
+@compiled(fastmath=FUSED)
+def mish(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """``x * tanh(log(1 + exp(x)))``; with ``n = e (e + 2)`` that tangent is ``n / (n + 2)``."""
+    for i in range(x.size):
+        e = exp32(_FAR if x[i] > _FAR else x[i])
+        n = e * (e + _TWO)
+        out[i] = n / (n + _TWO) * x[i]
+
+
+@compiled(fastmath=FUSED)
+def mish_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """``grad * (n / (n + 2) + 4 x e (e + 1) / (n + 2)^2)``."""
+    for i in range(x.size):
+        e = exp32(_FAR if x[i] > _FAR else x[i])
+        n = e * (e + _TWO)
+        d = _ONE / (n + _TWO)
+        out[i] = (n * d + x[i] * (_FOUR * e * (e + _ONE) * d * d)) * grad[i]
+
+
+@compiled(fastmath=FUSED)
+def softplus(
+    out: Any, x: Any, beta: float, threshold: float
+) -> None:  # pragma: no cover - compiled
+    """``log(1 + exp(beta x)) / beta``, and x where ``beta x`` is beyond the threshold."""
+    factor, bound = np.float32(beta), np.float32(threshold)
+    for i in range(x.size):
+        v = x[i] * factor
+        high = _ZERO if v < _ZERO else v
+        s = (log1p32(exp32(-abs(v))) + high) / factor
+        out[i] = x[i] if v > bound else s
+
+
+@compiled(fastmath=FUSED)
+def softplus_grad(
+    out: Any, grad: Any, x: Any, beta: float, threshold: float
+) -> None:  # pragma: no cover - compiled
+    """``grad / (1 + exp(-beta x))``, and ``grad`` beyond the threshold."""
+    factor, bound = np.float32(beta), np.float32(threshold)
+    for i in range(x.size):
+        v = x[i] * factor
+        s = grad[i] / (_ONE + exp32(-v))
+        out[i] = grad[i] if v > bound else s
+
+
+@compiled(fastmath=FUSED)
+def logsigmoid(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """``min(x, 0) - log(1 + exp(-|x|))``."""
+    for i in range(x.size):
+        low = _ZERO if x[i] > _ZERO else x[i]
+        out[i] = low - log1p32(exp32(-abs(x[i])))
+
+
+@compiled(fastmath=FUSED)
+def logsigmoid_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover - compiled
+    """``-expm1(result) * grad``: one minus the sigmoid."""
+    for i in range(result.size):
+        out[i] = -expm1_32(result[i]) * grad[i]

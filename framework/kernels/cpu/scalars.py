@@ -27,6 +27,11 @@ _ZERO, _ONE, _INFINITY = np.float32(0), np.float32(1), np.float32(np.inf)
 _HALF, _TWO = np.float32(0.5), np.float32(2)
 _BIAS, _SHIFT = np.int32(127), np.int32(23)
 
+# atanh(s) / s = 1 + A1 s^2 + A2 s^4 + ..., to 1e-10 for s in [0, 1/3]
+_A1, _A2, _A3, _A4, _A5 = (
+    np.float32(v) for v in (0.3333334, 0.19999347, 0.14310312, 0.10697134, 0.12204702)
+)
+
 # 1 - Phi(a) = exp(-a^2 / 2) t R(t) with t = 1 / (1 + TAIL a), to 3e-8 of its value for a in [0, 13]
 _TAIL = np.float32(0.32)
 _R = tuple(
@@ -65,8 +70,8 @@ as_bits: Any = intrinsic(_as_bits)
 
 
 @njit(inline="always")
-def exp32(x: Any) -> Any:  # pragma: no cover - compiled
-    """``exp(x)`` of a float32, within 2 units in the last place."""
+def _split(x: Any) -> Any:  # pragma: no cover - compiled
+    # (exp(r) - 1, 2^k / 2) with x = k ln 2 + r. Half the power: 2^128 itself is no float32.
     c = _LOWEST if x < _LOWEST else x
     c = _HIGHEST if c > _HIGHEST else c
     shifted = c * _LOG2E + _MAGIC
@@ -77,12 +82,37 @@ def exp32(x: Any) -> Any:  # pragma: no cover - compiled
     s = s * r + _S2
     s = s * r + _S1
     s = s * r + _S0
-    s = s * r * r + r + _ONE
-    # Half the power, doubled at the end: 2^128 itself is no float32.
     power = (as_bits(shifted) - _MAGIC_BITS - np.int32(1) + _BIAS) << _SHIFT
-    s = s * as_float(np.int32(power)) * _TWO
+    return s * r * r + r, as_float(np.int32(power))
+
+
+@njit(inline="always")
+def exp32(x: Any) -> Any:  # pragma: no cover - compiled
+    """``exp(x)`` of a float32, within 2 units in the last place."""
+    s, half = _split(x)
+    s = (s + _ONE) * half * _TWO
     s = _ZERO if x < _LOWEST else s
     return _INFINITY if x > _HIGHEST else s
+
+
+@njit(inline="always")
+def expm1_32(x: Any) -> Any:  # pragma: no cover - compiled
+    """``exp(x) - 1`` of a float32 that is at most 0."""
+    s, half = _split(x)
+    power = half * _TWO
+    return s * power + (power - _ONE)
+
+
+@njit(inline="always")
+def log1p32(t: Any) -> Any:  # pragma: no cover - compiled
+    """``log(1 + t)`` for t in [0, 1], as twice the hyperbolic arctangent of ``t / (2 + t)``."""
+    s = t / (_TWO + t)
+    u = s * s
+    r = _A5 * u + _A4
+    r = r * u + _A3
+    r = r * u + _A2
+    r = r * u + _A1
+    return (r * u * s + s) * _TWO
 
 
 @njit(inline="always")

@@ -1,5 +1,8 @@
 """Compiled rows of attention scores, float32: softmax, its gradient, and cross entropy's.
 
+Softmax along another dim than the last is that of the rows of a matrix in each of several
+(``along``): a line of sums, one for each column, takes the place of the sum.
+
 A row stays in the first cache while it is scaled, masked, exponentiated and summed. The largest
 element is found among integers that are ordered as the floats are: that vectorizes, and a NaN,
 which comes last in this order, is not lost.
@@ -146,6 +149,109 @@ def log_softmax_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no co
         total = _sum(grad[i])
         for j in range(n):
             out[i, j] = grad[i, j] - exp32(result[i, j]) * total
+
+
+@compiled(fastmath=SUMS)
+def _dot(a: Any, b: Any) -> Any:  # pragma: no cover - compiled
+    total = _ZERO
+    for j in range(a.size):
+        total += a[j] * b[j]
+    return total
+
+
+@compiled(fastmath=FUSED)
+def softmax_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover - compiled
+    """``(grad - sum(grad * result)) * result`` of each row."""
+    rows, n = grad.shape
+    for i in range(rows):
+        total = _dot(grad[i], result[i])
+        for j in range(n):
+            out[i, j] = (grad[i, j] - total) * result[i, j]
+
+
+@compiled(fastmath=FUSED)
+def softmax_along(out: Any, line: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """Softmax of each column of (count, n, columns)."""
+    count, n, columns = x.shape
+    for i in range(count):
+        _exponents(out[i], line[i], x[i])
+        for j in range(columns):
+            line[i, j] = 0
+        for k in range(n):
+            for j in range(columns):
+                line[i, j] += out[i, k, j]
+        for k in range(n):
+            for j in range(columns):
+                out[i, k, j] /= line[i, j]
+
+
+@compiled(fastmath=FUSED)
+def _exponents(out: Any, line: Any, x: Any) -> None:  # pragma: no cover - compiled
+    # exp(x - line) where line is the largest of each column, NaN if there is one.
+    n, columns = x.shape
+    for j in range(columns):
+        line[j] = x[0, j]
+    for k in range(1, n):
+        for j in range(columns):
+            v, m = x[k, j], line[j]
+            line[j] = v if (v > m) | (v != v) else m
+    for k in range(n):
+        for j in range(columns):
+            out[k, j] = exp32(x[k, j] - line[j])
+
+
+@compiled(fastmath=FUSED)
+def log_softmax_along(
+    out: Any, largest: Any, line: Any, x: Any
+) -> None:  # pragma: no cover - compiled
+    """Logarithm of the softmax of each column of (count, n, columns)."""
+    count, n, columns = x.shape
+    for i in range(count):
+        _exponents(out[i], largest[i], x[i])
+        for j in range(columns):
+            line[i, j] = 0
+        for k in range(n):
+            for j in range(columns):
+                line[i, j] += out[i, k, j]
+        for j in range(columns):
+            line[i, j] = np.log(line[i, j])
+        for k in range(n):
+            for j in range(columns):
+                out[i, k, j] = (x[i, k, j] - largest[i, j]) - line[i, j]
+
+
+@compiled(fastmath=FUSED)
+def softmax_grad_along(
+    out: Any, line: Any, grad: Any, result: Any
+) -> None:  # pragma: no cover - compiled
+    """The gradient of :func:`softmax_along`."""
+    count, n, columns = grad.shape
+    for i in range(count):
+        for j in range(columns):
+            line[i, j] = 0
+        for k in range(n):
+            for j in range(columns):
+                line[i, j] += grad[i, k, j] * result[i, k, j]
+        for k in range(n):
+            for j in range(columns):
+                out[i, k, j] = (grad[i, k, j] - line[i, j]) * result[i, k, j]
+
+
+@compiled(fastmath=FUSED)
+def log_softmax_grad_along(
+    out: Any, line: Any, grad: Any, result: Any
+) -> None:  # pragma: no cover - compiled
+    """The gradient of :func:`log_softmax_along`."""
+    count, n, columns = grad.shape
+    for i in range(count):
+        for j in range(columns):
+            line[i, j] = 0
+        for k in range(n):
+            for j in range(columns):
+                line[i, j] += grad[i, k, j]
+        for k in range(n):
+            for j in range(columns):
+                out[i, k, j] = grad[i, k, j] - exp32(result[i, k, j]) * line[i, j]
 
 
 @compiled(fastmath=FUSED)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
 from typing import Any
+
+from ..silence import run_nested
 
 SHARE = 1 << 19  # elements below which another thread costs more than it saves
 
@@ -28,7 +30,7 @@ def count() -> int:
     return max(1, min(asked or 8, found or 1, 8))
 
 
-_limit = count()
+LIMIT = count()  # the same as long as the process lives
 
 
 def spread(run: Callable[..., None], elements: int, n: int, *arrays: Any) -> None:
@@ -40,7 +42,7 @@ def spread(run: Callable[..., None], elements: int, n: int, *arrays: Any) -> Non
         n: Size of the first dimension; arrays of that size are cut, all else is passed as it is.
         *arrays: Arrays and scalars.
     """
-    parts = min(_limit, elements // SHARE, n)
+    parts = min(LIMIT, elements // SHARE, n)
     if parts <= 1:
         run(*arrays)
         return
@@ -55,10 +57,26 @@ def spread(run: Callable[..., None], elements: int, n: int, *arrays: Any) -> Non
         task.result()
 
 
+def split(run: Callable[[int, int, int], None], n: int, parts: int) -> None:
+    """Call ``run(part, start, stop)`` for ``parts`` shares of ``range(n)``, all at once."""
+    if parts <= 1:
+        run(0, 0, n)
+        return
+    bounds = [n * k // parts for k in range(parts + 1)]
+    shares = [(k, *b) for k, b in enumerate(pairwise(bounds))]
+    started = [_threads().submit(run_nested, run, *share) for share in shares[1:]]
+    try:
+        run(*shares[0])
+    finally:
+        wait(started)  # they write to arrays that the caller may give back
+    for task in started:
+        task.result()
+
+
 def _threads() -> ThreadPoolExecutor:
     global _pool
     if _pool is None:
-        _pool = ThreadPoolExecutor(max(1, _limit - 1), thread_name_prefix="lowtide-kernel")
+        _pool = ThreadPoolExecutor(max(1, LIMIT - 1), thread_name_prefix="lowtide-kernel")
     return _pool
 
 

@@ -1,0 +1,1 @@
+"""Data sets, samplers, collation, and the loader with its workers."""

@@ -1,0 +1,78 @@
+"""One thread for each call of BLAS, while threads of ours make the calls.
+
+OpenBLAS splits each product among its own threads, and waits for all of them: for small products
+that costs more than it saves, and threads of ours would multiply with its. Its number of threads is
+a setting of the process, so it is changed while any such section runs, counted, and put back.
+
+Other libraries (MKL, Accelerate, OpenBLAS made with OpenMP) are left as they are;
+:func:`controllable` says False, and nobody here starts threads around their products.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+
+_NAMES = (
+    ("scipy_openblas_", "64_"),
+    ("scipy_openblas_", ""),
+    ("openblas_", "64_"),
+    ("openblas_", ""),
+)
+_SEQUENTIAL, _PTHREADS = 0, 1  # what openblas_get_parallel says
+
+_lock = Lock()
+_inside = 0  # sections that run now
+_before = 1  # what to put back
+
+
+@lru_cache(maxsize=1)
+def _controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
+    """(get, set) of the number of threads of NumPy's BLAS, or None."""
+    try:
+        from numpy._core import _multiarray_umath
+
+        library = ctypes.CDLL(_multiarray_umath.__file__)  # finds what it is linked with, too
+    except (ImportError, OSError):
+        return None
+    for prefix, suffix in _NAMES:
+        try:
+            kind = getattr(library, f"{prefix}get_parallel{suffix}")()
+            get = getattr(library, f"{prefix}get_num_threads{suffix}")
+            put = getattr(library, f"{prefix}set_num_threads{suffix}")
+        except AttributeError:
+            continue
+        return (get, put) if kind in (_SEQUENTIAL, _PTHREADS) else None
+    return None
+
+
+def controllable() -> bool:
+    """Whether :func:`single` does what it says with the BLAS that NumPy uses."""
+    return _controls() is not None
+
+
+@contextmanager
+def single() -> Iterator[None]:
+    """Let each call of BLAS use the thread that makes it and no other."""
+    global _inside, _before
+    controls = _controls()
+    if controls is None:
+        yield
+        return
+    get, put = controls
+    with _lock:
+        if _inside == 0:
+            _before = get()
+            put(1)
+        _inside += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _inside -= 1
+            if _inside == 0:
+                put(_before)

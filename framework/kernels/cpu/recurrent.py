@@ -1,0 +1,201 @@
+"""Compiled steps of recurrent layers, for float32: what happens between two matrix products.
+
+One pass over a step's gates: add the recurrent product and the bias, apply the activations in
+place, make the new states; backward likewise turns the gradient of the states into that of the
+gates. ``product`` comes transposed, (gates, batch): with few rows OpenBLAS is faster that way round.
+
+tanh below 0.6 is an odd polynomial (least squares on Chebyshev points), so that small values keep
+their relative precision; above, it is made of ``exp``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .compiler import FUSED, compiled
+from .scalars import exp32
+
+_ZERO, _ONE, _TWO, _BEND = np.float32(0), np.float32(1), np.float32(2), np.float32(0.6)
+_T0, _T1, _T2, _T3, _T4 = (
+    np.float32(v) for v in (-0.33333297511, 0.133319152994, -0.0537832933, 0.0207946177, -0.0058939453)
+)  # fmt: skip
+
+
+@njit(inline="always")
+def _sigmoid(x: Any) -> Any:  # pragma: no cover - compiled
+    return _ONE / (_ONE + exp32(-x))
+
+
+@njit(inline="always")
+def tanh32(x: Any) -> Any:  # pragma: no cover - compiled
+    """``tanh(x)`` of a float32, within 2 units in the last place."""
+    a = abs(x)
+    rest = _ONE - _TWO / (exp32(a + a) + _ONE)
+    rest = -rest if x < _ZERO else rest
+    y = x * x
+    p = _T4 * y + _T3
+    p = p * y + _T2
+    p = p * y + _T1
+    p = p * y + _T0
+    return x + x * (y * p) if a < _BEND else rest
+
+
+@compiled(fastmath=FUSED)
+def _collect(gates: Any, product: Any, bias: Any) -> None:  # pragma: no cover - compiled
+    # gates += product.T + bias, in tiles: a column of gates would meet one set of the cache only
+    n, width = gates.shape
+    for start in range(0, width, 64):
+        end = min(start + 64, width)
+        for i in range(n):
+            for j in range(start, end):
+                gates[i, j] += product[j, i] + bias[j]
+
+
+@compiled(fastmath=FUSED)
+def lstm(
+    gates: Any, product: Any, bias: Any, c: Any, cells: Any, h: Any
+) -> None:  # pragma: no cover - compiled
+    """Gates i, f, g, o: ``c = f c + i g``, kept in ``cells`` too, and ``h = o tanh(c)``."""
+    _collect(gates, product, bias)
+    n, hidden = c.shape
+    for k in range(n):
+        row = gates[k]
+        i, f = row[:hidden], row[hidden : 2 * hidden]
+        g, o = row[2 * hidden : 3 * hidden], row[3 * hidden :]
+        for j in range(2 * hidden):
+            row[j] = _sigmoid(row[j])
+        for j in range(hidden):
+            g[j] = tanh32(g[j])
+        for j in range(hidden):
+            o[j] = _sigmoid(o[j])
+        # Short loops: one with many arrays is not vectorized.
+        for j in range(hidden):
+            c[k, j] = f[j] * c[k, j] + i[j] * g[j]
+        for j in range(hidden):
+            cells[k, j] = c[k, j]
+        for j in range(hidden):
+            h[k, j] = o[j] * tanh32(c[k, j])
+
+
+@compiled(fastmath=FUSED)
+def lstm_grad(
+    dgates: Any, gates: Any, cells: Any, before: Any, dh: Any, dc: Any, h: Any
+) -> None:  # pragma: no cover - compiled
+    """Gradient of the gates before activation; ``dc`` becomes that of the cells before.
+
+    ``before`` and ``h`` have a length of 0 where there were no cells before, or where the new state
+    is not wanted again.
+    """
+    n, hidden = dh.shape
+    again = h.shape[0] > 0
+    for k in range(n):
+        row, out = gates[k], dgates[k]
+        i, f = row[:hidden], row[hidden : 2 * hidden]
+        g, o = row[2 * hidden : 3 * hidden], row[3 * hidden :]
+        di, df = out[:hidden], out[hidden : 2 * hidden]
+        dg, do = out[2 * hidden : 3 * hidden], out[3 * hidden :]
+        # Short loops: one with many arrays is not vectorized.
+        for j in range(hidden):
+            do[j] = tanh32(cells[k, j])
+        if again:
+            for j in range(hidden):
+                h[k, j] = o[j] * do[j]
+        for j in range(hidden):
+            t = do[j]
+            down = dh[k, j] * o[j]
+            dc[k, j] += down * (_ONE - t * t)
+            do[j] = down * t * (_ONE - o[j])
+        for j in range(hidden):
+            dg[j] = dc[k, j] * i[j] * (_ONE - g[j] * g[j])
+        for j in range(hidden):
+            di[j] = dc[k, j] * i[j] * g[j] * (_ONE - i[j])
+        for j in range(hidden):
+            dc[k, j] *= f[j]
+        if before.shape[0]:
+            for j in range(hidden):
+                df[j] = dc[k, j] * before[k, j] * (_ONE - f[j])
+        else:
+            for j in range(hidden):
+                df[j] = _ZERO
+
+
+@compiled(fastmath=FUSED)
+def gru(
+    gates: Any, inner: Any, product: Any, bias: Any, h: Any
+) -> None:  # pragma: no cover - compiled
+    """Gates r, z, n: ``q = product_n + bias``, ``n = tanh(n + r q)``, ``h = n + z (h - n)``.
+
+    ``q`` is kept in ``inner``. The last quarter of ``bias`` belongs to q.
+    """
+    n, hidden = h.shape
+    _collect(gates[:, : 2 * hidden], product, bias)
+    inner[:] = _ZERO
+    _collect(inner, product[2 * hidden :], bias[3 * hidden :])
+    for k in range(n):
+        row = gates[k]
+        r, z, new = row[:hidden], row[hidden : 2 * hidden], row[2 * hidden :]
+        for j in range(2 * hidden):
+            row[j] = _sigmoid(row[j])
+        for j in range(hidden):
+            v = tanh32(new[j] + bias[2 * hidden + j] + r[j] * inner[k, j])
+            new[j] = v
+            h[k, j] = v + z[j] * (h[k, j] - v)
+
+
+@compiled(fastmath=FUSED)
+def gru_grad(
+    dgates: Any, dinner: Any, hidden_side: Any, gates: Any, inner: Any, before: Any, dh: Any
+) -> None:  # pragma: no cover - compiled
+    """Gradients of the gates r, z, n before activation, and of q; ``dh`` becomes ``dh z``.
+
+    ``hidden_side`` receives those of r, z and q side by side, for the product with the weight.
+    """
+    n, hidden = dh.shape
+    known = before.shape[0] > 0
+    for k in range(n):
+        row, out, side = gates[k], dgates[k], hidden_side[k]
+        for j in range(hidden):
+            r, z, new = row[j], row[hidden + j], row[2 * hidden + j]
+            d = dh[k, j]
+            dn = d * (_ONE - z) * (_ONE - new * new)
+            dr = dn * inner[k, j] * r * (_ONE - r)
+            last = before[k, j] if known else _ZERO
+            dz = d * (last - new) * z * (_ONE - z)
+            out[j] = dr
+            out[hidden + j] = dz
+            out[2 * hidden + j] = dn
+            side[j] = dr
+            side[hidden + j] = dz
+            side[2 * hidden + j] = dn * r
+            dinner[k, j] = dn * r
+            dh[k, j] = d * z
+
+
+@compiled(fastmath=FUSED)
+def rnn(
+    out: Any, product: Any, bias: Any, h: Any, squash: Any
+) -> None:  # pragma: no cover - compiled
+    """``out = h = tanh(out + product.T + bias)``, or the positive part instead of tanh."""
+    _collect(out, product, bias)
+    n, hidden = h.shape
+    for k in range(n):
+        for j in range(hidden):
+            v = out[k, j]
+            positive = _ZERO if v < _ZERO else v
+            v = tanh32(v) if squash else positive
+            out[k, j] = v
+            h[k, j] = v
+
+
+@compiled(fastmath=FUSED)
+def rnn_grad(dgates: Any, out: Any, dh: Any, squash: Any) -> None:  # pragma: no cover - compiled
+    """The gradient before activation, from the result."""
+    n, hidden = dh.shape
+    for k in range(n):
+        for j in range(hidden):
+            v = out[k, j]
+            passed = dh[k, j] if v > _ZERO else _ZERO
+            dgates[k, j] = dh[k, j] * (_ONE - v * v) if squash else passed

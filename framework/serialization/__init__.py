@@ -1,0 +1,7 @@
+"""Saving and loading: one safetensors file with JSON inside, others' files, training checkpoints."""
+
+from __future__ import annotations
+
+from .archive import load as load
+from .archive import save as save
+from .checkpoints import CheckpointDirectory as CheckpointDirectory

@@ -1,0 +1,163 @@
+"""``save`` and ``load``: one file, safetensors for the values and JSON for what is around them.
+
+The JSON lies in the header's ``__metadata__``, so that the whole is one ordinary safetensors file:
+any tool of that format opens it, and it can be replaced atomically, which a folder cannot.
+``load`` also reads safetensors files of others, their indices of several files, and PyTorch's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from ..errors import SerializationError
+from .files import Source, is_path, replacing
+from .placing import Placement
+from .safetensors import METADATA, Header, read_header, write
+from .structure import Decoder, Encoder
+
+FORMAT, STRUCTURE = "lowtide.format", "lowtide.structure"
+VERSION = "1"
+LARGEST_INDEX = 100_000_000  # bytes of JSON
+
+
+def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = None) -> None:
+    """Write an object to a file that :func:`load` reads, and never half of it.
+
+    The file is safetensors: a state dict's tensors are found under their own names by any tool of
+    that format. A path is replaced only when all is written and flushed to the disk.
+
+    Args:
+        obj: Tensors, NumPy arrays, numbers, strings, bytes, None, dtypes, devices, generators, and
+            any nesting of list, tuple, set, dict, OrderedDict of these. Not objects of other
+            classes: nothing is pickled. Save their ``state_dict()``.
+        f: A path, or a binary file-like object that can be written.
+        pickle_module: Accepted; nothing is pickled.
+        pickle_protocol: Accepted.
+
+    Raises:
+        SerializationError: Something in ``obj`` has no place in a file, or the folder is missing.
+
+    Example:
+        >>> import io
+        >>> from lowtide import tensor
+        >>> file = io.BytesIO()
+        >>> save({"weight": tensor([1.0, 2.0]), "step": 3}, file)
+        >>> _ = file.seek(0)
+        >>> load(file)
+        {'weight': tensor([1., 2.]), 'step': 3}
+    """
+    encoder = Encoder()
+    structure = json.dumps(encoder.encode(obj), ensure_ascii=False, separators=(",", ":"))
+    _encodable(structure)
+    metadata = {FORMAT: VERSION, STRUCTURE: structure}
+    if is_path(f):
+        with replacing(f) as out:
+            write(out, encoder.arrays, metadata)
+    elif hasattr(f, "write"):
+        write(f, encoder.arrays, metadata)
+    else:
+        raise TypeError(f"save takes a path or a binary file-like object; got {type(f).__name__}.")
+
+
+def _encodable(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise SerializationError(
+            f"save: a string holds {error.object[error.start]!r}, half of a surrogate pair, which "
+            "no file of text can hold. Encode it to bytes."
+        ) from None
+
+
+def load(
+    f: Any,
+    map_location: Any = None,
+    pickle_module: Any = None,
+    *,
+    weights_only: bool | None = None,
+    mmap: bool | None = None,
+    **pickle_load_args: Any,
+) -> Any:
+    """Read what :func:`save` wrote, a safetensors file, or a PyTorch file.
+
+    Nothing that a file says can run code: PyTorch's files are read by a reader that builds tensors
+    and containers and refuses all else by name. A file is checked before memory is taken for it.
+
+    Args:
+        f: A path, or a binary file-like object at the beginning of the file.
+        map_location: Where tensors go: None for where they were saved from, a device or its name,
+            a dict from locations to others, or a function of (tensor on the CPU, location).
+        pickle_module: Accepted; it is never used.
+        weights_only: Accepted; there is no other way.
+        mmap: Lay tensors over the mapped file: nothing is read before it is used, and nothing is
+            counted. A write changes the tensor, never the file. Needs a path.
+        **pickle_load_args: Accepted.
+
+    Returns:
+        The object; for others' safetensors, a dict of tensors by name.
+
+    Raises:
+        SerializationError: It cannot be read; the message names the file, the entry and the rule.
+        FileNotFoundError: There is no such file.
+    """
+    placement = Placement(map_location)
+    if is_path(f) and os.fspath(f).endswith(".index.json"):
+        return _load_index(os.fspath(f), placement, bool(mmap))
+    with Source(f) as source:
+        first = source.read(0, min(source.size, 10))
+        if first.startswith((b"PK\x03\x04", b"PK\x05\x06")) or _is_pickle(first):
+            from .pytorch import load_pytorch
+
+            return load_pytorch(source, placement, bool(mmap))
+        header = read_header(source)
+        decoder = Decoder(source, header.entries, placement, bool(mmap))
+        if FORMAT not in header.metadata:
+            return {name: decoder.tensor_of(name) for name in header.entries}
+        return decoder.decode(structure_of(source, header))
+
+
+def structure_of(source: Source, header: Header) -> Any:
+    """The JSON that describes what a file of ours holds."""
+    version = header.metadata.get(FORMAT)
+    if version != VERSION:
+        raise source.error(
+            f"it has version {version} of the format, and this lowtide reads {VERSION}",
+            "Update lowtide" if version else "It is a safetensors file of another program",
+        )
+    try:
+        return json.loads(header.metadata.get(STRUCTURE, ""))
+    except (ValueError, RecursionError) as error:
+        raise source.error(f"{METADATA}['{STRUCTURE}'] is no valid JSON: {error}") from None
+
+
+def _is_pickle(first: bytes) -> bool:
+    # Protocol 2 to 5. As a safetensors length, that would ask for a header past 100 million bytes
+    # unless the next bytes are zero, and then it is no pickle.
+    return first[:1] == b"\x80" and first[1:2] in b"\x02\x03\x04\x05" and first[2:8] != b"\0" * 6
+
+
+def _load_index(path: str, placement: Placement, mapped: bool) -> dict[str, Any]:
+    # The index of a model in several files: {"weight_map": {tensor: file beside this one}}.
+    with Source(path) as source:
+        if source.size > LARGEST_INDEX:
+            raise source.error(f"an index of {source.size} bytes is more than {LARGEST_INDEX}")
+        try:
+            index = json.loads(source.read(0, source.size))
+            names = dict(index["weight_map"])
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise source.error(f"it is no index with a weight_map: {error!r}") from None
+        for name, file in names.items():
+            if not isinstance(file, str) or os.path.basename(file) != file or file in ("", ".."):
+                raise source.error(f"tensor '{name}' lies in {file!r}, which must be a plain name")
+    found: dict[str, Any] = {}
+    for file in sorted(set(names.values())):
+        with Source(os.path.join(os.path.dirname(path), file)) as part:
+            header = read_header(part)
+            decoder = Decoder(part, header.entries, placement, mapped)
+            for name in (n for n, where in names.items() if where == file):
+                if name not in header.entries:
+                    raise part.error(f"the index promises tensor '{name}', which is not there")
+                found[name] = placement.finish(decoder.tensor_of(name), "cpu")
+    return {name: found[name] for name in names}

@@ -1,0 +1,125 @@
+"""From bytes in a file to a tensor on a device: where it goes, and how it gets there.
+
+A tensor of the CPU is read straight into memory of the pool, with role *input*. With ``mmap`` it
+lies over the file's mapping instead: its pages come when they are read, belong to the system's
+cache, and are not counted. Writing to it copies the page for this process; the file stays.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..devices import backend
+from ..devices.device import device
+from ..dtypes import BOOL, dtype
+from ..errors import SerializationError
+from ..memory.ledger import INPUT
+from ..spec import Spec
+from ..tensor import Tensor, wrap
+from .files import Source
+
+CPU, META = device("cpu"), device("meta")
+
+
+class Placement:
+    """What ``map_location`` says: a device for each location that a file names.
+
+    Args:
+        map_location: None keeps locations; a device or its name takes all; a dict maps locations
+            to others; a function gets (tensor on the CPU, location) and returns a tensor, a
+            device, or None to keep the location.
+
+    Raises:
+        TypeError: It is none of these.
+    """
+
+    def __init__(self, map_location: Any = None) -> None:
+        self._where: device | None = None
+        self._by_name: dict[str, device] = {}
+        self._function: Any = None
+        if map_location is None:
+            return
+        if isinstance(map_location, str | device):
+            self._where = device(map_location)
+        elif isinstance(map_location, dict):
+            self._by_name = {str(_named(k)): device(v) for k, v in map_location.items()}
+        elif callable(map_location):
+            self._function = map_location
+        else:
+            raise TypeError(
+                "map_location must be None, a device, its name, a dict or a function; got "
+                f"{type(map_location).__name__}."
+            )
+
+    def of(self, location: str) -> device:
+        """The device for what was saved from ``location``.
+
+        Raises:
+            SerializationError: This machine does not have it.
+        """
+        if self._function is not None:
+            return CPU
+        try:
+            where = self._where or self._by_name.get(str(_named(location))) or device(location)
+            backend(where)
+        except (RuntimeError, ImportError) as error:
+            raise SerializationError(
+                f"load: a tensor was saved on {location}, which is not there ({error}). "
+                "Pass map_location='cpu'."
+            ) from None
+        return where
+
+    def finish(self, t: Tensor, location: str) -> Tensor:
+        """Apply a function given as ``map_location``."""
+        if self._function is None:
+            return t
+        placed = self._function(t, location)
+        if placed is None:
+            placed = Placement().of(location)
+        return placed if isinstance(placed, Tensor) else t.to(placed)  # type: ignore[attr-defined, no-any-return]
+
+
+def _named(location: Any) -> Any:
+    # "cuda" and "cuda:0" are one device; a location that is no device of ours is only a name
+    try:
+        return device(location)
+    except RuntimeError:
+        return location
+
+
+def read_tensor(
+    source: Source, offset: int, d: dtype, shape: tuple[int, ...], where: device, mapped: bool
+) -> Tensor:
+    """Make a tensor of checked bytes of a file.
+
+    Args:
+        source: The file.
+        offset: Where the bytes begin.
+        d: The type of the elements.
+        shape: The sizes; their bytes are there.
+        where: The device; on meta nothing is read.
+        mapped: Whether it may lie over the file's mapping.
+    """
+    spec = Spec(shape, d, META if where.type == "meta" else CPU)
+    be = backend(spec.device)
+    if mapped and spec.device is CPU and spec.nbytes:
+        array: Any = np.ndarray(shape, d.np, source.mapping(), offset)
+        if be.address(array) % d.itemsize == 0:  # else kernels could not read it
+            storage, array = be.adopt(array, INPUT)
+            return _moved(wrap(array, spec, storage), where)
+    storage, array = be.empty(spec, INPUT)
+    if spec.device is CPU and spec.nbytes:
+        source.read_into(offset, memoryview(storage))
+        if d.category == BOOL:  # one byte, but only 0 and 1 have a meaning
+            np.minimum(array.view(np.uint8), 1, out=array.view(np.uint8))
+    return _moved(wrap(array, spec, storage), where)
+
+
+def _moved(t: Tensor, where: device) -> Tensor:
+    if where.type in ("cpu", "meta"):
+        return t
+    out: Tensor = t.to(where)  # type: ignore[attr-defined]
+    out._storage.set_role(INPUT)
+    return out

@@ -1,0 +1,391 @@
+"""PyTorch's files, without PyTorch: the zip format and the older row of pickles.
+
+Both hold a pickle of the object, in which a tensor is a call of ``_rebuild_tensor_v2`` on a
+storage that the pickle only names, and the raw bytes of the storages. The pickle is run by
+:mod:`unpickle`, with the table below; sizes and strides are checked against the storage before a
+view is made of it, and storages against the file before memory is taken.
+
+Source:
+    Found by reading files that ``torch.save`` wrote. Zip: ``<name>/data.pkl``, ``<name>/byteorder``,
+    uncompressed ``<name>/data/<key>``. Legacy: pickles of a magic number, the protocol, the
+    system, the object and the list of storage keys; then, for each key, an int64 count of elements
+    and the bytes.
+
+Not optimal: tensors that share a storage share it again on the CPU only.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import zipfile
+import zlib
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..devices.device import device
+from ..dtypes import BY_NAME, dtype
+from ..spec import Size, Spec
+from ..tensor import Tensor, wrap
+from .files import Source
+from .placing import CPU, META, Placement, read_tensor
+from .structure import with_class
+from .unpickle import Function, Refused, unpickle
+
+MAGIC = 0x1950A86A20F9469CFC6C
+PROTOCOL = 1001
+MOST_DIMS = 64
+STORAGES = {
+    "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16",
+    "BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32",
+    "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool",
+    "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128",
+}  # fmt: skip
+DTYPES = {t.name for t in BY_NAME.values()}
+
+
+class Extent(NamedTuple):
+    """Where the bytes of a storage lie in the file; the checksum is None if there is none."""
+
+    offset: int
+    nbytes: int
+    crc: int | None
+
+
+class StorageRef(NamedTuple):
+    """What a pickle says of a storage."""
+
+    key: str
+    dtype: dtype
+    location: str
+    elements: int
+
+
+def load_pytorch(source: Source, placement: Placement, mapped: bool) -> Any:
+    """Read a file of ``torch.save``.
+
+    Raises:
+        SerializationError: It is damaged, or holds anything but tensors and containers.
+    """
+    try:
+        if source.read(0, 2) == b"PK":
+            return _load_zip(source, placement, mapped)
+        return _load_legacy(source, placement, mapped)
+    except Refused as error:
+        raise source.error(
+            f"{error}. Only tensors and containers are read: OrderedDict, list, dict, numbers, str",
+            "Save a state_dict() of it with PyTorch, and load that",
+        ) from None
+    except (ValueError, zipfile.BadZipFile, struct.error, KeyError, NotImplementedError) as error:
+        raise source.error(f"it is no whole PyTorch file: {error}") from None
+
+
+# The two formats
+
+
+class _Window(io.RawIOBase):
+    """A source as a stream that never reads past the end, whatever it is asked for."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._at = source, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = max(0, offset + (0, self._at, self._source.size)[whence])
+        return self._at
+
+    def read(self, count: int | None = -1) -> bytes:
+        left = max(0, self._source.size - self._at)
+        data = self._source.read(self._at, left if count is None or count < 0 else min(count, left))
+        self._at += len(data)
+        return data
+
+
+def _load_zip(source: Source, placement: Placement, mapped: bool) -> Any:
+    with zipfile.ZipFile(_Window(source)) as archive:
+        members = {m.filename: m for m in archive.infolist()}
+        pickles = [n for n in members if n.count("/") == 1 and n.endswith("/data.pkl")]
+        if len(pickles) != 1:
+            raise ValueError("a zip file without data.pkl")
+        folder = pickles[0].removesuffix("data.pkl")
+        if folder + "constants.pkl" in members:
+            raise Refused("it is a TorchScript program")
+        extents = {
+            name.removeprefix(folder + "data/"): _extent(source, member)
+            for name, member in members.items()
+            if name.startswith(folder + "data/")
+        }
+        texts = {}
+        for name in ("data.pkl", "byteorder"):
+            if folder + name in members:
+                place = _extent(source, members[folder + name])
+                texts[name] = source.read(place.offset, place.nbytes)
+                if zlib.crc32(texts[name]) != place.crc:
+                    raise ValueError(f"the checksum of {name} is wrong")
+    if texts.get("byteorder", b"little") != b"little":
+        raise ValueError("its numbers are big-endian")
+    builder = Builder(source, placement, mapped, extents)
+    return unpickle(io.BytesIO(texts["data.pkl"]), builder.find, builder.storage)
+
+
+def _extent(source: Source, member: zipfile.ZipInfo) -> Extent:
+    if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
+        raise ValueError(f"{member.filename} is compressed")
+    local = source.read(member.header_offset, 30)  # its lengths of name and extra may differ
+    if local[:4] != b"PK\x03\x04":
+        raise ValueError(f"{member.filename} is not where the directory says")
+    name, extra = struct.unpack("<HH", local[26:30])
+    start = member.header_offset + 30 + name + extra
+    if start + member.file_size > source.size:
+        raise ValueError(f"{member.filename} reaches past the end")
+    return Extent(start, member.file_size, member.CRC)
+
+
+def _load_legacy(source: Source, placement: Placement, mapped: bool) -> Any:
+    stream = _Window(source)
+
+    def plain(module: str, name: str) -> Any:
+        raise Refused(f"it names {module}.{name} before the object begins")
+
+    if unpickle(stream, plain, _no_storage) != MAGIC:
+        raise ValueError("a pickle, but not one of torch.save")
+    if unpickle(stream, plain, _no_storage) != PROTOCOL:
+        raise ValueError(f"not protocol {PROTOCOL}")
+    system = unpickle(stream, plain, _no_storage)
+    if not isinstance(system, dict) or system.get("little_endian") is not True:
+        raise ValueError("its numbers are big-endian")
+    start = stream.tell()
+    scout = Scout()  # the storages lie behind the pickle: a first run only asks which there are
+    unpickle(stream, scout.find, scout.storage)
+    keys = unpickle(stream, plain, _no_storage)
+    if not isinstance(keys, list) or set(keys) != set(scout.refs) or len(set(keys)) != len(keys):
+        raise ValueError("its list of storages does not fit the object")
+    extents = {}
+    for key in keys:
+        ref = scout.refs[key]
+        count = int.from_bytes(source.read(stream.tell(), 8), "little", signed=True)
+        if count != ref.elements:
+            raise ValueError(f"storage {key} has {count} elements, the object says {ref.elements}")
+        place = Extent(stream.tell() + 8, count * ref.dtype.itemsize, None)
+        if place.offset + place.nbytes > source.size:
+            raise ValueError(f"storage {key} reaches past the end")
+        extents[key] = place
+        stream.seek(place.offset + place.nbytes)
+    stream.seek(start)
+    builder = Builder(source, placement, mapped, extents)
+    return unpickle(stream, builder.find, builder.storage)
+
+
+def _no_storage(persistent_id: Any) -> Any:
+    raise Refused("it refers to a storage before the object begins")
+
+
+# What a pickle may name
+
+
+class Scout:
+    """Collects the storages that an object refers to, and builds nothing.
+
+    Attributes:
+        refs: By key.
+    """
+
+    def __init__(self) -> None:
+        self.refs: dict[str, StorageRef] = {}
+
+    def storage(self, persistent_id: Any) -> StorageRef:
+        """What a persistent id says: ('storage', type, key, location, elements[, view])."""
+        if type(persistent_id) is not tuple or len(persistent_id) not in (5, 6):
+            raise ValueError(f"a persistent id must be a tuple of 5 or 6; got {persistent_id!r:.99}")
+        word, kind, key, location, elements, *view = persistent_id
+        if word != "storage" or type(key) is not str or type(location) is not str:
+            raise ValueError("a persistent id names no storage")
+        if view not in ([], [None]):
+            raise Refused("it has a storage that is a view of another")
+        if type(kind) is not Function or kind.name.rpartition(".")[2] not in STORAGES:
+            raise Refused(f"a storage is a {kind!r}")
+        if type(elements) is not int or elements < 0:
+            raise ValueError(f"storage {key} has {elements!r} elements")
+        d = BY_NAME[STORAGES[kind.name.rpartition(".")[2]]]
+        ref = StorageRef(key, d, location, elements)
+        if self.refs.setdefault(key, ref) != ref:
+            raise ValueError(f"storage {key} is described in two ways")
+        return ref
+
+    def find(self, module: str, name: str) -> Any:
+        """What a global stands for.
+
+        Raises:
+            Refused: It is none of the names that data needs.
+        """
+        full = f"{module}.{name}"
+        if module in ("torch", "torch.cuda") and name in STORAGES:
+            return Function(full, None)
+        if module == "torch" and name in DTYPES:
+            return BY_NAME[name]
+        call = self.calls().get(full)
+        if call is None:
+            raise Refused(f"it names {full}")
+        return Function(full, call)
+
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        """The functions that data needs."""
+        return {
+            "collections.OrderedDict": _ordered,
+            "collections.Counter": lambda items=(): Counter(dict(_pairs(items))),
+            "torch.Size": lambda sizes: Size(_integers(sizes, "a torch.Size")),
+            "torch.device": _device,
+            "torch._utils._rebuild_tensor": self.tensor,
+            "torch._utils._rebuild_tensor_v2": self.tensor,
+            "torch._utils._rebuild_parameter": self.parameter,
+            "_codecs.encode": _bytes,
+            **{f"{b}.set": _set for b in ("builtins", "__builtin__")},
+            **{f"{b}.complex": _complex for b in ("builtins", "__builtin__")},
+        }
+
+    def tensor(self, *args: Any) -> Any:
+        """Stand in for a tensor."""
+        return None
+
+    def parameter(self, *args: Any) -> Any:
+        """Stand in for a parameter."""
+        return None
+
+
+class Builder(Scout):
+    """Makes the tensors.
+
+    Args:
+        source: The file.
+        placement: Where tensors go.
+        mapped: Whether they may lie over the file's mapping.
+        extents: Where each storage lies in the file.
+    """
+
+    def __init__(
+        self, source: Source, placement: Placement, mapped: bool, extents: dict[str, Extent]
+    ) -> None:
+        super().__init__()
+        self.source, self.placement, self.mapped = source, placement, mapped
+        self.extents = extents
+        self._flat: dict[tuple[str, device], Tensor] = {}
+        self._left = source.size  # storages that overlap in the file must not multiply
+
+    def tensor(
+        self, storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any = False,
+        hooks: Any = None, metadata: Any = None,
+    ) -> Tensor:  # fmt: skip
+        """A view of a storage, after its bounds were checked."""
+        if type(storage) is not StorageRef:
+            raise ValueError("a tensor of no storage")
+        shape, strides = _integers(size, "a size"), _integers(stride, "a stride")
+        if type(offset) is not int or offset < 0:
+            raise ValueError(f"a tensor begins at element {offset!r}")
+        if len(shape) != len(strides) or len(shape) > MOST_DIMS:
+            raise ValueError(f"a tensor of size {shape} has strides {strides}")
+        empty = 0 in shape
+        last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        if not empty and last >= storage.elements:
+            raise ValueError(
+                f"a tensor of size {shape} and strides {strides} from element {offset} reaches "
+                f"element {last} of storage {storage.key}, which has {storage.elements}"
+            )
+        where = self.placement.of(storage.location)
+        spec = Spec(shape, storage.dtype, META if where.type == "meta" else CPU)
+        if spec.nbytes > 1 << 45 or any(n > 1 << 45 for n in shape):
+            raise ValueError(f"a tensor of size {shape} is more than any memory")
+        # overlapping elements (an expanded tensor) are kept as they are: a view, as in PyTorch
+        flat = self._flat_of(storage, META if spec.device is META else CPU)
+        item = storage.dtype.itemsize
+        steps = (0,) * len(shape) if empty else tuple(s * item for s in strides)
+        base = flat._array
+        array = np.ndarray(shape, storage.dtype.np, base, 0 if empty else offset * item, steps)
+        t = wrap(array, spec, flat._storage)
+        if where.type not in ("cpu", "meta"):
+            t = t.to(where)  # type: ignore[attr-defined]
+        t = self.placement.finish(t, storage.location)
+        return t.requires_grad_() if requires_grad is True else t
+
+    def parameter(self, data: Any, requires_grad: Any = True, hooks: Any = None) -> Tensor:
+        """A parameter of a tensor's memory."""
+        if not isinstance(data, Tensor):
+            raise ValueError("a parameter of no tensor")
+        return with_class("Parameter", data.detach(), requires_grad is True)  # type: ignore[attr-defined]
+
+    def _flat_of(self, ref: StorageRef, where: device) -> Tensor:
+        found = self._flat.get((ref.key, where))
+        if found is not None:
+            return found
+        place = self.extents.get(ref.key)
+        nbytes = ref.elements * ref.dtype.itemsize
+        if place is None or place.nbytes != nbytes:
+            raise ValueError(
+                f"storage {ref.key} should have {nbytes} bytes, and the file has "
+                f"{'none' if place is None else place.nbytes}"
+            )
+        self._left -= nbytes
+        if self._left < 0:
+            raise ValueError("its storages overlap in the file")
+        t = read_tensor(self.source, place.offset, ref.dtype, (ref.elements,), where, self.mapped)
+        if where is CPU and place.crc is not None and not self.mapped and nbytes:
+            crc = zlib.crc32(memoryview(t._array.view(np.uint8)))
+            if crc != place.crc and ref.dtype.name != "bool":
+                raise ValueError(f"the checksum of storage {ref.key} is wrong")
+        self._flat[ref.key, where] = t
+        return t
+
+
+def _integers(values: Any, what: str) -> tuple[int, ...]:
+    if not isinstance(values, tuple | list) or any(type(n) is not int or n < 0 for n in values):
+        raise ValueError(f"{what} must be integers >= 0; got {values!r:.99}")
+    return tuple(values)
+
+
+def _pairs(items: Any) -> list[Any]:
+    pairs = list(items.items()) if isinstance(items, dict) else [tuple(p) for p in items]
+    if any(len(p) != 2 or type(p[0]) not in (str, int, float, bool) for p in pairs):
+        raise ValueError("pairs of a plain key and a value were expected")
+    return pairs
+
+
+def _ordered(items: Any = ()) -> OrderedDict[Any, Any]:
+    return OrderedDict(_pairs(items))
+
+
+def _set(items: Any = ()) -> set[Any]:
+    if not isinstance(items, list | tuple) or any(
+        type(i) not in (str, int, float, bool, type(None)) for i in items
+    ):
+        raise Refused("a set of anything but plain values")
+    return set(items)
+
+
+def _complex(real: Any, imag: Any) -> complex:
+    return complex(float(real), float(imag))
+
+
+def _device(kind: Any, index: Any = None) -> Any:
+    if type(kind) is not str or not (index is None or type(index) is int):
+        raise ValueError("a device is a name and an index")
+    try:
+        return device(kind, index)
+    except RuntimeError as error:
+        raise Refused(str(error)) from None
+
+
+def _bytes(text: Any, encoding: Any = "latin1") -> bytes:
+    # how protocol 2 spells bytes
+    if type(text) is not str or encoding != "latin1":
+        raise Refused("it encodes a text")
+    return text.encode("latin1")

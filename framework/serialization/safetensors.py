@@ -1,0 +1,200 @@
+"""The safetensors format: a length, a JSON header, and the values of every tensor without gaps.
+
+The header is checked before anything is allocated: lengths against the file, names, types, shapes
+and offsets against one another. What passes can be read without a further check.
+
+Source:
+    The format's description at github.com/huggingface/safetensors: 8 bytes little-endian length of
+    the header, at most 100 million; ``{name: {dtype, shape, data_offsets}}``; ``__metadata__`` of
+    strings; offsets from the end of the header, covering the rest of the file without holes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from math import prod
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from ..dtypes import bfloat16
+from ..errors import SerializationError
+from .files import Source
+
+LONGEST_HEADER = 100_000_000  # bytes
+MOST_DIMS = 64  # what NumPy can have
+LARGEST = 1 << 62  # bytes of a tensor's shape, zeros left out
+CHUNK = 1 << 22  # bytes gathered at a time from an array that is not contiguous
+METADATA = "__metadata__"
+
+NUMPY: dict[str, Any] = {
+    "F64": np.dtype(np.float64), "F32": np.dtype(np.float32), "F16": np.dtype(np.float16),
+    "BF16": bfloat16.np, "I64": np.dtype(np.int64), "I32": np.dtype(np.int32),
+    "I16": np.dtype(np.int16), "I8": np.dtype(np.int8), "U64": np.dtype(np.uint64),
+    "U32": np.dtype(np.uint32), "U16": np.dtype(np.uint16), "U8": np.dtype(np.uint8),
+    "BOOL": np.dtype(np.bool_), "C64": np.dtype(np.complex64),
+}  # fmt: skip
+NAMES = {d: name for name, d in NUMPY.items() if name != "C64"}  # older readers have no complex
+WITHOUT_ARRAYS = {"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}  # known, but no dtype here: bytes
+
+
+class Entry(NamedTuple):
+    """Where a tensor lies in its file.
+
+    Attributes:
+        dtype: The format's name of its type.
+        shape: Its sizes.
+        offset: Bytes from the start of the file.
+        nbytes: Its bytes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    nbytes: int
+
+
+class Header(NamedTuple):
+    """Entries by name in the order of the file, and the metadata."""
+
+    entries: dict[str, Entry]
+    metadata: dict[str, str]
+
+
+# Writing
+
+
+def write(out: BinaryIO | Any, arrays: dict[str, Any], metadata: dict[str, str]) -> None:
+    """Write named arrays of the host: the largest elements first, so that all are aligned.
+
+    Args:
+        out: A binary file or file-like object.
+        arrays: NumPy arrays of any layout, or callables that return one when its turn comes.
+        metadata: Strings.
+    """
+    ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
+    header: dict[str, Any] = {METADATA: metadata} if metadata else {}
+    end = 0
+    for name, array in ordered:
+        begin, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [begin, end],
+        }  # fmt: skip
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > LONGEST_HEADER:
+        raise SerializationError(
+            f"save: the structure takes {len(text)} bytes of JSON, and a safetensors header holds "
+            f"{LONGEST_HEADER}. Put numbers into tensors instead of lists."
+        )
+    out.write(len(text).to_bytes(8, "little"))
+    out.write(text)
+    for _, array in ordered:
+        for piece in pieces(array.values()):
+            out.write(piece)
+
+
+def pieces(array: Any) -> Iterable[memoryview]:
+    """The bytes of an array in C order; one that is not contiguous is gathered in small parts."""
+    if array.size == 0:
+        return
+    if array.flags.c_contiguous:
+        yield memoryview(array.reshape(-1).view(np.uint8))
+    elif array.nbytes <= CHUNK:
+        yield memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    else:
+        rows = max(1, CHUNK // (array.nbytes // array.shape[0]))
+        for start in range(0, array.shape[0], rows):
+            part = array[start : start + rows]
+            yield from pieces(part[0] if rows == 1 and part.nbytes > CHUNK else part)
+
+
+# Reading
+
+
+def read_header(source: Source) -> Header:
+    """Read and check the header.
+
+    Raises:
+        SerializationError: Names the file, the entry and the rule that it breaks.
+    """
+    if source.size < 8:
+        raise source.error(f"{source.size} bytes are no safetensors file", "It was cut off")
+    length = int.from_bytes(source.read(0, 8), "little")
+    if length > min(LONGEST_HEADER, source.size - 8):
+        raise source.error(
+            f"the header's length is {length} bytes, of a file of {source.size} and at most "
+            f"{LONGEST_HEADER}",
+            "It is no safetensors file, or was cut off",
+        )
+    fields = _json(source, source.read(8, length))
+    metadata = fields.pop(METADATA, {})
+    if not isinstance(metadata, dict) or any(type(v) is not str for v in metadata.values()):
+        raise source.error(f"{METADATA} must map strings to strings")
+    start = 8 + length
+    entries = {name: _entry(source, name, value, start) for name, value in fields.items()}
+    expected = start
+    for name, entry in sorted(entries.items(), key=lambda e: (e[1].offset, e[1].nbytes)):
+        if entry.offset != expected:
+            raise source.error(
+                f"entry '{name}' begins at byte {entry.offset - start} of the data, where "
+                f"{expected - start} was expected: entries must neither overlap nor leave holes"
+            )
+        expected += entry.nbytes
+    if expected != source.size:
+        raise source.error(
+            f"the entries end at byte {expected}, the file at {source.size}", "It was cut off"
+        )
+    return Header(entries, metadata)
+
+
+def _json(source: Source, text: bytes) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a name appears twice")
+        return found
+
+    try:
+        fields = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise source.error(f"the header is no valid JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise source.error(f"the header must be a JSON object; got {type(fields).__name__}")
+    return fields
+
+
+def _entry(source: Source, name: str, value: Any, start: int) -> Entry:
+    if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
+        raise source.error(f"entry '{name}' must have dtype, shape and data_offsets, nothing else")
+    dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if not isinstance(dtype, str) or (dtype not in NUMPY and dtype not in WITHOUT_ARRAYS):
+        raise source.error(f"entry '{name}' has dtype {dtype!r}, which is none of {_known()}")
+    if not _naturals(shape) or len(shape) > MOST_DIMS:
+        raise source.error(f"entry '{name}' has shape {shape!r}; at most {MOST_DIMS} sizes >= 0")
+    if not _naturals(offsets) or len(offsets) != 2:
+        raise source.error(f"entry '{name}' has data_offsets {offsets!r}; two integers >= 0")
+    itemsize = WITHOUT_ARRAYS.get(dtype) or NUMPY[dtype].itemsize
+    if prod(n for n in shape if n) * itemsize > LARGEST:
+        raise source.error(f"entry '{name}' has shape {shape}, more than any memory")
+    nbytes = prod(shape) * itemsize
+    begin, end = offsets
+    if end - begin != nbytes:
+        raise source.error(
+            f"entry '{name}' of {dtype} {tuple(shape)} takes {nbytes} bytes, its data_offsets "
+            f"say {end - begin}"
+        )
+    if start + end > source.size:
+        raise source.error(
+            f"entry '{name}' ends at byte {start + end}, the file at {source.size}", "It was cut off"
+        )
+    return Entry(dtype, tuple(shape), start + begin, nbytes)
+
+
+def _naturals(value: Any) -> bool:
+    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+
+
+def _known() -> str:
+    return ", ".join([*NUMPY, *WITHOUT_ARRAYS])

@@ -1,0 +1,405 @@
+"""Objects as JSON plus named arrays, and back. Nothing here can name a class or a function.
+
+What JSON has is written as it is: None, bool, int, float, str, list, and a dict whose keys are
+strings that do not begin with ``$``. Everything else is an object with a ``$`` that says what it
+is::
+
+    {"$": "tensor", "entry": "model.0.weight"}
+    {"$": "dict", "items": [[1, "one"]]}                also OrderedDict, Counter
+    {"$": "tuple", "items": [3, 4]}                     also Size, set
+    {"$": "float", "value": "nan"}                      inf, -inf, nan
+
+A tensor's entry is named after the way to it. Tensors of the same elements in the same memory
+(tied weights) share an entry, and share memory again when loaded; the same tensor object met twice
+is one object again. A view is written with its own elements only.
+
+Not optimal: lists and dicts that appear twice are written twice, and views that overlap without
+being equal no longer share memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..devices import backend
+from ..devices.device import device
+from ..dtypes import BY_NAME, BY_NUMPY, COMPLEX, dtype
+from ..errors import SerializationError
+from ..memory.ledger import INPUT
+from ..random import Generator
+from ..spec import Size, Spec
+from ..tensor import Tensor, wrap
+from .files import Source
+from .placing import META, Placement, read_tensor
+from .safetensors import METADATA, NAMES, NUMPY, Entry
+
+DEEPEST = 200  # nested containers
+LARGEST_META = 1 << 45  # bytes of a tensor on meta
+_CLASSES: dict[str, Callable[[Tensor, bool], Tensor]] = {}
+
+
+def restores(name: str, make: Callable[[Tensor, bool], Tensor]) -> None:
+    """Let tensors of class ``name`` be saved, and ``make(values, requires_grad)`` restore them."""
+    _CLASSES[name] = make
+
+
+def with_class(name: str, t: Tensor, requires_grad: bool) -> Tensor:
+    """A tensor as the named class if that is known, with its ``requires_grad``."""
+    make = _CLASSES.get(name)
+    if make is not None:
+        return make(t, requires_grad)
+    return t.requires_grad_() if requires_grad else t
+
+
+class Values:
+    """Elements to be written: of a tensor, of a NumPy array, or bytes. Complex ones as pairs."""
+
+    __slots__ = ("_read", "dtype", "nbytes", "shape")
+
+    def __init__(self, d: Any, shape: tuple[int, ...], read: Callable[[], Any]) -> None:
+        self._read = read
+        self.dtype, self.shape = d, shape
+        if d.kind == "c":
+            self.dtype, self.shape = np.dtype(f"f{d.itemsize // 2}"), (*shape, 2)
+        self.nbytes = math.prod(self.shape) * self.dtype.itemsize
+
+    def values(self) -> Any:
+        """The array, on the host."""
+        array = self._read()
+        if array.dtype.kind == "c":
+            array = np.ascontiguousarray(array).reshape(-1).view(self.dtype).reshape(self.shape)
+        return array
+
+
+# Objects to JSON
+
+
+class Encoder:
+    """Turns an object into JSON and collects the arrays.
+
+    Attributes:
+        arrays: What is to be written, by entry name.
+    """
+
+    def __init__(self) -> None:
+        self.arrays: dict[str, Values] = {}
+        self._entries: dict[Any, str] = {}  # place and shape of elements -> entry
+        self._nodes: dict[int, dict[str, Any]] = {}  # tensor object -> its node
+        self._alive: list[Any] = []  # so that no id is used again while encoding
+        self._inside: set[int] = set()
+
+    def encode(self, value: Any, path: tuple[str, ...] = ()) -> Any:
+        """The JSON of ``value``.
+
+        Raises:
+            SerializationError: Something in it has no place in a file; the message names it.
+        """
+        kind = type(value)
+        if value is None or kind in (bool, int, str):
+            return value
+        if kind is float:
+            return value if math.isfinite(value) else {"$": "float", "value": str(value)}
+        if isinstance(value, Tensor):
+            return self._tensor(value, path)
+        if kind in (list, tuple, Size, set, dict, OrderedDict, Counter):
+            return self._container(value, kind, path)
+        if kind is np.ndarray:
+            return self._array(value, path)
+        if kind in (bytes, bytearray):
+            raw = np.frombuffer(value, np.uint8)
+            return {"$": kind.__name__, "entry": self._add(path, Values(raw.dtype, raw.shape, lambda: raw))}
+        if kind is complex:
+            return {"$": "complex", "parts": [self.encode(value.real), self.encode(value.imag)]}
+        if kind is dtype:
+            return {"$": "dtype", "name": value.name}
+        if kind is device:
+            return {"$": "device", "name": str(value)}
+        if kind is Generator:
+            return {"$": "Generator", "device": str(value.device), "seed": value.initial_seed(),
+                    "offset": value.get_offset()}  # fmt: skip
+        if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+            return {"$": "number", "dtype": value.dtype.name, "value": self.encode(value.item())}
+        if isinstance(value, bool | int | float | str):
+            raise self._refused(path, value, "Convert it to int, float or str")
+        raise self._refused(path, value, "Save its state_dict(), or plain containers")
+
+    def _refused(self, path: tuple[str, ...], value: Any, hint: str) -> SerializationError:
+        where = ".".join(path) or "the object itself"
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        return SerializationError(
+            f"save: {where} is a {kind}, and a file holds tensors, arrays, numbers, strings, bytes, "
+            f"dtypes, devices, generators, and list, tuple, set, dict of these. {hint}."
+        )
+
+    def _container(self, value: Any, kind: type, path: tuple[str, ...]) -> Any:
+        if id(value) in self._inside:
+            raise SerializationError(f"save: {'.'.join(path)} contains itself. Break the cycle.")
+        if len(path) >= DEEPEST:
+            raise SerializationError(f"save: containers are nested more than {DEEPEST} deep.")
+        self._inside.add(id(value))
+        try:
+            if issubclass(kind, dict):
+                return self._mapping(value, kind, path)
+            items = [self.encode(v, (*path, str(k))) for k, v in enumerate(value)]
+            return items if kind is list else {"$": kind.__name__, "items": items}
+        finally:
+            self._inside.discard(id(value))
+
+    def _mapping(self, value: Any, kind: type, path: tuple[str, ...]) -> Any:
+        if kind is dict and all(type(k) is str and not k.startswith("$") for k in value):
+            return {k: self.encode(v, (*path, k)) for k, v in value.items()}
+        items = []
+        for k, v in value.items():
+            if not _hashable_plainly(k):
+                raise self._refused((*path, repr(k)), k, "As a key: str, numbers, or tuples of these")
+            items.append([self.encode(k), self.encode(v, (*path, str(k)))])
+        return {"$": kind.__name__, "items": items}
+
+    def _array(self, value: Any, path: tuple[str, ...]) -> Any:
+        if value.dtype not in NAMES and value.dtype.kind != "c" or value.dtype.itemsize > 16:
+            raise self._refused(path, value, f"Its dtype is {value.dtype}; convert it")
+        node = {"$": "ndarray", "entry": self._add(path, Values(value.dtype, value.shape, lambda: value))}
+        if value.dtype.kind == "c":
+            node["complex"] = value.dtype.name
+        return node
+
+    def _tensor(self, t: Tensor, path: tuple[str, ...]) -> Any:
+        seen = self._nodes.get(id(t))
+        if seen is not None:  # the same object again: one object when loaded, too
+            seen.setdefault("id", len(self._nodes))
+            return dict(seen)
+        node: dict[str, Any] = {"$": "tensor"}
+        kind = type(t).__name__
+        if type(t) is not Tensor:
+            if kind not in _CLASSES:
+                raise self._refused(path, t, "Save its .data")
+            node["class"] = kind
+        if t.requires_grad:
+            node["requires_grad"] = True
+        if t.device.type == "meta":
+            node["meta"] = {"shape": list(t.shape), "dtype": t.dtype.name}
+        else:
+            if t.device.type != "cpu":
+                node["device"] = str(t.device)
+            if t.dtype.category == COMPLEX:
+                node["complex"] = t.dtype.name
+            node["entry"] = self._entry_of(t, path)
+        self._nodes[id(t)] = node
+        self._alive.append(t)
+        return node
+
+    def _entry_of(self, t: Tensor, path: tuple[str, ...]) -> str:
+        be, array = backend(t.device), t._array
+        place = (t.device, be.address(array), t._spec, array.strides) if t.numel() else object()
+        if place not in self._entries:
+            values = Values(t.dtype.np, tuple(t.shape), lambda: be.to_host(array))
+            self._entries[place] = self._add(path, values)
+        return self._entries[place]
+
+    def _add(self, path: tuple[str, ...], values: Values) -> str:
+        wanted = ".".join(path) or "tensor"
+        name, tries = wanted, 1
+        while name in self.arrays or name == METADATA:
+            tries += 1
+            name = f"{wanted}#{tries}"
+        self.arrays[name] = values
+        return name
+
+
+def _hashable_plainly(key: Any) -> bool:
+    plain = (str, int, float, bool, type(None), bytes)
+    if type(key) is tuple:
+        return all(type(k) in plain[:-1] for k in key)
+    return type(key) in plain[:-1]
+
+
+# JSON to objects
+
+
+class Decoder:
+    """Turns JSON back into objects, reading each array when it is met.
+
+    Args:
+        source: The file.
+        entries: What its header lists.
+        placement: Where tensors go.
+        mapped: Whether tensors may lie over the file's mapping.
+    """
+
+    def __init__(
+        self, source: Source, entries: dict[str, Entry], placement: Placement, mapped: bool
+    ) -> None:
+        self.source, self.entries = source, entries
+        self.placement, self.mapped = placement, mapped
+        self._memory: dict[tuple[str, str], Tensor] = {}  # (entry, location) -> its first tensor
+        self._objects: dict[int, Tensor] = {}
+        self._raw: dict[str, Any] = {}
+
+    def decode(self, node: Any, depth: int = 0) -> Any:
+        """The object that ``node`` describes.
+
+        Raises:
+            SerializationError: It describes none.
+        """
+        if depth > DEEPEST:
+            raise self.source.error(f"containers are nested more than {DEEPEST} deep")
+        if isinstance(node, list):
+            return [self.decode(n, depth + 1) for n in node]
+        if not isinstance(node, dict):
+            return node
+        if "$" not in node:
+            return {k: self.decode(v, depth + 1) for k, v in node.items()}
+        kind = node["$"]
+        read = _READERS.get(kind) if isinstance(kind, str) else None
+        if read is None:
+            raise self.source.error(f"the structure has a {kind!r}, which this version cannot read")
+        try:
+            return read(self, node, depth)
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise self.source.error(f"the structure's {kind} is damaged: {error!r}") from None
+
+    def tensor_of(self, name: str, location: str = "cpu") -> Tensor:
+        """The tensor of an entry, which shares memory with earlier ones of that entry."""
+        first = self._memory.get((name, location))
+        if first is not None:
+            return wrap(first._array, first._spec, first._storage)
+        entry = self._entry(name)
+        found = BY_NUMPY.get(NUMPY[entry.dtype]) if entry.dtype in NUMPY else None
+        if found is None:
+            raise self.source.error(
+                f"entry '{name}' has dtype {entry.dtype}, which no tensor here can have",
+                "Convert it with the library that wrote it",
+            )
+        where = self.placement.of(location)
+        t = read_tensor(self.source, entry.offset, found, entry.shape, where, self.mapped)
+        self._memory[name, location] = t
+        return t
+
+    def _entry(self, name: Any) -> Entry:
+        entry = self.entries.get(name) if isinstance(name, str) else None
+        if entry is None:
+            raise self.source.error(f"the structure asks for entry {name!r}, which is not there")
+        return entry
+
+    def _array_of(self, name: str) -> Any:
+        if name not in self._raw:
+            entry = self._entry(name)
+            if entry.dtype not in NUMPY:
+                raise self.source.error(f"entry '{name}' has dtype {entry.dtype}, NumPy has not")
+            array = np.empty(entry.shape, NUMPY[entry.dtype])
+            if entry.nbytes:
+                self.source.read_into(entry.offset, memoryview(array.reshape(-1).view(np.uint8)))
+            self._raw[name] = array
+        return self._raw[name]
+
+    def _tensor(self, node: dict[str, Any], depth: int) -> Any:
+        number = node.get("id")
+        if number in self._objects:
+            return self._objects[number]
+        location = node.get("device", "cpu")
+        if "meta" in node:
+            t = self._meta(node["meta"])
+        else:
+            t = self.tensor_of(node["entry"], location)
+            if "complex" in node:
+                t = _paired(t, BY_NAME[node["complex"]])
+            t = self.placement.finish(t, location)
+        requires_grad = node.get("requires_grad") is True
+        if requires_grad and not t.dtype.is_differentiable:
+            raise ValueError(f"{t.dtype} cannot require a gradient")
+        t = with_class(str(node.get("class")), t, requires_grad)
+        if type(number) is int:
+            self._objects[number] = t
+        return t
+
+    def _meta(self, described: dict[str, Any]) -> Tensor:
+        shape = tuple(described["shape"])
+        if any(type(n) is not int or n < 0 for n in shape):
+            raise ValueError(f"shape {shape}")
+        spec = Spec(shape, BY_NAME[described["dtype"]], META)
+        if spec.nbytes > LARGEST_META:
+            raise ValueError(f"shape {shape}")
+        storage, array = backend(META).empty(spec, INPUT)
+        return wrap(array, spec, storage)
+
+    def _ndarray(self, node: dict[str, Any], depth: int) -> Any:
+        array = self._array_of(node["entry"])
+        if "complex" in node:
+            array = array.view(np.dtype(node["complex"])).reshape(array.shape[:-1])
+        return array
+
+    def _items(self, node: dict[str, Any], depth: int) -> list[Any]:
+        if not isinstance(node["items"], list):
+            raise TypeError("items must be a list")
+        return [self.decode(n, depth + 1) for n in node["items"]]
+
+    def _pairs(self, node: dict[str, Any], depth: int) -> list[Any]:
+        pairs = self._items(node, depth)
+        if any(not _hashable_plainly(k) for k, _ in pairs):
+            raise TypeError("a key is no plain value")
+        return pairs
+
+    def _bytes(self, node: dict[str, Any], depth: int) -> bytes:
+        raw: bytes = self._array_of(node["entry"]).tobytes()
+        return raw
+
+    def _set(self, node: dict[str, Any], depth: int) -> set[Any]:
+        items = self._items(node, depth)
+        if not all(map(_hashable_plainly, items)):
+            raise TypeError("an element is no plain value")
+        return set(items)
+
+    def _complex(self, node: dict[str, Any], depth: int) -> complex:
+        real, imag = (self.decode(p, depth + 1) for p in node["parts"])
+        return complex(float(real), float(imag))
+
+    def _generator(self, node: dict[str, Any], depth: int) -> Generator:
+        made = Generator(node["device"]).manual_seed(int(node["seed"]))
+        made.set_offset(int(node["offset"]))
+        return made
+
+    def _float(self, node: dict[str, Any], depth: int) -> float:
+        if node["value"] not in ("nan", "inf", "-inf"):
+            raise ValueError(node["value"])
+        return float(node["value"])
+
+    def _number(self, node: dict[str, Any], depth: int) -> Any:
+        wanted = np.dtype(node["dtype"])
+        if wanted.kind not in "biuf":
+            raise ValueError(node["dtype"])
+        return wanted.type(self.decode(node["value"], depth + 1))
+
+
+def _paired(t: Tensor, d: dtype) -> Tensor:
+    # (..., 2) of reals, read from the file, as (...) of complex numbers in the same memory
+    if d.category != COMPLEX or t.dtype is not d.to_real() or not t.ndim or t.shape[-1] != 2:
+        raise ValueError(f"{t.dtype} {tuple(t.shape)} as {d}")
+    if t.device.type != "cpu":
+        return t.contiguous().view(d).squeeze(-1)  # type: ignore[attr-defined, no-any-return]
+    spec = Spec(t.shape[:-1], d, t.device)
+    return wrap(t._array.view(d.np).reshape(t._array.shape[:-1]), spec, t._storage)
+
+
+_READERS: dict[str, Callable[[Decoder, dict[str, Any], int], Any]] = {
+    "tensor": Decoder._tensor,
+    "ndarray": Decoder._ndarray,
+    "bytes": Decoder._bytes,
+    "bytearray": lambda self, node, depth: bytearray(self._bytes(node, depth)),
+    "tuple": lambda self, node, depth: tuple(self._items(node, depth)),
+    "Size": lambda self, node, depth: Size(map(int, self._items(node, depth))),
+    "set": Decoder._set,
+    "dict": lambda self, node, depth: dict(self._pairs(node, depth)),
+    "OrderedDict": lambda self, node, depth: OrderedDict(self._pairs(node, depth)),
+    "Counter": lambda self, node, depth: Counter(dict(self._pairs(node, depth))),
+    "float": Decoder._float,
+    "complex": Decoder._complex,
+    "number": Decoder._number,
+    "dtype": lambda self, node, depth: BY_NAME[node["name"]],
+    "device": lambda self, node, depth: device(node["name"]),
+    "Generator": Decoder._generator,
+}

@@ -1,0 +1,22 @@
+"""What one does to modules and their gradients, under PyTorch's names for it."""
+
+from lowtide.modules.clip import clip_grad_norm_ as clip_grad_norm_
+from lowtide.modules.clip import clip_grad_value_ as clip_grad_value_
+from lowtide.modules.clip import clip_grads_with_norm_ as clip_grads_with_norm_
+from lowtide.modules.clip import get_total_norm as get_total_norm
+from lowtide.modules.skip_init import skip_init as skip_init
+from lowtide.modules.spectral_norm import hooked_spectral_norm as spectral_norm
+from lowtide.modules.spectral_norm import remove_spectral_norm as remove_spectral_norm
+from lowtide.modules.vectors import parameters_to_vector as parameters_to_vector
+from lowtide.modules.vectors import vector_to_parameters as vector_to_parameters
+from lowtide.modules.weight_norm import hooked_weight_norm as weight_norm
+from lowtide.modules.weight_norm import remove_weight_norm as remove_weight_norm
+
+# isort: split
+from lowtide.nn.utils import clip_grad as clip_grad
+from lowtide.nn.utils import convert_parameters as convert_parameters
+from lowtide.nn.utils import parametrizations as parametrizations
+from lowtide.nn.utils import parametrize as parametrize
+from lowtide.nn.utils import rnn as rnn
+
+__all__ = sorted(n for n in globals() if not n.startswith("_"))

@@ -1,0 +1,3 @@
+"""Clipping of gradients, under PyTorch's name for it."""
+
+from lowtide.modules.clip import *  # noqa: F403

@@ -1,0 +1,3 @@
+"""Signal processing, under PyTorch's name for it."""
+
+from lowtide.signal import windows as windows

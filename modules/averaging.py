@@ -1,0 +1,197 @@
+"""Averages of a model's parameters over training: the mean of several (SWA), or a decaying mean.
+
+Users know them as ``lowtide.optim.swa_utils``. They live here because an average of a module is a
+module; the face puts them there. Averages are updated in place, a piece of a parameter at a time:
+an update allocates nothing as large as a parameter.
+
+Source: Izmailov et al. 2018 for SWA; the functions' names and signatures are PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from itertools import chain
+from typing import Any
+
+from ..framework.autograd.modes import no_grad
+from ..framework.dtypes import int64
+from ..framework.ops.creation import zeros
+from ..framework.pieces import pieces
+from ..framework.tensor import Tensor
+from .batchnorm import _BatchNorm
+from .module import Module
+
+Tensors = list[Tensor]
+
+
+class AveragedModel(Module):
+    """A copy of a model whose parameters are an average of what the model's were.
+
+    The first ``update_parameters`` copies; each later one averages. Memory: one copy of the model's
+    parameters and buffers.
+
+    Args:
+        model: Copied.
+        device: Where the copy goes; default: where the model is.
+        avg_fn: ``(averaged, current, number of averages) -> new average``, for one tensor. Default:
+            the mean of all.
+        multi_avg_fn: The same for lists of tensors, in place.
+        use_buffers: Average the buffers too; else they are copied at each update.
+
+    Attributes:
+        module: The copy.
+        n_averaged: How many models are in the average, a buffer.
+
+    Raises:
+        AssertionError: Both functions are given.
+    """
+
+    n_averaged: Tensor
+
+    def __init__(
+        self,
+        model: Module,
+        device: Any = None,
+        avg_fn: Callable[[Tensor, Tensor, Any], Tensor] | None = None,
+        multi_avg_fn: Callable[[Tensors, Tensors, Any], None] | None = None,
+        use_buffers: bool = False,
+    ) -> None:
+        super().__init__()
+        if avg_fn is not None and multi_avg_fn is not None:
+            raise AssertionError("Only one of avg_fn and multi_avg_fn should be provided.")
+        self.module = deepcopy(model)
+        if device is not None:
+            self.module = self.module.to(device)
+        self.register_buffer("n_averaged", zeros((), dtype=int64, device=device))
+        self.avg_fn = avg_fn
+        self.multi_avg_fn = multi_avg_fn
+        self.use_buffers = use_buffers
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the copy."""
+        return self.module(*args, **kwargs)
+
+    def update_parameters(self, model: Module) -> None:
+        """Take the present parameters of ``model`` into the average."""
+        ours, theirs = self._tensors(self.module), self._tensors(model)
+        count = int(self.n_averaged)
+        with no_grad():
+            theirs = [t.to(o.device) for o, t in zip(ours, theirs, strict=True)]
+            if count == 0:
+                for averaged, current in zip(ours, theirs, strict=True):
+                    averaged.copy_(current)
+            elif self.avg_fn is not None:
+                for averaged, current in zip(ours, theirs, strict=True):
+                    n = self.n_averaged.to(averaged.device)
+                    averaged.copy_(self.avg_fn(averaged, current, n))
+            else:
+                update = self.multi_avg_fn or get_swa_multi_avg_fn()
+                for group_of_ours, group_of_theirs in _alike(ours, theirs):
+                    update(group_of_ours, group_of_theirs, self.n_averaged)
+            if not self.use_buffers:
+                for averaged, current in zip(self.module.buffers(), model.buffers(), strict=True):
+                    averaged.detach().copy_(current.detach().to(averaged.device))
+            self.n_averaged.add_(1)
+
+    def _tensors(self, model: Module) -> Tensors:
+        found = chain(model.parameters(), model.buffers() if self.use_buffers else ())
+        return [t.detach() for t in found]
+
+
+def _alike(ours: Tensors, theirs: Tensors) -> list[tuple[Tensors, Tensors]]:
+    # Lists of one device and dtype each, which functions over lists may rely on.
+    groups: dict[Any, tuple[Tensors, Tensors]] = {}
+    for averaged, current in zip(ours, theirs, strict=True):
+        mine, other = groups.setdefault((averaged.device, averaged.dtype), ([], []))
+        mine.append(averaged)
+        other.append(current)
+    return list(groups.values())
+
+
+def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
+    """Compute the running statistics of a model's BatchNorm layers anew, from data.
+
+    Args:
+        loader: Batches: a tensor, or a list or tuple that begins with one.
+        model: Its mode is restored at the end.
+        device: Where batches are moved first.
+    """
+    momenta = {m: m.momentum for m in model.modules() if isinstance(m, _BatchNorm)}
+    if not momenta:
+        return
+    was_training = model.training
+    model.train()
+    try:
+        for layer in momenta:
+            layer.reset_running_stats()
+            layer.momentum = None  # which means: the mean of all batches
+        with no_grad():
+            for batch in loader:
+                x = batch[0] if isinstance(batch, list | tuple) else batch
+                model(x if device is None else x.to(device))
+    finally:
+        for layer, momentum in momenta.items():
+            layer.momentum = momentum
+        model.train(was_training)
+
+
+def get_ema_multi_avg_fn(decay: float = 0.999) -> Callable[[Tensors, Tensors, Any], None]:
+    """Return the update of a decaying mean, ``decay average + (1 - decay) current``, in place.
+
+    Raises:
+        ValueError: ``decay`` is outside [0, 1].
+    """
+    _check_decay(decay)
+
+    def ema_update(averaged: Tensors, current: Tensors, _: Any) -> None:
+        for a, b in zip(averaged, current, strict=True):
+            _move(a, b, 1 - decay)
+
+    return ema_update
+
+
+def get_swa_multi_avg_fn() -> Callable[[Tensors, Tensors, Any], None]:
+    """Return the update of a mean of all, in place."""
+
+    def swa_update(averaged: Tensors, current: Tensors, num_averaged: Any) -> None:
+        for a, b in zip(averaged, current, strict=True):
+            _move(a, b, 1 / (int(num_averaged) + 1))
+
+    return swa_update
+
+
+def get_ema_avg_fn(decay: float = 0.999) -> Callable[[Tensor, Tensor, Any], Tensor]:
+    """Return a decaying mean, ``decay average + (1 - decay) current``.
+
+    Raises:
+        ValueError: ``decay`` is outside [0, 1].
+    """
+    _check_decay(decay)
+
+    def ema_update(averaged: Any, current: Any, num_averaged: Any) -> Any:
+        return averaged * decay + current * (1 - decay)
+
+    return ema_update
+
+
+def get_swa_avg_fn() -> Callable[[Tensor, Tensor, Any], Tensor]:
+    """Return the mean of all."""
+
+    def swa_update(averaged: Any, current: Any, num_averaged: Any) -> Any:
+        return averaged + (current - averaged) / (int(num_averaged) + 1)
+
+    return swa_update
+
+
+def _check_decay(decay: float) -> None:
+    if decay < 0 or decay > 1:
+        raise ValueError(
+            f"Invalid decay value {decay} provided. Please provide a value in [0,1] range."
+        )
+
+
+def _move(averaged: Any, current: Any, share: float) -> None:
+    # averaged += share (current - averaged); integers are rounded down, as a copy does.
+    for a, b in pieces(averaged, current):
+        a.copy_((b - a).mul_(share).add_(a) if a.dtype.is_differentiable else a + (b - a) * share)

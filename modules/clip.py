@@ -1,0 +1,132 @@
+"""Clipping of gradients, by their common norm or by value.
+
+The norm is computed tensor by tensor, so no temporary is as large as all gradients together; and it
+stays a tensor, so nothing waits for the device unless ``error_if_nonfinite`` asks it.
+"""
+
+from __future__ import annotations
+
+import types
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+from ..framework.autograd.modes import no_grad
+from ..framework.ops.arrays import tensor
+from ..framework.ops.joining import stack
+from ..framework.ops.matrix_norms import vector_norm
+from ..framework.tensor import Tensor
+
+Tensors = Tensor | Iterable[Tensor]
+
+
+def clip_grad_norm_(
+    parameters: Tensors,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Scale the gradients of parameters down to a common norm, where it is larger.
+
+    Args:
+        parameters: One tensor, or several; those without a gradient do not count.
+        max_norm: What the norm shall not pass.
+        norm_type: The p of the norm; may be ``inf``.
+        error_if_nonfinite: Raise instead of scaling by a norm that is NaN or infinite.
+        foreach: Accepted and ignored.
+
+    Returns:
+        0-d tensor: the norm of all gradients, as one vector, before clipping.
+
+    Raises:
+        RuntimeError: ``error_if_nonfinite``, and the norm is not finite.
+    """
+    parameters = _listed(parameters)
+    total = get_total_norm(_gradients(parameters), norm_type, error_if_nonfinite, foreach)
+    clip_grads_with_norm_(parameters, max_norm, total, foreach)
+    return total
+
+
+@no_grad()
+def get_total_norm(
+    tensors: Tensors,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """The norm of tensors, as if they were one vector.
+
+    Args:
+        tensors: One tensor, or several.
+        norm_type: The p of the norm; may be ``inf``.
+        error_if_nonfinite: Raise if it is NaN or infinite.
+        foreach: Accepted and ignored.
+
+    Returns:
+        0-d tensor, on the first one's device; 0.0 of no tensors.
+
+    Raises:
+        RuntimeError: ``error_if_nonfinite``, and the norm is not finite.
+    """
+    norm_type = float(norm_type)
+    found = [vector_norm(t, norm_type) for t in _listed(tensors)]
+    if not found:
+        return tensor(0.0)
+    total: Tensor = vector_norm(stack([n.to(found[0].device) for n in found]), norm_type)
+    if error_if_nonfinite and not bool(total.isfinite()):
+        raise RuntimeError(
+            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, "
+            "so it cannot be clipped. To disable this error and scale the gradients by the "
+            "non-finite norm anyway, set `error_if_nonfinite=False`"
+        )
+    return total
+
+
+@no_grad()
+def clip_grads_with_norm_(
+    parameters: Tensors, max_norm: float, total_norm: Tensor, foreach: bool | None = None
+) -> None:
+    """Scale the gradients of parameters by ``max_norm / total_norm``, where that is less than 1.
+
+    Args:
+        parameters: One tensor, or several; those without a gradient do not count.
+        max_norm: What the norm shall not pass.
+        total_norm: What the norm is.
+        foreach: Accepted and ignored.
+    """
+    factor = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
+    for g in _gradients(_listed(parameters)):
+        g.mul_(factor.to(g.device))
+
+
+@no_grad()
+def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | None = None) -> None:
+    """Clamp each element of the gradients of parameters to [-clip_value, clip_value].
+
+    Args:
+        parameters: One tensor, or several; those without a gradient do not count.
+        clip_value: The largest magnitude.
+        foreach: Accepted and ignored.
+    """
+    limit = float(clip_value)
+    for g in _gradients(_listed(parameters)):
+        g.clamp_(-limit, limit)
+
+
+def _listed(tensors: Tensors) -> list[Tensor]:
+    if isinstance(tensors, Tensor):
+        return [tensors]
+    found = list(tensors)
+    if not found and isinstance(tensors, types.GeneratorType):
+        warnings.warn(
+            "`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=3
+        )
+    return found
+
+
+def _gradients(parameters: list[Tensor]) -> list[Any]:
+    return [p.grad for p in parameters if p.grad is not None]
+
+
+__all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]

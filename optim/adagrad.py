@@ -1,0 +1,82 @@
+"""Adagrad: steps shrink as gradients add up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .elementwise import Elementwise, filled, first_numbers, gradient
+from .optimizer import check_options, number
+
+
+class Adagrad(Elementwise):
+    """Divide each step by the root of all squared gradients so far.
+
+    ``s += d^2; p -= lr / (1 + (t - 1) lr_decay) d / (sqrt(s) + eps)``.
+
+    State: ``step``, ``sum`` (s): one parameter's size. It is made at the first step, where PyTorch
+    makes it with the optimizer.
+
+    Args:
+        params: What to optimize.
+        lr: Learning rate.
+        lr_decay: How fast the rate falls.
+        weight_decay: L2 penalty: ``d = g + weight_decay p``.
+        initial_accumulator_value: s before the first step.
+        eps: Added to the denominator.
+        foreach: No effect, and so have ``differentiable`` and ``fused``.
+        maximize: Climb instead.
+        differentiable: No effect.
+        fused: No effect.
+
+    Raises:
+        ValueError: An option is out of range.
+
+    Source:
+        Duchi et al. 2011, the diagonal form.
+    """
+
+    loop = "adagrad"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-2,
+        lr_decay: float = 0,
+        weight_decay: float = 0,
+        initial_accumulator_value: float = 0,
+        eps: float = 1e-10,
+        foreach: bool | None = None,
+        *,
+        maximize: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        check_options(
+            "Adagrad", lr, lr_decay=lr_decay, weight_decay=weight_decay,
+            initial_accumulator_value=initial_accumulator_value, epsilon=eps,
+        )  # fmt: skip
+        defaults = {
+            "lr": lr, "lr_decay": lr_decay, "eps": eps, "weight_decay": weight_decay,
+            "initial_accumulator_value": initial_accumulator_value, "foreach": foreach,
+            "maximize": maximize, "differentiable": differentiable, "fused": fused,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
+        """The sum is what the group says."""
+        return {"step": 0, "sum": filled(p, group["initial_accumulator_value"])}
+
+    def advance(self, state: dict[str, Any], group: dict[str, Any]) -> Any:
+        """Count the step."""
+        step = state["step"] = state["step"] + 1
+        rate = number(group["lr"]) / (1 + (step - 1) * group["lr_decay"])
+        return (state["sum"],), (*first_numbers(group), group["eps"], rate)
+
+    @staticmethod
+    def plain(  # type: ignore[override]
+        p: Any, g: Any, total: Any, sign: Any, decay: Any, eps: Any, rate: Any
+    ) -> None:
+        """The recurrence in tensor ops."""
+        d = gradient(p, g, sign, decay)
+        total.addcmul_(d, d)
+        p.addcdiv_(d, total.sqrt().add_(eps), value=-rate)

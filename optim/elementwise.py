@@ -1,0 +1,88 @@
+"""Optimizers that treat every element alike: their recurrence once, their memory never twice.
+
+A subclass says what state a parameter has (:meth:`Elementwise.start`), which numbers this step's
+recurrence takes (:meth:`Elementwise.advance`), and the recurrence itself: compiled, as the loop of
+that name in ``framework/kernels/cpu/steps.py``, and in tensor ops (:meth:`Elementwise.plain`).
+
+The compiled loop serves contiguous float32 and float64 on the CPU, and takes no memory at all. All
+else (a GPU, half precision, strided or complex parameters, small models) runs the tensor ops on
+pieces (``framework/pieces.py``), so its temporaries never grow with the parameter: at most
+``PIECES_ALIVE`` pieces of scratch at any moment. Not optimal on the GPU, where each op is a kernel
+of its own.
+
+Complex parameters are stepped as pairs of real numbers, as PyTorch does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..framework.ops.creation import full_like, zeros_like
+from ..framework.pieces import pieces
+from . import fused
+from .optimizer import Optimizer, own
+
+PIECES_ALIVE = 5  # temporaries of that size at once, by the longest of the recurrences
+
+
+class Elementwise(Optimizer):
+    """Base class of optimizers whose step treats every element alike.
+
+    Attributes:
+        loop: Name of the compiled loop.
+    """
+
+    loop = ""
+
+    def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
+        """A parameter's state before its first step; subclasses define it."""
+        raise NotImplementedError
+
+    def advance(
+        self, state: dict[str, Any], group: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
+        """Count the step; return the state tensors and the numbers that the recurrence takes."""
+        raise NotImplementedError
+
+    @staticmethod
+    def plain(p: Any, g: Any, *state_and_numbers: Any) -> None:
+        """The recurrence in tensor ops, in place; the loop's arguments."""
+        raise NotImplementedError
+
+    def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
+        """One step for one parameter."""
+        if not state:
+            state.update(self.start(p, group))
+        held, numbers = self.advance(state, group)
+        self.run(self.loop, self.plain, (p, g, *held), numbers)
+
+    def run(self, loop: str, plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) -> None:
+        """Run a compiled loop where it fits, else the same in tensor ops, piece by piece."""
+        if fused.fits(self.elements, *tensors):
+            fused.run(loop, tensors, numbers)
+            return
+        for piece in pieces(*tensors):
+            plain(*piece, *numbers)
+
+
+def zeros(p: Any) -> Any:
+    """State of a parameter's shape and dtype, zero."""
+    return own(zeros_like(p))
+
+
+def filled(p: Any, value: float) -> Any:
+    """State of a parameter's shape and dtype; for a complex one both parts are ``value``."""
+    return own(full_like(p, complex(value, value) if p.is_complex() else value))
+
+
+def gradient(p: Any, g: Any, sign: float, decay: float) -> Any:
+    """The gradient with its sign, and with the L2 penalty in it."""
+    if sign != 1:
+        g = -g
+    return g.add(p, alpha=decay) if decay else g
+
+
+def first_numbers(group: dict[str, Any]) -> tuple[float, float]:
+    """``sign`` and ``decay`` of a group whose weight decay is an L2 penalty."""
+    return (-1.0 if group["maximize"] else 1.0), group["weight_decay"]

@@ -1,0 +1,223 @@
+"""L-BFGS: Newton's method from the last few gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..framework.autograd.modes import enable_grad, no_grad
+from ..framework.ops.creation import empty
+from ..framework.ops.patching import view_as_real
+from .line_search import strong_wolfe
+from .optimizer import Optimizer, check_options, number, own
+
+
+class LBFGS(Optimizer):
+    """Minimize along directions that past gradients suggest; the closure is called many times.
+
+    ``d = -H g``, where H is applied by the two-loop recursion over the last ``history_size`` pairs
+    ``y`` (change of the gradient) and ``s`` (change of the parameters), starting from
+    ``(y.s / y.y) I``; then ``p += t d``, with t from the line search, or ``lr``, or at the very
+    first ``min(1, 1 / |g|_1) lr``.
+
+    State, kept with the first parameter: ``d, t, old_dirs, old_stps, ro, H_diag, prev_flat_grad,
+    prev_loss, func_evals, n_iter``: flat vectors of all parameters, ``2 history_size + 2`` of them.
+
+    Memory: beside the state a step holds the flat gradient and two vectors of work; the line search
+    adds the start and up to three gradients of its bracket. All is counted in the ledger.
+
+    Args:
+        params: What to optimize; one group.
+        lr: Step length without a line search, and where the search begins.
+        max_iter: Iterations in a step.
+        max_eval: Calls of the closure in a step; default ``1.25 max_iter``.
+        tolerance_grad: Stop where no element of the gradient is larger.
+        tolerance_change: Stop where loss or parameters change less.
+        history_size: Pairs that are kept.
+        line_search_fn: "strong_wolfe", or None.
+
+    Raises:
+        ValueError: The rate is negative, or there are several groups.
+        RuntimeError: Another line search is asked for.
+
+    Source:
+        Nocedal and Wright, Numerical Optimization, algorithms 7.4 and 3.5; the stopping rules are
+        PyTorch's.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1,
+        max_iter: int = 20,
+        max_eval: int | None = None,
+        tolerance_grad: float = 1e-7,
+        tolerance_change: float = 1e-9,
+        history_size: int = 100,
+        line_search_fn: str | None = None,
+    ) -> None:
+        check_options("LBFGS", lr)
+        defaults = {
+            "lr": lr, "max_iter": max_iter,
+            "max_eval": max_iter * 5 // 4 if max_eval is None else max_eval,
+            "tolerance_grad": tolerance_grad, "tolerance_change": tolerance_change,
+            "history_size": history_size, "line_search_fn": line_search_fn,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Take the one group there may be.
+
+        Raises:
+            ValueError: There is one already.
+        """
+        if self.param_groups:
+            raise ValueError(
+                "LBFGS doesn't support per-parameter options (parameter groups). Pass one list of "
+                "parameters."
+            )
+        super().add_param_group(param_group)
+
+    def step(self, closure: Any = None) -> Any:
+        """Run up to ``max_iter`` iterations.
+
+        Args:
+            closure: Clears gradients, computes the loss, calls backward, returns the loss.
+
+        Returns:
+            The loss before the step.
+        """
+        if closure is None:
+            raise TypeError("LBFGS.step() needs a closure that computes the loss again.")
+        with no_grad():
+            return self._step(enable_grad()(closure))
+
+    def _step(self, closure: Any) -> Any:
+        group = self.param_groups[0]
+        state = self.state[group["params"][0]]
+        search = group["line_search_fn"]
+        if search not in (None, "strong_wolfe"):
+            raise RuntimeError(f"LBFGS: only 'strong_wolfe' is supported; got {search!r}.")
+        lr, small = number(group["lr"]), group["tolerance_change"]
+        first_loss = closure()
+        loss, evaluations = float(first_loss), 1
+        state["func_evals"] = state.get("func_evals", 0) + 1
+        state.setdefault("n_iter", 0)
+        g = self._flat_gradient()
+        if _largest(g) <= group["tolerance_grad"]:
+            return first_loss
+        for iteration in range(1, group["max_iter"] + 1):
+            state["n_iter"] += 1
+            d = self._direction(g, state, group["history_size"])
+            before = state["prev_loss"] = loss
+            if state["n_iter"] == 1:
+                t = min(1.0, 1.0 / float(g.abs().sum())) * lr
+            else:
+                t = lr
+            state["t"] = t
+            slope = float(g.dot(d))
+            if slope > -small:
+                break
+            calls, flat = 0, False
+            if search is not None:
+                start = self._flat()
+                loss, g, t, calls = strong_wolfe(
+                    lambda t, x=start, d=d: self._probe(closure, x, t, d),
+                    t, d, loss, g, slope, most=group["max_eval"] - evaluations,
+                )  # fmt: skip
+                del start
+                state["t"] = t
+                self._move(t, d)
+                flat = _largest(g) <= group["tolerance_grad"]
+            else:
+                self._move(t, d)
+                if iteration != group["max_iter"]:  # else the next step computes it anyway
+                    loss, calls = float(closure()), 1
+                    g = self._flat_gradient()
+                    flat = _largest(g) <= group["tolerance_grad"]
+            evaluations += calls
+            state["func_evals"] += calls
+            stopped = evaluations >= group["max_eval"] or flat
+            if stopped or abs(t) * _largest(d) <= small or abs(loss - before) < small:
+                break
+        return first_loss
+
+    def _direction(self, g: Any, state: dict[str, Any], history: int) -> Any:
+        """The next direction; the history moves on, and ``prev_flat_grad`` becomes g."""
+        if state["n_iter"] == 1:
+            state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1.0)
+            state["prev_flat_grad"] = own(g.clone())
+            state["d"] = own(g.neg())
+            return state["d"]
+        before, d = state["prev_flat_grad"], state["d"]
+        ys, ss, ro = state["old_dirs"], state["old_stps"], state["ro"]
+        y, s = own(g.sub(before)), own(d.mul(number(state["t"])))
+        curvature = float(y.dot(s))
+        if curvature > 1e-10:  # else H would not stay positive
+            if len(ys) == history:
+                for old in (ys, ss, ro):
+                    del old[0]
+            ys.append(y)
+            ss.append(s)
+            ro.append(1.0 / curvature)
+            state["H_diag"] = curvature / float(y.dot(y))
+        q = d.copy_(g).neg_()
+        weights = [0.0] * len(ys)
+        for i in reversed(range(len(ys))):
+            weights[i] = float(ss[i].dot(q)) * number(ro[i])
+            q.add_(ys[i], alpha=-weights[i])
+        q.mul_(number(state["H_diag"]))
+        for i in range(len(ys)):
+            q.add_(ss[i], alpha=weights[i] - float(ys[i].dot(q)) * number(ro[i]))
+        before.copy_(g)
+        return q
+
+    # Parameters as one flat vector of real numbers
+
+    def _views(self, what: str) -> Any:
+        for p in self.param_groups[0]["params"]:
+            t = p if what == "p" else p._grad
+            if t is not None:
+                t = t.detach()
+                t = view_as_real(t) if t.is_complex() else t
+            yield t, p.numel() * (2 if p.is_complex() else 1)
+
+    def _gathered(self, what: str) -> Any:
+        sizes = [n for _, n in self._views(what)]
+        first = next(self._views("p"))[0]
+        flat = empty(sum(sizes), dtype=first.dtype, device=first.device)
+        at = 0
+        for t, n in self._views(what):
+            part = flat[at : at + n]
+            if t is None:
+                part.zero_()
+            else:
+                part.view(t.shape).copy_(t)
+            at += n
+        return flat
+
+    def _flat(self) -> Any:
+        return self._gathered("p")
+
+    def _flat_gradient(self) -> Any:
+        return self._gathered("g")
+
+    def _move(self, t: float, d: Any) -> None:
+        at = 0
+        for p, n in self._views("p"):
+            p.add_(d[at : at + n].view(p.shape), alpha=t)
+            at += n
+
+    def _probe(self, closure: Any, x: Any, t: float, d: Any) -> tuple[float, Any]:
+        """Loss and gradient at ``x + t d``; the parameters are x again afterwards."""
+        self._move(t, d)
+        loss = float(closure())
+        g = self._flat_gradient()
+        at = 0
+        for p, n in self._views("p"):
+            p.copy_(x[at : at + n].view(p.shape))
+            at += n
+        return loss, g
+
+
+def _largest(x: Any) -> float:
+    return float(x.abs().max())

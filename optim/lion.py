@@ -1,0 +1,80 @@
+"""Lion: the sign of an interpolated momentum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .elementwise import Elementwise, zeros
+from .optimizer import check_betas, check_options, number
+
+
+class Lion(Elementwise):
+    """Step by the sign of a mix of momentum and gradient: half of Adam's state.
+
+    ``p -= lr (sign(b1 m + (1 - b1) d) + weight_decay p); m = b2 m + (1 - b2) d``.
+
+    State: ``step``, ``exp_avg`` (m): one parameter's size. PyTorch has no Lion; names and checks
+    follow its AdamW. Rates are to be three to ten times smaller than AdamW's, decay as much larger.
+
+    Args:
+        params: What to optimize.
+        lr: Learning rate: how far every element moves.
+        betas: Weight of the momentum in the step, and its decay.
+        weight_decay: Share of the parameter, times ``lr``, taken away at each step.
+        maximize: Climb instead.
+        foreach: No effect, and so have ``capturable``, ``differentiable`` and ``fused``.
+        capturable: No effect.
+        differentiable: No effect.
+        fused: No effect.
+
+    Raises:
+        ValueError: An option is out of range.
+
+    Source:
+        Chen et al. 2023, program 1 (arXiv 2302.06675).
+    """
+
+    loop = "lion"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        check_options("Lion", lr, weight_decay=weight_decay)
+        betas = check_betas("Lion", betas)
+        defaults = {
+            "lr": lr, "betas": betas, "weight_decay": weight_decay, "maximize": maximize,
+            "foreach": foreach, "capturable": capturable, "differentiable": differentiable,
+            "fused": fused,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
+        """The momentum is zero."""
+        return {"step": 0, "exp_avg": zeros(p)}
+
+    def advance(self, state: dict[str, Any], group: dict[str, Any]) -> Any:
+        """Count the step."""
+        state["step"] += 1
+        (b1, b2), lr = group["betas"], number(group["lr"])
+        sign, keep = (-1.0 if group["maximize"] else 1.0), 1 - lr * group["weight_decay"]
+        return (state["exp_avg"],), (sign, keep, b1, 1 - b1, b2, 1 - b2, lr)
+
+    @staticmethod
+    def plain(  # type: ignore[override]
+        p: Any, g: Any, m: Any, sign: Any, keep: Any, b1: Any, a1: Any, b2: Any, a2: Any,
+        rate: Any,
+    ) -> None:  # fmt: skip
+        """The recurrence in tensor ops."""
+        step = m.mul(b1).add_(g, alpha=a1 * sign).sign_()
+        m.mul_(b2).add_(g, alpha=a2 * sign)
+        p.mul_(keep).add_(step, alpha=-rate)

@@ -1,0 +1,140 @@
+"""Schedules made of schedules: one after the other, or all at once."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any
+
+from ..optimizer import Optimizer
+from .base import LRScheduler, rates, set_rate
+from .plateau import ReduceLROnPlateau
+
+
+class _Several(LRScheduler):
+    """What both share: the list, its checks, and its state."""
+
+    _schedulers: Sequence[LRScheduler]
+
+    def _check(self, optimizer: Optimizer, schedulers: Sequence[Any]) -> None:
+        name = type(self).__name__
+        for k, scheduler in enumerate(schedulers):
+            if not hasattr(scheduler, "optimizer"):
+                raise TypeError(f"{name} at index {k} should have `optimizer` as its attribute.")
+            if isinstance(scheduler, ReduceLROnPlateau):
+                raise ValueError(
+                    f"{name} does not support `ReduceLROnPlateau`, whose step takes a value, but "
+                    f"got one at index {k}. Step it by itself."
+                )
+            if scheduler.optimizer is not optimizer:
+                raise ValueError(
+                    f"{name} expects all schedulers to belong to the same optimizer, but the "
+                    f"{type(scheduler).__name__} at index {k} belongs to another."
+                )
+
+    def state_dict(self) -> dict[str, Any]:
+        """All it remembers, and what each of its schedulers does."""
+        return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where ``state_dict`` was made."""
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "_schedulers"})
+        for scheduler, saved in zip(self._schedulers, state_dict["_schedulers"], strict=True):
+            scheduler.load_state_dict(saved)
+
+
+class SequentialLR(_Several):
+    """One schedule after the other; each begins at its step 0 at its milestone.
+
+    Args:
+        optimizer: The one of all schedules.
+        schedulers: In their order.
+        milestones: Steps at which the next one begins, one less than schedules.
+        last_epoch: The last step that was made.
+
+    Raises:
+        ValueError: There is no schedule, one belongs to another optimizer or is a
+            ReduceLROnPlateau, or the number of milestones is wrong.
+        TypeError: One is no scheduler.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        schedulers: list[LRScheduler],
+        milestones: list[int],
+        last_epoch: int = -1,
+    ) -> None:
+        if len(schedulers) < 1:
+            raise ValueError("SequentialLR expects at least one scheduler, but got no scheduler.")
+        self._check(optimizer, schedulers)
+        if len(milestones) != len(schedulers) - 1:
+            raise ValueError(
+                "Sequential Schedulers expects number of schedulers provided to be one more than "
+                f"the number of milestone points, but got {len(schedulers)} schedulers and "
+                f"{len(milestones)} milestones."
+            )
+        self._schedulers = schedulers
+        self._milestones = milestones
+        self.last_epoch = last_epoch + 1
+        self.optimizer = optimizer
+        # Making the schedules set rates, one over the other. Take that back, and begin the first.
+        for group in optimizer.param_groups:
+            set_rate(group, group["initial_lr"])
+        self.recursive_undo()
+        current = schedulers[bisect_right(milestones, 0)]
+        current._initial_step()
+        self._last_lr = current.get_last_lr()
+
+    def recursive_undo(self, sched: Any = None) -> None:
+        """Take back the step that each schedule made when it was made."""
+        scheduler = self if sched is None else sched
+        if hasattr(scheduler, "_schedulers"):
+            for inner in scheduler._schedulers:
+                self.recursive_undo(inner)
+        elif hasattr(scheduler, "last_epoch"):
+            scheduler.last_epoch -= 1
+
+    def step(self) -> None:  # type: ignore[override]
+        """Go one step on."""
+        self.last_epoch += 1
+        k = bisect_right(self._milestones, self.last_epoch)
+        current = self._schedulers[k]
+        if k > 0 and self._milestones[k - 1] == self.last_epoch:
+            current._update_lr(0)
+        else:
+            current.step()
+        self._last_lr = current.get_last_lr()
+
+
+class ChainedScheduler(_Several):
+    """All schedules at each step, each on what the others left: their factors multiply.
+
+    Args:
+        schedulers: In the order of their steps.
+        optimizer: The one of all schedules; default: the first's.
+
+    Raises:
+        ValueError: There is no schedule, or one belongs to another optimizer or is a
+            ReduceLROnPlateau.
+        TypeError: One is no scheduler.
+    """
+
+    def __init__(
+        self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None
+    ) -> None:
+        if len(schedulers) < 1:
+            raise ValueError(
+                "ChainedScheduler expects at least one scheduler to be chained, but got no "
+                "scheduler."
+            )
+        self.optimizer = optimizer or getattr(schedulers[0], "optimizer", None)  # type: ignore[assignment]
+        self._check(self.optimizer, schedulers)
+        self._schedulers = schedulers
+        self._last_lr = rates(self.optimizer)
+
+    def step(self) -> None:  # type: ignore[override]
+        """Go one step on."""
+        for scheduler in self._schedulers:
+            scheduler.step()
+        self._last_lr = rates(self.optimizer)

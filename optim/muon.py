@@ -1,0 +1,154 @@
+"""Muon: steps whose matrices are orthogonal."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..framework.dtypes import bfloat16
+from ..framework.ops.matmul import addmm, matmul
+from ..framework.pieces import pieces
+from .elementwise import zeros
+from .optimizer import Optimizer, check_options, number
+
+ADJUSTMENTS = (None, "original", "match_rms_adamw")
+
+
+class Muon(Optimizer):
+    """Momentum, made a nearly orthogonal matrix. For the 2-d weights of hidden layers only.
+
+    ``buf = momentum buf + (1 - momentum) g; O = orthogonal(buf)``, or of
+    ``(1 - momentum) g + momentum buf`` with Nesterov; ``p = (1 - lr weight_decay) p - c lr O``. The
+    ratio c is ``sqrt(max(1, rows / columns))`` ("original"), or ``0.2 sqrt(max(rows, columns))``
+    ("match_rms_adamw": steps of the size of AdamW's). ``orthogonal`` normalizes X and repeats
+    ``X = a X + (b A + c A^2) X`` with ``A = X X^T``: Newton-Schulz iterations that drive all
+    singular values near 1.
+
+    State: ``momentum_buffer``, one parameter's size.
+
+    Memory: the iterations run in bfloat16, as PyTorch's: for a parameter of n x m elements with
+    n <= m they hold three matrices of n m and two of n n at most, and the CPU computes each product
+    in float32 workspace. All of it is counted and freed before the next parameter.
+
+    Args:
+        params: Matrices.
+        lr: Learning rate.
+        weight_decay: Share of the parameter, times ``lr``, taken away at each step.
+        momentum: Share of the past in the buffer.
+        nesterov: Look ahead.
+        ns_coefficients: a, b and c of the iteration.
+        eps: Least norm to divide by.
+        ns_steps: How many iterations; below 100.
+        adjust_lr_fn: How c follows from the shape; None means "original".
+
+    Raises:
+        ValueError: An option is out of range, or a parameter is no matrix.
+        RuntimeError: A parameter is complex.
+
+    Source:
+        Jordan et al. 2024 (kellerjordan.github.io/posts/muon); Liu et al. 2025 for the second
+        ratio. The buffer is a mean, and the orders of operations are PyTorch's.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
+        eps: float = 1e-7,
+        ns_steps: int = 5,
+        adjust_lr_fn: str | None = None,
+    ) -> None:
+        check_options("Muon", lr, momentum=momentum, weight_decay=weight_decay)
+        if adjust_lr_fn not in ADJUSTMENTS:
+            raise ValueError(
+                f"Muon: Adjust learning rate function {adjust_lr_fn} is not supported. "
+                f"Use one of {', '.join(map(str, ADJUSTMENTS))}."
+            )
+        if ns_steps >= 100:
+            raise ValueError(
+                f"Muon: Number of steps must be less than 100 for computational efficiency; got "
+                f"{ns_steps}."
+            )
+        if len(ns_coefficients) != 3:
+            raise ValueError(
+                "Muon: Coefficients must be a tuple of exactly 3 values; got "
+                f"{len(ns_coefficients)}."
+            )
+        defaults = {
+            "lr": lr, "weight_decay": weight_decay, "momentum": momentum, "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients, "eps": eps, "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of matrices.
+
+        Raises:
+            ValueError: One is no matrix; the group is not added.
+        """
+        before = len(self.param_groups), self.elements
+        super().add_param_group(param_group)
+        for p in self.param_groups[-1]["params"]:
+            if p.ndim != 2:
+                del self.param_groups[before[0] :]
+                self.elements = before[1]
+                raise ValueError(
+                    "Muon only supports 2D parameters whereas we found a parameter with size: "
+                    f"{tuple(p.shape)}. Give the others to AdamW."
+                )
+
+    def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
+        """One step for one parameter."""
+        if p.is_complex():
+            raise RuntimeError("Muon does not support complex parameters. Use another optimizer.")
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = zeros(p)
+        buffer, share = state["momentum_buffer"], group["momentum"]
+        for b, d in pieces(buffer, g):
+            b.mul_(share).add_(d, alpha=1 - share)
+        x = _ahead(g, buffer, share) if group["nesterov"] else buffer.to(bfloat16)
+        x = orthogonal(x, group["ns_coefficients"], group["ns_steps"], group["eps"])
+        lr = number(group["lr"])
+        p.mul_(1 - lr * group["weight_decay"])
+        rate = lr * _ratio(group["adjust_lr_fn"], *p.shape)
+        for part, step in pieces(p, x):
+            part.add_(step.to(part.dtype), alpha=-rate)
+
+
+def orthogonal(x: Any, coefficients: Any, steps: int, eps: float) -> Any:
+    """A bfloat16 matrix made nearly orthogonal: its singular values go to between 0.7 and 1.2.
+
+    Args:
+        x: Matrix; it is overwritten.
+        coefficients: a, b and c of the iteration.
+        steps: How many iterations.
+        eps: Least norm to divide by.
+    """
+    a, b, c = coefficients
+    tall = x.shape[0] > x.shape[1]
+    if tall:
+        x = x.T
+    x.div_(x.norm().clamp_(min=eps))
+    for _ in range(steps):
+        gram = matmul(x, x.T)
+        x = addmm(x, addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if tall else x
+
+
+def _ahead(g: Any, buffer: Any, share: float) -> Any:
+    """``(1 - share) g + share buffer``, rounded to bfloat16 piece by piece."""
+    x = g.to(bfloat16)
+    for part, d, m in pieces(x, g, buffer):
+        part.copy_(d.mul(1 - share).add_(m, alpha=share))
+    return x
+
+
+def _ratio(rule: str | None, rows: int, columns: int) -> float:
+    if rule == "match_rms_adamw":
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1, rows / max(columns, 1)))

@@ -1,0 +1,104 @@
+"""RMSprop: divide by the running root mean square."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .elementwise import Elementwise, first_numbers, gradient, zeros
+from .optimizer import check_options, number
+
+
+class RMSprop(Elementwise):
+    """Divide each step by the running root mean square of the gradient.
+
+    ``v = alpha v + (1 - alpha) d^2; s = d / (sqrt(v) + eps); p -= lr s``. ``centered`` subtracts the
+    square of the gradient's own running mean from v under the root; with momentum,
+    ``buf = momentum buf + s`` takes the place of s.
+
+    State: ``step``, ``square_avg`` (v), ``momentum_buffer`` with momentum, ``grad_avg`` if
+    centered: one to three parameters' size.
+
+    Args:
+        params: What to optimize.
+        lr: Learning rate.
+        alpha: Decay of the means.
+        eps: Added to the denominator, outside the root.
+        weight_decay: L2 penalty: ``d = g + weight_decay p``.
+        momentum: Share of the last step that is kept.
+        centered: Divide by the standard deviation instead.
+        capturable: No effect, and so have ``foreach`` and ``differentiable``.
+        foreach: No effect.
+        maximize: Climb instead.
+        differentiable: No effect.
+
+    Raises:
+        ValueError: An option is out of range.
+
+    Source:
+        Tieleman and Hinton 2012; Graves 2013 for ``centered``, with eps where PyTorch has it.
+    """
+
+    loop = "rmsprop"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum: float = 0,
+        centered: bool = False,
+        capturable: bool = False,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check_options(
+            "RMSprop", lr, epsilon=eps, momentum=momentum, weight_decay=weight_decay, alpha=alpha
+        )
+        defaults = {
+            "lr": lr, "momentum": momentum, "alpha": alpha, "eps": eps, "centered": centered,
+            "weight_decay": weight_decay, "capturable": capturable, "foreach": foreach,
+            "maximize": maximize, "differentiable": differentiable,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
+        """All means are zero."""
+        state = {"step": 0, "square_avg": zeros(p)}
+        if group["momentum"] > 0:
+            state["momentum_buffer"] = zeros(p)
+        if group["centered"]:
+            state["grad_avg"] = zeros(p)
+        return state
+
+    def advance(self, state: dict[str, Any], group: dict[str, Any]) -> Any:
+        """Count the step."""
+        state["step"] += 1
+        alpha, momentum = group["alpha"], group["momentum"]
+        held = (
+            state["square_avg"],
+            state["grad_avg"] if group["centered"] else None,
+            state["momentum_buffer"] if momentum > 0 else None,
+        )
+        numbers = (alpha, 1 - alpha, momentum, group["eps"], number(group["lr"]))
+        return held, (*first_numbers(group), *numbers)
+
+    @staticmethod
+    def plain(  # type: ignore[override]
+        p: Any, g: Any, v: Any, mean: Any, buffer: Any, sign: Any, decay: Any, alpha: Any,
+        rest: Any, keep: Any, eps: Any, rate: Any,
+    ) -> None:  # fmt: skip
+        """The recurrence in tensor ops."""
+        d = gradient(p, g, sign, decay)
+        v.mul_(alpha).addcmul_(d, d, value=rest)
+        if mean is None:
+            below = v.sqrt().add_(eps)
+        else:
+            mean.mul_(alpha).add_(d, alpha=rest)
+            below = v.addcmul(mean, mean, value=-1).sqrt_().add_(eps)
+        if buffer is None:
+            p.addcdiv_(d, below, value=-rate)
+        else:
+            p.add_(buffer.mul_(keep).addcdiv_(d, below), alpha=-rate)

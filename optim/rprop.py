@@ -1,0 +1,84 @@
+"""Rprop: only the gradient's sign counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..framework.ops.creation import ones_like
+from .elementwise import Elementwise, filled, zeros
+from .optimizer import check_options, number
+
+
+class Rprop(Elementwise):
+    """Step against the gradient's sign, by a size of each element's own. For full batches.
+
+    Where the sign stayed, the size grows; where it turned, it shrinks, no step is made, and the
+    next one does not count as a turn: ``p -= sign(g) size``.
+
+    State: ``step``, ``prev`` (the last gradient), ``step_size``: two parameters' size.
+
+    Args:
+        params: What to optimize.
+        lr: The first step size.
+        etas: Factors that shrink and grow the size.
+        step_sizes: Least and largest size.
+        capturable: No effect, and so have ``foreach`` and ``differentiable``.
+        foreach: No effect.
+        maximize: Climb instead.
+        differentiable: No effect.
+
+    Raises:
+        ValueError: An option is out of range.
+
+    Source:
+        Riedmiller and Braun 1993, in the form PyTorch computes.
+    """
+
+    loop = "rprop"
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-2,
+        etas: tuple[float, float] = (0.5, 1.2),
+        step_sizes: tuple[float, float] = (1e-6, 50),
+        *,
+        capturable: bool = False,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check_options("Rprop", lr)
+        if not 0 < etas[0] < 1 < etas[1]:
+            raise ValueError(
+                f"Rprop: Invalid eta values: {etas[0]}, {etas[1]}. The first must be between 0 "
+                "and 1, the second above 1."
+            )
+        defaults = {
+            "lr": lr, "etas": etas, "step_sizes": step_sizes, "foreach": foreach,
+            "maximize": maximize, "differentiable": differentiable, "capturable": capturable,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
+        """No gradient yet; each size is the learning rate."""
+        return {"step": 0, "prev": zeros(p), "step_size": filled(p, number(group["lr"]))}
+
+    def advance(self, state: dict[str, Any], group: dict[str, Any]) -> Any:
+        """Count the step."""
+        state["step"] += 1
+        sign = -1.0 if group["maximize"] else 1.0
+        return (state["prev"], state["step_size"]), (sign, *group["etas"], *group["step_sizes"])
+
+    @staticmethod
+    def plain(  # type: ignore[override]
+        p: Any, g: Any, before: Any, size: Any, sign: Any, shrink: Any, grow: Any, least: Any,
+        most: Any,
+    ) -> None:  # fmt: skip
+        """The recurrence in tensor ops."""
+        turned = before.mul_(g).mul_(sign)
+        back = turned < 0
+        factor = ones_like(size).masked_fill_(turned > 0, grow).masked_fill_(back, shrink)
+        size.mul_(factor).clamp_(least, most)
+        before.copy_(g).mul_(sign).masked_fill_(back, 0)
+        p.addcmul_(before.sign(), size, value=-1)

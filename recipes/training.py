@@ -1,0 +1,249 @@
+"""What recipes share around their loops: options, progress, learning curve, checkpoints, results.
+
+The loop itself stays in the recipe:
+
+    run = Run("digits", args, total, console, model=model, optimizer=optimizer, loader=loader)
+    for step in run:
+        ...
+        run.log(loss.item())
+    run.finish(accuracy=score)
+
+Everything a run writes is in one folder, ``--out``: ``checkpoints/``, ``curve.png``,
+``results.json`` and, with ``--memory-report``, ``memory.json``. Ctrl-C ends the run after the step
+it is in, with a checkpoint; ``--resume`` goes on from the newest one, and computes what the whole
+run would have computed, to the last bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+import lowtide as lt
+from lowtide.utils import CheckpointDirectory
+
+INTERRUPTED = 130  # the exit code after Ctrl-C, as shells know it
+
+
+def options(doc: str, *, batch_size: int, lr: float, **length: int) -> argparse.ArgumentParser:
+    """The options that every recipe has; it adds its own.
+
+    Args:
+        doc: The recipe's docstring.
+        batch_size: Its default.
+        lr: Its default.
+        **length: ``epochs=`` or ``steps=``, whichever the recipe counts in.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    if "epochs" in length:
+        parser.add_argument("--epochs", type=int, default=length["epochs"])
+    parser.add_argument("--steps", type=int, default=length.get("steps"), help="stop after so many")
+    parser.add_argument("--batch-size", type=int, default=batch_size)
+    parser.add_argument("--lr", type=float, default=lr)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data-dir", help="a folder that has the data's files")
+    parser.add_argument("--out", type=Path, help="where all is written; runs/NAME by default")
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    parser.add_argument("--checkpoint-every", type=int, metavar="STEPS")
+    parser.add_argument("--memory-report", action="store_true", help="tell where memory went")
+    parser.add_argument("--quick", action="store_true", help="a few seconds, to see it run")
+    return parser
+
+
+class Run:
+    """One training run: iterate over it for the numbers of the steps to do.
+
+    Args:
+        name: Of the recipe.
+        args: Its parsed options.
+        total: Steps of the whole run.
+        console: Where it is shown.
+        **state: What a checkpoint holds: objects with ``state_dict``.
+
+    Raises:
+        SystemExit: The folder holds an unfinished run, and ``--resume`` was not asked for; or
+            the run was interrupted.
+    """
+
+    def __init__(
+        self, name: str, args: argparse.Namespace, total: int, console: Console, **state: Any
+    ) -> None:
+        self.name, self.args, self.total = name, args, total
+        self.console, self.state = console, state
+        self.folder = args.out or Path("runs") / name
+        self.checkpoints = CheckpointDirectory(self.folder / "checkpoints", keep=2)
+        self.every = args.checkpoint_every or max(total // 10, 1)
+        self.losses: list[float] = []
+        self.measured: list[dict[str, float]] = []
+        self.seconds = 0.0
+        self.done = 0
+        self.peak: dict[str, int] = {}
+        self._stop = False
+        self._begin()
+
+    def _begin(self) -> None:
+        newest = max(self.checkpoints.steps(), default=0)
+        results = self.folder / "results.json"
+        if self.args.resume:
+            values = self.checkpoints.restore(**self.state)
+            if values is None:
+                self.console.print(f"Nothing to resume in {self.folder}; starting anew.")
+                return
+            self.done, self.losses = values["step"], values["losses"]
+            self.measured, self.seconds = values["measured"], values["seconds"]
+            self.console.print(f"Resumed after step {self.done} of {self.total}.")
+        elif newest and not results.is_file():
+            raise SystemExit(
+                f"{self.folder} holds an unfinished run, at step {newest}. Go on with --resume, or "
+                "write elsewhere with --out."
+            )
+        elif newest:
+            for step in self.checkpoints.steps():
+                (self.checkpoints.path / f"step_{step:08d}.safetensors").unlink()
+        results.unlink(missing_ok=True)
+
+    def __iter__(self) -> Iterator[int]:
+        columns = (
+            TextColumn(self.name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            TextColumn("loss {task.fields[loss]:.3f}  live {task.fields[live]:.1f} MiB"),
+        )  # fmt: skip
+        before = signal.signal(signal.SIGINT, self._interrupt)
+        lt.reset_peak_memory_stats(self.args.device)
+        began = time.perf_counter() - self.seconds
+        try:
+            with Progress(*columns, console=self.console) as progress:
+                task = progress.add_task("", total=self.total, completed=self.done, loss=0, live=0)
+                while self.done < self.total and not self._stop:
+                    yield self.done
+                    self.done += 1
+                    self.seconds = time.perf_counter() - began
+                    live = lt.memory_allocated(self.args.device) / 2**20
+                    loss = self.losses[-1] if self.losses else float("nan")
+                    progress.update(task, completed=self.done, loss=loss, live=live)
+                    if self.done % self.every == 0 or self.done == self.total or self._stop:
+                        self._save()
+        finally:
+            signal.signal(signal.SIGINT, before)
+        self.peak = lt.memory_stats(self.args.device)["peak_by_role"]
+        if self.done < self.total:
+            self.console.print(
+                f"\nInterrupted after step {self.done} of {self.total}; its checkpoint is in "
+                f"{self.checkpoints.path}. Go on with --resume."
+            )
+            sys.exit(INTERRUPTED)
+
+    def _interrupt(self, *_: Any) -> None:
+        if self._stop:  # the second time it is meant at once
+            raise KeyboardInterrupt
+        self._stop = True
+
+    def _save(self) -> None:
+        values = {"losses": self.losses, "measured": self.measured, "seconds": self.seconds}
+        self.checkpoints.save(self.done, **self.state, **values)
+
+    def log(self, loss: float) -> None:
+        """Note the loss of the step."""
+        self.losses.append(loss)
+
+    def measure(self, **values: float) -> None:
+        """Note what was measured after the step, and show it."""
+        self.measured.append({"step": self.done + 1, **values})
+        words = ", ".join(f"{k} {v:.4g}" for k, v in values.items())
+        self.console.print(f"  step {self.done + 1}: {words}")
+
+    def finish(self, **results: Any) -> None:
+        """Print the results, and write them with the learning curve and the peak's bytes."""
+        speed = self.seconds / self.total if self.total else 0.0
+        self.console.print(
+            f"\n{self.total} steps in {self.seconds:.1f} s ({1e3 * speed:.1f} ms each); "
+            + ", ".join(
+                f"[bold]{k} {v:.4g}[/bold]" for k, v in results.items() if isinstance(v, float)
+            )
+        )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        record = {
+            "recipe": self.name,
+            "options": {k: v if v is None else str(v) for k, v in vars(self.args).items()},
+            "results": results,
+            "steps": self.total,
+            "seconds": self.seconds,
+            "peak_bytes": sum(self.peak.values()),
+            "peak_bytes_by_role": self.peak,
+            "losses": self.losses,
+            "measured": self.measured,
+            "lowtide": lt.__version__,
+            "python": platform.python_version(),
+        }
+        curve(self.folder / "curve.png", self.name, self.losses, self.measured)
+        if self.args.memory_report:
+            show_peak(self.console, self.peak)
+            (self.folder / "memory.json").write_text(json.dumps(self.peak, indent=1))
+        (self.folder / "results.json").write_text(json.dumps(record, indent=1))
+        self.console.print(f"Everything is in {self.folder}")
+
+
+def show_peak(console: Console, by_role: dict[str, int]) -> None:
+    """A table of the bytes at the run's peak."""
+    table = Table(title="Live bytes at the peak of the run")
+    table.add_column("role")
+    table.add_column("bytes", justify="right")
+    for role, count in sorted(by_role.items(), key=lambda item: -item[1]):
+        if count:
+            table.add_row(role, f"{count:,}")
+    table.add_section()
+    table.add_row("in all", f"{sum(by_role.values()):,}")
+    console.print(table)
+
+
+def batches(loader: Any) -> Iterator[Any]:
+    """One epoch after the other, without end."""
+    while True:
+        yield from loader
+
+
+def curve(path: Path, title: str, losses: list[float], measured: list[dict[str, float]]) -> None:
+    """Draw the loss of each step, its running mean, and what was measured on the way."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    names = sorted({k for row in measured for k in row if k != "step"})
+    figure = Figure(figsize=(7, 3.2 + 2.2 * len(names)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(1 + len(names), 1, sharex=True, squeeze=False)[:, 0]
+    steps = range(1, len(losses) + 1)
+    axes[0].plot(steps, losses, color="#9db8d2", linewidth=0.8, label="loss of each step")
+    axes[0].plot(steps, running_mean(losses), color="#1f4e79", linewidth=1.8, label="running mean")
+    axes[0].set(title=title, ylabel="training loss")
+    axes[0].legend(frameon=False)
+    for axis, name in zip(axes[1:], names, strict=True):
+        rows = [(r["step"], r[name]) for r in measured if name in r]
+        axis.plot(*zip(*rows, strict=True), color="#b5532a", marker="o", markersize=3)
+        axis.set_ylabel(name)
+    axes[-1].set_xlabel("step")
+    for axis in axes:
+        axis.grid(alpha=0.3)
+        axis.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+
+
+def running_mean(values: list[float], share: float = 0.03) -> list[float]:
+    """Exponential running mean over about ``share`` of the curve, corrected for its start."""
+    keep = 1 - 1 / max(share * len(values), 1)
+    mean, weight, out = 0.0, 0.0, []
+    for value in values:
+        mean, weight = keep * mean + (1 - keep) * value, keep * weight + (1 - keep)
+        out.append(mean / weight if weight else value)
+    return out

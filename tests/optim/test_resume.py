@@ -1,0 +1,89 @@
+"""A run that stops and goes on from its saved state ends where the whole run does, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide.optim import fused, lr_scheduler
+from lowtide.optim.swa_utils import SWALR
+from tests.optim.cases import CASES, identity
+from tests.optim.runs import advance, parameters
+from tests.optim.schedules import SCHEDULES, STEPS, optimizer_of
+from tests.optim.schedules import advance as go
+
+
+@pytest.mark.parametrize("road", ["compiled", "plain"])
+@pytest.mark.parametrize("case", CASES, ids=identity)
+def test_an_optimizer_stopped_in_the_middle(case, road, monkeypatch):
+    monkeypatch.setattr(fused, "LEAST", 0 if road == "compiled" else 1 << 60)
+    name, options = case
+    kind = getattr(lt.optim, name)
+    whole = parameters(lt, name, np.float32)
+    optimizer = kind(list(whole.values()), **options)
+    advance(lt, optimizer, whole, range(5))
+    halfway = {k: p.detach().clone() for k, p in whole.items()}
+    saved = copy.deepcopy(optimizer.state_dict())
+    advance(lt, optimizer, whole, range(5, 10))
+    resumed = {k: p.requires_grad_() for k, p in halfway.items()}
+    again = kind(list(resumed.values()))  # the options come with the state
+    again.load_state_dict(saved)
+    advance(lt, again, resumed, range(5, 10))
+    for key, p in whole.items():
+        assert p.detach().numpy().tobytes() == resumed[key].detach().numpy().tobytes()
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_lbfgs_stopped_in_the_middle(search):
+    def steps(p, optimizer, count):
+        def closure():
+            optimizer.zero_grad()
+            loss = ((p[1:] - p[:-1] ** 2) ** 2).sum() + ((p - 1) ** 2).sum()
+            loss.backward()
+            return loss
+
+        return [optimizer.step(closure).item() for _ in range(count)]
+
+    options = {"lr": 0.1, "max_iter": 3, "history_size": 4, "line_search_fn": search}
+    p = lt.tensor([0.2, -0.5, 1.7], requires_grad=True)
+    optimizer = lt.optim.LBFGS([p], **options)
+    steps(p, optimizer, 3)
+    q = p.detach().clone().requires_grad_()
+    again = lt.optim.LBFGS([q])
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert steps(p, optimizer, 3) == steps(q, again, 3)
+    assert p.tolist() == q.tolist()
+
+
+MORE = {
+    "SWALR": lambda s, o: SWALR(o, swa_lr=0.03, anneal_epochs=20),
+    "SWALR-linear": lambda s, o: SWALR(o, swa_lr=0.03, anneal_epochs=20, anneal_strategy="linear"),
+}
+
+
+@pytest.mark.parametrize("at", [1, 9, 31])
+@pytest.mark.parametrize("name", [*SCHEDULES, *MORE])
+def test_a_schedule_stopped_in_the_middle(name, at):
+    make = {**SCHEDULES, **MORE}[name]
+    optimizer = optimizer_of(lt)
+    scheduler = make(lr_scheduler, optimizer)
+    go(optimizer, scheduler, range(at))
+    saved = copy.deepcopy((optimizer.state_dict(), scheduler.state_dict()))
+    expected = go(optimizer, scheduler, range(at, STEPS))
+    optimizer = optimizer_of(lt)
+    scheduler = make(lr_scheduler, optimizer)
+    optimizer.load_state_dict(saved[0])
+    scheduler.load_state_dict(saved[1])
+    assert go(optimizer, scheduler, range(at, STEPS)) == expected
+
+
+@pytest.mark.parametrize("name", [*SCHEDULES, *MORE])
+def test_the_state_of_a_schedule_is_plain_data(name):
+    optimizer = optimizer_of(lt)
+    scheduler = {**SCHEDULES, **MORE}[name](lr_scheduler, optimizer)
+    go(optimizer, scheduler, range(3))
+    json.dumps(scheduler.state_dict())
