@@ -24,6 +24,7 @@ bfloat16 product: what mixed precision saves there is memory.
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import warnings
 from collections.abc import Callable
@@ -38,7 +39,8 @@ LOW = (bfloat16, float16)
 
 _lock = threading.Lock()
 _regions = 0  # threads that are inside one
-_closed: dict[Any, dict[str, Any]] = {}  # while the door is open: each function's own globals
+_closed: dict[Any, dict[str, Any]] = {}  # while the door is open: what each op's function called
+_compositions: list[tuple[dict[str, Any], Any, Any]] = []  # (globals, function, casting function)
 
 
 class _Thread(threading.local):
@@ -83,7 +85,7 @@ class autocast:
         enabled: bool = True,
         cache_enabled: bool | None = None,
     ) -> None:
-        self.device = _checked(device_type)
+        self.device = checked(device_type)
         self.fast_dtype = get_autocast_dtype(device_type) if dtype is None else dtype
         if enabled and self.fast_dtype not in LOW:
             warnings.warn(
@@ -96,7 +98,8 @@ class autocast:
             enabled = False
         if enabled and device_type == "cuda" and not _has_cuda():
             warnings.warn(
-                "User provided device_type of 'cuda', but CUDA is not available. Disabling autocast.",
+                "User provided device_type of 'cuda', but CUDA is not available. Disabling "
+                "autocast.",
                 UserWarning,
                 stacklevel=2,
             )
@@ -106,9 +109,7 @@ class autocast:
         self._before: list[Any] = []  # a stack: one object may be entered again inside itself
 
     def __enter__(self) -> Self:
-        self._before.append(
-            (local.state.autocast, _thread.dtypes[self.device], _thread.caching)
-        )
+        self._before.append((local.state.autocast, _thread.dtypes[self.device], _thread.caching))
         _thread.dtypes[self.device] = self.fast_dtype
         if self._cache_enabled is not None:
             _thread.caching = self._cache_enabled
@@ -162,12 +163,16 @@ def _open() -> None:
             names = op.function.__globals__
             _closed[op] = {n: names[n] for n in ("dispatch", "dispatch_pair")}
             names["dispatch"], names["dispatch_pair"] = _dispatch, _dispatch_pair
+    for names, _, casting in _compositions:
+        names["run"] = casting
 
 
 def _close() -> None:
     for op, names in _closed.items():
         op.function.__globals__.update(names)
     _closed.clear()
+    for names, function, _ in _compositions:
+        names["run"] = function
 
 
 def _dispatch(op: Any, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
@@ -175,7 +180,12 @@ def _dispatch(op: Any, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> 
 
     mapping = local.state.autocast
     if mapping is not None:
-        inputs = _converted(op.shown, op.autocast, inputs, mapping)
+        found = _converted(op.shown, op.autocast, inputs, mapping)
+        if found is not inputs and "dtype" in op.attributes:  # the result's, of the input as it was
+            k = list(op.attributes).index("dtype")
+            if attributes[k] is inputs[0].dtype:
+                attributes = (*attributes[:k], found[0].dtype, *attributes[k + 1 :])
+        inputs = found
     return dispatch(op, inputs, attributes)
 
 
@@ -186,15 +196,15 @@ def _dispatch_pair(op: Any, a: Any, b: Any) -> Any:
 def casts(policy: Any) -> Callable[[Any], Any]:
     """Declare what autocast does to a composition: as ``autocast=`` of an op does.
 
-    The composition runs on converted arguments, and the ops inside without autocast.
+    The composition runs on converted arguments, and the ops inside without autocast. It gets a door
+    too: the result is a function of the same signature that calls its global name ``run``.
 
     Args:
         policy: "low", "float32", "promote", or a dict of these by device type.
     """
 
     def declare(function: Any) -> Any:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def casting(*args: Any, **kwargs: Any) -> Any:
             state = local.state
             mapping = state.autocast
             if mapping is None:
@@ -210,9 +220,28 @@ def casts(policy: Any) -> Callable[[Any], Any]:
             finally:
                 state.autocast = mapping
 
-        return call
+        names = _passing(function)
+        _compositions.append((names, function, casting))
+        if _regions:  # declared inside a region
+            names["run"] = casting
+        return functools.wraps(function)(names["call"])
 
     return declare
+
+
+def _passing(function: Any) -> dict[str, Any]:
+    """The globals of ``call``, which has a function's signature and passes all on to ``run``."""
+    head, passed, names = [], [], {"run": function}
+    for n, p in inspect.signature(function).parameters.items():
+        if p.kind is p.KEYWORD_ONLY and "*" not in head:
+            head.append("*")
+        if p.default is not p.empty:
+            names[f"_d_{n}"] = p.default
+        head.append(n if p.default is p.empty else f"{n}=_d_{n}")
+        passed.append(f"{n}={n}" if p.kind is p.KEYWORD_ONLY else n)
+    source = f"def call({', '.join(head)}):\n    return run({', '.join(passed)})\n"
+    exec(compile(source, f"<function {function.__name__}>", "exec"), names)
+    return names
 
 
 def _converted(
@@ -240,10 +269,11 @@ def _converted(
         isinstance(x, Tensor) and x.dtype is float32 for x in inputs
     ):
         return inputs
-    return tuple(_cast(x, wanted) if _eligible(x) else x for x in inputs)
+    return tuple(_cast(x, wanted) if eligible(x) else x for x in inputs)
 
 
-def _eligible(x: Any) -> bool:
+def eligible(x: Any) -> bool:
+    """True for tensors that are converted: float32 and half precision, never float64."""
     return isinstance(x, Tensor) and (x.dtype is float32 or x.dtype in LOW)
 
 
@@ -276,7 +306,13 @@ def _has_cuda() -> bool:
     return device_count() > 0
 
 
-def _checked(device_type: Any) -> str:
+def checked(device_type: Any) -> str:
+    """A device type that autocast knows.
+
+    Raises:
+        ValueError: It is no string.
+        RuntimeError: Autocast does not know it.
+    """
     if not isinstance(device_type, str):
         raise ValueError(
             f"Expected `device_type` of type `str`, got: `{type(device_type)}`. Pass 'cpu' or "
@@ -297,7 +333,7 @@ def is_autocast_available(device_type: str) -> bool:
 
 def is_autocast_enabled(device_type: str = "cuda") -> bool:
     """True inside a region for that device type."""
-    return _checked(device_type) in (local.state.autocast or {})
+    return checked(device_type) in (local.state.autocast or {})
 
 
 def set_autocast_enabled(device_type: Any, enabled: bool | None = None) -> None:
@@ -305,7 +341,7 @@ def set_autocast_enabled(device_type: Any, enabled: bool | None = None) -> None:
     if enabled is None:  # PyTorch's older form, for cuda
         device_type, enabled = "cuda", device_type
     mapping = dict(local.state.autocast or {})
-    mapping.pop(_checked(device_type), None)
+    mapping.pop(checked(device_type), None)
     if enabled:
         mapping[device_type] = _thread.dtypes[device_type]
     _switch(mapping or None)
@@ -313,12 +349,12 @@ def set_autocast_enabled(device_type: Any, enabled: bool | None = None) -> None:
 
 def get_autocast_dtype(device_type: str) -> dtype:
     """What ``autocast(device_type)`` computes in."""
-    return _thread.dtypes[_checked(device_type)]
+    return _thread.dtypes[checked(device_type)]
 
 
 def set_autocast_dtype(device_type: str, dtype: dtype) -> None:
     """Set what ``autocast(device_type)`` computes in, also in a region that is open."""
-    _thread.dtypes[_checked(device_type)] = dtype
+    _thread.dtypes[checked(device_type)] = dtype
     if is_autocast_enabled(device_type):
         local.state.autocast = {**(local.state.autocast or {}), device_type: dtype}
 
@@ -348,60 +384,3 @@ def autocast_decrement_nesting() -> int:
     """Count a region that ends; return how many are left."""
     _thread.nesting -= 1
     return _thread.nesting
-
-
-def custom_fwd(
-    fwd: Any = None, *, device_type: str, cast_inputs: dtype | None = None
-) -> Any:
-    """Decorate ``forward`` of an ``autograd.Function`` for use with autocast.
-
-    Args:
-        fwd: The function.
-        device_type: Whose regions matter.
-        cast_inputs: Convert float tensors to this inside a region, and run without autocast; None:
-            run as it is called.
-    """
-    _checked(device_type)
-    if fwd is None:
-        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
-
-    @functools.wraps(fwd)
-    def forward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        ctx._dtype = get_autocast_dtype(device_type)
-        enabled = is_autocast_enabled(device_type)
-        ctx._fwd_used_autocast = enabled and cast_inputs is None
-        if cast_inputs is None or not enabled:
-            return fwd(ctx, *args, **kwargs)
-        with autocast(device_type, enabled=False):
-            return fwd(
-                ctx,
-                *_all_cast(args, device_type, cast_inputs),
-                **_all_cast(kwargs, device_type, cast_inputs),
-            )
-
-    return forward
-
-
-def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
-    """Decorate ``backward`` of an ``autograd.Function``: it runs with the forward's autocast."""
-    _checked(device_type)
-    if bwd is None:
-        return functools.partial(custom_bwd, device_type=device_type)
-
-    @functools.wraps(bwd)
-    def backward(ctx: Any, *args: Any, **kwargs: Any) -> Any:
-        with autocast(device_type, ctx._dtype, enabled=ctx._fwd_used_autocast):
-            return bwd(ctx, *args, **kwargs)
-
-    return backward
-
-
-def _all_cast(value: Any, device_type: str, wanted: dtype) -> Any:
-    if isinstance(value, Tensor):
-        fits = value.device.type == device_type and _eligible(value)
-        return value.to(wanted) if fits else value
-    if isinstance(value, dict):
-        return {k: _all_cast(v, device_type, wanted) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_all_cast(v, device_type, wanted) for v in value)
-    return value

@@ -1,4 +1,4 @@
-"""Tensors and the rest of Python: NumPy, DLPack, pickle, ``copy``.
+"""Tensors and the rest of Python: NumPy, DLPack, pickle, ``copy``, einops.
 
 Memory is shared where it can be. The array that ``numpy()`` returns is a view of the pool's
 block, and NumPy keeps that block alive through ``.base``: so the array outlives its tensor, and
@@ -15,6 +15,7 @@ import numpy as np
 from .devices import backend
 from .devices.device import device
 from .dtypes import BY_NAME
+from .einops_backend import watch
 from .memory.ledger import ROLE_NUMBER
 from .spec import Spec
 from .tensor import Tensor, wrap
@@ -234,3 +235,5 @@ for _method in (
 ):  # fmt: skip
     if _method.__name__ not in Tensor.__dict__:
         setattr(Tensor, _method.__name__, _method)
+
+watch()  # for einops

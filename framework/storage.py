@@ -41,8 +41,11 @@ class Accounts:
         old = self.role
         if old != role:
             self.role = role  # type: ignore[misc]  # the slots are the subclasses'
-            if self.ledger is not None:
-                self.ledger.moved(self.nbytes, old, role)
+            ledger = self.ledger
+            if ledger is not None:
+                ledger.moved(self.nbytes, old, role)
+                if ledger.observers:
+                    publish(ledger, "role", self, old)
 
     def pin(self) -> None:
         """Count one more saved value of a graph; a temporary becomes a saved activation."""
@@ -68,7 +71,7 @@ class Storage(np.ndarray, Accounts):  # type: ignore[override]  # nbytes is nump
     @property
     def address(self) -> int:
         """Address of its first byte."""
-        return int(self.__array_interface__["data"][0])
+        return self.ledger.base + self.offset
 
     def __del__(self) -> None:
         # Written out instead of calling the ledger and the pool: every tensor ends here.

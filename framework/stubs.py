@@ -43,7 +43,8 @@ RETURNS: dict[str, str] = {
         "aminmax frexp slogdet lu qr svd eigh __array__ __dlpack__ __dlpack_device__ histogram "
         "to_dlpack type __iter__ __format__ __repr__ __reduce_ex__ __deepcopy__ __copy__",
         "tuple[Tensor, ...]": "split chunk unbind tensor_split hsplit vsplit dsplit meshgrid "
-        "broadcast_tensors atleast_1d atleast_2d atleast_3d split_with_sizes align_tensors",
+        "broadcast_tensors atleast_1d atleast_2d atleast_3d split_with_sizes align_tensors "
+        "split_copy split_with_sizes_copy unbind_copy",
     }.items()
     for name in names.split()
 }

@@ -208,6 +208,21 @@ class Tensor:
         """True on meta, where tensors have no values."""
         return self.device.type == "meta"
 
+    @property
+    def is_sparse(self) -> bool:
+        """False: there are no sparse tensors."""
+        return False
+
+    @property
+    def is_quantized(self) -> bool:
+        """False: there are no quantized tensors."""
+        return False
+
+    @property
+    def is_nested(self) -> bool:
+        """False: there are no nested tensors."""
+        return False
+
     # Its place in the graph
 
     @property

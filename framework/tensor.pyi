@@ -2,6 +2,8 @@
 
 from .devices.device import device as _device
 from .dtypes import dtype as _dtype
+from .formats import layout as _layout, memory_format
+from .ops.sharing import TypedStorage, UntypedStorage
 from .spec import Size, Spec
 from builtins import bool as _bool, float as _float, int as _int
 from typing import Any
@@ -38,6 +40,9 @@ class Tensor:
     def device(self) -> _device:
         """Where its bytes lie."""
     @property
+    def layout(self) -> _layout:
+        """How its elements are stored: always ``lowtide.strided``."""
+    @property
     def ndim(self) -> _int:
         """Number of dimensions."""
     @property
@@ -65,8 +70,8 @@ class Tensor:
         """Elements between the start of the storage and the first element."""
     def data_ptr(self) -> _int:
         """Address of the first element; 0 for an empty tensor or on meta."""
-    def is_contiguous(self) -> _bool:
-        """True if the elements lie in C order without gaps."""
+    def is_contiguous(self, memory_format: memory_format=...) -> _bool:
+        """True if the elements lie without gaps in C order, or in that of a memory format."""
     def is_floating_point(self) -> _bool:
         """True for the floating dtypes."""
     def is_complex(self) -> _bool:
@@ -86,6 +91,15 @@ class Tensor:
     @property
     def is_meta(self) -> _bool:
         """True on meta, where tensors have no values."""
+    @property
+    def is_sparse(self) -> _bool:
+        """False: there are no sparse tensors."""
+    @property
+    def is_quantized(self) -> _bool:
+        """False: there are no quantized tensors."""
+    @property
+    def is_nested(self) -> _bool:
+        """False: there are no nested tensors."""
     @property
     def requires_grad(self) -> _bool:
         """True if a backward pass through it leads to a gradient."""
@@ -198,7 +212,7 @@ class Tensor:
     def __imul__(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``mul``."""
     def __invert__(self) -> Tensor:
-        """Flip every bit; logical for bool."""
+        """Flip every bit, ``~x``; logical for bool."""
     def __ior__(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``bitwise_or``."""
     def __ipow__(self, exponent: Tensor | complex) -> Tensor:
@@ -281,8 +295,8 @@ class Tensor:
         """In-place twin of ``_index_put``."""
     def _index_put_add_(self, index: Any, values: Any, dims: Any, at: Any) -> Tensor:
         """In-place twin of ``_index_put_add``."""
-    def _leaky_relu_(self, negative_slope: Any = ...) -> Tensor:
-        """In-place twin of ``leaky_relu``."""
+    def _leaky_relu_(self, negative_slope: Any) -> Tensor:
+        """In-place twin of ``_leaky_relu``."""
     def _renormalize_rows_(self, index: Any, max_norm: Any, norm_type: Any) -> Tensor:
         """In-place twin of ``_renormalize_rows``."""
     def _sample_(self, rng: Any, kind: Any, a: Any, b: Any) -> Tensor:
@@ -342,19 +356,19 @@ class Tensor:
     def adjoint(self) -> Tensor:
         """Transpose the last two dims and conjugate."""
     def all(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Tell whether every element over ``dim`` is nonzero; true of none."""
+        """Tell whether every element over ``dim`` is nonzero; true of none. No dims: of each."""
     def allclose(self, other: Tensor | complex, rtol: Any = ..., atol: Any = ..., equal_nan: _bool = ...) -> _bool:
         """Tell whether all elements are close, as a Python bool; see ``isclose``."""
     def amax(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Find the largest element over ``dim`` (an int, several, or all)."""
     def amin(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Find the smallest element over ``dim`` (an int, several, or all)."""
-    def aminmax(self, *, dim: Any = ..., keepdim: _bool = ...) -> Any:
+    def aminmax(self, *, dim: Any = ..., keepdim: _bool = ..., out: Any = ...) -> Any:
         """Find the smallest and the largest element, as ``(min, max)``."""
     def angle(self, *, out: Any = ...) -> Tensor:
         """Take the angle of complex numbers; of real ones 0 or pi."""
     def any(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Tell whether some element over ``dim`` is nonzero; false of none."""
+        """Tell whether some element over ``dim`` is nonzero; false of none. No dims: of each."""
     def apply_(self, callable: Any) -> Tensor:
         """Replace each element by ``callable(element)``; slow, for the CPU only."""
     def arccos(self, *, out: Any = ...) -> Tensor:
@@ -395,6 +409,8 @@ class Tensor:
         """The coordinates of the elements that are not zero: (count, ndim)."""
     def as_strided(self, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
         """A view of any shape and strides, counted in elements of the storage."""
+    def as_strided_(self, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
+        """Give this tensor itself another shape and strides over its storage."""
     def as_strided_scatter(self, src: Any, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
         """Put ``src`` in the place of a strided view, in a copy."""
     def asin(self, *, out: Any = ...) -> Tensor:
@@ -613,7 +629,7 @@ class Tensor:
         """In-place twin of ``exp2``."""
     def exp_(self) -> Tensor:
         """In-place twin of ``exp``."""
-    def expand(self, *shape: Any, implicit: _bool = ...) -> Tensor:
+    def expand(self, *shape: Any, size: Any = ..., implicit: _bool = ...) -> Tensor:
         """Repeat dims of size 1 without memory; -1 keeps a size."""
     def expand_as(self, other: Tensor | complex) -> Tensor:
         """Expand to the shape of another tensor."""
@@ -633,8 +649,8 @@ class Tensor:
         """In-place twin of ``trunc``."""
     def flatten(self, start_dim: Any = ..., end_dim: Any = ...) -> Tensor:
         """Merge a range of dims into one; itself if there is nothing to merge."""
-    def flip(self, *dims: Any) -> Tensor:
-        """Reverse the order along dims (a copy)."""
+    def flip(self, *order: Any, dims: Any = ...) -> Tensor:
+        """Reverse the order along ``dims`` (a copy)."""
     def fliplr(self) -> Tensor:
         """Reverse the order along the second dim."""
     def flipud(self) -> Tensor:
@@ -679,6 +695,8 @@ class Tensor:
         """In-place twin of ``ge``."""
     def geometric_(self, p: _float, *, generator: Any = ...) -> Tensor:
         """Overwrite with the number of trials until the first success of probability ``p``."""
+    def geqrf(self) -> tuple[Tensor, Tensor]:
+        """Factor matrices into R, on and above the diagonal, and the reflections of Q, below it."""
     def ger(self, vec2: Any, *, out: Any = ...) -> Tensor:
         """Do what :func:`outer` does, under its BLAS name."""
     def greater(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -764,6 +782,8 @@ class Tensor:
         """Return False: host memory is pinned only while a copy needs it."""
     def is_same_size(self, other: Tensor) -> _bool:
         """True if two tensors have the same shape."""
+    def is_set_to(self, tensor: Tensor) -> _bool:
+        """Tell whether two tensors are the same elements of the same memory."""
     def isclose(self, other: Tensor | complex, rtol: Any = ..., atol: Any = ..., equal_nan: _bool = ...) -> Tensor:
         """Tell elementwise whether ``|input - other| <= atol + rtol * |other|``."""
     def isfinite(self, *, out: Any = ...) -> Tensor:
@@ -778,9 +798,11 @@ class Tensor:
         """Tell which elements are +inf."""
     def isreal(self) -> Tensor:
         """Tell which elements have no imaginary part."""
+    def istft(self, n_fft: Any, hop_length: Any = ..., win_length: Any = ..., window: Any = ..., center: _bool = ..., normalized: _bool = ..., onesided: Any = ..., length: Any = ..., return_complex: _bool = ...) -> Tensor:
+        """Invert :func:`stft`, called with the same arguments."""
     def kron(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Put ``input[i, j] * other`` in place of each element of ``input`` (Kronecker product)."""
-    def kthvalue(self, k: Any, dim: Any = ..., keepdim: _bool = ...) -> Any:
+    def kthvalue(self, k: Any, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Any:
         """Find the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
     def lcm(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Take the least common multiple, never negative."""
@@ -874,6 +896,8 @@ class Tensor:
     @property
     def mT(self) -> Tensor:
         """The last two dims exchanged."""
+    def map2_(self, x: Any, y: Any, callable: Any) -> Tensor:
+        """Replace each element by ``callable(element, element of x, of y)``; slow, CPU only."""
     def map_(self, tensor: Any, callable: Any) -> Tensor:
         """Replace each element by ``callable(element, element of tensor)``; slow, for the CPU only."""
     def masked_fill(self, mask: Tensor, value: Tensor | complex) -> Tensor:
@@ -898,7 +922,7 @@ class Tensor:
         """Take the larger elementwise; nan wins. Ties share gradients."""
     def mean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Average over ``dim`` (an int, several, or None for all)."""
-    def median(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
+    def median(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Any:
         """Find the middle element, the lower of two; of all, or along a dim with its index."""
     def min(self, dim: Any = ..., keepdim: _bool = ..., *, other: Tensor | complex = ..., out: Any = ...) -> Any:
         """Find the smallest element of all, along a dim, or of two tensors: see :func:`max`."""
@@ -960,6 +984,8 @@ class Tensor:
         """In-place twin of ``neg``."""
     def new_empty(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """Make an uninitialized tensor of this one's dtype and device."""
+    def new_empty_strided(self, size: Any, stride: Any, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: _bool = ..., pin_memory: _bool = ...) -> Tensor:
+        """Make an uninitialized tensor of this one's dtype and device with given strides."""
     def new_full(self, size: Any, fill_value: Any, *, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """Make a tensor of one value in this one's dtype and device."""
     def new_ones(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
@@ -986,10 +1012,14 @@ class Tensor:
         """In-place twin of ``ne``."""
     def numpy(self, *, force: _bool = ...) -> Any:
         """View the values as a NumPy array that shares memory."""
+    def orgqr(self, tau: Any, *, out: Any = ...) -> Tensor:
+        """Do what :func:`linalg.householder_product` does, under LAPACK's name."""
+    def ormqr(self, tau: Any, other: Tensor | complex, left: _bool = ..., transpose: _bool = ..., *, out: Any = ...) -> Tensor:
+        """Multiply by the square Q that reflections amount to, without making it."""
     def outer(self, vec2: Any, *, out: Any = ...) -> Tensor:
         """Multiply every element of one vector by every element of another: (N,), (M,) give (N, M)."""
-    def permute(self, *dims: Any) -> Tensor:
-        """Reorder the dimensions."""
+    def permute(self, *order: Any, dims: Any = ...) -> Tensor:
+        """Reorder the dimensions to ``dims``."""
     def pin_memory(self, device: Any = ...) -> Tensor:
         """Return itself: copies to a device go through pinned memory by themselves."""
     def pinverse(self, rcond: Any = ..., *, out: Any = ...) -> Tensor:
@@ -1032,7 +1062,7 @@ class Tensor:
     def reciprocal_(self) -> Tensor:
         """In-place twin of ``reciprocal``."""
     def relu(self, *, out: Any = ...) -> Tensor:
-        """Apply ``max(input, 0)``. Keeps the result for backward."""
+        """Apply ``max(input, 0)``."""
     def relu_(self) -> Tensor:
         """In-place twin of ``relu``."""
     def remainder(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -1043,11 +1073,11 @@ class Tensor:
         """Shrink the slices of ``dim`` whose ``p``-norm is above ``maxnorm`` to that norm."""
     def renorm_(self, p: Any, dim: Any, maxnorm: Any) -> Tensor:
         """In-place twin of ``renorm``."""
-    def repeat(self, *repeats: Any) -> Tensor:
-        """Repeat the whole tensor along each dim; more counts than dims prepend dims."""
+    def repeat(self, *counts: Any, repeats: Any = ...) -> Tensor:
+        """Repeat the whole tensor along each dim; more ``repeats`` than dims prepend dims."""
     def repeat_interleave(self, repeats: Any, dim: Any = ..., *, output_size: Any = ...) -> Tensor:
         """Repeat every element in its place."""
-    def reshape(self, *shape: Any) -> Tensor:
+    def reshape(self, *sizes_: Any, shape: Any = ...) -> Tensor:
         """View in another shape where the strides allow it, else copy."""
     def reshape_as(self, other: Tensor | complex) -> Tensor:
         """Reshape to the shape of another tensor."""
@@ -1087,6 +1117,8 @@ class Tensor:
         """One index of a dim, which goes (a view)."""
     def select_scatter(self, src: Any, dim: Any, index: Any) -> Tensor:
         """Put ``src`` in the place of one index of a dim, in a copy."""
+    def set_(self, source: Tensor | None = ...) -> Tensor:
+        """Make this tensor another's: the same memory, shape and strides; without one, empty."""
     def sgn(self) -> Tensor:
         """Give the sign; for complex numbers the number of modulus 1 in the same direction."""
     def sgn_(self) -> Tensor:
@@ -1121,7 +1153,7 @@ class Tensor:
         """Take the signs of determinants and the logarithms of their magnitudes."""
     def softmax(self, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
         """Turn scores into probabilities along ``dim``: ``exp(x) / sum(exp(x))``."""
-    def sort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ...) -> Any:
+    def sort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ..., *, out: Any = ...) -> Any:
         """Sort along ``dim``; the result is the named pair ``(values, indices)``."""
     def split(self, split_size_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Split a dim into ranges of one size (the last may be shorter) or of the sizes given."""
@@ -1141,6 +1173,10 @@ class Tensor:
         """Drop dims of size 1 of this tensor itself."""
     def std(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
         """Take the square root of the variance over ``dim``; the arguments are those of ``var``."""
+    def stft(self, n_fft: Any, hop_length: Any = ..., win_length: Any = ..., window: Any = ..., center: _bool = ..., pad_mode: Any = ..., normalized: _bool = ..., onesided: Any = ..., return_complex: Any = ..., align_to_window: Any = ...) -> Tensor:
+        """Transform overlapping frames of signals to the frequency domain."""
+    def storage(self) -> TypedStorage:
+        """The elements that this tensor and all of its views share."""
     def sub(self, other: Tensor | complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
         """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
     def sub_(self, other: Tensor | complex, *, alpha: Any = ...) -> Tensor:
@@ -1167,7 +1203,7 @@ class Tensor:
         """Transpose a matrix; a tensor of fewer dimensions is returned as it is (a view)."""
     def t_(self) -> Tensor:
         """Transpose this matrix itself."""
-    def take(self, index: Any) -> Tensor:
+    def take(self, index: Any, *, out: Any = ...) -> Tensor:
         """The elements of the flat tensor that the index names, in the shape of the index."""
     def take_along_dim(self, indices: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
         """``gather`` whose index and input broadcast; no dim: of the flat tensors."""
@@ -1181,13 +1217,13 @@ class Tensor:
         """In-place twin of ``tanh``."""
     def tensor_split(self, indices_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Split a dim into nearly equal parts, or before each of the indices given."""
-    def tile(self, *dims: Any) -> Tensor:
-        """Repeat along every dim; dims may be fewer than the tensor's."""
+    def tile(self, *counts: Any, dims: Any = ...) -> Tensor:
+        """Repeat ``dims`` times along every dim; they may be fewer than the tensor's."""
     def to(self, *args: Any, dtype: Any = ..., device: Any = ..., copy: _bool = ..., non_blocking: _bool = ..., memory_format: Any = ...) -> Tensor:
         """Convert to a dtype, a device, or those of another tensor; itself if nothing changes."""
     def to_dense(self, dtype: Any = ..., *, masked_grad: _bool = ...) -> Tensor:
         """Return the tensor: there are no others."""
-    def topk(self, k: Any, dim: Any = ..., largest: _bool = ..., sorted: _bool = ...) -> Any:
+    def topk(self, k: Any, dim: Any = ..., largest: _bool = ..., sorted: _bool = ..., *, out: Any = ...) -> Any:
         """Find the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
     def trace(self) -> Tensor:
         """Sum the diagonal of a matrix."""
@@ -1228,7 +1264,7 @@ class Tensor:
     def unique(self, sorted: _bool = ..., return_inverse: _bool = ..., return_counts: _bool = ..., dim: Any = ...) -> Any:
         """Find the distinct elements, or the distinct slices along ``dim``; always sorted."""
     def unique_consecutive(self, return_inverse: _bool = ..., return_counts: _bool = ..., dim: Any = ...) -> Any:
-        """Drop all but the first element of every run of equal ones, in the flattened tensor."""
+        """Drop all but the first of every run of equal elements, or of equal slices along ``dim``."""
     def unsafe_chunk(self, chunks: Any, dim: Any = ...) -> Tensor:
         """Split a dim into ``chunks`` ranges; views, as of ``chunk``."""
     def unsafe_split(self, split_size: Any, dim: Any = ...) -> Tensor:
@@ -1239,11 +1275,13 @@ class Tensor:
         """Insert a dimension of size 1."""
     def unsqueeze_(self, dim: Any) -> Tensor:
         """Insert a dimension of size 1 into this tensor itself."""
+    def untyped_storage(self) -> UntypedStorage:
+        """The bytes that this tensor and all of its views share."""
     def var(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
         """Average the square distance from the mean over ``dim``."""
     def vdot(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Sum the products of two vectors' elements, those of ``input`` conjugated."""
-    def view(self, *shape: Any, dtype: Any = ...) -> Tensor:
+    def view(self, *shape: Any, dtype: Any = ..., size: Any = ...) -> Tensor:
         """Return the same memory in another shape, or as another element type, without a copy."""
     def view_as(self, other: Tensor | complex) -> Tensor:
         """View in the shape of another tensor."""

@@ -103,7 +103,7 @@ from lowtide.framework.serialization import save as save
 from lowtide.framework.settings import (
     are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled,
 )
-from lowtide.framework.settings import compile as compile  # noqa: A004
+from lowtide.framework.settings import compile as compile
 from lowtide.framework.settings import get_float32_matmul_precision as get_float32_matmul_precision
 from lowtide.framework.settings import (
     is_deterministic_algorithms_warn_only_enabled as is_deterministic_algorithms_warn_only_enabled,
@@ -111,6 +111,10 @@ from lowtide.framework.settings import (
 from lowtide.framework.settings import set_float32_matmul_precision as set_float32_matmul_precision
 from lowtide.framework.settings import set_flush_denormal as set_flush_denormal
 from lowtide.framework.settings import use_deterministic_algorithms as use_deterministic_algorithms
+
+# Threads
+from lowtide.framework.kernels.cpu.threads import get_num_threads as get_num_threads
+from lowtide.framework.kernels.cpu.threads import set_num_threads as set_num_threads
 
 # Memory
 from lowtide.framework.memory.statistics import empty_cache as empty_cache
@@ -147,12 +151,13 @@ from lowtide import testing as testing
 from lowtide import utils as utils
 from lowtide import version as version
 
+# To be put where PyTorch has it, below
+from lowtide.modules import averaging as _averaging
+
 # Constants
 inf, nan, pi, e, newaxis = _math.inf, _math.nan, _math.pi, _math.e, None
 
 # PyTorch has averages of models under optim, which may not import modules here
-from lowtide.modules import averaging as _averaging
-
 for _name in ("AveragedModel", "update_bn", "get_ema_avg_fn", "get_ema_multi_avg_fn",
               "get_swa_avg_fn", "get_swa_multi_avg_fn"):  # fmt: skip
     setattr(optim.swa_utils, _name, getattr(_averaging, _name))

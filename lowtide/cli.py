@@ -114,24 +114,41 @@ def run(name: str, args: Sequence[str]) -> int:
 
 
 def recipes() -> int:
-    """Print each recipe with the first line of what it says about itself."""
-    known = dict(find_recipes())
-    width = max(map(len, known), default=0)
-    for name, line in known.items():
-        print(f"{name:<{width}}  {line}")
+    """Print a table: what each recipe shows, what it costs, and its result."""
+    from rich.console import Console
+    from rich.table import Table
+
+    known = list(find_recipes())
     if not known:
         print("no recipes are installed")
+        return 0
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("recipe", style="bold", no_wrap=True)
+    for heading in ("what it shows", "cost", "result"):
+        table.add_column(heading, overflow="fold")
+    for name, text in known:
+        table.add_row(name, text.partition("\n")[0], stated(text, "Cost"), stated(text, "Result"))
+    Console(highlight=False).print(table)
+    print("\nCost: time and peak memory on two CPU cores. Run one with: lowtide run NAME")
     return 0
 
 
+def stated(text: str, heading: str) -> str:
+    """A paragraph of a docstring that begins with ``heading:``, on one line; "" if none does."""
+    for paragraph in text.split("\n\n"):
+        if paragraph.startswith(f"{heading}: "):
+            return " ".join(paragraph.removeprefix(f"{heading}: ").split())
+    return ""
+
+
 def find_recipes() -> Iterator[tuple[str, str]]:
-    """Each recipe's name and the first line of its docstring; none of them is imported."""
+    """Each recipe's name and its docstring; none of them is imported."""
     package = util.find_spec("lowtide.recipes")
     folders = package.submodule_search_locations if package is not None else None
     for path in sorted(p for folder in folders or () for p in Path(folder).glob("*.py")):
         text = path.read_text(encoding="utf-8")
         if '__name__ == "__main__"' in text:  # the others are what recipes share
-            yield path.stem, (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+            yield path.stem, ast.get_docstring(ast.parse(text)) or ""
 
 
 def doctor() -> int:

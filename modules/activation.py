@@ -155,7 +155,7 @@ class Hardtanh(_Activation):
         AssertionError: ``max_val`` is not above ``min_val``.
     """
 
-    shown = ("min_val", "max_val")
+    shown: tuple[str, ...] = ("min_val", "max_val")
 
     def __init__(
         self,

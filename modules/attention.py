@@ -93,7 +93,9 @@ class MultiheadAttention(Module):
             "in_proj_bias": (3 * embed_dim,) if bias else None,
         }
         for name, shape in shapes.items():
-            self.register_parameter(name, None if shape is None else Parameter(empty(shape, **like)))
+            self.register_parameter(
+                name, None if shape is None else Parameter(empty(shape, **like))
+            )
         self.out_proj = Linear(embed_dim, embed_dim, bias, **like)
         for name in ("bias_k", "bias_v"):
             more = Parameter(empty(1, 1, embed_dim, **like)) if add_bias_kv else None

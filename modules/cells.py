@@ -146,9 +146,7 @@ class RNNCell(RNNCellBase):
         """
         self._check(input, (hx,), ("hidden",))
         if self.nonlinearity not in ("tanh", "relu"):
-            raise RuntimeError(
-                f"Unknown nonlinearity: {self.nonlinearity}. Pass 'tanh' or 'relu'."
-            )
+            raise RuntimeError(f"Unknown nonlinearity: {self.nonlinearity}. Pass 'tanh' or 'relu'.")
         squash = self.nonlinearity == "tanh"
         out: Tensor = self._step(rnn_sequence, input, (hx,), squash=squash)[0]
         return out

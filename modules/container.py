@@ -24,34 +24,17 @@ class _Indexed(Module):
     def __dir__(self) -> list[str]:
         return [n for n in super().__dir__() if not n.isdigit()]
 
-    def _name_at(self, index: Any) -> str:
-        k = operator.index(index)
-        if not -len(self) <= k < len(self):
-            raise IndexError(f"index {k} is out of range for {len(self)} modules.")
-        return list(self._modules)[k]
-
-    def _part(self: T, index: slice) -> T:
-        raise NotImplementedError
-
     def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return self._part(index)
-        return self._modules[self._name_at(index)]
+        return self._modules[_name_at(self, index)]
 
     def __setitem__(self, index: Any, module: Module) -> None:
-        setattr(self, self._name_at(index), module)
+        setattr(self, _name_at(self, index), module)
 
     def __delitem__(self, index: Any) -> None:
         names = list(self._modules)
-        for name in names[index] if isinstance(index, slice) else [self._name_at(index)]:
+        for name in names[index] if isinstance(index, slice) else [_name_at(self, index)]:
             delattr(self, name)
-        self._renumber(list(self._modules.values()))
-
-    def _renumber(self, modules: Iterable[Module | None]) -> None:
-        # The registry stays one object; whoever holds it sees the change.
-        modules = list(modules)
-        self._modules.clear()
-        self._modules.update((str(k), m) for k, m in enumerate(modules))
+        _renumber(self, list(self._modules.values()))
 
     def append(self: T, module: Module) -> T:
         """Add a module at the end."""
@@ -75,12 +58,29 @@ class _Indexed(Module):
         del self[key]
         return found
 
-    def _insert(self, index: int, module: Module) -> None:
-        if not isinstance(module, Module):
-            raise TypeError(f"{type(module).__name__} is not a Module subclass.")
-        modules = list(self._modules.values())
-        modules.insert(index, module)
-        self._renumber(modules)
+
+# Functions and not methods: a subclass may have a method of any name.
+
+
+def _name_at(container: Module, index: Any) -> str:
+    k, n = operator.index(index), len(container._modules)
+    if not -n <= k < n:
+        raise IndexError(f"index {k} is out of range for {n} modules.")
+    return list(container._modules)[k]
+
+
+def _renumber(container: Module, modules: list[Module | None]) -> None:
+    # The registry stays one object; whoever holds it sees the change.
+    container._modules.clear()
+    container._modules.update((str(k), m) for k, m in enumerate(modules))
+
+
+def _insert(container: Module, index: int, module: Module) -> None:
+    if not isinstance(module, Module):
+        raise TypeError(f"{type(module).__name__} is not a Module subclass.")
+    modules = list(container._modules.values())
+    modules.insert(index, module)
+    _renumber(container, modules)
 
 
 class Sequential(_Indexed):
@@ -90,8 +90,8 @@ class Sequential(_Indexed):
         args: Modules, or one ``OrderedDict`` of modules by name.
 
     Example:
-        >>> import lowtide as lt
-        >>> net = lt.nn.Sequential(lt.nn.Linear(4, 8), lt.nn.ReLU()) + lt.nn.Sequential(lt.nn.Tanh())
+        >>> from lowtide import nn
+        >>> net = nn.Sequential(nn.Linear(4, 8), nn.ReLU()) + nn.Sequential(nn.Tanh())
         >>> len(net), net[-1]
         (3, Tanh())
     """
@@ -116,48 +116,51 @@ class Sequential(_Indexed):
         n = len(self)
         if not -n <= index <= n:
             raise IndexError(f"Index out of range: insert takes -{n} to {n}; got {index}.")
-        self._insert(index if index >= 0 else index + n, module)
+        _insert(self, index if index >= 0 else index + n, module)
         return self
 
-    def _part(self, index: slice) -> Any:
-        return type(self)(OrderedDict(list(self._modules.items())[index]))
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return type(self)(OrderedDict(list(self._modules.items())[index]))
+        return super().__getitem__(index)
 
     def __add__(self, other: Any) -> Sequential:
-        self._need_sequential("add", other)
-        return Sequential(*self, *other)
+        return Sequential(*self, *_sequential(other))
 
     def __iadd__(self, other: Any) -> Sequential:
-        self._need_sequential("add", other)
-        return self.extend(list(other))
-
-    def _need_sequential(self, name: str, other: Any) -> None:
-        if not isinstance(other, Sequential):
-            raise ValueError(
-                f"{name} operator supports only objects of Sequential class, but {type(other)} is "
-                "given."
-            )
-
-    def _count(self, times: Any) -> int:
-        if not isinstance(times, int):
-            raise TypeError(
-                f"unsupported operand type(s) for *: {type(self)} and {type(times)}. "
-                "Multiply by an int."
-            )
-        if times <= 0:
-            raise ValueError(f"Non-positive multiplication factor {times} for {type(self)}.")
-        return times
+        return self.extend(list(_sequential(other)))
 
     def __mul__(self, other: int) -> Sequential:
-        return Sequential(*list(self) * self._count(other))
+        return Sequential(*list(self) * _times(other))
 
     def __rmul__(self, other: int) -> Sequential:
         return self * other
 
     def __imul__(self, other: int) -> Sequential:
         modules = list(self)
-        for _ in range(self._count(other) - 1):
+        for _ in range(_times(other) - 1):
             self.extend(modules)
         return self
+
+
+def _sequential(other: Any) -> Sequential:
+    if not isinstance(other, Sequential):
+        raise ValueError(
+            f"add operator supports only objects of Sequential class, but {type(other)} is given. "
+            "Use extend()."
+        )
+    return other
+
+
+def _times(factor: Any) -> int:
+    if not isinstance(factor, int):
+        raise TypeError(
+            f"unsupported operand type(s) for *: Sequential and {type(factor).__name__}. "
+            "Multiply by an int."
+        )
+    if factor <= 0:
+        raise ValueError(f"Non-positive multiplication factor {factor} for a Sequential.")
+    return factor
 
 
 class ModuleList(_Indexed):
@@ -174,10 +177,12 @@ class ModuleList(_Indexed):
 
     def insert(self, index: int, module: Module) -> None:
         """Add a module before an index."""
-        self._insert(index, module)
+        _insert(self, index, module)
 
-    def _part(self, index: slice) -> Any:
-        return type(self)(list(self._modules.values())[index])  # type: ignore[arg-type]
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return type(self)(list(self._modules.values())[index])  # type: ignore[arg-type]
+        return super().__getitem__(index)
 
     def __add__(self, other: Iterable[Module]) -> ModuleList:
         return ModuleList([*self, *other])
@@ -282,6 +287,8 @@ def named_pairs(caller: str, given: Any) -> list[tuple[str, Any]]:
             raise TypeError(f"{caller} sequence element #{k} should be Iterable; is {type(pair)}.")
         pair = tuple(pair)
         if len(pair) != 2:
-            raise ValueError(f"{caller} sequence element #{k} has length {len(pair)}; 2 is required.")
+            raise ValueError(
+                f"{caller} sequence element #{k} has length {len(pair)}; 2 is required."
+            )
         pairs.append(pair)
     return pairs

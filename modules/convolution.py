@@ -77,8 +77,10 @@ class _ConvNd(Module):
         self.groups = groups
         self.padding_mode = padding_mode
         self._reversed_padding_repeated_twice = self._sides()
-        channels = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
-        shape = (channels[0], channels[1] // groups, *self.kernel_size)
+        first, second = out_channels, in_channels
+        if self.transposed:
+            first, second = second, first
+        shape = (first, second // groups, *self.kernel_size)
         self.weight = Parameter(empty(shape, device=device, dtype=dtype))
         if bias:
             self.bias = Parameter(empty(out_channels, device=device, dtype=dtype))

@@ -42,9 +42,12 @@ class _FractionalMaxPoolNd(Module):
         )
         self.output_ratio: tuple[float, ...] | None = None
         if output_ratio is not None:
-            single = isinstance(output_ratio, int | float)
-            self.output_ratio = (output_ratio,) * self.nd if single else tuple(output_ratio)
-            if not all(0 < r < 1 for r in self.output_ratio):
+            if isinstance(output_ratio, int | float):
+                ratios: tuple[float, ...] = (output_ratio,) * self.nd
+            else:
+                ratios = tuple(output_ratio)
+            self.output_ratio = ratios
+            if not all(0 < r < 1 for r in ratios):
                 raise ValueError(
                     f"{name}: output_ratio must be between 0 and 1 (got {output_ratio})."
                 )

@@ -13,18 +13,13 @@ from typing import Any
 from ..framework import ops
 from ..framework.ops import relu_ as relu_
 from ..framework.ops.activation import glu as glu
-from ..framework.ops.activation import hardshrink as hardshrink
 from ..framework.ops.activation import hardsigmoid as hardsigmoid
 from ..framework.ops.activation import hardswish as hardswish
 from ..framework.ops.activation import hardtanh as _hardtanh
 from ..framework.ops.activation import leaky_relu as _leaky_relu
 from ..framework.ops.activation import prelu as prelu
 from ..framework.ops.activation import relu6 as relu6
-from ..framework.ops.activation import softshrink as softshrink
 from ..framework.ops.activation import softsign as softsign
-from ..framework.ops.activation import tanhshrink as tanhshrink
-from ..framework.ops.activation import threshold as threshold
-from ..framework.ops.activation import threshold_ as threshold_
 from ..framework.ops.attention import scaled_dot_product_attention as scaled_dot_product_attention
 from ..framework.ops.bags import embedding_bag as embedding_bag
 from ..framework.ops.convolution import conv1d as conv1d
@@ -96,6 +91,7 @@ from ..framework.ops.normalizers import local_response_norm as local_response_no
 from ..framework.ops.normalizers import normalize as normalize
 from ..framework.ops.normalizers import rms_norm as rms_norm
 from ..framework.ops.padding import pad as pad
+from ..framework.ops.pairwise import pdist as pdist
 from ..framework.ops.patches import channel_shuffle as channel_shuffle
 from ..framework.ops.patches import fold as fold
 from ..framework.ops.patches import pixel_shuffle as pixel_shuffle
@@ -125,7 +121,11 @@ from ..framework.ops.resampling import upsample_nearest as upsample_nearest
 from ..framework.ops.sampling import affine_grid as affine_grid
 from ..framework.ops.sampling import grid_sample as grid_sample
 from ..framework.ops.sequence_loss import ctc_loss as ctc_loss
-from ..framework.ops.statistics import pdist as pdist
+from ..framework.ops.shrinking import hardshrink as hardshrink
+from ..framework.ops.shrinking import softshrink as softshrink
+from ..framework.ops.shrinking import tanhshrink as tanhshrink
+from ..framework.ops.shrinking import threshold as threshold
+from ..framework.ops.shrinking import threshold_ as threshold_
 from ..framework.ops.unpooling import (
     adaptive_max_pool1d_with_indices as adaptive_max_pool1d_with_indices,
 )
@@ -318,31 +318,31 @@ def softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
 ) -> Tensor:
     """Take exponentials and divide by their sum along ``dim``."""
-    return ops.softmax(input, _dim(input, dim, "softmax"), dtype)
+    return ops.softmax(input, _dim(input, dim, "softmax", _stacklevel), dtype)
 
 
 def softmin(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
 ) -> Tensor:
     """Take the softmax of ``-input``."""
-    return ops.softmin(input, _dim(input, dim, "softmin"), dtype)
+    return ops.softmin(input, _dim(input, dim, "softmin", _stacklevel), dtype)
 
 
 def log_softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
 ) -> Tensor:
     """Take the logarithm of the softmax along ``dim``."""
-    return ops.log_softmax(input, _dim(input, dim, "log_softmax"), dtype)
+    return ops.log_softmax(input, _dim(input, dim, "log_softmax", _stacklevel), dtype)
 
 
-def _dim(input: Tensor, dim: int | None, name: str) -> int:
+def _dim(input: Tensor, dim: int | None, name: str, stacklevel: int) -> int:
     if dim is not None:
         return dim
     warnings.warn(
         f"Implicit dimension choice for {name} has been deprecated. Change the call to include "
         "dim=X as an argument.",
         UserWarning,
-        stacklevel=3,
+        stacklevel=stacklevel,
     )
     return 0 if input.ndim in (0, 1, 3) else 1
 

@@ -58,7 +58,14 @@ class CallHandle(RemovableHandle):
 
     def __init__(self, owner: Any, hooks: OrderedDict[int, Any], key: int) -> None:
         super().__init__(hooks, key)
-        self._owner = weakref.ref(owner)
+        self._owner: Callable[[], Any] = weakref.ref(owner)
+
+    def __getstate__(self) -> Any:
+        return self._hooks, self.id
+
+    def __setstate__(self, state: Any) -> None:
+        self._hooks, self.id = state
+        self._owner = _nobody
 
     def remove(self) -> None:
         """Remove the hook; a second call does nothing."""
@@ -69,6 +76,21 @@ class CallHandle(RemovableHandle):
                 owner._call_hooks = None  # type: ignore[attr-defined]
             else:
                 del owner.__dict__["_call_hooks"]
+
+
+def _nobody() -> None:
+    """The owner of a handle that was copied or unpickled."""
+
+
+def _kind(kind: str) -> property:
+    # The dict of a kind of hooks, as an attribute.
+    def read(module: Any) -> OrderedDict[int, Hook]:
+        return getattr(_own(module), kind)
+
+    def write(module: Any, hooks: Any) -> None:
+        setattr(_own(module), kind, OrderedDict(hooks))
+
+    return property(read, write)
 
 
 class Hooked:
@@ -127,34 +149,18 @@ class Hooked:
                 output; None stands for what is no tensor or needs no gradient. It may return
                 another ``grad_input``. An input that nothing was computed from gets zeros.
             prepend: Run it before the hooks that are there.
+
+        Memory:
+            ``grad_output`` lives until backward has left the module. The other hooks keep nothing.
         """
         return _add(self, "backward", hook, prepend)
 
     # PyTorch's own names for the dicts, which model code clears or looks into
 
-    def _hooks_of(self, kind: str) -> OrderedDict[int, Hook]:
-        own = _own(self)
-        return getattr(own, kind)  # type: ignore[no-any-return]
-
-    def _set_hooks_of(self, kind: str, hooks: Any) -> None:
-        setattr(_own(self), kind, OrderedDict(hooks))
-
-    _forward_pre_hooks = property(
-        lambda self: self._hooks_of("forward_pre"),
-        lambda self, hooks: self._set_hooks_of("forward_pre", hooks),
-    )
-    _forward_hooks = property(
-        lambda self: self._hooks_of("forward"),
-        lambda self, hooks: self._set_hooks_of("forward", hooks),
-    )
-    _backward_pre_hooks = property(
-        lambda self: self._hooks_of("backward_pre"),
-        lambda self, hooks: self._set_hooks_of("backward_pre", hooks),
-    )
-    _backward_hooks = property(
-        lambda self: self._hooks_of("backward"),
-        lambda self, hooks: self._set_hooks_of("backward", hooks),
-    )
+    _forward_pre_hooks = _kind("forward_pre")
+    _forward_hooks = _kind("forward")
+    _backward_pre_hooks = _kind("backward_pre")
+    _backward_hooks = _kind("backward")
 
 
 def register_module_forward_pre_hook(hook: Hook) -> RemovableHandle:
@@ -415,7 +421,7 @@ class _BorderNode(Node):
         if self.zeros:
             specs = self.edge_specs
             grads = [zeros_of(s) if g is None else g for g, s in zip(grads, specs, strict=True)]
-        return self.show(grads)  # type: ignore[no-any-return]
+        return self.show(grads)
 
 
 def _through(

@@ -13,8 +13,8 @@ from typing import Any
 
 from ..framework.autograd.modes import no_grad
 from ..framework.dtypes import float32
-from ..framework.ops.decompositions import qr
 from ..framework.ops.creation import empty
+from ..framework.ops.decompositions import qr
 from ..framework.ops.random import randperm
 from ..framework.tensor import Tensor
 

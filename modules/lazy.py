@@ -7,6 +7,7 @@ the model before the optimizer is made.
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 from ..framework.autograd.modes import no_grad
@@ -54,7 +55,8 @@ class _Placeholder(Tensor):
         made = empty(shape, device=device or self.device, dtype=dtype or self.dtype)
         with no_grad():
             self.data = made
-        self.__class__ = type(self).settled
+        settled: Any = type(self).settled
+        self.__class__ = settled
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
         """The same placeholder for another device or dtype."""
@@ -104,7 +106,7 @@ class UninitializedBuffer(_Placeholder):
         """Make a placeholder."""
         made = empty(0, device=device, dtype=dtype).requires_grad_(requires_grad)
         made.__class__ = cls
-        return made  # type: ignore[no-any-return]
+        return made
 
 
 def is_lazy(value: Any) -> bool:
@@ -167,11 +169,8 @@ class _Lazy(LazyModuleMixin):
     # Placeholders in the registries of a layer that was made with sizes of 0.
     def _wait(self, names: dict[str, bool], kind: Any, device: Any, dtype: Any) -> None:
         module: Any = self
-        register = (
-            module.register_parameter
-            if kind is UninitializedParameter
-            else (module.register_buffer)
-        )
+        parameters = kind is UninitializedParameter
+        register = module.register_parameter if parameters else module.register_buffer
         for name, there in names.items():
             register(name, kind(device=device, dtype=dtype) if there else None)
 
@@ -213,21 +212,12 @@ class LazyLinear(_Lazy, Linear):
 
 
 class _LazyConv(_Lazy):
-    def __init__(
-        self, out_channels: int, kernel_size: Any, *args: Any, bias: bool = True,
-        device: Any = None, dtype: Any = None, **kwargs: Any,
-    ) -> None:  # fmt: skip
-        # Positional arguments as the layer's, after the kernel: bias is one of them.
-        place = 4  # of bias: stride, padding, dilation or output_padding, groups, bias
-        arguments = list(args)
-        if len(arguments) > place:
-            bias = arguments[place]
-            arguments[place] = False
-            device, dtype = (*arguments[place + 2 :], device, dtype)[:2]
-            del arguments[place + 2 :]
-        else:
-            kwargs["bias"] = False
-        super().__init__(0, 0, kernel_size, *arguments, **kwargs)
+    def __init__(self, out_channels: int, *args: Any, **kwargs: Any) -> None:
+        # The arguments are the layer's own, without the first.
+        bound = signature(type(self).cls_to_become).bind(0, 0, *args, **kwargs).arguments
+        bias = bound.pop("bias", True)
+        device, dtype = bound.pop("device", None), bound.pop("dtype", None)
+        super().__init__(**bound, bias=False)
         layer: Any = self
         if out_channels % layer.groups:
             raise ValueError(

@@ -2,7 +2,8 @@
 
 What is assigned as an attribute is registered by its type, in the order of assignment. There is
 no global mode: ``train()`` and ``eval()`` set ``training`` on each module of the tree. Hooks are in
-``hooks.py``, the state dict in ``state.py``; this file is the tree itself.
+``hooks.py``, the state dict in ``state.py``, moving and converting in ``conversion.py``; this file
+is the tree itself.
 
 Whatever PyTorch calls on each child by name (``train``, ``_apply``, ``state_dict``, ...) is called
 so here, because models override it.
@@ -13,22 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ..framework.autograd.modes import no_grad
-from ..framework.devices.device import device as as_device
-from ..framework.dtypes import as_dtype, bfloat16, float16, float32, float64
-from ..framework.dtypes import dtype as dtype_class
-from ..framework.memory.ledger import BUFFER, INPUT, SAVED, TEMPORARY
-from ..framework.ops.creation import empty_like
+from ..framework import scopes
 from ..framework.tensor import Tensor
+from .conversion import Convertible
 from .hooks import Hooked, call_hooked
-from .parameter import Buffer, Parameter
+from .hooks import register_module_forward_hook as register_module_forward_hook
+from .hooks import register_module_forward_pre_hook as register_module_forward_pre_hook
+from .hooks import register_module_full_backward_hook as register_module_full_backward_hook
+from .hooks import register_module_full_backward_pre_hook as register_module_full_backward_pre_hook
+from .parameter import Buffer, Parameter, keep_buffer
 from .state import Stateful
 
 T = TypeVar("T", bound="Module")
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 
-class Module(Hooked, Stateful):
+class Module(Hooked, Stateful, Convertible):
     """Base class of layers and models: assign parameters and submodules, define ``forward``.
 
     Attributes:
@@ -75,8 +76,8 @@ class Module(Hooked, Stateful):
         own = self.__dict__
         parameters = own.get("_parameters")
         if isinstance(value, Parameter):
-            self._need_init(name, "parameter")
-            self._forget(name, "_parameters")
+            _need_init(self, name, "parameter")
+            _forget(self, name, "_parameters")
             self.register_parameter(name, value)
         elif parameters is not None and name in parameters:
             if value is not None:
@@ -87,8 +88,8 @@ class Module(Hooked, Stateful):
                 )
             parameters[name] = None
         elif isinstance(value, Module):
-            self._need_init(name, "module")
-            self._forget(name, "_modules")
+            _need_init(self, name, "module")
+            _forget(self, name, "_modules")
             self.register_module(name, value)
         elif parameters is None:
             object.__setattr__(self, name, value)
@@ -105,9 +106,9 @@ class Module(Hooked, Stateful):
                     f"cannot assign '{type(value).__name__}' as buffer '{name}' "
                     "(lowtide.Tensor or None expected). Make a tensor of it."
                 )
-            self._set_buffer(name, value)
+            keep_buffer(self, name, value)
         elif isinstance(value, Buffer):
-            self._forget(name, "_buffers")
+            _forget(self, name, "_buffers")
             self.register_buffer(name, value, value.persistent)
         else:
             object.__setattr__(self, name, value)
@@ -134,27 +135,6 @@ class Module(Hooked, Stateful):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
 
-    def _need_init(self, name: str, what: str) -> None:
-        if "_parameters" not in self.__dict__:
-            raise AttributeError(
-                f"cannot assign {what} '{name}' before Module.__init__() call. "
-                "Call super().__init__() first."
-            )
-
-    def _forget(self, name: str, kept: str) -> None:
-        # A name means one thing. In its own registry it keeps its place in the order.
-        own = self.__dict__
-        own.pop(name, None)
-        for registry in _REGISTRIES:
-            if registry != kept:
-                own[registry].pop(name, None)
-        self._non_persistent_buffers_set.discard(name)
-
-    def _set_buffer(self, name: str, value: Tensor | None) -> None:
-        if value is not None and value._storage.role in (TEMPORARY, SAVED, INPUT):
-            value._storage.set_role(BUFFER)
-        self._buffers[name] = value
-
     # Registration
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
@@ -165,7 +145,7 @@ class Module(Hooked, Stateful):
             KeyError: The name is taken, empty, or has a dot.
             ValueError: ``param`` is no leaf.
         """
-        self._check_new(name, "parameter", "_parameters")
+        _check_new(self, name, "parameter", "_parameters")
         if param is not None and not isinstance(param, Parameter):
             raise TypeError(
                 f"cannot assign '{type(param).__name__}' object to parameter '{name}' "
@@ -190,13 +170,13 @@ class Module(Hooked, Stateful):
             TypeError: ``tensor`` is something else.
             KeyError: The name is taken, empty, or has a dot.
         """
-        self._check_new(name, "buffer", "_buffers")
+        _check_new(self, name, "buffer", "_buffers")
         if tensor is not None and not isinstance(tensor, Tensor):
             raise TypeError(
                 f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' "
                 "(lowtide.Tensor or None required). Make a tensor of it."
             )
-        self._set_buffer(name, tensor)
+        keep_buffer(self, name, tensor)
         change = self._non_persistent_buffers_set
         (change.discard if persistent else change.add)(name)
 
@@ -204,24 +184,12 @@ class Module(Hooked, Stateful):
         """Register a submodule, or None in its place, under ``name``."""
         if module is not None and not isinstance(module, Module):
             raise TypeError(f"{type(module).__name__} is not a Module subclass.")
-        self._check_new(name, "module", "_modules")
+        _check_new(self, name, "module", "_modules")
         self._modules[name] = module
 
     def register_module(self, name: str, module: Module | None) -> None:
         """Register a submodule: ``add_module`` under its other name."""
         self.add_module(name, module)
-
-    def _check_new(self, name: str, what: str, registry: str) -> None:
-        own = self.__dict__
-        self._need_init(name, what)
-        if not isinstance(name, str):
-            raise TypeError(f"{what} name should be a string. Got {type(name).__name__}.")
-        if "." in name:
-            raise KeyError(f'{what} name can\'t contain ".", got: {name}')
-        if not name:
-            raise KeyError(f'{what} name can\'t be empty string ""')
-        if name not in own[registry] and hasattr(self, name):
-            raise KeyError(f"attribute '{name}' already exists. Choose another name.")
 
     # Walking the tree
 
@@ -348,7 +316,7 @@ class Module(Hooked, Stateful):
         Raises:
             AttributeError: There is none.
         """
-        found = self._member(target)
+        found = _member(self, target)
         if not isinstance(found, Parameter):
             raise AttributeError(f"`{target.rpartition('.')[2]}` is not an nn.Parameter")
         return found
@@ -360,17 +328,10 @@ class Module(Hooked, Stateful):
             AttributeError: There is none.
         """
         path, _, name = target.rpartition(".")
-        found = self._member(target)
+        found = _member(self, target)
         if name not in self.get_submodule(path)._buffers:
             raise AttributeError(f"`{name}` is not a buffer")
-        return found  # type: ignore[no-any-return]
-
-    def _member(self, target: str) -> Any:
-        path, _, name = target.rpartition(".")
-        module = self.get_submodule(path)
-        if not hasattr(module, name):
-            raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
-        return getattr(module, name)
+        return found
 
     def apply(self: T, fn: Callable[[Module], Any]) -> T:
         """Call ``fn`` on every module below, then on this one."""
@@ -438,101 +399,64 @@ class Module(Hooked, Stateful):
             return f"{self._get_name()}({extra})"
         return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)"
 
-    # Conversion. These methods stand last: `float` and `type` here are no longer Python's.
 
-    def _apply(self: T, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> T:
-        # Parameters keep their identity, so that optimizers go on knowing them.
-        if recurse:
-            for child in self.children():
-                child._apply(fn)
-        with no_grad():
-            for p in self._parameters.values():
-                if p is None:
-                    continue
-                data = fn(p.detach())
-                grad = None if p._grad is None else fn(p._grad)
-                p._grad = None
-                p.data = data
-                p.grad = grad
-            for name, b in self._buffers.items():
-                if b is not None:
-                    self._set_buffer(name, fn(b))
-        return self
+# While a profiler listens, a call enters the scope of its module. Otherwise it costs nothing: the
+# method itself is exchanged.
 
-    def to(self: T, *args: Any, **kwargs: Any) -> T:
-        """Move and convert parameters and buffers, in place; a dtype applies to floating ones only.
-
-        Accepts ``to(device)``, ``to(dtype)``, ``to(device, dtype)``, ``to(tensor)`` and the keywords
-        ``device``, ``dtype``, ``non_blocking``, ``memory_format``; the last two change nothing.
-
-        Raises:
-            TypeError: The dtype is neither floating nor complex.
-            NotImplementedError: A tensor is on meta, and shall leave it. Use ``to_empty``.
-        """
-        where, wanted = _target(*args, **kwargs)
-
-        def change(t: Tensor) -> Tensor:
-            if t.is_meta and where is not None and where.type != "meta":
-                raise NotImplementedError(
-                    "Cannot copy out of meta tensor; no data! Use Module.to_empty() instead of "
-                    "Module.to() when moving a module from meta to a different device."
-                )
-            return t.to(device=where, dtype=wanted if t.dtype.is_differentiable else None)
-
-        return self._apply(change)
-
-    def to_empty(self: T, *, device: Any, recurse: bool = True) -> T:
-        """Move to a device without copying values: what was on meta gets memory, uninitialized."""
-        return self._apply(lambda t: empty_like(t, device=device), recurse=recurse)
-
-    def cpu(self: T) -> T:
-        """Move to the CPU."""
-        return self._apply(lambda t: t.to("cpu"))
-
-    def cuda(self: T, device: Any = None) -> T:
-        """Move to a CUDA device."""
-        return self._apply(lambda t: t.to("cuda" if device is None else as_device(device)))
-
-    def half(self: T) -> T:
-        """Convert floating parameters and buffers to float16."""
-        return self._cast(float16)
-
-    def bfloat16(self: T) -> T:
-        """Convert floating parameters and buffers to bfloat16."""
-        return self._cast(bfloat16)
-
-    def double(self: T) -> T:
-        """Convert floating parameters and buffers to float64."""
-        return self._cast(float64)
-
-    def _cast(self: T, dtype: Any) -> T:
-        return self._apply(lambda t: t.to(dtype) if t.is_floating_point() else t)
-
-    def float(self: T) -> T:
-        """Convert floating parameters and buffers to float32."""
-        return self._cast(float32)
-
-    def type(self: T, dst_type: Any) -> T:
-        """Convert every parameter and buffer to a dtype."""
-        return self._apply(lambda t: t.type(dst_type))
+_plain_call = Module.__call__
 
 
-def _target(
-    *args: Any, device: Any = None, dtype: Any = None, non_blocking: bool = False,
-    memory_format: Any = None, tensor: Tensor | None = None,
-) -> tuple[Any, Any]:  # fmt: skip
-    # (device, dtype) that a call of `to` names; each may be None.
-    for a in (*args, tensor):
-        if isinstance(a, Tensor):
-            device, dtype = a.device, a.dtype
-        elif isinstance(a, dtype_class | type):
-            dtype = a
-        elif a is not None and not isinstance(a, bool):
-            device = a
-    wanted = None if dtype is None else as_dtype(dtype)
-    if wanted is not None and not wanted.is_differentiable:
-        raise TypeError(
-            "nn.Module.to only accepts floating point or complex dtypes, but got desired "
-            f"dtype={wanted}. Integer buffers keep theirs."
+def _call_in_scope(self: Module, *args: Any, **kwargs: Any) -> Any:
+    entry = scopes.enter(self)
+    try:
+        return _plain_call(self, *args, **kwargs)
+    finally:
+        scopes.leave(entry)
+
+
+def _while_listening(on: bool) -> None:
+    Module.__call__ = _call_in_scope if on else _plain_call  # type: ignore[method-assign]
+
+
+scopes.on_listen(_while_listening)
+
+# Functions and not methods: a model may have a method of any name.
+
+
+def _need_init(module: Module, name: str, what: str) -> None:
+    if "_parameters" not in module.__dict__:
+        raise AttributeError(
+            f"cannot assign {what} '{name}' before Module.__init__() call. "
+            "Call super().__init__() first."
         )
-    return None if device is None else as_device(device), wanted
+
+
+def _forget(module: Module, name: str, kept: str) -> None:
+    # A name means one thing. In its own registry it keeps its place in the order.
+    own = module.__dict__
+    own.pop(name, None)
+    for registry in _REGISTRIES:
+        if registry != kept:
+            own[registry].pop(name, None)
+    module._non_persistent_buffers_set.discard(name)
+
+
+def _check_new(module: Module, name: str, what: str, registry: str) -> None:
+    own = module.__dict__
+    _need_init(module, name, what)
+    if not isinstance(name, str):
+        raise TypeError(f"{what} name should be a string. Got {type(name).__name__}.")
+    if "." in name:
+        raise KeyError(f'{what} name can\'t contain ".", got: {name}')
+    if not name:
+        raise KeyError(f'{what} name can\'t be empty string ""')
+    if name not in own[registry] and hasattr(module, name):
+        raise KeyError(f"attribute '{name}' already exists. Choose another name.")
+
+
+def _member(module: Module, target: str) -> Any:
+    path, _, name = target.rpartition(".")
+    owner = module.get_submodule(path)
+    if not hasattr(owner, name):
+        raise AttributeError(f"{type(owner).__name__} has no attribute `{name}`")
+    return getattr(owner, name)

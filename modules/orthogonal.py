@@ -1,13 +1,13 @@
 """The orthogonal parametrization: a weight whose columns, or rows, stay orthonormal.
 
 Three maps from any matrix to an orthogonal one: the exponential and the Cayley map of its
-skew-symmetric part, and a product of Householder reflections. Q = H1 H2 ... Hk is computed in closed
-form, ``I - V T V'`` with ``T^-1 = striu(V'V) + diag(V'V) / 2``, so it needs one triangular solve
-and no loop.
+skew-symmetric part, and a product of Householder reflections. Q = H1 H2 ... Hk is computed in
+closed form, ``I - V T V'`` with ``T^-1 = striu(V'V) + diag(V'V) / 2``, so it needs one triangular
+solve and no loop.
 
 Source:
-    Lezcano-Casado 2019 for "dynamic trivialization" (a fixed base times a map); Joffrain et al. 2006
-    and Puglisi 1992 for the triangular factor.
+    Lezcano-Casado 2019 for "dynamic trivialization" (a fixed base times a map); Puglisi 1992 and
+    Joffrain et al. 2006 for the triangular factor.
 
 Not optimal: inverting the Householder map, which happens only on assignment without
 trivialization, loops over columns in Python.
@@ -36,7 +36,9 @@ MAPS = ("matrix_exp", "cayley", "householder")
 class _Orthogonal(Module):
     base: Tensor | None
 
-    def __init__(self, weight: Tensor, orthogonal_map: str, use_trivialization: bool = True) -> None:
+    def __init__(
+        self, weight: Tensor, orthogonal_map: str, use_trivialization: bool = True
+    ) -> None:
         super().__init__()
         if weight.is_complex() and orthogonal_map == "householder":
             raise ValueError("The householder parametrization does not support complex tensors.")
@@ -115,8 +117,7 @@ def _reflectors(Q: Tensor) -> Tensor:
     # The inverse of _reflections, for orthonormal columns: Householder's QR.
     R = Q.clone()
     out = Q.new_zeros(Q.shape)
-    n, k = Q.shape[-2:]
-    for c in range(k):
+    for c in range(Q.shape[-1]):
         x = R[..., c:, c]
         alpha = x[..., :1]
         below = x[..., 1:]
@@ -143,7 +144,7 @@ def _is_orthogonal(Q: Tensor) -> bool:
 def _nearby(A: Tensor) -> Tensor:
     # Q of the QR decomposition, with the signs that leave an orthogonal matrix as it is.
     q, r = qr(A)
-    return q * r.diagonal(dim1=-2, dim2=-1).sgn().unsqueeze(-2)  # type: ignore[no-any-return]
+    return q * r.diagonal(dim1=-2, dim2=-1).sgn().unsqueeze(-2)
 
 
 def orthogonal(
@@ -175,8 +176,7 @@ def orthogonal(
         raise ValueError(f"Module '{module}' has no parameter or buffer with name '{name}'")
     if weight.ndim < 2:
         raise ValueError(
-            "Expected a matrix or batch of matrices. "
-            f"Got a tensor of {weight.ndim} dimensions."
+            f"Expected a matrix or batch of matrices. Got a tensor of {weight.ndim} dimensions."
         )
     if orthogonal_map is None:
         square = weight.shape[-2] == weight.shape[-1]

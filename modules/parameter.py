@@ -1,13 +1,14 @@
-"""Parameter: a tensor that a module registers when it is assigned; Buffer: one that is no parameter.
+"""Parameter and Buffer: tensors that a module registers when they are assigned.
 
-Both count under their own role in the ledger.
+Each counts under its own role in the ledger: a parameter from its birth, a buffer once a module has
+it.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..framework.memory.ledger import PARAMETER
+from ..framework.memory.ledger import BUFFER, INPUT, PARAMETER, SAVED, TEMPORARY
 from ..framework.ops.creation import empty
 from ..framework.serialization.structure import restores
 from ..framework.tensor import Tensor
@@ -45,7 +46,9 @@ class Parameter(Tensor):
         """Copy values and attributes into memory of its own, without the gradient."""
         found = memo.get(id(self))
         if found is None:
-            copied = self.detach().clone()  # a leaf of its own: the gradient is not copied even once
+            copied = (
+                self.detach().clone()
+            )  # a leaf of its own: the gradient is not copied even once
             found = memo[id(self)] = type(self)(copied, self.requires_grad)
             if self.__dict__:
                 from copy import deepcopy
@@ -84,6 +87,13 @@ class Buffer(Tensor):
         return self
 
 
+def keep_buffer(module: Any, name: str, value: Tensor | None) -> None:
+    """Put a tensor among a module's buffers; bytes that were nobody's become a buffer's."""
+    if value is not None and value._storage.role in (TEMPORARY, SAVED, INPUT):
+        value._storage.set_role(BUFFER)
+    module._buffers[name] = value
+
+
 # What a training checkpoint says of a tensor's class is a name; these are the names it knows.
 restores("Parameter", Parameter)
-restores("Buffer", lambda t, requires_grad: Buffer(t.requires_grad_(requires_grad)))  # type: ignore[attr-defined]
+restores("Buffer", lambda t, requires_grad: Buffer(t.requires_grad_(requires_grad)))

@@ -21,6 +21,13 @@ def _registered(value: Any) -> Any:
     return value
 
 
+def _name_at(container: ParameterList, index: Any) -> str:
+    k, n = operator.index(index), len(container)
+    if not -n <= k < n:
+        raise IndexError(f"index {k} is out of range for {n} parameters.")
+    return str(k % n)
+
+
 def _shown(key: Any, value: Any, dtype: Any) -> str:
     if not isinstance(value, Tensor):
         return f"  ({key}): Object of type: {type(value).__name__}"
@@ -52,19 +59,13 @@ class ParameterList(Module):
     def __dir__(self) -> list[str]:
         return [n for n in super().__dir__() if not n.isdigit()]
 
-    def _name_at(self, index: Any) -> str:
-        k = operator.index(index)
-        if not -len(self) <= k < len(self):
-            raise IndexError(f"index {k} is out of range for {len(self)} parameters.")
-        return str(k % len(self))
-
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return type(self)([self[k] for k in range(*index.indices(len(self)))])
-        return getattr(self, self._name_at(index))
+        return getattr(self, _name_at(self, index))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        setattr(self, self._name_at(index), _registered(value))
+        setattr(self, _name_at(self, index), _registered(value))
 
     def append(self, value: Any) -> ParameterList:
         """Add a value at the end."""
@@ -172,7 +173,7 @@ class ParameterDict(Module):
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key, or ``default``."""
-        return self[key] if key in self else default
+        return self[key] if key in self._keys else default
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
         """A new dict of these keys, each with ``default``."""

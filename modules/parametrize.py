@@ -124,7 +124,9 @@ class ParametrizationList(ModuleList):
                 )
             for k, (old, new) in enumerate(zip(originals, values, strict=True)):
                 if not isinstance(new, Tensor):
-                    raise ValueError(f"`right_inverse` should return tensors. Got {type(new)} at {k}.")
+                    raise ValueError(
+                        f"`right_inverse` should return tensors. Got {type(new)} at {k}."
+                    )
                 if new.dtype is not old.dtype:
                     raise ValueError(
                         f"The tensor returned by `right_inverse` has dtype {new.dtype} while "
@@ -142,7 +144,7 @@ class ParametrizationList(ModuleList):
         values: Any = self._originals()
         for module in self:
             values = (module(*values),)
-        return values[0]  # type: ignore[no-any-return]
+        return values[0]
 
 
 def register_parametrization(

@@ -13,6 +13,7 @@ import numbers
 import warnings
 from typing import Any
 
+from ..framework.autograd.modes import local
 from ..framework.ops.creation import empty
 from ..framework.ops.gru import gru_sequence
 from ..framework.ops.joining import cat, stack
@@ -80,7 +81,8 @@ class RNNBase(Module):
         for layer in range(num_layers):
             for end in self._directions:
                 features = input_size if layer == 0 else size * len(self._directions)
-                shapes = {f"weight_ih_l{layer}{end}": (wide, features)}
+                shapes: dict[str, tuple[int, ...]] = {}
+                shapes[f"weight_ih_l{layer}{end}"] = (wide, features)
                 shapes[f"weight_hh_l{layer}{end}"] = (wide, size)
                 if bias:
                     shapes |= {f"bias_{kind}_l{layer}{end}": (wide,) for kind in ("ih", "hh")}
@@ -127,10 +129,10 @@ class RNNBase(Module):
     def check_input(self, input: Tensor, batch_sizes: Tensor | None) -> None:
         """Refuse input of another dtype, number of dimensions or size than the layer's."""
         expected: Any = getattr(self, self._all_weights[0][0]).dtype
-        if input.dtype is not expected:
+        if input.dtype is not expected and not local.state.autocast:
             raise ValueError(
                 f"RNN input dtype ({input.dtype}) does not match weight dtype ({expected}). "
-                f"Convert to input.to(weight.dtype), or vice versa."
+                "Convert to input.to(weight.dtype), or vice versa."
             )
         dims = 2 if batch_sizes is not None else 3
         if input.ndim != dims:
@@ -171,7 +173,8 @@ class RNNBase(Module):
             x = found[0] if len(found) == 1 else cat(found, -1)
             if self.dropout and layer < self.num_layers - 1:
                 x = F.dropout(x, self.dropout, self.training)
-        return x, [s[0].unsqueeze(0) if len(s) == 1 else stack(list(s)) for s in zip(*finals)]
+        last = zip(*finals, strict=True)
+        return x, [s[0].unsqueeze(0) if len(s) == 1 else stack(list(s)) for s in last]
 
     def _run(self, input: Any, states: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
         """(output, final states), for any kind of input."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 from .module import Module
 
 
-def skip_init(module_cls: type[Module], *args: Any, **kwargs: Any) -> Any:
+def skip_init(module_cls: Any, *args: Any, **kwargs: Any) -> Any:
     """Build a module with uninitialized parameters and buffers.
 
     Args:
@@ -27,7 +28,8 @@ def skip_init(module_cls: type[Module], *args: Any, **kwargs: Any) -> Any:
             'lowtide.device("meta"), and call to_empty().'
         )
     where = kwargs.pop("device", None) or "cpu"
-    return module_cls(*args, device="meta", **kwargs).to_empty(device=where)
+    build: Callable[..., Module] = module_cls
+    return build(*args, device="meta", **kwargs).to_empty(device=where)
 
 
 __all__ = ["skip_init"]

@@ -39,7 +39,7 @@ def _iterate_u(matrix: Tensor, u: Tensor, v: Tensor, eps: float) -> None:
 
 
 def _drawn(matrix: Tensor, n: int, eps: float) -> Tensor:
-    return normalize(matrix.new_empty(n).normal_(0, 1), dim=0, eps=eps)  # type: ignore[no-any-return]
+    return normalize(matrix.new_empty(n).normal_(0, 1), dim=0, eps=eps)
 
 
 def _default_dim(module: Module) -> int:
@@ -86,7 +86,7 @@ class _SpectralNorm(Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         if weight.ndim == 1:  # the vector's norm is its only singular value
-            return normalize(weight, dim=0, eps=self.eps)  # type: ignore[no-any-return]
+            return normalize(weight, dim=0, eps=self.eps)
         matrix = _as_matrix(weight, self.dim)
         if self.training:
             self._power_method(matrix.detach(), self.n_power_iterations)
@@ -151,7 +151,7 @@ class _Hook:
                 for _ in range(self.n_power_iterations):
                     _iterate_v(matrix.detach(), u, v, self.eps)
                     _iterate_u(matrix.detach(), u, v, self.eps)
-        return weight / u.clone().dot(matrix.mv(v.clone()))  # type: ignore[no-any-return]
+        return weight / u.clone().dot(matrix.mv(v.clone()))
 
     def __call__(self, module: Module, args: Any) -> None:
         setattr(module, self.name, self.compute(module, module.training))

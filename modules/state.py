@@ -42,7 +42,8 @@ class IncompatibleKeys(NamedTuple):
         missing, unexpected = self
         return f"IncompatibleKeys(missing_keys={missing}, unexpected_keys={unexpected})"
 
-    __str__ = __repr__
+    def __str__(self) -> str:
+        return repr(self)
 
 
 class Stateful:
@@ -177,7 +178,7 @@ class Stateful:
                 *((self,) if with_module else ()), state_dict, prefix, local_metadata, strict,
                 missing_keys, unexpected_keys, error_msgs,
             )  # fmt: skip
-        own = {n: p for n, p in self._parameters.items() if p is not None}
+        own: dict[str, Tensor] = {n: p for n, p in self._parameters.items() if p is not None}
         own |= {
             n: b
             for n, b in self._buffers.items()
@@ -345,10 +346,15 @@ def _walk(module: Any, state: dict[str, Any], prefix: str, plan: _Plan) -> None:
     module._load_from_state_dict(
         state, prefix, metadata, True, missing, unexpected, plan.errors
     )  # always strict: keys are collected, and judged at the end
+    below: dict[str, dict[str, Any]] = {}  # by child, and sorted once for all of them
+    for key, value in state.items():
+        if key.startswith(prefix):
+            name, dot, _ = key[len(prefix) :].partition(".")
+            if dot:
+                below.setdefault(name, {})[key] = value
     for name, child in module._modules.items():
         if child is not None:
-            inner = f"{prefix}{name}."
-            _walk(child, {k: v for k, v in state.items() if k.startswith(inner)}, inner, plan)
+            _walk(child, below.get(name, {}), f"{prefix}{name}.", plan)
     plan.hooks += [(module, hook) for hook, _ in _hooks(module, "load_post")]
 
 
@@ -365,9 +371,7 @@ def _size(t: Tensor) -> str:
     return str(tuple(t.shape))
 
 
-def _refusal(
-    module: Any, keys: IncompatibleKeys, errors: list[str], strict: bool
-) -> RuntimeError:
+def _refusal(module: Any, keys: IncompatibleKeys, errors: list[str], strict: bool) -> RuntimeError:
     problems = list(errors)
     if strict and keys.unexpected_keys:
         problems.insert(0, f"Unexpected key(s) in state_dict: {_quoted(keys.unexpected_keys)}.")

@@ -48,14 +48,12 @@ def _causal_mask(size: int, device: Any = None, dtype: Any = None) -> Tensor:
 
 
 def _is_causal(mask: Tensor | None, hint: bool | None, size: int | None) -> bool:
-    """Whether a mask is the causal one: the hint, or what its values say.
+    """Whether a mask of numbers is the causal one: the hint, or what its values say.
 
     On meta there are no values; the hint is all that is known.
     """
     if hint is not None or mask is None or mask.device.type == "meta":
         return hint is True
-    if not mask.dtype.is_floating_point:
-        return False
     size = mask.shape[-2] if size is None else size
     if tuple(mask.shape) != (size, size):
         return False
@@ -347,7 +345,6 @@ class TransformerDecoder(Module):
         """
         first: Any = self.layers[0]
         length = _length(tgt, first.self_attn.batch_first) if hasattr(first, "self_attn") else None
-        causal = _is_causal(tgt_mask, tgt_is_causal, length)
         masks: dict[str, Any] = {
             "tgt_mask": tgt_mask,
             "memory_mask": memory_mask,
@@ -355,6 +352,7 @@ class TransformerDecoder(Module):
             "memory_key_padding_mask": memory_key_padding_mask,
         }
         masks = {name: additive(m, name, tgt.dtype) for name, m in masks.items()}
+        causal = _is_causal(masks["tgt_mask"], tgt_is_causal, length)
         x = tgt
         for layer in self.layers:
             x = layer(
@@ -488,8 +486,6 @@ class Transformer(Module):
         return out
 
     @staticmethod
-    def generate_square_subsequent_mask(
-        sz: int, device: Any = None, dtype: Any = None
-    ) -> Tensor:
+    def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
         """The causal mask (sz, sz): minus infinity above the diagonal, zero elsewhere."""
         return _causal_mask(sz, device, dtype)

@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Module)
 def _length(weight: Tensor, dim: int) -> Tensor:
     # The norm over every dimension but one; over all for -1.
     if dim == -1:
-        return vector_norm(weight, 2.0)  # type: ignore[no-any-return]
+        return vector_norm(weight, 2.0)
     others = tuple(k for k in range(weight.ndim) if k != dim)
     return vector_norm(weight, 2.0, others, keepdim=True) if others else weight.abs()
 
@@ -111,7 +111,9 @@ def hooked_weight_norm(module: T, name: str = "weight", dim: int | None = 0) -> 
     """
     for found in module._forward_pre_hooks.values():
         if isinstance(found, _Hook) and found.name == name:
-            raise RuntimeError(f"Cannot register two weight_norm hooks on the same parameter {name}")
+            raise RuntimeError(
+                f"Cannot register two weight_norm hooks on the same parameter {name}"
+            )
     hook = _Hook(name, dim)
     weight = getattr(module, name)
     delattr(module, name)

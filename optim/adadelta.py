@@ -70,7 +70,7 @@ class Adadelta(Elementwise):
         return (state["square_avg"], state["acc_delta"]), numbers
 
     @staticmethod
-    def plain(  # type: ignore[override]
+    def plain(
         p: Any, g: Any, v: Any, w: Any, sign: Any, decay: Any, rho: Any, rest: Any, eps: Any,
         rate: Any,
     ) -> None:  # fmt: skip

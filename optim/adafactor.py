@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from ..framework.autograd.modes import quietly
 from ..framework.dtypes import finfo
 from ..framework.ops.creation import empty, zeros_like
 from ..framework.pieces import limit_of, pieces
+from . import fused
 from .optimizer import Optimizer, check_options, number, own
 
 
@@ -22,7 +24,8 @@ class Adafactor(Optimizer):
 
     State: ``step``, and ``row_var`` and ``col_var``, or ``variance`` for a vector.
 
-    Memory: V and U are never whole. A step runs on pieces (``framework/pieces.py``;
+    Memory: V and U are never whole. On the CPU a step is compiled and takes none beside the state
+    (``framework/kernels/cpu/factored.py``); elsewhere it runs on pieces (``framework/pieces.py``;
     one row, if that is longer), twice: once for RMS(U), once to apply it.
 
     Args:
@@ -79,18 +82,39 @@ class Adafactor(Optimizer):
         eps1 = finfo(p.dtype).eps if eps1 is None else eps1
         share = step ** group["beta2_decay"]  # of the new square in the mean
         # The gradient enters squared, and once in U: there its sign is the rate's.
-        size = max(eps2, (_square_sum(pieces(p)) / max(p.numel(), 1)) ** 0.5)
-        rate = size * min(lr, 1 / step**0.5) * (-1 if group["maximize"] else 1)
-        if p.ndim > 1:
-            parts = _matrix(p, g, state, share, eps1)
-        else:
-            parts = _vector(p, g, state, share, eps1)
+        rate = min(lr, 1 / step**0.5) * (-1 if group["maximize"] else 1)
+        keep = 1 - lr * group["weight_decay"]
+        names = ("row_var", "col_var") if p.ndim > 1 else ("variance",)
+        held = [state[name] for name in names]
+        if fused.fits(self.elements, p, g) and all(v.dtype is p.dtype for v in held):
+            _compiled(p, g, held, (share, eps1, eps2, keep, rate, group["d"]))
+            return
+        rate *= max(eps2, (_square_sum(pieces(p)) / max(p.numel(), 1)) ** 0.5)
+        parts = (_matrix if p.ndim > 1 else _vector)(p, g, state, share, eps1)
         root_mean = (_square_sum((u,) for _, u in parts()) / max(p.numel(), 1)) ** 0.5
-        if group["weight_decay"]:
-            p.mul_(1 - lr * group["weight_decay"])
+        if keep != 1:
+            p.mul_(keep)
         rate /= max(1.0, root_mean / group["d"])
         for part, u in parts():
             part.add_(u, alpha=-rate)
+
+
+def _compiled(p: Any, g: Any, held: list[Any], numbers: Any) -> None:
+    for t in (p, *held):
+        t._storage.version += 1
+    if p.is_meta or p.numel() == 0:
+        return
+    from ..framework.kernels.cpu import factored
+
+    kind = p._array.dtype.type
+    scalars = [kind(x) for x in numbers]
+    if p.ndim <= 1:
+        quietly(factored.vector, *[t._array.reshape(-1) for t in (p, g, *held)], *scalars)
+        return
+    n, m = p.shape[-2:]
+    arrays = [t._array.reshape(-1, n, m) for t in (p, g)]
+    arrays += [t._array.reshape(-1, k) for t, k in zip(held, (n, m), strict=True)]
+    quietly(factored.matrices, *arrays, *scalars)
 
 
 def _start(p: Any) -> dict[str, Any]:

@@ -73,9 +73,7 @@ class Adagrad(Elementwise):
         return (state["sum"],), (*first_numbers(group), group["eps"], rate)
 
     @staticmethod
-    def plain(  # type: ignore[override]
-        p: Any, g: Any, total: Any, sign: Any, decay: Any, eps: Any, rate: Any
-    ) -> None:
+    def plain(p: Any, g: Any, total: Any, sign: Any, decay: Any, eps: Any, rate: Any) -> None:
         """The recurrence in tensor ops."""
         d = gradient(p, g, sign, decay)
         total.addcmul_(d, d)

@@ -92,7 +92,7 @@ class Adam(Elementwise):
         return (*held, state["max_exp_avg_sq"] if group["amsgrad"] else None), numbers
 
     @staticmethod
-    def plain(  # type: ignore[override]
+    def plain(
         p: Any, g: Any, m: Any, v: Any, top: Any, sign: Any, decay: Any, keep: Any, b1: Any,
         a1: Any, b2: Any, a2: Any, root: Any, eps: Any, rate: Any,
     ) -> None:  # fmt: skip

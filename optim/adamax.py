@@ -70,7 +70,7 @@ class Adamax(Elementwise):
         return (state["exp_avg"], state["exp_inf"]), numbers
 
     @staticmethod
-    def plain(  # type: ignore[override]
+    def plain(
         p: Any, g: Any, m: Any, u: Any, sign: Any, decay: Any, b1: Any, a1: Any, b2: Any,
         eps: Any, rate: Any,
     ) -> None:  # fmt: skip

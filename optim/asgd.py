@@ -73,7 +73,7 @@ class ASGD(Elementwise):
         return (state["ax"],), (*first_numbers(group), 1 - lambd * eta, eta, mu)
 
     @staticmethod
-    def plain(  # type: ignore[override]
+    def plain(
         p: Any, g: Any, mean: Any, sign: Any, decay: Any, keep: Any, rate: Any, share: Any
     ) -> None:
         """The recurrence in tensor ops."""

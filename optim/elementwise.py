@@ -21,7 +21,7 @@ from typing import Any
 from ..framework.ops.creation import full_like, zeros_like
 from ..framework.pieces import pieces
 from . import fused
-from .optimizer import Optimizer, own
+from .optimizer import Optimizer, number, own
 
 PIECES_ALIVE = 5  # temporaries of that size at once, by the longest of the recurrences
 
@@ -85,4 +85,4 @@ def gradient(p: Any, g: Any, sign: float, decay: float) -> Any:
 
 def first_numbers(group: dict[str, Any]) -> tuple[float, float]:
     """``sign`` and ``decay`` of a group whose weight decay is an L2 penalty."""
-    return (-1.0 if group["maximize"] else 1.0), group["weight_decay"]
+    return (-1.0 if group["maximize"] else 1.0), number(group["weight_decay"])

@@ -8,7 +8,10 @@ predicted and measured bytes agree.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
+
+from ..framework.autograd.modes import quietly
 
 LEAST = 1 << 14  # elements in all, below which plain steps are fast enough without Numba
 
@@ -26,8 +29,7 @@ def fits(elements: int, *tensors: Any) -> bool:
     if first.device.type not in ("cpu", "meta"):
         return False
     return all(
-        t is None
-        or (t._spec is first and t._viewed is None and t._array.flags.c_contiguous)
+        t is None or (t._spec is first and t._viewed is None and t._array.flags.c_contiguous)
         for t in tensors
     )
 
@@ -46,11 +48,30 @@ def run(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> None:
     first = tensors[0]._array
     if tensors[0].device.type == "meta":
         return
-    from ..framework.kernels.cpu import steps
-    from ..framework.kernels.cpu.threads import spread
-
+    loop, spread = _loop(name)
     n = first.size
     flat = first.reshape(-1)
     arrays = [flat[:0] if t is None else t._array.reshape(-1) for t in tensors]
-    kind = flat.dtype.type
-    spread(getattr(steps, name), n, n, *arrays, *[kind(x) for x in numbers])
+    quietly(spread, loop, n, n, *arrays, *_scalars(flat.dtype.type, numbers))
+
+
+@cache
+def _loop(name: str) -> tuple[Any, Any]:
+    from ..framework.kernels.cpu import steps
+    from ..framework.kernels.cpu.threads import spread
+
+    return getattr(steps, name), spread
+
+
+_last: tuple[Any, Any, list[Any]] = (None, None, [])
+
+
+def _scalars(kind: Any, numbers: Sequence[float]) -> list[Any]:
+    # The parameters of a group take the same numbers, one after the other.
+    global _last
+    last_kind, last_numbers, scalars = _last
+    if kind is last_kind and numbers == last_numbers:
+        return scalars
+    scalars = [kind(x) for x in numbers]
+    _last = (kind, numbers, scalars)
+    return scalars

@@ -87,7 +87,7 @@ class GradScaler:
             return outputs
         if isinstance(outputs, Tensor):
             self._used = True
-            return outputs * self._scale  # type: ignore[operator]
+            return outputs * self._scale
         if isinstance(outputs, list | tuple):
             return type(outputs)(self.scale(x) for x in outputs)
         if isinstance(outputs, Iterable):
@@ -114,7 +114,10 @@ class GradScaler:
         if stage == STEPPED:
             raise RuntimeError("unscale_() is being called after step(). Call update() first.")
         grads = [
-            p._grad for group in optimizer.param_groups for p in group["params"] if p._grad is not None
+            p._grad
+            for group in optimizer.param_groups
+            for p in group["params"]
+            if p._grad is not None
         ]
         if any(g.dtype is float16 for g in grads):
             raise ValueError(

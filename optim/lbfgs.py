@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ..framework.autograd.modes import enable_grad, no_grad
@@ -109,22 +110,18 @@ class LBFGS(Optimizer):
             state["n_iter"] += 1
             d = self._direction(g, state, group["history_size"])
             before = state["prev_loss"] = loss
-            if state["n_iter"] == 1:
-                t = min(1.0, 1.0 / float(g.abs().sum())) * lr
-            else:
-                t = lr
+            first = state["n_iter"] == 1  # no curvature is known yet: a step of length 1 at most
+            t = min(1.0, 1.0 / float(g.abs().sum())) * lr if first else lr
             state["t"] = t
             slope = float(g.dot(d))
             if slope > -small:
                 break
             calls, flat = 0, False
             if search is not None:
-                start = self._flat()
-                loss, g, t, calls = strong_wolfe(
-                    lambda t, x=start, d=d: self._probe(closure, x, t, d),
-                    t, d, loss, g, slope, most=group["max_eval"] - evaluations,
-                )  # fmt: skip
-                del start
+                probe = partial(self._probe, closure, self._flat(), d)
+                most = group["max_eval"] - evaluations
+                loss, g, t, calls = strong_wolfe(probe, t, d, loss, g, slope, most)
+                del probe  # and with it where the search began
                 state["t"] = t
                 self._move(t, d)
                 flat = _largest(g) <= group["tolerance_grad"]
@@ -207,7 +204,7 @@ class LBFGS(Optimizer):
             p.add_(d[at : at + n].view(p.shape), alpha=t)
             at += n
 
-    def _probe(self, closure: Any, x: Any, t: float, d: Any) -> tuple[float, Any]:
+    def _probe(self, closure: Any, x: Any, d: Any, t: float) -> tuple[float, Any]:
         """Loss and gradient at ``x + t d``; the parameters are x again afterwards."""
         self._move(t, d)
         loss = float(closure())

@@ -7,6 +7,7 @@ algorithms 3.5 and 3.6, with the safeguards of minFunc (M. Schmidt 2005), which 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -126,6 +127,6 @@ def interpolate(a: Point, b: Point, bounds: tuple[float, float] | None = None) -
     square = inner * inner - a.slope * b.slope
     if not square >= 0:
         return (least + largest) / 2
-    root = square**0.5
+    root = math.sqrt(square)
     t = b.t - (b.t - a.t) * ((b.slope + root - inner) / (b.slope - a.slope + 2 * root))
     return min(max(t, least), largest)

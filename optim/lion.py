@@ -70,7 +70,7 @@ class Lion(Elementwise):
         return (state["exp_avg"],), (sign, keep, b1, 1 - b1, b2, 1 - b2, lr)
 
     @staticmethod
-    def plain(  # type: ignore[override]
+    def plain(
         p: Any, g: Any, m: Any, sign: Any, keep: Any, b1: Any, a1: Any, b2: Any, a2: Any,
         rate: Any,
     ) -> None:  # fmt: skip

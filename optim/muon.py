@@ -26,9 +26,9 @@ class Muon(Optimizer):
 
     State: ``momentum_buffer``, one parameter's size.
 
-    Memory: the iterations run in bfloat16, as PyTorch's: for a parameter of n x m elements with
-    n <= m they hold three matrices of n m and two of n n at most, and the CPU computes each product
-    in float32 workspace. All of it is counted and freed before the next parameter.
+    Memory: the iterations run in bfloat16, as PyTorch's, and the CPU computes each product in
+    float32 workspace: a step takes up to 30 bytes an element of the largest square parameter, less
+    of a long one. All of it is counted, and freed before the next parameter.
 
     Args:
         params: Matrices.

@@ -90,7 +90,7 @@ class NAdam(Elementwise):
         return (state["exp_avg"], state["exp_avg_sq"]), numbers
 
     @staticmethod
-    def plain(  # type: ignore[override]
+    def plain(
         p: Any, g: Any, m: Any, v: Any, sign: Any, decay: Any, keep: Any, b1: Any, a1: Any,
         b2: Any, a2: Any, root: Any, eps: Any, rate: Any, mean_rate: Any,
     ) -> None:  # fmt: skip

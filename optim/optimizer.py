@@ -18,8 +18,9 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..framework import scopes
 from ..framework.autograd.hooks import RemovableHandle, add_hook
-from ..framework.autograd.modes import enable_grad, no_grad
+from ..framework.autograd.modes import enable_grad, local, no_grad
 from ..framework.memory.ledger import OPTIMIZER
 from ..framework.tensor import Tensor
 
@@ -41,6 +42,8 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
         if self.__dict__.get("_in_step"):  # super().step() of a subclass: its hooks ran
             return step(*args, **kwargs)
         self._in_step = True
+        state = local.state
+        phase, state.phase = state.phase, "optimizer"
         try:
             for hook in (*_hooks(_everywhere, "before"), *_hooks(self._hooks, "before")):
                 result = hook(self, args, kwargs)
@@ -55,9 +58,12 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
             out = step(*args, **kwargs)
             for hook in (*_hooks(self._hooks, "after"), *_hooks(_everywhere, "after")):
                 hook(self, args, kwargs)
+            if scopes.listening():
+                scopes.stepped(self)
             return out
         finally:
             self._in_step = False
+            state.phase = phase
 
     return call
 
@@ -376,9 +382,7 @@ def check_betas(name: str, betas: Any) -> tuple[float, float]:
 def _taken_over(value: Any, p: Tensor) -> Any:
     if isinstance(value, dict):
         scalars = ("step", "eta", "mu", "mu_product")  # 0-d tensors in a state dict of PyTorch's
-        return {
-            k: number(v) if k in scalars else _taken_over(v, p) for k, v in value.items()
-        }
+        return {k: number(v) if k in scalars else _taken_over(v, p) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_taken_over(v, p) for v in value)
     if isinstance(value, Tensor):

@@ -11,8 +11,8 @@ from .optimizer import check_options, number
 class RMSprop(Elementwise):
     """Divide each step by the running root mean square of the gradient.
 
-    ``v = alpha v + (1 - alpha) d^2; s = d / (sqrt(v) + eps); p -= lr s``. ``centered`` subtracts the
-    square of the gradient's own running mean from v under the root; with momentum,
+    ``v = alpha v + (1 - alpha) d^2; s = d / (sqrt(v) + eps); p -= lr s``. ``centered`` subtracts
+    the square of the gradient's own running mean from v under the root; with momentum,
     ``buf = momentum buf + s`` takes the place of s.
 
     State: ``step``, ``square_avg`` (v), ``momentum_buffer`` with momentum, ``grad_avg`` if
@@ -86,7 +86,7 @@ class RMSprop(Elementwise):
         return held, (*first_numbers(group), *numbers)
 
     @staticmethod
-    def plain(  # type: ignore[override]
+    def plain(
         p: Any, g: Any, v: Any, mean: Any, buffer: Any, sign: Any, decay: Any, alpha: Any,
         rest: Any, keep: Any, eps: Any, rate: Any,
     ) -> None:  # fmt: skip

@@ -71,7 +71,7 @@ class Rprop(Elementwise):
         return (state["prev"], state["step_size"]), (sign, *group["etas"], *group["step_sizes"])
 
     @staticmethod
-    def plain(  # type: ignore[override]
+    def plain(
         p: Any, g: Any, before: Any, size: Any, sign: Any, shrink: Any, grow: Any, least: Any,
         most: Any,
     ) -> None:  # fmt: skip

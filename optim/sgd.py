@@ -67,7 +67,7 @@ class SGD(Elementwise):
     def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
         """One step for one parameter."""
         momentum, rate = group["momentum"], number(group["lr"])
-        sign, decay = first_numbers({**group, "weight_decay": number(group["weight_decay"])})
+        sign, decay = first_numbers(group)
         if momentum == 0:
             self.run("sgd", _plain_sgd, (p, g), (sign, decay, rate))
             return
@@ -80,7 +80,7 @@ class SGD(Elementwise):
         self.run(self.loop, self.plain, (p, g, state["momentum_buffer"]), numbers)
 
     @staticmethod
-    def plain(  # type: ignore[override]
+    def plain(
         p: Any, g: Any, buffer: Any, sign: Any, decay: Any, keep: Any, add: Any, look: Any,
         rate: Any,
     ) -> None:  # fmt: skip

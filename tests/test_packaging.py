@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import lowtide as lt
+from lowtide.cli import stated
 from lowtide.framework.ops.registry import OPS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,11 +86,16 @@ def test_the_doctor_finds_nothing_missing() -> None:
     assert "cpu:" in done.stdout
 
 
-def test_each_recipe_is_listed_with_what_it_does() -> None:
+def test_each_recipe_is_listed_with_what_it_did() -> None:
     done = run("-m", "lowtide", "recipes")
-    listed = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if "  " in line)
+    assert done.returncode == 0, done.stderr
+    listed = {line.split(" ")[0] for line in done.stdout.splitlines()}
     runnable = [p for p in (ROOT / "recipes").glob("*.py") if "__main__" in p.read_text()]
-    assert set(listed) == {p.stem for p in runnable}
+    assert {p.stem for p in runnable} <= listed
+    for path in runnable:
+        said = ast.get_docstring(ast.parse(path.read_text())) or ""
+        assert re.search(r"\d", stated(said, "Result")), path
+        assert re.fullmatch(r"[\d,.]+ (s|min), [\d.]+ [MG]iB\.?", stated(said, "Cost")), path
 
 
 def test_an_unknown_recipe_is_refused_with_a_hint() -> None:

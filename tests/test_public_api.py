@@ -47,7 +47,15 @@ EXPECTED = {
     "CrossEntropyLoss MSELoss functional init",
     "nn.functional": "linear relu gelu softmax log_softmax cross_entropy mse_loss dropout",
     "nn.init": "kaiming_uniform_ xavier_uniform_ normal_ zeros_ ones_",
-    "optim": "Optimizer SGD Adam AdamW",
+    "optim": "Optimizer SGD Adam AdamW NAdam RAdam Adamax Adagrad Adadelta RMSprop Rprop ASGD "
+    "LBFGS Adafactor Muon lr_scheduler swa_utils",
+    "optim.lr_scheduler": "LRScheduler LambdaLR MultiplicativeLR StepLR MultiStepLR ConstantLR "
+    "LinearLR ExponentialLR PolynomialLR CosineAnnealingLR CosineAnnealingWarmRestarts OneCycleLR "
+    "CyclicLR ReduceLROnPlateau SequentialLR ChainedScheduler",
+    "optim.swa_utils": "AveragedModel SWALR update_bn get_ema_avg_fn get_ema_multi_avg_fn",
+    "amp": "autocast GradScaler custom_fwd custom_bwd is_autocast_available",
+    "cuda.amp": "autocast GradScaler custom_fwd custom_bwd",
+    "cpu.amp": "autocast GradScaler",
     "random": "manual_seed seed initial_seed get_rng_state set_rng_state fork_rng",
     "cuda": "is_available device_count memory_allocated max_memory_allocated synchronize",
     "Tensor": "backward grad requires_grad requires_grad_ detach clone item tolist numpy to cpu "
@@ -95,7 +103,19 @@ def public(home: object) -> list[str]:
     return [n for n in vars(home) if not n.startswith("_")]
 
 
-NAMESPACES = ["", "autograd", "autograd.graph", "nn", "nn.functional", "nn.init", "optim", "utils"]
+NAMESPACES = [
+    "",
+    "autograd",
+    "autograd.graph",
+    "nn",
+    "nn.functional",
+    "nn.init",
+    "optim",
+    "utils",
+    "amp",
+    "optim.lr_scheduler",
+    "optim.swa_utils",
+]
 
 
 @pytest.mark.parametrize("namespace", NAMESPACES, ids=lambda n: n or "lowtide")

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..devices import backend
+from ..scopes import enter_node, listening
 from ..tensor import Tensor
 from .modes import _Mode, local
 from .node import Node
@@ -129,11 +130,17 @@ def apply_watched(
     retain: bool,
     create: bool,
 ) -> Sequence[Tensor | None]:
-    """Run a node's backward; say where it was made if that fails.
+    """Run a node's backward, under the eyes of a profiler or of anomaly detection.
+
+    Where the latter is on, a failure says where the node was made.
 
     Raises:
         RuntimeError: A gradient it returned is NaN.
     """
+    if listening():
+        enter_node(node)
+    if not local.state.anomaly:
+        return node.apply(grads, wanted, retain, create)
     try:
         results = node.apply(grads, wanted, retain, create)
     except Exception as error:

@@ -17,11 +17,12 @@ from typing import Any
 
 from ..devices import backend
 from ..memory.ledger import TEMPORARY
+from ..scopes import listening
 from ..spec import Spec
 from ..tensor import Tensor, wrap
 from .accumulate import accumulate
 from .hooks import run_hooks
-from .modes import local
+from .modes import local, quietly
 from .node import Node, edge_to
 
 
@@ -249,8 +250,12 @@ def ones_of(spec: Spec) -> Tensor:
     """A new tensor of ones."""
     out = zeros_of(spec)
     if spec.device.type != "meta":  # type: ignore[union-attr]
-        out._array.fill(1)
+        quietly(_fill, out._array, 1)
     return out
+
+
+def _fill(array: Any, value: int) -> None:
+    array.fill(value)
 
 
 def _run(
@@ -262,6 +267,8 @@ def _run(
 ) -> list[Tensor | None]:
     state = local.state
     before = (state.grad, state.saver, state.running, state.autocast)
+    phase, site = state.phase, state.site
+    state.phase, state.site = "backward", None
     state.autocast = None  # rules compute in the types of the forward
     state.grad = create and not state.inference
     if not create:
@@ -270,6 +277,7 @@ def _run(
         return _Pass(roots, gradients, retain, create, inputs).results()
     finally:
         state.grad, state.saver, state.running, state.autocast = before
+        state.phase, state.site = phase, site
 
 
 class _Pass:
@@ -399,7 +407,7 @@ class _Pass:
     def _drain(self) -> None:
         heap, pending, create, retain = self.heap, self.pending, self.create, self.retain
         arriving, owned, wanted_edges = self.arriving, self.owned, self.wanted
-        anomaly = local.state.anomaly
+        watched = local.state.anomaly or listening()
         wanted = None
         while heap:
             node = heappop(heap)[1]
@@ -423,7 +431,7 @@ class _Pass:
                 and all(x is None for x in grads)
             ):
                 results: Any = [None] * len(node.edges)
-            elif anomaly:
+            elif watched:
                 from .anomaly import apply_watched
 
                 results = apply_watched(node, grads, wanted, retain, create)

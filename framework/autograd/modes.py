@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, overload
 
-from ..kernels.silence import quiet_runner
+from ..kernels.silence import quiet_runner, run_nested, was_busy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,7 +28,9 @@ class State:
         anomaly: Nodes remember where they were made, and backward looks for NaN.
         check_nan: With ``anomaly``: look for NaN, and not only remember.
         hooks_disabled: The message with which ``saved_tensors_hooks`` is refused, or None.
-        scope: Where in the user's program we are, as named scopes say.
+        phase: "backward", "recompute" or "optimizer" while one of them runs, or None.
+        scope: The innermost module call or named scope we are in (``scopes.Scope``), or None.
+        site: Where the op was recorded whose backward runs, while a profiler listens.
         running: The backward pass that runs, or None; the innermost, if one runs inside another.
         run: ``run(f, *args)`` calls a kernel with NumPy's floating-point warnings off.
     """
@@ -40,10 +42,12 @@ class State:
         "grad",
         "hooks_disabled",
         "inference",
+        "phase",
         "run",
         "running",
         "saver",
         "scope",
+        "site",
     )
 
     def __init__(self) -> None:
@@ -54,7 +58,9 @@ class State:
         self.anomaly = False
         self.check_nan = True
         self.hooks_disabled: str | None = None
-        self.scope: tuple[str, ...] = ()
+        self.phase: str | None = None
+        self.scope: Any = None
+        self.site: tuple[str, str, str, str] | None = None
         self.running: Any = None
         self.run = quiet_runner()
 
@@ -65,6 +71,20 @@ class _Local(threading.local):
 
 
 local = _Local()
+
+
+def quietly(f: Any, *args: Any) -> Any:
+    """Call what computes: a kernel, or what surrounds one, with NumPy's warnings off.
+
+    Whatever writes values goes through here or through ``State.run``, so that a thread can be told
+    not to compute (``profiling/imagination.py``). The first array among ``args`` is written.
+    """
+    try:
+        return local.state.run(f, *args)
+    except RuntimeError as error:
+        if not was_busy(error):
+            raise
+        return run_nested(f, *args)
 
 
 class _Mode:

@@ -60,7 +60,7 @@ class Node:
         extra: None, or a dict of hooks, metadata and traces.
     """
 
-    __slots__ = ("__weakref__", "edges", "extra", "seq")
+    __slots__ = ("__weakref__", "_site", "edges", "extra", "seq")  # _site: see framework/scopes.py
     _is_node = True
     edges: Sequence[tuple[Any, int]]
     edge_specs: Sequence[Spec]

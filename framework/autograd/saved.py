@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..dtypes import FLOAT
 from ..errors import GradientError
+from ..memory.events import publish
 from ..memory.ledger import SAVED, TEMPORARY
 from ..tensor import Tensor, wrap
 from .modes import local
@@ -84,6 +85,8 @@ class Held:
                 roles[SAVED] += n
                 if ledger.live == ledger.peak:
                     ledger.peak_roles = roles[:]
+                if ledger.observers:
+                    publish(ledger, "role", storage, TEMPORARY)
 
     def __del__(self) -> None:
         storage = self.storage
@@ -91,9 +94,12 @@ class Held:
         if storage.pins == 0 and storage.role == SAVED:
             storage.role = TEMPORARY
             n = storage.nbytes
-            roles = storage.ledger.roles
+            ledger = storage.ledger
+            roles = ledger.roles
             roles[TEMPORARY] += n
             roles[SAVED] -= n
+            if ledger.observers:
+                publish(ledger, "role", storage, SAVED)
 
     @property
     def nbytes(self) -> int:

@@ -104,7 +104,7 @@ def _like_mapping(model: Any, found: dict[Any, Any]) -> Any:
             out = copy.copy(model)
             out.update(found)
             return out
-        return type(model)(found)  # type: ignore[call-arg]
+        return type(model)(found)
     except TypeError:
         return found
 

@@ -65,7 +65,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
         self.tensors = tensors
 
     def __getitem__(self, index: Any) -> tuple[Tensor, ...]:
-        return tuple(t[index] for t in self.tensors)  # type: ignore[index]
+        return tuple(t[index] for t in self.tensors)
 
     def __len__(self) -> int:
         return int(self.tensors[0].shape[0])
@@ -136,13 +136,10 @@ class Subset(Dataset[T_co]):
 
     def __init__(self, dataset: Dataset[T_co], indices: Sequence[int]) -> None:
         own = type(self)
-        if (
-            own.__getitem__ is not Subset.__getitem__
-            and own.__getitems__ is Subset.__getitems__
-        ):
+        if own.__getitem__ is not Subset.__getitem__ and own.__getitems__ is Subset.__getitems__:
             raise NotImplementedError(
-                f"{own.__name__} defines __getitem__ but not __getitems__, which a DataLoader asks. "
-                "Define it: return [self[i] for i in indices]."
+                f"{own.__name__} defines __getitem__ but not __getitems__, which a DataLoader "
+                "asks. Define it: return [self[i] for i in indices]."
             )
         self.dataset = dataset
         self.indices = indices
@@ -240,7 +237,7 @@ def random_split(
         ([7, 3], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
     total = len(dataset)  # type: ignore[arg-type]
-    sizes = [*lengths]
+    sizes: list[Any] = [*lengths]
     if math.isclose(sum(sizes), 1) and sum(sizes) <= 1:
         for k, fraction in enumerate(sizes):
             if not 0 <= fraction <= 1:
@@ -261,7 +258,7 @@ def random_split(
         )
     order = randperm(total, generator=generator).tolist()
     return [
-        Subset(dataset, order[end - size : end])  # type: ignore[misc]
+        Subset(dataset, order[end - size : end])
         for end, size in zip(accumulate(sizes), sizes, strict=True)
     ]
 

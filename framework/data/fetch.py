@@ -73,14 +73,14 @@ class IterableFetcher:
         if own is not None and _has_state(dataset):
             dataset.load_state_dict(own)
         self.iterator: Iterator[Any] = iter(dataset)
-        self._holder = next((h for h in (dataset, self.iterator) if _has_state(h)), None)
+        self._holder: Any = next((h for h in (dataset, self.iterator) if _has_state(h)), None)
         if state is None or self.ended:
             return
         if own is None:
             for _ in range(self.fetched):
                 next(self.iterator, None)
-        elif self._holder is self.iterator:
-            self._holder.load_state_dict(own)  # type: ignore[attr-defined]
+        elif self._holder is not dataset:
+            _take(self._holder, own)
 
     def fetch(self, index: Any) -> Any:
         """The next batch, of at most ``len(index)`` samples.
@@ -96,7 +96,7 @@ class IterableFetcher:
         batch: list[Any] = []
         try:
             for _ in index:
-                batch.append(self._next())  # noqa: PERF401  # what came before the end counts
+                batch.append(self._next())  # what came before the end counts
         except StopIteration:
             if not batch or drop_last:
                 raise
@@ -113,8 +113,12 @@ class IterableFetcher:
 
     def state(self) -> dict[str, Any] | None:
         """Where it stands, as JSON if the data set's own state is."""
-        own = None if self._holder is None else self._holder.state_dict()  # type: ignore[attr-defined]
+        own = None if self._holder is None else self._holder.state_dict()
         return {"dataset": own, "fetched": self.fetched, "ended": self.ended}
+
+
+def _take(thing: Any, state: Any) -> None:
+    thing.load_state_dict(state)
 
 
 def _has_state(thing: Any) -> bool:

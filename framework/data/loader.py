@@ -452,7 +452,9 @@ class _Ahead:
 
 def _draw_seed(generator: Generator | None) -> int:
     # 32 bits less than an int64 has, so that the workers' seeds fit too
-    drawn = randint(0, 1 << 62, (1,), generator=generator or default_generator, dtype=int64, device="cpu")
+    drawn = randint(
+        0, 1 << 62, (1,), generator=generator or default_generator, dtype=int64, device="cpu"
+    )
     return int(drawn.item())
 
 
@@ -460,4 +462,3 @@ def _has_cuda() -> bool:
     from ..devices.cuda import device_count
 
     return bool(device_count())
-

@@ -342,9 +342,7 @@ class BatchSampler(Sampler[list[int]]):
                 f"batch_size should be a positive integer value, but got batch_size={batch_size}"
             )
         if not isinstance(drop_last, bool):
-            raise ValueError(
-                f"drop_last should be a boolean value, but got drop_last={drop_last}"
-            )
+            raise ValueError(f"drop_last should be a boolean value, but got drop_last={drop_last}")
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
@@ -390,9 +388,7 @@ class Walk(Generic[T_co]):
         state: Of an earlier walk.
     """
 
-    def __init__(
-        self, sampler: Iterable[T_co], state: dict[str, Any] | None = None
-    ) -> None:
+    def __init__(self, sampler: Iterable[T_co], state: dict[str, Any] | None = None) -> None:
         self._sampler = sampler
         self._taken = 0
         self._begun_at: list[int] | None = None

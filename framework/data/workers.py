@@ -6,17 +6,17 @@ giving one; and it notices when the main process is gone, and ends the worker ev
 set is busy. The main process starts no thread.
 
 **Start method.** On Linux workers are forked, as PyTorch's are: a data set defined in a script
-needs no ``if __name__ == "__main__"``, need not be picklable, and is not copied. A fork of a process
-with threads is safe only as far as no lock that the child needs is held by another thread. The
-pool's lock is taken around a fork, the threads of compiled kernels are forgotten by the child,
-OpenBLAS and Python's own locks see to themselves, and a worker makes its generators anew. What
+needs no ``if __name__ == "__main__"``, need not be picklable, and is not copied. A fork of a
+process with threads is safe only as far as no lock that the child needs is held by another thread.
+The pool's lock is taken around a fork, the threads of compiled kernels are forgotten by the child,
+OpenBLAS and Python's own locks see to themselves, and a worker gives its generators new locks. What
 remains is whatever locks the user's own threads hold: then pass
 ``multiprocessing_context="forkserver"`` or ``"spawn"``. A method chosen by
 ``multiprocessing.set_start_method`` is respected. A forked worker must not use CUDA.
 
-**Randomness.** In batch ``n`` of a worker, every stream is a function of the base seed, the worker's
-number and ``n``: a resumed run draws the same. Streams that ``worker_init_fn`` has seeded are left
-as it left them, except that lowtide's moves to a place of its own for each batch.
+**Randomness.** In batch ``n`` of a worker, every stream is a function of the base seed, the
+worker's number and ``n``: a resumed run draws the same. Streams that ``worker_init_fn`` has seeded
+are left as it left them, except that lowtide's moves to a place of its own for each batch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ import numpy as np
 
 from .. import devices
 from ..devices import live_backends
-from ..kernels.cpu import threads
+from ..kernels.cpu.threads import set_num_threads
 from ..memory.ledger import NO_LIMIT
 from ..random import default_generator, generators_in_use, manual_seed
 from .fetch import IterableFetcher, MapFetcher, Recipe
@@ -89,7 +89,7 @@ class Setup(NamedTuple):
     recipe: Recipe
     init_fn: Callable[[int], Any] | None
     number: int
-    count: int
+    workers: int
     parent: int  # process id
     forked: bool
 
@@ -125,9 +125,7 @@ class Crew:
         _crews.add(self)
         try:
             for number in range(count):
-                setup = Setup(
-                    recipe, init_fn, number, count, os.getpid(), self._method == "fork"
-                )
+                setup = Setup(recipe, init_fn, number, count, os.getpid(), self._method == "fork")
                 self._start(setup, context)
         except BaseException:
             self.close()
@@ -156,15 +154,12 @@ class Crew:
         self._give(number, (BATCH, self._epoch, batch, index))
 
     def _give(self, number: int, task: Any) -> None:
+        self._check_open()
         inbox = self._inboxes[number]
         try:
             inbox.conn.send_bytes(pickle.dumps((task, inbox.read())))
         except (BrokenPipeError, ConnectionResetError):
             self._died(number)
-        except OSError:
-            if inbox.conn.closed:
-                raise RuntimeError("the loader's workers have been shut down.") from None
-            raise
 
     def take(self, number: int) -> tuple[str, Any, Any]:
         """Wait for a worker's next answer of this epoch.
@@ -190,15 +185,18 @@ class Crew:
                 return kind, value, state
 
     def _await(self, number: int) -> None:
+        self._check_open()
         worker, conn = self._workers[number], self._inboxes[number].conn
-        if conn.closed:
-            raise RuntimeError("the loader's workers have been shut down.")
         ready = connection.wait([conn, worker.sentinel], self.timeout or None)
         if not ready:
             self.close()
             raise RuntimeError(
                 f"DataLoader timed out after {self.timeout} seconds waiting for worker {number}."
             )
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise RuntimeError("the loader's workers have been shut down. Start a new loop.")
 
     def _died(self, number: int) -> None:
         worker = self._workers[number]
@@ -211,7 +209,8 @@ class Crew:
         hint = (
             ""
             if self._method == "fork"
-            else f" With start method {self._method}, the script needs `if __name__ == '__main__':`."
+            else f" With start method {self._method}, the script needs "
+            "`if __name__ == '__main__':`."
         )
         raise RuntimeError(
             f"DataLoader worker (pid(s) {worker.pid}) exited unexpectedly: {how}. A signal KILL "
@@ -269,7 +268,10 @@ def reraise(kind: type[BaseException], message: str) -> None:
             error = kind(message)
         except Exception:  # a constructor that wants other arguments
             error = RuntimeError(message)
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # else it and this frame would keep each other, and the loop's frame, alive
 
 
 class _Verbatim(str):
@@ -290,9 +292,9 @@ def run_worker(setup: Setup, conn: Any) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if setup.forked:
         _after_fork()
-    threads._limit = 1  # the workers together fill the machine
     for be in live_backends():  # what is allocated here is none of the main process's business
         be.ledger.limit, be.ledger.observers = NO_LIMIT, ()
+    set_num_threads(1)  # as in PyTorch: a worker is one of several
     tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
     latest = [0]
     listener = threading.Thread(
@@ -382,7 +384,7 @@ class _Worker:
         try:
             if self.first:
                 recipe = self.setup.recipe
-                _worker_info = WorkerInfo(number, self.setup.count, self.seed, recipe.dataset)
+                _worker_info = WorkerInfo(number, self.setup.workers, self.seed, recipe.dataset)
                 self._initialize()
                 self.first = False
             self._sow(-1)
@@ -393,12 +395,11 @@ class _Worker:
     def _initialize(self) -> None:
         manual_seed(self.seed)
         self._sow(-1)
-        before = random.getstate(), np.random.get_state()[1:3]  # noqa: NPY002
+        before = random.getstate(), _numpy_state()
         if self.setup.init_fn is not None:
             self.setup.init_fn(self.setup.number)
-        position, key = np.random.get_state()[2], np.random.get_state()[1]  # noqa: NPY002
         self.seeds_python = random.getstate() == before[0]
-        self.seeds_numpy = position == before[1][1] and bool((key == before[1][0]).all())
+        self.seeds_numpy = _numpy_state() == before[1]
         self.seeds_own = default_generator.initial_seed() == self.seed
 
     def _sow(self, batch: int) -> None:
@@ -432,13 +433,18 @@ class _Worker:
             self.outbox.send((epoch, ERROR, self._described(error), state))
 
     def _described(self, error: Exception) -> tuple[Any, str]:
-        # The class, or the nearest that the main process can have, and a message with the traceback.
+        # The class, or the nearest that can be sent, and a message with the traceback.
         kind = next(c for c in type(error).__mro__ if _sendable(c))
         text = "".join(traceback.format_exception(error))
         return kind, (
             f"Caught {type(error).__name__} in DataLoader worker process {self.setup.number}.\n"
             f"Original {text}"
         )
+
+
+def _numpy_state() -> tuple[Any, bytes, int]:
+    kind, words, position, *_ = np.random.get_state()  # noqa: NPY002
+    return kind, np.asarray(words).tobytes(), int(position)
 
 
 def _sendable(kind: type) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .device import device as device
@@ -9,6 +10,7 @@ from .device import get_default_device as get_default_device
 from .device import set_default_device as set_default_device
 
 _backends: dict[device | None, Any] = {}
+on_new_backend: list[Callable[[Any], None]] = []  # called with each backend that is made
 
 
 def backend(d: device | None) -> Any:
@@ -20,6 +22,8 @@ def backend(d: device | None) -> Any:
     found = _backends.get(d)
     if found is None:
         found = _backends[d] = _make(d)
+        for tell in list(on_new_backend):
+            tell(found)
     return found
 
 

@@ -1,11 +1,13 @@
 """Events of the ledger, published only while someone listens.
 
 Observers get plain values, never a tensor or an array: a profiler must not keep alive what it
-observes.
+observes. What is booked is booked when they are told, so at every event the ledger's figures and
+the sum of the events agree.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -15,28 +17,46 @@ if TYPE_CHECKING:
 
     from .ledger import Ledger
 
-Observer = Callable[[str, str, int, int, int], None]
+Observer = Callable[[str, str, int, int, int, int], None]
+_changing = threading.Lock()
 
 
-def publish(ledger: Ledger, event: str, storage: Any) -> None:
-    """Tell each observer (event, device, bytes, role number, address)."""
-    device, nbytes = str(ledger.device), storage.nbytes
-    role, address = storage.role, storage.address
+def publish(ledger: Ledger, event: str, storage: Any, old: int | None = None) -> None:
+    """Tell each observer (event, device, bytes, role number, address, role number until now)."""
+    nbytes, role = storage.nbytes, storage.role
+    address = storage.address
     for observer in ledger.observers:
-        observer(event, device, nbytes, role, address)
+        observer(event, ledger.name, nbytes, role, address, role if old is None else old)
 
 
 @contextmanager
 def observe(ledger: Ledger, observer: Observer) -> Iterator[None]:
-    """Call ``observer(event, device, nbytes, role, address)`` on each allocation and free.
+    """Call ``observer(event, device, nbytes, role, address, old)`` on whatever the ledger books.
 
-    The event of an allocation follows its booking, that of a free precedes the reuse of the block.
-    An observer that raises makes the allocation fail; in a free Python can only print the error.
+    Events are ``alloc``, ``free`` and ``role``, a change of role from ``old`` to ``role`` (for the
+    others the two are equal). The event follows the booking; that of a free precedes the reuse of
+    the block. An observer that raises makes the allocation fail; in a free Python can only print
+    the error.
     """
-    ledger.observers = (*ledger.observers, observer)
+    attach(ledger, observer)
     try:
         yield
     finally:
+        detach(ledger, observer)
+
+
+def attach(ledger: Ledger, observer: Observer) -> list[int]:
+    """Let an observer listen from now on; return the ledger's roles at that very moment."""
+    with _changing:
+        # No call between the two lines, so no other thread books anything there.
+        ledger.observers = (*ledger.observers, observer)
+        return ledger.roles[:]
+
+
+def detach(ledger: Ledger, observer: Observer) -> None:
+    """Let an observer listen no more; nothing happens if it does not."""
+    with _changing:
         left = list(ledger.observers)
-        left.remove(observer)  # one of them, should it have been registered twice
+        if observer in left:
+            left.remove(observer)  # one of them, should it have been registered twice
         ledger.observers = tuple(left)

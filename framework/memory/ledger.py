@@ -40,14 +40,18 @@ class Ledger:
         peak_roles: ``roles`` at that moment.
         limit: Bytes that ``live`` must not pass.
         allocations: Storages ever made.
-        observers: Called with (event, device, bytes, role, address) while a profiler listens.
+        observers: Called with what is booked while a profiler listens, see ``events.py``.
+        name: Of the device.
+        base: Address at which the device's own mapping begins; 0 if it has none.
     """
 
     __slots__ = (
         "allocations",
+        "base",
         "device",
         "limit",
         "live",
+        "name",
         "observers",
         "peak",
         "peak_roles",
@@ -56,6 +60,8 @@ class Ledger:
 
     def __init__(self, device: device) -> None:
         self.device = device
+        self.name = str(device)
+        self.base = 0
         self.live = 0
         self.roles = [0] * len(ROLES)
         self.peak = 0

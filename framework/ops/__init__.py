@@ -16,6 +16,7 @@ from . import comparison as comparison
 from . import conversion as conversion
 from . import convolution as convolution
 from . import copying as copying
+from . import correlation as correlation
 from . import counting as counting
 from . import creation as creation
 from . import cumulative as cumulative
@@ -50,6 +51,7 @@ from . import noisy as noisy
 from . import normalization as normalization
 from . import normalizers as normalizers
 from . import padding as padding
+from . import pairwise as pairwise
 from . import patches as patches
 from . import patching as patching
 from . import picking as picking
@@ -57,6 +59,7 @@ from . import pointwise as pointwise
 from . import polynomials as polynomials
 from . import pooling as pooling
 from . import pools as pools
+from . import powers as powers
 from . import random as random
 from . import recurrent as recurrent
 from . import reduction as reduction
@@ -66,6 +69,7 @@ from . import selecting as selecting
 from . import sequence_loss as sequence_loss
 from . import shaping as shaping
 from . import sharing as sharing
+from . import shrinking as shrinking
 from . import slicing as slicing
 from . import softmax as softmax
 from . import solving as solving
@@ -75,6 +79,7 @@ from . import spectral as spectral
 from . import statistics as statistics
 from . import stft as stft
 from . import striding as striding
+from . import ternary as ternary
 from . import unpooling as unpooling
 from . import view_copies as view_copies
 from . import windows as windows
@@ -82,6 +87,6 @@ from .registry import FUNCTIONS as _functions
 
 globals().update(_functions)
 # Here for nn.functional; lowtide itself has them no more than PyTorch does.
-for _family in (activation, elus, gating):
+for _family in (activation, elus, gating, shrinking):
     globals().update({name: getattr(_family, name) for name in _family.__all__})
 __all__ = sorted(_functions)

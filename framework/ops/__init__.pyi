@@ -12,29 +12,37 @@ from . import arithmetic as arithmetic
 from . import arrays as arrays
 from . import attention as attention
 from . import bags as bags
+from . import bessel as bessel
 from . import binary as binary
 from . import calculus as calculus
 from . import comparison as comparison
 from . import conversion as conversion
 from . import convolution as convolution
 from . import copying as copying
+from . import correlation as correlation
 from . import counting as counting
 from . import creation as creation
 from . import cumulative as cumulative
 from . import decompositions as decompositions
 from . import distances as distances
 from . import elimination as elimination
+from . import elus as elus
 from . import embedding as embedding
 from . import extremes as extremes
 from . import fourier as fourier
+from . import fractional_pooling as fractional_pooling
 from . import gathering as gathering
 from . import gating as gating
+from . import gru as gru
+from . import histograms as histograms
+from . import householder as householder
 from . import indexing as indexing
 from . import joining as joining
 from . import least_squares as least_squares
 from . import legacy as legacy
 from . import locating as locating
 from . import loss as loss
+from . import lstm as lstm
 from . import matrix as matrix
 from . import matrix_norms as matrix_norms
 from . import moments as moments
@@ -43,19 +51,25 @@ from . import noisy as noisy
 from . import normalization as normalization
 from . import normalizers as normalizers
 from . import padding as padding
+from . import pairwise as pairwise
 from . import patches as patches
 from . import patching as patching
 from . import picking as picking
 from . import pointwise as pointwise
+from . import polynomials as polynomials
 from . import pooling as pooling
 from . import pools as pools
+from . import powers as powers
 from . import random as random
+from . import recurrent as recurrent
 from . import reduction as reduction
 from . import resampling as resampling
 from . import sampling as sampling
 from . import selecting as selecting
 from . import sequence_loss as sequence_loss
 from . import shaping as shaping
+from . import sharing as sharing
+from . import shrinking as shrinking
 from . import slicing as slicing
 from . import solving as solving
 from . import sorting as sorting
@@ -63,7 +77,10 @@ from . import special as special
 from . import spectral as spectral
 from . import statistics as statistics
 from . import striding as striding
+from . import ternary as ternary
 from . import unpooling as unpooling
+from . import view_copies as view_copies
+from . import windows as windows
 
 __all__ = [
     "BFloat16Tensor",
@@ -76,6 +93,8 @@ __all__ = [
     "IntTensor",
     "LongTensor",
     "ShortTensor",
+    "TypedStorage",
+    "UntypedStorage",
     "abs",
     "abs_",
     "absolute",
@@ -99,6 +118,7 @@ __all__ = [
     "addr",
     "addr_",
     "adjoint",
+    "alias_copy",
     "all",
     "allclose",
     "alpha_dropout",
@@ -127,6 +147,8 @@ __all__ = [
     "argsort",
     "argwhere",
     "as_strided",
+    "as_strided_",
+    "as_strided_copy",
     "as_strided_scatter",
     "as_tensor",
     "asarray",
@@ -148,6 +170,7 @@ __all__ = [
     "avg_pool3d",
     "baddbmm",
     "baddbmm_",
+    "bartlett_window",
     "bernoulli",
     "bilinear",
     "bincount",
@@ -163,6 +186,7 @@ __all__ = [
     "bitwise_right_shift_",
     "bitwise_xor",
     "bitwise_xor_",
+    "blackman_window",
     "block_diag",
     "bmm",
     "broadcast_shapes",
@@ -198,6 +222,8 @@ __all__ = [
     "concatenate",
     "conj",
     "conj_physical",
+    "conj_physical_",
+    "constant_pad_nd",
     "conv1d",
     "conv2d",
     "conv3d",
@@ -227,10 +253,13 @@ __all__ = [
     "deg2rad_",
     "det",
     "detach",
+    "detach_",
+    "detach_copy",
     "diag",
     "diag_embed",
     "diagflat",
     "diagonal",
+    "diagonal_copy",
     "diagonal_scatter",
     "diff",
     "digamma",
@@ -246,6 +275,7 @@ __all__ = [
     "einsum",
     "empty",
     "empty_like",
+    "empty_permuted",
     "empty_strided",
     "eq",
     "eq_",
@@ -260,11 +290,13 @@ __all__ = [
     "exp2",
     "exp2_",
     "exp_",
+    "expand_copy",
     "expm1",
     "expm1_",
     "eye",
     "feature_alpha_dropout",
     "feature_dropout",
+    "fill",
     "fill_",
     "fix",
     "fix_",
@@ -293,7 +325,9 @@ __all__ = [
     "gcd_",
     "ge",
     "ge_",
+    "geqrf",
     "ger",
+    "get_device",
     "gradient",
     "greater",
     "greater_",
@@ -302,11 +336,14 @@ __all__ = [
     "group_norm",
     "gt",
     "gt_",
+    "hamming_window",
+    "hann_window",
     "hardshrink",
     "heaviside",
     "heaviside_",
     "histc",
     "histogram",
+    "histogramdd",
     "hsplit",
     "hstack",
     "hypot",
@@ -322,6 +359,7 @@ __all__ = [
     "index_copy",
     "index_fill",
     "index_put",
+    "index_put_",
     "index_reduce",
     "index_reduce_",
     "index_select",
@@ -335,6 +373,7 @@ __all__ = [
     "is_nonzero",
     "is_same_size",
     "is_signed",
+    "is_storage",
     "is_tensor",
     "isclose",
     "isfinite",
@@ -344,6 +383,8 @@ __all__ = [
     "isneginf",
     "isposinf",
     "isreal",
+    "istft",
+    "kaiser_window",
     "kron",
     "kthvalue",
     "layer_norm",
@@ -390,7 +431,9 @@ __all__ = [
     "logsumexp",
     "lt",
     "lt_",
+    "lu",
     "lu_solve",
+    "lu_unpack",
     "masked_fill",
     "masked_fill_",
     "masked_scatter",
@@ -447,11 +490,15 @@ __all__ = [
     "one_hot",
     "ones",
     "ones_like",
+    "orgqr",
+    "ormqr",
     "outer",
     "pad",
     "pairwise_distance",
+    "pca_lowrank",
     "pdist",
     "permute",
+    "permute_copy",
     "pinverse",
     "pixel_shuffle",
     "pixel_unshuffle",
@@ -477,6 +524,7 @@ __all__ = [
     "randn",
     "randn_like",
     "randperm",
+    "range",
     "ravel",
     "real",
     "reciprocal",
@@ -489,6 +537,7 @@ __all__ = [
     "renorm_",
     "repeat_interleave",
     "reshape",
+    "resize_as_",
     "resolve_conj",
     "resolve_neg",
     "result_type",
@@ -507,6 +556,7 @@ __all__ = [
     "scatter_reduce",
     "searchsorted",
     "select",
+    "select_copy",
     "select_scatter",
     "selu",
     "selu_",
@@ -523,30 +573,37 @@ __all__ = [
     "sinc_",
     "sinh",
     "sinh_",
+    "slice_copy",
     "slice_scatter",
     "slogdet",
     "softmax",
     "softmin",
     "sort",
     "split",
+    "split_copy",
     "split_with_sizes",
+    "split_with_sizes_copy",
     "sqrt",
     "sqrt_",
     "square",
     "square_",
     "squeeze",
+    "squeeze_copy",
     "stack",
     "std",
     "std_mean",
+    "stft",
     "sub",
     "subtract",
     "subtract_",
     "sum",
     "sum_to_size",
     "svd",
+    "svd_lowrank",
     "swapaxes",
     "swapdims",
     "t",
+    "t_copy",
     "take",
     "take_along_dim",
     "tan",
@@ -562,6 +619,7 @@ __all__ = [
     "topk",
     "trace",
     "transpose",
+    "transpose_copy",
     "trapezoid",
     "trapz",
     "triangular_solve",
@@ -576,7 +634,9 @@ __all__ = [
     "trunc",
     "trunc_",
     "unbind",
+    "unbind_copy",
     "unflatten",
+    "unfold_copy",
     "unique",
     "unique_consecutive",
     "unravel_index",
@@ -584,17 +644,22 @@ __all__ = [
     "unsafe_split",
     "unsafe_split_with_sizes",
     "unsqueeze",
+    "unsqueeze_copy",
     "vander",
     "var",
     "var_mean",
     "vdot",
     "view_as_complex",
+    "view_as_complex_copy",
     "view_as_real",
+    "view_as_real_copy",
+    "view_copy",
     "vsplit",
     "vstack",
     "where",
     "xlogy",
     "xlogy_",
+    "zero_",
     "zeros",
     "zeros_like",
 ]
@@ -609,6 +674,8 @@ HalfTensor: Any
 IntTensor: Any
 LongTensor: Any
 ShortTensor: Any
+TypedStorage: Any
+UntypedStorage: Any
 def abs(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the absolute value, or the modulus of a complex number."""
 def abs_(input: Tensor) -> Tensor:
@@ -655,8 +722,10 @@ def addr_(input: Tensor, vec1: Any, vec2: Any, *, beta: Any = ..., alpha: Any = 
     """In-place twin of ``addr``."""
 def adjoint(input: Tensor) -> Tensor:
     """Transpose the last two dims and conjugate."""
+def alias_copy(input: Tensor, *, out: Tensor | None = ...) -> Tensor:
+    """A copy of the tensor, in memory of its own."""
 def all(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Tell whether every element over ``dim`` is nonzero; true of none."""
+    """Tell whether every element over ``dim`` is nonzero; true of none. No dims: of each."""
 def allclose(input: Tensor, other: Tensor | _complex, rtol: Any = ..., atol: Any = ..., equal_nan: bool = ...) -> bool:
     """Tell whether all elements are close, as a Python bool; see ``isclose``."""
 def alpha_dropout(input: Tensor, p: Any = ..., training: bool = ..., inplace: bool = ...) -> Tensor:
@@ -665,12 +734,12 @@ def amax(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) 
     """Find the largest element over ``dim`` (an int, several, or all)."""
 def amin(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
     """Find the smallest element over ``dim`` (an int, several, or all)."""
-def aminmax(input: Tensor, *, dim: Any = ..., keepdim: bool = ...) -> Any:
+def aminmax(input: Tensor, *, dim: Any = ..., keepdim: bool = ..., out: Any = ...) -> Any:
     """Find the smallest and the largest element, as ``(min, max)``."""
 def angle(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the angle of complex numbers; of real ones 0 or pi."""
 def any(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Tell whether some element over ``dim`` is nonzero; false of none."""
+    """Tell whether some element over ``dim`` is nonzero; false of none. No dims: of each."""
 def arange(start: Any, end: Any = ..., step: Any = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Count from ``start`` (0 if only one number is given) to before ``end`` by ``step``."""
 def arccos(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -711,6 +780,10 @@ def argwhere(input: Tensor) -> Tensor:
     """The coordinates of the elements that are not zero: (count, ndim)."""
 def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
     """A view of any shape and strides, counted in elements of the storage."""
+def as_strided_(input: Tensor, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
+    """Give this tensor itself another shape and strides over its storage."""
+def as_strided_copy(input: Tensor, size: Any, stride: Any, storage_offset: Any = ..., *, out: Any = ...) -> Tensor:
+    """A copy of what ``as_strided`` gives, in memory of its own."""
 def as_strided_scatter(input: Tensor, src: Any, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
     """Put ``src`` in the place of a strided view, in a copy."""
 def as_tensor(data: Any, dtype: Any = ..., device: Any = ...) -> Tensor:
@@ -753,6 +826,8 @@ def baddbmm(input: Tensor, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: 
     """Multiply stacks of matrices and add: ``beta * input + alpha * (batch1 @ batch2)``."""
 def baddbmm_(input: Tensor, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
     """In-place twin of ``baddbmm``."""
+def bartlett_window(window_length: int, periodic: bool = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
+    """Make Bartlett's window, a triangle; the arguments are those of :func:`hann_window`."""
 def bernoulli(input: Tensor, p: float | None = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
     """Draw 1 with the probability given by each element (or by ``p``), else 0."""
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = ...) -> Tensor:
@@ -783,6 +858,8 @@ def bitwise_xor(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> T
     """Combine bits by exclusive or; logical for bool."""
 def bitwise_xor_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``bitwise_xor``."""
+def blackman_window(window_length: int, periodic: bool = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
+    """Make Blackman's window of three cosines; the arguments are those of :func:`hann_window`."""
 def block_diag(*tensors: Any) -> Tensor:
     """Matrices along the diagonal of one, zeros elsewhere."""
 def bmm(input: Tensor, mat2: Any, *, out: Any = ...) -> Tensor:
@@ -843,7 +920,7 @@ def column_stack(tensors: Any, *, out: Any = ...) -> Tensor:
     """Join along the second dim; a vector is one column."""
 def combinations(input: Tensor, r: Any = ..., with_replacement: bool = ...) -> Tensor:
     """List the combinations of ``r`` elements of a vector, in order, as rows."""
-def complex(real: Tensor, imag: Tensor, *, out: Any = ...) -> Tensor:
+def complex(real: Tensor, imag: Tensor, *, out: Tensor | None = ...) -> Tensor:
     """Make complex numbers of real and imaginary parts."""
 def concat(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """Join tensors along a dim that they have; another name of ``cat``."""
@@ -853,6 +930,10 @@ def conj(input: Tensor) -> Tensor:
     """Conjugate; a real tensor is returned itself."""
 def conj_physical(input: Tensor) -> Tensor:
     """Conjugate into new memory."""
+def conj_physical_(input: Tensor) -> Tensor:
+    """Conjugate this tensor itself."""
+def constant_pad_nd(input: Tensor, pad: Any, value: Any = ...) -> Tensor:
+    """Do what :func:`nn.functional.pad` does in mode "constant"."""
 def conv1d(input: Tensor, weight: Any, bias: Any = ..., stride: Any = ..., padding: Any = ..., dilation: Any = ..., groups: Any = ...) -> Tensor:
     """Convolve signals: cross-correlation along the last dimension."""
 def conv2d(input: Tensor, weight: Any, bias: Any = ..., stride: Any = ..., padding: Any = ..., dilation: Any = ..., groups: Any = ...) -> Tensor:
@@ -911,6 +992,10 @@ def det(A: Any, *, out: Any = ...) -> Tensor:
     """Take the determinants of square matrices (*, n, n)."""
 def detach(input: Tensor) -> Tensor:
     """Return the same values outside the graph, sharing memory and version."""
+def detach_(input: Tensor) -> Tensor:
+    """Cut this tensor off from the graph that made it."""
+def detach_copy(input: Tensor, *, out: Any = ...) -> Tensor:
+    """A copy of what ``detach`` gives, in memory of its own."""
 def diag(input: Tensor, diagonal: Any = ...) -> Tensor:
     """The diagonal of a matrix (a copy), or the matrix of a diagonal."""
 def diag_embed(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
@@ -919,6 +1004,8 @@ def diagflat(input: Tensor, offset: Any = ...) -> Tensor:
     """Make a matrix with the flattened input on a diagonal."""
 def diagonal(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
     """A diagonal of two dims, as the last dim (a view)."""
+def diagonal_copy(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ..., *, out: Any = ...) -> Tensor:
+    """A copy of what ``diagonal`` gives, in memory of its own."""
 def diagonal_scatter(input: Tensor, src: Any, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
     """Put ``src`` in the place of a diagonal, in a copy."""
 def diff(input: Tensor, n: Any = ..., dim: Any = ..., prepend: Any = ..., append: Any = ..., *, out: Any = ...) -> Tensor:
@@ -949,6 +1036,8 @@ def empty(*size: Any, out: Tensor | None = ..., dtype: Any = ..., layout: Any = 
     """Make a tensor with whatever values its memory had."""
 def empty_like(input: Tensor, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
     """Make an uninitialized tensor of another's shape, dtype and device."""
+def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
+    """Make an uninitialized dense tensor whose dims lie in memory in another order."""
 def empty_strided(size: Any, stride: Any, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Make an uninitialized tensor with given strides, counted in elements."""
 def eq(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -977,6 +1066,8 @@ def exp2_(input: Tensor) -> Tensor:
     """In-place twin of ``exp2``."""
 def exp_(input: Tensor) -> Tensor:
     """In-place twin of ``exp``."""
+def expand_copy(input: Tensor, *shape: Any, size: Any = ..., implicit: bool = ..., out: Any = ...) -> Tensor:
+    """A copy of what ``expand`` gives, in memory of its own."""
 def expm1(input: Tensor, *, out: Any = ...) -> Tensor:
     """Compute ``exp(input) - 1``, exact near 0. Keeps the result for backward."""
 def expm1_(input: Tensor) -> Tensor:
@@ -987,6 +1078,8 @@ def feature_alpha_dropout(input: Tensor, p: Any = ..., training: bool = ..., inp
     """Set whole channels to SELU's negative limit with probability ``p``."""
 def feature_dropout(input: Tensor, p: Any, train: Any) -> Tensor:
     """Zero whole channels of (N, C, *) with probability ``p`` and scale the others."""
+def fill(input: Tensor, value: Any) -> Tensor:
+    """Make a tensor of one value in the shape and dtype of another."""
 def fill_(input: Tensor, value: Any) -> Tensor:
     """In-place twin of ``_fill``."""
 def fix(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -995,8 +1088,8 @@ def fix_(input: Tensor) -> Tensor:
     """In-place twin of ``trunc``."""
 def flatten(input: Tensor, start_dim: Any = ..., end_dim: Any = ...) -> Tensor:
     """Merge a range of dims into one; itself if there is nothing to merge."""
-def flip(input: Tensor, *dims: Any) -> Tensor:
-    """Reverse the order along dims (a copy)."""
+def flip(input: Tensor, *order: Any, dims: Any = ...) -> Tensor:
+    """Reverse the order along ``dims`` (a copy)."""
 def fliplr(input: Tensor) -> Tensor:
     """Reverse the order along the second dim."""
 def flipud(input: Tensor) -> Tensor:
@@ -1043,8 +1136,12 @@ def ge(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input >= other``, as bool."""
 def ge_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``ge``."""
+def geqrf(A: Tensor) -> tuple[Tensor, Tensor]:
+    """Factor matrices into R, on and above the diagonal, and the reflections of Q, below it."""
 def ger(input: Tensor, vec2: Any, *, out: Any = ...) -> Tensor:
     """Do what :func:`outer` does, under its BLAS name."""
+def get_device(input: Tensor) -> int:
+    """The index of its cuda device; -1 elsewhere."""
 def gradient(input: Tensor, *, spacing: Any = ..., dim: Any = ..., edge_order: Any = ...) -> Tensor:
     """Estimate the derivative along dims by central differences."""
 def greater(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -1061,6 +1158,10 @@ def gt(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input > other``, as bool."""
 def gt_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``gt``."""
+def hamming_window(window_length: int, periodic: bool = ..., alpha: float = ..., beta: float = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
+    """Make Hamming's window: ``alpha - beta cos(2 pi k / n)``."""
+def hann_window(window_length: int, periodic: bool = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
+    """Make Hann's window: ``sin(pi k / n) ** 2``."""
 def hardshrink(input: Tensor, lambd: Any = ..., *, out: Any = ...) -> Tensor:
     """Zero the elements in [-lambd, lambd]."""
 def heaviside(input: Tensor, values: Tensor, *, out: Any = ...) -> Tensor:
@@ -1071,6 +1172,8 @@ def histc(input: Tensor, bins: Any = ..., min: Any = ..., max: Any = ..., *, out
     """Count elements in ``bins`` intervals of equal width."""
 def histogram(input: Tensor, bins: Any = ..., *, range: Any = ..., weight: Any = ..., density: bool = ...) -> Any:
     """Count elements between ascending edges; the last interval has both ends."""
+def histogramdd(input: Tensor, bins: Any, range: Any = ..., weight: Any = ..., density: bool = ...) -> Tensor:
+    """Count points between the edges of a grid; the last interval of each dim has both ends."""
 def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split along dim 0 into equal parts or at indices."""
 def hstack(tensors: Any, *, out: Any = ...) -> Tensor:
@@ -1101,6 +1204,8 @@ def index_fill(input: Tensor, dim: Any, index: Any, value: Any) -> Tensor:
     """Put one value into the slices of ``dim`` that the index names, in a copy."""
 def index_put(input: Tensor, indices: Any, values: Any, accumulate: bool = ...) -> Tensor:
     """Put values at indices, in a copy."""
+def index_put_(input: Tensor, indices: Any, values: Any, accumulate: bool = ...) -> Tensor:
+    """Put values at indices; the in-place twin of ``index_put``."""
 def index_reduce(input: Tensor, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: bool = ...) -> Tensor:
     """Combine ``source`` with the slices of ``dim`` that the index names, in a copy."""
 def index_reduce_(input: Tensor, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: bool = ...) -> Tensor:
@@ -1127,6 +1232,8 @@ def is_same_size(input: Tensor, other: Tensor) -> bool:
     """True if two tensors have the same shape."""
 def is_signed(input: Tensor) -> bool:
     """True for a tensor whose dtype has negative values."""
+def is_storage(obj: Any) -> bool:
+    """True for what ``storage()`` and ``untyped_storage()`` return."""
 def is_tensor(obj: Any) -> bool:
     """True for a Tensor."""
 def isclose(input: Tensor, other: Tensor | _complex, rtol: Any = ..., atol: Any = ..., equal_nan: bool = ...) -> Tensor:
@@ -1145,9 +1252,13 @@ def isposinf(input: Tensor, *, out: Any = ...) -> Tensor:
     """Tell which elements are +inf."""
 def isreal(input: Tensor) -> Tensor:
     """Tell which elements have no imaginary part."""
+def istft(input: Tensor, n_fft: Any, hop_length: Any = ..., win_length: Any = ..., window: Any = ..., center: bool = ..., normalized: bool = ..., onesided: Any = ..., length: Any = ..., return_complex: bool = ...) -> Tensor:
+    """Invert :func:`stft`, called with the same arguments."""
+def kaiser_window(window_length: int, periodic: bool = ..., beta: float = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
+    """Make Kaiser's window of shape ``beta``; the other arguments are :func:`hann_window`'s."""
 def kron(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Put ``input[i, j] * other`` in place of each element of ``input`` (Kronecker product)."""
-def kthvalue(input: Tensor, k: Any, dim: Any = ..., keepdim: bool = ...) -> Any:
+def kthvalue(input: Tensor, k: Any, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Any:
     """Find the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
 def layer_norm(input: Tensor, normalized_shape: Any, weight: Any = ..., bias: Any = ..., eps: Any = ..., cudnn_enable: bool = ...) -> Tensor:
     """Normalize the last dimensions to mean 0 and variance 1, then scale and shift."""
@@ -1237,8 +1348,12 @@ def lt(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input < other``, as bool."""
 def lt_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``lt``."""
+def lu(A: Any, pivot: bool = ..., get_infos: bool = ..., *, out: Any = ...) -> Any:
+    """Factor matrices into triangles: :func:`linalg.lu_factor` under an older name."""
 def lu_solve(input: Tensor, LU_data: Any, LU_pivots: Any, *, out: Any = ...) -> Tensor:
     """Solve ``A @ X = input`` given :func:`linalg.lu_factor` of ``A``."""
+def lu_unpack(LU_data: Any, LU_pivots: Any, unpack_data: bool = ..., unpack_pivots: bool = ..., *, out: Any = ...) -> Tensor:
+    """Take apart what :func:`linalg.lu_factor` packs: ``A = P @ L @ U``."""
 def masked_fill(input: Tensor, mask: Tensor, value: Tensor | _complex) -> Tensor:
     """Put ``value`` where the mask is True; the mask broadcasts."""
 def masked_fill_(input: Tensor, mask: Any, value: Any) -> Tensor:
@@ -1265,7 +1380,7 @@ def maximum(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tenso
     """Take the larger elementwise; nan wins. Ties share gradients."""
 def mean(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
     """Average over ``dim`` (an int, several, or None for all)."""
-def median(input: Tensor, dim: Any = ..., keepdim: bool = ...) -> Any:
+def median(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Any:
     """Find the middle element, the lower of two; of all, or along a dim with its index."""
 def meshgrid(*tensors: Any, indexing: Any = ...) -> tuple[Tensor, ...]:
     """The grids of coordinates that vectors span (views)."""
@@ -1351,16 +1466,24 @@ def ones(*size: Any, out: Tensor | None = ..., dtype: Any = ..., layout: Any = .
     """Make a tensor of ones."""
 def ones_like(input: Tensor, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
     """Make ones of another tensor's shape, dtype and device."""
+def orgqr(input: Tensor, tau: Any, *, out: Any = ...) -> Tensor:
+    """Do what :func:`linalg.householder_product` does, under LAPACK's name."""
+def ormqr(input: Tensor, tau: Any, other: Tensor | _complex, left: bool = ..., transpose: bool = ..., *, out: Any = ...) -> Tensor:
+    """Multiply by the square Q that reflections amount to, without making it."""
 def outer(input: Tensor, vec2: Any, *, out: Any = ...) -> Tensor:
     """Multiply every element of one vector by every element of another: (N,), (M,) give (N, M)."""
 def pad(input: Tensor, pad: Any, mode: Any = ..., value: Any = ...) -> Tensor:
     """Pad the last dims."""
 def pairwise_distance(x1: Any, x2: Any, p: Any = ..., eps: Any = ..., keepdim: bool = ...) -> Tensor:
     """Take the ``p``-norm of differences along the last dimension."""
+def pca_lowrank(A: Any, q: Any = ..., center: bool = ..., niter: Any = ..., *, out: Any = ...) -> Tensor:
+    """Find principal components, nearly: :func:`svd_lowrank` of the centered columns."""
 def pdist(input: Tensor, p: Any = ...) -> Tensor:
     """Take the ``p``-norm distances between all pairs of rows, ``(0, 1), (0, 2), ...``."""
-def permute(input: Tensor, *dims: Any) -> Tensor:
-    """Reorder the dimensions."""
+def permute(input: Tensor, *order: Any, dims: Any = ...) -> Tensor:
+    """Reorder the dimensions to ``dims``."""
+def permute_copy(input: Tensor, *order: Any, dims: Any = ..., out: Any = ...) -> Tensor:
+    """A copy of what ``permute`` gives, in memory of its own."""
 def pinverse(input: Tensor, rcond: Any = ..., *, out: Any = ...) -> Tensor:
     """Find pseudoinverses; singular values up to ``rcond`` times the largest count as zero."""
 def pixel_shuffle(input: Tensor, upscale_factor: Any) -> Tensor:
@@ -1411,6 +1534,8 @@ def randn_like(input: Tensor, *, generator: Any = ..., dtype: Any = ..., layout:
     """Draw standard normals in another tensor's shape, dtype and device."""
 def randperm(n: int, *, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Draw a permutation of 0 .. n - 1."""
+def range(start: Any = ..., end: Any = ..., step: Any = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
+    """Count from ``start`` to ``end``, which is included; ``arange`` leaves it out."""
 def ravel(input: Tensor) -> Tensor:
     """Flatten to one contiguous dimension; a copy unless the input is contiguous."""
 def real(input: Tensor) -> Tensor:
@@ -1420,7 +1545,7 @@ def reciprocal(input: Tensor, *, out: Any = ...) -> Tensor:
 def reciprocal_(input: Tensor) -> Tensor:
     """In-place twin of ``reciprocal``."""
 def relu(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Apply ``max(input, 0)``. Keeps the result for backward."""
+    """Apply ``max(input, 0)``."""
 def relu_(input: Tensor) -> Tensor:
     """In-place twin of ``relu``."""
 def remainder(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -1433,8 +1558,10 @@ def renorm_(input: Tensor, p: Any, dim: Any, maxnorm: Any) -> Tensor:
     """In-place twin of ``renorm``."""
 def repeat_interleave(input: Tensor, repeats: Any, dim: Any = ..., *, output_size: Any = ...) -> Tensor:
     """Repeat every element in its place."""
-def reshape(input: Tensor, *shape: Any) -> Tensor:
+def reshape(input: Tensor, *sizes_: Any, shape: Any = ...) -> Tensor:
     """View in another shape where the strides allow it, else copy."""
+def resize_as_(input: Tensor, the_template: Tensor, memory_format: Any = ...) -> Tensor:
+    """Give this tensor the shape of another."""
 def resolve_conj(input: Tensor) -> Tensor:
     """Return the tensor: conjugation is never deferred here."""
 def resolve_neg(input: Tensor) -> Tensor:
@@ -1471,6 +1598,8 @@ def searchsorted(sorted_sequence: Any, input: Any, *, out_int32: bool = ..., rig
     """Where each value would be inserted into a sorted sequence."""
 def select(input: Tensor, dim: Any, index: Any) -> Tensor:
     """One index of a dim, which goes (a view)."""
+def select_copy(input: Tensor, dim: Any, index: Any, *, out: Any = ...) -> Tensor:
+    """A copy of what ``select`` gives, in memory of its own."""
 def select_scatter(input: Tensor, src: Any, dim: Any, index: Any) -> Tensor:
     """Put ``src`` in the place of one index of a dim, in a copy."""
 def selu(input: Tensor, inplace: bool = ...) -> Tensor:
@@ -1503,6 +1632,8 @@ def sinh(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the hyperbolic sine."""
 def sinh_(input: Tensor) -> Tensor:
     """In-place twin of ``sinh``."""
+def slice_copy(input: Tensor, dim: int = ..., start: Any = ..., end: Any = ..., step: int = ..., *, out: Tensor | None = ...) -> Tensor:
+    """Copy a range of one dim, in steps."""
 def slice_scatter(input: Tensor, src: Any, dim: Any = ..., start: Any = ..., end: Any = ..., step: Any = ...) -> Tensor:
     """Put ``src`` in the place of a range of a dim, in a copy."""
 def slogdet(A: Any, *, out: Any = ...) -> Any:
@@ -1511,12 +1642,16 @@ def softmax(input: Tensor, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Ten
     """Turn scores into probabilities along ``dim``: ``exp(x) / sum(exp(x))``."""
 def softmin(input: Tensor, dim: Any, dtype: Any = ...) -> Tensor:
     """Turn costs into probabilities along ``dim``: ``softmax(-input)``."""
-def sort(input: Tensor, dim: Any = ..., descending: bool = ..., stable: bool = ...) -> Any:
+def sort(input: Tensor, dim: Any = ..., descending: bool = ..., stable: bool = ..., *, out: Any = ...) -> Any:
     """Sort along ``dim``; the result is the named pair ``(values, indices)``."""
 def split(tensor: Any, split_size_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
     """Split a dim into ranges of one size (the last may be shorter) or of the sizes given."""
+def split_copy(tensor: Any, split_size_or_sections: Any, dim: Any = ..., *, out: Any = ...) -> tuple[Tensor, ...]:
+    """A copy of what ``split`` gives, in memory of its own."""
 def split_with_sizes(input: Tensor, split_sizes: Any, dim: Any = ...) -> tuple[Tensor, ...]:
     """Split a dim into ranges of the sizes given."""
+def split_with_sizes_copy(input: Tensor, split_sizes: Any, dim: Any = ..., *, out: Any = ...) -> tuple[Tensor, ...]:
+    """A copy of what ``split_with_sizes`` gives, in memory of its own."""
 def sqrt(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the square root. Keeps the result for backward."""
 def sqrt_(input: Tensor) -> Tensor:
@@ -1527,12 +1662,16 @@ def square_(input: Tensor) -> Tensor:
     """In-place twin of ``square``."""
 def squeeze(input: Tensor, dim: Any = ...) -> Tensor:
     """Drop dims of size 1: all of them, or those among ``dim`` (an int or several)."""
+def squeeze_copy(input: Tensor, dim: Any = ..., *, out: Any = ...) -> Tensor:
+    """A copy of what ``squeeze`` gives, in memory of its own."""
 def stack(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """Join tensors of one shape along a new dim."""
 def std(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
     """Take the square root of the variance over ``dim``; the arguments are those of ``var``."""
 def std_mean(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ...) -> Any:
     """Return the standard deviation and the mean over ``dim``."""
+def stft(input: Tensor, n_fft: Any, hop_length: Any = ..., win_length: Any = ..., window: Any = ..., center: bool = ..., pad_mode: Any = ..., normalized: bool = ..., onesided: Any = ..., return_complex: Any = ..., align_to_window: Any = ...) -> Tensor:
+    """Transform overlapping frames of signals to the frequency domain."""
 def sub(input: Tensor, other: Tensor | _complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
     """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
 def subtract(input: Tensor, other: Tensor | _complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
@@ -1545,13 +1684,17 @@ def sum_to_size(input: Tensor, *size: Any) -> Tensor:
     """Add up over the dims that broadcasting ``size`` to this shape would repeat."""
 def svd(input: Tensor, some: bool = ..., compute_uv: bool = ..., *, out: Any = ...) -> Any:
     """Factor matrices: :func:`linalg.svd`, but with V in place of ``V.mH``."""
+def svd_lowrank(A: Any, q: Any = ..., niter: Any = ..., M: Any = ..., *, out: Any = ...) -> Tensor:
+    """Find the largest singular values and their vectors, nearly, by random projection."""
 def swapaxes(input: Tensor, axis0: Any, axis1: Any) -> Tensor:
     """Exchange two dimensions (NumPy's name)."""
 def swapdims(input: Tensor, dim0: Any, dim1: Any) -> Tensor:
     """Exchange two dimensions."""
 def t(input: Tensor) -> Tensor:
     """Transpose a matrix; a tensor of fewer dimensions is returned as it is (a view)."""
-def take(input: Tensor, index: Any) -> Tensor:
+def t_copy(input: Tensor, *, out: Any = ...) -> Tensor:
+    """A copy of what ``t`` gives, in memory of its own."""
+def take(input: Tensor, index: Any, *, out: Any = ...) -> Tensor:
     """The elements of the flat tensor that the index names, in the shape of the index."""
 def take_along_dim(input: Tensor, indices: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """``gather`` whose index and input broadcast; no dim: of the flat tensors."""
@@ -1573,14 +1716,16 @@ def threshold(input: Tensor, threshold: Any, value: Any, inplace: bool = ...) ->
     """Keep the elements above ``threshold`` and write ``value`` in place of the others."""
 def threshold_(input: Tensor, threshold: Any, value: Any) -> Tensor:
     """In-place twin of ``threshold``."""
-def tile(input: Tensor, *dims: Any) -> Tensor:
-    """Repeat along every dim; dims may be fewer than the tensor's."""
-def topk(input: Tensor, k: Any, dim: Any = ..., largest: bool = ..., sorted: bool = ...) -> Any:
+def tile(input: Tensor, *counts: Any, dims: Any = ...) -> Tensor:
+    """Repeat ``dims`` times along every dim; they may be fewer than the tensor's."""
+def topk(input: Tensor, k: Any, dim: Any = ..., largest: bool = ..., sorted: bool = ..., *, out: Any = ...) -> Any:
     """Find the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
 def trace(input: Tensor) -> Tensor:
     """Sum the diagonal of a matrix."""
 def transpose(input: Tensor, dim0: Any, dim1: Any) -> Tensor:
     """Exchange two dimensions."""
+def transpose_copy(input: Tensor, dim0: Any, dim1: Any, *, out: Any = ...) -> Tensor:
+    """A copy of what ``transpose`` gives, in memory of its own."""
 def trapezoid(y: Any, x: Any = ..., *, dx: Any = ..., dim: Any = ...) -> Tensor:
     """Integrate samples along ``dim`` by the trapezoidal rule."""
 def trapz(y: Any, x: Any = ..., *, dx: Any = ..., dim: Any = ...) -> Tensor:
@@ -1609,12 +1754,16 @@ def trunc_(input: Tensor) -> Tensor:
     """In-place twin of ``trunc``."""
 def unbind(input: Tensor, dim: Any = ...) -> tuple[Tensor, ...]:
     """Every index of a dim, as a tuple of views without that dim."""
+def unbind_copy(input: Tensor, dim: Any = ..., *, out: Any = ...) -> tuple[Tensor, ...]:
+    """A copy of what ``unbind`` gives, in memory of its own."""
 def unflatten(input: Tensor, dim: Any, sizes: Any) -> Tensor:
     """Split one dim into several; one of the sizes may be -1."""
+def unfold_copy(input: Tensor, dimension: Any, size: Any, step: Any, *, out: Any = ...) -> Tensor:
+    """A copy of what ``unfold`` gives, in memory of its own."""
 def unique(input: Tensor, sorted: bool = ..., return_inverse: bool = ..., return_counts: bool = ..., dim: Any = ...) -> Any:
     """Find the distinct elements, or the distinct slices along ``dim``; always sorted."""
 def unique_consecutive(input: Tensor, return_inverse: bool = ..., return_counts: bool = ..., dim: Any = ...) -> Any:
-    """Drop all but the first element of every run of equal ones, in the flattened tensor."""
+    """Drop all but the first of every run of equal elements, or of equal slices along ``dim``."""
 def unravel_index(indices: Any, shape: Any) -> Tensor:
     """Convert places in a flattened tensor to a tuple of coordinates."""
 def unsafe_chunk(input: Tensor, chunks: Any, dim: Any = ...) -> Tensor:
@@ -1625,6 +1774,8 @@ def unsafe_split_with_sizes(input: Tensor, split_sizes: Any, dim: Any = ...) -> 
     """Split a dim into ranges of the sizes given; views, as of ``split_with_sizes``."""
 def unsqueeze(input: Tensor, dim: Any) -> Tensor:
     """Insert a dimension of size 1."""
+def unsqueeze_copy(input: Tensor, dim: Any, *, out: Any = ...) -> Tensor:
+    """A copy of what ``unsqueeze`` gives, in memory of its own."""
 def vander(x: Any, N: Any = ..., increasing: bool = ...) -> Tensor:
     """Build the matrix whose columns are powers of a vector, the highest first."""
 def var(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
@@ -1635,8 +1786,14 @@ def vdot(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Sum the products of two vectors' elements, those of ``input`` conjugated."""
 def view_as_complex(input: Tensor) -> Tensor:
     """View pairs of real numbers, the last dim, as complex ones."""
+def view_as_complex_copy(input: Tensor, *, out: Any = ...) -> Tensor:
+    """A copy of what ``view_as_complex`` gives, in memory of its own."""
 def view_as_real(input: Tensor) -> Tensor:
     """View complex numbers as pairs of real ones, in a new last dim."""
+def view_as_real_copy(input: Tensor, *, out: Any = ...) -> Tensor:
+    """A copy of what ``view_as_real`` gives, in memory of its own."""
+def view_copy(input: Tensor, *shape: Any, dtype: Any = ..., size: Any = ..., out: Any = ...) -> Tensor:
+    """A copy of what ``view`` gives, in memory of its own."""
 def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split along dim 0 into equal parts or at indices."""
 def vstack(tensors: Any, *, out: Any = ...) -> Tensor:
@@ -1647,6 +1804,8 @@ def xlogy(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compute ``input * log(other)``, which is 0 where ``input`` is 0."""
 def xlogy_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``xlogy``."""
+def zero_(input: Tensor) -> Tensor:
+    """Write zeros into this tensor."""
 def zeros(*size: Any, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., **named: Any) -> Tensor:
     """Make a tensor of zeros."""
 def zeros_like(input: Tensor, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..dtypes import BOOL, bool_, uint8
 from .convolution import contiguous, worth_compiling
-from .pointwise import sigmoid, tanh
+from .pointwise import sigmoid
 from .registry import broadcast, function, op, per_element, same, singles
 from .selecting import where_select
 
@@ -115,7 +115,11 @@ def _relu_infer(input):
     samples=singles, real=True,
 )  # fmt: skip
 def relu(xp, out, input):
-    """Apply ``max(input, 0)``. Keeps the result for backward."""
+    """Apply ``max(input, 0)``.
+
+    Memory:
+        Keeps the result.
+    """
     xp.maximum(input, 0, out=out)
 
 
@@ -188,7 +192,11 @@ def _hardtanh_infer(input, *, min_val, max_val):
     samples=_bounds, inplace="_hardtanh_",
 )  # fmt: skip
 def hardtanh(xp, out, input, *, min_val=-1.0, max_val=1.0):
-    """Limit to [min_val, max_val]; the gradient at a limit is 0. Keeps the result."""
+    """Limit to [min_val, max_val]; the gradient at a limit is 0.
+
+    Memory:
+        Keeps the result.
+    """
     if out.dtype.kind in "iu":
         min_val, max_val = int(min_val), int(max_val)
     xp.maximum(input, min_val, out=out)
@@ -204,7 +212,11 @@ def _(g, out, min_val, max_val):
 
 @function(public=False)
 def relu6(input, inplace=False):
-    """Apply ``min(max(input, 0), 6)``."""
+    """Apply ``min(max(input, 0), 6)``.
+
+    Memory:
+        Keeps the result.
+    """
     return input._hardtanh_(0.0, 6.0) if inplace else hardtanh(input, 0.0, 6.0)
 
 
@@ -233,7 +245,11 @@ def _(g, out):
 
 @function(public=False)
 def hardsigmoid(input, inplace=False):
-    """Apply ``min(max(input + 3, 0), 6) / 6``."""
+    """Apply ``min(max(input + 3, 0), 6) / 6``.
+
+    Memory:
+        Keeps the result.
+    """
     return input._hardsigmoid_() if inplace else hardsigmoid_of(input)
 
 
@@ -302,7 +318,11 @@ def _(g, grad, input):
 
 @function(public=False)
 def hardswish(input, inplace=False):
-    """Apply ``input * min(max(input + 3, 0), 6) / 6``."""
+    """Apply ``input * min(max(input + 3, 0), 6) / 6``.
+
+    Memory:
+        Keeps ``input``; in place, a copy of it.
+    """
     if inplace:  # backward wants the value that is about to go
         return input.copy_(hardswish_of(input.clone() if input.requires_grad else input))
     return hardswish_of(input)
@@ -313,7 +333,11 @@ def hardswish(input, inplace=False):
     flops=per_element(3), samples=singles,
 )  # fmt: skip
 def softsign(xp, out, input):
-    """Apply ``input / (1 + |input|)``."""
+    """Apply ``input / (1 + |input|)``.
+
+    Memory:
+        Keeps ``input``.
+    """
     xp.absolute(input, out=out)
     xp.add(out, 1, out=out)
     xp.true_divide(input, out, out=out)
@@ -352,103 +376,6 @@ def _(g, grad, input):
     return softsign_slope(g * grad, input) * (input.sign() * -2) / (input.abs() + 1)
 
 
-def _lambdas(make):
-    for inputs, _ in singles(make):
-        yield inputs, {"lambd": 0.53}
-    yield (make(2, 3),), {"lambd": 0.0}
-
-
-@op(
-    name="softshrink", **HIDDEN, infer=floating("softshrink"), half="float32",
-    flops=per_element(3), samples=_lambdas,
-)  # fmt: skip
-def softshrink_of(xp, out, input, *, lambd=0.5):
-    """Move each element toward zero by ``lambd``, to zero if it is nearer."""
-    xp.maximum(input, -lambd, out=out)
-    xp.minimum(out, lambd, out=out)
-    xp.subtract(input, out, out=out)
-
-
-@softshrink_of.vjp("input")
-def _(g, out):
-    return where_select(out == 0, 0, g)
-
-
-@function(public=False)
-def softshrink(input, lambd=0.5):
-    """Move each element toward zero by ``lambd``, to zero if it is nearer.
-
-    Raises:
-        RuntimeError: ``lambd`` is negative.
-    """
-    if lambd < 0:
-        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
-    return softshrink_of(input, lambd=float(lambd))
-
-
-@op(
-    infer=floating("hardshrink", "mask"), scratch=("mask",), half="float32",
-    flops=per_element(2), samples=_lambdas,
-)  # fmt: skip
-def hardshrink(xp, out, mask, input, *, lambd=0.5):
-    """Zero the elements in [-lambd, lambd]."""
-    xp.absolute(input, out=out)
-    xp.less_equal(out, lambd, out=mask)
-    xp.copyto(out, input)
-    xp.copyto(out, 0, where=mask)
-
-
-@hardshrink.vjp("input")
-def _(g, out):
-    return where_select(out == 0, 0, g)
-
-
-@function(public=False)
-def tanhshrink(input):
-    """Apply ``input - tanh(input)``."""
-    return input - tanh(input)
-
-
-def _thresholds(make):
-    for inputs, _ in singles(make):
-        yield inputs, {"threshold": 0.3, "value": 20.0}
-    yield (make(2, 3),), {"threshold": -0.8, "value": -1.0}
-
-
-def _threshold_infer(input, *, threshold, value):
-    return input, input.like(dtype=bool_)
-
-
-@op(
-    name="_threshold", **HIDDEN, infer=_threshold_infer, scratch=("mask",), half="float32",
-    flops=per_element(1), samples=_thresholds, inplace="_threshold_",
-)  # fmt: skip
-def threshold_of(xp, out, mask, input, *, threshold, value):
-    """``input`` above ``threshold``, else ``value``."""
-    xp.less_equal(input, threshold, out=mask)
-    if out is not input:
-        xp.copyto(out, input)
-    xp.copyto(out, value, where=mask, casting="unsafe")
-
-
-@threshold_of.vjp("input")
-def _(g, input, threshold):
-    return window(g, input, low=float(threshold), high=INFINITY, outside=0.0)
-
-
-@function()
-def threshold(input, threshold, value, inplace=False):
-    """Keep the elements above ``threshold`` and write ``value`` in place of the others."""
-    run = input._threshold_ if inplace else lambda *a: threshold_of(input, *a)
-    return run(threshold, value)
-
-
-@function()
-def threshold_(input, threshold, value):
-    """In-place twin of ``threshold``."""
-    return input._threshold_(threshold, value)
-
-
 # With a second operand
 
 
@@ -458,6 +385,9 @@ def glu(input, dim=-1):
 
     Raises:
         RuntimeError: The size of ``dim`` is odd, or there is no dimension.
+
+    Memory:
+        Keeps ``input`` and the sigmoid, half as large.
     """
     if input.ndim == 0:
         raise RuntimeError("glu does not support 0-dimensional tensors. Unsqueeze it.")
@@ -515,6 +445,9 @@ def prelu(input, weight):
 
     Raises:
         RuntimeError: The number of weights is neither 1 nor C.
+
+    Memory:
+        Keeps ``input`` and ``weight``.
     """
     if weight.ndim > 1:
         raise RuntimeError(
@@ -536,6 +469,6 @@ def prelu(input, weight):
 
 
 __all__ = [
-    "glu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu",
-    "prelu", "relu", "relu6", "softshrink", "softsign", "tanhshrink", "threshold",
+    "glu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "prelu", "relu", "relu6",
+    "softsign",
 ]  # fmt: skip

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import cmath
-import math
 from typing import Any
 
 import numpy as np
 
-from ..dtypes import BOOL, COMPLEX, FLOAT, INT, bool_, int64
-from ..spec import Spec
+from ..dtypes import BOOL, FLOAT, INT, bool_
 from ..tensor import Tensor
 from .creation import zeros_like
 from .registry import (
     FUNCTIONS,
-    WIDE_ON_CUDA,
     broadcast,
-    broadcast_shapes,
     function,
     install,
     op,
     pairs,
     per_element,
-    same,
     singles,
 )
-from .selecting import where_select
 
 
 def _wrapped(x: Any, out: Any) -> Any:
@@ -353,105 +346,6 @@ def _(g, input, other):
     return -g * divide_trunc(input, other)
 
 
-def _powers(make):
-    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3)), ((2,), ())):
-        yield (make(*a, low=0.5, high=2.0), make(*b)), {}
-    for exponent in (2, 3, 0.5, -1, 1.7, 0):
-        yield (make(3, 2, low=0.5, high=2.0), exponent), {}
-    yield (2.0, make(2, 3)), {}
-
-
-@op(
-    operator="__pow__", inplace="pow_", infer=broadcast, promote="arith", half="float32",
-    flops=per_element(10), samples=_powers,
-    autocast=WIDE_ON_CUDA,
-)  # fmt: skip
-def pow(xp, out, input, exponent):
-    """Raise to a power elementwise; either may be a scalar.
-
-    Memory:
-        Keeps ``input``; with a gradient of ``exponent`` also the result.
-
-    Raises:
-        RuntimeError: An integer tensor with a negative integer exponent.
-    """
-    if out.dtype.kind == "b":
-        if not isinstance(exponent, bool):
-            raise NotImplementedError(
-                "\"pow\" not implemented for 'Bool'. Convert one with .to(lowtide.int64)."
-            )
-        xp.copyto(out, input if exponent else True)
-        return
-    if isinstance(exponent, int | float) and not isinstance(input, int | float | complex):
-        if exponent == 2:
-            xp.multiply(input, input, out=out)
-            return
-        if out.dtype.kind == "f":
-            if exponent == 0.5:
-                xp.sqrt(input, out=out)
-                return
-            if exponent == -1:
-                xp.reciprocal(input, out=out)
-                return
-            exponent = float(exponent)
-        elif exponent < 0:
-            raise RuntimeError("pow: Integers to negative integer powers are not allowed.")
-    try:
-        xp.power(input, exponent, out=out)
-    except ValueError:  # NumPy refuses integers to negative powers
-        in_pieces(xp, _integer_power, out, input, exponent)
-
-
-def _integer_power(out, base, exponent):
-    # Rounded toward zero: only 1 and -1 have powers below 0 that are not 0.
-    down = exponent < 0
-    np.power(base, np.where(down, exponent & 1, exponent), out=out)
-    np.copyto(out, 0, where=down & (base != 1) & (base != -1))
-
-
-def in_pieces(xp, f, out, *inputs):
-    """Run ``f(out, *inputs)`` elementwise on pieces so small that its temporaries do not count."""
-    if xp is not np:
-        f(out, *inputs)
-        return
-    flags = ["external_loop", "buffered", "zerosize_ok"]
-    access = [["writeonly"], *[["readonly"] for _ in inputs]]
-    with np.nditer([out, *inputs], flags, access, casting="unsafe") as pieces:
-        for piece in pieces:
-            f(*piece)
-
-
-@pow.vjp("input")
-def _(g, input, exponent):
-    if not isinstance(exponent, Tensor):
-        if exponent == 0:
-            return zeros_like(g)
-        return g * conjugate(input ** (exponent - 1) * exponent)
-    slope = exponent * input ** (exponent - 1)
-    return where_select(exponent == 0, 0, g * conjugate(slope))
-
-
-@pow.vjp("exponent")
-def _(g, input, exponent, out):
-    if not isinstance(input, Tensor) and input != 0:
-        return g * conjugate(out * _log(input))
-    if exponent.dtype.is_complex:  # 0 ** x is flat for x >= 0
-        rising = (exponent.imag == 0) & (exponent.real >= 0)
-    else:
-        rising = exponent >= 0
-    if not isinstance(input, Tensor):
-        return where_select(rising, 0, g * conjugate(out * float("-inf")))
-    slope = out * (input if input.dtype is out.dtype else input.to(out.dtype)).log()
-    return where_select((input == 0) & rising, 0, g * conjugate(slope))
-
-
-def _log(x):
-    """The logarithm of a Python number; nan of a negative one."""
-    if isinstance(x, complex):
-        return cmath.log(x)
-    return math.log(x) if x > 0 else math.nan
-
-
 def _neg_infer(input):
     if input.dtype.category == BOOL:
         raise RuntimeError(
@@ -540,196 +434,16 @@ def _(g):
     return zeros_like(g)
 
 
-def _square_infer(input):
-    return input.like(dtype=int64) if input.dtype.category == BOOL else input  # as ``** 2``
-
-
-@op(
-    inplace="square_", infer=_square_infer, promote="arith", half="float32", flops=per_element(1),
-    samples=singles,
-)  # fmt: skip
-def square(xp, out, input):
-    """Multiply by itself: ``out = input ** 2``."""
-    if out.dtype == input.dtype:
-        xp.multiply(input, input, out=out)
-    else:
-        xp.copyto(out, input)
-
-
-@square.vjp("input")
-def _(g, input):
-    return g * (conjugate(input) * 2)
-
-
-def _positives(make):
-    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
-        yield (make(*shape, low=0.5, high=2.0),), {}
-
-
-@op(
-    inplace="sqrt_", infer=same, promote="float", half="float32", flops=per_element(4),
-    samples=_positives,
-)  # fmt: skip
-def sqrt(xp, out, input):
-    """Take the square root. Keeps the result for backward."""
-    xp.sqrt(input, out=out)
-
-
-@sqrt.vjp("input")
-def _(g, out):
-    return g / (conjugate(out) * 2)
-
-
-@op(
-    inplace="rsqrt_", infer=same, promote="float", half="float32", flops=per_element(5),
-    samples=_positives,
-    autocast=WIDE_ON_CUDA,
-)  # fmt: skip
-def rsqrt(xp, out, input):
-    """Divide one by the square root. Keeps the result for backward."""
-    xp.sqrt(input, out=out)
-    xp.reciprocal(out, out=out)
-
-
-@rsqrt.vjp("input")
-def _(g, out):
-    return g * (conjugate(out) ** 3 * -0.5)
-
-
-@op(
-    inplace="reciprocal_", infer=same, promote="float", half="float32", flops=per_element(1),
-    samples=_positives,
-    autocast=WIDE_ON_CUDA,
-)  # fmt: skip
-def reciprocal(xp, out, input):
-    """Divide one by each element. Keeps the result for backward."""
-    xp.reciprocal(input, out=out)
-
-
-@reciprocal.vjp("input")
-def _(g, out):
-    return -g * conjugate(out * out)
-
-
-def _triples(make):
-    for a, b, c in (
-        ((3, 4), (3, 4), (3, 4)),
-        ((3, 1), (4,), ()),
-        ((), (2, 3), (3,)),
-        ((0,), (), (1,)),
-    ):
-        for value in (1, 0.5):
-            yield (make(*a), make(*b), make(*c, low=0.5, high=2.0)), {"value": value}
-
-
-def _add_triple(name, combine_name, doc):
-    def kernel(xp, out, input, tensor1, tensor2, *, value=1):
-        getattr(xp, combine_name)(tensor1, tensor2, out=out)
-        if value != 1:
-            xp.multiply(out, value, out=out)
-        xp.add(out, input, out=out)
-
-    kernel.__doc__ = doc
-    made = op(
-        name=name, infer=broadcast, promote="float" if name == "addcdiv" else "arith",
-        half="float32", flops=per_element(3), samples=_triples,
-    )(kernel)  # fmt: skip
-
-    def in_place(self, tensor1, tensor2, *, value=1):
-        term = tensor1 * tensor2 if name == "addcmul" else tensor1 / tensor2
-        return self._add_(term if value == 1 else term * value)
-
-    in_place.__name__, in_place.__doc__ = f"{name}_", f"In-place twin of ``{name}``."
-    install(name, made, False, None, f"{name}_", in_place)
-
-    @made.vjp("input")
-    def _(g):
-        return g
-
-    return made
-
-
-def scaled(g, value):
-    """A gradient times an attribute that is mostly 1."""
-    return g if value == 1 else g * value
-
-
-addcmul = _add_triple(
-    "addcmul", "multiply", "Add a scaled product: ``input + value * tensor1 * tensor2``."
-)
-addcdiv = _add_triple(
-    "addcdiv", "true_divide", "Add a scaled quotient: ``input + value * tensor1 / tensor2``."
-)
-
-
-@addcmul.vjp("tensor1")
-def _(g, tensor2, value):
-    return scaled(g * conjugate(tensor2), conjugate(value))
-
-
-@addcmul.vjp("tensor2")
-def _(g, tensor1, value):
-    return scaled(g * conjugate(tensor1), conjugate(value))
-
-
-@addcdiv.vjp("tensor1")
-def _(g, tensor2, value):
-    return scaled(g / conjugate(tensor2), conjugate(value))
-
-
-@addcdiv.vjp("tensor2")
-def _(g, tensor1, tensor2, value):
-    return scaled(-g * conjugate(tensor1 / tensor2 / tensor2), conjugate(value))
-
-
-def _lerps(make):
-    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3))):
-        yield (make(*a), make(*b), 0.3), {}
-        yield (make(*a), make(*b), 0.8), {}
-        yield (make(*a), make(*b), make(*b)), {}
-
-
-def _lerp_infer(input, end, weight):
-    if input.dtype.category < FLOAT:
-        raise NotImplementedError(
-            f"\"lerp\" not implemented for '{input.dtype.name}'. Convert it with .float()."
-        )
-    if isinstance(weight, Spec):
-        wrong = weight.ndim and weight.dtype is not input.dtype
-    else:
-        wrong = weight.category == COMPLEX != input.dtype.category
-    if wrong:
-        raise RuntimeError(
-            f"lerp: expected dtype {input.dtype} for `weight`; got {weight!r}. Convert it."
-        )
-    shape = broadcast_shapes("lerp", input.shape, end.shape, weight.shape)
-    return Spec(shape, input.dtype), Spec(shape, input.dtype)
-
-
-@op(
-    infer=_lerp_infer, scratch=("rest",), promote=("same", ("input", "end")), half="float32",
-    flops=per_element(3), inplace="lerp_", samples=_lerps, tensors=("input", "end"),
-)  # fmt: skip
-def lerp(xp, out, rest, input, end, weight):
-    """Interpolate: ``input + weight * (end - input)``."""
-    xp.subtract(end, input, out=rest)
-    xp.multiply(rest, weight, out=rest, casting="same_kind")
-    xp.add(input, rest, out=out)
-
-
-@lerp.vjp("input")
-def _(g, weight):
-    return g * conjugate(1 - weight)
-
-
-@lerp.vjp("end")
-def _(g, weight):
-    return g * conjugate(weight)
-
-
-@lerp.vjp("weight")
-def _(g, input, end):
-    return g * conjugate(end - input)
+def in_pieces(xp, f, out, *inputs):
+    """Run ``f(out, *inputs)`` elementwise on pieces so small that its temporaries do not count."""
+    if xp is not np:
+        f(out, *inputs)
+        return
+    flags = ["external_loop", "buffered", "zerosize_ok"]
+    access = [["writeonly"], *[["readonly"] for _ in inputs]]
+    with np.nditer([out, *inputs], flags, access, casting="unsafe") as pieces:
+        for piece in pieces:
+            f(*piece)
 
 
 def alias(name: str, of: str, inplace: bool = True) -> None:

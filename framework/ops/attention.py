@@ -2,7 +2,8 @@
 
 No matrix of (queries, keys) exists for the whole batch, or even for one head where that is large:
 forward and backward make the scores of a few rows in a workspace of about a megabyte, use them and
-overwrite them. For backward, the node keeps query, key, value, the result and one number per row,
+overwrite them. Several threads share the workspace; each works on heads of its own, so that none
+waits for another, and the products of one head stay with one thread of BLAS. For backward, the node keeps query, key, value, the result and one number per row,
 the logarithm of the row's sum of exponentials, from which the probabilities are made again.
 
 Dropout of probabilities draws its mask from (seed, offset) by the number of the element in the
@@ -26,12 +27,20 @@ from .dropout import mask as drop
 from .matmul import blas_ready
 from .registry import broadcast_shapes, function, op
 
-TILE = 1 << 20  # bytes of scores at a time
+TILE = 1 << 20  # bytes of scores at a time, of all threads
+WORTH_THREADS = 1 << 22  # operations
 
 
 def _layout(array):
     # Products take row-major matrices with a gap between rows; masks are only read elementwise.
     return array.dtype.kind == "b" or blas_ready(array)
+
+
+def _threads(batch, key_heads):
+    # How many threads may share the work: the workspace has a part for each.
+    from ..kernels.cpu import blas, threads
+
+    return max(1, min(threads.LIMIT, batch * key_heads)) if blas.controllable() else 1
 
 
 class _Blocks:
@@ -42,8 +51,9 @@ class _Blocks:
         self.key_heads, self.columns = key[1], key[2]
         self.shared = self.heads // max(1, self.key_heads)  # query heads per key head
         self.causal = causal
+        self.threads = _threads(self.batch, self.key_heads)
         line = max(1, self.columns * self.shared * itemsize)
-        lines = max(32, TILE // line)
+        lines = max(32, TILE // self.threads // line)
         if lines >= self.rows:
             self.group = max(1, min(self.key_heads, lines // max(1, self.rows)))
             self.lines = max(1, self.rows)
@@ -53,8 +63,12 @@ class _Blocks:
 
     @property
     def tile(self) -> int:
-        """Elements of the scores of one block."""
-        return self.group * self.shared * self.lines * self.columns
+        """Elements of the scores of the blocks that are worked on at a time."""
+        return self.threads * self.of_one(self.columns)
+
+    def of_one(self, width: int) -> int:
+        """Elements of what has ``width`` numbers for each row of a block."""
+        return self.group * self.shared * self.lines * width
 
     @property
     def whole(self) -> bool:
@@ -63,12 +77,37 @@ class _Blocks:
 
     def __iter__(self):
         """Yields (example, key heads, rows, number of columns) of each block."""
-        for b in range(self.batch):
-            for h in range(0, self.key_heads, self.group):
-                for r in range(0, self.rows, self.lines):
-                    end = min(r + self.lines, self.rows)
-                    columns = min(end, self.columns) if self.causal else self.columns
-                    yield b, slice(h, min(h + self.group, self.key_heads)), slice(r, end), columns
+        return self.within(0, self.batch * self.key_heads)
+
+    def within(self, start, stop):
+        """The blocks of some key heads, counted through all examples."""
+        while start < stop:
+            b, h = divmod(start, self.key_heads)
+            end = min(h + self.group, self.key_heads, h + stop - start)
+            for r in range(0, self.rows, self.lines):
+                last = min(r + self.lines, self.rows)
+                columns = min(last, self.columns) if self.causal else self.columns
+                yield b, slice(h, end), slice(r, last), columns
+            start += end - h
+
+    def spread(self, run, *scratch):
+        """Call ``run(block, *parts of scratch)`` for each block, on several threads if it pays."""
+        from ..kernels.cpu import blas, threads
+
+        units = self.batch * self.key_heads
+        work = 4 * prod((units, self.shared, self.rows, self.columns, self.size))
+        parts = self.threads if work >= WORTH_THREADS else 1
+
+        def share(k, start, stop):
+            mine = [a[a.size // self.threads * k :][: a.size // self.threads] for a in scratch]
+            for block in self.within(start, stop):
+                run(block, *mine)
+
+        if parts == 1:
+            share(0, 0, units)
+            return
+        with blas.single():
+            threads.split(share, units, parts)
 
     def split(self, array):
         """(batch, heads, ..) as (batch, key heads, heads that share them, ..)."""
@@ -153,6 +192,7 @@ def _attention_samples(make):
 
     yield (*heads(2), make(3, 5), Rng(3, 1)), base | {"p": 0.4}
     yield (*heads(2), make(2, 2, 1, 5), None), base
+    yield (*heads(2), make(2, 1, 1, 5), None), base | {"causal": True}
     seen = tensor([True, False, True, True, False])
     yield (*heads(1), seen, None), base
     yield (make(0, 1, 3, 4), make(0, 1, 5, 4), make(0, 1, 5, 3), None, None), base
@@ -218,7 +258,8 @@ def _(
     blocks = _Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)
     q, o, sums = blocks.split(query), blocks.split(out), blocks.split(lse)
     share = xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
-    for block in blocks:
+
+    def run(block, scores, kept):
         b, heads, rows, columns = block
         s = _products(xp, scores, q[b, heads, :, rows], key[b, heads, None, :columns])
         keep = _kept_rows(blocks, kept, rng, block, s, p)
@@ -227,6 +268,8 @@ def _(
         soften(flat, row, keep, xp.float32(scale), rows.start, lines, causal, share)
         sums[b, heads, :, rows] = row.reshape(*s.shape[:3], 1)
         xp.matmul(s, value[b, heads, None, :columns], out=o[b, heads, :, rows])
+
+    blocks.spread(run, scores, kept)
 
 
 def _products(xp, scores, rows, columns):
@@ -287,8 +330,8 @@ def _grad_infer(
         query, key, attn_mask, p=p, causal=causal, blocks=blocks, dtype=dtype
     )
     width = max(query.shape[3], value.shape[3])
-    part = blocks.group * blocks.shared * blocks.columns * width
-    rows = blocks.group * blocks.shared * blocks.lines * width
+    part = blocks.threads * blocks.group * blocks.shared * blocks.columns * width
+    rows = blocks.threads * blocks.of_one(width)
     dmask = attn_mask if bias else query.like((0,))
     summed = Spec((blocks.tile if bias else 0,), dtype)
     return (
@@ -358,7 +401,8 @@ def _(
     q, o, g, sums, dq = (blocks.split(a) for a in (query, result, grad, lse, dq))
     _clear(blocks, causal, dk, dv)
     factor, share = xp.float32(scale), xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
-    for block in blocks:
+
+    def run(block, scores, grads, kept, part, weighted):
         b, heads, rows, columns = block
         above, lines = g[b, heads, :, rows], rows.stop - rows.start
         s = _products(xp, scores, q[b, heads, :, rows], key[b, heads, None, :columns])
@@ -375,6 +419,8 @@ def _(
         scores_grad(other, flat, dot, keep, factor, share)
         xp.matmul(t, key[b, heads, None, :columns], out=dq[b, heads, :, rows])
         _add_to(xp, blocks, part, dk, block, t, q[b, heads, :, rows])
+
+    blocks.spread(run, scores, grads, kept, part, weighted)
 
 
 def _clear(blocks, causal, dk, dv) -> None:
@@ -431,16 +477,17 @@ def plain(query, key, value, attn_mask, rng, p, causal, scale):
         key = key.repeat_interleave(shared, 1)
         value = value.repeat_interleave(shared, 1)
     scores = (query @ key.mT) * scale
+    hidden = None
     if causal:
         seen = ones(query.shape[2], key.shape[2], dtype=bool_, device=query.device).tril()
-        attn_mask = seen
-    hidden = None
+        hidden = seen.logical_not()
     if attn_mask is not None and attn_mask.dtype.category == BOOL:
-        hidden = attn_mask.logical_not()
-        # A large number, not infinity: a row where everything is hidden stays finite.
-        scores = scores.masked_fill(hidden, -1e30 if query.dtype.itemsize > 2 else -3e4)
+        hidden = attn_mask.logical_not() if hidden is None else hidden | attn_mask.logical_not()
     elif attn_mask is not None:
         scores = scores + attn_mask
+    if hidden is not None:
+        # A large number, not infinity: a row where everything is hidden stays finite.
+        scores = scores.masked_fill(hidden, -1e30 if query.dtype.itemsize > 2 else -3e4)
     weights = softmax(scores, -1)
     if hidden is not None:
         weights = weights.masked_fill(hidden, 0.0)
@@ -492,11 +539,6 @@ def scaled_dot_product_attention(
         )
     _check(query, key, value, attn_mask, is_causal, enable_gqa)
     scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    if not 0.0 <= dropout_p <= 1.0:
-        raise ValueError(
-            "scaled_dot_product_attention: dropout probability has to be between 0 and 1, but got "
-            f"{dropout_p}."
-        )
     lead = broadcast_shapes(
         "scaled_dot_product_attention", query.shape[:-3], key.shape[:-3], value.shape[:-3]
     )
@@ -523,12 +565,25 @@ def scaled_dot_product_attention(
                 f"{tuple(attn_mask.shape)}. Make each of its dims match or be 1."
             )
         attn_mask = _four_mask(attn_mask, result[:-2], query.ndim)
-    p = float(dropout_p)
-    elements = prod(q.shape[:3]) * k.shape[2]
-    rng = draw(elements, q.device) if p else None
-    compute = plain if p == 1.0 else attend
-    out = compute(q, k, v, attn_mask, rng, p, bool(is_causal), scale)
+    out = attended(q, k, v, attn_mask, float(dropout_p), bool(is_causal), scale)
     return out if tuple(out.shape) == result else out.reshape(result)
+
+
+def attended(query, key, value, mask, p, causal, scale):
+    """Attention of (batch, heads, rows, size), with a mask, a causal one, both or neither."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(
+            "scaled_dot_product_attention: dropout probability has to be between 0 and 1, but got "
+            f"{p}."
+        )
+    if mask is not None and mask.dtype.category != BOOL and mask.dtype is not query.dtype:
+        raise RuntimeError(
+            "scaled_dot_product_attention: Expected attn_mask dtype to be bool or to match query "
+            f"dtype; got {mask.dtype} and {query.dtype}. Convert it with .to()."
+        )
+    rng = draw(prod(query.shape[:3]) * key.shape[2], query.device) if p else None
+    compute = plain if p == 1.0 else attend
+    return compute(query, key, value, mask, rng, p, causal, scale)
 
 
 def _four_mask(mask, lead, ndim):
@@ -556,11 +611,6 @@ def _check(query, key, value, mask, causal, grouped):
     if mask is not None and causal:
         raise RuntimeError(
             f"{name}: Explicit attn_mask should not be set when is_causal=True. Pass one of them."
-        )
-    if mask is not None and mask.dtype.category != BOOL and mask.dtype is not query.dtype:
-        raise RuntimeError(
-            f"{name}: Expected attn_mask dtype to be bool or to match query dtype; got "
-            f"{mask.dtype} and {query.dtype}. Convert it with .to()."
         )
     if grouped and (
         query.ndim < 3

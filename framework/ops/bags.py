@@ -169,9 +169,7 @@ def winners(xp, out, best, table, source, target, counts, *, rows):
             xp.copyto(place, s, where=wins)
 
 
-@winners.kernel(
-    "cpu", when=lambda table, source, *_, **__: _many(table, source), layout=contiguous
-)
+@winners.kernel("cpu", when=lambda table, source, *_, **__: _many(table, source), layout=contiguous)
 def _(xp, out, best, table, source, target, counts, *, rows):
     from ..kernels.cpu import gathers
 

@@ -1,7 +1,7 @@
 """Bessel and Airy functions: those of ``special`` that belong together.
 
-PyTorch has no gradients for them; these have, of any order, by the recurrences between the functions
-(Abramowitz & Stegun 1964, "Handbook of Mathematical Functions", chapters 9 and 10).
+PyTorch has no gradients for them; these have, of any order, by the recurrences between the
+functions (Abramowitz & Stegun 1964, "Handbook of Mathematical Functions", chapters 9 and 10).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ scaled_modified_bessel_k1: Any = _unary(
     promote="float", half="float32", scratch=("limit",), flops=per_element(12), samples=singles,
 )  # fmt: skip
 def spherical_bessel_j0(xp, out, limit, input):
-    """Spherical Bessel function of the first kind, order 0: ``sin(x) / x``, 1 at 0, 0 at infinity."""
+    """Spherical Bessel function of the first kind, order 0: ``sin(x) / x``, 1 at 0."""
     xp.sin(input, out=out)
     xp.divide(out, input, out=out)
     xp.equal(input, 0, out=limit)

@@ -165,6 +165,12 @@ def is_inference(input: Tensor) -> bool:
 
 
 @function()
+def get_device(input: Tensor) -> int:
+    """The index of its cuda device; -1 elsewhere."""
+    return input.get_device()
+
+
+@function()
 def numel(input: Tensor) -> int:
     """The number of elements."""
     return input.numel()

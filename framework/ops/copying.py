@@ -27,7 +27,7 @@ def cast_into(xp, out, source) -> None:
     """
     if out.dtype.kind != "c":
         source = source.real  # also of a Python scalar
-        if out.dtype.kind in "iu" and isinstance(source, int | float):
+        if isinstance(source, int | float):
             source = fitted(source, BY_NUMPY[out.dtype])
     xp.copyto(out, source, casting="unsafe")
 
@@ -174,7 +174,7 @@ def detach(input: Tensor) -> Tensor:
     return out
 
 
-@function(method=True, public=False)
+@function(method=True)
 def detach_(input: Tensor) -> Tensor:
     """Cut this tensor off from the graph that made it.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.modes import quietly
 from ..devices import backend
 from ..dtypes import BOOL, FLOAT, INT, bool_, get_default_dtype, int64
 from ..tensor import Tensor
@@ -46,7 +47,7 @@ def arange(
         wanted = out.dtype
     given = (start, end, step)
     start, end, step = _line_ends("arange", wanted, start, end, step)
-    if step == 0:
+    if not given[2] or (wanted is int64 and not step):  # PyTorch has a type for each
         raise (ValueError if given[2] else RuntimeError)("arange: step must be nonzero")
     if not (math.isfinite(start) and math.isfinite(end)):
         raise RuntimeError(f"arange: unsupported range: {start} -> {end}")
@@ -127,13 +128,16 @@ def _ramp(t: Tensor, values: Any, exact: bool = False) -> None:
     xp = be.xp
     if xp is None:
         return
-    array, n = t._array, t.numel()
+    quietly(_ramp_into, xp, t._array, values, exact)
+
+
+def _ramp_into(xp: Any, array: Any, values: Any, exact: bool) -> None:
+    n = array.size
     chunk = _CHUNK if xp is np else _DEVICE_CHUNK
     for first in builtins.range(0, n, chunk):
         last = min(n, first + chunk)
         k = xp.arange(first, last, dtype=xp.int64 if exact else xp.float64)
-        with np.errstate(all="ignore"):
-            xp.copyto(array[first:last], values(k), casting="unsafe")
+        xp.copyto(array[first:last], values(k), casting="unsafe")
 
 
 @function()
@@ -204,6 +208,15 @@ def triu_indices(
     return _triangle("triu_indices", np.triu_indices(row, offset, col), dtype, device)
 
 
+def _ones_on_diagonal(xp: Any, a: Any) -> None:
+    n, m = a.shape
+    k = min(n, m)
+    if a.flags.c_contiguous:
+        a.reshape(-1)[: k * m : m + 1] = 1
+    else:
+        a[xp.arange(k), xp.arange(k)] = 1
+
+
 @function()
 def eye(
     n: int, m: int | None = None, *, out: Tensor | None = None, dtype: Any = None,
@@ -217,10 +230,5 @@ def eye(
     t = put(target("eye", (n, m), dtype, get_default_dtype(), device, out), 0)
     xp = backend(t.device).xp
     if xp is not None and t.numel():
-        k = builtins.range(min(n, m))
-        a = t._array
-        if a.flags.c_contiguous:
-            a.reshape(-1)[: len(k) * m : m + 1] = 1
-        else:
-            a[xp.arange(len(k)), xp.arange(len(k))] = 1
+        quietly(_ones_on_diagonal, xp, t._array)
     return t.requires_grad_() if requires_grad else t

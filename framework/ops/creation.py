@@ -86,7 +86,8 @@ def full(
     value = scalar(fill_value)
     if not isinstance(value, NUMBERS):
         raise TypeError(
-            f"full(): argument 'fill_value' (position 2) must be Number, not {type(value).__name__}."
+            "full(): argument 'fill_value' (position 2) must be Number, not "
+            f"{type(value).__name__}."
         )
     t = target(
         "full", shape_of("full", (size,)), dtype, natural or natural_dtype(value), device, out

@@ -12,13 +12,14 @@ import builtins
 from functools import partial
 from math import prod
 
-from ..autograd.engine import ones_of, zeros_of
+from ..autograd.engine import ones_of
 from ..dtypes import bool_, float32, float64, int64
 from ..spec import Spec
 from .arithmetic import conjugate, in_pieces
 from .binary import complex_logaddexp
 from .convolution import contiguous, worth_compiling
 from .extremes import _pair, one_dim
+from .gathering import scatter_sum
 from .reduction import _converted
 from .registry import WIDE_ON_CUDA, function, op, per_element
 
@@ -288,9 +289,7 @@ def _running(name, word):
     def _(g_values, indices, input_spec, dim):
         if not input_spec.ndim:
             return g_values
-        return zeros_of(input_spec.like(dtype=g_values.dtype)).scatter_add(
-            dim, indices.detach(), g_values
-        )
+        return scatter_sum(g_values, indices, shape=tuple(input_spec.shape), dim=dim)
 
     return running
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.modes import local
+from ..autograd.modes import quietly as quietly
 from ..autograd.node import OpNode
 from ..autograd.saved import OWN, Held
 from ..autograd.views import refresh
@@ -203,16 +204,6 @@ def hashable(op: Op, attributes: tuple[Any, ...]) -> tuple[Any, ...]:
         return value
 
     return tuple(freeze(a) for a in attributes)
-
-
-def quietly(f: Any, *args: Any) -> Any:
-    """Call a kernel, or what surrounds one, with NumPy's floating-point warnings off."""
-    try:
-        return local.state.run(f, *args)
-    except RuntimeError as error:
-        if not was_busy(error):
-            raise
-        return run_nested(f, *args)
 
 
 def execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:

@@ -23,7 +23,7 @@ def _compared(input, target) -> None:
             f"({input.shape}). This will likely lead to incorrect results due to broadcasting. "
             "Please ensure they have the same size.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -272,7 +272,7 @@ def kl_div(
             "size. 'batchmean' divides only by the batch size, and aligns with the KL div math "
             "definition.",
             UserWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
     how = "sum" if reduction == "batchmean" else reduction_of(None, None, reduction)
     entropy = target.exp() * target if log_target else target.xlogy(target)
@@ -585,7 +585,7 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
     fits = tuple(input.shape) == tuple(target.shape) if input.ndim > 1 else (
         target.ndim < 2 and input.numel() == target.numel()
     )  # fmt: skip
-    if not fits or input.ndim > 2:
+    if not fits or input.ndim > 2 or 0 in input.shape[-1:]:
         raise RuntimeError(
             f"multilabel_margin_loss takes (N, C) or (C,), with a target alike; got inconsistent "
             f"input {tuple(input.shape)} and target {tuple(target.shape)}."

@@ -6,14 +6,18 @@ run gives the same bits.
 
 from __future__ import annotations
 
+from math import inf
+
 from ..autograd.modes import no_grad
 from ..devices.scatter import scatter_add
 from ..dtypes import INT, float32, int64
 from ..spec import Spec
 from .convolution import contiguous, worth_compiling
+from .indexing import take
 from .registry import WIDE_ON_CUDA, function, op
 
 _PIECE = 1 << 12  # numbers at a time
+_ROWS = 256  # rows at a time
 
 
 def _check_index(index):
@@ -125,7 +129,7 @@ def _share_samples(make):
 @op(
     name="_index_shares", method=False, public=False,
     infer=lambda index, *, rows, dtype: (index.like(dtype=dtype), Spec((rows,), int64)),
-    scratch=("counts",), layout=contiguous,
+    scratch=("counts",), layout=contiguous, flops=lambda index, **_: 2 * index.numel,
     samples=_share_samples,
 )  # fmt: skip
 def shares(xp, out, counts, index, *, rows, dtype):
@@ -145,7 +149,7 @@ def _ones_samples(make):
 
 @op(
     name="_scale_gradient", method=False, public=False, infer=lambda input, scale: input,
-    samples=_ones_samples,
+    flops=lambda input, scale: 0, samples=_ones_samples,
 )  # fmt: skip
 def scale_gradient(xp, out, input, scale):
     """The same values; the gradient is multiplied by ``scale``."""
@@ -168,21 +172,36 @@ def _renormalize_samples(make):
     yield (make(5, 3), _numbers([]).to(int64)), {"max_norm": 0.7, "norm_type": 1.0}
 
 
+def _renormalize_infer(weight, index, *, max_norm, norm_type):
+    part = weight.like((min(_ROWS, index.numel), weight.shape[1]))
+    return weight, part, part
+
+
 @op(
     name="_renormalize_rows", method=False, public=False, inplace="_renormalize_rows_",
-    infer=lambda weight, index, **_: weight, half="float32",
-    samples=_renormalize_samples,
-    autocast=WIDE_ON_CUDA,
+    infer=_renormalize_infer, scratch=("rows", "powers"), half="float32",
+    flops=lambda weight, index, **_: 4 * index.numel * weight.shape[1],
+    samples=_renormalize_samples, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
-def renormalize(xp, out, weight, index, *, max_norm, norm_type):
+def renormalize(xp, out, rows, powers, weight, index, *, max_norm, norm_type):
     """Shrink the rows that ``index`` names to a norm of at most ``max_norm``."""
     if out is not weight:
         xp.copyto(out, weight)
-    for k in xp.unique(index).tolist():
-        row = out[k]
-        norm = float(xp.linalg.norm(row, norm_type))
-        if norm > max_norm:
-            xp.multiply(row, max_norm / (norm + 1e-7), out=row)
+    flat = index.reshape(-1)
+    for start in range(0, flat.shape[0], _ROWS):
+        # A row that comes again in another tile is short enough by then.
+        here = xp.unique(flat[start : start + _ROWS])
+        tile, work = rows[: here.shape[0]], powers[: here.shape[0]]
+        take(xp, out, here, 0, tile)
+        xp.absolute(tile, out=work)
+        if norm_type == inf:
+            size = xp.max(work, axis=1)
+        else:
+            xp.power(work, norm_type, out=work)
+            size = xp.sum(work, axis=1) ** (1 / norm_type)
+        shrink = xp.where(size > max_norm, max_norm / (size + 1e-7), 1).astype(tile.dtype)
+        xp.multiply(tile, shrink[:, None], out=tile)
+        out[here] = tile
 
 
 @function(public=False)

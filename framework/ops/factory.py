@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import operator
+from math import inf
 from typing import Any
 
 import numpy as np
 
-from ..autograd.modes import local
+from ..autograd.modes import local, quietly
 from ..autograd.views import check_writable
 from ..devices import backend
 from ..devices.device import device as as_device
 from ..devices.device import get_default_device
-from ..dtypes import BOOL, FLOAT, INT, as_dtype, bool_, get_default_dtype, int64
+from ..dtypes import (
+    BOOL,
+    FLOAT,
+    INT,
+    as_dtype,
+    bfloat16,
+    bool_,
+    finfo,
+    float16,
+    float32,
+    get_default_dtype,
+    int64,
+)
 from ..dtypes import dtype as dtype_class
 from ..memory.ledger import TEMPORARY
 from ..spec import Spec
@@ -117,13 +130,14 @@ def put(t: Tensor, value: Any) -> Tensor:
     be = backend(t.device)
     if be.xp is None:
         return t
-    if type(value) is int and value in (0, 1):  # every dtype holds it
-        t._array.fill(value)
-        return t
-    value = fitted(value, t.dtype)
-    with np.errstate(all="ignore"):
-        t._array.fill(value)
+    if type(value) is not int or value not in (0, 1):  # those every dtype holds
+        value = fitted(value, t.dtype)
+    quietly(_fill, t._array, value)
     return t
+
+
+def _fill(array: Any, value: Any) -> None:
+    array.fill(value)
 
 
 def fitted(value: Any, dtype: dtype_class) -> Any:
@@ -147,13 +161,18 @@ def fitted(value: Any, dtype: dtype_class) -> Any:
             if limits.min <= whole <= limits.max:
                 return whole
             raise OverflowError
-        return float(value) if category == FLOAT else value
+        if category == FLOAT:
+            value = float(value)  # type: ignore[arg-type]
+            if abs(value) > _LARGEST.get(dtype, inf) and abs(value) != inf:
+                raise OverflowError
+        return value
     except (TypeError, ValueError, OverflowError):
         raise RuntimeError(
             f"value cannot be converted to type {dtype.name} without overflow; got {value}."
         ) from None
 
 
+_LARGEST = {d: finfo(d).max for d in (float16, bfloat16, float32)}
 NUMBERS = (bool, int, float, complex)  # Python's, by category
 
 

@@ -1,7 +1,7 @@
 """Fractional max pooling: windows of one size at pseudorandom places, for any ratio of sizes.
 
 Graham 2014, "Fractional max-pooling": for a random u the i-th of n windows of a dim begins at
-``floor((i + u) a) - floor(u a)`` with ``a = (size - window) / (n - 1)``, and the last one at the end.
+``floor((i + u) a) - floor(u a)`` with ``a = (size - window) / (n - 1)``, the last one at the end.
 Each plane has its own u for each dim.
 """
 
@@ -179,9 +179,7 @@ def fractional_max_pool2d_with_indices(
     _random_samples=None,
 ):  # fmt: skip
     """Do what :func:`fractional_max_pool2d` does with ``return_indices=True``."""
-    return fractional_max_pool2d(
-        input, kernel_size, output_size, output_ratio, True, _random_samples
-    )
+    return tuple(_pool(2, input, kernel_size, output_size, output_ratio, _random_samples))
 
 
 @function(public=False)
@@ -190,6 +188,4 @@ def fractional_max_pool3d_with_indices(
     _random_samples=None,
 ):  # fmt: skip
     """Do what :func:`fractional_max_pool3d` does with ``return_indices=True``."""
-    return fractional_max_pool3d(
-        input, kernel_size, output_size, output_ratio, True, _random_samples
-    )
+    return tuple(_pool(3, input, kernel_size, output_size, output_ratio, _random_samples))

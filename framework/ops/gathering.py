@@ -14,6 +14,7 @@ from ..devices.scatter import scatter_add as add_into
 from ..dtypes import BOOL, INT, int32, int64
 from ..spec import Spec
 from ..tensor import Tensor
+from .convolution import contiguous, worth_compiling
 from .creation import tensor
 from .factory import fitted
 from .indexing import check_bounds, positions
@@ -141,6 +142,27 @@ def scatter_sum(xp, out, input, index, *, shape, dim):
     """Zeros with ``input`` added at the places that ``gather`` reads: its transpose."""
     out.fill(0)
     _add_at(xp, out, index, input, dim)
+
+
+def _in_columns(input, index, *, shape, dim):
+    # The index reaches over all of the other dims.
+    return (
+        index.ndim > 0
+        and index.shape == input.shape
+        and worth_compiling(input)
+        and all(m == n for d, (m, n) in enumerate(zip(index.shape, shape, strict=True)) if d != dim)
+    )
+
+
+@scatter_sum.kernel("cpu", when=_in_columns, layout=contiguous)
+def _(xp, out, input, index, *, shape, dim):
+    from ..kernels.cpu import gathers
+
+    cubes = [
+        a.reshape(prod(shape[:dim]), a.shape[dim], prod(shape[dim + 1 :]))
+        for a in (out, input, index)
+    ]
+    gathers.scatter_sum(*cubes)
 
 
 @scatter_sum.vjp("input")
@@ -431,7 +453,9 @@ def _product_gradients(g, needs, input, index, src, out, dim, shape):
         nothing = rest.masked_fill(count != 0, 0)  # no zero at all
         one, two = (rest * lost).masked_fill(count != 1, 0), rest.masked_fill(count != 1, 0)
         other = (rest * (lost - value)).masked_fill(count != 2, 0)
-        return ((nothing + one) / divisor).masked_fill(zero, 0) + (two + other).masked_fill(~zero, 0)
+        return ((nothing + one) / divisor).masked_fill(zero, 0) + (two + other).masked_fill(
+            ~zero, 0
+        )
 
     g_input = None
     if needs[0]:

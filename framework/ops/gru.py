@@ -1,9 +1,9 @@
 """Gated recurrent units over a whole sequence; how the loop works is told in ``recurrent.py``.
 
 Gates lie side by side in PyTorch's order: reset r, update z, new n, with
-``n = tanh(W x + b + r q)`` and ``q = U h + c``. For backward, the node keeps the activated gates and
-q, four numbers per unit and step, beside the input and the result. (q could be had again for one
-more product per step.)
+``n = tanh(W x + b + r q)`` and ``q = U h + c``. For backward, the node keeps the activated gates
+and q, four numbers per unit and step, beside the input and the result. (q could be had again for
+one more product per step.)
 
 Source:
     Cho et al.: "Learning Phrase Representations using RNN Encoder-Decoder", 2014; with the reset
@@ -35,6 +35,8 @@ from .recurrent import (
     start,
     steps,
     sum_biases,
+    turn,
+    turned_spec,
     weight_gradient,
 )
 from .registry import op
@@ -49,7 +51,7 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
     return (
         input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
         input.like((rows, 3 * hidden)), input.like((rows, hidden)), Spec((4 * hidden,), kind),
-        Spec((3 * hidden * batch,), kind),
+        Spec((3 * hidden * batch,), kind), turned_spec(w_hh, kind),
     )  # fmt: skip
 
 
@@ -67,13 +69,14 @@ def _samples(make):
 
 @op(
     name="_gru", method=False, public=False, infer=_infer, returns=("out", "h_n"),
-    aux=("gates", "inner"), scratch=("bias", "product"), promote="same", half="float32",
+    aux=("gates", "inner"), scratch=("bias", "product", "turned"), promote="same", half="float32",
     layout=contiguous, samples=_samples,
     flops=lambda input, w_ih, w_hh, *_, **__: projection_flops(3, input, w_ih, w_hh),
     autocast="low",
 )  # fmt: skip
 def gru_sequence(
-    xp, out, h_n, gates, inner, bias, product, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse
+    xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
+    reverse,
 ):  # fmt: skip
     """Run gated recurrent units over a sequence.
 
@@ -91,14 +94,15 @@ def gru_sequence(
         (all states, the last of each sequence).
     """
     _forward(
-        _step, xp, out, h_n, gates, inner, bias, product, input, w_ih, w_hh, b_ih, b_hh, h0, runs,
-        reverse,
+        _step, xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0,
+        runs, reverse,
     )  # fmt: skip
 
 
 @gru_sequence.kernel("cpu", when=compilable, layout=contiguous)
 def _(
-    xp, out, h_n, gates, inner, bias, product, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse
+    xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
+    reverse,
 ):  # fmt: skip
     from ..kernels.cpu import recurrent
 
@@ -106,13 +110,14 @@ def _(
         recurrent.gru(*arrays)
 
     _forward(
-        step, xp, out, h_n, gates, inner, bias, product, input, w_ih, w_hh, b_ih, b_hh, h0, runs,
-        reverse,
+        step, xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0,
+        runs, reverse,
     )  # fmt: skip
 
 
 def _forward(
-    step, xp, out, h_n, gates, inner, bias, product, input, w_ih, w_hh, b_ih, b_hh, h0, runs, reverse
+    step, xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0,
+    runs, reverse,
 ):  # fmt: skip
     y, hidden = flat(out), h_n.shape[1]
     wide = 2 * hidden
@@ -122,9 +127,10 @@ def _forward(
     sum_biases(xp, bias[3 * hidden :], b_hh if b_hh is None else b_hh[wide:])
     begin(xp, h_n, h0)
     xp.matmul(flat(input), w_ih.T, out=gates)
+    turn(xp, turned, w_hh)
     for first, count, *_ in steps(input.shape[:-1], runs, reverse):
         rows, h = slice(first, first + count), h_n[:count]
-        made = recurrent_product(xp, product, w_hh, h)
+        made = recurrent_product(xp, product, w_hh, turned, h)
         step(xp, gates[rows], inner[rows], made, bias, h)
         xp.copyto(y[rows], h)
 
@@ -138,11 +144,11 @@ def _step(xp, gates, inner, product, bias, h):
     wide = 2 * h.shape[1]
     r, z, new = _thirds(gates)
     both = gates[:, :wide]
-    xp.add(both, product[:wide].T, out=both)
+    xp.add(both, product[:, :wide], out=both)
     xp.add(gates, bias[: gates.shape[1]], out=gates)
-    xp.add(product[wide:].T, bias[gates.shape[1] :], out=inner)
+    xp.add(product[:, wide:], bias[gates.shape[1] :], out=inner)
     sigmoid_in_place(xp, both)
-    room = product[wide:].T  # no longer wanted
+    room = product[:, wide:]  # no longer wanted
     xp.multiply(r, inner, out=room)
     xp.add(new, room, out=new)
     xp.tanh(new, out=new)
@@ -214,8 +220,8 @@ def _grad_samples(make):
     flops=lambda g, h, input, w_ih, w_hh, *_, **__: 2 * projection_flops(3, input, w_ih, w_hh),
 )  # fmt: skip
 def gru_grad(
-    xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h, input,
-    w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
+    xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
+    input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
 ):  # fmt: skip
     """Gradients of ``_gru``; ``needs`` says which of input, weights and biases want theirs."""
     _backward(
@@ -228,8 +234,8 @@ def gru_grad(
     "cpu", when=lambda g, h, input, w_ih, *_, **__: compilable(input, w_ih), layout=contiguous
 )
 def _(
-    xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h, input,
-    w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
+    xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
+    input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
 ):  # fmt: skip
     from ..kernels.cpu import recurrent
 
@@ -237,14 +243,14 @@ def _(
         recurrent.gru_grad(*arrays)
 
     _backward(
-        slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
-        input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
+        slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out,
+        grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
     )  # fmt: skip
 
 
 def _backward(
-    slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
-    input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
+    slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out,
+    grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
 ):  # fmt: skip
     y, shape, wide = flat(result), input.shape[:-1], 2 * inner.shape[1]
     above = None if grad_out is None else flat(grad_out)

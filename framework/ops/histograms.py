@@ -156,9 +156,8 @@ def histogramdd(input, bins, range=None, weight=None, density=False):
 
     Args:
         input: (*, D), floating point: points with D coordinates.
-        bins: The number of intervals of each dim, as a list or one for all; or the edges of each, as
-            vectors.
-        range: The first and the last edge of each dim, one after the other; by default, of the data.
+        bins: The number of intervals of each dim, a list or one for all; or vectors of edges.
+        range: The first and the last edge of each dim, one after the other; by default, the data's.
         weight: Counts for each point instead of 1; the shape of ``input`` without its last dim.
         density: Divide by the sum and the volumes, so that the integral is 1.
 

@@ -1,9 +1,10 @@
 """Householder reflections: the packed form of QR, and products with the matrices it stands for.
 
-A product of reflections ``I - t v v^H`` is one matrix ``I - V T V^H`` with a triangular T (Schreiber &
-Van Loan 1989, "A storage-efficient WY representation for products of Householder transformations"):
-``T = (I + D S)^-1 D``, D the factors t and S what of ``V^H V`` lies above the diagonal. So all here but
-the factorization is a composition of products and one triangular system, and its gradients are theirs.
+A product of reflections ``I - t v v^H`` is one matrix ``I - V T V^H`` with a triangular T
+(Schreiber & Van Loan 1989, "A storage-efficient WY representation for products of Householder
+transformations"): ``T = (I + D S)^-1 D``, D the factors t and S what of ``V^H V`` lies above the
+diagonal. So all here but the factorization is a composition of products and one triangular system,
+and its gradients are theirs.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def _check(name, A, tau):
 
 @linear_algebra()
 def householder_product(A, tau):
-    """Multiply reflections: the first n columns of ``(I - tau[0] v0 v0^H) (I - tau[1] v1 v1^H) ...``.
+    """Multiply reflections: the first n columns of ``(I - tau[0] v0 v0^H) (I - tau[1] ...) ...``.
 
     Args:
         A: (*, m, n), m >= n; below the diagonal of column i lies what of v_i follows its leading 1.

@@ -590,7 +590,7 @@ def index_put(input, indices, values, accumulate=False):
     return _put("index_put", input, indices, values, accumulate, False)
 
 
-@function(method=True, public=False)
+@function(method=True)
 def index_put_(input, indices, values, accumulate=False):
     """Put values at indices; the in-place twin of ``index_put``."""
     return _put("index_put_", input, indices, values, accumulate, True)

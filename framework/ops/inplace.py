@@ -13,6 +13,7 @@ import numpy as np
 from ..autograd.modes import local, no_grad
 from ..autograd.saved import check_savable
 from ..autograd.views import check_writable, rebase
+from ..devices import backend
 from ..dtypes import can_cast
 from ..spec import SCALARS
 from ..tensor import Tensor
@@ -163,13 +164,24 @@ def need_separate(name: str, out: Tensor, inputs: Any) -> None:
         RuntimeError: It does.
     """
     _check_no_overlap(out, (out,), name)
+    first, last = _span(out)
     for x in inputs:
         if isinstance(x, Tensor) and x._storage is out._storage:
-            if np.may_share_memory(out._array, x._array):
+            begin, end = _span(x)
+            if begin < last and first < end:
                 raise RuntimeError(
                     f"{name}: unsupported operation: the input tensor cannot refer to any of the "
                     "output memory locations. Found overlap. Pass another out=."
                 )
+
+
+def _span(x: Tensor) -> tuple[int, int]:
+    # Addresses of the first byte that a tensor reads and of the one after its last.
+    start = backend(x.device).address(x._array)
+    if not x.numel():
+        return start, start
+    steps = zip(x._array.shape, x._array.strides, strict=True)
+    return start, start + sum((n - 1) * s for n, s in steps) + x.itemsize
 
 
 def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:

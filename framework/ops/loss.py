@@ -386,7 +386,7 @@ def reduction_of(size_average, reduce, reduction: str) -> str:
         warnings.warn(
             "size_average and reduce args will be deprecated, please use reduction instead.",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
         if reduce is False:
             return "none"

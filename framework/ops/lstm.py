@@ -2,7 +2,7 @@
 
 Gates lie side by side in PyTorch's order: input, forget, cell, output. For backward, the node keeps
 the activated gates and the cell states, five numbers per unit and step, beside the input and the
-result: the gates' sums overwrite the projected inputs in place, and ``tanh`` of a cell is taken again.
+result: gates overwrite the projected inputs in place, and ``tanh`` of a cell is taken again.
 
 Source:
     Hochreiter and Schmidhuber: "Long Short-Term Memory", 1997; Gers et al. 2000 (forget gates);
@@ -35,6 +35,8 @@ from .recurrent import (
     start,
     steps,
     sum_biases,
+    turn,
+    turned_spec,
     weight_gradient,
 )
 from .registry import op
@@ -55,7 +57,7 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
         input.like((*input.shape[:-1], size)), input.like((batch, size)),
         input.like((batch, hidden)), input.like((rows, 4 * hidden)), input.like((rows, hidden)),
         Spec((4 * hidden,), kind), Spec((4 * hidden * batch,), kind),
-        Spec((0 if w_hr is None else batch, hidden), kind),
+        Spec((0 if w_hr is None else batch, hidden), kind), turned_spec(w_hh, kind),
     )  # fmt: skip
 
 
@@ -79,13 +81,12 @@ def _samples(make):
 
 @op(
     name="_lstm", method=False, public=False, infer=_infer, returns=("out", "h_n", "c_n"),
-    aux=("gates", "cells"), scratch=("bias", "product", "hidden"), promote="same", half="float32",
-    layout=contiguous, flops=_flops, samples=_samples,
-    autocast="low",
+    aux=("gates", "cells"), scratch=("bias", "product", "hidden", "turned"), promote="same",
+    half="float32", layout=contiguous, flops=_flops, samples=_samples, autocast="low",
 )  # fmt: skip
 def lstm_sequence(
-    xp, out, h_n, c_n, gates, cells, bias, product, hidden, input, w_ih, w_hh, b_ih, b_hh, w_hr, h0,
-    c0, *, runs, reverse,
+    xp, out, h_n, c_n, gates, cells, bias, product, hidden, turned, input, w_ih, w_hh, b_ih, b_hh,
+    w_hr, h0, c0, *, runs, reverse,
 ):  # fmt: skip
     """Run a long short-term memory over a sequence.
 
@@ -105,15 +106,15 @@ def lstm_sequence(
         (all states, each sequence's last state, its last cells).
     """
     _forward(
-        _step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, input, w_ih, w_hh, b_ih,
-        b_hh, w_hr, h0, c0, runs, reverse,
+        _step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, turned, input, w_ih, w_hh,
+        b_ih, b_hh, w_hr, h0, c0, runs, reverse,
     )  # fmt: skip
 
 
 @lstm_sequence.kernel("cpu", when=compilable, layout=contiguous)
 def _(
-    xp, out, h_n, c_n, gates, cells, bias, product, hidden, input, w_ih, w_hh, b_ih, b_hh, w_hr, h0,
-    c0, *, runs, reverse,
+    xp, out, h_n, c_n, gates, cells, bias, product, hidden, turned, input, w_ih, w_hh, b_ih, b_hh,
+    w_hr, h0, c0, *, runs, reverse,
 ):  # fmt: skip
     from ..kernels.cpu import recurrent
 
@@ -121,23 +122,24 @@ def _(
         recurrent.lstm(*arrays)
 
     _forward(
-        step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, input, w_ih, w_hh, b_ih, b_hh,
-        w_hr, h0, c0, runs, reverse,
+        step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, turned, input, w_ih, w_hh,
+        b_ih, b_hh, w_hr, h0, c0, runs, reverse,
     )  # fmt: skip
 
 
 def _forward(
-    step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, input, w_ih, w_hh, b_ih, b_hh,
-    w_hr, h0, c0, runs, reverse,
+    step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, turned, input, w_ih, w_hh, b_ih,
+    b_hh, w_hr, h0, c0, runs, reverse,
 ):  # fmt: skip
     y = flat(out)
     sum_biases(xp, bias, b_ih, b_hh)
     begin(xp, h_n, h0)
     begin(xp, c_n, c0)
     xp.matmul(flat(input), w_ih.T, out=gates)
+    turn(xp, turned, w_hh)
     for first, count, *_ in steps(input.shape[:-1], runs, reverse):
         rows, h = slice(first, first + count), h_n[:count]
-        made = recurrent_product(xp, product, w_hh, h)
+        made = recurrent_product(xp, product, w_hh, turned, h)
         state = h if w_hr is None else hidden[:count]
         step(xp, gates[rows], made, bias, c_n[:count], cells[rows], state)
         if w_hr is not None:
@@ -159,7 +161,7 @@ def sigmoid_in_place(xp, array):
 
 
 def _step(xp, gates, product, bias, c, cells, h):
-    xp.add(gates, product.T, out=gates)
+    xp.add(gates, product, out=gates)
     xp.add(gates, bias, out=gates)
     i, f, g, o = _quarters(gates)
     for gate in (i, f, o):
@@ -175,8 +177,8 @@ def _step(xp, gates, product, bias, c, cells, h):
 
 @lstm_sequence.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "w_hr", "h0", "c0")
 def _(
-    g_out, g_h_n, g_c_n, needs, input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, out, gates, cells, runs,
-    reverse,
+    g_out, g_h_n, g_c_n, needs, input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, out, gates, cells,
+    runs, reverse,
 ):  # fmt: skip
     wanted = (needs[0], needs[1], needs[2], needs[3] or needs[4], needs[5])
     dx, dw_ih, dw_hh, db, dw_hr, dh, dc = lstm_grad(

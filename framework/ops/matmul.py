@@ -18,6 +18,7 @@ from math import prod
 from ..dtypes import float32
 from ..spec import Spec
 from ..tensor import Tensor
+from .arithmetic import conjugate
 from .registry import broadcast_shapes, function, op
 
 
@@ -60,10 +61,6 @@ def _multiply(xp, out, input, other):
 def adjoint(x):
     """The transposed matrices, conjugated if complex: what gradients multiply by."""
     x = x.permute(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
-    return x.conj() if x.is_complex() else x
-
-
-def _conj(x):
     return x.conj() if x.is_complex() else x
 
 
@@ -167,7 +164,7 @@ def matmul(xp, out, input, other):
 @matmul.vjp("input")
 def _(g, other, input_spec):
     if other.ndim == 1:
-        return (g.unsqueeze(-1) if input_spec.ndim > 1 else g) * _conj(other)
+        return (g.unsqueeze(-1) if input_spec.ndim > 1 else g) * conjugate(other)
     if input_spec.ndim > 1:
         return matmul(g, adjoint(other))
     row = matmul(g.unsqueeze(-2), adjoint(other))
@@ -178,10 +175,10 @@ def _(g, other, input_spec):
 def _(g, input, other_spec):
     if other_spec.ndim == 1:
         if input.ndim == 1:
-            return g * _conj(input)
+            return g * conjugate(input)
         return matmul(adjoint(_rows(input, input.shape[-1:])), _rows(g, ()))
     if input.ndim == 1:
-        return _conj(input).unsqueeze(-1) * g.unsqueeze(-2)
+        return conjugate(input).unsqueeze(-1) * g.unsqueeze(-2)
     if other_spec.ndim == 2:  # one product over all rows, not one per matrix
         return matmul(adjoint(_rows(input, input.shape[-1:])), _rows(g, g.shape[-1:]))
     return matmul(adjoint(input), g)
@@ -250,16 +247,16 @@ def linear(xp, out, input, weight, bias=None):
 @linear.vjp("input")
 def _(g, weight):
     if weight.ndim == 1:
-        return g.unsqueeze(-1) * _conj(weight)
-    return matmul(g, _conj(weight))
+        return g.unsqueeze(-1) * conjugate(weight)
+    return matmul(g, conjugate(weight))
 
 
 @linear.vjp("weight")
 def _(g, input, weight_spec):
     rows = _rows(input, input.shape[-1:])
     if weight_spec.ndim == 1:
-        return matmul(_rows(g, ()), _conj(rows))
-    return matmul(_transposed(_rows(g, g.shape[-1:])), _conj(rows))
+        return matmul(_rows(g, ()), conjugate(rows))
+    return matmul(_transposed(_rows(g, g.shape[-1:])), conjugate(rows))
 
 
 @linear.vjp("bias")
@@ -329,7 +326,7 @@ def _(g, beta):
 
 @add_matmul.vjp("mat1")
 def _(g, mat2, alpha):
-    grad = matmul(g, adjoint(mat2)) if mat2.ndim > 1 else g.unsqueeze(-1) * _conj(mat2)
+    grad = matmul(g, adjoint(mat2)) if mat2.ndim > 1 else g.unsqueeze(-1) * conjugate(mat2)
     return grad if alpha == 1 else grad * alpha.conjugate()
 
 
@@ -408,7 +405,7 @@ def dot(input, tensor, *, out=None):
 def vdot(input, other, *, out=None):
     """Sum the products of two vectors' elements, those of ``input`` conjugated."""
     _dot_args("vdot", input, other)
-    return matmul(_conj(input), other, out=out)
+    return matmul(conjugate(input), other, out=out)
 
 
 @function(method=True)

@@ -88,12 +88,63 @@ def cofactors(xp, A):
 
 
 @cofactors.vjp("A")
-def _(g, A, out):
-    # C = det(A) inv(A)^T, so dC = tr(inv(A) dA) C - inv(A)^T dA^T C.
-    inverse = invert(A, checked=False)[0]
-    h = adjoint(inverse)
-    along = (g * _conj(out)).sum((-2, -1), True)
-    return along * h - matmul(_conj(out), matmul(g.mT, h))
+def _(g, A):
+    return _conj(cofactors_slope(A, _conj(g)))
+
+
+def _slope_samples(make):
+    for inputs, _ in _det_samples(make):
+        yield (*inputs, make(*inputs[0].shape)), {}
+
+
+@op(
+    name="_cofactors_slope", method=False, public=False, adopt=True, half="float32",
+    infer=lambda A, P: A, promote="same", samples=_slope_samples,
+    flops=lambda A, P: 24 * cube(A),
+)  # fmt: skip
+def cofactors_slope(xp, A, P):
+    """How the cofactors change as A moves along P: a symmetric form of A's second minors.
+
+    It is ``det(A) (tr(X P) X.mT - X.mT @ P.mT @ X.mT)``, X the inverse, also where that is not.
+    """
+    if not A.size:
+        return xp.zeros(A.shape, dtype=A.dtype)
+    u, s, vh = converging(xp, "linalg.svd", xp.linalg.svd, A)
+    n = s.shape[-1]
+    # The product of all singular values but two, which are different ones.
+    others = xp.ones(A.shape, dtype=s.dtype)
+    for k in range(n):
+        for rows in (slice(0, k), slice(k + 1, n)):
+            for columns in (slice(0, k), slice(k + 1, n)):
+                others[..., rows, columns] *= s[..., k, None, None]
+        others[..., k, k] = 0
+    sign = xp.linalg.det(u) * xp.linalg.det(vh)
+    v = xp.conj(xp.swapaxes(vh, -1, -2))
+    inner = xp.matmul(xp.matmul(xp.conj(xp.swapaxes(u, -1, -2)), P), v)
+    along = xp.diagonal(inner, 0, -2, -1)
+    middle = -others * xp.swapaxes(inner, -1, -2)
+    total = xp.matmul(others.astype(A.dtype), along[..., None])[..., 0]
+    for k in range(n):
+        middle[..., k, k] += total[..., k]
+    return xp.matmul(xp.matmul(xp.conj(u), middle), xp.conj(vh)) * xp.asarray(sign)[..., None, None]
+
+
+@cofactors_slope.vjp("P")
+def _(g, A):
+    return _conj(cofactors_slope(A, _conj(g)))
+
+
+@cofactors_slope.vjp("A")
+def _(g, A, P):
+    # The third derivative of the determinant goes through the inverse.
+    h, x = _conj(g), invert(A, checked=False)[0]
+    xp_, xh = matmul(x, P), matmul(x, h)
+    a, b = (_as_matrix(m.diagonal(0, -2, -1).sum(-1)) for m in (xp_, xh))
+    both = matmul(xp_, xh)
+    c = _as_matrix(both.diagonal(0, -2, -1).sum(-1))
+    inner = (a * b - c) * x - b * matmul(xp_, x) - a * matmul(xh, x)
+    inner = inner + matmul(both, x) + matmul(matmul(xh, xp_), x)
+    return _conj(_as_matrix(determinant(A)) * inner.mT)
 
 
 @linear_algebra()
@@ -101,7 +152,7 @@ def det(A):
     """Take the determinants of square matrices (*, n, n).
 
     Memory:
-        Keeps ``A``. The first gradient exists for singular matrices too.
+        Keeps ``A``. Two orders of gradient exist for singular matrices too.
     """
     return determinant(A)
 

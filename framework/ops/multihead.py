@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..dtypes import BOOL
-from .attention import scaled_dot_product_attention
+from .attention import attended
 from .creation import zeros, zeros_like
 from .dropout import dropout
 from .joining import cat
@@ -42,7 +44,7 @@ def _check(query, key, value, padding, mask, heads):
             )
 
 
-def additive(mask, name, dtype):
+def additive(mask: Any, name: str, dtype: Any) -> Any:
     """A mask as a number that is added to the scores."""
     if mask is None or mask.is_floating_point():
         return mask
@@ -133,7 +135,7 @@ def multi_head_attention_forward(
             "Need attn_mask if specifying the is_causal hint. You may use the Transformer module "
             "method `generate_square_subsequent_mask` to create this mask."
         )
-    if is_causal and key_padding_mask is None and not need_weights:
+    if is_causal and not need_weights:  # the causal mask need not exist
         attn_mask = None
     else:
         attn_mask = additive(attn_mask, "attn_mask", query.dtype)
@@ -155,7 +157,7 @@ def multi_head_attention_forward(
         query, key, value, in_proj_weight, in_proj_bias, q_proj_weight, k_proj_weight,
         v_proj_weight, use_separate_proj_weight,
     )  # fmt: skip
-    attn_mask = _shaped(attn_mask, batch * num_heads, length, source)
+    attn_mask = _shaped(attn_mask, batch, num_heads, length, source)
     if (bias_k is None) != (bias_v is None):
         given, missing = ("k", "v") if bias_v is None else ("v", "k")
         raise AssertionError(f"bias_{given} is set but bias_{missing} is None")
@@ -188,25 +190,22 @@ def multi_head_attention_forward(
                 f"expecting key_padding_mask shape of {(batch, source)}, but got "
                 f"{tuple(key_padding_mask.shape)}"
             )
-        whole = key_padding_mask.reshape(batch, 1, 1, source).expand(-1, num_heads, -1, -1)
-        whole = whole.reshape(batch * num_heads, 1, source)
+        whole = key_padding_mask.reshape(batch, 1, 1, source)
         attn_mask = whole if attn_mask is None else attn_mask + whole
     p = dropout_p if training else 0.0
     weights = None
     if need_weights:
         scores = (q * size**-0.5) @ k.transpose(-2, -1)
         if attn_mask is not None:
-            scores = scores + attn_mask
+            four = (batch, num_heads, length, source)
+            scores = (scores.reshape(four) + attn_mask).reshape(scores.shape)
         weights = scores.softmax(-1)
         if p > 0.0:
             weights = dropout(weights, p)
         mixed = weights @ v
     else:
-        if attn_mask is not None and attn_mask.shape[0] != 1:
-            attn_mask = attn_mask.reshape(batch, num_heads, -1, source)
-            attn_mask = attn_mask.expand(batch, num_heads, length, source)
         split = [x.reshape(batch, num_heads, x.shape[1], size) for x in (q, k, v)]
-        mixed = scaled_dot_product_attention(*split, attn_mask, p, is_causal)
+        mixed = attended(*split, attn_mask, p, is_causal, size**-0.5)
         mixed = mixed.reshape(batch * num_heads, length, size)
     out = linear(
         mixed.transpose(0, 1).reshape(length, batch, embed), out_proj_weight, out_proj_bias
@@ -229,13 +228,15 @@ def _widened(mask):
     return None if mask is None else pad(mask, (0, 1))
 
 
-def _shaped(mask, heads, length, source):
+def _shaped(mask, batch, heads, length, source):
+    """As (batch, heads, length, source), with 1 where all are alike."""
     if mask is None:
         return None
-    wanted = (length, source) if mask.ndim == 2 else (heads, length, source)
+    wanted = (length, source) if mask.ndim == 2 else (batch * heads, length, source)
     if tuple(mask.shape) != wanted:
         raise RuntimeError(
             f"The shape of the {mask.ndim}D attn_mask is {tuple(mask.shape)}, but should be "
             f"{wanted}."
         )
-    return mask.unsqueeze(0) if mask.ndim == 2 else mask
+    lead = (1, 1) if mask.ndim == 2 else (batch, heads)
+    return mask.reshape(*lead, length, source)

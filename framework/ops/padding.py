@@ -108,6 +108,12 @@ def pad(input, pad, mode="constant", value=None):
     return input
 
 
+@function()
+def constant_pad_nd(input, pad, value=0):
+    """Do what :func:`nn.functional.pad` does in mode "constant"."""
+    return pad_by(input, pad, "constant", value)
+
+
 def _reflected(input, dim, left, right):
     n = input.shape[dim]
     if max(left, right) >= n:
@@ -145,6 +151,7 @@ def _wrapped(input, dim, left, right):
     )
 
 
+pad_by = pad  # where an argument is called pad
 _ENDS = {"reflect": _reflected, "replicate": _replicated, "circular": _wrapped}
 
 

@@ -10,6 +10,7 @@ from math import prod
 from ..dtypes import bool_, int32, int64
 from ..tensor import Tensor
 from .creation import zeros
+from .factory import fitted
 from .gathering import gather
 from .indexing import index_accumulate, index_assign, index_elements, mask_places
 from .inplace import need_separate
@@ -122,6 +123,8 @@ def _index_fill(input, dim, index, value, in_place):
             hit[rows.reshape(-1)] = True
             hit = hit.reshape(-1, *(1,) * (x.ndim - 1 - d)) if input.ndim else hit.reshape(())
             return (input.masked_fill_ if in_place else input.masked_fill)(hit, value)
+    else:
+        value = fitted(value, input.dtype)
     return _written(index_assign, "_index_put_", input, d, x, rows, value, in_place)
 
 

@@ -85,7 +85,8 @@ natural_log = _unary(
     autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 log2 = _unary(
-    "log2", lambda g, input: g / conjugate(input * LN2), log_positive, doc="Take the logarithm to base 2.",
+    "log2", lambda g, input: g / conjugate(input * LN2), log_positive,
+    doc="Take the logarithm to base 2.",
     autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 log10 = _unary(
@@ -159,10 +160,24 @@ erfinv = _unary(
     library=True, doc="Take the inverse error function. Keeps the result for backward.",
     autocast=WIDE_ON_CUDA,
 )  # fmt: skip
-lgamma = _unary(
-    "lgamma", lambda g, input: g * input.digamma(), log_positive, ufunc="gammaln", library=True,
-    doc="Take the logarithm of the gamma function's absolute value.",
+
+
+@op(
+    inplace="lgamma_", infer=lambda input: (input, input.like(dtype=bool_)), promote="float",
+    half="float32", scratch=("below",), flops=per_element(10), samples=log_positive,
 )  # fmt: skip
+def lgamma(xp, out, below, input):
+    """Take the logarithm of the gamma function's absolute value."""
+    special(xp).gammaln(input, out=out)
+    xp.equal(out, -np.inf, out=below)  # SciPy's answer at -inf; PyTorch's is that of the poles
+    xp.copyto(out, np.inf, where=below)
+
+
+@lgamma.vjp("input")
+def _(g, input):
+    return g * input.digamma()
+
+
 digamma = _unary(
     "digamma", lambda g, input: g * polygamma_of(input, n=1), log_positive, library=True,  # type: ignore[has-type]
     doc="Take the derivative of ``lgamma``.",

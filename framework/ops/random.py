@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import random as stream
-from ..autograd.modes import no_grad
+from ..autograd.modes import no_grad, quietly
 from ..devices import backend
 from ..dtypes import BOOL, COMPLEX, FLOAT, INT, float32, get_default_dtype, int64
 from ..memory.ledger import WORKSPACE
@@ -141,10 +141,10 @@ def _draw_new(t: Tensor, kind: str, a: Any, b: Any, rng: Any) -> Tensor:
     if be.xp is None:
         return t
     if t.is_contiguous():
-        _fill(be.xp, t._array, rng, kind, a, b)
+        quietly(_fill, be.xp, t._array, rng, kind, a, b)
     else:
         _held, array = be.empty(t._spec, WORKSPACE)
-        _fill(be.xp, array, rng, kind, a, b)
+        quietly(_fill, be.xp, array, rng, kind, a, b)
         be.copy(t._array, array)
     return t
 
@@ -249,6 +249,11 @@ def _limits(t: Tensor) -> tuple[int, int]:
     return -most, most
 
 
+def _permute(xp: Any, out: Any, keys: Any, rng: Rng) -> None:
+    stream.bits(xp, keys.view(xp.uint32), rng)
+    xp.copyto(out, xp.argsort(keys, kind="stable"), casting="unsafe")
+
+
 @function()
 def randperm(
     n: int, *, generator: Any = None, out: Tensor | None = None, dtype: Any = None,
@@ -263,8 +268,7 @@ def randperm(
     be = backend(t.device)
     if be.xp is not None:
         _held, keys = be.empty(Spec(shape, int64, t.device), WORKSPACE)
-        stream.bits(be.xp, keys.view(be.xp.uint32), rng)
-        be.copy(t._array, be.xp.argsort(keys, kind="stable"))
+        quietly(_permute, be.xp, t._array, keys, rng)
     return t.requires_grad_() if requires_grad else t
 
 

@@ -8,8 +8,9 @@ per time step would record hundreds of nodes and keep the gates several times ov
 
 Sequences of different lengths lie as PyTorch packs them: longest first, the rows of a step after
 those of the step before. ``runs`` says how many steps have how many rows, as ((steps, rows), ..);
-None means that ``input`` is (steps, batch, features). Products with few rows are made transposed,
-``weight @ state.T``: OpenBLAS needs a third less time for it.
+None means that ``input`` is (steps, batch, features). Products with few rows take OpenBLAS a third
+less time the other way round, ``weight @ state.T``, or, where the weight is small enough to stay in
+the cache, with a transposed copy of it.
 
 Not optimal: both directions of a bidirectional layer run one after the other; nothing here uses a
 second thread but BLAS.
@@ -20,11 +21,14 @@ from __future__ import annotations
 from functools import lru_cache
 from math import prod
 
+from ..dtypes import float32
 from ..spec import Spec
 from .convolution import contiguous
 from .joining import cat
 from .matmul import linear
 from .registry import op
+
+SMALL = 1 << 18  # bytes of a recurrent weight of which a transposed copy is made
 
 # Where the rows of a step are, and which rows came before them
 
@@ -100,11 +104,25 @@ def begin(xp, state, initial):
         xp.copyto(state, initial)
 
 
-def recurrent_product(xp, buffer, weight, state):
-    """``weight @ state.T``, in as much of a flat buffer as it takes."""
-    shape = (weight.shape[0], state.shape[0])
-    out = buffer[: shape[0] * shape[1]].reshape(shape)
-    return xp.matmul(weight, state.T, out=out)
+def turned_spec(w_hh, kind):
+    """Spec of the buffer for a transposed copy of the recurrent weight; empty for a large one."""
+    small = w_hh.numel * kind.itemsize <= SMALL
+    return Spec(w_hh.shape[::-1] if small else (0, 0), kind)
+
+
+def turn(xp, turned, weight):
+    """Fill the transposed copy, if there is one."""
+    if turned.size:
+        xp.copyto(turned, weight.T)
+
+
+def recurrent_product(xp, buffer, weight, turned, state):
+    """``state @ weight.T``, in as much of a flat buffer as it takes."""
+    rows, wide = state.shape[0], weight.shape[0]
+    out = buffer[: rows * wide]
+    if turned.size:
+        return xp.matmul(state, turned, out=out.reshape(rows, wide))
+    return xp.matmul(weight, state.T, out=out.reshape(wide, rows)).T
 
 
 def weight_gradient(xp, target, more, dgates, states, initial, parts):
@@ -144,7 +162,7 @@ def sum_biases(xp, out, *biases):
 def compilable(input, w_ih, *_, **__):
     """True where a compiled step repays its import."""
     rows = prod(input.shape[:-1])
-    return input.dtype.name == "float32" and rows * w_ih.shape[0] >= 1 << 14
+    return input.dtype.name == "float32" and rows * w_ih.shape[0] >= 1 << 12
 
 
 # What infer functions share
@@ -232,19 +250,16 @@ def _rnn_infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash):
     _, batch, hidden = geometry(
         "rnn", input, runs, 1, w_ih, w_hh, (b_ih, b_hh), ((h0, size),)
     )  # fmt: skip
+    kind = kernel_type(input)
     return (
         input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
-        Spec((hidden,), _kernel_type(input)), Spec((hidden * batch,), _kernel_type(input)),
+        Spec((hidden,), kind), Spec((hidden * batch,), kind), turned_spec(w_hh, kind),
     )  # fmt: skip
 
 
-def _kernel_type(spec):
-    from ..dtypes import float32
-
+def kernel_type(spec):
+    """The dtype that a kernel computes in."""
     return float32 if spec.dtype.is_half else spec.dtype
-
-
-kernel_type = _kernel_type
 
 
 def _rnn_samples(make):
@@ -261,13 +276,13 @@ def _rnn_samples(make):
 
 @op(
     name="_rnn", method=False, public=False, infer=_rnn_infer, returns=("out", "h_n"),
-    scratch=("bias", "product"), promote="same", half="float32", layout=contiguous,
+    scratch=("bias", "product", "turned"), promote="same", half="float32", layout=contiguous,
     flops=lambda input, w_ih, w_hh, *_, **__: projection_flops(1, input, w_ih, w_hh),
     samples=_rnn_samples,
     autocast="low",
 )  # fmt: skip
 def rnn_sequence(
-    xp, out, h_n, bias, product, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
+    xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
 ):  # fmt: skip
     """Run ``h = tanh(w_ih x + b_ih + w_hh h + b_hh)`` over a sequence; relu without ``squash``.
 
@@ -278,14 +293,14 @@ def rnn_sequence(
         Keeps the input, the states and the weights.
     """
     _rnn_forward(
-        _rnn_step, xp, out, h_n, bias, product, input, w_ih, w_hh, b_ih, b_hh, h0, runs, reverse,
-        squash,
+        _rnn_step, xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, runs,
+        reverse, squash,
     )  # fmt: skip
 
 
 @rnn_sequence.kernel("cpu", when=compilable, layout=contiguous)
 def _(
-    xp, out, h_n, bias, product, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
+    xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
 ):  # fmt: skip
     from ..kernels.cpu import recurrent
 
@@ -293,25 +308,42 @@ def _(
         recurrent.rnn(*arrays)
 
     _rnn_forward(
-        step, xp, out, h_n, bias, product, input, w_ih, w_hh, b_ih, b_hh, h0, runs, reverse, squash
+        step,
+        xp,
+        out,
+        h_n,
+        bias,
+        product,
+        turned,
+        input,
+        w_ih,
+        w_hh,
+        b_ih,
+        b_hh,
+        h0,
+        runs,
+        reverse,
+        squash,
     )
 
 
 def _rnn_forward(
-    step, xp, out, h_n, bias, product, input, w_ih, w_hh, b_ih, b_hh, h0, runs, reverse, squash
+    step, xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, runs, reverse,
+    squash,
 ):  # fmt: skip
     y = flat(out)
     sum_biases(xp, bias, b_ih, b_hh)
     begin(xp, h_n, h0)
     xp.matmul(flat(input), w_ih.T, out=y)
+    turn(xp, turned, w_hh)
     for first, count, *_ in steps(input.shape[:-1], runs, reverse):
         h = h_n[:count]
-        made = recurrent_product(xp, product, w_hh, h)
+        made = recurrent_product(xp, product, w_hh, turned, h)
         step(xp, y[first : first + count], made, bias, h, squash)
 
 
 def _rnn_step(xp, out, product, bias, h, squash):
-    xp.add(out, product.T, out=out)
+    xp.add(out, product, out=out)
     xp.add(out, bias, out=out)
     if squash:
         xp.tanh(out, out=out)
@@ -326,7 +358,9 @@ def _(g_out, g_h_n, needs, input, w_ih, w_hh, b_ih, b_hh, h0, out, runs, reverse
     dx, dw_ih, dw_hh, db, dh = rnn_grad(
         g_out, g_h_n, input, w_ih, w_hh, h0, out, runs, reverse, squash, wanted
     )
-    return tuple(d if n else None for d, n in zip((dx, dw_ih, dw_hh, db, db, dh), needs, strict=True))
+    return tuple(
+        d if n else None for d, n in zip((dx, dw_ih, dw_hh, db, db, dh), needs, strict=True)
+    )
 
 
 @rnn_sequence.composite

@@ -324,9 +324,9 @@ def function(
     """
 
     def declare(f: Any) -> Any:
-        f = numpy_names(f)
         if autocast is not None:
             f = casts(autocast)(f)
+        f = numpy_names(f)
         if public:
             if f.__name__ in FUNCTIONS:
                 raise TypeError(f"a function named {f.__name__} is declared twice.")
@@ -362,7 +362,10 @@ def numpy_names(f: Any) -> Any:
     kinds = {p.kind for p in parameters.values()}
     if "dim" not in parameters or "axis" in parameters or not kinds <= _NAMED:
         return f
-    head, keyword, passed, defaults = [], [], [], {}
+    head: list[str] = []
+    keyword: list[str] = []
+    passed: list[str] = []
+    defaults: dict[str, Any] = {}
     required = None  # the last parameter that must be given, from dim on
     for n, p in parameters.items():
         seen = required is not None or n == "dim"

@@ -272,7 +272,8 @@ def interpolate(
             return input.clone()  # as PyTorch, whatever the scale
     if ndim and input.dtype.is_half:  # several steps, rounded once
         wide = interpolate(
-            input.float(), size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
+            input.float(), size, scale_factor, mode, align_corners, recompute_scale_factor,
+            antialias,
         )  # fmt: skip
         return wide.to(input.dtype)
     out = input

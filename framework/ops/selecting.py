@@ -6,10 +6,11 @@ from math import prod
 
 import numpy as np
 
-from ..dtypes import COMPLEX
+from ..dtypes import BY_NUMPY, COMPLEX
 from ..spec import ScalarSpec, Spec
 from ..tensor import Tensor
 from .creation import tensor
+from .factory import fitted
 from .registry import broadcast_shapes, function, op
 
 
@@ -138,6 +139,8 @@ def masked_fill(xp, out, input, mask, value):
     """
     if out is not input:
         xp.copyto(out, input)
+    if isinstance(value, int | float):
+        value = fitted(value, BY_NUMPY[out.dtype])
     xp.copyto(out, value, where=mask, casting="unsafe")
 
 

@@ -81,6 +81,12 @@ class TypedStorage(UntypedStorage):
 FUNCTIONS["UntypedStorage"], FUNCTIONS["TypedStorage"] = UntypedStorage, TypedStorage
 
 
+@function()
+def is_storage(obj: Any) -> bool:
+    """True for what ``storage()`` and ``untyped_storage()`` return."""
+    return isinstance(obj, UntypedStorage)
+
+
 @function(method=True, public=False)
 def untyped_storage(input: Tensor) -> UntypedStorage:
     """The bytes that this tensor and all of its views share."""

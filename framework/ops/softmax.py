@@ -228,5 +228,9 @@ def log_softmax(input, dim, dtype=None, *, out=None):
 
 @function()
 def softmin(input, dim, dtype=None):
-    """Turn costs into probabilities along ``dim``: ``softmax(-input)``."""
+    """Turn costs into probabilities along ``dim``: ``softmax(-input)``.
+
+    Memory:
+        Keeps the result.
+    """
     return softmax(-input, dim, dtype)

@@ -204,7 +204,7 @@ def float_power_(input, exponent):
     return input.copy_(found)
 
 
-@function(method=True, public=False)
+@function(method=True)
 def conj_physical_(input):
     """Conjugate this tensor itself."""
     return input.copy_(input.conj_physical())

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from ..dtypes import BOOL, FLOAT, INT, float32, float64, int64, promote_types
+from ..dtypes import BOOL, INT, float32, float64, int64, promote_types
 from ..tensor import Tensor
 from .creation import arange, empty, tensor, zeros
 from .extremes import _pair, kth_along, need_elements, one_dim
@@ -302,76 +302,6 @@ def renorm(input, p, dim, maxnorm):
     size = input.norm(p, others, keepdim=True)
     large = size > maxnorm
     return input * where_select(large, maxnorm / (where_select(large, size, 1) + 1e-7), 1)
-
-
-_MODES = (
-    "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist",
-    "donot_use_mm_for_euclid_dist",
-)  # fmt: skip
-_MANY = 25  # points from which a product is the faster way to Euclidean distances
-
-
-@function(autocast="float32")
-def cdist(x1, x2, p=2.0, compute_mode=_MODES[0]):
-    """Take the ``p``-norm distances between each point of ``x1`` and each of ``x2``.
-
-    Args:
-        x1: (*, P, M), floating point.
-        x2: (*, R, M); the leading dims broadcast.
-        p: Not negative.
-        compute_mode: Whether Euclidean distances go through a matrix product: faster, less
-            memory, less exact. By default for more than 25 points.
-
-    Returns:
-        Tensor (*, P, R).
-    """
-    if x1.dtype.category != FLOAT or x2.dtype.category != FLOAT:
-        bad = x1 if x1.dtype.category != FLOAT else x2
-        raise RuntimeError(f"cdist only supports floating-point dtypes, got {bad.dtype}")
-    if x1.ndim < 2 or x2.ndim < 2:
-        raise RuntimeError("cdist only supports at least 2D tensors; pass points as rows.")
-    if x1.shape[-1] != x2.shape[-1]:
-        raise RuntimeError(
-            f"X1 and X2 must have the same number of columns. X1: {x1.shape[-1]} X2: {x2.shape[-1]}"
-        )
-    if p < 0:
-        raise RuntimeError(f"cdist only supports non-negative p values; got {p}.")
-    if compute_mode not in _MODES:
-        raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
-    many = x1.shape[-2] > _MANY or x2.shape[-2] > _MANY
-    if p == 2 and (compute_mode == _MODES[1] or (compute_mode == _MODES[0] and many)):
-        square = (x1 * x1).sum(-1, True) + (x2 * x2).sum(-1, True).mT - 2 * matmul(x1, x2.mT)
-        none = square <= 0
-        return where_select(none, 0, where_select(none, 1, square).sqrt())
-    return _norm(x1.unsqueeze(-2) - x2.unsqueeze(-3), p)
-
-
-def _norm(difference, p):
-    if not difference.shape[-1]:
-        return difference.sum(-1)
-    return difference.norm(float(p), -1)
-
-
-@function(autocast=WIDE_ON_CUDA)
-def pdist(input, p=2):
-    """Take the ``p``-norm distances between all pairs of rows, ``(0, 1), (0, 2), ...``.
-
-    Args:
-        input: (N, M).
-        p: Not negative.
-
-    Returns:
-        Tensor (N (N - 1) / 2,).
-    """
-    if input.ndim != 2:
-        raise RuntimeError(
-            f"pdist only supports 2D tensors, got: {input.ndim}D. Pass points as rows."
-        )
-    if p < 0:
-        raise RuntimeError(f"pdist only supports non-negative p values; got {p}.")
-    n = input.shape[0]
-    first, second = (tensor(k, device=input.device) for k in np.triu_indices(n, 1))
-    return _norm(input.index_select(0, first) - input.index_select(0, second), p)
 
 
 # Sets and indices

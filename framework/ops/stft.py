@@ -1,8 +1,9 @@
 """The short-time Fourier transform and its inverse: windows, a transform of each, and their sum.
 
-Both are compositions: frames are a view of the signal, and overlapping ones are added by the transpose
-of that view. The inverse is the least-squares estimate of Griffin & Lim 1984, "Signal estimation from
-modified short-time Fourier transform": the sum of windowed frames over the sum of squared windows.
+Both are compositions: frames are a view of the signal, and overlapping ones are added by the
+transpose of that view. The inverse is the least-squares estimate of Griffin & Lim 1984, "Signal
+estimation from modified short-time Fourier transform": the sum of windowed frames over the sum of
+squared windows.
 """
 
 from __future__ import annotations

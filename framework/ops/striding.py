@@ -247,7 +247,7 @@ def strided_view(xp, input, *, size, stride, start, geometry):
 
 def _from_before(xp, array, size, steps, offset):
     """A strided view that begins ``offset`` bytes from the array's first element, before it."""
-    if hasattr(array, "data") and hasattr(array.data, "ptr"):  # CuPy's
+    if xp is not np and hasattr(array, "data"):  # CuPy's
         return xp.ndarray(size, array.dtype, memptr=array.data + offset, strides=steps)
     root = array
     while True:

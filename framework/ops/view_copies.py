@@ -6,6 +6,7 @@ errors and gradients are those of the view.
 
 from __future__ import annotations
 
+import inspect
 from functools import wraps
 from typing import Any
 
@@ -14,9 +15,10 @@ from .reduction import into
 from .registry import FUNCTIONS, function
 
 _VIEWS = (
-    "as_strided detach diagonal expand permute select split split_with_sizes squeeze t transpose "
-    "unbind unfold unsqueeze view view_as_complex view_as_real"
-).split()
+    "as_strided", "detach", "diagonal", "expand", "permute", "select", "split",
+    "split_with_sizes", "squeeze", "t", "transpose", "unbind", "unfold", "unsqueeze", "view",
+    "view_as_complex", "view_as_real",
+)  # fmt: skip
 
 
 def _copying(name: str) -> Any:
@@ -30,6 +32,9 @@ def _copying(name: str) -> Any:
             return parts if out is None else [into(o, x) for o, x in zip(out, parts, strict=True)]
         return made.clone() if out is None else into(out, made)
 
+    of_view = inspect.signature(make)
+    out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Any)
+    copied.__signature__ = of_view.replace(parameters=[*of_view.parameters.values(), out])  # type: ignore[attr-defined]
     copied.__name__ = copied.__qualname__ = f"{name}_copy"
     copied.__module__ = __name__
     copied.__doc__ = f"A copy of what ``{name}`` gives, in memory of its own."

@@ -183,7 +183,7 @@ def general_hamming(
     M: int, *, alpha: float = 0.54, sym: bool = True, dtype: Any = None, layout: Any = None,
     device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make ``alpha - (1 - alpha) cos(2 pi k / n)``; the other arguments are those of :func:`hann`."""
+    """Make ``alpha - (1 - alpha) cos(2 pi k / n)``; other arguments as for :func:`hann`."""
     return _made(
         "general_hamming", M, sym, _cosines(alpha, 1 - alpha), dtype, device, requires_grad,
         ValueError,
@@ -249,7 +249,7 @@ def kaiser(
     M: int, *, beta: float = 12.0, sym: bool = True, dtype: Any = None, layout: Any = None,
     device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make Kaiser's window of shape ``beta >= 0``; the other arguments are those of :func:`hann`."""
+    """Make Kaiser's window of shape ``beta >= 0``; the other arguments are :func:`hann`'s."""
     if beta < 0:
         raise ValueError(f"kaiser: beta must be non-negative; got {beta}.")
     return _made("kaiser", M, sym, _kaiser(beta), dtype, device, requires_grad, ValueError)
@@ -295,8 +295,8 @@ def exponential(
         raise ValueError(f"exponential: Tau must be positive; got {tau}.")
     if sym and center is not None:
         raise ValueError("exponential: Center must be None for symmetric windows. Pass sym=False.")
-    return _made(
-        "exponential", M, sym,
-        lambda xp, k, n: xp.exp(-xp.absolute(k - ((n - 1) / 2 if center is None else center)) / tau),
-        dtype, device, requires_grad, ValueError,
-    )  # fmt: skip
+
+    def values(xp: Any, k: Any, n: int) -> Any:
+        return xp.exp(-xp.absolute(k - ((n - 1) / 2 if center is None else center)) / tau)
+
+    return _made("exponential", M, sym, values, dtype, device, requires_grad, ValueError)

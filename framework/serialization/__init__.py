@@ -1,4 +1,4 @@
-"""Saving and loading: one safetensors file with JSON inside, others' files, training checkpoints."""
+"""Saving and loading: one safetensors file, others' files, training checkpoints."""
 
 from __future__ import annotations
 

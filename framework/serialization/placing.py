@@ -78,7 +78,7 @@ class Placement:
         placed = self._function(t, location)
         if placed is None:
             placed = Placement().of(location)
-        return placed if isinstance(placed, Tensor) else t.to(placed)  # type: ignore[attr-defined, no-any-return]
+        return placed if isinstance(placed, Tensor) else t.to(placed)
 
 
 def _named(location: Any) -> Any:
@@ -120,6 +120,6 @@ def read_tensor(
 def _moved(t: Tensor, where: device) -> Tensor:
     if where.type in ("cpu", "meta"):
         return t
-    out: Tensor = t.to(where)  # type: ignore[attr-defined]
+    out: Tensor = t.to(where)
     out._storage.set_role(INPUT)
     return out

@@ -6,10 +6,10 @@ storage that the pickle only names, and the raw bytes of the storages. The pickl
 view is made of it, and storages against the file before memory is taken.
 
 Source:
-    Found by reading files that ``torch.save`` wrote. Zip: ``<name>/data.pkl``, ``<name>/byteorder``,
-    uncompressed ``<name>/data/<key>``. Legacy: pickles of a magic number, the protocol, the
-    system, the object and the list of storage keys; then, for each key, an int64 count of elements
-    and the bytes.
+    Found by reading files that ``torch.save`` wrote. Zip: ``<name>/data.pkl``,
+    ``<name>/byteorder``, uncompressed ``<name>/data/<key>``. Legacy: pickles of a magic number,
+    the protocol, the system, the object and the list of storage keys; then, for each key, an int64
+    count of elements and the bytes.
 
 Not optimal: tensors that share a storage share it again on the CPU only.
 """
@@ -207,7 +207,9 @@ class Scout:
     def storage(self, persistent_id: Any) -> StorageRef:
         """What a persistent id says: ('storage', type, key, location, elements[, view])."""
         if type(persistent_id) is not tuple or len(persistent_id) not in (5, 6):
-            raise ValueError(f"a persistent id must be a tuple of 5 or 6; got {persistent_id!r:.99}")
+            raise ValueError(
+                f"a persistent id must be a tuple of 5 or 6; got {persistent_id!r:.99}"
+            )
         word, kind, key, location, elements, *view = persistent_id
         if word != "storage" or type(key) is not str or type(location) is not str:
             raise ValueError("a persistent id names no storage")
@@ -313,7 +315,7 @@ class Builder(Scout):
         array = np.ndarray(shape, storage.dtype.np, base, 0 if empty else offset * item, steps)
         t = wrap(array, spec, flat._storage)
         if where.type not in ("cpu", "meta"):
-            t = t.to(where)  # type: ignore[attr-defined]
+            t = t.to(where)
         t = self.placement.finish(t, storage.location)
         return t.requires_grad_() if requires_grad is True else t
 
@@ -321,7 +323,7 @@ class Builder(Scout):
         """A parameter of a tensor's memory."""
         if not isinstance(data, Tensor):
             raise ValueError("a parameter of no tensor")
-        return with_class("Parameter", data.detach(), requires_grad is True)  # type: ignore[attr-defined]
+        return with_class("Parameter", data.detach(), requires_grad is True)
 
     def _flat_of(self, ref: StorageRef, where: device) -> Tensor:
         found = self._flat.get((ref.key, where))

@@ -102,7 +102,8 @@ def pieces(array: Any) -> Iterable[memoryview]:
     if array.flags.c_contiguous:
         yield memoryview(array.reshape(-1).view(np.uint8))
     elif array.nbytes <= CHUNK:
-        yield memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        dense: Any = np.ascontiguousarray(array)
+        yield memoryview(dense.reshape(-1).view(np.uint8))
     else:
         rows = max(1, CHUNK // (array.nbytes // array.shape[0]))
         for start in range(0, array.shape[0], rows):
@@ -187,7 +188,8 @@ def _entry(source: Source, name: str, value: Any, start: int) -> Entry:
         )
     if start + end > source.size:
         raise source.error(
-            f"entry '{name}' ends at byte {start + end}, the file at {source.size}", "It was cut off"
+            f"entry '{name}' ends at byte {start + end}, the file at {source.size}",
+            "It was cut off",
         )
     return Entry(dtype, tuple(shape), start + begin, nbytes)
 

@@ -112,7 +112,10 @@ class Encoder:
             return self._array(value, path)
         if kind in (bytes, bytearray):
             raw = np.frombuffer(value, np.uint8)
-            return {"$": kind.__name__, "entry": self._add(path, Values(raw.dtype, raw.shape, lambda: raw))}
+            return {
+                "$": kind.__name__,
+                "entry": self._add(path, Values(raw.dtype, raw.shape, lambda: raw)),
+            }
         if kind is complex:
             return {"$": "complex", "parts": [self.encode(value.real), self.encode(value.imag)]}
         if kind is dtype:
@@ -132,8 +135,8 @@ class Encoder:
         where = ".".join(path) or "the object itself"
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         return SerializationError(
-            f"save: {where} is a {kind}, and a file holds tensors, arrays, numbers, strings, bytes, "
-            f"dtypes, devices, generators, and list, tuple, set, dict of these. {hint}."
+            f"save: {where} is a {kind}, and a file holds tensors, arrays, numbers, strings, "
+            f"bytes, dtypes, devices, generators, and list, tuple, set, dict of these. {hint}."
         )
 
     def _container(self, value: Any, kind: type, path: tuple[str, ...]) -> Any:
@@ -156,14 +159,19 @@ class Encoder:
         items = []
         for k, v in value.items():
             if not _hashable_plainly(k):
-                raise self._refused((*path, repr(k)), k, "As a key: str, numbers, or tuples of these")
+                raise self._refused(
+                    (*path, repr(k)), k, "As a key: str, numbers, or tuples of these"
+                )
             items.append([self.encode(k), self.encode(v, (*path, str(k)))])
         return {"$": kind.__name__, "items": items}
 
     def _array(self, value: Any, path: tuple[str, ...]) -> Any:
-        if value.dtype not in NAMES and value.dtype.kind != "c" or value.dtype.itemsize > 16:
+        if (value.dtype not in NAMES and value.dtype.kind != "c") or value.dtype.itemsize > 16:
             raise self._refused(path, value, f"Its dtype is {value.dtype}; convert it")
-        node = {"$": "ndarray", "entry": self._add(path, Values(value.dtype, value.shape, lambda: value))}
+        node = {
+            "$": "ndarray",
+            "entry": self._add(path, Values(value.dtype, value.shape, lambda: value)),
+        }
         if value.dtype.kind == "c":
             node["complex"] = value.dtype.name
         return node
@@ -265,10 +273,10 @@ class Decoder:
 
     def tensor_of(self, name: str, location: str = "cpu") -> Tensor:
         """The tensor of an entry, which shares memory with earlier ones of that entry."""
+        entry = self._entry(name)
         first = self._memory.get((name, location))
         if first is not None:
             return wrap(first._array, first._spec, first._storage)
-        entry = self._entry(name)
         found = BY_NUMPY.get(NUMPY[entry.dtype]) if entry.dtype in NUMPY else None
         if found is None:
             raise self.source.error(
@@ -293,7 +301,7 @@ class Decoder:
                 raise self.source.error(f"entry '{name}' has dtype {entry.dtype}, NumPy has not")
             array = np.empty(entry.shape, NUMPY[entry.dtype])
             if entry.nbytes:
-                self.source.read_into(entry.offset, memoryview(array.reshape(-1).view(np.uint8)))
+                self.source.read_into(entry.offset, _bytes_of(array))
             self._raw[name] = array
         return self._raw[name]
 
@@ -375,12 +383,17 @@ class Decoder:
         return wanted.type(self.decode(node["value"], depth + 1))
 
 
+def _bytes_of(array: Any) -> memoryview:
+    flat: Any = array.reshape(-1).view(np.uint8)
+    return memoryview(flat)
+
+
 def _paired(t: Tensor, d: dtype) -> Tensor:
     # (..., 2) of reals, read from the file, as (...) of complex numbers in the same memory
     if d.category != COMPLEX or t.dtype is not d.to_real() or not t.ndim or t.shape[-1] != 2:
         raise ValueError(f"{t.dtype} {tuple(t.shape)} as {d}")
     if t.device.type != "cpu":
-        return t.contiguous().view(d).squeeze(-1)  # type: ignore[attr-defined, no-any-return]
+        return t.contiguous().view(d).squeeze(-1)
     spec = Spec(t.shape[:-1], d, t.device)
     return wrap(t._array.view(d.np).reshape(t._array.shape[:-1]), spec, t._storage)
 

@@ -53,9 +53,7 @@ class Function:
         return f"<{self.name}>"
 
 
-def unpickle(
-    stream: Any, find: Callable[[str, str], Any], persistent: Callable[[Any], Any]
-) -> Any:
+def unpickle(stream: Any, find: Callable[[str, str], Any], persistent: Callable[[Any], Any]) -> Any:
     """Run one pickle from a binary stream and leave the stream behind it.
 
     Args:
@@ -71,7 +69,8 @@ def unpickle(
     memo: dict[int, Any] = {}
     at: int | None = 0
     try:
-        for opcode, arg, at in pickletools.genops(stream):
+        for opcode, arg, place in pickletools.genops(stream):
+            at = place
             name = opcode.name
             if name == "STOP":
                 return stack.pop()

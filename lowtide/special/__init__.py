@@ -34,10 +34,18 @@ from lowtide.framework.ops.polynomials import hermite_polynomial_h as hermite_po
 from lowtide.framework.ops.polynomials import hermite_polynomial_he as hermite_polynomial_he
 from lowtide.framework.ops.polynomials import laguerre_polynomial_l as laguerre_polynomial_l
 from lowtide.framework.ops.polynomials import legendre_polynomial_p as legendre_polynomial_p
-from lowtide.framework.ops.polynomials import shifted_chebyshev_polynomial_t as shifted_chebyshev_polynomial_t
-from lowtide.framework.ops.polynomials import shifted_chebyshev_polynomial_u as shifted_chebyshev_polynomial_u
-from lowtide.framework.ops.polynomials import shifted_chebyshev_polynomial_v as shifted_chebyshev_polynomial_v
-from lowtide.framework.ops.polynomials import shifted_chebyshev_polynomial_w as shifted_chebyshev_polynomial_w
+from lowtide.framework.ops.polynomials import (
+    shifted_chebyshev_polynomial_t as shifted_chebyshev_polynomial_t,
+)
+from lowtide.framework.ops.polynomials import (
+    shifted_chebyshev_polynomial_u as shifted_chebyshev_polynomial_u,
+)
+from lowtide.framework.ops.polynomials import (
+    shifted_chebyshev_polynomial_v as shifted_chebyshev_polynomial_v,
+)
+from lowtide.framework.ops.polynomials import (
+    shifted_chebyshev_polynomial_w as shifted_chebyshev_polynomial_w,
+)
 from lowtide.framework.ops.softmax import log_softmax as log_softmax
 from lowtide.framework.ops.softmax import softmax as softmax
 from lowtide.framework.ops.special import entr as entr

@@ -10,8 +10,8 @@ from ...framework.tensor import Tensor
 from ..optimizer import Optimizer, number
 
 WHY_NOT_EPOCH = (
-    "The epoch parameter in `scheduler.step()` is deprecated, as in PyTorch: the closed form of the "
-    "schedule is used, where there is one. Call `scheduler.step()` once per step instead."
+    "The epoch parameter in `scheduler.step()` is deprecated, as in PyTorch: the closed form of "
+    "the schedule is used, where there is one. Call `scheduler.step()` once per step instead."
 )
 
 

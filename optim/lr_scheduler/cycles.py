@@ -14,7 +14,8 @@ from .base import LRScheduler, check_optimizer, per_group, saved_callable, set_r
 class CosineAnnealingWarmRestarts(LRScheduler):
     """Half a cosine down to ``eta_min``, again and again, each ``T_mult`` times as long.
 
-    ``eta_min + (base_lr - eta_min) (1 + cos(pi T_cur / T_i)) / 2``, T_cur steps into a period of T_i.
+    ``eta_min + (base_lr - eta_min) (1 + cos(pi T_cur / T_i)) / 2``, T_cur steps into a period
+    of T_i.
 
     Args:
         optimizer: Whose rates to set.
@@ -228,10 +229,11 @@ class OneCycleLR(LRScheduler, _Momentum):
         phase, share = self._phase(step)
         found = []
         for group in self.optimizer.param_groups:
-            found.append(self._between(*(group[k] for k in phase["lr"]), share))
+            begin, end = phase["lr"]
+            found.append(self._between(group[begin], group[end], share))
             if self.cycle_momentum:
-                ends = (group[k] for k in phase["momentum"])
-                self._set(group, self._between(*ends, share))
+                begin, end = phase["momentum"]
+                self._set(group, self._between(group[begin], group[end], share))
         return found
 
     def _phase(self, step: int) -> tuple[dict[str, Any], float]:
@@ -323,7 +325,8 @@ class CyclicLR(LRScheduler, _Momentum):
             return self._scale_fn_custom(x)
         if self.mode == "triangular":
             return 1.0
-        return 1 / 2.0 ** (x - 1) if self.mode == "triangular2" else self.gamma**x
+        height: float = 2.0 ** (1 - x) if self.mode == "triangular2" else self.gamma**x
+        return height
 
     def get_lr(self) -> list[float]:
         """The rates at ``last_epoch``; sets the momentum too."""

@@ -166,6 +166,11 @@ class MultiStepLR(_Chainable):
 
     first = following
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where ``state_dict`` was made, also if JSON made strings of the milestones."""
+        super().load_state_dict(state_dict)
+        self.milestones = Counter({int(k): n for k, n in self.milestones.items()})
+
 
 class ConstantLR(_Chainable):
     """``factor base_lr`` for ``total_iters`` steps, then ``base_lr``.
@@ -249,7 +254,9 @@ class LinearLR(_Chainable):
     def at(self, step: int, base_lr: float) -> float:
         """The rate at a step."""
         change = self.end_factor - self.start_factor
-        return base_lr * (self.start_factor + change * min(self.total_iters, step) / self.total_iters)
+        return base_lr * (
+            self.start_factor + change * min(self.total_iters, step) / self.total_iters
+        )
 
     def following(self, lr: float, base_lr: float, step: int) -> float:
         """The rate at ``step``, from the one before."""
@@ -310,14 +317,16 @@ class PolynomialLR(_Chainable):
 
     def at(self, step: int, base_lr: float) -> float:
         """The rate at a step."""
-        return base_lr * (1 - min(self.total_iters, step) / self.total_iters) ** self.power
+        left: float = (1 - min(self.total_iters, step) / self.total_iters) ** self.power
+        return base_lr * left
 
     def following(self, lr: float, base_lr: float, step: int) -> float:
         """The rate at ``step``, from the one before."""
         if step > self.total_iters or step == 0:
             return lr
         left, before = 1 - step / self.total_iters, 1 - (step - 1) / self.total_iters
-        return lr * (left / before) ** self.power
+        ratio: float = (left / before) ** self.power
+        return lr * ratio
 
 
 class CosineAnnealingLR(_Chainable):

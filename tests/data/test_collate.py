@@ -10,7 +10,7 @@ import pytest
 import lowtide as lt
 from lowtide.utils.data import default_collate, default_convert
 
-Point = namedtuple("Point", "x y")  # noqa: PYI024
+Point = namedtuple("Point", "x y")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,9 @@ def test_unequal_lengths_and_shapes_are_runtime_errors() -> None:
 
 
 def test_converting_makes_tensors_of_arrays_and_no_batch() -> None:
-    out = default_convert({"a": np.ones(2), "b": (1, "s", np.float32(2)), "c": Point(np.ones(1), 0)})
+    out = default_convert(
+        {"a": np.ones(2), "b": (1, "s", np.float32(2)), "c": Point(np.ones(1), 0)}
+    )
     assert out["a"].dtype is lt.float64
     assert out["b"][:2] == [1, "s"]
     assert out["b"][2].item() == 2

@@ -88,7 +88,7 @@ def test_batches_do_not_depend_on_the_number_of_workers(workers, options) -> Non
 def test_every_length_ends_right(workers) -> None:
     for n in (1, 7, 8, 9, 16):
         loader = DataLoader(range(n), 8, num_workers=workers)
-        assert sum(values(loader), []) == list(range(n))
+        assert [x for batch in values(loader) for x in batch] == list(range(n))
         assert len(loader) == len(list(loader)) == -(-n // 8)
 
 
@@ -129,7 +129,9 @@ def test_a_collate_function_gets_the_samples() -> None:
     assert list(loader) == [1, 5, 4]
 
 
-@pytest.mark.parametrize(("n", "drop"), [(10, False), (11, False), (11, True), (3, True), (0, False)])
+@pytest.mark.parametrize(
+    ("n", "drop"), [(10, False), (11, False), (11, True), (3, True), (0, False)]
+)
 def test_an_iterable_is_batched_to_its_end(n, drop) -> None:
     got = values(DataLoader(Stream(n), 4, drop_last=drop))
     whole = [list(range(k, min(k + 4, n))) for k in range(0, n, 4)]
@@ -203,6 +205,43 @@ def test_a_resumed_iterable_goes_on(cls, workers, taken) -> None:
     resumed.load_state_dict(state)
     assert values(resumed) == whole[taken:]
     assert values(resumed) == whole
+
+
+class Own(IterableDataset):
+    """Its iterator has the state, not the data set."""
+
+    def __iter__(self):
+        return Walker()
+
+
+class Walker:
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.at == 9:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_state_of_an_iterator_is_used_too(workers) -> None:
+    loader = DataLoader(Own(), 2, num_workers=workers)
+    walk = iter(loader)
+    assert [next(walk).tolist(), next(walk).tolist()] == [[1, 2], [3, 4]]
+    resumed = DataLoader(Own(), 2, num_workers=workers)
+    resumed.load_state_dict(loader.state_dict())
+    assert values(resumed) == [[5, 6], [7, 8], [9]]
 
 
 def test_an_iterable_cannot_change_its_number_of_workers() -> None:

@@ -153,7 +153,9 @@ def test_bad_arguments_are_refused_as_pytorch_does() -> None:
         iter(Sampler())
 
 
-@pytest.mark.parametrize(("drop", "expected"), [(False, [[0, 1], [2, 3], [4]]), (True, [[0, 1], [2, 3]])])
+@pytest.mark.parametrize(
+    ("drop", "expected"), [(False, [[0, 1], [2, 3], [4]]), (True, [[0, 1], [2, 3]])]
+)
 def test_batches_of_indices(drop, expected) -> None:
     sampler = BatchSampler(SequentialSampler(range(5)), 2, drop)
     assert list(sampler) == expected

@@ -87,7 +87,8 @@ def test_everything_in_a_batch_arrives_as_it_was() -> None:
     batch = {
         "big": big, "same": big, "bf": lt.randn(200, 200).to(lt.bfloat16), "small": lt.tensor(1),
         "view": lt.arange(60_000).reshape(200, 300).T, "bool": lt.rand(300, 300) > 0.5,
-        "array": np.arange(20_000.0), "objects": np.array(["a", None], object), "empty": lt.zeros(0),
+        "array": np.arange(20_000.0), "objects": np.array(["a", None], object),
+        "empty": lt.zeros(0),
         "text": "x" * 200_000, "meta": lt.zeros(10_000, 10, device="meta"),
         "parameter": lt.nn.Parameter(lt.ones(20_000)), "leaf": lt.ones(10_000, requires_grad=True),
     }  # fmt: skip
@@ -143,7 +144,7 @@ def test_a_tensor_with_a_history_is_refused_in_the_worker() -> None:
 
 
 def test_what_cannot_be_pickled_is_an_error_that_says_so() -> None:
-    loader = DataLoader(Calls(lambda i: (lambda: 0)), None, num_workers=1, collate_fn=as_is)
+    loader = DataLoader(Calls(lambda i: lambda: 0), None, num_workers=1, collate_fn=as_is)
     with pytest.raises((pickle.PicklingError, AttributeError), match="in DataLoader worker"):
         next(iter(loader))
 
@@ -243,7 +244,7 @@ def test_worker_init_is_called_once_in_each_and_may_seed() -> None:
         Calls(draw), None, num_workers=2, worker_init_fn=seed, persistent_workers=True,
         collate_fn=as_is,
     )  # fmt: skip
-    streams = [np.random.RandomState(k) for k in range(2)]  # noqa: NPY002
+    streams = [np.random.RandomState(k) for k in range(2)]
     expected = [(int(streams[i % 2].randint(1 << 30)), 100 + i % 2) for i in range(16)]
     assert list(loader) + list(loader) == expected
 
@@ -324,8 +325,8 @@ def test_an_interrupt_while_waiting_ends_the_workers() -> None:
     old = signal.signal(signal.SIGUSR1, stop)
     timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGUSR1))
     try:
+        timer.start()
         with pytest.raises(Interrupt):
-            timer.start()
             list(DataLoader(Calls(lambda i: time.sleep(1)), num_workers=2))
     finally:
         timer.join()
@@ -393,7 +394,9 @@ def start(tmp_path, code, **options):
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(
         [sys.executable, "-W", "error", str(script)], stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True, env=environment, **options,
+        stderr=subprocess.PIPE, text=True, env=environment,
+        # where the tests themselves run in the background, SIGINT is ignored and stays so
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), **options,
     )  # fmt: skip
 
 
@@ -406,7 +409,7 @@ def gone(pids, seconds=15.0):
     return True
 
 
-SLOW = """
+SLOW = r"""
     import os, time
     import lowtide as lt
     from lowtide.utils.data import DataLoader, Dataset
@@ -415,7 +418,7 @@ SLOW = """
         def __len__(self):
             return 1000
         def __getitem__(self, i):
-            print(os.getpid(), flush=True)
+            os.write(1, b"%d\n" % os.getpid())  # one write: lines of processes do not mix
             time.sleep(0 if i < 4 else 100)
             return lt.zeros(100_000)
 
@@ -489,8 +492,9 @@ def test_workers_end_when_the_main_process_is_killed(tmp_path) -> None:
     assert gone(pids)
 
 
+@pytest.mark.slow  # the workers have five seconds to end by themselves
 def test_ctrl_c_ends_the_run_with_one_traceback_and_no_worker(tmp_path) -> None:
-    code = SLOW + "\n    print('waiting', flush=True)\n    [next(loader) for _ in range(9)]"
+    code = SLOW + "\n    os.write(1, b'waiting\\n')\n    [next(loader) for _ in range(9)]"
     process = start(tmp_path, code, start_new_session=True)
     lines = []
     while "waiting" not in lines:

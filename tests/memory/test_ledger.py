@@ -123,7 +123,7 @@ def mlp_step(where):
     start = ledger.live
     ledger.reset_peak()
     trace = []
-    with observe(ledger, lambda event, _, n, role, __: trace.append((event, n, role))):
+    with observe(ledger, lambda event, _, n, role, *__: trace.append((event, n, role))):
         h = (x @ weights[0]).relu()
         loss = ((h @ weights[1] - t) * (h @ weights[1] - t)).sum()
         del h

@@ -179,27 +179,34 @@ def inputs(
     ``scattered``: with the elements in another order in memory.
     """
     leaves: dict[str, Any] = {}
-
-    def convert(value: Any, name: str) -> Any:
-        if isinstance(value, tuple):
-            return tuple(convert(v, f"{name}.{k}") for k, v in enumerate(value))
-        if not isinstance(value, Draw):
-            return value
-        numbers = value.make(case.seed(name))
-        floating = numbers.dtype.kind == "f"
-        kind = dtype if floating else None
-        if scattered and numbers.ndim > 1:
-            turned = np.ascontiguousarray(numbers.swapaxes(0, -1))
-            found = T.tensor(turned, dtype=kind, device=device).transpose(0, -1)
-            assert not found.is_contiguous() or 1 in numbers.shape
-        else:
-            found = T.tensor(numbers, dtype=kind, device=device)
-        if floating and value.grad:
-            leaves[name] = found.requires_grad_()
-        return found
-
-    made = tuple(convert(v, f"x{k}") for k, v in enumerate(case.x))
+    made = tuple(
+        _input(T, case, v, f"x{k}", (dtype, scattered, device), leaves)
+        for k, v in enumerate(case.x)
+    )
     return made, leaves
+
+
+def _input(
+    T: Any, case: Case, value: Any, name: str, how: tuple[Any, bool, Any], leaves: dict[str, Any]
+) -> Any:
+    # No closure that calls itself: it would be a cycle, and keep tensors alive.
+    if isinstance(value, tuple):
+        return tuple(_input(T, case, v, f"{name}.{k}", how, leaves) for k, v in enumerate(value))
+    if not isinstance(value, Draw):
+        return value
+    dtype, scattered, device = how
+    numbers = value.make(case.seed(name))
+    floating = numbers.dtype.kind == "f"
+    kind = dtype if floating else None
+    if scattered and numbers.ndim > 1:
+        turned = np.ascontiguousarray(numbers.swapaxes(0, -1))
+        found = T.tensor(turned, dtype=kind, device=device).transpose(0, -1)
+        assert not found.is_contiguous() or 1 in numbers.shape
+    else:
+        found = T.tensor(numbers, dtype=kind, device=device)
+    if floating and value.grad:
+        leaves[name] = found.requires_grad_()
+    return found
 
 
 def flat(value: Any) -> list[Any]:

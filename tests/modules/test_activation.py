@@ -55,9 +55,11 @@ def test_softmax2d_wants_channels():
         nn.Softmax2d()(lt.ones(2, 3))
 
 
-def test_softmax_without_a_dim_warns():
-    with pytest.warns(UserWarning, match="Implicit dimension choice for softmax"):
-        assert nn.Softmax()(lt.zeros(2, 4)).tolist() == [[0.25] * 4] * 2
+@pytest.mark.parametrize("function", [nn.Softmax(), nn.functional.softmax])
+def test_softmax_without_a_dim_warns(function):
+    with pytest.warns(UserWarning, match="Implicit dimension choice for softmax") as found:
+        assert function(lt.zeros(2, 4)).tolist() == [[0.25] * 4] * 2
+    assert [w.filename for w in found] == [__file__]  # the caller's line is what to change
 
 
 def test_the_old_limits_of_hardtanh_warn():

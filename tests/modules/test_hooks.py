@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 
@@ -132,6 +133,16 @@ def test_a_copied_module_has_hooks_of_its_own():
     twin = copy.deepcopy(net)
     net._forward_hooks.clear()
     assert (net(lt.tensor(1.0)).item(), twin(lt.tensor(1.0)).item()) == (2.0, 3.0)
+
+
+def test_a_handle_can_be_pickled_with_its_module():
+    net = Affine()
+    net.handle = net.register_forward_hook(add_one)
+    for twin in (pickle.loads(pickle.dumps(net)), copy.deepcopy(net)):
+        assert twin(lt.tensor(1.0)).item() == 3.0
+        twin.handle.remove()
+        assert twin(lt.tensor(1.0)).item() == 2.0
+    assert net(lt.tensor(1.0)).item() == 3.0
 
 
 def add_one(module, args, output):
@@ -372,3 +383,23 @@ def test_hooks_on_the_output_keep_no_gradient_while_the_graph_lives(leak_check):
         lt.autograd.grad(loss, net[2].weight, retain_graph=True)
         assert lt.memory_stats("cpu")["by_role"] == live
     del net, loss
+
+
+def test_only_what_a_full_backward_hook_is_to_see_costs_bytes():
+    # A layer's grad_output, here (4, 8), lives until its grad_input is known.
+    peaks = []
+    for kinds in ((), ("forward_pre", "forward", "full_backward_pre"), ("full_backward",)):
+        net = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), nn.Linear(8, 1))
+        for module in net.modules():
+            for kind in kinds:
+                getattr(module, f"register_{kind}_hook")(lambda *args: None)
+        for _ in range(2):  # the first step makes gradients and plans
+            net.zero_grad()
+            x = ones(4, 8)
+            lt.reset_peak_memory_stats("cpu")
+            live = lt.memory_allocated("cpu")
+            net(x).sum().backward()
+            peak = lt.max_memory_allocated("cpu") - live
+            del x
+        peaks.append(peak)
+    assert peaks == [peaks[0], peaks[0], peaks[0] + 4 * 8 * 4]

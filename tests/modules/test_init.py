@@ -207,10 +207,14 @@ def every_fill(t: lt.Tensor) -> None:
 
 def test_on_meta_nothing_is_allocated_and_nothing_drawn():
     t = lt.empty(1000, 1000, device="meta")
-    before = [(b.ledger.live, b.ledger.allocations) for b in map(backend, (lt.device("cpu"), t.device))]
+    before = [
+        (b.ledger.live, b.ledger.allocations) for b in map(backend, (lt.device("cpu"), t.device))
+    ]
     offset = lt.default_generator.get_offset()
     every_fill(t)
-    after = [(b.ledger.live, b.ledger.allocations) for b in map(backend, (lt.device("cpu"), t.device))]
+    after = [
+        (b.ledger.live, b.ledger.allocations) for b in map(backend, (lt.device("cpu"), t.device))
+    ]
     assert after == before
     assert lt.default_generator.get_offset() == offset
 

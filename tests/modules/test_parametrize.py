@@ -378,9 +378,7 @@ def test_the_weight_is_orthogonal_and_stays_so(name, shape, trivialized):
     net = nn.Linear(shape[1], shape[0], bias=False, dtype=lt.float64)
     if name == "householder" and not trivialized:  # the signs of the diagonal
         nn.init.orthogonal_(net.weight)
-    parametrizations.orthogonal(
-        net, orthogonal_map=name, use_trivialization=trivialized
-    )
+    parametrizations.orthogonal(net, orthogonal_map=name, use_trivialization=trivialized)
     assert_orthogonal(net.weight)
     sgd = lt.optim.SGD(net.parameters(), lr=0.3)
     before = net.weight.detach().clone()
@@ -393,7 +391,9 @@ def test_the_weight_is_orthogonal_and_stays_so(name, shape, trivialized):
 @pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5)])
 @pytest.mark.parametrize("name", MAPS)
 def test_an_orthogonal_weight_can_be_assigned(name, shape):
-    net = parametrizations.orthogonal(nn.Linear(shape[1], shape[0], dtype=lt.float64), orthogonal_map=name)
+    net = parametrizations.orthogonal(
+        nn.Linear(shape[1], shape[0], dtype=lt.float64), orthogonal_map=name
+    )
     wanted = nn.init.orthogonal_(lt.empty(*shape, dtype=lt.float64))
     net.weight = wanted
     assert close(net.weight, wanted)

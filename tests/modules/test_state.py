@@ -88,7 +88,12 @@ def test_a_strict_load_names_every_problem_at_once_and_changes_nothing():
     model = net()
     before = values(model)
     state = model.state_dict()
-    bad = {"0.weight": lt.zeros(2, 2), "0.bias": lt.zeros(3), "z": lt.zeros(1), "2.q.r": lt.zeros(1)}
+    bad = {
+        "0.weight": lt.zeros(2, 2),
+        "0.bias": lt.zeros(3),
+        "z": lt.zeros(1),
+        "2.q.r": lt.zeros(1),
+    }
     with pytest.raises(RuntimeError) as error:
         model.load_state_dict(bad)
     assert str(error.value) == (

@@ -130,3 +130,22 @@ def test_the_backward_of_a_large_gate_needs_one_array(name, device):
     lt.reset_peak_memory_stats(device)
     out.backward(g)
     assert lt.max_memory_allocated(device) - before == x.nbytes
+
+
+def test_limits_of_hardtanh():
+    assert F.hardtanh(lt.tensor([-3, 0, 9])).tolist() == [-1, 0, 1]
+    assert F.relu6(lt.tensor([-3, 5, 9])).tolist() == [0, 5, 6]
+    with pytest.raises(ValueError, match="greater than max_val"):
+        F.hardtanh(lt.ones(1), 0.5, -0.5)
+    with pytest.raises(RuntimeError, match="unsigned"):
+        F.hardtanh(lt.ones(1, dtype=lt.uint8), -1.0, 1.0)
+    with pytest.raises(RuntimeError, match="1D tensor"):
+        F.prelu(lt.ones(2, 8, 3), lt.ones(2, 4))
+
+
+def test_softsign_of_integers_and_of_complex_numbers():
+    assert F.softsign(lt.tensor([-3, 1])).tolist() == [-0.75, 0.5]
+    z = lt.tensor([3 + 4j], dtype=lt.complex128, requires_grad=True)
+    (F.softsign(z).abs()).sum().backward()
+    # |z| / (1 + |z|) grows along z by 1 / (1 + |z|) ** 2
+    np.testing.assert_allclose(z.grad.numpy(), [(0.6 + 0.8j) / 36])

@@ -180,3 +180,68 @@ def test_aliases_are_the_same_functions():
     for alias, name in (("subtract", "sub"), ("multiply", "mul"), ("true_divide", "div")):
         assert getattr(lt, alias) is getattr(lt, name)
         assert getattr(lt.Tensor, f"{alias}_") is getattr(lt.Tensor, f"{name}_")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda x: x.lerp(x.detach(), 0.25), lambda x: lt.sub(1.0, x, alpha=2), lambda x: x * 3.0],
+)
+def test_what_keeps_only_numbers_can_go_backward_twice(make):
+    x = lt.ones(3, requires_grad=True)
+    y = make(x).sum()
+    y.backward()
+    first = x.grad.tolist()
+    y.backward()
+    assert x.grad.tolist() == [2 * v for v in first]
+
+
+def test_lerp_wants_one_dtype():
+    x = lt.ones(2)
+    with pytest.raises(RuntimeError, match="same dtype; got input lowtide.float32, end"):
+        lt.lerp(x, x.double(), 0.5)
+    with pytest.raises(RuntimeError, match="expected dtype lowtide.float32 for `weight`"):
+        lt.lerp(x, x, x.double())
+    with pytest.raises(NotImplementedError, match="not implemented for 'int64'"):
+        lt.lerp(x.long(), x.long(), 0.5)
+    assert lt.lerp(x, x, lt.tensor(0.5, dtype=lt.float64)).dtype is lt.float32
+
+
+def test_bool_to_the_power_of_a_bool():
+    b = lt.tensor([True, False])
+    assert (b**True).tolist() == [True, False]
+    assert (b**False).tolist() == [True, True]
+    with pytest.raises(NotImplementedError, match="pow.*Bool"):
+        b**b
+
+
+def test_integers_to_negative_powers_round_toward_zero():
+    base = lt.tensor([2, 1, -1, -1, 0, 3])
+    power = lt.tensor([-1, -5, -3, -2, 0, 2])
+    assert (base**power).tolist() == [0, 1, -1, 1, 1, 9]
+    with pytest.raises(RuntimeError, match="negative integer powers"):
+        base**-1
+
+
+@pytest.mark.parametrize("name", ["abs", "floor", "ceil", "round", "trunc", "frac"])
+def test_bool_is_no_number_to_round(name):
+    with pytest.raises(NotImplementedError, match=f'"{name}" not implemented for'):
+        getattr(lt, name)(lt.tensor([True]))
+
+
+@pytest.mark.parametrize("name", ["log10", "expm1", "tanh", "acosh", "sinc", "sigmoid"])
+def test_gradients_of_analytic_functions_conjugate_the_derivative(name):
+    z = np.array([1.3 + 0.7j, -0.4 + 2.1j])
+    x = lt.tensor(z).requires_grad_()
+    getattr(x, name)().backward(lt.ones(2, dtype=lt.complex128))
+    h = 1e-6
+    f = getattr(lt, name)
+    slope = (f(lt.tensor(z + h)).numpy() - f(lt.tensor(z - h)).numpy()) / (2 * h)
+    np.testing.assert_allclose(x.grad.numpy(), slope.conj(), rtol=1e-6)
+
+
+def test_abs_of_complex_zero_is_flat_in_every_derivative():
+    x = lt.tensor([0j, 3 + 4j], dtype=lt.complex128, requires_grad=True)
+    (g,) = lt.autograd.grad(x.abs().sum(), x, create_graph=True)
+    np.testing.assert_allclose(g.detach().numpy(), [0j, 0.6 + 0.8j], rtol=1e-15)
+    (h,) = lt.autograd.grad(g.abs().square().sum(), x)  # |g| is 1 off zero, and 0 at zero
+    assert np.abs(h.numpy()).max() < 1e-15

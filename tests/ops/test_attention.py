@@ -88,7 +88,6 @@ def test_leading_dimensions_broadcast():
         ({"key": (2, 3, 6, 4)}, "share their last dimension"),
         ({"value": (2, 3, 5, 5)}, "share their last dimension"),
         ({"query": (5,)}, "at least 2 dimensional"),
-        ({"query": (3, 4, 5)}, "as many dimensions"),
         ({"is_causal": True, "attn_mask": lt.tensor([True])}, "should not be set"),
         ({"attn_mask": lt.tensor([1])}, "dtype to be bool"),
         ({"query": (2, 4, 4, 5), "enable_gqa": True}, "divisor of"),
@@ -99,3 +98,17 @@ def test_mistakes_are_named(change, message):
     made = {n: numbers(*v) if isinstance(v, tuple) else v for n, v in arguments.items()}
     with pytest.raises(RuntimeError, match=message):
         F.scaled_dot_product_attention(**made)
+
+
+def test_query_and_keys_may_have_other_numbers_of_dims():
+    q, k, v = (lt.tensor(np.random.default_rng(n).standard_normal((2, 3, 5, 4))) for n in range(3))
+    out = F.scaled_dot_product_attention(q[0], k, v)
+    expected = F.scaled_dot_product_attention(q[:1].expand(2, 3, 5, 4), k, v)
+    np.testing.assert_allclose(out.numpy(), expected.numpy())
+
+
+def test_a_mask_that_does_not_broadcast_is_refused():
+    q = lt.zeros(2, 3, 5, 4)
+    for shape in ((4, 5), (3, 1, 5, 5), (1, 2, 3, 5, 5)):
+        with pytest.raises(RuntimeError, match=r"scores \(2, 3, 5, 5\)"):
+            F.scaled_dot_product_attention(q, q, q, lt.zeros(*shape))

@@ -41,6 +41,8 @@ def test_bits_refuse_floats():
     with pytest.raises(NotImplementedError, match="bitwise_and.*float32"):
         lt.ones(2) & 1
     with pytest.raises(NotImplementedError, match="bitwise_not.*float32"):
+        lt.bitwise_not(lt.ones(2))
+    with pytest.raises(TypeError, match="invert.*float32"):
         ~lt.ones(2)
 
 
@@ -115,3 +117,28 @@ def test_clamp_in_place_with_one_end():
     x = lt.tensor([-1.0, 2.0])
     assert x.clamp_(min=0.0) is x
     assert x.clamp_max_(1.0).tolist() == [0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: lt.maximum(x, 1), lambda x: lt.fmin(1, x), lambda x: lt.eq(1, x),
+        lambda x: lt.logical_and(x, True), lambda x: lt.atan2(x, 2.0), lambda x: lt.clamp_min(1, x),
+        lambda x: lt.ldexp(x, 2), lambda x: lt.rsub(2, x), lambda x: lt.max(2, x),
+        lambda x: lt.gcd(x.int(), 2), lambda x: lt.isclose(x, 1.0), lambda x: lt.polar(x, 1.0),
+        lambda x: lt.Tensor.__radd__(2, x), lambda x: lt.float_power(2, 3),
+    ],
+)  # fmt: skip
+def test_numbers_do_not_stand_for_tensors_where_pytorch_asks_for_one(call):
+    with pytest.raises(TypeError, match=r"Tensor"):
+        call(lt.ones(2))
+
+
+def test_what_is_real():
+    assert lt.isreal(lt.tensor([0.0, 2.0])).tolist() == [True, True]
+    assert lt.isreal(lt.tensor([1j, 2 + 0j])).tolist() == [False, True]
+
+
+def test_clamp_refuses_complex_numbers():
+    with pytest.raises(NotImplementedError, match="clamp is not supported for complex types"):
+        lt.clamp(lt.tensor([1j]), 0, 1)

@@ -6,7 +6,7 @@ import pytest
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
 from lowtide.framework.kernels.cpu import threads
-from lowtide.framework.ops import convolution, tiles
+from lowtide.framework.ops import correlation, tiles
 from lowtide.framework.ops.registry import OPS
 
 
@@ -20,7 +20,7 @@ def test_results_do_not_depend_on_the_tile(tile, monkeypatch):
     found = []
     for size in (tile, 1 << 30):
         monkeypatch.setattr(tiles, "TILE", size)
-        for op in (convolution.conv, convolution.conv_input_grad, convolution.conv_weight_grad):
+        for op in (correlation.conv, correlation.conv_input_grad, correlation.conv_weight_grad):
             op.op.plans.clear()
         out = lt.conv2d(x, w, None, 2, 1, 1, 2)
         found.append([out, *grad(out, [x, w], [out.detach()])])
@@ -33,7 +33,7 @@ def test_workspace_does_not_grow_with_the_batch():
     sizes = []
     for batch in (64, 640):
         x, w = (lt.tensor(np.zeros(s)) for s in ((batch, 16, 32, 32), (8, 16, 3, 3)))
-        sizes.append(convolution.conv.op.infer(x._spec, w._spec, None, **spec)[1].nbytes)
+        sizes.append(correlation.conv.op.infer(x._spec, w._spec, None, **spec)[1].nbytes)
     assert sizes[0] == sizes[1] <= 2 * tiles.TILE * threads.LIMIT
 
 
@@ -123,13 +123,21 @@ def test_compiled_and_threaded_convolutions_are_the_plain_ones(name, workers, dt
     monkeypatch.setattr(tiles, "_WORTH", 1)
     ops = [OPS[n] for n in ("_conv", "_conv_input_grad", "_conv_weight_grad")]
 
+    def always(*_, **__):
+        return True
+
+    big_enough = correlation.worth_compiling
+    monkeypatch.setattr(correlation, "worth_compiling", always)
+
     def run(limit, kernels=True):
         monkeypatch.setattr(threads, "LIMIT", limit)
         for op in ops:
+            found = [
+                (kernel, always if when is big_enough else when, layout)
+                for kernel, when, layout in op.kernels["cpu"]
+            ]
             monkeypatch.setattr(op, "plans", {})
-            monkeypatch.setattr(convolution, "worth_compiling", lambda *_, **__: True)
-            if not kernels:
-                monkeypatch.setattr(op, "kernels", {})
+            monkeypatch.setattr(op, "kernels", {"cpu": found} if kernels else {})
         x, w, b = (lt.tensor(a, requires_grad=True) for a in arrays)
         out = lt.conv2d(x, w, b, **options)
         u = lt.tensor(np.random.default_rng(3).standard_normal(out.shape).astype(dtype))
@@ -143,7 +151,9 @@ def test_compiled_and_threaded_convolutions_are_the_plain_ones(name, workers, dt
 
 def test_a_signal_and_a_volume_take_the_same_compiled_loops(monkeypatch):
     for shape, window in (((4, 6, 2000), (8, 6, 5)), ((2, 4, 13, 11, 17), (5, 4, 3, 2, 3))):
-        x, w = (lt.tensor(numbers(*s).detach().numpy(), requires_grad=True) for s in (shape, window))
+        x, w = (
+            lt.tensor(numbers(*s).detach().numpy(), requires_grad=True) for s in (shape, window)
+        )
         convolve = lt.conv1d if len(shape) == 3 else lt.conv3d
         found = []
         for kernels in (True, False):
@@ -154,7 +164,9 @@ def test_a_signal_and_a_volume_take_the_same_compiled_loops(monkeypatch):
             out = convolve(x, w, None, 2, 1)
             found.append([out, *grad(out, [x, w], [out.detach()])])
         for a, b in zip(*found, strict=True):
-            np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-11, atol=1e-9)
+            np.testing.assert_allclose(
+                a.detach().numpy(), b.detach().numpy(), rtol=1e-11, atol=1e-9
+            )
 
 
 def test_a_threaded_gradient_repeats_its_bits(monkeypatch):
@@ -177,3 +189,37 @@ def test_a_depthwise_convolution_takes_no_workspace():
         lt.reset_peak_memory_stats(device)
         out = lt.conv2d(x, w, padding=1, groups=16)
         assert lt.max_memory_allocated(device) - before == out.nbytes
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_gradients_of_complex_convolutions_are_conjugated(transposed):
+    rng = np.random.default_rng(0)
+
+    def drawn(*shape):
+        return rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+
+    function = lt.conv_transpose1d if transposed else lt.conv1d
+    x = lt.tensor(drawn(1, 1, 6), requires_grad=True)
+    w = lt.tensor(drawn(1, 1, 3), requires_grad=True)
+    y = function(x, w)
+    g = lt.tensor(drawn(*y.shape))
+    gx, gw = grad(y, [x, w], g)
+    # The convolution is a matrix times x and another times w; gradients are their adjoints' work.
+    with lt.no_grad():
+        of_x = np.stack(
+            [function(e.reshape(1, 1, 6), w)[0, 0].numpy() for e in lt.eye(6).to(x.dtype)], 1
+        )
+        of_w = np.stack(
+            [function(x, e.reshape(1, 1, 3))[0, 0].numpy() for e in lt.eye(3).to(x.dtype)], 1
+        )
+    np.testing.assert_allclose(gx[0, 0].numpy(), of_x.conj().T @ g[0, 0].numpy())
+    np.testing.assert_allclose(gw[0, 0].numpy(), of_w.conj().T @ g[0, 0].numpy())
+
+
+def test_output_padding_beyond_the_stride_leaves_the_gradient_its_shape():
+    x = lt.ones(1, 1, 4, dtype=lt.float64, requires_grad=True)
+    w = lt.ones(1, 1, 2, dtype=lt.float64, requires_grad=True)
+    y = lt.conv_transpose1d(x, w, stride=2, output_padding=3, dilation=4)
+    y.sum().backward()
+    assert x.grad.tolist() == [[[2.0] * 4]]
+    assert w.grad.tolist() == [[[4.0] * 2]]

@@ -264,3 +264,84 @@ def test_like_functions_do_not_inherit_requires_grad():
     x = lt.ones(2, requires_grad=True)
     assert not lt.zeros_like(x).requires_grad
     assert lt.zeros_like(x, requires_grad=True).requires_grad
+
+
+def test_range_includes_its_end():
+    assert lt.range(1, 2.5, 0.5).tolist() == [1.0, 1.5, 2.0, 2.5]
+    assert lt.range(0, 3, dtype=lt.int64).tolist() == [0, 1, 2, 3]
+    with pytest.raises(RuntimeError, match="range: upper bound and lower bound inconsistent"):
+        lt.range(3, 0)
+    with pytest.raises(TypeError, match='missing 1 required positional arguments: "end"'):
+        lt.range(3)
+
+
+def test_a_ramp_of_small_integers_has_the_length_of_the_numbers_given():
+    assert lt.arange(0.0, -8.000001, -4.0, dtype=lt.int32).tolist() == [0, -4, -8]
+    assert lt.arange(0.0, -8.000001, -4.0, dtype=lt.int64).tolist() == [0, -4]
+    assert lt.arange(0, 2, 0.5, dtype=lt.int32).tolist() == [0, 0, 0, 0]
+    with pytest.raises(ValueError, match="step must be nonzero"):
+        lt.arange(0, 2, 0.5, dtype=lt.int64)
+
+
+@pytest.mark.parametrize("dtype", [lt.bool, lt.complex64])
+def test_what_cannot_count(dtype):
+    for call in (lambda: lt.arange(3, dtype=dtype), lambda: lt.randperm(3, dtype=dtype)):
+        with pytest.raises(NotImplementedError, match=f"not implemented for lowtide.{dtype.name}"):
+            call()
+
+
+def test_a_number_must_fit_its_dtype():
+    x = lt.zeros(2, dtype=lt.uint8)
+    assert x.fill_(-9).tolist() == [247, 247]  # as PyTorch: unsigned numbers wrap
+    assert lt.full((1,), -9, dtype=lt.uint8).tolist() == [247]
+    for value in (300, -300, float("nan")):
+        with pytest.raises(RuntimeError, match="cannot be converted to type uint8"):
+            x.fill_(value)
+    with pytest.raises(RuntimeError, match="cannot be converted to type float16"):
+        lt.zeros(2, dtype=lt.float16).masked_fill(lt.tensor([True, False]), -1e9)
+    with pytest.raises(RuntimeError, match="cannot be converted to type float32"):
+        lt.full((2,), 1e39)
+    half = lt.full((2,), -float("inf"), dtype=lt.float16)
+    assert half.tolist() == [-float("inf")] * 2
+    with pytest.raises(TypeError, match="must be Number, not str"):
+        lt.full((2,), "a")
+    with pytest.raises(TypeError, match="must be a lowtide.Generator, not int"):
+        lt.randn(2, generator=5)
+
+
+def test_fill_and_zero_as_functions():
+    x = lt.arange(3.0)
+    assert lt.fill(x, 2).tolist() == [2.0, 2.0, 2.0]
+    assert x.tolist() == [0.0, 1.0, 2.0]
+    assert lt.zero_(x) is x
+    assert x.tolist() == [0.0, 0.0, 0.0]
+    assert lt.resize_as_(x, lt.ones(2)).shape == (2,)
+
+
+def test_empty_permuted_lies_densely_in_the_order_asked_for():
+    x = lt.empty_permuted((2, 3, 4), (0, 2, 1))
+    assert (tuple(x.shape), x.stride()) == ((2, 3, 4), (12, 1, 3))
+    assert lt.empty_permuted((2, 3, 4, 5), (0, 2, 3, 1)).is_contiguous(
+        memory_format=lt.channels_last
+    )
+    with pytest.raises(RuntimeError, match="Duplicate dim"):
+        lt.empty_permuted((2, 3), (0, 0))
+    assert lt.ones(2, dtype=lt.int32).new_empty_strided((2, 2), (1, 2)).stride() == (1, 2)
+
+
+def test_map2_combines_three_tensors():
+    x = lt.tensor([1.0, 2.0])
+    x.map2_(lt.tensor([10.0, 20.0]), lt.tensor(5.0), lambda a, b, c: a + b * c)
+    assert x.tolist() == [51.0, 102.0]
+
+
+def test_complex_and_polar_check_their_parts():
+    x = lt.ones(2)
+    assert lt.complex(x, x).tolist() == [1 + 1j, 1 + 1j]
+    for f in (lt.complex, lt.polar):
+        with pytest.raises(RuntimeError, match="but got scalar type lowtide.float64"):
+            f(x, x.double())
+        with pytest.raises(RuntimeError, match="Expected both inputs to be Half, Float or Double"):
+            f(x.long(), x.long())
+        with pytest.raises(RuntimeError, match="for argument 'out'"):
+            f(x, x, out=lt.empty(2, dtype=lt.complex128))

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+from lowtide.framework import testing
 from lowtide.framework.devices import backend
 from lowtide.framework.ops import dispatch
 from lowtide.framework.ops.registry import OPS, Op, op, same
@@ -99,7 +100,7 @@ def test_a_rule_with_an_unknown_name_is_refused_at_import(declared):
 _OPTIONS = {
     "infer": same, "returns": ("out",), "aux": (), "scratch": (), "view": False, "adopt": False,
     "inplace": None, "promote": None, "half": "exact", "layout": None, "flops": None,
-    "samples": None, "nondeterministic": False, "real": False,
+    "samples": None, "nondeterministic": False, "real": False, "tensors": (), "autocast": None,
 }  # fmt: skip
 
 
@@ -237,3 +238,27 @@ def test_writing_into_another_dtype_warns_of_nothing():
     x = lt.tensor([60000.0], dtype=lt.float16)
     x += lt.tensor([60000.0], dtype=lt.float32)
     assert x.tolist() == [float("inf")]
+
+
+def test_samples_that_stop_inside_no_grad_leave_the_mode_alone(declared):
+    def samples(make):
+        with lt.no_grad():
+            yield (make(3, 4),), {}
+            yield (make(0, 4),), {}
+
+    @declared(infer=same, samples=samples)
+    def probe_samples(xp, out, input):
+        xp.copyto(out, input)
+
+    assert testing.scaled_sample(probe_samples.op, 0) is not None
+    assert lt.is_grad_enabled()
+
+
+def test_a_number_may_not_stand_for_an_input_declared_a_tensor(declared):
+    @declared(infer=same, tensors=("input",), promote="arith")
+    def probe_tensors(xp, out, input, other):
+        xp.copyto(out, input)
+
+    assert probe_tensors(lt.ones(2), 3).tolist() == [1.0, 1.0]
+    with pytest.raises(TypeError, match=r"probe_tensors\(\): argument 'input' \(position 1\) must"):
+        probe_tensors(3, lt.ones(2))

@@ -69,3 +69,14 @@ def test_the_compiled_kernel_equals_the_plain_one():
     plain = np.empty((50, 16))
     embedding.row_sums.op.plain(np, plain, g, index, rows=50, padding=7)
     np.testing.assert_allclose(fast, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_rows_named_in_several_tiles_are_shrunk_once():
+    w = lt.full((3, 4), 2.0, dtype=lt.float64)
+    index = lt.arange(600) % 2
+    F.embedding(index, w, max_norm=1.0)
+    np.testing.assert_allclose(w.norm(dim=1).numpy(), [1, 1, 4], rtol=1e-6)
+    F.embedding(lt.tensor([2]), w, max_norm=0.5, norm_type=float("inf"))
+    np.testing.assert_allclose(w[2].numpy(), 0.5, rtol=1e-6)
+    with pytest.raises(RuntimeError, match="2-D"):
+        F.embedding(index, lt.tensor(1.0))

@@ -9,7 +9,7 @@ import pytest
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework.dtypes import tolerance
-from lowtide.framework.kernels.cpu import compiler, threads
+from lowtide.framework.kernels.cpu import blas, compiler, threads
 from lowtide.framework.ops.registry import OPS
 
 N = 1 << 14  # where compiled kernels begin
@@ -230,6 +230,59 @@ def test_parts_of_arrays_meet_every_element_once():
 
     threads.spread(increase, n, n, out, x, 1)
     np.testing.assert_array_equal(out, x + 1)
+
+
+def test_shares_of_a_range_meet_every_number_once():
+    met = np.zeros(23, int)
+
+    def visit(part, start, stop):
+        met[start:stop] += part + 1
+
+    threads.split(visit, 23, 4)
+    assert sorted(set(met)) == [1, 2, 3, 4]
+    assert (np.diff(met) >= 0).all()
+
+
+def test_a_failed_share_raises_after_all_have_ended(monkeypatch):
+    monkeypatch.setattr(threads, "_wanted", 3)
+    ended = []
+
+    def fail(part, start, stop):
+        if part == 1:
+            raise ValueError("share 1")
+        ended.append(part)
+
+    with pytest.raises(ValueError, match="share 1"):
+        threads.split(fail, 9, 3)
+    assert sorted(ended) == [0, 2]
+
+
+def test_an_overflow_in_another_thread_is_a_result(monkeypatch):
+    monkeypatch.setattr(threads, "_wanted", 2)
+    out = np.zeros(4, np.float32)
+    big = np.full(4, 3e38, np.float32)
+    threads.split(lambda _, start, stop: np.add(big, big, out=out) if start else None, 4, 2)
+    assert np.isinf(out).all()
+
+
+def test_a_section_with_one_thread_of_blas_puts_the_number_back():
+    if not blas.controllable():
+        pytest.skip("NumPy's BLAS is none whose threads can be set")
+    get, put = blas._controls()
+    before = get()
+    put(2)
+    try:
+        with blas.single():
+            assert get() == 1
+            with blas.single():
+                assert get() == 1
+            assert get() == 1
+        assert get() == 2
+        with pytest.raises(ValueError, match="inside"), blas.single():
+            raise ValueError("inside")
+        assert get() == 2
+    finally:
+        put(before)
 
 
 def test_a_kernel_compiles_where_nothing_can_be_kept(monkeypatch):

@@ -161,3 +161,61 @@ def test_cross_needs_three_components():
     with pytest.warns(UserWarning, match="dim"):
         found = lt.cross(lt.eye(3)[:2], lt.eye(3)[1:])
     assert found.tolist() == [[0, 0, 1], [1, 0, 0]]
+
+
+def test_the_determinant_of_a_singular_matrix_has_two_orders_of_gradient():
+    a = lt.tensor([[1.0, 2.0, 3.0], [2.0, 4.0, 6.0], [1.0, 0.0, 1.0]], dtype=lt.float64)
+    for singular in (a, lt.zeros(3, 3, dtype=lt.float64)):
+        singular = singular.clone().requires_grad_()
+        (first,) = grad(linalg.det(singular), [singular], create_graph=True)
+        w = lt.arange(9, dtype=lt.float64).reshape(3, 3) - 2.5
+        (second,) = grad((first * w).sum(), [singular])
+        m = singular.detach().numpy()
+        step = 1e-4
+        for place in ((0, 0), (1, 2), (2, 1)):  # det is linear in each element, its slope in others
+            move = np.zeros((3, 3))
+            move[place] = step
+            cofactors = [
+                np.array([
+                    [(-1) ** (i + j) * np.linalg.det(np.delete(np.delete(x, i, 0), j, 1))
+                     for j in range(3)]
+                    for i in range(3)
+                ])
+                for x in (m + move, m - move)
+            ]  # fmt: skip
+            expected = ((cofactors[0] - cofactors[1]) * w.numpy()).sum() / (2 * step)
+            assert second[place].item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_eigenvalues_and_what_no_phase_changes_have_gradients():
+    a = lt.tensor(np.random.default_rng(3).standard_normal((3, 3)), requires_grad=True)
+
+    def values(xs):
+        found = linalg.eigvals(xs[0])
+        return [(found * found).sum().real, found.abs().sum()]
+
+    def vectors(xs):
+        return [linalg.eig(xs[0])[1].abs().square().square().sum()]
+
+    testing.check_gradient(values, [a])
+    testing.check_second_gradient(values, [a])
+    testing.check_gradient(vectors, [a])
+
+
+def test_a_power_of_zero_and_empty_residuals_hang_on_their_matrix():
+    a = lt.eye(2, dtype=lt.float64).mul(2).requires_grad_()
+    (power,) = grad(linalg.matrix_power(a, 0).sum(), [a])
+    assert (power == 0).all()
+    assert linalg.lstsq(a, lt.ones(2, 1, dtype=lt.float64)).residuals.requires_grad
+
+
+def test_a_0d_tensor_is_a_vector_of_one_for_vander():
+    assert linalg.vander(lt.tensor(3.0), N=3).tolist() == [[1.0, 3.0, 9.0]]
+
+
+def test_the_nuclear_norm_under_both_names():
+    a = lt.tensor([[3.0, 0.0], [0.0, -4.0]])
+    assert a.norm("nuc").item() == pytest.approx(7)
+    assert lt.norm(a.expand(2, 2, 2), "nuc", dim=(1, 2)).shape == (2,)
+    with pytest.raises(RuntimeError, match="'fro' or 'nuc'"):
+        a.norm("two")

@@ -120,3 +120,20 @@ def test_broadcasting_a_target_warns():
 def test_mistakes_are_named(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_the_cosine_of_a_vector_that_broadcasts_counts_its_element_as_often_as_the_others():
+    a, b = numbers(1, 2, 3), numbers(2, 1, 3) + 0.5
+    got = F.cosine_similarity(a, b, dim=-2)
+    x, y = (np.broadcast_to(v.detach().numpy(), (2, 2, 3)) for v in (a, b))
+    expected = (x * y).sum(1) / np.sqrt((x * x).sum(1) * (y * y).sum(1))
+    np.testing.assert_allclose(got.detach().numpy(), expected)
+    np.testing.assert_allclose(F.cosine_similarity(b, a, dim=1).detach().numpy(), expected)
+
+
+def test_margin_losses_of_one_class():
+    x, t = lt.tensor(0.3), lt.tensor(0)
+    assert F.multi_margin_loss(x, t).item() == 0
+    assert F.multilabel_margin_loss(x, t).item() == 0
+    with pytest.raises(RuntimeError, match="inconsistent"):
+        F.multilabel_margin_loss(lt.zeros(5, 4), lt.tensor(0))

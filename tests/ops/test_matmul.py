@@ -134,3 +134,34 @@ MESSAGES = [
 def test_mistakes_are_explained(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_complex_factors_are_conjugated_in_the_gradient():
+    rng = np.random.default_rng(0)
+    a, b, c = (lt.tensor(rng.standard_normal((2, 2)) * (1 - 1j), requires_grad=True) for _ in "abc")
+    g = lt.tensor(rng.standard_normal((2, 2)) + 2j)
+    ours = grad(lt.addmm(c, a, b, beta=2 - 1j, alpha=1 + 3j), [c, a, b], g)
+    plain = grad(c * (2 - 1j) + (a @ b) * (1 + 3j), [c, a, b], g)
+    for x, y in zip(ours, plain, strict=True):
+        np.testing.assert_allclose(x.numpy(), y.numpy())
+
+
+def test_a_contracted_size_of_one_broadcasts():
+    a, b = lt.randn(1, 3, dtype=lt.float64), lt.randn(4, 2, dtype=lt.float64)
+    out = lt.tensordot(a, b, dims=([0], [0]))
+    expected = np.tensordot(a.expand(4, 3).numpy(), b.numpy(), axes=([0], [0]))
+    np.testing.assert_allclose(out.numpy(), expected)
+    assert lt.tensordot(a.int(), b.int(), dims=([0], [0])).dtype is lt.int32
+
+
+def test_addr_of_bools_is_or_and_and():
+    t, f = lt.tensor([True, False]), lt.tensor([False, True])
+    assert lt.addr(lt.tensor([[True], [False]]), t, f).tolist() == [[True, True], [False, False]]
+
+
+def test_half_precision_is_rounded_once_with_beta_too():
+    # 1.0078125 * 1.5 is no bfloat16: rounding it before the sum would show.
+    c = lt.full((1, 1), 1.0078125, dtype=lt.bfloat16)
+    one = lt.full((1, 1), 0.00390625, dtype=lt.bfloat16)
+    got = lt.addmm(c, one, lt.ones(1, 1, dtype=lt.bfloat16), beta=1.5)
+    assert got.item() == lt.tensor(1.0078125 * 1.5 + 0.00390625).to(lt.bfloat16).item()

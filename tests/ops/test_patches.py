@@ -57,3 +57,15 @@ def test_channels_of_two_groups_alternate():
 def test_mistakes_are_named(call, message):
     with pytest.raises(RuntimeError, match=message):
         call()
+
+
+def test_a_replicated_edge_is_the_whole_inputs_even_where_it_is_cropped():
+    x = lt.arange(4.0).reshape(1, 4)
+    assert F.pad(x, (-4, 5), "replicate").tolist() == [[3.0] * 5]
+    assert F.pad(x, (5, -4), "replicate").tolist() == [[0.0] * 5]
+    assert F.pad(x, (-2, 1), "replicate").tolist() == [[2.0, 3.0, 3.0]]
+    with pytest.raises(RuntimeError, match="less than nothing"):
+        F.pad(x, (-3, -2), "replicate")
+    with pytest.raises(RuntimeError, match="less than nothing"):
+        F.pad(x, (-5, 6), "circular")
+    assert lt.constant_pad_nd(x, (1, -1), 7.0).tolist() == [[7.0, 0.0, 1.0, 2.0]]

@@ -102,3 +102,10 @@ def test_scipy_is_imported_on_first_use_only():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_lgamma_is_infinite_where_the_gamma_function_has_no_end():
+    x = lt.tensor([-float("inf"), -2.0, 0.0, float("inf"), float("nan"), 1.0])
+    inf = float("inf")
+    np.testing.assert_array_equal(lt.lgamma(x).numpy(), [inf, inf, inf, inf, np.nan, 0])
+    np.testing.assert_array_equal(x.lgamma_().numpy(), [inf, inf, inf, inf, np.nan, 0])

@@ -88,3 +88,17 @@ def test_the_compiled_kernel_equals_the_plain_one(padding, dilation, monkeypatch
             op.plans.clear()
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
+
+
+def test_means_of_integers_are_cut_off_towards_zero():
+    x = lt.tensor([[[-7, 0, 7, 0]]])
+    assert F.avg_pool1d(x, 2).tolist() == [[[-3, 3]]]
+
+
+def test_only_the_batch_may_be_empty():
+    assert F.max_pool1d(lt.zeros(0, 2, 4), 2).shape == (0, 2, 2)
+    for pool in (F.max_pool1d, F.avg_pool1d):
+        with pytest.raises(RuntimeError, match="0 dim batch"):
+            pool(lt.zeros(2, 0, 4), 2)
+    with pytest.raises(ValueError, match="3D or 4D"):
+        F.adaptive_avg_pool2d(lt.zeros(2, 2), (1, 1))

@@ -13,7 +13,7 @@ from lowtide.framework.ops.recurrent import joined, rnn_sequence, steps
 from lowtide.nn.utils import rnn
 
 KINDS = {"RNN": 1, "GRU": 3, "LSTM": 4}
-T, N, I, H = 5, 3, 4, 6
+T, N, D, H = 5, 3, 4, 6
 
 
 def numbers(*shape, seed=0, dtype=lt.float64):
@@ -21,7 +21,7 @@ def numbers(*shape, seed=0, dtype=lt.float64):
     return lt.tensor(values, dtype=dtype, requires_grad=True)
 
 
-def weights(kind, features=I, hidden=H, dtype=lt.float64):
+def weights(kind, features=D, hidden=H, dtype=lt.float64):
     wide = KINDS[kind] * hidden
     shapes = (wide, features), (wide, hidden), (wide,), (wide,)
     return [numbers(*s, seed=k, dtype=dtype) for k, s in enumerate(shapes)]
@@ -54,7 +54,7 @@ def nodes(t):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_layer_is_one_node_whatever_the_length(kind):
     for length in (1, 50):
-        out = run(kind, numbers(length, N, I), weights(kind))[0]
+        out = run(kind, numbers(length, N, D), weights(kind))[0]
         assert nodes(out) == 1
 
 
@@ -64,7 +64,7 @@ KEPT = {"RNN": 1, "GRU": 1 + 3 + 1, "LSTM": 1 + 4 + 1}
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_only_gates_and_states_are_kept(kind):
-    x, w = numbers(T, N, I), weights(kind)
+    x, w = numbers(T, N, D), weights(kind)
     before = testing.live_bytes()
     out, *finals = run(kind, x, w)
     assert testing.live_bytes() - before == (KEPT[kind] * T + len(finals)) * N * H * 8
@@ -75,7 +75,7 @@ def test_only_gates_and_states_are_kept(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_stays_after_backward(kind, leak_check):
-    x, w = numbers(T, N, I), weights(kind)
+    x, w = numbers(T, N, D), weights(kind)
     before = testing.live_bytes()
     run(kind, x, w)[0].sum().backward()
     leaves = [x, *w]
@@ -86,7 +86,7 @@ def test_nothing_stays_after_backward(kind, leak_check):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_second_backward_finds_what_the_first_left(kind):
-    x, w = numbers(T, N, I), weights(kind)
+    x, w = numbers(T, N, D), weights(kind)
     out = run(kind, x, w)[0]
     first = lt.autograd.grad(out.sum(), [x, *w], retain_graph=True)
     again = lt.autograd.grad(out.sum(), [x, *w])
@@ -96,7 +96,7 @@ def test_a_second_backward_finds_what_the_first_left(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_state_is_a_state_of_zeros(kind):
-    x, w = numbers(T, N, I), weights(kind)
+    x, w = numbers(T, N, D), weights(kind)
     zeros = [lt.zeros(N, H, dtype=lt.float64)] * (2 if kind == "LSTM" else 1)
     for reverse in (False, True):
         a, b = (run(kind, x, w, s, reverse=reverse) for s in ((), tuple(zeros)))
@@ -110,7 +110,7 @@ def test_no_state_is_a_state_of_zeros(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_reverse_is_the_flipped_sequence(kind):
-    x, w = numbers(T, N, I), weights(kind)
+    x, w = numbers(T, N, D), weights(kind)
     there, *last = run(kind, x, w, reverse=True)
     back, *end = run(kind, x.flip(0), w)
     np.testing.assert_allclose(values(there), values(back)[::-1], rtol=1e-14)
@@ -122,7 +122,7 @@ def test_reverse_is_the_flipped_sequence(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_sequences_run_as_if_each_were_alone(kind, reverse):
     w = weights(kind)
-    given = [numbers(n, I, seed=n) for n in (5, 3, 3, 1)]
+    given = [numbers(n, D, seed=n) for n in (5, 3, 3, 1)]
     packed = rnn.pack_sequence(given)
     assert packed.batch_sizes.tolist() == [4, 3, 3, 1, 1]
     runs = ((1, 4), (2, 3), (2, 1))
@@ -180,7 +180,7 @@ def test_not_a_number_and_large_values_pass_through_compiled_steps(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_half_precision_rounds_once(kind):
-    x, w = numbers(T, N, I, dtype=lt.bfloat16), weights(kind, dtype=lt.bfloat16)
+    x, w = numbers(T, N, D, dtype=lt.bfloat16), weights(kind, dtype=lt.bfloat16)
     wide = [t.detach().float() for t in (x, *w)]
     low, high = run(kind, x, w)[0], run(kind, wide[0], wide[1:])[0]
     assert low.dtype is lt.bfloat16
@@ -191,8 +191,8 @@ def test_half_precision_rounds_once(kind):
 def test_a_training_step_on_meta_has_the_bytes_of_the_real_one(kind):
     stories = []
     for device in ("cpu", "meta"):
-        layer = getattr(lt.nn, kind)(I, H, 2, bidirectional=True, dropout=0.3, device=device)
-        x = lt.zeros(T, N, I, device=device)
+        layer = getattr(lt.nn, kind)(D, H, 2, bidirectional=True, dropout=0.3, device=device)
+        x = lt.zeros(T, N, D, device=device)
         lt.reset_peak_memory_stats(device)
         before = testing.live_bytes(device)
         out, last = layer(x)
@@ -207,10 +207,10 @@ def test_a_training_step_on_meta_has_the_bytes_of_the_real_one(kind):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"x": (T, I)}, r"\(steps, batch, features\)"),
-        ({"x": (7, I), "runs": ((2, 3), (1, 2))}, "8 in all"),
-        ({"x": (5, I), "runs": ((1, 2), (1, 3))}, "not increasing"),
-        ({"x": (T, N, I + 1)}, "multiplies input features by w_ih"),
+        ({"x": (T, D)}, r"\(steps, batch, features\)"),
+        ({"x": (7, D), "runs": ((2, 3), (1, 2))}, "8 in all"),
+        ({"x": (5, D), "runs": ((1, 2), (1, 3))}, "not increasing"),
+        ({"x": (T, N, D + 1)}, "multiplies input features by w_ih"),
         ({"h0": (N, H + 1)}, "begins with a state"),
         ({"b_ih": (H,)}, "adds biases"),
     ],
@@ -221,14 +221,14 @@ def test_mistakes_are_named(change, message):
         w[2] = numbers(*change["b_ih"])
     states = (numbers(*change["h0"]),) if "h0" in change else ()
     with pytest.raises(RuntimeError, match=message):
-        run("GRU", numbers(*change.get("x", (T, N, I))), w, states, change.get("runs"))
+        run("GRU", numbers(*change.get("x", (T, N, D))), w, states, change.get("runs"))
 
 
 def test_a_projection_must_fit():
     w = weights("LSTM")
     with pytest.raises(RuntimeError, match=r"needs w_hr \(6, 6\)|beside 6 cells"):
         lstm_sequence(
-            numbers(T, N, I), *w, numbers(2, H), None, None, runs=None, reverse=False
+            numbers(T, N, D), *w, numbers(2, H), None, None, runs=None, reverse=False
         )  # fmt: skip
 
 
@@ -238,13 +238,13 @@ def test_a_length_beyond_the_input_is_refused():
 
 
 def test_packing_copies_once_and_keeps_an_index():
-    x = numbers(T, N, I)
+    x = numbers(T, N, D)
     before = testing.live_bytes()
     packed = rnn.pack_padded_sequence(x, [5, 2, 1])
-    assert packed.data.shape == (8, I)
-    assert testing.live_bytes() - before == 8 * (8 * I + 8 + T)  # rows, index, batch sizes
+    assert packed.data.shape == (8, D)
+    assert testing.live_bytes() - before == 8 * (8 * D + 8 + T)  # rows, index, batch sizes
     packed.data.sum().backward()
-    expected = np.zeros((T, N, I))
+    expected = np.zeros((T, N, D))
     for n, end in enumerate((5, 2, 1)):
         expected[:end, n] = 1
     np.testing.assert_array_equal(x.grad.numpy(), expected)

@@ -78,3 +78,10 @@ def test_an_unsaid_alignment_warns():
 def test_grids_that_do_not_fit_are_refused(image, grid, message):
     with pytest.raises(RuntimeError, match=message):
         F.grid_sample(lt.ones(image), lt.zeros(grid), align_corners=False)
+
+
+def test_half_precision_is_rounded_once_whatever_the_number_of_dims():
+    x = lt.randn(1, 1, 4, 5).to(lt.bfloat16)
+    got = F.interpolate(x, size=(7, 3), mode="bilinear")
+    wide = F.interpolate(x.float(), size=(7, 3), mode="bilinear")
+    assert got.equal(wide.to(lt.bfloat16))

@@ -189,3 +189,38 @@ def test_the_gradient_of_overlapping_strides_adds_up():
     x = counted((4,)).requires_grad_()
     x.as_strided((3, 2), (1, 1)).sum().backward()
     assert x.grad.tolist() == [1.0, 2.0, 2.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.squeeze_(), lambda x: x.unsqueeze_(0), lambda x: x.transpose_(0, 1),
+        lambda x: x.swapaxes_(0, 1), lambda x: x.swapdims_(0, 1), lambda x: x.t_(),
+    ],
+)  # fmt: skip
+def test_reshaping_in_place_is_a_write_that_saved_values_notice(change):
+    x = lt.ones(3, 2, requires_grad=True).clone()
+    y = x * x
+    assert change(x) is x
+    assert x._version == 1
+    with pytest.raises(RuntimeError, match="inplace operation after it was kept"):
+        y.sum().backward()
+
+
+def test_a_tensor_reshaped_in_place_keeps_its_history():
+    w = lt.arange(6.0).reshape(2, 3).requires_grad_()
+    x = w * 2
+    x.t_()
+    x[0].mul_(3)
+    x.sum().backward()
+    assert w.grad.tolist() == [[6.0, 2.0, 2.0], [6.0, 2.0, 2.0]]
+
+
+def test_sizes_by_keyword():
+    x = lt.reshape(lt.arange(6.0), shape=(2, 3))
+    assert lt.permute(x, dims=(1, 0)).shape == (3, 2)
+    assert lt.flip(x, dims=(1,)).tolist() == [[2.0, 1.0, 0.0], [5.0, 4.0, 3.0]]
+    assert lt.tile(x, dims=(2,)).shape == (2, 6)
+    assert x.repeat(repeats=(2, 1)).shape == (4, 3)
+    assert x.view(size=(3, 2)).shape == (3, 2)
+    assert x.expand(size=(2, 2, 3)).shape == (2, 2, 3)

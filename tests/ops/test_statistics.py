@@ -109,3 +109,61 @@ def test_errors_say_the_rule(call, error, message):
 def test_too_few_observations_are_warned_of():
     with pytest.warns(UserWarning, match="degrees of freedom"):
         assert lt.ones(2, 1).cov().isnan().all()
+
+
+def test_unique_consecutive_compares_slices_of_a_dim():
+    x = lt.tensor([[1, 1, 2], [1, 1, 2], [0, 0, 2], [1, 1, 2]])
+    rows, inverse, counts = lt.unique_consecutive(x, True, True, dim=0)
+    assert rows.tolist() == [[1, 1, 2], [0, 0, 2], [1, 1, 2]]
+    assert inverse.tolist() == [0, 0, 1, 2]
+    assert counts.tolist() == [2, 1, 1]
+    assert lt.unique_consecutive(x, dim=-1).tolist() == [[1, 2], [1, 2], [0, 2], [1, 2]]
+    with pytest.raises(RuntimeError, match="0 sized dimensions"):
+        lt.unique_consecutive(lt.ones(2, 0), dim=0)
+
+
+def test_searching_nothing():
+    assert lt.searchsorted(lt.ones(2, 0), lt.ones(2, 3)).tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert lt.searchsorted(lt.ones(0, 3), lt.ones(0, 2)).shape == (0, 2)
+
+
+@pytest.mark.parametrize("name", ["sort", "topk", "kthvalue", "median"])
+def test_pairs_go_into_out(name):
+    x = lt.tensor([3.0, 1.0, 2.0])
+    args = {"sort": (), "topk": (2,), "kthvalue": (2,), "median": (0,)}[name]
+    f = getattr(lt, name)
+    out = (lt.empty(0), lt.empty(0, dtype=lt.int64))
+    values, indices = f(x, *args, out=out)
+    assert values is out[0]
+    assert indices is out[1]
+    assert [t.tolist() for t in out] == [t.tolist() for t in f(x, *args)]
+    with pytest.raises(RuntimeError, match="dtype lowtide.int64, but got lowtide.float32"):
+        f(x, *args, out=(lt.empty(0), lt.empty(0)))
+    with pytest.raises(RuntimeError, match="cannot refer to any of the output memory"):
+        f(x, *args, out=(x, lt.empty(0, dtype=lt.int64)))
+
+
+def test_points_are_counted_in_a_grid():
+    points = np.random.default_rng(0).standard_normal((50, 2))
+    weight = np.arange(50.0)
+    hist, edges = lt.histogramdd(lt.tensor(points), [3, 4], weight=lt.tensor(weight), density=True)
+    expected, expected_edges = np.histogramdd(points, [3, 4], weights=weight, density=True)
+    np.testing.assert_allclose(hist.numpy(), expected)
+    for ours, theirs in zip(edges, expected_edges, strict=True):
+        np.testing.assert_allclose(ours.numpy(), theirs)
+    bins = [lt.tensor([-1.0, 0.0, 2.0]).double(), lt.tensor([0.0, 0.5, 0.7, 1.0]).double()]
+    hist = lt.histogramdd(lt.tensor(points), bins).hist
+    np.testing.assert_array_equal(
+        hist.numpy(), np.histogramdd(points, [b.numpy() for b in bins])[0]
+    )
+    with pytest.raises(RuntimeError, match="4 elements"):
+        lt.histogramdd(lt.tensor(points), 3, range=(0.0, 1.0))
+    with pytest.raises(RuntimeError, match="at least 2"):
+        lt.histogramdd(lt.tensor(points[0]), 3)
+
+
+def test_a_histogram_of_half_precision_counts_in_float32():
+    x = lt.full((300,), 1.0, dtype=lt.bfloat16)
+    got = lt.histc(x, 2, 0, 2)
+    assert got.dtype is lt.bfloat16
+    assert got.tolist() == [0.0, 300.0]

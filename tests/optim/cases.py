@@ -31,18 +31,25 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         {"lr": 0.01, "betas": (0.5, 0.9), "eps": 1e-3},
         {"lr": 0.1, "decoupled_weight_decay": True, "weight_decay": 0.1},
     ],
-    "AdamW": grid(lr=[0.1], amsgrad=[False, True], weight_decay=[0.01, 0.3], maximize=[False, True]),
+    "AdamW": grid(
+        lr=[0.1], amsgrad=[False, True], weight_decay=[0.01, 0.3], maximize=[False, True]
+    ),
     "NAdam": grid(
-        lr=[0.1], weight_decay=[0, 0.1], momentum_decay=[4e-3, 0.1],
-        decoupled_weight_decay=[False, True], maximize=[False, True],
-    ),  # fmt: skip
+        lr=[0.1],
+        weight_decay=[0, 0.1],
+        momentum_decay=[4e-3, 0.1],
+        decoupled_weight_decay=[False, True],
+        maximize=[False, True],
+    ),
     "RAdam": [
         *grid(
-            lr=[0.1], weight_decay=[0, 0.1], decoupled_weight_decay=[False, True],
+            lr=[0.1],
+            weight_decay=[0, 0.1],
+            decoupled_weight_decay=[False, True],
             maximize=[False, True],
         ),
         {"lr": 0.1, "betas": (0.9, 0.9)},
-    ],  # fmt: skip
+    ],
     "Adamax": grid(lr=[0.1], weight_decay=[0, 0.1], maximize=[False, True], eps=[1e-8, 0.1]),
     "Adagrad": [
         *grid(lr=[0.1], lr_decay=[0, 0.1], weight_decay=[0, 0.1], maximize=[False, True]),
@@ -50,9 +57,12 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
     "Adadelta": grid(lr=[1.0], rho=[0.9, 0.5], weight_decay=[0, 0.1], maximize=[False, True]),
     "RMSprop": grid(
-        lr=[0.1], momentum=[0, 0.9], centered=[False, True], weight_decay=[0, 0.1],
+        lr=[0.1],
+        momentum=[0, 0.9],
+        centered=[False, True],
+        weight_decay=[0, 0.1],
         maximize=[False, True],
-    ),  # fmt: skip
+    ),
     "Rprop": [
         *grid(lr=[0.1], maximize=[False, True]),
         {"lr": 0.1, "etas": (0.3, 1.5), "step_sizes": (0.05, 0.2)},

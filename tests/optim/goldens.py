@@ -59,6 +59,10 @@ def record() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    text = json.dumps(record(), separators=(",", ":")).replace('},"', '},\n"').replace(']],"', ']],\n"')
+    text = (
+        json.dumps(record(), separators=(",", ":"))
+        .replace('},"', '},\n"')
+        .replace(']],"', ']],\n"')
+    )
     PLACE.write_text(text + "\n", encoding="utf-8")
     print(f"{PLACE.name}: {len(text)} bytes")

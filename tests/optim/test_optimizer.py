@@ -9,7 +9,8 @@ import weakref
 import pytest
 
 import lowtide as lt
-from lowtide.optim import SGD, Adam, AdamW, optimizer as base  # noqa: I001
+from lowtide.optim import SGD, Adam, AdamW
+from lowtide.optim import optimizer as base
 
 
 def leaf(*shape):
@@ -175,7 +176,7 @@ def test_hooks_hold_for_a_step_written_by_a_user_and_run_once():
 def test_an_optimizer_of_pytorch_style_works():
     class Plain(lt.optim.Optimizer):
         def __init__(self, params, lr=0.1):
-            super().__init__(params, dict(lr=lr))
+            super().__init__(params, {"lr": lr})
 
         @lt.no_grad()
         def step(self, closure=None):

@@ -82,8 +82,16 @@ def test_a_schedule_stopped_in_the_middle(name, at):
 
 
 @pytest.mark.parametrize("name", [*SCHEDULES, *MORE])
-def test_the_state_of_a_schedule_is_plain_data(name):
+def test_the_state_of_a_schedule_survives_json(name):
+    make = {**SCHEDULES, **MORE}[name]
     optimizer = optimizer_of(lt)
-    scheduler = {**SCHEDULES, **MORE}[name](lr_scheduler, optimizer)
-    go(optimizer, scheduler, range(3))
-    json.dumps(scheduler.state_dict())
+    scheduler = make(lr_scheduler, optimizer)
+    go(optimizer, scheduler, range(5))
+    saved = json.loads(json.dumps(scheduler.state_dict()))
+    groups = copy.deepcopy(optimizer.state_dict())
+    expected = go(optimizer, scheduler, range(5, 30))
+    optimizer = optimizer_of(lt)
+    scheduler = make(lr_scheduler, optimizer)
+    optimizer.load_state_dict(groups)
+    scheduler.load_state_dict(saved)
+    assert go(optimizer, scheduler, range(5, 30)) == expected

@@ -108,7 +108,7 @@ BAD = [
 def test_bad_options_raise_what_pytorch_raises(name, options):
     errors = []
     for lib in (lt, torch):
-        with pytest.raises(Exception) as caught:
+        with pytest.raises((ValueError, TypeError, KeyError, RuntimeError)) as caught:
             getattr(lib.optim, name)([lib.zeros(2, 2, requires_grad=True)], **options)
         errors.append(caught.type)
     assert errors[0] is errors[1]

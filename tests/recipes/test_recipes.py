@@ -52,11 +52,11 @@ def run(name: str, tmp_path: Path, out: Path, *options: str) -> tuple[str, dict]
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_on_what_is_built_in(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    said, record = run(name, tmp_path, out, "--memory-report", "--steps", "12")
+    said, record = run(name, tmp_path, out, "--memory-report")
     assert "WARNING" in said  # says what it tried, and what stands in
     assert "tried" in said
     assert record["recipe"] == name
-    assert record["steps"] == len(record["losses"]) == 12
+    assert record["steps"] == len(record["losses"]) > 1
     assert record["peak_bytes"] == sum(record["peak_bytes_by_role"].values()) > 0
     assert record["peak_bytes_by_role"]["parameter"] > 0
     assert record["peak_bytes_by_role"]["optimizer"] > 0

@@ -11,6 +11,8 @@ Other libraries (MKL, Accelerate, OpenBLAS made with OpenMP) are left as they ar
 from __future__ import annotations
 
 import ctypes
+import importlib
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -34,10 +36,9 @@ _before = 1  # what to put back
 def _controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
     """(get, set) of the number of threads of NumPy's BLAS, or None."""
     try:
-        from numpy._core import _multiarray_umath
-
-        library = ctypes.CDLL(_multiarray_umath.__file__)  # finds what it is linked with, too
-    except (ImportError, OSError):
+        numpy = importlib.import_module("numpy._core._multiarray_umath")
+        library = ctypes.CDLL(numpy.__file__)  # finds what it is linked with, too
+    except (ImportError, OSError, TypeError):
         return None
     for prefix, suffix in _NAMES:
         try:
@@ -53,6 +54,18 @@ def _controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
 def controllable() -> bool:
     """Whether :func:`single` does what it says with the BLAS that NumPy uses."""
     return _controls() is not None
+
+
+def set_num_threads(n: int) -> None:
+    """How many threads BLAS uses outside of :func:`single`; nothing if it cannot be told."""
+    global _before
+    controls = _controls()
+    if controls is None:
+        return
+    with _lock:
+        _before = n
+        if _inside == 0:
+            controls[1](n)
 
 
 @contextmanager
@@ -76,3 +89,18 @@ def single() -> Iterator[None]:
             _inside -= 1
             if _inside == 0:
                 put(_before)
+
+
+def _forget() -> None:
+    # The threads that were inside did not come along.
+    global _inside, _lock
+    _lock = Lock()
+    if _inside:
+        _inside = 0
+        controls = _controls()
+        if controls is not None:
+            controls[1](_before)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)

@@ -92,9 +92,7 @@ def taps_spread(
 
 
 @compiled(fastmath=FUSED)
-def taps_agreement(
-    out: Any, x: Any, grad: Any, index: Any
-) -> None:  # pragma: no cover - compiled
+def taps_agreement(out: Any, x: Any, grad: Any, index: Any) -> None:  # pragma: no cover - compiled
     """``out[n, k, p] = sum_c x[n, c, index[n, k, p]] * grad[n, c, p]``."""
     batch, channels, positions = grad.shape
     for n in range(batch):
@@ -105,6 +103,21 @@ def taps_agreement(
                 image, g = x[n, c], grad[n, c]
                 for p in range(positions):
                     line[p] += image[at[p]] * g[p]
+
+
+# Along the middle dim of (count, n, columns)
+
+
+@compiled
+def scatter_sum(out: Any, x: Any, index: Any) -> None:  # pragma: no cover - compiled
+    """``out[i, index[i, k, j], j] += x[i, k, j]``, from zero; below 0 it counts from the end."""
+    count, n, columns = index.shape
+    out[:] = 0
+    for i in range(count):
+        for k in range(n):
+            for j in range(columns):
+                at = index[i, k, j]
+                out[i, at + out.shape[1] if at < 0 else at, j] += x[i, k, j]
 
 
 # Resizing of the middle dim of (count, n, columns)

@@ -2,7 +2,7 @@
 
 One pass over a step's gates: add the recurrent product and the bias, apply the activations in
 place, make the new states; backward likewise turns the gradient of the states into that of the
-gates. ``product`` comes transposed, (gates, batch): with few rows OpenBLAS is faster that way round.
+gates. ``product`` is (batch, gates), in row-major or column-major order.
 
 tanh below 0.6 is an odd polynomial (least squares on Chebyshev points), so that small values keep
 their relative precision; above, it is made of ``exp``.
@@ -20,7 +20,8 @@ from .scalars import exp32
 
 _ZERO, _ONE, _TWO, _BEND = np.float32(0), np.float32(1), np.float32(2), np.float32(0.6)
 _T0, _T1, _T2, _T3, _T4 = (
-    np.float32(v) for v in (-0.33333297511, 0.133319152994, -0.0537832933, 0.0207946177, -0.0058939453)
+    np.float32(v)
+    for v in (-0.33333297511, 0.133319152994, -0.0537832933, 0.0207946177, -0.0058939453)
 )  # fmt: skip
 
 
@@ -45,13 +46,13 @@ def tanh32(x: Any) -> Any:  # pragma: no cover - compiled
 
 @compiled(fastmath=FUSED)
 def _collect(gates: Any, product: Any, bias: Any) -> None:  # pragma: no cover - compiled
-    # gates += product.T + bias, in tiles: a column of gates would meet one set of the cache only
+    # gates += product + bias, in tiles: a column of gates would meet one set of the cache only
     n, width = gates.shape
     for start in range(0, width, 64):
         end = min(start + 64, width)
         for i in range(n):
             for j in range(start, end):
-                gates[i, j] += product[j, i] + bias[j]
+                gates[i, j] += product[i, j] + bias[j]
 
 
 @compiled(fastmath=FUSED)
@@ -133,7 +134,7 @@ def gru(
     n, hidden = h.shape
     _collect(gates[:, : 2 * hidden], product, bias)
     inner[:] = _ZERO
-    _collect(inner, product[2 * hidden :], bias[3 * hidden :])
+    _collect(inner, product[:, 2 * hidden :], bias[3 * hidden :])
     for k in range(n):
         row = gates[k]
         r, z, new = row[:hidden], row[hidden : 2 * hidden], row[2 * hidden :]
@@ -178,7 +179,7 @@ def gru_grad(
 def rnn(
     out: Any, product: Any, bias: Any, h: Any, squash: Any
 ) -> None:  # pragma: no cover - compiled
-    """``out = h = tanh(out + product.T + bias)``, or the positive part instead of tanh."""
+    """``out = h = tanh(out + product + bias)``, or the positive part instead of tanh."""
     _collect(out, product, bias)
     n, hidden = h.shape
     for k in range(n):

@@ -30,7 +30,33 @@ def count() -> int:
     return max(1, min(asked or 8, found or 1, 8))
 
 
-LIMIT = count()  # the same as long as the process lives
+LIMIT = count()  # the same as long as the process lives: workspaces are made for so many
+_wanted = LIMIT  # at most that
+
+
+def get_num_threads() -> int:
+    """How many threads kernels use at most."""
+    return _wanted
+
+
+def set_num_threads(n: int) -> None:
+    """Let kernels, and BLAS where it can be told, use at most ``n`` threads.
+
+    More than the cores, or than OMP_NUM_THREADS was at the start, are not used.
+
+    Raises:
+        RuntimeError: ``n`` is not positive.
+        TypeError: ``n`` is no integer.
+    """
+    global _wanted
+    if not isinstance(n, int) or isinstance(n, bool):
+        raise TypeError(f"set_num_threads expects an int, but got {type(n).__name__}.")
+    if n <= 0:
+        raise RuntimeError(f"set_num_threads expects a positive integer; got {n}.")
+    from . import blas
+
+    _wanted = min(n, LIMIT)
+    blas.set_num_threads(_wanted)
 
 
 def spread(run: Callable[..., None], elements: int, n: int, *arrays: Any) -> None:
@@ -42,7 +68,7 @@ def spread(run: Callable[..., None], elements: int, n: int, *arrays: Any) -> Non
         n: Size of the first dimension; arrays of that size are cut, all else is passed as it is.
         *arrays: Arrays and scalars.
     """
-    parts = min(LIMIT, elements // SHARE, n)
+    parts = min(_wanted, elements // SHARE, n)
     if parts <= 1:
         run(*arrays)
         return
@@ -58,19 +84,18 @@ def spread(run: Callable[..., None], elements: int, n: int, *arrays: Any) -> Non
 
 
 def split(run: Callable[[int, int, int], None], n: int, parts: int) -> None:
-    """Call ``run(part, start, stop)`` for ``parts`` shares of ``range(n)``, all at once."""
-    if parts <= 1:
-        run(0, 0, n)
-        return
+    """Call ``run(part, start, stop)`` for each of ``parts`` shares of ``range(n)``, side by side."""
     bounds = [n * k // parts for k in range(parts + 1)]
     shares = [(k, *b) for k, b in enumerate(pairwise(bounds))]
-    started = [_threads().submit(run_nested, run, *share) for share in shares[1:]]
-    try:
-        run(*shares[0])
-    finally:
-        wait(started)  # they write to arrays that the caller may give back
-    for task in started:
-        task.result()
+    for first in range(0, parts, _wanted):
+        here, *others = shares[first : first + _wanted]
+        started = [_threads().submit(run_nested, run, *share) for share in others]
+        try:
+            run(*here)
+        finally:
+            wait(started)  # they write to arrays that the caller may give back
+        for task in started:
+            task.result()
 
 
 def _threads() -> ThreadPoolExecutor:

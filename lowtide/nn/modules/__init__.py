@@ -18,6 +18,7 @@ from lowtide.modules import (
     embedding,
     flatten,
     folding,
+    lazy,
     linear,
     loss,
     module,
@@ -27,6 +28,7 @@ from lowtide.modules import (
     recurrent,
     shuffling,
     sizes,
+    transformer,
     upsampling,
 )
 
@@ -42,6 +44,7 @@ _FILES = {
     "flatten": flatten,
     "fold": folding,
     "instancenorm": batchnorm,
+    "lazy": lazy,
     "linear": linear,
     "loss": loss,
     "module": module,
@@ -51,6 +54,7 @@ _FILES = {
     "pooling": pooling,
     "rnn": recurrent,
     "sparse": embedding,
+    "transformer": transformer,
     "upsampling": upsampling,
     "utils": sizes,
 }

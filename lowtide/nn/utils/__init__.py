@@ -19,4 +19,21 @@ from lowtide.nn.utils import parametrizations as parametrizations
 from lowtide.nn.utils import parametrize as parametrize
 from lowtide.nn.utils import rnn as rnn
 
-__all__ = sorted(n for n in globals() if not n.startswith("_"))
+__all__ = [
+    "clip_grad",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "clip_grads_with_norm_",
+    "convert_parameters",
+    "get_total_norm",
+    "parameters_to_vector",
+    "parametrizations",
+    "parametrize",
+    "remove_spectral_norm",
+    "remove_weight_norm",
+    "rnn",
+    "skip_init",
+    "spectral_norm",
+    "vector_to_parameters",
+    "weight_norm",
+]

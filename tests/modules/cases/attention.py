@@ -33,8 +33,7 @@ def _of_layers(kind, **options):
     """What makes a layer of a kind."""
 
     def make(T):
-        layer = getattr(T.nn, f"Transformer{kind}Layer")(*SMALL, **options)
-        return layer
+        return getattr(T.nn, f"Transformer{kind}Layer")(*SMALL, **options)
 
     make.__name__ = f"{kind}({options})"
     return make

@@ -34,7 +34,10 @@ def _twice(T, layer, x, hx):
 
 CASES = [
     *[case(kind, 3, 4, x=normal(5, 2, 3)) for kind in KINDS],
-    *[case(kind, 3, 4, x=(normal(5, 2, 3), _states(kind, 1, 2, 4)), note="begun") for kind in KINDS],
+    *[
+        case(kind, 3, 4, x=(normal(5, 2, 3), _states(kind, 1, 2, 4)), note="begun")
+        for kind in KINDS
+    ],
     *[
         case(kind, 3, 4, 2, bias=False, batch_first=True, bidirectional=True, x=normal(2, 5, 3))
         for kind in KINDS

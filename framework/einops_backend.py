@@ -1,0 +1,129 @@
+"""Make ``einops`` accept lowtide's tensors, without importing it.
+
+einops asks the subclasses of its ``AbstractBackend`` whose tensor it was given. So ours must exist
+once einops is there, and einops may be imported before lowtide, after it, or never. A finder on
+``sys.meta_path`` waits for the import of the module that holds that class, lets Python load it,
+adds the subclass, and has removed itself by then.
+
+``einops.layers.torch`` imports PyTorch; the same layers for lowtide are in ``lowtide.nn.einops``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+from .tensor import Tensor
+
+HOME = "einops._backends"  # the module of AbstractBackend
+
+
+class _Backend:
+    """What einops does with a tensor, in terms of ops."""
+
+    framework_name = "lowtide"
+
+    def is_appropriate_type(self, tensor: Any) -> bool:
+        return isinstance(tensor, Tensor)
+
+    def from_numpy(self, x: Any) -> Any:
+        from .ops.arrays import from_numpy
+
+        return from_numpy(x)
+
+    def to_numpy(self, x: Any) -> Any:
+        return x.detach().cpu().numpy()
+
+    def arange(self, start: int, stop: int) -> Any:
+        from .ops.creation import arange
+
+        return arange(start, stop)
+
+    def shape(self, x: Any) -> Any:
+        return x.shape
+
+    def reshape(self, x: Any, shape: Any) -> Any:
+        return x.reshape(shape)
+
+    def transpose(self, x: Any, axes: Any) -> Any:
+        return x.permute(axes)
+
+    def reduce(self, x: Any, operation: str, axes: Any) -> Any:
+        if operation in ("min", "max"):  # several places may hold the same: all of them get a share
+            return getattr(x, f"a{operation}")(dim=axes)
+        if operation in ("sum", "mean"):
+            return getattr(x, operation)(dim=axes)
+        for axis in sorted(axes, reverse=True):  # prod, any, all take one dimension at a time
+            x = getattr(x, operation)(dim=axis)
+        return x
+
+    def stack_on_zeroth_dimension(self, tensors: Any) -> Any:
+        from .ops.joining import stack
+
+        return stack(list(tensors))
+
+    def add_axis(self, x: Any, new_position: int) -> Any:
+        return x.unsqueeze(new_position)
+
+    def add_axes(self, x: Any, n_axes: int, pos2len: dict[int, int]) -> Any:
+        sizes = [-1] * n_axes
+        for position, size in pos2len.items():
+            x = x.unsqueeze(position)
+            sizes[position] = size
+        return x.expand(sizes)  # a view: nothing is repeated in memory
+
+    def tile(self, x: Any, repeats: Any) -> Any:
+        return x.repeat(repeats)
+
+    def concat(self, tensors: Any, axis: int) -> Any:
+        from .ops.joining import cat
+
+        return cat(list(tensors), axis)
+
+    def is_float_type(self, x: Any) -> bool:
+        return bool(x.dtype.is_floating_point)
+
+    def einsum(self, pattern: str, *x: Any) -> Any:
+        from .ops.einsum import einsum
+
+        return einsum(pattern, *x)
+
+
+class _Watcher(MetaPathFinder):
+    """Notices the import of :data:`HOME`."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name != HOME:
+            return None
+        sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path)
+        if spec is None or spec.loader is None:
+            return None
+        loader: Any = spec.loader
+        load = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # its class's own from here on
+            load(module)
+            _register(module)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def _register(module: Any) -> None:
+    module.LowtideBackend = type("LowtideBackend", (_Backend, module.AbstractBackend), {})
+
+
+def watch() -> None:
+    """Register with einops as soon as it is there: now, or when it is imported."""
+    if HOME in sys.modules:
+        _register(sys.modules[HOME])
+    else:
+        sys.meta_path.insert(0, _Watcher())

@@ -1,0 +1,255 @@
+"""Distances between all pairs of points.
+
+The differences of all pairs are many times the points: they are made a tile at a time, forward and
+backward, and none is kept. Second gradients make them whole.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from ..dtypes import FLOAT, bool_
+from ..spec import Spec
+from .creation import tensor
+from .matmul import matmul
+from .registry import WIDE_ON_CUDA, broadcast_shapes, function, op
+from .selecting import where_select
+
+_ELEMENTS = 1 << 17  # of a tile of differences
+
+
+def _tile(batch, p, r, m):
+    # (batch entries, rows of the first points) of a tile
+    row = max(1, r * m)
+    rows = max(1, min(p, _ELEMENTS // row))
+    return (max(1, min(batch, _ELEMENTS // (rows * row))) if rows >= p else 1), rows
+
+
+def _walk(x1, x2):
+    batch, p = x1.shape[:2]
+    count, rows = _tile(batch, p, *x2.shape[1:])
+    for n in range(0, batch, count):
+        for r in range(0, p, rows):
+            yield slice(n, min(batch, n + count)), slice(r, min(p, r + rows))
+
+
+def _shaped(flat, *shape):
+    size = 1
+    for n in shape:
+        size *= n
+    return flat[:size].reshape(shape)
+
+
+def _differences(xp, tile, x1, x2, b, rows):
+    a, c = x1[b, rows], x2[b]
+    d = _shaped(tile, *a.shape[:2], *c.shape[1:])
+    xp.subtract(a[:, :, None], c[:, None], out=d)
+    return d
+
+
+def _cdist_infer(x1, x2, *, p):
+    batch, rows, m = x1.shape
+    r = x2.shape[1]
+    count, tile = _tile(batch, rows, r, m)
+    return Spec((batch, rows, r), x1.dtype), Spec((count * tile * r * m,), x1.dtype)
+
+
+def _cdist_samples(make):
+    for p in (2.0, 1.0, 3.0, inf, 1.5):
+        yield (make(2, 3, 2), make(2, 4, 2)), {"p": p}
+    yield (make(0, 3, 2), make(0, 4, 2)), {"p": 2.0}
+
+
+@op(
+    name="_cdist", method=False, public=False, infer=_cdist_infer, scratch=("tile",),
+    half="float32", promote="same", samples=_cdist_samples,
+    flops=lambda x1, x2, *, p: 3 * x1.numel * x2.shape[1],
+)  # fmt: skip
+def distances(xp, out, tile, x1, x2, *, p):
+    """The norm of each difference of a row of ``x1`` and one of ``x2``."""
+    if not x1.shape[2]:
+        out.fill(0)
+        return
+    for b, rows in _walk(x1, x2):
+        d, to = _differences(xp, tile, x1, x2, b, rows), out[b, rows]
+        if p == 2:
+            xp.multiply(d, d, out=d)
+            xp.sum(d, axis=-1, out=to)
+            xp.sqrt(to, out=to)
+            continue
+        xp.absolute(d, out=d)
+        if p == inf:
+            xp.max(d, axis=-1, out=to)
+            continue
+        if p == 0:
+            xp.sign(d, out=d)
+        elif p != 1:
+            xp.power(d, p, out=d)
+        xp.sum(d, axis=-1, out=to)
+        if p not in (0, 1):
+            xp.power(to, 1 / p, out=to)
+
+
+@distances.vjp("x1")
+def _(g, x1, x2, out, p):
+    return distances_slope(g, x1, x2, out, p=p)
+
+
+@distances.vjp("x2")
+def _(g, x1, x2, out, p):
+    return distances_slope(g.mT, x2, x1, out.mT, p=p)
+
+
+def _slope_infer(grad, x1, x2, lengths, *, p):
+    batch, rows, m = x1.shape
+    r = x2.shape[1]
+    count, tile = _tile(batch, rows, r, m)
+    part = Spec((count * tile * r * m,), x1.dtype)
+    weights = (count * tile * r,)
+    return x1, part, part, Spec(weights, x1.dtype), Spec(weights, bool_)
+
+
+def _slope_samples(make):
+    for p in (2.0, 1.0, 3.0, 0.5):
+        sizes = make(2, 3, 4, low=0.5, high=2.0)
+        yield (make(2, 3, 4), make(2, 3, 2), make(2, 4, 2), sizes), {"p": p}
+    empty = make(0, 3, 4)
+    yield (empty, make(0, 3, 2), make(0, 4, 2), empty), {"p": 2.0}
+
+
+@op(
+    name="_cdist_backward", method=False, public=False, infer=_slope_infer, half="float32",
+    scratch=("tile", "size", "weight", "zero"), promote="same", samples=_slope_samples,
+    flops=lambda grad, x1, x2, lengths, *, p: 6 * x1.numel * x2.shape[1],
+)  # fmt: skip
+def distances_slope(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *, p):
+    """The gradient of the distances ``lengths`` in ``x1``; 0 where two points are one."""
+    if p == 0 or not x1.shape[2]:
+        out.fill(0)
+        return
+    least = 1e-300 if out.dtype.itemsize == 8 else 1e-37
+    for b, rows in _walk(x1, x2):
+        d = _differences(xp, tile, x1, x2, b, rows)
+        w, none = _shaped(weight, *d.shape[:3]), _shaped(zero, *d.shape[:3])
+        xp.copyto(w, lengths[b, rows])
+        s = _shaped(size, *d.shape)
+        if p != 2:
+            xp.absolute(d, out=s)
+            xp.sign(d, out=d)
+        if p == inf:  # each of several largest, as PyTorch
+            xp.equal(s, w[..., None], out=s)
+            xp.multiply(d, s, out=d)
+        elif p not in (1, 2):
+            xp.maximum(s, least, out=s)
+            xp.power(s, p - 1, out=s)
+            xp.multiply(d, s, out=d)
+        if p > 1 and p != inf:
+            xp.equal(w, 0, out=none)
+            xp.copyto(w, inf, where=none)
+        if p == inf:
+            w.fill(1)
+        else:
+            xp.power(w, 1 - p, out=w)
+        xp.multiply(w, grad[b, rows], out=w)
+        xp.matmul(w[:, :, None], d, out=out[b, rows][:, :, None])
+
+
+@distances_slope.vjp("grad", "x1", "x2", "lengths")
+def _(g, needs, grad, x1, x2, lengths, p):
+    if p == 0:
+        return None, None, None, None
+    d = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    h = g.unsqueeze(-2)
+    if p == inf:
+        return (h * d.sign() * (d.abs() == lengths.unsqueeze(-1))).sum(-1), None, None, None
+    zero, same = lengths == 0, d == 0
+    safe, size = where_select(zero, 1, lengths), where_select(same, 1, d.abs())
+    scale = where_select(zero, 0, safe ** (1 - p))
+    along = (h * d.sign() * size ** (p - 1)).sum(-1) * scale
+    of_out = along * grad * (1 - p) / safe
+    if p == 1:
+        return along, None, None, of_out
+    flat = 1.0 if p == 2 else 0.0  # the slope's slope where two coordinates are equal
+    bend = where_select(same, flat, size ** (p - 2)) * (p - 1)
+    moved = (grad * scale).unsqueeze(-1) * bend * h
+    return along, moved.sum(-2), -moved.sum(-3), of_out
+
+
+_MODES = (
+    "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist",
+    "donot_use_mm_for_euclid_dist",
+)  # fmt: skip
+_MANY = 25  # points from which a product is the faster way to Euclidean distances
+
+
+@function(autocast="float32")
+def cdist(x1, x2, p=2.0, compute_mode=_MODES[0]):
+    """Take the ``p``-norm distances between each point of ``x1`` and each of ``x2``.
+
+    Args:
+        x1: (*, P, M), floating point.
+        x2: (*, R, M); the leading dims broadcast.
+        p: Not negative.
+        compute_mode: Whether Euclidean distances go through a matrix product: faster, less exact.
+            By default for more than 25 points.
+
+    Returns:
+        Tensor (*, P, R).
+
+    Memory:
+        Keeps both inputs and the result; the workspace is a tile of differences, about 1 MiB.
+    """
+    if x1.dtype.category != FLOAT or x2.dtype.category != FLOAT:
+        bad = x1 if x1.dtype.category != FLOAT else x2
+        raise RuntimeError(f"cdist only supports floating-point dtypes, got {bad.dtype}")
+    if x1.ndim < 2 or x2.ndim < 2:
+        raise RuntimeError("cdist only supports at least 2D tensors; pass points as rows.")
+    if x1.shape[-1] != x2.shape[-1]:
+        raise RuntimeError(
+            f"X1 and X2 must have the same number of columns. X1: {x1.shape[-1]} X2: {x2.shape[-1]}"
+        )
+    if p < 0:
+        raise RuntimeError(f"cdist only supports non-negative p values; got {p}.")
+    if compute_mode not in _MODES:
+        raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
+    many = x1.shape[-2] > _MANY or x2.shape[-2] > _MANY
+    if p == 2 and (compute_mode == _MODES[1] or (compute_mode == _MODES[0] and many)):
+        square = (x1 * x1).sum(-1, True) + (x2 * x2).sum(-1, True).mT - 2 * matmul(x1, x2.mT)
+        none = square <= 0
+        return where_select(none, 0, where_select(none, 1, square).sqrt())
+    batch = broadcast_shapes("cdist", x1.shape[:-2], x2.shape[:-2])
+    count = 1
+    for n in batch:
+        count *= n
+    a, b = (x.expand(*batch, *x.shape[-2:]).reshape(count, *x.shape[-2:]) for x in (x1, x2))
+    return distances(a, b, p=float(p)).reshape(*batch, x1.shape[-2], x2.shape[-2])
+
+
+def _norm(difference, p):
+    if not difference.shape[-1]:
+        return difference.sum(-1)
+    return difference.norm(float(p), -1)
+
+
+@function(autocast=WIDE_ON_CUDA)
+def pdist(input, p=2):
+    """Take the ``p``-norm distances between all pairs of rows, ``(0, 1), (0, 2), ...``.
+
+    Args:
+        input: (N, M).
+        p: Not negative.
+
+    Returns:
+        Tensor (N (N - 1) / 2,).
+    """
+    if input.ndim != 2:
+        raise RuntimeError(
+            f"pdist only supports 2D tensors, got: {input.ndim}D. Pass points as rows."
+        )
+    if p < 0:
+        raise RuntimeError(f"pdist only supports non-negative p values; got {p}.")
+    n = input.shape[0]
+    first, second = (tensor(k, device=input.device) for k in np.triu_indices(n, 1))
+    return _norm(input.index_select(0, first) - input.index_select(0, second), p)

@@ -1,0 +1,124 @@
+"""Activations that flatten what is small: shrinkage and thresholds."""
+
+from __future__ import annotations
+
+from ..dtypes import bool_
+from .activation import HIDDEN, INFINITY, floating, window
+from .pointwise import tanh
+from .registry import function, op, per_element, singles
+from .selecting import where_select
+
+
+def _lambdas(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"lambd": 0.53}
+    yield (make(2, 3),), {"lambd": 0.0}
+
+
+@op(
+    name="softshrink", **HIDDEN, infer=floating("softshrink"), half="float32",
+    flops=per_element(3), samples=_lambdas,
+)  # fmt: skip
+def softshrink_of(xp, out, input, *, lambd=0.5):
+    """Move each element toward zero by ``lambd``, to zero if it is nearer."""
+    xp.maximum(input, -lambd, out=out)
+    xp.minimum(out, lambd, out=out)
+    xp.subtract(input, out, out=out)
+
+
+@softshrink_of.vjp("input")
+def _(g, out):
+    return where_select(out == 0, 0, g)
+
+
+@function(public=False)
+def softshrink(input, lambd=0.5):
+    """Move each element toward zero by ``lambd``, to zero if it is nearer.
+
+    Raises:
+        RuntimeError: ``lambd`` is negative.
+
+    Memory:
+        Keeps the result.
+    """
+    if lambd < 0:
+        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
+    return softshrink_of(input, lambd=float(lambd))
+
+
+@op(
+    infer=floating("hardshrink", "mask"), scratch=("mask",), half="float32",
+    flops=per_element(2), samples=_lambdas,
+)  # fmt: skip
+def hardshrink(xp, out, mask, input, *, lambd=0.5):
+    """Zero the elements in [-lambd, lambd].
+
+    Memory:
+        Keeps the result.
+    """
+    xp.absolute(input, out=out)
+    xp.less_equal(out, lambd, out=mask)
+    xp.copyto(out, input)
+    xp.copyto(out, 0, where=mask)
+
+
+@hardshrink.vjp("input")
+def _(g, out):
+    return where_select(out == 0, 0, g)
+
+
+@function(public=False)
+def tanhshrink(input):
+    """Apply ``input - tanh(input)``.
+
+    Memory:
+        Keeps ``tanh(input)``.
+    """
+    return input - tanh(input)
+
+
+def _thresholds(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"threshold": 0.3, "value": 20.0}
+    yield (make(2, 3),), {"threshold": -0.8, "value": -1.0}
+
+
+def _threshold_infer(input, *, threshold, value):
+    return input, input.like(dtype=bool_)
+
+
+@op(
+    name="_threshold", **HIDDEN, infer=_threshold_infer, scratch=("mask",), half="float32",
+    flops=per_element(1), samples=_thresholds, inplace="_threshold_",
+)  # fmt: skip
+def threshold_of(xp, out, mask, input, *, threshold, value):
+    """``input`` above ``threshold``, else ``value``."""
+    xp.less_equal(input, threshold, out=mask)
+    if out is not input:
+        xp.copyto(out, input)
+    xp.copyto(out, value, where=mask, casting="unsafe")
+
+
+@threshold_of.vjp("input")
+def _(g, input, threshold):
+    return window(g, input, low=float(threshold), high=INFINITY, outside=0.0)
+
+
+@function()
+def threshold(input, threshold, value, inplace=False):
+    """Keep the elements above ``threshold`` and write ``value`` in place of the others.
+
+    Memory:
+        Keeps ``input``; in place, a copy of it.
+    """
+    run = input._threshold_ if inplace else lambda *a: threshold_of(input, *a)
+    return run(threshold, value)
+
+
+@function()
+def threshold_(input, threshold, value):
+    """In-place twin of ``threshold``."""
+    return input._threshold_(threshold, value)
+
+
+__all__ = ["hardshrink", "softshrink", "tanhshrink", "threshold"]

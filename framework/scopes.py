@@ -1,0 +1,439 @@
+"""Where in the user's program an allocation happens: module path, op, phase and source line.
+
+Nothing here runs while nobody listens. The first listener (:func:`listen`) puts three things in
+place, the last one takes them away again:
+
+- whoever registered with :func:`on_listen` (``modules``) makes its calls enter a scope;
+- every node of the graph notes where it was made, as two strings (``node._site``);
+- the engine says which node's backward runs, so that what backward allocates belongs to the
+  forward op.
+
+A path comes from the calls: a module called inside another is named as the other's attributes
+name it, so a shared module has the path of each call. The outermost one lends its paths no prefix,
+unless another was there first, or a scope or a listener names it. Modules are known by
+``named_modules`` and weak references; nothing is kept alive.
+
+Not optimal: the user's line is found by walking the stack, about 0.1 us a frame.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import sysconfig
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from .autograd.modes import _Mode, local
+from .autograd.node import Node
+
+Site = tuple[str, str, str, str]  # module path, op, phase, file:line
+
+# What a file's frames are: the user's, ours, a declared op, the engine, ours but never the name of
+# what the user called, the standard library.
+USER, OURS, OP, ENGINE, INSIDE, LIBRARY = range(6)
+_INSIDE = ("devices", "memory", "kernels", "storage.py", "scopes.py", "dispatch.py", "modes.py")
+
+_lock = threading.RLock()
+_watches: list[Callable[[bool], None]] = []
+_counts = {"listening": 0, "lines": 0}
+_kinds: dict[str, int] = {}
+_lines: dict[tuple[int, int], tuple[str, Any]] = {}  # (id of code, offset) -> (line, that code)
+_children: dict[int, tuple[Any, dict[int, tuple[Any, str]]]] = {}
+_roots: dict[tuple[int, str], tuple[Any, Scope]] = {}
+_given: list[tuple[Any, str]] = []
+_module_listeners: list[Callable[[Any, str], None]] = []
+_step_listeners: list[Callable[[Any], None]] = []
+_wrapped: list[tuple[type, Any]] = []
+
+
+class Scope:
+    """One entry on the stack of a thread: a module's call, or a name the user gave.
+
+    Attributes:
+        path: What is allocated here belongs to.
+        prefix: What the paths of modules called from here begin with.
+        module: A weak reference, or None for a named scope.
+        owner: The innermost module's entry, this one included; None outside of modules.
+        outer: The entry below.
+        closed: It was left; one left out of turn (by a generator) goes when it comes to lie on top.
+    """
+
+    __slots__ = ("closed", "module", "outer", "owner", "path", "prefix")
+
+    def __init__(self, path: str, prefix: str, module: Any, outer: Scope | None) -> None:
+        self.path = path
+        self.prefix = prefix
+        self.module = module
+        self.outer = outer
+        self.owner = self if module is not None else outer.owner if outer is not None else None
+        self.closed = False
+
+
+# Listening
+
+
+def on_listen(watch: Callable[[bool], None]) -> None:
+    """Call ``watch(True)`` when the first listener comes, and ``watch(False)`` after the last."""
+    _watches.append(watch)
+
+
+def listen(
+    lines: bool,
+    seen: Callable[[Any, str], None] | None = None,
+    stepped: Callable[[Any], None] | None = None,
+) -> None:
+    """Begin to note sites, for as long as :func:`unlisten` is not called with the same arguments.
+
+    Args:
+        lines: The user's source lines too.
+        seen: Called as ``seen(module, prefix)`` when an outermost module is first called.
+        stepped: Called as ``stepped(optimizer)`` after each step.
+    """
+    with _lock:
+        _counts["listening"] += 1
+        _counts["lines"] += lines
+        if seen is not None:
+            _module_listeners.append(seen)
+            for reference, entry in list(_roots.values()):
+                if reference() is not None:
+                    seen(reference(), entry.prefix)
+        if stepped is not None:
+            _step_listeners.append(stepped)
+        if _counts["listening"] == 1:
+            _wrap_nodes()
+            for watch in _watches:
+                watch(True)
+
+
+def unlisten(
+    lines: bool,
+    seen: Callable[[Any, str], None] | None = None,
+    stepped: Callable[[Any], None] | None = None,
+) -> None:
+    """End what :func:`listen` began."""
+    with _lock:
+        _counts["listening"] -= 1
+        _counts["lines"] -= lines
+        if seen is not None:
+            _module_listeners.remove(seen)
+        if stepped is not None:
+            _step_listeners.remove(stepped)
+        if _counts["listening"] == 0:
+            for watch in _watches:
+                watch(False)
+            for cls, original in _wrapped:
+                cls.__init__ = original  # type: ignore[misc]
+            for kept in (_wrapped, _lines, _children, _roots, _given):
+                kept.clear()  # type: ignore[attr-defined]
+
+
+def listening() -> bool:
+    """True while someone listens."""
+    return _counts["listening"] > 0
+
+
+def name_module(module: Any, prefix: str) -> None:
+    """Say how the paths of a module and all below it begin, for as long as someone listens."""
+    _given.append((weakref.ref(module), prefix))
+
+
+def stepped(optimizer: Any) -> None:
+    """Tell the listeners that an optimizer made a step."""
+    for listener in list(_step_listeners):
+        listener(optimizer)
+
+
+# Scopes
+
+
+class scope(_Mode):
+    """Name a part of the program: what is allocated inside belongs to ``name``.
+
+    The name becomes part of the path, where a module's would be: ``blocks.3.attention.softmax`` for
+    ``scope("softmax")`` in the forward of ``attention``; and a model called inside
+    ``scope("teacher")`` has the paths ``teacher.blocks.0``. It is also a decorator.
+
+    Args:
+        name: What to call it.
+        args: Accepted as ``torch.profiler.record_function`` does; becomes part of the name.
+
+    Example:
+        >>> import lowtide as lt
+        >>> with lt.profiling.MemoryProfiler() as prof:
+        ...     with lt.profiling.scope("noise"):
+        ...         x = lt.ones(1000)
+        >>> prof.at_peak("module", role="temporary").as_dict()["noise"]
+        4000
+    """
+
+    def __init__(self, name: str, args: str | None = None) -> None:
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"scope: a name is a non-empty string; got {name!r}.")
+        self.name = name if args is None else f"{name}({args})"
+        self._entries: list[Scope] = []
+
+    def _again(self) -> Any:
+        return type(self)(self.name)
+
+    def __enter__(self) -> scope:
+        top = current()
+        path = _join(top.prefix if top is not None else "", self.name)
+        local.state.scope = entry = Scope(path, path, None, top)
+        self._entries.append(entry)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        leave(self._entries.pop())
+
+
+record_function = scope
+
+
+def current() -> Scope | None:
+    """The innermost scope of this thread that is still open."""
+    state = local.state
+    top = state.scope
+    while top is not None and top.closed:
+        top = top.outer
+    state.scope = top
+    return top
+
+
+def enter(module: Any) -> Scope:
+    """Enter the scope of a module's call; ``leave`` ends it."""
+    top = current()
+    entry = None
+    owner = top.owner if top is not None else None
+    level = owner
+    while level is not None:  # mostly the first one is it
+        parent = level.module()
+        name = _name_in(parent, module) if parent is not None else None
+        if name is not None:
+            base = top.prefix if level is owner and top is not None else level.prefix
+            path = _join(base, name) if name else level.path
+            entry = Scope(path, path if name else level.prefix, weakref.ref(module), top)
+            break
+        level = level.outer.owner if level.outer is not None else None
+    if entry is None:
+        if owner is None:
+            entry = _root(module, top)
+        else:  # a module that no module around it knows
+            assert top is not None
+            path = _join(top.prefix, type(module).__name__)
+            entry = Scope(path, path, weakref.ref(module), top)
+    local.state.scope = entry
+    return entry
+
+
+def leave(entry: Scope) -> None:
+    """Leave a scope, also out of turn."""
+    entry.closed = True
+    state = local.state
+    if state.scope is entry:
+        state.scope = entry.outer
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix and name else prefix or name
+
+
+def _name_in(parent: Any, module: Any) -> str | None:
+    # The path of a module below another; None if it is not there.
+    key = id(parent)
+    found = _children.get(key)
+    if found is None or found[0]() is not parent:
+        found = _children[key] = (weakref.ref(parent), {})
+    known = found[1].get(id(module))
+    if known is None or known[0]() is not module:
+        for name, m in parent.named_modules():
+            found[1].setdefault(id(m), (weakref.ref(m), name))
+            if found[1][id(m)][0]() is not m:
+                found[1][id(m)] = (weakref.ref(m), name)
+        known = found[1].get(id(module))
+        if known is None or known[0]() is not module:
+            return None
+    return known[1]
+
+
+def _root(module: Any, top: Scope | None) -> Scope:
+    base = top.prefix if top is not None else ""
+    known = _roots.get((id(module), base))
+    if known is None or known[0]() is not module:
+        with _lock:
+            known = _new_root(module, base)
+        for listener in list(_module_listeners):
+            listener(module, known[1].prefix)
+    named = known[1]
+    return Scope(named.path, named.prefix, known[0], top)
+
+
+def _new_root(module: Any, base: str) -> tuple[Any, Scope]:
+    reference = weakref.ref(module)
+    kind = type(module).__name__
+    for given, prefix in _given:
+        root = given()
+        name = _name_in(root, module) if root is not None else None
+        if name is not None:
+            path = _join(base, _join(prefix, name))
+            entry = Scope(path or kind, path, reference, None)
+            break
+    else:
+        taken = {e.prefix for (_, b), (r, e) in _roots.items() if r() is not None and b == base}
+        prefix = base
+        if prefix in taken or not _has_parameters(module):
+            prefix = first = _join(base, kind)
+            number = 1
+            while prefix in taken:
+                number += 1
+                prefix = f"{first}#{number}"
+        entry = Scope(prefix or kind, prefix, reference, None)
+    _roots[id(module), base] = (reference, entry)
+    return reference, entry
+
+
+def _has_parameters(module: Any) -> bool:
+    return next(iter(module.parameters()), None) is not None
+
+
+# Sites
+
+
+def site() -> Site:
+    """Where the caller's caller is in the user's program: for an observer of the ledger."""
+    state = local.state
+    phase = state.phase
+    if phase == "backward" and state.site is not None:
+        return state.site
+    scoped = state.scope
+    if scoped is not None and scoped.closed:
+        scoped = current()
+    op, line, kind = _walk(sys._getframe(2))
+    if phase is None:
+        if kind == ENGINE:
+            phase = "backward"
+        elif (scoped is not None and scoped.owner is not None) or (kind == OP and state.grad):
+            phase = "forward"
+        else:
+            phase = "other"
+    elif phase == "optimizer" and state.grad and kind == OP:  # a closure that computes the loss
+        phase = "forward"
+    return ("" if scoped is None else scoped.path, op, phase, line)
+
+
+def _walk(frame: Any) -> tuple[str, str, int]:
+    # (op, line, OP or ENGINE or OURS) of the stack above a frame.
+    op = name = library = ""
+    found = OURS
+    lines = _counts["lines"]
+    while frame is not None:
+        code = frame.f_code
+        filename = code.co_filename
+        kind = _kinds.get(filename)
+        if kind is None:
+            kind = _kinds[filename] = _kind_of(filename)
+        if kind == OP:
+            if not op:
+                op = filename[4:-1]
+                found = OP
+                if not lines:
+                    return op, "", found
+        elif kind == USER:
+            key = (id(code), frame.f_lasti)
+            known = _lines.get(key)
+            if known is None or known[1] is not code:
+                known = _lines[key] = (_shown(filename, frame.f_lineno), code)
+            return op or name or "python", known[0] if lines else "", found
+        elif kind == ENGINE:
+            found = ENGINE
+            name = name or "backward"
+        elif kind == OURS:
+            if not name and code.co_name[0] not in "_<":
+                name = code.co_name
+        elif kind == LIBRARY and not library:
+            library = _shown(filename, frame.f_lineno)
+        frame = frame.f_back
+    return op or name or "python", library if lines else "", found
+
+
+def _shown(filename: str, line: int) -> str:
+    here = os.getcwd() + os.sep
+    return f"{filename.removeprefix(here)}:{line}"
+
+
+def _roots_of_package() -> tuple[str, tuple[str, ...]]:
+    # (the folder of framework/, folders whose files are ours)
+    inner = os.path.dirname(_roots_of_package.__code__.co_filename)
+    root = os.path.dirname(inner)
+    names = ["framework", "modules", "optim", "profiling"]
+    if os.path.isfile(os.path.join(root, "lowtide", "__init__.py")):
+        names.append("lowtide")  # a checkout; else the face's files lie in `root` itself
+    return inner + os.sep, tuple(os.path.join(root, n) + os.sep for n in names)
+
+
+_FRAMEWORK, _FOLDERS = _roots_of_package()
+_STANDARD = tuple({sysconfig.get_path(n) + os.sep for n in ("stdlib", "platstdlib")})
+
+
+def _kind_of(filename: str) -> int:
+    if filename.startswith("<op "):
+        return OP
+    if filename.startswith(("<function ", "<frozen ")):
+        return OURS if filename.startswith("<function ") else LIBRARY
+    if filename.startswith(_FOLDERS):
+        if filename.startswith(_FRAMEWORK):
+            inner = filename[len(_FRAMEWORK) :].replace(os.sep, "/")
+            if inner == "autograd/engine.py":
+                return ENGINE
+            if any(part in _INSIDE for part in inner.split("/")):
+                return INSIDE
+        return OURS
+    face = os.path.dirname(os.path.dirname(_FRAMEWORK))
+    if not filename.startswith(os.path.join(face, "recipes") + os.sep) and (
+        os.path.basename(face) == "lowtide"
+        and filename.startswith(face + os.sep)
+        and len(_FOLDERS) == 4
+    ):
+        return OURS
+    if filename.startswith(_STANDARD) and "-packages" + os.sep not in filename:
+        return LIBRARY
+    return USER
+
+
+# Nodes
+
+
+def _wrap_nodes() -> None:
+    pending: list[type] = [Node]
+    while pending:
+        cls = pending.pop()
+        pending += cls.__subclasses__()
+        if "__init__" in cls.__dict__:
+            original = cls.__dict__["__init__"]
+            _wrapped.append((cls, original))
+            cls.__init__ = _noting(original)  # type: ignore[misc]
+
+
+def _noting(original: Any) -> Any:
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        state = local.state
+        if state.phase == "backward" and state.site is not None:
+            self._site = (state.site[0], state.site[3])
+        else:
+            scoped = current()
+            line = _walk(sys._getframe(1))[1] if _counts["lines"] else ""
+            self._site = ("" if scoped is None else scoped.path, line)
+
+    return init
+
+
+def enter_node(node: Any) -> None:
+    """Say that a node's backward runs: what is allocated belongs to the forward op."""
+    made = getattr(node, "_site", None)
+    module, line = ("", "before the profiler" if _counts["lines"] else "") if made is None else made
+    local.state.site = (module, node.name(), "backward", line)

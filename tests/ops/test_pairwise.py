@@ -1,0 +1,62 @@
+"""Distances of all pairs: tiles change nothing, and no matrix of differences is made."""
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide.framework.autograd.engine import grad
+from lowtide.framework.ops import pairwise
+
+EXACT = "donot_use_mm_for_euclid_dist"
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, float("inf")])
+@pytest.mark.parametrize("tile", [1, 7, 40, 1000])
+def test_results_do_not_depend_on_the_tile(p, tile, monkeypatch):
+    monkeypatch.setattr(pairwise, "_ELEMENTS", tile)
+    rng = np.random.default_rng(tile)
+    # Sizes of its own for each tile: a plan remembers the workspace.
+    points = {1: 3, 7: 4, 40: 5, 1000: 6}[tile]
+    x, y = rng.standard_normal((2, points, 3)), rng.standard_normal((2, 4, 3))
+    y[0, 0] = x[0, 0]  # one distance of zero
+    a, b = lt.tensor(x, requires_grad=True), lt.tensor(y, requires_grad=True)
+    out = lt.cdist(a, b, p, EXACT)
+    d = x[:, :, None] - y[:, None]
+    np.testing.assert_allclose(
+        out.detach().numpy(), np.linalg.norm(d, p, axis=-1), rtol=1e-12, atol=1e-12
+    )
+    g = rng.standard_normal(out.shape)
+    ga, gb = grad(out, [a, b], lt.tensor(g))
+    length = np.linalg.norm(d, p, axis=-1)[..., None]
+    with np.errstate(all="ignore"):
+        if p == np.inf:
+            slope = np.sign(d) * (np.abs(d) == length)
+        else:
+            slope = np.sign(d) * np.abs(d) ** (p - 1) * length ** (1 - p)
+    slope = np.where(d == 0, 0, slope) * (p != 0)
+    np.testing.assert_allclose(ga.numpy(), (g[..., None] * slope).sum(2), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(gb.numpy(), -(g[..., None] * slope).sum(1), rtol=1e-9, atol=1e-12)
+
+
+def test_the_workspace_is_one_tile_forward_and_backward():
+    x = lt.zeros(200, 64, requires_grad=True)
+    y = lt.ones(100, 64)
+    whole = 200 * 100 * 64 * 4
+    tile = (pairwise._ELEMENTS // 6400) * 6400 * 4
+    lt.reset_peak_memory_stats()
+    before = lt.memory_allocated()
+    out = lt.cdist(x, y, 3.0)
+    assert lt.max_memory_allocated() - before == out.nbytes + tile
+    assert lt.memory_allocated() - before == out.nbytes
+    lt.reset_peak_memory_stats()
+    before = lt.memory_allocated()
+    (gx,) = grad(out.sum(), [x])
+    assert lt.max_memory_allocated() - before < 3 * tile + gx.nbytes + 3 * out.nbytes < whole
+
+
+def test_leading_dims_broadcast():
+    x, y = lt.randn(3, 1, 4, 2, dtype=lt.float64), lt.randn(2, 5, 2, dtype=lt.float64)
+    out = lt.cdist(x, y, 1.0)
+    expected = np.abs(x.numpy()[..., :, None, :] - y.numpy()[..., None, :, :]).sum(-1)
+    np.testing.assert_allclose(out.numpy(), expected)
+    assert lt.cdist(lt.zeros(2, 0), lt.zeros(3, 0)).tolist() == [[0.0] * 3] * 2

@@ -1,0 +1,138 @@
+"""Compiled kernels that run along a dim or follow indices give what the plain kernels give."""
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+import lowtide.nn.functional as F
+from lowtide.framework.autograd.engine import grad
+from lowtide.framework.dtypes import tolerance
+from lowtide.framework.ops.registry import OPS
+
+
+def values(*shape, seed=0, dtype=np.float32):
+    return np.random.default_rng((*shape, seed)).standard_normal(shape).astype(dtype)
+
+
+def run(function, arrays):
+    """Results and gradients of a function of tensors."""
+    inputs = [lt.tensor(a, requires_grad=a.dtype.kind == "f") for a in arrays]
+    out = function(*inputs)
+    out = out if isinstance(out, tuple) else (out,)
+    real = [o for o in out if o.requires_grad]
+    ones = [lt.tensor(values(*o.shape, seed=5, dtype=o.detach().numpy().dtype)) for o in real]
+    found = grad(real, [x for x in inputs if x.requires_grad], ones, allow_unused=True)
+    return [t.detach().numpy() for t in (*out, *found) if t is not None]
+
+
+def compare(function, arrays, monkeypatch, scale=1.0):
+    """The compiled kernels against the plain ones."""
+    fast = run(function, arrays)
+    for op in OPS.values():
+        monkeypatch.setattr(op, "kernels", {})
+        monkeypatch.setattr(op, "plans", {})
+    for a, b in zip(fast, run(function, arrays), strict=True):
+        assert a.dtype == b.dtype
+        rtol, atol = (t * scale for t in tolerance(lt.as_tensor(a).dtype))
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
+
+
+SHAPES = [((130, 131), 0), ((130, 131), 1), ((3, 90, 67), 1), ((20000,), 0)]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("shape", "dim"), SHAPES)
+def test_running_sums_and_extremes(shape, dim, dtype, monkeypatch):
+    x = values(*shape, dtype=dtype)
+    x.reshape(-1)[[5, 77]] = 0.25  # equal ones
+
+    def all_of(x):
+        top, low = x.cummax(dim), x.cummin(dim)
+        return x.cumsum(dim), top.values, low.values, top.indices, low.indices
+
+    compare(all_of, [x], monkeypatch, scale=50)
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((16, 1200), 0), ((1200, 16), 1), ((30, 16, 60), 1)])
+def test_running_products(shape, dim, monkeypatch):
+    x = 1 + values(*shape, dtype=np.float64) / 4
+    x.reshape(-1)[[3, 700]] = 0.0  # where dividing by an element would fail
+    compare(lambda x: x.cumprod(dim), [x], monkeypatch, scale=100)
+
+
+def test_running_extremes_of_nan_and_ties_are_the_newest():
+    x = np.zeros((2, 20000), np.float32)
+    x[0, 7], x[0, 9], x[1, 19999] = 3, 3, np.nan
+    found, where = lt.tensor(x).cummax(1)
+    assert where[0, :12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 7, 9, 9, 9]
+    assert where[1, -2:].tolist() == [19998, 19999]
+    assert np.isnan(found.numpy()[1, -1])
+    assert not np.isnan(found.numpy()[:, :-1]).any()
+
+
+def test_a_running_extreme_allocates_its_results_only():
+    for device in ("cpu", "meta"):
+        x = lt.ones(20000, device=device)
+        before = lt.memory_allocated(device)
+        lt.reset_peak_memory_stats(device)
+        found = x.cummax(0)
+        peak = lt.max_memory_allocated(device) - before
+        assert peak == found.values.nbytes + found.indices.nbytes
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags(mode, dtype, monkeypatch):
+    rng = np.random.default_rng(1)
+    numbers = rng.integers(0, 50, 700)
+    offsets = np.sort(np.concatenate([[0], rng.integers(0, 700, 60)]))
+
+    def reduce(w):
+        return F.embedding_bag(lt.tensor(numbers), w, lt.tensor(offsets), mode=mode, padding_idx=3)
+
+    compare(reduce, [values(50, 33, dtype=dtype)], monkeypatch, scale=10)
+
+
+def test_a_bag_of_nan_has_the_last_one():
+    w = values(40, 200)
+    w[7, 5] = w[9, 5] = np.nan
+    x = lt.tensor(w, requires_grad=True)
+    F.embedding_bag(lt.tensor([[7, 9, 11]] * 30), x, mode="max").sum().backward()
+    assert x.grad.numpy()[:, 5].tolist() == [30.0 if k == 9 else 0.0 for k in range(40)]
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "nearest", "bicubic"])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+def test_samples_of_images(mode, padding, monkeypatch):
+    x = values(3, 5, 37, 41, dtype=np.float64)
+    grid = np.random.default_rng(2).uniform(-1.2, 1.2, (3, 29, 31, 2))
+    compare(
+        lambda x, g: F.grid_sample(x, g, mode, padding, False), [x, grid], monkeypatch, scale=100
+    )
+
+
+@pytest.mark.parametrize(
+    ("mode", "options"),
+    [
+        ("linear", {}),
+        ("bilinear", {"align_corners": True}),
+        ("bilinear", {"antialias": True}),
+        ("bicubic", {}),
+        ("nearest", {}),
+        ("trilinear", {}),
+    ],
+)
+@pytest.mark.parametrize("factor", [1.7, 0.6])
+def test_resizing(mode, options, factor, monkeypatch):
+    shapes = {"linear": (3, 5, 1201), "trilinear": (2, 3, 15, 17, 19)}
+    x = values(*shapes.get(mode, (3, 5, 37, 41)))
+    compare(
+        lambda x: F.interpolate(x, scale_factor=factor, mode=mode, **options), [x], monkeypatch,
+        scale=10,
+    )  # fmt: skip
+
+
+def test_gradients_of_gather_with_indices_that_repeat(monkeypatch):
+    x = values(60, 7, 50, dtype=np.float64)
+    index = np.random.default_rng(3).integers(0, 7, (60, 9, 50))
+    compare(lambda x: x.gather(1, lt.tensor(index)), [x], monkeypatch)

@@ -1,0 +1,68 @@
+"""The number of threads is a wish: results, bytes and shares of the work stay the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+import lowtide.nn.functional as F
+from lowtide.framework.kernels.cpu import threads
+
+
+@pytest.fixture
+def several():
+    """As on a machine with three cores. Workspaces are sized for them: use shapes of your own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threads, "LIMIT", 3)
+        patch.setattr(threads, "_wanted", 3)
+        patch.setattr(threads, "_pool", None)
+        yield
+    lt.set_num_threads(threads.LIMIT)
+
+
+@pytest.mark.parametrize("wanted", [1, 2, 3])
+def test_every_share_runs_once(several, wanted):
+    lt.set_num_threads(wanted)
+    assert lt.get_num_threads() == wanted
+    seen = []
+    threads.split(lambda part, start, stop: seen.append((part, start, stop)), 10, 3)
+    assert sorted(seen) == [(0, 0, 3), (1, 3, 6), (2, 6, 10)]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [(2, 3, 70, 16), (1, 2, 300, 8), (5, 1, 64, 32)])
+def test_attention_on_threads_is_attention(several, shape, causal):
+    from lowtide.framework.ops.attention import plain
+
+    random = np.random.default_rng(0)
+    q, k, v, g = (lt.tensor(random.standard_normal(shape).astype(np.float32)) for _ in range(4))
+    inputs = [t.requires_grad_() for t in (q, k, v)]
+    out = F.scaled_dot_product_attention(*inputs, is_causal=causal)
+    expected = plain(*inputs, None, None, 0.0, causal, shape[-1] ** -0.5)
+    assert np.allclose(out.detach().numpy(), expected.detach().numpy(), rtol=1e-4, atol=1e-5)
+    ours = lt.autograd.grad(out, inputs, g)
+    theirs = lt.autograd.grad(expected, inputs, g)
+    for a, b in zip(ours, theirs, strict=True):
+        assert np.allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-4)
+
+
+def test_convolution_with_fewer_threads_than_shares(several):
+    random = np.random.default_rng(0)
+    x = lt.tensor(random.standard_normal((6, 8, 24, 24)).astype(np.float32), requires_grad=True)
+    w = lt.tensor(random.standard_normal((16, 8, 3, 3)).astype(np.float32), requires_grad=True)
+    results = []
+    for wanted in (3, 1):
+        lt.set_num_threads(wanted)
+        out = F.conv2d(x, w, padding=1)
+        results.append([out.detach(), *lt.autograd.grad(out.square().sum(), [x, w])])
+    for a, b in zip(*results, strict=True):
+        assert np.array_equal(a.numpy(), b.numpy())
+
+
+@pytest.mark.parametrize(("n", "error"), [(0, RuntimeError), (-1, RuntimeError), (1.5, TypeError)])
+def test_a_wrong_number_of_threads_is_refused(n, error):
+    before = lt.get_num_threads()
+    with pytest.raises(error, match="set_num_threads expects"):
+        lt.set_num_threads(n)
+    assert lt.get_num_threads() == before
