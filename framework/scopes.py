@@ -13,15 +13,13 @@ name it, so a shared module has the path of each call. The outermost one lends i
 unless another was there first, or a scope or a listener names it. Modules are known by
 ``named_modules`` and weak references; nothing is kept alive.
 
-Not optimal: the user's line is found by walking the stack, about 0.1 us a frame.
+The user's line is found by walking the stack (``frames.py``).
 """
 
 from __future__ import annotations
 
 import functools
-import os
 import sys
-import sysconfig
 import threading
 import weakref
 from collections.abc import Callable
@@ -29,24 +27,22 @@ from typing import Any
 
 from .autograd.modes import _Mode, local
 from .autograd.node import Node
+from .frames import ENGINE, OP, forget, walk
+from .frames import is_ours as is_ours
+from .frames import shown as shown
+from .frames import user_line as user_line
 
 Site = tuple[str, str, str, str]  # module path, op, phase, file:line
-
-# What a file's frames are: the user's, ours, a declared op, the engine, ours but never the name of
-# what the user called, the standard library.
-USER, OURS, OP, ENGINE, INSIDE, LIBRARY = range(6)
-_INSIDE = ("devices", "memory", "kernels", "storage.py", "scopes.py", "dispatch.py", "modes.py")
 
 _lock = threading.RLock()
 _watches: list[Callable[[bool], None]] = []
 _counts = {"listening": 0, "lines": 0}
-_kinds: dict[str, int] = {}
-_lines: dict[tuple[int, int], tuple[str, Any]] = {}  # (id of code, offset) -> (line, that code)
 _children: dict[int, tuple[Any, dict[int, tuple[Any, str]]]] = {}
 _roots: dict[tuple[int, str], tuple[Any, Scope]] = {}
 _given: list[tuple[Any, str]] = []
 _module_listeners: list[Callable[[Any, str], None]] = []
 _step_listeners: list[Callable[[Any], None]] = []
+_node_listeners: list[Callable[[Any], None]] = []
 _wrapped: list[tuple[type, Any]] = []
 
 
@@ -59,10 +55,12 @@ class Scope:
         module: A weak reference, or None for a named scope.
         owner: The innermost module's entry, this one included; None outside of modules.
         outer: The entry below.
+        line: Of a module's entry: the user's line that led to the call, once someone asked.
         closed: It was left; one left out of turn (by a generator) goes when it comes to lie on top.
     """
 
-    __slots__ = ("closed", "module", "outer", "owner", "path", "prefix")
+    __slots__ = ("closed", "line", "module", "outer", "owner", "path", "prefix")
+    owner: Scope | None
 
     def __init__(self, path: str, prefix: str, module: Any, outer: Scope | None) -> None:
         self.path = path
@@ -70,6 +68,7 @@ class Scope:
         self.module = module
         self.outer = outer
         self.owner = self if module is not None else outer.owner if outer is not None else None
+        self.line: str | None = None
         self.closed = False
 
 
@@ -85,6 +84,7 @@ def listen(
     lines: bool,
     seen: Callable[[Any, str], None] | None = None,
     stepped: Callable[[Any], None] | None = None,
+    made: Callable[[Any], None] | None = None,
 ) -> None:
     """Begin to note sites, for as long as :func:`unlisten` is not called with the same arguments.
 
@@ -92,6 +92,7 @@ def listen(
         lines: The user's source lines too.
         seen: Called as ``seen(module, prefix)`` when an outermost module is first called.
         stepped: Called as ``stepped(optimizer)`` after each step.
+        made: Called as ``made(node)`` with each new node of the graph, before it has its edges.
     """
     with _lock:
         _counts["listening"] += 1
@@ -103,6 +104,8 @@ def listen(
                     seen(reference(), entry.prefix)
         if stepped is not None:
             _step_listeners.append(stepped)
+        if made is not None:
+            _node_listeners.append(made)
         if _counts["listening"] == 1:
             _wrap_nodes()
             for watch in _watches:
@@ -113,6 +116,7 @@ def unlisten(
     lines: bool,
     seen: Callable[[Any, str], None] | None = None,
     stepped: Callable[[Any], None] | None = None,
+    made: Callable[[Any], None] | None = None,
 ) -> None:
     """End what :func:`listen` began."""
     with _lock:
@@ -122,13 +126,16 @@ def unlisten(
             _module_listeners.remove(seen)
         if stepped is not None:
             _step_listeners.remove(stepped)
+        if made is not None:
+            _node_listeners.remove(made)
         if _counts["listening"] == 0:
             for watch in _watches:
                 watch(False)
             for cls, original in _wrapped:
                 cls.__init__ = original  # type: ignore[misc]
-            for kept in (_wrapped, _lines, _children, _roots, _given):
-                kept.clear()  # type: ignore[attr-defined]
+            for kept in (_wrapped, _children, _roots, _given):
+                kept.clear()
+            forget()
 
 
 def listening() -> bool:
@@ -196,7 +203,7 @@ record_function = scope
 def current() -> Scope | None:
     """The innermost scope of this thread that is still open."""
     state = local.state
-    top = state.scope
+    top: Scope | None = state.scope
     while top is not None and top.closed:
         top = top.outer
     state.scope = top
@@ -311,7 +318,9 @@ def site() -> Site:
     scoped = state.scope
     if scoped is not None and scoped.closed:
         scoped = current()
-    op, line, kind = _walk(sys._getframe(2))
+    op, line, kind = walk(
+        sys._getframe(3), None if scoped is None else scoped.owner, _counts["lines"] > 0
+    )
     if phase is None:
         if kind == ENGINE:
             phase = "backward"
@@ -322,85 +331,6 @@ def site() -> Site:
     elif phase == "optimizer" and state.grad and kind == OP:  # a closure that computes the loss
         phase = "forward"
     return ("" if scoped is None else scoped.path, op, phase, line)
-
-
-def _walk(frame: Any) -> tuple[str, str, int]:
-    # (op, line, OP or ENGINE or OURS) of the stack above a frame.
-    op = name = library = ""
-    found = OURS
-    lines = _counts["lines"]
-    while frame is not None:
-        code = frame.f_code
-        filename = code.co_filename
-        kind = _kinds.get(filename)
-        if kind is None:
-            kind = _kinds[filename] = _kind_of(filename)
-        if kind == OP:
-            if not op:
-                op = filename[4:-1]
-                found = OP
-                if not lines:
-                    return op, "", found
-        elif kind == USER:
-            key = (id(code), frame.f_lasti)
-            known = _lines.get(key)
-            if known is None or known[1] is not code:
-                known = _lines[key] = (_shown(filename, frame.f_lineno), code)
-            return op or name or "python", known[0] if lines else "", found
-        elif kind == ENGINE:
-            found = ENGINE
-            name = name or "backward"
-        elif kind == OURS:
-            if not name and code.co_name[0] not in "_<":
-                name = code.co_name
-        elif kind == LIBRARY and not library:
-            library = _shown(filename, frame.f_lineno)
-        frame = frame.f_back
-    return op or name or "python", library if lines else "", found
-
-
-def _shown(filename: str, line: int) -> str:
-    here = os.getcwd() + os.sep
-    return f"{filename.removeprefix(here)}:{line}"
-
-
-def _roots_of_package() -> tuple[str, tuple[str, ...]]:
-    # (the folder of framework/, folders whose files are ours)
-    inner = os.path.dirname(_roots_of_package.__code__.co_filename)
-    root = os.path.dirname(inner)
-    names = ["framework", "modules", "optim", "profiling"]
-    if os.path.isfile(os.path.join(root, "lowtide", "__init__.py")):
-        names.append("lowtide")  # a checkout; else the face's files lie in `root` itself
-    return inner + os.sep, tuple(os.path.join(root, n) + os.sep for n in names)
-
-
-_FRAMEWORK, _FOLDERS = _roots_of_package()
-_STANDARD = tuple({sysconfig.get_path(n) + os.sep for n in ("stdlib", "platstdlib")})
-
-
-def _kind_of(filename: str) -> int:
-    if filename.startswith("<op "):
-        return OP
-    if filename.startswith(("<function ", "<frozen ")):
-        return OURS if filename.startswith("<function ") else LIBRARY
-    if filename.startswith(_FOLDERS):
-        if filename.startswith(_FRAMEWORK):
-            inner = filename[len(_FRAMEWORK) :].replace(os.sep, "/")
-            if inner == "autograd/engine.py":
-                return ENGINE
-            if any(part in _INSIDE for part in inner.split("/")):
-                return INSIDE
-        return OURS
-    face = os.path.dirname(os.path.dirname(_FRAMEWORK))
-    if not filename.startswith(os.path.join(face, "recipes") + os.sep) and (
-        os.path.basename(face) == "lowtide"
-        and filename.startswith(face + os.sep)
-        and len(_FOLDERS) == 4
-    ):
-        return OURS
-    if filename.startswith(_STANDARD) and "-packages" + os.sep not in filename:
-        return LIBRARY
-    return USER
 
 
 # Nodes
@@ -426,8 +356,11 @@ def _noting(original: Any) -> Any:
             self._site = (state.site[0], state.site[3])
         else:
             scoped = current()
-            line = _walk(sys._getframe(1))[1] if _counts["lines"] else ""
+            owner = None if scoped is None else scoped.owner
+            line = walk(sys._getframe(1), owner, True)[1] if _counts["lines"] else ""
             self._site = ("" if scoped is None else scoped.path, line)
+        for listener in _node_listeners:
+            listener(self)
 
     return init
 

@@ -53,7 +53,7 @@ def set_flush_denormal(mode: bool) -> bool:
     return False
 
 
-def compile(model: F | None = None, **options: Any) -> F | Callable[[F], F]:  # noqa: A001
+def compile(model: F | None = None, **options: Any) -> F | Callable[[F], F]:
     """Return ``model`` as it is: nothing is compiled for now.
 
     Args:

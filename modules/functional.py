@@ -28,25 +28,14 @@ from ..framework.ops.convolution import conv3d as conv3d
 from ..framework.ops.convolution import conv_transpose1d as conv_transpose1d
 from ..framework.ops.convolution import conv_transpose2d as conv_transpose2d
 from ..framework.ops.convolution import conv_transpose3d as conv_transpose3d
-from ..framework.ops.distances import binary_cross_entropy as binary_cross_entropy
-from ..framework.ops.distances import (
-    binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
-)
 from ..framework.ops.distances import cosine_embedding_loss as cosine_embedding_loss
 from ..framework.ops.distances import cosine_similarity as cosine_similarity
-from ..framework.ops.distances import gaussian_nll_loss as gaussian_nll_loss
 from ..framework.ops.distances import hinge_embedding_loss as hinge_embedding_loss
-from ..framework.ops.distances import huber_loss as huber_loss
-from ..framework.ops.distances import kl_div as kl_div
-from ..framework.ops.distances import l1_loss as l1_loss
 from ..framework.ops.distances import margin_ranking_loss as margin_ranking_loss
-from ..framework.ops.distances import mse_loss as mse_loss
 from ..framework.ops.distances import multi_margin_loss as multi_margin_loss
 from ..framework.ops.distances import multilabel_margin_loss as multilabel_margin_loss
 from ..framework.ops.distances import multilabel_soft_margin_loss as multilabel_soft_margin_loss
 from ..framework.ops.distances import pairwise_distance as pairwise_distance
-from ..framework.ops.distances import poisson_nll_loss as poisson_nll_loss
-from ..framework.ops.distances import smooth_l1_loss as smooth_l1_loss
 from ..framework.ops.distances import soft_margin_loss as soft_margin_loss
 from ..framework.ops.distances import triplet_margin_loss as triplet_margin_loss
 from ..framework.ops.distances import (
@@ -77,11 +66,11 @@ from ..framework.ops.gating import logsigmoid as logsigmoid
 from ..framework.ops.gating import mish as mish
 from ..framework.ops.gating import silu as silu
 from ..framework.ops.gating import softplus as softplus
+from ..framework.ops.linear_maps import bilinear as bilinear
+from ..framework.ops.linear_maps import linear as linear
 from ..framework.ops.locating import one_hot as one_hot
 from ..framework.ops.loss import cross_entropy as cross_entropy
 from ..framework.ops.loss import nll_loss as nll_loss
-from ..framework.ops.matmul import bilinear as bilinear
-from ..framework.ops.matmul import linear as linear
 from ..framework.ops.multihead import multi_head_attention_forward as multi_head_attention_forward
 from ..framework.ops.noisy import gumbel_softmax as gumbel_softmax
 from ..framework.ops.noisy import rrelu as rrelu
@@ -99,6 +88,17 @@ from ..framework.ops.patches import pixel_unshuffle as pixel_unshuffle
 from ..framework.ops.patches import unfold as unfold
 from ..framework.ops.pointwise import sigmoid as sigmoid
 from ..framework.ops.pointwise import tanh as tanh
+from ..framework.ops.pointwise_loss import binary_cross_entropy as binary_cross_entropy
+from ..framework.ops.pointwise_loss import (
+    binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
+)
+from ..framework.ops.pointwise_loss import gaussian_nll_loss as gaussian_nll_loss
+from ..framework.ops.pointwise_loss import huber_loss as huber_loss
+from ..framework.ops.pointwise_loss import kl_div as kl_div
+from ..framework.ops.pointwise_loss import l1_loss as l1_loss
+from ..framework.ops.pointwise_loss import mse_loss as mse_loss
+from ..framework.ops.pointwise_loss import poisson_nll_loss as poisson_nll_loss
+from ..framework.ops.pointwise_loss import smooth_l1_loss as smooth_l1_loss
 from ..framework.ops.pools import adaptive_avg_pool1d as adaptive_avg_pool1d
 from ..framework.ops.pools import adaptive_avg_pool2d as adaptive_avg_pool2d
 from ..framework.ops.pools import adaptive_avg_pool3d as adaptive_avg_pool3d

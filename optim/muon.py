@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from ..framework.dtypes import bfloat16
-from ..framework.ops.matmul import addmm, matmul
+from ..framework.ops.added_products import addmm
+from ..framework.ops.matmul import matmul
 from ..framework.pieces import pieces
 from .elementwise import zeros
 from .optimizer import Optimizer, check_options, number

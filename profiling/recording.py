@@ -16,8 +16,9 @@ Schema (``Recording``)
     ``marks``: :class:`Mark`, in order of time: ``start``, one a step of an optimizer, the user's,
         the sampler's, ``stop``. What each owner held at a mark is the sum of the ``changes`` up
         to it.
-    ``events``: :class:`Events`, columns of equal length; empty unless the profiler was asked for
-        the timeline. Replaying them (:class:`Books`) gives the owners at every instant.
+    ``timeline``: whether events were kept.
+    ``events``: :class:`Events`, columns of equal length; empty without a timeline. Replaying them
+        (:class:`Books`) gives the owners at every instant.
 
 A *cell* is (owner, role number); the cells of a device sum exactly to the ledger's live bytes,
 and those of one role to the ledger's figure for it. Roles are numbered as in
@@ -86,11 +87,6 @@ class Events:
     def __len__(self) -> int:
         return len(self.time)
 
-    def append(self, *values: int) -> None:
-        """Add one event: a value for each column."""
-        for column, value in zip(self.columns().values(), values, strict=True):
-            column.append(value)
-
     def columns(self) -> dict[str, array[int]]:
         """The columns by name."""
         return dict(vars(self))
@@ -157,6 +153,7 @@ class Recording:
     peaks: list[Peak] = field(default_factory=list)
     fullest: list[Peak] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
+    timeline: bool = True
     events: Events = field(default_factory=Events)
 
     def cells_at(self, mark: int, device: int) -> Cells:

@@ -48,7 +48,7 @@ def bound(model, x):
 
 
 @lt.no_grad()
-def held_out_bound(model, x, batch=1000):
+def held_out_bound(model, x, batch=250):
     """The bound over a test set."""
     model.eval()
     total = sum(bound(model, part).item() * len(part) for part in x.split(batch))

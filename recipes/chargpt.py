@@ -104,7 +104,7 @@ def validation_loss(model, text, batch=64, count=512):
 
 def main():
     """Parse options, train, write, report."""
-    parser = training.options(__doc__, steps=2000, batch_size=32, lr=2e-3)
+    parser = training.options(__doc__, steps=1500, batch_size=32, lr=2e-3)
     parser.add_argument("--context", type=int, default=128, help="characters the model sees")
     parser.add_argument("--width", type=int, default=160)
     parser.add_argument("--depth", type=int, default=4)

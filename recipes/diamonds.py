@@ -1,6 +1,6 @@
 """Predict the price of a diamond from nine features with a residual perceptron.
 
-Result: R2 of the log price 0.991, where least squares on the same features has 0.979.
+Result: R2 of the log price 0.990, where least squares on the same features has 0.979.
 """
 
 from rich.console import Console

@@ -32,7 +32,7 @@ class Net(nn.Module):
 
 
 @lt.no_grad()
-def accuracy(model, x, y, batch=1000):
+def accuracy(model, x, y, batch=250):
     """The share of right answers."""
     model.eval()
     right = 0

@@ -191,7 +191,7 @@ def zeros_of(spec: Spec) -> Tensor:
     be = backend(spec.device)
     storage, array = be.empty(spec, TEMPORARY)
     if be.xp is not None:
-        array.fill(0)
+        quietly(_fill, array, 0)
     return wrap(array, spec, storage)
 
 

@@ -21,7 +21,7 @@ from ..dtypes import complex128, float64
 from ..tensor import Tensor
 from .engine import grad, zeros_of
 from .modes import enable_grad
-from .node import Node, _sequence, attach, edge_to
+from .node import Alias, attach
 
 Function = Callable[..., Any]
 
@@ -336,16 +336,10 @@ def _assert_close(
         )
 
 
-class _Undefined(Node):
+class _Undefined(Alias):
     """Passes no gradient on, as an output does that nobody used."""
 
-    __slots__ = ("edge_specs",)
-
-    def __init__(self, tensor: Tensor) -> None:
-        self.edges = [edge_to(tensor)]
-        self.edge_specs = [tensor._spec]
-        self.seq = next(_sequence)
-        self.extra = None
+    __slots__ = ()
 
     def name(self) -> str:
         return "UndefinedGradBackward"

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ..dtypes import FLOAT
 from ..errors import GradientError
-from ..memory.events import publish
+from ..memory.events import on_observe, publish
 from ..memory.ledger import SAVED, TEMPORARY
 from ..tensor import Tensor, wrap
 from .modes import local
@@ -61,6 +61,7 @@ class Held:
         self.array = tensor._array
         self.spec = tensor._spec
         self.storage = storage
+        storage.pins += 1  # before anything can fail: __del__ takes it back
         self.version = storage.version
         if source is None:
             if tensor._requires_grad:
@@ -74,7 +75,6 @@ class Held:
         self.source = source
         self.index = index
         # Accounts.pin and Ledger.moved, written out: every saved value comes by here.
-        storage.pins += 1
         if storage.role == TEMPORARY:
             ledger = storage.ledger
             if ledger is not None:
@@ -85,8 +85,6 @@ class Held:
                 roles[SAVED] += n
                 if ledger.live == ledger.peak:
                     ledger.peak_roles = roles[:]
-                if ledger.observers:
-                    publish(ledger, "role", storage, TEMPORARY)
 
     def __del__(self) -> None:
         storage = self.storage
@@ -94,12 +92,9 @@ class Held:
         if storage.pins == 0 and storage.role == SAVED:
             storage.role = TEMPORARY
             n = storage.nbytes
-            ledger = storage.ledger
-            roles = ledger.roles
+            roles = storage.ledger.roles
             roles[TEMPORARY] += n
             roles[SAVED] -= n
-            if ledger.observers:
-                publish(ledger, "role", storage, SAVED)
 
     @property
     def nbytes(self) -> int:
@@ -135,6 +130,36 @@ class Held:
         value._index = self.index
         value._requires_grad = True
         return value
+
+
+# While someone observes a ledger, a change of role is an event. Otherwise that costs nothing: the
+# two methods themselves are exchanged.
+
+_plain_init, _plain_del = Held.__init__, Held.__del__
+
+
+def _init_and_tell(self: Held, tensor: Tensor, source: Any = None, index: int = 0) -> None:
+    storage = tensor._storage
+    old = storage.role
+    _plain_init(self, tensor, source, index)
+    if storage.role != old and storage.ledger.observers:
+        publish(storage.ledger, "role", storage, old)
+
+
+def _del_and_tell(self: Held) -> None:
+    storage = self.storage
+    old = storage.role
+    _plain_del(self)
+    if storage.role != old and storage.ledger.observers:
+        publish(storage.ledger, "role", storage, old)
+
+
+def _while_observed(on: bool) -> None:
+    Held.__init__ = _init_and_tell if on else _plain_init  # type: ignore[method-assign]
+    Held.__del__ = _del_and_tell if on else _plain_del  # type: ignore[method-assign]
+
+
+on_observe(_while_observed)
 
 
 def check_savable(tensor: Tensor) -> None:

@@ -75,7 +75,9 @@ class HostBackend:
         self.kernel_key = "cpu"
         self.ledger = Ledger(self.device)
         self.arena = reserve(largest, writable=computes)
-        self.ledger.base = int(np.frombuffer(self.arena, np.uint8, 1).__array_interface__["data"][0])
+        self.ledger.base = int(
+            np.frombuffer(self.arena, np.uint8, 1).__array_interface__["data"][0]
+        )
         self.pool = Pool(len(self.arena))
 
     def empty(self, spec: Spec, role: int = TEMPORARY) -> tuple[Any, Any]:

@@ -18,7 +18,17 @@ if TYPE_CHECKING:
     from .ledger import Ledger
 
 Observer = Callable[[str, str, int, int, int, int], None]
-_changing = threading.Lock()
+_changing = threading.RLock()
+_attached = [0]  # observers of all ledgers
+_watches: list[Callable[[bool], None]] = []
+
+
+def on_observe(watch: Callable[[bool], None]) -> None:
+    """Call ``watch(True)`` when the first observer of any ledger comes, ``watch(False)`` after all.
+
+    For code so hot that it looks for observers only then.
+    """
+    _watches.append(watch)
 
 
 def publish(ledger: Ledger, event: str, storage: Any, old: int | None = None) -> None:
@@ -48,6 +58,10 @@ def observe(ledger: Ledger, observer: Observer) -> Iterator[None]:
 def attach(ledger: Ledger, observer: Observer) -> list[int]:
     """Let an observer listen from now on; return the ledger's roles at that very moment."""
     with _changing:
+        _attached[0] += 1
+        if _attached[0] == 1:
+            for watch in _watches:
+                watch(True)
         # No call between the two lines, so no other thread books anything there.
         ledger.observers = (*ledger.observers, observer)
         return ledger.roles[:]
@@ -59,4 +73,8 @@ def detach(ledger: Ledger, observer: Observer) -> None:
         left = list(ledger.observers)
         if observer in left:
             left.remove(observer)  # one of them, should it have been registered twice
+            _attached[0] -= 1
+            if _attached[0] == 0:
+                for watch in _watches:
+                    watch(False)
         ledger.observers = tuple(left)

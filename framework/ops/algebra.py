@@ -10,8 +10,9 @@ import warnings
 from ..dtypes import int32
 from . import decompositions, elimination, least_squares, matrix, solving, spectral
 from .matmul import adjoint, matmul
+from .matrix_checks import check_matrices, check_square, linear_algebra, named
 from .registry import function
-from .solving import check_matrices, check_square, linear_algebra, named, solve_triangular
+from .solving import solve_triangular
 
 # The same
 

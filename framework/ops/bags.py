@@ -13,7 +13,7 @@ from ..dtypes import INT, int64
 from .convolution import contiguous
 from .creation import full_like, ones, zeros
 from .embedding import embedding
-from .indexing import take
+from .places import take
 from .registry import function, op
 
 TILE = 256  # entries at a time

@@ -74,21 +74,29 @@ def _compile(op, name, attributes=lambda dim, reverse, dtype=None: (reverse,)):
     skipped = range(first, first + len(op.op.scratch))
 
 
-@op(
-    name="_cumsum", method=False, public=False, half="float32", flops=per_element(1),
-    infer=lambda input, *, dim, dtype, reverse: input.like(dtype=dtype), samples=_sum_samples,
-    autocast=WIDE_ON_CUDA,
-)  # fmt: skip
-def cumsum_along(xp, out, input, *, dim, dtype, reverse):
-    """Add up the elements so far along ``dim``, or from there to the end."""
-    if not input.ndim:
-        xp.copyto(out, input)
-        return
-    source, target = _flipped(input, dim, reverse), _flipped(out, dim, reverse)
-    _accumulate(xp, xp.cumsum, target, source, dim)
+def _accumulating(name, doc):
+    """Declare a running sum or product, from the start or to the end."""
+
+    def kernel(xp, out, input, *, dim, dtype, reverse):
+        if not input.ndim:
+            xp.copyto(out, input)
+            return
+        source, target = _flipped(input, dim, reverse), _flipped(out, dim, reverse)
+        _accumulate(xp, getattr(xp, name), target, source, dim)
+
+    kernel.__doc__ = doc
+    declared = op(
+        name=f"_{name}", method=False, public=False, half="float32", flops=per_element(1),
+        infer=lambda input, *, dim, dtype, reverse: input.like(dtype=dtype), samples=_sum_samples,
+        autocast=WIDE_ON_CUDA,
+    )(kernel)  # fmt: skip
+    _compile(declared, name)
+    return declared
 
 
-_compile(cumsum_along, "cumsum")
+cumsum_along = _accumulating(
+    "cumsum", "Add up the elements so far along ``dim``, or from there on."
+)
 
 
 @cumsum_along.vjp("input")
@@ -191,21 +199,9 @@ def products_before(x, dim, reverse=False):
     return cat([one, products], dim)
 
 
-@op(
-    name="_cumprod", method=False, public=False, half="float32", flops=per_element(1),
-    infer=lambda input, *, dim, dtype, reverse: input.like(dtype=dtype), samples=_sum_samples,
-    autocast=WIDE_ON_CUDA,
-)  # fmt: skip
-def cumprod_along(xp, out, input, *, dim, dtype, reverse):
-    """Multiply the elements so far along ``dim``, or from there to the end."""
-    if not input.ndim:
-        xp.copyto(out, input)
-        return
-    source, target = _flipped(input, dim, reverse), _flipped(out, dim, reverse)
-    _accumulate(xp, xp.cumprod, target, source, dim)
-
-
-_compile(cumprod_along, "cumprod")
+cumprod_along = _accumulating(
+    "cumprod", "Multiply the elements so far along ``dim``, or from there on."
+)
 
 
 @cumprod_along.vjp("input")

@@ -16,19 +16,16 @@ from __future__ import annotations
 from ..dtypes import int32
 from ..spec import Spec
 from .matmul import adjoint, matmul
-from .registry import WIDE_ON_CPU, op
-from .solving import (
-    blank,
+from .matrix_checks import (
+    attempted,
     check_matrices,
     check_square,
     linear_algebra,
     named,
-    no_failure,
-    one_by_one,
-    raise_first,
-    solve_triangle,
     strict,
 )
+from .registry import WIDE_ON_CPU, op
+from .solving import solve_triangle
 
 
 def cube(A, *_, **__):
@@ -116,28 +113,12 @@ def _leading_minor(xp, a):
 def cholesky_of(xp, A, *, part, checked):
     """Factor hermitian positive-definite matrices, and say which are not."""
     A = hermitian(xp, A, part)
-    try:
-        with strict(xp):
-            return xp.linalg.cholesky(A), no_failure(xp, A.shape[:-2])
-    except xp.linalg.LinAlgError:
-        pass
-
-    def attempt(a):
-        try:
-            with strict(xp):
-                return xp.linalg.cholesky(a), 0
-        except xp.linalg.LinAlgError:
-            return blank(xp, a.shape, a), _leading_minor(xp, a)
-
-    out, info = one_by_one(xp, attempt, A.shape[:-2], [A])
-    if checked:
-        raise_first(
-            info,
-            "linalg.cholesky: {where}The factorization could not be completed because the input "
-            "is not positive-definite (the leading minor of order {number} is not "
-            "positive-definite). Add a multiple of the identity.",
-        )
-    return out, info
+    return attempted(
+        xp, xp.linalg.cholesky, [A], _leading_minor, checked,
+        "linalg.cholesky: {where}The factorization could not be completed because the input is not "
+        "positive-definite (the leading minor of order {number} is not positive-definite). Add a "
+        "multiple of the identity.",
+    )  # fmt: skip
 
 
 @cholesky_of.vjp("A")

@@ -13,16 +13,16 @@ from ..spec import Spec
 from .decompositions import cube
 from .matmul import adjoint, matmul
 from .matmul import adjoint as conjugate
-from .registry import broadcast_shapes, op
-from .solving import (
+from .matrix_checks import (
     check_matrices,
     check_square,
     conditioned,
     linear_algebra,
     named,
     raise_first,
-    solve_triangle,
 )
+from .registry import broadcast_shapes, op
+from .solving import solve_triangle
 
 
 def eliminate(xp, lu, pivot):

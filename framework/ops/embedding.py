@@ -13,7 +13,7 @@ from ..devices.scatter import scatter_add
 from ..dtypes import INT, float32, int64
 from ..spec import Spec
 from .convolution import contiguous, worth_compiling
-from .indexing import take
+from .places import take
 from .registry import WIDE_ON_CUDA, function, op
 
 _PIECE = 1 << 12  # numbers at a time

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from ..spec import Spec
 from .convolution import contiguous
+from .linear_maps import linear
 from .lstm import sigmoid_in_place
-from .matmul import linear
 from .recurrent import (
     active,
     advanced,

@@ -13,8 +13,9 @@ from math import prod
 
 from .decompositions import cube
 from .matmul import adjoint, matmul
+from .matrix_checks import check_matrices, linear_algebra
 from .registry import op
-from .solving import check_matrices, linear_algebra, solve_triangle
+from .solving import solve_triangle
 
 
 def _geqrf_infer(A):

@@ -2,8 +2,7 @@
 
 Ints, slices, None and the ellipsis give a view (``slicing.py``). Tensors, lists and masks give a
 copy: their indices are broadcast and put into one tensor, a row for each indexed dim, which is
-all that the one primitive and its partners need. The gradient of a copy adds up where an index
-occurs twice, and is the copy of a gradient again.
+all that the primitives in ``places.py`` need.
 
 Where the indices come from dims side by side the result has theirs there, else in front. An int
 beside them selects first, as in PyTorch; NumPy counts it as an index array.
@@ -15,251 +14,21 @@ from math import prod
 
 import numpy as np
 
-from ..devices.scatter import scatter_add
 from ..dtypes import BOOL, INT, int64, uint8
 from ..tensor import Tensor
 from .creation import tensor
+from .expanding import expand_shape
 from .joining import stack_along
-from .registry import broadcast_shapes, function, op
-from .selecting import masks
-from .shaping import expand_shape, fits, view_shape
+from .places import (
+    index_accumulate,
+    index_assign,
+    index_elements,
+    mask_places,
+    result_shape,
+)
+from .registry import broadcast_shapes, function
+from .shaping import fits, view_shape
 from .slicing import in_range, narrow_range, select_index, slice_view
-
-_CHUNK = 1 << 15  # bytes of a temporary inside a kernel
-
-
-# Kernels. Everywhere ``index`` is (k, *B): row j holds the indices of dim ``dims[j]``.
-
-
-def check_bounds(xp, index, shape, dims, error=IndexError):
-    """Refuse indices out of range. A GPU is not waited for: there they wrap around.
-
-    Raises:
-        IndexError: An index is out of range (or ``error``).
-    """
-    if xp is not np or not index.size:
-        return
-    for row, dim in zip(index, dims, strict=True):
-        size = shape[dim]
-        low, high = int(row.min()), int(row.max())
-        if low < -size or high >= size:
-            raise error(
-                f"index {high if high >= size else low} is out of bounds for dimension {dim} "
-                f"with size {size}"
-            )
-
-
-def _lead(array, dims):
-    """The array with some dims in front."""
-    return array.transpose((*dims, *[k for k in range(array.ndim) if k not in dims]))
-
-
-def _result_shape(shape, index_shape, dims, at):
-    rest = [n for k, n in enumerate(shape) if k not in dims]
-    return (*rest[:at], *index_shape[1:], *rest[at:])
-
-
-def _values_first(xp, values, target, index, at):
-    """Values broadcast to the indexing result, the dims of the indices in front."""
-    if not hasattr(values, "shape") or not values.ndim:
-        return values
-    b = index.ndim - 1
-    rest = target.shape[index.shape[0] :]
-    values = xp.broadcast_to(values, (*rest[:at], *index.shape[1:], *rest[at:]))
-    return values.transpose((*range(at, at + b), *range(at), *range(at + b, values.ndim)))
-
-
-def take(xp, array, index, axis, out):
-    """``xp.take`` into ``out``; negative indices count from the end."""
-    if xp is np:
-        np.take(array, index, axis, out=out, mode="wrap")  # mode "raise" would copy `out`
-    else:
-        xp.take(array, index, axis, out=out)
-
-
-def _index_infer(input, index, *, dims, at):
-    return input.like(_result_shape(input.shape, index.shape, dims, at))
-
-
-def positions(rows, *shape):
-    """Indices for samples: row k counts through ``range(rows[k])`` in steps of 2, twice or more."""
-    count = prod(shape)
-    found = [[(k + 2 * i) % n - (n if i % 3 == 2 else 0) for i in range(count)]
-             for k, n in enumerate(rows)]  # fmt: skip
-    return tensor(np.array(found, np.int64).reshape(len(rows), *shape))
-
-
-def _index_samples(make):
-    x = make(3, 4)
-    yield (x, positions(x.shape[:1], 5)), {"dims": (0,), "at": 0}
-    y = make(2, 3, 4)
-    yield (y, positions(y.shape[1:], 2, 2)), {"dims": (1, 2), "at": 1}
-    yield (y, positions((y.shape[0], y.shape[2]), 3)), {"dims": (0, 2), "at": 0}
-    yield (y, positions((y.shape[2],), 0)), {"dims": (2,), "at": 2}
-
-
-@op(name="_index", method=False, public=False, infer=_index_infer, samples=_index_samples)
-def index_elements(xp, out, input, index, *, dims, at):
-    """The elements of ``input`` at ``index``."""
-    check_bounds(xp, index, input.shape, dims)
-    if not out.size:
-        return
-    n = prod(index.shape[1:])
-    flat = out.reshape((*out.shape[:at], n, *out.shape[at + index.ndim - 1 :]))
-    index = index.reshape((len(dims), n))
-    if dims == (at,) and input.flags.c_contiguous:
-        take(xp, input, index[0], at, flat)
-        return
-    source = _lead(input, dims)
-    target = _lead(flat, (at,))
-    row_bytes = prod(target.shape[1:]) * out.dtype.itemsize
-    if xp is not np:
-        target[...] = source[tuple(index)]
-    elif row_bytes > 4096:
-        for k in range(n):
-            target[k] = source[tuple(index[:, k])]
-    else:
-        step = _CHUNK // row_bytes
-        for k in range(0, n, step):
-            target[k : k + step] = source[tuple(index[:, k : k + step])]
-
-
-@index_elements.vjp("input")
-def _(g, index, input_spec, dims, at):
-    return index_sum(g, index, shape=tuple(input_spec.shape), dims=dims, at=at)
-
-
-def accumulate(xp, target, index, values):
-    """Add ``values`` (*B, ...) to ``target`` at ``index`` (k, *B), as often as each occurs."""
-    where = tuple(index)
-    row = prod(target.shape[len(where) :])
-    if xp is np and row >= 64 and hasattr(values, "shape") and values.ndim:
-        # np.add.at takes 9 ns an element where it is not one-dimensional; np.add 0.3.
-        places = index.reshape((len(where), -1)) if index.ndim != 2 else index
-        for k, b in enumerate(np.ndindex(index.shape[1:])):
-            place = target[tuple(places[:, k])]
-            np.add(place, values[b], out=place)
-    else:
-        scatter_add(xp, target, where, values)
-
-
-def _index_sum_samples(make):
-    x = make(5, 4)
-    yield (x, positions((3,), x.shape[0])), {"shape": (3, x.shape[1]), "dims": (0,), "at": 0}
-    y = make(2, 3)
-    m, n = y.shape
-    yield (y, positions((3, 2), m)), {"shape": (3, n, 2), "dims": (0, 2), "at": 0}
-    yield (make(2, 5), positions((3,), 5)), {"shape": (2, 3), "dims": (1,), "at": 1}
-    yield (make(0, 5), positions((3,), 5)), {"shape": (0, 3), "dims": (1,), "at": 1}
-
-
-@op(
-    name="_index_sum", method=False, public=False, half="float32", samples=_index_sum_samples,
-    infer=lambda input, index, *, shape, dims, at: input.like(shape),
-)  # fmt: skip
-def index_sum(xp, out, input, index, *, shape, dims, at):
-    """Zeros of ``shape`` with ``input`` added at ``index``: the transpose of indexing."""
-    check_bounds(xp, index, shape, dims)
-    out.fill(0)
-    target = _lead(out, dims)
-    accumulate(xp, target, index, _values_first(xp, input, target, index, at))
-
-
-@index_sum.vjp("input")
-def _(g, index, dims, at):
-    return index_elements(g, index, dims=dims, at=at)
-
-
-def _put_infer(input, index, values, *, dims, at):
-    shape = _result_shape(input.shape, index.shape, dims, at)
-    try:
-        fits_in = broadcast_shapes("index_put", shape, values.shape) == tuple(shape)
-    except RuntimeError:
-        fits_in = False
-    if not fits_in:
-        raise RuntimeError(
-            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to "
-            f"indexing result of shape {list(shape)}"
-        )
-    return input
-
-
-def _put_samples(make):
-    x = make(5, 4)
-    index = tensor(np.array([[3, 0, -1]], np.int64))  # no index twice: the winner is nobody's
-    yield (x, index, make(1, 4)), {"dims": (0,), "at": 0}
-    yield (x, index, 2.0), {"dims": (1,), "at": 1}
-    yield (make(0, 4), index, make(0, 3)), {"dims": (1,), "at": 1}
-
-
-@op(
-    name="_index_put", method=False, public=False, inplace="_index_put_", infer=_put_infer,
-    samples=_put_samples,
-    autocast="promote",
-)  # fmt: skip
-def index_assign(xp, out, input, index, values, *, dims, at):
-    """``input`` with ``values`` at ``index``; of several for one element the last stays."""
-    check_bounds(xp, index, input.shape, dims)
-    if out is not input:
-        xp.copyto(out, input)
-    target = _lead(out, dims)
-    target[tuple(index)] = _values_first(xp, values, target, index, at)
-
-
-@index_assign.vjp("input")
-def _(g, index, dims, at):
-    return index_assign(g, index, 0, dims=dims, at=at)
-
-
-@index_assign.vjp("values")
-def _(g, index, dims, at):
-    return index_elements(g, index, dims=dims, at=at)
-
-
-def _put_add_samples(make):
-    x = make(3, 4)
-    yield (x, positions(x.shape[:1], 5), make(1, 4)), {"dims": (0,), "at": 0}
-    yield (x, positions(x.shape, 6), make()), {"dims": (0, 1), "at": 0}
-    y = make(2, 5)
-    yield (y, positions(y.shape[1:], 3), make(1, 3)), {"dims": (1,), "at": 1}
-    yield (make(0, 4), positions((4,), 2), make()), {"dims": (1,), "at": 1}
-
-
-@op(
-    name="_index_put_add", method=False, public=False, inplace="_index_put_add_", half="float32",
-    infer=_put_infer, samples=_put_add_samples,
-)  # fmt: skip
-def index_accumulate(xp, out, input, index, values, *, dims, at):
-    """``input`` with ``values`` added at ``index``, as often as each occurs."""
-    check_bounds(xp, index, input.shape, dims)
-    if out is not input:
-        xp.copyto(out, input)
-    target = _lead(out, dims)
-    accumulate(xp, target, index, _values_first(xp, values, target, index, at))
-
-
-@index_accumulate.vjp("input")
-def _(g):
-    return g
-
-
-@index_accumulate.vjp("values")
-def _(g, index, dims, at):
-    return index_elements(g, index, dims=dims, at=at)
-
-
-@op(
-    name="_mask_places", method=False, public=False, adopt=True,
-    samples=masks,
-)  # fmt: skip
-def mask_places(xp, mask):
-    """Where a mask is True: (ndim, count)."""
-    if not mask.ndim:
-        return xp.zeros((0, int(mask)), dtype=xp.int64)
-    return xp.stack(xp.nonzero(mask))
-
-
-# From a key to a view and indices
 
 
 def _basic_range(part, size):
@@ -528,7 +297,7 @@ def _setitem(self, key, value):
         raise _mismatch(self, value)
     view, index, dims, at = _gathered(view, found)
     if isinstance(value, Tensor):
-        result = len(_result_shape(view.shape, index.shape, dims, at))
+        result = len(result_shape(view.shape, index.shape, dims, at))
         value = _without_leading_ones(value, result)
     view._index_put_(index, value, dims=dims, at=at)
 

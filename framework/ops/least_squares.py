@@ -13,8 +13,9 @@ from ..spec import Spec
 from ..tensor import Tensor
 from .decompositions import cube, hermitian, symmetric_samples
 from .matmul import adjoint, matmul
+from .matrix_checks import check_matrices, check_square, converging, linear_algebra, named
 from .registry import WIDE_ON_CPU, broadcast_shapes, op
-from .solving import aligned, check_matrices, check_square, converging, linear_algebra, named
+from .solving import aligned
 from .spectral import eigvalsh, svdvals
 
 # Pseudoinverse

@@ -4,7 +4,7 @@ Cross entropy keeps the logits, which the layer before may keep as well, and one
 the logarithm of the sum of exponentials. Neither the softmax nor its logarithm exists as a whole:
 forward and backward go through a tile of rows at a time.
 
-The elementwise losses and those made of distances are in ``distances.py``.
+The elementwise losses are in ``pointwise_loss.py``, those of distances in ``distances.py``.
 """
 
 from __future__ import annotations

@@ -12,19 +12,11 @@ from math import ceil, log2, prod
 from ..dtypes import INT
 from ..spec import Spec
 from .decompositions import cube
-from .matmul import adjoint, chain_matmul, matmul
+from .matmul import adjoint, matmul
+from .matrix_checks import check_square, conditioned, converging, linear_algebra, named, strict
+from .products import chain_matmul
 from .registry import broadcast_shapes, op
-from .solving import (
-    check_square,
-    conditioned,
-    converging,
-    inv,
-    invert,
-    linear_algebra,
-    named,
-    solve,
-    strict,
-)
+from .solving import inv, invert, solve
 
 # Determinants
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from math import inf
 
 from ..dtypes import FLOAT
+from .matrix_checks import check_matrices, check_square, linear_algebra
 from .moments import norm_over
 from .reduction import normalize_dims
 from .shaping import normal_dim
-from .solving import check_matrices, check_square, inv_ex, linear_algebra
+from .solving import inv_ex
 from .spectral import svdvals
 
 

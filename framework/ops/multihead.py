@@ -9,7 +9,7 @@ from .attention import attended
 from .creation import zeros, zeros_like
 from .dropout import dropout
 from .joining import cat
-from .matmul import linear
+from .linear_maps import linear
 from .padding import pad
 from .registry import function
 

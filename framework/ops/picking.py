@@ -1,6 +1,6 @@
 """Parts by an index or a mask: index_select and its writing relatives, take, masked_select.
 
-All are arguments for the primitives of ``indexing.py``.
+All are arguments for the primitives of ``places.py``.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from ..tensor import Tensor
 from .creation import zeros
 from .factory import fitted
 from .gathering import gather
-from .indexing import index_accumulate, index_assign, index_elements, mask_places
 from .inplace import need_separate
+from .places import index_accumulate, index_assign, index_elements, mask_places
 from .registry import broadcast_shapes, function
 from .shaping import normal_dim, view_shape
 

@@ -1,8 +1,9 @@
-"""Random tensors: drawn new, like others, in place, and from distributions.
+"""Random tensors: drawn new and like others.
 
 Every draw takes its place in a stream from a generator first (``framework/random.py``) and then
 fills memory as a pure function of that place. So a write in place is an ordinary op whose input
-``rng`` lets it be repeated, and a seed gives equal values on every device.
+``rng`` lets it be repeated, and a seed gives equal values on every device. Draws in place and from
+distributions are in ``distributions.py``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from ..spec import Spec
 from ..tensor import Tensor
 from .copying import zero_gradient
 from .factory import like, scalar, shape_of, size_of, target
-from .registry import broadcast_shapes, function, op, same
+from .registry import broadcast_shapes, function, op
 
 # Filling: name -> function (xp, contiguous array, rng, a, b)
 
@@ -122,8 +123,8 @@ def _(g, input_spec):
     return zero_gradient(g, input_spec)  # nothing of the old value is left
 
 
-def _draw_into(input: Tensor, kind: str, a: Any, b: Any, generator: Any) -> Tensor:
-    # A write in place; through a contiguous tensor where the memory or the dtype asks for it.
+def draw_into(input: Tensor, kind: str, a: Any, b: Any, generator: Any) -> Tensor:
+    """Draw in place; through a contiguous tensor where the memory or the dtype asks for it."""
     rng = stream.draw(words(kind, input.numel(), input._spec), input.device, generator)
     direct = kind in ("uniform", "normal", "integers") or not input.dtype.is_half
     direct = direct and (input.dtype.category >= FLOAT or kind == "integers")
@@ -161,12 +162,17 @@ def _draw_checked(
     name: str, t: Tensor, kind: str, a: Any, b: Any, generator: Any, requires_grad: bool
 ) -> Tensor:
     if kind != "integers":
-        _need_floating(name, t)
+        need_floating(name, t)
     _draw_new(t, kind, a, b, stream.draw(words(kind, t.numel(), t._spec), t.device, generator))
     return t.requires_grad_() if requires_grad else t
 
 
-def _need_floating(name: str, t: Tensor) -> None:
+def need_floating(name: str, t: Tensor) -> None:
+    """Refuse integers where fractions are drawn.
+
+    Raises:
+        NotImplementedError: They are.
+    """
     if t.dtype.category < FLOAT:
         raise NotImplementedError(
             f'"{name}" not implemented for {t.dtype}: it needs a floating dtype. Draw in float32 '
@@ -220,22 +226,32 @@ def randint(
     shape = shape_of("randint", (size,))
     low, high = operator.index(scalar(low)), operator.index(scalar(high))
     t = target("randint", shape, dtype, int64, device, out)
-    _check_bounds(t, low, high)
+    check_bounds(t, low, high)
     return _draw_checked("randint", t, "integers", low, high, generator, requires_grad)
 
 
-def _check_bounds(t: Tensor, low: int, high: int) -> None:
+def check_bounds(t: Tensor, low: int, high: int) -> None:
+    """Refuse an empty range, or one that the dtype does not hold.
+
+    Raises:
+        RuntimeError: It is.
+    """
     if low >= high:
         raise RuntimeError(
             f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
         )
-    least, most = _limits(t)
+    least, most = limits_of(t)
     for what, value in (("from", low), ("to - 1", high - 1)):
         if not least <= value <= most:
             raise RuntimeError(f"random_: {what} is out of bounds for {t.dtype}; got {value}.")
 
 
-def _limits(t: Tensor) -> tuple[int, int]:
+def limits_of(t: Tensor) -> tuple[int, int]:
+    """The least and the largest integer up to which the dtype holds all.
+
+    Raises:
+        NotImplementedError: The dtype is complex.
+    """
     if t.dtype.category == BOOL:
         return 0, 1
     if t.dtype.category == INT:
@@ -341,273 +357,5 @@ def randint_like(
     """Draw integers of [low, high) in another tensor's shape, dtype and device."""
     low, high = (0, low) if high is None else (low, high)
     t = like("randint_like", input, dtype, device)
-    _check_bounds(t, low, high)
+    check_bounds(t, low, high)
     return _draw_checked("randint_like", t, "integers", low, high, generator, requires_grad)
-
-
-# In place
-
-
-@function(method=True, public=False)
-def uniform_(input: Tensor, *bounds: float, generator: Any = None, **named: float) -> Tensor:
-    """Overwrite with uniforms of [from, to), by default [0, 1): ``uniform_(from=0, to=1)``."""
-    named = dict(zip(("from", "to"), bounds, strict=False)) | named
-    low, high = float(named.pop("from", 0.0)), float(named.pop("to", 1.0))
-    if named or len(bounds) > 2:
-        raise TypeError(f"uniform_ takes from and to; got {[*bounds, *named]}.")
-    _need_floating("uniform_", input)
-    if low > high:
-        raise RuntimeError(
-            f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}"
-        )
-    return _draw_into(input, "uniform", low, high, generator)
-
-
-@function(method=True, public=False)
-def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
-    """Overwrite with normals of a mean and a standard deviation."""
-    _need_floating("normal_", input)
-    if std < 0:
-        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
-    return _draw_into(input, "normal", float(mean), float(std), generator)
-
-
-@function(method=True, public=False)
-def random_(input: Tensor, *bounds: int, generator: Any = None, **named: Any) -> Tensor:
-    """Overwrite with integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``.
-
-    Without bounds the range is what the dtype holds exactly, from 0 on.
-    """
-    names = ("to",) if len(bounds) == 1 else ("from", "to")
-    named = dict(zip(names, bounds, strict=False)) | named
-    low, high = int(named.get("from", 0)), named.get("to")
-    if high is None:
-        high = _limits(input)[1] + 1
-    _check_bounds(input, low, int(high))
-    return _draw_into(input, "integers", low, int(high), generator)
-
-
-@function(method=True, public=False)
-def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Any = None) -> Tensor:
-    """Overwrite with values of the exponential distribution of rate ``lambd``."""
-    _need_floating("exponential_", input)
-    if lambd <= 0:
-        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
-    return _draw_into(input, "exponential", float(lambd), 0.0, generator)
-
-
-@function(method=True, public=False)
-def log_normal_(
-    input: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None
-) -> Tensor:
-    """Overwrite with exponentials of normals of a mean and a standard deviation."""
-    _need_floating("log_normal_", input)
-    if std <= 0:
-        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
-    return _draw_into(input, "log_normal", float(mean), float(std), generator)
-
-
-@function(method=True, public=False)
-def cauchy_(
-    input: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None
-) -> Tensor:
-    """Overwrite with values of the Cauchy distribution."""
-    _need_floating("cauchy_", input)
-    if sigma <= 0:
-        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
-    return _draw_into(input, "cauchy", float(median), float(sigma), generator)
-
-
-@function(method=True, public=False)
-def geometric_(input: Tensor, p: float, *, generator: Any = None) -> Tensor:
-    """Overwrite with the number of trials until the first success of probability ``p``."""
-    if not 0 < p < 1:
-        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
-    return _draw_into(input, "geometric", float(p), 0.0, generator)
-
-
-# From distributions
-
-
-def _bernoulli_infer(input, rng):
-    if input.dtype.category != FLOAT:
-        raise NotImplementedError(
-            f'"bernoulli" not implemented for {input.dtype}: probabilities need a floating dtype. '
-            "Convert with .to(lowtide.float32)."
-        )
-    return input, input.like(dtype=float32)
-
-
-def _row_samples(make):
-    yield (make(3, 5, low=0.1, high=0.9), Rng(3, 5)), {}
-    yield (make(low=0.1, high=0.9), Rng(3, 5)), {}
-    yield (make(0, 2), Rng(3, 5)), {}
-
-
-@op(
-    name="_bernoulli", method=False, public=False, scratch=("noise",), infer=_bernoulli_infer,
-    samples=_row_samples,
-)  # fmt: skip
-def bernoulli_from(xp, out, noise, input, rng):
-    """1 where a uniform number lies below ``input``, else 0."""
-    stream.uniform(xp, noise, rng)
-    xp.less(noise, input, out=noise)
-    xp.copyto(out, noise, casting="unsafe")
-
-
-@bernoulli_from.vjp("input")
-def _(g, input_spec):
-    return zero_gradient(g, input_spec)
-
-
-def _check_probabilities(p: Tensor) -> None:
-    # On the host the values are at hand; elsewhere looking would wait for the device.
-    if p.device.type == "cpu" and p.numel():
-        low, high = float(p._array.min()), float(p._array.max())
-        if not (low >= 0 and high <= 1):
-            raise RuntimeError(
-                f"bernoulli: Expected p_in >= 0 && p_in <= 1; got values in [{low}, {high}]."
-            )
-
-
-@function(method=True)
-def bernoulli(
-    input: Tensor, p: float | None = None, *, generator: Any = None, out: Tensor | None = None
-) -> Tensor:
-    """Draw 1 with the probability given by each element (or by ``p``), else 0."""
-    if p is not None:
-        result = like("bernoulli", input, None, None).bernoulli_(p, generator=generator)
-        return result if out is None else out.copy_(result)
-    _check_probabilities(input)
-    rng = stream.draw(input.numel(), input.device, generator)
-    return bernoulli_from(input, rng, out=out)
-
-
-@function(method=True, public=False)
-def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
-    """Overwrite with 1 with probability ``p`` (a number or a tensor), else 0."""
-    with no_grad():
-        if not isinstance(p, Tensor):
-            if not 0 <= p <= 1:
-                raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
-            chance = like("bernoulli_", input, float32, None)
-            chance.fill_(float(p))
-        else:
-            chance = p.detach().expand(input.shape)
-            if chance.dtype.category != FLOAT:
-                chance = chance.to(float32)
-        drawn = bernoulli(chance, generator=generator)
-    return input.copy_(drawn)
-
-
-def _multinomial_infer(input, rng, *, num_samples, replacement):
-    if input.ndim not in (1, 2):
-        raise RuntimeError(
-            f"multinomial: prob_dist must be 1 or 2 dim; got shape {tuple(input.shape)}."
-        )
-    if input.dtype.category != FLOAT:
-        raise RuntimeError(
-            f"multinomial only supports floating-point dtypes for input, got: {input.dtype}. "
-            "Convert with .to(lowtide.float32)."
-        )
-    if num_samples <= 0:
-        raise RuntimeError(f"multinomial: cannot sample n_sample <= 0 samples; got {num_samples}.")
-    if not replacement and num_samples > input.shape[-1]:
-        raise RuntimeError(
-            "multinomial: cannot sample n_sample > prob_dist.size(-1) samples without "
-            f"replacement; got {num_samples} of {input.shape[-1]}. Pass replacement=True."
-        )
-    return Spec((*input.shape[:-1], num_samples), int64)
-
-
-_WEIGHTS = (((5,), 3, False), ((2, 4), 6, True), ((2, 3), 2, False), ((0, 3), 2, True))
-
-
-def _multinomial_samples(make):
-    for shape, n, replacement in _WEIGHTS:
-        weights = make(*shape, low=0.1, high=2.0)
-        yield (weights, Rng(3, 5)), {"num_samples": n, "replacement": replacement}
-
-
-@op(
-    name="_multinomial", method=False, public=False, adopt=True, infer=_multinomial_infer,
-    samples=_multinomial_samples,
-)  # fmt: skip
-def multinomial_from(xp, input, rng, *, num_samples, replacement):
-    """Indices drawn with the weights in each row."""
-    k = input.shape[-1]
-    weights = xp.zeros((input.size // k, k), dtype=xp.float64)
-    xp.copyto(weights, input.reshape(-1, k), casting="unsafe")
-    if not bool(xp.isfinite(weights).all()) or bool((weights < 0).any()):
-        raise RuntimeError(
-            "multinomial: probability tensor contains either `inf`, `nan` or element < 0"
-        )
-    if bool((weights.sum(axis=1) <= 0).any()):
-        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
-    rows = len(weights)
-    if replacement:
-        noise = xp.empty((rows, num_samples), dtype=xp.float64)
-        stream.uniform(xp, noise, rng)
-        edges = xp.cumsum(weights, axis=1)
-        edges /= edges[:, -1:].copy()
-        found = [xp.searchsorted(edges[r], noise[r], side="right") for r in range(rows)]
-        picked = xp.stack(found) if found else xp.empty((0, num_samples), dtype=xp.int64)
-    else:  # the weights' own exponential race: the first arrivals
-        noise = xp.empty((rows, k), dtype=xp.float64)
-        stream.uniform(xp, noise, rng)
-        arrival = -xp.log1p(-noise)
-        xp.maximum(arrival, 1e-300, out=arrival)
-        picked = xp.argsort(-(weights / arrival), axis=1)[:, :num_samples]
-    return picked.reshape((*input.shape[:-1], num_samples))
-
-
-@function(method=True)
-def multinomial(
-    input: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None,
-    out: Tensor | None = None,
-) -> Tensor:  # fmt: skip
-    """Draw indices with the (not necessarily normalized) weights of each row.
-
-    Args:
-        input: Weights (k,) or (rows, k), floating, not negative.
-        num_samples: Indices for each row.
-        replacement: Whether an index may come twice.
-        generator: Where the randomness comes from.
-        out: Where to put the result.
-
-    Returns:
-        int64 tensor (num_samples,) or (rows, num_samples).
-    """
-    n = max(input.numel(), num_samples * (input.numel() // max(input.shape[-1:] or (1,))))
-    if out is not None and out.dtype is not int64:
-        raise RuntimeError(
-            f"multinomial expects Long tensor out, got: {out.dtype}. Pass an int64 tensor."
-        )
-    rng = stream.draw(2 * n, input.device, generator)
-    result = multinomial_from(input, rng, num_samples, bool(replacement))
-    return result if out is None else out.copy_(result)
-
-
-@op(name="_poisson", method=False, public=False, adopt=True, infer=same, samples=_row_samples)
-def poisson_from(xp, input, rng):
-    """Counts of the rates in ``input``. Drawn on the host, so that all devices agree."""
-    rates = np.asarray(input if xp is np else input.get(), dtype=np.float64)
-    if not (rates >= 0).all():
-        raise RuntimeError("invalid Poisson rate, expected rate to be non-negative")
-    draws = np.random.Generator(np.random.Philox(key=rng.seed, counter=rng.offset))
-    return xp.asarray(np.asarray(draws.poisson(rates), dtype=input.dtype))
-
-
-@poisson_from.vjp("input")
-def _(g, input_spec):
-    return zero_gradient(g, input_spec)
-
-
-@function()
-def poisson(input: Tensor, generator: Any = None) -> Tensor:
-    """Draw counts of the Poisson distribution with the rate given by each element."""
-    if input.dtype.category != FLOAT:
-        raise NotImplementedError(
-            f'"poisson" not implemented for {input.dtype}: rates need a floating dtype.'
-        )
-    return poisson_from(input, stream.draw(4 * input.numel(), input.device, generator))

@@ -25,7 +25,7 @@ from ..dtypes import float32
 from ..spec import Spec
 from .convolution import contiguous
 from .joining import cat
-from .matmul import linear
+from .linear_maps import linear
 from .registry import op
 
 SMALL = 1 << 18  # bytes of a recurrent weight of which a transposed copy is made

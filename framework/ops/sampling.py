@@ -17,8 +17,8 @@ from ..dtypes import int64
 from .convolution import contiguous, worth_compiling
 from .counting import arange, linspace
 from .creation import full_like, ones, zeros_like
-from .indexing import take
 from .joining import cat, stack
+from .places import take
 from .registry import function, op
 
 

@@ -1,4 +1,4 @@
-"""Linear systems: inverses, solutions, triangular systems, least squares.
+"""Linear systems: inverses, solutions, triangular systems.
 
 The array library allocates the results. A failing matrix raises :class:`~..errors.LinAlgError`; the
 ``_ex`` forms say which one failed instead. float16 and bfloat16 are computed in float32.
@@ -10,193 +10,21 @@ matrix and itself, an inverse only itself.
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections import namedtuple
-from contextlib import nullcontext
-from math import prod
-
-from ..autograd.modes import no_grad
-from ..dtypes import FLOAT, int32
-from ..errors import LinAlgError
+from ..dtypes import int32
 from ..spec import Spec
 from ..tensor import Tensor
 from .matmul import adjoint, matmul
-from .registry import WIDE_ON_CPU, broadcast_shapes, function, op
-
-# What all of linear algebra shares
-
-
-def named(name, *fields):
-    """PyTorch's named results: a tuple with fields."""
-    return namedtuple(name, fields)
-
-
-def linear_algebra(**options):
-    """Declare a composition of linear algebra, which also takes ``out=``."""
-
-    def declare(f):
-        @functools.wraps(f)
-        def g(*args, out=None, **kwargs):
-            if out is None:
-                return f(*args, **kwargs)
-            with no_grad():
-                result = f(*args, **kwargs)
-                if isinstance(out, Tensor):
-                    return _into(out, result)
-                return type(result)(*map(_into, out, result))
-
-        old = inspect.signature(f)
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters = [*old.parameters.values(), inspect.Parameter("out", kind, default=None)]
-        g.__signature__ = old.replace(parameters=parameters)
-        return function(**{"public": False, **options})(g)
-
-    return declare
-
-
-def _into(out, result):
-    if out.shape != result.shape:
-        out.resize_(result.shape)
-    return out.copy_(result)
-
-
-def check_matrices(name, *tensors, letters="AB"):
-    """Refuse what is no stack of matrices of numbers with fractions.
-
-    Raises:
-        RuntimeError: Fewer than two dimensions, or integers.
-        TypeError: No Tensor.
-    """
-    for letter, x in zip(letters, tensors, strict=False):
-        if not hasattr(x, "dtype"):
-            raise TypeError(
-                f"{name}: argument '{letter}' must be Tensor, not {type(x).__name__}. Convert it "
-                "with lowtide.tensor()."
-            )
-        if x.ndim < 2:
-            raise RuntimeError(
-                f"{name}: The input tensor {letter} must have at least 2 dimensions; got shape "
-                f"{tuple(x.shape)}. Add one with .unsqueeze()."
-            )
-        check_float(name, x)
-
-
-def check_float(name, x):
-    """Refuse integers.
-
-    Raises:
-        RuntimeError: They are.
-    """
-    if x.dtype.category < FLOAT:
-        raise RuntimeError(
-            f"{name}: Expected a floating point or complex tensor as input. Got {x.dtype}. "
-            "Convert it with .to(lowtide.float32)."
-        )
-
-
-def check_square(name, x, letter="A"):
-    """Refuse what is no stack of square matrices.
-
-    Raises:
-        RuntimeError: It is not.
-    """
-    check_matrices(name, x, letters=letter)
-    m, n = x.shape[-2:]
-    if m != n:
-        raise RuntimeError(
-            f"{name}: {letter} must be batches of square matrices, but they are {m} by {n} "
-            f"matrices. Pass square ones, or use linalg.lstsq or linalg.pinv."
-        )
-
-
-def strict(xp):
-    """A context in which the array module raises where a factorization fails."""
-    if xp.__name__ == "cupy":
-        from cupyx import errstate
-
-        return errstate(linalg="raise")
-    return nullcontext()
-
-
-def converging(xp, name, compute, *args, **kwargs):
-    """Call an iteration of the array module.
-
-    Raises:
-        LinAlgError: It does not end.
-    """
-    try:
-        return compute(*args, **kwargs)
-    except xp.linalg.LinAlgError:
-        raise LinAlgError(
-            f"{name}: The algorithm failed to converge: the input matrix contains non-finite "
-            "values, or is ill-conditioned. Look for NaN with .isfinite()."
-        ) from None
-
-
-def blank(xp, shape, like):
-    """An array of NaN."""
-    return xp.full(shape, xp.nan, dtype=like.dtype)
-
-
-def one_by_one(xp, attempt, shapes, arrays):
-    """Run a computation matrix by matrix, to find out which of them fail.
-
-    Args:
-        xp: The array module.
-        attempt: Called with one matrix of each array; returns (result, 0), or (result, info > 0)
-            where it failed.
-        shapes: The batch shape.
-        arrays: Stacks of matrices.
-
-    Returns:
-        (results, infos), stacked.
-    """
-    count = prod(shapes)
-    flat = [a.reshape(count, *a.shape[-2:]) for a in arrays]
-    made = [attempt(*[a[k] for a in flat]) for k in range(count)]
-    out = xp.stack([m for m, _ in made])
-    info = xp.asarray([i for _, i in made], dtype="int32")
-    return out.reshape(*shapes, *out.shape[1:]), info.reshape(shapes)
-
-
-def no_failure(xp, shape):
-    """``info`` where nothing failed."""
-    return xp.zeros(shape, dtype="int32")
-
-
-def raise_first(info, message):
-    """Raise for the first matrix that failed.
-
-    Raises:
-        LinAlgError: ``message`` with the place in the batch and its ``info`` filled in.
-    """
-    where = ""
-    if info.ndim:
-        flat = info.reshape(-1).tolist()
-        first = next(k for k, i in enumerate(flat) if i)
-        where, number = f"(Batch element {first}): ", flat[first]
-    else:
-        number = int(info)
-    raise LinAlgError(message.format(where=where, number=number))
-
-
-def zero_pivot(xp, matrix):
-    """The number of the first zero on the diagonal of U, counted from 1."""
-    from .elimination import eliminate
-
-    lu = eliminate(xp, xp.array(matrix), True)[0]
-    zero = (xp.diagonal(lu) == 0).tolist()
-    return zero.index(True) + 1 if True in zero else len(zero)
-
-
-def conditioned(make, *shape):
-    """A sample: matrices far from singular."""
-    from . import eye
-
-    m = make(*shape)
-    return m * 0.5 + 3.0 * eye(m.shape[-1], dtype=m.dtype)
-
+from .matrix_checks import (
+    attempted,
+    check_matrices,
+    check_square,
+    conditioned,
+    linear_algebra,
+    named,
+    no_failure,
+    zero_pivot,
+)
+from .registry import WIDE_ON_CPU, broadcast_shapes, op
 
 # Inverse
 
@@ -222,27 +50,11 @@ def _inv_samples(make):
 )  # fmt: skip
 def invert(xp, A, *, checked):
     """Invert matrices, and say which are singular."""
-    try:
-        with strict(xp):
-            return xp.linalg.inv(A), no_failure(xp, A.shape[:-2])
-    except xp.linalg.LinAlgError:
-        pass
-
-    def attempt(a):
-        try:
-            with strict(xp):
-                return xp.linalg.inv(a), 0
-        except xp.linalg.LinAlgError:
-            return blank(xp, a.shape, a), zero_pivot(xp, a)
-
-    out, info = one_by_one(xp, attempt, A.shape[:-2], [A])
-    if checked:
-        raise_first(
-            info,
-            "linalg.inv: {where}The diagonal element {number} is zero, the inversion could not be "
-            "completed because the input matrix is singular. Use linalg.pinv.",
-        )
-    return out, info
+    return attempted(
+        xp, xp.linalg.inv, [A], zero_pivot, checked,
+        "linalg.inv: {where}The diagonal element {number} is zero, the inversion could not be "
+        "completed because the input matrix is singular. Use linalg.pinv.",
+    )  # fmt: skip
 
 
 @invert.vjp("A")
@@ -328,27 +140,11 @@ def solve_matrices(xp, A, B, *, checked):
     a, b = aligned(xp, A, B)
     if not b.size:
         return xp.zeros(b.shape, dtype=b.dtype), no_failure(xp, b.shape[:-2])
-    try:
-        with strict(xp):
-            return xp.linalg.solve(a, b), no_failure(xp, a.shape[:-2])
-    except xp.linalg.LinAlgError:
-        pass
-
-    def attempt(a, b):
-        try:
-            with strict(xp):
-                return xp.linalg.solve(a, b), 0
-        except xp.linalg.LinAlgError:
-            return blank(xp, b.shape, b), zero_pivot(xp, a)
-
-    out, info = one_by_one(xp, attempt, a.shape[:-2], [a, b])
-    if checked:
-        raise_first(
-            info,
-            "linalg.solve: {where}The solver failed because the input matrix is singular (pivot "
-            "{number} is zero). Use linalg.lstsq.",
-        )
-    return out, info
+    return attempted(
+        xp, xp.linalg.solve, [a, b], zero_pivot, checked,
+        "linalg.solve: {where}The solver failed because the input matrix is singular (pivot "
+        "{number} is zero). Use linalg.lstsq.",
+    )  # fmt: skip
 
 
 @solve_matrices.vjp("A", "B")

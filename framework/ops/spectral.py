@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from .decompositions import cube, diagonal_of, hermitian, symmetric_samples, total
 from .matmul import adjoint, matmul
+from .matrix_checks import check_matrices, check_square, converging, linear_algebra, named
 from .registry import WIDE_ON_CPU, _recorded, op
-from .solving import check_matrices, check_square, converging, linear_algebra, named, solve_matrices
+from .solving import solve_matrices
 
 # Singular values
 

@@ -7,8 +7,9 @@ from math import prod
 import numpy as np
 
 from ..autograd.views import base_of
+from .becoming import become
 from .registry import function, op
-from .shaping import become, normal_dim, strided
+from .shaping import normal_dim, strided
 
 # Diagonals
 

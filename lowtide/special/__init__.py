@@ -23,7 +23,6 @@ from lowtide.framework.ops.pointwise import lgamma as gammaln
 from lowtide.framework.ops.pointwise import log1p as log1p
 from lowtide.framework.ops.pointwise import logit as logit
 from lowtide.framework.ops.pointwise import polygamma as polygamma
-from lowtide.framework.ops.pointwise import round as round
 from lowtide.framework.ops.pointwise import sigmoid as expit
 from lowtide.framework.ops.pointwise import sinc as sinc
 from lowtide.framework.ops.polynomials import chebyshev_polynomial_t as chebyshev_polynomial_t
@@ -46,6 +45,7 @@ from lowtide.framework.ops.polynomials import (
 from lowtide.framework.ops.polynomials import (
     shifted_chebyshev_polynomial_w as shifted_chebyshev_polynomial_w,
 )
+from lowtide.framework.ops.rounding import round as round
 from lowtide.framework.ops.softmax import log_softmax as log_softmax
 from lowtide.framework.ops.softmax import softmax as softmax
 from lowtide.framework.ops.special import entr as entr

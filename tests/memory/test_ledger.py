@@ -207,6 +207,40 @@ def test_observers_get_plain_values_for_every_birth_and_death(be):
     assert seen[0][4] == seen[2][4] != seen[1][4]
 
 
+def test_observers_are_told_of_every_change_of_role(be):
+    x = make(be, (6,)).requires_grad_()
+    seen = []
+    with observe(be.ledger, lambda event, _, n, role, *rest: seen.append((event, n, role, rest))):
+        y = x.exp()  # saves its result
+        z = y.sin()  # saves y, which is saved already
+        set_role(z, "buffer")
+        set_role(z, "buffer")
+        y.grad_fn.release()
+        del z
+    events = [(event, ROLES[role], ROLES[rest[1]]) for event, _, role, rest in seen]
+    assert events == [
+        ("alloc", "temporary", "temporary"),
+        ("role", "saved", "temporary"),
+        ("alloc", "temporary", "temporary"),
+        ("role", "buffer", "temporary"),
+        ("role", "temporary", "saved"),  # with z goes the node of sin
+        ("free", "buffer", "buffer"),
+    ]
+    assert {n for _, n, _, _ in seen} == {24}
+    before = len(seen)
+    y.sin()
+    assert len(seen) == before
+
+
+def test_a_value_that_cannot_be_saved_is_not_left_pinned(be):
+    with lt.inference_mode():
+        x = make(be, (6,)) * 2.0
+    w = make(be, (6,)).requires_grad_()
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+        w * x
+    assert (x._storage.pins, w._storage.pins) == (0, 0)
+
+
 def test_one_of_two_equal_observers_can_leave(be):
     seen = []
 

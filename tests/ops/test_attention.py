@@ -5,7 +5,9 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
-from lowtide.framework.ops import attention
+from lowtide.framework.ops import attention_blocks
+from lowtide.framework.ops.attention import attend, plain
+from lowtide.framework.ops.attention_gradient import attend_grad
 from lowtide.framework.random import Rng
 from lowtide.nn import functional as F
 
@@ -24,11 +26,11 @@ def inputs(rows=37, columns=41, heads=(6, 3)):
 
 @pytest.fixture(params=[1, 1 << 14, 1 << 20])
 def tile(request, monkeypatch):
-    monkeypatch.setattr(attention, "TILE", request.param)
-    for op in (attention.attend, attention.attend_grad):
+    monkeypatch.setattr(attention_blocks, "TILE", request.param)
+    for op in (attend, attend_grad):
         op.op.plans.clear()
     yield request.param
-    for op in (attention.attend, attention.attend_grad):
+    for op in (attend, attend_grad):
         op.op.plans.clear()
 
 
@@ -39,8 +41,8 @@ def test_blocks_equal_the_plain_definition(tile, p, causal):
     mask = None if causal else numbers(2, 1, 1, 41, seed=3)
     rng = Rng(5, 9) if p else None
     sources = [q, k, v] if mask is None else [q, k, v, mask]
-    out = attention.attend(q, k, v, mask, rng, p, causal, 0.4)
-    expected = attention.plain(q, k, v, mask, rng, p, causal, 0.4)
+    out = attend(q, k, v, mask, rng, p, causal, 0.4)
+    expected = plain(q, k, v, mask, rng, p, causal, 0.4)
     np.testing.assert_allclose(
         out.detach().numpy(), expected.detach().numpy(), rtol=1e-9, atol=1e-12
     )
@@ -78,7 +80,7 @@ def test_no_keys_give_zero():
 def test_leading_dimensions_broadcast():
     q, k, v = numbers(2, 3, 4, 5), numbers(1, 3, 6, 5), numbers(1, 1, 6, 5)
     out = F.scaled_dot_product_attention(q, k, v)
-    expected = attention.plain(q, k, v.expand(1, 3, 6, 5), None, None, 0.0, False, 5**-0.5)
+    expected = plain(q, k, v.expand(1, 3, 6, 5), None, None, 0.0, False, 5**-0.5)
     np.testing.assert_allclose(out.detach().numpy(), expected.detach().numpy(), rtol=1e-10)
 
 

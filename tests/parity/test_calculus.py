@@ -1,67 +1,13 @@
 """Differences, integrals, patches: values, dtypes, two orders of gradient, error types."""
 
-import warnings
-
 import numpy as np
 import pytest
 
-import lowtide as lt
-from lowtide.framework.autograd.engine import grad
-
 torch = pytest.importorskip("torch")
+
+from tests.parity.comparing import compare, numbers, refuse_alike  # noqa: E402  # it imports torch
+
 pytestmark = pytest.mark.parity
-
-
-def numbers(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape)
-
-
-def listed(x):
-    return list(x) if isinstance(x, tuple | list) else [x]
-
-
-def close(mine, reference):
-    if mine is None or reference is None:  # a missing gradient and one of zeros mean the same
-        for g in (mine, reference):
-            assert g is None or not g.any()
-        return
-    assert tuple(mine.shape) == tuple(reference.shape)
-    assert mine.dtype.name == str(reference.dtype).removeprefix("torch.")
-    np.testing.assert_allclose(
-        mine.detach().numpy(), reference.detach().numpy(), atol=1e-6, rtol=1e-6
-    )
-
-
-def gradients(module, f, arrays):
-    xs = [module.tensor(a, requires_grad=a.dtype.kind in "fc") for a in arrays]
-    given = [x for x in xs if x.requires_grad]
-    outs = [o for o in listed(f(module, *xs)) if o.requires_grad]
-    if not outs:
-        return []
-    us = [module.tensor(numbers(*o.shape, seed=9)) for o in outs]
-    for u in us:
-        u.requires_grad_()
-    derive = grad if module is lt else torch.autograd.grad
-    first = derive(outs, given, us, create_graph=True, allow_unused=True)
-    found = [g for g in first if g is not None and g.requires_grad]
-    ws = [module.tensor(numbers(*g.shape, seed=5)) for g in found]
-    second = derive(found, [*given, *us], ws, allow_unused=True) if found else []
-    return [*first, *second]
-
-
-def compare(f, *arrays, order=2):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        mine = listed(f(lt, *[lt.tensor(a) for a in arrays]))
-        reference = listed(f(torch, *[torch.tensor(a) for a in arrays]))
-        assert len(mine) == len(reference)
-        for a, b in zip(mine, reference, strict=True):
-            close(a, b)
-        if order:
-            ours, theirs = gradients(lt, f, arrays), gradients(torch, f, arrays)
-            assert len(ours) == len(theirs)
-            for a, b in zip(ours, theirs, strict=True):
-                close(a, b)
 
 
 X, Y = numbers(4, 5), numbers(4, 5, seed=1)
@@ -192,19 +138,9 @@ WRONG = {
 }
 
 
-def error_of(f, module):
-    try:
-        f(module)
-    except Exception as error:
-        return error
-    return None
-
-
 @pytest.mark.parametrize("name", WRONG)
 def test_errors_match_in_type(name):
-    theirs, ours = error_of(WRONG[name], torch), error_of(WRONG[name], lt)
-    assert theirs is not None
-    assert isinstance(ours, type(theirs))
+    refuse_alike(WRONG[name])
 
 
 def test_apply_and_map_match():

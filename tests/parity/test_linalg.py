@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.autograd.engine import grad
 
 torch = pytest.importorskip("torch")
+
+from tests.parity.comparing import compare  # noqa: E402  # it imports torch
+
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.filterwarnings("ignore:torch.* is deprecated in favor of:UserWarning"),
@@ -24,37 +26,6 @@ def matrices(*shape, seed=0):
     spread = np.zeros(shape[-2:])
     spread[range(n), range(n)] = 2 + 1.5 * np.arange(n)
     return 0.4 * numbers(shape, seed) + spread
-
-
-def gradients(framework, function, arrays):
-    """Value, first gradients, and gradients of a combination of those."""
-    tensor, take = (lt.tensor, grad) if framework is lt else (torch.tensor, torch.autograd.grad)
-    xs = [tensor(a, requires_grad=True) for a in arrays]
-    out = function(framework, *xs)
-    weight = tensor(numbers(tuple(out.shape), 7))
-    firsts = take((out * weight).sum(), xs, create_graph=True)
-    total = None
-    for k, g in enumerate(firsts):
-        term = (
-            (g * g.conj() * tensor(numbers(tuple(g.shape), 20 + k))).real.sum()
-            if (g.is_complex())
-            else (g * g * tensor(numbers(tuple(g.shape), 20 + k))).sum()
-        )
-        total = term if total is None else total + term
-    seconds = take(total, xs, allow_unused=True) if total.requires_grad else [None] * len(xs)
-    return [host(v) for v in (out, *firsts)], [0.0 if s is None else host(s) for s in seconds]
-
-
-def host(x):
-    return x.detach().numpy() if isinstance(x, lt.Tensor) else x.numpy(force=True)
-
-
-def compare(function, *arrays, rtol=1e-6):
-    ours, theirs = (gradients(m, function, arrays) for m in (lt, torch))
-    for mine, reference in zip(ours, theirs, strict=True):
-        for a, b in zip(mine, reference, strict=True):
-            assert np.shape(a) == np.shape(b) or np.ndim(a) == 0 or np.ndim(b) == 0
-            np.testing.assert_allclose(a, b, rtol=rtol, atol=1e-7)
 
 
 def hermitian(a):

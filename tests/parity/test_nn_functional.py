@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.autograd.engine import grad
 from lowtide.modules.functional import __all__ as FUNCTIONS
 from lowtide.nn import functional as ours
 
 torch = pytest.importorskip("torch")
+
+from tests.parity import comparing  # noqa: E402  # it imports torch
+
 theirs = torch.nn.functional
 pytestmark = pytest.mark.parity
 
@@ -26,43 +28,13 @@ def chance(*shape, seed=0):
     return np.random.default_rng((*shape, seed)).uniform(0.05, 0.95, shape)
 
 
-def derivatives(tensor, take, function, arrays, second):
-    """The value, the gradients, and the gradients of a fixed combination of those."""
-    xs = [tensor(a, requires_grad=True) for a in arrays]
-    out = function(*xs)
-    u = tensor(numbers(*out.shape, seed=7), requires_grad=second)
-    firsts = take(out, xs, u, create_graph=second, allow_unused=True)
-    live = [(g, tensor(numbers(*g.shape, seed=8))) for g in firsts if g is not None]
-    live = [(g, v) for g, v in live if g.requires_grad]
-    seconds = [None] * (len(xs) + 1)
-    if second and live:
-        roots, cotangents = zip(*live, strict=True)
-        seconds = take(roots, [*xs, u], cotangents, allow_unused=True)
-    return [None if v is None else values(v) for v in (out, *firsts, *seconds)]
-
-
-def values(found):
-    found = found.detach()
-    return found.numpy(force=True) if isinstance(found, torch.Tensor) else np.asarray(found.numpy())
-
-
 def compare(function, *arrays, second=True):
     """``function(F, tensor, *inputs)`` gives the same under both."""
-    mine = derivatives(lt.tensor, grad, lambda *x: function(ours, lt.tensor, *x), arrays, second)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        other = derivatives(
-            torch.tensor,
-            torch.autograd.grad,
-            lambda *x: function(theirs, torch.tensor, *x),
-            arrays,
-            second,
-        )
-    for a, b in zip(mine, other, strict=True):
-        if a is None or b is None:  # no gradient is a gradient of zero
-            assert not np.any(a if b is None else b)
-            continue
-        assert a.shape == b.shape
-        np.testing.assert_allclose(a, b, **CLOSE)
+        comparing.compare(
+            lambda m, *xs: function(m.nn.functional, m.tensor, *xs), *arrays,
+            order=2 if second else 1, **CLOSE,
+        )  # fmt: skip
 
 
 def grid(**axes):

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.autograd.engine import grad
 from lowtide.nn import functional as ours
 
 torch = pytest.importorskip("torch")
+
+from tests.parity import comparing  # noqa: E402  # it imports torch
+
 theirs = torch.nn.functional
 pytestmark = pytest.mark.parity
 
@@ -20,49 +22,19 @@ def numbers(*shape, seed=0):
     return np.random.default_rng((*shape, seed)).standard_normal(shape)
 
 
-def values(found):
-    found = found.detach()
-    return found.numpy(force=True) if isinstance(found, torch.Tensor) else np.asarray(found.numpy())
-
-
-def derivatives(tensor, take, function, arrays, second):
-    xs = [tensor(a, requires_grad=True) for a in arrays]
-    out = function(*xs)
-    u = tensor(numbers(*out.shape, seed=7), requires_grad=second)
-    firsts = take(out, xs, u, create_graph=second, allow_unused=True)
-    live = [(g, tensor(numbers(*g.shape, seed=8))) for g in firsts if g is not None]
-    live = [(g, v) for g, v in live if g.requires_grad]
-    seconds = [None] * (len(xs) + 1)
-    if second and live:
-        roots, cotangents = zip(*live, strict=True)
-        seconds = take(roots, [*xs, u], cotangents, allow_unused=True)
-    return [None if v is None else values(v) for v in (out, *firsts, *seconds)]
-
-
 def compare(function, *arrays, second=True):
     """``function(F, tensor, *inputs)``: values, first and second gradients agree."""
-    mine = derivatives(lt.tensor, grad, lambda *x: function(ours, lt.tensor, *x), arrays, second)
-    other = derivatives(
-        torch.tensor,
-        torch.autograd.grad,
-        lambda *x: function(theirs, torch.tensor, *x),
-        arrays,
-        second,
-    )
-    for a, b in zip(mine, other, strict=True):
-        if a is None or b is None:  # no gradient is a gradient of zero
-            assert not np.any(a if b is None else b)
-            continue
-        assert a.shape == b.shape
-        np.testing.assert_allclose(a, b, **CLOSE)
+    comparing.compare(
+        lambda m, *xs: function(m.nn.functional, m.tensor, *xs), *arrays,
+        order=2 if second else 1, **CLOSE,
+    )  # fmt: skip
 
 
-def refused(call, *arrays):
+def refused(function, *arrays):
     """Both raise, and the same type."""
-    with pytest.raises(Exception) as theirs_raised:  # noqa: PT011 - the type is compared
-        call(theirs, torch.tensor, *map(torch.tensor, arrays))
-    with pytest.raises(theirs_raised.type):
-        call(ours, lt.tensor, *map(lt.tensor, arrays))
+    comparing.refuse_alike(
+        lambda m, *xs: function(m.nn.functional, m.tensor, *xs), *arrays
+    )  # fmt: skip
 
 
 SIZES = [
@@ -148,7 +120,7 @@ def test_old_names_warn_and_resize(name):
         mine = getattr(ours, name)(lt.tensor(x), 5)
     with pytest.warns(UserWarning, match="deprecated"):
         other = getattr(theirs, name)(torch.tensor(x), 5)
-    np.testing.assert_allclose(values(mine), values(other), **CLOSE)
+    comparing.close(mine, other, **CLOSE)
 
 
 GRIDS = [((2, 3, 5, 6), (4, 3)), ((2, 2, 3, 4, 5), (2, 3, 2)), ((1, 2, 1, 4), (3, 3))]
@@ -226,7 +198,7 @@ def test_pooling_with_indices(name):
     mine = getattr(ours, name + "_with_indices")(lt.tensor(x), 3)
     other = getattr(theirs, name + "_with_indices")(torch.tensor(x), 3)
     for a, b in zip(mine, other, strict=True):
-        np.testing.assert_array_equal(values(a), values(b))
+        comparing.close(a, b, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])

@@ -49,6 +49,7 @@ def run(name: str, tmp_path: Path, out: Path, *options: str) -> tuple[str, dict]
     return done.stdout, json.loads((out / "results.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_on_what_is_built_in(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
@@ -64,6 +65,7 @@ def test_it_runs_on_what_is_built_in(name: str, tmp_path: Path) -> None:
     assert json.loads((out / "memory.json").read_text()) == record["peak_bytes_by_role"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["chargpt", "vowels"])
 def test_a_stopped_run_resumes_with_the_same_losses(name: str, tmp_path: Path) -> None:
     _, whole = run(name, tmp_path, tmp_path / "whole", "--checkpoint-every", "1000")

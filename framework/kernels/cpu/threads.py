@@ -84,7 +84,7 @@ def spread(run: Callable[..., None], elements: int, n: int, *arrays: Any) -> Non
 
 
 def split(run: Callable[[int, int, int], None], n: int, parts: int) -> None:
-    """Call ``run(part, start, stop)`` for each of ``parts`` shares of ``range(n)``, side by side."""
+    """Call ``run(part, start, stop)`` for ``parts`` shares of ``range(n)``, side by side."""
     bounds = [n * k // parts for k in range(parts + 1)]
     shares = [(k, *b) for k, b in enumerate(pairwise(bounds))]
     for first in range(0, parts, _wanted):

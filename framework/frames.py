@@ -1,0 +1,165 @@
+"""Whose frames are on the stack: which op runs, which line of the user's program led to it.
+
+A file is somebody's: the user's, the standard library's, or one of ours with its part in a call.
+Walking the stack costs about 0.1 us a frame. Nothing of a frame is kept but the code object it ran,
+whose identity, with the offset of the instruction, stands for a line.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from typing import Any
+
+# What a file's frames are: the user's, ours, a declared op, the engine, ours but never the name of
+# what the user called, the standard library, optimizers, the file of a module's call, and functions
+# that call others for the user: layers, data loading.
+USER, OURS, OP, ENGINE, INSIDE, LIBRARY, STEP, CALL, AROUND = range(9)
+_INSIDE = (
+    "devices",
+    "memory",
+    "kernels",
+    "storage.py",
+    "scopes.py",
+    "frames.py",
+    "dispatch.py",
+    "modes.py",
+)
+
+_kinds: dict[str, int] = {}
+_lines: dict[tuple[int, int], tuple[str, Any]] = {}  # (id of code, offset) -> (line, that code)
+
+
+def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
+    """Look from a frame outwards.
+
+    Args:
+        frame: The innermost to look at.
+        owner: The innermost module's entry (``scopes.Scope``), or None. It remembers the line of
+            its call, so that the walk need not go further.
+        lines: Whether the user's line is wanted.
+
+    Returns:
+        The op, or the function of ours that the user called; ``file:line`` or an empty string;
+        and ``OP``, ``ENGINE`` or ``OURS``: what was found on the way.
+    """
+    op = name = line = ""
+    found = OURS
+    asking = []
+    last = None  # of the standard library: a thread or a finalizer has no other line
+    while frame is not None:
+        code = frame.f_code
+        filename = code.co_filename
+        kind = _kinds.get(filename)
+        if kind is None:
+            kind = _kinds[filename] = kind_of(filename)
+        if kind == INSIDE:
+            pass
+        elif kind == OP:
+            if not op:
+                op = filename[4:-1].lstrip("_")
+                found = OP
+                if not lines:
+                    break
+        elif kind == USER:
+            if lines:
+                key = (id(code), frame.f_lasti)
+                known = _lines.get(key)
+                if known is None or known[1] is not code:
+                    known = _lines[key] = (shown(filename, frame.f_lineno), code)
+                line = known[0]
+            break
+        elif kind == CALL and code.co_name == "_call_in_scope":
+            if owner is not None:
+                if owner.line is not None:
+                    line = owner.line
+                    break
+                asking.append(owner)
+                owner = owner.outer.owner if owner.outer is not None else None
+        elif kind == ENGINE:
+            found = ENGINE
+            name = "backward"
+        elif kind == STEP:
+            name = "step"  # whatever helps it inside
+        elif kind == LIBRARY:
+            last = frame.f_lineno, filename
+        elif (kind == OURS or not name) and code.co_name[0] not in "_<":
+            name = code.co_name  # the outermost of ours is what the user called
+        frame = frame.f_back
+    if lines:
+        if not line and last is not None:
+            line = shown(last[1], last[0])
+        for entry in asking:
+            entry.line = line
+    return op or name or "python", line, found
+
+
+def shown(filename: str, line: int) -> str:
+    """``file:line``, relative to the working directory where the file lies below it."""
+    here = os.getcwd() + os.sep
+    return f"{filename.removeprefix(here)}:{line}"
+
+
+def _roots_of_package() -> tuple[str, tuple[str, ...]]:
+    # (the folder of framework/, folders whose files are ours)
+    inner = os.path.dirname(_roots_of_package.__code__.co_filename)
+    root = os.path.dirname(inner)
+    names = ["framework", "modules", "optim", "profiling"]
+    if os.path.isfile(os.path.join(root, "lowtide", "__init__.py")):
+        names.append("lowtide")  # a checkout; else the face's files lie in `root` itself
+    return inner + os.sep, tuple(os.path.join(root, n) + os.sep for n in names)
+
+
+_FRAMEWORK, _FOLDERS = _roots_of_package()
+_STANDARD = tuple({sysconfig.get_path(n) + os.sep for n in ("stdlib", "platstdlib")})
+
+
+def kind_of(filename: str) -> int:
+    """What the frames of a file are."""
+    if filename.startswith("<op "):
+        return OP
+    if filename.startswith(("<function ", "<frozen ")):
+        return OURS if filename.startswith("<function ") else LIBRARY
+    if filename.startswith(_FOLDERS):
+        if filename.startswith(_FRAMEWORK):
+            inner = filename[len(_FRAMEWORK) :].replace(os.sep, "/")
+            if inner == "autograd/engine.py":
+                return ENGINE
+            if any(part in _INSIDE for part in inner.split("/")):
+                return INSIDE
+        if filename.endswith("module.py") and filename.startswith(_FOLDERS[1]):
+            return CALL
+        if filename.startswith((_FOLDERS[1], os.path.join(_FRAMEWORK, "data"))):
+            return AROUND
+        return STEP if filename.startswith(_FOLDERS[2]) else OURS
+    face = os.path.dirname(os.path.dirname(_FRAMEWORK))
+    if not filename.startswith(os.path.join(face, "recipes") + os.sep) and (
+        os.path.basename(face) == "lowtide"
+        and filename.startswith(face + os.sep)
+        and len(_FOLDERS) == 4
+    ):
+        return OURS
+    if filename.startswith(_STANDARD) and "-packages" + os.sep not in filename:
+        return LIBRARY
+    return USER
+
+
+def forget() -> None:
+    """Let the code objects go whose lines are known."""
+    _lines.clear()
+
+
+def is_ours(filename: str) -> bool:
+    """True for a file of lowtide itself."""
+    return kind_of(filename) not in (USER, LIBRARY)
+
+
+def user_line() -> str:
+    """``file:line`` of the innermost frame of the user's program."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if kind_of(frame.f_code.co_filename) == USER:
+            return shown(frame.f_code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return ""

@@ -1,0 +1,128 @@
+"""What layers apply: ``linear``, a product and a bias in one kernel, and ``bilinear``.
+
+The bias is added into the product, so that no second result exists; the gradient of the weight is
+one tall product over all leading dims.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ..spec import Spec
+from .arithmetic import conjugate
+from .matmul import as_rows, check_number, foldable, matmul, multiply_rows
+from .registry import function, op
+
+
+def _linear_infer(input, weight, bias):
+    if weight.ndim not in (1, 2) or not input.ndim or input.shape[-1] != weight.shape[-1]:
+        raise RuntimeError(
+            f"linear contracts input.shape[-1] with weight.shape[-1] (mat1 and mat2 shapes cannot "
+            f"be multiplied otherwise); got input {tuple(input.shape)} and weight "
+            f"{tuple(weight.shape)}. weight is (out_features, in_features); transpose it with .mT."
+        )
+    shape = (*input.shape[:-1], *weight.shape[:-1])
+    if bias is not None and bias.shape not in ((), (1,), shape[-1:] if weight.ndim > 1 else ()):
+        raise RuntimeError(
+            f"linear adds bias to each row of {weight.shape[0]} outputs; got bias "
+            f"{tuple(bias.shape)} and weight {tuple(weight.shape)}. Pass bias of shape "
+            f"{tuple(weight.shape[:1])}."
+        )
+    check_number("linear", input)
+    return Spec(shape, input.dtype)
+
+
+def _linear_flops(input, weight, bias):
+    rows = prod(input.shape[:-1]) * prod(weight.shape[:-1])
+    return 2 * rows * input.shape[-1] + (0 if bias is None else rows)
+
+
+def _linear_samples(make):
+    for a, w, b in (
+        ((3, 4), (2, 4), (2,)), ((2, 3, 4), (5, 4), (5,)), ((4,), (2, 4), (2,)),
+        ((0, 4), (2, 4), (2,)), ((3, 4), (2, 4), None), ((2, 3, 0), (2, 0), (2,)),
+    ):  # fmt: skip
+        yield (make(*a), make(*w), None if b is None else make(*b)), {}
+
+
+@op(
+    method=False, infer=_linear_infer, promote="same", half="float32", layout=foldable,
+    flops=_linear_flops, samples=_linear_samples,
+    autocast="low",
+)  # fmt: skip
+def linear(xp, out, input, weight, bias=None):
+    """Apply an affine map to the last dimension: ``out = input @ weight.mT + bias``.
+
+    One product over all rows, into which the bias is added in place.
+
+    Args:
+        input: (*, in_features).
+        weight: (out_features, in_features), or (in_features,).
+        bias: (out_features,), or None.
+
+    Returns:
+        Tensor (*, out_features).
+
+    Raises:
+        RuntimeError: The sizes do not fit, or the dtypes differ.
+
+    Memory:
+        Keeps ``input`` while ``weight`` needs a gradient, and ``weight`` while ``input`` does.
+    """
+    multiply_rows(xp, out, input, weight.T)
+    if bias is not None:
+        xp.add(out, bias, out=out)
+
+
+@linear.vjp("input")
+def _(g, weight):
+    if weight.ndim == 1:
+        return g.unsqueeze(-1) * conjugate(weight)
+    return matmul(g, conjugate(weight))
+
+
+@linear.vjp("weight")
+def _(g, input, weight_spec):
+    rows = as_rows(input, input.shape[-1:])
+    if weight_spec.ndim == 1:
+        return matmul(as_rows(g, ()), conjugate(rows))
+    return matmul(_transposed(as_rows(g, g.shape[-1:])), conjugate(rows))
+
+
+@linear.vjp("bias")
+def _(g):
+    return g  # the engine sums it over the rows
+
+
+def _transposed(x):
+    return x.permute(1, 0)
+
+
+@function()
+def bilinear(input1, input2, weight, bias=None):
+    """Apply a bilinear map to two inputs: ``out[.., o] = input1 @ weight[o] @ input2 + bias[o]``.
+
+    Args:
+        input1: (*, M).
+        input2: (*, N), with the same leading sizes.
+        weight: (O, M, N).
+        bias: (O,), or None.
+
+    Returns:
+        Tensor (*, O).
+    """
+    if input1.shape[:-1] != input2.shape[:-1] or tuple(weight.shape[1:]) != (
+        input1.shape[-1], input2.shape[-1],
+    ):  # fmt: skip
+        raise RuntimeError(
+            f"bilinear takes input1 (*, M), input2 (*, N) and weight (O, M, N); got "
+            f"{tuple(input1.shape)}, {tuple(input2.shape)} and {tuple(weight.shape)}. Transpose "
+            "or expand one."
+        )
+    o, m, n = weight.shape
+    lead = tuple(input1.shape[:-1])
+    x1, x2 = as_rows(input1, (m,)), as_rows(input2, (n,))
+    # (R, M) @ (M, O * N) -> (R, O, N), then each row's (O, N) times its (N,).
+    half = matmul(x1, weight.permute(1, 0, 2).reshape(m, o * n)).reshape(x1.shape[0], o, n)
+    result = matmul(half, x2.unsqueeze(-1)).reshape(*lead, o)
+    return result if bias is None else result + bias

@@ -1,0 +1,354 @@
+"""Losses of pairs of numbers: squares, absolute values, binary cross entropy, likelihoods.
+
+Binary cross entropy is an op of its own, for its logarithms of numbers near 0 and 1; the others are
+compositions that say what they are in one or two lines.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+from ..autograd.modes import no_grad
+from .loss import reduce_loss, reduction_of
+from .registry import broadcast, function, op, per_element
+
+
+def _compared(input, target) -> None:
+    if tuple(target.shape) != tuple(input.shape):
+        warnings.warn(
+            f"Using a target size ({target.shape}) that is different to the input size "
+            f"({input.shape}). This will likely lead to incorrect results due to broadcasting. "
+            "Please ensure they have the same size.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _weighted(loss, weight, reduction, over_weights=True):
+    # A weight per element; the mean is over the weights.
+    if weight is None:
+        return reduce_loss(loss, reduction)
+    if tuple(weight.shape) != tuple(loss.shape):
+        raise ValueError(
+            f"Weights and input must have the same size; got {tuple(weight.shape)} and "
+            f"{tuple(loss.shape)}. Expand the weights."
+        )
+    if reduction == "mean" and over_weights:
+        return (loss * weight).sum() / weight.sum()
+    return reduce_loss(loss * weight, reduction)
+
+
+@function(public=False, autocast="float32")
+def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
+    """Take squares of differences.
+
+    Args:
+        input: Any shape.
+        target: The same shape.
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean", "sum" or "none".
+        weight: A factor for each element; the mean is over the weights.
+
+    Returns:
+        Tensor (), or in the shape of ``input`` for "none".
+
+    Memory:
+        Keeps the differences.
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    _compared(input, target)
+    difference = input - target
+    return _weighted(difference * difference, weight, how)
+
+
+@function(public=False, autocast="float32")
+def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
+    """Take absolute differences. The arguments are those of :func:`mse_loss`."""
+    how = reduction_of(size_average, reduce, reduction)
+    _compared(input, target)
+    return _weighted((input - target).abs(), weight, how)
+
+
+@function(public=False, autocast="float32")
+def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mean", beta=1.0):
+    """Take absolute differences, squared (over ``2 beta``) where they are below ``beta``.
+
+    The other arguments are those of :func:`mse_loss`.
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    if beta < 0:
+        raise RuntimeError(f"smooth_l1_loss does not support negative values for beta; got {beta}.")
+    if beta == 0:
+        return l1_loss(input, target, reduction=how)
+    _compared(input, target)
+    return reduce_loss(_quadratic_then_linear(input - target, beta) / beta, how)
+
+
+@function(public=False, autocast="float32")
+def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
+    """Take half squares of differences below ``delta``, and lines of slope ``delta`` beyond.
+
+    The other arguments are those of :func:`mse_loss`.
+    """
+    how = reduction_of(None, None, reduction)
+    if delta <= 0:
+        raise RuntimeError(f"huber_loss does not support non-positive values for delta: {delta}.")
+    _compared(input, target)
+    return _weighted(_quadratic_then_linear(input - target, delta), weight, how, False)
+
+
+def _quadratic_then_linear(difference, bend):
+    from . import where
+
+    size = difference.abs()
+    return where(size < bend, size * size * 0.5, (size - 0.5 * bend) * bend)
+
+
+# Binary cross entropy
+
+
+def _pair_infer(input, target):
+    out = broadcast(input, target)
+    return out, out
+
+
+def _probabilities(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape, low=0.1, high=0.9), make(*shape, low=0.1, high=0.9)), {}
+
+
+@op(
+    name="_binary_cross_entropy", method=False, public=False, infer=_pair_infer,
+    promote="arith", half="float32", scratch=("work",), flops=per_element(8),
+    samples=_probabilities,
+)  # fmt: skip
+def bce(xp, out, work, input, target):
+    """``-(target * log(input) + (1 - target) * log(1 - input))``, logarithms at least -100."""
+    xp.negative(input, out=work)
+    xp.log1p(work, out=work)
+    xp.maximum(work, -100.0, out=work)
+    xp.subtract(target, 1.0, out=out)
+    xp.multiply(out, work, out=out)
+    xp.log(input, out=work)
+    xp.maximum(work, -100.0, out=work)
+    xp.multiply(work, target, out=work)
+    xp.subtract(out, work, out=out)
+
+
+@bce.vjp("input")
+def _(g, input, target):
+    return g * (input - target) / ((1 - input) * input).clamp_min(1e-12)
+
+
+@bce.vjp("target")
+def _(g, input):
+    return g * ((1 - input).log().clamp_min(-100) - input.log().clamp_min(-100))
+
+
+@function(public=False, autocast={"cpu": "float32", "cuda": "refuse"})
+def binary_cross_entropy(
+    input, target, weight=None, size_average=None, reduce=None, reduction="mean"
+):
+    """Compare probabilities with the chance that they speak of.
+
+    Args:
+        input: Probabilities in [0, 1].
+        target: Numbers in [0, 1], the same shape.
+        weight: A factor for each element, broadcasting.
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean" (over all elements), "sum" or "none".
+
+    Returns:
+        Tensor (), or in the shape of ``input`` for "none".
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    if tuple(target.shape) != tuple(input.shape):
+        raise ValueError(
+            f"Using a target size ({target.shape}) that is different to the input size "
+            f"({input.shape}) is deprecated. Please ensure they have the same size."
+        )
+    if input.device.type == "cpu" and input.numel():
+        with no_grad():
+            if bool(((input < 0) | (input > 1)).any()):
+                raise RuntimeError(
+                    "binary_cross_entropy: all elements of input should be between 0 and 1. For "
+                    "logits, call binary_cross_entropy_with_logits."
+                )
+    loss = bce(input, target)
+    return reduce_loss(loss if weight is None else loss * weight, how)
+
+
+def _logits(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape), make(*shape)), {}
+
+
+@op(
+    name="_bce_with_logits", method=False, public=False, infer=_pair_infer, promote="arith",
+    half="float32", scratch=("work",), flops=per_element(6), samples=_logits,
+)  # fmt: skip
+def bce_logits(xp, out, work, input, target):
+    """``log(1 + exp(input)) - input * target``, without overflow."""
+    xp.logaddexp(input, 0.0, out=out)
+    xp.multiply(input, target, out=work)
+    xp.subtract(out, work, out=out)
+
+
+@bce_logits.vjp("input")
+def _(g, input, target):
+    return g * (input.sigmoid() - target)
+
+
+@bce_logits.vjp("target")
+def _(g, input):
+    return -g * input
+
+
+@function(public=False, autocast="float32")
+def binary_cross_entropy_with_logits(
+    input, target, weight=None, size_average=None, reduce=None, reduction="mean", pos_weight=None
+):
+    """Compare logits with the chance that they speak of.
+
+    Args:
+        input: Logits of any shape.
+        target: Numbers in [0, 1], the same shape.
+        weight: A factor for each element, broadcasting.
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean" (over all elements), "sum" or "none".
+        pos_weight: A factor of the positive part, broadcasting.
+
+    Returns:
+        Tensor (), or in the shape of ``input`` for "none".
+
+    Memory:
+        Keeps input and target.
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    if tuple(target.shape) != tuple(input.shape):
+        raise ValueError(
+            f"Target size ({target.shape}) must be the same as input size ({input.shape})."
+        )
+    if pos_weight is None:
+        loss = bce_logits(input, target)
+    else:
+        # (1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))
+        factor = 1 + (pos_weight - 1) * target
+        loss = (1 - target) * input + factor * bce_logits(-input, 0.0)
+    return reduce_loss(loss if weight is None else loss * weight, how)
+
+
+# Divergence and likelihood
+
+
+@function(public=False, autocast="float32")
+def kl_div(
+    input, target, size_average=None, reduce=None, reduction="mean", log_target=False
+):  # fmt: skip
+    """Take the pointwise Kullback-Leibler divergence ``target * (log target - input)``.
+
+    Args:
+        input: Log probabilities.
+        target: Probabilities, or log probabilities with ``log_target``.
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "batchmean" (the divergence), "mean" (over all elements), "sum" or "none".
+        log_target: ``target`` holds logarithms.
+
+    Returns:
+        Tensor (), or in the broadcast shape for "none".
+    """
+    if size_average is not None or reduce is not None:
+        reduction = reduction_of(size_average, reduce, reduction)
+    elif reduction == "mean":
+        warnings.warn(
+            "reduction: 'mean' divides the total loss by both the batch size and the support "
+            "size. 'batchmean' divides only by the batch size, and aligns with the KL div math "
+            "definition.",
+            UserWarning,
+            stacklevel=3,
+        )
+    how = "sum" if reduction == "batchmean" else reduction_of(None, None, reduction)
+    entropy = target.exp() * target if log_target else target.xlogy(target)
+    loss = entropy - (target.exp() if log_target else target) * input
+    out = reduce_loss(loss, how)
+    return out / input.shape[0] if reduction == "batchmean" and input.ndim else out
+
+
+@function(public=False, autocast="float32")
+def poisson_nll_loss(
+    input, target, log_input=True, full=False, size_average=None, eps=1e-8, reduce=None,
+    reduction="mean",
+):  # fmt: skip
+    """Take minus the log likelihood of counts under Poisson distributions.
+
+    Args:
+        input: Rates, or their logarithms with ``log_input``.
+        target: Counts.
+        log_input: ``input`` holds logarithms.
+        full: Add Stirling's approximation of the term that does not depend on ``input``.
+        size_average: Old form of ``reduction``.
+        eps: Added to rates before their logarithm.
+        reduce: Old form of ``reduction``.
+        reduction: "mean", "sum" or "none".
+
+    Returns:
+        Tensor (), or in the broadcast shape for "none".
+    """
+    from . import where
+
+    how = reduction_of(size_average, reduce, reduction)
+    log_rate = input if log_input else (input + eps).log()
+    loss = (input.exp() if log_input else input) - target * log_rate
+    if full:
+        safe = where(target > 1, target, 1.0)
+        stirling = target * safe.log() - target + 0.5 * (safe * (2 * math.pi)).log()
+        loss = loss + where(target > 1, stirling, 0.0)
+    return reduce_loss(loss, how)
+
+
+@function(public=False)
+def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
+    """Take minus the log likelihood of ``target`` under normal distributions.
+
+    Args:
+        input: Means.
+        target: Observed values.
+        var: Variances: the shape of ``input``, or 1 or nothing in its last dimension, or a number.
+        full: Add the constant term.
+        eps: The least variance.
+        reduction: "mean", "sum" or "none".
+
+    Returns:
+        Tensor (), or in the shape of ``input`` for "none".
+
+    Raises:
+        ValueError: A variance is negative, or their shape does not fit.
+    """
+    from . import full_like
+
+    if isinstance(var, float):
+        var = full_like(input.detach(), var)
+    if var.device.type != "meta" and var.numel() and bool((var < 0).any()):
+        raise ValueError("gaussian_nll_loss: var has negative entry/entries. Pass variances.")
+    if tuple(var.shape) != tuple(input.shape):
+        if tuple(input.shape[:-1]) == tuple(var.shape):
+            var = var.unsqueeze(-1)
+        elif not (
+            var.ndim == input.ndim
+            and sum(v for n, v in zip(input.shape, var.shape, strict=True) if n != v) == 1
+        ):
+            raise ValueError(
+                f"gaussian_nll_loss: var is of incorrect size {tuple(var.shape)} for input "
+                f"{tuple(input.shape)}. Pass one variance per element, or per row."
+            )
+    how = reduction_of(None, None, reduction)
+    # Clamped in value only: the gradient passes as if it were not.
+    var = var + (var.clamp_min(eps) - var).detach()
+    difference = input - target
+    loss = 0.5 * (var.log() + difference * difference / var)
+    return reduce_loss(loss + 0.5 * math.log(2 * math.pi) if full else loss, how)

@@ -1,0 +1,300 @@
+"""Profile: the questions one can ask a recording.
+
+Each answer is a :class:`~lowtide.profiling.tables.Table` or a plain object; :meth:`Profile.report`
+prints the main ones on a page, :meth:`Profile.to_json` stores the recording behind them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..framework.memory.ledger import format_bytes
+from . import compare, probes, storing, timelines
+from .recording import Cells, Mark, Peak, Recording
+from .tables import Table, check_by, grouped, selection
+
+
+class Profile:
+    """What a profiler recorded, and the questions to it.
+
+    Args:
+        recording: The data; see ``recording.py`` for its schema.
+
+    Every ``device`` argument is a device's name; by default the one with the highest peak.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+
+    def settle(self) -> None:
+        """Book what was noted since the last question; nothing to do for a stored profile."""
+
+    # Peak
+
+    @property
+    def device(self) -> str:
+        """The device that questions mean by default: the one with the highest peak."""
+        self.settle()
+        peaks = self.recording.peaks
+        if not peaks:
+            raise RuntimeError(
+                "this profile has recorded no device. Ask it inside or after its with block."
+            )
+        return self.recording.devices[max(range(len(peaks)), key=lambda k: peaks[k].nbytes)]
+
+    def _index(self, device: Any) -> int:
+        self.settle()
+        name = self.device if device is None else str(device)
+        if name not in self.recording.devices:
+            raise ValueError(
+                f"this profile has no device {name!r}; it has {', '.join(self.recording.devices)}."
+            )
+        return self.recording.devices.index(name)
+
+    def peak(self, device: Any = None) -> Peak:
+        """The moment at which most bytes lived on a device."""
+        return self.recording.peaks[self._index(device)]
+
+    @property
+    def peak_bytes(self) -> int:
+        """The highest live bytes, of the device where they were highest."""
+        return self.peak().nbytes
+
+    @property
+    def peak_time(self) -> float:
+        """When that was: seconds after the start."""
+        return self.peak().time
+
+    def at_peak(
+        self,
+        by: str | Sequence[str] = "role",
+        depth: int | None = None,
+        device: Any = None,
+        *,
+        role: str | None = None,
+        module: str | None = None,
+        op: str | None = None,
+        phase: str | None = None,
+        line: str | None = None,
+    ) -> Table:
+        """Who owned the bytes at the peak.
+
+        Args:
+            by: ``role``, ``module``, ``op``, ``line`` or ``phase``, or several of them.
+            depth: How many segments of module paths to show: 1 sums ``blocks.3.mlp`` in ``blocks``.
+            device: Its name.
+            role: Only bytes of this role.
+            module: Only those of this module and what is below it.
+            op: Only those of this op.
+            phase: Only those allocated in this phase.
+            line: Only those of this source line.
+        """
+        where = selection(role=role, module=module, op=op, phase=phase, line=line)
+        return self._table(self.peak(device), "at the peak", by, depth, device, where)
+
+    def _table(
+        self, peak: Peak, what: str, by: Any, depth: int | None, device: Any, where: Any = None
+    ) -> Table:
+        name = self.recording.devices[self._index(device)]
+        title = f"{name} {what}, {peak.time:.3f} s after the start: {format_bytes(peak.nbytes)}"
+        sums = grouped(self.recording, peak.cells, by, depth, where)
+        return Table(title, " · ".join(check_by(by)), sums)
+
+    # Time
+
+    def timeline(
+        self, by: str | Sequence[str] = "role", depth: int | None = None, device: Any = None
+    ) -> timelines.Timeline:
+        """Live bytes over time, by role or another key; their sum is the ledger's at every event.
+
+        Raises:
+            RuntimeError: The profiler was asked to keep no timeline.
+        """
+        return timelines.timeline(self.recording, by, depth, self._index(device))
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The marks so far: ``start``, the steps, the user's, ``stop``."""
+        self.settle()
+        return self.recording.marks
+
+    def growth(
+        self,
+        start: str | None = None,
+        end: str | None = None,
+        by: str | Sequence[str] = "line",
+        depth: int | None = None,
+        device: Any = None,
+    ) -> Table:
+        """How live bytes changed from one mark to another, by owner: what grows is a leak.
+
+        Args:
+            start: Name of a mark. By default the second step, when gradients and optimizer state
+                exist; without steps, the start.
+            end: Name of a mark. By default the last step; without steps, the stop or the last mark.
+            by: As in ``at_peak``.
+            depth: As in ``at_peak``.
+            device: Its name.
+
+        Raises:
+            ValueError: There is no such mark.
+        """
+        index = self._index(device)
+        first, last = compare.between(self.recording.marks, start, end)
+        sums = compare.changes(self.recording, first, last, index, by, depth)
+        names = [self.recording.marks[k].name for k in (first, last)]
+        title = f"{self.recording.devices[index]} from {names[0]!r} to {names[1]!r}"
+        return Table(title, " · ".join(check_by(by)), sums)
+
+    def steps(self, device: Any = None) -> list[dict[str, Any]]:
+        """One dict a step: name, time, live bytes after it, peak since the mark before."""
+        index = self._index(device)
+        return [
+            {"name": m.name, "time": m.time, "live": m.live[index], "peak": m.peak[index]}
+            for m in self.marks
+            if m.kind == "step" and index < len(m.live)
+        ]
+
+    # What the graph keeps
+
+    def saved(
+        self,
+        by: str | Sequence[str] = "module",
+        depth: int | None = None,
+        device: Any = None,
+        holder: bool = False,
+    ) -> Table:
+        """What each module or line saves for backward, when the graph held most.
+
+        A value counts once, where it was saved first. Parameters, inputs and whatever has a role
+        of its own are alive anyway, and not counted.
+
+        Args:
+            by: As in ``at_peak``.
+            depth: As in ``at_peak``.
+            device: Its name.
+            holder: Sum under the op that computed a value instead of the op that saves it.
+        """
+        full = self.recording.fullest[self._index(device)]
+        cells: Cells = full.holders if holder else full.cells
+        peak = Peak(full.nbytes, full.time, full.event, cells)
+        return self._table(peak, "when most was saved for backward", by, depth, device)
+
+    # Process
+
+    def process(self, mark: str | None = None) -> list[tuple[str, str, int, str]]:
+        """What the system holds for this process: (where, what, bytes, method), with remainders.
+
+        Args:
+            mark: Name of a mark; the last one by default.
+        """
+        marks = self.marks
+        found = marks[-1] if mark is None else marks[compare.position(marks, mark)]
+        return probes.rows(found.probes)
+
+    # All of it
+
+    def diff(
+        self,
+        other: Profile,
+        by: str | Sequence[str] = "module",
+        depth: int | None = None,
+        device: Any = None,
+    ) -> Table:
+        """What this profile's peak has more than another's, sorted by change.
+
+        Lines are compared by file and number, so a run of changed code is better compared by
+        module, op or role.
+        """
+        return compare.diff(self, other, by, depth, device)
+
+    def report(self, limit: int = 8) -> str:
+        """A page of text: the peak and its owners, what is saved, growth, steps, the process."""
+        from .report import page
+
+        self.settle()
+        return page(self, limit)
+
+    # Pictures, pages, other tools
+
+    def plot(self, path: Any, by: str = "role", device: Any = None) -> None:
+        """Write a picture: live bytes over time, phases, the peak and who owns it.
+
+        Args:
+            path: A ``.png``, ``.svg`` or ``.pdf``.
+            by: What the areas are: ``role``, ``module`` or ``line``.
+            device: Whose bytes.
+        """
+        from .plot import plot
+
+        self.settle()
+        plot(self.recording, path, by, device)
+
+    def html(
+        self,
+        path: Any,
+        other: Profile | None = None,
+        names: Sequence[str] = ("this run", "other run"),
+        device: Any = None,
+    ) -> None:
+        """Write a page for a browser: one file that loads nothing from anywhere.
+
+        Args:
+            path: The file.
+            other: A profile to compare with, side by side.
+            names: What to call the two.
+            device: Which device to show first.
+        """
+        from .page import html
+
+        self.settle()
+        if other is not None:
+            other.settle()
+        html(self.recording, path, None if other is None else other.recording, names, device)
+
+    def to_perfetto(self, path: Any) -> None:
+        """Write a trace for ui.perfetto.dev: counters by role, slices of phases and ops."""
+        from .exports import to_perfetto
+
+        self.settle()
+        to_perfetto(self.recording, path)
+
+    def to_pytorch_snapshot(self, path: Any) -> None:
+        """Write a snapshot that PyTorch's memory viewer (pytorch.org/memory_viz) opens."""
+        from .exports import to_pytorch_snapshot
+
+        self.settle()
+        to_pytorch_snapshot(self.recording, path)
+
+    def to_flamegraph(self, path: Any, what: str = "peak", device: Any = None) -> None:
+        """Write folded stacks of module, line and op: of the ``peak``, or of what was ``saved``."""
+        from .exports import to_flamegraph
+
+        self.settle()
+        to_flamegraph(self.recording, path, what, device)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The recording as JSON has it; see docs/profiler_json.md."""
+        self.settle()
+        return storing.to_dict(self.recording)
+
+    def to_json(self, path: Any) -> None:
+        """Write the recording; a reader never sees half a file.
+
+        Args:
+            path: Where to. A file that is there is replaced.
+        """
+        storing.write(self.to_dict(), path)
+
+    @staticmethod
+    def from_json(path: Any) -> Profile:
+        """Read what ``to_json`` wrote.
+
+        Raises:
+            ValueError: It is something else, or of a later version.
+        """
+        return Profile(storing.read(path))
+
+    def __str__(self) -> str:
+        return self.report()

@@ -1,0 +1,122 @@
+"""The timeline: live bytes of a device over time, as series that sum to the ledger's figure."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from .recording import ALLOC, Recording, replay
+from .tables import check_by, grouped, name_of
+
+
+@dataclass
+class Timeline:
+    """Live bytes after each event.
+
+    Attributes:
+        device: Its name.
+        by: What the series are.
+        times: Seconds since the start, of each event; the first is the start itself.
+        total: Live bytes.
+        series: Name to bytes, each as long as ``times``; they sum to ``total`` everywhere. In the
+            order of their peaks, largest first.
+        phases: (start, end, phase) in seconds: what the program did, as its allocations tell.
+        marks: (seconds, name, kind).
+    """
+
+    device: str
+    by: str
+    times: array[float] = field(default_factory=lambda: array("d"))
+    total: array[int] = field(default_factory=lambda: array("q"))
+    series: dict[str, array[int]] = field(default_factory=dict)
+    phases: list[tuple[float, float, str]] = field(default_factory=list)
+    marks: list[tuple[float, str, str]] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def __str__(self) -> str:
+        peak = max(self.total, default=0)
+        return (
+            f"{self.device}: {len(self)} instants in {self.times[-1]:.3f} s, at most {peak:,} "
+            f"bytes; {len(self.series)} series by {self.by}: {', '.join(self.series)}"
+        )
+
+
+def timeline(
+    recording: Recording, by: str | Sequence[str], depth: int | None, device: int
+) -> Timeline:
+    """The timeline of a device; see ``Profile.timeline``.
+
+    Not optimal: what changes at an event is found by replaying the books, and each series has a
+    value at each event, so memory is events times series.
+
+    Raises:
+        RuntimeError: No events were kept.
+    """
+    keys = check_by(by)
+    if not recording.timeline:
+        raise RuntimeError(
+            "there is no timeline: the profiler was made with timeline=False. Make it with "
+            "timeline=True."
+        )
+    out = Timeline(recording.devices[device], " · ".join(keys))
+    events = recording.events
+    names: dict[tuple[int, int], str] = {}
+
+    def name(owner: int, role: int) -> str:
+        found = names.get((owner, role))
+        if found is None:
+            whose = recording.owners[owner]
+            found = names[owner, role] = " · ".join(name_of(whose, role, k, depth) for k in keys)
+        return found
+
+    start = {}
+    if recording.marks and device < len(recording.marks[0].roles):
+        start = {(0, r): n for r, n in enumerate(recording.marks[0].roles[device]) if n}
+    now = grouped(recording, start, keys, depth)
+    out.times.append(0.0)
+    out.total.append(sum(now.values()))
+    for key, n in now.items():
+        out.series[key] = array("q", [n])
+    held: dict[int, str] = {}
+    for index, books in replay(recording, device):
+        number = events.block[index]
+        n = events.nbytes[index]
+        before = held.pop(number, None)
+        block = books.blocks.get(number)
+        if before is None and events.kind[index] != ALLOC:
+            before = name(0, events.role[index])  # it lived before the profiler
+        after = name(block[2], block[1]) if block is not None else None
+        if before is not None:
+            now[before] -= n
+        if after is not None:
+            held[number] = after
+            now[after] = now.get(after, 0) + n
+            if after not in out.series:
+                out.series[after] = array("q", bytes(8 * len(out.times)))
+        out.times.append(events.time[index] / 1e9)
+        out.total.append(books.live)
+        for key, column in out.series.items():
+            column.append(now[key])
+    out.series = dict(sorted(out.series.items(), key=lambda item: -max(item[1])))
+    out.phases = phases(recording, device)
+    out.marks = [(m.time, m.name, m.kind) for m in recording.marks]
+    return out
+
+
+def phases(recording: Recording, device: int) -> list[tuple[float, float, str]]:
+    """(start, end, phase) in seconds: allocations of one phase, without one of another between."""
+    found: list[tuple[float, float, str]] = []
+    rows = recording.events.rows()
+    for at, kind, d, _, _, _, owner in rows:
+        if d == device and kind == ALLOC:
+            phase, time = recording.owners[owner].phase, at / 1e9
+            if found and found[-1][2] == phase:
+                found[-1] = (found[-1][0], time, phase)
+            else:
+                if found:
+                    found[-1] = (found[-1][0], time, found[-1][2])
+                found.append((time, time, phase))
+    return found

@@ -1,0 +1,459 @@
+"""The page: what it says without a script, what it refuses to be fooled by, and how it behaves in
+a real browser, on a small screen, in dark mode and from the keyboard."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from lowtide.framework.memory.ledger import format_bytes
+from lowtide.profiling.page import ROWS, html, page
+from lowtide.profiling.recording import ROLES, Recording
+from tests.profiling.browser import CHROMIUM, Browser
+from tests.profiling.recordings import INPUT, SAVED, TEMPORARY, Tape, gpt
+
+HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'&<!--"
+
+
+class Reader(HTMLParser):
+    """Tags with their attributes, and the rows of each table by its name."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.values: dict[str, list[list[str | None]]] = {}
+        self.section, self.cell = "", False
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.tags.append((tag, attributes))
+        if tag == "section":
+            self.section = attributes.get("data-table") or ""
+        if tag == "tr":
+            self.tables.setdefault(self.section, []).append([])
+            self.values.setdefault(self.section, []).append([])
+        if tag in ("td", "th"):
+            self.cell = True
+            self.tables[self.section][-1].append("")
+            self.values[self.section][-1].append(attributes.get("data-value"))
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.cell = False
+
+    def handle_data(self, data):
+        if self.cell:
+            self.tables[self.section][-1][-1] += data
+
+
+def data_of(text: str):
+    return json.loads(re.search(r'id="data">(.*?)</script>', text, re.S)[1])
+
+
+def test_the_headline_says_where_the_peak_is_and_who_owns_it():
+    text = page(gpt())
+    assert "<h1>The peak is 92.12 MiB on cpu, 2.8 ms in, backward of step 2.</h1>" in text
+    assert "blocks.*.mlp.down" in text[: text.index("<main>")]
+
+
+def test_tables_need_no_script_and_sum_to_the_peak():
+    recording = gpt()
+    read = Reader(page(recording))
+    owners = read.values["owners"][1:]
+    assert sum(int(row[0]) for row in owners) == recording.peaks[0].nbytes
+    assert len(owners) == len(recording.peaks[0].cells)
+    saved = read.values["saved"][1:]
+    assert sum(int(row[0]) for row in saved) == recording.fullest[0].nbytes
+    names = [row[1] for row in read.tables["marks"][1:]]
+    assert names == ["start", "step 1", "step 2", "step 3", "stop"]
+
+
+def test_marks_tell_growth_and_what_grew():
+    read = Reader(page(gpt(layers=1, steps=2)))
+    step = next(k for k, row in enumerate(read.tables["marks"]) if row[1] == "step 1")
+    values, words = read.values["marks"][step], read.tables["marks"][step]
+    start = int(read.values["marks"][1][3])
+    assert int(values[4]) == int(values[3]) - start > 0
+    assert words[6].startswith("blocks.0.mlp.")
+
+
+def test_long_tables_end_in_a_row_that_keeps_the_sum():
+    tape = Tape("cpu")
+    for k in range(ROWS + 40):
+        tape.alloc(8 * (k + 1), TEMPORARY, tape.owner(f"m{k}", "add"))
+    recording = tape.stop()
+    read = Reader(page(recording))
+    assert len(read.tables["owners"]) == 1 + ROWS + 1
+    assert "40 more rows" in read.tables["owners"][-1]
+    assert sum(int(row[0]) for row in read.values["owners"][1:]) == recording.peaks[0].nbytes
+
+
+def test_the_data_replays_to_the_peak():
+    recording = gpt()
+    device = data_of(page(recording))["runs"][0]["devices"][0]
+    end = sum(device["counts"][: device["moment"] + 1])
+    assert sum(device["change"][:end]) == recording.peaks[0].nbytes
+    assert sum(device["peak"]["size"]) == recording.peaks[0].nbytes
+    assert len(device["times"]) == len(device["counts"])
+
+
+def test_nothing_is_loaded_and_only_our_script_may_run():
+    text = page(gpt())
+    read = Reader(text)
+    for tag, attributes in read.tags:
+        assert "src" not in attributes
+        assert attributes.get("href", "data:,").startswith("data:")
+        assert not any(name.startswith("on") for name in attributes), tag
+    assert "http:" not in text.replace("http-equiv", "")
+    assert "https:" not in text
+    assert "url(" not in text
+    policy = next(a["content"] for t, a in read.tags if t == "meta" and "http-equiv" in a)
+    assert policy.startswith("default-src 'none';")
+    assert re.search(r"script-src 'sha256-[A-Za-z0-9+/]{43}='", policy)
+
+
+def hostile():
+    tape = Tape("cpu", HOSTILE)
+    owner = tape.owner(f"net.{HOSTILE}", HOSTILE, "forward", f"{HOSTILE}.py:1")
+    block = tape.alloc(4096, TEMPORARY, owner)
+    tape.role(block, SAVED, owner)
+    tape.alloc(512, INPUT, owner, device=1)
+    tape.mark(HOSTILE, probes={"process": {"rss": 1, "peak_rss": 2, "method": HOSTILE}})
+    return tape.stop()
+
+
+def test_names_from_the_program_are_escaped():
+    text = page(hostile(), hostile(), names=(HOSTILE, HOSTILE))
+    assert [t for t, _ in Reader(text).tags if t in ("img", "script")] == ["script", "script"]
+    assert f"net.{HOSTILE}" in data_of(text)["runs"][0]["owners"]["modules"]
+    assert text.count("</script>") == 2
+    assert "<!--" not in text
+
+
+def test_two_hundred_thousand_events_stay_small():
+    tape = Tape("cpu")
+    owners = [tape.owner(f"blocks.{k}.mlp", "linear", "forward", f"m.py:{k}") for k in range(48)]
+    recording = tape.recording
+    columns = recording.events.columns()
+    for k in range(200_000):  # 1000 allocations, then 1000 frees, and so on
+        block, alloc = k // 2000 * 1000 + k % 1000 + 1, k // 1000 % 2 == 0
+        size, owner = 1000 + block * 7919 % 100_003, owners[block % 48]
+        values = (1000 * k, 0 if alloc else 1, 0, block, size, SAVED, owner if alloc else -1)
+        for column, value in zip(columns.values(), values, strict=True):
+            column.append(value)
+    sizes = [1000 + block * 7919 % 100_003 for block in range(1, 100_001)]
+    rounds = [sum(sizes[k : k + 1000]) for k in range(0, 100_000, 1000)]
+    most = rounds.index(max(rounds))
+    recording.peaks[0].nbytes, recording.peaks[0].event = max(rounds), most * 2000 + 1000
+    recording.peaks[0].cells = {(owners[0], SAVED): max(rounds)}
+    recording.seconds = 0.2
+    text = page(recording)
+    assert len(text) < 8_000_000
+    device = data_of(text)["runs"][0]["devices"][0]
+    assert sum(device["change"][: sum(device["counts"][: device["moment"] + 1])]) == max(rounds)
+    assert len(device["times"]) <= 20_010
+
+
+def test_a_second_run_is_compared_figure_by_figure():
+    one, two = gpt(layers=4), gpt(layers=2)
+    text = page(one, two, names=("deep", "shallow"))
+    a, b = one.peaks[0].nbytes, two.peaks[0].nbytes
+    share = f"{100 * (a - b) / a:.0f} %"
+    assert f"<h1>shallow peaks {format_bytes(a - b)} ({share}) lower than deep on cpu.</h1>" in text
+    read = Reader(text)
+    rows = {
+        (w[0], w[1]): [int(v) for v in v[2:]]
+        for w, v in zip(read.tables["difference"][1:], read.values["difference"][1:], strict=True)
+    }
+    assert rows["all", "the peak"] == [a, b, b - a]
+    for by in ("role", "module", "line"):
+        assert sum(v[2] for k, v in rows.items() if k[0] == by) == b - a
+    assert len(data_of(text)["runs"]) == 2
+
+
+def test_equal_runs_are_called_equal():
+    assert "<h1>Both runs peak at 92.12 MiB on cpu.</h1>" in page(gpt(), gpt())
+
+
+def test_a_page_of_nothing_and_one_without_a_timeline():
+    assert "<h1>Nothing was allocated on no device.</h1>" in page(Recording())
+    assert "<h1>Nothing was allocated on cpu.</h1>" in page(Tape("cpu").stop())
+    bare = gpt()
+    for column in bare.events.columns().values():
+        del column[:]
+    bare.timeline = False
+    text = page(bare)
+    assert "The peak is 92.12 MiB on cpu" in text
+    assert data_of(text)["runs"][0]["phases"] == []
+
+
+def test_a_failure_leaves_the_old_page(tmp_path):
+    path = tmp_path / "run.html"
+    path.write_text("old")
+    with pytest.raises(ValueError, match="knows no device 'tpu'"):
+        html(gpt(layers=1, steps=1), path, device="tpu")
+    assert path.read_text() == "old"
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def tab(tmp_path_factory):
+    if CHROMIUM is None:
+        pytest.skip("no Chromium is installed")
+    with Browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+PLACE = "(({ left, top }) => [left, top])(e.getBoundingClientRect())"
+OWNERS = "[data-table=owners]"
+READY = "document.documentElement.dataset.ready === 'yes'"
+
+
+def show(tab, tmp_path, *runs, width=1200, dark=False, **more):
+    path = tmp_path / "page.html"
+    html(runs[0], path, *runs[1:], **more)
+    tab.size(width, 900, dark)
+    tab.open(path, READY)
+    return path
+
+
+def click(tab, selector: str, begins: str) -> None:
+    """Press the first button whose text, or else its title, begins so."""
+    tab.run(
+        f"""[...document.querySelectorAll({json.dumps(selector)})].find((b) =>
+            [b.textContent, b.title].some((t) => t.startsWith({json.dumps(begins)}))).click()"""
+    )
+
+
+def each(tab, selector: str, wanted: str = "e.textContent") -> list:
+    """What an expression gives for every visible element ``e``."""
+    return tab.run(
+        f"""[...document.querySelectorAll({json.dumps(selector)})]
+            .filter((e) => !e.hidden).map((e) => {wanted})"""
+    )
+
+
+def corner(tab) -> tuple[float, float]:
+    """Where the left upper corner of the first canvas is."""
+    left, top = each(tab, "canvas", PLACE)[0]
+    return left, top
+
+
+def pixels(tab) -> dict[str, int]:
+    """How many pixels of the first canvas have each color."""
+    return tab.run(
+        """(() => {
+            const canvas = document.querySelector("canvas"), found = {};
+            const pen = canvas.getContext("2d");
+            const { data } = pen.getImageData(0, 0, canvas.width, canvas.height);
+            const hex = (n) => n.toString(16).padStart(2, "0");
+            for (let k = 0; k < data.length; k += 4) {
+                const color = "#" + hex(data[k]) + hex(data[k + 1]) + hex(data[k + 2]);
+                if (data[k + 3] === 255) found[color] = (found[color] || 0) + 1;
+            }
+            return found;
+        })()"""
+    )
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_it_fits_the_screen_and_draws_without_a_complaint(tab, tmp_path, width, dark):
+    path = show(tab, tmp_path, gpt(), width=width, dark=dark)
+    assert tab.run("document.documentElement.scrollWidth") == width
+    assert tab.problems() == []
+    assert tab.requests() == [path.as_uri()]
+    found = pixels(tab)
+    for color in ("#4477aa", "#d1495b", "#2e8b57"):  # parameters, saved, optimizer state
+        assert found.get(color, 0) > 500
+    light = tab.run("getComputedStyle(document.documentElement).backgroundColor")
+    assert light == ("rgb(20, 23, 28)" if dark else "rgb(255, 255, 255)")
+
+
+def test_areas_change_with_the_choice_and_hide_with_the_legend(tab, tmp_path):
+    show(tab, tmp_path, gpt(layers=2))
+    before = pixels(tab)["#d1495b"]
+    click(tab, "#legend button", "saved")
+    assert pixels(tab).get("#d1495b", 0) < before / 50
+    click(tab, "button", "by module")
+    names = each(tab, "#legend .name")
+    assert "blocks.0.mlp.down" in names
+
+
+def test_hovering_names_time_group_bytes_and_owner(tab, tmp_path):
+    show(tab, tmp_path, gpt())
+    left, top = corner(tab)
+    x, y = tab.run(
+        "[charts[0].place(charts[0].tide.time[charts[0].tide.data.moment]), charts[0].height(6e7)]"
+    )
+    tab.mouse("mouseMoved", left + x, top + y)
+    tip = tab.run("document.getElementById('tip').textContent")
+    assert "92.12 MiB live" in tip
+    assert "backward" in tip
+    assert "saved for backward: 48.00 MiB (52.1 %)" in tip
+    assert "linear · model.py:23" in tip
+
+
+def test_the_wheel_zooms_at_the_pointer_and_a_double_click_shows_all(tab, tmp_path):
+    show(tab, tmp_path, gpt())
+    left, top = corner(tab)
+    x, y = left + 400, top + 200
+    before = tab.run("[charts[0].value(400), charts[0].high - charts[0].low]")
+    tab.mouse("mouseWheel", x, y, deltaX=0, deltaY=-240)
+    after = tab.run("[charts[0].value(400), charts[0].high - charts[0].low]")
+    assert after[1] < 0.6 * before[1]
+    assert after[0] == pytest.approx(before[0], rel=1e-9)
+    for count in (1, 2):
+        tab.mouse("mousePressed", x, y, button="left", clickCount=count)
+        tab.mouse("mouseReleased", x, y, button="left", clickCount=count)
+    assert tab.run("charts[0].high - charts[0].low") == before[1]
+
+
+def test_dragging_zooms_into_the_stretch(tab, tmp_path):
+    show(tab, tmp_path, gpt())
+    left, top = corner(tab)
+    ends = tab.run("[charts[0].value(300), charts[0].value(500)]")
+    tab.mouse("mousePressed", left + 300, top + 100, button="left", clickCount=1)
+    tab.mouse("mouseMoved", left + 500, top + 100, button="left", buttons=1)
+    tab.mouse("mouseReleased", left + 500, top + 100, button="left", clickCount=1)
+    assert tab.run("[charts[0].low, charts[0].high]") == pytest.approx(ends)
+
+
+def test_the_keyboard_steps_zooms_and_finds_the_peak(tab, tmp_path):
+    show(tab, tmp_path, gpt())
+    tab.run("document.querySelector('canvas').focus()")
+    tab.key("p")
+    moment = tab.run("charts[0].tide.data.moment")
+    assert tab.run("charts[0].cursor") == moment
+    assert "92.12 MiB live" in tab.run("document.getElementById('tip').textContent")
+    tab.key("ArrowRight")
+    assert tab.run("charts[0].cursor") == moment + 1
+    width = tab.run("charts[0].high - charts[0].low")
+    tab.key("+")
+    assert tab.run("charts[0].high - charts[0].low") == pytest.approx(0.6 * width)
+    tab.key("Escape")
+    assert tab.run("[charts[0].low, charts[0].cursor]") == [0, -1]
+    reached = set()
+    for _ in range(60):
+        tab.key("Tab")
+        reached.add(tab.run("document.activeElement.closest('section')?.innerText.split('\\n')[0]"))
+    assert {"Memory over time", "Modules at the peak", "Owners at the peak"} <= reached
+
+
+def test_the_map_has_the_area_of_the_bytes_and_opens_modules(tab, tmp_path):
+    recording = gpt()
+    show(tab, tmp_path, recording)
+    area = "e.offsetWidth * e.offsetHeight"
+    (whole,), (part,) = each(tab, ".map", area), each(tab, ".map [title^='blocks:']", area)
+    blocks = sum(n for (o, _), n in recording.peaks[0].cells.items() if recording.owners[o].module)
+    assert part / whole == pytest.approx(blocks / recording.peaks[0].nbytes, abs=0.02)
+    click(tab, ".map button", "blocks.2:")
+    names = each(tab, ".map .branch .name")
+    assert names == ["mlp", "attention"]
+    shown = each(tab, f"{OWNERS} tbody tr", "e.cells[3].textContent")
+    assert shown
+    assert all(path.startswith("blocks.2.") for path in shown)
+    crumb = tab.run("document.activeElement.textContent")
+    assert crumb == "2"
+
+
+def test_tables_sort_and_filter(tab, tmp_path):
+    recording = gpt()
+    show(tab, tmp_path, recording)
+
+    def column():
+        return each(tab, f"{OWNERS} tbody tr", "Number(e.cells[0].dataset.value)")
+
+    largest_first = column()
+    assert largest_first == sorted(largest_first, reverse=True)
+    tab.run(f"document.querySelector('{OWNERS} th button').focus()")
+    tab.key("Enter")
+    tab.key("Enter")
+    assert column() == sorted(largest_first)
+    assert tab.run(f"document.querySelector('{OWNERS} th').ariaSort") == "ascending"
+    tab.run(
+        f"""(() => {{ const field = document.querySelector("{OWNERS} input");
+            field.value = "optimizer mlp.up"; field.dispatchEvent(new Event("input")); }})()"""
+    )
+    shown = each(tab, f"{OWNERS} tbody tr")
+    assert len(shown) == 4
+    assert all("optimizer state" in row and "mlp.up" in row for row in shown)
+    total = sum(
+        n
+        for (o, r), n in recording.peaks[0].cells.items()
+        if ROLES[r] == "optimizer" and recording.owners[o].module.endswith("mlp.up")
+    )
+    count = tab.run(f"document.querySelector('{OWNERS} .count').textContent")
+    assert count == f"4 of {len(largest_first)} rows, {format_bytes(total)}"
+
+
+def test_sizes_read_the_same_in_python_and_in_the_page(tab, tmp_path):
+    show(tab, tmp_path, gpt(layers=1, steps=1))
+    sizes = [0, 1, 1023, 1024, 96600064, 10**9, 3 * 2**40 + 12345]
+    sizes += [2**20 + k * 1311 for k in range(99)]
+    assert tab.run(f"{sizes}.map(bytes)") == [format_bytes(n) for n in sizes]
+
+
+def test_two_runs_lie_side_by_side_at_one_scale(tab, tmp_path):
+    show(tab, tmp_path, gpt(layers=4), gpt(layers=2), names=("deep", "shallow"))
+    places = each(tab, "canvas", PLACE)
+    assert len(places) == 2
+    assert places[0][0] < places[1][0]
+    assert places[0][1] == places[1][1]
+    assert tab.run("charts[0].most === charts[1].most")
+    click(tab, "button", "by module")
+    colors = tab.run("charts.map(({ tide }) => tide.groups('module').colors)")
+    assert colors[0] == colors[1]
+    tab.size(390, 900)
+    places = each(tab, "canvas", PLACE)
+    assert places[0][1] < places[1][1]
+    assert tab.run("document.documentElement.scrollWidth") == 390
+
+
+def test_the_device_chosen_is_the_one_shown(tab, tmp_path):
+    tape = Tape("cpu", "sim")
+    tape.alloc(1000, TEMPORARY, tape.owner("a", "add"))
+    tape.alloc(5000, TEMPORARY, tape.owner("b", "mul"), device=1)
+    show(tab, tmp_path, tape.stop())
+    assert tab.run("[state.device, charts[0].tide.data.peak.bytes]") == ["sim", 5000]
+    assert each(tab, OWNERS, "e.dataset.device") == ["sim"]
+    tab.run(
+        """(() => { const select = document.querySelector("select"); select.value = "cpu";
+            select.dispatchEvent(new Event("change")); })()"""
+    )
+    assert tab.run("charts[0].tide.data.peak.bytes") == 1000
+    assert each(tab, OWNERS, "e.dataset.device") == ["cpu"]
+
+
+def test_hostile_names_do_nothing_in_a_browser(tab, tmp_path):
+    show(tab, tmp_path, hostile(), hostile(), names=(HOSTILE, HOSTILE))
+    click(tab, "button", "by module")
+    click(tab, "button", "Go to the peak")
+    assert HOSTILE in tab.run("document.getElementById('tip').textContent")
+    assert tab.run("window.hacked") is None
+    assert tab.run("document.images.length") == 0
+    assert tab.problems() == []
+
+
+def test_it_reads_without_scripts(tab, tmp_path):
+    path = tmp_path / "page.html"
+    html(gpt(), path)
+    tab.call("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        tab.size(1200, 900)
+        tab.open(path)
+        texts = tab.run("document.body.innerText")
+        assert "The peak is 92.12 MiB on cpu" in texts
+        assert "Owners at the peak" in texts
+        assert "Go to the peak" not in texts
+        assert tab.run("document.querySelectorAll('noscript svg polygon').length") >= 5
+        assert tab.run("getComputedStyle(document.getElementById('legend')).display") == "none"
+    finally:
+        tab.call("Emulation.setScriptExecutionDisabled", value=False)
