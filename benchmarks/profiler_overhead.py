@@ -63,9 +63,9 @@ class GPT(nn.Module):
 def main():
     """Run, print, store."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=2, help="of a stretch")
-    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=4, help="of a stretch")
+    parser.add_argument("--batch", type=int, default=18)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     lt.manual_seed(0)

@@ -244,6 +244,36 @@ def leave(entry: Scope) -> None:
         state.scope = entry.outer
 
 
+class resumed:
+    """Be in a scope of earlier again, in a phase: for whoever runs a part of a forward once more.
+
+    Args:
+        scoped: What :func:`current` returned then; it may have been left since.
+        phase: Such as ``recompute``.
+    """
+
+    def __init__(self, scoped: Scope | None, phase: str | None) -> None:
+        self.scoped = None if scoped is None else _reopened(scoped)
+        self.phase = phase
+
+    def __enter__(self) -> None:
+        state = local.state
+        self._before = (state.scope, state.phase, state.site)
+        state.scope, state.phase, state.site = self.scoped, self.phase, None
+
+    def __exit__(self, *exc: object) -> None:
+        state = local.state
+        state.scope, state.phase, state.site = self._before
+
+
+def _reopened(scoped: Scope) -> Scope:
+    # Copies that are open, down to the outermost module.
+    outer = None if scoped.outer is None else _reopened(scoped.outer)
+    copy = Scope(scoped.path, scoped.prefix, scoped.module, outer)
+    copy.line = scoped.line
+    return copy
+
+
 def _join(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix and name else prefix or name
 

@@ -1,7 +1,7 @@
 """Wishes that PyTorch scripts state at their beginning, and what becomes of them here.
 
-Lowtide has one implementation of each op: on the CPU it is deterministic, and a matrix product runs in
-the precision of its inputs. So these are remembered and answered, and change nothing.
+Lowtide has one implementation of each op: on the CPU it is deterministic, and a matrix product runs
+in the precision of its inputs. So these are remembered and answered, and change nothing.
 """
 
 from __future__ import annotations

@@ -53,6 +53,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return recipes()
         if options.command == "doctor":
             return doctor()
+        if options.command in ("profile", "report", "diff", "estimate"):
+            return _profiling(options)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
@@ -77,7 +79,38 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands.add_parser("recipes", help="list the recipes")
     commands.add_parser("doctor", help="show versions, devices, memory, and what is missing")
+    profile = commands.add_parser("profile", help="run a script and show who owned its memory")
+    profile.add_argument("-o", "--out", help="the folder to write to; SCRIPT-memory by default")
+    profile.add_argument("--no-timeline", action="store_true", help="no pictures: for long runs")
+    profile.add_argument("--no-lines", action="store_true", help="no source lines: faster")
+    estimate = commands.add_parser("estimate", help="predict a script's memory without computing")
+    estimate.add_argument("-o", "--out", help="write the figures there, as JSON")
+    for command in (profile, estimate):
+        command.add_argument("script", help="a Python file")
+        command.add_argument("args", nargs=argparse.REMAINDER, help="what the script itself takes")
+    report = commands.add_parser("report", help="show a recorded run again")
+    report.add_argument("run", help="a run.json of `lowtide profile`")
+    report.add_argument("--png", help="draw its picture there")
+    diff = commands.add_parser("diff", help="compare two recorded runs")
+    diff.add_argument("before")
+    diff.add_argument("after")
+    for command in (report, diff):
+        command.add_argument("--html", help="write a page there")
     return parser
+
+
+def _profiling(options: argparse.Namespace) -> int:
+    from lowtide import profile_command
+
+    if options.command == "profile":
+        return profile_command.profile(
+            options.script, options.args, options.out, not options.no_timeline, not options.no_lines
+        )
+    if options.command == "estimate":
+        return profile_command.estimate(options.script, options.args, options.out)
+    if options.command == "report":
+        return profile_command.report(options.run, options.html, options.png)
+    return profile_command.diff(options.before, options.after, options.html)
 
 
 def run(name: str, args: Sequence[str]) -> int:

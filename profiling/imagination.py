@@ -32,12 +32,13 @@ from typing import Any
 
 import numpy as np
 
-from ..framework import devices, pieces, tensor
+from ..framework import devices, pieces, scopes, tensor
 from ..framework.autograd import anomaly, modes, saved
 from ..framework.data import loader, workers
 from ..framework.devices import cuda, host
 from ..framework.dtypes import as_dtype
 from ..framework.kernels.silence import run_nested
+from ..framework.memory import events
 from ..framework.memory.ledger import NO_LIMIT
 from ..framework.ops import dispatch, distributions, plan, random
 from ..framework.ops.registry import OPS
@@ -134,12 +135,13 @@ class World:
     def now_real(self, array: Any) -> None:
         """An array was computed: if it is all of its storage, that is real."""
         storage: Any = _storage_of(array)
-        if type(storage) is Imagined and array.nbytes == storage.nbytes:
+        kind = type(storage)
+        if kind is Imagined and array.nbytes == storage.nbytes:
             storage.__class__ = Storage
 
     def now_unknown(self, array: Any) -> None:
         """An array was written without being computed."""
-        storage = _storage_of(array)
+        storage: Any = _storage_of(array)
         if storage is None:
             if isinstance(array, np.ndarray):
                 self.written.append(array)
@@ -265,6 +267,8 @@ class World:
         _hire_again()
         for g in generators_in_use().values():
             g._lock = threading.Lock()  # another thread may have held it
+        put(events, _changing=threading.Lock())
+        put(scopes, _lock=threading.RLock())
 
     def prepared(self, be: Any) -> Any:
         """Let a device's backend copy and read what is real only."""

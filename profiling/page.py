@@ -16,27 +16,26 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html as escaping
 import json
 import os
 import string
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any
 
 from ..framework.memory.ledger import format_bytes
 from ..framework.serialization.files import replacing
-from . import probes
 from .moments import Moments, device_index, moments, phases
 from .palette import PHASE_COLORS, ROLE_COLORS, ROLE_WORDS, STACK
 from .plot import grouping
-from .recording import PHASES, ROLES, Cells, Mark, Recording
-from .summary import Summary, percent, seconds, short_lines, summarize, total_by
+from .recording import PHASES, ROLES, Recording
+from .sheets import tables, text_of
+from .summary import Summary, percent, seconds, short_lines, summarize
 from .tables import OUTSIDE
 
 MOMENTS = 20_000  # of the timeline, at most about so many
-ROWS = 1_000  # of a table; the rest is summed in a last one
+SCRIPTS = ("common", "tide", "chart", "treemap", "page")  # one after the other, as one script
 
 
 def html(
@@ -57,11 +56,11 @@ def html(
             peak.
 
     Raises:
-        ValueError: The recording knows no such device.
+        ValueError: The recording knows no such device, or a name is missing.
     """
     text = page(recording, other, names, device)
     with replacing(path) as out:
-        out.write(text.encode())
+        out.write(text.encode(errors="backslashreplace"))  # a file's name may be no Unicode
 
 
 def page(
@@ -75,19 +74,21 @@ def page(
     first = recording.devices[index] if recording.devices else ""
     runs = [recording] if other is None else [recording, other]
     called = [str(name) for name in names[: len(runs)]]
+    if len(called) < len(runs):
+        raise ValueError(f"A page of {len(runs)} runs needs a name for each; got {called}.")
     summary = summarize(recording, index)
     headline, lead = _headline(summary, runs, called, first)
-    script = _asset("page.js")
+    script = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
     digest = base64.b64encode(hashlib.sha256(f"\n{script}\n".encode()).digest()).decode()
     begun = time.strftime("Recorded %Y-%m-%d %H:%M:%S, ", time.localtime(recording.start))
     return string.Template(_asset("page.html")).substitute(
-        title=_text(f"Memory: {headline}"),
-        headline=_text(headline),
-        lead=_text(lead),
-        tiles=_tiles(recording, summary),
+        title=text_of(f"Memory: {headline}"),
+        headline=text_of(headline),
+        lead=text_of(lead),
+        tiles=_tiles(*_having(runs, first)),
         picture=_picture(recording, index),
-        tables="\n".join(_tables(runs, called)),
-        footer=_text(
+        tables="\n".join(tables(runs, called)),
+        footer=text_of(
             f"{begun if recording.start else ''}{seconds(recording.seconds)}, "
             f"{len(recording.events):,} events. "
             "Bytes are logical, before the pool rounds them. Written by lowtide; this page loads "
@@ -219,19 +220,30 @@ def _headline(
     return head, " ".join([figures, f"In {names[0]}:", first, *rest])
 
 
-def _tiles(recording: Recording, summary: Summary) -> str:
-    total = summary.peak.nbytes
+def _having(runs: list[Recording], device: str) -> tuple[list[Summary], list[Recording]]:
+    having = [run for run in runs if device in run.devices] or runs[:1]
+    found = [run.devices.index(device) if device in run.devices else 0 for run in having]
+    return [summarize(run, index) for run, index in zip(having, found, strict=True)], having
+
+
+def _tiles(summaries: list[Summary], runs: list[Recording]) -> str:
+    # The key figures; of two runs, both in each tile.
     tiles = [
-        ("peak", f"{format_bytes(total)}"),
-        ("when", summary.moment()),
-        ("most belongs to", summary.kind or OUTSIDE),
+        ("peak", [format_bytes(s.peak.nbytes) for s in summaries]),
+        ("when", [s.moment() for s in summaries]),
+        ("most belongs to", [s.kind or OUTSIDE for s in summaries]),
     ]
-    for role, nbytes in list(summary.roles.items())[:3]:
-        tiles.append((ROLE_WORDS[role], f"{format_bytes(nbytes)} ({percent(nbytes, total)})"))
-    steps = sum(mark.kind == "step" for mark in recording.marks)
-    tiles.append(("recorded", f"{steps} steps in {seconds(recording.seconds)}"))
+    for role in list(summaries[0].roles)[:3]:
+        held = [(s.roles.get(role, 0), s.peak.nbytes) for s in summaries]
+        tiles.append(
+            (ROLE_WORDS[role], [f"{format_bytes(n)} ({percent(n, of)})" for n, of in held])
+        )
+    steps = [sum(mark.kind == "step" for mark in run.marks) for run in runs]
+    lasted = [f"{n} steps in {seconds(r.seconds)}" for n, r in zip(steps, runs, strict=True)]
+    tiles.append(("recorded", lasted))
     return "\n".join(
-        f"<div><dt>{_text(term)}</dt><dd>{_text(value)}</dd></div>" for term, value in tiles
+        f"<div><dt>{text_of(term)}</dt><dd>{text_of(' | '.join(values))}</dd></div>"
+        for term, values in tiles
     )
 
 
@@ -249,11 +261,11 @@ def _picture(recording: Recording, device: int) -> str:
         if top != below:
             points = _steps(across, top) + _steps(across, below)[::-1]
             path = " ".join(f"{x:.1f},{height * (1 - y / most):.1f}" for x, y in points)
-            title = f"<title>{_text(ROLE_WORDS[ROLES[role]])}</title>"
+            title = f"<title>{text_of(ROLE_WORDS[ROLES[role]])}</title>"
             color = ROLE_COLORS[ROLES[role]]
             parts.append(f'<polygon fill="{color}" points="{path}">{title}</polygon>')
         below = top
-    label = _text(" ".join(summarize(recording, device).sentences()))
+    label = text_of(" ".join(summarize(recording, device).sentences()))
     return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{label}">'
         f"{''.join(parts)}</svg>"
@@ -265,221 +277,6 @@ def _steps(across: list[float], values: list[int]) -> list[tuple[float, int]]:
     for k, value in enumerate(values):
         points += [(across[k], value), (across[k + 1], value)]
     return points
-
-
-Cell = tuple[str, float | None]  # what to read, and the number to sort by
-
-
-def _tables(runs: list[Recording], names: list[str]) -> Iterable[str]:
-    recording = runs[0]
-    if len(runs) > 1:
-        for name in recording.devices:
-            if name in runs[1].devices:
-                yield _difference(runs, names, name)
-    prefix = f"{names[0]}: " if len(runs) > 1 else ""
-    for index, name in enumerate(recording.devices):
-        yield _owners(recording, index, name, prefix)
-        yield _saved(recording, index, name, prefix)
-        yield _marks(recording, index, name, prefix)
-    yield _system(recording, prefix)
-
-
-def _owners(recording: Recording, index: int, device: str, prefix: str) -> str:
-    peak, short = recording.peaks[index], short_lines(recording)
-    rows, most = [], max(peak.cells.values(), default=0)
-    for (number, role), nbytes in sorted(peak.cells.items(), key=lambda c: -c[1]):
-        owner = recording.owners[number]
-        rows.append(
-            [
-                _size(nbytes),
-                _share(nbytes, peak.nbytes, most, ROLE_COLORS[ROLES[role]]),
-                (ROLE_WORDS[ROLES[role]], None),
-                (owner.module or OUTSIDE, None),
-                (owner.op, None),
-                (owner.phase, None),
-                (short[owner.line], None),
-            ]
-        )
-    heads = ["bytes", "share", "role", "module", "op", "phase", "line"]
-    return _table("owners", f"{prefix}Owners at the peak", heads, rows, device)
-
-
-def _saved(recording: Recording, index: int, device: str, prefix: str) -> str:
-    fullest, short = recording.fullest[index], short_lines(recording)
-    sums: dict[tuple[str, str, str], int] = {}
-    for (number, _), nbytes in fullest.cells.items():
-        owner = recording.owners[number]
-        key = (short[owner.line], owner.module or OUTSIDE, owner.op)
-        sums[key] = sums.get(key, 0) + nbytes
-    most = max(sums.values(), default=0)
-    rows = [
-        [
-            _size(nbytes),
-            _share(nbytes, fullest.nbytes, most, ROLE_COLORS["saved"]),
-            *((word, None) for word in key),
-        ]
-        for key, nbytes in sorted(sums.items(), key=lambda item: -item[1])
-    ]
-    title = f"{prefix}Saved for backward, when it was most ({format_bytes(fullest.nbytes)})"
-    return _table("saved", title, ["bytes", "share", "line", "module", "saved by"], rows, device)
-
-
-def _marks(recording: Recording, index: int, device: str, prefix: str) -> str:
-    rows, before = [], 0
-    samples = [m for m in recording.marks if m.kind == "sample"]
-    shown = {id(m) for m in _thinned(samples, 100)}
-    grown: Cells = {}
-    for mark in recording.marks:
-        for d, owner, role, change in mark.changes:
-            if d == index:
-                grown[owner, role] = grown.get((owner, role), 0) + change
-        if mark.kind == "sample" and id(mark) not in shown:
-            continue
-        live = mark.live[index] if index < len(mark.live) else 0
-        high = mark.peak[index] if index < len(mark.peak) else 0
-        rows.append(
-            [
-                (f"{mark.time:.4f} s", mark.time),
-                (mark.name, None),
-                (mark.kind, None),
-                _size(live),
-                _size(live - before, signed=True),
-                _size(high),
-                (_grower(recording, grown), None),
-            ]
-        )
-        before, grown = live, {}
-    heads = ["time", "mark", "kind", "live", "change", "highest since the last", "what grew most"]
-    return _table("marks", f"{prefix}Marks and growth", heads, rows, device)
-
-
-def _grower(recording: Recording, grown: Cells) -> str:
-    if not grown:
-        return ""
-    (number, role), most = max(grown.items(), key=lambda item: item[1])
-    if most <= 0:
-        return ""
-    owner = recording.owners[number]
-    where = owner.module or OUTSIDE
-    return f"{where}, {ROLE_WORDS[ROLES[role]]}, {owner.op}: +{format_bytes(most)}"
-
-
-def _system(recording: Recording, prefix: str) -> str:
-    rows = []
-    kept = [m for m in recording.marks if m.probes]
-    for mark in _ends(kept):
-        for where, what, nbytes, method in probes.rows(mark.probes):
-            rows.append(
-                [(mark.name, None), (where, None), (what, None), _size(nbytes), (method, None)]
-            )
-    heads = ["mark", "of", "figure", "bytes", "known by"]
-    title = f"{prefix}Process and devices, as the system sees them"
-    return _table("system", title, heads, rows, None)
-
-
-def _ends(marks: list[Mark]) -> list[Mark]:
-    return marks if len(marks) <= 2 else [marks[0], marks[-1]]
-
-
-def _difference(runs: list[Recording], names: list[str], device: str) -> str:
-    one, two = (_peak_sums(recording, recording.devices.index(device)) for recording in runs)
-    keys = sorted(one.keys() | two.keys(), key=lambda k: -abs(two.get(k, 0) - one.get(k, 0)))
-    rows = [
-        [
-            (key[0], None),
-            (key[1], None),
-            _size(one.get(key, 0)),
-            _size(two.get(key, 0)),
-            _size(two.get(key, 0) - one.get(key, 0), signed=True),
-        ]
-        for key in keys
-    ]
-    heads = ["by", "of", names[0], names[1], "difference"]
-    return _table("difference", "Difference at the peaks", heads, rows, device)
-
-
-def _peak_sums(recording: Recording, device: int) -> dict[tuple[str, str], int]:
-    # Bytes at the peak: all of them, then by role, module and line.
-    peak, owners, short = recording.peaks[device], recording.owners, short_lines(recording)
-    groups: dict[str, Callable[[int, int], str]] = {
-        "role": lambda owner, role: ROLE_WORDS[ROLES[role]],
-        "module": lambda owner, role: owners[owner].module or OUTSIDE,
-        "line": lambda owner, role: short[owners[owner].line],
-    }
-    sums = {("all", "the peak"): peak.nbytes}
-    for by, group in groups.items():
-        sums |= {(by, name): nbytes for name, nbytes in total_by(peak, group).items()}
-    return sums
-
-
-def _size(nbytes: int, signed: bool = False) -> Cell:
-    sign = "+" if signed and nbytes > 0 else ""
-    return f"{sign}{format_bytes(nbytes)}", nbytes
-
-
-def _share(part: int, whole: int, most: int, color: str) -> Cell:
-    # A bar as long as the part is of the largest. All of it is ours, so it needs no escaping.
-    length = 100 * part / most if most else 0
-    meter = f'<span class="meter" style="background:{color};width:{length:.1f}%"></span>'
-    return _Markup(f"{percent(part, whole)}{meter}"), part
-
-
-class _Markup(str):
-    """Text that is HTML already."""
-
-    __slots__ = ()
-
-
-def _table(
-    name: str, title: str, heads: list[str], rows: list[list[Cell]], device: str | None
-) -> str:
-    if not rows:
-        return ""
-    numbers = [value is not None for _, value in rows[0]]
-    kept = rows if len(rows) <= ROWS else [*rows[:ROWS], _rest(rows, numbers, heads)]
-    top = "".join(
-        f'<th scope="col"{_class(heads[k], number)}'
-        f"{' data-sum' if heads[k] == 'bytes' and name != 'system' else ''}>{_text(heads[k])}</th>"
-        for k, number in enumerate(numbers)
-    )
-    lines = []
-    for row in kept:
-        cells = []
-        for k, (text, value) in enumerate(row):
-            shown = text if isinstance(text, _Markup) else _text(text)
-            sort = "" if value is None else f' data-value="{value}"'
-            cells.append(f"<td{_class(heads[k], numbers[k])}{sort}>{shown}</td>")
-        lines.append(f"<tr>{''.join(cells)}</tr>")
-    of = "" if device is None else f' data-device="{_text(device)}"'
-    return (
-        f'<section class="table" data-table="{name}"{of} aria-label="{_text(title)}">\n'
-        f'<div class="bar"><h2>{_text(title)}</h2></div>\n'
-        f'<div class="sheet" tabindex="0"><table><thead><tr>{top}</tr></thead>\n<tbody>\n'
-        + "\n".join(lines)
-        + "\n</tbody></table></div>\n</section>"
-    )
-
-
-def _rest(rows: list[list[Cell]], numbers: list[bool], heads: list[str]) -> list[Cell]:
-    left = rows[ROWS:]
-    row: list[Cell] = []
-    for k, number in enumerate(numbers):
-        if heads[k] == "bytes" or heads[k] == "share":
-            total = sum(int(r[k][1] or 0) for r in left)
-            row.append(_size(total) if heads[k] == "bytes" else ("", total))
-        else:
-            row.append(("", 0) if number else (f"{len(left)} more rows" if k else "", None))
-    return row
-
-
-def _class(head: str, number: bool) -> str:
-    if number:
-        return ' class="number"'
-    return ' class="path"' if head in ("module", "line", "of", "what grew most") else ""
-
-
-def _text(value: str) -> str:
-    return escaping.escape(value, quote=True)
 
 
 def _asset(name: str) -> str:

@@ -195,11 +195,11 @@ def _draw_phases(axes: Axes, spans: list[Span], clock: float) -> None:
         axes.broken_barh(
             bars, (0.975, 0.04), transform=strip, color=color, lw=0, clip_on=False, zorder=4
         )
-        for start, width in bars:
+        for left, width in bars:
             if width > 0.011 * (high - low) * len(phase):
                 named = True
                 axes.text(
-                    start + width / 2,
+                    left + width / 2,
                     0.9945,
                     phase,
                     transform=strip,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from .recording import ALLOC, Recording, replay
 from .tables import check_by, grouped, name_of
@@ -35,6 +36,18 @@ class Timeline:
 
     def __len__(self) -> int:
         return len(self.times)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as JSON has it."""
+        return {
+            "device": self.device,
+            "by": self.by,
+            "times": list(self.times),
+            "total": list(self.total),
+            "series": {name: list(column) for name, column in self.series.items()},
+            "phases": [list(p) for p in self.phases],
+            "marks": [list(m) for m in self.marks],
+        }
 
     def __str__(self) -> str:
         peak = max(self.total, default=0)

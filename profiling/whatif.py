@@ -110,8 +110,8 @@ def compare(
     """Predict what a change would save, without computing anything or changing the program.
 
     A *part* is a module, its path (``"encoder.blocks.2"``), the name of a variable of the step's
-    that holds it, or a list of those. Paths are looked up in ``model``, else in the modules that ``step`` reaches:
-    its arguments, closure, globals and ``self``.
+    that holds it, or a list of those. Paths are looked up in ``model``, else in the modules that
+    ``step`` reaches: its arguments, closure, globals and ``self``.
 
     Args:
         step: As for :func:`estimate`.
@@ -164,7 +164,7 @@ def compare(
 
 
 def _with(
-    step: Callable[..., Any], args: Any, kwargs: Any, roots: dict[str, Any], changes: list[_Change]
+    step: Callable[..., Any], args: Any, kwargs: Any, roots: _Models, changes: list[_Change]
 ) -> tuple[Estimate, list[str]]:
     # In the copy: the estimate of the changed step, and the parameters that got a gradient.
     reached: set[str] = set()
@@ -263,7 +263,7 @@ def _codes(code: Any) -> Iterator[Any]:
             yield from _codes(inner)
 
 
-def _only(roots: dict[str, Any], argument: str) -> dict[str, Any]:
+def _only(roots: _Models, argument: str) -> dict[str, Any]:
     if len(roots) != 1:
         have = ", ".join(roots) or "none"
         raise ValueError(
@@ -273,13 +273,13 @@ def _only(roots: dict[str, Any], argument: str) -> dict[str, Any]:
     return roots
 
 
-def _parameters(roots: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _parameters(roots: _Models) -> Iterator[tuple[str, Any]]:
     for name, root in roots.items():
         for path, p in root.named_parameters():
             yield (path if len(roots) == 1 else f"{name}.{path}"), p
 
 
-def _module(part: Any, roots: dict[str, Any]) -> tuple[str, Any]:
+def _module(part: Any, roots: _Models) -> tuple[str, Any]:
     """(path, the module that a part means); None for a name that is no module's.
 
     Raises:
@@ -299,9 +299,11 @@ def _module(part: Any, roots: dict[str, Any]) -> tuple[str, Any]:
         for path, m in root.named_modules():
             if part in ({name, f"{name}.{path}", path} if path else {name}):
                 found[id(m)] = m
-    variable = getattr(roots, "variables", {}).get(part)
-    if variable is not None and not found:
-        found[id(variable)] = variable
+    if not found:
+        name, _, rest = part.partition(".")
+        inside = dict(roots.variables[name].named_modules()) if name in roots.variables else {}
+        if rest in inside:
+            found[id(inside[rest])] = inside[rest]
     if len(found) > 1:
         raise ValueError(
             f"compare: {part!r} is a module of {len(found)} models ({', '.join(roots)}). Put the "
@@ -310,7 +312,7 @@ def _module(part: Any, roots: dict[str, Any]) -> tuple[str, Any]:
     return part, next(iter(found.values()), None)
 
 
-def _need(part: Any, module: Any, roots: dict[str, Any]) -> Any:
+def _need(part: Any, module: Any, roots: _Models) -> Any:
     if module is None:
         have = [f"{n}: {', '.join(p for p, _ in m.named_modules() if p)}" for n, m in roots.items()]
         raise ValueError(
@@ -359,7 +361,7 @@ class _Change:
 
 
 class _NoGrad(_Change):
-    def __init__(self, part: Any, roots: dict[str, Any]) -> None:
+    def __init__(self, part: Any, roots: _Models) -> None:
         self.name, self.module = _module(part, roots)
         self.words = f"no_grad in {self.name}"
 
@@ -403,7 +405,7 @@ class _NoGrad(_Change):
 
 
 class _Detached(_Change):
-    def __init__(self, part: Any, roots: dict[str, Any]) -> None:
+    def __init__(self, part: Any, roots: _Models) -> None:
         if isinstance(part, Tensor) and not _is_module(part):
             self.tensor: Any = part
             names = [n for n, p in _parameters(roots) if p is part]
@@ -427,7 +429,7 @@ class _Detached(_Change):
 
 
 class _Narrow(_Change):
-    def __init__(self, part: Any, roots: dict[str, Any], to: Any) -> None:
+    def __init__(self, part: Any, roots: _Models, to: Any) -> None:
         if not isinstance(to, dtype_class) or not to.is_floating_point:
             raise TypeError(f"compare(dtype=...) takes a floating dtype; got {to!r}.")
         self.name, module = _module(part, roots)

@@ -9,9 +9,10 @@ The loop itself stays in the recipe:
     run.finish(accuracy=score)
 
 Everything a run writes is in one folder, ``--out``: ``checkpoints/``, ``curve.png``,
-``results.json`` and, with ``--memory-report``, ``memory.json``. Ctrl-C ends the run after the step
-it is in, with a checkpoint; ``--resume`` goes on from the newest one, and computes what the whole
-run would have computed, to the last bit.
+``results.json`` and, with ``--memory-report``, three steps as a profiler saw them (``memory.html``,
+``memory.png``) and the bytes at the peak of the whole run (``memory.json``). Ctrl-C ends the run
+after the step it is in, with a checkpoint; ``--resume`` goes on from the newest one, and computes
+what the whole run would have computed, to the last bit.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 import lowtide as lt
+from lowtide.profiling import MemoryProfiler
 from lowtide.utils import CheckpointDirectory
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells know it
+PROFILED = (1, 4)  # losses before and after the steps of --memory-report: the first one is special
 
 
 def options(doc: str, *, batch_size: int, lr: float, **length: int) -> argparse.ArgumentParser:
@@ -90,6 +93,7 @@ class Run:
         self.seconds = 0.0
         self.done = 0
         self.peak: dict[str, int] = {}
+        self.profile: MemoryProfiler | None = None
         self._stop = False
         self._begin()
 
@@ -119,6 +123,7 @@ class Run:
             TextColumn(self.name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
             TextColumn("loss {task.fields[loss]:.3f}  live {task.fields[live]:.1f} MiB"),
         )  # fmt: skip
+        profiler = MemoryProfiler() if self.args.memory_report else None
         before = signal.signal(signal.SIGINT, self._interrupt)
         lt.reset_peak_memory_stats(self.args.device)
         began = time.perf_counter() - self.seconds
@@ -126,8 +131,13 @@ class Run:
             with Progress(*columns, console=self.console) as progress:
                 task = progress.add_task("", total=self.total, completed=self.done, loss=0, live=0)
                 while self.done < self.total and not self._stop:
+                    if profiler is not None and len(self.losses) == PROFILED[0]:
+                        profiler.start()
                     yield self.done
                     self.done += 1
+                    if profiler is not None and len(self.losses) == PROFILED[1]:
+                        profiler.stop()
+                        self.profile = profiler
                     self.seconds = time.perf_counter() - began
                     live = lt.memory_allocated(self.args.device) / 2**20
                     loss = self.losses[-1] if self.losses else float("nan")
@@ -190,6 +200,10 @@ class Run:
         if self.args.memory_report:
             show_peak(self.console, self.peak)
             (self.folder / "memory.json").write_text(json.dumps(self.peak, indent=1))
+            if self.profile is not None:
+                self.console.print(self.profile.report(), highlight=False, markup=False)
+                self.profile.html(self.folder / "memory.html")
+                self.profile.plot(self.folder / "memory.png")
         (self.folder / "results.json").write_text(json.dumps(record, indent=1))
         self.console.print(f"Everything is in {self.folder}")
 

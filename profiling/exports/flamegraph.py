@@ -38,7 +38,7 @@ def to_flamegraph(
     """
     text = "".join(f"{line}\n" for line in folded(recording, what, device))
     with replacing(path) as out:
-        out.write(text.encode())
+        out.write(text.encode(errors="backslashreplace"))  # a file's name may be no Unicode
 
 
 def folded(recording: Recording, what: str = "peak", device: Any = None) -> list[str]:

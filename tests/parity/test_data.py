@@ -42,7 +42,7 @@ BATCHES = [
     [1, 2], [1.5, 2.0], [True, False], ["a", "b"], [b"a"], [(1, "a"), (2, "b")], [[1, 2], [3, 4]],
     [[1, 2], [3]], [{"a": 1}, {"a": 2}], [{"a": 1}, {"b": 2}], [OrderedDict(a=1)], [Point(1, 2.0)],
     [np.float32(1)], [np.float64(2)], [np.int8(3)], [np.array(2.0)], [np.array([1, 2], np.int16)],
-    [np.array("x")], [np.array([None])], [None], [1j], [object()], [range(2), range(2)], [()], [[]],
+    [np.array("x")], [np.array([None])], [None], [1j], [slice(2)], [range(2), range(2)], [()], [[]],
     [(1, [2.0, {"k": "v"}])] * 2, [np.ones(2), np.ones(3)], [],
 ]  # fmt: skip
 

@@ -13,7 +13,7 @@ from lowtide.utils.data import DataLoader, TensorDataset
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 STEPS = {}  # name -> function that makes a step
-NEEDS_VALUES = {"lstm of packed sequences", "recipe vowels", "recipe resnet"}  # sizes from values
+NEEDS_VALUES = ("lstm of packed", "recipe vowels", "recipe resnet")  # sizes from values
 
 
 def named(name):
@@ -288,18 +288,128 @@ def _():
     return step
 
 
-@named("recipe autoencoder")
-def _():
+# Recipes' models, each as its recipe uses it
+
+RECIPE_MODELS = {}  # name -> function that makes (model, function that makes a loss, optimizer)
+
+
+def modelled(make):
+    RECIPE_MODELS[make.__name__] = make
+    return make
+
+
+@modelled
+def autoencoder():
     names = recipe("autoencoder")
     model, x = names["Autoencoder"](4, 4), lt.rand(4, 1, 28, 28)
-    return training(model, lambda: names["bound"](model, x), optim.Adam)
+    return model, lambda: names["bound"](model, x), optim.Adam
 
 
-@named("recipe chargpt")
-def _():
-    model = recipe("chargpt")["GPT"](30, 16, width=20, depth=2, heads=5, dropout=0.1)
-    x, y = lt.randint(0, 30, (3, 16)), lt.randint(0, 30, (48,))
-    return training(model, lambda: F.cross_entropy(model(x).flatten(0, 1), y), optim.AdamW)
+@modelled
+def chargpt():
+    names = recipe("chargpt")
+    model = names["GPT"](30, 16, width=20, depth=2, heads=5, dropout=0.1)
+    text = lt.randint(0, 30, (400,))
+
+    def loss():
+        starts = lt.randint(len(text) - 16, (3,))
+        x, y = names["windows"](text, starts, 16)
+        return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+    return model, loss, optim.AdamW
+
+
+@modelled
+def diamonds():
+    model = recipe("diamonds")["Appraiser"](9, 16)
+    x, y = lt.randn(32, 9), lt.randn(32, 1)
+    return model, lambda: F.mse_loss(model(x), y), optim.AdamW
+
+
+@modelled
+def digits():
+    model = recipe("digits")["Perceptron"](64, 32, 5)
+    x, y = lt.randn(16, 64), lt.randint(0, 5, (16,))
+    return model, lambda: F.cross_entropy(model(x), y), optim.Adam
+
+
+@modelled
+def fashion():
+    model = recipe("fashion")["Net"](4)
+    x, y = lt.rand(4, 1, 28, 28), lt.randint(0, 10, (4,))
+    return model, lambda: F.cross_entropy(model(x), y), optim.AdamW
+
+
+@modelled
+def resnet():
+    names = recipe("resnet")
+    model, x, y = names["ResNet"](1, 4), lt.rand(4, 1, 28, 28), lt.randint(0, 10, (4,))
+    sgd = functools.partial(optim.SGD, momentum=0.9, nesterov=True)
+    return model, lambda: F.cross_entropy(model(names["augment"](x)), y), sgd
+
+
+@modelled
+def sentiment():
+    names = recipe("sentiment")
+    model = names["Classifier"](names["Encoder"](40, 24, 2, 4), 24)
+    x, y = lt.randint(0, 40, (4, 11)), lt.randint(0, 2, (4,))
+    return model, lambda: F.cross_entropy(model(x, x != 0), y), optim.AdamW
+
+
+@modelled
+def vowels():
+    names = recipe("vowels")
+    model = names["Speaker"](12, 8, 9)
+    data = names["Spoken"]([lt.randn(n, 12).numpy() for n in (7, 4, 9)], lt.tensor([0, 3, 8]), 0.1)
+    loader = DataLoader(data, batch_size=3, collate_fn=names["collate"])
+
+    def loss():
+        ((x, lengths, labels),) = loader
+        return F.cross_entropy(model(x, lengths), labels)
+
+    return model, loss, optim.Adam
+
+
+def trains(model, loss_of, make):
+    return training(model, loss_of, make)
+
+
+def evaluates(model, loss_of, make):
+    model.eval()
+
+    def step():
+        with lt.no_grad():
+            return loss_of().item()
+
+    return step
+
+
+def accumulates(model, loss_of, make):
+    optimizer = make(model.parameters(), lr=0.01)
+
+    def step():
+        for _ in range(3):
+            (loss_of() / 3).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def differentiates_twice(model, loss_of, make):
+    parameters = list(model.parameters())
+
+    def step():
+        gradients = lt.autograd.grad(loss_of(), parameters, create_graph=True)
+        sum(g.square().sum() for g in gradients).backward()
+        model.zero_grad()
+
+    return step
+
+
+for _name, _make in RECIPE_MODELS.items():
+    for _mode in (trains, evaluates, accumulates, differentiates_twice):
+        STEPS[f"recipe {_name} {_mode.__name__}"] = lambda make=_make, mode=_mode: mode(*make())
 
 
 @named("recipe chargpt writes")
@@ -307,54 +417,3 @@ def _():
     model = recipe("chargpt")["GPT"](30, 16, width=20, depth=1, heads=5)
     prompt = lt.zeros(1, 3, dtype=lt.int64)
     return lambda: model.write(prompt, 4)
-
-
-@named("recipe diamonds")
-def _():
-    model = recipe("diamonds")["Appraiser"](9, 16)
-    x, y = lt.randn(32, 9), lt.randn(32, 1)
-    return training(model, lambda: F.mse_loss(model(x), y), optim.AdamW)
-
-
-@named("recipe digits")
-def _():
-    return classified(recipe("digits")["Perceptron"](64, 32, 5), 16, 64, make=optim.Adam)
-
-
-@named("recipe fashion")
-def _():
-    return classified(recipe("fashion")["Net"](4), 4, 1, 28, 28, classes=10, make=optim.AdamW)
-
-
-@named("recipe resnet")
-def _():
-    names = recipe("resnet")
-    model, x, y = names["ResNet"](1, 4), lt.rand(4, 1, 28, 28), lt.randint(0, 10, (4,))
-    return training(
-        model, lambda: F.cross_entropy(model(names["augment"](x)), y), momentum=0.9, nesterov=True
-    )
-
-
-@named("recipe sentiment")
-def _():
-    names = recipe("sentiment")
-    model = names["Classifier"](names["Encoder"](40, 24, 2, 4), 24)
-    x, y = lt.randint(0, 40, (4, 11)), lt.randint(0, 2, (4,))
-    return training(model, lambda: F.cross_entropy(model(x, x != 0), y), optim.AdamW)
-
-
-@named("recipe vowels")
-def _():
-    names = recipe("vowels")
-    model = names["Speaker"](12, 8, 9)
-    data = names["Spoken"]([lt.randn(n, 12).numpy() for n in (7, 4, 9)], lt.tensor([0, 3, 8]), 0.1)
-    loader = DataLoader(data, batch_size=3, collate_fn=names["collate"])
-    optimizer = optim.Adam(model.parameters())
-
-    def step():
-        for x, lengths, labels in loader:
-            optimizer.zero_grad()
-            F.cross_entropy(model(x, lengths), labels).backward()
-            optimizer.step()
-
-    return step

@@ -271,6 +271,48 @@ def test_phases():
     assert held["optimizer · Linear · step"] == 2 * (3 * 2 + 2) * 4
 
 
+def test_a_part_that_runs_again_is_where_it_was_and_recomputes():
+    class Again(lt.autograd.Function):
+        """Runs a module again in backward, as activation checkpointing would."""
+
+        @staticmethod
+        def forward(ctx, x, module):
+            ctx.module, ctx.scoped = module, scopes.current()
+            ctx.save_for_backward(x)
+            with lt.no_grad():
+                return module(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            x = x.detach().requires_grad_()
+            with lt.enable_grad(), scopes.resumed(ctx.scoped, "recompute"):
+                y = ctx.module(x)
+            lt.autograd.backward(y, g)
+            return x.grad, None
+
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+        def forward(self, x):
+            for part in self.parts:
+                x = Again.apply(x, part)
+            return x
+
+    model = Checkpointed()
+    with MemoryProfiler() as prof:
+        model(lt.randn(3, 4, requires_grad=True)).sum().backward()
+    forward = [o.module for o, _ in births(prof, phase="forward", op="linear")]
+    again = [o.module for o, _ in births(prof, phase="recompute")]
+    assert forward == ["parts.0", "parts.1"]
+    assert again == ["parts.1", "parts.0"]
+    inner = {o.module for o, _ in births(prof, phase="backward", op="LinearBackward0")}
+    assert inner == {"parts.0", "parts.1"}
+    assert scopes.current() is None
+
+
 def test_a_closure_in_a_step_is_forward_and_backward():
     net = nn.Linear(3, 1)
     optimizer = lt.optim.LBFGS(net.parameters(), max_iter=2)

@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -60,7 +62,7 @@ CASES = [
     pytest.param(name, cheap, id=f"{name}{'' if cheap else ', nothing computed'}")
     for name in STEPS
     for cheap in (True, False)
-    if cheap or name not in NEEDS_VALUES
+    if cheap or not name.startswith(NEEDS_VALUES)
 ]
 
 
@@ -70,10 +72,9 @@ def test_equals_the_real_step(name, cheap, monkeypatch):
         monkeypatch.setattr(imagination, "CHEAP_BYTES", -1)
     lt.manual_seed(0)
     step = STEPS[name]()
-    for _ in range(3):  # the first makes gradients and the optimizer's state
-        found = predicted(step)
-        assert found == predicted(step)
-        assert found == measured(step)
+    for _ in range(2):  # the first makes gradients and the optimizer's state
+        assert predicted(step) == measured(step)
+    assert predicted(step) == predicted(step)
 
 
 def test_a_parameter_in_many_pieces():
@@ -96,7 +97,9 @@ def test_operations_in_many_pieces():
     assert many == {op: 40 * n for op, n in one.items()}
 
 
-@pytest.mark.parametrize("name", ["recipe chargpt", "cnn with batch norm", "gradient penalty"])
+@pytest.mark.parametrize(
+    "name", ["recipe chargpt trains", "cnn with batch norm", "gradient penalty"]
+)
 def test_owners_are_those_of_the_real_step(name):
     step = STEPS[name]()
     step()
@@ -500,6 +503,36 @@ def test_who_profiles_meanwhile_sees_nothing():
     with MemoryProfiler() as prof:
         estimate(step)
     assert len(prof.recording.events) == 0
+
+
+def test_the_copy_ends_with_the_original():
+    script = """
+import os, signal, threading, time
+import lowtide as lt
+reader, writer = os.pipe()
+def step():
+    os.write(writer, str(os.getpid()).encode())
+    time.sleep(60)
+def end():
+    print(os.read(reader, 20).decode(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+threading.Thread(target=end).start()
+lt.profiling.estimate(step)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{int(done.stdout)}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":  # it ended; whoever adopted it has not looked yet
+            return
+        time.sleep(0.05)
+    pytest.fail("the copy is still running")
 
 
 def test_interrupted_it_leaves_no_copy():

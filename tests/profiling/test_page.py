@@ -10,8 +10,9 @@ from html.parser import HTMLParser
 import pytest
 
 from lowtide.framework.memory.ledger import format_bytes
-from lowtide.profiling.page import ROWS, html, page
+from lowtide.profiling.page import html, page
 from lowtide.profiling.recording import ROLES, Recording
+from lowtide.profiling.sheets import ROWS
 from tests.profiling.browser import CHROMIUM, Browser
 from tests.profiling.recordings import INPUT, SAVED, TEMPORARY, Tape, gpt
 
@@ -174,6 +175,7 @@ def test_a_second_run_is_compared_figure_by_figure():
     for by in ("role", "module", "line"):
         assert sum(v[2] for k, v in rows.items() if k[0] == by) == b - a
     assert len(data_of(text)["runs"]) == 2
+    assert f"<dd>{format_bytes(a)} | {format_bytes(b)}</dd>" in text
 
 
 def test_equal_runs_are_called_equal():
@@ -197,7 +199,16 @@ def test_a_failure_leaves_the_old_page(tmp_path):
     path.write_text("old")
     with pytest.raises(ValueError, match="knows no device 'tpu'"):
         html(gpt(layers=1, steps=1), path, device="tpu")
+    with pytest.raises(ValueError, match=r"A page of 2 runs needs a name for each; got \['one'\]"):
+        html(gpt(layers=1, steps=1), path, gpt(layers=1, steps=1), names=["one"])
     assert path.read_text() == "old"
+
+
+def test_file_names_that_are_no_unicode_can_be_written(tmp_path):
+    tape = Tape("cpu")
+    tape.alloc(64, TEMPORARY, tape.owner("a", "add", "forward", "caf\udce9.py:3"))
+    html(tape.stop(), tmp_path / "run.html")
+    assert "caf\\udce9.py:3" in (tmp_path / "run.html").read_text()
 
 
 # In a browser
@@ -411,6 +422,8 @@ def test_two_runs_lie_side_by_side_at_one_scale(tab, tmp_path):
     click(tab, "button", "by module")
     colors = tab.run("charts.map(({ tide }) => tide.groups('module').colors)")
     assert colors[0] == colors[1]
+    figures = each(tab, "#legend button", "e.textContent")
+    assert any(f.startswith("blocks.3") and f.endswith("MiB | 0 B") for f in figures)
     tab.size(390, 900)
     places = each(tab, "canvas", PLACE)
     assert places[0][1] < places[1][1]

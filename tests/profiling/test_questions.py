@@ -111,6 +111,9 @@ def test_the_timeline_ends_where_the_ledger_does_and_knows_its_phases(prof):
     assert peaks == sorted(peaks, reverse=True)
     assert [name for _, name, _ in line.marks][:2] == ["start", "step 1"]
     assert "instants" in str(line)
+    stored = json.loads(json.dumps(line.to_dict()))
+    assert stored["series"]["forward"] == list(line.series["forward"])
+    assert len(stored["times"]) == len(line)
 
 
 def test_the_peak_is_in_the_timeline_at_its_time(prof):

@@ -1,0 +1,118 @@
+"""``lowtide profile``, ``report``, ``diff`` and ``estimate``, as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lowtide.profiling import MemoryProfiler
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import sys
+import lowtide as lt
+from lowtide import nn, optim
+from beside import SIZE
+
+lt.manual_seed(0)
+model = nn.Sequential(nn.Linear(64, SIZE), nn.ReLU(), nn.Linear(SIZE, 10))
+optimizer = optim.AdamW(model.parameters())
+for step in range(3):
+    loss = model(lt.randn(128, 64)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+print("the script got", sys.argv[1:])
+if "--crash" in sys.argv:
+    raise ValueError("inside the script")
+if "--leave" in sys.argv:
+    sys.exit(7)
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "beside.py").write_text("SIZE = 256\n")  # imported from the script's own folder
+    return tmp_path
+
+
+def lowtide(folder, *words):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "lowtide", *words],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_a_script_is_profiled_as_it_is(script):
+    done = lowtide(script, "profile", "train.py", "--size", "3")
+    assert done.returncode == 0, done.stderr
+    assert "the script got ['--size', '3']" in done.stdout
+    assert "train.py:11" in done.stdout  # the forward pass
+    assert "Steps: 3" in done.stdout
+    written = script / "train-memory"
+    assert (written / "memory.png").read_bytes()[:4] == b"\x89PNG"
+    assert "<html" in (written / "memory.html").read_text()
+    run = MemoryProfiler.from_json(written / "run.json")
+    assert len([m for m in run.marks if m.kind == "step"]) == 3
+    again = lowtide(script, "report", "train-memory/run.json", "--html", "page.html")
+    assert again.returncode == 0
+    assert "train.py:11" in again.stdout
+    assert "<html" in (script / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("word", "code", "said"), [("--crash", 1, "ValueError: inside the script"), ("--leave", 7, "")]
+)
+def test_a_script_that_ends_early_is_reported_up_to_there(script, word, code, said):
+    done = lowtide(script, "profile", "-o", "out", "--no-timeline", "train.py", word)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Steps: 3" in done.stdout
+    assert (script / "out" / "run.json").is_file()
+    assert not (script / "out" / "memory.png").exists()
+
+
+def test_an_estimate_is_what_the_run_takes(script):
+    lowtide(script, "profile", "-o", "out", "train.py")
+    real = MemoryProfiler.from_json(script / "out" / "run.json")
+    done = lowtide(script, "estimate", "-o", "e.json", "train.py")
+    assert done.returncode == 0, done.stderr
+    (device,) = json.loads((script / "e.json").read_text())["devices"]
+    assert device["peak_bytes"] == real.peak_bytes
+    assert sum(device["peak_bytes_by_role"].values()) == device["peak_bytes"]
+    failed = lowtide(script, "estimate", "train.py", "--crash")
+    assert failed.returncode == 1
+    assert "inside the script" in failed.stderr
+
+
+def test_two_runs_are_compared(script):
+    lowtide(script, "profile", "-o", "a", "train.py")
+    (script / "beside.py").write_text("SIZE = 512\n")
+    lowtide(script, "profile", "-o", "b", "train.py")
+    done = lowtide(script, "diff", "a/run.json", "b/run.json", "--html", "both.html")
+    assert done.returncode == 0, done.stderr
+    a, b = (MemoryProfiler.from_json(script / k / "run.json").peak_bytes for k in "ab")
+    assert f"peak: {a:,} -> {b:,} bytes ({b - a:+,})" in done.stdout
+    assert "parameter" in done.stdout
+    assert (script / "both.html").is_file()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("profile", "missing.py"), ("estimate", "missing.py"), ("report", "missing.json"),
+        ("report", "train.py"), ("diff", "train.py", "train.py"),
+    ],
+)  # fmt: skip
+def test_what_is_no_run_or_script_is_refused(script, words):
+    done = lowtide(script, *words)
+    assert done.returncode == 2
+    assert "lowtide" in done.stderr
+    assert "Traceback" not in done.stderr
