@@ -19,6 +19,7 @@ The user's line is found by walking the stack (``frames.py``).
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import weakref
@@ -44,6 +45,16 @@ _module_listeners: list[Callable[[Any, str], None]] = []
 _step_listeners: list[Callable[[Any], None]] = []
 _node_listeners: list[Callable[[Any], None]] = []
 _wrapped: list[tuple[type, Any]] = []
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held it.
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Scope:

@@ -6,8 +6,9 @@ whatever it changes, the original knows nothing of it. What comes back is plain 
 or an exception.
 
 The copy keeps its hands off what is shared all the same: standard output and error are thrown away,
-a file opened for writing is the null device, and files that were open for writing become it. It
-ignores Ctrl-C, which is the original's to handle, and ends when the original is gone.
+a file opened for writing is the null device, files that were open for writing become it, and
+nothing is made, renamed or removed in a folder. It ignores Ctrl-C, which is the original's to
+handle, and ends when the original is gone.
 
 Not undone: what reaches others through sockets and pipes that were open before, such as a database.
 Only the calling thread exists in the copy: a step that waits for another thread would wait for
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
-import fcntl
+import functools
 import io
 import os
 import pickle
@@ -126,17 +127,73 @@ def _write_nothing(keep: int) -> None:
     really = builtins.open
 
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        caller = sys._getframe(1).f_globals.get("__name__", "")
-        if isinstance(file, int) or not set(mode) & set("wax+") or caller.startswith("numba"):
+        if isinstance(file, int) or not set(mode) & set("wax+") or _may_write(sys._getframe(1)):
             return really(file, mode, *args, **kwargs)
         return really(os.devnull, mode.replace("x", "w"), *args, **kwargs)
 
     builtins.open = opened
     io.open = opened
+    for name in _CHANGES:
+        setattr(os, name, _nothing_for(getattr(os, name)))
+    listed = os.listdir
+
+    def listdir(path: Any = ".") -> list[Any]:
+        try:
+            return listed(path)
+        except FileNotFoundError:
+            if not isinstance(path, int) and os.path.abspath(path) in _made:
+                return []
+            raise
+
+    setattr(os, "listdir", listdir)  # noqa: B010 - as for the others
+
+
+_CHANGES = (
+    "chmod",
+    "link",
+    "makedirs",
+    "mkdir",
+    "remove",
+    "removedirs",
+    "rename",
+    "renames",
+    "replace",
+    "rmdir",
+    "symlink",
+    "truncate",
+    "unlink",
+)
+
+
+_made: set[Any] = set()  # folders that the step believes it made
+
+
+def _may_write(frame: Any) -> bool:
+    # What keeps compiled code, and files that nobody else knows of.
+    name = frame.f_globals.get("__name__", "")
+    while name in ("os", "shutil") and frame.f_back is not None:
+        frame = frame.f_back
+        name = frame.f_globals.get("__name__", "")
+    return bool(name.startswith(("numba.", "multiprocessing.", "tempfile", "importlib")))
+
+
+def _nothing_for(really: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(really)
+    def changed(*args: Any, **kwargs: Any) -> Any:
+        if _may_write(sys._getframe(1)):
+            return really(*args, **kwargs)
+        if really.__name__ in ("mkdir", "makedirs"):
+            path: Any = args[0] if args else kwargs.get("path", kwargs.get("name"))
+            _made.add(os.path.abspath(path))
+        return None
+
+    return changed
 
 
 def _is_written(number: int) -> bool:
     # A file of the disk that was opened for writing only.
+    import fcntl  # not on every system
+
     flags = fcntl.fcntl(number, fcntl.F_GETFL)
     return flags & os.O_ACCMODE == os.O_WRONLY and stat.S_ISREG(os.fstat(number).st_mode)
 

@@ -94,11 +94,11 @@ class MemoryProfiler(Profile):
                 "MemoryProfiler: a profiler records once. Make another one for another stretch, "
                 "and compare them with .diff()."
             )
+        for d in self._wanted or ():
+            backend(d)  # raises if it is not there
         self._state = "recording"
         self.recording.start = time.time()
         self._books = Bookkeeper(self.recording)  # its clock begins now
-        for d in self._wanted or ():
-            backend(d)
         with self._books.lock:
             for be in live_backends():
                 self._watch(be)

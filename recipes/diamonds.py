@@ -1,6 +1,8 @@
 """Predict the price of a diamond from nine features with a residual perceptron.
 
 Result: R2 of the log price 0.990, where least squares on the same features has 0.979.
+
+Cost: 41 s, 16.6 MiB.
 """
 
 from rich.console import Console

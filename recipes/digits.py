@@ -2,6 +2,8 @@
 
 Result: 94 % test accuracy on 5000 MNIST digits, where logistic regression has 89.3 %.
 
+Cost: 9 s, 22.3 MiB.
+
 The last table measures one step of the trained model three times: as trained, under ``no_grad``,
 and with the last hidden activation detached.
 """

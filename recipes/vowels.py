@@ -1,6 +1,8 @@
 """Tell nine speakers apart by two vowels, with an LSTM over sequences of unequal length.
 
 Result: 97 % of 370 test sequences.
+
+Cost: 10 s, 3.3 MiB.
 """
 
 from rich.console import Console

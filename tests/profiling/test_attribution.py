@@ -11,7 +11,7 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
-from lowtide.framework import scopes
+from lowtide.framework import frames, scopes
 from lowtide.nn import functional as F
 from lowtide.profiling import MemoryProfiler, record_function, scope
 from lowtide.profiling.recording import ALLOC, BEFORE
@@ -495,6 +495,61 @@ def test_a_profiler_in_a_thread_and_devices_met_later():
     assert found[0].peak_bytes >= 40
     with pytest.raises(ValueError, match="no device 'cpu'"):
         found[0].at_peak(device="cpu")
+
+
+def test_profilers_of_several_threads_come_and_go():
+    errors, peaks = [], []
+
+    def work():
+        try:
+            for _ in range(5):
+                with MemoryProfiler("cpu") as prof:
+                    Tower()(lt.randn(2, 4)).sum().backward()
+                peaks.append(prof.at_peak().total)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert errors == []
+    assert min(peaks) > 480
+    assert not scopes.listening()
+    assert not lt.framework.devices.backend(lt.device("cpu")).ledger.observers
+
+
+def test_a_device_that_is_not_there_leaves_nothing_behind():
+    prof = MemoryProfiler("cuda:77")
+    with pytest.raises(RuntimeError):
+        prof.start()
+    prof.stop()
+    assert not scopes.listening()
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("lib/python3.12/site-packages/lowtide/framework/ops/shaping.py", frames.OURS),
+        ("lib/python3.12/site-packages/lowtide/framework/ops/dispatch.py", frames.INSIDE),
+        ("lib/python3.12/site-packages/lowtide/framework/autograd/engine.py", frames.ENGINE),
+        ("lib/python3.12/site-packages/lowtide/modules/linear.py", frames.AROUND),
+        ("lib/python3.12/site-packages/lowtide/optim/adam.py", frames.STEP),
+        ("lib/python3.12/site-packages/lowtide/nn/functional.py", frames.OURS),
+        ("lib/python3.12/site-packages/lowtide/recipes/digits.py", frames.USER),
+        ("lib/python3.12/site-packages/numpy/core.py", frames.USER),
+        ("lib/python3.12/contextlib.py", frames.LIBRARY),
+        ("home/me/train.py", frames.USER),
+    ],
+)
+def test_whose_file_it_is_where_lowtide_is_installed(path, kind, monkeypatch):
+    root = "/lib/python3.12/site-packages/lowtide/"
+    folders = tuple(root + n + "/" for n in ("framework", "modules", "optim", "profiling"))
+    monkeypatch.setattr(frames, "_FRAMEWORK", root + "framework/")
+    monkeypatch.setattr(frames, "_FOLDERS", folders)
+    monkeypatch.setattr(frames, "_STANDARD", ("/lib/python3.12/",))
+    assert frames.kind_of("/" + path) == kind
 
 
 def test_it_records_once():

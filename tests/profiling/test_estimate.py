@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -234,6 +235,13 @@ def test_nothing_changes(tmp_path):
         lt.randn(5, generator=g)
         lt.save(model.state_dict(), path)
         (tmp_path / "other").write_text("x")
+        (tmp_path / "folder").mkdir()
+        assert os.listdir(tmp_path / "folder") == []
+        (tmp_path / "log").rename(tmp_path / "moved")
+        (tmp_path / "log").unlink()
+        with tempfile.TemporaryDirectory() as folder:
+            assert os.path.isdir(folder)
+        assert not os.path.isdir(folder)
         print("text", file=log, flush=True)
         model.eval()
         lt.set_default_dtype(lt.float64)
