@@ -21,6 +21,12 @@ class OutOfMemoryError(RuntimeError, MemoryError):
         requested_bytes: What was asked for.
         live_bytes: What the device's ledger held at that moment.
         by_role: Live bytes by role, at that moment.
+        reserved_bytes: What the device's pool held from the system.
+        used_bytes: Of these, the blocks in use.
+        largest_free_bytes: The largest block that the pool could hand out without growing. On cuda
+            all its free bytes: CuPy does not tell how they are divided.
+        owners: Live bytes by owner, largest first, under ``"module"`` and ``"line"``; each of the
+            two sums to ``live_bytes``. Empty if no ``MemoryProfiler`` listened.
     """
 
     def __init__(
@@ -30,11 +36,19 @@ class OutOfMemoryError(RuntimeError, MemoryError):
         requested_bytes: int = 0,
         live_bytes: int = 0,
         by_role: dict[str, int] | None = None,
+        reserved_bytes: int = 0,
+        used_bytes: int = 0,
+        largest_free_bytes: int = 0,
+        owners: dict[str, dict[str, int]] | None = None,
     ) -> None:
         super().__init__(message)
         self.requested_bytes = requested_bytes
         self.live_bytes = live_bytes
         self.by_role = dict(by_role or {})
+        self.reserved_bytes = reserved_bytes
+        self.used_bytes = used_bytes
+        self.largest_free_bytes = largest_free_bytes
+        self.owners = dict(owners or {})
 
 
 class MemoryLimitError(OutOfMemoryError):

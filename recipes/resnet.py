@@ -1,8 +1,8 @@
 """Train a deep residual net (20 layers) on Fashion-MNIST.
 
-Result: 93 % test accuracy; the small net of ``fashion`` has 92 %.
+Result: 90.7 % test accuracy after two epochs, and rising; logistic regression has 84.5 %.
 
-Cost: 8 min, 500 MiB.
+Cost: 12 min, 363 MiB.
 """
 
 from rich.console import Console
@@ -59,10 +59,14 @@ class ResNet(nn.Module):
         return self.head(x)
 
 
-def mirrored(images):
-    """Mirror half of the pictures: clothes have no left and right."""
-    half = lt.rand(len(images), 1, 1, 1, device=images.device) < 0.5
-    return lt.where(half, images.flip(-1), images)
+def augment(images, shift=2):
+    """Mirror half of the pictures, and move each batch by up to ``shift`` pixels."""
+    mirrored = lt.rand(len(images), 1, 1, 1, device=images.device) < 0.5
+    images = lt.where(mirrored, images.flip(-1), images)
+    down, right = lt.randint(-shift, shift + 1, (2,)).tolist()
+    size = images.shape[-1]
+    padded = F.pad(images, (shift,) * 4)
+    return padded[..., shift + down :, shift + right :][..., :size, :size]
 
 
 @lt.no_grad()
@@ -79,7 +83,7 @@ def accuracy(model, x, y, batch=250):
 
 def main():
     """Parse options, train, test, report."""
-    parser = training.options(__doc__, epochs=3, batch_size=128, lr=0.2)
+    parser = training.options(__doc__, epochs=2, batch_size=128, lr=0.2)
     parser.add_argument("--depth", type=int, default=3, help="blocks of each of the three stages")
     parser.add_argument("--width", type=int, default=16, help="channels of the first stage")
     args = parser.parse_args()
@@ -114,7 +118,7 @@ def main():
     batches = training.batches(loader)
     for step in run:
         images, labels = next(batches)
-        loss = F.cross_entropy(model(mirrored(images)), labels)
+        loss = F.cross_entropy(model(augment(images)), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -1,8 +1,8 @@
 """Fine-tune a pretrained MiniLM to tell good film reviews from bad ones.
 
-Result: 0.81 accuracy on films it has not seen; tf-idf with logistic regression has 0.766.
+Result: 0.82 accuracy on films it has not seen; tf-idf with logistic regression has 0.766.
 
-Cost: 8 min, 660 MiB.
+Cost: 22 min, 660 MiB.
 """
 
 from rich.console import Console

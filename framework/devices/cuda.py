@@ -18,7 +18,7 @@ import numpy as np
 
 from ..errors import OutOfMemoryError
 from ..memory.events import publish
-from ..memory.ledger import TEMPORARY, Ledger, describe, format_bytes
+from ..memory.ledger import TEMPORARY, Ledger, format_bytes
 from ..storage import Accounts, ExternalStorage
 from .device import device
 
@@ -116,7 +116,7 @@ class CudaBackend:
         self.kernel_key = "cuda"
         self.ledger = Ledger(where)
         self._memory_pool = cupy.cuda.MemoryPool() if pool is None else pool
-        self.pool = CudaPool(self._memory_pool)
+        self.pool = self.ledger.pool = CudaPool(self._memory_pool)
         self._unowned = cupy.cuda.UnownedMemory
         self._pointer = cupy.cuda.MemoryPointer
         self._full = cupy.cuda.memory.OutOfMemoryError
@@ -196,17 +196,12 @@ class CudaBackend:
         return self.pool.top
 
     def _out_of_memory(self, nbytes: int, error: Exception) -> None:
-        by_role = self.ledger.by_role()
         free, total = self.xp.cuda.runtime.memGetInfo()
-        raise OutOfMemoryError(
-            f"CUDA out of memory. Allocating {format_bytes(nbytes)} on {self.device}: "
-            f"{format_bytes(free)} of {format_bytes(total)} free; "
-            f"{format_bytes(self.ledger.live)} live ({describe(by_role)}), "
-            f"{format_bytes(self.pool.top)} reserved. Free tensors, call "
-            "lowtide.cuda.empty_cache(), or use a smaller batch.",
-            requested_bytes=nbytes,
-            live_bytes=self.ledger.live,
-            by_role=by_role,
+        raise self.ledger.exhausted(
+            nbytes,
+            f": CUDA out of memory, {format_bytes(free)} of {format_bytes(total)} free",
+            "Free tensors, call lowtide.cuda.empty_cache(), or use a smaller batch.",
+            OutOfMemoryError,
         ) from error
 
 

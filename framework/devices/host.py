@@ -20,7 +20,7 @@ import numpy as np
 
 from ..errors import OutOfMemoryError
 from ..memory.events import publish
-from ..memory.ledger import TEMPORARY, Ledger, describe, format_bytes
+from ..memory.ledger import TEMPORARY, Ledger, format_bytes
 from ..memory.pool import Pool
 from ..storage import ExternalStorage, Storage
 from .device import device
@@ -78,7 +78,7 @@ class HostBackend:
         self.ledger.base = int(
             np.frombuffer(self.arena, np.uint8, 1).__array_interface__["data"][0]
         )
-        self.pool = Pool(len(self.arena))
+        self.pool = self.ledger.pool = Pool(len(self.arena))
 
     def empty(self, spec: Spec, role: int = TEMPORARY) -> tuple[Any, Any]:
         """Take an uninitialized contiguous array of ``spec`` from the pool.
@@ -171,14 +171,12 @@ class HostBackend:
         return self.pool.top
 
     def _out_of_memory(self, nbytes: int) -> None:
-        by_role = self.ledger.by_role()
-        raise OutOfMemoryError(
-            f"Allocating {format_bytes(nbytes)} on {self.device}: the pool's address space of "
-            f"{format_bytes(self.pool.capacity)} is full; {format_bytes(self.ledger.live)} live "
-            f"({describe(by_role)}). Free tensors or use a smaller batch.",
-            requested_bytes=nbytes,
-            live_bytes=self.ledger.live,
-            by_role=by_role,
+        size = format_bytes(self.pool.capacity)
+        raise self.ledger.exhausted(
+            nbytes,
+            f": the pool's address space of {size} is full",
+            "Free tensors or use a smaller batch.",
+            OutOfMemoryError,
         )
 
 

@@ -46,7 +46,8 @@ def observe(ledger: Ledger, observer: Observer) -> Iterator[None]:
     Events are ``alloc``, ``free`` and ``role``, a change of role from ``old`` to ``role`` (for the
     others the two are equal). The event follows the booking; that of a free precedes the reuse of
     the block. An observer that raises makes the allocation fail; in a free Python can only print
-    the error.
+    the error. One that knows who owns the live bytes says so by an attribute ``owners``, a function
+    without arguments: the message of an allocation that fails asks it (``Ledger.exhausted``).
     """
     attach(ledger, observer)
     try:

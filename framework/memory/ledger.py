@@ -7,7 +7,7 @@ GIL, and no lock is needed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import MemoryLimitError, OutOfMemoryError
 
@@ -27,7 +27,10 @@ ROLES = (
 )
 TEMPORARY, SAVED, PARAMETER, GRADIENT, OPTIMIZER, BUFFER, INPUT, WORKSPACE = range(len(ROLES))
 NO_LIMIT = 1 << 62
+TOP = 4  # owners named in a message
 ROLE_NUMBER = {name: number for number, name in enumerate(ROLES)}
+
+E = TypeVar("E", bound=OutOfMemoryError)
 
 
 class Ledger:
@@ -42,6 +45,7 @@ class Ledger:
         allocations: Storages ever made.
         observers: Called with what is booked while a profiler listens, see ``events.py``.
         name: Of the device.
+        pool: Whose blocks they are; None if there is none. Asked for the message of a failure only.
         base: Address at which the device's own mapping begins; 0 if it has none.
     """
 
@@ -55,6 +59,7 @@ class Ledger:
         "observers",
         "peak",
         "peak_roles",
+        "pool",
         "roles",
     )
 
@@ -62,6 +67,7 @@ class Ledger:
         self.device = device
         self.name = str(device)
         self.base = 0
+        self.pool: Any = None
         self.live = 0
         self.roles = [0] * len(ROLES)
         self.peak = 0
@@ -111,30 +117,81 @@ class Ledger:
 
     def refuse(self, nbytes: int) -> None:
         """Raise for an allocation that would pass the limit, or any address space."""
-        by_role = self.by_role()
         if self.limit == NO_LIMIT:
-            raise OutOfMemoryError(
-                f"Allocating {format_bytes(nbytes)} on {self.device}: no machine has that much. "
-                "Check the shape.",
-                requested_bytes=nbytes,
-                live_bytes=self.live,
-                by_role=by_role,
+            raise self.exhausted(
+                nbytes, ": no machine has that much", "Check the shape.", OutOfMemoryError
             )
-        raise MemoryLimitError(
-            f"Allocating {format_bytes(nbytes)} on {self.device} would pass the limit: "
-            f"{format_bytes(self.live)} of {format_bytes(self.limit)} live ({describe(by_role)}). "
-            "Free tensors, raise the limit with lowtide.set_memory_limit(bytes, device), "
-            "or use a smaller batch.",
+        raise self.exhausted(
+            nbytes,
+            " would pass the limit",
+            "Free tensors, raise the limit with lowtide.set_memory_limit(bytes, device), or use a "
+            "smaller batch; lowtide.profiling.advise(step) says which change fits.",
+            MemoryLimitError,
+        )
+
+    def exhausted(self, nbytes: int, what: str, way_out: str, kind: type[E]) -> E:
+        """The error of an allocation that fails: plain figures, which keep nothing alive.
+
+        Args:
+            nbytes: What was asked for.
+            what: What is wrong, to follow "Allocating 1 KiB on cpu".
+            way_out: What the user can do.
+            kind: The class of the error.
+        """
+        by_role, pool = self.by_role(), self.pool
+        of = "" if self.limit == NO_LIMIT else f" of {format_bytes(self.limit)}"
+        lines = [
+            f"Allocating {format_bytes(nbytes)} on {self.device}{what}; "
+            f"{format_bytes(self.live)}{of} live ({describe(by_role)})."
+        ]
+        used, reserved, largest = (pool.used, pool.top, pool.largest_free) if pool else (0, 0, 0)
+        if pool:
+            # CuPy does not tell how its free bytes are divided.
+            free = "free blocks have" if self.device.type == "cuda" else "largest free block has"
+            lines.append(
+                f"The pool holds {format_bytes(reserved)}, {format_bytes(used)} in use; its "
+                f"{free} {format_bytes(largest)}."
+            )
+        owners = self._owners()
+        lines += [f"By {by}: {describe(held, TOP)}." for by, held in owners.items()]
+        if not owners:
+            lines.append(
+                "To see which modules and lines own them, run it inside `with "
+                "lowtide.profiling.MemoryProfiler():`, or as `lowtide profile SCRIPT`."
+            )
+        return kind(
+            "\n".join([*lines, way_out]),
             requested_bytes=nbytes,
             live_bytes=self.live,
             by_role=by_role,
+            reserved_bytes=reserved,
+            used_bytes=used,
+            largest_free_bytes=largest,
+            owners=owners,
         )
 
+    def _owners(self) -> dict[str, dict[str, int]]:
+        # Of the first observer that knows.
+        for observer in self.observers:
+            tell = getattr(observer, "owners", None)
+            if tell is not None:
+                return tell()  # type: ignore[no-any-return]
+        return {}
 
-def describe(by_role: dict[str, int]) -> str:
-    """The roles that hold anything, largest first, as one phrase for a message."""
-    held = sorted(((n, r) for r, n in by_role.items() if n), reverse=True)
-    return ", ".join(f"{role} {format_bytes(n)}" for n, role in held) or "nothing"
+
+def describe(held: dict[str, int], most: int | None = None) -> str:
+    """Who holds anything, largest first, as one phrase for a message.
+
+    Args:
+        held: Bytes by role or another owner.
+        most: How many to name; all if None.
+    """
+    ordered = sorted(((n, name) for name, n in held.items() if n), reverse=True)
+    words = [f"{name} {format_bytes(n)}" for n, name in ordered[:most]]
+    rest = ordered[len(words) :]
+    if rest:
+        words.append(f"{len(rest)} more {format_bytes(sum(n for n, _ in rest))}")
+    return ", ".join(words) or "nothing"
 
 
 def format_bytes(n: int) -> str:

@@ -214,6 +214,7 @@ def test_a_full_gpu_raises_with_the_table(fake):
     with pytest.raises(lt.OutOfMemoryError, match=r"CUDA out of memory.*input 256 B") as caught:
         fake.empty(spec(1 << 20))
     assert caught.value.requested_bytes == 4 << 20
+    assert "its free blocks have" in str(caught.value)
     assert fake.ledger.live == 256
 
 

@@ -1,6 +1,7 @@
 """Memory runs out at any allocation: the books stay exact, and everything there stays usable.
 
-Each scenario runs once for each allocation it makes, and that allocation is refused.
+Each scenario runs once for each allocation it makes, and that allocation is refused. Further down:
+what the error tells.
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+from lowtide import nn
 from lowtide.framework.devices import backend
+from lowtide.framework.devices.host import HostBackend
+from lowtide.framework.memory.ledger import format_bytes
+from lowtide.framework.spec import Spec
+from lowtide.profiling import MemoryProfiler
 
 Leaves = list[lt.Tensor]
 
@@ -171,3 +177,77 @@ def test_at_every_allocation_of(run: Callable[[Leaves], None]) -> None:
     finally:
         gc.enable()
     assert made[0] > 4
+
+
+@pytest.fixture
+def cramped() -> Iterator[tuple[Any, lt.Tensor]]:
+    """A model whose forward passes the limit, and its input."""
+    gc.collect()
+    net = nn.Sequential(nn.Linear(16, 64), nn.Linear(64, 64), nn.Linear(64, 64))
+    x = lt.randn(32, 16)
+    lt.set_memory_limit(lt.memory_allocated() + 20_000)  # two results of 8 KiB
+    yield net, x
+    lt.set_memory_limit(None)
+
+
+def test_the_error_tells_of_the_pool_and_how_to_see_owners(cramped: Any) -> None:
+    net, x = cramped
+    pool = backend(lt.device("cpu")).pool
+    with pytest.raises(lt.MemoryLimitError) as caught:
+        net(x)
+    error = caught.value
+    assert error.requested_bytes == 32 * 64 * 4
+    assert error.owners == {}
+    assert error.reserved_bytes == pool.top
+    assert error.live_bytes <= error.used_bytes <= error.reserved_bytes
+    message = str(error)
+    assert "lowtide profile SCRIPT" in message
+    assert "lowtide.profiling.advise(step)" in message
+    assert f"largest free block has {format_bytes(error.largest_free_bytes)}" in message
+
+
+def test_the_largest_free_block_is_the_hole() -> None:
+    be = HostBackend("cpu", 1 << 24, computes=True)
+    blocks = [be.empty(Spec((n,), lt.uint8, lt.device("cpu"))) for n in (640, 6400, 64)]
+    del blocks[1]
+    with pytest.raises(lt.OutOfMemoryError, match="address space") as caught:
+        be.empty(Spec((1 << 25,), lt.uint8, lt.device("cpu")))
+    error = caught.value
+    assert (error.reserved_bytes, error.used_bytes) == (640 + 6400 + 64, 640 + 64)
+    assert (error.largest_free_bytes, error.live_bytes) == (6400, 640 + 64)
+    assert "its largest free block has 6.25 KiB" in str(error)
+
+
+def test_inside_a_profiler_the_error_names_owners(cramped: Any) -> None:
+    net, x = cramped
+    with pytest.raises(lt.MemoryLimitError) as caught, MemoryProfiler(modules=net):
+        net(x)  # this line
+    error = caught.value
+    by_module, by_line = error.owners["module"], error.owners["line"]
+    assert sum(by_module.values()) == sum(by_line.values()) == error.live_bytes
+    # Weight and bias of the second, and its result; of the first as well.
+    assert by_module["1"] == (64 * 64 + 64) * 4 + 32 * 64 * 4
+    assert by_module["0"] == (16 * 64 + 64) * 4 + 32 * 64 * 4
+    assert list(by_module.values()) == sorted(by_module.values(), reverse=True)
+    (line,) = [name for name in by_line if "test_exhaustion.py" in name]
+    assert by_line[line] == 2 * 32 * 64 * 4
+    assert f"{line} 16.00 KiB" in str(error)
+    assert "lowtide profile SCRIPT" not in str(error)
+
+
+def test_an_error_that_is_kept_keeps_no_tensor(cramped: Any) -> None:
+    net, x = cramped
+    live = lt.memory_allocated()
+    gc.disable()
+    try:
+        with MemoryProfiler():
+            try:
+                net(x)
+            except lt.MemoryLimitError as error:
+                kept = error.with_traceback(None)
+        assert lt.memory_allocated() == live
+    finally:
+        gc.enable()
+    assert kept.live_bytes == sum(kept.owners["line"].values()) > live
+    for held in kept.owners.values():
+        assert all(type(name) is str and type(n) is int for name, n in held.items())

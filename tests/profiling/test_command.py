@@ -30,6 +30,9 @@ for step in range(3):
 print("the script got", sys.argv[1:])
 if "--crash" in sys.argv:
     raise ValueError("inside the script")
+if "--full" in sys.argv:
+    lt.set_memory_limit(lt.memory_allocated() + 100_000)
+    model(lt.randn(128, 64))
 if "--leave" in sys.argv:
     sys.exit(7)
 """
@@ -65,6 +68,16 @@ def test_a_script_is_profiled_as_it_is(script):
     assert again.returncode == 0
     assert "train.py:11" in again.stdout
     assert "<html" in (script / "page.html").read_text()
+
+
+def test_a_script_that_runs_out_of_memory_says_who_owns_it(script):
+    done = lowtide(script, "profile", "-o", "out", "--no-timeline", "train.py", "--full")
+    assert done.returncode == 1
+    assert "MemoryLimitError: Allocating" in done.stderr
+    assert "By module: " in done.stderr
+    assert "By line: " in done.stderr
+    assert "train.py:8 " in done.stderr  # the parameters
+    assert "Steps: 3" in done.stdout
 
 
 @pytest.mark.parametrize(
