@@ -7,9 +7,9 @@ line that foretells them. There is no way back: it is for a forked copy (``apart
 
 **Values.** A storage is *real* or *imagined*, and its class says which: storages that were there
 before are of class ``Storage`` and real; those born since are ``Imagined``; writing makes one real
-or imagined, as the values written are. What follows from real values alone and costs next to
-nothing (``CHEAP_BYTES``, ``CHEAP_FLOPS``) is computed: sizes, lengths, masks, random orders. All
-other values are unknown. Asked for (``item``, ``float``, ``bool``, ``tolist``, ``numpy``) they are
+or imagined, as the values written are. Whole numbers and truth values that follow from real
+values alone and cost next to nothing (``CHEAP_BYTES``, ``CHEAP_FLOPS``) are computed: sizes, lengths,
+masks, random orders. All other values are unknown. Asked for (``item``, ``float``, ``bool``, ``tolist``, ``numpy``) they are
 0, and :attr:`World.guesses` notes where. An op whose result's shape depends on values computes it
 from real ones at any price and refuses imagined ones.
 
@@ -51,6 +51,7 @@ from . import probes
 
 CHEAP_BYTES = 1 << 18  # of inputs and results, up to which real values are computed with
 CHEAP_FLOPS = 1 << 22
+_EXACT = "biu"  # kinds of values that are computed: sizes, lengths, masks, orders
 CHEAP_COPY = 1 << 26  # bytes of a batch that is brought to a device
 FEW_PIECES = 16  # into which a parameter is cut, above which not all are gone through
 
@@ -169,6 +170,7 @@ class World:
         kernel = bound or f in self.kernels or len(arrays) == 1
         cheap = sum(a.nbytes for a in arrays) <= CHEAP_BYTES and cost <= CHEAP_FLOPS
         known = cheap and all(map(self.is_real, arrays[1:] if kernel else arrays))
+        known = known and out.dtype.kind in _EXACT
         if known or f is random._permute:  # a random order is there to be used as indices
             run_nested(f, *args)
             self.now_real(arrays[0])
@@ -195,7 +197,8 @@ class World:
             )
         outs = [a for _, a in targets] if targets else []
         nbytes = sum(a.nbytes for a in inputs) + sum(s.nbytes for s in plan.results)
-        if real and (depends or (nbytes <= CHEAP_BYTES and cost <= CHEAP_FLOPS)):
+        exact = all(s.dtype.category < 2 for s in plan.results)  # no floating-point result
+        if real and (depends or (exact and nbytes <= CHEAP_BYTES and cost <= CHEAP_FLOPS)):
             self.forced, before = True, self.forced
             try:
                 results = run_nested(dispatch.execute, plan, arrays, targets)
@@ -335,7 +338,7 @@ class World:
                     return real(self_, *args, **kwargs)
                 if not (name == "item" and self_.numel() != 1):
                     self.guess(f"{name}()")
-                    if name == "numpy" and not self_.is_meta and self_._array.flags.writeable:
+                    if not self_.is_meta and getattr(self_._array.flags, "writeable", False):
                         self_._array.fill(0)
                 return real(self_, *args, **kwargs)
 
@@ -395,7 +398,8 @@ def _hire_again() -> None:
 
     def following(ahead: Any) -> Any:
         if ahead.crew in theirs:
-            loaders = (d for d in gc.get_objects() if isinstance(d, loader.DataLoader))
+            # type(), for isinstance asks a weak proxy's object, which may be dead
+            loaders = (d for d in gc.get_objects() if issubclass(type(d), loader.DataLoader))
             of = next((d for d in loaders if d._epoch is ahead.progress), None)
             if of is None:
                 raise RuntimeError(
@@ -451,9 +455,10 @@ def _on_no_gpu() -> None:
         return
     blocks: dict[int, Any] = {}
     for thing in gc.get_objects():
-        if isinstance(thing, Tensor) and isinstance(thing._storage, cuda.CudaStorage):
+        kind = type(thing)  # isinstance would ask a weak proxy's object, which may be dead
+        if issubclass(kind, Tensor) and isinstance(thing._storage, cuda.CudaStorage):
             thing._array = _stand_in(thing._array, thing._storage, thing._spec.device, blocks)
-        elif isinstance(thing, saved.Held) and isinstance(thing.storage, cuda.CudaStorage):
+        elif issubclass(kind, saved.Held) and isinstance(thing.storage, cuda.CudaStorage):
             thing.array = _stand_in(thing.array, thing.storage, thing.spec.device, blocks)
 
 
