@@ -9,9 +9,9 @@ line that foretells them. There is no way back: it is for a forked copy (``apart
 before are of class ``Storage`` and real; those born since are ``Imagined``; writing makes one real
 or imagined, as the values written are. Whole numbers and truth values that follow from real
 values alone and cost next to nothing (``CHEAP_BYTES``, ``CHEAP_FLOPS``) are computed: sizes,
-lengths, masks, random orders. All other values are unknown. Asked for (``item``, ``float``, ``bool``, ``tolist``, ``numpy``) they are
-0, and :attr:`World.guesses` notes where. An op whose result's shape depends on values computes it
-from real ones at any price and refuses imagined ones.
+lengths, masks, random orders. All other values are unknown. Asked for (``item``, ``float``,
+``bool``, ``tolist``, ``numpy``) they are 0, and :attr:`World.guesses` notes where. An op whose
+result's shape depends on values computes it from real ones at any price and refuses imagined ones.
 
 **CUDA** cannot be used in a forked process. A stand-in takes its place (:class:`_Elsewhere`): the
 ledger goes on, and arrays of the GPU's tensors become arrays of a mapping without pages.

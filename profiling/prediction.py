@@ -128,9 +128,9 @@ def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate
     change (parameters, gradients, optimizer state, generators, loaders, files) stays as it is. Its
     output is thrown away. A memory limit is lifted meanwhile; ``fits`` says whether it is kept.
 
-    What tensors contain is known if it was there before the step; also small whole numbers and truth
-    values that follow from that. Else ``item()``, ``float()``, ``bool()``, ``tolist()`` and ``numpy()`` give 0, which
-    ``guesses`` lists.
+    What tensors contain is known if it was there before the step; also small whole numbers and
+    truth values that follow from that. Else ``item()``, ``float()``, ``bool()``, ``tolist()`` and
+    ``numpy()`` give 0, which ``guesses`` lists.
 
     Args:
         step: Any function: a training step, an evaluation, a whole epoch.
