@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# recipe -> (figure, sign, promise): the figure times the sign must reach the promise times the sign.
+# recipe -> (figure, sign, promise): figure * sign must reach promise * sign.
 PROMISES = {
     "digits": ("accuracy", 1, 0.93),
     "vowels": ("accuracy", 1, 0.96),

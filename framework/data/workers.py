@@ -336,9 +336,12 @@ def _listen(conn: Any, tasks: Any, latest: list[int], parent: int, forked: bool)
                     os._exit(1)
             task = pickle.loads(conn.recv_bytes())
         except (EOFError, OSError):
-            if _orphaned(parent, forked):
-                os._exit(1)
-            task = (None, [])
+            # The loader was closed without a word, or the main process dies: a dying process loses
+            # its sockets first, and only then its children.
+            tasks.put((None, []))
+            while not _orphaned(parent, forked):
+                time.sleep(0.05)
+            os._exit(1)
         if task[0] is not None and task[0][0] == "epoch":
             latest[0] = task[0][1]
         tasks.put(task)

@@ -32,7 +32,8 @@ def files(name, archive, *members):
         pytest.skip(f"{name} is not within reach: {'; '.join(tried)}")
 
 
-# MiniLM. Of the first sentence: its pieces, how its unit vector begins, its cosines with the others.
+# MiniLM. Of the first sentence: its pieces, how its unit vector begins; its cosines with the
+# others.
 # Source: the weights in NumPy and in the transformers library, which agree to 2.3e-6.
 SENTENCES = (
     "A man is eating food.",
