@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .autograd.modes import local
 from .devices import backend
 from .devices.device import device
 from .dtypes import BY_NAME
@@ -48,6 +49,9 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
             f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy "
             "the tensor to host memory first."
         )
+    tape = local.state.tape
+    if tape is not None:  # whoever has the array may write what no region sees
+        tape.escaped(self._storage)
     return self._array.view()  # an object of its own: reshaping it in place must not reach us
 
 
@@ -74,6 +78,8 @@ def __dlpack__(self: Tensor, **options: Any) -> Any:
         if stream not in (None, -1):
             raise BufferError(f"a tensor on the cpu has no stream; got stream={stream}.")
         return numpy(self).__dlpack__(**options)
+    if local.state.tape is not None:
+        local.state.tape.escaped(self._storage)
     return self._array.__dlpack__(**options)
 
 

@@ -354,7 +354,7 @@ def site() -> Site:
     """Where the caller's caller is in the user's program: for an observer of the ledger."""
     state = local.state
     phase = state.phase
-    if phase == "backward" and state.site is not None:
+    if state.site is not None and phase in ("backward", "recompute"):
         return state.site
     scoped = state.scope
     if scoped is not None and scoped.closed:
@@ -396,14 +396,19 @@ def _noting(original: Any) -> Any:
         if state.phase == "backward" and state.site is not None:
             self._site = (state.site[0], state.site[3])
         else:
-            scoped = current()
-            owner = None if scoped is None else scoped.owner
-            line = walk(sys._getframe(1), owner, True)[1] if _counts["lines"] else ""
-            self._site = ("" if scoped is None else scoped.path, line)
+            self._site = place(sys._getframe(1))
         for listener in _node_listeners:
             listener(self)
 
     return init
+
+
+def place(frame: Any) -> tuple[str, str]:
+    """Module path and user's line of what runs in a frame."""
+    scoped = current()
+    owner = None if scoped is None else scoped.owner
+    line = walk(frame, owner, True)[1] if _counts["lines"] else ""
+    return ("" if scoped is None else scoped.path, line)
 
 
 def enter_node(node: Any) -> None:

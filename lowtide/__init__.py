@@ -78,6 +78,9 @@ from lowtide.framework.amp import set_autocast_cache_enabled as set_autocast_cac
 from lowtide.framework.amp import set_autocast_dtype as set_autocast_dtype
 from lowtide.framework.amp import set_autocast_enabled as set_autocast_enabled
 
+# Activation checkpointing
+from lowtide.framework.checkpointing.regions import checkpoint as checkpoint
+
 # Errors
 from lowtide.framework.errors import CheckpointError as CheckpointError
 from lowtide.framework.errors import GradientError as GradientError
@@ -133,6 +136,7 @@ from lowtide.framework.memory.statistics import synchronize as synchronize
 from lowtide import amp as amp
 from lowtide import autograd as autograd
 from lowtide import backends as backends
+from lowtide import checkpointing as checkpointing
 from lowtide import compiler as compiler
 from lowtide import cpu as cpu
 from lowtide import cuda as cuda

@@ -267,6 +267,9 @@ def _run(
 ) -> list[Tensor | None]:
     state = local.state
     before = (state.grad, state.saver, state.running, state.autocast)
+    tape, state.tape, state.watch = state.tape, None, state.inference
+    if tape is not None and state.saver is tape:
+        state.saver = None
     phase, site = state.phase, state.site
     state.phase, state.site = "backward", None
     state.autocast = None  # rules compute in the types of the forward
@@ -276,8 +279,14 @@ def _run(
     try:
         return _Pass(roots, gradients, retain, create, inputs).results()
     finally:
+        if state.running is not before[2]:
+            for reference in state.running.replayed:
+                content = reference()
+                if content is not None:
+                    content.drop()
         state.grad, state.saver, state.running, state.autocast = before
         state.phase, state.site = phase, site
+        state.tape, state.watch = tape, state.inference or tape is not None
 
 
 class _Pass:
@@ -302,6 +311,7 @@ class _Pass:
         self.capture: dict[Any, dict[int, Tensor | None]] = {}
         self.notes: dict[Any, dict[int, Tensor]] = {}  # of hooks on several tensors
         self.seen: set[Node] = set()
+        self.replayed: list[Any] = []  # weak references to contents made again in this pass
         edges = [edge_to(r) for r in roots]
         nodes = self._count(edges)
         if inputs is not None:

@@ -9,9 +9,10 @@ tensor set as a plain attribute of the context has no such protection.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..errors import GradientError
@@ -360,7 +361,7 @@ class Function:
         recording = local.state.grad and any(ctx.needs_input_grad)
         versions = [a._storage.version if isinstance(a, Tensor) else 0 for a in args]
         ctx._connect(args)
-        with no_grad():
+        with no_grad(), _unnoted(not cls.recompute):
             if separate:
                 output = cls.forward(*args)
                 cls.setup_context(ctx, args, output)
@@ -373,6 +374,19 @@ class Function:
 
             remember(ctx)
         return _rebuilt(output, outputs) if several else outputs[0]
+
+
+@contextlib.contextmanager
+def _unnoted(wanted: bool) -> Iterator[None]:
+    # Within, a region of activation checkpointing notes nothing: what is made is kept.
+    state = local.state
+    tape = state.tape
+    if wanted and tape is not None:
+        state.tape = None
+    try:
+        yield
+    finally:
+        state.tape = tape
 
 
 def _rebuilt(output: Any, outputs: list[Any]) -> Any:

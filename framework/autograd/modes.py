@@ -32,6 +32,8 @@ class State:
         scope: The innermost module call or named scope we are in (``scopes.Scope``), or None.
         site: Where the op was recorded whose backward runs, while a profiler listens.
         running: The backward pass that runs, or None; the innermost, if one runs inside another.
+        tape: Notes every kernel call while a region of activation checkpointing is open, or None.
+        watch: ``inference`` or a tape: results need more than a node.
         run: ``run(f, *args)`` calls a kernel with NumPy's floating-point warnings off.
     """
 
@@ -48,6 +50,8 @@ class State:
         "saver",
         "scope",
         "site",
+        "tape",
+        "watch",
     )
 
     def __init__(self) -> None:
@@ -62,6 +66,8 @@ class State:
         self.scope: Any = None
         self.site: tuple[str, str, str, str] | None = None
         self.running: Any = None
+        self.tape: Any = None
+        self.watch = False
         self.run = quiet_runner()
 
 
@@ -228,10 +234,13 @@ class inference_mode(_Mode):
         state = local.state
         self._before = (state.grad, state.inference)
         state.inference = self.mode
+        state.watch = self.mode or state.tape is not None
         state.grad = not self.mode  # False ends no_grad too, as in PyTorch
 
     def __exit__(self, *exc: object) -> None:
-        local.state.grad, local.state.inference = self._before
+        state = local.state
+        state.grad, state.inference = self._before
+        state.watch = state.inference or state.tape is not None
 
 
 def is_grad_enabled() -> bool:

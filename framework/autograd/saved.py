@@ -13,10 +13,12 @@ cycles keep memory until the garbage collector comes.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..dtypes import FLOAT
 from ..errors import GradientError
+from ..frames import user_line
 from ..memory.events import on_observe, publish
 from ..memory.ledger import SAVED, TEMPORARY
 from ..tensor import Tensor, wrap
@@ -111,9 +113,9 @@ class Held:
         if self.storage.version != self.version:
             raise GradientError(
                 f"A tensor kept by {node.name()} ({label}, shape {tuple(self.spec.shape)}) has "
-                "been modified by an inplace operation after it was kept: version "
-                f"{self.version} then, {self.storage.version} now. Use the out-of-place op, or "
-                "clone before changing it."
+                f"been modified by an inplace operation{written_at(self.storage)} after it was "
+                f"kept: version {self.version} then, {self.storage.version} now. Use the "
+                "out-of-place op, or clone before changing it."
             )
         source = self.source
         if source is None or self.spec.dtype.category < FLOAT:  # indices carry no gradient
@@ -160,6 +162,26 @@ def _while_observed(on: bool) -> None:
 
 
 on_observe(_while_observed)
+
+
+_writes: dict[int, tuple[Any, str]] = {}  # of values a graph keeps: weak storage, op and line
+
+
+def remember_write(storage: Any, op: str) -> None:
+    """Remember, for messages, where a value that a graph keeps was overwritten."""
+    try:
+        key = id(storage)
+        gone = weakref.ref(storage, lambda _: _writes.pop(key, None))
+    except TypeError:  # memory that belongs to someone else
+        return
+    line = user_line()
+    _writes[key] = (gone, f"({op}{' at ' + line if line else ''})")
+
+
+def written_at(storage: Any) -> str:
+    """Where a storage was last overwritten, if that is known: `` (relu_ at train.py:12)``."""
+    found = _writes.get(id(storage))
+    return f" {found[1]}" if found is not None and found[0]() is storage else ""
 
 
 def check_savable(tensor: Tensor) -> None:

@@ -152,6 +152,21 @@ class CudaBackend:
             tuple(spec.shape), dtype=spec.np_dtype, memptr=self._pointer(owned, 0)
         )
 
+    def window(self, storage: Any, spec: Spec, place: Any) -> Any:
+        """An array on bytes of a storage.
+
+        Args:
+            storage: One of this device.
+            spec: Its shape and dtype.
+            place: (offset in bytes, strides in bytes); None for the start, in C order.
+        """
+        offset, strides = place or (0, None)
+        owned = self._unowned(storage.memory.ptr, storage.nbytes, storage, self.index)
+        return self.xp.ndarray(
+            tuple(spec.shape), dtype=spec.np_dtype, memptr=self._pointer(owned, offset),
+            strides=strides,
+        )  # fmt: skip
+
     def adopt(self, array: Any, role: int) -> tuple[Any, Any]:
         """Wrap an array that someone else owns, sharing its bytes."""
         return ExternalStorage(array, array.nbytes, role), array

@@ -123,6 +123,18 @@ class HostBackend:
             publish(ledger, "alloc", storage)
         return storage, _ndarray(spec.shape, spec.np_dtype, storage)
 
+    def window(self, storage: Any, spec: Spec, place: Any) -> Any:
+        """An array on bytes of a storage.
+
+        Args:
+            storage: One of this device.
+            spec: Its shape and dtype.
+            place: (offset in bytes, strides in bytes); None for the start, in C order.
+        """
+        if place is None:
+            return _ndarray(spec.shape, spec.np_dtype, storage)
+        return _ndarray(spec.shape, spec.np_dtype, storage, *place)
+
     def adopt(self, array: Any, role: int) -> tuple[Any, Any]:
         """Wrap an array that someone else owns, sharing its bytes."""
         return ExternalStorage(array, array.nbytes, role), array

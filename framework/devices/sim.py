@@ -612,6 +612,10 @@ class SimBackend(HostBackend):
         storage, array = super().empty(spec, role)
         return storage, SimArray(array)
 
+    def window(self, storage: Any, spec: Any, place: Any) -> Any:
+        """An array on bytes of a storage."""
+        return SimArray(super().window(storage, spec, place))
+
     def from_host(self, array: Any, spec: Any, role: int) -> tuple[Any, Any]:
         """Copy a NumPy array to the device."""
         storage, out = self.empty(spec, role)

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.modes import quietly
 from ..devices import backend
 from ..dtypes import BOOL, FLOAT, INT, bool_, get_default_dtype, int64
 from ..tensor import Tensor
 from .arrays import tensor
-from .factory import dtype_of, natural_dtype, put, scalar, target
+from .factory import dtype_of, natural_dtype, scalar, target, written
 from .registry import function
 
 _CHUNK = 4096  # elements of a ramp at a time on the host: 32 KiB in float64
@@ -124,14 +123,10 @@ def _line(k: Any, start: Any, step: Any) -> Any:
 
 def _ramp(t: Tensor, values: Any, exact: bool = False) -> None:
     # values(k) for each position k, a chunk at a time, computed in float64 (int64 if exact).
-    be = backend(t.device)
-    xp = be.xp
-    if xp is None:
-        return
-    quietly(_ramp_into, xp, t._array, values, exact)
+    written(t, _ramp_into, backend(t.device).xp, values, exact)
 
 
-def _ramp_into(xp: Any, array: Any, values: Any, exact: bool) -> None:
+def _ramp_into(array: Any, xp: Any, values: Any, exact: bool) -> None:
     n = array.size
     chunk = _CHUNK if xp is np else _DEVICE_CHUNK
     for first in builtins.range(0, n, chunk):
@@ -208,9 +203,10 @@ def triu_indices(
     return _triangle("triu_indices", np.triu_indices(row, offset, col), dtype, device)
 
 
-def _ones_on_diagonal(xp: Any, a: Any) -> None:
+def _ones_on_diagonal(a: Any, xp: Any) -> None:
     n, m = a.shape
     k = min(n, m)
+    a.fill(0)
     if a.flags.c_contiguous:
         a.reshape(-1)[: k * m : m + 1] = 1
     else:
@@ -227,8 +223,6 @@ def eye(
     for what, value in (("n", n), ("m", m)):
         if value < 0:
             raise RuntimeError(f"eye: {what} must be greater or equal to 0, got {value}")
-    t = put(target("eye", (n, m), dtype, get_default_dtype(), device, out), 0)
-    xp = backend(t.device).xp
-    if xp is not None and t.numel():
-        quietly(_ones_on_diagonal, xp, t._array)
+    t = target("eye", (n, m), dtype, get_default_dtype(), device, out)
+    written(t, _ones_on_diagonal, backend(t.device).xp)
     return t.requires_grad_() if requires_grad else t

@@ -22,6 +22,7 @@ from .arrays import tensor as tensor
 from .counting import arange as arange
 from .factory import (
     NUMBERS,
+    as_it_is,
     dtype_of,
     like,
     made,
@@ -32,6 +33,7 @@ from .factory import (
     shape_of,
     size_of,
     target,
+    written,
 )
 from .factory import new as new
 from .reduction import into
@@ -46,7 +48,7 @@ def empty(
 ) -> Tensor:  # fmt: skip
     """Make a tensor with whatever values its memory had."""
     shape = size_of("empty", size, named)
-    t = target("empty", shape, dtype, get_default_dtype(), device, out)
+    t = written(target("empty", shape, dtype, get_default_dtype(), device, out), as_it_is)
     return t.requires_grad_() if requires_grad else t
 
 
@@ -169,7 +171,7 @@ def empty_like(
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Make an uninitialized tensor of another's shape, dtype and device."""
-    return like("empty_like", input, dtype, device, requires_grad)
+    return written(like("empty_like", input, dtype, device, requires_grad), as_it_is)
 
 
 @function()
@@ -222,7 +224,7 @@ def new_empty(
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Make an uninitialized tensor of this one's dtype and device."""
-    t = _new_like("new_empty", input, size, dtype, device)
+    t = written(_new_like("new_empty", input, size, dtype, device), as_it_is)
     return t.requires_grad_() if requires_grad else t
 
 

@@ -74,15 +74,14 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
         out = wrap(array, spec, storage)
         if recording:
             record(plan, mask, inputs, (out,))
-        elif state.inference:
-            out._extra = {"inference": True}
+        elif state.watch:
+            watched(plan, inputs, (out,))
         return out
     results = quietly(execute, plan, arrays, None)
     if recording:
         record(plan, mask, inputs, results)
-    elif state.inference:
-        for out in results:
-            out._extra = {"inference": True}
+    elif state.watch:
+        watched(plan, inputs, results)
     count = len(op.returns)
     return results[0] if count == 1 else tuple(results[:count])
 
@@ -109,7 +108,7 @@ def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
     except (KeyError, AttributeError):
         return dispatch(op, (a, b), ())
     state = local.state
-    if not plan.simple or state.inference:
+    if not plan.simple or state.watch:
         return dispatch(op, (a, b), ())
     spec = plan.results[0]
     storage, array = plan.backend.empty(spec)
@@ -302,6 +301,16 @@ def _view(
     return out
 
 
+def watched(plan: Plan, inputs: tuple[Any, ...], outputs: Any) -> None:
+    """What is left to do for results without a node, under ``inference_mode`` or in a region."""
+    state = local.state
+    if state.inference:
+        for out in outputs:
+            out._extra = {"inference": True}
+    elif state.tape is not None:
+        state.tape.note(plan, inputs, outputs)
+
+
 def record(
     plan: Plan, mask: int, inputs: tuple[Any, ...], outputs: Any, keep: Any = None
 ) -> OpNode:
@@ -332,6 +341,8 @@ def record(
                 x = inputs[i]
                 saved.append(Held(x) if isinstance(x, Tensor) else x)
     else:
+        if state.tape is not None and keep is None and not plan.op.view:
+            state.tape.note(plan, inputs, outputs)
         for from_outputs, i in rules.saves:
             x = outputs[i] if from_outputs else inputs[i]
             if isinstance(x, Tensor):

@@ -127,17 +127,30 @@ def put(t: Tensor, value: Any) -> Tensor:
     Raises:
         RuntimeError: The dtype cannot hold it.
     """
-    be = backend(t.device)
-    if be.xp is None:
-        return t
-    if type(value) is not int or value not in (0, 1):  # those every dtype holds
-        value = fitted(value, t.dtype)
-    quietly(_fill, t._array, value)
+    if backend(t.device).xp is not None and (type(value) is not int or value not in (0, 1)):
+        value = fitted(value, t.dtype)  # 0 and 1 every dtype holds
+    return written(t, _fill, value)
+
+
+def written(t: Tensor, f: Any, *args: Any) -> Tensor:
+    """Have ``f(array, *args)`` write the values of a tensor that no op computed.
+
+    A region of activation checkpointing notes it, and can have them written again.
+    """
+    if backend(t.device).xp is not None:
+        quietly(f, t._array, *args)
+    tape = local.state.tape
+    if tape is not None and t._viewed is None and t._storage.version == 0:
+        tape.filled(f.__name__.strip("_"), t, f, args)
     return t
 
 
 def _fill(array: Any, value: Any) -> None:
     array.fill(value)
+
+
+def as_it_is(array: Any) -> None:
+    """Write nothing: the values of ``empty``."""
 
 
 def fitted(value: Any, dtype: dtype_class) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.modes import local, no_grad
-from ..autograd.saved import check_savable
+from ..autograd.saved import check_savable, remember_write
 from ..autograd.views import check_writable, rebase
 from ..devices import backend
 from ..dtypes import can_cast
@@ -81,20 +81,30 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
                 for i, x in enumerate(saved_inputs)
             )
     arrays = [x._array if isinstance(x, Tensor) else x for x in inputs]
-    be = plan.backend
-    if spec.dtype is target._spec.dtype and len(plan.results) == 1:
-        quietly(execute, plan, arrays, [(target._storage, target._array)])
-    else:
-        result = quietly(execute, plan, arrays, None)[0]
-        if be.xp is not None:
-            quietly(be.copy, target._array, result._array)
-    target._storage.version += 1
+    storage = target._storage
+    noted = None if state.tape is None else state.tape.before_write(inputs)
+    write(plan, arrays, storage, target._array, target._spec)
+    storage.version += 1
+    if storage.pins:
+        remember_write(storage, name)
+    if noted is not None:
+        state.tape.wrote(plan, noted, target)
     if recording:
         before = (target._node, target._index, target._requires_grad)
         node = record(plan, mask, inputs, (target,), saved_inputs)
         target._node, target._index, target._requires_grad = before
         rebase(target, node)
     return target
+
+
+def write(plan: Any, arrays: list[Any], storage: Any, array: Any, spec: Any) -> None:
+    """Run a plan's kernel with ``array`` of ``storage`` as its result; ``spec`` describes it."""
+    if plan.results[0].dtype is spec.dtype and len(plan.results) == 1:
+        quietly(execute, plan, arrays, [(storage, array)])
+        return
+    result = quietly(execute, plan, arrays, None)[0]
+    if plan.backend.xp is not None:
+        quietly(plan.backend.copy, array, result._array)
 
 
 def _shares(x: Any, target: Tensor) -> bool:

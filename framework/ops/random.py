@@ -23,7 +23,7 @@ from ..random import Rng
 from ..spec import Spec
 from ..tensor import Tensor
 from .copying import zero_gradient
-from .factory import like, scalar, shape_of, size_of, target
+from .factory import like, scalar, shape_of, size_of, target, written
 from .registry import broadcast_shapes, function, op
 
 # Filling: name -> function (xp, contiguous array, rng, a, b)
@@ -86,6 +86,10 @@ FILLERS = {
 }
 
 
+def _fill_new(out, xp, rng, kind, a, b):
+    _fill(xp, out, rng, kind, a, b)
+
+
 def _fill(xp, out, rng, kind, a, b):
     if out.dtype.kind == "c":
         out = out.reshape(-1).view(out.real.dtype)
@@ -139,11 +143,9 @@ def draw_into(input: Tensor, kind: str, a: Any, b: Any, generator: Any) -> Tenso
 def _draw_new(t: Tensor, kind: str, a: Any, b: Any, rng: Any) -> Tensor:
     # Fill memory that has no history.
     be = backend(t.device)
-    if be.xp is None:
-        return t
     if t.is_contiguous():
-        quietly(_fill, be.xp, t._array, rng, kind, a, b)
-    else:
+        written(t, _fill_new, be.xp, rng, kind, a, b)
+    elif be.xp is not None:
         _held, array = be.empty(t._spec, WORKSPACE)
         quietly(_fill, be.xp, array, rng, kind, a, b)
         be.copy(t._array, array)

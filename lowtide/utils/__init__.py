@@ -7,7 +7,7 @@ from lowtide.framework.serialization import CheckpointDirectory as CheckpointDir
 
 
 def __getattr__(name: str) -> _Any:
-    """Import ``data`` when it is first asked for: it brings multiprocessing along."""
-    if name == "data":
-        return _import_module("lowtide.utils.data")
+    """Import a part when it is first asked for: ``data`` brings multiprocessing along."""
+    if name in ("checkpoint", "data"):
+        return _import_module(f"lowtide.utils.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,283 @@
+"""What storages held inside a region of activation checkpointing, and how to make it again.
+
+A :class:`Content` is what one storage held from one write to the next. It refers to the storage
+weakly, and to its *maker*: the kernel call that wrote it, with that call's arguments. An argument
+is a :class:`Window` on another content (offset, shape and strides: whatever chain of views led
+there needs no replay), a ``Held`` value that flowed in from outside, or a scalar. So the contents
+of a region form the recipe of each of its values, and reference counts keep of it exactly what
+some handle may still ask for.
+
+A write in place makes a new content whose maker is the write; handles of the old one never read
+the overwritten bytes.
+"""
+
+from __future__ import annotations
+
+import weakref
+from itertools import count
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..devices import backend
+from ..memory.ledger import TEMPORARY
+from .modes import quietly
+from .saved import OWN, Held
+
+if TYPE_CHECKING:
+    from ..spec import Spec
+    from ..tensor import Tensor
+    from .replay import Region
+
+_order = count(1)
+
+
+class Content:
+    """What a storage held between two writes.
+
+    Attributes:
+        maker: Whoever can make it again; None for what flowed in and was overwritten since.
+        index: Which of the maker's results it is.
+        level: The region whose replay brings it back; None if a handle simply holds it.
+        version: The storage's version for which it holds.
+        demand: How many handles, and calls of inner regions, may ask for it.
+        owed: How many of them have not read it since it was last made again.
+        round: Counts how often it was made again.
+        held: The storage made again, while somebody is still to read it.
+        stash: How to keep it (``checkpointing.stashes``), once a handle wants it; None to replay.
+    """
+
+    __slots__ = (
+        "__weakref__", "_storage", "demand", "held", "index", "level", "maker", "owed", "round",
+        "stash", "version",
+    )  # fmt: skip
+
+    def __init__(self, maker: Maker, index: int, level: Region | None) -> None:
+        self.maker = maker
+        self.index = index
+        self.level = level
+        self.stash: Any = None
+        self.held: Any = None
+        self.demand = self.owed = self.round = 0
+        self._storage: Any = None
+        self.version = 0
+
+    def lies_in(self, reference: Any, version: int) -> None:
+        """Say where the bytes are: a weak reference to a storage."""
+        self._storage = reference
+        self.version = version
+
+    def available(self) -> Any:
+        """The storage, if it is still alive and was not written since; else None."""
+        storage = self._storage()
+        return storage if storage is not None and storage.version == self.version else None
+
+    def hold(self, storage: Any) -> None:
+        """Keep the bytes made again until everybody who may ask has read them."""
+        self._storage = weakref.ref(storage)
+        self.version = storage.version
+        self.round += 1
+        self.drop()
+        if self.demand:
+            self.owed = self.demand
+            self.held = storage
+            storage.pin()
+
+    def drop(self) -> None:
+        """Let go of the bytes made again; they stay while others use them."""
+        if self.held is not None:
+            storage, self.held = self.held, None
+            storage.unpin()
+
+    def read(self) -> None:
+        """Count one reader that is done."""
+        self.owed -= 1
+        if self.owed <= 0:
+            self.drop()
+
+    def __del__(self) -> None:
+        self.drop()
+
+
+class Window:
+    """An argument of a call: some elements of a content.
+
+    Attributes:
+        content: Whose.
+        spec: Shape, dtype and device.
+        place: (offset in bytes, strides), or None for all of the storage in C order.
+        keep: A ``Held`` of it where the policy keeps the content.
+    """
+
+    __slots__ = ("content", "keep", "place", "spec")
+
+    def __init__(self, content: Content, tensor: Tensor, keep: Held | None = None) -> None:
+        self.content = content
+        self.spec = tensor._spec
+        self.place = place_of(tensor)
+        self.keep = keep
+
+    def on(self, storage: Any) -> Any:
+        """The array of these elements in a storage."""
+        return backend(self.spec.device).window(storage, self.spec, self.place)
+
+
+def place_of(tensor: Tensor) -> tuple[int, tuple[int, ...]] | None:
+    """Where in its storage a tensor lies: (offset in bytes, strides); None if it is all of it."""
+    array, storage = tensor._array, tensor._storage
+    if array.flags.c_contiguous and tensor._spec.nbytes == storage.nbytes:
+        return None
+    offset = backend(tensor._spec.device).address(array) - storage.address
+    return offset, tuple(array.strides)
+
+
+class Maker(Protocol):
+    """What can make contents again.
+
+    Attributes:
+        order: Makers run in this order.
+        arguments: Windows, ``Held`` values and scalars, as the call had them.
+        name: For messages, such as ``linear``.
+        site: Where the call stood, while a profiler listened.
+        crossings: Keep what flowed in from outer regions wanted there.
+        scope: The scope it was called in.
+    """
+
+    order: int
+    arguments: tuple[Any, ...]
+    name: str
+    site: tuple[str, str] | None
+    crossings: Any
+    scope: Any
+
+    def run(self, arrays: list[Any], old: Any) -> list[Any]:
+        """Make the contents: one storage per result."""
+
+
+class _Made:
+    __slots__ = ("__weakref__", "arguments", "crossings", "order", "scope", "site")
+
+    def __init__(self, arguments: tuple[Any, ...]) -> None:
+        self.arguments = arguments
+        self.order = next(_order)
+        self.site: tuple[str, str] | None = None
+        self.crossings: Any = None
+        self.scope: Any = None
+
+
+class OpCall(_Made):
+    """A call of an op of the registry."""
+
+    __slots__ = ("plan",)
+
+    def __init__(self, plan: Any, arguments: tuple[Any, ...]) -> None:
+        super().__init__(arguments)
+        self.plan = plan
+
+    @property
+    def name(self) -> str:
+        """The op's name."""
+        return self.plan.op.shown  # type: ignore[no-any-return]
+
+    def run(self, arrays: list[Any], old: Any) -> list[Any]:
+        """Run the kernel again."""
+        from ..ops.dispatch import execute
+
+        return [r._storage for r in quietly(execute, self.plan, arrays, None)]
+
+
+class WriteCall(_Made):
+    """A call that wrote into a content in place.
+
+    Attributes:
+        target: The window that was written; its content is the one before.
+    """
+
+    __slots__ = ("plan", "target")
+
+    def __init__(self, plan: Any, arguments: tuple[Any, ...], target: Window) -> None:
+        super().__init__(arguments)
+        self.plan = plan
+        self.target = target
+
+    @property
+    def name(self) -> str:
+        """The op's name, with PyTorch's underscore."""
+        return f"{self.plan.op.shown}_"
+
+    def run(self, arrays: list[Any], old: Any) -> list[Any]:
+        """Write again, into ``old``: the storage of the content before, or a copy of it."""
+        from ..ops.inplace import write
+
+        write(self.plan, arrays, old, self.target.on(old), self.target.spec)
+        old.version += 1
+        return [old]
+
+
+class FillCall(_Made):
+    """A factory's values: a function that writes them into a new array."""
+
+    __slots__ = ("args", "f", "name", "spec")
+
+    def __init__(self, name: str, spec: Spec, f: Any, args: tuple[Any, ...]) -> None:
+        super().__init__(())
+        self.name = name
+        self.spec = spec
+        self.f = f
+        self.args = args
+
+    def run(self, arrays: list[Any], old: Any) -> list[Any]:
+        """Write the values into new memory."""
+        be = backend(self.spec.device)
+        storage, array = be.empty(self.spec, TEMPORARY)
+        if be.xp is not None:
+            quietly(self.f, array, *self.args)
+        return [storage]
+
+
+class MoveCall(_Made):
+    """A copy from another device."""
+
+    __slots__ = ("source", "spec")
+    name = "to"
+
+    def __init__(self, argument: Any, source: Any, spec: Spec) -> None:
+        super().__init__((argument,))
+        self.source = source
+        self.spec = spec
+
+    def run(self, arrays: list[Any], old: Any) -> list[Any]:
+        """Copy again."""
+        target = backend(self.spec.device)
+        if target.xp is None:
+            return [target.empty(self.spec)[0]]
+        host = backend(self.source).to_host(arrays[0])
+        return [target.from_host(host, self.spec, TEMPORARY)[0]]
+
+
+class StashCall(_Made):
+    """A content kept in another form: packed, in host memory, on disk.
+
+    Attributes:
+        stashed: Has ``restore() -> storage``.
+    """
+
+    __slots__ = ("stashed",)
+    name = "stash"
+
+    def __init__(self, stashed: Any) -> None:
+        super().__init__(())
+        self.stashed = stashed
+
+    def run(self, arrays: list[Any], old: Any) -> list[Any]:
+        """Bring it back."""
+        return [self.stashed.restore()]
+
+
+def outside(tensor: Tensor) -> Held:
+    """Hold a value that flowed in; without its history, which the recipe does not need."""
+    return Held(tensor, OWN)
+
+
+__all__ = [
+    "Content", "FillCall", "Maker", "MoveCall", "OpCall", "StashCall", "Window", "WriteCall",
+    "outside", "place_of",
+]  # fmt: skip

@@ -1,0 +1,160 @@
+"""Regions: ``checkpoint`` a call, a stretch of code, or a sequence of functions.
+
+A region keeps what flows into it and what its policy says, and lets go of the rest. ``fn`` runs
+once; backward runs kernels again, never ``fn``. So there is nothing to switch off for dropout,
+BatchNorm, prints or branches on data: they happened once, and random values come again from the
+recorded place in their stream.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ..autograd.modes import _Mode, local
+from ..autograd.replay import Region, Tape
+from ..frames import user_line
+from ..scopes import listen, unlisten
+
+Policy = Callable[[Any], Any]
+
+
+class checkpointing(_Mode):
+    """Recompute instead of keep: what ops inside save for backward is made again when it is wanted.
+
+    A context manager; as ``@checkpointing()`` or ``@checkpointing(policy)`` also a decorator, for
+    functions and generators. Without a graph to record (``no_grad``) it changes nothing.
+
+    Args:
+        policy: What becomes of each value made inside (``checkpointing.policies``); None recomputes
+            all.
+
+    Memory:
+        Keeps what flows in from outside, as far as backward needs it, and nothing made inside, but
+        for what others hold. In backward a region's plain activations come back once, and fall as
+        their readers pass.
+
+    Example:
+        >>> import lowtide as lt
+        >>> x = lt.ones(1000, requires_grad=True)
+        >>> with lt.checkpointing():
+        ...     y = x.exp().sin().sum()
+        >>> [v.held_bytes for v in y.grad_fn.next_functions[0][0].saved]
+        [0]
+    """
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        if policy is not None and not callable(policy):
+            raise TypeError(
+                f"checkpointing: a policy is called with each value; got {type(policy).__name__}. "
+                "Pass one of lowtide.checkpointing.policies, or a function of a value."
+            )
+        self.policy = policy
+        self._open: list[Any] = []
+
+    def _again(self) -> Any:
+        return type(self)(self.policy)
+
+    def __enter__(self) -> None:
+        state = local.state
+        if not state.grad:
+            self._open.append(None)
+            return
+        tape = state.tape
+        before = (tape, state.saver)
+        if tape is None:
+            tape = state.tape = Tape()
+        paths = self.policy is not None and getattr(self.policy, "by_module", False)
+        if paths:
+            listen(False)
+        self._open.append((before, tape.region, paths))
+        tape.region = Region(self.policy, user_line() or "an unknown line", tape.region)
+        state.saver, state.watch = tape, True
+
+    def __exit__(self, *exc: object) -> None:
+        opened = self._open.pop()
+        if opened is None:
+            return
+        state = local.state
+        (tape, saver), region, paths = opened
+        state.tape.region = region
+        if tape is None:
+            state.tape.contents.clear()
+        state.tape, state.saver, state.watch = tape, saver, state.inference or tape is not None
+        if paths:
+            unlisten(False)
+
+
+def checkpoint(
+    function: Any = None, /, *args: Any, policy: Policy | None = None, **kwargs: Any
+) -> Any:
+    """Call ``function(*args, **kwargs)`` and recompute in backward what it would have kept.
+
+    Args:
+        function: Called once. Without ``args`` and ``kwargs``, it is decorated instead, as is what
+            ``@checkpoint`` and ``@checkpoint(policy=...)`` stand above.
+        args: Its arguments: tensors and anything else.
+        policy: What becomes of each value made inside; None recomputes all.
+        kwargs: Its keyword arguments.
+
+    Returns:
+        What ``function`` returns; decorated, a function.
+
+    Memory:
+        See :class:`checkpointing`.
+
+    Example:
+        >>> import lowtide as lt
+        >>> block = lt.nn.Sequential(lt.nn.Linear(8, 8), lt.nn.Tanh())
+        >>> y = lt.checkpoint(block, lt.ones(2, 8))
+        >>> y.sum().backward()
+        >>> block[0].weight.grad.shape
+        lowtide.Size([8, 8])
+    """
+    if function is None:
+        return functools.partial(checkpoint, policy=policy)
+    if not callable(function):
+        raise TypeError(
+            f"checkpoint calls a function or module; got {type(function).__name__}. Pass it first, "
+            "and its arguments after it."
+        )
+    if not args and not kwargs:
+        return checkpointing(policy)(function)
+    with checkpointing(policy):
+        return function(*args, **kwargs)
+
+
+def checkpoint_sequential(
+    functions: Iterable[Any], segments: int, input: Any, policy: Policy | None = None
+) -> Any:
+    """Run functions one after another, in ``segments`` regions of equal length.
+
+    Args:
+        functions: A ``Sequential``, or functions of one argument.
+        segments: How many regions; about the square root of their number takes the least memory.
+        input: What the first is called with.
+        policy: Of each region.
+
+    Returns:
+        What the last returns.
+
+    Memory:
+        Keeps the input of each region. PyTorch's function of this name keeps the activations of the
+        last segment too; here they come back like the others.
+    """
+    items = list(functions)
+    if not 1 <= segments <= max(len(items), 1):
+        raise ValueError(
+            f"checkpoint_sequential: segments must be in [1, {len(items)}], the number of "
+            f"functions; got {segments}."
+        )
+    for k in range(segments):
+        part = items[k * len(items) // segments : (k + 1) * len(items) // segments]
+        with checkpointing(policy):
+            for function in part:
+                input = function(input)
+    return input
+
+
+__all__ = ["Policy", "checkpoint", "checkpoint_sequential", "checkpointing"]

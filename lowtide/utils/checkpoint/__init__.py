@@ -1,0 +1,75 @@
+"""Activation checkpointing under PyTorch's names and signatures.
+
+PyTorch runs the function a second time in backward; here its kernels are run again. What steers
+that second run (``preserve_rng_state``, ``use_reentrant``, ``determinism_check``, ``context_fn``'s
+second context, ``early_stop``) is accepted and changes nothing.
+"""
+
+from collections.abc import Callable as _Callable
+from typing import Any as _Any
+
+from lowtide.framework.checkpointing import regions as _regions
+
+
+def checkpoint(
+    function: _Callable[..., _Any],
+    *args: _Any,
+    use_reentrant: bool | None = None,
+    context_fn: _Callable[[], _Any] | None = None,
+    determinism_check: str = "default",
+    debug: bool = False,
+    early_stop: bool = True,
+    preserve_rng_state: bool = True,
+    **kwargs: _Any,
+) -> _Any:
+    """Call ``function(*args, **kwargs)`` and recompute in backward what it would have kept.
+
+    Args:
+        function: Called once.
+        args: Its arguments.
+        use_reentrant: Accepted: there is one way, and it has no conditions.
+        context_fn: Returns two context managers; the first is entered around the call.
+        determinism_check: Accepted: kernels are repeated, so their results have the same shapes.
+        debug: Accepted.
+        early_stop: Accepted: never more is recomputed than is wanted.
+        preserve_rng_state: Accepted: random values come again from the recorded stream.
+        kwargs: Keyword arguments of ``function``.
+
+    Returns:
+        What ``function`` returns.
+    """
+    if context_fn is None:
+        with _regions.checkpointing():
+            return function(*args, **kwargs)
+    around, _ = context_fn()
+    with _regions.checkpointing(), around:
+        return function(*args, **kwargs)
+
+
+def checkpoint_sequential(
+    functions: _Any,
+    segments: int,
+    input: _Any,
+    use_reentrant: bool | None = None,
+    preserve_rng_state: bool = True,
+    **kwargs: _Any,
+) -> _Any:
+    """Run a ``Sequential``, or a list of functions, in ``segments`` checkpointed stretches.
+
+    Args:
+        functions: What to run, one after another.
+        segments: How many stretches.
+        input: What the first is called with.
+        use_reentrant: Accepted.
+        preserve_rng_state: Accepted.
+        kwargs: None are taken, as in PyTorch.
+
+    Returns:
+        What the last returns.
+    """
+    if kwargs:
+        raise ValueError(
+            f"Unexpected keyword arguments: {', '.join(kwargs)}. checkpoint_sequential passes one "
+            "input on; give a function what else it needs beforehand."
+        )
+    return _regions.checkpoint_sequential(functions, segments, input)
