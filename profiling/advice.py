@@ -6,8 +6,7 @@ of the process, and the copy's ledger is read. So a figure is what the change gi
 for real, to the byte. Changes are tried one at a time; what two of them save together is a
 question to ``compare``.
 
-What can be tried is the list ``CHANGES``. Activation checkpointing belongs there, as one more
-function, once lowtide has it.
+What can be tried is the list ``CHANGES``.
 """
 
 from __future__ import annotations
@@ -24,7 +23,18 @@ from ..framework.memory.ledger import format_bytes
 from ..framework.tensor import Tensor
 from .apart import run_apart
 from .prediction import Estimate
-from .whatif import _Change, _is_module, _Models, _Narrow, _NoGrad, _reached, _roots, _with
+from .whatif import (
+    _Change,
+    _Checkpointed,
+    _is_module,
+    _Models,
+    _Narrow,
+    _NoGrad,
+    _reached,
+    _roots,
+    _with,
+    called,
+)
 
 MOST_PARTS = 8  # of a model that are tried, those with most bytes
 MOST_SIZES = 8  # of batches that are tried
@@ -36,13 +46,14 @@ class Proposal:
     """A change that was tried.
 
     Attributes:
-        kind: ``no_grad``, ``dtype`` or ``batch``.
+        kind: ``checkpoint``, ``no_grad``, ``dtype`` or ``batch``.
         change: What was changed, in words.
         peak_bytes: Highest live bytes of the changed step.
         saved_bytes: How much lower that is; negative if it is higher.
         fits: Whether the limit allows it.
         lost: Names of the parameters that receive a gradient before and none after.
         batch: The number of examples; None if that is not what was changed.
+        flops: Operations added, as a share of those of the step as it is.
     """
 
     kind: str
@@ -52,10 +63,13 @@ class Proposal:
     fits: bool
     lost: list[str] = field(default_factory=list)
     batch: int | None = None
+    flops: float = 0.0
 
     @property
     def cost(self) -> str:
         """What is given up, in words."""
+        if self.kind == "checkpoint":
+            return f"{self.flops:.1%} more operations"
         if self.kind == "batch":
             return "fewer examples a step"
         if self.kind == "dtype":
@@ -164,7 +178,9 @@ class _Question:
         peak = after.peak(self.device).nbytes
         kept = set(still)
         lost = [name for name in self.reached if name not in kept]
-        return Proposal(kind, words, peak, self.peak - peak, peak <= self.limit, lost, batch)
+        more = after.flops / max(self.before.flops, 1) - 1
+        fits = peak <= self.limit
+        return Proposal(kind, words, peak, self.peak - peak, fits, lost, batch, more)
 
 
 def advise(
@@ -181,15 +197,16 @@ def advise(
     Nothing is computed, and nothing of the program changes; see :func:`estimate`. If the step does
     not fit, these are tried, one at a time:
 
-    - each top-level part of the models that the step reaches, under ``no_grad``; of a step that
-      makes no gradients, each whole model as well;
+    - activation checkpointing of each top-level part of the models that the step reaches (of a
+      list of modules: of each item), and of all of these together;
+    - each such part under ``no_grad``; of a step that makes no gradients, each whole model as well;
     - each of them, and each whole model, in bfloat16;
     - a smaller batch: the first ``n`` rows of the tensors that share a leading dimension, for the
       largest ``n`` that fits (a smaller one, if bytes grow so unevenly that eight estimates do not
       find it). They are the step's tensor arguments; without any, the tensors that it closes over
       or finds among its globals, parameters and buffers excepted.
 
-    It costs an estimate for each: up to 26 for a model. Call it outside the ``except`` block that
+    It costs an estimate for each: up to 35 for a model. Call it outside the ``except`` block that
     caught a ``MemoryLimitError``: the error's traceback keeps the failed step's tensors.
 
     Args:
@@ -225,7 +242,7 @@ def advise(
     if question.peak > allowed:
         for tried in CHANGES:
             found += tried(question)
-        found.sort(key=lambda p: (not p.fits, len(p.lost), p.peak_bytes))
+        found.sort(key=lambda p: (not p.fits, len(p.lost), p.kind != "checkpoint", p.peak_bytes))
     return Advice(name, allowed, question.peak, found, question.untried)
 
 
@@ -260,8 +277,7 @@ def _parts(question: _Question) -> list[tuple[str, list[Any]]]:
         for child, module in root.named_children():
             path = child if len(question.roots) == 1 else f"{root_name}.{child}"
             held = sum(n for m, n in table.items() if f"{m}.".startswith((f"{path}.", f"{child}.")))
-            called = type(module).forward.__qualname__ != "Module.forward"
-            modules = [module] if called else list(module.children())
+            modules = called(module)
             if any(True for m in modules for _ in m.parameters()):
                 found.append((-held, path, modules))
     found.sort(key=lambda part: part[0])  # stable: of equal ones, the first
@@ -269,6 +285,24 @@ def _parts(question: _Question) -> list[tuple[str, list[Any]]]:
         left = ", ".join(path for _, path, _ in found[MOST_PARTS:])
         question.untried[left] = "these parts hold less than the others"
     return [(path, modules) for _, path, modules in found[:MOST_PARTS]]
+
+
+def _recomputed(question: _Question) -> Iterator[Proposal]:
+    if not question.reached:  # an evaluation keeps no activations
+        return
+    parts = _parts(question)
+    for path, modules in parts:
+        each = f"each of {path}" if len(modules) > 1 else path
+        changes: list[_Change] = [_Checkpointed(m, question.roots) for m in modules]
+        found = question.attempt("checkpoint", f"checkpoint of {each}", changes)
+        if found is not None and found.saved_bytes > 0:
+            yield found
+    if len(parts) > 1:
+        changes = [_Checkpointed(m, question.roots) for _, modules in parts for m in modules]
+        words = f"checkpoint of {_listed([path for path, _ in parts])}"
+        found = question.attempt("checkpoint", words, changes)
+        if found is not None:
+            yield found
 
 
 def _without_gradients(question: _Question) -> Iterator[Proposal]:
@@ -418,6 +452,7 @@ def _listed(names: list[str]) -> str:
 
 
 CHANGES: tuple[Callable[[_Question], Iterator[Proposal]], ...] = (
+    _recomputed,
     _without_gradients,
     _narrower,
     _smaller,

@@ -1,4 +1,4 @@
-"""What if: what a step would take if a part of it ran under ``no_grad``, detached, or narrower.
+"""What if: a step with a part of it under ``no_grad``, detached, checkpointed, or narrower.
 
 :func:`compare` estimates the step twice (``prediction.py``), as it is and with the change made in
 the forked copy, by the means a user would have: ``forward`` of a module is wrapped, a parameter's
@@ -19,6 +19,7 @@ from typing import Any
 from ..framework import scopes
 from ..framework.autograd.hooks import register_post_accumulate_hook
 from ..framework.autograd.modes import no_grad as no_grad_mode
+from ..framework.checkpointing.regions import checkpointing
 from ..framework.dtypes import dtype as dtype_class
 from ..framework.memory.ledger import format_bytes
 from ..framework.tensor import Tensor
@@ -123,7 +124,9 @@ def compare(
         dtype: A floating dtype for all of the model, or a dict of part and dtype. The part is
             converted as by ``module.to(dtype)``; floating tensors are converted on their way in,
             and, for a part of a model, results on their way out to what came in.
-        checkpoint: Parts to recompute in backward.
+        checkpoint: Parts whose activations are recomputed in backward, each a region of its own; of
+            a part that nobody calls, such as a ``ModuleList``, each item is one. Or a dict of part
+            and policy (``lowtide.checkpointing``), None for all.
         model: Where to look up paths; a dict of names and modules if there are several.
         **kwargs: What to call the step with, by name.
 
@@ -133,7 +136,6 @@ def compare(
     Raises:
         ValueError: No change is asked for, a name means nothing, or several things; or the step
             never came by the part.
-        NotImplementedError: ``checkpoint``: there is no activation checkpointing yet.
 
     Example:
         >>> import lowtide as lt
@@ -143,22 +145,20 @@ def compare(
         >>> found.lost
         ['0.weight', '0.bias']
     """
-    if checkpoint is not None:
-        raise NotImplementedError(
-            "compare(checkpoint=...): lowtide has no activation checkpointing yet. Ask about "
-            "no_grad, detach or dtype."
-        )
-    if no_grad is None and detach is None and dtype is None:
-        raise ValueError("compare needs a change: no_grad=, detach= or dtype=.")
+    if no_grad is None and detach is None and dtype is None and checkpoint is None:
+        raise ValueError("compare needs a change: no_grad=, detach=, checkpoint= or dtype=.")
     roots = _roots(step, args, kwargs, model)
     changes: list[_Change] = [_NoGrad(part, roots) for part in _parts(no_grad)]
     changes += [_Detached(part, roots) for part in _parts(detach)]
+    if not isinstance(checkpoint, dict):
+        checkpoint = dict.fromkeys(_parts(checkpoint))
+    changes += [c for part, policy in checkpoint.items() for c in _regions(part, roots, policy)]
     if dtype is not None and not isinstance(dtype, dict):
         dtype = dict.fromkeys(_only(roots, "dtype").values(), dtype)
     changes += [_Narrow(part, roots, to) for part, to in (dtype or {}).items()]
     before, reached = run_apart(lambda: _with(step, args, kwargs, roots, []))
     after, still = run_apart(lambda: _with(step, args, kwargs, roots, changes))
-    words = " and ".join(c.words for c in changes)
+    words = " and ".join(dict.fromkeys(c.words for c in changes))
     lost = [name for name in reached if name not in set(still)]
     return Comparison(words, before, after, lost, len(still))
 
@@ -426,6 +426,34 @@ class _Detached(_Change):
 
     def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
         return _mapped(forward(*args, **kwargs), lambda t: t.detach())
+
+
+class _Checkpointed(_Change):
+    def __init__(self, part: Any, roots: _Models, policy: Any = None) -> None:
+        self.name, module = _module(part, roots)
+        self.module = _need(part, module, roots)
+        self.policy = policy
+        self.words = f"checkpoint of {self.name}"
+
+    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
+        with checkpointing(self.policy):
+            return forward(*args, **kwargs)
+
+
+def _regions(part: Any, roots: _Models, policy: Any) -> list[_Checkpointed]:
+    # One for a part that is called, one for each item of a list of modules.
+    name, module = _module(part, roots)
+    found = [_Checkpointed(m, roots, policy) for m in called(_need(part, module, roots))]
+    for change in found:
+        change.words = f"checkpoint of {'each of ' if len(found) > 1 else ''}{name}"
+    return found
+
+
+def called(module: Any) -> list[Any]:
+    """The module itself; for one without a ``forward``, such as a list of modules, its items."""
+    if type(module).forward.__qualname__ != "Module.forward":
+        return [module]
+    return [m for child in module.children() for m in called(child)]
 
 
 class _Narrow(_Change):
