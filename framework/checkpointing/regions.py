@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..autograd.modes import _Mode, local
-from ..autograd.replay import Region, Tape
+from ..autograd.replay import Region
+from ..autograd.tape import Tape
 from ..frames import user_line
 from ..scopes import listen, unlisten
 
@@ -68,22 +69,28 @@ class checkpointing(_Mode):
         paths = self.policy is not None and getattr(self.policy, "by_module", False)
         if paths:
             listen(False)
-        self._open.append((before, tape.region, paths))
-        tape.region = Region(self.policy, user_line() or "an unknown line", tape.region)
+        region = Region(self.policy, user_line() or "an unknown line", tape.region)
+        self._open.append((before, tape, region, paths))
+        tape.region = region
         state.saver, state.watch = tape, True
 
     def __exit__(self, *exc: object) -> None:
         opened = self._open.pop()
         if opened is None:
             return
-        state = local.state
-        (tape, saver), region, paths = opened
-        state.tape.region = region
-        if tape is None:
-            state.tape.contents.clear()
-        state.tape, state.saver, state.watch = tape, saver, state.inference or tape is not None
+        (outer, saver), tape, region, paths = opened
         if paths:
             unlisten(False)
+        state = local.state
+        innermost = tape.region if state.tape is tape else None
+        while innermost is not region:
+            if innermost is None:  # left out of turn, by a generator: the one around it is closed
+                return
+            innermost = innermost.parent
+        tape.region = region.parent
+        if outer is None:
+            tape.contents.clear()
+        state.tape, state.saver, state.watch = outer, saver, state.inference or outer is not None
 
 
 def checkpoint(

@@ -1,0 +1,228 @@
+"""What open regions of activation checkpointing note, and what their policies are asked.
+
+The dispatcher tells a thread's :class:`Tape` of each kernel call while a region is open, the
+factories of what they wrote. The tape keeps what every live storage holds (``contents.py``), and
+gives values that are saved for backward their handles.
+
+A policy says of each value that it is made again (``recompute``), kept after all (``save``), that
+the region around decides (``prefer_save``), or in which form it is stashed
+(:attr:`Content.stash`).
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any
+
+from ..scopes import listening, place
+from ..spec import Spec
+from ..tensor import Tensor
+from .contents import Content, FillCall, MoveCall, OpCall, Window, WriteCall, outside
+from .modes import local
+from .replay import Crossing, Recomputed, Region, common
+from .saved import Handle, Held
+
+SAVE, PREFER_SAVE, RECOMPUTE = "save", "prefer_save", "recompute"
+
+
+class Value:
+    """A value made in a region, as a policy sees it.
+
+    Attributes:
+        op: The op that made it, such as ``linear``.
+        name: With the name of the result: ``linear.out``, ``max_pool2d.indices``.
+        shape: Its shape.
+        dtype: Its dtype.
+        device: Its device.
+        nbytes: Its bytes.
+        number: How many values the region made before it.
+        depth: 0 in an outermost region.
+        inputs: Shapes of the tensors it was computed from.
+        module: Path of the module that made it; "" outside of modules.
+    """
+
+    __slots__ = ("depth", "module", "name", "number", "op", "plan", "spec")
+
+    def __init__(self, plan: Any, op: str, name: str, spec: Spec, region: Region) -> None:
+        self.plan = plan
+        self.op = op
+        self.name = name
+        self.spec = spec
+        self.number = region.values
+        self.depth = region.depth
+        scoped = local.state.scope
+        self.module: str = "" if scoped is None else scoped.path
+
+    shape = property(lambda self: tuple(self.spec.shape), doc="Its shape.")
+    dtype = property(lambda self: self.spec.dtype, doc="Its dtype.")
+    device = property(lambda self: self.spec.device, doc="Its device.")
+    nbytes = property(lambda self: self.spec.nbytes, doc="Its bytes.")
+
+    @property
+    def inputs(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the tensors it was computed from."""
+        found = () if self.plan is None else self.plan.specs
+        return tuple(tuple(s.shape) for s in found if isinstance(s, Spec))
+
+    def __repr__(self) -> str:
+        return f"Value({self.name}, shape={self.shape}, nbytes={self.nbytes})"
+
+
+class _Reference(weakref.ref):  # type: ignore[type-arg]
+    # To a storage: takes its content off the tape when it dies.
+    __slots__ = ("contents", "key")
+    contents: dict[int, Content]
+    key: int
+
+
+def _gone(reference: Any) -> None:
+    reference.contents.pop(reference.key, None)
+
+
+class Tape:
+    """What the open regions of a thread have noted; also their saver (``modes.State.saver``)."""
+
+    __slots__ = ("contents", "region")
+
+    def __init__(self) -> None:
+        self.contents: dict[int, Content] = {}  # by the id of the storage
+        self.region: Region | None = None
+
+    def content_of(self, storage: Any) -> Content | None:
+        """What is known of the present bytes of a storage."""
+        content = self.contents.get(id(storage))
+        return content if content is not None and content.available() is storage else None
+
+    def makes_again(self, tensor: Tensor) -> bool:
+        """True if a handle of the present bytes of a tensor outlives a write into them."""
+        if local.state.saver is not self:
+            return False
+        content = self.content_of(tensor._storage)
+        return content is not None and content.level is not None
+
+    def turned(self, tensor: Tensor) -> None:
+        """The version of a tensor rises, and its bytes stay: it becomes a view of what it was."""
+        content = self.content_of(tensor._storage)
+        if content is not None:
+            content.version += 1
+
+    def arguments(self, inputs: Any) -> tuple[tuple[Any, ...], list[Crossing] | None]:
+        """Inputs of a call as its maker keeps them, and what crosses into its region."""
+        region = self.region
+        assert region is not None
+        found: list[Any] = []
+        crossings: list[Crossing] | None = None
+        for x in inputs:
+            if not isinstance(x, Tensor):
+                found.append(x)
+                continue
+            content = self.content_of(x._storage)
+            if content is None:
+                found.append(outside(x))
+                continue
+            level = content.level
+            found.append(Window(content, x, outside(x) if level is None else None))
+            if level is not region and level is not None:
+                around = common(level, region)
+                if around is not region:
+                    crossings = crossings or []
+                    crossings.append(Crossing(content, around, x))
+        return tuple(found), crossings
+
+    def note(self, plan: Any, inputs: Any, outputs: Any) -> None:
+        """A kernel ran."""
+        arguments, crossings = self.arguments(inputs)
+        call = OpCall(plan, arguments)
+        call.crossings = crossings
+        names = (*plan.op.returns, *plan.op.aux)
+        for k, out in enumerate(outputs):
+            self._add(call, k, out, plan, names[k] if k < len(names) else "out")
+
+    def wrote(self, plan: Any, noted: Any, target: Tensor) -> None:
+        """A kernel wrote into ``target``; ``noted`` is what :meth:`before_write` returned."""
+        if noted is None:
+            return
+        arguments, crossings, window = noted
+        call = WriteCall(plan, arguments, window)
+        call.crossings = crossings
+        self._add(call, 0, target, plan, "out")
+
+    def before_write(self, inputs: Any) -> Any:
+        """Note the arguments of a write into the first input, while they are what they were.
+
+        Returns:
+            None if it flowed in from outside: then what is written there is kept, as it was.
+        """
+        target = inputs[0]
+        content = self.content_of(target._storage)
+        if content is None:
+            return None
+        arguments, crossings = self.arguments(inputs)
+        first = arguments[0]
+        return arguments, crossings, first
+
+    def filled(self, name: str, tensor: Tensor, f: Any, args: tuple[Any, ...]) -> None:
+        """A factory wrote values into new memory."""
+        self._add(FillCall(name, tensor._spec, f, args), 0, tensor, None, "out")
+
+    def moved(self, source: Tensor, out: Tensor) -> None:
+        """A tensor was copied to another device."""
+        (argument,), crossings = self.arguments((source,))
+        call = MoveCall(argument, source._spec.device, out._spec)
+        call.crossings = crossings
+        self._add(call, 0, out, None, "out")
+
+    def escaped(self, storage: Any) -> None:
+        """Others can write to a storage from now on: what it holds is kept, not made again."""
+        self.contents.pop(id(storage), None)
+
+    def _add(self, call: Any, index: int, out: Tensor, plan: Any, result: str) -> None:
+        region = self.region
+        assert region is not None
+        storage = out._storage
+        content = Content(call, index, region)
+        if region.policy is not None:
+            name = call.name
+            value = Value(plan, name, f"{name}.{result}", out._spec, region)
+            content.level, content.stash = _decide(region, value)
+        region.values += 1
+        if listening():
+            call.site = place(sys._getframe(2))
+        contents = self.contents
+        reference = _Reference(storage, _gone)
+        reference.contents, reference.key = contents, id(storage)
+        content.lies_in(reference, storage.version)
+        contents[reference.key] = content
+
+    def save(self, tensor: Tensor, source: Any, index: int) -> Handle:
+        """The handle for a value saved for backward."""
+        content = self.content_of(tensor._storage)
+        leaf = source is None and tensor._requires_grad and tensor._node is None
+        if content is None or content.level is None or leaf:
+            return Held(tensor, source, index)
+        assert self.region is not None
+        level = common(content.level, self.region)
+        return Recomputed(tensor, content, level, source, index)
+
+
+def _decide(region: Region, value: Value) -> tuple[Region | None, Any]:
+    # The region whose replay brings the value back (None: it is kept), and how it is stashed.
+    decision = region.policy(value)
+    level: Region | None = region
+    while decision == PREFER_SAVE:
+        assert level is not None
+        level = level.parent
+        if level is None:
+            return None, None
+        decision = RECOMPUTE if level.policy is None else level.policy(value)
+    if decision == SAVE:
+        return None, None
+    if decision == RECOMPUTE:
+        return level, None
+    if callable(decision):
+        return level, decision
+    raise ValueError(
+        f"A checkpointing policy must return 'save', 'prefer_save', 'recompute' or a stash such as "
+        f"checkpointing.pack(); for {value.name} it returned {decision!r}."
+    )
