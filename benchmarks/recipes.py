@@ -20,6 +20,7 @@ PROMISES = {
     "vowels": ("accuracy", 1, 0.96),
     "diamonds": ("r2", 1, 0.989),
     "autoencoder": ("bound", -1, 245.0),
+    "deepnet": ("accuracy", 1, 0.92),
     "fashion": ("accuracy", 1, 0.91),
     "resnet": ("accuracy", 1, 0.90),
     "sentiment": ("accuracy", 1, 0.79),

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -93,8 +92,8 @@ class _Backend:
         return einsum(pattern, *x)
 
 
-class _Watcher(MetaPathFinder):
-    """Notices the import of :data:`HOME`."""
+class _Watcher:
+    """Notices the import of :data:`HOME` (a finder; its base class is slow to import)."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None

@@ -41,6 +41,8 @@ _DEVICE_CHUNK = 1 << 16
 _UNSEEDED = 67280421310721  # PyTorch's seed of a Generator that was given none
 _BY_HAND = 64  # words up to which Python's integers are quicker than arrays
 _COMPILED_FROM = 1 << 16  # words from which loading the compiled kernel pays
+_COMPILED_AFTER = 1 << 20  # words in small draws that took as long as loading it would have
+_so_far = 0
 
 
 class Rng(NamedTuple):
@@ -130,7 +132,13 @@ def _philox_of_one(seed: int, counter: int) -> tuple[int, int, int, int]:
 
 def _compiled(xp: Any, n: int) -> bool:
     # The compiled kernel gives the same words; it is only a matter of when loading it pays.
-    return xp is np and (n >= _COMPILED_FROM or (n > 8 and _KERNELS in sys.modules))
+    global _so_far
+    if xp is not np or n <= 8:
+        return False
+    if _KERNELS in sys.modules:
+        return True
+    _so_far += n
+    return n >= _COMPILED_FROM or _so_far >= _COMPILED_AFTER
 
 
 _KERNELS = __package__ + ".kernels.cpu.philox"

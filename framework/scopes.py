@@ -41,10 +41,11 @@ _counts = {"listening": 0, "lines": 0}
 _children: dict[int, tuple[Any, dict[int, tuple[Any, str]]]] = {}
 _roots: dict[tuple[int, str], tuple[Any, Scope]] = {}
 _given: list[tuple[Any, str]] = []
-_module_listeners: list[Callable[[Any, str], None]] = []
-_step_listeners: list[Callable[[Any], None]] = []
-_node_listeners: list[Callable[[Any], None]] = []
+_told: dict[str, list[Callable[..., None]]] = {
+    "seen": [], "stepped": [], "made": [], "owned": [], "began": []
+}  # fmt: skip
 _wrapped: list[tuple[type, Any]] = []
+optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # all there are; each adds itself
 
 
 def _after_fork() -> None:
@@ -91,54 +92,38 @@ def on_listen(watch: Callable[[bool], None]) -> None:
     _watches.append(watch)
 
 
-def listen(
-    lines: bool,
-    seen: Callable[[Any, str], None] | None = None,
-    stepped: Callable[[Any], None] | None = None,
-    made: Callable[[Any], None] | None = None,
-) -> None:
+def listen(lines: bool, **told: Callable[..., None]) -> None:
     """Begin to note sites, for as long as :func:`unlisten` is not called with the same arguments.
 
     Args:
         lines: The user's source lines too.
-        seen: Called as ``seen(module, prefix)`` when an outermost module is first called.
-        stepped: Called as ``stepped(optimizer)`` after each step.
-        made: Called as ``made(node)`` with each new node of the graph, before it has its edges.
+        **told: Whom to call of what: ``seen(module, prefix)`` when an outermost module is first
+            called; ``stepped(optimizer)`` after each step; ``owned(tensor, parameter)`` with each
+            new tensor of an optimizer's state; ``made(node)`` with each new node of the graph,
+            before it has its edges; ``began(node)`` when a backward begins, with its first node.
     """
     with _lock:
         _counts["listening"] += 1
         _counts["lines"] += lines
-        if seen is not None:
-            _module_listeners.append(seen)
+        for what, listener in told.items():
+            _told[what].append(listener)
+        if "seen" in told:
             for reference, entry in list(_roots.values()):
                 if reference() is not None:
-                    seen(reference(), entry.prefix)
-        if stepped is not None:
-            _step_listeners.append(stepped)
-        if made is not None:
-            _node_listeners.append(made)
+                    told["seen"](reference(), entry.prefix)
         if _counts["listening"] == 1:
             _wrap_nodes()
             for watch in _watches:
                 watch(True)
 
 
-def unlisten(
-    lines: bool,
-    seen: Callable[[Any, str], None] | None = None,
-    stepped: Callable[[Any], None] | None = None,
-    made: Callable[[Any], None] | None = None,
-) -> None:
+def unlisten(lines: bool, **told: Callable[..., None]) -> None:
     """End what :func:`listen` began."""
     with _lock:
         _counts["listening"] -= 1
         _counts["lines"] -= lines
-        if seen is not None:
-            _module_listeners.remove(seen)
-        if stepped is not None:
-            _step_listeners.remove(stepped)
-        if made is not None:
-            _node_listeners.remove(made)
+        for what, listener in told.items():
+            _told[what].remove(listener)
         if _counts["listening"] == 0:
             for watch in _watches:
                 watch(False)
@@ -161,8 +146,14 @@ def name_module(module: Any, prefix: str) -> None:
 
 def stepped(optimizer: Any) -> None:
     """Tell the listeners that an optimizer made a step."""
-    for listener in list(_step_listeners):
+    for listener in list(_told["stepped"]):
         listener(optimizer)
+
+
+def belongs(tensor: Any, parameter: Any) -> None:
+    """Tell the listeners that a new tensor is an optimizer's state of a parameter."""
+    for listener in list(_told["owned"]):
+        listener(tensor, parameter)
 
 
 # Scopes
@@ -247,6 +238,25 @@ def enter(module: Any) -> Scope:
     return entry
 
 
+def path_within(around: Scope | None) -> str:
+    """Path of the innermost scope, from the outermost module entered inside ``around``.
+
+    It does not depend on who listens, or since when: that module's own path does.
+    """
+    inner = current()
+    if inner is None or inner is around:
+        return ""
+    top, level = None, inner
+    while level is not None and level is not around:
+        if level.module is not None:
+            top = level
+        level = level.outer  # type: ignore[assignment]
+    if inner is top:
+        return ""
+    base = top.prefix if top is not None else "" if around is None else around.prefix
+    return inner.path.removeprefix(base).removeprefix(".")
+
+
 def leave(entry: Scope) -> None:
     """Leave a scope, also out of turn."""
     entry.closed = True
@@ -313,7 +323,7 @@ def _root(module: Any, top: Scope | None) -> Scope:
     if known is None or known[0]() is not module:
         with _lock:
             known = _new_root(module, base)
-        for listener in list(_module_listeners):
+        for listener in list(_told["seen"]):
             listener(module, known[1].prefix)
     named = known[1]
     return Scope(named.path, named.prefix, known[0], top)
@@ -397,7 +407,7 @@ def _noting(original: Any) -> Any:
             self._site = (state.site[0], state.site[3])
         else:
             self._site = place(sys._getframe(1))
-        for listener in _node_listeners:
+        for listener in _told["made"]:
             listener(self)
 
     return init
@@ -413,6 +423,9 @@ def place(frame: Any) -> tuple[str, str]:
 
 def enter_node(node: Any) -> None:
     """Say that a node's backward runs: what is allocated belongs to the forward op."""
+    if local.state.site is None:
+        for listener in list(_told["began"]):
+            listener(node)
     made = getattr(node, "_site", None)
     module, line = ("", "before the profiler" if _counts["lines"] else "") if made is None else made
     local.state.site = (module, node.name(), "backward", line)

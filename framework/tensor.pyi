@@ -200,7 +200,7 @@ class Tensor:
     def __gt__(self, other: Tensor | complex) -> Tensor:
         """Compare elementwise: ``input > other``, as bool."""
     def __iadd__(self, other: Tensor | complex) -> Tensor:
-        """In-place twin of ``_add``."""
+        """In-place twin of ``add``."""
     def __iand__(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``bitwise_and``."""
     def __ifloordiv__(self, other: Tensor | complex) -> Tensor:
@@ -220,11 +220,11 @@ class Tensor:
     def __irshift__(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``bitwise_right_shift``."""
     def __isub__(self, other: Tensor | complex) -> Tensor:
-        """In-place twin of ``_sub``."""
+        """In-place twin of ``sub``."""
     def __iter__(self) -> Any:
         """The indices of the first dim, as views."""
     def __itruediv__(self, other: Tensor | complex) -> Tensor:
-        """In-place twin of ``_div``."""
+        """In-place twin of ``div``."""
     def __ixor__(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``bitwise_xor``."""
     def __le__(self, other: Tensor | complex) -> Tensor:
@@ -276,39 +276,41 @@ class Tensor:
     def __xor__(self, other: Tensor | complex) -> Tensor:
         """Combine bits by exclusive or; logical for bool."""
     def _add_(self, other: Tensor | complex) -> Tensor:
-        """In-place twin of ``_add``."""
+        """In-place twin of ``add``."""
+    def _channel_dropout_(self, rng: Any, p: Any, scale: Any, low: Any, shift: Any, lead: Any) -> Tensor:
+        """In-place twin of ``channel_dropout``."""
     def _copy_(self, src: Any) -> Tensor:
-        """In-place twin of ``_copy``."""
+        """In-place twin of ``copy``."""
     def _copy_result(self, result: Any, name: Any) -> Tensor:
         """Write a result into a tensor as the in-place twin of an op does."""
     def _div_(self, other: Tensor | complex) -> Tensor:
-        """In-place twin of ``_div``."""
+        """In-place twin of ``div``."""
     def _dropout_(self, rng: Any, p: Any, scale: Any, shift: Any, value: Any) -> Tensor:
-        """In-place twin of ``_dropout``."""
+        """In-place twin of ``dropout``."""
     def _elu_(self, alpha: Any, scale: Any, input_scale: Any) -> Tensor:
-        """In-place twin of ``_elu``."""
+        """In-place twin of ``elu``."""
     def _hardsigmoid_(self) -> Tensor:
-        """In-place twin of ``_hardsigmoid``."""
-    def _hardtanh_(self, min_val: Any = ..., max_val: Any = ...) -> Tensor:
+        """In-place twin of ``hardsigmoid``."""
+    def _hardtanh_(self, min_val: Any, max_val: Any) -> Tensor:
         """In-place twin of ``hardtanh``."""
     def _index_put_(self, index: Any, values: Any, dims: Any, at: Any) -> Tensor:
-        """In-place twin of ``_index_put``."""
+        """In-place twin of ``index_put``."""
     def _index_put_add_(self, index: Any, values: Any, dims: Any, at: Any) -> Tensor:
-        """In-place twin of ``_index_put_add``."""
+        """In-place twin of ``index_put_add``."""
     def _leaky_relu_(self, negative_slope: Any) -> Tensor:
-        """In-place twin of ``_leaky_relu``."""
+        """In-place twin of ``leaky_relu``."""
     def _renormalize_rows_(self, index: Any, max_norm: Any, norm_type: Any) -> Tensor:
-        """In-place twin of ``_renormalize_rows``."""
+        """In-place twin of ``renormalize_rows``."""
     def _sample_(self, rng: Any, kind: Any, a: Any, b: Any) -> Tensor:
-        """In-place twin of ``_sample``."""
+        """In-place twin of ``sample``."""
     def _scatter_(self, index: Any, src: Any, dim: Any) -> Tensor:
-        """In-place twin of ``_scatter``."""
+        """In-place twin of ``scatter``."""
     def _scatter_add_(self, index: Any, src: Any, dim: Any) -> Tensor:
-        """In-place twin of ``_scatter_add``."""
+        """In-place twin of ``scatter_add``."""
     def _sub_(self, other: Tensor | complex) -> Tensor:
-        """In-place twin of ``_sub``."""
+        """In-place twin of ``sub``."""
     def _threshold_(self, threshold: Any, value: Any) -> Tensor:
-        """In-place twin of ``_threshold``."""
+        """In-place twin of ``threshold``."""
     def abs(self, *, out: Any = ...) -> Tensor:
         """Take the absolute value, or the modulus of a complex number."""
     def abs_(self) -> Tensor:
@@ -497,7 +499,7 @@ class Tensor:
         """Solve ``A @ X = input`` given the Cholesky factor of ``A``."""
     def chunk(self, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Split a dim into at most ``chunks`` ranges of one size; the last may be shorter."""
-    def clamp(self, min: Tensor | complex | None = ..., max: Tensor | complex | None = ..., *, out: Any = ...) -> Tensor:
+    def clamp(self, min: Tensor | complex | None = ..., max: Tensor | complex | None = ..., *, out: Tensor | None = ...) -> Tensor:
         """Limit each element to [min, max]; either end may be a number, a tensor, or None."""
     def clamp_(self, min: Any = ..., max: Any = ...) -> Tensor:
         """In-place twin of ``clamp``."""
@@ -509,7 +511,7 @@ class Tensor:
         """Raise each element to at least ``min``."""
     def clamp_min_(self, min: Any) -> Tensor:
         """In-place twin of ``clamp_min``."""
-    def clip(self, min: Tensor | complex | None = ..., max: Tensor | complex | None = ..., *, out: Any = ...) -> Tensor:
+    def clip(self, min: Tensor | complex | None = ..., max: Tensor | complex | None = ..., *, out: Tensor | None = ...) -> Tensor:
         """Limit each element to [min, max]; either end may be a number, a tensor, or None."""
     def clip_(self, min: Any = ..., max: Any = ...) -> Tensor:
         """In-place twin of ``clamp``."""
@@ -640,7 +642,7 @@ class Tensor:
     def exponential_(self, lambd: _float = ..., *, generator: Any = ...) -> Tensor:
         """Overwrite with values of the exponential distribution of rate ``lambd``."""
     def fill_(self, value: Any) -> Tensor:
-        """In-place twin of ``_fill``."""
+        """In-place twin of ``fill``."""
     def fill_diagonal_(self, fill_value: Any, wrap: _bool = ...) -> Tensor:
         """Write one value on the main diagonal; with ``wrap``, again below it in a tall matrix."""
     def fix(self, *, out: Any = ...) -> Tensor:

@@ -31,7 +31,6 @@ def profile(script: str, args: Sequence[str], out: str | None, timeline: bool, l
     prof = MemoryProfiler(lines=lines, timeline=timeline)
     with prof:
         code = _run(script, args)
-    print(prof.report())
     folder.mkdir(parents=True, exist_ok=True)
     prof.to_json(folder / "run.json")
     written = ["run.json"]
@@ -39,7 +38,9 @@ def profile(script: str, args: Sequence[str], out: str | None, timeline: bool, l
         prof.html(folder / "memory.html")
         prof.plot(folder / "memory.png")
         written += ["memory.html", "memory.png"]
-    print(f"\nWritten to {folder}: {', '.join(written)}")
+    # Last, for whoever reads it may stop reading: `lowtide profile train.py | head`.
+    print(prof.report())
+    print(f"Written to {folder}: {', '.join(written)}")
     return code
 
 
@@ -61,21 +62,28 @@ def report(path: str, html: str | None, picture: str | None) -> int:
 
 
 def diff(before: str, after: str, html: str | None) -> int:
-    """Print how the peaks of two recorded runs differ, by role, module and line.
+    """Print what the second of two recorded runs has more at its peak, by role, module and line.
 
     Returns:
-        0, or 2 if a file is no recording.
+        0, or 2 if a file is no recording, or one in which no tensor was made.
     """
     a, b = _read(before), _read(after)
     if a is None or b is None:
         return USAGE_ERROR
+    for path, run in ((before, a), (after, b)):
+        if not run.recording.devices:
+            print(f"{path} has nothing to compare: no device was used in it.", file=sys.stderr)
+            return USAGE_ERROR
     change = b.peak_bytes - a.peak_bytes
     print(f"peak: {a.peak_bytes:,} -> {b.peak_bytes:,} bytes ({change:+,})\n")
     for by in ("role", "module", "line"):
-        print(a.diff(b, by))
+        print(b.diff(a, by).text(signed=True))
         print()
     if html:
-        a.html(html, b, (Path(before).stem, Path(after).stem))
+        names = Path(before).stem, Path(after).stem
+        if names[0] == names[1]:  # both are run.json; then their folders tell them apart
+            names = Path(before).resolve().parent.name, Path(after).resolve().parent.name
+        a.html(html, b, names)
     return 0
 
 

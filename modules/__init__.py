@@ -1,5 +1,6 @@
 """Modules: what ``lowtide.nn`` re-exports."""
 
+from ..framework.ops.linear_loss import LinearCrossEntropyOptions as LinearCrossEntropyOptions
 from . import functional as functional
 from . import init as init
 from .activation import CELU as CELU
@@ -91,6 +92,7 @@ from .loss import GaussianNLLLoss as GaussianNLLLoss
 from .loss import HuberLoss as HuberLoss
 from .loss import KLDivLoss as KLDivLoss
 from .loss import L1Loss as L1Loss
+from .loss import LinearCrossEntropyLoss as LinearCrossEntropyLoss
 from .loss import MSELoss as MSELoss
 from .loss import MultiLabelSoftMarginLoss as MultiLabelSoftMarginLoss
 from .loss import NLLLoss as NLLLoss

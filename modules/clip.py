@@ -40,9 +40,11 @@ def clip_grad_norm_(
         0-d tensor: the norm of all gradients, as one vector, before clipping.
 
     Raises:
-        RuntimeError: ``error_if_nonfinite``, and the norm is not finite.
+        RuntimeError: ``error_if_nonfinite``, and the norm is not finite; or an optimizer fused into
+            backward has used the gradients already.
     """
     parameters = _listed(parameters)
+    _refuse_used(parameters)
     total = get_total_norm(_gradients(parameters), norm_type, error_if_nonfinite, foreach)
     clip_grads_with_norm_(parameters, max_norm, total, foreach)
     return total
@@ -123,6 +125,18 @@ def _listed(tensors: Tensors) -> list[Tensor]:
             "`parameters` is an empty generator, no gradient clipping will occur.", stacklevel=3
         )
     return found
+
+
+def _refuse_used(parameters: list[Tensor]) -> None:
+    for p in parameters:
+        for hook in (p._extra or {}).get("post_accumulate", {}).values():
+            if getattr(hook, "updates", False):
+                raise RuntimeError(
+                    "clip_grad_norm_ needs all gradients at once, but an optimizer fused into "
+                    "backward uses and frees each as soon as it is whole. Call remove() on the "
+                    "handle of fuse_into_backward, or clip one gradient at a time with "
+                    "p.register_hook(lambda g: g.clamp(-1, 1))."
+                )
 
 
 def _gradients(parameters: list[Tensor]) -> list[Any]:

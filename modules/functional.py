@@ -12,12 +12,10 @@ from typing import Any
 
 from ..framework import ops
 from ..framework.ops import relu_ as relu_
-from ..framework.ops.activation import glu as glu
 from ..framework.ops.activation import hardsigmoid as hardsigmoid
 from ..framework.ops.activation import hardswish as hardswish
 from ..framework.ops.activation import hardtanh as _hardtanh
 from ..framework.ops.activation import leaky_relu as _leaky_relu
-from ..framework.ops.activation import prelu as prelu
 from ..framework.ops.activation import relu6 as relu6
 from ..framework.ops.activation import softsign as softsign
 from ..framework.ops.attention import scaled_dot_product_attention as scaled_dot_product_attention
@@ -61,11 +59,14 @@ from ..framework.ops.fractional_pooling import fractional_max_pool3d as fraction
 from ..framework.ops.fractional_pooling import (
     fractional_max_pool3d_with_indices as fractional_max_pool3d_with_indices,
 )
+from ..framework.ops.gated import glu as glu
+from ..framework.ops.gated import prelu as prelu
 from ..framework.ops.gating import gelu as gelu
 from ..framework.ops.gating import logsigmoid as logsigmoid
 from ..framework.ops.gating import mish as mish
 from ..framework.ops.gating import silu as silu
 from ..framework.ops.gating import softplus as softplus
+from ..framework.ops.linear_loss import linear_cross_entropy as linear_cross_entropy
 from ..framework.ops.linear_maps import bilinear as bilinear
 from ..framework.ops.linear_maps import linear as linear
 from ..framework.ops.locating import one_hot as one_hot
@@ -210,6 +211,7 @@ __all__ = [
     "leaky_relu",
     "leaky_relu_",
     "linear",
+    "linear_cross_entropy",
     "local_response_norm",
     "log_softmax",
     "logsigmoid",

@@ -19,26 +19,32 @@ import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..framework import scopes
 from ..framework.autograd.engine import zeros_of
 from ..framework.autograd.hooks import RemovableHandle, add_hook
 from ..framework.autograd.modes import local
 from ..framework.autograd.node import Node, _sequence, attach, edge_to
+from ..framework.checkpointing.regions import checkpointing
 from ..framework.tensor import Tensor
 
 if TYPE_CHECKING:
     from .module import Module
 
 Hook = Callable[..., Any]
+T = TypeVar("T", bound="Hooked")
 
 
 class CallHooks:
     """The hooks of one module's calls, by kind; each in the order in which they run."""
 
-    __slots__ = ("always", "backward", "backward_pre", "forward", "forward_pre", "with_kwargs")
+    __slots__ = (
+        "always", "backward", "backward_pre", "forward", "forward_pre", "region", "with_kwargs",
+    )  # fmt: skip
 
     def __init__(self) -> None:
+        self.region: checkpointing | None = None  # in which forward runs
         self.forward_pre: OrderedDict[int, Hook] = OrderedDict()
         self.forward: OrderedDict[int, Hook] = OrderedDict()
         self.backward_pre: OrderedDict[int, Hook] = OrderedDict()
@@ -47,7 +53,8 @@ class CallHooks:
         self.always: set[int] = set()  # keys of hooks that run even if forward raises
 
     def __bool__(self) -> bool:
-        return bool(self.forward_pre or self.forward or self.backward_pre or self.backward)
+        hooks = self.forward_pre or self.forward or self.backward_pre or self.backward
+        return bool(hooks) or self.region is not None
 
 
 EVERYWHERE = CallHooks()  # the hooks of every module
@@ -155,6 +162,36 @@ class Hooked:
         """
         return _add(self, "backward", hook, prepend)
 
+    def set_checkpointing(self: T, policy: Any = None, enabled: bool = True) -> T:
+        """Run ``forward`` in a region of activation checkpointing, each time the module is called.
+
+        What ``forward`` would keep for backward is made again there, as with
+        ``lowtide.checkpoint(module, ...)``. Hooks run outside of the region. Copies of the module
+        and pickles have the setting too. Where no graph is recorded, it changes nothing.
+
+        Args:
+            policy: What becomes of each value (``lowtide.checkpointing.policies``); None recomputes
+                all.
+            enabled: False ends it.
+
+        Returns:
+            The module.
+
+        Example:
+            >>> import lowtide as lt
+            >>> model = lt.nn.Sequential(lt.nn.Linear(8, 8), lt.nn.Linear(8, 8))
+            >>> for block in model:
+            ...     block = block.set_checkpointing()
+        """
+        if enabled:
+            _own(self).region = checkpointing(policy)
+        elif "_call_hooks" in self.__dict__:
+            own = _own(self)
+            own.region = None
+            if not own:
+                del self.__dict__["_call_hooks"]
+        return self
+
     # PyTorch's own names for the dicts, which model code clears or looks into
 
     _forward_pre_hooks = _kind("forward_pre")
@@ -250,7 +287,10 @@ def call_hooked(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         if watching or before:
             border = _Border(module, watching, before)
             args = border.enter(args)
-        result = module.forward(*args, **kwargs)
+        if own.region is None:
+            result = module.forward(*args, **kwargs)
+        else:
+            result = _in_region(own.region, module, args, kwargs)
         for group in groups:
             for key, hook in list(group.forward.items()):
                 called.add(key)
@@ -275,6 +315,20 @@ def call_hooked(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
                     if replaced is not None:
                         result = replaced
         raise
+
+
+def _in_region(
+    region: checkpointing, module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    with region._again():  # another thread may be in it
+        if not scopes.listening():
+            return module.forward(*args, **kwargs)
+        # Paths in the region begin at this module, though its call began outside.
+        entry = scopes.enter(module)
+        try:
+            return module.forward(*args, **kwargs)
+        finally:
+            scopes.leave(entry)
 
 
 def _before(

@@ -6,11 +6,14 @@ warning. Class and element weights are buffers, so they move with the module.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+from ..framework.ops.linear_loss import LinearCrossEntropyOptions
 from ..framework.ops.loss import reduction_of
 from ..framework.tensor import Tensor
 from . import functional as F
+from .linear import Linear
 from .module import Module
 
 
@@ -141,6 +144,93 @@ class CrossEntropyLoss(_WeightedLoss):
             ignore_index=self.ignore_index,
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
+        )
+
+
+class LinearCrossEntropyLoss(_WeightedLoss):
+    """A linear layer and the cross-entropy of its logits, which are never made as a whole.
+
+    Args:
+        in_features: Size of each token.
+        num_classes: C, the number of classes.
+        out_features: Sizes of further dimensions, with a loss at each place.
+        bias: Whether the layer adds a bias.
+        device: Where its parameters lie.
+        dtype: Their type.
+        reduction: "mean", "sum" or "none".
+        weight: (C,) A factor for each class.
+        ignore_index: Targets that do not count; None is -100. Not with probabilities.
+        label_smoothing: Share of the target spread over all classes, in [0, 1].
+        options: As :func:`linear_cross_entropy` takes them.
+
+    Attributes:
+        linear: The layer; its weight is (C * prod(out_features), in_features).
+
+    Raises:
+        RuntimeError: ``weight`` is not (C,), or ``label_smoothing`` is out of range.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        out_features: tuple[int, ...] = (),
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+        options: LinearCrossEntropyOptions | None = None,
+    ) -> None:
+        if weight is not None and tuple(weight.shape) != (num_classes,):
+            raise RuntimeError(
+                f"LinearCrossEntropyLoss: expected weight shape to be {(num_classes,)}, got "
+                f"{tuple(weight.shape)}. Pass a factor for each class."
+            )
+        if not 0.0 <= label_smoothing <= 1.0:
+            raise RuntimeError(
+                "LinearCrossEntropyLoss: expected label_smoothing to be in range [0, 1], got "
+                f"{label_smoothing}."
+            )
+        super().__init__(weight, reduction=reduction)
+        self.num_classes = num_classes
+        self.out_features = out_features
+        self.ignore_index = ignore_index
+        self.label_smoothing = label_smoothing
+        size = math.prod(out_features, start=num_classes)
+        self.linear = Linear(in_features, size, bias=bias, device=device, dtype=dtype)
+        self.options = options
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        """Compare tokens (N, in_features) with targets (N, ...) or probabilities (N, C, ...)."""
+        linear_weight: Tensor = self.linear.weight
+        linear_bias: Tensor | None = self.linear.bias
+        if self.out_features:
+            shape = (self.num_classes, *self.out_features)
+            linear_weight = linear_weight.reshape(*shape, self.linear.in_features)
+            linear_bias = None if linear_bias is None else linear_bias.reshape(shape)
+        return F.linear_cross_entropy(
+            input,
+            linear_weight,
+            target,
+            linear_bias=linear_bias,
+            weight=self.weight,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            options=self.options,
+        )
+
+    def extra_repr(self) -> str:
+        """Sizes and settings, as PyTorch shows them."""
+        return (
+            f"in_features={self.linear.in_features}, num_classes={self.num_classes}, "
+            f"out_features={self.out_features}, bias={self.linear.bias is not None}, "
+            f"reduction={self.reduction}, ignore_index={self.ignore_index}, "
+            f"label_smoothing={self.label_smoothing}, options={self.options}"
         )
 
 

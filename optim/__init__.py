@@ -5,9 +5,12 @@ from .adafactor import Adafactor as Adafactor
 from .adagrad import Adagrad as Adagrad
 from .adam import Adam as Adam
 from .adam import AdamW as AdamW
+from .adam8bit import Adam8bit as Adam8bit
+from .adam8bit import AdamW8bit as AdamW8bit
 from .adamax import Adamax as Adamax
 from .asgd import ASGD as ASGD
 from .grad_scaler import GradScaler as GradScaler
+from .in_backward import fuse_into_backward as fuse_into_backward
 from .lbfgs import LBFGS as LBFGS
 from .lion import Lion as Lion
 from .muon import Muon as Muon

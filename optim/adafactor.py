@@ -119,12 +119,12 @@ def _compiled(p: Any, g: Any, held: list[Any], numbers: Any) -> None:
 
 def _start(p: Any) -> dict[str, Any]:
     if p.ndim <= 1:
-        return {"step": 0, "variance": own(zeros_like(p))}
+        return {"step": 0, "variance": own(zeros_like(p), p)}
     found = {}
     for name, dim in (("row_var", -1), ("col_var", -2)):
         shape = list(p.shape)
         shape[dim] = 1
-        found[name] = own(empty(shape, dtype=p.dtype, device=p.device).zero_())
+        found[name] = own(empty(shape, dtype=p.dtype, device=p.device).zero_(), p)
     return {"step": 0, **found}
 
 

@@ -77,19 +77,8 @@ class Adam(Elementwise):
 
     def advance(self, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """Count the step."""
-        step = state["step"] = state["step"] + 1
-        b1, b2 = group["betas"]
-        lr, decay = number(group["lr"]), group["weight_decay"]
-        decoupled = group.get("decoupled_weight_decay", False)
-        held = (state["exp_avg"], state["exp_avg_sq"])
-        numbers = (
-            -1.0 if group["maximize"] else 1.0,
-            0.0 if decoupled else decay,
-            1 - lr * decay if decoupled else 1.0,
-            b1, 1 - b1, b2, 1 - b2,
-            (1 - b2**step) ** -0.5, group["eps"], lr / (1 - b1**step),
-        )  # fmt: skip
-        return (*held, state["max_exp_avg_sq"] if group["amsgrad"] else None), numbers
+        top = state["max_exp_avg_sq"] if group["amsgrad"] else None
+        return (state["exp_avg"], state["exp_avg_sq"], top), count_step(state, group)
 
     @staticmethod
     def plain(
@@ -105,6 +94,21 @@ class Adam(Elementwise):
         if top is not None:
             v = top.copy_(top.maximum(v))
         p.addcdiv_(m, v.sqrt().mul_(root).add_(eps), value=-rate)
+
+
+def count_step(state: dict[str, Any], group: dict[str, Any]) -> tuple[float, ...]:
+    """Count a step of Adam's; return the numbers that its recurrence takes."""
+    step = state["step"] = state["step"] + 1
+    b1, b2 = group["betas"]
+    lr, decay = number(group["lr"]), group["weight_decay"]
+    decoupled = group.get("decoupled_weight_decay", False)
+    return (
+        -1.0 if group["maximize"] else 1.0,
+        0.0 if decoupled else decay,
+        1 - lr * decay if decoupled else 1.0,
+        b1, 1 - b1, b2, 1 - b2,
+        (1 - b2**step) ** -0.5, group["eps"], lr / (1 - b1**step),
+    )  # fmt: skip
 
 
 class AdamW(Adam):

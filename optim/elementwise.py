@@ -68,12 +68,12 @@ class Elementwise(Optimizer):
 
 def zeros(p: Any) -> Any:
     """State of a parameter's shape and dtype, zero."""
-    return own(zeros_like(p))
+    return own(zeros_like(p), p)
 
 
 def filled(p: Any, value: float) -> Any:
     """State of a parameter's shape and dtype; for a complex one both parts are ``value``."""
-    return own(full_like(p, complex(value, value) if p.is_complex() else value))
+    return own(full_like(p, complex(value, value) if p.is_complex() else value), p)
 
 
 def gradient(p: Any, g: Any, sign: float, decay: float) -> Any:

@@ -100,12 +100,19 @@ class GradScaler:
         """Divide an optimizer's gradients by the scale; call it before clipping them.
 
         Raises:
-            RuntimeError: It was called already since the last update, or after ``step``.
+            RuntimeError: It was called already since the last update, or after ``step``; or the
+                optimizer is fused into backward.
             ValueError: A gradient is float16: parameters must be float32.
         """
         if not self._enabled:
             return
         self._check_used("unscale_")
+        if getattr(optimizer, "_in_backward", None) is not None:
+            raise RuntimeError(
+                f"GradScaler cannot unscale the gradients of this {type(optimizer).__name__}: it "
+                "is fused into backward, which has used them already, still scaled. Train in "
+                "bfloat16 without a scaler, or call remove() on the handle of fuse_into_backward."
+            )
         stage = self._stages.get(id(optimizer), READY)
         if stage == UNSCALED:
             raise RuntimeError(

@@ -86,22 +86,18 @@ class Muon(Optimizer):
         }  # fmt: skip
         super().__init__(params, defaults)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of matrices.
+    def check_parameter(self, p: Any) -> None:
+        """Take matrices only.
 
         Raises:
-            ValueError: One is no matrix; the group is not added.
+            ValueError: It is none.
         """
-        before = len(self.param_groups), self.elements
-        super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
-            if p.ndim != 2:
-                del self.param_groups[before[0] :]
-                self.elements = before[1]
-                raise ValueError(
-                    "Muon only supports 2D parameters whereas we found a parameter with size: "
-                    f"{tuple(p.shape)}. Give the others to AdamW."
-                )
+        super().check_parameter(p)
+        if p.ndim != 2:
+            raise ValueError(
+                "Muon only supports 2D parameters whereas we found a parameter with size: "
+                f"{tuple(p.shape)}. Give the others to AdamW."
+            )
 
     def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
         """One step for one parameter."""

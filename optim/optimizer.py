@@ -21,7 +21,7 @@ from typing import Any
 from ..framework import scopes
 from ..framework.autograd.hooks import RemovableHandle, add_hook
 from ..framework.autograd.modes import enable_grad, local, no_grad
-from ..framework.memory.ledger import OPTIMIZER
+from ..framework.memory.ledger import OPTIMIZER, PARAMETER, SAVED, TEMPORARY
 from ..framework.tensor import Tensor
 
 _everywhere: dict[str, OrderedDict[int, Any]] = {}  # hooks on the steps of all optimizers
@@ -96,12 +96,17 @@ class Optimizer:
         elements: Of all parameters.
     """
 
+    _in_backward: Any = None  # the hook of fuse_into_backward, and where its parameters are
+    _places: dict[int, tuple[dict[str, Any], int]]
+    _opt_called: bool
+
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self.defaults = defaults
         self.param_groups: list[dict[str, Any]] = []
         self.state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
         self.elements = 0
         self._hooks: dict[str, OrderedDict[int, Any]] = {}
+        scopes.optimizers.add(self)
         if isinstance(params, Tensor):
             raise TypeError(
                 "params argument given to the optimizer should be an iterable of Tensors or "
@@ -145,13 +150,7 @@ class Optimizer:
             )
         params = [p[1] if isinstance(p, tuple) else p for p in params]
         for p in params:
-            if not isinstance(p, Tensor):
-                raise TypeError(
-                    "optimizer can only optimize Tensors, but one of the params is "
-                    f"{type(p).__name__}."
-                )
-            if not (p.is_leaf or p.retains_grad or self.defaults.get("differentiable")):
-                raise ValueError("can't optimize a non-leaf Tensor. Pass the leaf it is made from.")
+            self.check_parameter(p)
         group = {**param_group, "params": params}
         if names:
             group["param_names"] = names
@@ -178,8 +177,28 @@ class Optimizer:
                 )
             if not ids.isdisjoint(id(p) for p in other["params"]):
                 raise ValueError("some parameters appear in more than one parameter group.")
+        if self._in_backward is not None:
+            self._in_backward.check(group)
+            self._in_backward.take(group)
         self.elements += sum(p.numel() for p in params)
+        for p in params:
+            if p._storage.role in (TEMPORARY, SAVED):  # a plain tensor is one from now on
+                p._storage.set_role(PARAMETER)
         self.param_groups.append(group)
+
+    def check_parameter(self, p: Any) -> None:
+        """Refuse what cannot be optimized, before its group is added; subclasses may refuse more.
+
+        Raises:
+            TypeError: It is no tensor.
+            ValueError: It is no leaf.
+        """
+        if not isinstance(p, Tensor):
+            raise TypeError(
+                f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}."
+            )
+        if not (p.is_leaf or p.retains_grad or self.defaults.get("differentiable")):
+            raise ValueError("can't optimize a non-leaf Tensor. Pass the leaf it is made from.")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of all parameters, or fill them with zeros."""
@@ -326,6 +345,7 @@ class Optimizer:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update({"_hooks": {}, **state})
+        scopes.optimizers.add(self)
 
     def __repr__(self) -> str:
         lines = [type(self).__name__ + " ("]
@@ -335,8 +355,10 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
-def own(tensor: Any) -> Any:
-    """Count a tensor as optimizer state."""
+def own(tensor: Any, of: Any = None) -> Any:
+    """Count a tensor as optimizer state, and say whose: it belongs where that parameter does."""
+    if of is not None and scopes.listening():
+        scopes.belongs(tensor, of)
     tensor._storage.set_role(OPTIMIZER)
     return tensor
 
@@ -387,6 +409,6 @@ def _taken_over(value: Any, p: Tensor) -> Any:
         return type(value)(_taken_over(v, p) for v in value)
     if isinstance(value, Tensor):
         if value.device != p.device:
-            return own(value.detach().to(p.device))
-        return own(value.detach().clone())
+            return own(value.detach().to(p.device), p)
+        return own(value.detach().clone(), p)
     return value

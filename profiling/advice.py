@@ -129,6 +129,7 @@ class Advice:
         ]
         if self.fits:
             return lines[0]
+        useful = [p for p in self.proposals if p.saved_bytes > 0]
         rows = [("change", "fits", "peak", "saved", "costs")] + [
             (
                 p.change,
@@ -137,10 +138,13 @@ class Advice:
                 format_bytes(p.saved_bytes),
                 p.cost,
             )
-            for p in self.proposals
+            for p in useful
         ]
         a, b, c, d = (max(len(row[k]) for row in rows) for k in range(4))
         lines += [f"  {r[0]:<{a}}  {r[1]:<{b}}  {r[2]:>{c}}  {r[3]:>{d}}  {r[4]}" for r in rows]
+        useless = [p.change for p in self.proposals if p.saved_bytes <= 0]
+        if useless:
+            lines.append(f"  saves nothing: {', '.join(useless)}")
         if not self.fitting:
             lines.append("No single change fits; ask lowtide.profiling.compare about several.")
         lines += [f"  not tried: {what}: {why}" for what, why in self.untried.items()]

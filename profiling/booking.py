@@ -219,7 +219,7 @@ class Bookkeeper:
         """The name that ``name`` gave the storage of a tensor."""
         storage = tensor._storage
         d = self._by_ledger.get(id(storage.ledger))
-        return None if d is None else d.named.get(storage.address)
+        return d.named.get(storage.address) if d is not None and storage.nbytes else None
 
     def mark(self, mark: Mark, at: int) -> None:
         """Note a mark; its figures come when it is booked."""

@@ -34,7 +34,6 @@ import numpy as np
 
 from ..framework import devices, pieces, scopes, tensor
 from ..framework.autograd import anomaly, modes, saved
-from ..framework.data import loader, workers
 from ..framework.devices import cuda, host
 from ..framework.dtypes import as_dtype
 from ..framework.kernels.silence import run_nested
@@ -379,6 +378,11 @@ _OURS = tuple(
 )
 
 
+def workers_in_use() -> Any:
+    """The module of loaders' workers, or None: nobody has imported it, so there are none."""
+    return sys.modules.get(devices.__name__.replace(".devices", ".data.workers"))
+
+
 def _users_line() -> str:
     frame = sys._getframe(2)
     while frame.f_back is not None:
@@ -392,6 +396,10 @@ def _users_line() -> str:
 def _hire_again() -> None:
     # Workers of a loader answer to the original. Whoever asks for their next batch gets others,
     # which go on from the same place.
+    if workers_in_use() is None:
+        return
+    from ..framework.data import loader, workers
+
     for crew in list(workers._crews):
         crew.closed = True
     theirs, really = list(workers._crews), loader._Ahead.__next__

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .recording import ALLOC, FREE, ROLE, Books, Cells, Peak, Recording, apply
+from .recording import ALLOC, FREE, ROLE, Books, Cells, Peak, Recording, apply, busiest
 
 NANOSECONDS = 1_000_000_000
 
@@ -114,12 +114,6 @@ def phases(recording: Recording) -> list[Span]:
     if phase:
         spans.append(Span(start, max(round(recording.seconds * NANOSECONDS), start), phase))
     return spans
-
-
-def busiest(recording: Recording) -> int:
-    """The device with the highest peak."""
-    sizes = [peak.nbytes for peak in recording.peaks]
-    return sizes.index(max(sizes)) if sizes else 0
 
 
 def device_index(recording: Recording, device: object) -> int:

@@ -32,7 +32,7 @@ from .plot import grouping
 from .recording import PHASES, ROLES, Recording
 from .sheets import tables, text_of
 from .summary import Summary, percent, seconds, short_lines, summarize
-from .tables import OUTSIDE
+from .tables import OUTSIDE, place
 
 MOMENTS = 20_000  # of the timeline, at most about so many
 SCRIPTS = ("common", "tide", "chart", "treemap", "page")  # one after the other, as one script
@@ -107,7 +107,6 @@ def page(
 def _data(runs: list[Recording], names: list[str], device: str) -> dict[str, Any]:
     return {
         "device": device,
-        "outside": OUTSIDE,
         "roles": [{"words": ROLE_WORDS[role], "color": ROLE_COLORS[role]} for role in ROLES],
         "stack": list(STACK),
         "phases": [{"name": phase, "color": PHASE_COLORS[phase]} for phase in PHASES],
@@ -121,7 +120,7 @@ def _run(runs: list[Recording], number: int, name: str) -> dict[str, Any]:
     columns: dict[str, list[int]] = {"module": [], "op": [], "phase": [], "line": []}
     known: dict[str, dict[str, int]] = {"module": {}, "op": {}, "line": {}}
     for owner in recording.owners:
-        words = {"module": owner.module, "op": owner.op, "line": short[owner.line]}
+        words = {"module": place(owner), "op": owner.op, "line": short[owner.line]}
         for column, word in words.items():
             columns[column].append(known[column].setdefault(word, len(known[column])))
         columns["phase"].append(PHASES.index(owner.phase))

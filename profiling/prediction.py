@@ -16,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..framework.data import workers
 from ..framework.devices import live_backends, on_new_backend
 from ..framework.memory.ledger import NO_LIMIT, ROLES, describe, format_bytes
 from . import imagination
@@ -62,7 +61,8 @@ class Estimate(Profile):
     Plain data: no tensor is kept. What it says of the process is said of the copy.
 
     Attributes:
-        devices: One :class:`DeviceEstimate` for each device in use, the fullest first.
+        devices: One :class:`DeviceEstimate` for each device in use, the fullest first; those last
+            of which the step takes nothing.
         flops_by_op: Operations of the step by op, backward included, as the ops declare them;
             compiled optimizer loops are not counted.
         guesses: Where the step asked for a value that only computing would give, and got 0; with
@@ -86,7 +86,7 @@ class Estimate(Profile):
 
     @property
     def peak_bytes(self) -> int:
-        """Highest live bytes of the ledger, of the device with the most."""
+        """Highest live bytes of the ledger, of the device that comes first in ``devices``."""
         return self.devices[0].peak_bytes
 
     @property
@@ -187,10 +187,12 @@ def imagined(step: Callable[..., Any], args: Any, kwargs: Any, before: Any = Non
         with MemoryProfiler() as prof:
             step(*args, **kwargs)
     finally:
-        workers._close_all()  # those of loaders that the step started
+        workers = imagination.workers_in_use()
+        if workers is not None:
+            workers._close_all()  # those of loaders that the step started
     seconds = time.perf_counter() - began
     found = [_found(be, *start[id(be)], limits.get(id(be), NO_LIMIT)) for be in live_backends()]
-    found.sort(key=lambda d: -d.peak_bytes)
+    found.sort(key=lambda d: (not d.allocations, -d.peak_bytes))
     return Estimate(prof.recording, found, dict(world.flops), dict(world.guesses), seconds)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ..framework.memory.ledger import format_bytes
 from . import compare, probes, storing, timelines
-from .recording import Cells, Mark, Peak, Recording
+from .recording import Cells, Mark, Peak, Recording, busiest
 from .tables import Table, check_by, grouped, selection
 
 
@@ -34,14 +34,16 @@ class Profile:
 
     @property
     def device(self) -> str:
-        """The device that questions mean by default: the one with the highest peak."""
+        """The device that questions mean by default: the one with the highest peak.
+
+        Devices on which nothing happened meanwhile come last.
+        """
         self.settle()
-        peaks = self.recording.peaks
-        if not peaks:
+        if not self.recording.devices:
             raise RuntimeError(
                 "this profile has recorded no device. Ask it inside or after its with block."
             )
-        return self.recording.devices[max(range(len(peaks)), key=lambda k: peaks[k].nbytes)]
+        return self.recording.devices[busiest(self.recording)]
 
     def _index(self, device: Any) -> int:
         self.settle()

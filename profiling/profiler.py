@@ -21,6 +21,7 @@ from ..framework.devices import backend, device, live_backends, on_new_backend
 from ..framework.tensor import Tensor
 from . import probes
 from .booking import IF_BEFORE, Bookkeeper
+from .leaves import leaves, names
 from .profile import Profile
 from .recording import Mark, Recording
 
@@ -74,6 +75,7 @@ class MemoryProfiler(Profile):
         self._modules: list[tuple[Any, str]] = []  # weak references of outermost modules
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._named: list[tuple[int, ...]] = []  # what was held when all had their names
+        self._missed: dict[int, int] = {}  # address -> how often a leaf there was found no name
         self._steps = 0
         self._state = "new"
         self._end_sampling: threading.Event | None = None
@@ -104,7 +106,7 @@ class MemoryProfiler(Profile):
                 self._watch(be)
             on_new_backend.append(self._watch)
             self._mark("start", "start")
-        scopes.listen(self._lines, self._seen, self._stepped)
+        scopes.listen(self._lines, **self._told())
         for reference, prefix in self._given:
             module = reference()
             if module is not None:
@@ -120,7 +122,7 @@ class MemoryProfiler(Profile):
         self._state = "stopped"
         if self._end_sampling is not None:
             self._end_sampling.set()
-        scopes.unlisten(self._lines, self._seen, self._stepped)
+        scopes.unlisten(self._lines, **self._told())
         on_new_backend.remove(self._watch)
         self._name_modules()
         self._books.leave()
@@ -137,6 +139,12 @@ class MemoryProfiler(Profile):
 
     # What is noted
 
+    def _told(self) -> dict[str, Any]:
+        return {
+            "seen": self._seen, "stepped": self._stepped, "owned": self._owned,
+            "began": self._began,
+        }  # fmt: skip
+
     def mark(self, name: str) -> None:
         """Note an instant under a name: ``prof.mark("epoch 1")``; ``growth`` compares them."""
         if self._state == "recording":
@@ -150,23 +158,43 @@ class MemoryProfiler(Profile):
         self._books.mark(mark, at)
 
     def _stepped(self, optimizer: Any) -> None:
-        # An optimizer made a step: its state belongs to where its parameters belong.
+        # An optimizer made a step: all that is its state belongs to where its parameters belong.
         self._steps += 1
         if optimizer not in self._optimizers or self._books.held() != self._named:
             self._optimizers.add(optimizer)
             self._name_modules()
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    path = self._books.path_of(p)
-                    if path is not None and p in optimizer.state:
-                        self._name_all(optimizer.state[p], path)
+            self._name_state(optimizer)
             self._named = self._books.held()
         self._mark(f"step {self._steps}", "step")
+
+    def _owned(self, tensor: Any, parameter: Any) -> None:
+        # State at its birth: a peak inside the first step has it where it belongs.
+        path = self._books.path_of(parameter)
+        if path is not None:
+            self._books.name(tensor, path)
+
+    def _began(self, root: Any) -> None:
+        # A backward begins: leaves that no module holds get the names of the program's variables.
+        fresh = {
+            id(leaf): leaf
+            for leaf in leaves(root)
+            if self._books.path_of(leaf) is None and self._missed.get(leaf.data_ptr(), 0) < 2
+        }
+        if fresh:
+            found = names(fresh)
+            for key, leaf in fresh.items():
+                if key in found:
+                    self._books.name(leaf, found[key])
+                else:
+                    self._missed[leaf.data_ptr()] = self._missed.get(leaf.data_ptr(), 0) + 1
+            if found:
+                self._name_states()
 
     def _seen(self, module: Any, prefix: str) -> None:
         # An outermost module: what it holds gets its path.
         self._modules.append((weakref.ref(module), prefix))
         self._name_modules(self._modules[-1:])
+        self._name_states()
 
     def _name_modules(self, which: Any = None) -> None:
         for reference, prefix in self._modules if which is None else which:
@@ -180,6 +208,18 @@ class MemoryProfiler(Profile):
                         self._books.name(p._grad, path, IF_BEFORE)
                 for _, b in module.named_buffers(recurse=False):
                     self._books.name(b, path)
+
+    def _name_states(self) -> None:
+        # Of optimizers that made steps before.
+        for optimizer in list(scopes.optimizers):
+            self._name_state(optimizer)
+
+    def _name_state(self, optimizer: Any) -> None:
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                path = self._books.path_of(p)
+                if path is not None and p in optimizer.state:
+                    self._name_all(optimizer.state[p], path)
 
     def _name_all(self, value: Any, path: str) -> None:
         if isinstance(value, Tensor):

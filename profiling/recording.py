@@ -166,6 +166,19 @@ class Recording:
         return cells
 
 
+def busiest(recording: Recording) -> int:
+    """The device with the highest peak, of those on which anything happened meanwhile.
+
+    A model on meta that merely lives beside a program on the CPU is not what that program is about.
+    """
+    used = [
+        peak.time > 0 or any(d == k for m in recording.marks[1:] for d, *_ in m.changes)
+        for k, peak in enumerate(recording.peaks)
+    ]
+    order = [(used[k], peak.nbytes) for k, peak in enumerate(recording.peaks)]
+    return order.index(max(order)) if order else 0
+
+
 def _add(cells: Cells, key: tuple[int, int], nbytes: int) -> None:
     total = cells.get(key, 0) + nbytes
     if total:

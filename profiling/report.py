@@ -14,14 +14,18 @@ if TYPE_CHECKING:
 def page(profile: Profile, limit: int) -> str:
     """Peak, owners, saved values, growth, steps, process."""
     recording = profile.recording
+    if not recording.devices:  # the program made no tensor
+        head = f"Memory profile of {recording.seconds:.3f} s: no device was used"
+        return f"{head}\n\n{_process(profile)}\n" if profile.marks else f"{head}\n"
     peaks = ", ".join(
         f"{name} {format_bytes(p.nbytes)}"
         for name, p in zip(recording.devices, recording.peaks, strict=True)
         if p.nbytes
     )
+    count = len(profile.steps())
     head = (
-        f"Memory profile of {recording.seconds:.3f} s: {len(profile.steps())} optimizer steps, "
-        f"peaks {peaks or 'of no bytes'}"
+        f"Memory profile of {recording.seconds:.3f} s: {count} optimizer "
+        f"step{'s' if count != 1 else ''}, peaks {peaks or 'of no bytes'}"
     )
     parts = [head]
     for by in ("role", "module", "line"):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from ..framework import scopes
 from ..framework.autograd.node import Node
-from ..framework.devices import live_backends
+from ..framework.devices import live_backends, on_new_backend
 from ..framework.dtypes import dtype
 from ..framework.memory.events import observe
 from ..framework.memory.ledger import ROLES, format_bytes
@@ -108,14 +108,21 @@ def saved_tensors(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> SavedTen
     born: set[tuple[str, int]] = set()
 
     def observer(event: str, device: str, nbytes: int, role: int, address: int, old: int) -> None:
+        if not nbytes:  # empty storages have the address of whatever lies first
+            return
         if event == "alloc":
             born.add((device, address))
         elif event == "free":
             born.discard((device, address))
 
+    def watch(be: Any) -> None:
+        stack.enter_context(observe(be.ledger, observer))
+
     with ExitStack() as stack:
         for be in live_backends():
-            stack.enter_context(observe(be.ledger, observer))
+            watch(be)
+        on_new_backend.append(watch)
+        stack.callback(on_new_backend.remove, watch)
         scopes.listen(True)
         try:
             result = fn(*args, **kwargs)
@@ -142,9 +149,10 @@ def _list(result: Any, born: set[tuple[str, int]]) -> Iterator[SavedTensor]:
                 role = ROLES[storage.role]
                 ledger = storage.ledger
                 place = (ledger.name if ledger is not None else "", storage.address)
-                if place in born and place not in met and storage.nbytes:
+                if place in born and place not in met:
                     kept = storage.nbytes
-                met.add(place)
+                if storage.nbytes:
+                    met.add(place)
             spec = handle.spec
             yield SavedTensor(
                 label, tuple(spec.shape), spec.dtype, spec.nbytes, kept, role, module, line

@@ -14,7 +14,7 @@ from . import probes
 from .palette import ROLE_COLORS, ROLE_WORDS
 from .recording import ROLES, Cells, Mark, Recording
 from .summary import percent, short_lines, total_by
-from .tables import OUTSIDE
+from .tables import place
 
 ROWS = 1_000  # of a table; the rest is summed in a last one
 SAMPLES = 100  # of the sampler's marks, at most about so many
@@ -47,7 +47,7 @@ def _owners(recording: Recording, index: int, device: str, prefix: str) -> str:
                 _size(nbytes),
                 _share(nbytes, peak.nbytes, most, ROLE_COLORS[ROLES[role]]),
                 (ROLE_WORDS[ROLES[role]], None),
-                (owner.module or OUTSIDE, None),
+                (place(owner), None),
                 (owner.op, None),
                 (owner.phase, None),
                 (short[owner.line], None),
@@ -62,7 +62,7 @@ def _saved(recording: Recording, index: int, device: str, prefix: str) -> str:
     sums: dict[tuple[str, str, str], int] = {}
     for (number, _), nbytes in fullest.cells.items():
         owner = recording.owners[number]
-        key = (short[owner.line], owner.module or OUTSIDE, owner.op)
+        key = (short[owner.line], place(owner), owner.op)
         sums[key] = sums.get(key, 0) + nbytes
     most = max(sums.values(), default=0)
     rows = [
@@ -113,7 +113,7 @@ def _grower(recording: Recording, grown: Cells) -> str:
     if most <= 0:
         return ""
     owner = recording.owners[number]
-    where = owner.module or OUTSIDE
+    where = place(owner)
     return f"{where}, {ROLE_WORDS[ROLES[role]]}, {owner.op}: +{format_bytes(most)}"
 
 
@@ -156,7 +156,7 @@ def _peak_sums(recording: Recording, device: int) -> dict[tuple[str, str], int]:
     peak, owners, short = recording.peaks[device], recording.owners, short_lines(recording)
     groups: dict[str, Callable[[int, int], str]] = {
         "role": lambda owner, role: ROLE_WORDS[ROLES[role]],
-        "module": lambda owner, role: owners[owner].module or OUTSIDE,
+        "module": lambda owner, role: place(owners[owner]),
         "line": lambda owner, role: short[owners[owner].line],
     }
     sums = {("all", "the peak"): peak.nbytes}

@@ -121,12 +121,15 @@ def name_of(owner: Owner, role: int, by: str, depth: int | None = None) -> str:
     if by == "role":
         return ROLES[role]
     if by == "module":
-        if not owner.module:
-            return f"({BEFORE})" if owner.op == "before" else OUTSIDE
-        return owner.module if depth is None else ".".join(owner.module.split(".")[:depth])
+        return ".".join(place(owner).split(".")[:depth])
     if by == "line":
         return owner.line or NO_LINE
     return owner.op if by == "op" else owner.phase
+
+
+def place(owner: Owner) -> str:
+    """The module's path, or words in place of one."""
+    return owner.module or (f"({BEFORE})" if owner.op == "before" else OUTSIDE)
 
 
 def grouped(

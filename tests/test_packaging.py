@@ -21,7 +21,10 @@ from lowtide.framework.ops.registry import OPS
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("lowtide", "framework", "modules", "optim", "profiling", "recipes")
 FILES = sorted(p.relative_to(ROOT) for top in FOLDERS for p in (ROOT / top).rglob("*.py"))
-HEAVY = {"cupy", "numba", "matplotlib", "scipy", "rich", "psutil", "torch", "pynvml", "safetensors"}
+HEAVY = {
+    "cupy", "numba", "matplotlib", "scipy", "rich", "psutil", "torch", "pynvml", "safetensors",
+    "multiprocessing", "subprocess", "socket", "asyncio", "unittest",
+}  # fmt: skip
 
 
 def dotted(path: Path) -> str:

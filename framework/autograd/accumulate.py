@@ -1,4 +1,8 @@
-"""The end of a gradient's way: into ``.grad`` of its leaf, without a copy where nobody can tell."""
+"""Sums of gradients: on their way, and at its end in ``.grad``, without a copy if nobody can tell.
+
+Whether anybody else can see a gradient's bytes is asked of Python: it counts who holds the tensor,
+its array and its storage.
+"""
 
 from __future__ import annotations
 
@@ -22,20 +26,52 @@ def accumulate(leaf: Tensor, g: Tensor, create: bool, share: bool = False) -> No
     if old is None:
         if create and g._requires_grad:
             leaf._grad = g.clone()
-        elif not share and _is_ours(g):
+        elif not share and _is_ours(g, _AT_LEAF):
             leaf._grad = wrap(g._array, g._spec, g._storage)
         else:
             leaf._grad = g.detach().clone()
     elif create and (g._requires_grad or old._requires_grad):
         leaf._grad = old + g
     else:
-        old.add_(g)
+        _add(old, g)
     assert leaf._grad is not None
     leaf._grad._storage.set_role(GRADIENT)
     extra = leaf._extra
     if extra is not None and "post_accumulate" in extra:
         for hook in list(extra["post_accumulate"].values()):
             hook(leaf)
+
+
+def add_arriving(entry: list[Tensor | None], index: int, g: Tensor, create: bool) -> None:
+    """Add a further gradient to the pending one of a value: into a buffer that nobody else sees.
+
+    Args:
+        entry: The pending gradients of a node, or of a leaf; that at ``index`` is there.
+        index: Of which value.
+        g: The further one; the caller holds it by one name and does not use it again.
+        create: The sum is part of a graph.
+    """
+    old: Any = entry[index]
+    if create or old._requires_grad or g._requires_grad:
+        entry[index] = old + g
+    elif _is_ours(old, _PENDING):
+        _add(old, g)
+    elif _is_ours(g, _ARRIVING):
+        _add(g, old)  # the same number: a sum of two does not depend on their order
+        entry[index] = g
+    else:
+        entry[index] = old + g
+
+
+def _add(total: Tensor, g: Tensor) -> None:
+    """``total += g``; in pieces, if it is computed in float32 workspace."""
+    if total._spec.dtype.is_half:
+        from ..pieces import pieces
+
+        for part, more in pieces(total, g):
+            part.add_(more)
+    else:
+        total.add_(g)
 
 
 class _Sample:
@@ -59,19 +95,31 @@ def _counts_in_accumulate(leaf: Any, g: Any, create: bool) -> tuple[int, int, in
     return _counts(g)
 
 
+def _counts_in_pass(box: list[Any], entry: list[Any]) -> Any:
+    g = box.pop()
+    return _counts_in_add(entry, 0, g, False)
+
+
+def _counts_in_add(entry: list[Any], index: int, g: Any, create: bool) -> Any:
+    old = entry[index]
+    return _counts(old), _counts(g)
+
+
 def _counts(g: Any) -> tuple[int, int, int]:
     storage = g._storage
     return sys.getrefcount(g), sys.getrefcount(g._array), sys.getrefcount(storage)
 
 
-# References to a gradient on its way to a leaf, to its array and to its storage, if only the
-# engine holds it. Interpreters count the names in frames differently, so the same three calls are
-# made once with a sample: _leaf (or backward), accumulate, _is_ours.
-_OWN_TENSOR_REFERENCES, _OWN_ARRAY_REFERENCES, _OWN_STORAGE_REFERENCES = _counts_at_leaf(_sample())
+# References to a gradient, to its array and to its storage, if only the engine holds it: on its way
+# to a leaf, pending, arriving at a pending one. Interpreters count the names in frames differently,
+# so the same calls are made once with samples: _leaf (or backward), accumulate, _is_ours; and
+# _drain, add_arriving, _is_ours.
+_AT_LEAF = _counts_at_leaf(_sample())
+_PENDING, _ARRIVING = _counts_in_pass(_sample(), _sample())
 
 
-def _is_ours(g: Tensor) -> bool:
-    # A gradient may be kept as it is if no user, no other edge and no view can see its bytes.
+def _is_ours(g: Tensor, most: tuple[int, int, int]) -> bool:
+    # A buffer may be kept or written if no user, no other edge and no view can see its bytes.
     storage = g._storage
     return (
         g._viewed is None
@@ -80,7 +128,7 @@ def _is_ours(g: Tensor) -> bool:
         and g._array.flags.c_contiguous
         and storage.nbytes == g._spec.nbytes
         and storage.ledger is not None
-        and sys.getrefcount(storage) <= _OWN_STORAGE_REFERENCES
-        and sys.getrefcount(g._array) <= _OWN_ARRAY_REFERENCES
-        and sys.getrefcount(g) <= _OWN_TENSOR_REFERENCES
+        and sys.getrefcount(storage) <= most[2]
+        and sys.getrefcount(g._array) <= most[1]
+        and sys.getrefcount(g) <= most[0]
     )

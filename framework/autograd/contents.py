@@ -263,21 +263,48 @@ class StashCall(_Made):
     __slots__ = ("stashed",)
     name = "stash"
 
-    def __init__(self, stashed: Any) -> None:
+    def __init__(self, stashed: Any, instead: Any) -> None:
         super().__init__(())
         self.stashed = stashed
+        self.order = 0 if instead is None else instead.order  # of the maker it stands for
 
     def run(self, arrays: list[Any], old: Any) -> list[Any]:
         """Bring it back."""
         return [self.stashed.restore()]
 
 
-def outside(tensor: Tensor) -> Held:
-    """Hold a value that flowed in; without its history, which the recipe does not need."""
-    return Held(tensor, OWN)
+class Outside(Held):
+    """A value that flowed in, without its history: the recipe needs none."""
+
+    __slots__ = ("__weakref__",)
+
+    def __init__(self, tensor: Tensor) -> None:
+        super().__init__(tensor, OWN)
+
+    def keep_copy(self, copies: dict[Any, Any]) -> None:
+        """Keep a copy instead, in the same strides: the region is about to overwrite the value.
+
+        Args:
+            copies: What was copied for this write already, by place and spec.
+        """
+        spec, array = self.spec, self.array
+        be = backend(spec.device)
+        key = (spec, place := (be.address(array), tuple(array.strides)))
+        if key not in copies:
+            steps = zip(spec.shape, array.strides, strict=True)
+            span = sum((n - 1) * s for n, s in steps) // spec.dtype.itemsize + 1
+            storage, _ = be.empty(spec.like((span if spec.numel else 0,)), TEMPORARY)
+            copy = be.window(storage, spec, (0, place[1]))
+            if be.xp is not None:
+                quietly(be.copy, copy, array)
+            copies[key] = storage, copy
+        self.storage.unpin()
+        self.storage, self.array = copies[key]
+        self.storage.pin()
+        self.version = self.storage.version
 
 
 __all__ = [
-    "Content", "FillCall", "Maker", "MoveCall", "OpCall", "StashCall", "Window", "WriteCall",
-    "outside", "place_of",
+    "Content", "FillCall", "Maker", "MoveCall", "OpCall", "Outside", "StashCall", "Window",
+    "WriteCall", "place_of",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any
 from ..scopes import listening
 from ..spec import Spec
 from ..tensor import Tensor
-from .accumulate import accumulate
+from .accumulate import accumulate, add_arriving
 from .hooks import run_hooks
 from .modes import local
 from .node import Node, edge_to
@@ -47,7 +47,6 @@ class Pass:
         self.create = create
         self.inputs = inputs
         self.pending: dict[Any, list[Tensor | None]] = {}
-        self.owned: set[int] = set()  # ids of pending sums that nobody else can see
         self.heap: list[tuple[int, Node]] = []
         self.arriving: dict[Tensor, int] = {}  # leaf -> gradients still to come
         self.wanted: dict[Node, list[bool]] | None = None
@@ -55,6 +54,7 @@ class Pass:
         self.notes: dict[Any, dict[int, Tensor]] = {}  # of hooks on several tensors
         self.seen: set[Node] = set()
         self.replayed: list[Any] = []  # weak references to contents made again in this pass
+        self.reads: set[int] | None = None  # ids of contents it will ask for (``replay.py``)
         edges = [edge_to(r) for r in roots]
         nodes = self._count(edges)
         if inputs is not None:
@@ -127,28 +127,16 @@ class Pass:
         if entry[index] is None:
             entry[index] = g
         else:
-            self._add(entry, index, g)
+            add_arriving(entry, index, g, self.create)
         if not target._is_node:
             left = self.arriving[target] = self.arriving[target] - 1
             if left == 0:
                 self._leaf(target)
 
-    def _add(self, entry: list[Tensor | None], index: int, g: Tensor) -> None:
-        # A second gradient for the same value: into the sum, if that is nobody else's yet.
-        old = entry[index]
-        if id(old) in self.owned and not self.create:
-            old.add_(g)  # type: ignore[union-attr]
-        else:
-            total = old + g  # type: ignore[operator]
-            self.owned.discard(id(old))
-            self.owned.add(id(total))
-            entry[index] = total
-
     def _leaf(self, leaf: Tensor) -> None:
         g = self.pending.pop(leaf).pop()
         if g is None:
             return
-        self.owned.discard(id(g))
         extra = leaf._extra
         if extra is not None and ("tensor", 0) in extra:
             g = run_hooks(extra["tensor", 0], g)
@@ -159,14 +147,12 @@ class Pass:
 
     def _drain(self) -> None:
         heap, pending, create, retain = self.heap, self.pending, self.create, self.retain
-        arriving, owned, wanted_edges = self.arriving, self.owned, self.wanted
+        arriving, wanted_edges = self.arriving, self.wanted
         watched = local.state.anomaly or listening()
         wanted = None
         while heap:
             node = heappop(heap)[1]
             grads = pending.pop(node)
-            if owned:
-                owned.difference_update(map(id, grads))
             extra = node.extra
             if extra is not None:
                 _tensor_hooks(extra, grads)
@@ -217,7 +203,7 @@ class Pass:
                         if entry[index] is None:
                             entry[index] = g
                         else:
-                            self._add(entry, index, g)
+                            add_arriving(entry, index, g, create)
                         g = None
                     continue
                 if entry is None:
@@ -226,7 +212,7 @@ class Pass:
                     if entry[0] is None:
                         entry[0] = g
                     else:
-                        self._add(entry, 0, g)
+                        add_arriving(entry, 0, g, create)
                     g = None
                 left = arriving[target] = arriving[target] - 1
                 if left == 0:

@@ -171,27 +171,6 @@ class saved_tensors_hooks:
         local.state.saver = self._before
 
 
-class save_on_cpu(saved_tensors_hooks):
-    """Keep every value saved for backward inside in host memory, and copy it back for backward.
-
-    Args:
-        pin_memory: Accepted for PyTorch's signature; the copy is synchronous.
-        device_type: Accepted for PyTorch's signature; changes nothing.
-    """
-
-    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
-        del pin_memory, device_type
-
-        def pack(tensor: Tensor) -> tuple[Any, Tensor]:
-            return tensor.device, tensor.to("cpu")
-
-        def unpack(packed: tuple[Any, Tensor]) -> Tensor:
-            where, tensor = packed
-            return tensor.to(where)
-
-        super().__init__(pack, unpack)
-
-
 class disable_saved_tensors_hooks:
     """Refuse ``saved_tensors_hooks`` inside.
 

@@ -23,13 +23,14 @@ import weakref
 from typing import Any
 
 from ..devices import backend
-from ..dtypes import FLOAT
+from ..dtypes import FLOAT, uint8
 from ..errors import GradientError
 from ..memory.ledger import TEMPORARY
 from ..spec import Spec
 from ..tensor import Tensor, wrap
 from .contents import Content, StashCall, Window, WriteCall
 from .modes import local, quietly
+from .node import OpNode
 from .saved import OWN, Held, written_at
 
 
@@ -41,23 +42,29 @@ class Region:
         where: The user's line that opened it, for messages.
     """
 
-    __slots__ = ("__weakref__", "demanded", "depth", "parent", "policy", "values", "where")
+    __slots__ = (
+        "__weakref__", "crossed", "demanded", "depth", "parent", "policy", "scope", "values",
+        "where",
+    )  # fmt: skip
 
     def __init__(self, policy: Any, where: str, parent: Region | None) -> None:
         self.policy = policy
         self.where = where
+        self.scope = local.state.scope  # in which it was opened
         self.parent = parent
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.demanded: dict[Content, int] = {}  # what its replay brings back, and for how many
+        self.crossed: dict[Content, int] = {}  # the part of it that is for regions further in
         self.values = 0  # made in it so far
 
     def want(self, content: Content, tensor: Tensor) -> None:
         """Count one more who may ask for a content made in or below this region."""
+        if content.stash is not None and content.maker.__class__ is not StashCall:
+            # May fail: nothing is counted yet.
+            content.maker = StashCall(content.stash(tensor), content.maker)
+            content.index = 0
         self.demanded[content] = self.demanded.get(content, 0) + 1
         content.demand += 1
-        if content.stash is not None and content.maker.__class__ is not StashCall:
-            content.maker = StashCall(content.stash(tensor))
-            content.index = 0
 
     def unwant(self, content: Content, unread: bool) -> None:
         """Count one less."""
@@ -71,19 +78,38 @@ class Region:
             content.read()
 
     def replay(self, asked: Content) -> Any:
-        """Make a content again, and with it all that this region's handles still want.
+        """Make a content again, and with it all that the backward pass still wants of this region.
 
         Returns:
             Its storage.
         """
-        wanted = {asked}
-        if asked.maker.__class__ is not StashCall:
-            wanted.update(
+        runs = [_Replay(self, asked)]  # each waits for the next, of a region around it
+        while True:
+            needed = runs[-1].plan()
+            if needed is not None:
+                runs.append(_Replay(*needed))
+                continue
+            done = runs.pop()
+            found = done.run()
+            if not runs:
+                return found[done.asked]
+            runs[-1].found[done.asked] = found[done.asked]
+            del done, found  # what they hold is to go as soon as the next run is through with it
+
+    def wanted(self, asked: Content) -> set[Content]:
+        """The contents that its replay for ``asked`` brings back."""
+        running = local.state.running
+        found = {asked}
+        if running is not None and asked.maker.__class__ is not StashCall:
+            read = _read_by(running)
+            found.update(
                 c
                 for c in self.demanded
-                if c.maker.__class__ is not StashCall and c.available() is None
+                if (id(c) in read or c in self.crossed)
+                and c.maker.__class__ is not StashCall
+                and c.available() is None
             )
-        return _Replay(self, wanted).run()[asked]
+        return found
 
     def above(self, content: Content) -> Region | None:
         """The region around this one that wants a content, if one does."""
@@ -105,6 +131,21 @@ def common(a: Region, b: Region) -> Region:
     return a
 
 
+def _read_by(running: Any) -> set[int]:
+    # The contents that a backward pass asks for, and none of nodes that it leaves out: their ids.
+    # A reference would keep what flowed into their regions. An id that was given out again costs a
+    # kernel, no more.
+    found: set[int] | None = running.reads
+    if found is None:
+        found = running.reads = set()
+        for node in running.seen:
+            if running.wanted is not None and True not in running.wanted[node]:
+                continue
+            handles = node.handles if node.__class__ is OpNode else getattr(node, "_handles", None)
+            found.update(id(h.content) for h in handles or () if h.__class__ is Recomputed)
+    return found
+
+
 class Crossing:
     """The demand of a call for what an outer region made."""
 
@@ -113,11 +154,18 @@ class Crossing:
     def __init__(self, content: Content, region: Region, tensor: Tensor) -> None:
         self.content = content
         self.region = region
-        self.round = content.round
         region.want(content, tensor)
+        region.crossed[content] = region.crossed.get(content, 0) + 1
+        self.round = content.round
 
     def __del__(self) -> None:
-        self.region.unwant(self.content, self.round != self.content.round)
+        if not hasattr(self, "round"):  # wanting it failed: nothing was counted
+            return
+        content, crossed = self.content, self.region.crossed
+        crossed[content] -= 1
+        if not crossed[content]:
+            del crossed[content]
+        self.region.unwant(content, self.round != content.round)
 
 
 class Recomputed:
@@ -144,8 +192,8 @@ class Recomputed:
         self.window = Window(content, tensor)
         self.content = content
         self.level = level
-        self.round = content.round
         level.want(content, tensor)
+        self.round = content.round
 
     def __del__(self) -> None:
         if hasattr(self, "round"):  # else wanting it failed: nothing was counted
@@ -185,18 +233,25 @@ class Recomputed:
 class _Replay:
     """One run of kernels: finds which, then runs them in their order."""
 
-    def __init__(self, region: Region, wanted: set[Content]) -> None:
+    def __init__(self, region: Region, asked: Content) -> None:
         self.region = region
-        self.wanted = wanted
+        self.asked = asked
+        self.wanted = region.wanted(asked)
         self.found: dict[Content, Any] = {}  # storages, held while this runs
         self.uses: dict[Content, int] = {}  # kernels still to read each
         self.makes: dict[Any, list[Content]] = {}
-        self._plan()
+        self._planned: set[Content] = set()
+        self._stack = list(self.wanted)
 
-    def _plan(self) -> None:
+    def plan(self) -> tuple[Region, Content] | None:
+        """Find the kernels to run.
+
+        Returns:
+            None; or a region around this one, and the content that it must make first: then put its
+            storage into ``found``, and call again.
+        """
         found, uses, makes = self.found, self.uses, self.makes
-        planned: set[Content] = set()
-        stack = list(self.wanted)
+        planned, stack = self._planned, self._stack
         while stack:
             content = stack.pop()
             if content in planned or content in found:
@@ -205,7 +260,8 @@ class _Replay:
             if storage is None:
                 around = self.region.above(content)
                 if around is not None:
-                    storage = around.replay(content)
+                    stack.append(content)
+                    return around, content
             if storage is not None:
                 found[content] = storage
                 continue
@@ -217,6 +273,7 @@ class _Replay:
             for argument in _windows(maker):
                 uses[argument.content] = uses.get(argument.content, 0) + 1
                 stack.append(argument.content)
+        return None
 
     def run(self) -> dict[Content, Any]:
         """Run the kernels; return the storages of what was wanted, and of what was there."""
@@ -279,9 +336,9 @@ class _Replay:
             and before.maker in self.makes
         ):
             return storage
-        target = maker.target.spec
-        whole = Spec((storage.nbytes // target.dtype.itemsize,), target.dtype, target.device)
-        be = backend(target.device)
+        where = maker.target.spec.device
+        whole = Spec((storage.nbytes,), uint8, where)
+        be = backend(where)
         copy, array = be.empty(whole, TEMPORARY)
         if be.xp is not None:
             quietly(be.copy, array, be.window(storage, whole, None))

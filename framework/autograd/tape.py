@@ -15,10 +15,10 @@ import sys
 import weakref
 from typing import Any
 
-from ..scopes import listening, place
+from ..scopes import listening, path_within, place
 from ..spec import Spec
 from ..tensor import Tensor
-from .contents import Content, FillCall, MoveCall, OpCall, Window, WriteCall, outside
+from .contents import Content, FillCall, MoveCall, OpCall, Outside, Window, WriteCall
 from .modes import local
 from .replay import Crossing, Recomputed, Region, common
 from .saved import Handle, Held
@@ -39,7 +39,8 @@ class Value:
         number: How many values the region made before it.
         depth: 0 in an outermost region.
         inputs: Shapes of the tensors it was computed from.
-        module: Path of the module that made it; "" outside of modules.
+        module: Path of the module that made it, from the outermost one called in the region; "" for
+            that one, and for a policy that does not say ``by_module = True``.
     """
 
     __slots__ = ("depth", "module", "name", "number", "op", "plan", "spec")
@@ -51,8 +52,7 @@ class Value:
         self.spec = spec
         self.number = region.values
         self.depth = region.depth
-        scoped = local.state.scope
-        self.module: str = "" if scoped is None else scoped.path
+        self.module: str = path_within(region.scope) if _by_module(region) else ""
 
     shape = property(lambda self: tuple(self.spec.shape), doc="Its shape.")
     dtype = property(lambda self: self.spec.dtype, doc="Its dtype.")
@@ -69,6 +69,13 @@ class Value:
         return f"Value({self.name}, shape={self.shape}, nbytes={self.nbytes})"
 
 
+def _by_module(region: Region) -> bool:
+    level: Region | None = region
+    while level is not None and not getattr(level.policy, "by_module", False):
+        level = level.parent
+    return level is not None
+
+
 class _Reference(weakref.ref):  # type: ignore[type-arg]
     # To a storage: takes its content off the tape when it dies.
     __slots__ = ("contents", "key")
@@ -83,10 +90,11 @@ def _gone(reference: Any) -> None:
 class Tape:
     """What the open regions of a thread have noted; also their saver (``modes.State.saver``)."""
 
-    __slots__ = ("contents", "region")
+    __slots__ = ("contents", "flowed", "region")
 
     def __init__(self) -> None:
         self.contents: dict[int, Content] = {}  # by the id of the storage
+        self.flowed: dict[int, list[Any]] = {}  # weak references to what makers hold, likewise
         self.region: Region | None = None
 
     def content_of(self, storage: Any) -> Content | None:
@@ -106,6 +114,25 @@ class Tape:
         content = self.content_of(tensor._storage)
         if content is not None:
             content.version += 1
+        for held in self._held(tensor._storage):
+            held.version += 1
+
+    def _flows_in(self, tensor: Tensor) -> Outside:
+        held = Outside(tensor)
+        holders = self.flowed.setdefault(id(tensor._storage), [])
+        holders.append(weakref.ref(held))
+        if len(holders) & 63 == 0:
+            holders[:] = [h for h in holders if h() is not None]
+        return held
+
+    def _held(self, storage: Any) -> list[Outside]:
+        # What the makers hold of the present bytes of a storage that flowed in.
+        found = [reference() for reference in self.flowed.get(id(storage), ())]
+        return [
+            h
+            for h in found
+            if h is not None and h.storage is storage and h.version == storage.version
+        ]
 
     def arguments(self, inputs: Any) -> tuple[tuple[Any, ...], list[Crossing] | None]:
         """Inputs of a call as its maker keeps them, and what crosses into its region."""
@@ -119,10 +146,10 @@ class Tape:
                 continue
             content = self.content_of(x._storage)
             if content is None:
-                found.append(outside(x))
+                found.append(self._flows_in(x))
                 continue
             level = content.level
-            found.append(Window(content, x, outside(x) if level is None else None))
+            found.append(Window(content, x, self._flows_in(x) if level is None else None))
             if level is not region and level is not None:
                 around = common(level, region)
                 if around is not region:
@@ -152,11 +179,15 @@ class Tape:
         """Note the arguments of a write into the first input, while they are what they were.
 
         Returns:
-            None if it flowed in from outside: then what is written there is kept, as it was.
+            None if it flowed in from outside: then what is written there is kept. What the region
+            has read of it before, it keeps a copy of.
         """
-        target = inputs[0]
-        content = self.content_of(target._storage)
+        storage = inputs[0]._storage
+        content = self.content_of(storage)
         if content is None:
+            copies: dict[Any, Any] = {}
+            for held in self._held(storage):
+                held.keep_copy(copies)
             return None
         arguments, crossings = self.arguments(inputs)
         first = arguments[0]

@@ -14,9 +14,9 @@ from typing import Any
 
 from ..autograd.modes import _Mode, local
 from ..autograd.replay import Region
-from ..autograd.tape import Tape
 from ..frames import user_line
 from ..scopes import listen, unlisten
+from .stashes import Stash, StashRegion, StashTape, WatchfulTape
 
 Policy = Callable[[Any], Any]
 
@@ -64,12 +64,15 @@ class checkpointing(_Mode):
             return
         tape = state.tape
         before = (tape, state.saver)
-        if tape is None:
-            tape = state.tape = Tape()
         paths = self.policy is not None and getattr(self.policy, "by_module", False)
         if paths:
             listen(False)
-        region = Region(self.policy, user_line() or "an unknown line", tape.region)
+        kind = StashRegion if isinstance(self.policy, Stash) else Region
+        parent = None if tape is None else tape.region
+        region = kind(self.policy, user_line() or "an unknown line", parent)
+        if tape is None:
+            tape = StashTape(region) if isinstance(region, StashRegion) else WatchfulTape()
+            state.tape = tape
         self._open.append((before, tape, region, paths))
         tape.region = region
         state.saver, state.watch = tape, True
@@ -82,12 +85,13 @@ class checkpointing(_Mode):
         if paths:
             unlisten(False)
         state = local.state
-        innermost = tape.region if state.tape is tape else None
+        parent = region.parent
+        innermost: Region | None = tape.region if state.tape is tape else None
         while innermost is not region:
             if innermost is None:  # left out of turn, by a generator: the one around it is closed
                 return
             innermost = innermost.parent
-        tape.region = region.parent
+        tape.region = parent
         if outer is None:
             tape.contents.clear()
         state.tape, state.saver, state.watch = outer, saver, state.inference or outer is not None

@@ -37,6 +37,7 @@ from . import expanding as expanding
 from . import extremes as extremes
 from . import fourier as fourier
 from . import fractional_pooling as fractional_pooling
+from . import gated as gated
 from . import gathering as gathering
 from . import gating as gating
 from . import gru as gru
@@ -46,6 +47,9 @@ from . import indexing as indexing
 from . import joining as joining
 from . import least_squares as least_squares
 from . import legacy as legacy
+from . import linear_loss as linear_loss
+from . import linear_loss_gradient as linear_loss_gradient
+from . import linear_loss_tiles as linear_loss_tiles
 from . import linear_maps as linear_maps
 from . import locating as locating
 from . import loss as loss
@@ -103,6 +107,6 @@ from .registry import FUNCTIONS as _functions
 
 globals().update(_functions)
 # Here for nn.functional; lowtide itself has them no more than PyTorch does.
-for _family in (activation, elus, gating, shrinking):
+for _family in (activation, elus, gated, gating, shrinking):
     globals().update({name: getattr(_family, name) for name in _family.__all__})
 __all__ = sorted(_functions)

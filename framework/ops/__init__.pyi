@@ -38,6 +38,7 @@ from . import expanding as expanding
 from . import extremes as extremes
 from . import fourier as fourier
 from . import fractional_pooling as fractional_pooling
+from . import gated as gated
 from . import gathering as gathering
 from . import gating as gating
 from . import gru as gru
@@ -47,6 +48,9 @@ from . import indexing as indexing
 from . import joining as joining
 from . import least_squares as least_squares
 from . import legacy as legacy
+from . import linear_loss as linear_loss
+from . import linear_loss_gradient as linear_loss_gradient
+from . import linear_loss_tiles as linear_loss_tiles
 from . import linear_maps as linear_maps
 from . import locating as locating
 from . import loss as loss
@@ -914,7 +918,7 @@ def cholesky_solve(input: Tensor, L: Any, upper: bool = ..., *, out: Any = ...) 
     """Solve ``A @ X = input`` given the Cholesky factor of ``A``."""
 def chunk(input: Tensor, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
     """Split a dim into at most ``chunks`` ranges of one size; the last may be shorter."""
-def clamp(input: Tensor, min: Tensor | _complex | None = ..., max: Tensor | _complex | None = ..., *, out: Any = ...) -> Tensor:
+def clamp(input: Tensor, min: Tensor | _complex | None = ..., max: Tensor | _complex | None = ..., *, out: Tensor | None = ...) -> Tensor:
     """Limit each element to [min, max]; either end may be a number, a tensor, or None."""
 def clamp_(input: Tensor, min: Any = ..., max: Any = ...) -> Tensor:
     """In-place twin of ``clamp``."""
@@ -926,7 +930,7 @@ def clamp_min(input: Tensor, min: Any, *, out: Any = ...) -> Tensor:
     """Raise each element to at least ``min``."""
 def clamp_min_(input: Tensor, min: Any) -> Tensor:
     """In-place twin of ``clamp_min``."""
-def clip(input: Tensor, min: Tensor | _complex | None = ..., max: Tensor | _complex | None = ..., *, out: Any = ...) -> Tensor:
+def clip(input: Tensor, min: Tensor | _complex | None = ..., max: Tensor | _complex | None = ..., *, out: Tensor | None = ...) -> Tensor:
     """Limit each element to [min, max]; either end may be a number, a tensor, or None."""
 def clip_(input: Tensor, min: Any = ..., max: Any = ...) -> Tensor:
     """In-place twin of ``clamp``."""
@@ -1097,7 +1101,7 @@ def feature_dropout(input: Tensor, p: Any, train: Any) -> Tensor:
 def fill(input: Tensor, value: Any) -> Tensor:
     """Make a tensor of one value in the shape and dtype of another."""
 def fill_(input: Tensor, value: Any) -> Tensor:
-    """In-place twin of ``_fill``."""
+    """In-place twin of ``fill``."""
 def fix(input: Tensor, *, out: Any = ...) -> Tensor:
     """Round toward zero."""
 def fix_(input: Tensor) -> Tensor:

@@ -1,20 +1,14 @@
-"""Activation functions. Each keeps one value for backward: the input, or the result if it suffices.
+"""Activation functions. Each keeps one value for backward: bits, the input, or the result.
 
 Those that PyTorch has only in ``nn.functional`` are no Tensor methods and not in ``lowtide.*``.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..dtypes import BOOL, bool_, uint8
 from .convolution import contiguous, worth_compiling
-from .pointwise import sigmoid
-from .registry import broadcast, function, op, per_element, same, singles
-from .selecting import where_select
-
-INFINITY = float("inf")
-HIDDEN: dict[str, Any] = {"public": False, "method": False}  # of nn.functional only
+from .registry import function, op, per_element, same, singles
+from .sides import HIDDEN, INFINITY, chosen, marked, worth_bits
 
 
 def need_float(name, input):
@@ -35,11 +29,12 @@ def floating(name, *extra):
     return infer
 
 
-def _vectorized(input, *_, **__):
+def vectorized(input, *_, **__):
+    """True for float32 operands that repay a compiled kernel."""
     return worth_compiling(input) and input.dtype.name == "float32"
 
 
-def compile_gate(op, kernel, *, when=_vectorized):
+def compile_gate(op, kernel, *, when=vectorized):
     """Give an op of arrays that look alike a compiled CPU kernel: ``kernel(gates, attributes)``.
 
     It returns a function of gates and the numbers that this takes after the arrays.
@@ -111,21 +106,39 @@ def _relu_infer(input):
 
 
 @op(
-    inplace="relu_", infer=_relu_infer, half="float32", flops=per_element(1),
-    samples=singles, real=True,
+    name="_relu", **HIDDEN, inplace="relu_", infer=_relu_infer, half="float32",
+    flops=per_element(1), samples=singles, real=True,
 )  # fmt: skip
-def relu(xp, out, input):
-    """Apply ``max(input, 0)``.
-
-    Memory:
-        Keeps the result.
-    """
+def relu_of(xp, out, input):
+    """Apply ``max(input, 0)``. Keeps the result."""
     xp.maximum(input, 0, out=out)
 
 
-@relu.vjp("input")
+@relu_of.vjp("input")
 def _(g, out):
     return window(g, out, low=0.0, high=INFINITY, outside=0.0)
+
+
+relu_marked = marked(
+    relu_of, "_relu_marked", lambda dtype: (0.0, INFINITY), "relu", lambda dtype: ()
+)
+
+
+@relu_marked.vjp("input")
+def _(g_out, sides):
+    return chosen(g_out, sides)
+
+
+@function(method=True)
+def relu(input, *, out=None):
+    """Apply ``max(input, 0)``.
+
+    Memory:
+        Keeps one bit an element; the result below 4096 elements and in place (``relu_``).
+    """
+    if out is None and worth_bits(input, exact=False):
+        return relu_marked(input)[0]
+    return relu_of(input, out=out)
 
 
 def _slopes(make):
@@ -154,16 +167,32 @@ def _(g, out, negative_slope):
     return window(g, out, low=0.0, high=INFINITY, outside=negative_slope)
 
 
+leaky_relu_marked = marked(
+    leaky_relu_of, "_leaky_relu_marked", lambda dtype, negative_slope: (0.0, INFINITY),
+    "leaky_relu", lambda dtype, negative_slope: (negative_slope,), of_result=False,
+)  # fmt: skip
+
+
+@leaky_relu_marked.vjp("input")
+def _(g_out, sides, negative_slope):
+    return chosen(g_out, sides, outside=negative_slope)
+
+
 @function(public=False)
 def leaky_relu(input, negative_slope=0.01, inplace=False):
     """Apply ``max(input, 0) + negative_slope * min(input, 0)``.
 
     Memory:
-        Keeps the result; the input where the slope is negative.
+        Keeps one bit an element; the result below 4096 elements and in place; the input where the
+        slope is negative.
     """
     slope = float(negative_slope)
     if not slope < 0:
+        if not inplace and worth_bits(input, exact=False):
+            return leaky_relu_marked(input, slope)[0]
         return input._leaky_relu_(slope) if inplace else leaky_relu_of(input, slope)
+    from .gated import prelu_of
+
     out = prelu_of(input.clone() if inplace else input, slope)
     return input.copy_(out) if inplace else out
 
@@ -188,26 +217,50 @@ def _hardtanh_infer(input, *, min_val, max_val):
 
 
 @op(
-    name="hardtanh", **HIDDEN, infer=_hardtanh_infer, half="float32", flops=per_element(2),
+    name="_hardtanh", **HIDDEN, infer=_hardtanh_infer, half="float32", flops=per_element(2),
     samples=_bounds, inplace="_hardtanh_",
 )  # fmt: skip
-def hardtanh(xp, out, input, *, min_val=-1.0, max_val=1.0):
-    """Limit to [min_val, max_val]; the gradient at a limit is 0.
-
-    Memory:
-        Keeps the result.
-    """
+def hardtanh_of(xp, out, input, *, min_val, max_val):
+    """Limit to [min_val, max_val]; the gradient at a limit is 0. Keeps the result."""
     if out.dtype.kind in "iu":
         min_val, max_val = int(min_val), int(max_val)
     xp.maximum(input, min_val, out=out)
     xp.minimum(out, max_val, out=out)
 
 
-@hardtanh.vjp("input")
+@hardtanh_of.vjp("input")
 def _(g, out, min_val, max_val):
     # The limits as `out` holds them: 0.7 is 0.699 in bfloat16.
     low, high = (float(out.dtype.np.type(v)) for v in (min_val, max_val))
     return window(g, out, low=low, high=high, outside=0.0)
+
+
+def _limits(dtype, min_val, max_val):
+    return float(dtype.type(min_val)), float(dtype.type(max_val))
+
+
+hardtanh_marked = marked(
+    hardtanh_of, "_hardtanh_marked", _limits, "limit", lambda *a, **k: _limits(*a, **k) * 2
+)
+
+
+@hardtanh_marked.vjp("input")
+def _(g_out, sides):
+    return chosen(g_out, sides)
+
+
+@function(public=False)
+def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
+    """Limit to [min_val, max_val]; the gradient at a limit is 0.
+
+    Memory:
+        Keeps one bit an element; the result below 4096 elements and in place.
+    """
+    if inplace:
+        return input._hardtanh_(min_val, max_val)
+    if worth_bits(input):
+        return hardtanh_marked(input, min_val, max_val)[0]
+    return hardtanh_of(input, min_val, max_val)
 
 
 @function(public=False)
@@ -215,9 +268,9 @@ def relu6(input, inplace=False):
     """Apply ``min(max(input, 0), 6)``.
 
     Memory:
-        Keeps the result.
+        Keeps one bit an element; the result below 4096 elements and in place.
     """
-    return input._hardtanh_(0.0, 6.0) if inplace else hardtanh(input, 0.0, 6.0)
+    return hardtanh(input, 0.0, 6.0, inplace)
 
 
 # Piecewise linear gates
@@ -243,13 +296,26 @@ def _(g, out):
     return window(g, out, low=0.0, high=1.0, outside=0.0, inside=1 / 6)
 
 
+hardsigmoid_marked = marked(
+    hardsigmoid_of, "_hardsigmoid_marked", lambda dtype: (0.0, 1.0), "hardsigmoid",
+    lambda dtype: (),
+)  # fmt: skip
+
+
+@hardsigmoid_marked.vjp("input")
+def _(g_out, sides):
+    return chosen(g_out, sides, inside=1 / 6)
+
+
 @function(public=False)
 def hardsigmoid(input, inplace=False):
     """Apply ``min(max(input + 3, 0), 6) / 6``.
 
     Memory:
-        Keeps the result.
+        Keeps one bit an element; the result below 4096 elements and in place.
     """
+    if not inplace and worth_bits(input):
+        return hardsigmoid_marked(input)[0]
     return input._hardsigmoid_() if inplace else hardsigmoid_of(input)
 
 
@@ -376,99 +442,4 @@ def _(g, grad, input):
     return softsign_slope(g * grad, input) * (input.sign() * -2) / (input.abs() + 1)
 
 
-# With a second operand
-
-
-@function(public=False)
-def glu(input, dim=-1):
-    """Split in two along ``dim`` and gate the first half by the sigmoid of the second.
-
-    Raises:
-        RuntimeError: The size of ``dim`` is odd, or there is no dimension.
-
-    Memory:
-        Keeps ``input`` and the sigmoid, half as large.
-    """
-    if input.ndim == 0:
-        raise RuntimeError("glu does not support 0-dimensional tensors. Unsqueeze it.")
-    size = input.shape[dim]
-    if size % 2:
-        raise RuntimeError(
-            f"glu: Halving dimension must be even, but dimension {dim} is size {size}. Pad it."
-        )
-    value, gate = input.narrow(dim, 0, size // 2), input.narrow(dim, size // 2, size // 2)
-    return value * sigmoid(gate)
-
-
-def _prelus(make):
-    yield (make(3, 4), make(1)), {}
-    yield (make(2, 3, 2), make(3, 1)), {}
-    yield (make(), make(1)), {}
-    yield (make(0, 3), make(3)), {}
-
-
-def _prelu_infer(input, weight):
-    spec = broadcast(input, weight, op_name="prelu")
-    return spec, spec
-
-
-@op(
-    name="_prelu", **HIDDEN, infer=_prelu_infer, scratch=("low",), promote="same",
-    half="float32", flops=per_element(4), samples=_prelus,
-    autocast="low",
-)  # fmt: skip
-def prelu_of(xp, out, low, input, weight):
-    """``max(input, 0) + weight * min(input, 0)``."""
-    xp.minimum(input, 0, out=low)
-    xp.multiply(low, weight, out=low)
-    xp.maximum(input, 0, out=out)
-    xp.add(out, low, out=out)
-
-
-@prelu_of.vjp("input")
-def _(g, input, weight):
-    return where_select(input > 0, g, g * weight)
-
-
-@prelu_of.vjp("weight")
-def _(g, input):
-    return where_select(input > 0, 0, g * input)
-
-
-@function(method=True)
-def prelu(input, weight):
-    """Apply ``max(0, x) + weight * min(0, x)`` with one learned weight, or one per channel.
-
-    Args:
-        input: Values (N, C, ...).
-        weight: (1) or (C).
-
-    Raises:
-        RuntimeError: The number of weights is neither 1 nor C.
-
-    Memory:
-        Keeps ``input`` and ``weight``.
-    """
-    if weight.ndim > 1:
-        raise RuntimeError(
-            "prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = "
-            f"{weight.ndim}. Reshape it."
-        )
-    count = weight.numel()
-    if count != 1:
-        channels = input.shape[1] if input.ndim > 1 else input.ndim and 1
-        if count != channels:
-            raise RuntimeError(
-                "Mismatch of parameter numbers and input channel size. Found parameter numbers = "
-                f"{count} and channel size = {channels}. Pass one weight per channel."
-            )
-        weight = weight.reshape(count, *[1] * (input.ndim - 2))
-    elif weight.ndim and not input.ndim:
-        weight = weight.reshape(())
-    return prelu_of(input, weight)
-
-
-__all__ = [
-    "glu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "prelu", "relu", "relu6",
-    "softsign",
-]  # fmt: skip
+__all__ = ["hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "relu", "relu6", "softsign"]

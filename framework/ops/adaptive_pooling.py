@@ -1,4 +1,8 @@
-"""Adaptive pooling: windows chosen so that the result has a given size."""
+"""Adaptive pooling: windows chosen so that the result has a given size.
+
+Max pooling keeps where in its plane each winner was, in the smallest integers that can say it: one
+byte for planes of up to 256 elements, two for up to 32768.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from math import prod
 from ..dtypes import bool_, int32
 from ..spec import Spec
 from .convolution import contiguous
+from .pooling import index_dtype
 from .registry import op
 
 # Adaptive pooling: windows chosen so that the result has a given size
@@ -81,7 +86,7 @@ def _(g, grad_spec, size):
 def _adaptive_max_infer(input, *, size):
     shape = (*input.shape[: -len(size)], *size)
     row = Spec(input.shape[: -len(size)], bool_)
-    return Spec(shape, input.dtype), Spec(shape, int32), row, row
+    return Spec(shape, input.dtype), Spec(shape, index_dtype(input.shape[-len(size) :])), row, row
 
 
 @op(

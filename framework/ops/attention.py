@@ -34,11 +34,14 @@ from .attention_gradient import attend_grad
 from .dropout import mask as drop
 from .registry import broadcast_shapes, function, op
 
+# How a result lies in memory: (batch, heads, rows, size), or the rows before the heads, or first.
+HEADS, ROWS, ROWS_FIRST = (0, 1, 2), (0, 2, 1), (2, 0, 1)
 
-def _attention_infer(query, key, value, attn_mask, rng, *, p, causal, scale):
+
+def _attention_infer(query, key, value, attn_mask, rng, *, p, causal, scale, order):
     dtype = float32 if query.dtype.is_half else query.dtype
     blocks = Blocks(query.shape, key.shape, causal, dtype.itemsize)
-    out = Spec((*query.shape[:3], value.shape[3]), query.dtype)
+    out = Spec((*[query.shape[d] for d in order], value.shape[3]), query.dtype)
     lse = Spec((*query.shape[:3], 1), dtype)
     return out, lse, *workspaces(
         query, key, attn_mask, p=p, causal=causal, blocks=blocks, dtype=dtype
@@ -48,18 +51,18 @@ def _attention_infer(query, key, value, attn_mask, rng, *, p, causal, scale):
 def _attention_samples(make):
     from .creation import tensor
 
-    base = {"p": 0.0, "causal": False, "scale": 0.5}
+    base = {"p": 0.0, "causal": False, "scale": 0.5, "order": HEADS}
     q, k, v = make(1, 1, 3, 4), make(1, 1, 5, 4), make(1, 1, 5, 3)
     yield (q, k, v, None, None), base
     q = make(2, 2, 3, 4)
-    yield (q, q, q, None, None), base | {"causal": True, "scale": 1.0}
+    yield (q, q, q, None, None), base | {"causal": True, "scale": 1.0, "order": ROWS_FIRST}
 
     def heads(shared):
         return make(2, 2, 3, 4), make(2, shared, 5, 4), make(2, shared, 5, 3)
 
     yield (*heads(2), make(3, 5), Rng(3, 1)), base | {"p": 0.4}
     yield (*heads(2), make(2, 2, 1, 5), None), base
-    yield (*heads(2), make(2, 1, 1, 5), None), base | {"causal": True}
+    yield (*heads(2), make(2, 1, 1, 5), None), base | {"causal": True, "order": ROWS}
     seen = tensor([True, False, True, True, False])
     yield (*heads(1), seen, None), base
     yield (make(0, 1, 3, 4), make(0, 1, 5, 4), make(0, 1, 5, 3), None, None), base
@@ -75,9 +78,13 @@ def _attention_samples(make):
 )  # fmt: skip
 def attend(
     xp, out, lse, scores, hidden, words, drawn, kept, query, key, value, attn_mask, rng, *,
-    p, causal, scale,
+    p, causal, scale, order=HEADS,
 ):  # fmt: skip
-    """``softmax(query @ key.mT * scale + mask) @ value`` for each head."""
+    """``softmax(query @ key.mT * scale + mask) @ value`` for each head.
+
+    The dims of the result are permuted: it is (batch, heads, rows, size)[order].
+    """
+    out = _restored(out, order)
     if out.size == 0 or key.shape[2] == 0:
         out.fill(0)
         lse.fill(0)
@@ -108,10 +115,11 @@ def attend(
 @attend.kernel("cpu", when=worth_compiling, layout=rows_ready)
 def _(
     xp, out, lse, scores, hidden, words, drawn, kept, query, key, value, attn_mask, rng, *,
-    p, causal, scale,
+    p, causal, scale, order=HEADS,
 ):  # fmt: skip
     from ..kernels.cpu.scores import soften
 
+    out = _restored(out, order)
     blocks = Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)
     q, o, sums = blocks.split(query), blocks.split(out), blocks.split(lse)
     share = xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
@@ -130,7 +138,8 @@ def _(
 
 
 @attend.vjp("query", "key", "value", "attn_mask")
-def _(g, needs, query, key, value, attn_mask, rng, out, lse, p, causal, scale):
+def _(g, needs, query, key, value, attn_mask, rng, out, lse, p, causal, scale, order):
+    g, out = _restored(g, order), _restored(out, order)
     dq, dk, dv, dmask = attend_grad(
         g, query, key, value, attn_mask, rng, out, lse, p, causal, scale, needs[3]
     )
@@ -138,8 +147,22 @@ def _(g, needs, query, key, value, attn_mask, rng, out, lse, p, causal, scale):
 
 
 @attend.composite
-def _(query, key, value, attn_mask, rng, *, p, causal, scale):
-    return plain(query, key, value, attn_mask, rng, p, causal, scale)
+def _(query, key, value, attn_mask, rng, *, p, causal, scale, order):
+    return plain(query, key, value, attn_mask, rng, p, causal, scale).permute(*order, 3)
+
+
+def _restored(x, order):
+    # As (batch, heads, rows, size), of arrays and tensors alike.
+    if order == HEADS:
+        return x
+    x = x if order == ROWS else x.swapaxes(0, 1)
+    return x.swapaxes(1, 2)
+
+
+def _order_of(query):
+    # That of the query: then heads that were split off a product's result are merged by a view.
+    _, heads, rows, _ = query._array.strides
+    return ROWS if heads < rows else HEADS
 
 
 def plain(query, key, value, attn_mask, rng, p, causal, scale):
@@ -201,7 +224,9 @@ def scaled_dot_product_attention(
 
     Memory:
         Keeps query, key, value, the mask, the result and one number per row. No (L, S) matrix is
-        kept; the workspace is one block of scores, about 1 MiB.
+        kept; the workspace is one block of scores, about 1 MiB. In memory the dims of the result
+        are in the query's order: where heads were split off a product's result, merging them again
+        is a view, and the product that follows keeps the same bytes.
 
     Source:
         Vaswani et al.: "Attention Is All You Need", 2017.
@@ -243,8 +268,12 @@ def scaled_dot_product_attention(
     return out if tuple(out.shape) == result else out.reshape(result)
 
 
-def attended(query, key, value, mask, p, causal, scale):
-    """Attention of (batch, heads, rows, size), with a mask, a causal one, both or neither."""
+def attended(query, key, value, mask, p, causal, scale, order=None):
+    """Attention of (batch, heads, rows, size), with a mask, a causal one, both or neither.
+
+    In memory the dims of the result are in the given order, or in the query's. As the product that
+    follows wants them, for then it keeps the same bytes and no copy.
+    """
     if not 0.0 <= p <= 1.0:
         raise ValueError(
             "scaled_dot_product_attention: dropout probability has to be between 0 and 1, but got "
@@ -256,8 +285,10 @@ def attended(query, key, value, mask, p, causal, scale):
             f"dtype; got {mask.dtype} and {query.dtype}. Convert it with .to()."
         )
     rng = draw(prod(query.shape[:3]) * key.shape[2], query.device) if p else None
-    compute = plain if p == 1.0 else attend
-    return compute(query, key, value, mask, rng, p, causal, scale)
+    if p == 1.0:
+        return plain(query, key, value, mask, rng, p, causal, scale)
+    order = order or _order_of(query)
+    return _restored(attend(query, key, value, mask, rng, p, causal, scale, order), order)
 
 
 def _four_mask(mask, lead, ndim):

@@ -6,6 +6,7 @@ same memory do not change.
 
 from __future__ import annotations
 
+from ..autograd.modes import local
 from ..autograd.views import check_writable
 from ..tensor import wrap
 from .registry import function
@@ -19,6 +20,8 @@ def become(name, input, make):
     old._viewed, old._extra = input._viewed, None
     out = make(old)
     input._array, input._spec = out._array, out._spec
+    if local.state.tape is not None:
+        local.state.tape.turned(input)
     input._storage.version += 1
     if input._node is None and input._requires_grad:
         return input  # a leaf, under no_grad: it stays one

@@ -21,6 +21,7 @@ from .registry import (
     singles,
 )
 from .selecting import where_select
+from .sides import HIDDEN, INFINITY, chosen, marked, worth_bits
 
 _COMPARABLE = (Tensor, bool, int, float, complex, np.generic, np.ndarray)
 
@@ -353,22 +354,18 @@ def _clamps(make):
 
 
 @op(
-    inplace="clamp_", infer=_clamp_infer, promote="arith", half="float32", flops=per_element(2),
-    samples=_clamps, tensors=("input",),
+    name="_clamp", **HIDDEN, inplace="clamp_", infer=_clamp_infer, promote="arith", half="float32",
+    flops=per_element(2), samples=_clamps, tensors=("input",),
 )  # fmt: skip
-def clamp(xp, out, input, min=None, max=None):
-    """Limit each element to [min, max]; either end may be a number, a tensor, or None.
-
-    Memory:
-        Keeps ``input`` and the ends. The gradient is 1 at an end itself.
-    """
+def clamp_of(xp, out, input, min=None, max=None):
+    """Limit each element to [min, max]. Keeps ``input`` and the ends that are tensors."""
     if min is not None:
         input = xp.maximum(input, min, out=out)
     if max is not None:
         xp.minimum(input, max, out=out)
 
 
-@clamp.vjp("input")
+@clamp_of.vjp("input")
 def _(g, input, min, max):
     outside = None
     if min is not None:
@@ -379,7 +376,7 @@ def _(g, input, min, max):
     return where_select(outside, 0, g)
 
 
-@clamp.vjp("min")
+@clamp_of.vjp("min")
 def _(g, input, min, max):
     chosen = input < min
     if max is not None:
@@ -387,12 +384,88 @@ def _(g, input, min, max):
     return where_select(chosen, g, 0)
 
 
-@clamp.vjp("max")
+@clamp_of.vjp("max")
 def _(g, input, min, max):
     chosen = input > max
     if min is not None:
         chosen = chosen | (max < min)
     return where_select(chosen, g, 0)
+
+
+def _clamp_between_infer(input, *, low, high):
+    return input
+
+
+def _between(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"low": -0.5, "high": 0.5}
+    yield (make(2, 3),), {"low": 0.2, "high": INFINITY}
+
+
+@op(
+    name="_clamp_between", **HIDDEN, infer=_clamp_between_infer, flops=per_element(2),
+    samples=_between,
+)  # fmt: skip
+def clamp_between(xp, out, input, *, low, high):
+    """Limit to two numbers, of which one may be infinite."""
+    if low > -INFINITY:
+        input = xp.maximum(input, low, out=out)
+    if high < INFINITY:
+        xp.minimum(input, high, out=out)
+
+
+def _just_outside(dtype, low, high):
+    # The gradient is 1 at an end itself.
+    kind = dtype.type
+    return (
+        float(np.nextafter(kind(low), kind(-INFINITY))),
+        float(np.nextafter(kind(high), kind(INFINITY))),
+    )
+
+
+def _ends_and_edges(dtype, low, high):
+    edges = _just_outside(dtype, low, high)
+    return (low, high, *(v if abs(v) < INFINITY else float("nan") for v in edges))
+
+
+clamp_marked = marked(
+    clamp_between, "_clamp_marked", _just_outside, "limit", _ends_and_edges, of_result=False,
+)  # fmt: skip
+
+
+@clamp_marked.vjp("input")
+def _(g_out, sides):
+    return chosen(g_out, sides)
+
+
+def _as_ends(input, min, max):
+    """Two numbers of which one at least is finite, where bits suffice for the gradient; or None."""
+    ends = (-INFINITY if min is None else min, INFINITY if max is None else max)
+    if not all(type(v) in (int, float) and v == v for v in ends) or not worth_bits(input):
+        return None
+    limit = np.finfo(input.dtype.np).max
+    finite = [v for v in ends if abs(v) < INFINITY]
+    if not finite or any(abs(v) >= limit for v in finite):
+        return None
+    return float(ends[0]), float(ends[1])
+
+
+@function(method=True)
+def clamp(
+    input: Tensor, min: Tensor | complex | None = None, max: Tensor | complex | None = None, *,
+    out: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Limit each element to [min, max]; either end may be a number, a tensor, or None.
+
+    Memory:
+        Keeps one bit an element where both ends are numbers; ``input`` and the ends where one is a
+        tensor, and below 4096 elements. The gradient is 1 at an end itself.
+    """
+    if out is None:
+        ends = _as_ends(input, min, max)
+        if ends is not None:
+            return clamp_marked(input, *ends)[0]
+    return clamp_of(input, min, max, out=out)
 
 
 alias("clip", "clamp")

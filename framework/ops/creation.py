@@ -124,10 +124,10 @@ def empty_strided(
     where = place_of(device)
     span = 1 + sum((n - 1) * s for n, s in zip(shape, steps, strict=True)) if 0 not in shape else 0
     be = backend(where)
-    storage, flat = be.empty(Spec((span,), wanted, where))
+    flat = written(new(Spec((span,), wanted, where)), as_it_is)
     strides = tuple(s * wanted.itemsize for s in steps)
-    array = (be.xp or np).lib.stride_tricks.as_strided(flat, shape, strides)
-    t = made(array, Spec(shape, wanted, where), storage)
+    array = (be.xp or np).lib.stride_tricks.as_strided(flat._array, shape, strides)
+    t = made(array, Spec(shape, wanted, where), flat._storage)
     return t.requires_grad_() if requires_grad else t
 
 

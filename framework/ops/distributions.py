@@ -17,7 +17,7 @@ from ..random import Rng
 from ..spec import Spec
 from ..tensor import Tensor
 from .copying import zero_gradient
-from .factory import like
+from .factory import as_it_is, like, put, written
 from .random import check_bounds, draw_into, limits_of, need_floating
 from .registry import function, op, same
 
@@ -152,7 +152,8 @@ def bernoulli(
 ) -> Tensor:
     """Draw 1 with the probability given by each element (or by ``p``), else 0."""
     if p is not None:
-        result = like("bernoulli", input, None, None).bernoulli_(p, generator=generator)
+        empty = written(like("bernoulli", input, None, None), as_it_is)
+        result = empty.bernoulli_(p, generator=generator)
         return result if out is None else out.copy_(result)
     _check_probabilities(input)
     rng = stream.draw(input.numel(), input.device, generator)
@@ -166,8 +167,7 @@ def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
         if not isinstance(p, Tensor):
             if not 0 <= p <= 1:
                 raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
-            chance = like("bernoulli_", input, float32, None)
-            chance.fill_(float(p))
+            chance = put(like("bernoulli_", input, float32, None), float(p))
         else:
             chance = p.detach().expand(input.shape)
             if chance.dtype.category != FLOAT:

@@ -1,7 +1,8 @@
 """Dropout: random zeros that backward draws again.
 
-The mask is a function of (seed, offset) and the element's number, so a node keeps those two
-integers and no mask, and the gradient is the same op applied to the arriving gradient.
+The mask is a function of (seed, offset) and the number of the element, or of the channel, so a node
+keeps those two integers and no mask, and the gradient is the same op applied to the arriving
+gradient.
 
 Source:
     Srivastava et al.: "Dropout", 2014; alpha dropout: Klambauer et al.: "Self-Normalizing Neural
@@ -9,6 +10,9 @@ Source:
 """
 
 from __future__ import annotations
+
+from functools import partial
+from math import prod
 
 from ..dtypes import bool_, int32
 from ..random import Rng, bits, draw
@@ -122,26 +126,68 @@ def dropout(input, p=0.5, training=True, inplace=False):
     return input._dropout_(rng, float(p), 0.0 if p == 1 else 1.0 / (1.0 - p), 0.0, 0.0)
 
 
-def _ones_per_channel(input, batched):
-    from . import ones
+def _channel_infer(input, rng, *, lead, **_):
+    _, words, kept = _mask_infer(input, rng)
+    noise = Spec(input.shape[:lead], input.dtype)
+    count = (min(noise.numel, CHUNK),)
+    return input, noise, words.like(count), kept.like(count)
 
+
+def _channel_samples(make):
+    base = {"p": 0.3, "scale": 1.5, "low": 0.0, "shift": 0.0, "lead": 2}
+    yield (make(2, 3, 4), Rng(3, 5)), base
+    yield (make(2, 0, 3), Rng(3, 5)), base
+    yield (make(3, 4), Rng(3, 5)), {"p": 0.5, "scale": 2.0, "low": -0.5, "shift": 0.1, "lead": 1}
+
+
+@op(
+    name="_channel_dropout", method=False, public=False, inplace="_channel_dropout_",
+    infer=_channel_infer, scratch=("noise", "words", "kept"), half="float32",
+    flops=per_element(2), samples=_channel_samples,
+)  # fmt: skip
+def channel_mask(xp, out, noise, words, kept, input, rng, *, p, scale, low, shift, lead):
+    """``input * scale + shift`` in channels that are kept, ``low + shift`` in the others.
+
+    A channel is what the first ``lead`` dims tell apart.
+    """
+    flat, random = noise.reshape(-1), words.view(xp.uint32)
+    for start in range(0, flat.size, CHUNK):
+        part = flat[start : start + CHUNK]
+        draw_kept(xp, kept[: part.size], random[: part.size], rng, start, p)
+        xp.copyto(part, kept[: part.size])
+    each = noise.reshape(*noise.shape, *[1] * (input.ndim - lead))
+    xp.multiply(each, scale, out=each)
+    xp.multiply(input, each, out=out)
+    if low or shift:  # then low where the noise is 0
+        xp.equal(each, 0, out=each)
+        xp.multiply(each, low, out=each)
+        xp.add(each, shift, out=each)
+        xp.add(out, each, out=out)
+
+
+@channel_mask.vjp("input")
+def _(g, rng, p, scale, lead):
+    return channel_mask(g, rng, p, scale, 0.0, 0.0, lead)
+
+
+def _channels(input, p, scale, inplace, batched, low=0.0, shift=0.0):
     lead = 2 if batched else 1
-    shape = (*input.shape[:lead], *[1] * (input.ndim - lead))
-    return ones(shape, dtype=input.dtype, device=input.device)
+    rng = draw(prod(input.shape[:lead]), input.device)
+    run = input._channel_dropout_ if inplace else partial(channel_mask, input)
+    return run(rng, float(p), scale, low, shift, lead)
 
 
-def _channels(name, input, p, training, inplace, batched):
+def _zero_channels(name, input, p, training, inplace, batched):
     _probability(name, p)
     if not training or p == 0:
         return input
-    noise = zero_some(_ones_per_channel(input, batched), p)
-    return input.mul_(noise) if inplace else input * noise
+    return _channels(input, p, 0.0 if p == 1 else 1.0 / (1.0 - p), inplace, batched)
 
 
 @function()
 def feature_dropout(input, p, train):
     """Zero whole channels of (N, C, *) with probability ``p`` and scale the others."""
-    return _channels("feature_dropout", input, p, train, False, True)
+    return _zero_channels("feature_dropout", input, p, train, False, True)
 
 
 @function(public=False)
@@ -152,7 +198,7 @@ def dropout1d(input, p=0.5, training=True, inplace=False):
             f"dropout1d: Expected 2D or 3D input, but received a {input.ndim}D input. "
             "Pass (N, C, L), or (C, L)."
         )
-    return _channels("dropout1d", input, p, training, inplace, input.ndim == 3)
+    return _zero_channels("dropout1d", input, p, training, inplace, input.ndim == 3)
 
 
 @function(public=False)
@@ -161,13 +207,13 @@ def dropout2d(input, p=0.5, training=True, inplace=False):
 
     As in PyTorch, three dimensions are (N, C, L).
     """
-    return _channels("dropout2d", input, p, training, inplace, True)
+    return _zero_channels("dropout2d", input, p, training, inplace, True)
 
 
 @function(public=False)
 def dropout3d(input, p=0.5, training=True, inplace=False):
     """Zero whole channels of (N, C, D, H, W) or (C, D, H, W); the others are scaled."""
-    return _channels("dropout3d", input, p, training, inplace, input.ndim != 4)
+    return _zero_channels("dropout3d", input, p, training, inplace, input.ndim != 4)
 
 
 _ALPHA = -1.7580993408473766  # what SELU tends to for very negative inputs
@@ -211,7 +257,4 @@ def feature_alpha_dropout(input, p=0.5, training=False, inplace=False):
     if not training or p == 0:
         return input
     a, b = _alpha_terms(p)
-    kept = _ones_per_channel(input, True)
-    kept = mask(kept, draw(kept.numel(), kept.device), float(p), 1.0, 0.0, 0.0)
-    out = input * (kept * a) + ((1 - kept) * (a * _ALPHA) + b)
-    return input.copy_(out) if inplace else out
+    return _channels(input, p, a, inplace, True, a * _ALPHA, b)

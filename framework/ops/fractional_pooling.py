@@ -14,6 +14,7 @@ from ..dtypes import bool_, int64
 from ..spec import Spec
 from .adaptive_pooling import plane_scatter
 from .convolution import contiguous, several
+from .pooling import index_dtype
 from .registry import function, op
 
 
@@ -23,7 +24,7 @@ def _fractional_infer(input, draws, *, kernel, size):
     planes = Spec((prod(lead), prod(size)), int64)
     shape = (*lead, *size)
     return (
-        Spec(shape, input.dtype), Spec(shape, int64), planes, planes,
+        Spec(shape, input.dtype), Spec(shape, index_dtype(input.shape[-nd:])), planes, planes,
         Spec(planes.shape, input.dtype), Spec(planes.shape, bool_), Spec(planes.shape, bool_),
     )  # fmt: skip
 
@@ -78,13 +79,13 @@ def fractional_max_pool(
             value[:, k] = source[rows, flat[:, k]]
         if not number:
             xp.copyto(best, value)
-            xp.copyto(where, flat)
+            xp.copyto(where, flat, casting="unsafe")
             continue
         xp.greater(value, best, out=wins)
         xp.not_equal(value, value, out=nan)
         xp.logical_or(wins, nan, out=wins)
         xp.copyto(best, value, where=wins)
-        xp.copyto(where, flat, where=wins)
+        xp.copyto(where, flat, where=wins, casting="unsafe")
 
 
 @fractional_max_pool.vjp("input")
@@ -154,10 +155,11 @@ def fractional_max_pool2d(
         Tensor (N, C, *output_size), or (that, indices).
 
     Memory:
-        Keeps the indices, and not the input.
+        Keeps where in its plane each maximum was, in the smallest integers that can say it, and not
+        the input.
     """
     found = _pool(2, input, kernel_size, output_size, output_ratio, _random_samples)
-    return tuple(found) if return_indices else found[0]
+    return (found[0], found[1].to(int64)) if return_indices else found[0]
 
 
 @function(public=False)
@@ -170,7 +172,7 @@ def fractional_max_pool3d(
     The arguments are those of :func:`fractional_max_pool2d`, with one more spatial dimension.
     """
     found = _pool(3, input, kernel_size, output_size, output_ratio, _random_samples)
-    return tuple(found) if return_indices else found[0]
+    return (found[0], found[1].to(int64)) if return_indices else found[0]
 
 
 @function(public=False)
@@ -179,7 +181,9 @@ def fractional_max_pool2d_with_indices(
     _random_samples=None,
 ):  # fmt: skip
     """Do what :func:`fractional_max_pool2d` does with ``return_indices=True``."""
-    return tuple(_pool(2, input, kernel_size, output_size, output_ratio, _random_samples))
+    return fractional_max_pool2d(
+        input, kernel_size, output_size, output_ratio, True, _random_samples
+    )  # fmt: skip
 
 
 @function(public=False)
@@ -188,4 +192,6 @@ def fractional_max_pool3d_with_indices(
     _random_samples=None,
 ):  # fmt: skip
     """Do what :func:`fractional_max_pool3d` does with ``return_indices=True``."""
-    return tuple(_pool(3, input, kernel_size, output_size, output_ratio, _random_samples))
+    return fractional_max_pool3d(
+        input, kernel_size, output_size, output_ratio, True, _random_samples
+    )  # fmt: skip

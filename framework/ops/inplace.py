@@ -72,8 +72,10 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
             for i in wanted:
                 if isinstance(inputs[i], Tensor):
                     check_savable(inputs[i])
+        again = state.tape is not None and state.tape.makes_again(target)
         saved_inputs = tuple(
-            _copy_of(x) if i in wanted and _shares(x, target) else x for i, x in enumerate(inputs)
+            _copy_of(x) if i in wanted and not again and _shares(x, target) else x
+            for i, x in enumerate(inputs)
         )
         if state.saver is not None:  # a pack hook may fail: before the write
             saved_inputs = tuple(
@@ -112,8 +114,13 @@ def _shares(x: Any, target: Tensor) -> bool:
 
 
 def _copy_of(x: Tensor) -> Tensor:
-    # The value before the write, with the history it had.
-    kept: Tensor = x.detach().clone()
+    # The value before the write, with the history it had. A region cannot make it again.
+    state = local.state
+    tape, state.tape = state.tape, None
+    try:
+        kept: Tensor = x.detach().clone()
+    finally:
+        state.tape = tape
     kept._node, kept._index, kept._requires_grad = x._node, x._index, x._requires_grad
     if x._requires_grad and x._node is None:
         kept._requires_grad = False  # an edge leads to the leaf itself, not to its copy

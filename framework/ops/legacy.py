@@ -26,7 +26,7 @@ from ..interop import instance
 from ..spec import Size, Spec
 from ..tensor import Tensor
 from .arrays import copied, tensor
-from .factory import new, shape_of
+from .factory import as_it_is, new, shape_of, written
 from .registry import FUNCTIONS
 
 
@@ -56,7 +56,7 @@ def legacy_tensor(cls: Any, *args: Any, dtype: Any = None, device: Any = None) -
             )
         out = copied(args[0], wanted, where)
     else:
-        out = new(Spec(shape_of("new", args or (0,)), wanted, where))
+        out = written(new(Spec(shape_of("new", args or (0,)), wanted, where)), as_it_is)
     return instance(cls, out, False, {})
 
 

@@ -41,8 +41,18 @@ def _tile_size(n: int, c: int, length: int, itemsize: int) -> int:
     return c * min(n * length, rows)
 
 
-def _class_shape(name, input, target, weight):
-    # (examples, classes, positions) of the logits
+def class_shape(name, input, target, weight):
+    """(examples, classes, positions) of the logits ``input``, a spec.
+
+    Raises:
+        NotImplementedError: The logits are not floating.
+        RuntimeError: The target is no integer, or there is no weight for some class.
+        ValueError: The target has another shape than the logits without their classes.
+    """
+    if input.dtype.category != FLOAT:
+        raise NotImplementedError(
+            f"{name} is not implemented for {input.dtype}. Convert input with .to(lowtide.float32)."
+        )
     if input.ndim == 0:
         raise RuntimeError(f"{name} takes input (C,) or (N, C, *); got a 0-d tensor.")
     classes = input.shape[0] if input.ndim == 1 else input.shape[1]
@@ -100,7 +110,7 @@ def _computed(dtype):
 
 
 def _cross_entropy_infer(input, target, weight, *, ignore_index, label_smoothing):
-    n, c, length = _class_shape("cross_entropy", input, target, weight)
+    n, c, length = class_shape("cross_entropy", input, target, weight)
     dtype = _computed(input.dtype)
     tile = _tile_size(n, c, length, dtype.itemsize)
     return (
@@ -174,7 +184,12 @@ def _plain_rows(input, target, weight, *, label_smoothing):
     return worth_compiling(input) and input.dtype is float32
 
 
-def _check_rows(xp, target, classes, ignore_index):
+def check_classes(xp, target, classes, ignore_index):
+    """Refuse class numbers out of range, on the CPU; ``target`` is (N,).
+
+    Raises:
+        IndexError: There is one; the message names it.
+    """
     for start in range(0, target.size, TILE_ROWS):
         _safe(xp, target[start : start + TILE_ROWS], classes, ignore_index)
 
@@ -189,7 +204,7 @@ def _check_rows(xp, target, classes, ignore_index):
 def _(xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing):
     from ..kernels.cpu.scores import cross_entropy
 
-    _check_rows(xp, target, input.shape[1], ignore_index)
+    check_classes(xp, target, input.shape[1], ignore_index)
     cross_entropy(out, lse.reshape(-1), work, input, target, ignore_index)
 
 
@@ -274,7 +289,7 @@ def _(xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothin
     from ..kernels.cpu.scores import cross_entropy_grad
 
     n, classes = input.shape
-    _check_rows(xp, target, classes, ignore_index)
+    check_classes(xp, target, classes, ignore_index)
     # reshape checks sizes, which compiled loops do not
     numbers = [a.reshape(n) for a in (target, lse)]
     cross_entropy_grad(out, grad.reshape(n), input, *numbers, ignore_index)
@@ -284,7 +299,7 @@ def _(xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothin
 
 
 def _nll_infer(input, target, weight, *, ignore_index):
-    _class_shape("nll_loss", input, target, weight)
+    class_shape("nll_loss", input, target, weight)
     return Spec(target.shape, input.dtype)
 
 
@@ -403,10 +418,12 @@ def reduce_loss(loss, reduction: str):
     return loss.sum() if reduction == "sum" else loss
 
 
-def _by_class(loss, target, weight, ignore_index, reduction):
-    # The mean of class losses is over weights, and ignored rows have none.
+def by_class(loss, target, weight, ignore_index, reduction):
+    """Reduce class losses: their mean is over weights, and ignored rows have none."""
     if reduction == "none":
         return loss
+    if loss.dtype.is_half and reduction == "mean":  # the sum may be beyond float16's range
+        return by_class(loss.to(float32), target, weight, ignore_index, reduction).to(loss.dtype)
     total = loss.sum()
     if reduction == "sum":
         return total
@@ -445,7 +462,7 @@ def cross_entropy(
     if target.dtype.category >= FLOAT and tuple(target.shape) == tuple(input.shape):
         return _soft_cross_entropy(input, target, weight, how, float(label_smoothing))
     loss = cross_entropy_rows(input, target, weight, ignore_index, float(label_smoothing))
-    return _by_class(loss, target, weight, ignore_index, how)
+    return by_class(loss, target, weight, ignore_index, how)
 
 
 def _soft_cross_entropy(input, target, weight, reduction, smoothing):
@@ -487,4 +504,4 @@ def nll_loss(
     """
     how = reduction_of(size_average, reduce, reduction)
     loss = nll_rows(input, target, weight, ignore_index)
-    return _by_class(loss, target, weight, ignore_index, how)
+    return by_class(loss, target, weight, ignore_index, how)

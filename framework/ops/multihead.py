@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..dtypes import BOOL
-from .attention import attended
+from .attention import ROWS_FIRST, attended
 from .creation import zeros, zeros_like
 from .dropout import dropout
 from .joining import cat
@@ -205,7 +205,7 @@ def multi_head_attention_forward(
         mixed = weights @ v
     else:
         split = [x.reshape(batch, num_heads, x.shape[1], size) for x in (q, k, v)]
-        mixed = attended(*split, attn_mask, p, is_causal, size**-0.5)
+        mixed = attended(*split, attn_mask, p, is_causal, size**-0.5, ROWS_FIRST)
         mixed = mixed.reshape(batch * num_heads, length, size)
     out = linear(
         mixed.transpose(0, 1).reshape(length, batch, embed), out_proj_weight, out_proj_bias

@@ -232,6 +232,22 @@ def _(g, out):
     return g * conjugate((1 - out) * out)
 
 
+@op(
+    name="_logit", method=False, public=False, infer=same, half="float32", flops=per_element(12),
+    samples=between(0.1, 0.9),
+)  # fmt: skip
+def logit_of(xp, out, input):
+    """``log(input / (1 - input))``."""
+    xp.subtract(1, input, out=out)
+    xp.divide(input, out, out=out)
+    xp.log(out, out=out)
+
+
+@logit_of.vjp("input")
+def _(g, input):
+    return g / conjugate(input * (1 - input))
+
+
 @function(method=True, inplace="logit_")
 def logit(input, eps=None):
     """Compute ``log(input / (1 - input))``, the inverse of ``sigmoid``.
@@ -239,12 +255,15 @@ def logit(input, eps=None):
     Args:
         input: Probabilities.
         eps: Clamp them to [eps, 1 - eps] first.
+
+    Memory:
+        Keeps ``input``; with ``eps``, what it was clamped to and one bit an element.
     """
     if input.dtype.category < FLOAT:
         input = input.to(get_default_dtype())
     if eps is not None:
         input = input.clamp(eps, 1 - eps)
-    return (input / (1 - input)).log()
+    return logit_of(input)
 
 
 def _sinc_infer(input):

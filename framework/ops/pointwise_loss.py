@@ -1,7 +1,8 @@
 """Losses of pairs of numbers: squares, absolute values, binary cross entropy, likelihoods.
 
-Binary cross entropy is an op of its own, for its logarithms of numbers near 0 and 1; the others are
-compositions that say what they are in one or two lines.
+Those of a difference are ops of their own, which keep input and target and not the difference, a
+third array that nobody else has; so is binary cross entropy, for its logarithms of numbers near 0
+and 1. The others are compositions that say what they are in one or two lines.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 import warnings
 
 from ..autograd.modes import no_grad
+from ..dtypes import bool_
 from .loss import reduce_loss, reduction_of
 from .registry import broadcast, function, op, per_element
 
@@ -39,6 +41,86 @@ def _weighted(loss, weight, reduction, over_weights=True):
     return reduce_loss(loss * weight, reduction)
 
 
+def _error_infer(input, target, **_):
+    return broadcast(input, target)
+
+
+def _bent_infer(input, target, *, bend):
+    out = broadcast(input, target)
+    return out, out, out.like(dtype=bool_)
+
+
+def _differing(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape), make(*shape)), {}
+    yield (make(3, 4), make(4)), {}
+
+
+def _bends(make):
+    for inputs, _ in _differing(make):
+        yield inputs, {"bend": 0.71}
+    yield (make(3, 4), make(3, 4)), {"bend": 1.3}
+
+
+@op(
+    name="_squared_error", method=False, public=False, infer=_error_infer, promote="arith",
+    half="float32", flops=per_element(2), samples=_differing,
+)  # fmt: skip
+def squared_error(xp, out, input, target):
+    """``(input - target) ** 2``."""
+    xp.subtract(input, target, out=out)
+    xp.multiply(out, out, out=out)
+
+
+@op(
+    name="_absolute_error", method=False, public=False, infer=_error_infer, promote="arith",
+    half="float32", flops=per_element(2), samples=_differing,
+)  # fmt: skip
+def absolute_error(xp, out, input, target):
+    """``|input - target|``."""
+    xp.subtract(input, target, out=out)
+    xp.absolute(out, out=out)
+
+
+@op(
+    name="_bent_error", method=False, public=False, infer=_bent_infer, promote="arith",
+    scratch=("square", "near"), half="float32", flops=per_element(6), samples=_bends,
+)  # fmt: skip
+def bent_error(xp, out, square, near, input, target, *, bend):
+    """Half the square of the difference below ``bend``, and a line of slope ``bend`` beyond."""
+    xp.subtract(input, target, out=out)
+    xp.absolute(out, out=out)
+    xp.less(out, bend, out=near)
+    xp.multiply(out, out, out=square)
+    xp.multiply(square, 0.5, out=square)
+    xp.subtract(out, 0.5 * bend, out=out)
+    xp.multiply(out, bend, out=out)
+    xp.copyto(out, square, where=near)
+
+
+@squared_error.vjp("input", "target")
+def _(g, needs, input, target):
+    return _both(g * (input - target) * 2, needs)
+
+
+@absolute_error.vjp("input", "target")
+def _(g, needs, input, target):
+    return _both(g * (input - target).sign(), needs)
+
+
+@bent_error.vjp("input", "target")
+def _(g, needs, input, target, bend):
+    return _both(g * (input - target).clamp(-bend, bend), needs)
+
+
+def _both(slope, needs):
+    return slope if needs[0] else None, -slope if needs[1] else None
+
+
+def _real_floats(input, target) -> bool:
+    return input.is_floating_point() and not target.is_complex()
+
+
 @function(public=False, autocast="float32")
 def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
     """Take squares of differences.
@@ -55,10 +137,12 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
         Tensor (), or in the shape of ``input`` for "none".
 
     Memory:
-        Keeps the differences.
+        Keeps ``input`` and ``target``, and not their difference.
     """
     how = reduction_of(size_average, reduce, reduction)
     _compared(input, target)
+    if _real_floats(input, target):
+        return _weighted(squared_error(input, target), weight, how)
     difference = input - target
     return _weighted(difference * difference, weight, how)
 
@@ -68,6 +152,8 @@ def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", wei
     """Take absolute differences. The arguments are those of :func:`mse_loss`."""
     how = reduction_of(size_average, reduce, reduction)
     _compared(input, target)
+    if _real_floats(input, target):
+        return _weighted(absolute_error(input, target), weight, how)
     return _weighted((input - target).abs(), weight, how)
 
 
@@ -83,7 +169,7 @@ def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mea
     if beta == 0:
         return l1_loss(input, target, reduction=how)
     _compared(input, target)
-    return reduce_loss(_quadratic_then_linear(input - target, beta) / beta, how)
+    return reduce_loss(_quadratic_then_linear(input, target, float(beta)) / beta, how)
 
 
 @function(public=False, autocast="float32")
@@ -96,13 +182,15 @@ def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
     if delta <= 0:
         raise RuntimeError(f"huber_loss does not support non-positive values for delta: {delta}.")
     _compared(input, target)
-    return _weighted(_quadratic_then_linear(input - target, delta), weight, how, False)
+    return _weighted(_quadratic_then_linear(input, target, float(delta)), weight, how, False)
 
 
-def _quadratic_then_linear(difference, bend):
+def _quadratic_then_linear(input, target, bend):
     from . import where
 
-    size = difference.abs()
+    if _real_floats(input, target):
+        return bent_error(input, target, bend=bend)
+    size = (input - target).abs()
     return where(size < bend, size * size * 0.5, (size - 0.5 * bend) * bend)
 
 
@@ -207,6 +295,45 @@ def _(g, input):
     return -g * input
 
 
+def _weighted_logits(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        target = make(*shape, low=0.1, high=0.9)
+        yield (make(*shape), target, make(*shape[1:], low=0.5, high=2.0)), {}
+
+
+@op(
+    name="_bce_with_pos_weight", method=False, public=False, promote="arith",
+    infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy_with_logits"),) * 2,
+    half="float32", scratch=("work",), flops=per_element(10), samples=_weighted_logits,
+)  # fmt: skip
+def bce_weighted(xp, out, work, input, target, pos_weight):
+    """``(1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))``."""
+    xp.negative(input, out=work)
+    xp.logaddexp(work, 0.0, out=work)
+    xp.subtract(pos_weight, 1, out=out)
+    xp.multiply(out, target, out=out)
+    xp.add(out, 1, out=out)
+    xp.multiply(out, work, out=out)
+    xp.subtract(1, target, out=work)
+    xp.multiply(work, input, out=work)
+    xp.add(out, work, out=out)
+
+
+@bce_weighted.vjp("input")
+def _(g, input, target, pos_weight):
+    return g * (1 - target - (1 + (pos_weight - 1) * target) * (-input).sigmoid())
+
+
+@bce_weighted.vjp("target")
+def _(g, input, pos_weight):
+    return g * ((pos_weight - 1) * bce_logits(-input, 0.0) - input)
+
+
+@bce_weighted.vjp("pos_weight")
+def _(g, input, target):
+    return g * target * bce_logits(-input, 0.0)
+
+
 @function(public=False, autocast="float32")
 def binary_cross_entropy_with_logits(
     input, target, weight=None, size_average=None, reduce=None, reduction="mean", pos_weight=None
@@ -226,7 +353,7 @@ def binary_cross_entropy_with_logits(
         Tensor (), or in the shape of ``input`` for "none".
 
     Memory:
-        Keeps input and target.
+        Keeps input and target; ``pos_weight`` too.
     """
     how = reduction_of(size_average, reduce, reduction)
     if tuple(target.shape) != tuple(input.shape):
@@ -236,9 +363,7 @@ def binary_cross_entropy_with_logits(
     if pos_weight is None:
         loss = bce_logits(input, target)
     else:
-        # (1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))
-        factor = 1 + (pos_weight - 1) * target
-        loss = (1 - target) * input + factor * bce_logits(-input, 0.0)
+        loss = bce_weighted(input, target, pos_weight)
     return reduce_loss(loss if weight is None else loss * weight, how)
 
 

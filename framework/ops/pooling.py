@@ -72,15 +72,16 @@ def _windows(size, out, kernel, stride, padding, dilation):
         yield number, (..., *(p for p, _ in place)), (..., *(e for _, e in place))
 
 
-def _index_dtype(kernel):
-    taps = prod(kernel)
-    return uint8 if taps <= 256 else int16 if taps <= 1 << 15 else int32
+def index_dtype(size):
+    """The smallest integers that count the elements of a window, or plane, of this size."""
+    count = prod(size)
+    return uint8 if count <= 256 else int16 if count <= 1 << 15 else int32
 
 
 def _max_pool_infer(input, *, kernel, stride, padding, dilation, ceil):
     shape = _pooled("max_pool", input, kernel, stride, padding, dilation, ceil)
     mask = Spec(shape, bool_)
-    return Spec(shape, input.dtype), Spec(shape, _index_dtype(kernel)), mask, mask
+    return Spec(shape, input.dtype), Spec(shape, index_dtype(kernel)), mask, mask
 
 
 def _max_pool_samples(make):

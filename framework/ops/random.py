@@ -267,7 +267,9 @@ def limits_of(t: Tensor) -> tuple[int, int]:
     return -most, most
 
 
-def _permute(xp: Any, out: Any, keys: Any, rng: Rng) -> None:
+def _permute(out: Any, be: Any, rng: Rng) -> None:
+    xp = be.xp
+    _held, keys = be.empty(Spec((len(out),), int64, be.device), WORKSPACE)
     stream.bits(xp, keys.view(xp.uint32), rng)
     xp.copyto(out, xp.argsort(keys, kind="stable"), casting="unsafe")
 
@@ -283,10 +285,7 @@ def randperm(
     if t.dtype.category not in (INT, FLOAT):
         raise NotImplementedError(f'"randperm" not implemented for {t.dtype}. Convert with .to().')
     rng = stream.draw(2 * n, t.device, generator)
-    be = backend(t.device)
-    if be.xp is not None:
-        _held, keys = be.empty(Spec(shape, int64, t.device), WORKSPACE)
-        quietly(_permute, be.xp, t._array, keys, rng)
+    written(t, _permute, backend(t.device), rng)
     return t.requires_grad_() if requires_grad else t
 
 

@@ -216,7 +216,8 @@ def op(
             to the default float. ``"number"``: as ``"arith"``, but bool is refused. A tuple
             (rule, names) restricts it to some inputs.
         half: What float16 and bfloat16 mean to the kernel: ``"exact"`` (it moves or compares
-            values), or ``"float32"`` (it computes in float32 and rounds once).
+            values), ``"float32"`` (it computes in float32 and rounds once; the dispatcher converts)
+            or ``"tiles"`` (the same, and it converts a part at a time by itself).
         autocast: What an autocast region makes of its float inputs: ``"low"``, ``"float32"``,
             ``"promote"``, or a dict of these by device type (``framework/amp.py``).
         layout: Predicate on input arrays; those that fail are copied to workspace first.

@@ -7,6 +7,7 @@ from .activation import HIDDEN, INFINITY, floating, window
 from .pointwise import tanh
 from .registry import function, op, per_element, singles
 from .selecting import where_select
+from .sides import chosen, marked, worth_bits
 
 
 def _lambdas(make):
@@ -104,13 +105,27 @@ def _(g, input, threshold):
     return window(g, input, low=float(threshold), high=INFINITY, outside=0.0)
 
 
+threshold_marked = marked(
+    threshold_of, "_threshold_marked",
+    lambda dtype, threshold, value: (float(dtype.type(threshold)), INFINITY),
+    "threshold", lambda dtype, threshold, value: (threshold, value), of_result=False,
+)  # fmt: skip
+
+
+@threshold_marked.vjp("input")
+def _(g_out, sides):
+    return chosen(g_out, sides)
+
+
 @function()
 def threshold(input, threshold, value, inplace=False):
     """Keep the elements above ``threshold`` and write ``value`` in place of the others.
 
     Memory:
-        Keeps ``input``; in place, a copy of it.
+        Keeps one bit an element; ``input`` below 4096 elements; in place, a copy of it.
     """
+    if not inplace and worth_bits(input):
+        return threshold_marked(input, threshold, value)[0]
     run = input._threshold_ if inplace else lambda *a: threshold_of(input, *a)
     return run(threshold, value)
 

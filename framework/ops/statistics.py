@@ -161,15 +161,15 @@ def mode(input, dim=-1, keepdim=False):
     """Find the most frequent value along a dim, the smallest of several, and where it is last.
 
     Memory:
-        Keeps the order.
+        Keeps the indices.
     """
     d = one_dim("mode", dim, input.ndim)
     need_elements("mode", input.shape, (d,), None)
     if not input.ndim:
         return Mode(input.clone(), zeros((), dtype=int64, device=input.device))
-    values, order = sort_along(input, dim=d, descending=False)
-    where = _end_of_longest_run(values.detach(), d)
-    found = values.gather(d, where), order.gather(d, where)
+    values, order = sort_along(input.detach(), dim=d, descending=False)
+    index = order.gather(d, _end_of_longest_run(values, d))
+    found = input.gather(d, index), index
     return Mode(*(found if keepdim else [x.squeeze(d) for x in found]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable as _Callable
 from typing import Any, Final, TypeVar
 
 __all__ = [
@@ -41,7 +41,7 @@ def ignore(drop: Any = False, **kwargs: Any) -> Any:
     """Return the function, or a decorator that does."""
     if callable(drop):
         return drop
-    keep: Callable[[T], T] = lambda fn: fn  # noqa: E731
+    keep: _Callable[[T], T] = lambda fn: fn  # noqa: E731
     return keep
 
 

@@ -5,7 +5,7 @@ function tree(tide) {
   for (let k = 0; k < peak.owner.length; k++) {
     const path = r.modules[r.module[peak.owner[k]]], n = peak.size[k], role = peak.role[k];
     let node = root, walked = "";
-    const parts = path ? path.split(".") : [data.outside];
+    const parts = path.split(".");
     for (const part of [null, ...parts]) {
       if (part !== null) {
         walked = walked ? `${walked}.${part}` : part;
@@ -48,16 +48,21 @@ function squares(nodes, x, y, w, h) {
   }
   return placed;
 }
+/* Largest first: the letters lie on it. */
 function paint(roles, total) {
   const parts = [];
   let at = 0;
-  for (const role of data.stack) {
-    if (!roles[role]) continue;
+  for (const role of Object.keys(roles).sort((a, b) => roles[b] - roles[a])) {
     const to = at + (100 * roles[role]) / total;
     parts.push(`${data.roles[role].color} ${at}% ${to}%`);
     at = to;
   }
   return `linear-gradient(90deg, ${parts.join(", ")})`;
+}
+/* Whether dark letters are easier to read on a color. */
+function isPale(color) {
+  const part = (k) => parseInt(color.slice(k, k + 2), 16);
+  return 0.299 * part(1) + 0.587 * part(3) + 0.114 * part(5) > 140;
 }
 function drawMaps() {
   const places = $("treemaps");
@@ -98,7 +103,11 @@ function tile(map, n, x, y, w, h, leaf, whole) {
   const title = `${n.path}: ${bytes(n.bytes)}, ${percent(n.bytes, whole)} of the peak`;
   const button = element("button", undefined, { type: "button", class: leaf ? "leaf" : "branch", title, "aria-label": title });
   Object.assign(button.style, { left: x + "px", top: y + "px", width: w + "px", height: h + "px" });
-  if (leaf) button.style.background = paint(n.roles, n.bytes);
+  if (leaf) {
+    button.style.background = paint(n.roles, n.bytes);
+    const most = Object.keys(n.roles).reduce((a, b) => (n.roles[b] > n.roles[a] ? b : a));
+    button.classList.toggle("pale", isPale(data.roles[most].color));
+  }
   if (!leaf || (w > 26 && h > 18)) button.append(element("span", n.name, { class: "name" }));
   if (!leaf || (h > 36 && w > 62)) button.append(element("span", bytes(n.bytes), { class: "number" }));
   button.addEventListener("click", () => look(n.path));

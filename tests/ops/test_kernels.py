@@ -77,6 +77,13 @@ ACTIVATIONS = {
     "mish": F.mish,
     "softplus": lambda x: F.softplus(x, 1.5, 9.0),
     "logsigmoid": F.logsigmoid,
+    "hardtanh": lambda x: F.hardtanh(x, -0.7, 0.3),
+    "threshold": lambda x: F.threshold(x, 0.2, -3.0),
+    "clamp": lambda x: x.clamp(-0.7, 0.3),
+    "clamp_max": lambda x: x.clamp(max=0.3),
+    "glu": lambda x: F.glu(x[: len(x) // 2 * 2]),
+    "glu of rows": lambda x: F.glu(x[: len(x) // 64 * 64].reshape(-1, 64)),
+    "glu along a dim": lambda x: F.glu(x[: len(x) // 64 * 64].reshape(4, -1, 8), 1),
 }
 
 

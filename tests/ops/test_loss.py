@@ -137,3 +137,10 @@ def test_margin_losses_of_one_class():
     assert F.multilabel_margin_loss(x, t).item() == 0
     with pytest.raises(RuntimeError, match="inconsistent"):
         F.multilabel_margin_loss(lt.zeros(5, 4), lt.tensor(0))
+
+
+def test_a_mean_of_float16_losses_may_sum_beyond_float16():
+    x = lt.zeros(70000, 3, dtype=lt.float16)  # 70000 log(3) is 76903
+    value = F.cross_entropy(x, lt.zeros(70000, dtype=lt.int64))
+    assert value.dtype is lt.float16
+    assert value.item() == pytest.approx(np.log(3), rel=1e-3)

@@ -74,6 +74,8 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
         *grid(lr=[0.1], weight_decay=[0, 0.1], maximize=[False, True]),
         {"lr": 0.1, "d": 2.0, "beta2_decay": -0.5, "eps": (1e-4, 1e-2)},
     ],
+    "Adam8bit": grid(lr=[0.1], weight_decay=[0, 0.1], maximize=[False, True]),
+    "AdamW8bit": grid(lr=[0.1], weight_decay=[0.01, 0.3]),
     "Lion": grid(lr=[0.01], weight_decay=[0, 0.1], maximize=[False, True]),
     "Muon": [
         *grid(lr=[0.1], nesterov=[True, False], adjust_lr_fn=[None, "match_rms_adamw"]),
@@ -81,8 +83,13 @@ OPTIONS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 CASES = [(name, options) for name, found in OPTIONS.items() for options in found]
+ROUNDED: list[tuple[str, dict[str, Any]]] = [  # state in eight bits, however small the parameter
+    (name, {"lr": 0.1, "weight_decay": 0.1, "min_8bit_size": 0})
+    for name in ("Adam8bit", "AdamW8bit")
+]
 MATRICES_ONLY = {"Muon"}
-NOT_IN_TORCH = {"Lion"}
+EXACT = {"Adam8bit": "Adam", "AdamW8bit": "AdamW"}  # whose steps they make for small parameters
+NOT_IN_TORCH = {"Lion", *EXACT}
 
 
 def identity(case: Any) -> str:

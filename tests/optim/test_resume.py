@@ -11,14 +11,14 @@ import pytest
 import lowtide as lt
 from lowtide.optim import fused, lr_scheduler
 from lowtide.optim.swa_utils import SWALR
-from tests.optim.cases import CASES, identity
+from tests.optim.cases import CASES, ROUNDED, identity
 from tests.optim.runs import advance, parameters
 from tests.optim.schedules import SCHEDULES, STEPS, optimizer_of
 from tests.optim.schedules import advance as go
 
 
 @pytest.mark.parametrize("road", ["compiled", "plain"])
-@pytest.mark.parametrize("case", CASES, ids=identity)
+@pytest.mark.parametrize("case", [*CASES, *ROUNDED], ids=identity)
 def test_an_optimizer_stopped_in_the_middle(case, road, monkeypatch):
     monkeypatch.setattr(fused, "LEAST", 0 if road == "compiled" else 1 << 60)
     name, options = case

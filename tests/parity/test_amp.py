@@ -54,6 +54,7 @@ CALLS = {
     "smooth_l1_loss": lambda lib, F, x: F.smooth_l1_loss(x["m"], x["m"]),
     "huber_loss": lambda lib, F, x: F.huber_loss(x["m"], x["m"]),
     "cross_entropy": lambda lib, F, x: F.cross_entropy(x["m"], x["t"]),
+    "linear_cross_entropy": lambda lib, F, x: F.linear_cross_entropy(x["m"], x["m"], x["t"]),
     "nll_loss": lambda lib, F, x: F.nll_loss(x["m"], x["t"]),
     "kl_div": lambda lib, F, x: F.kl_div(x["m"], x["m"], reduction="sum"),
     "binary_cross_entropy": lambda lib, F, x: F.binary_cross_entropy(x["m"], x["m"]),

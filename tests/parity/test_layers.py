@@ -172,7 +172,6 @@ ABSENT = {
     "SyncBatchNorm": "one process",
     "CrossMapLRN2d": "LocalResponseNorm does the same",
     "NLLLoss2d": "an old name of NLLLoss",
-    "LinearCrossEntropyLoss": "experimental in PyTorch",
 }
 
 

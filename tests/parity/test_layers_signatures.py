@@ -59,7 +59,6 @@ def test_forward_has_the_same_arguments(name):
 ABSENT = {
     "conv_tbc": "an old layout",
     "grouped_mm": "for one kind of GPU",
-    "linear_cross_entropy": "experimental",
     "native_channel_shuffle": "channel_shuffle is the same",
     "scaled_grouped_mm": "for one kind of GPU",
     "scaled_mm": "for one kind of GPU",

@@ -320,6 +320,13 @@ def chargpt():
 
 
 @modelled
+def deepnet():
+    model = recipe("deepnet")["DeepNet"](64, 8, 20, 5, 0.1, "sqrt")
+    x, y = lt.randint(0, 256, (8, 1, 8, 8), dtype=lt.uint8), lt.randint(0, 5, (8,))
+    return model, lambda: F.cross_entropy(model(x), y), optim.AdamW
+
+
+@modelled
 def diamonds():
     model = recipe("diamonds")["Appraiser"](9, 16)
     x, y = lt.randn(32, 9), lt.randn(32, 1)

@@ -114,7 +114,13 @@ def test_two_runs_are_compared(script):
     a, b = (MemoryProfiler.from_json(script / k / "run.json").peak_bytes for k in "ab")
     assert f"peak: {a:,} -> {b:,} bytes ({b - a:+,})" in done.stdout
     assert "parameter" in done.stdout
-    assert (script / "both.html").is_file()
+    assert done.stdout.count(f": {b - a:+,} bytes\n") == 3  # what the second has more
+    assert "a peaks" in (script / "both.html").read_text()  # by their folders
+    (script / "hello.py").write_text("print('hello')\n")
+    assert lowtide(script, "profile", "-o", "c", "hello.py").returncode == 0
+    nothing = lowtide(script, "diff", "a/run.json", "c/run.json")
+    assert nothing.returncode == 2
+    assert "no device was used" in nothing.stderr
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -11,8 +13,16 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
+from lowtide.framework.memory.ledger import GRADIENT, OPTIMIZER
 from lowtide.nn import functional as F
-from lowtide.profiling import MemoryProfiler, saved_tensors
+from lowtide.profiling import (
+    MemoryProfiler,
+    Peak,
+    Profile,
+    Recording,
+    estimate,
+    saved_tensors,
+)
 from lowtide.profiling.probes import look, process, rows
 from lowtide.profiling.tables import Table
 
@@ -26,6 +36,11 @@ def prof():
     with MemoryProfiler() as profiler:
         train(Model(), lambda: lt.randn(3, 5, 8), lambda p: lt.optim.AdamW(p), steps=5)
     return profiler
+
+
+def at_start(prof):
+    """Bytes by role when it began: what other tests left."""
+    return prof.marks[0].roles[prof.recording.devices.index("cpu")]
 
 
 # Tables
@@ -75,7 +90,8 @@ def test_a_selection_is_a_part_of_the_whole(prof):
     inside = prof.at_peak("module", module="blocks.1")
     assert set(inside.as_dict()) < set(prof.at_peak("module").as_dict())
     assert all(r.name.startswith("blocks.1") for r in inside)
-    assert prof.at_peak("line", phase="optimizer").total == by_role["optimizer"]
+    before = at_start(prof)[OPTIMIZER]
+    assert prof.at_peak("line", phase="optimizer").total == by_role["optimizer"] - before
     with pytest.raises(ValueError, match="a role is one of"):
         prof.at_peak(role="weights")
 
@@ -91,7 +107,7 @@ def test_parameters_gradients_and_state_are_on_their_modules(prof):
             if "attention" not in path:  # which computes with the weights of its child itself
                 assert table[f"gradient · {path}"] == own
         gradients += own
-    assert prof.at_peak("role")["gradient"] == gradients
+    assert prof.at_peak("role")["gradient"] == gradients + at_start(prof)[GRADIENT]
 
 
 # Time
@@ -171,6 +187,21 @@ def test_questions_can_be_asked_on_the_way():
     del x, y
 
 
+def test_questions_are_of_the_device_that_is_used():
+    beside = lt.empty(10_000_000, device="meta")  # the largest of all, and nobody asks about it
+    x = lt.randn(1000, requires_grad=True)
+    step = (x * 2).relu().sum().backward
+    found = estimate(step)
+    with MemoryProfiler() as prof:
+        step()
+    assert prof.device == found.device == found.devices[0].device == "cpu"
+    assert prof.peak_bytes == found.peak_bytes == prof.peak("cpu").nbytes
+    with MemoryProfiler() as idle:
+        pass
+    assert idle.device == "meta"
+    assert idle.peak_bytes >= beside.nbytes
+
+
 def test_an_unused_profiler_says_so():
     prof = MemoryProfiler()
     with pytest.raises(RuntimeError, match="has recorded no device"):
@@ -189,9 +220,12 @@ def test_the_report_is_a_page_with_the_main_answers(prof):
     for part in ("5 optimizer steps", "at the peak", "saved for backward", "nothing grew"):
         assert part in text
     assert "interpreter and libraries" in text
-    with MemoryProfiler("meta") as empty:
+    empty = Recording(devices=["cpu"], peaks=[Peak()], fullest=[Peak()])
+    assert "peaks of no bytes" in Profile(empty).report()
+    with MemoryProfiler([]) as nothing:
         pass
-    assert "of no bytes" in empty.report()
+    assert "no device was used\n\nProcess and devices at 'stop'" in nothing.report()
+    assert MemoryProfiler().report() == "Memory profile of 0.000 s: no device was used\n"
 
 
 def test_json_holds_everything(prof, tmp_path):
@@ -343,6 +377,25 @@ def test_saved_tensors_on_meta_is_the_same_without_memory():
         return [(s.label, s.shape, s.kept_bytes, s.module) for s in saved_tensors(net, x)]
 
     assert listed("meta") == listed("cpu")
+
+
+def test_saved_tensors_tells_a_value_from_the_empty_ones_at_its_address():
+    code = (  # in a process of its own, where the pool's first block is known
+        "import lowtide as lt\n"
+        "first = lt.ones(100)\n"
+        "x = lt.ones(100, requires_grad=True)\n"
+        "del first\n"
+        "def fn():\n"
+        "    empty = lt.ones(0, requires_grad=True).exp()\n"
+        "    y = x.exp()\n"
+        "    assert empty._storage.address == y.data_ptr()\n"
+        "    lt.ones(0)\n"
+        "    return empty, y\n"
+        "kept = lt.profiling.saved_tensors(fn)\n"
+        "print([(s.label, s.kept_bytes) for s in kept])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "[('exp.out', 0), ('exp.out', 400)]\n", done.stderr
 
 
 def test_saved_tensors_sees_hooks_functions_and_no_graph():

@@ -78,6 +78,29 @@ def silu_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compil
         out[i] = ((_ONE - s) * x[i] + _ONE) * s * grad[i]
 
 
+@compiled(fastmath=FUSED)
+def glu(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """``x[:, 0] / (1 + exp(-x[:, 1]))`` of (rows, 2, elements)."""
+    for r in range(x.shape[0]):
+        value, gate, row = x[r, 0], x[r, 1], out[r]
+        for j in range(row.size):
+            row[j] = value[j] / (_ONE + exp32(-gate[j]))
+
+
+@compiled(fastmath=FUSED)
+def glu_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """The gradient of :func:`glu` in both halves."""
+    for r in range(x.shape[0]):
+        value, gate, above = x[r, 0], x[r, 1], grad[r]
+        first, second = out[r, 0], out[r, 1]
+        for j in range(above.size):
+            first[j] = _ONE / (_ONE + exp32(-gate[j]))
+        for j in range(above.size):
+            second[j] = (_ONE - first[j]) * first[j] * value[j] * above[j]
+        for j in range(above.size):
+            first[j] *= above[j]
+
+
 @compiled
 def window(
     out: Any, grad: Any, x: Any, low: Any, high: Any, outside: Any, inside: Any

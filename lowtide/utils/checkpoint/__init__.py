@@ -6,9 +6,20 @@ second context, ``early_stop``) is accepted and changes nothing.
 """
 
 from collections.abc import Callable as _Callable
+from contextlib import AbstractContextManager as _Context
+from contextlib import contextmanager as _contextmanager
+from contextlib import nullcontext as _nullcontext
 from typing import Any as _Any
 
 from lowtide.framework.checkpointing import regions as _regions
+from lowtide.framework.checkpointing.selective import CheckpointPolicy as CheckpointPolicy
+from lowtide.framework.checkpointing.selective import (
+    SelectiveCheckpointContext as SelectiveCheckpointContext,
+)
+from lowtide.framework.checkpointing.selective import (
+    create_selective_checkpoint_contexts as create_selective_checkpoint_contexts,
+)
+from lowtide.framework.errors import CheckpointError as CheckpointError
 
 
 def checkpoint(
@@ -73,3 +84,23 @@ def checkpoint_sequential(
             "input on; give a function what else it needs beforehand."
         )
     return _regions.checkpoint_sequential(functions, segments, input)
+
+
+def noop_context_fn() -> tuple[_Context[None], _Context[None]]:
+    """Two context managers that do nothing: what ``context_fn`` is by default."""
+    return _nullcontext(), _nullcontext()
+
+
+@_contextmanager
+def _unchanged() -> _Any:
+    yield
+
+
+def set_checkpoint_early_stop(enable: bool) -> _Context[None]:
+    """Accepted, as a context manager: never more is recomputed than is wanted."""
+    return _unchanged()
+
+
+def set_checkpoint_debug_enabled(enabled: bool | None) -> _Context[None]:
+    """Accepted, as a context manager: errors of a replay name both places without it."""
+    return _unchanged()

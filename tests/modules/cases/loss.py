@@ -35,7 +35,12 @@ def _from_logits(T, layer, x, *others):
     return layer(T.log_softmax(x, -1), *others)
 
 
+def two_at_a_time(T):
+    return T.nn.LinearCrossEntropyOptions(batch_chunk_size=2)
+
+
 PAIR = (normal(4, 3), normal(4, 3))
+TOKENS = (normal(5, 3), integers(4, 5))
 LOGITS = (normal(5, 4), integers(4, 5))
 TRIPLE = (normal(4, 6), normal(4, 6), normal(4, 6))
 
@@ -53,6 +58,16 @@ CASES = [
     case("CrossEntropyLoss", FOUR, reduction="none", x=LOGITS),
     case("CrossEntropyLoss", x=(normal(5, 4), uniform(5, 4)), note="probabilities"),
     case("CrossEntropyLoss", FOUR, label_smoothing=0.2, x=(normal(5, 4), constant(uniform(5, 4)))),
+    *_each("LinearCrossEntropyLoss", 3, 4, x=TOKENS),
+    case("LinearCrossEntropyLoss", 3, 4, bias=True, weight=FOUR, ignore_index=1, x=TOKENS),
+    case("LinearCrossEntropyLoss", 3, 4, weight=FOUR, label_smoothing=0.1, reduction="none",
+         x=TOKENS),
+    case("LinearCrossEntropyLoss", 3, 4, x=(normal(3), given(2)), note="single"),
+    case("LinearCrossEntropyLoss", 3, 4, bias=True, x=(normal(5, 3), uniform(5, 4)),
+         note="probabilities"),
+    case("LinearCrossEntropyLoss", 3, 4, out_features=(2, 3), bias=True, weight=FOUR,
+         x=(normal(5, 3), integers(4, 5, 2, 3))),
+    case("LinearCrossEntropyLoss", 3, 4, bias=True, options=two_at_a_time, x=TOKENS, second=False),
     *_each("NLLLoss", x=(log_probabilities(5, 4), integers(4, 5))),
     case("NLLLoss", FOUR, ignore_index=2, x=(normal(2, 4, 3), integers(4, 2, 3))),
     *_each("MultiMarginLoss", x=LOGITS, second=False),

@@ -1,0 +1,260 @@
+"""Offload to disk: saved values of any device wait in a file.
+
+One file for each run and folder. It has no name: made so where the system can (``O_TMPFILE``), or
+made and unlinked in one breath, so the system takes it away with the process, however that ends.
+Should a process die in that breath, the next run in the same folder removes what it left: the lock
+on the file died with its owner.
+
+The file is read and written at places (``preadv``, ``pwritev``), straight from and into the pool's
+memory. A mapping of the file would save no copy, since values have to lie in the pool, and a full
+disk would kill the process by a signal; here it is an error that is dealt with.
+
+Not optimal: copies are synchronous, though the system writes behind and reads ahead. The file keeps
+its size until it is closed; freed places are used again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import tempfile
+import warnings
+import weakref
+from typing import Any
+
+from ..autograd.modes import quietly
+from ..devices import backend
+from ..devices import device as _device
+from ..memory.ledger import TEMPORARY, WORKSPACE, format_bytes
+from ..memory.pool import Pool
+from ..tensor import Tensor
+from .stashes import Kept, Stash, Stashed, array_of, taken
+
+PREFIX = "lowtide-offload-"
+_PAGE = 4096
+_NO_LIMIT = 1 << 62
+_HOST = _device("cpu")
+
+
+class offload_to_disk(Stash):
+    """Keep values in a file; a stash (decision, policy or context manager).
+
+    Args:
+        dir: Folder of the file; the system's for temporary files if None. It is made if missing.
+        limit: Bytes that the file may have; what does not fit stays in memory. None for no limit.
+            Likewise once the disk is full, with a warning.
+        min_bytes: Smaller values stay in memory.
+
+    Memory:
+        None but the workspace of one value for a device that is not the CPU. The file goes when
+        this object and the values in it are gone, with :meth:`close`, and with the process.
+
+    Example:
+        >>> import lowtide as lt
+        >>> x = lt.ones(2000, requires_grad=True)
+        >>> with lt.checkpointing.offload_to_disk() as disk:
+        ...     y = x.exp().sum()
+        >>> disk.used_bytes
+        8192
+        >>> y.backward()
+        >>> disk.used_bytes
+        0
+    """
+
+    def __init__(self, dir: Any = None, limit: int | None = None, min_bytes: int = _PAGE) -> None:
+        super().__init__(min_bytes)
+        if limit is not None and (not isinstance(limit, int) or limit < 0):
+            raise ValueError(f"offload_to_disk: limit is a number of bytes or None; got {limit!r}.")
+        self.dir = os.path.abspath(tempfile.gettempdir() if dir is None else os.fspath(dir))
+        self.limit = limit
+        self._file: SpillFile | None = None
+
+    def __repr__(self) -> str:
+        return f"offload_to_disk({self.dir!r}, limit={self.limit})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_file": None}
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the file that hold values, in pages of 4096."""
+        return 0 if self._file is None else self._file.pool.used
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes that the file has reached."""
+        return 0 if self._file is None else self._file.pool.top
+
+    def close(self) -> None:
+        """Write nothing more to this file; it goes with the last value in it."""
+        self._file = None
+
+    def stash(self, tensor: Tensor) -> Stashed:
+        """Write the storage of ``tensor``."""
+        storage, device = tensor._storage, tensor._spec.device
+        file = self._file
+        if file is None or file.owner != os.getpid():  # a forked process has a file of its own
+            file = self._file = SpillFile(self.dir, self.limit)
+        place = file.put(storage, device)
+        return Kept(storage) if place is None else OnDisk(file, place, storage.nbytes, device)
+
+
+class OnDisk:
+    """The bytes of one storage in a file."""
+
+    __slots__ = ("device", "file", "place", "size")
+    nbytes = 0
+
+    def __init__(self, file: SpillFile, place: tuple[int, int], size: int, device: Any) -> None:
+        self.file = file
+        self.place = place
+        self.size = size
+        self.device = device
+
+    def restore(self) -> Any:
+        """A new storage with the bytes."""
+        storage, array = taken(self.device, self.size, role=TEMPORARY)
+        if self.device == _HOST:
+            quietly(self.file.read, array, self.place[0])
+        elif backend(self.device).xp is not None:
+            held, host = taken(_HOST, self.size, role=WORKSPACE)
+            quietly(self.file.read, host, self.place[0])
+            quietly(_upload, array, host)
+            del held
+        return storage
+
+    def __del__(self) -> None:
+        self.file.pool.give(*self.place)
+
+
+class SpillFile:
+    """A file without a name, and which places in it are taken."""
+
+    def __init__(self, folder: str, limit: int | None) -> None:
+        os.makedirs(folder, exist_ok=True)
+        sweep(folder)
+        self.owner = os.getpid()
+        self.pool = Pool(_NO_LIMIT if limit is None else limit)
+        self.folder = folder
+        self.fd, name = _open(folder)
+        self.full = False
+        weakref.finalize(self, _close, self.fd, name, self.owner)
+
+    def put(self, storage: Any, device: Any) -> tuple[int, int] | None:
+        """Write a storage somewhere: (offset, bytes taken); None if there is no room."""
+        block = -(-storage.nbytes // _PAGE) * _PAGE
+        try:
+            offset = self.pool.take(block)
+        except MemoryError:
+            return None
+        try:
+            self._put(array_of(storage, device), offset, device)
+        except BaseException as error:
+            self.pool.give(offset, block)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                self._warn(storage.nbytes)
+                return None
+            raise
+        return offset, block
+
+    def _put(self, array: Any, offset: int, device: Any) -> None:
+        be = backend(device)
+        if be.xp is None:
+            return
+        if device == _HOST:
+            quietly(self.write, array, offset)
+            return
+        held, host = taken(_HOST, array.size, role=WORKSPACE)
+        quietly(_download, host, array, be)
+        quietly(self.write, host, offset)
+        del held
+
+    def _warn(self, nbytes: int) -> None:
+        if not self.full:
+            self.full = True
+            warnings.warn(
+                f"offload_to_disk: the disk of {self.folder} has no room for another "
+                f"{format_bytes(nbytes)}; values stay in memory from now on where it has none.",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+    def write(self, array: Any, offset: int) -> None:
+        """Write all of an array of bytes."""
+        view = memoryview(array)
+        done = 0
+        while done < len(view):
+            done += os.pwritev(self.fd, [view[done:]], offset + done)
+
+    def read(self, array: Any, offset: int) -> None:
+        """Fill an array of bytes."""
+        view = memoryview(array)
+        done = 0
+        while done < len(view):
+            found = os.preadv(self.fd, [view[done:]], offset + done)
+            if not found:
+                raise OSError(errno.EIO, f"a file of offloaded values in {self.folder} is cut off")
+            done += found
+
+
+def _download(out: Any, array: Any, be: Any) -> None:
+    if be.kernel_key == "cuda":
+        array.get(out=out)
+    else:
+        out[...] = be.to_host(array)
+
+
+def _upload(out: Any, array: Any) -> None:
+    out.set(array)
+
+
+def _open(folder: str) -> tuple[int, str | None]:
+    # (descriptor, name that has to be removed at the end, if any)
+    if hasattr(os, "O_TMPFILE"):
+        with contextlib.suppress(OSError):  # a file system that cannot
+            return os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o600), None
+    fd, name = tempfile.mkstemp(prefix=PREFIX, dir=folder)
+    _lock(fd)
+    try:
+        os.unlink(name)
+    except FileNotFoundError:  # swept by another run before it was locked
+        return fd, None
+    except OSError:
+        return fd, name
+    return fd, None
+
+
+def _close(fd: int, name: str | None, owner: int) -> None:
+    os.close(fd)
+    if name is not None and owner == os.getpid():
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+
+
+def _lock(fd: int) -> bool:
+    import fcntl
+
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def sweep(folder: str) -> None:
+    """Remove the files of processes that are gone: nobody holds the lock on them."""
+    for name in os.listdir(folder):
+        if not name.startswith(PREFIX):
+            continue
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError):  # somebody else's, or gone by now
+            fd = os.open(path, os.O_RDWR)
+            try:
+                if _lock(fd):
+                    os.unlink(path)
+            finally:
+                os.close(fd)
+
+
+__all__ = ["OnDisk", "SpillFile", "offload_to_disk", "sweep"]

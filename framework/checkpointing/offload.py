@@ -1,0 +1,361 @@
+"""Offload: saved values wait in host memory, and are back on their device when backward comes.
+
+Copies run on streams of their own beside the kernels, one stream out and one back, and the order
+of events is always the same, so bytes are too:
+
+- **Out.** The copy of a value begins once the kernels queued so far are done. The value stays on
+  the device until ``ahead`` more values have been sent; only then do the kernels' stream wait for
+  the copy, and the memory go back to the pool, whose frees know nothing of streams.
+- **Back.** When backward takes a value, the ``ahead`` values sent before it are fetched too: they
+  are wanted next. One that has not left yet is simply taken back.
+
+Where a device has no streams (``sim``, ``meta``), the copies happen at once, and all else is the
+same. Values on the CPU are there already, and stay.
+
+Pinned host memory comes from slabs that are never given back: pinning is slow, and doing it for
+each copy would cost more than the copies. The CPU's ledger counts what is in use of them.
+
+Not optimal: how far ahead is fixed, not computed from the speeds of copies and kernels.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from ..autograd.modes import local, quietly
+from ..devices import backend
+from ..devices import device as _device
+from ..errors import GradientError, OutOfMemoryError
+from ..memory.events import publish
+from ..memory.ledger import SAVED, TEMPORARY
+from ..memory.pool import ALIGNMENT, Pool
+from ..storage import Accounts
+from ..tensor import Tensor
+from .stashes import Kept, Stash, Stashed, array_of, taken, written_since
+
+_SLAB = 1 << 28  # bytes pinned at a time, at least
+_FROM_HOST, _TO_HOST = 1, 2  # kinds of cudaMemcpy
+_HOST = _device("cpu")
+
+
+class offload(Stash):
+    """Keep values of a GPU in host memory; a stash (decision, policy or context manager).
+
+    Args:
+        pin_memory: Take pinned memory: only to and from such do copies run beside kernels.
+        ahead: How many values are on their way at a time, in either direction.
+        min_bytes: Smaller values stay on the device.
+
+    Memory:
+        On the device: up to ``ahead`` values that have not left yet, and in backward up to
+        ``ahead`` that are back early. On the CPU's ledger: all of them, as saved activations. On
+        meta the device's bytes are counted, and no host's.
+
+    Example:
+        >>> import lowtide as lt
+        >>> x = lt.ones(2000, device="sim", requires_grad=True)
+        >>> with lt.checkpointing.offload(ahead=0):
+        ...     y = x.exp().sum()
+        >>> lt.memory_allocated("sim") < 2 * 8000 + 100
+        True
+        >>> y.backward()
+    """
+
+    def __init__(self, pin_memory: bool = True, ahead: int = 2, min_bytes: int = 4096) -> None:
+        super().__init__(min_bytes)
+        if not isinstance(ahead, int) or ahead < 0:
+            raise ValueError(f"offload: ahead is a number of values, at least 0; got {ahead!r}.")
+        self.pin_memory = pin_memory
+        self.ahead = ahead
+
+    def __repr__(self) -> str:
+        return f"offload(pin_memory={self.pin_memory}, ahead={self.ahead})"
+
+    def stash(self, tensor: Tensor) -> Stashed:
+        """Send the storage of ``tensor``."""
+        device = tensor._spec.device
+        if device == _HOST:
+            return Kept(tensor._storage)
+        return Sent(tensor._storage, device, traffic(device), self.ahead, self.pin_memory)
+
+
+class save_on_cpu(offload):
+    """Keep every value saved for backward inside in host memory, and copy it back for backward.
+
+    PyTorch's name for ``offload`` as a context manager. Leaves and parameters, which live anyway,
+    are not copied, and a storage is copied once, however many views of it are saved.
+
+    Args:
+        pin_memory: Take pinned memory, so that copies run beside kernels.
+        device_type: Accepted for PyTorch's signature; values of every device but the CPU are sent.
+    """
+
+    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        del device_type
+        super().__init__(pin_memory, min_bytes=0)
+
+    def __enter__(self) -> Any:
+        if local.state.hooks_disabled is not None:
+            raise RuntimeError(local.state.hooks_disabled)
+        return super().__enter__()
+
+
+class Traffic:
+    """What is on its way between a device and the host.
+
+    Args:
+        lane: Copies, and makes the kernels wait for copies.
+    """
+
+    def __init__(self, lane: Any) -> None:
+        self.lane = lane
+        self.leaving: deque[Any] = deque()  # weak references, in the order of sending
+        self.last: Any = None  # the one sent last, weakly
+
+
+_traffic: dict[Any, Traffic] = {}
+
+
+def traffic(device: Any) -> Traffic:
+    """The traffic of a device in this process."""
+    found = _traffic.get(device)
+    if found is None:
+        be = backend(device)
+        made = Streams(be) if device.type == "cuda" else Direct(be)
+        found = _traffic[device] = Traffic(made)
+    return found
+
+
+class Sent:
+    """One storage that is sent to the host.
+
+    It is here (the copy out may run), then away, coming back, and away again.
+
+    Attributes:
+        nbytes: Bytes that it keeps of the host's.
+    """
+
+    __slots__ = (
+        "__weakref__", "ahead", "back", "before", "device", "given", "here", "host", "nbytes",
+        "size", "spoiled", "ticket", "traffic", "version",
+    )  # fmt: skip
+
+    def __init__(self, storage: Any, device: Any, road: Traffic, ahead: int, pinned: bool) -> None:
+        self.here: Any = None
+        self.back: Any = None  # (storage, ticket)
+        self.given: Any = _gone  # weakly, what was brought back last
+        self.spoiled: str | None = None  # why it cannot come back
+        self.device = device
+        self.traffic = road
+        self.ahead = ahead
+        self.version = storage.version
+        self.size = int(storage.nbytes)
+        self.host = None if device.type == "meta" else _room(device, self.size, pinned)
+        self.nbytes = 0 if self.host is None else self.size
+        self.ticket = road.lane.send(storage, self.host)
+        storage.pin()
+        self.here = storage
+        self.before = road.last
+        me = road.last = weakref.ref(self)
+        road.leaving.append(me)
+        while len(road.leaving) > ahead:
+            first = road.leaving.popleft()()
+            if first is not None:
+                first.leave()
+
+    def leave(self) -> None:
+        """Let the device's memory go, once the copy is done."""
+        if self.here is not None:
+            storage, self.here = self.here, None
+            self.traffic.lane.wait(self.ticket)
+            if storage.version != self.version:  # the copy may have seen the write
+                self.spoiled = str(written_since(storage, self.version))
+            storage.unpin()
+
+    before_write = leave
+
+    def restore(self) -> Any:
+        """A storage of the device with the bytes.
+
+        Raises:
+            GradientError: It was written in place before it had left.
+        """
+        if self.here is not None:
+            if self.here.version != self.version:
+                raise written_since(self.here, self.version)
+            return self.here
+        if self.back is None:
+            self._fetch()
+        storage = self._arrived()
+        self._fetch_more()
+        return storage
+
+    def _fetch(self) -> None:
+        if self.spoiled is not None:
+            raise GradientError(self.spoiled)
+        storage, _ = taken(self.device, self.size, role=TEMPORARY)
+        self.back = (storage, self.traffic.lane.fetch(self.host, storage))
+        storage.pin()
+
+    def _arrived(self) -> Any:
+        (storage, ticket), self.back = self.back, None
+        self.traffic.lane.wait(ticket)
+        storage.unpin()
+        self.given = weakref.ref(storage)
+        return storage
+
+    def _fetch_more(self) -> None:
+        # What was sent just before will be wanted next.
+        other: Sent = self
+        for _ in range(self.ahead):
+            found = None if other.before is None else other.before()
+            if found is None:
+                return
+            other = found
+            there = (other.here, other.back, other.given(), other.spoiled)
+            if all(x is None for x in there):
+                try:
+                    other._fetch()
+                except OutOfMemoryError:  # then when it is wanted
+                    return
+
+    def __del__(self) -> None:
+        self.leave()
+        if self.back is not None:
+            self._arrived()
+
+
+def _gone() -> None:
+    """Nothing was brought back yet."""
+
+
+# Lanes
+
+
+class Direct:
+    """Copies at once, for a device without streams."""
+
+    def __init__(self, be: Any) -> None:
+        self.be = be
+
+    def send(self, storage: Any, host: Any) -> Any:
+        """Copy a storage to the host."""
+        be = self.be
+        if be.xp is not None:
+            quietly(_download, array_of(host, _HOST), array_of(storage, be.device), be)
+
+    def fetch(self, host: Any, storage: Any) -> Any:
+        """Copy it back."""
+        be = self.be
+        if be.xp is not None:
+            quietly(_upload, array_of(storage, be.device), array_of(host, _HOST))
+
+    def wait(self, ticket: Any) -> None:
+        """What runs from now on, runs after a copy: so it does."""
+
+
+def _download(out: Any, array: Any, be: Any) -> None:
+    np.copyto(out, be.to_host(array))
+
+
+def _upload(out: Any, array: Any) -> None:
+    out.set(array)
+
+
+class Streams:
+    """Copies beside the kernels of a GPU, in the order in which they were asked for."""
+
+    def __init__(self, be: Any) -> None:
+        self.be = be
+        self.cuda = be.xp.cuda
+        with be._here():
+            self.out = self.cuda.Stream(non_blocking=True)
+            self.back = self.cuda.Stream(non_blocking=True)
+
+    def send(self, storage: Any, host: Any) -> Any:
+        """Begin to copy a storage to the host, after what the kernels' stream has queued."""
+        with self.be._here():
+            self.out.wait_event(self._so_far(self.cuda.get_current_stream()))
+            self._copy(host, storage, _TO_HOST, self.out)
+            return self._so_far(self.out)
+
+    def fetch(self, host: Any, storage: Any) -> Any:
+        """Begin to copy it back, after all copies out, and after who had the new memory before."""
+        with self.be._here():
+            self.back.wait_event(self._so_far(self.out))
+            self.back.wait_event(self._so_far(self.cuda.get_current_stream()))
+            self._copy(storage, host, _FROM_HOST, self.back)
+            return self._so_far(self.back)
+
+    def wait(self, ticket: Any) -> None:
+        """Let the kernels queued from now on run after a copy."""
+        with self.be._here():
+            self.cuda.get_current_stream().wait_event(ticket)
+
+    def _copy(self, to: Any, start: Any, kind: int, stream: Any) -> None:
+        nbytes = int(start.nbytes)
+        self.cuda.runtime.memcpyAsync(to.address, start.address, nbytes, kind, stream.ptr)
+
+    def _so_far(self, stream: Any) -> Any:
+        event = self.cuda.Event(disable_timing=True)
+        event.record(stream)
+        return event
+
+
+# Room on the host
+
+
+class Pinned(Accounts):
+    """A block of a pinned slab, on the ledger of the CPU."""
+
+    __slots__ = ("__weakref__", "address", "ledger", "nbytes", "pins", "place", "role", "version")
+
+    def __init__(self, ledger: Any, nbytes: int, place: Any) -> None:
+        slab, pool, offset, block = self.place = place
+        try:
+            ledger.born(nbytes, SAVED)
+        except OutOfMemoryError:
+            pool.give(offset, block)
+            raise
+        self.nbytes = nbytes
+        self.role = SAVED
+        self.version = self.pins = 0
+        self.address = slab.ptr + offset
+        self.ledger = ledger
+        if ledger.observers:
+            publish(ledger, "alloc", self)
+
+    def __del__(self) -> None:
+        ledger: Any = getattr(self, "ledger", None)
+        if ledger is not None:  # else refused by it
+            _, pool, offset, block = self.place
+            ledger.died(self.nbytes, self.role)
+            if ledger.observers:
+                publish(ledger, "free", self)
+            pool.give(offset, block)
+
+
+_slabs: list[tuple[Any, Pool]] = []
+
+
+def _room(device: Any, nbytes: int, pinned: bool) -> Any:
+    if device.type != "cuda" or not pinned:
+        return taken(_HOST, nbytes)[0]
+    block = -(-nbytes // ALIGNMENT) * ALIGNMENT
+    for slab, pool in _slabs:
+        try:
+            return Pinned(backend(_HOST).ledger, nbytes, (slab, pool, pool.take(block), block))
+        except MemoryError as error:
+            if isinstance(error, OutOfMemoryError):
+                raise
+    size = max(_SLAB, block)
+    slab, pool = backend(device).xp.cuda.PinnedMemory(size), Pool(size)
+    _slabs.append((slab, pool))
+    return Pinned(backend(_HOST).ledger, nbytes, (slab, pool, pool.take(block), block))
+
+
+__all__ = ["Direct", "Sent", "Streams", "Traffic", "offload", "save_on_cpu", "traffic"]

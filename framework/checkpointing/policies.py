@@ -1,0 +1,263 @@
+"""Policies: what becomes of the values made in a checkpointed region.
+
+A policy is a function of a :class:`Value` (op, name, shape, dtype, bytes, module, number) that
+returns a decision:
+
+- ``"recompute"``: let go, and make it again in backward;
+- ``"save"``: keep it, if backward wants it;
+- ``"prefer_save"``: as the policy of the region around says; kept if there is none;
+- a stash, such as ``pack()``, ``offload()`` or ``offload_to_disk(dir)``: keep it in that form.
+
+:func:`policy` makes one of rules. What is kept costs only where backward wants it, or makes
+something from it: any other value is let go under every policy. A stash takes what backward wants.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from ..autograd.tape import PREFER_SAVE, RECOMPUTE, SAVE, Value
+from .offload import offload
+from .packing import pack
+
+Decision = Any  # a string, a stash, or a policy that is asked in turn
+Test = Callable[[Value], bool]
+
+PRODUCTS = frozenset({"matmul", "addmatmul", "linear"})
+# Beside these, what is made of products inside. Attention's result and its row statistics come
+# from one op, recurrent layers' gates and cells too: keeping one needs all.
+HEAVY = PRODUCTS | {"attention", "conv", "gru", "linear_cross_entropy", "lstm", "rnn"}
+# Public functions whose op has another name.
+SYNONYMS = {
+    "addbmm": "addmatmul", "addmm": "addmatmul", "addmv": "addmatmul", "baddbmm": "addmatmul",
+    "bmm": "matmul", "conv1d": "conv", "conv2d": "conv", "conv3d": "conv", "dot": "matmul",
+    "mm": "matmul", "mv": "matmul", "scaled_dot_product_attention": "attention",
+}  # fmt: skip
+_COMPARE = {
+    "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
+    ">": operator.gt,
+}  # fmt: skip
+_UNITS = {
+    "": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20,
+    "GiB": 1 << 30,
+}  # fmt: skip
+_NUMERIC = re.compile(r"(bytes|numel|ndim|depth|number)\s*(<=|>=|==|!=|<|>)\s*([\d.]+)\s*(\w*)")
+_TEXTUAL = re.compile(r"(op|name|module|dtype):\s*(.+)")
+
+
+def everything(value: Value) -> str:
+    """Recompute everything: what a region without a policy does."""
+    return RECOMPUTE
+
+
+def save_matmuls(value: Value) -> str:
+    """Keep what matrix products, convolutions, attention and recurrent layers give; the rest again.
+
+    No product is computed twice. Attention keeps its result and a statistic of each row.
+    """
+    return SAVE if value.op in HEAVY else RECOMPUTE
+
+
+class Policy:
+    """Base of policies that are objects: they print, compare and pickle.
+
+    Attributes:
+        by_module: It asks for ``value.module``: a region then knows the modules that are called.
+    """
+
+    by_module = False
+
+    def __call__(self, value: Value) -> Any:
+        """Decide on one value."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        own = {k: v for k, v in self.__dict__.items() if k[0] != "_" and k != "by_module"}
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in own.items())})"
+
+    def __eq__(self, other: Any) -> bool:
+        return type(self) is type(other) and self.__dict__ == other.__dict__
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class save_every(Policy):
+    """Keep every k-th value that a region makes, and recompute those between from it.
+
+    Args:
+        k: How many values from one to the next, at least 1. About the square root of the number of
+            values takes the least memory in a chain of equal ones.
+    """
+
+    def __init__(self, k: int) -> None:
+        if not isinstance(k, int) or k < 1:
+            raise ValueError(f"save_every: k is a number of values, at least 1; got {k!r}.")
+        self.k = k
+
+    def __call__(self, value: Value) -> str:
+        """Decide on one value."""
+        return SAVE if value.number % self.k == self.k - 1 else RECOMPUTE
+
+
+class policy(Policy):
+    """A policy made of rules: the first that fits a value decides.
+
+    A rule's key selects values. It is a function of a value that returns a bool, or a string of
+    conditions joined by ``&``:
+
+    - ``op:linear`` or ``op:relu|gelu``: the op, by its name or that of its function;
+    - ``module:blocks.*.mlp``: inside of a module. Names match as in ``named_modules()`` of the
+      outermost module called in the region, or any stretch of them: ``mlp`` is found anywhere;
+    - ``name:max_pool2d.indices``: op and result, or what ``checkpoint_name`` gave;
+    - ``dtype:float32``;
+    - ``bytes>=1MiB``, ``numel<100``, ``ndim==4``, ``depth>0``, ``number<10``;
+    - ``*``: every value.
+
+    ``|`` separates alternatives, and in names ``*``, ``?`` and ``[...]`` match as in file names.
+
+    Args:
+        rules: Decisions by selector: a string as above, "offload" or "pack", a stash, or another
+            policy.
+        default: The decision where no rule fits.
+
+    Raises:
+        ValueError: A selector or a decision is none.
+
+    Example:
+        >>> import lowtide as lt
+        >>> from lowtide.checkpointing import offload, policy
+        >>> mixed = policy({
+        ...     "module:mlp & op:linear": "save",
+        ...     "bytes>=1MiB": offload(),
+        ... })
+        >>> block = lt.nn.Sequential(lt.nn.Linear(8, 8), lt.nn.Tanh())
+        >>> y = lt.checkpoint(block, lt.ones(2, 8), policy=mixed)
+    """
+
+    def __init__(self, rules: Mapping[Any, Decision], default: Decision = RECOMPUTE) -> None:
+        self.rules = {key: decision_of(d) for key, d in rules.items()}
+        self.default = decision_of(default)
+        self._tests = [selector(key) for key in self.rules]
+        asked = [key for key in self.rules if isinstance(key, str) and "module:" in key]
+        inner = [*self.rules.values(), self.default, *self.rules]
+        self.by_module = bool(asked) or any(getattr(d, "by_module", False) for d in inner)
+
+    def __call__(self, value: Value) -> Any:
+        """Decide on one value."""
+        for test, decision in zip(self._tests, self.rules.values(), strict=True):
+            if test(value):
+                return decision if isinstance(decision, str) else decision(value)
+        return self.default if isinstance(self.default, str) else self.default(value)
+
+    def __repr__(self) -> str:
+        return f"policy({self.rules!r}, default={self.default!r})"
+
+    def __reduce__(self) -> Any:
+        return policy, (self.rules, self.default)
+
+    def __eq__(self, other: Any) -> bool:
+        mine = (self.rules, self.default)
+        return isinstance(other, policy) and mine == (other.rules, other.default)
+
+    __hash__ = None
+
+
+def decision_of(given: Any) -> Decision:
+    """A decision as policies return it, or a policy.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if given in (SAVE, PREFER_SAVE, RECOMPUTE) or callable(given):
+        return given
+    if given == "offload":
+        return offload()
+    if given == "pack":
+        return pack()
+    raise ValueError(
+        f"a checkpointing policy decides 'save', 'prefer_save', 'recompute', 'offload', 'pack', a "
+        f"stash such as pack('bfloat16'), or what another policy says; got {given!r}."
+    )
+
+
+def selector(key: Any) -> Test:
+    """A test of values from a rule's key.
+
+    Raises:
+        ValueError: It is no selector.
+    """
+    if callable(key):
+        return key  # type: ignore[no-any-return]
+    if not isinstance(key, str):
+        raise ValueError(f"a selector is a string or a function of a value; got {key!r}.")
+    tests = [_condition(part.strip(), key) for part in key.split("&")]
+    return tests[0] if len(tests) == 1 else lambda value: all(test(value) for test in tests)
+
+
+def _condition(text: str, key: str) -> Test:
+    if text == "*":
+        return lambda value: True
+    found = _NUMERIC.fullmatch(text)
+    if found is not None and found[4] in (_UNITS if found[1] == "bytes" else ("",)):
+        return _compared(found[1], _COMPARE[found[2]], float(found[3]) * _UNITS[found[4]])
+    found = _TEXTUAL.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{key!r} selects no values. Write conditions like 'op:linear', 'module:blocks.*.mlp', "
+            "'name:softmax.out', 'dtype:float32', 'bytes>=1MiB', 'ndim==4', joined by &."
+        )
+    wanted = [word.strip() for word in found[2].split("|")]
+    if found[1] == "op":
+        wanted = [SYNONYMS.get(word, word) for word in wanted]
+        return lambda value: any(fnmatchcase(value.op, word) for word in wanted)
+    if found[1] == "name":
+        return lambda value: any(
+            fnmatchcase(name, word) for word in wanted for name in names_of(value)
+        )
+    if found[1] == "dtype":
+        return lambda value: any(fnmatchcase(value.dtype.name, word) for word in wanted)
+    return _Inside(wanted)
+
+
+def _compared(what: str, test: Any, bound: float) -> Test:
+    if what == "bytes":
+        return lambda value: test(value.nbytes, bound)
+    if what == "numel":
+        return lambda value: test(value.spec.numel, bound)
+    if what == "ndim":
+        return lambda value: test(value.spec.ndim, bound)
+    return lambda value: test(getattr(value, what), bound)
+
+
+class _Inside:
+    # True for values of modules whose path has a stretch that one of the patterns matches.
+    def __init__(self, patterns: list[str]) -> None:
+        self.patterns = [p.split(".") for p in patterns]
+        self.known: dict[str, bool] = {}
+
+    def __call__(self, value: Value) -> bool:
+        path = value.module
+        found = self.known.get(path)
+        if found is None:
+            found = self.known[path] = self._matches(path.split("."))
+        return found
+
+    def _matches(self, path: list[str]) -> bool:
+        return any(
+            all(map(fnmatchcase, path[start:], pattern))
+            for pattern in self.patterns
+            for start in range(len(path) - len(pattern) + 1)
+        )
+
+
+def names_of(value: Value) -> list[str]:
+    """The names under which a value can be asked for: its given one, op and result, the op's."""
+    given = getattr(value, "given", None)
+    return [value.name, value.op] if given is None else [given, value.name, value.op]
+
+
+__all__ = ["Policy", "decision_of", "everything", "policy", "save_every", "save_matmuls"]

@@ -1,0 +1,233 @@
+"""Stashes: other forms in which a saved value is kept, instead of being made again.
+
+A :class:`Stash` turns the bytes of a storage into something that can bring them back: a smaller
+array (``packing.py``), a buffer on another device (``offload.py``), a place in a file
+(``disk.py``). It is taken once for each storage, when something first wants the value for backward,
+and holds until nothing wants it any more.
+
+Each serves in three places:
+
+- as the decision of a policy on one value: ``policy({"bytes>=1MiB": offload()})``;
+- as the policy of a region, ``checkpoint(block, x, policy=offload())``: whatever the region would
+  keep without checkpointing is stashed, and so is what inner regions need from it;
+- as a context manager or decorator outside of any region: the same.
+
+So ``with offload():`` around blocks that are checkpointed recomputes inside the blocks and has
+their inputs elsewhere.
+
+Leaves, parameters and buffers are never stashed: they live anyway.
+"""
+
+from __future__ import annotations
+
+from threading import get_ident
+from typing import Any, Protocol
+
+from ..autograd.contents import Content, StashCall
+from ..autograd.modes import quietly
+from ..autograd.replay import Region
+from ..autograd.tape import Tape, _gone, _Reference
+from ..devices import backend
+from ..dtypes import uint8
+from ..errors import GradientError
+from ..memory.ledger import SAVED, TEMPORARY
+from ..spec import Spec
+from ..tensor import Tensor
+
+
+class Stashed(Protocol):
+    """One storage's bytes in another form."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it keeps, as the ledgers count them."""
+
+    def restore(self) -> Any:
+        """A storage with the bytes as they were."""
+
+
+class Stash:
+    """Base of the forms: a subclass says in :meth:`stash` how to keep the bytes of a tensor.
+
+    Args:
+        min_bytes: Storages smaller than this are kept as they are.
+    """
+
+    def __init__(self, min_bytes: int = 0) -> None:
+        self.min_bytes = min_bytes
+        self._open: dict[int, list[Any]] = {}  # regions that are entered, by thread
+
+    def stash(self, tensor: Tensor) -> Stashed:
+        """Keep the whole storage of ``tensor``, whose dtype says what the bytes mean."""
+        raise NotImplementedError
+
+    def __call__(self, what: Any) -> Any:
+        """Stash a tensor; decide, as a policy, to stash a value; or decorate a function."""
+        if isinstance(what, Tensor):
+            if what._storage.nbytes < max(self.min_bytes, 1):
+                return Kept(what._storage)
+            return self.stash(what)
+        if callable(what):
+            from .regions import checkpointing
+
+            return checkpointing(self)(what)
+        return self
+
+    def __enter__(self) -> Any:
+        from .regions import checkpointing
+
+        region = checkpointing(self)
+        region.__enter__()
+        self._open.setdefault(get_ident(), []).append(region)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        mine = self._open[get_ident()]
+        region = mine.pop()
+        if not mine:
+            del self._open[get_ident()]
+        region.__exit__(*exc)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": {}}
+
+
+class Kept:
+    """The bytes themselves, where another form has no room for them or gains nothing."""
+
+    __slots__ = ("storage", "version")
+
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage
+        self.version = storage.version
+        storage.pin()
+
+    @property
+    def nbytes(self) -> int:
+        """All of them."""
+        return int(self.storage.nbytes)
+
+    def restore(self) -> Any:
+        """The storage.
+
+        Raises:
+            GradientError: It was written in place since.
+        """
+        if self.storage.version != self.version:
+            raise written_since(self.storage, self.version)
+        return self.storage
+
+    def before_write(self) -> None:
+        """Someone is about to write into the storage, inside the region: keep what it has."""
+        storage = self.storage
+        if storage.version == self.version:
+            be = backend(storage.ledger.device)
+            self.storage, copy = taken(be.device, storage.nbytes)
+            self.version = 0
+            self.storage.pin()
+            if be.xp is not None:
+                quietly(be.copy, copy, array_of(storage, be.device))
+            storage.unpin()
+
+    def __del__(self) -> None:
+        self.storage.unpin()
+
+
+def written_since(storage: Any, version: int) -> GradientError:
+    """The error of a value that was overwritten while its stash still needed it."""
+    from ..autograd.saved import written_at
+
+    return GradientError(
+        f"A value of {storage.nbytes} bytes that a checkpointed region keeps has been modified by "
+        f"an inplace operation{written_at(storage)}: version {version} then, {storage.version} "
+        "now. Use the out-of-place op, or clone before changing it."
+    )
+
+
+def array_of(storage: Any, device: Any, dtype: Any = uint8) -> Any:
+    """All of a storage as one flat array."""
+    spec = Spec((storage.nbytes // dtype.itemsize,), dtype, device)
+    return backend(device).window(storage, spec, None)
+
+
+def taken(device: Any, count: int, dtype: Any = uint8, role: int = SAVED) -> tuple[Any, Any]:
+    """A new storage for ``count`` elements, and all of it as an array."""
+    return backend(device).empty(Spec((count,), dtype, device), role)  # type: ignore[no-any-return]
+
+
+class StashRegion(Region):
+    """A region whose policy is a stash: it also stashes what inner regions need from around."""
+
+    __slots__ = ()
+
+    def want(self, content: Content, tensor: Tensor) -> None:
+        """Count one more who may ask for a content; the first has it stashed."""
+        if content.stash is None:
+            content.stash = self.policy
+        super().want(content, tensor)
+
+
+class WatchfulTape(Tape):
+    """A tape that tells stashes of writes into what they may still be copying."""
+
+    __slots__ = ()
+
+    def before_write(self, inputs: Any) -> Any:
+        """Note the arguments of a write into the first input, while they are what they were."""
+        content = self.content_of(inputs[0]._storage)
+        if content is not None and isinstance(content.maker, StashCall):
+            stashed = content.maker.stashed
+            if hasattr(stashed, "before_write"):
+                stashed.before_write()
+        return super().before_write(inputs)
+
+
+class StashTape(WatchfulTape):
+    """The tape of an outermost such region: it also stashes what was computed before it began."""
+
+    __slots__ = ("around",)
+
+    def __init__(self, around: StashRegion) -> None:
+        super().__init__()
+        self.around = around
+
+    def arguments(self, inputs: Any) -> Any:
+        """Inputs of a call as its maker keeps them."""
+        for x in inputs:
+            if isinstance(x, Tensor):
+                self._adopt(x)
+        return super().arguments(inputs)
+
+    def save(self, tensor: Tensor, source: Any, index: int) -> Any:
+        """The handle for a value saved for backward."""
+        self._adopt(tensor)
+        return super().save(tensor, source, index)
+
+    def _adopt(self, tensor: Tensor) -> None:
+        # What flowed in becomes known, unless it lives anyway: a leaf, or a view of one.
+        viewed = tensor._viewed
+        root = tensor if viewed is None else viewed.base
+        storage = tensor._storage
+        if root._node is None or storage.ledger is None or storage.role not in (TEMPORARY, SAVED):
+            return
+        if self.content_of(storage) is not None:
+            return
+        content = Content(None, 0, self.around)  # type: ignore[arg-type]  # stashed before asked
+        content.stash = self.around.policy
+        reference = _Reference(storage, _gone)
+        reference.contents, reference.key = self.contents, id(storage)
+        content.lies_in(reference, storage.version)
+        self.contents[reference.key] = content
+
+
+__all__ = [
+    "Kept",
+    "Stash",
+    "StashRegion",
+    "StashTape",
+    "Stashed",
+    "WatchfulTape",
+    "array_of",
+    "taken",
+    "written_since",
+]  # fmt: skip

@@ -1,0 +1,204 @@
+"""Activations of two operands: glu, one half gated by the other, and prelu, with learned slopes."""
+
+from __future__ import annotations
+
+from math import prod
+
+from .activation import HIDDEN, need_float, vectorized
+from .joining import cat
+from .layout import contiguous
+from .pointwise import sigmoid
+from .registry import broadcast, function, op, per_element
+from .selecting import where_select
+
+
+def _halves(x, dim):
+    # Of a tensor or an array.
+    n = x.shape[dim] // 2
+    lead = (slice(None),) * dim
+    return x[(*lead, slice(0, n))], x[(*lead, slice(n, None))]
+
+
+def _glu_infer(input, *, dim):
+    need_float("glu", input)
+    shape = list(input.shape)
+    shape[dim] //= 2
+    return input.like(tuple(shape))
+
+
+def _glus(make):
+    x = make(3, 4)
+    yield (x[:, : x.shape[1] // 2 * 2],), {"dim": 1}
+    y = make(2, 3, 2)
+    yield (y[: y.shape[0] // 2 * 2],), {"dim": 0}
+    yield (make(0, 4),), {"dim": 1}
+
+
+@op(
+    name="_glu", **HIDDEN, infer=_glu_infer, half="float32", flops=per_element(8), samples=_glus
+)  # fmt: skip
+def glu_of(xp, out, input, *, dim):
+    """The first half along ``dim`` times the sigmoid of the second."""
+    value, gate = _halves(input, dim)
+    sigmoid.op.plain(xp, out, gate)
+    xp.multiply(out, value, out=out)
+
+
+@glu_of.kernel("cpu", when=vectorized, layout=contiguous)
+def _(xp, out, input, *, dim):
+    _run_glu("glu", out, input, dim)
+
+
+def _run_glu(name, out, *arrays_and_dim):
+    # A whole has two parts for each of the rows that come before the dim.
+    from ..kernels.cpu import gates
+    from ..kernels.cpu.threads import spread
+
+    *arrays, dim = arrays_and_dim
+    rows = prod(out.shape[:dim])
+    half = min(a.shape[dim] for a in (out, *arrays))
+    shaped = [
+        a.reshape(rows, -1) if a.shape[dim] == half else a.reshape(rows, 2, -1)
+        for a in (out, *arrays)
+    ]
+    spread(getattr(gates, name), out.size, rows, *shaped)
+
+
+@glu_of.vjp("input")
+def _(g, input, dim):
+    return glu_slope(g, input, dim)
+
+
+def _glu_slope_samples(make):
+    for ((input,), options), ((other,), _) in zip(_glus(make), _glus(make), strict=True):
+        yield (_halves(other, options["dim"])[0].clone(), input), options
+
+
+@op(
+    name="_glu_backward", **HIDDEN, infer=lambda grad, input, *, dim: (input, grad),
+    scratch=("share",), half="float32", flops=per_element(8), samples=_glu_slope_samples,
+)  # fmt: skip
+def glu_slope(xp, out, share, grad, input, *, dim):
+    """``grad`` times the derivative of glu in both halves."""
+    value, gate = _halves(input, dim)
+    first, second = _halves(out, dim)
+    sigmoid.op.plain(xp, share, gate)
+    xp.multiply(grad, share, out=first)
+    xp.subtract(1, share, out=second)
+    xp.multiply(second, first, out=second)
+    xp.multiply(second, value, out=second)
+
+
+@glu_slope.kernel(
+    "cpu", when=lambda grad, *_, **__: vectorized(grad), layout=contiguous, scratch=False
+)
+def _(xp, out, share, grad, input, *, dim):
+    _run_glu("glu_grad", out, grad, input, dim)
+
+
+@glu_slope.vjp("grad")
+def _(g, input, dim):
+    value, gate = _halves(input, dim)
+    first, second = _halves(g, dim)
+    share = sigmoid(gate)
+    return (first + second * value * (1 - share)) * share
+
+
+@glu_slope.vjp("input")
+def _(g, grad, input, dim):
+    value, gate = _halves(input, dim)
+    first, second = _halves(g, dim)
+    share = sigmoid(gate)
+    bend = (1 - share) * share * grad
+    return cat([second * bend, (first + second * value * (1 - 2 * share)) * bend], dim)
+
+
+@function(public=False)
+def glu(input, dim=-1):
+    """Split in two along ``dim`` and gate the first half by the sigmoid of the second.
+
+    Raises:
+        RuntimeError: The size of ``dim`` is odd, or there is no dimension.
+
+    Memory:
+        Keeps ``input``.
+    """
+    if input.ndim == 0:
+        raise RuntimeError("glu does not support 0-dimensional tensors. Unsqueeze it.")
+    size = input.shape[dim]
+    if size % 2:
+        raise RuntimeError(
+            f"glu: Halving dimension must be even, but dimension {dim} is size {size}. Pad it."
+        )
+    return glu_of(input, dim % input.ndim)
+
+
+def _prelus(make):
+    yield (make(3, 4), make(1)), {}
+    yield (make(2, 3, 2), make(3, 1)), {}
+    yield (make(), make(1)), {}
+    yield (make(0, 3), make(3)), {}
+
+
+def _prelu_infer(input, weight):
+    spec = broadcast(input, weight, op_name="prelu")
+    return spec, spec
+
+
+@op(
+    name="_prelu", **HIDDEN, infer=_prelu_infer, scratch=("low",), promote="same",
+    half="float32", flops=per_element(4), samples=_prelus,
+    autocast="low",
+)  # fmt: skip
+def prelu_of(xp, out, low, input, weight):
+    """``max(input, 0) + weight * min(input, 0)``."""
+    xp.minimum(input, 0, out=low)
+    xp.multiply(low, weight, out=low)
+    xp.maximum(input, 0, out=out)
+    xp.add(out, low, out=out)
+
+
+@prelu_of.vjp("input")
+def _(g, input, weight):
+    return where_select(input > 0, g, g * weight)
+
+
+@prelu_of.vjp("weight")
+def _(g, input):
+    return where_select(input > 0, 0, g * input)
+
+
+@function(method=True)
+def prelu(input, weight):
+    """Apply ``max(0, x) + weight * min(0, x)`` with one learned weight, or one per channel.
+
+    Args:
+        input: Values (N, C, ...).
+        weight: (1) or (C).
+
+    Raises:
+        RuntimeError: The number of weights is neither 1 nor C.
+
+    Memory:
+        Keeps ``input`` and ``weight``.
+    """
+    if weight.ndim > 1:
+        raise RuntimeError(
+            "prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = "
+            f"{weight.ndim}. Reshape it."
+        )
+    count = weight.numel()
+    if count != 1:
+        channels = input.shape[1] if input.ndim > 1 else input.ndim and 1
+        if count != channels:
+            raise RuntimeError(
+                "Mismatch of parameter numbers and input channel size. Found parameter numbers = "
+                f"{count} and channel size = {channels}. Pass one weight per channel."
+            )
+        weight = weight.reshape(count, *[1] * (input.ndim - 2))
+    elif weight.ndim and not input.ndim:
+        weight = weight.reshape(())
+    return prelu_of(input, weight)
+
+
+__all__ = ["glu", "prelu"]

@@ -1,0 +1,305 @@
+"""Adam and AdamW whose state takes two bytes an element instead of eight."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..framework.autograd.modes import quietly
+from ..framework.dtypes import float32, float64, uint8
+from ..framework.kernels import dynamic_map
+from ..framework.ops.arrays import tensor
+from ..framework.ops.creation import empty
+from ..framework.ops.creation import zeros as new_zeros
+from ..framework.ops.locating import bucketize
+from ..framework.pieces import limit_of
+from . import fused
+from .adam import Adam, count_step
+from .elementwise import Elementwise
+from .optimizer import check_betas, check_options, own
+
+BLOCK = 256  # elements with one scale
+
+
+class Adam8bit(Elementwise):
+    """Adam that keeps its two means in eight bits an element, with a scale for each block of 256.
+
+    The step is Adam's, in the parameter's precision (float32 for half precision): a block's means
+    are decoded, moved on, used, and only then rounded to eight bits again. A code stands for a
+    number between -1 (for v: 0) and 1, which times the block's scale, the largest magnitude in it,
+    is the mean. The numbers are dense near 1 and reach down to 1e-7
+    (``framework/kernels/dynamic_map.py``). A large element so takes precision from the others of
+    its block, and of no other.
+
+    State: ``step``; ``state1`` (m) and ``state2`` (v), uint8 of the parameter's shape; ``absmax1``
+    and ``absmax2``, float32, their scales, one for each 256 elements in the order of a contiguous
+    tensor: 2.03 bytes an element, where Adam keeps 8. Parameters of fewer than ``min_8bit_size``
+    elements keep ``state1`` and ``state2`` as Adam does, in float32 at least.
+
+    Memory: no mean is ever whole. On the CPU a step is compiled and takes none beside the state; of
+    a parameter that is strided or of half precision it takes pieces in float32. Elsewhere it runs
+    in tensor ops on pieces (``framework/pieces.py``), as :class:`Adam`'s.
+
+    Names and defaults are bitsandbytes'. Different here: ``weight_decay`` is an L2 penalty, as in
+    Adam (theirs shrinks the parameter, as AdamW8bit); a v above 0 is never rounded to 0, so that no
+    later step divides by ``eps`` alone; the 256 numbers are not part of the state.
+
+    Args:
+        params: What to optimize; an embedding of which few rows have a gradient at a time is
+            better off with ``{"params": ..., "min_8bit_size": 1 << 62}``.
+        lr: Learning rate.
+        betas: Decay of the two means.
+        eps: Added to the denominator.
+        weight_decay: L2 penalty, added to the gradient.
+        amsgrad: Must be False.
+        optim_bits: Must be 32.
+        args: Must be None.
+        min_8bit_size: Elements below which a parameter's state is not rounded.
+        is_paged: No effect.
+        maximize: Climb instead.
+
+    Raises:
+        ValueError: An option is out of range, or asks for what there is not.
+        RuntimeError: A parameter is complex.
+
+    Source:
+        Dettmers et al. 2022, "8-bit Optimizers via Block-wise Quantization" (arXiv 2110.02861),
+        with blocks of 256 as in their library bitsandbytes, where the paper has 2048.
+    """
+
+    loop = "adam"
+    plain = staticmethod(Adam.plain)
+    decoupled = False
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsgrad: bool = False,
+        optim_bits: int = 32,
+        args: Any = None,
+        min_8bit_size: int = 4096,
+        is_paged: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        check_options(name, lr, epsilon=eps, weight_decay=weight_decay, min_8bit_size=min_8bit_size)
+        betas = check_betas(name, betas)
+        if amsgrad:
+            raise ValueError(f"{name} does not support amsgrad=True. Use Adam or AdamW.")
+        if optim_bits != 32:
+            raise ValueError(
+                f"{name} only supports optim_bits=32, which is there for compatibility; got "
+                f"{optim_bits}. Its state has 8 bits in any case."
+            )
+        if args is not None:
+            raise ValueError(f"{name} takes no args object; got {type(args).__name__}. Pass None.")
+        defaults = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay,
+            "min_8bit_size": min_8bit_size, "maximize": maximize,
+            "decoupled_weight_decay": self.decoupled,
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
+        """Both means are zero."""
+        if p.is_complex():
+            raise RuntimeError(
+                f"{type(self).__name__} does not support complex parameters. Use Adam or AdamW."
+            )
+        n, device = p.numel(), p.device
+        coded = n >= group["min_8bit_size"]
+        kind = uint8 if coded else _precision(p)
+        names = [("state1", p.shape, kind), ("state2", p.shape, kind)]
+        if coded:
+            names += [(scales, (-(-n // BLOCK),), float32) for scales in ("absmax1", "absmax2")]
+        found = {name: own(new_zeros(s, dtype=k, device=device), p) for name, s, k in names}
+        return {"step": 0, **found}
+
+    def advance(self, state: dict[str, Any], group: dict[str, Any]) -> Any:
+        """Count the step."""
+        return (state["state1"], state["state2"], None), count_step(state, group)
+
+    def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
+        """One step for one parameter."""
+        if not state:
+            state.update(self.start(p, group))
+        if "absmax1" not in state:
+            super().update(p, g, state, group)
+            return
+        numbers = count_step(state, group)
+        held = [state[name] for name in ("state1", "state2", "absmax1", "absmax2")]
+        if fused.fits(self.elements, p, g):
+            _compiled(p, g, held, numbers)
+            return
+        compiled = self.elements >= fused.LEAST and p.device.type in ("cpu", "meta")
+        step = _compiled if compiled else _plain(p.device)
+        for start, end in _ranges(p.numel(), limit_of(p)):
+            x, d = _gathered(p, start, end), _gathered(g, start, end)
+            blocks = slice(start // BLOCK, -(-end // BLOCK))
+            codes = [t.view(-1)[start:end] for t in held[:2]]
+            step(x, d, [*codes, *[t[blocks] for t in held[2:]]], numbers)
+            _scattered(p, start, end, x)
+            del x, d  # before the next ones are made
+
+
+class AdamW8bit(Adam8bit):
+    """AdamW with the state of :class:`Adam8bit`: weight decay shrinks the parameter.
+
+    Args:
+        params: What to optimize.
+        lr: Learning rate.
+        betas: Decay of the two means.
+        eps: Added to the denominator.
+        weight_decay: Share of the parameter, times ``lr``, taken away at each step.
+        amsgrad: Must be False.
+        optim_bits: Must be 32.
+        args: Must be None.
+        min_8bit_size: Elements below which a parameter's state is not rounded.
+        is_paged: No effect.
+        maximize: Climb instead.
+
+    Raises:
+        ValueError: An option is out of range, or asks for what there is not.
+        RuntimeError: A parameter is complex.
+    """
+
+    decoupled = True
+
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        amsgrad: bool = False,
+        optim_bits: int = 32,
+        args: Any = None,
+        min_8bit_size: int = 4096,
+        is_paged: bool = False,
+        *,
+        maximize: bool = False,
+    ) -> None:
+        super().__init__(
+            params, lr, betas, eps, weight_decay, amsgrad, optim_bits, args, min_8bit_size,
+            is_paged, maximize=maximize,
+        )  # fmt: skip
+
+
+def _precision(p: Any) -> Any:
+    return float64 if p.dtype is float64 else float32
+
+
+def _compiled(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> None:
+    for t in (p, *held):
+        t._storage.version += 1
+    if p.is_meta:
+        return
+    from ..framework.kernels.cpu import blockwise
+    from ..framework.kernels.cpu.threads import spread
+
+    n = p.numel()
+    full = n // BLOCK
+    end = full * BLOCK  # what is left is a block of its own
+    flat = [t._array.reshape(-1) for t in (p, g, *held[:2])]
+    scales = [t._array for t in held[2:]]
+    scalars = [p._array.dtype.type(x) for x in numbers]
+    if full:
+        blocks = [a[:end].reshape(full, BLOCK) for a in flat]
+        first = [s[:full] for s in scales]
+        quietly(spread, blockwise.adam, end, full, *blocks, *first, *scalars)
+    if end < n:
+        blocks = [a[end:].reshape(1, -1) for a in flat]
+        quietly(blockwise.adam, *blocks, *[s[full:] for s in scales], *scalars)
+
+
+# The same in tensor ops
+
+
+def _plain(device: Any) -> Any:
+    tables = [tensor(dynamic_map.numbers(s), dtype=float32, device=device) for s in (True, False)]
+    limits = [tensor(dynamic_map.limits(s), dtype=float32, device=device) for s in (True, False)]
+
+    def step(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> None:
+        width = min(BLOCK, p.numel())
+        p, g, *codes = (t.view(-1, width) for t in (p, g, *held[:2]))
+        scales = [s.unsqueeze(1) for s in held[2:]]
+        m, v = (
+            table.index_select(0, c.reshape(-1).long()).view(c.shape).mul_(s).to(p.dtype)
+            for table, c, s in zip(tables, codes, scales, strict=True)
+        )
+        Adam.plain(p, g, m, v, None, *numbers)
+        _encode(m, codes[0], scales[0], limits[0], signed=True)
+        _encode(v, codes[1], scales[1], limits[1], signed=False)
+
+    return step
+
+
+def _encode(mean: Any, codes: Any, scales: Any, limits: Any, signed: bool) -> None:
+    mean = mean.to(float32)
+    scales.copy_(mean.abs().amax(-1, keepdim=True))
+    mean.div_(scales.masked_fill(scales == 0, 1.0))
+    if not signed:  # what is above 0 stays so
+        codes.copy_(bucketize(mean, limits).maximum((mean > 0).long()))
+        return
+    side = (mean < 0).long().mul_(-2).add_(1)  # -1 or 1
+    rank = bucketize(mean.abs_(), limits)
+    codes.copy_(rank.mul_(side).clamp_(min=-dynamic_map.ZERO).add_(dynamic_map.ZERO))
+
+
+# Parts of a parameter, where it is not computed with as it is
+
+
+def _ranges(n: int, limit: int) -> Iterator[tuple[int, int]]:
+    """Where parts of n elements start and end: whole blocks, and the block that is not whole."""
+    full = n - n % BLOCK
+    step = max(BLOCK, limit - limit % BLOCK)
+    for start in range(0, full, step):
+        yield start, min(start + step, full)
+    if full < n:
+        yield full, n
+
+
+def _gathered(t: Any, start: int, end: int) -> Any:
+    """Elements of a tensor, counted row by row, as a vector to compute with; a view if possible."""
+    kind = _precision(t)
+    if t.is_contiguous():
+        return t.view(-1)[start:end].to(kind)
+    out = empty(end - start, dtype=kind, device=t.device)
+    for part, at in _spans(t, start, end, 0):
+        out[at : at + part.numel()].view(part.shape).copy_(part)
+    return out
+
+
+def _scattered(t: Any, start: int, end: int, values: Any) -> None:
+    """Put such a vector back, if it is no view."""
+    if values._storage is t._storage:
+        return
+    for part, at in _spans(t, start, end, 0):
+        part.copy_(values[at : at + part.numel()].view(part.shape))
+
+
+def _spans(t: Any, start: int, end: int, at: int) -> Iterator[tuple[Any, int]]:
+    """Views that make up elements ``start`` to ``end``, each with its place counted from ``at``."""
+    if start == 0 and end == t.numel():
+        yield t, at
+        return
+    row = t[0].numel()
+    first, last = -(-start // row), end // row  # rows that are whole
+    if first > last:  # within one row
+        yield from _spans(t[last], start - last * row, end - last * row, at)
+        return
+    if start < first * row:
+        yield from _spans(t[first - 1], start - (first - 1) * row, row, at)
+    if first < last:
+        yield t[first:last], at + first * row - start
+    if last * row < end:
+        yield from _spans(t[last], 0, end - last * row, at + last * row - start)
+
+
+__all__ = ["Adam8bit", "AdamW8bit"]

@@ -1,0 +1,164 @@
+"""Leaves: what the program calls the parameters that no module holds.
+
+A model written in functions has its weights in variables, lists and dicts. When a backward begins,
+its graph tells which leaves get a gradient, and the frames on the stack tell what they are called:
+``w1``, ``params.w2``, ``layers.0.bias``, a path as a module's parameter has one. The outermost
+frame that knows a tensor names it, by the first of its variables, those of loops last: a weight is
+kept further out than what passes over it.
+
+Exact, for it goes by identity. It costs a walk over the graph of each backward, and the search one
+look for each new leaf. What no running function and no global knows keeps the line of its birth.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import sys
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from ..framework.frames import USER, kind_of
+from ..framework.tensor import Tensor
+
+DEEP = 3  # steps from a variable to a tensor: ``model.layers.0.w``
+MOST = 20_000  # values looked at in one search
+
+
+def leaves(root: Any) -> Iterator[Tensor]:
+    """The leaves that the graph behind a node leads to, each once or more."""
+    met, pending = {root}, [root]
+    while pending:
+        for target, _ in pending.pop().edges:
+            if not target._is_node:
+                yield target
+            elif target not in met:
+                met.add(target)
+                pending.append(target)
+
+
+def names(wanted: dict[int, Any]) -> dict[int, str]:
+    """Find what the running program calls some objects.
+
+    Args:
+        wanted: The objects by their ids.
+
+    Returns:
+        Paths by id, of those that were found.
+    """
+    frames: list[types.FrameType] = []
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if kind_of(file) == USER and "-packages" not in file:
+            frames.append(frame)
+        frame = frame.f_back
+    search = _Search(wanted)
+    try:
+        seen: set[int] = set()
+        while frames and search.missing:
+            frame = frames.pop()
+            if id(frame.f_globals) not in seen:
+                seen.add(id(frame.f_globals))
+                search.look_at_variables(frame.f_globals, frame.f_code)
+            if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+                search.look_at_locals(frame)
+    finally:
+        del frame, frames  # a frame that knows itself is a cycle, and holds all that it knows
+    return search.found
+
+
+class _Search:
+    def __init__(self, wanted: dict[int, Any]) -> None:
+        self.missing = dict(wanted)
+        self.found: dict[int, str] = {}
+        self.left = MOST
+        self.met: set[int] = set()
+
+    def look_at_locals(self, frame: types.FrameType) -> None:
+        # Before Python 3.13 the frame keeps the dict, and with it the values; and it is the dict
+        # that the function's own locals() returned, which must not change.
+        if sys.version_info < (3, 13) and _reads_locals(frame.f_code):
+            return
+        values: Any = frame.f_locals
+        self.look_at_variables(values, frame.f_code)
+        if isinstance(values, dict) and sys.getrefcount(values) <= 3:  # else a debugger has it
+            values.clear()
+
+    def look_at_variables(self, space: Any, code: types.CodeType) -> None:
+        # Those of its loops come last: they pass over what is kept elsewhere.
+        passing = _loop_variables(code)
+        known = {k: v for k, v in space.items() if k.isidentifier() and k[0] != "_"}
+        self.look({k: v for k, v in known.items() if k not in passing}, "", 0)
+        self.look({k: v for k, v in known.items() if k in passing}, "", 0)
+
+    def look(self, space: dict[Any, Any], path: str, depth: int) -> None:
+        """Look through the variables, attributes or elements that ``path`` leads to."""
+        for key, value in list(space.items()):
+            self.left -= 1
+            if self.left < 0 or not self.missing:
+                return
+            if self.missing.pop(id(value), None) is not None:
+                self.found[id(value)] = f"{path}{key}"
+            elif depth < DEEP and type(value) not in _PLAIN and id(value) not in self.met:
+                self.met.add(id(value))
+                if isinstance(getattr(value, "_parameters", None), dict):
+                    self.look_at_module(value, f"{path}{key}")
+                else:
+                    self.look(_inside(value, depth), f"{path}{key}.", depth + 1)
+
+    def look_at_module(self, module: Any, path: str) -> None:
+        # One that was not called: only its parameters are used.
+        for name, part in module.named_modules():
+            for p in part._parameters.values():
+                if self.missing.pop(id(p), None) is not None:
+                    self.found[id(p)] = f"{path}.{name}" if name else path
+
+
+@functools.lru_cache(maxsize=64)
+def _reads_locals(code: types.CodeType) -> bool:
+    names = {"locals", "vars", "dir", "eval", "exec"}
+    return not names.isdisjoint(code.co_names) and any(
+        step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval in names
+        for step in dis.get_instructions(code)
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _loop_variables(code: types.CodeType) -> frozenset[str]:
+    found: set[str] = set()
+    left = 0
+    for step in dis.get_instructions(code):
+        if step.opname == "FOR_ITER":
+            left = 1
+        elif left and step.opname.startswith("UNPACK"):
+            left += (step.arg or 1) - 1
+        elif left and step.opname.startswith("STORE_"):
+            # From Python 3.13 on, one instruction may store two.
+            stored = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+            found.update(stored)
+            left -= len(stored)
+    return frozenset(found)
+
+
+_PLAIN = (int, float, bool, str, bytes, type(None), Tensor, type, types.FunctionType)
+
+
+def _inside(value: Any, depth: int) -> dict[Any, Any]:
+    # What may be found under a value, by key; nothing if it is not looked into.
+    if isinstance(value, list | tuple):
+        alike = bool(value) and type(value[0]) in (int, float, bool, str, bytes)  # it is data
+        return {} if alike or len(value) > MOST else dict(enumerate(value))
+    if isinstance(value, dict):
+        return value if len(value) <= MOST else {}
+    if isinstance(value, types.ModuleType):
+        file = getattr(value, "__file__", None) or "<built-in>"
+        known = depth == 0 and kind_of(file) == USER and "-packages" not in file
+        return {k: v for k, v in vars(value).items() if k[:1] != "_"} if known else {}
+    home = type(value).__module__.partition(".")[0]
+    if home in sys.stdlib_module_names and not isinstance(value, types.SimpleNamespace):
+        return {}
+    space = getattr(value, "__dict__", None)
+    return space if isinstance(space, dict) else {}

@@ -1,0 +1,572 @@
+"""Values elsewhere: on the host, copied beside the kernels, and in a file that leaves nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import lowtide as lt
+from lowtide.autograd.graph import disable_saved_tensors_hooks, save_on_cpu
+from lowtide.checkpointing import offload, offload_to_disk, policy, verify
+from lowtide.framework.checkpointing import disk as disk_module
+from lowtide.framework.checkpointing import offload as offload_module
+from lowtide.framework.devices import backend
+from tests.checkpointing.nets import Block, conv_net, gpt
+
+SIZE = 8000  # bytes of the values below
+
+
+def chain(x: lt.Tensor, n: int = 6) -> lt.Tensor:
+    for _ in range(n):
+        x = x.exp()  # keeps its result
+    return x
+
+
+def leaf(where: Any = "sim") -> lt.Tensor:
+    return (lt.rand(SIZE // 4) - 3).to(where).requires_grad_()
+
+
+def gradient(x: lt.Tensor, context: Any) -> list[float]:
+    with context:
+        y = chain(x)
+    y.sum().backward()
+    found = x.grad.tolist()
+    x.grad = None
+    return found
+
+
+# On the host
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 5, 9])
+@pytest.mark.parametrize("where", ["sim", "meta"])
+def test_values_leave_the_device_but_for_those_on_their_way(where: str, ahead: int) -> None:
+    x = leaf(where)
+    here, host = lt.memory_allocated(where), lt.memory_allocated("cpu")
+    with offload(ahead=ahead):
+        y = chain(x)
+    # The result is alive besides, and it is the last one sent.
+    left = max(min(ahead, 6), 1)
+    assert lt.memory_allocated(where) - here == left * SIZE
+    assert lt.memory_allocated("cpu") - host == (0 if where == "meta" else 6 * SIZE)
+    if where == "sim":
+        cpu = backend(lt.device("cpu")).ledger
+        assert cpu.by_role()["saved"] >= 6 * SIZE
+    del y
+    assert (lt.memory_allocated(where), lt.memory_allocated("cpu")) == (here, host)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 9])
+def test_backward_brings_back_no_more_than_it_says(ahead: int, leak_check: None) -> None:
+    x = leaf()
+    expected = gradient(x, lt.enable_grad())
+    with offload(ahead=ahead):
+        y = chain(x, 10).sum()
+    x.grad = lt.zeros_like(x)
+    lt.reset_peak_memory_stats("sim")
+    before = lt.memory_allocated("sim")
+    y.backward()
+    # The value that is read, those fetched ahead, and what plain backward has too: two gradients.
+    if ahead < 9:
+        assert lt.max_memory_allocated("sim") - before <= (1 + ahead + 2) * SIZE + 100
+    assert gradient(x, offload(ahead=ahead)) == expected
+    x.grad = None
+    with offload(ahead=ahead):
+        y = chain(x, 10).sum()
+    y.backward(retain_graph=True)
+    first = x.grad.tolist()
+    x.grad = None
+    y.backward()
+    assert x.grad.tolist() == first
+    del x, y
+
+
+@pytest.mark.parametrize("net", [gpt, conv_net])
+@pytest.mark.parametrize("where", ["cpu", "sim"])
+@pytest.mark.parametrize("stash", ["offload", "disk", "limited"])
+def test_offload_changes_no_bit(net: Any, where: str, stash: str, tmp_path: Path) -> None:
+    model, x = net()
+    chosen = {
+        "offload": offload(min_bytes=0),
+        "disk": offload_to_disk(tmp_path, min_bytes=0),
+        "limited": offload_to_disk(tmp_path, limit=40_000, min_bytes=0),
+    }[stash]
+    report = verify(model.to(where), x.to(where).requires_grad_(), policy=chosen)
+    assert report.equal
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_of_the_cpu_stay() -> None:
+    x = leaf("cpu")
+    before = lt.memory_allocated()
+    with offload():
+        y = chain(x)
+    assert lt.memory_allocated() - before == 6 * SIZE
+    assert y.grad_fn.saved[0].held_bytes == SIZE
+
+
+def test_a_storage_is_sent_once_and_what_lives_anyway_never() -> None:
+    x, w = leaf(), leaf()
+    bias = lt.nn.Parameter(lt.zeros(2000, device="sim"))
+    host = lt.memory_allocated("cpu")
+    with offload():
+        y = (x * w).exp()
+        z = (y[:1000] * y[1000:] * x.view(2, 1000)[0]).sum() + (y * bias).sum()
+    # y is kept by exp, by the product of its halves and by that with bias; then the first product.
+    assert lt.memory_allocated("cpu") - host == SIZE  # the product of halves is below min_bytes
+    z.backward()
+    assert lt.memory_allocated("cpu") == host
+
+
+def test_what_was_computed_before_is_sent_too() -> None:
+    x = leaf()
+    y = x.exp()
+    here = lt.memory_allocated("sim")
+    with offload(ahead=0):
+        z = y.sin().sum()
+    del y
+    # exp holds its result itself.
+    assert lt.memory_allocated("sim") - here == z.nbytes
+    x.grad = None
+    u = x.cos()
+    with offload(ahead=0):
+        z = u.sin().sum()
+    del u
+    assert lt.memory_allocated("sim") - here == z.nbytes - SIZE  # not even cos's result is here
+    z.backward()
+    assert x.grad.shape == (2000,)
+
+
+def test_recomputed_inside_and_inputs_elsewhere() -> None:
+    with lt.device("meta"):
+        blocks = [Block() for _ in range(4)]
+        x = lt.randn(2, 8, 32)
+    unit = x.nbytes
+
+    def run(around: Any) -> int:
+        with around:
+            y = x
+            for block in blocks:
+                y = lt.checkpoint(block, y)
+        total = lt.memory_allocated("meta")
+        del y
+        return total
+
+    before = lt.memory_allocated("meta")
+    y = x
+    for block in blocks:
+        y = lt.checkpoint(block, y)
+    inputs = lt.memory_allocated("meta") - before
+    assert inputs == 4 * unit  # three inputs made here, and the result
+    del y
+    with offload(ahead=0, min_bytes=0):
+        y = x
+        for block in blocks:
+            y = lt.checkpoint(block, y)
+    assert lt.memory_allocated("meta") - before == unit  # the result
+    model = lt.nn.Sequential(*[Block().set_checkpointing() for _ in range(3)])
+    assert verify(model, lt.randn(2, 8, 32), policy=offload()).equal
+
+
+def test_offload_and_recompute_in_one_region() -> None:
+    x = leaf()
+    host, here = lt.memory_allocated("cpu"), lt.memory_allocated("sim")
+
+    def f(x: lt.Tensor) -> lt.Tensor:
+        return x.exp().tanh().exp().tanh().sum()
+
+    y = lt.checkpoint(f, x, policy=policy({"op:exp": offload(ahead=0)}))
+    assert lt.memory_allocated("cpu") - host == 2 * SIZE
+    assert lt.memory_allocated("sim") - here == y.nbytes
+    y.backward()
+    found, x.grad = x.grad.tolist(), None
+    f(x).backward()
+    assert x.grad.tolist() == found
+
+
+def test_a_write_after_sending_is_a_new_value(tmp_path: Path) -> None:
+    def f(x: lt.Tensor) -> lt.Tensor:
+        y = x.exp()
+        y.mul_(2)
+        return (y * y).sum()
+
+    for stash in (
+        offload(),
+        offload(ahead=0),
+        offload_to_disk(tmp_path),
+        offload_to_disk(tmp_path, limit=0),
+    ):
+        x = leaf()
+        x = (x.cpu() if isinstance(stash, offload_to_disk) else x).detach().requires_grad_()
+        y = lt.checkpoint(f, x, policy=stash)
+        y.backward()
+        wanted = 8 * (2 * x.detach()).exp()
+        assert (x.grad - wanted).abs().max().item() <= 1e-5 * wanted.abs().max().item()
+
+
+def test_a_write_outside_into_what_is_still_leaving_is_refused() -> None:
+    x = leaf()
+    with offload(ahead=2):
+        y = x.exp()
+    with lt.no_grad():
+        y.mul_(2)
+    with pytest.raises(RuntimeError, match=r"modified by an inplace operation \(mul_ at .*1 now"):
+        y.sum().backward()
+    with offload(ahead=1):
+        y = x.exp()
+        z = y.exp()
+        with lt.no_grad():
+            y.mul_(2)
+        z = (z.exp() + y).sum()
+    z.backward()  # inside, the tape knew of the write
+
+
+def test_save_on_cpu_obeys_who_forbids_hooks() -> None:
+    with (
+        disable_saved_tensors_hooks("not in here"),
+        pytest.raises(RuntimeError, match="not in here"),
+        save_on_cpu(),
+    ):
+        pass
+    x = leaf()
+    host = lt.memory_allocated("cpu")
+    with save_on_cpu(pin_memory=True):
+        y = chain(x)
+    assert lt.memory_allocated("cpu") - host == 6 * SIZE
+    with pytest.raises(ValueError, match="ahead is a number of values"):
+        offload(ahead=-1)
+    del y
+
+
+class Late:
+    """A lane whose copies happen only when somebody waits for them: the slowest legal GPU."""
+
+    def __init__(self, be: Any) -> None:
+        self.direct = offload_module.Direct(be)
+        self.queue: list[tuple[int, Any, Any, Any]] = []
+        self.count = 0
+
+    def _ask(self, copy: Any, *args: Any) -> int:
+        self.count += 1
+        self.queue.append((self.count, copy, *args))
+        return self.count
+
+    def send(self, storage: Any, host: Any) -> int:
+        return self._ask(self.direct.send, storage, host)
+
+    def fetch(self, host: Any, storage: Any) -> int:
+        return self._ask(self.direct.fetch, host, storage)
+
+    def wait(self, ticket: int) -> None:
+        # In the order of asking; each with the bytes as they are now, not as they were then.
+        while self.queue and self.queue[0][0] <= ticket:
+            _, copy, *args = self.queue.pop(0)
+            copy(*args)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 3])
+def test_copies_that_run_late_are_waited_for(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    sim = lt.device("sim")
+    late = offload_module.Traffic(Late(backend(sim)))
+    monkeypatch.setitem(offload_module._traffic, sim, late)
+    for net in (gpt, conv_net):
+        model, x = net()
+        where = policy({"op:add|linear|batch_norm": offload(ahead=ahead, min_bytes=0)})
+        for chosen in (offload(ahead=ahead, min_bytes=0), where):
+            assert verify(model.to("sim"), x.to("sim").requires_grad_(), policy=chosen).equal
+    assert late.lane.count > 20
+    x = leaf()
+    with offload(ahead=ahead):
+        y = x.exp()
+        z = y.sin().sum()
+        y.mul_(0)
+        z = z + y.sum()
+    z.backward()
+    wanted = (lt.cos(x.exp()) * x.exp()).detach()
+    assert x.grad.tolist() == pytest.approx(wanted.tolist(), rel=1e-5)
+
+
+class Recorder:
+    """CuPy's streams and events, as far as they are used: they write down what they are told."""
+
+    ndarray = object
+
+    def __init__(self) -> None:
+        self.cuda = self.runtime = self
+        self.log: list[tuple[Any, ...]] = []
+        self.streams = 0
+        self.main = self.Stream()
+
+    def Stream(self, non_blocking: bool = False) -> Any:
+        return RecordedStream(self, non_blocking)
+
+    def Event(self, disable_timing: bool = False) -> Any:
+        assert disable_timing
+        return RecordedEvent(self)
+
+    def get_current_stream(self) -> Any:
+        return self.main
+
+    def memcpyAsync(self, to: int, start: int, nbytes: int, kind: int, stream: int) -> None:
+        self.log.append(("copy", to, start, nbytes, kind, stream))
+
+    def PinnedMemory(self, size: int) -> Any:
+        self.log.append(("pin", size))
+        return SimpleNamespace(ptr=1 << 40)
+
+
+class RecordedStream:
+    def __init__(self, cuda: Recorder, non_blocking: bool) -> None:
+        self.cuda, self.ptr = cuda, cuda.streams
+        assert non_blocking or not cuda.streams  # the first is the kernels' own
+        cuda.streams += 1
+
+    def wait_event(self, event: Any) -> None:
+        self.cuda.log.append(("wait", self.ptr, event.of))
+
+
+class RecordedEvent:
+    def __init__(self, cuda: Recorder) -> None:
+        self.cuda = cuda
+
+    def record(self, stream: Any) -> None:
+        self.of = (stream.ptr, sum(e[0] == "copy" and e[-1] == stream.ptr for e in self.cuda.log))
+
+
+def test_streams_wait_for_each_other_as_a_gpu_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No GPU here: this holds the order of calls, with streams 0 (kernels), 1 (out), 2 (back).
+    cupy = Recorder()
+    be = SimpleNamespace(xp=cupy, _here=contextlib.nullcontext)
+    lane = offload_module.Streams(be)
+    storage = SimpleNamespace(address=512, nbytes=100)
+    monkeypatch.setattr(offload_module, "_slabs", [])
+    monkeypatch.setattr(offload_module, "backend", lambda d: be if d.type == "cuda" else backend(d))
+    ledger = backend(lt.device("cpu")).ledger
+    saved = ledger.by_role()["saved"]
+    first, second = (offload_module._room(lt.device("cuda:0"), 100, True) for _ in range(2))
+    assert cupy.log == [("pin", 1 << 28)]
+    assert (first.address, second.address) == (1 << 40, (1 << 40) + 128)
+    assert ledger.by_role()["saved"] - saved == 200
+    cupy.log.clear()
+    ticket = lane.send(storage, first)
+    lane.wait(ticket)
+    assert cupy.log == [
+        ("wait", 1, (0, 0)),  # the copy begins after the kernels so far
+        ("copy", 1 << 40, 512, 100, 2, 1),
+        ("wait", 0, (1, 1)),  # the memory goes after the copy
+    ]
+    cupy.log.clear()
+    lane.wait(lane.fetch(first, storage))
+    assert cupy.log == [
+        ("wait", 2, (1, 0)),  # the bytes have arrived
+        ("wait", 2, (0, 0)),  # nobody reads what was in the new memory
+        ("copy", 512, 1 << 40, 100, 1, 2),
+        ("wait", 0, (2, 1)),
+    ]
+    address = first.address
+    del first
+    again = offload_module._room(lt.device("cuda:0"), 100, True)
+    assert again.address == address
+    large = offload_module._room(lt.device("cuda:0"), 1 << 29, True)
+    assert cupy.log[-1] == ("pin", 1 << 29)
+    del again, second, large
+    assert ledger.by_role()["saved"] == saved
+
+
+# In a file
+
+
+def test_a_file_holds_the_values_and_leaves_no_name(tmp_path: Path) -> None:
+    x = leaf("cpu")
+    expected = gradient(x, lt.enable_grad())
+    before = lt.memory_allocated()
+    with offload_to_disk(tmp_path) as disk:
+        y = chain(x)
+    assert lt.memory_allocated() - before == SIZE  # the result is alive
+    assert disk.used_bytes == disk.file_bytes == 6 * 8192
+    assert list(tmp_path.iterdir()) == []
+    y.sum().backward()
+    assert x.grad.tolist() == expected
+    assert (disk.used_bytes, disk.file_bytes) == (0, 6 * 8192)
+    with disk:
+        y = chain(x)
+    assert disk.file_bytes == 6 * 8192  # the same places again
+    disk.close()
+    assert disk.file_bytes == 0
+    x.grad = None
+    y.sum().backward()  # what was written is there as long as somebody wants it
+    assert x.grad.tolist() == expected
+
+
+def test_the_file_goes_with_its_last_value(tmp_path: Path) -> None:
+    def opened() -> int:
+        names = []
+        for fd in os.listdir("/proc/self/fd"):
+            try:
+                names.append(os.readlink(f"/proc/self/fd/{fd}"))
+            except FileNotFoundError:  # the one that listed
+                continue
+        return sum(str(tmp_path) in name for name in names)
+
+    x = leaf("cpu")
+    with offload_to_disk(tmp_path) as disk:
+        y = chain(x)
+    assert opened() == 1
+    del disk
+    assert opened() == 1
+    del y
+    assert opened() == 0
+
+
+@pytest.mark.parametrize(("limit", "written"), [(0, 0), (8191, 0), (8192, 1), (30_000, 3)])
+@pytest.mark.parametrize("where", ["cpu", "meta"])
+def test_what_passes_the_limit_stays_in_memory(
+    limit: int, written: int, where: str, tmp_path: Path
+) -> None:
+    x = leaf(where)
+    before = lt.memory_allocated(where)
+    with offload_to_disk(tmp_path, limit=limit) as disk:
+        y = chain(x)
+    assert disk.file_bytes == written * 8192 <= limit
+    assert lt.memory_allocated(where) - before == (6 - written) * SIZE
+    y.sum().backward()
+    assert disk.used_bytes == 0
+
+
+def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = leaf("cpu")
+    expected = gradient(x, lt.enable_grad())
+    left = [2]
+
+    def write(
+        self: Any, array: Any, offset: int, really: Any = disk_module.SpillFile.write
+    ) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise OSError(28, "No space left on device")
+        really(self, array, offset)
+
+    monkeypatch.setattr(disk_module.SpillFile, "write", write)
+    disk = offload_to_disk(tmp_path)
+    with pytest.warns(RuntimeWarning, match="no room for another 7.81 KiB"):
+        found = gradient(x, disk)
+    assert found == expected
+
+
+def test_another_error_of_the_disk_is_raised_and_nothing_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leak_check: None
+) -> None:
+    def write(*_: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(disk_module.SpillFile, "write", write)
+    x = leaf("cpu")
+    disk = offload_to_disk(tmp_path)
+    with pytest.raises(OSError, match="Input/output"):
+        gradient(x, disk)
+    assert disk.used_bytes == 0
+    del x
+
+
+def test_without_nameless_files_the_name_goes_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+    x = leaf("cpu")
+    with offload_to_disk(tmp_path) as disk:
+        y = chain(x)
+        assert list(tmp_path.iterdir()) == []
+    assert disk.used_bytes == 6 * 8192
+    y.sum().backward()
+
+
+def test_where_open_files_cannot_be_unlinked_they_go_when_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(os, "O_TMPFILE")
+    really = os.unlink
+
+    def busy(path: Any) -> None:
+        raise PermissionError(13, "in use", path)
+
+    x = leaf("cpu")
+    monkeypatch.setattr(os, "unlink", busy)
+    with offload_to_disk(tmp_path) as disk:
+        y = chain(x)
+    monkeypatch.setattr(os, "unlink", really)
+    assert len(list(tmp_path.iterdir())) == 1
+    disk_module.sweep(str(tmp_path))  # its lock says that its owner lives
+    assert len(list(tmp_path.iterdir())) == 1
+    y.sum().backward()
+    del y
+    disk.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+KILLED = """
+    import os, signal, sys
+    {forbid}
+    import lowtide as lt
+    from lowtide.checkpointing import offload_to_disk
+    x = lt.ones(5000, requires_grad=True)
+    with offload_to_disk(sys.argv[1]) as disk:
+        for _ in range(3):
+            y = x.exp()
+        assert disk.used_bytes == 20480
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("kind", ["nameless", "unlinked", "named"])
+def test_a_killed_process_leaves_nothing_after_the_next_start(kind: str, tmp_path: Path) -> None:
+    forbid = {
+        "nameless": "",
+        "unlinked": "del os.O_TMPFILE",
+        "named": "del os.O_TMPFILE; os.unlink = lambda path: os.rmdir(path)",  # an OSError
+    }[kind]
+    (tmp_path / "mine.txt").write_text("not ours")
+    code = textwrap.dedent(KILLED).format(forbid=forbid)
+    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    assert ended.returncode == -9
+    left = [p.name for p in tmp_path.iterdir() if p.name != "mine.txt"]
+    assert len(left) == (1 if kind == "named" else 0)
+    with offload_to_disk(tmp_path):
+        leaf("cpu").exp()
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
+
+
+def test_a_forked_process_writes_a_file_of_its_own(tmp_path: Path) -> None:
+    x = leaf("cpu")
+    with offload_to_disk(tmp_path) as disk:
+        y = chain(x)
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with disk:
+                z = lt.ones(2000, requires_grad=True).exp()
+            z.sum().backward()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    expected = gradient(x, lt.enable_grad())
+    y.sum().backward()
+    assert x.grad.tolist() == expected
+
+
+def test_the_folder_is_made_and_the_limit_checked(tmp_path: Path) -> None:
+    with offload_to_disk(tmp_path / "a" / "b") as disk:
+        leaf("cpu").exp().sin()
+    assert (tmp_path / "a" / "b").is_dir()
+    assert repr(disk) == f"offload_to_disk({str(tmp_path / 'a' / 'b')!r}, limit=None)"
+    with pytest.raises(ValueError, match="limit is a number of bytes"):
+        offload_to_disk(tmp_path, limit=-1)

@@ -1,0 +1,17 @@
+"""Plain references are found with the garbage collector off; clean loops run with it on."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def collector(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Plain references are found with the garbage collector off; clean loops run with it on."""
+    if not request.node.name.startswith("test_clean"):
+        gc.disable()
+    yield
+    gc.enable()
