@@ -6,6 +6,9 @@ keeps alive, each once, without parameters and buffers; what flows into the bloc
 the cpu. In PyTorch ``saved_tensors_hooks`` sees them. ``EXPECTED`` has lowtide's bytes as formulas,
 and ``tests/profiling/test_saved_bytes.py`` holds them.
 
+A second table has the GPT block in a region of activation checkpointing whose policy repeats no
+matrix product. There the ledger is asked: what lives after the forward, less the result.
+
     python -m benchmarks.saved_bytes [--json FILE]
 """
 
@@ -16,6 +19,7 @@ import math
 from pathlib import Path
 
 import lowtide as lt
+from lowtide.checkpointing import policy, save_matmuls
 
 E = 4  # bytes of a float32
 P = 0.1  # dropout, where there is any
@@ -26,12 +30,13 @@ T, ROWS, INPUTS, CELLS = 64, 32, 64, 128  # LSTM: length, batch, features, hidde
 BATCH, PIXELS, WIDTH, CLASSES = 256, 784, 1024, 10  # perceptron
 
 
-def gpt(lib, fused):
+def gpt(lib, fused, around=None):
     """A pre-norm block: causal attention and a GELU perceptron, each added to what came in.
 
     Args:
         lib: lowtide or torch.
         fused: ``scaled_dot_product_attention``; else the softmax of the products written out.
+        around: What calls the block with what flows into it; None calls it plainly.
     """
     nn, F = lib.nn, lib.nn.functional
     norms, qkv, proj = [nn.LayerNorm(H), nn.LayerNorm(H)], nn.Linear(H, 3 * H), nn.Linear(H, H)
@@ -50,10 +55,13 @@ def gpt(lib, fused):
             out = F.dropout(weights, P) @ v
         return F.dropout(proj(out.transpose(1, 2).reshape(B, S, H)), P)
 
-    def block():
-        x = start.clone()  # made here, so that it counts
+    def through(x):
         x = x + attention(norms[0](x))
         return x + F.dropout(down(F.gelu(up(norms[1](x)))), P)
+
+    def block():
+        x = start.clone()  # made here, so that it counts
+        return through(x) if around is None else around(through, x)
 
     return block, [*norms, qkv, proj, up, down, hidden]
 
@@ -115,6 +123,13 @@ BLOCKS = {
 }
 
 
+REGIONS = {  # what is recomputed -> (fused, policy)
+    "written out, recompute dropout": (False, policy({"op:dropout": "recompute"}, default="save")),
+    "written out, save_matmuls": (False, save_matmuls),
+    "scaled_dot_product_attention, save_matmuls": (True, save_matmuls),
+}
+
+
 def bits(count):
     """Bytes of one bit an element."""
     return -(-count // 8)
@@ -143,6 +158,25 @@ EXPECTED = {  # names as above
         BATCH * (PIXELS + 2 * WIDTH + CLASSES + 1) * E + 2 * bits(BATCH * WIDTH)
     ),
 }  # fmt: skip
+
+
+EXPECTED_IN_REGIONS = {
+    # as without a region, less what dropout made of the weights
+    "written out, recompute dropout": 16 * SBH + 2 * NORM + A * S * S * B * E,
+    # what flows in, q k v, attention's result, both projections' results; the products q k^T
+    "written out, save_matmuls": 10 * SBH + A * S * S * B * E,
+    "scaled_dot_product_attention, save_matmuls": 10 * SBH + A * S * B * E,
+}
+
+
+def kept_in_region(name):
+    """Bytes that live after the forward of a block in a region, less its result."""
+    fused, decides = REGIONS[name]
+    with lt.device("meta"):
+        block, _ = gpt(lt, fused, lambda f, x: lt.checkpoint(f, x, policy=decides))
+        before = lt.memory_allocated("meta")
+        result = block()
+        return lt.memory_allocated("meta") - before - result.nbytes
 
 
 def kept_by_lowtide(name):
@@ -189,6 +223,12 @@ def main():
         ours, theirs = kept_by_lowtide(name), kept_by_torch(name) if has_torch else None
         rows.append({"block": name, "lowtide": ours, "torch": theirs})
         print(f"{name:54}{ours:>14,}", end="")
+        print(f"{theirs:>14,}{ours / theirs:>8.3f}" if theirs else "")
+    theirs = kept_by_torch(next(iter(BLOCKS))) if has_torch else None
+    for name in REGIONS:
+        ours = kept_in_region(name)
+        rows.append({"block": f"GPT block in a region, {name}", "lowtide": ours, "torch": theirs})
+        print(f"in a region: {name:41}{ours:>14,}", end="")
         print(f"{theirs:>14,}{ours / theirs:>8.3f}" if theirs else "")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from .autograd.modes import local
 from .devices import backend
 from .devices.device import device
 from .dtypes import dtype
@@ -120,6 +121,9 @@ class Tensor:
     @property
     def array(self) -> Any:
         """The raw array of its device, for kernels; writing to it goes unnoticed by autograd."""
+        tape = local.state.tape
+        if tape is not None:  # whoever has the array may write what no region sees
+            tape.escaped(self._storage)
         return self._array
 
     def size(self, dim: int | None = None) -> Any:

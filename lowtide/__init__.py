@@ -7,6 +7,8 @@ here: ``import lowtide`` costs little more than ``import numpy``.
 
 import math as _math
 import os as _os
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import Any as _Any
 
 if __name__ == "lowtide" and not _os.path.isfile(
     _os.path.join(__path__[0], "framework", "__init__.py")
@@ -136,7 +138,6 @@ from lowtide.framework.memory.statistics import synchronize as synchronize
 from lowtide import amp as amp
 from lowtide import autograd as autograd
 from lowtide import backends as backends
-from lowtide import checkpointing as checkpointing
 from lowtide import compiler as compiler
 from lowtide import cpu as cpu
 from lowtide import cuda as cuda
@@ -154,6 +155,11 @@ from lowtide import special as special
 from lowtide import testing as testing
 from lowtide import utils as utils
 from lowtide import version as version
+
+if _TYPE_CHECKING:
+    checkpointing: _Any  # a module that can be called, of which type checkers know nothing
+else:
+    from lowtide import checkpointing as checkpointing
 
 # To be put where PyTorch has it, below
 from lowtide.modules import averaging as _averaging

@@ -104,7 +104,7 @@ class _Search:
                 self.found[id(value)] = f"{path}{key}"
             elif depth < DEEP and type(value) not in _PLAIN and id(value) not in self.met:
                 self.met.add(id(value))
-                if isinstance(getattr(value, "_parameters", None), dict):
+                if isinstance(_attributes(value).get("_parameters"), dict):
                     self.look_at_module(value, f"{path}{key}")
                 else:
                     self.look(_inside(value, depth), f"{path}{key}.", depth + 1)
@@ -147,18 +147,29 @@ _PLAIN = (int, float, bool, str, bytes, type(None), Tensor, type, types.Function
 
 
 def _inside(value: Any, depth: int) -> dict[Any, Any]:
-    # What may be found under a value, by key; nothing if it is not looked into.
+    # What may be found under a value, by key; nothing if it is not looked into. No code of the
+    # user's runs: a class may have its own idea of what its elements and attributes are.
     if isinstance(value, list | tuple):
-        alike = bool(value) and type(value[0]) in (int, float, bool, str, bytes)  # it is data
-        return {} if alike or len(value) > MOST else dict(enumerate(value))
+        kind: Any = list if isinstance(value, list) else tuple
+        first: Any = type(next(kind.__iter__(value), None))
+        alike = first in (int, float, bool, str, bytes)  # it is data
+        return {} if alike or kind.__len__(value) > MOST else dict(enumerate(kind.__iter__(value)))
     if isinstance(value, dict):
-        return value if len(value) <= MOST else {}
+        return dict(dict.items(value)) if dict.__len__(value) <= MOST else {}
+    space = _attributes(value)
     if isinstance(value, types.ModuleType):
-        file = getattr(value, "__file__", None) or "<built-in>"
+        file = space.get("__file__") or "<built-in>"
         known = depth == 0 and kind_of(file) == USER and "-packages" not in file
-        return {k: v for k, v in vars(value).items() if k[:1] != "_"} if known else {}
-    home = type(value).__module__.partition(".")[0]
+        return {k: v for k, v in space.items() if k[:1] != "_"} if known else {}
+    home = str(type(value).__module__).partition(".")[0]
     if home in sys.stdlib_module_names and not isinstance(value, types.SimpleNamespace):
         return {}
-    space = getattr(value, "__dict__", None)
+    return space
+
+
+def _attributes(value: Any) -> dict[str, Any]:
+    try:
+        space = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
     return space if isinstance(space, dict) else {}

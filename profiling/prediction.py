@@ -151,7 +151,7 @@ def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate
         >>> x = lt.ones(1000, requires_grad=True)
         >>> found = lt.profiling.estimate(lambda: (x * x).sum().backward())
         >>> found.peak_bytes - found.devices[0].start_bytes, x.grad
-        (12008, None)
+        (8008, None)
     """
     return run_apart(lambda: imagined(step, args, kwargs))
 

@@ -86,7 +86,7 @@ def nested(blocks, x, parts=8):
 SCHEMES = {"plain": plain, "sqrt": in_regions, "recursive": nested}
 
 
-def shifted(images, pixels=2):
+def shifted(images, pixels=1):
     """The pictures, moved by up to so many pixels: all of a batch alike."""
     down, right = lt.randint(2 * pixels + 1, (2,)).tolist()
     size = images.shape[-1]
@@ -113,7 +113,7 @@ class Trainer:
         rates = [args.lr * len(self.model.blocks) ** -0.5, args.lr]
         self.optimizer = optim.AdamW(groups, weight_decay=0.05)
         self.scheduler = optim.lr_scheduler.OneCycleLR(
-            self.optimizer, rates, total_steps=total + 1, pct_start=0.15, cycle_momentum=False
+            self.optimizer, rates, total_steps=total + 1, pct_start=0.2, cycle_momentum=False
         )
 
     def step(self, images, labels):
@@ -190,8 +190,8 @@ def show_refusal(args, limit, x, y, console):
         saved = error.by_role["saved"]
         console.print(
             f"\nThe plain run under the limit: [red]{type(error).__name__}[/red]\n{refused}\n"
-            f"By then {saved / 2**20:.2f} MiB of activations waited for backward. Regions let go of "
-            "them, so the same step fits.\n",
+            f"By then {saved / 2**20:.2f} MiB of activations waited for backward. Regions let "
+            "go of them, so the same step fits.\n",
             highlight=False,
         )
     else:
@@ -213,7 +213,7 @@ def accuracy(model, x, y, batch=250):
 
 def main():
     """Parse options, compare, train, test, report."""
-    parser = training.options(__doc__, epochs=6, batch_size=128, lr=4e-3)
+    parser = training.options(__doc__, epochs=16, batch_size=128, lr=1.2e-2)
     parser.add_argument("--scheme", choices=list(SCHEMES), default="sqrt")
     parser.add_argument("--limit", type=float, metavar="MIB", help="halfway between plain and sqrt")
     parser.add_argument("--layers", type=int, default=1000)

@@ -34,7 +34,7 @@ class Content:
     """What a storage held between two writes.
 
     Attributes:
-        maker: Whoever can make it again; None for what flowed in and was overwritten since.
+        maker: Whoever can make it again; None if nobody will be asked: it is kept.
         index: Which of the maker's results it is.
         level: The region whose replay brings it back; None if a handle simply holds it.
         version: The storage's version for which it holds.
@@ -51,7 +51,7 @@ class Content:
     )  # fmt: skip
 
     def __init__(self, maker: Maker, index: int, level: Region | None) -> None:
-        self.maker = maker
+        self.maker: Any = maker
         self.index = index
         self.level = level
         self.stash: Any = None
@@ -104,16 +104,14 @@ class Window:
         content: Whose.
         spec: Shape, dtype and device.
         place: (offset in bytes, strides), or None for all of the storage in C order.
-        keep: A ``Held`` of it where the policy keeps the content.
     """
 
-    __slots__ = ("content", "keep", "place", "spec")
+    __slots__ = ("content", "place", "spec")
 
-    def __init__(self, content: Content, tensor: Tensor, keep: Held | None = None) -> None:
+    def __init__(self, content: Content, tensor: Tensor) -> None:
         self.content = content
         self.spec = tensor._spec
         self.place = place_of(tensor)
-        self.keep = keep
 
     def on(self, storage: Any) -> Any:
         """The array of these elements in a storage."""

@@ -292,9 +292,10 @@ class _Replay:
 
     def _again(self, maker: Any) -> None:
         found, uses, wanted = self.found, self.uses, self.wanted
-        arrays = [self._array(maker, a) for a in maker.arguments]
-        results = maker.run(arrays, self._old(maker) if isinstance(maker, WriteCall) else None)
-        del arrays
+        old = self._old(maker) if isinstance(maker, WriteCall) else None
+        arrays = [self._array(maker, a, old) for a in maker.arguments]
+        results = maker.run(arrays, old)
+        del arrays, old
         for argument in _windows(maker):
             content = argument.content
             uses[content] -= 1
@@ -310,11 +311,10 @@ class _Replay:
             if content in wanted or uses.get(content):
                 found[content] = storage
 
-    def _array(self, maker: Any, argument: Any) -> Any:
+    def _array(self, maker: Any, argument: Any, old: Any) -> Any:
         if isinstance(argument, Window):
-            keep = argument.keep
-            if keep is not None and keep.storage.version == keep.version:
-                return keep.array
+            if old is not None and argument.content is maker.target.content:
+                return argument.on(old)  # what is written is also read where it is written
             return argument.on(self.found[argument.content])
         if not isinstance(argument, Held):
             return argument
@@ -326,11 +326,8 @@ class _Replay:
         # The storage that a write may write into: that of the content before, if nobody else reads
         # it any more and it was made by this run; else a copy.
         before = maker.target.content
-        storage = self.found.get(before)
-        if storage is None:  # kept by the policy
-            assert maker.target.keep is not None
-            storage = maker.target.keep.storage
-        elif (
+        storage = self.found[before]
+        if (
             self.uses[before] == _reads(maker, before)
             and before not in self.wanted
             and before.maker in self.makes
@@ -346,16 +343,10 @@ class _Replay:
 
 
 def _windows(maker: Any) -> list[Window]:
-    # The contents a maker reads, as often as it does. What the policy keeps needs no making.
-    found = [
-        a
-        for a in maker.arguments
-        if isinstance(a, Window) and (a.keep is None or a.keep.storage.version != a.keep.version)
-    ]
+    # The contents a maker reads, as often as it does.
+    found = [a for a in maker.arguments if isinstance(a, Window)]
     if isinstance(maker, WriteCall):
-        target = maker.target
-        if target.keep is None or target.keep.storage.version != target.keep.version:
-            found.append(target)
+        found.append(maker.target)
     return found
 
 

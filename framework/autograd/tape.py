@@ -145,13 +145,12 @@ class Tape:
                 found.append(x)
                 continue
             content = self.content_of(x._storage)
-            if content is None:
+            if content is None or content.level is None:  # kept by the policy, as if from outside
                 found.append(self._flows_in(x))
                 continue
-            level = content.level
-            found.append(Window(content, x, self._flows_in(x) if level is None else None))
-            if level is not region and level is not None:
-                around = common(level, region)
+            found.append(Window(content, x))
+            if content.level is not region:
+                around = common(content.level, region)
                 if around is not region:
                     crossings = crossings or []
                     crossings.append(Crossing(content, around, x))
@@ -179,12 +178,12 @@ class Tape:
         """Note the arguments of a write into the first input, while they are what they were.
 
         Returns:
-            None if it flowed in from outside: then what is written there is kept. What the region
-            has read of it before, it keeps a copy of.
+            None if it flowed in from outside, or is kept by the policy: then what is written there
+            is kept. What the region has read of it before, it keeps a copy of.
         """
         storage = inputs[0]._storage
         content = self.content_of(storage)
-        if content is None:
+        if content is None or content.level is None:
             copies: dict[Any, Any] = {}
             for held in self._held(storage):
                 held.keep_copy(copies)
@@ -217,6 +216,8 @@ class Tape:
             name = call.name
             value = Value(plan, name, f"{name}.{result}", out._spec, region)
             content.level, content.stash = _decide(region, value)
+            if content.level is None and not getattr(region.policy, "reconsiders", False):
+                content.maker = None  # else it would keep what the value was computed from
         region.values += 1
         if listening():
             call.site = place(sys._getframe(2))

@@ -151,6 +151,8 @@ class save_anything_except_these_names(_Named):
         names: As given by ``checkpoint_name``; also an op's name, or op and result.
     """
 
+    reconsiders = True  # a kept value that is named later may yet be recomputed
+
     def __call__(self, value: Value) -> str:
         """Decide on one value."""
         return RECOMPUTE if any(n in self.names for n in names_of(value)) else SAVE
@@ -213,6 +215,11 @@ class save_from_both_policies(Policy):
     def __init__(self, policy_1: Any, policy_2: Any) -> None:
         self.policies = (decision_of(policy_1), decision_of(policy_2))
         self.by_module = any(getattr(p, "by_module", False) for p in self.policies)
+
+    @property
+    def reconsiders(self) -> bool:  # type: ignore[override]
+        """True if one of them does."""
+        return any(getattr(p, "reconsiders", False) for p in self.policies)
 
     def __call__(self, value: Value) -> Any:
         """Decide on one value."""

@@ -67,9 +67,11 @@ class Policy:
 
     Attributes:
         by_module: It asks for ``value.module``: a region then knows the modules that are called.
+        reconsiders: A value that it keeps may get a name, and then be recomputed after all.
     """
 
     by_module = False
+    reconsiders = False
 
     def __call__(self, value: Value) -> Any:
         """Decide on one value."""
@@ -145,6 +147,14 @@ class policy(Policy):
         asked = [key for key in self.rules if isinstance(key, str) and "module:" in key]
         inner = [*self.rules.values(), self.default, *self.rules]
         self.by_module = bool(asked) or any(getattr(d, "by_module", False) for d in inner)
+
+    @property
+    def reconsiders(self) -> bool:  # type: ignore[override]
+        """True if a rule asks for a name."""
+        inner = [*self.rules.values(), self.default, *self.rules]
+        return any(isinstance(key, str) and "name:" in key for key in self.rules) or any(
+            getattr(d, "reconsiders", False) for d in inner
+        )
 
     def __call__(self, value: Value) -> Any:
         """Decide on one value."""

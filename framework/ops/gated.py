@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from math import prod
 
-from .activation import HIDDEN, need_float, vectorized
+from .activation import need_float, vectorized
 from .joining import cat
 from .layout import contiguous
 from .pointwise import sigmoid
 from .registry import broadcast, function, op, per_element
 from .selecting import where_select
+from .sides import HIDDEN
 
 
 def _halves(x, dim):

@@ -74,7 +74,7 @@ def _sloped(xp, out, sides, work, words, values, rng, lower, upper):
     for start in range(0, flat.size, CHUNK):
         part = flat[start : start + CHUNK]
         bits(xp, random[: part.size], rng, start)
-        xp.multiply(random[: part.size], (upper - lower) * 2.0**-32, out=part, casting="unsafe")
+        xp.multiply(random[: part.size], (upper - lower) * 2.0**-32, out=part)
     xp.add(out, lower, out=out)
     xp.multiply(out, values, out=out)
     for above, part, value in is_set(xp, sides, work, out, values):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from ..dtypes import bool_
-from .activation import HIDDEN, INFINITY, floating, window
+from .activation import floating, window
 from .pointwise import tanh
 from .registry import function, op, per_element, singles
 from .selecting import where_select
-from .sides import chosen, marked, worth_bits
+from .sides import HIDDEN, INFINITY, chosen, marked, worth_bits
 
 
 def _lambdas(make):

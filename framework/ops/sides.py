@@ -122,7 +122,7 @@ def marked(plain, name, ends, loop, for_loop, of_result=True):
     keywords = [
         Parameter(n, Parameter.KEYWORD_ONLY, default=d) for n, d in declared.attributes.items()
     ]
-    kernel.__signature__ = Signature([*of_tensors, *keywords])  # type: ignore[attr-defined]
+    kernel.__signature__ = Signature([*of_tensors, *keywords])
     kernel.__doc__ = f"What ``{declared.name}`` does, and on which side of its bends elements lie."
     kernel.__module__ = declared.plain.__module__
     made = op(
@@ -130,6 +130,7 @@ def marked(plain, name, ends, loop, for_loop, of_result=True):
         scratch=(*declared.scratch, "work"), half="float32", layout=contiguous,
         flops=declared.flops, samples=declared.samples,
     )(kernel)  # fmt: skip
+    made.op.shown = declared.shown  # in messages, and for who asks for values by their op
 
     @made.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
     def _(xp, out, sides, *arrays, **attributes):

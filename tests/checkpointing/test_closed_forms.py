@@ -104,7 +104,7 @@ def recursive(n, k, x, layer):
 def test_recursive_nesting_is_logarithmic(layer, where):
     for depth, k in ((1, 1), (2, 1), (3, 1), (6, 1), (8, 1), (2, 2), (4, 2), (2, 3), (4, 3)):
         n = (k + 1) ** depth
-        peak, kept = values_at_peak(lambda x: recursive(n, k, x, layer), where)  # noqa: B023
+        peak, kept = values_at_peak(lambda x: recursive(n, k, x, layer), where)
         # g(n) = k + g(n / (k + 1)), so k log_{k+1} n; and g(1) is one layer, whose output and
         # arriving gradient are the caller's, and 2 more values. A tanh keeps its output: one more,
         # but that the innermost region lets go of its input before the rule runs. With one level

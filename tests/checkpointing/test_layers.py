@@ -12,7 +12,7 @@ import pytest
 import lowtide as lt
 from lowtide import nn
 from tests.checkpointing.twice import assert_same, bits, gradients, live, outcome, plain
-from tests.modules.table import FAMILIES, build, call, combine, family, inputs
+from tests.modules.table import FAMILIES, build, call, combine, construct, family, inputs
 
 # Bytes that a layer keeps beside its results: indices of sequences, computed in Python from their
 # lengths. No kernel made them.
@@ -112,6 +112,43 @@ def test_a_layer_keeps_nothing_and_peaks_no_higher(name):
     assert (kept, higher) == ({}, {})
 
 
+def bytes_on(where, case):
+    """Live bytes and peaks of a checkpointed step on a device."""
+    ledger = lt.framework.devices.backend(lt.device(where)).ledger
+    lt.manual_seed(5)
+    with lt.device(where):
+        layer = construct(lt, case).to(lt.float32)
+        made, _ = inputs(lt, case, lt.float32, device=where)
+        if case.kwargs.get("inplace"):
+            made = tuple(m * 1 for m in made)
+        before = ledger.live
+        ledger.reset_peak()
+        outs = lt.checkpoint(call, lt, case, layer, made)
+        found = [ledger.live - before, ledger.peak - before]
+        loss = combine(lt, case, "out", outs)
+        ledger.reset_peak()
+        if loss is not None:
+            loss.backward()
+        return [*found, ledger.live - before, ledger.peak - before]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_bytes_on_meta_are_those_on_the_cpu(name):
+    gc.collect()
+    gc.disable()
+    different = {}
+    try:
+        for case in family(name).CASES:
+            if case.meta and case.note != "packed":  # its sizes lie on the CPU in any case
+                bytes_on("cpu", case)  # what is made once is there from now on
+                cpu, meta = bytes_on("cpu", case), bytes_on("meta", case)
+                if cpu != meta:
+                    different[case.id] = (cpu, meta)
+    finally:
+        gc.enable()
+    assert different == {}
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_layer_leaves_no_bytes(name):
     gc.collect()
@@ -182,6 +219,22 @@ def test_training_steps_of_blocks(nested):
                 losses.append(loss)
             optimizer.step()
         return losses, dict(blocks.named_parameters()), dict(blocks.named_buffers())
+
+    assert_same(step)
+
+
+@pytest.mark.usefixtures("leak_check")
+def test_parameters_updated_while_backward_runs():
+    def step(region):
+        blocks = nn.Sequential(*[nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for _ in range(4)])
+        optimizer = lt.optim.SGD(blocks.parameters(), 0.1, momentum=0.9)
+        handle = lt.optim.fuse_into_backward(optimizer)
+        for _ in range(3):
+            x = lt.randn(2, 4)
+            y = region(lambda x: region(blocks[2:], region(blocks[:2], x)).sin(), x)
+            y.sum().backward()
+        handle.remove()
+        return y, dict(blocks.named_parameters())
 
     assert_same(step)
 

@@ -1,12 +1,8 @@
-"""Values elsewhere: on the host, copied beside the kernels, and in a file that leaves nothing."""
+"""Values elsewhere: on the host, copied beside the kernels, and as a form among others."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +12,6 @@ import pytest
 import lowtide as lt
 from lowtide.autograd.graph import disable_saved_tensors_hooks, save_on_cpu
 from lowtide.checkpointing import offload, offload_to_disk, policy, verify
-from lowtide.framework.checkpointing import disk as disk_module
 from lowtide.framework.checkpointing import offload as offload_module
 from lowtide.framework.devices import backend
 from tests.checkpointing.nets import Block, conv_net, gpt
@@ -229,6 +224,51 @@ def test_a_write_outside_into_what_is_still_leaving_is_refused() -> None:
     z.backward()  # inside, the tape knew of the write
 
 
+class Cube(lt.autograd.Function):
+    """Saves an input and a result."""
+
+    @staticmethod
+    def forward(ctx: Any, x: lt.Tensor) -> lt.Tensor:
+        square = x * x
+        ctx.save_for_backward(x, square)
+        return square * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: lt.Tensor) -> lt.Tensor:
+        x, square = ctx.saved_tensors
+        return grad * (square + 2 * x * x)
+
+
+def test_what_a_function_of_the_users_saves_is_sent_too() -> None:
+    x = leaf()
+    here, host = lt.memory_allocated("sim"), lt.memory_allocated("cpu")
+    with offload(ahead=0):
+        y = Cube.apply(x.sin()).sum()
+    # The sine's result and its square; the cube itself nobody wants.
+    assert lt.memory_allocated("cpu") - host == 2 * SIZE
+    assert lt.memory_allocated("sim") - here == y.nbytes
+    y.backward()
+    found, x.grad = x.grad.tolist(), None
+    Cube.apply(x.sin()).sum().backward()
+    assert x.grad.tolist() == found
+
+
+def test_gradients_of_gradients_come_through(tmp_path: Path) -> None:
+    found = []
+    for around in (lt.enable_grad(), offload(), offload_to_disk(tmp_path), lt.checkpointing()):
+        x = leaf("cpu" if isinstance(around, offload_to_disk) else "sim")
+        lt.manual_seed(1)
+        x.data.copy_(lt.rand(2000).to(x.device))
+        with around:
+            y = (x.exp().sin() * x).sum()
+        (first,) = lt.autograd.grad(y, x, create_graph=True)
+        with around:
+            z = (first * first).sum()
+        z.backward()
+        found.append(x.grad.tolist())
+    assert found[0] == found[1] == found[2] == found[3]
+
+
 def test_save_on_cpu_obeys_who_forbids_hooks() -> None:
     with (
         disable_saved_tensors_hooks("not in here"),
@@ -379,194 +419,3 @@ def test_streams_wait_for_each_other_as_a_gpu_needs_it(monkeypatch: pytest.Monke
     assert cupy.log[-1] == ("pin", 1 << 29)
     del again, second, large
     assert ledger.by_role()["saved"] == saved
-
-
-# In a file
-
-
-def test_a_file_holds_the_values_and_leaves_no_name(tmp_path: Path) -> None:
-    x = leaf("cpu")
-    expected = gradient(x, lt.enable_grad())
-    before = lt.memory_allocated()
-    with offload_to_disk(tmp_path) as disk:
-        y = chain(x)
-    assert lt.memory_allocated() - before == SIZE  # the result is alive
-    assert disk.used_bytes == disk.file_bytes == 6 * 8192
-    assert list(tmp_path.iterdir()) == []
-    y.sum().backward()
-    assert x.grad.tolist() == expected
-    assert (disk.used_bytes, disk.file_bytes) == (0, 6 * 8192)
-    with disk:
-        y = chain(x)
-    assert disk.file_bytes == 6 * 8192  # the same places again
-    disk.close()
-    assert disk.file_bytes == 0
-    x.grad = None
-    y.sum().backward()  # what was written is there as long as somebody wants it
-    assert x.grad.tolist() == expected
-
-
-def test_the_file_goes_with_its_last_value(tmp_path: Path) -> None:
-    def opened() -> int:
-        names = []
-        for fd in os.listdir("/proc/self/fd"):
-            try:
-                names.append(os.readlink(f"/proc/self/fd/{fd}"))
-            except FileNotFoundError:  # the one that listed
-                continue
-        return sum(str(tmp_path) in name for name in names)
-
-    x = leaf("cpu")
-    with offload_to_disk(tmp_path) as disk:
-        y = chain(x)
-    assert opened() == 1
-    del disk
-    assert opened() == 1
-    del y
-    assert opened() == 0
-
-
-@pytest.mark.parametrize(("limit", "written"), [(0, 0), (8191, 0), (8192, 1), (30_000, 3)])
-@pytest.mark.parametrize("where", ["cpu", "meta"])
-def test_what_passes_the_limit_stays_in_memory(
-    limit: int, written: int, where: str, tmp_path: Path
-) -> None:
-    x = leaf(where)
-    before = lt.memory_allocated(where)
-    with offload_to_disk(tmp_path, limit=limit) as disk:
-        y = chain(x)
-    assert disk.file_bytes == written * 8192 <= limit
-    assert lt.memory_allocated(where) - before == (6 - written) * SIZE
-    y.sum().backward()
-    assert disk.used_bytes == 0
-
-
-def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    x = leaf("cpu")
-    expected = gradient(x, lt.enable_grad())
-    left = [2]
-
-    def write(
-        self: Any, array: Any, offset: int, really: Any = disk_module.SpillFile.write
-    ) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise OSError(28, "No space left on device")
-        really(self, array, offset)
-
-    monkeypatch.setattr(disk_module.SpillFile, "write", write)
-    disk = offload_to_disk(tmp_path)
-    with pytest.warns(RuntimeWarning, match="no room for another 7.81 KiB"):
-        found = gradient(x, disk)
-    assert found == expected
-
-
-def test_another_error_of_the_disk_is_raised_and_nothing_is_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leak_check: None
-) -> None:
-    def write(*_: Any) -> None:
-        raise OSError(5, "Input/output error")
-
-    monkeypatch.setattr(disk_module.SpillFile, "write", write)
-    x = leaf("cpu")
-    disk = offload_to_disk(tmp_path)
-    with pytest.raises(OSError, match="Input/output"):
-        gradient(x, disk)
-    assert disk.used_bytes == 0
-    del x
-
-
-def test_without_nameless_files_the_name_goes_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(os, "O_TMPFILE")
-    x = leaf("cpu")
-    with offload_to_disk(tmp_path) as disk:
-        y = chain(x)
-        assert list(tmp_path.iterdir()) == []
-    assert disk.used_bytes == 6 * 8192
-    y.sum().backward()
-
-
-def test_where_open_files_cannot_be_unlinked_they_go_when_closed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr(os, "O_TMPFILE")
-    really = os.unlink
-
-    def busy(path: Any) -> None:
-        raise PermissionError(13, "in use", path)
-
-    x = leaf("cpu")
-    monkeypatch.setattr(os, "unlink", busy)
-    with offload_to_disk(tmp_path) as disk:
-        y = chain(x)
-    monkeypatch.setattr(os, "unlink", really)
-    assert len(list(tmp_path.iterdir())) == 1
-    disk_module.sweep(str(tmp_path))  # its lock says that its owner lives
-    assert len(list(tmp_path.iterdir())) == 1
-    y.sum().backward()
-    del y
-    disk.close()
-    assert list(tmp_path.iterdir()) == []
-
-
-KILLED = """
-    import os, signal, sys
-    {forbid}
-    import lowtide as lt
-    from lowtide.checkpointing import offload_to_disk
-    x = lt.ones(5000, requires_grad=True)
-    with offload_to_disk(sys.argv[1]) as disk:
-        for _ in range(3):
-            y = x.exp()
-        assert disk.used_bytes == 20480
-        os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-@pytest.mark.parametrize("kind", ["nameless", "unlinked", "named"])
-def test_a_killed_process_leaves_nothing_after_the_next_start(kind: str, tmp_path: Path) -> None:
-    forbid = {
-        "nameless": "",
-        "unlinked": "del os.O_TMPFILE",
-        "named": "del os.O_TMPFILE; os.unlink = lambda path: os.rmdir(path)",  # an OSError
-    }[kind]
-    (tmp_path / "mine.txt").write_text("not ours")
-    code = textwrap.dedent(KILLED).format(forbid=forbid)
-    ended = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
-    assert ended.returncode == -9
-    left = [p.name for p in tmp_path.iterdir() if p.name != "mine.txt"]
-    assert len(left) == (1 if kind == "named" else 0)
-    with offload_to_disk(tmp_path):
-        leaf("cpu").exp()
-    assert [p.name for p in tmp_path.iterdir()] == ["mine.txt"]
-
-
-def test_a_forked_process_writes_a_file_of_its_own(tmp_path: Path) -> None:
-    x = leaf("cpu")
-    with offload_to_disk(tmp_path) as disk:
-        y = chain(x)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            with disk:
-                z = lt.ones(2000, requires_grad=True).exp()
-            z.sum().backward()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    expected = gradient(x, lt.enable_grad())
-    y.sum().backward()
-    assert x.grad.tolist() == expected
-
-
-def test_the_folder_is_made_and_the_limit_checked(tmp_path: Path) -> None:
-    with offload_to_disk(tmp_path / "a" / "b") as disk:
-        leaf("cpu").exp().sin()
-    assert (tmp_path / "a" / "b").is_dir()
-    assert repr(disk) == f"offload_to_disk({str(tmp_path / 'a' / 'b')!r}, limit=None)"
-    with pytest.raises(ValueError, match="limit is a number of bytes"):
-        offload_to_disk(tmp_path, limit=-1)

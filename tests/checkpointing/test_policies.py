@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import pickle
+import random
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from lowtide.checkpointing import (
     checkpoint_name,
     everything,
     offload,
+    offload_to_disk,
     pack,
     policies,
     policy,
@@ -291,6 +294,92 @@ def test_names_outside_of_regions_do_nothing() -> None:
         assert checkpoint_name(x, "x") is x
     with pytest.raises(TypeError, match="non-empty string"):
         checkpoint_name(x, "")
+
+
+# Random programs
+
+
+def random_program(seed: int, x: lt.Tensor, w: lt.Tensor, region: Any) -> lt.Tensor:
+    """Ops, views, random ops and writes in place on a few living values, in nested stretches."""
+    r = random.Random(seed)
+    values = [x, x * w]
+
+    def stretch(depth: int) -> None:
+        for _ in range(r.randint(2, 6)):
+            a, b, kind = r.choice(values), r.choice(values), r.randint(0, 10)
+            if kind == 10:
+                if depth < 3:
+                    region(stretch, depth + 1)
+                continue
+            values.append(OPS[kind](a, b, w))
+            if len(values) > 7:
+                del values[r.randint(0, len(values) - 2)]
+
+    stretch(0)
+    region(stretch, 1)
+    return sum((v.sin() for v in values), w * 0)
+
+
+def _written(a: lt.Tensor, b: lt.Tensor, w: lt.Tensor) -> lt.Tensor:
+    v = a.clone()
+    v[2:4] = b[1:3]
+    return v.add_(1)
+
+
+OPS: list[Any] = [
+    lambda a, b, w: a * b,
+    lambda a, b, w: a.sin(),
+    lambda a, b, w: a.tanh(),
+    lambda a, b, w: a @ w,
+    lambda a, b, w: nn.functional.dropout(a, 0.3),
+    lambda a, b, w: a.view(64).view(8, 8).t().contiguous(),
+    lambda a, b, w: lt.where(a > b, a, b.cos()),
+    lambda a, b, w: a.softmax(-1),
+    lambda a, b, w: a + b,
+    _written,
+]
+
+
+def random_policy(r: random.Random, disk: Any) -> Any:
+    stashes = [pack(), offload(ahead=r.randint(0, 3), min_bytes=0), disk]
+    decisions = ["save", "prefer_save", "recompute"]
+    return r.choice([
+        None,
+        save_matmuls,
+        save_every(r.randint(1, 4)),
+        r.choice(stashes),
+        policies.save_only_these_names("add", "where", "dropout"),
+        policy({"op:sin|tanh|softmax": r.choice(stashes), "op:mul*": r.choice(decisions)},
+               default=r.choice(decisions)),
+        policy({"number<5": "save", "bytes>100": r.choice([*stashes, "recompute"])}),
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs_under_random_policies_change_no_bit(seed: int, tmp_path: Any) -> None:
+    where = ["cpu", "sim"][seed % 2]
+    lt.manual_seed(seed)
+    x0, w0 = (lt.rand(8, 8) + 0.1).to(where), (lt.rand(8, 8) - 0.5).to(where)
+    disk = offload_to_disk(tmp_path, limit=9000, min_bytes=0)
+    r = random.Random(seed)
+
+    def region(f: Any, *args: Any) -> Any:
+        with lt.checkpointing(random_policy(r, disk)):
+            return f(*args)
+
+    around = r.choice([contextlib.nullcontext(), offload(min_bytes=0, ahead=1), pack(), disk])
+    found = []
+    for context, inner in (
+        (contextlib.nullcontext(), lambda f, *args: f(*args)),
+        (around, region),
+    ):
+        x, w = (t.clone().requires_grad_() for t in (x0, w0))
+        lt.manual_seed(seed)
+        with context:
+            y = random_program(seed, x, w, inner)
+        y.sum().backward()
+        found.append((y.tolist(), x.grad.tolist(), w.grad.tolist(), lt.get_rng_state().tolist()))
+    assert repr(found[0]) == repr(found[1])
 
 
 # PyTorch's spelling

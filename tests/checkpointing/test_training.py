@@ -199,7 +199,9 @@ def test_regions_in_a_region(name, steps):
     found = trained(name, steps, lambda f: in_region(f, None), lambda f: in_region(f, None))
     assert_same(found, plain(name, steps))
     inner = policy({"op:linear|conv": "prefer_save"})
-    found = trained(name, steps, lambda f: in_region(f, inner), lambda f: in_region(f, save_matmuls))
+    found = trained(
+        name, steps, lambda f: in_region(f, inner), lambda f: in_region(f, save_matmuls)
+    )
     assert_same(found, plain(name, steps))
 
 

@@ -107,6 +107,23 @@ def test_a_leaf_without_a_name_is_looked_for_twice_and_keeps_its_line():
     assert list(prof._missed.values()) == [2]
 
 
+def test_no_code_of_the_users_runs_in_the_search():
+    class Trap(dict):
+        def __getattr__(self, name):
+            raise RuntimeError(name)
+
+        items = __iter__ = __len__ = None
+
+    class Lazy(list):
+        def __iter__(self):
+            raise RuntimeError("read from disk")
+
+    trap, lazy = Trap(w=weight(5)), Lazy([weight(6)])
+    with MemoryProfiler() as prof:
+        (dict.__getitem__(trap, "w").sum() + lazy[0].sum()).backward()
+    assert held(prof) == {"trap.w": 20, "lazy.0": 24}
+
+
 def test_nothing_is_kept_alive_and_locals_stay_the_users(leak_check):
     def step(kept):
         w, big = weight(10), lt.ones(1000)

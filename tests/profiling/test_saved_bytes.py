@@ -5,7 +5,19 @@ from __future__ import annotations
 import pytest
 
 import lowtide as lt
-from benchmarks.saved_bytes import BLOCKS, EXPECTED, A, B, E, H, S, kept_by_lowtide
+from benchmarks.saved_bytes import (
+    BLOCKS,
+    EXPECTED,
+    EXPECTED_IN_REGIONS,
+    REGIONS,
+    A,
+    B,
+    E,
+    H,
+    S,
+    kept_by_lowtide,
+    kept_in_region,
+)
 
 FUSED = "GPT block, scaled_dot_product_attention, dropout 0.1"
 
@@ -26,6 +38,15 @@ def test_a_block_keeps_what_its_formula_says(name):
 def test_a_gpt_block_with_dropout_keeps_at_most_half_of_pytorchs():
     assert of_pytorch(E, E) == 44_056_576  # measured with PyTorch too: tests/parity
     assert kept_by_lowtide(FUSED) == 16_826_368 <= 0.5 * 44_056_576
+
+
+@pytest.mark.parametrize("name", REGIONS)
+def test_a_region_without_a_second_matrix_product_keeps_what_its_formula_says(name):
+    assert kept_in_region(name) == EXPECTED_IN_REGIONS[name]
+
+
+def test_written_out_half_of_pytorchs_suffices_without_a_second_matrix_product():
+    assert kept_in_region("written out, save_matmuls") <= 0.5 * 44_056_576
 
 
 @pytest.mark.parametrize("name", [FUSED, "nn.TransformerEncoderLayer, dropout 0.1"])
