@@ -27,6 +27,7 @@ class OutOfMemoryError(RuntimeError, MemoryError):
             all its free bytes: CuPy does not tell how they are divided.
         owners: Live bytes by owner, largest first, under ``"module"`` and ``"line"``; each of the
             two sums to ``live_bytes``. Empty if no ``MemoryProfiler`` listened.
+        remedies: Bytes that a change would have freed at that moment, by change. Empty likewise.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class OutOfMemoryError(RuntimeError, MemoryError):
         used_bytes: int = 0,
         largest_free_bytes: int = 0,
         owners: dict[str, dict[str, int]] | None = None,
+        remedies: dict[str, int] | None = None,
     ) -> None:
         super().__init__(message)
         self.requested_bytes = requested_bytes
@@ -49,6 +51,7 @@ class OutOfMemoryError(RuntimeError, MemoryError):
         self.used_bytes = used_bytes
         self.largest_free_bytes = largest_free_bytes
         self.owners = dict(owners or {})
+        self.remedies = dict(remedies or {})
 
 
 class MemoryLimitError(OutOfMemoryError):

@@ -15,6 +15,7 @@ from ..framework import scopes
 from ..framework.memory.events import attach, detach
 from ..framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER, ROLES, SAVED, TEMPORARY
 from .recording import ALLOC, FREE, OWNER, ROLE, Books, Mark, Owner, Peak, Recording
+from .remedies import remedies
 from .tables import grouped
 
 MARK = 4  # in the list of events, beside the kinds of the recording
@@ -164,6 +165,7 @@ class Bookkeeper:
                 extend((at, ROLE | shift, address, nbytes, role | old << 4, -1))
 
         observer.owners = lambda: self._owners_now(d)  # type: ignore[attr-defined]
+        observer.remedies = lambda missing: self._remedies(d, missing)  # type: ignore[attr-defined]
         return observer
 
     def _owners_now(self, d: Account) -> dict[str, dict[str, int]]:
@@ -175,6 +177,12 @@ class Bookkeeper:
             by: dict(sorted(held.items(), key=lambda item: (-item[1], item[0])))
             for by, held in sums.items()
         }
+
+    def _remedies(self, d: Account, missing: int) -> tuple[dict[str, int], list[str]]:
+        # What would free the bytes that are missing.
+        self.settle()
+        with self.lock:
+            return remedies(self.recording, d.books.cells, missing)
 
     def _owner(self, where: tuple[str, str, str, str]) -> int:
         with self.lock:

@@ -152,13 +152,17 @@ class Ledger:
                 f"The pool holds {format_bytes(reserved)}, {format_bytes(used)} in use; its "
                 f"{free} {format_bytes(largest)}."
             )
-        owners = self._owners()
+        owners = self._told("owners") or {}
+        room = self.limit - self.live if self.limit != NO_LIMIT else largest
+        freed, would = self._told("remedies", nbytes - room) or ({}, [])
         lines += [f"By {by}: {describe(held, TOP)}." for by, held in owners.items()]
         if not owners:
             lines.append(
                 "To see which modules and lines own them, run it inside `with "
                 "lowtide.profiling.MemoryProfiler():`, or as `lowtide profile SCRIPT`."
             )
+        if would:
+            lines.append("What would have fitted: " + "; ".join(would) + ".")
         return kind(
             "\n".join([*lines, way_out]),
             requested_bytes=nbytes,
@@ -168,15 +172,16 @@ class Ledger:
             used_bytes=used,
             largest_free_bytes=largest,
             owners=owners,
+            remedies=freed,
         )
 
-    def _owners(self) -> dict[str, dict[str, int]]:
-        # Of the first observer that knows.
+    def _told(self, what: str, *about: Any) -> Any:
+        # By the first observer that knows.
         for observer in self.observers:
-            tell = getattr(observer, "owners", None)
+            tell = getattr(observer, what, None)
             if tell is not None:
-                return tell()  # type: ignore[no-any-return]
-        return {}
+                return tell(*about)
+        return None
 
 
 def describe(held: dict[str, int], most: int | None = None) -> str:

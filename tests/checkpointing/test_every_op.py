@@ -76,6 +76,16 @@ class Run:
         leaves = [self.weight, *[x for x in self.leaves if isinstance(x, Tensor)]]
         return [bits(self.total), bits(self.copies), *[bits(x.grad) for x in leaves]]
 
+    def second(self):
+        """The bits of first and second gradients."""
+        leaves = [self.weight, *[x for x in self.leaves if getattr(x, "requires_grad", False)]]
+        firsts = lt.autograd.grad(self.total, leaves, create_graph=True, allow_unused=True)
+        again = self.weight * 0
+        for g in firsts:
+            if g is not None and g.requires_grad:
+                again = again + used(g, self.weight)
+        return bits([*firsts, *lt.autograd.grad(again, leaves, allow_unused=True)])
+
 
 def differences(name, number, scattered):
     with np.errstate(all="ignore"):
@@ -115,3 +125,13 @@ def test_every_op_keeps_nothing_and_leaves_nothing(group):
     finally:
         gc.enable()
     assert (kept, left) == ({}, {})
+
+
+@each_group
+def test_second_gradients_are_the_same(group):
+    different = [
+        name
+        for name in names_of(group)
+        if Run(name, 0, False).second() != Run(name, 0, True).second()
+    ]
+    assert different == []

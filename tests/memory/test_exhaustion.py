@@ -235,6 +235,38 @@ def test_inside_a_profiler_the_error_names_owners(cramped: Any) -> None:
     assert "lowtide profile SCRIPT" not in str(error)
 
 
+def test_inside_a_profiler_the_error_says_what_would_have_fitted() -> None:
+    width, rows = 32, 64
+    blocks = nn.ModuleList(
+        nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Tanh()) for _ in range(4)
+    )
+    net = nn.ModuleDict({"blocks": blocks})
+    x = lt.randn(rows, width)
+    value = rows * width * 4
+    lt.set_memory_limit(lt.memory_allocated() + 7 * value)  # the fourth block's does not fit
+
+    def forward(y: Any) -> Any:
+        for block in blocks:
+            y = block(y)
+        return y
+
+    try:
+        with pytest.raises(lt.MemoryLimitError) as caught, MemoryProfiler(modules=net):
+            forward(x)
+    finally:
+        lt.set_memory_limit(None)
+    error = caught.value
+    # A tanh keeps its result: two of each block, and those of one block come back at a time.
+    assert error.remedies == {
+        "activation checkpointing of each of blocks": (6 - 2) * value,
+        "no_grad, where no gradient is wanted": 6 * value,
+    }
+    message = str(error)
+    assert "What would have fitted: activation checkpointing of each of blocks frees" in message
+    assert "no_grad, where no gradient is wanted frees" in message
+    assert "a batch of at most" in message
+
+
 def test_an_error_that_is_kept_keeps_no_tensor(cramped: Any) -> None:
     net, x = cramped
     live = lt.memory_allocated()
