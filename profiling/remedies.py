@@ -32,8 +32,8 @@ def remedies(
     saved: dict[str, int] = {}
     grows = 0  # with the batch
     for (owner, role), n in cells.items():
-        if role == SAVED:
-            module = recording.owners[owner].module
+        module, op = recording.owners[owner][:2]
+        if role == SAVED and op != "before":  # that would live anyway
             saved[module] = saved.get(module, 0) + n
         if role in (SAVED, TEMPORARY, INPUT):
             grows += n

@@ -236,6 +236,7 @@ def test_inside_a_profiler_the_error_names_owners(cramped: Any) -> None:
 
 
 def test_inside_a_profiler_the_error_says_what_would_have_fitted() -> None:
+    gc.collect()
     width, rows = 32, 64
     blocks = nn.ModuleList(
         nn.Sequential(nn.Linear(width, width), nn.Tanh(), nn.Tanh()) for _ in range(4)
