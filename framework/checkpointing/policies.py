@@ -62,6 +62,15 @@ def save_matmuls(value: Value) -> str:
     return SAVE if value.op in HEAVY else RECOMPUTE
 
 
+def shown(value: Any) -> str:
+    """How a part of a policy prints: functions by their names."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{shown(k)}: {shown(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, tuple):
+        return "(" + ", ".join(map(shown, value)) + ("," if len(value) == 1 else "") + ")"
+    return getattr(value, "__name__", None) or repr(value)
+
+
 class Policy:
     """Base of policies that are objects: they print, compare and pickle.
 
@@ -79,7 +88,7 @@ class Policy:
 
     def __repr__(self) -> str:
         own = {k: v for k, v in self.__dict__.items() if k[0] != "_" and k != "by_module"}
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in own.items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={shown(v)}' for k, v in own.items())})"
 
     def __eq__(self, other: Any) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
@@ -164,7 +173,7 @@ class policy(Policy):
         return self.default if isinstance(self.default, str) else self.default(value)
 
     def __repr__(self) -> str:
-        return f"policy({self.rules!r}, default={self.default!r})"
+        return f"policy({shown(self.rules)}, default={shown(self.default)})"
 
     def __reduce__(self) -> Any:
         return policy, (self.rules, self.default)

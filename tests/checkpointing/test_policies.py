@@ -24,6 +24,7 @@ from lowtide.checkpointing import (
     save_matmuls,
     verify,
 )
+from lowtide.framework.checkpointing.policies import shown
 from lowtide.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -55,7 +56,7 @@ READY = [
 
 
 @pytest.mark.parametrize("net", [gpt, conv_net])
-@pytest.mark.parametrize("each", READY, ids=repr)
+@pytest.mark.parametrize("each", READY, ids=shown)
 def test_a_policy_changes_no_bit(net: Any, each: Any) -> None:
     model, x = net()
     report = verify(model, x.requires_grad_(), policy=each)
@@ -151,7 +152,7 @@ def test_what_lies_between_is_made_again_a_stretch_at_a_time() -> None:
         ("*", 2),
         (lambda value: value.op == "exp", 1),
     ],
-    ids=str,
+    ids=lambda v: str(getattr(v, "__name__", v)),
 )
 def test_rules_select_values(selector: Any, count: int) -> None:
     # Backward wants the first sine and what exp gives; that can be made from the second sine.
@@ -238,7 +239,7 @@ def test_a_decision_that_means_nothing_is_refused() -> None:
         save_every(0)
 
 
-@pytest.mark.parametrize("each", READY, ids=repr)
+@pytest.mark.parametrize("each", READY, ids=shown)
 def test_a_policy_can_be_pickled(each: Any) -> None:
     again = pickle.loads(pickle.dumps(each))
     assert repr(again) == repr(each)
@@ -265,7 +266,7 @@ def named(x: lt.Tensor) -> lt.Tensor:
         (policies.save_anything_except_these_names("mul.out", "cos.out"), 2),
         (policy({"name:a": "save"}), 1),
     ],
-    ids=repr,
+    ids=shown,
 )
 def test_values_are_kept_by_the_names_they_were_given(each: Any, count: int) -> None:
     x = lt.zeros(100, device="meta", requires_grad=True)
