@@ -23,15 +23,6 @@ sentiment = importlib.import_module("lowtide.recipes.sentiment")
 
 pytestmark = pytest.mark.slow
 
-
-def files(name, archive, *members):
-    tried: list[str] = []
-    try:
-        return fetch.find(name, members, archive, None, tried.append).files
-    except fetch.Unreachable:
-        pytest.skip(f"{name} is not within reach: {'; '.join(tried)}")
-
-
 # MiniLM. Of the first sentence: its pieces, how its unit vector begins; its cosines with the
 # others.
 # Source: the weights in NumPy and in the transformers library, which agree to 2.3e-6.
@@ -147,7 +138,7 @@ def photo(blob):
     return lt.tensor(np.ascontiguousarray(pixels.transpose(2, 0, 1)))[None]
 
 
-def test_a_convolutional_net_names_what_is_on_two_photos():
+def test_a_convolutional_net_names_what_is_on_two_photos(files):
     (weights,) = files("efficientnet", EFFICIENTNET, WEIGHTS)
     photos = files("photos", PHOTOS, *(f"skimage/data/{name}" for name in GUESSES))
     net = EfficientNetLite0()
@@ -173,7 +164,7 @@ SOUNDS = [
 ]  # fmt: skip
 
 
-def test_recurrent_nets_pronounce_a_word():
+def test_recurrent_nets_pronounce_a_word(files):
     (blob,) = files("g2p", G2P, "g2p_en/checkpoint20.npz")
     weights = {k: lt.tensor(v) for k, v in np.load(io.BytesIO(blob)).items()}
     assert len(SOUNDS) == len(weights["dec_emb"]) == 74
