@@ -79,25 +79,19 @@ SILERO = fetch.Wheel(
 )
 # The probability of speech in each 32 ms of what vowel() returns.
 # Source: silero_vad.jit of the same package in PyTorch 2.13.0 (CPU, float32). Its weights at 16 kHz
-# equal those of the ONNX file bit for bit; the safetensors file beside them holds others.
+# equal those of the ONNX file bit for bit; the safetensors file beside them holds others. The same
+# layers in PyTorch give these numbers bit for bit too, and in float64 others, up to 1.2e-6 away.
 SPEECH = [
     0.00166968, 0.0068836, 0.88209063, 0.97465318, 0.96367282, 0.98239982, 0.97990364, 0.97358501,
-    0.96003759, 0.94805902, 0.90891445, 0.95413828, 0.94488758, 0.84605068, 0.53705168, 0.17815253,
+    0.96003759, 0.94805902, 0.90891445, 0.95413828, 0.94488758, 0.84605068,
 ]  # fmt: skip
-# Where the file's weights go.
+# The names in the file, and what Silero calls the same.
 NAMES = {
     "model.stft.forward_basis_buffer": "spectrum.weight",
-    **{
-        f"model.encoder.{k}.reparam_conv.{w}": f"encoder.{k}.{w}"
-        for k in range(4)
-        for w in ("weight", "bias")
-    },
-    **{
-        f"model.decoder.rnn.{w}_{k}": f"rnn.{w}_{k}"
-        for w in ("weight", "bias")
-        for k in ("ih", "hh")
-    },
-    **{f"model.decoder.decoder.2.{w}": f"output.{w}" for w in ("weight", "bias")},
+    "model.encoder.": "encoder.",
+    ".reparam_conv.": ".",
+    "model.decoder.rnn.": "rnn.",
+    "model.decoder.decoder.2.": "output.",
 }
 
 
@@ -169,8 +163,8 @@ class Silero(nn.Module):
 
 
 def vowel():
-    """An "a" of a voice that rises from 120 Hz, between two silences: 16 x 512 samples."""
-    t = np.arange(16 * 512) / 16000
+    """An "a" of a voice that rises from 120 Hz, between two silences: 14 x 512 samples."""
+    t = np.arange(14 * 512) / 16000
     sound = 0.0
     for k in range(1, 30):
         formants = ((700, 90, 1.0), (1200, 110, 0.6), (2600, 160, 0.3))
@@ -182,10 +176,13 @@ def vowel():
 
 def test_speech_is_heard_where_the_original_hears_it(files):
     (model,) = files("silero", SILERO, "silero_vad/data/silero_vad_16k_op15.onnx")
-    weights = initializers(model)
-    assert weights.keys() == NAMES.keys()
+    weights = {}
+    for name, weight in initializers(model).items():
+        for theirs, ours in NAMES.items():
+            name = name.replace(theirs, ours)
+        weights[name] = weight
     net = Silero()
-    net.load_state_dict({NAMES[name]: weight for name, weight in weights.items()})
+    net.load_state_dict(weights)
     sound = lt.cat([lt.zeros(64), lt.tensor(vowel())])  # before the first sample was silence
     state, heard = None, []
     with lt.no_grad():
