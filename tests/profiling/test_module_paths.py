@@ -1,0 +1,233 @@
+"""The module that bytes belong to: paths of calls, of scopes, of parameters and their state."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+import lowtide as lt
+from lowtide import nn
+from lowtide.framework import scopes
+from lowtide.framework.memory.ledger import OPTIMIZER
+from lowtide.profiling import MemoryProfiler, record_function, scope
+from lowtide.profiling.recording import BEFORE, replay
+
+from .owners import Attention, Tower, births
+
+
+def test_paths_come_from_the_outermost_call():
+    model, x = Tower(), lt.randn(3, 4)
+    with MemoryProfiler() as prof:
+        y = model(x)
+        loss = y.exp()
+    paths = {o.module for o, _ in births(prof)}
+    assert paths == {
+        "",
+        *(f"blocks.{k}.{rest}" for k in (0, 1) for rest in ("0", "0.split", "0.split.qkv", "1")),
+    }
+    assert [n for _, n in births(prof, module="blocks.1.0.split.qkv")] == [3 * 12 * 4]
+    assert [(o.op, n) for o, n in births(prof, module="")] == [("exp", 48)]
+    assert [(o.op, n) for o, n in births(prof, module="blocks.0.1")] == [("tanh", 48)]
+    del loss
+
+
+def test_a_shared_module_has_the_path_of_each_call():
+    class Both(nn.Module):
+        def __init__(self):
+            super().__init__()
+            lin = nn.Linear(4, 4)
+            self.a, self.b = nn.Sequential(lin), nn.Sequential(lin)
+            self.towers = nn.ModuleList([Tower(lin), Tower(lin)])
+
+        def forward(self, x):
+            x = self.b(self.a(x))
+            for tower in self.towers:
+                x = tower(x)
+            return x
+
+    model = Both()
+    with MemoryProfiler() as prof:
+        model(lt.randn(2, 4))
+    called = [o.module for o, _ in births(prof, op="linear") if "qkv" not in o.module]
+    assert called == ["a.0", "b.0", "towers.0.shared", "towers.1.shared"]
+
+
+def test_a_module_that_belongs_to_an_outer_one_has_its_path_there():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tied = nn.Linear(4, 4)
+            self.inner = Inner()
+
+        def forward(self, x):
+            return self.inner(x, self.tied)
+
+    class Inner(nn.Module):
+        def forward(self, x, head):
+            return nn.Tanh()(head(x))
+
+    with MemoryProfiler() as prof:
+        Outer()(lt.randn(2, 4))
+    assert {o.module for o, _ in births(prof, op="linear")} == {"tied"}
+    assert {o.module for o, _ in births(prof, op="tanh")} == {"inner.Tanh"}
+
+
+def test_several_outermost_modules_are_told_apart():
+    one, two, loss = nn.Linear(3, 3), nn.Linear(3, 2), nn.MSELoss()
+    three = nn.Linear(2, 2)
+    with MemoryProfiler() as prof:
+        loss(three(two(one(lt.randn(2, 3)))), lt.zeros(2, 2)).backward()
+    assert [o.module for o, _ in births(prof, op="linear")] == ["Linear", "Linear", "Linear#2"]
+    assert {o.module for o, _ in births(prof, phase="forward")} >= {"MSELoss"}
+    with MemoryProfiler(modules={"generator": one, "judge": two}) as prof:
+        two(one(lt.randn(2, 3)))
+    assert [o.module for o, _ in births(prof, op="linear")] == ["generator", "judge"]
+
+
+def test_parts_called_alone_have_their_path_in_the_model_that_was_given():
+    model = Tower()
+    with MemoryProfiler(modules=model) as prof:
+        model.blocks[1](lt.randn(2, 4))
+    assert {o.module for o, _ in births(prof, op="tanh")} == {"blocks.1.1"}
+    held = prof.at_peak("module", role="parameter").as_dict()
+    held.pop(f"({BEFORE})", None)  # of layers that other test files made when they were imported
+    assert held == {f"blocks.{k}.0.qkv": (4 + 1) * 12 * 4 for k in (0, 1)}
+
+
+def test_models_built_inside_get_their_names_when_called():
+    with MemoryProfiler() as prof:
+        net = Tower()
+        net(lt.randn(2, 4))
+    line, first = inspect.getsourcelines(Attention.__init__)
+    assert "nn.Linear" in line[2]
+    made = scopes.shown(inspect.getsourcefile(Attention), first + 2)
+    table = prof.growth("start", "stop", ("role", "module", "line"))
+    assert table.as_dict() == {f"parameter · blocks.{k}.0.qkv · {made}": 240 for k in (0, 1)}
+
+
+def test_scopes_name_parts_and_models_and_decorate():
+    @record_function("helper")
+    def helper(x):
+        return x * 2.0
+
+    @scope("numbers")
+    def numbers():
+        for k in range(2):
+            yield lt.ones(k + 1)
+
+    model = nn.Sequential(nn.Linear(4, 4))
+    with MemoryProfiler() as prof:
+        with scope("teacher"), lt.no_grad():
+            model(lt.randn(2, 4))
+        with scope("outer"), scope("inner"):
+            lt.zeros(5)
+            helper(lt.zeros(7))
+        for x in numbers():
+            lt.zeros_like(x)
+    assert {o.module for o, _ in births(prof, op="linear")} == {"teacher.0"}
+    assert [n for _, n in births(prof, module="outer.inner")] == [20, 28]
+    assert [n for _, n in births(prof, module="outer.inner.helper")] == [28]
+    assert [n for _, n in births(prof, module="numbers")] == [4, 8]
+    with pytest.raises(TypeError, match="non-empty string"):
+        scope("")
+
+
+def test_a_scope_left_open_by_a_generator_does_not_stay():
+    def halfway():
+        with scope("inside"):
+            yield lt.ones(1)
+            yield lt.ones(2)
+
+    with MemoryProfiler() as prof:
+        g = halfway()
+        next(g)
+        with scope("consumer"):
+            g.close()
+            lt.ones(3)
+        lt.ones(4)
+    assert [(o.module, n) for o, n in births(prof)] == [
+        ("inside", 4),
+        ("inside.consumer", 12),
+        ("", 16),
+    ]
+    assert scopes.current() is None
+
+
+def test_a_part_that_runs_again_is_where_it_was_and_recomputes():
+    class Again(lt.autograd.Function):
+        """Runs a module again in backward, as activation checkpointing would."""
+
+        @staticmethod
+        def forward(ctx, x, module):
+            ctx.module, ctx.scoped = module, scopes.current()
+            ctx.save_for_backward(x)
+            with lt.no_grad():
+                return module(x)
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            x = x.detach().requires_grad_()
+            with lt.enable_grad(), scopes.resumed(ctx.scoped, "recompute"):
+                y = ctx.module(x)
+            lt.autograd.backward(y, g)
+            return x.grad, None
+
+    class Checkpointed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.parts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+        def forward(self, x):
+            for part in self.parts:
+                x = Again.apply(x, part)
+            return x
+
+    model = Checkpointed()
+    with MemoryProfiler() as prof:
+        model(lt.randn(3, 4, requires_grad=True)).sum().backward()
+    forward = [o.module for o, _ in births(prof, phase="forward", op="linear")]
+    again = [o.module for o, _ in births(prof, phase="recompute")]
+    assert forward == ["parts.0", "parts.1"]
+    assert again == ["parts.1", "parts.0"]
+    inner = {o.module for o, _ in births(prof, phase="backward", op="LinearBackward0")}
+    assert inner == {"parts.0", "parts.1"}
+    assert scopes.current() is None
+
+
+def test_storages_from_before_are_owned():
+    net, data = Tower(), lt.randn(100)
+    net(lt.randn(2, 4)).sum().backward()
+    optimizer = lt.optim.Adam(net.parameters())
+    optimizer.step()
+    parameters = sum(p.nbytes for p in net.parameters())
+    with MemoryProfiler("cpu") as prof:
+        with lt.no_grad():
+            net(lt.randn(2, 4))
+        table = prof.at_peak(("role", "module"))
+    for k in (0, 1):
+        for role in ("parameter", "gradient"):
+            assert table[f"{role} · blocks.{k}.0.qkv"] == 240
+        assert table[f"optimizer · blocks.{k}.0.qkv"] == 480  # before it made a step here
+    assert prof.at_peak("role")["parameter"] >= parameters
+    before = [o for o in prof.recording.owners if o.op == "before"]
+    assert {o.line for o in before} == {BEFORE}
+    assert data.nbytes == 400
+
+
+@pytest.mark.parametrize(
+    "kind", ["SGD", "Adam", "Adagrad", "Rprop", "Adafactor", "Muon", "Adam8bit"]
+)
+def test_state_is_on_its_parameters_module_at_every_instant_of_the_first_step(kind):
+    net = nn.Sequential(nn.Linear(40, 30, bias=False), nn.Tanh(), nn.Linear(30, 20, bias=False))
+    options = {"momentum": 0.9} if kind == "SGD" else {}
+    optimizer = getattr(lt.optim, kind)(net.parameters(), lr=0.1, **options)
+    with MemoryProfiler() as prof:
+        net(lt.randn(2, 40)).sum().backward()
+        optimizer.step()
+        optimizer.load_state_dict(optimizer.state_dict())
+    recording, held = prof.recording, set()
+    for _, books in replay(recording, recording.devices.index("cpu")):
+        held |= {owner for owner, role in books.cells if role == OPTIMIZER and owner}
+    assert {recording.owners[owner].module for owner in held} == {"0", "2"}
