@@ -17,6 +17,24 @@ TIME_LIMIT = 60  # seconds a test may take
 SLOW_TIME_LIMIT = 600  # one marked slow
 
 
+# Many tests ask for a garbage collection, or fork. What lives on from file to file, tens of thousands
+# of test items, plans and reports, would be gone through each time: it is put aside.
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Put aside what collecting the tests has made."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Put aside what a file of tests leaves behind."""
+    if nextitem is None or nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def seed() -> Iterator[int]:
     """Start each test from one seed and the default dtype and device."""
