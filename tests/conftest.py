@@ -17,8 +17,8 @@ TIME_LIMIT = 60  # seconds a test may take
 SLOW_TIME_LIMIT = 600  # one marked slow
 
 
-# Many tests ask for a garbage collection, or fork. What lives on from file to file, tens of thousands
-# of test items, plans and reports, would be gone through each time: it is put aside.
+# Many tests ask for a garbage collection, or fork. What lives on from file to file (tens of
+# thousands of test items, plans, reports) would be gone through each time: it is put aside.
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
