@@ -118,6 +118,8 @@ NAMESPACES = namespaces()
 
 @pytest.mark.parametrize("namespace", NAMESPACES, ids=lambda n: n or "lowtide")
 def test_every_public_name_is_documented(namespace: str) -> None:
+    if namespace == "nn.einops":
+        pytest.importorskip("einops", reason="these layers are einops'")
     home = importlib.import_module(f"lowtide.{namespace}".removesuffix("."))
     assert undocumented(home, public(home)) == []
 
