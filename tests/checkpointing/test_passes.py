@@ -204,3 +204,26 @@ def test_retained_gradients_and_inputs_of_backward():
         return first, g, gradients(y, x, w)
 
     assert_same(step)
+
+
+def test_a_retained_graph_lets_go_of_what_was_read_before_the_pass_ends() -> None:
+    x = lt.randn(50, 50, requires_grad=True)
+    start = x * 2
+    y = lt.checkpoint(lambda v: v.tanh().tanh().tanh().tanh(), start)
+    seen = []
+    start.register_hook(lambda g: seen.append(lt.memory_allocated()))
+    before = lt.memory_allocated()
+    y.backward(lt.ones_like(y), retain_graph=True)
+    # The gradient that arrived and the one that the hook is shown; none of the four values.
+    assert seen == [before + 2 * x.nbytes]
+
+
+def test_a_value_that_is_kept_does_not_keep_what_it_was_computed_from() -> None:
+    x = lt.randn(50, 50, requires_grad=True)
+    lt.reset_peak_memory_stats()
+    before = lt.memory_allocated()
+    with lt.checkpointing(lt.checkpointing.policies.everything_saveable):
+        y = x
+        for _ in range(20):
+            y = y + 1  # saves nothing
+    assert lt.max_memory_allocated() - before == 2 * x.nbytes
