@@ -6,11 +6,23 @@ its array and its storage.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from typing import Any
 
 from ..memory.ledger import GRADIENT
 from ..tensor import Tensor, wrap
+
+# Threads that share parameters may end their passes together: none may miss another's gradient, nor
+# write into a sum while another does. The same thread may come back here, from a finalizer.
+_adding = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child must not inherit a sum that will never end
+    os.register_at_fork(
+        before=_adding.acquire,
+        after_in_parent=_adding.release,
+        after_in_child=_adding.release,
+    )
 
 
 def accumulate(leaf: Tensor, g: Tensor, create: bool, share: bool = False) -> None:
@@ -22,20 +34,21 @@ def accumulate(leaf: Tensor, g: Tensor, create: bool, share: bool = False) -> No
         create: It is part of a graph, which stays attached.
         share: The caller goes on using ``g``.
     """
-    old = leaf._grad
-    if old is None:
-        if create and g._requires_grad:
-            leaf._grad = g.clone()
-        elif not share and _is_ours(g, _AT_LEAF):
-            leaf._grad = wrap(g._array, g._spec, g._storage)
+    with _adding:
+        old = leaf._grad
+        if old is None:
+            if create and g._requires_grad:
+                leaf._grad = g.clone()
+            elif not share and _is_ours(g, _AT_LEAF):
+                leaf._grad = wrap(g._array, g._spec, g._storage)
+            else:
+                leaf._grad = g.detach().clone()
+        elif create and (g._requires_grad or old._requires_grad):
+            leaf._grad = old + g
         else:
-            leaf._grad = g.detach().clone()
-    elif create and (g._requires_grad or old._requires_grad):
-        leaf._grad = old + g
-    else:
-        _add(old, g)
-    assert leaf._grad is not None
-    leaf._grad._storage.set_role(GRADIENT)
+            _add(old, g)
+        assert leaf._grad is not None
+        leaf._grad._storage.set_role(GRADIENT)
     extra = leaf._extra
     if extra is not None and "post_accumulate" in extra:
         for hook in list(extra["post_accumulate"].values()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -164,6 +166,30 @@ def test_a_sum_that_is_part_of_a_graph_is_recorded():
     assert entry[0].tolist() == [5.0, 5.0]
     entry[0].sum().backward()
     assert x.grad.tolist() == [5.0, 5.0]
+
+
+def test_threads_that_share_a_leaf_lose_no_gradient():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # threads meet wherever they can
+    try:
+        for _ in range(200):
+            w, x = lt.zeros(7, requires_grad=True), lt.ones(7)
+            together = threading.Barrier(4)
+
+            def work():
+                losses = [(w * x).sum() for _ in range(3)]
+                together.wait()
+                for loss in losses:
+                    loss.backward()
+
+            threads = [threading.Thread(target=work) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert w.grad.tolist() == [12.0] * 7
+    finally:
+        sys.setswitchinterval(before)
 
 
 # In a backward pass
