@@ -14,8 +14,8 @@ from typing import Any
 
 # What a file's frames are: the user's, ours, a declared op, the engine, ours but never the name of
 # what the user called, the standard library, optimizers, the file of a module's call, and functions
-# that call others for the user: layers, data loading.
-USER, OURS, OP, ENGINE, INSIDE, LIBRARY, STEP, CALL, AROUND = range(9)
+# that call others for the user: layers; data loading.
+USER, OURS, OP, ENGINE, INSIDE, LIBRARY, STEP, CALL, AROUND, LOADER = range(10)
 _INSIDE = (
     "devices",
     "memory",
@@ -44,7 +44,7 @@ def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
         The op, or the function of ours that the user called; ``file:line`` or an empty string;
         and ``OP``, ``ENGINE`` or ``OURS``: what was found on the way.
     """
-    op = name = line = ""
+    op = name = private = line = ""
     found = OURS
     asking = []
     last = None  # of the standard library: a thread or a finalizer has no other line
@@ -82,17 +82,22 @@ def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
             name = "backward"
         elif kind == STEP:
             name = "step"  # whatever helps it inside
+        elif kind == LOADER:
+            name = name or "DataLoader"
         elif kind == LIBRARY:
             last = frame.f_lineno, filename
-        elif (kind == OURS or not name) and code.co_name[0] not in "_<":
-            name = code.co_name  # the outermost of ours is what the user called
+        elif kind == OURS or not name:
+            if code.co_name[0] not in "_<":
+                name = code.co_name  # the outermost of ours is what the user called
+            elif code.co_name[0] == "_":  # Python called it: `deepcopy` for `__deepcopy__`
+                private = code.co_name.strip("_")
         frame = frame.f_back
     if lines:
         if not line and last is not None:
             line = shown(last[1], last[0])
         for entry in asking:
             entry.line = line
-    return op or name or "python", line, found
+    return op or name or private or "python", line, found
 
 
 def shown(filename: str, line: int) -> str:
@@ -130,7 +135,9 @@ def kind_of(filename: str) -> int:
                 return INSIDE
         if filename.endswith("module.py") and filename.startswith(_FOLDERS[1]):
             return CALL
-        if filename.startswith((_FOLDERS[1], os.path.join(_FRAMEWORK, "data"))):
+        if filename.startswith(os.path.join(_FRAMEWORK, "data") + os.sep):
+            return LOADER
+        if filename.startswith(_FOLDERS[1]):
             return AROUND
         return STEP if filename.startswith(_FOLDERS[2]) else OURS
     face = os.path.dirname(os.path.dirname(_FRAMEWORK))

@@ -11,7 +11,9 @@ place, the last one takes them away again:
 A path comes from the calls: a module called inside another is named as the other's attributes
 name it, so a shared module has the path of each call. The outermost one lends its paths no prefix,
 unless another was there first, or a scope or a listener names it. Modules are known by
-``named_modules`` and weak references; nothing is kept alive.
+``named_modules`` and weak references; nothing is kept alive. A second outermost one is called what
+the program's variables call it, if a listener can tell, else by its class; so is the first if it is
+one of a list. Parts that are called without their model have their paths in it.
 
 The user's line is found by walking the stack (``frames.py``).
 """
@@ -41,8 +43,8 @@ _counts = {"listening": 0, "lines": 0}
 _children: dict[int, tuple[Any, dict[int, tuple[Any, str]]]] = {}
 _roots: dict[tuple[int, str], tuple[Any, Scope]] = {}
 _given: list[tuple[Any, str]] = []
-_told: dict[str, list[Callable[..., None]]] = {
-    "seen": [], "stepped": [], "made": [], "owned": [], "began": []
+_told: dict[str, list[Callable[..., Any]]] = {
+    "seen": [], "stepped": [], "made": [], "owned": [], "began": [], "called": []
 }  # fmt: skip
 _wrapped: list[tuple[type, Any]] = []
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # all there are; each adds itself
@@ -92,7 +94,7 @@ def on_listen(watch: Callable[[bool], None]) -> None:
     _watches.append(watch)
 
 
-def listen(lines: bool, **told: Callable[..., None]) -> None:
+def listen(lines: bool, **told: Callable[..., Any]) -> None:
     """Begin to note sites, for as long as :func:`unlisten` is not called with the same arguments.
 
     Args:
@@ -100,7 +102,9 @@ def listen(lines: bool, **told: Callable[..., None]) -> None:
         **told: Whom to call of what: ``seen(module, prefix)`` when an outermost module is first
             called; ``stepped(optimizer)`` after each step; ``owned(tensor, parameter)`` with each
             new tensor of an optimizer's state; ``made(node)`` with each new node of the graph,
-            before it has its edges; ``began(node)`` when a backward begins, with its first node.
+            before it has its edges; ``began(node)`` when a backward begins, with its first node;
+            ``called(module)`` to answer what the program calls an outermost module, and the module
+            around it, if only that has a name; or None.
     """
     with _lock:
         _counts["listening"] += 1
@@ -117,7 +121,7 @@ def listen(lines: bool, **told: Callable[..., None]) -> None:
                 watch(True)
 
 
-def unlisten(lines: bool, **told: Callable[..., None]) -> None:
+def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
     """End what :func:`listen` began."""
     with _lock:
         _counts["listening"] -= 1
@@ -318,15 +322,21 @@ def _name_in(parent: Any, module: Any) -> str | None:
 
 
 def _root(module: Any, top: Scope | None) -> Scope:
-    base = top.prefix if top is not None else ""
+    reference, named = _known_root(module, top.prefix if top is not None else "")
+    return Scope(named.path, named.prefix, reference, top)
+
+
+def _known_root(module: Any, base: str) -> tuple[Any, Scope]:
     known = _roots.get((id(module), base))
     if known is None or known[0]() is not module:
         with _lock:
+            known = _roots.get((id(module), base))  # another thread may have been first
+            if known is not None and known[0]() is module:
+                return known
             known = _new_root(module, base)
         for listener in list(_told["seen"]):
             listener(module, known[1].prefix)
-    named = known[1]
-    return Scope(named.path, named.prefix, known[0], top)
+    return known
 
 
 def _new_root(module: Any, base: str) -> tuple[Any, Scope]:
@@ -340,17 +350,45 @@ def _new_root(module: Any, base: str) -> tuple[Any, Scope]:
             entry = Scope(path or kind, path, reference, None)
             break
     else:
-        taken = {e.prefix for (_, b), (r, e) in _roots.items() if r() is not None and b == base}
-        prefix = base
-        if prefix in taken or not _has_parameters(module):
-            prefix = first = _join(base, kind)
-            number = 1
-            while prefix in taken:
-                number += 1
-                prefix = f"{first}#{number}"
+        called, around = _called(module) if _has_parameters(module) else ("", None)
+        if around is not None:
+            prefix = _join(_known_root(around, base)[1].prefix, _name_in(around, module) or kind)
+        elif _leads(module, called, base):
+            prefix = base
+        else:
+            prefix = _free(_join(base, called or kind), base)
         entry = Scope(prefix or kind, prefix, reference, None)
     _roots[id(module), base] = (reference, entry)
     return reference, entry
+
+
+def _leads(module: Any, called: str, base: str) -> bool:
+    # The first model lends no prefix: not a single layer, nor one of a list, nor a loss.
+    one_of_many = called.rpartition(".")[2].isdigit()
+    single = next(iter(module.children()), None) is None
+    if one_of_many or single or not _has_parameters(module):
+        return False
+    others = [r() for (_, b), (r, _) in list(_roots.items()) if b == base]
+    return not any(other is not None and _has_parameters(other) for other in others)
+
+
+def _free(name: str, base: str) -> str:
+    others = [e for (_, b), (r, e) in list(_roots.items()) if b == base and r() is not None]
+    taken = {e.prefix for e in others} | {e.path for e in others}
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name}#{number}"
+    return free
+
+
+def _called(module: Any) -> tuple[str, Any]:
+    # What the program calls it, or an empty string; and the module around it, if that has the name.
+    for listener in list(_told["called"]):
+        told: tuple[str, Any] | None = listener(module)
+        if told is not None:
+            return told
+    return "", None
 
 
 def _has_parameters(module: Any) -> bool:
@@ -372,6 +410,8 @@ def site() -> Site:
     op, line, kind = walk(
         sys._getframe(3), None if scoped is None else scoped.owner, _counts["lines"] > 0
     )
+    if op == "apply" and state.function is not None:
+        op = state.function
     if phase is None:
         if kind == ENGINE:
             phase = "backward"

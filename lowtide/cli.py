@@ -29,6 +29,13 @@ OPTIONAL = {
     "cupy": ("cupy-cuda13x", "cupy-cuda12x", "cupy"),
     "torch": ("torch",),
 }
+REPORT_FILES = {
+    "html": "a page for a browser",
+    "png": "a picture; .svg and .pdf do as well",
+    "perfetto": "a trace for ui.perfetto.dev and speedscope",
+    "snapshot": "a snapshot for pytorch.org/memory_viz",
+    "flamegraph": "folded stacks of the peak, for flamegraph.pl and speedscope",
+}
 HINTS = {
     "cupy": "runs on NVIDIA GPUs: pip install 'lowtide[cuda]'",
     "torch": "only for the parity tests: pip install 'lowtide[parity]'",
@@ -84,18 +91,21 @@ def build_parser() -> argparse.ArgumentParser:
     profile.add_argument("--no-timeline", action="store_true", help="no pictures: for long runs")
     profile.add_argument("--no-lines", action="store_true", help="no source lines: faster")
     estimate = commands.add_parser("estimate", help="predict a script's memory without computing")
-    estimate.add_argument("-o", "--out", help="write the figures there, as JSON")
+    estimate.add_argument("-o", "--out", metavar="FILE", help="write the figures there, as JSON")
     for command in (profile, estimate):
-        command.add_argument("script", help="a Python file")
+        command.add_argument(
+            "-m", "--module", action="store_true", help="SCRIPT is a module's name, as in python -m"
+        )
+        command.add_argument("script", metavar="SCRIPT", help="a Python file")
         command.add_argument("args", nargs=argparse.REMAINDER, help="what the script itself takes")
-    report = commands.add_parser("report", help="show a recorded run again")
-    report.add_argument("run", help="a run.json of `lowtide profile`")
-    report.add_argument("--png", help="draw its picture there")
+    report = commands.add_parser("report", help="show a recorded run again, and write its files")
+    report.add_argument("run", metavar="RUN", help="a run.json of `lowtide profile`, or its folder")
+    for kind, words in REPORT_FILES.items():
+        report.add_argument(f"--{kind}", metavar="FILE", help=f"write {words}")
     diff = commands.add_parser("diff", help="compare two recorded runs")
-    diff.add_argument("before")
-    diff.add_argument("after")
-    for command in (report, diff):
-        command.add_argument("--html", help="write a page there")
+    diff.add_argument("before", metavar="BEFORE", help="a run.json, or its folder")
+    diff.add_argument("after", metavar="AFTER", help="another: what has it more?")
+    diff.add_argument("--html", metavar="FILE", help="write a page of both, side by side")
     return parser
 
 
@@ -104,12 +114,20 @@ def _profiling(options: argparse.Namespace) -> int:
 
     if options.command == "profile":
         return profile_command.profile(
-            options.script, options.args, options.out, not options.no_timeline, not options.no_lines
+            options.script,
+            options.args,
+            options.out,
+            timeline=not options.no_timeline,
+            lines=not options.no_lines,
+            module=options.module,
         )
     if options.command == "estimate":
-        return profile_command.estimate(options.script, options.args, options.out)
+        return profile_command.estimate(
+            options.script, options.args, options.out, module=options.module
+        )
     if options.command == "report":
-        return profile_command.report(options.run, options.html, options.png)
+        asked = {kind: getattr(options, kind) for kind in REPORT_FILES}
+        return profile_command.report(options.run, {k: file for k, file in asked.items() if file})
     return profile_command.diff(options.before, options.after, options.html)
 
 

@@ -66,8 +66,8 @@ from ..framework.ops.gating import logsigmoid as logsigmoid
 from ..framework.ops.gating import mish as mish
 from ..framework.ops.gating import silu as silu
 from ..framework.ops.gating import softplus as softplus
+from ..framework.ops.grid_sampling import grid_sample as grid_sample
 from ..framework.ops.linear_loss import linear_cross_entropy as linear_cross_entropy
-from ..framework.ops.linear_maps import bilinear as bilinear
 from ..framework.ops.linear_maps import linear as linear
 from ..framework.ops.locating import one_hot as one_hot
 from ..framework.ops.loss import cross_entropy as cross_entropy
@@ -120,13 +120,13 @@ from ..framework.ops.resampling import upsample as upsample
 from ..framework.ops.resampling import upsample_bilinear as upsample_bilinear
 from ..framework.ops.resampling import upsample_nearest as upsample_nearest
 from ..framework.ops.sampling import affine_grid as affine_grid
-from ..framework.ops.sampling import grid_sample as grid_sample
 from ..framework.ops.sequence_loss import ctc_loss as ctc_loss
 from ..framework.ops.shrinking import hardshrink as hardshrink
 from ..framework.ops.shrinking import softshrink as softshrink
 from ..framework.ops.shrinking import tanhshrink as tanhshrink
 from ..framework.ops.shrinking import threshold as threshold
 from ..framework.ops.shrinking import threshold_ as threshold_
+from ..framework.ops.trilinear import bilinear as bilinear
 from ..framework.ops.unpooling import (
     adaptive_max_pool1d_with_indices as adaptive_max_pool1d_with_indices,
 )

@@ -177,6 +177,9 @@ class Hooked:
         Returns:
             The module.
 
+        Raises:
+            TypeError: The module has no ``forward``: a ``ModuleList``, say.
+
         Example:
             >>> import lowtide as lt
             >>> model = lt.nn.Sequential(lt.nn.Linear(8, 8), lt.nn.Linear(8, 8))
@@ -184,6 +187,11 @@ class Hooked:
             ...     block = block.set_checkpointing()
         """
         if enabled:
+            if _has_no_forward(self):
+                raise TypeError(
+                    f"set_checkpointing: a {type(self).__name__} has no forward and is never "
+                    "called, so this would change nothing. Set it for the modules in it."
+                )
             _own(self).region = checkpointing(policy)
         elif "_call_hooks" in self.__dict__:
             own = _own(self)
@@ -315,6 +323,12 @@ def call_hooked(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
                     if replaced is not None:
                         result = replaced
         raise
+
+
+def _has_no_forward(module: Any) -> bool:
+    from .module import Module
+
+    return getattr(module.forward, "__func__", None) is Module.forward
 
 
 def _in_region(

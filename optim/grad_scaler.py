@@ -13,6 +13,7 @@ from ..framework.autograd.modes import no_grad
 from ..framework.dtypes import float16, float32
 from ..framework.ops.creation import zeros
 from ..framework.pieces import pieces
+from ..framework.presumed import presumed
 from ..framework.tensor import Tensor
 from . import fused
 
@@ -299,7 +300,7 @@ def _unscale(g: Any, factor: float, found: Any) -> None:
 
 
 def _any(found: dict[Any, Any]) -> bool:
-    return any(bool(f.item()) for f in found.values() if not f.is_meta)
+    return any(bool(presumed(f, False)) for f in found.values() if not f.is_meta)
 
 
 def _rounded(value: float) -> float:

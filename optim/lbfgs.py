@@ -8,6 +8,7 @@ from typing import Any
 from ..framework.autograd.modes import enable_grad, no_grad
 from ..framework.ops.creation import empty
 from ..framework.ops.patching import view_as_real
+from ..framework.presumed import presumed
 from .line_search import strong_wolfe
 from .optimizer import Optimizer, check_options, number, own
 
@@ -100,7 +101,7 @@ class LBFGS(Optimizer):
             raise RuntimeError(f"LBFGS: only 'strong_wolfe' is supported; got {search!r}.")
         lr, small = number(group["lr"]), group["tolerance_change"]
         first_loss = closure()
-        loss, evaluations = float(first_loss), 1
+        loss, evaluations = float(presumed(first_loss, 0.0)), 1
         state["func_evals"] = state.get("func_evals", 0) + 1
         state.setdefault("n_iter", 0)
         g = self._flat_gradient()
@@ -111,14 +112,14 @@ class LBFGS(Optimizer):
             d = self._direction(g, state, group["history_size"])
             before = state["prev_loss"] = loss
             first = state["n_iter"] == 1  # no curvature is known yet: a step of length 1 at most
-            t = min(1.0, 1.0 / float(g.abs().sum())) * lr if first else lr
+            t = min(1.0, 1.0 / presumed(g.abs().sum(), 2.0)) * lr if first else lr
             state["t"] = t
-            slope = float(g.dot(d))
+            slope = presumed(g.dot(d), -1.0)
             if slope > -small:
                 break
             calls, flat = 0, False
             if search is not None:
-                probe = partial(self._probe, closure, self._flat(), d)
+                probe = partial(self._probe, closure, self._flat(), d, loss)
                 most = group["max_eval"] - evaluations
                 loss, g, t, calls = strong_wolfe(probe, t, d, loss, g, slope, most)
                 del probe  # and with it where the search began
@@ -128,7 +129,7 @@ class LBFGS(Optimizer):
             else:
                 self._move(t, d)
                 if iteration != group["max_iter"]:  # else the next step computes it anyway
-                    loss, calls = float(closure()), 1
+                    loss, calls = float(presumed(closure(), before - 1.0)), 1
                     g = self._flat_gradient()
                     flat = _largest(g) <= group["tolerance_grad"]
             evaluations += calls
@@ -148,7 +149,7 @@ class LBFGS(Optimizer):
         before, d = state["prev_flat_grad"], state["d"]
         ys, ss, ro = state["old_dirs"], state["old_stps"], state["ro"]
         y, s = own(g.sub(before)), own(d.mul(number(state["t"])))
-        curvature = float(y.dot(s))
+        curvature = presumed(y.dot(s), 2.0)
         if curvature > 1e-10:  # else H would not stay positive
             if len(ys) == history:
                 for old in (ys, ss, ro):
@@ -156,15 +157,15 @@ class LBFGS(Optimizer):
             ys.append(y)
             ss.append(s)
             ro.append(1.0 / curvature)
-            state["H_diag"] = curvature / float(y.dot(y))
+            state["H_diag"] = curvature / presumed(y.dot(y), 1.0)
         q = d.copy_(g).neg_()
         weights = [0.0] * len(ys)
         for i in reversed(range(len(ys))):
-            weights[i] = float(ss[i].dot(q)) * number(ro[i])
+            weights[i] = presumed(ss[i].dot(q), 0.5) * number(ro[i])
             q.add_(ys[i], alpha=-weights[i])
         q.mul_(number(state["H_diag"]))
         for i in range(len(ys)):
-            q.add_(ss[i], alpha=weights[i] - float(ys[i].dot(q)) * number(ro[i]))
+            q.add_(ss[i], alpha=weights[i] - presumed(ys[i].dot(q), 1.0) * number(ro[i]))
         before.copy_(g)
         return q
 
@@ -204,10 +205,10 @@ class LBFGS(Optimizer):
             p.add_(d[at : at + n].view(p.shape), alpha=t)
             at += n
 
-    def _probe(self, closure: Any, x: Any, d: Any, t: float) -> tuple[float, Any]:
+    def _probe(self, closure: Any, x: Any, d: Any, before: float, t: float) -> tuple[float, Any]:
         """Loss and gradient at ``x + t d``; the parameters are x again afterwards."""
         self._move(t, d)
-        loss = float(closure())
+        loss = float(presumed(closure(), before - t))
         g = self._flat_gradient()
         at = 0
         for p, n in self._views("p"):
@@ -217,4 +218,4 @@ class LBFGS(Optimizer):
 
 
 def _largest(x: Any) -> float:
-    return float(x.abs().max())
+    return float(presumed(x.abs().max(), 1.0))

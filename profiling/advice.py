@@ -22,19 +22,9 @@ from ..framework.dtypes import bfloat16
 from ..framework.memory.ledger import format_bytes
 from ..framework.tensor import Tensor
 from .apart import run_apart
+from .naming import Models, called, is_module, models_of, values_of
 from .prediction import Estimate
-from .whatif import (
-    _Change,
-    _Checkpointed,
-    _is_module,
-    _Models,
-    _Narrow,
-    _NoGrad,
-    _reached,
-    _roots,
-    _with,
-    called,
-)
+from .whatif import _Change, _Checkpointed, _Narrow, _NoGrad, _with
 
 MOST_PARTS = 8  # of a model that are tried, those with most bytes
 MOST_SIZES = 8  # of batches that are tried
@@ -157,7 +147,7 @@ class _Question:
     step: Callable[..., Any]
     args: Any
     kwargs: Any
-    roots: _Models
+    roots: Models
     device: str
     limit: int
     before: Estimate
@@ -167,6 +157,9 @@ class _Question:
     @property
     def peak(self) -> int:
         return self.before.peak(self.device).nbytes
+
+    def whole(self, module: Any) -> bool:
+        return any(module is root for root in self.roots.values())
 
     def attempt(
         self, kind: str, words: str, changes: list[_Change], batch: int | None = None
@@ -238,7 +231,7 @@ def advise(
         >>> [p.batch for p in found.fitting if p.kind == "batch"][0] < 256
         True
     """
-    roots = _roots(step, args, kwargs, model)
+    roots = models_of(step, args, kwargs, model)
     before, reached = run_apart(lambda: _with(step, args, kwargs, roots, []))
     name, allowed = _limit(before, limit, device)
     question = _Question(step, args, kwargs, roots, name, allowed, before, reached)
@@ -297,12 +290,12 @@ def _recomputed(question: _Question) -> Iterator[Proposal]:
     parts = _parts(question)
     for path, modules in parts:
         each = f"each of {path}" if len(modules) > 1 else path
-        changes: list[_Change] = [_Checkpointed(m, question.roots) for m in modules]
+        changes: list[_Change] = [_Checkpointed("", m) for m in modules]
         found = question.attempt("checkpoint", f"checkpoint of {each}", changes)
         if found is not None and found.saved_bytes > 0:
             yield found
     if len(parts) > 1:
-        changes = [_Checkpointed(m, question.roots) for _, modules in parts for m in modules]
+        changes = [_Checkpointed("", m) for _, modules in parts for m in modules]
         words = f"checkpoint of {_listed([path for path, _ in parts])}"
         found = question.attempt("checkpoint", words, changes)
         if found is not None:
@@ -317,7 +310,7 @@ def _without_gradients(question: _Question) -> Iterator[Proposal]:
         if not any(p.requires_grad for m in modules for p in m.parameters()):
             continue
         words = f"no_grad in {path}"
-        found = question.attempt("no_grad", words, [_NoGrad(m, question.roots) for m in modules])
+        found = question.attempt("no_grad", words, [_NoGrad("", m) for m in modules])
         if found is None:
             continue
         if question.reached and len(found.lost) == len(question.reached):
@@ -331,7 +324,7 @@ def _narrower(question: _Question) -> Iterator[Proposal]:
     for path, modules in wholes + _parts(question):
         floats = [p for m in modules for p in m.parameters() if p.is_floating_point()]
         if any(p.dtype.itemsize > bfloat16.itemsize for p in floats):
-            changes: list[_Change] = [_Narrow(m, question.roots, bfloat16) for m in modules]
+            changes: list[_Change] = [_Narrow("", m, bfloat16, question.whole(m)) for m in modules]
             found = question.attempt("dtype", f"bfloat16 in {path}", changes)
             if found is not None:
                 yield found
@@ -406,7 +399,7 @@ def _batch(question: _Question) -> tuple[int, dict[str, Tensor]]:
         named.update(_tensors(name, value))
     named = {n: t for n, t in named.items() if _may_shrink(t, own)}
     if not named:
-        for name, value in _reached(question.step, (), {}, set()):
+        for name, value in values_of(question.step, (), {}, set()):
             found = {n: t for n, t in _tensors(name, value) if _may_shrink(t, own)}
             named.update(found)
     sizes = Counter(t.shape[0] for t in named.values())
@@ -446,7 +439,7 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, list | tuple):
         for k, v in enumerate(value):
             yield from _tensors(f"{name}[{k}]", v)
-    elif isinstance(value, dict) and not _is_module(value):
+    elif isinstance(value, dict) and not is_module(value):
         for k, v in value.items():
             yield from _tensors(f"{name}[{k!r}]", v)
 

@@ -6,23 +6,21 @@ whatever it changes, the original knows nothing of it. What comes back is plain 
 or an exception.
 
 The copy keeps its hands off what is shared all the same: standard output and error are thrown away,
-a file opened for writing is the null device, files that were open for writing become it, and
-nothing is made, renamed or removed in a folder. It ignores Ctrl-C, which is the original's to
-handle, and ends when the original is gone.
+files that were open for writing become the null device, and what is done to other files is done
+beside the disk (``overlay.py``). It ignores Ctrl-C, which is the original's to handle, and ends
+when the original is gone.
 
-Not undone: what reaches others through sockets and pipes that were open before, such as a database.
-Only the calling thread exists in the copy: a step that waits for another thread would wait for
-ever.
+Not undone: what reaches others through sockets and pipes that were open before, such as a database;
+what other programs do that the function starts. Only the calling thread exists in the copy: a step
+that waits for another thread would wait for ever.
 """
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import functools
-import io
 import os
 import pickle
+import random
 import signal
 import stat
 import sys
@@ -32,6 +30,8 @@ import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from . import overlay
 
 T = TypeVar("T")
 POLL = 0.2  # seconds between looks whether the original is still there
@@ -55,6 +55,7 @@ def run_apart(work: Callable[[], T]) -> T:
     for stream in (sys.stdout, sys.stderr):  # else the copy would have the same text to write
         with contextlib.suppress(Exception):
             stream.flush()
+    drawn = random.getstate()
     with warnings.catch_warnings():
         # Python 3.12 warns of any fork of a process with threads; see the head of this file.
         warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
@@ -62,6 +63,7 @@ def run_apart(work: Callable[[], T]) -> T:
     if pid == 0:
         try:
             os.close(reader)
+            random.setstate(drawn)  # Python seeds it anew in whatever is forked
             _be_copy(work, writer, original)
         finally:
             os._exit(1)
@@ -116,78 +118,14 @@ def _end_with(original: int) -> None:
 
 def _write_nothing(keep: int) -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
-    folder = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-    for name in os.listdir(folder):
+    for name in os.listdir(overlay.HANDLES):
         number = int(name)
         with contextlib.suppress(OSError):  # the listing's own is closed by now
             if number not in (keep, nothing) and (number in (1, 2) or _is_written(number)):
                 os.dup2(nothing, number)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    really = builtins.open
-
-    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(file, int) or not set(mode) & set("wax+") or _may_write(sys._getframe(1)):
-            return really(file, mode, *args, **kwargs)
-        return really(os.devnull, mode.replace("x", "w"), *args, **kwargs)
-
-    builtins.open = opened
-    io.open = opened
-    for name in _CHANGES:
-        setattr(os, name, _nothing_for(getattr(os, name)))
-    listed = os.listdir
-
-    def listdir(path: Any = ".") -> list[Any]:
-        try:
-            return listed(path)
-        except FileNotFoundError:
-            if not isinstance(path, int) and os.path.abspath(path) in _made:
-                return []
-            raise
-
-    setattr(os, "listdir", listdir)  # noqa: B010 - as for the others
-
-
-_CHANGES = (
-    "chmod",
-    "link",
-    "makedirs",
-    "mkdir",
-    "remove",
-    "removedirs",
-    "rename",
-    "renames",
-    "replace",
-    "rmdir",
-    "symlink",
-    "truncate",
-    "unlink",
-)
-
-
-_made: set[Any] = set()  # folders that the step believes it made
-
-
-def _may_write(frame: Any) -> bool:
-    # What keeps compiled code, and files that nobody else knows of.
-    name = frame.f_globals.get("__name__", "")
-    while name in ("os", "shutil") and frame.f_back is not None:
-        frame = frame.f_back
-        name = frame.f_globals.get("__name__", "")
-    return bool(name.startswith(("numba.", "multiprocessing.", "tempfile", "importlib")))
-
-
-def _nothing_for(really: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(really)
-    def changed(*args: Any, **kwargs: Any) -> Any:
-        if _may_write(sys._getframe(1)):
-            return really(*args, **kwargs)
-        if really.__name__ in ("mkdir", "makedirs"):
-            path: Any = args[0] if args else kwargs.get("path", kwargs.get("name"))
-            _made.add(os.path.abspath(path))
-        return None
-
-    return changed
+    overlay.lay()
 
 
 def _is_written(number: int) -> bool:
@@ -203,12 +141,19 @@ def _is_written(number: int) -> bool:
 
 def _described(error: BaseException) -> dict[str, Any]:
     # Its class by name and by identity: the original knows classes of functions and scripts too.
+    args: Any = error.__reduce__()[1] if isinstance(error, OSError) else error.args  # with names
+    where = error.__traceback__
+    while where is not None and os.path.dirname(where.tb_frame.f_code.co_filename) == _HERE:
+        where = where.tb_next  # what called the step says nothing
     return {
         "kinds": [(c.__module__, c.__qualname__, id(c)) for c in type(error).__mro__],
-        "args": tuple(a if _travels(a) else str(a) for a in error.args),
-        "state": {k: v for k, v in vars(error).items() if _travels(v)},
-        "text": "".join(traceback.format_exception(error)),
+        "args": tuple(a if _travels(a) else str(a) for a in args),
+        "state": {k: v for k, v in vars(error).items() if k != "__notes__" and _travels(v)},
+        "text": "".join(traceback.format_exception(type(error), error, where)),
     }
+
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _travels(value: Any) -> bool:

@@ -37,6 +37,7 @@ class Account:
         self.numbers: dict[int, int] = {}  # address -> number of the block
         self.at_mark: dict[tuple[int, int], int] = {}
         self.peak_is_new = self.fullest_is_new = False
+        self.at_peak = True  # nothing was freed since
         self.allocations = be.ledger.allocations  # of those noted; the ledger may be ahead by one
         self.late: list[int] = []  # what was freed while it was
 
@@ -88,6 +89,7 @@ class Bookkeeper:
         self._pending: list[Mark] = []  # all marks; the log names them by position
         self._blocks = self._last = 0
         self._settling = False
+        self._since: list[tuple[int, int, int, int]] = []  # device, role, bytes, owner: see `_was`
         self._began = time.perf_counter_ns()
 
     def now(self) -> int:
@@ -182,7 +184,7 @@ class Bookkeeper:
         # What would free the bytes that are missing.
         self.settle()
         with self.lock:
-            return remedies(self.recording, d.books.cells, missing)
+            return remedies(self.recording, d.books, d.numbers, d.ledger, missing)
 
     def _owner(self, where: tuple[str, str, str, str]) -> int:
         with self.lock:
@@ -287,11 +289,12 @@ class Bookkeeper:
                     d.high = live
                     peak = d.peak
                     if live > peak.nbytes:
-                        peak.nbytes, d.peak_is_new = live, True
+                        peak.nbytes, d.peak_is_new, d.at_peak = live, True, True
                         peak.time, peak.event = at / 1e9, self._events(kept)
             elif kind == FREE:
                 if d.peak_is_new:
                     d.note_peak()
+                d.at_peak = False
                 if role == SAVED and d.fullest_is_new:
                     d.note_fullest()
                 number = d.numbers.pop(address, 0)
@@ -299,11 +302,16 @@ class Bookkeeper:
                 keep((at, FREE, d.index, number, nbytes, role, -1))
             else:
                 self._book_change(d, keep, at, kind, address, nbytes, role, owner)
+                if d.peak_is_new and not d.at_peak:  # it is as high again, and the roles are of now
+                    d.at_peak = True
+                    d.peak.time, d.peak.event = at / 1e9, self._events(kept)
                 if books.saved > d.fullest.nbytes:
                     d.fullest.nbytes, d.fullest_is_new = books.saved, True
                     d.fullest.time, d.fullest.event = at / 1e9, self._events(kept)
         self._last = last
         self._keep(kept)
+        if self._since:
+            self._correct_first_mark()
 
     def _book_change(
         self,
@@ -320,7 +328,8 @@ class Bookkeeper:
         books = d.books
         old = role >> 4 & 15
         number = d.numbers.get(address, 0)
-        if not number:  # it lived before: from now on it has a number
+        unknown = not number
+        if unknown:  # it lived before: from now on it has a number
             number = d.numbers[address] = self._blocks = self._blocks + 1
             books.name(number, nbytes, old, 0)
             keep((at, OWNER, d.index, number, nbytes, old, 0))
@@ -331,14 +340,34 @@ class Bookkeeper:
             role = held[1]
             owner = self._owner((self.paths[owner], *self.recording.owners[held[2]][1:]))
             books.name(number, nbytes, role, owner)
+            if unknown:
+                self._was(d, nbytes, role, owner)
         else:
             role &= 15
-            if old == SAVED and d.fullest_is_new:
-                d.note_fullest()
+            if old == SAVED:
+                if d.fullest_is_new:
+                    d.note_fullest()
+                if role == TEMPORARY and d.peak_is_new:  # with the roles before, as the ledger
+                    d.note_peak()
             books.change(number, nbytes, old, role, owner)
+        keep((at, kind, d.index, number, nbytes, role, owner))
         if books.live == d.peak.nbytes and not (old == SAVED and role == TEMPORARY):
             d.peak_is_new = True  # as the ledger: the roles at the peak change along
-        keep((at, kind, d.index, number, nbytes, role, owner))
+
+    def _was(self, d: Account, nbytes: int, role: int, owner: int) -> None:
+        # It had this owner before anyone could know: the marks show no change of it.
+        for cell, n in (((0, role), -nbytes), ((owner, role), nbytes)):
+            d.at_mark[cell] = d.at_mark.get(cell, 0) + n
+        self._since.append((d.index, role, nbytes, owner))
+
+    def _correct_first_mark(self) -> None:
+        first = self.recording.marks[0]
+        cells = {(device, owner, role): n for device, owner, role, n in first.changes}
+        for device, role, nbytes, owner in self._since:
+            for cell, n in (((device, 0, role), -nbytes), ((device, owner, role), nbytes)):
+                cells[cell] = cells.get(cell, 0) + n
+        first.changes = [(*cell, n) for cell, n in sorted(cells.items()) if n]
+        self._since.clear()
 
     def _events(self, kept: list[int]) -> int:
         return len(self.recording.events) + len(kept) // 7

@@ -141,8 +141,14 @@ def fix(kind: str, trail: Trail) -> str:
     one = trail.numel == 1
     value = ".item()" if one else ".detach()"
     name = trail.name or "it"
+    if kind == "closure" and name in ("args", "keywords"):
+        return f"Give the partial {value} instead of the tensor."
+    if kind == "local variable" and f"`{name}`" not in trail.text:  # a part of what it names
+        return f"Keep {value} instead of the tensor in {name}."
     if kind == "running sum":
         return f"Add the value without its graph: {name} += x{value}."
+    if kind == "carried state" and f"{name}[" in trail.text:
+        return f"Cut the graph between steps: detach() what {name} holds; or run under no_grad()."
     if kind == "carried state":
         return f"Cut the graph between steps: {name} = {name}.detach(); or run under no_grad()."
     return {

@@ -14,6 +14,7 @@ Not optimal: each level looks at every object of the process, some 30 ms for 500
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import gc
 import inspect
@@ -30,7 +31,7 @@ from ..framework.autograd.hooks import RemovableHandle
 from ..framework.autograd.node import Node
 from ..framework.autograd.saved import Held, Hooked
 from ..framework.scopes import is_ours
-from ..framework.tensor import Tensor
+from ..framework.tensor import Tensor, ViewInfo
 from .statements import kept_at, place
 
 _LEVELS = 14
@@ -126,6 +127,8 @@ class _Search:
                             where = f"local variable of {code.co_name}()"
                             self.names.setdefault(key, (name, where, code.co_filename))
                 frame = frame.f_back
+        for variable, value in contextvars.copy_context().items():
+            self.names.setdefault(id(value), (variable.name, "a context variable", ""))
         self.internal -= self.names.keys()
 
     def run(self) -> list[Trail | None]:
@@ -171,11 +174,14 @@ class _Search:
         # One level up: the referrers that are new.
         objects = [self.objects[k] for k in level]
         wanted = {id(o): k for o, k in zip(objects, level, strict=True)}
-        referrers = gc.get_referrers(*objects)
+        last = object()  # marks the tuple of arguments, which Python 3.13 gives as a referrer too
+        referrers = gc.get_referrers(*objects, last)
         skip = self.hidden | {id(objects), id(referrers)}
         upper = []
         for r in referrers:
             if id(r) in skip or self._passed_over(r):
+                continue
+            if type(r) is tuple and r and r[-1] is last:
                 continue
             position = self.place.get(id(r))
             if position is None:
@@ -304,10 +310,14 @@ class _Telling:
             f"`{_tidy(e)}`{', ' if w else ''}{w}" for e, w, _ in reversed(self.parts) if e
         )
         expression, _, file = self.parts[-1]
-        variable = re.sub(r"(\[[^\[\]]*\])+$", "", _tidy(expression))
+        variable = _without_index(re.sub(r"\.<\w+>", "", _tidy(expression)))
         self.name = re.split(r"[.\[]", variable)[-1]
         self.kind = self._kind(chain)
-        self.kept_at = kept_at(self.name, file, place(self.parts[-1]), "." in variable)
+        self.kept_at = None
+        while variable and self.kept_at is None:  # `logs[0].loss`: what fills `logs`, if anything
+            name = re.split(r"[.\[]", variable)[-1]
+            self.kept_at = kept_at(name, file, place(self.parts[-1]), "." in variable)
+            variable = _container(variable)
 
     def _kind(self, chain: list[Any]) -> str:
         order = ("exception", "hook", "cache", "generator", "default argument", "closure")
@@ -356,6 +366,11 @@ class _Telling:
                 return self._attribute(holder, down, k)
         elif isinstance(holder, types.CellType):
             self._say("")
+        elif isinstance(holder, type) and isinstance(held, dict) and k + 2 < len(down):
+            name = next((n for n, v in list(held.items()) if v is down[k + 2]), "?")
+            self.kinds.append("attribute")
+            self._say(f".{name}")
+            return k + 2
         elif isinstance(holder, functools._lru_cache_wrapper):
             name = getattr(holder, "__name__", "a function")
             self._enter("cache", f"{name}()", "a cached result or argument")
@@ -402,6 +417,7 @@ class _Telling:
             name = next((n for n, v in list(space.items()) if v is held), None)
         if name is None:
             slots = [s for c in type(holder).__mro__ for s in _slots(c)]
+            slots += ["args", "keywords"] if isinstance(holder, functools.partial) else []
             name = next((s for s in slots if _slot(holder, s) is held), None)
         if isinstance(holder, Tensor):
             self.kinds.append("gradient graph" if name == "_grad" else "tensor")
@@ -409,9 +425,9 @@ class _Telling:
             self.kinds.append("closure")
         elif isinstance(space, dict) and "_modules" in space and "_parameters" in space:
             self.kinds.append("module attribute")
-        elif not isinstance(holder, Node | Held | Hooked):
+        elif not isinstance(holder, Node | Held | Hooked | ViewInfo):
             self.kinds.append("attribute")
-        if not isinstance(holder, Tensor) or name == "_grad":
+        if not isinstance(holder, Tensor | ViewInfo) or name == "_grad":
             self._say(f".{name}" if name else f".<{type(holder).__name__}>")
         return at
 
@@ -434,6 +450,16 @@ def _variable(frame: types.FrameType, held: Any) -> tuple[str, str, str]:
 def _short(key: Any) -> str:
     text = repr(key) if isinstance(key, str | int | float | bool | None) else type(key).__name__
     return text if len(text) <= 40 else text[:37] + "..."
+
+
+def _without_index(expression: str) -> str:
+    return re.sub(r"(\[[^\[\]]*\])+$", "", expression)
+
+
+def _container(expression: str) -> str:
+    # `self.logs[0].loss` -> `self.logs`; nothing if no element of a container is on the way
+    found = re.match(r"(.*)\[[^\[\]]*\]", expression)
+    return _without_index(found[1]) if found else ""
 
 
 def _tidy(expression: str) -> str:

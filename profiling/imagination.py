@@ -7,21 +7,21 @@ line that foretells them. There is no way back: it is for a forked copy (``apart
 
 **Values.** A storage is *real* or *imagined*, and its class says which: storages that were there
 before are of class ``Storage`` and real; those born since are ``Imagined``; writing makes one real
-or imagined, as the values written are. Whole numbers and truth values that follow from real
-values alone and cost next to nothing (``CHEAP_BYTES``, ``CHEAP_FLOPS``) are computed: sizes,
-lengths, masks, random orders. All other values are unknown. Asked for (``item``, ``float``,
-``bool``, ``tolist``, ``numpy``) they are 0, and :attr:`World.guesses` notes where. An op whose
-result's shape depends on values computes it from real ones at any price and refuses imagined ones.
+or imagined, as the values written are. What follows from real values alone and costs next to
+nothing (``CHEAP_BYTES``, ``CHEAP_FLOPS``) is computed if it is whole numbers, truth values, or
+floating-point values moved and not calculated: sizes, lengths, masks, random orders. All other
+values are unknown. Asked for (``item``, ``float``, ``bool``, ``tolist``, ``numpy``) they are
+guessed: 1.0, 0, False, for none is NaN or infinite, programs divide by the first and use the
+second as an index; and the program does not raise (``branches.py``). :attr:`World.guesses` notes
+where. An op whose result's shape depends on values computes it from real ones at any price and
+refuses imagined ones.
 
-**CUDA** cannot be used in a forked process. A stand-in takes its place (:class:`_Elsewhere`): the
-ledger goes on, and arrays of the GPU's tensors become arrays of a mapping without pages.
+**CUDA** cannot be used in a forked process. A stand-in takes its place (``elsewhere.py``).
 """
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import io
 import os
 import sys
 import threading
@@ -32,26 +32,35 @@ from typing import Any
 
 import numpy as np
 
-from ..framework import devices, pieces, scopes, tensor
-from ..framework.autograd import anomaly, modes, saved
+from ..framework import devices, pieces, presumed, scopes, tensor
+from ..framework.autograd import anomaly, modes
 from ..framework.devices import cuda, host
 from ..framework.dtypes import as_dtype
 from ..framework.kernels.silence import run_nested
 from ..framework.memory import events
 from ..framework.memory.ledger import NO_LIMIT
-from ..framework.ops import dispatch, distributions, plan, random
+from ..framework.ops import dispatch, distributions, factory, plan, random
 from ..framework.ops.registry import OPS
 from ..framework.random import generators_in_use
 from ..framework.serialization import archive
 from ..framework.spec import Spec
 from ..framework.storage import Storage
 from ..framework.tensor import Tensor
-from . import probes
+from . import overlay, probes
+from .branches import past_raising
+from .elsewhere import NOTHING, Block, Elsewhere, on_no_gpu
 
-CHEAP_BYTES = 1 << 18  # of inputs and results, up to which real values are computed with
-CHEAP_FLOPS = 1 << 22
-_EXACT = "biu"  # kinds of values that are computed: sizes, lengths, masks, orders
+CHEAP_BYTES = 1 << 18  # of inputs and results, up to which real values are moved
+CHEAP_FLOPS = 1 << 24
+CHEAPER = 64  # so many times more bytes where the values are likely to be asked for
+_EXACT = "biu"  # kinds of values that are likely to be: sizes, lengths, masks, orders
+_MASKING = frozenset({"triu", "tril", "masked_fill", "where"})
+_MOVING = frozenset(
+    {"cat", "stack", "clone", "convert", "copy", "fill", "index", "reshape_copy", "repeat", "pad"}
+)
+_CLAIMS = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
 CHEAP_COPY = 1 << 26  # bytes of a batch that is brought to a device
+PATIENCE = 1000  # questions at one line, after which a loop may wait for another answer
 FEW_PIECES = 16  # into which a parameter is cut, above which not all are gone through
 
 
@@ -61,21 +70,22 @@ class Imagined(Storage):
     __slots__ = ()
 
 
+class Yes(Imagined):
+    """Unknown truth values that are presumed to be true: a number is finite."""
+
+    __slots__ = ()
+
+
+class No(Imagined):
+    """Those that are presumed to be false."""
+
+    __slots__ = ()
+
+
 class Blank(np.ndarray):
-    """Zeros in the place of values that are unknown."""
+    """Guesses in the place of values that are unknown."""
 
 
-class _NoModule:
-    """The array module of a device on which nothing is computed: no kernel is called with it.
-
-    What makes views has NumPy's functions: the arrays are NumPy's, without pages behind them.
-    """
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)
-
-
-_NOTHING = _NoModule()
 world: World | None = None  # of this process
 
 
@@ -136,7 +146,7 @@ class World:
         """An array was computed: if it is all of its storage, that is real."""
         storage: Any = _storage_of(array)
         kind = type(storage)
-        if kind is Imagined and array.nbytes == storage.nbytes:
+        if issubclass(kind, Imagined) and array.nbytes == storage.nbytes:
             storage.__class__ = Storage
 
     def now_unknown(self, array: Any) -> None:
@@ -145,12 +155,14 @@ class World:
         if storage is None:
             if isinstance(array, np.ndarray):
                 self.written.append(array)
-        elif type(storage) is Storage:
+        elif type(storage) in (Storage, Yes, No):
             storage.__class__ = Imagined
 
-    def guess(self, what: str) -> None:
-        """Note that the user's program asked for a value that is unknown."""
-        self.guesses[f"{what} at {_users_line()}"] += 1
+    def guess(self, what: str) -> int:
+        """Note that the user's program asked for a value that is unknown; return how often."""
+        place = f"{what} at {_users_line()}"
+        self.guesses[place] += 1
+        return self.guesses[place]
 
     # What computes
 
@@ -163,19 +175,31 @@ class World:
         bound = type(f) is partial
         arrays = [a for a in args if hasattr(a, "dtype") and hasattr(a, "strides")]
         cost = self.count(f, arrays)
+        op = self.kernels.get(f.func if bound else f)
+        name = op.shown if op is not None else ""
         out = getattr(arrays[0], "_a", arrays[0])
-        if (f.args if bound else args)[0] is _NOTHING or not out.flags.writeable:
+        if (f.args if bound else args)[0] is NOTHING or not out.flags.writeable:
+            self.presume(name, arrays)
             return None
-        kernel = bound or f in self.kernels or len(arrays) == 1
-        cheap = sum(a.nbytes for a in arrays) <= CHEAP_BYTES and cost <= CHEAP_FLOPS
-        known = cheap and all(map(self.is_real, arrays[1:] if kernel else arrays))
-        known = known and out.dtype.kind in _EXACT
-        if known or f is random._permute:  # a random order is there to be used as indices
+        kernel = bound or op is not None or len(arrays) == 1
+        known = all(map(self.is_real, arrays[1:] if kernel else arrays))
+        likely = out.dtype.kind in _EXACT or name in _MASKING
+        if f is factory._fill:
+            likely = likely or args[1] != 0  # zeros become sums, states of optimizers
+            name = "fill"
+        times = CHEAPER if likely else name in _MOVING
+        known = known and times > 0 and cost <= CHEAP_FLOPS
+        known = known and sum(a.nbytes for a in arrays) <= CHEAP_BYTES * times
+        if not known and name in _CLAIMS and out.nbytes <= CHEAP_BYTES * CHEAPER:
+            out.fill(_CLAIMS[name])
+            self.now_real(arrays[0])
+        elif known or f is random._permute:  # a random order is there to be used as indices
             run_nested(f, *args)
             self.now_real(arrays[0])
         else:
             for array in arrays[:1] if kernel else arrays:
                 self.now_unknown(array)
+            self.presume(name, arrays)
         return None
 
     def execute(self, plan: Any, arrays: list[Any], targets: Any) -> Any:
@@ -187,7 +211,7 @@ class World:
         self.flops[op.shown] += cost
         depends = op.adopt and not plan.results
         inputs = [a for a in arrays if hasattr(a, "dtype")]
-        real = plan.xp is not None and plan.xp is not _NOTHING and all(map(self.is_real, inputs))
+        real = plan.xp is not None and plan.xp is not NOTHING and all(map(self.is_real, inputs))
         if depends and not real:
             raise NotImplementedError(
                 f"{op.shown}: the shape of its result depends on values, and an estimate has none "
@@ -197,7 +221,9 @@ class World:
         outs = [a for _, a in targets] if targets else []
         nbytes = sum(a.nbytes for a in inputs) + sum(s.nbytes for s in plan.results)
         exact = all(s.dtype.category < 2 for s in plan.results)  # no floating-point result
-        if real and (depends or (exact and nbytes <= CHEAP_BYTES and cost <= CHEAP_FLOPS)):
+        times = CHEAPER if exact or op.shown in _MASKING else op.shown in _MOVING
+        cheap = times > 0 and nbytes <= CHEAP_BYTES * times and cost <= CHEAP_FLOPS
+        if real and (depends or cheap):
             self.forced, before = True, self.forced
             try:
                 results = run_nested(dispatch.execute, plan, arrays, targets)
@@ -213,7 +239,21 @@ class World:
         results = dispatch.execute(hollow, arrays, targets)
         for array in outs:
             self.now_unknown(array)
+        self.presume(op.shown, [results[0]._array, *inputs])
         return results
+
+    def presume(self, name: str, arrays: list[Any]) -> None:
+        """Note what is presumed of truth values where there are none."""
+        kind: Any = None
+        if name in _CLAIMS:
+            kind = Yes if _CLAIMS[name] else No
+        elif name in ("all", "any", "logical_not") and len(arrays) > 1:
+            kind = type(_storage_of(arrays[1]))
+            if name == "logical_not":
+                kind = {Yes: No, No: Yes}.get(kind)
+        storage: Any = _storage_of(arrays[0])
+        if kind in (Yes, No) and isinstance(storage, Imagined):
+            storage.__class__ = kind
 
     def count(self, f: Any, arrays: list[Any]) -> int:
         """Add the operations of a kernel, known from its arrays; return them."""
@@ -239,12 +279,12 @@ class World:
         put(anomaly, _has_nan=lambda tensor: False)
         put(host, Storage=Imagined)
         make = devices._make
-        put(devices, _make=lambda d: self.prepared(_Elsewhere(d) if d.type == "cuda" else make(d)))
+        put(devices, _make=lambda d: self.prepared(Elsewhere(d) if d.type == "cuda" else make(d)))
         for d, be in list(devices._backends.items()):
             if d is not None and d.type == "cuda":
-                devices._backends[d] = be = _Elsewhere(d, be)
+                devices._backends[d] = be = Elsewhere(d, be)
             self.prepared(be)
-        _on_no_gpu()
+        on_no_gpu()
         self._without_values()
         for op in OPS.values():
             for p in op.plans.values():
@@ -262,8 +302,8 @@ class World:
             _check_probabilities=lambda p: check(p) if self.is_real(p._array) else None,
         )
         put(pieces, _cut=self.cut(pieces._cut))
-        put(archive, replacing=lambda path: contextlib.nullcontext(io.BytesIO()))
-        gpus = sum(isinstance(be, _Elsewhere) for be in devices.live_backends())
+        put(archive, replacing=overlay.replacing)
+        gpus = sum(isinstance(be, Elsewhere) for be in devices.live_backends())
         put(cuda, device_count=lambda: gpus)  # would ask the driver
         put(probes, _gpu=lambda be: {})
         _hire_again()
@@ -276,7 +316,7 @@ class World:
         """Let a device's backend copy and read what is real only."""
         be.ledger.limit = NO_LIMIT
         really_copy, really_take, really_give = be.copy, be.from_host, be.to_host
-        computes = be.xp is not None and be.xp is not _NOTHING
+        computes = be.xp is not None and be.xp is not NOTHING
 
         def copy(out: Any, array: Any) -> None:
             if self.is_real(array) and (self.forced or array.nbytes <= CHEAP_BYTES):
@@ -295,7 +335,7 @@ class World:
         def to_host(array: Any) -> Any:
             if computes and self.is_real(array):
                 return really_give(array)
-            return np.broadcast_to(np.zeros((), array.dtype), array.shape).view(Blank)
+            return np.broadcast_to(_guess_for(array), array.shape).view(Blank)
 
         be.copy, be.from_host, be.to_host = copy, from_host, to_host
         be.item = lambda array: to_host(array).item()
@@ -336,9 +376,11 @@ class World:
                 if not self_.is_meta and self.is_real(self_._array):
                     return real(self_, *args, **kwargs)
                 if not (name == "item" and self_.numel() != 1):
-                    self.guess(f"{name}()")
+                    asked = self.guess(f"{name}()")
+                    if name == "item":
+                        return _expected(self_, asked)
                     if not self_.is_meta and getattr(self_._array.flags, "writeable", False):
-                        self_._array.fill(0)
+                        self_._array.fill(_guess_for(self_._array)[()])
                 return real(self_, *args, **kwargs)
 
             return asked
@@ -347,12 +389,30 @@ class World:
             label = "numpy" if name == "__array__" else name
             put(Tensor, **{name: asking(label, getattr(Tensor, name))})
         put(Tensor, _need_values=lambda self_, what: None)
+        put(presumed, knows=lambda t: not t.is_meta and self.is_real(t._array))
+
+
+def _guess_for(array: Any) -> Any:
+    # A 0-d array: 1.0, 0 or False, or what is presumed of its values.
+    usual: Any = {Yes: True, No: False}.get(type(_storage_of(array)))
+    if usual is None:
+        usual = as_dtype(array.dtype).category >= 2
+    return np.asarray(usual).astype(array.dtype)
+
+
+def _expected(t: Any, asked: int) -> Any:
+    # The guess for one number. Sometimes the opposite: a loop may wait for it.
+    guess = _guess_for(t._array).item()
+    if guess is False and type(_storage_of(t._array)) is not No:
+        frame = _users_frame()
+        guess = past_raising(frame.f_code, frame.f_lasti, False)
+    return guess if asked % PATIENCE else type(guess)(not guess)
 
 
 def _storage_of(array: Any) -> Any:
     # The storage below an array of the host, or None.
     array = getattr(array, "_a", array)
-    while array is not None and not isinstance(array, Storage | _Block):
+    while array is not None and not isinstance(array, Storage | Block):
         # NumPy's stride tricks put an object with a `base` between, a buffer one with an `obj`.
         array = getattr(array, "base", getattr(array, "obj", None))
     return array
@@ -367,8 +427,8 @@ def _flops(op: Any, specs: Any, attributes: Any) -> int:
 def _countable(p: Any) -> None:
     # A plan of a device that computes nothing: the dispatcher calls its kernel, so it is counted.
     if p.xp is None and p.simple and not p.op.view:
-        p.xp = _NOTHING
-        p.run = partial(p.kernel, _NOTHING, **p.attributes)
+        p.xp = NOTHING
+        p.run = partial(p.kernel, NOTHING, **p.attributes)
 
 
 _OURS = tuple(
@@ -384,13 +444,18 @@ def workers_in_use() -> Any:
 
 
 def _users_line() -> str:
+    frame = _users_frame()
+    return f"{frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"
+
+
+def _users_frame() -> Any:
     frame = sys._getframe(2)
     while frame.f_back is not None:
         name = frame.f_code.co_filename
         if not name.startswith((*_OURS, "<")):
             break
         frame = frame.f_back
-    return f"{frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"
+    return frame
 
 
 def _hire_again() -> None:
@@ -428,57 +493,3 @@ def _hire_again() -> None:
         return really(ahead)
 
     put(loader._Ahead, __next__=following)
-
-
-# CUDA, in a process that must not use it
-
-
-class _Elsewhere(host.HostBackend):
-    """In the place of a GPU's backend: its ledger, addresses without memory, no kernels."""
-
-    def __init__(self, d: Any, real: Any = None) -> None:
-        super().__init__(str(d), 1 << 46, computes=False)
-        self.kernel_key = "cuda"
-        self.xp = _NOTHING
-        if real is not None:
-            real.ledger.base = self.ledger.base
-            self.ledger = real.ledger
-            for op in OPS.values():  # plans that call the GPU
-                for key in [k for k, p in op.plans.items() if p.backend is real]:
-                    del op.plans[key]
-
-
-class _Block(np.ndarray):
-    """Bytes in the place of a storage of the GPU, which it keeps alive as the GPU's arrays did."""
-
-    owner: Any
-
-
-_kept: list[Any] = []  # the GPU's memory: giving it back would call the driver
-
-
-def _on_no_gpu() -> None:
-    # Tensors and saved values of the GPU get arrays of the stand-in, of the same strides.
-    if not any(isinstance(be, _Elsewhere) for be in devices.live_backends()):
-        return
-    blocks: dict[int, Any] = {}
-    for thing in gc.get_objects():
-        kind = type(thing)  # isinstance would ask a weak proxy's object, which may be dead
-        if issubclass(kind, Tensor) and isinstance(thing._storage, cuda.CudaStorage):
-            thing._array = _stand_in(thing._array, thing._storage, thing._spec.device, blocks)
-        elif issubclass(kind, saved.Held) and isinstance(thing.storage, cuda.CudaStorage):
-            thing.array = _stand_in(thing.array, thing.storage, thing.spec.device, blocks)
-
-
-def _stand_in(array: Any, storage: Any, d: Any, blocks: dict[int, Any]) -> Any:
-    block = blocks.get(id(storage))
-    if block is None:
-        be = devices.backend(d)
-        _kept.append(storage.memory)
-        size = -(-storage.nbytes // 64) * 64
-        offset = be.pool.take(size)
-        block = np.ndarray.__new__(_Block, (storage.nbytes,), np.uint8, be.arena, offset)
-        block.owner = storage
-        blocks[id(storage)] = block
-    offset = int(array.data.ptr - storage.memory.ptr)
-    return np.ndarray(tuple(array.shape), array.dtype, block, offset, tuple(array.strides))

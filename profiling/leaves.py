@@ -1,4 +1,4 @@
-"""Leaves: what the program calls the parameters that no module holds.
+"""Leaves: what the program calls the parameters that no module holds, and modules used alone.
 
 A model written in functions has its weights in variables, lists and dicts. When a backward begins,
 its graph tells which leaves get a gradient, and the frames on the stack tell what they are called:
@@ -8,6 +8,8 @@ kept further out than what passes over it.
 
 Exact, for it goes by identity. It costs a walk over the graph of each backward, and the search one
 look for each new leaf. What no running function and no global knows keeps the line of its birth.
+
+The same search tells what an outermost module is called: ``critic``, ``layers.2``, ``agent.value``.
 """
 
 from __future__ import annotations
@@ -48,6 +50,29 @@ def names(wanted: dict[int, Any]) -> dict[int, str]:
     Returns:
         Paths by id, of those that were found.
     """
+    return _searched(wanted).found
+
+
+def called(module: Any) -> tuple[str, Any] | None:
+    """Find what the running program calls a module.
+
+    Returns:
+        Its name, and the module that has this name if the other is a part of it, or None; nothing
+        at all if no variable leads to it.
+    """
+    search = _searched({id(module): module})
+    name = search.found.get(id(module))
+    return None if name is None else (name, None if _lists(search.around) else search.around)
+
+
+def _lists(module: Any) -> bool:
+    # A list or dict of modules, which nobody can call.
+    kind = type(module)
+    forward = getattr(getattr(kind, "forward", None), "__qualname__", "")
+    return hasattr(kind, "__getitem__") and forward == "Module.forward"
+
+
+def _searched(wanted: dict[int, Any]) -> _Search:
     frames: list[types.FrameType] = []
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -67,13 +92,14 @@ def names(wanted: dict[int, Any]) -> dict[int, str]:
                 search.look_at_locals(frame)
     finally:
         del frame, frames  # a frame that knows itself is a cycle, and holds all that it knows
-    return search.found
+    return search
 
 
 class _Search:
     def __init__(self, wanted: dict[int, Any]) -> None:
         self.missing = dict(wanted)
         self.found: dict[int, str] = {}
+        self.around: Any = None  # a module that has a part of what is wanted
         self.left = MOST
         self.met: set[int] = set()
 
@@ -110,8 +136,11 @@ class _Search:
                     self.look(_inside(value, depth), f"{path}{key}.", depth + 1)
 
     def look_at_module(self, module: Any, path: str) -> None:
-        # One that was not called: only its parameters are used.
+        # One that was not called: only its parameters are used, or its parts.
         for name, part in module.named_modules():
+            if self.missing.pop(id(part), None) is not None:
+                self.found[id(part)] = f"{path}.{name}"
+                self.around = module
             for p in part._parameters.values():
                 if self.missing.pop(id(p), None) is not None:
                     self.found[id(p)] = f"{path}.{name}" if name else path

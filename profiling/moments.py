@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..framework.memory.ledger import TEMPORARY
 from .recording import ALLOC, FREE, ROLE, Books, Cells, Peak, Recording, apply, busiest
 
 NANOSECONDS = 1_000_000_000
@@ -209,10 +210,14 @@ def _choose(
     kind = np.frombuffer(e.kind, np.int8)[mine]
     nbytes = np.frombuffer(e.nbytes, np.int64)[mine]
     live = np.cumsum(np.where(kind == ALLOC, nbytes, np.where(kind == FREE, -nbytes, 0)))
-    # The roles at the peak are those of the last event before bytes come or go again.
-    place = int(np.searchsorted(mine, recording.peaks[device].event - 1))
-    while place + 1 < mine.size and kind[place + 1] not in (ALLOC, FREE):
-        place += 1
+    # The roles at the peak are those of the last event before bytes come or go again; but what
+    # the graph lets go of meanwhile was still saved.
+    role = np.frombuffer(e.role, np.int8)[mine]
+    place = after = int(np.searchsorted(mine, recording.peaks[device].event - 1))
+    while after + 1 < mine.size and kind[after + 1] not in (ALLOC, FREE):
+        after += 1
+        if kind[after] != ROLE or role[after] != TEMPORARY:
+            place = after
     at_peak = int(mine[place]) if recording.peaks[device].event and place < mine.size else -1
     if mine.size <= limit:
         return set(mine.tolist()), at_peak

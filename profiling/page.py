@@ -35,6 +35,7 @@ from .summary import Summary, percent, seconds, short_lines, summarize
 from .tables import OUTSIDE, place
 
 MOMENTS = 20_000  # of the timeline, at most about so many
+NARROW = "&nbsp;"  # a figure and its percent sign stay together
 SCRIPTS = ("common", "tide", "chart", "treemap", "page")  # one after the other, as one script
 
 
@@ -85,7 +86,7 @@ def page(
         title=text_of(f"Memory: {headline}"),
         headline=text_of(headline),
         lead=text_of(lead),
-        tiles=_tiles(*_having(runs, first)),
+        tiles=_tiles(*_having(runs, called, first)),
         picture=_picture(recording, index),
         tables="\n".join(tables(runs, called)),
         footer=text_of(
@@ -219,18 +220,21 @@ def _headline(
     return head, " ".join([figures, f"In {names[0]}:", first, *rest])
 
 
-def _having(runs: list[Recording], device: str) -> tuple[list[Summary], list[Recording]]:
-    having = [run for run in runs if device in run.devices] or runs[:1]
-    found = [run.devices.index(device) if device in run.devices else 0 for run in having]
-    return [summarize(run, index) for run, index in zip(having, found, strict=True)], having
+def _having(
+    runs: list[Recording], names: list[str], device: str
+) -> tuple[list[Summary], list[Recording], list[str]]:
+    having = [k for k, run in enumerate(runs) if device in run.devices] or [0]
+    found = [runs[k].devices.index(device) if device in runs[k].devices else 0 for k in having]
+    summaries = [summarize(runs[k], index) for k, index in zip(having, found, strict=True)]
+    return summaries, [runs[k] for k in having], [names[k] for k in having]
 
 
-def _tiles(summaries: list[Summary], runs: list[Recording]) -> str:
-    # The key figures; of two runs, both in each tile.
+def _tiles(summaries: list[Summary], runs: list[Recording], names: list[str]) -> str:
+    # The key figures; of two runs, both in each tile. Those that the headline says come first.
     tiles = [
         ("peak", [format_bytes(s.peak.nbytes) for s in summaries]),
         ("when", [s.moment() for s in summaries]),
-        ("most belongs to", [s.kind or OUTSIDE for s in summaries]),
+        ("largest owner", [s.kind or OUTSIDE for s in summaries]),
     ]
     for role in list(summaries[0].roles)[:3]:
         held = [(s.roles.get(role, 0), s.peak.nbytes) for s in summaries]
@@ -240,10 +244,21 @@ def _tiles(summaries: list[Summary], runs: list[Recording]) -> str:
     steps = [sum(mark.kind == "step" for mark in run.marks) for run in runs]
     lasted = [f"{n} steps in {seconds(r.seconds)}" for n, r in zip(steps, runs, strict=True)]
     tiles.append(("recorded", lasted))
-    return "\n".join(
-        f"<div><dt>{text_of(term)}</dt><dd>{text_of(' | '.join(values))}</dd></div>"
-        for term, values in tiles
-    )
+    two = len(runs) > 1
+    said_above = 1 if two else 3
+    rows = []
+    for k, (term, values) in enumerate(tiles):
+        figures = "".join(
+            f"<dd>{_of(name) if two else ''}{text_of(value).replace(' %', NARROW + '%')}</dd>"
+            for name, value in zip(names, values, strict=True)
+        )
+        said = ' class="said"' if k < said_above else ""
+        rows.append(f"<div{said}><dt>{text_of(term)}</dt>{figures}</div>")
+    return f'<dl class="tiles{" two" if two else ""}">\n' + "\n".join(rows) + "\n</dl>"
+
+
+def _of(name: str) -> str:
+    return f'<span class="of">{text_of(name)}</span> '
 
 
 def _picture(recording: Recording, device: int) -> str:

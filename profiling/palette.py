@@ -31,7 +31,7 @@ ROLE_WORDS = {
 PHASE_COLORS = {
     "forward": "#5b8ff9",
     "backward": "#f08a4b",
-    "recompute": "#a678de",
+    "recompute": "#b08ae4",
     "optimizer": "#4caf7a",
     "other": "#b0b4ba",
 }

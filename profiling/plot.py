@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 COLUMNS = 2400  # moments in the picture: a highest and a lowest one for each of its dots
 BARS = 9
-INK, FAINT = "#24292f", "#8a929b"
+INK, FAINT = "#24292f", "#6b737c"
 
 Group = Callable[[int, int], str]
 
@@ -206,7 +206,7 @@ def _draw_phases(axes: Axes, spans: list[Span], clock: float) -> None:
                     ha="center",
                     va="center",
                     size=8,
-                    color="white",
+                    color=INK,
                     zorder=5,
                 )
         if not named and phase != "other":
@@ -234,8 +234,9 @@ def _draw_steps(axes: Axes, recording: Recording, clock: float) -> None:
     low, high = axes.get_xlim()
     free = low
     for mark in marks:
-        name, at = _plain(mark.name), mark.time * clock
+        name = _plain(mark.name)
         half = 0.0055 * (high - low) * len(name)
+        at = max(min(mark.time * clock, high - half), low + half)
         if at - half >= free:
             free = at + half
             axes.annotate(
@@ -257,7 +258,7 @@ def _draw_peak(axes: Axes, shown: Moments, summary: Summary, clock: float, scale
     text = f"peak {format_bytes(summary.peak.nbytes)}"
     if summary.kind:
         share = percent(summary.kinds[1], summary.peak.nbytes)
-        text += f"\nmost: {_plain(summary.kind, 34)}, {share}"
+        text += f"\nlargest owner: {_plain(summary.kind, 34)}, {share}"
     left = x > (low + high) / 2
     axes.plot([x], [y], "o", color=INK, markersize=5, zorder=6)
     axes.annotate(
@@ -305,10 +306,12 @@ def _draw_parts(
         nbytes = held.get(name, 0)
         made.text(0.93, y, format_bytes(nbytes), size=9.5, color=INK, ha="right", va="center")
         made.text(0.985, y, percent(nbytes, total), size=9.5, color=FAINT, ha="right", va="center")
-    layers = [(path, n) for path, n in summary.modules.items() if path][:BARS]
+    room = y - 0.16  # below it is the edge; a bar's name needs 0.036
+    layers = [(path, n) for path, n in summary.modules.items() if path]
+    layers = layers[: min(BARS, int(room / 0.036))]
     if not layers:
         return
-    height = min(0.045 * len(layers), y - 0.16)
+    height = min(0.045 * len(layers), room)
     axes = made.add_axes((0.71, y - 0.09 - height, 0.275, height))
     made.text(0.71, y - 0.072, "layers that own most of it", size=10, weight="bold", color=INK)
     _draw_layers(axes, recording, layers, summary)

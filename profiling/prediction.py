@@ -65,8 +65,9 @@ class Estimate(Profile):
             of which the step takes nothing.
         flops_by_op: Operations of the step by op, backward included, as the ops declare them;
             compiled optimizer loops are not counted.
-        guesses: Where the step asked for a value that only computing would give, and got 0; with
-            how often. If the step decides by such a value, the estimate is of that decision.
+        guesses: Where the step asked for a value that only computing would give, and got a guess
+            (see :func:`estimate`); with how often. If the step decides by such a value, the
+            estimate is of that decision.
         seconds: How long the step took without kernels.
     """
 
@@ -117,7 +118,7 @@ class Estimate(Profile):
                 verdict = "fits" if d.fits else "does not fit"
                 lines.append(f"  {verdict} the limit of {format_bytes(d.limit_bytes)}")
         lines.append(f"{self.flops / 1e9:.3f} GFLOP; estimated in {self.seconds:.2f} s")
-        lines += [f"  unknown, taken as 0: {what} ({n}x)" for what, n in self.guesses.items()]
+        lines += [f"  unknown, guessed: {what} ({n}x)" for what, n in self.guesses.items()]
         return "\n".join(lines)
 
 
@@ -128,9 +129,12 @@ def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate
     change (parameters, gradients, optimizer state, generators, loaders, files) stays as it is. Its
     output is thrown away. A memory limit is lifted meanwhile; ``fits`` says whether it is kept.
 
-    What tensors contain is known if it was there before the step; also small whole numbers and
-    truth values that follow from that. Else ``item()``, ``float()``, ``bool()``, ``tolist()`` and
-    ``numpy()`` give 0, which ``guesses`` lists.
+    What tensors contain is known if it was there before the step; also small whole numbers, truth
+    values and masks that follow from that. Else ``item()``, ``float()``, ``bool()``, ``tolist()``
+    and ``numpy()`` give a guess, which ``guesses`` lists: 1.0, 0, or False; no number is NaN or
+    infinite. Where a truth value decides whether the program raises an exception, as in
+    ``assert``, it is the one with which it does not. Every thousandth question of a line is
+    answered the other way, for a loop may wait for it.
 
     Args:
         step: Any function: a training step, an evaluation, a whole epoch.
@@ -186,6 +190,14 @@ def imagined(step: Callable[..., Any], args: Any, kwargs: Any, before: Any = Non
     try:
         with MemoryProfiler() as prof:
             step(*args, **kwargs)
+    except BaseException as error:
+        if world.guesses:
+            asked = "; ".join(f"{what} ({n}x)" for what, n in world.guesses.items())
+            error.add_note(
+                "An estimate computes no values. Those that the step asked for were guessed, which "
+                f"may be why it failed: {asked}"
+            )
+        raise
     finally:
         workers = imagination.workers_in_use()
         if workers is not None:

@@ -99,7 +99,8 @@ def _gpu(be: Any) -> dict[str, Any]:
                 }
         used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
     except Exception:  # no library, no driver, another process namespace: the runtime answers
-        free, total = be.xp.cuda.runtime.memGetInfo()
+        with be._here():
+            free, total = be.xp.cuda.runtime.memGetInfo()
         return {"driver_used": int(total - free), "driver_method": "cudaMemGetInfo, whole GPU"}
     return {"driver_used": used, "driver_method": "NVML, whole GPU"}
 

@@ -208,7 +208,12 @@ class Profile:
 
         Lines are compared by file and number, so a run of changed code is better compared by
         module, op or role.
+
+        Raises:
+            TypeError: ``other`` is no profile.
         """
+        if not isinstance(other, Profile):
+            raise TypeError(f"diff compares with another profile; got {type(other).__name__}.")
         return compare.diff(self, other, by, depth, device)
 
     def report(self, limit: int = 8) -> str:

@@ -21,7 +21,7 @@ from ..framework.devices import backend, device, live_backends, on_new_backend
 from ..framework.tensor import Tensor
 from . import probes
 from .booking import IF_BEFORE, Bookkeeper
-from .leaves import leaves, names
+from .leaves import called, leaves, names
 from .profile import Profile
 from .recording import Mark, Recording
 
@@ -43,6 +43,8 @@ class MemoryProfiler(Profile):
 
     Raises:
         RuntimeError: Entered a second time.
+        TypeError: ``modules`` is or holds something else.
+        ValueError: ``sample_ms`` is not positive.
 
     Example:
         >>> import lowtide as lt
@@ -68,6 +70,14 @@ class MemoryProfiler(Profile):
         self._wanted = None if names is None else [device(d) for d in names]
         if modules is not None and not isinstance(modules, dict):
             modules = {"": modules}
+        for prefix, module in (modules or {}).items():
+            if not isinstance(prefix, str) or not hasattr(module, "named_modules"):
+                raise TypeError(
+                    "MemoryProfiler: modules is a module, or a dict of name and module; got "
+                    f"{type(module).__name__} under {prefix!r}."
+                )
+        if sample_ms is not None and not sample_ms > 0:
+            raise ValueError(f"MemoryProfiler: sample_ms is a positive number; got {sample_ms!r}.")
         self._given = [(weakref.ref(m), prefix) for prefix, m in (modules or {}).items()]
         self._lines = bool(lines)
         self._sample_ms = sample_ms
@@ -142,11 +152,19 @@ class MemoryProfiler(Profile):
     def _told(self) -> dict[str, Any]:
         return {
             "seen": self._seen, "stepped": self._stepped, "owned": self._owned,
-            "began": self._began,
+            "began": self._began, "called": called,
         }  # fmt: skip
 
     def mark(self, name: str) -> None:
-        """Note an instant under a name: ``prof.mark("epoch 1")``; ``growth`` compares them."""
+        """Note an instant under a name: ``prof.mark("epoch 1")``; ``growth`` compares them.
+
+        Outside of its ``with`` block it does nothing.
+
+        Raises:
+            TypeError: The name is no string.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"MemoryProfiler.mark: a name is a string; got {name!r}.")
         if self._state == "recording":
             self._name_modules()
             self._mark(name, "mark")

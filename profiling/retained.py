@@ -41,7 +41,8 @@ class detect_retained:
     """Watch a loop for graphs that survive their step.
 
     Args:
-        warn: Also warn (``UserWarning``) of each finding at the end of the step that shows it.
+        warn: Also warn (``UserWarning``) of each finding at the end of the step that shows it, or
+            of the block.
 
     Attributes:
         findings: A :class:`Finding` each, the most bytes first.
@@ -80,11 +81,13 @@ class detect_retained:
 
     def __exit__(self, *exc: object) -> None:
         with self._lock:
-            if self._looked < self._ends:
-                self._look_around()
+            before = set(self._cases)
+            # What the last step left behind it is new: no step ends after that.
+            self._look_around(only_new=self._looked == self._ends)
         self._generations.stop()
         self._old.clear()
         self._optimizers.clear()
+        self._tell(before, 3)
 
     # When a step ends
 
@@ -111,6 +114,8 @@ class detect_retained:
                 if self._mode == "backward" or len(self._optimizers) > 1:
                     self._mode = "optimizer"
                     self._begin_again()
+                    for one in self._optimizers.values():  # in the period that was one step
+                        one[1] = True
             for one in self._optimizers.values():
                 one[2] += 1
             known[1:] = [True, 0]
@@ -149,18 +154,22 @@ class detect_retained:
         self._idle_passes()
         self._fed()
         self._generations.step += 1
+        self._tell(before, 5)
+
+    def _tell(self, before: set[Any], level: int) -> None:
         if self.warn:
             for key in self._cases.keys() - before:
-                warnings.warn(str(self._cases[key].finding()), UserWarning, stacklevel=4)
+                warnings.warn(str(self._cases[key].finding()), UserWarning, stacklevel=level)
 
-    def _look_around(self) -> None:
+    def _look_around(self, only_new: bool = False) -> None:
         self._looked = self._ends
         alive = self._generations.alive()
         try:
             look = Look(self._generations, alive)
             suspicious = {s for s, steps in look.by_site.items() if len(steps) >= SIGN}
             self._explained &= suspicious
-            self._update(look)
+            if not only_new:
+                self._update(look)
             if suspicious - self._explained:
                 if self._rest:
                     self._rest -= 1
@@ -170,7 +179,8 @@ class detect_retained:
                 else:
                     self._fruitless += 1
                     self._rest = 0 if self._fruitless < 8 else 2 ** min(self._fruitless - 8, 6)
-            self._static(look, suspicious)
+            if not only_new:
+                self._static(look, suspicious)
         finally:
             alive.clear()
 
@@ -195,7 +205,7 @@ class detect_retained:
         elif trail.kind in ("gradient graph", "cycle"):
             kind = trail.kind
         case = Case(kind, trail.text, site.line, None, fix(kind, trail), self._ends, carried=True)
-        case.size, case.growth = look.measure([k])
+        case.size, case.growth = look.measure(look.newest(site))
         case.steps = len(look.by_site[site])
         return self._add(case, {site}, trail.name)
 
@@ -320,6 +330,12 @@ class detect_retained:
     def _add(self, case: Case, sites: set[Site], name: str) -> bool:
         key = (case.kind, case.line if not case.carried or not name else "", name)
         known = self._cases.get(key)
+        if known is None and sites and not case.carried:
+            # One container, and another line of what leads to its values: the later one is nearer.
+            same = (c for c in self._cases.values() if c.sites and not c.carried)
+            known = next((c for c in same if (c.kind, c.root) == (case.kind, case.root)), None)
+            if known is not None:
+                known.line, known.fix = case.line, case.fix
         if known is None:
             case.sites = set(sites)
             case.first = case.size
@@ -332,9 +348,8 @@ class detect_retained:
         case.size = size
         passed = self._ends - case.began
         if passed > 0:
-            case.growth = Size(
-                (size.bytes - case.first.bytes) // passed, (size.nodes - case.first.nodes) // passed
-            )
+            more, nodes = size.bytes - case.first.bytes, size.nodes - case.first.nodes
+            case.growth = Size(max(more, 0) // passed, max(nodes, 0) // passed)
 
     def _update(self, look: Look) -> None:
         # Bytes and growth of what is known.
@@ -344,7 +359,7 @@ class detect_retained:
                 continue
             case.seen += 1
             if case.carried:
-                nodes = [max(k for ks in look.by_site[s].values() for k in ks) for s in alive]
+                nodes = [k for s in alive for k in look.newest(s)]
             else:
                 nodes = look.nodes_at(set(alive), case.newest)
             if nodes:

@@ -18,7 +18,8 @@ from ..framework.dtypes import dtype
 from ..framework.memory.events import observe
 from ..framework.memory.ledger import ROLES, format_bytes
 from ..framework.tensor import Tensor
-from .tables import NO_LINE, OUTSIDE, Table
+from .leaves import called
+from .tables import NO_LINE, OUTSIDE, WIDTH, Table, cut
 
 
 class SavedTensor(NamedTuple):
@@ -79,6 +80,11 @@ class SavedTensors(list[SavedTensor]):
             shape = f"{str(s.dtype).rpartition('.')[2]}{list(s.shape)}"
             cells.append((f"{s.kept_bytes:,}", s.label, shape, s.role, s.module, s.line))
         widths = [max(len(c[k]) for c in cells) for k in range(6)]
+        room = WIDTH - sum(widths[:4]) - 10  # for module and line, whose ends tell most
+        if widths[4] + widths[5] > room:
+            widths[4] = min(widths[4], max(room // 2, room - widths[5]))
+            widths[5] = min(widths[5], room - widths[4])
+            cells = [(*c[:4], cut(c[4], widths[4]), cut(c[5], widths[5])) for c in cells]
         lines = [
             "  ".join([f"{c[0]:>{widths[0]}}", *(f"{c[k]:<{widths[k]}}" for k in range(1, 6))])
             for c in cells
@@ -123,11 +129,11 @@ def saved_tensors(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> SavedTen
             watch(be)
         on_new_backend.append(watch)
         stack.callback(on_new_backend.remove, watch)
-        scopes.listen(True)
+        scopes.listen(True, called=called)
         try:
             result = fn(*args, **kwargs)
         finally:
-            scopes.unlisten(True)
+            scopes.unlisten(True, called=called)
     return SavedTensors(_list(result, born))
 
 

@@ -23,18 +23,18 @@ Cell = tuple[str, float | None]  # what to read, and the number to sort by
 
 
 def tables(runs: list[Recording], names: list[str]) -> Iterable[str]:
-    """The sections with the tables, for each device of the first run; and of the difference."""
-    recording = runs[0]
+    """The sections with the tables: of the difference, then for each run and device."""
     if len(runs) > 1:
-        for name in recording.devices:
-            if name in runs[1].devices:
-                yield _difference(runs, names, name)
-    prefix = f"{names[0]}: " if len(runs) > 1 else ""
-    for index, name in enumerate(recording.devices):
-        yield _owners(recording, index, name, prefix)
-        yield _saved(recording, index, name, prefix)
-        yield _marks(recording, index, name, prefix)
-    yield _system(recording, prefix)
+        for device in runs[0].devices:
+            if device in runs[1].devices:
+                yield _difference(runs, names, device)
+    for recording, name in zip(runs, names, strict=True):
+        prefix = f"{name}: " if len(runs) > 1 else ""
+        for index, device in enumerate(recording.devices):
+            yield _owners(recording, index, device, prefix)
+            yield _saved(recording, index, device, prefix)
+            yield _marks(recording, index, device, prefix)
+        yield _system(recording, prefix)
 
 
 def _owners(recording: Recording, index: int, device: str, prefix: str) -> str:
@@ -102,19 +102,25 @@ def _marks(recording: Recording, index: int, device: str, prefix: str) -> str:
             ]
         )
         before, grown = live, {}
-    heads = ["time", "mark", "kind", "live", "change", "highest since the last", "what grew most"]
+    heads = ["time", "mark", "kind", "live", "change", "highest since the last", "what grew"]
     return _table("marks", f"{prefix}Marks and growth", heads, rows, device)
 
 
 def _grower(recording: Recording, grown: Cells) -> str:
+    # The roles that grew, and who of all owners grew most.
     if not grown:
         return ""
     (number, role), most = max(grown.items(), key=lambda item: item[1])
     if most <= 0:
         return ""
+    roles = [0] * len(ROLES)
+    for (_, of), nbytes in grown.items():
+        roles[of] += nbytes
+    larger = sorted((k for k, nbytes in enumerate(roles) if nbytes > 0), key=lambda k: -roles[k])
+    words = ", ".join(f"{ROLE_WORDS[ROLES[k]]} +{format_bytes(roles[k])}" for k in larger)
     owner = recording.owners[number]
-    where = place(owner)
-    return f"{where}, {ROLE_WORDS[ROLES[role]]}, {owner.op}: +{format_bytes(most)}"
+    most_by = f"{ROLE_WORDS[ROLES[role]]} of {place(owner)} by {owner.op}, +{format_bytes(most)}"
+    return f"{words}; most: {most_by}" if words else f"most: {most_by}"
 
 
 def _system(recording: Recording, prefix: str) -> str:
@@ -228,8 +234,8 @@ def _rest(rows: list[list[Cell]], numbers: list[bool], heads: list[str]) -> list
 
 def _class(head: str, number: bool) -> str:
     if number:
-        return ' class="number"'
-    return ' class="path"' if head in ("module", "line", "of", "what grew most") else ""
+        return f' class="number{" share" if head == "share" else ""}"'
+    return ' class="path"' if head in ("module", "line", "of", "what grew") else ""
 
 
 def text_of(value: str) -> str:

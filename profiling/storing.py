@@ -45,13 +45,23 @@ def from_dict(data: Any) -> Recording:
             f"this is not a {FORMAT}: such a file is a JSON object with that as its 'format'. "
             "Write one with MemoryProfiler.to_json."
         )
-    if data["version"] > VERSION:
+    if data.get("version", 0) > VERSION:
         raise ValueError(
             f"this profile has version {data['version']}, and this lowtide reads up to {VERSION}. "
             "Update lowtide."
         )
-    if data["roles"] != list(ROLES):
-        raise ValueError(f"this profile has other roles: {data['roles']}; known are {ROLES}.")
+    if data.get("roles") != list(ROLES):
+        raise ValueError(f"this profile has other roles: {data.get('roles')}; known are {ROLES}.")
+    try:
+        return _recording(data)
+    except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(
+            f"this {FORMAT} is damaged or written by hand: {type(error).__name__}: {error}. Its "
+            "schema is docs/profiler_json.md."
+        ) from error
+
+
+def _recording(data: dict[str, Any]) -> Recording:
     events = Events()
     for name, column in events.columns().items():
         setattr(events, name, array(column.typecode, data["events"][name]))

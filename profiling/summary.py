@@ -68,13 +68,12 @@ class Summary:
         count, together = self.kinds
         share = percent(together, total)
         if count > 1:
-            layer = next(path for path in self.modules if path and kind_of(path) == self.kind)
             return [
                 *lines,
-                f"{text}. Most belongs to {self.kind}: {share}, in {count} layers; the largest is "
-                f"{layer} with {format_bytes(self.modules[layer])}.",
+                f"{text}. Its largest owner is {self.kind}: {share}, in {count} layers; the "
+                f"largest layer is {self.layer} with {format_bytes(self.modules[self.layer])}.",
             ]
-        return [*lines, f"{text}. Most belongs to {self.kind}: {share}."]
+        return [*lines, f"{text}. Its largest owner is {self.kind}: {share}."]
 
 
 def summarize(recording: Recording, device: int) -> Summary:
@@ -84,7 +83,9 @@ def summarize(recording: Recording, device: int) -> Summary:
     modules = total_by(peak, lambda owner, role: owners[owner].module)
     events, event = recording.events, peak.event - 1
     phase = ""
-    if 0 <= event < len(events) and events.owner[event] >= 0:
+    while 0 <= event < len(events) and events.owner[event] <= 0:  # it says nothing of the phase
+        event -= 1
+    if 0 <= event < len(events):
         phase = owners[events.owner[event]].phase
     steps = [mark.time for mark in recording.marks if mark.kind == "step"]
     layers = [path for path in modules if path]

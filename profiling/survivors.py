@@ -56,6 +56,11 @@ class Look:
             for k in ks
         ]
 
+    def newest(self, site: Site) -> list[int]:
+        """The nodes of a line from the last step that has any."""
+        steps = self.by_site[site]
+        return steps[max(steps)]
+
     def measure(self, tops: list[int]) -> tuple[Size, Size]:
         """What nodes and all below them hold; and the part of it from the last step before."""
         self._connect()
@@ -110,7 +115,7 @@ class Look:
         carried = []
         for s in crossing:
             newest = max(self.by_site[s])
-            for top in self.by_site[s][newest]:
+            for top in reversed(self.by_site[s][newest]):  # a name holds the last one
                 if self._leads_to(top, s, newest):
                     carried.append(top)
                     held.pop(s, None)
@@ -122,7 +127,8 @@ class Look:
             ks = [*ks, max(self.by_site[s][max(self.by_site[s])])]
             some = {self.steps[k]: k for k in ks}
             picked = sorted(some.values())
-            found += [*picked[:2], *([picked[-1]] if len(picked) > 2 else [])]
+            # Three old ones: a dict may hold two by right, see `retained._held`.
+            found += [*picked[:3], *([picked[-1]] if len(picked) > 3 else [])]
         return found[:SOURCES], carried[:SOURCES]
 
     def _leads_to(self, top: int, site: Site, newest: int) -> bool:

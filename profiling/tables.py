@@ -13,6 +13,7 @@ from .recording import BEFORE, Cells, Owner, Recording
 
 BY = ("role", "module", "op", "line", "phase")
 OUTSIDE = "(outside modules)"
+WIDTH = 100  # columns of what is printed; the names in ``as_dict`` and ``to_dict`` are whole
 NO_LINE = "(lines were not recorded)"
 
 
@@ -64,12 +65,13 @@ class Table:
             "notes": self.notes,
         }
 
-    def text(self, limit: int | None = None, signed: bool = False) -> str:
+    def text(self, limit: int | None = None, signed: bool = False, width: int = WIDTH) -> str:
         """The table to print.
 
         Args:
             limit: Rows at most; what is left out is one row of its own, so that the sum holds.
             signed: Show changes with their sign.
+            width: Columns at most; longer names lose their beginning.
         """
         rows: Sequence[Row] = self.rows
         if limit is not None and len(rows) > limit:
@@ -84,8 +86,9 @@ class Table:
         cells.append((_size(self.total, sign), f"{self.total:{sign},}", "", "in all"))
         head = ("", "bytes", "share", self.by)
         widths = [max(len(c[k]) for c in [head, *cells]) for k in range(3)]
+        room = width - sum(widths) - 8
         lines = [
-            f"  {a:>{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d}".rstrip()
+            f"  {a:>{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {cut(d, room)}".rstrip()
             for a, b, c, d in [head, *cells]
         ]
         return "\n".join([self.title, *lines, *(f"  {note}" for note in self.notes)])
@@ -97,12 +100,30 @@ class Table:
         return len(self.rows)
 
     def __getitem__(self, name: str) -> int:
-        return self.as_dict()[name]
+        found = self.as_dict()
+        if name not in found:
+            raise KeyError(f"{name!r} is no row; there are {', '.join(found) or 'none'}")
+        return found[name]
 
     def __str__(self) -> str:
         return self.text()
 
     __repr__ = __str__
+
+
+def cut(name: str, room: int) -> str:
+    """A name in so many columns; of what is too long, the end is what tells."""
+    parts = name.split(" · ")
+    while len(name) > room:
+        k = max(range(len(parts)), key=lambda k: len(parts[k]))
+        left = len(parts[k]) - (len(name) - room)
+        second = max((len(p) for p in parts[:k] + parts[k + 1 :]), default=0)
+        left = max(left, min(second, len(parts[k]) - 1), 8)
+        if left >= len(parts[k]):
+            break
+        parts[k] = "..." + parts[k][len(parts[k]) - left + 3 :]
+        name = " · ".join(parts)
+    return name
 
 
 def _size(n: int, sign: str) -> str:
@@ -142,9 +163,11 @@ def grouped(
     """Sum cells under their names.
 
     Raises:
-        ValueError: ``by`` is none of ``BY``.
+        ValueError: ``by`` is none of ``BY``, or ``depth`` is not positive.
     """
     keys = check_by(by)
+    if depth is not None and depth < 1:
+        raise ValueError(f"depth is how many segments of a path to show, 1 or more; got {depth}.")
     sums: dict[str, int] = {}
     for (owner, role), n in cells.items():
         whose = recording.owners[owner]
@@ -158,9 +181,9 @@ def check_by(by: str | Sequence[str]) -> tuple[str, ...]:
     """What to group by, as a tuple of names.
 
     Raises:
-        ValueError: One of them is none of ``BY``.
+        ValueError: One of them is none of ``BY``, or there is none.
     """
-    keys = (by,) if isinstance(by, str) else tuple(by)
+    keys = (by,) if isinstance(by, str) else tuple(by) or ("",)
     for key in keys:
         if key not in BY:
             raise ValueError(f"by is one of {', '.join(BY)}, or several of them; got {key!r}.")

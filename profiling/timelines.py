@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..framework.memory.ledger import format_bytes
 from .recording import ALLOC, Recording, replay
-from .tables import check_by, grouped, name_of
+from .tables import WIDTH, check_by, cut, grouped, name_of
 
 
 @dataclass
@@ -49,12 +51,55 @@ class Timeline:
             "marks": [list(m) for m in self.marks],
         }
 
-    def __str__(self) -> str:
-        peak = max(self.total, default=0)
-        return (
-            f"{self.device}: {len(self)} instants in {self.times[-1]:.3f} s, at most {peak:,} "
-            f"bytes; {len(self.series)} series by {self.by}: {', '.join(self.series)}"
+    def text(self, rows: int = 24, columns: int = 6) -> str:
+        """The timeline as a table: instants as they were, none averaged; the peak is among them.
+
+        Args:
+            rows: About how many instants: the fullest of each stretch of as many events.
+            columns: Series to show; the others are one column.
+        """
+        peak = max(range(len(self)), key=self.total.__getitem__)
+        power = max((self.total[peak].bit_length() - 1) // 10, 0)
+        unit = ("bytes", "KiB", "MiB", "GiB", "TiB")[power]
+        shown = list(self.series)[:columns]
+        rest = ["others"] if len(self.series) > len(shown) else []
+        fit = all(len(name) <= 11 for name in shown)
+        heads = shown if fit else [f"({k + 1})" for k in range(len(shown))]
+        table = [["time", "phase", "live", *heads, *rest, ""]]
+        last = -1.0
+        for k in self._fullest(rows):
+            held = [self.series[name][k] for name in shown]
+            held += [self.total[k] - sum(held)] if rest else []
+            time = self.times[k]
+            phase = next((p for start, end, p in self.phases if start <= time <= end), "")
+            met = {kind: name for at, name, kind in self.marks if last < at <= time}
+            notes = ["peak"] if k == peak else []
+            notes += [met.get("mark", met.get("step", ""))] if {"mark", "step"} & met.keys() else []
+            sizes = [f"{n / 1024**power:.{2 if power else 0}f}" for n in (self.total[k], *held)]
+            table.append([f"{time:.3f} s", phase, *sizes, ", ".join(notes)])
+            last = time
+        widths = [max(len(row[k]) for row in table) for k in range(len(table[0]) - 1)]
+        lines = [
+            f"{self.device} by {self.by}, in {unit}: {len(self)} instants in "
+            f"{self.times[-1]:.3f} s, at most {format_bytes(self.total[peak])}"
+        ]
+        for row in table:
+            cells = [f"{c:>{w}}" for c, w in zip(row[:-1], widths, strict=True)]
+            lines.append("  ".join(["", *cells, row[-1]])[:WIDTH].rstrip())
+        lines += (
+            [] if fit else [f"  {h} {cut(n, WIDTH - 7)}" for h, n in zip(heads, shown, strict=True)]
         )
+        return "\n".join(lines)
+
+    def _fullest(self, rows: int) -> list[int]:
+        # The start, the end, and the fullest instant of each stretch.
+        edges = [len(self) * k // rows for k in range(rows + 1)]
+        stretches = [range(a, b) for a, b in itertools.pairwise(edges) if a < b]
+        found = {max(stretch, key=self.total.__getitem__) for stretch in stretches}
+        return sorted({0, *found, len(self) - 1})
+
+    def __str__(self) -> str:
+        return self.text()
 
 
 def timeline(

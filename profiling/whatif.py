@@ -11,8 +11,7 @@ attention does with its output projection, never calls the child.
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,19 @@ from ..framework.dtypes import dtype as dtype_class
 from ..framework.memory.ledger import format_bytes
 from ..framework.tensor import Tensor
 from .apart import run_apart
+from .naming import (
+    Models,
+    called,
+    described,
+    is_module,
+    models_of,
+    modules_of,
+    needed,
+    only,
+    parameters_of,
+    parts_of,
+    tensor_of,
+)
 from .prediction import Estimate, imagined
 from .tables import Table
 
@@ -110,23 +122,23 @@ def compare(
 ) -> Comparison:
     """Predict what a change would save, without computing anything or changing the program.
 
-    A *part* is a module, its path (``"encoder.blocks.2"``), the name of a variable of the step's
-    that holds it, or a list of those. Paths are looked up in ``model``, else in the modules that
-    ``step`` reaches: its arguments, closure, globals and ``self``.
+    A *part* is a module, its path (``"encoder.blocks.2"``; ``"blocks.*.mlp"`` for several), the
+    name of a variable of the step's that holds it, or a list of those. A list of modules, such as
+    a ``ModuleList``, stands for its items. Paths are looked up in ``model``, else in the modules
+    that ``step`` reaches: its arguments, closure, globals and ``self``, and what these hold.
 
     Args:
         step: As for :func:`estimate`.
         *args: What to call it with.
         no_grad: Parts whose ``forward`` runs under ``no_grad``; also names of
             ``lowtide.profiling.scope`` blocks.
-        detach: Parts whose results are detached; also tensors that exist before the step, which
-            then require no gradient.
+        detach: Parts whose results are detached; also tensors that exist before the step, or
+            names of parameters and of the step's variables, which then require no gradient.
         dtype: A floating dtype for all of the model, or a dict of part and dtype. The part is
             converted as by ``module.to(dtype)``; floating tensors are converted on their way in,
             and, for a part of a model, results on their way out to what came in.
-        checkpoint: Parts whose activations are recomputed in backward, each a region of its own; of
-            a part that nobody calls, such as a ``ModuleList``, each item is one. Or a dict of part
-            and policy (``lowtide.checkpointing``), None for all.
+        checkpoint: Parts whose activations are recomputed in backward, each a region of its own.
+            Or a dict of part and policy (``lowtide.checkpointing``), None for all.
         model: Where to look up paths; a dict of names and modules if there are several.
         **kwargs: What to call the step with, by name.
 
@@ -145,17 +157,17 @@ def compare(
         >>> found.lost
         ['0.weight', '0.bias']
     """
-    if no_grad is None and detach is None and dtype is None and checkpoint is None:
-        raise ValueError("compare needs a change: no_grad=, detach=, checkpoint= or dtype=.")
-    roots = _roots(step, args, kwargs, model)
-    changes: list[_Change] = [_NoGrad(part, roots) for part in _parts(no_grad)]
-    changes += [_Detached(part, roots) for part in _parts(detach)]
+    roots = models_of(step, args, kwargs, model)
+    changes: list[_Change] = [c for part in parts_of(no_grad) for c in _without(part, roots)]
+    changes += [c for part in parts_of(detach) for c in _cuts(part, roots)]
     if not isinstance(checkpoint, dict):
-        checkpoint = dict.fromkeys(_parts(checkpoint))
+        checkpoint = dict.fromkeys(parts_of(checkpoint))
     changes += [c for part, policy in checkpoint.items() for c in _regions(part, roots, policy)]
     if dtype is not None and not isinstance(dtype, dict):
-        dtype = dict.fromkeys(_only(roots, "dtype").values(), dtype)
-    changes += [_Narrow(part, roots, to) for part, to in (dtype or {}).items()]
+        dtype = dict.fromkeys(only(roots, "dtype").values(), dtype)
+    changes += [c for part, to in (dtype or {}).items() for c in _narrowed(part, roots, to)]
+    if not changes:
+        raise ValueError("compare needs a change: no_grad=, detach=, checkpoint= or dtype=.")
     before, reached = run_apart(lambda: _with(step, args, kwargs, roots, []))
     after, still = run_apart(lambda: _with(step, args, kwargs, roots, changes))
     words = " and ".join(dict.fromkeys(c.words for c in changes))
@@ -164,11 +176,11 @@ def compare(
 
 
 def _with(
-    step: Callable[..., Any], args: Any, kwargs: Any, roots: _Models, changes: list[_Change]
+    step: Callable[..., Any], args: Any, kwargs: Any, roots: Models, changes: list[_Change]
 ) -> tuple[Estimate, list[str]]:
     # In the copy: the estimate of the changed step, and the parameters that got a gradient.
     reached: set[str] = set()
-    names = dict(_parameters(roots))
+    names = dict(parameters_of(roots))
 
     def prepare() -> None:
         for name, p in names.items():
@@ -181,145 +193,6 @@ def _with(
     for change in changes:
         change.check()
     return found, [name for name in names if name in reached]
-
-
-# What a user may name
-
-
-def _parts(given: Any) -> list[Any]:
-    if given is None:
-        return []
-    return list(given) if isinstance(given, list | tuple | set) else [given]
-
-
-def _is_module(value: Any) -> bool:
-    return not isinstance(value, type) and all(
-        callable(getattr(value, name, None)) for name in ("named_modules", "forward", "parameters")
-    )
-
-
-class _Models(dict[str, Any]):
-    """The outermost modules that a step reaches, by the names it has for them.
-
-    Attributes:
-        variables: All modules that the step could name, by name.
-    """
-
-    variables: dict[str, Any] = {}  # noqa: RUF012 - replaced, never changed
-
-
-def _roots(step: Any, args: Any, kwargs: Any, model: Any) -> _Models:
-    if isinstance(model, dict):
-        return _Models(model)
-    if model is not None:
-        return _Models(model=model)
-    found: dict[str, Any] = {}
-    seen: set[int] = set()
-    for name, value in _reached(step, args, kwargs, set()):
-        if _is_module(value) and id(value) not in seen:
-            seen.add(id(value))
-            found[name if name not in found else f"{name}#{len(found)}"] = value
-    inner = {id(m) for root in found.values() for n, m in root.named_modules() if n}
-    roots = _Models({name: root for name, root in found.items() if id(root) not in inner})
-    around = getattr(step, "__globals__", {})
-    inside = {n: m for n, m in around.items() if _is_module(m) and id(m) in inner}
-    roots.variables = {**inside, **found}
-    return roots
-
-
-def _reached(f: Any, args: Any, kwargs: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    yield from ((f"args[{k}]", a) for k, a in enumerate(args))
-    yield from kwargs.items()
-    if isinstance(f, functools.partial):
-        yield from _reached(f.func, f.args, f.keywords, seen)
-        return
-    if id(f) in seen:
-        return
-    seen.add(id(f))
-    owner = getattr(f, "__self__", None)
-    if owner is not None:
-        yield "self", owner
-        yield from getattr(owner, "__dict__", {}).items()
-    f = inspect.unwrap(getattr(f, "__func__", f))
-    code = getattr(f, "__code__", None)
-    if code is None:
-        if _is_module(f):
-            yield type(f).__name__, f
-        return
-    cells = inspect.getclosurevars(f)
-    values = {**cells.globals, **cells.nonlocals}
-    for inner in _codes(code):
-        values.update({n: f.__globals__[n] for n in inner.co_names if n in f.__globals__})
-    for name, value in values.items():
-        yield name, value
-        if inspect.isfunction(value) and not value.__module__.startswith("lowtide."):
-            yield from _reached(value, (), {}, seen)
-
-
-def _codes(code: Any) -> Iterator[Any]:
-    yield code
-    for inner in code.co_consts:
-        if inspect.iscode(inner):
-            yield from _codes(inner)
-
-
-def _only(roots: _Models, argument: str) -> dict[str, Any]:
-    if len(roots) != 1:
-        have = ", ".join(roots) or "none"
-        raise ValueError(
-            f"compare({argument}=...) needs to know the model; the step reaches: {have}. Pass "
-            "model=, or name the part."
-        )
-    return roots
-
-
-def _parameters(roots: _Models) -> Iterator[tuple[str, Any]]:
-    for name, root in roots.items():
-        for path, p in root.named_parameters():
-            yield (path if len(roots) == 1 else f"{name}.{path}"), p
-
-
-def _module(part: Any, roots: _Models) -> tuple[str, Any]:
-    """(path, the module that a part means); None for a name that is no module's.
-
-    Raises:
-        ValueError: It means several.
-        TypeError: It is no name and no module.
-    """
-    if _is_module(part):
-        names = [n for root in roots.values() for n, m in root.named_modules() if m is part]
-        names += [n for n, root in roots.items() if root is part]
-        return next((n for n in names if n), type(part).__name__), part
-    if not isinstance(part, str):
-        raise TypeError(
-            f"compare: a part is a module, its path or a tensor; got {type(part).__name__}."
-        )
-    found: dict[int, Any] = {}
-    for name, root in roots.items():
-        for path, m in root.named_modules():
-            if part in ({name, f"{name}.{path}", path} if path else {name}):
-                found[id(m)] = m
-    if not found:
-        name, _, rest = part.partition(".")
-        inside = dict(roots.variables[name].named_modules()) if name in roots.variables else {}
-        if rest in inside:
-            found[id(inside[rest])] = inside[rest]
-    if len(found) > 1:
-        raise ValueError(
-            f"compare: {part!r} is a module of {len(found)} models ({', '.join(roots)}). Put the "
-            "model's name before it, or pass model=."
-        )
-    return part, next(iter(found.values()), None)
-
-
-def _need(part: Any, module: Any, roots: _Models) -> Any:
-    if module is None:
-        have = [f"{n}: {', '.join(p for p, _ in m.named_modules() if p)}" for n, m in roots.items()]
-        raise ValueError(
-            f"compare: the step reaches no module {part!r}. It reaches {'; '.join(have) or 'none'}."
-            " Pass the module itself, or model=."
-        )
-    return module
 
 
 # Changes, made in the copy
@@ -360,10 +233,57 @@ class _Change:
             )
 
 
+def _each(
+    part: Any, roots: Models, what: str, make: Callable[[str, Any], _Change]
+) -> list[_Change]:
+    # A change for each module that a part means; of a list of modules, for each item.
+    changes: list[_Change] = []
+    for name, module in needed(part, modules_of(part, roots), roots):
+        items = called(module)
+        each = "each of " if items != [module] else ""
+        for m in items:
+            changes.append(make(name, m))
+            changes[-1].words = f"{what} {each}{name}"
+    return changes
+
+
+def _without(part: Any, roots: Models) -> list[_Change]:
+    if isinstance(part, str) and not modules_of(part, roots):
+        return [_NoGrad(part, None, described(part, roots))]
+    return _each(part, roots, "no_grad in", _NoGrad)
+
+
+def _cuts(part: Any, roots: Models) -> list[_Change]:
+    tensor = part if isinstance(part, Tensor) and not is_module(part) else None
+    if tensor is None and isinstance(part, str) and not modules_of(part, roots):
+        tensor = tensor_of(part, roots)
+    if tensor is None:
+        return _each(part, roots, "detach of", _Detached)
+    names = [n for n, p in parameters_of(roots) if p is tensor]
+    names += [part] if isinstance(part, str) else []
+    return [_Leaf(names[0] if names else f"a tensor of shape {tuple(tensor.shape)}", tensor)]
+
+
+def _regions(part: Any, roots: Models, policy: Any) -> list[_Change]:
+    return _each(part, roots, "checkpoint of", lambda n, m: _Checkpointed(n, m, policy))
+
+
+def _narrowed(part: Any, roots: Models, to: Any) -> list[_Change]:
+    if not isinstance(to, dtype_class) or not to.is_floating_point:
+        raise TypeError(f"compare(dtype=...) takes a floating dtype; got {to!r}.")
+
+    def make(name: str, module: Any) -> _Change:
+        return _Narrow(name, module, to, any(module is root for root in roots.values()))
+
+    return _each(part, roots, f"{to.name} in", make)
+
+
 class _NoGrad(_Change):
-    def __init__(self, part: Any, roots: _Models) -> None:
-        self.name, self.module = _module(part, roots)
-        self.words = f"no_grad in {self.name}"
+    """A module's ``forward`` under ``no_grad``; without a module, scopes of that name."""
+
+    def __init__(self, name: str, module: Any, instead: str = "") -> None:
+        self.name, self.module, self.instead = name, module, instead
+        self.words = f"no_grad in {name}"
 
     def make(self) -> None:
         if self.module is not None:
@@ -399,72 +319,46 @@ class _NoGrad(_Change):
     def check(self) -> None:
         if not self.met and self.module is None:
             raise ValueError(
-                f"compare: {self.words}: the step has no module and no scope of that name."
+                f"compare: {self.words}: the step has no module and no scope of that name. "
+                f"{self.instead}"
             )
         super().check()
 
 
 class _Detached(_Change):
-    def __init__(self, part: Any, roots: _Models) -> None:
-        if isinstance(part, Tensor) and not _is_module(part):
-            self.tensor: Any = part
-            names = [n for n, p in _parameters(roots) if p is part]
-            self.name = names[0] if names else f"a tensor of shape {tuple(part.shape)}"
-        else:
-            self.tensor = None
-            self.name, module = _module(part, roots)
-            self.module = _need(part, module, roots)
-        self.words = f"detach of {self.name}"
-
-    def make(self) -> None:
-        if self.tensor is None:
-            super().make()
-            return
-        self.met = True
-        self.tensor._node = None
-        self.tensor._requires_grad = False
+    def __init__(self, name: str, module: Any) -> None:
+        self.module, self.words = module, f"detach of {name}"
 
     def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
         return _mapped(forward(*args, **kwargs), lambda t: t.detach())
 
 
+class _Leaf(_Change):
+    """A tensor that was there before and requires no gradient now."""
+
+    met = True
+
+    def __init__(self, name: str, tensor: Tensor) -> None:
+        self.tensor, self.words = tensor, f"detach of {name}"
+
+    def make(self) -> None:
+        self.tensor._node = None
+        self.tensor._requires_grad = False
+
+
 class _Checkpointed(_Change):
-    def __init__(self, part: Any, roots: _Models, policy: Any = None) -> None:
-        self.name, module = _module(part, roots)
-        self.module = _need(part, module, roots)
-        self.policy = policy
-        self.words = f"checkpoint of {self.name}"
+    def __init__(self, name: str, module: Any, policy: Any = None) -> None:
+        self.module, self.policy, self.words = module, policy, f"checkpoint of {name}"
 
     def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
         with checkpointing(self.policy):
             return forward(*args, **kwargs)
 
 
-def _regions(part: Any, roots: _Models, policy: Any) -> list[_Checkpointed]:
-    # One for a part that is called, one for each item of a list of modules.
-    name, module = _module(part, roots)
-    found = [_Checkpointed(m, roots, policy) for m in called(_need(part, module, roots))]
-    for change in found:
-        change.words = f"checkpoint of {'each of ' if len(found) > 1 else ''}{name}"
-    return found
-
-
-def called(module: Any) -> list[Any]:
-    """The module itself; for one without a ``forward``, such as a list of modules, its items."""
-    if type(module).forward.__qualname__ != "Module.forward":
-        return [module]
-    return [m for child in module.children() for m in called(child)]
-
-
 class _Narrow(_Change):
-    def __init__(self, part: Any, roots: _Models, to: Any) -> None:
-        if not isinstance(to, dtype_class) or not to.is_floating_point:
-            raise TypeError(f"compare(dtype=...) takes a floating dtype; got {to!r}.")
-        self.name, module = _module(part, roots)
-        self.module = _need(part, module, roots)
-        self.whole = any(self.module is root for root in roots.values())
-        self.to = to
-        self.words = f"{to.name} in {self.name}"
+    def __init__(self, name: str, module: Any, to: Any, whole: bool) -> None:
+        self.module, self.to, self.whole = module, to, whole
+        self.words = f"{to.name} in {name}"
 
     def make(self) -> None:
         self.module.to(self.to)

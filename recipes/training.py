@@ -36,7 +36,7 @@ from lowtide.profiling import MemoryProfiler
 from lowtide.utils import CheckpointDirectory
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells know it
-PROFILED = (1, 4)  # losses before and after the steps of --memory-report: the first one is special
+PROFILED = 3  # steps for --memory-report, after the first one, which is special
 
 
 def options(doc: str, *, batch_size: int, lr: float, **length: int) -> argparse.ArgumentParser:
@@ -124,6 +124,7 @@ class Run:
             TextColumn("loss {task.fields[loss]:.3f}  live {task.fields[live]:.1f} MiB"),
         )  # fmt: skip
         profiler = MemoryProfiler() if self.args.memory_report else None
+        first = self.done + (self.total - self.done > 1)  # of what is left after --resume
         before = signal.signal(signal.SIGINT, self._interrupt)
         lt.reset_peak_memory_stats(self.args.device)
         began = time.perf_counter() - self.seconds
@@ -131,13 +132,13 @@ class Run:
             with Progress(*columns, console=self.console) as progress:
                 task = progress.add_task("", total=self.total, completed=self.done, loss=0, live=0)
                 while self.done < self.total and not self._stop:
-                    if profiler is not None and len(self.losses) == PROFILED[0]:
+                    if profiler is not None and self.done == first:
                         profiler.start()
+                        self.profile = profiler
                     yield self.done
                     self.done += 1
-                    if profiler is not None and len(self.losses) == PROFILED[1]:
-                        profiler.stop()
-                        self.profile = profiler
+                    if self.profile is not None and self.done == first + PROFILED:
+                        self.profile.stop()
                     self.seconds = time.perf_counter() - began
                     live = lt.memory_allocated(self.args.device) / 2**20
                     loss = self.losses[-1] if self.losses else float("nan")
@@ -146,6 +147,8 @@ class Run:
                         self._save()
         finally:
             signal.signal(signal.SIGINT, before)
+            if self.profile is not None:
+                self.profile.stop()  # the run may have been shorter
         self.peak = lt.memory_stats(self.args.device)["peak_by_role"]
         if self.done < self.total:
             self.console.print(

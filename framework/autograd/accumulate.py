@@ -11,7 +11,7 @@ import sys
 import threading
 from typing import Any
 
-from ..memory.ledger import GRADIENT
+from ..memory.ledger import GRADIENT, TEMPORARY
 from ..tensor import Tensor, wrap
 
 # Threads that share parameters may end their passes together: none may miss another's gradient, nor
@@ -53,6 +53,41 @@ def accumulate(leaf: Tensor, g: Tensor, create: bool, share: bool = False) -> No
     if extra is not None and "post_accumulate" in extra:
         for hook in list(extra["post_accumulate"].values()):
             hook(leaf)
+
+
+def claim(leaf: Tensor, g: Any, known: list[Any], pending: dict[Any, Any]) -> None:
+    """Count what a rule has just made as a gradient, if it is to become the ``.grad`` of a leaf.
+
+    The pass may be at its peak here: what is largest then may be just this gradient. It is one
+    already if the leaf will take it over: the first of a leaf without hooks, and nobody else's.
+
+    Args:
+        leaf: Whose gradient it is, or a part of it.
+        g: What the rule returned.
+        known: What the rule was given; the bytes of these are not its own.
+        pending: The pending gradients of the pass. The leaf gets its place there, so that no
+            second one is counted: it will be added to the first.
+    """
+    if not isinstance(g, Tensor) or leaf._grad is not None or g._spec is not leaf._spec:
+        return
+    if leaf in pending:
+        return
+    storage = g._storage
+    if (
+        storage.role != TEMPORARY
+        or storage.pins
+        or storage.ledger is None
+        or storage.nbytes != g._spec.nbytes
+        or g._viewed is not None
+        or not g._array.flags.c_contiguous
+        or (leaf._extra is not None and ("tensor", 0) in leaf._extra)
+    ):
+        return
+    for value in known:
+        if isinstance(value, Tensor) and value._storage is storage:
+            return
+    pending[leaf] = [None]
+    storage.set_role(GRADIENT)
 
 
 def add_arriving(entry: list[Tensor | None], index: int, g: Tensor, create: bool) -> None:

@@ -17,7 +17,7 @@ import weakref
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..devices import backend
+from ..devices import backend, placed
 from ..memory.ledger import TEMPORARY
 from .modes import quietly
 from .saved import OWN, Held
@@ -177,9 +177,15 @@ class OpCall(_Made):
 
     def run(self, arrays: list[Any], old: Any) -> list[Any]:
         """Run the kernel again."""
+        plan = self.plan
+        if plan.simple:  # as in the dispatcher: nothing but a kernel and a result
+            storage, array = plan.backend.empty(plan.results[0])
+            if plan.run is not None:
+                quietly(plan.run, array, *arrays)
+            return [storage]
         from ..ops.dispatch import execute
 
-        return [r._storage for r in quietly(execute, self.plan, arrays, None)]
+        return [r._storage for r in quietly(execute, plan, arrays, None)]
 
 
 class WriteCall(_Made):
@@ -227,7 +233,7 @@ class FillCall(_Made):
         be = backend(self.spec.device)
         storage, array = be.empty(self.spec, TEMPORARY)
         if be.xp is not None:
-            quietly(self.f, array, *self.args)
+            quietly(placed(be, self.f), array, *self.args)
         return [storage]
 
 
@@ -280,7 +286,7 @@ class Outside(Held):
         super().__init__(tensor, OWN)
 
     def keep_copy(self, copies: dict[Any, Any]) -> None:
-        """Keep a copy instead, in the same strides: the region is about to overwrite the value.
+        """Keep a copy instead, in the same strides: someone is about to overwrite the value.
 
         Args:
             copies: What was copied for this write already, by place and spec.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ..devices import backend
+from ..devices import backend, placed
 from ..memory.ledger import TEMPORARY
 from ..spec import Spec
 from ..tensor import Tensor, wrap
@@ -179,7 +179,7 @@ def zeros_of(spec: Spec) -> Tensor:
     be = backend(spec.device)
     storage, array = be.empty(spec, TEMPORARY)
     if be.xp is not None:
-        quietly(_fill, array, 0)
+        quietly(placed(be, _fill), array, 0)
     return wrap(array, spec, storage)
 
 
@@ -238,7 +238,7 @@ def ones_of(spec: Spec) -> Tensor:
     """A new tensor of ones."""
     out = zeros_of(spec)
     if spec.device.type != "meta":  # type: ignore[union-attr]
-        quietly(_fill, out._array, 1)
+        quietly(placed(backend(spec.device), _fill), out._array, 1)
     return out
 
 

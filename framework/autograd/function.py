@@ -361,19 +361,35 @@ class Function:
         recording = local.state.grad and any(ctx.needs_input_grad)
         versions = [a._storage.version if isinstance(a, Tensor) else 0 for a in args]
         ctx._connect(args)
-        with no_grad(), _unnoted(not cls.recompute):
-            if separate:
-                output = cls.forward(*args)
-                cls.setup_context(ctx, args, output)
-            else:
-                output = cls.forward(ctx, *args)
-        several = isinstance(output, tuple | list)
-        outputs = ctx._finish(args, list(output) if several else [output], versions, recording)
+        with _told(cls.__name__, recording):
+            with no_grad(), _unnoted(not cls.recompute):
+                if separate:
+                    output = cls.forward(*args)
+                    cls.setup_context(ctx, args, output)
+                else:
+                    output = cls.forward(ctx, *args)
+            several = isinstance(output, tuple | list)
+            outputs = ctx._finish(args, list(output) if several else [output], versions, recording)
         if recording and local.state.anomaly:
             from .anomaly import remember
 
             remember(ctx)
         return _rebuilt(output, outputs) if several else outputs[0]
+
+
+@contextlib.contextmanager
+def _told(name: str, recording: bool) -> Iterator[None]:
+    # Within, what is saved belongs to the function by its name, and a forward is one though no
+    # gradient is recorded in it.
+    state = local.state
+    before = state.function, state.phase
+    state.function = name
+    if recording and state.phase is None:
+        state.phase = "forward"
+    try:
+        yield
+    finally:
+        state.function, state.phase = before
 
 
 @contextlib.contextmanager

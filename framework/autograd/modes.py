@@ -28,7 +28,9 @@ class State:
         anomaly: Nodes remember where they were made, and backward looks for NaN.
         check_nan: With ``anomaly``: look for NaN, and not only remember.
         hooks_disabled: The message with which ``saved_tensors_hooks`` is refused, or None.
-        phase: "backward", "recompute" or "optimizer" while one of them runs, or None.
+        phase: "backward", "recompute" or "optimizer" while one of them runs; "forward" in that of
+            a recorded ``autograd.Function``; or None.
+        function: Name of the ``autograd.Function`` that is applied, or None.
         scope: The innermost module call or named scope we are in (``scopes.Scope``), or None.
         site: Where the op was recorded whose backward runs, while a profiler listens.
         running: The backward pass that runs, or None; the innermost, if one runs inside another.
@@ -41,6 +43,7 @@ class State:
         "anomaly",
         "autocast",
         "check_nan",
+        "function",
         "grad",
         "hooks_disabled",
         "inference",
@@ -63,6 +66,7 @@ class State:
         self.check_nan = True
         self.hooks_disabled: str | None = None
         self.phase: str | None = None
+        self.function: str | None = None
         self.scope: Any = None
         self.site: tuple[str, str, str, str] | None = None
         self.running: Any = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..dtypes import dtype
 from ..errors import GradientError
 from ..tensor import Tensor
+from .accumulate import claim
 from .modes import enable_grad, local
 
 if TYPE_CHECKING:
@@ -198,7 +199,10 @@ class OpNode(Node):
         if create and rules.composite is not None:
             return _through_composite(self, values, grads)
         values += grads
-        results: list[Tensor | None] = [None] * len(self.edges)
+        edges = self.edges
+        results: list[Tensor | None] = [None] * len(edges)
+        running = None if create or self.extra is not None else local.state.running
+        pending = None if running is None or running.inputs is not None else running.pending
         for rule, template, fills, joint, targets in rules.calls:
             if wanted is not None and not any(wanted[t] for t in targets if t is not None):
                 continue
@@ -211,6 +215,10 @@ class OpNode(Node):
                         results[target] = result
             else:
                 results[targets[0]] = rule(*args)
+            if pending is not None:  # the leaves' gradients are accumulated
+                for target in targets:
+                    if target is not None and not edges[target][0]._is_node:
+                        claim(edges[target][0], results[target], values, pending)
         return results
 
     def release(self) -> None:

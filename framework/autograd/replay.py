@@ -20,6 +20,7 @@ level of sqrt(n) regions its first one.
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import Any
 
 from ..devices import backend
@@ -40,11 +41,15 @@ class Region:
     Args:
         policy: Called with a :class:`Value`, returns what becomes of it; None recomputes all.
         where: The user's line that opened it, for messages.
+        parent: The region around it.
+
+    Attributes:
+        by_module: Values know the modules that made them: its policy asks, or one around.
     """
 
     __slots__ = (
-        "__weakref__", "crossed", "demanded", "depth", "parent", "policy", "scope", "values",
-        "where",
+        "__weakref__", "by_module", "crossed", "demanded", "depth", "parent", "policy", "scope",
+        "values", "where",
     )  # fmt: skip
 
     def __init__(self, policy: Any, where: str, parent: Region | None) -> None:
@@ -52,6 +57,7 @@ class Region:
         self.where = where
         self.scope = local.state.scope  # in which it was opened
         self.parent = parent
+        self.by_module: bool = asks_for_modules(policy) or (parent is not None and parent.by_module)
         self.depth: int = 0 if parent is None else parent.depth + 1
         self.demanded: dict[Content, int] = {}  # what its replay brings back, and for how many
         self.crossed: dict[Content, int] = {}  # the part of it that is for regions further in
@@ -104,7 +110,7 @@ class Region:
             read = _read_by(running)
             found.update(
                 c
-                for c in self.demanded
+                for c in list(self.demanded)  # a garbage collection may end a handle meanwhile
                 if (id(c) in read or c in self.crossed)
                 and c.maker.__class__ is not StashCall
                 and c.available() is None
@@ -117,6 +123,17 @@ class Region:
         while region is not None and content not in region.demanded:
             region = region.parent
         return region
+
+
+def asks_for_modules(policy: Any) -> bool:
+    """True if a policy wants to know modules: it says so (``by_module``), or its code reads it."""
+    said = getattr(policy, "by_module", None)
+    if said is None:
+        while isinstance(policy, partial):
+            policy = policy.func
+        code = getattr(policy, "__code__", None) or getattr(type(policy).__call__, "__code__", None)
+        said = code is not None and "module" in code.co_names
+    return bool(said)
 
 
 def common(a: Region, b: Region) -> Region:
@@ -218,6 +235,8 @@ class Recomputed:
         storage = content.available()
         if storage is None:
             storage = self.level.replay(content)
+        elif content.maker.__class__ is StashCall and hasattr(content.maker.stashed, "look_ahead"):
+            content.maker.stashed.look_ahead()
         if self.round != content.round:
             self.round = content.round
             content.read()
@@ -240,6 +259,7 @@ class _Replay:
         self.found: dict[Content, Any] = {}  # storages, held while this runs
         self.uses: dict[Content, int] = {}  # kernels still to read each
         self.makes: dict[Any, list[Content]] = {}
+        self.reads: dict[Any, list[Window]] = {}  # by maker
         self._planned: set[Content] = set()
         self._stack = list(self.wanted)
 
@@ -270,7 +290,8 @@ class _Replay:
             makes.setdefault(maker, []).append(content)
             if len(makes[maker]) > 1:
                 continue
-            for argument in _windows(maker):
+            self.reads[maker] = windows = _windows(maker)
+            for argument in windows:
                 uses[argument.content] = uses.get(argument.content, 0) + 1
                 stack.append(argument.content)
         return None
@@ -296,7 +317,7 @@ class _Replay:
         arrays = [self._array(maker, a, old) for a in maker.arguments]
         results = maker.run(arrays, old)
         del arrays, old
-        for argument in _windows(maker):
+        for argument in self.reads[maker]:
             content = argument.content
             uses[content] -= 1
             if not uses[content] and content not in wanted:
@@ -304,11 +325,13 @@ class _Replay:
         running = local.state.running
         for content in self.makes[maker]:
             storage = results[content.index]
-            content.lies_in(weakref.ref(storage), storage.version)
-            if content in wanted and running is not None:
+            kept = content in wanted
+            if kept and running is not None:
                 content.hold(storage)
                 running.replayed.append(weakref.ref(content))
-            if content in wanted or uses.get(content):
+            else:
+                content.lies_in(weakref.ref(storage), storage.version)
+            if kept or uses.get(content):
                 found[content] = storage
 
     def _array(self, maker: Any, argument: Any, old: Any) -> Any:

@@ -30,8 +30,8 @@ class Value:
     """A value made in a region, as a policy sees it.
 
     Attributes:
-        op: The op that made it, such as ``linear``.
-        name: With the name of the result: ``linear.out``, ``max_pool2d.indices``.
+        op: The op that made it, such as ``linear``; ``relu_`` where it wrote in place.
+        name: With the name of the result: ``linear.out``, ``max_pool.index``.
         shape: Its shape.
         dtype: Its dtype.
         device: Its device.
@@ -39,11 +39,9 @@ class Value:
         number: How many values the region made before it.
         depth: 0 in an outermost region.
         inputs: Shapes of the tensors it was computed from.
-        module: Path of the module that made it, from the outermost one called in the region; "" for
-            that one, and for a policy that does not say ``by_module = True``.
     """
 
-    __slots__ = ("depth", "module", "name", "number", "op", "plan", "spec")
+    __slots__ = ("_module", "depth", "name", "number", "op", "plan", "spec")
 
     def __init__(self, plan: Any, op: str, name: str, spec: Spec, region: Region) -> None:
         self.plan = plan
@@ -52,7 +50,7 @@ class Value:
         self.spec = spec
         self.number = region.values
         self.depth = region.depth
-        self.module: str = path_within(region.scope) if _by_module(region) else ""
+        self._module = path_within(region.scope) if region.by_module else None
 
     shape = property(lambda self: tuple(self.spec.shape), doc="Its shape.")
     dtype = property(lambda self: self.spec.dtype, doc="Its dtype.")
@@ -65,15 +63,25 @@ class Value:
         found = () if self.plan is None else self.plan.specs
         return tuple(tuple(s.shape) for s in found if isinstance(s, Spec))
 
+    @property
+    def module(self) -> str:
+        """Path of the module that made it, from the outermost one called in the region.
+
+        It is empty for that one itself.
+
+        Raises:
+            RuntimeError: The policy does not say that it asks.
+        """
+        if self._module is None:
+            raise RuntimeError(
+                "value.module is not known: to follow the modules that are called takes time, so a "
+                "policy has to say that it asks. Its own code was looked through for `.module`; if "
+                "something that it calls reads it, set by_module = True on the policy."
+            )
+        return self._module
+
     def __repr__(self) -> str:
         return f"Value({self.name}, shape={self.shape}, nbytes={self.nbytes})"
-
-
-def _by_module(region: Region) -> bool:
-    level: Region | None = region
-    while level is not None and not getattr(level.policy, "by_module", False):
-        level = level.parent
-    return level is not None
 
 
 class _Reference(weakref.ref):  # type: ignore[type-arg]
@@ -87,14 +95,56 @@ def _gone(reference: Any) -> None:
     reference.contents.pop(reference.key, None)
 
 
+class _Holder(weakref.ref):  # type: ignore[type-arg]
+    # To what a maker holds from outside: takes itself off the list below when that dies.
+    __slots__ = ("key",)
+    key: int
+
+
+# All that makers hold from outside, of regions that are open and of those that are not, by the id
+# of its storage. Should two threads be here at once, one may be missed when it is overwritten: then
+# its replay refuses, as after any write that leaves no copy.
+_flowed: dict[int, set[_Holder]] = {}
+
+
+def _flows_in(tensor: Tensor) -> Outside:
+    held = Outside(tensor)
+    holder = _Holder(held, _left)
+    key = holder.key = id(held.storage)
+    _flowed.setdefault(key, set()).add(holder)
+    return held
+
+
+def _left(holder: Any) -> None:
+    holders = _flowed.get(holder.key)
+    if holders is not None:
+        holders.discard(holder)
+        if not holders:
+            _flowed.pop(holder.key, None)
+
+
+def _held(storage: Any) -> list[Outside]:
+    # What makers hold of the present bytes of a storage.
+    found = [holder() for holder in list(_flowed.get(id(storage), ()))]
+    return [
+        h for h in found if h is not None and h.storage is storage and h.version == storage.version
+    ]
+
+
+def leave_copies(storage: Any) -> None:
+    """Someone is about to write into a storage: regions that will read it again keep a copy."""
+    copies: dict[Any, Any] = {}
+    for held in _held(storage):
+        held.keep_copy(copies)
+
+
 class Tape:
     """What the open regions of a thread have noted; also their saver (``modes.State.saver``)."""
 
-    __slots__ = ("contents", "flowed", "region")
+    __slots__ = ("contents", "region")
 
     def __init__(self) -> None:
         self.contents: dict[int, Content] = {}  # by the id of the storage
-        self.flowed: dict[int, list[Any]] = {}  # weak references to what makers hold, likewise
         self.region: Region | None = None
 
     def content_of(self, storage: Any) -> Content | None:
@@ -114,25 +164,8 @@ class Tape:
         content = self.content_of(tensor._storage)
         if content is not None:
             content.version += 1
-        for held in self._held(tensor._storage):
+        for held in _held(tensor._storage):
             held.version += 1
-
-    def _flows_in(self, tensor: Tensor) -> Outside:
-        held = Outside(tensor)
-        holders = self.flowed.setdefault(id(tensor._storage), [])
-        holders.append(weakref.ref(held))
-        if len(holders) & 63 == 0:
-            holders[:] = [h for h in holders if h() is not None]
-        return held
-
-    def _held(self, storage: Any) -> list[Outside]:
-        # What the makers hold of the present bytes of a storage that flowed in.
-        found = [reference() for reference in self.flowed.get(id(storage), ())]
-        return [
-            h
-            for h in found
-            if h is not None and h.storage is storage and h.version == storage.version
-        ]
 
     def arguments(self, inputs: Any) -> tuple[tuple[Any, ...], list[Crossing] | None]:
         """Inputs of a call as its maker keeps them, and what crosses into its region."""
@@ -146,7 +179,7 @@ class Tape:
                 continue
             content = self.content_of(x._storage)
             if content is None or content.level is None:  # kept by the policy, as if from outside
-                found.append(self._flows_in(x))
+                found.append(_flows_in(x))
                 continue
             found.append(Window(content, x))
             if content.level is not region:
@@ -179,14 +212,12 @@ class Tape:
 
         Returns:
             None if it flowed in from outside, or is kept by the policy: then what is written there
-            is kept. What the region has read of it before, it keeps a copy of.
+            is kept. What this region and others have read of it before, they keep a copy of.
         """
         storage = inputs[0]._storage
         content = self.content_of(storage)
         if content is None or content.level is None:
-            copies: dict[Any, Any] = {}
-            for held in self._held(storage):
-                held.keep_copy(copies)
+            leave_copies(storage)
             return None
         arguments, crossings = self.arguments(inputs)
         first = arguments[0]

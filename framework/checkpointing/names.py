@@ -16,6 +16,7 @@ from typing import Any
 
 from ..autograd.contents import StashCall
 from ..autograd.modes import local
+from ..autograd.replay import asks_for_modules
 from ..autograd.tape import RECOMPUTE, SAVE, Value, _decide
 from ..tensor import Tensor
 from .offload import offload
@@ -214,7 +215,7 @@ class save_from_both_policies(Policy):
 
     def __init__(self, policy_1: Any, policy_2: Any) -> None:
         self.policies = (decision_of(policy_1), decision_of(policy_2))
-        self.by_module = any(getattr(p, "by_module", False) for p in self.policies)
+        self.by_module = any(map(asks_for_modules, self.policies))
 
     @property
     def reconsiders(self) -> bool:  # type: ignore[override]

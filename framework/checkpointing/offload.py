@@ -1,7 +1,7 @@
 """Offload: saved values wait in host memory, and are back on their device when backward comes.
 
 Copies run on streams of their own beside the kernels, one stream out and one back, and the order
-of events is always the same, so bytes are too:
+of events is always the same, so bytes are too. The host never waits, but for memory not pinned:
 
 - **Out.** The copy of a value begins once the kernels queued so far are done. The value stays on
   the device until ``ahead`` more values have been sent; only then do the kernels' stream wait for
@@ -13,13 +13,17 @@ Where a device has no streams (``sim``, ``meta``), the copies happen at once, an
 same. Values on the CPU are there already, and stay.
 
 Pinned host memory comes from slabs that are never given back: pinning is slow, and doing it for
-each copy would cost more than the copies. The CPU's ledger counts what is in use of them.
+each copy would cost more than the copies. The CPU's ledger counts what is in use of them. A block
+is free again while the GPU may still be reading it: each device has slabs of its own, and its
+streams keep the order. ``tests/checkpointing/asynchronous.py`` is a model of CUDA in which all of
+this is held for every order in which a GPU may run it.
 
 Not optimal: how far ahead is fixed, not computed from the speeds of copies and kernels.
 """
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import deque
 from typing import Any
@@ -46,7 +50,8 @@ class offload(Stash):
     """Keep values of a GPU in host memory; a stash (decision, policy or context manager).
 
     Args:
-        pin_memory: Take pinned memory: only to and from such do copies run beside kernels.
+        pin_memory: Take pinned memory: only to and from such do copies run beside kernels; for
+            others the host waits.
         ahead: How many values are on their way at a time, in either direction.
         min_bytes: Smaller values stay on the device.
 
@@ -90,7 +95,8 @@ class save_on_cpu(offload):
     are not copied, and a storage is copied once, however many views of it are saved.
 
     Args:
-        pin_memory: Take pinned memory, so that copies run beside kernels.
+        pin_memory: Take pinned memory, so that copies run beside kernels and the host does not
+            wait for them.
         device_type: Accepted for PyTorch's signature; values of every device but the CPU are sent.
     """
 
@@ -105,16 +111,22 @@ class save_on_cpu(offload):
 
 
 class Traffic:
-    """What is on its way between a device and the host.
+    """What is on its way between a device and the host."""
 
-    Args:
-        lane: Copies, and makes the kernels wait for copies.
-    """
-
-    def __init__(self, lane: Any) -> None:
-        self.lane = lane
+    def __init__(self, device: Any) -> None:
+        self.device = device
         self.leaving: deque[Any] = deque()  # weak references, in the order of sending
         self.last: Any = None  # the one sent last, weakly
+        self._lanes: dict[Any, Any] = {}  # by backend: a process that predicts has a stand-in
+
+    @property
+    def lane(self) -> Any:
+        """Copies, and makes the kernels wait for copies."""
+        be = backend(self.device)
+        found = self._lanes.get(be)
+        if found is None:
+            found = self._lanes[be] = _lane_of(be)
+        return found
 
 
 _traffic: dict[Any, Traffic] = {}
@@ -124,10 +136,19 @@ def traffic(device: Any) -> Traffic:
     """The traffic of a device in this process."""
     found = _traffic.get(device)
     if found is None:
-        be = backend(device)
-        made = Streams(be) if device.type == "cuda" else Direct(be)
-        found = _traffic[device] = Traffic(made)
+        found = _traffic[device] = Traffic(device)
     return found
+
+
+def _lane_of(be: Any) -> Any:
+    if be.device.type != "cuda":
+        return Direct(be)
+    return Streams(be) if _has_cuda(be) else Standstill()
+
+
+def _has_cuda(be: Any) -> bool:
+    # A forked process cannot use CUDA: a stand-in takes the backend's place there, to predict.
+    return hasattr(be.xp, "cuda")
 
 
 class Sent:
@@ -171,7 +192,8 @@ class Sent:
         """Let the device's memory go, once the copy is done."""
         if self.here is not None:
             storage, self.here = self.here, None
-            self.traffic.lane.wait(self.ticket)
+            ticket, self.ticket = self.ticket, None
+            self.traffic.lane.wait(ticket)
             if storage.version != self.version:  # the copy may have seen the write
                 self.spoiled = str(written_since(storage, self.version))
             storage.unpin()
@@ -191,7 +213,7 @@ class Sent:
         if self.back is None:
             self._fetch()
         storage = self._arrived()
-        self._fetch_more()
+        self.look_ahead()
         return storage
 
     def _fetch(self) -> None:
@@ -208,8 +230,8 @@ class Sent:
         self.given = weakref.ref(storage)
         return storage
 
-    def _fetch_more(self) -> None:
-        # What was sent just before will be wanted next.
+    def look_ahead(self) -> None:
+        """Fetch what was sent just before: it will be wanted next."""
         other: Sent = self
         for _ in range(self.ahead):
             found = None if other.before is None else other.before()
@@ -223,7 +245,9 @@ class Sent:
                 except OutOfMemoryError:  # then when it is wanted
                     return
 
-    def __del__(self) -> None:
+    def __del__(self, ending: Any = sys.is_finalizing) -> None:
+        if ending():  # the driver may be gone already
+            return
         self.leave()
         if self.back is not None:
             self._arrived()
@@ -266,6 +290,23 @@ def _upload(out: Any, array: Any) -> None:
     out.set(array)
 
 
+class Standstill:
+    """Copies nothing, where a GPU's memory is only counted."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []  # events of the GPU: the end of one would call the driver
+
+    def send(self, storage: Any, host: Any) -> Any:
+        """Nothing leaves."""
+
+    def fetch(self, host: Any, storage: Any) -> Any:
+        """Nothing comes."""
+
+    def wait(self, ticket: Any) -> None:
+        """Nothing is waited for."""
+        self.kept.append(ticket)
+
+
 class Streams:
     """Copies beside the kernels of a GPU, in the order in which they were asked for."""
 
@@ -279,26 +320,35 @@ class Streams:
     def send(self, storage: Any, host: Any) -> Any:
         """Begin to copy a storage to the host, after what the kernels' stream has queued."""
         with self.be._here():
-            self.out.wait_event(self._so_far(self.cuda.get_current_stream()))
-            self._copy(host, storage, _TO_HOST, self.out)
-            return self._so_far(self.out)
+            now = self.cuda.get_current_stream()
+            self.out.wait_event(self._so_far(now))
+            self.out.wait_event(self._so_far(self.back))  # they may be reading the host's block
+            self._copy(host, storage, _TO_HOST, self.out, host)
+            return self._so_far(self.out), now
 
     def fetch(self, host: Any, storage: Any) -> Any:
         """Begin to copy it back, after all copies out, and after who had the new memory before."""
         with self.be._here():
+            now = self.cuda.get_current_stream()
             self.back.wait_event(self._so_far(self.out))
-            self.back.wait_event(self._so_far(self.cuda.get_current_stream()))
-            self._copy(storage, host, _FROM_HOST, self.back)
-            return self._so_far(self.back)
+            self.back.wait_event(self._so_far(now))
+            self._copy(storage, host, _FROM_HOST, self.back, host)
+            return self._so_far(self.back), now
 
     def wait(self, ticket: Any) -> None:
         """Let the kernels queued from now on run after a copy."""
+        done, asked = ticket
         with self.be._here():
-            self.cuda.get_current_stream().wait_event(ticket)
+            now = self.cuda.get_current_stream()
+            now.wait_event(done)
+            if now != asked:  # whose memory it is: the pool gives it to that stream again
+                asked.wait_event(done)
 
-    def _copy(self, to: Any, start: Any, kind: int, stream: Any) -> None:
+    def _copy(self, to: Any, start: Any, kind: int, stream: Any, host: Any) -> None:
         nbytes = int(start.nbytes)
         self.cuda.runtime.memcpyAsync(to.address, start.address, nbytes, kind, stream.ptr)
+        if not isinstance(host, Pinned):  # CUDA may or may not have waited; then others may have it
+            stream.synchronize()
 
     def _so_far(self, stream: Any) -> Any:
         event = self.cuda.Event(disable_timing=True)
@@ -339,23 +389,37 @@ class Pinned(Accounts):
             pool.give(offset, block)
 
 
-_slabs: list[tuple[Any, Pool]] = []
+_slabs: dict[Any, list[tuple[Any, Pool]]] = {}  # by device
 
 
 def _room(device: Any, nbytes: int, pinned: bool) -> Any:
     if device.type != "cuda" or not pinned:
         return taken(_HOST, nbytes)[0]
     block = -(-nbytes // ALIGNMENT) * ALIGNMENT
-    for slab, pool in _slabs:
+    slabs = _slabs.setdefault(device, [])
+    for slab, pool in slabs:
         try:
             return Pinned(backend(_HOST).ledger, nbytes, (slab, pool, pool.take(block), block))
         except MemoryError as error:
             if isinstance(error, OutOfMemoryError):
                 raise
     size = max(_SLAB, block)
-    slab, pool = backend(device).xp.cuda.PinnedMemory(size), Pool(size)
-    _slabs.append((slab, pool))
+    slab, pool = _slab(backend(device), size), Pool(size)
+    slabs.append((slab, pool))
     return Pinned(backend(_HOST).ledger, nbytes, (slab, pool, pool.take(block), block))
+
+
+def _slab(be: Any, size: int) -> Any:
+    if not _has_cuda(be):
+        return _Nowhere()
+    with be._here():
+        return be.xp.cuda.PinnedMemory(size)
+
+
+class _Nowhere:
+    """In the place of a slab that would be pinned: addresses without memory."""
+
+    ptr = 0
 
 
 __all__ = ["Direct", "Sent", "Streams", "Traffic", "offload", "save_on_cpu", "traffic"]

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd.modes import quietly
-from ..devices import backend
+from ..devices import backend, placed
 from ..dtypes import (
     BOOL,
     FLOAT,
@@ -177,15 +177,17 @@ class _Bits(_Packed):
         super().__init__(storage, bool_, device)
         count = -(-self.size // 8)
         out = self._take(count, uint8)
-        xp = backend(device).xp
+        be = backend(device)
+        xp = be.xp
         if xp is not None:
             _, work = held = taken(device, count, uint8, WORKSPACE)
-            quietly(_to_bits, out, work, array_of(storage, device), xp)
+            quietly(placed(be, _to_bits), out, work, array_of(storage, device), xp)
             del held
 
     def unpack(self, out: Any) -> None:
         """Spread the bits."""
-        quietly(_from_bits, out.view("uint8"), self._array(0, uint8), backend(self.device).xp)
+        be = backend(self.device)
+        quietly(placed(be, _from_bits), out.view("uint8"), self._array(0, uint8), be.xp)
 
 
 def _to_bits(out: Any, work: Any, values: Any, xp: Any) -> None:
@@ -220,7 +222,8 @@ class _Blocks(_Packed):
             values = array_of(storage, device, dtype)
             for rows, piece, one, factor in self._pieces():
                 target, x = _like(out, piece), _like(values, piece)
-                quietly(_to_blocks, target, largest[rows].reshape(-1, 1), x, one, factor, be)
+                big = largest[rows].reshape(-1, 1)
+                quietly(placed(be, _to_blocks), target, big, x, one, factor, be)
 
     def unpack(self, out: Any) -> None:
         """Multiply back."""
@@ -228,7 +231,8 @@ class _Blocks(_Packed):
         steps, largest = self._array(0, int8), self._array(1, float32)
         for rows, piece, one, factor in self._pieces():
             target, given = _like(out, piece), _like(steps, piece)
-            quietly(_from_blocks, target, given, largest[rows].reshape(-1, 1), one, factor, be)
+            big = largest[rows].reshape(-1, 1)
+            quietly(placed(be, _from_blocks), target, given, big, one, factor, be)
 
     def _pieces(self) -> Any:
         # (blocks, (first element, rows, columns), workspace of that shape, workspace of a column):
@@ -279,7 +283,7 @@ def _extremes(storage: Any, dtype: Any, device: Any) -> tuple[int, int]:
     values = array_of(storage, device, dtype)
     held = [be.empty(Spec((), dtype, device), WORKSPACE) for _ in range(2)]
     (_, low), (_, high) = held
-    quietly(_range, low, high, values, be.xp)
+    quietly(placed(be, _range), low, high, values, be.xp)
     return int(be.item(low)), int(be.item(high))
 
 

@@ -14,13 +14,16 @@ something from it: any other value is let go under every policy. A stash takes w
 
 from __future__ import annotations
 
+import difflib
 import operator
 import re
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ..autograd.replay import asks_for_modules
 from ..autograd.tape import PREFER_SAVE, RECOMPUTE, SAVE, Value
+from ..ops.registry import OPS
 from .offload import offload
 from .packing import pack
 
@@ -29,13 +32,32 @@ Test = Callable[[Value], bool]
 
 PRODUCTS = frozenset({"matmul", "addmatmul", "linear"})
 # Beside these, what is made of products inside. Attention's result and its row statistics come
-# from one op, recurrent layers' gates and cells too: keeping one needs all.
-HEAVY = PRODUCTS | {"attention", "conv", "gru", "linear_cross_entropy", "lstm", "rnn"}
-# Public functions whose op has another name.
+# from one op, recurrent layers' gates and cells too: keeping one needs all. A transposed
+# convolution is the gradient of a convolution.
+HEAVY = PRODUCTS | {
+    "attention", "cdist", "conv", "conv_input_grad", "conv_weight_grad", "gru",
+    "linear_cross_entropy", "lstm", "rnn", "trilinear",
+}  # fmt: skip
+# Results beside the first, of bends, pools and norms: bits, places and statistics.
+SMALL = frozenset({"above", "apart", "index", "mean", "rstd", "sides"})
+ROW_NORMS = frozenset({"layer_norm", "rms_norm"})  # their results are wanted anyway, by products
+# Public functions that are one op of another name, or one of several by their arguments.
 SYNONYMS = {
     "addbmm": "addmatmul", "addmm": "addmatmul", "addmv": "addmatmul", "baddbmm": "addmatmul",
-    "bmm": "matmul", "conv1d": "conv", "conv2d": "conv", "conv3d": "conv", "dot": "matmul",
-    "mm": "matmul", "mv": "matmul", "scaled_dot_product_attention": "attention",
+    "bilinear": "trilinear", "bmm": "matmul", "celu": "elu", "dot": "matmul", "inner": "matmul",
+    "interpolate": "resize", "mm": "matmul", "mv": "matmul", "relu6": "hardtanh",
+    "scaled_dot_product_attention": "attention", "selu": "elu", "to": "convert",
+    "unfold": "columns",
+    **{
+        f"{function}{n}d": op
+        for n in (1, 2, 3)
+        for function, op in {
+            "adaptive_avg_pool": "adaptive_avg_pool|avg_pool",
+            "adaptive_max_pool": "adaptive_max_pool|max_pool", "avg_pool": "avg_pool",
+            "conv": "conv", "conv_transpose": "conv_input_grad", "dropout": "channel_dropout",
+            "max_pool": "max_pool",
+        }.items()
+    },
 }  # fmt: skip
 _COMPARE = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
@@ -57,9 +79,14 @@ def everything(value: Value) -> str:
 def save_matmuls(value: Value) -> str:
     """Keep what matrix products, convolutions, attention and recurrent layers give; the rest again.
 
-    No product is computed twice. Attention keeps its result and a statistic of each row.
+    No product is computed twice. Attention keeps its result and a statistic of each row. The bits of
+    a ReLU, the places of a maximum and the statistics of a batch, a 16th of what they are of or
+    less, are kept too: where backward asks for them alone, what leads to them is not run again.
     """
-    return SAVE if value.op in HEAVY else RECOMPUTE
+    if value.op in HEAVY:
+        return SAVE
+    small = value.name.rpartition(".")[2] in SMALL and value.op not in ROW_NORMS
+    return SAVE if small else RECOMPUTE
 
 
 def shown(value: Any) -> str:
@@ -75,11 +102,12 @@ class Policy:
     """Base of policies that are objects: they print, compare and pickle.
 
     Attributes:
-        by_module: It asks for ``value.module``: a region then knows the modules that are called.
+        by_module: It asks for ``value.module``: a region then follows the modules that are called.
+            Where a policy does not say, a region looks for ``.module`` in its code.
         reconsiders: A value that it keeps may get a name, and then be recomputed after all.
     """
 
-    by_module = False
+    by_module: bool
     reconsiders = False
 
     def __call__(self, value: Value) -> Any:
@@ -120,10 +148,11 @@ class policy(Policy):
     A rule's key selects values. It is a function of a value that returns a bool, or a string of
     conditions joined by ``&``:
 
-    - ``op:linear`` or ``op:relu|gelu``: the op, by its name or that of its function;
+    - ``op:linear`` or ``op:relu|gelu``: the op, by its name or that of its function; ``op:relu``
+      finds ``relu_`` too;
     - ``module:blocks.*.mlp``: inside of a module. Names match as in ``named_modules()`` of the
       outermost module called in the region, or any stretch of them: ``mlp`` is found anywhere;
-    - ``name:max_pool2d.indices``: op and result, or what ``checkpoint_name`` gave;
+    - ``name:max_pool.index``: op and result, or what ``checkpoint_name`` gave;
     - ``dtype:float32``;
     - ``bytes>=1MiB``, ``numel<100``, ``ndim==4``, ``depth>0``, ``number<10``;
     - ``*``: every value.
@@ -155,7 +184,7 @@ class policy(Policy):
         self._tests = [selector(key) for key in self.rules]
         asked = [key for key in self.rules if isinstance(key, str) and "module:" in key]
         inner = [*self.rules.values(), self.default, *self.rules]
-        self.by_module = bool(asked) or any(getattr(d, "by_module", False) for d in inner)
+        self.by_module = bool(asked) or any(map(asks_for_modules, inner))
 
     @property
     def reconsiders(self) -> bool:  # type: ignore[override]
@@ -231,8 +260,11 @@ def _condition(text: str, key: str) -> Test:
         )
     wanted = [word.strip() for word in found[2].split("|")]
     if found[1] == "op":
-        wanted = [SYNONYMS.get(word, word) for word in wanted]
-        return lambda value: any(fnmatchcase(value.op, word) for word in wanted)
+        wanted = [op for word in wanted for op in ops_named(word)]
+        return lambda value: any(
+            fnmatchcase(value.op, word) or fnmatchcase(value.op.removesuffix("_"), word)
+            for word in wanted
+        )
     if found[1] == "name":
         return lambda value: any(
             fnmatchcase(name, word) for word in wanted for name in names_of(value)
@@ -240,6 +272,27 @@ def _condition(text: str, key: str) -> Test:
     if found[1] == "dtype":
         return lambda value: any(fnmatchcase(value.dtype.name, word) for word in wanted)
     return _Inside(wanted)
+
+
+def ops_named(name: str) -> list[str]:
+    """The ops that a name stands for: its own, its function's, or a pattern of names.
+
+    Raises:
+        ValueError: No op has that name, so a rule for it would never be asked.
+    """
+    if set(name) & set("*?["):
+        return [name]
+    ops = SYNONYMS.get(name, name).split("|")
+    known = {op.shown for op in OPS.values()}
+    if ops[0].removesuffix("_") not in known:
+        near = difflib.get_close_matches(name, sorted(known | set(SYNONYMS)))
+        raise ValueError(
+            f"no op is called {name!r}. "
+            + (f"Did you mean {' or '.join(map(repr, near))}? " if near else "")
+            + "A function that is made of several ops has no name here: select its module, or "
+            "give its result one by checkpoint_name. A policy that prints value.op shows them all."
+        )
+    return ops
 
 
 def _compared(what: str, test: Any, bound: float) -> Test:
@@ -279,4 +332,12 @@ def names_of(value: Value) -> list[str]:
     return [value.name, value.op] if given is None else [given, value.name, value.op]
 
 
-__all__ = ["Policy", "decision_of", "everything", "policy", "save_every", "save_matmuls"]
+__all__ = [
+    "Policy",
+    "decision_of",
+    "everything",
+    "ops_named",
+    "policy",
+    "save_every",
+    "save_matmuls",
+]

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable
+from threading import get_ident
 from typing import Any
 
 from ..autograd.modes import _Mode, local
 from ..autograd.replay import Region
+from ..autograd.saved import HookSaver
 from ..frames import user_line
 from ..scopes import listen, unlisten
+from .hooked import Hooks
 from .stashes import Stash, StashRegion, StashTape, WatchfulTape
 
 Policy = Callable[[Any], Any]
@@ -52,37 +55,50 @@ class checkpointing(_Mode):
                 "Pass one of lowtide.checkpointing.policies, or a function of a value."
             )
         self.policy = policy
-        self._open: list[Any] = []
+        self._open: dict[int, list[Any]] = {}  # what was entered, by thread
 
     def _again(self) -> Any:
         return type(self)(self.policy)
 
     def __enter__(self) -> None:
         state = local.state
+        mine = self._open.setdefault(get_ident(), [])
         if not state.grad:
-            self._open.append(None)
+            mine.append(None)
             return
+        stashes = isinstance(self.policy, Stash)
+        around = None
+        if state.saver.__class__ is HookSaver and state.tape is None and not stashes:
+            around = checkpointing(Hooks(state.saver))
+            around.__enter__()
         tape = state.tape
         before = (tape, state.saver)
-        paths = self.policy is not None and getattr(self.policy, "by_module", False)
-        if paths:
-            listen(False)
-        kind = StashRegion if isinstance(self.policy, Stash) else Region
+        kind = StashRegion if stashes else Region
         parent = None if tape is None else tape.region
         region = kind(self.policy, user_line() or "an unknown line", parent)
+        if region.by_module:
+            listen(False)
         if tape is None:
             tape = StashTape(region) if isinstance(region, StashRegion) else WatchfulTape()
             state.tape = tape
-        self._open.append((before, tape, region, paths))
+        mine.append((before, tape, region, around))
         tape.region = region
         state.saver, state.watch = tape, True
 
     def __exit__(self, *exc: object) -> None:
-        opened = self._open.pop()
-        if opened is None:
-            return
-        (outer, saver), tape, region, paths = opened
-        if paths:
+        mine = self._open[get_ident()]
+        opened = mine.pop()
+        if not mine:
+            del self._open[get_ident()]
+        if opened is not None:
+            before, tape, region, around = opened
+            self._close(before, tape, region)
+            if around is not None:
+                around.__exit__(*exc)
+
+    def _close(self, before: Any, tape: Any, region: Region) -> None:
+        outer, saver = before
+        if region.by_module:
             unlisten(False)
         state = local.state
         parent = region.parent

@@ -15,7 +15,7 @@ from typing import Any
 from ..autograd.modes import local
 from ..autograd.tape import PREFER_SAVE, RECOMPUTE, SAVE, Value
 from .offload import offload
-from .policies import SYNONYMS, Policy
+from .policies import Policy, ops_named
 
 
 class CheckpointPolicy(enum.Enum):
@@ -83,7 +83,7 @@ class _Listed(Policy):
 
     def __call__(self, value: Value) -> str:
         """Keep what is listed."""
-        return SAVE if value.op in self.ops else RECOMPUTE
+        return SAVE if value.op.removesuffix("_") in self.ops else RECOMPUTE
 
 
 class _Deciding:
@@ -122,6 +122,10 @@ def create_selective_checkpoint_contexts(
             ``lt.mm``, or names. ``lt.mm``, ``lt.bmm`` and ``lt.matmul`` are one op.
         allow_cache_entry_mutation: Accepted: a write in place makes a new value.
 
+    Raises:
+        TypeError: It is neither a function nor a list of functions and names.
+        ValueError: A function in the list is no op.
+
     Returns:
         A context manager that gives the surrounding region the policy, and one that does nothing.
 
@@ -145,7 +149,7 @@ def create_selective_checkpoint_contexts(
         raise TypeError(
             f"the ops of a selective checkpoint are functions or names; got {policy_fn_or_list!r}."
         )
-    return _Deciding(_Listed(frozenset(SYNONYMS.get(n, n) for n in names))), _Nothing()
+    return _Deciding(_Listed(frozenset(op for name in names for op in ops_named(name)))), _Nothing()
 
 
 __all__ = [

@@ -20,11 +20,13 @@ Leaves, parameters and buffers are never stashed: they live anyway.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from threading import get_ident
 from typing import Any, Protocol
 
 from ..autograd.contents import Content, StashCall
-from ..autograd.modes import quietly
+from ..autograd.modes import local, quietly
 from ..autograd.replay import Region
 from ..autograd.tape import Tape, _gone, _Reference
 from ..devices import backend
@@ -66,7 +68,8 @@ class Stash:
         if isinstance(what, Tensor):
             if what._storage.nbytes < max(self.min_bytes, 1):
                 return Kept(what._storage)
-            return self.stash(what)
+            with aside():
+                return self.stash(what)
         if callable(what):
             from .regions import checkpointing
 
@@ -90,6 +93,18 @@ class Stash:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """Within, no graph is recorded and no region notes anything: a stash may call ops."""
+    state = local.state
+    before = (state.grad, state.tape, state.saver, state.watch)
+    state.grad, state.tape, state.saver, state.watch = False, None, None, state.inference
+    try:
+        yield
+    finally:
+        state.grad, state.tape, state.saver, state.watch = before
 
 
 class Kept:
@@ -228,6 +243,7 @@ __all__ = [
     "Stashed",
     "WatchfulTape",
     "array_of",
+    "aside",
     "taken",
     "written_since",
 ]  # fmt: skip

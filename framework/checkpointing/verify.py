@@ -9,10 +9,12 @@ Values are compared by their bytes: a NaN equals itself, and -0.0 does not equal
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,10 +123,10 @@ def verify(
 ) -> Verification:
     """Run ``function`` plainly and checkpointed, and compare every bit that comes out.
 
-    Compared are the results, the gradients of arguments and of all parameters and leaves that the
-    function can reach (as a module, a bound method, a ``partial``, through its closure or its
-    globals), the buffers of such modules, and the random generators. Gradients of what is no scalar
-    start from fixed random values.
+    Compared are the results (tensors in tuples, lists, mappings and dataclasses), the gradients of
+    arguments and of all parameters and leaves that the function can reach (as a module, a bound
+    method, a ``partial``, through its closure or its globals), the buffers of such modules, and the
+    random generators. Gradients of what is no scalar start from fixed random values.
 
     Args:
         function: A module or a function. Called twice, with copies of the tensors in ``args`` and
@@ -139,6 +141,7 @@ def verify(
 
     Raises:
         CheckpointError: Something differs.
+        TypeError: The function returns no tensors: there is nothing to compare.
 
     Example:
         >>> import lowtide as lt
@@ -205,12 +208,9 @@ class _Reached:
                     self.buffers[prefix + n] = b
         elif isinstance(value, Generator):
             self.generators.append(value)
-        elif isinstance(value, list | tuple):
-            for k, v in enumerate(value):
-                self._visit(v, f"{name}[{k}]" if name else "")
-        elif isinstance(value, dict):
-            for k, v in value.items():
-                self._visit(v, f"{name}[{k!r}]" if name else "")
+        elif parts := _parts(value):
+            for _, n, v in parts:
+                self._visit(v, name + n if name else "")
         elif isinstance(value, functools.partial):
             for v in (value.func, *value.args, *value.keywords.values()):
                 self._visit(v, "")
@@ -269,6 +269,11 @@ def _run(
                 output = function(*args, **kwargs)
         meter.after_forward()
         results = dict(_tensors(output, "output"))
+        if not results:
+            raise TypeError(
+                "verify compares the tensors that a function returns, in tuples, lists, mappings "
+                f"and dataclasses; in {type(output).__name__} it found none. Return them."
+            )
         del output
         values: dict[str, _Copy | None] = {n: _kept(t) for n, t in results.items()}
         roots = [t for t in results.values() if t.requires_grad]
@@ -297,22 +302,38 @@ def _copied(value: Any, name: str, copies: dict[int, Tensor], leaves: dict[str, 
             if value.requires_grad:
                 leaves[name] = found.requires_grad_()
         return found
-    if type(value) in (list, tuple):
-        return type(value)(_copied(v, f"{name}[{k}]", copies, leaves) for k, v in enumerate(value))
-    if type(value) is dict:
-        return {k: _copied(v, f"{name}[{k!r}]", copies, leaves) for k, v in value.items()}
-    return value
+    parts = {k: (n, _copied(v, name + n, copies, leaves)) for k, n, v in _parts(value)}
+    if isinstance(value, tuple):
+        inner = [v for _, v in parts.values()]
+        return value._make(inner) if hasattr(value, "_make") else type(value)(inner)
+    if not parts or not any(True for _ in _tensors(value, name)):
+        return value
+    made = copy.copy(value)
+    for k, (n, v) in parts.items():
+        if n[0] == ".":
+            object.__setattr__(made, k, v)  # a frozen dataclass too
+        else:
+            made[k] = v
+    return made
 
 
 def _tensors(value: Any, name: str) -> Iterator[tuple[str, Tensor]]:
     if isinstance(value, Tensor):
         yield name, value
-    elif isinstance(value, list | tuple):
-        for k, v in enumerate(value):
-            yield from _tensors(v, f"{name}[{k}]")
-    elif isinstance(value, dict):
-        for k, v in value.items():
-            yield from _tensors(v, f"{name}[{k!r}]")
+    for _, n, v in _parts(value):
+        yield from _tensors(v, name + n)
+
+
+def _parts(value: Any) -> list[tuple[Any, str, Any]]:
+    # (key, how it is written, value) of what a container holds.
+    if isinstance(value, list | tuple):
+        return [(k, f"[{k}]", v) for k, v in enumerate(value)]
+    if isinstance(value, Mapping):
+        return [(k, f"[{k!r}]", v) for k, v in value.items()]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = [f.name for f in dataclasses.fields(value) if hasattr(value, f.name)]
+        return [(n, f".{n}", getattr(value, n)) for n in fields]
+    return []
 
 
 def _start(root: Tensor) -> Any:

@@ -12,6 +12,7 @@ kept alive until that stream has been waited for: freeing is not aware of stream
 from __future__ import annotations
 
 import contextlib
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -122,6 +123,21 @@ class CudaBackend:
         self._full = cupy.cuda.memory.OutOfMemoryError
         self._several = False  # with one device, it is always the current one
 
+    @property
+    def several(self) -> bool:
+        """Whether the machine has other GPUs too: then kernels must be told theirs (``placed``)."""
+        return self._several
+
+    def placed(self, f: Any) -> Any:
+        """``f``, which runs kernels, with this GPU as the current one."""
+
+        @functools.wraps(f)
+        def there(*args: Any, **kwargs: Any) -> Any:
+            with self._here():
+                return f(*args, **kwargs)
+
+        return there
+
     def _here(self) -> contextlib.AbstractContextManager[Any]:
         return self.xp.cuda.Device(self.index) if self._several else contextlib.nullcontext()
 
@@ -172,11 +188,15 @@ class CudaBackend:
         return ExternalStorage(array, array.nbytes, role), array
 
     def from_host(self, array: Any, spec: Spec, role: int) -> tuple[Any, Any]:
-        """Copy a NumPy array to the device."""
+        """Copy a NumPy array to the device; waits until it is there.
+
+        CUDA may still be reading the array when the call returns, and the caller may write it.
+        """
         storage, out = self.empty(spec, role)
         if spec.numel:
             with self._here():
                 out.set(np.asarray(array).astype(spec.np_dtype, order="C", copy=False))
+                self.xp.cuda.get_current_stream().synchronize()
         return storage, out
 
     def to_host(self, array: Any) -> Any:
@@ -211,7 +231,8 @@ class CudaBackend:
         return self.pool.top
 
     def _out_of_memory(self, nbytes: int, error: Exception) -> None:
-        free, total = self.xp.cuda.runtime.memGetInfo()
+        with self._here():
+            free, total = self.xp.cuda.runtime.memGetInfo()
         raise self.ledger.exhausted(
             nbytes,
             f": CUDA out of memory, {format_bytes(free)} of {format_bytes(total)} free",

@@ -99,11 +99,14 @@ class Ledger:
         self.roles[role] -= nbytes
 
     def moved(self, nbytes: int, old: int, new: int) -> None:
-        """Book a change of role. At the peak itself, the peak's roles change along."""
+        """Book a change of role. At the peak itself, the peak's roles change along.
+
+        Not if the graph lets go of a value: it was a saved one when the peak came.
+        """
         roles = self.roles
         roles[old] -= nbytes
         roles[new] += nbytes
-        if self.live == self.peak:
+        if self.live == self.peak and not (old == SAVED and new == TEMPORARY):
             self.peak_roles = roles[:]
 
     def by_role(self) -> dict[str, int]:
@@ -162,7 +165,11 @@ class Ledger:
                 "lowtide.profiling.MemoryProfiler():`, or as `lowtide profile SCRIPT`."
             )
         if would:
-            lines.append("What would have fitted: " + "; ".join(would) + ".")
+            lines.append(
+                "What would have fitted here, before the rest of the step: "
+                + "; ".join(would)
+                + "."
+            )
         return kind(
             "\n".join([*lines, way_out]),
             requested_bytes=nbytes,

@@ -40,6 +40,7 @@ from . import fractional_pooling as fractional_pooling
 from . import gated as gated
 from . import gathering as gathering
 from . import gating as gating
+from . import grid_sampling as grid_sampling
 from . import gru as gru
 from . import histograms as histograms
 from . import householder as householder
@@ -54,6 +55,8 @@ from . import linear_maps as linear_maps
 from . import locating as locating
 from . import loss as loss
 from . import lstm as lstm
+from . import margins as margins
+from . import masked as masked
 from . import matmul as matmul
 from . import matrix as matrix
 from . import matrix_checks as matrix_checks
@@ -100,6 +103,7 @@ from . import statistics as statistics
 from . import stft as stft
 from . import striding as striding
 from . import ternary as ternary
+from . import trilinear as trilinear
 from . import unpooling as unpooling
 from . import view_copies as view_copies
 from . import windows as windows

@@ -134,7 +134,7 @@ def relu(input, *, out=None):
     """Apply ``max(input, 0)``.
 
     Memory:
-        Keeps one bit an element; the result below 4096 elements and in place (``relu_``).
+        Keeps one bit an element; the result below 16384 elements and in place (``relu_``).
     """
     if out is None and worth_bits(input, exact=False):
         return relu_marked(input)[0]
@@ -183,7 +183,7 @@ def leaky_relu(input, negative_slope=0.01, inplace=False):
     """Apply ``max(input, 0) + negative_slope * min(input, 0)``.
 
     Memory:
-        Keeps one bit an element; the result below 4096 elements and in place; the input where the
+        Keeps one bit an element; the result below 16384 elements and in place; the input where the
         slope is negative.
     """
     slope = float(negative_slope)
@@ -254,7 +254,7 @@ def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
     """Limit to [min_val, max_val]; the gradient at a limit is 0.
 
     Memory:
-        Keeps one bit an element; the result below 4096 elements and in place.
+        Keeps one bit an element; the result below 16384 elements and in place.
     """
     if inplace:
         return input._hardtanh_(min_val, max_val)
@@ -268,7 +268,7 @@ def relu6(input, inplace=False):
     """Apply ``min(max(input, 0), 6)``.
 
     Memory:
-        Keeps one bit an element; the result below 4096 elements and in place.
+        Keeps one bit an element; the result below 16384 elements and in place.
     """
     return hardtanh(input, 0.0, 6.0, inplace)
 
@@ -312,7 +312,7 @@ def hardsigmoid(input, inplace=False):
     """Apply ``min(max(input + 3, 0), 6) / 6``.
 
     Memory:
-        Keeps one bit an element; the result below 4096 elements and in place.
+        Keeps one bit an element; the result below 16384 elements and in place.
     """
     if not inplace and worth_bits(input):
         return hardsigmoid_marked(input)[0]

@@ -3,25 +3,29 @@
 A sum of bags is a trilinear form of table, factors and arriving gradient: entry ``i`` adds
 ``factors[i] * table[source[i]]`` to ``out[target[i]]``. Its gradient in the table is the same op
 with source and target exchanged, so derivatives of any order close.
+
+Bag and factor of an entry follow from what the call was given (``_bag_entries``). They are made as
+workspace, forward and backward, and the node keeps the given numbers alone.
 """
 
 from __future__ import annotations
 
 from ..autograd.modes import no_grad
 from ..devices.scatter import scatter_add
-from ..dtypes import INT, int64
-from .convolution import contiguous
-from .creation import full_like, ones, zeros
-from .embedding import embedding
+from ..dtypes import INT, float32, int64
+from ..spec import Spec
+from .creation import tensor
+from .embedding import shares
+from .layout import contiguous
+from .linear_loss_tiles import blocks
 from .places import take
 from .registry import function, op
 
-TILE = 256  # entries at a time
+TILE = 256  # entries at a time, with their rows
+PIECE = 1 << 12  # and without
 
 
 def _numbers(count, n):
-    from .creation import tensor
-
     return tensor([k * k % count for k in range(n)], dtype=int64)
 
 
@@ -56,17 +60,19 @@ def _check_rows(xp, source, rows):
 def bag(xp, out, part, table, factors, source, target, *, rows):
     """Add rows of ``table``, each times its factor, to the rows of ``out`` named by ``target``."""
     _check_rows(xp, source, table.shape[0])
+    _add_rows(xp, out, part, table, factors, source, target)
+
+
+def _add_rows(xp, out, part, table, factors, source, target):
     out.fill(0)
-    for start in range(0, source.shape[0], TILE):
-        here = slice(start, start + TILE)
+    for here in blocks(source.shape[0], TILE):
         tile = part[: len(source[here])]
         take(xp, table, source[here], 0, tile)
         xp.multiply(tile, factors[here][:, None], out=tile)
         scatter_add(xp, out, (target[here],), tile)
 
 
-def _many(table, *_, **__):
-    factors = _[0]
+def _many(table, factors, *_, **__):
     return factors.numel * table.shape[1] >= 1 << 12 and table.dtype.name in ("float32", "float64")
 
 
@@ -107,8 +113,7 @@ def _products_samples(make):
 )  # fmt: skip
 def products(xp, out, left, right, a, b, source, target):
     """The scalar product of ``a[source[i]]`` and ``b[target[i]]`` for each entry."""
-    for start in range(0, source.shape[0], TILE):
-        here = slice(start, start + TILE)
+    for here in blocks(source.shape[0], TILE):
         x, y = left[: len(source[here])], right[: len(source[here])]
         take(xp, a, source[here], 0, x)
         take(xp, b, target[here], 0, y)
@@ -177,25 +182,177 @@ def _(xp, out, best, table, source, target, counts, *, rows):
     gathers.winners(out, best, table, source, target, counts)
 
 
-def _bags_of(offsets, count, bags, include_last):
-    """The bag of each entry, from the bags' first entries."""
-    if offsets.device.type == "cpu" and bags:
-        first = int(offsets[0].item())
+# Where the entries belong
+
+
+def _set_entries(xp, factors, target, counts, source, offsets, weights, *, length, mean, padding):
+    """Bag and factor of each entry; ``counts`` is workspace, a number for each bag."""
+    entries = source.shape[0]
+    bags = counts.shape[0]
+    if offsets is None:
+        lines = target.reshape(bags, length)
+        for here in blocks(bags, PIECE):
+            lines[here] = xp.arange(here.start, here.stop)[:, None]
+    else:
+        target.fill(0)
+        for here in blocks(bags - 1 if entries else 0, PIECE):
+            starts = offsets[1 + here.start : 1 + min(here.stop, bags - 1)]
+            inside = starts < entries  # the others begin empty bags at the end
+            scatter_add(xp, target, (xp.where(inside, starts, 0),), inside.astype(target.dtype))
+        xp.cumsum(target, out=target)
+    if padding is None:
+        factors.fill(1)
+    else:
+        xp.not_equal(source, padding, out=factors)
+    if weights is not None:
+        xp.multiply(factors, weights, out=factors)
+    if mean:
+        counts.fill(0)
+        for here in blocks(entries, PIECE):
+            scatter_add(xp, counts, (target[here],), factors[here])
+        xp.maximum(counts, 1, out=counts)
+        for here in blocks(entries, PIECE):
+            xp.divide(factors[here], counts[target[here]], out=factors[here])
+
+
+def _entries_infer(source, offsets, weights, *, bags, dtype, **_):
+    return Spec(source.shape, dtype), Spec(source.shape, int64), Spec((bags,), dtype)
+
+
+def _entries_samples(make):
+    x = make(6)
+    n = x.shape[0]
+    base = {"bags": n // 2, "length": 2, "mean": False, "padding": None, "dtype": x.dtype}
+    yield (_numbers(5, n), None, None), base
+    yield (_numbers(5, n), None, x.detach()), base | {"padding": 1}
+    given = {"bags": 4, "length": 0, "mean": True}
+    yield (_numbers(5, n), tensor([0, 2, 2, n]), None), base | given
+    yield (_numbers(5, n), tensor([0, 0, 2, 3]), None), base | given | {"padding": 1}
+    yield (_numbers(5, 0), None, None), base | {"bags": 0}
+    yield (_numbers(5, 0), tensor([0, 0]), None), base | given | {"bags": 2, "dtype": float32}
+
+
+@op(
+    name="_bag_entries", method=False, public=False, returns=("factors", "target"),
+    infer=_entries_infer, scratch=("counts",), layout=contiguous, samples=_entries_samples,
+    flops=lambda source, *_, **__: 2 * source.numel,
+)  # fmt: skip
+def entries_of(
+    xp, factors, target, counts, source, offsets, weights, *, bags, length, mean, padding, dtype
+):
+    """Factor and bag of each entry. No gradient goes through here.
+
+    Args:
+        source: Row numbers of all entries, bag after bag.
+        offsets: Where each bag begins; None where each has ``length`` entries.
+        weights: A factor for each entry, or None.
+        bags: How many there are.
+        length: Of each bag, without ``offsets``.
+        mean: Divide by the number of entries of the bag.
+        padding: Entries with this row number count for nothing.
+        dtype: Of the factors.
+    """
+    _set_entries(
+        xp, factors, target, counts, source, offsets, weights, length=length, mean=mean,
+        padding=padding,
+    )  # fmt: skip
+
+
+def _bags_infer(table, source, offsets, weights, *, bags, **_):
+    out = table.like((bags, table.shape[1]))
+    factors = table.like((source.shape[0],))
+    part = out.like((min(TILE, source.shape[0]), table.shape[1]))
+    return out, factors, factors.like(dtype=int64), table.like((bags,)), part
+
+
+def _bags_samples(make):
+    base = {"bags": 3, "length": 2, "mean": False, "padding": None, "by_frequency": False}
+    x = make(5, 3)
+    rows = x.shape[0]
+    n = 6 * rows // 5
+    even = base | {"bags": n // 2}
+    yield (x, _numbers(rows, n), None, None), even | {"padding": 1}
+    yield (x, _numbers(rows, n), None, make(n)), even
+    yield (x, _numbers(rows, n), tensor([0, 2, 2]), None), base | {"length": 0, "mean": True}
+    yield (x, _numbers(rows, n), tensor([0, 1, n]), make(n)), base | {"length": 0, "padding": 0}
+    alone = base | {"bags": 1, "length": 3, "by_frequency": True}  # then it changes nothing
+    yield (make(5, 3), _numbers(5, 3), None, None), alone
+    yield (make(0, 3), _numbers(5, 0), tensor([0, 0, 0]), None), base | {"length": 0}
+
+
+@op(
+    name="_embedding_bag", method=False, public=False, infer=_bags_infer,
+    scratch=("factors", "target", "counts", "part"), half="float32", layout=contiguous,
+    samples=_bags_samples,
+    flops=lambda table, source, *_, **__: 2 * source.numel * table.shape[1],
+)  # fmt: skip
+def bags_of_rows(
+    xp, out, factors, target, counts, part, table, source, offsets, weights, *, bags, length, mean,
+    padding, by_frequency,
+):  # fmt: skip
+    """The rows of each bag, added up, each times its factor: see :func:`entries_of`.
+
+    ``by_frequency`` divides the gradient of each row by how often it occurs.
+    """
+    _check_rows(xp, source, table.shape[0])
+    _set_entries(
+        xp, factors, target, counts, source, offsets, weights, length=length, mean=mean,
+        padding=padding,
+    )  # fmt: skip
+    _add_rows(xp, out, part, table, factors, source, target)
+
+
+@bags_of_rows.kernel(
+    "cpu", when=lambda table, source, *_, **__: _many(table, source), layout=contiguous
+)
+def _(
+    xp, out, factors, target, counts, part, table, source, offsets, weights, *, bags, length, mean,
+    padding, by_frequency,
+):  # fmt: skip
+    from ..kernels.cpu import gathers
+
+    _check_rows(xp, source, table.shape[0])
+    _set_entries(
+        xp, factors, target, counts, source, offsets, weights, length=length, mean=mean,
+        padding=padding,
+    )  # fmt: skip
+    gathers.bag(out, table, factors, source, target)
+
+
+@bags_of_rows.vjp("table")
+def _(
+    g, source, offsets, weights, table_spec, bags, length, mean, padding, by_frequency
+):  # fmt: skip
+    rows = table_spec.shape[0]
+    how = {"bags": bags, "length": length, "mean": mean, "padding": padding, "dtype": g.dtype}
+    factors, target = entries_of(source, offsets, None, **how)
+    if weights is not None:
+        factors = factors * weights.to(g.dtype)
+    if by_frequency:
+        factors = factors * shares(source, rows, g.dtype)
+    return bag(g, factors, target, source, rows)
+
+
+@bags_of_rows.vjp("weights")
+def _(g, table, source, offsets, bags, length, mean, padding):
+    how = {"bags": bags, "length": length, "mean": mean, "padding": padding, "dtype": g.dtype}
+    factors, target = entries_of(source, offsets, None, **how)
+    return products(table, g, source, target) * factors
+
+
+def _check_offsets(offsets, count):
+    if offsets.device.type == "cpu" and offsets.shape[0]:
+        first, last = int(offsets[0].item()), int(offsets.max().item())
         if first != 0:
             raise RuntimeError(
                 "embedding_bag: offsets[0] has to be 0, i.e., the first sequence in the mini-batch "
                 f"has to start from position 0. However, got {first}"
             )
-        last = int(offsets.max().item())
         if last > count:
             raise RuntimeError(
                 f"embedding_bag: offsets[-1] can not be greater than input's length ({count}) but "
                 f"got offsets[-1] of {last}"
             )
-    starts = offsets[:-1] if include_last else offsets
-    marks = zeros(count + 1, dtype=int64, device=offsets.device)
-    marks = marks.scatter_add(0, starts.to(int64), ones(bags, dtype=int64, device=offsets.device))
-    return (marks.cumsum(0) - 1)[:count].clamp(min=0)
 
 
 @function(public=False)
@@ -227,7 +384,8 @@ def embedding_bag(
         RuntimeError: An entry or offset is out of range (on the CPU).
 
     Memory:
-        Keeps the indices, and for "mean" and "sum" one factor per entry; never the rows.
+        Keeps ``input``, ``offsets`` and ``per_sample_weights``; for the gradient of the last,
+        ``weight``; for "max" where the rows were that won. Never the rows.
     """
     if per_sample_weights is not None and input.shape != per_sample_weights.shape:
         raise ValueError(
@@ -276,45 +434,31 @@ def embedding_bag(
     if max_norm is not None:
         with no_grad():
             weight._renormalize_rows_(input, float(max_norm), float(norm_type))
-    with no_grad():
-        source, target, bags = _entries(input, offsets, include_last_offset)
-    return _reduced(
-        weight, source, target, bags, mode, scale_grad_by_freq, per_sample_weights, padding_idx
-    )
-
-
-def _entries(input, offsets, include_last):
-    # (row number of each entry, its bag, number of bags)
     if input.ndim == 2:
         bags, length = input.shape
-        counting = ones(bags, length, dtype=int64, device=input.device).cumsum(0) - 1
-        return input.reshape(-1).to(int64), counting.reshape(-1), bags
-    bags = offsets.shape[0] - bool(include_last)
-    if bags < 0:
-        raise RuntimeError("embedding_bag: include_last_offset: number of offsets should be > 0")
-    return input.to(int64), _bags_of(offsets, input.shape[0], bags, include_last), bags
-
-
-def _reduced(weight, source, target, bags, mode, by_frequency, factors, padding):
-    like = {"dtype": weight.dtype, "device": weight.device}
-    if padding is None:
-        counts = ones(source.shape[0], **like)
+        offsets = None
     else:
-        counts = source.ne(padding).to(weight.dtype)
+        bags, length = offsets.shape[0] - bool(include_last_offset), 0
+        if bags < 0:
+            raise RuntimeError(
+                "embedding_bag: include_last_offset: number of offsets should be > 0"
+            )
+        _check_offsets(offsets, input.shape[0])
+        offsets = offsets[:bags].to(int64)
+    source = input.reshape(-1).to(int64)
+    how = {"bags": bags, "length": length, "padding": padding_idx}
     if mode == "max":
-        with no_grad():
-            found = winners(weight, source, target, counts.to(int64), bags)
-            empty = found.lt(0)
-        return weight.gather(0, found.clamp(min=0)).masked_fill(empty, 0.0)
-    if factors is not None:
-        factors = factors.reshape(-1) * counts
-    elif mode == "mean":
-        total = zeros(bags, **like).scatter_add(0, target, counts).clamp(min=1)
-        factors = counts / total.gather(0, target)
-    else:
-        factors = counts
-    if by_frequency:  # the rows are needed to scale their gradients
-        lines = embedding(source, weight, None, None, 2.0, True)
-        entries = full_like(source, 1).cumsum(0) - 1
-        return bag(lines, factors, entries, target, bags)
-    return bag(weight, factors, source, target, bags)
+        return _largest(weight, source, offsets, how)
+    factors = None if per_sample_weights is None else per_sample_weights.reshape(-1)
+    return bags_of_rows(
+        weight, source, offsets, factors, mean=mode == "mean",
+        by_frequency=bool(scale_grad_by_freq), **how,
+    )  # fmt: skip
+
+
+def _largest(weight, source, offsets, how):
+    with no_grad():
+        counts, target = entries_of(source, offsets, None, mean=False, dtype=weight.dtype, **how)
+        found = winners(weight, source, target, counts.to(int64), how["bags"])
+        empty = found.lt(0)
+    return weight.gather(0, found.clamp(min=0)).masked_fill(empty, 0.0)

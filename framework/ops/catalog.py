@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,7 @@ def parts(function: Callable[..., Any]) -> list[str]:
         if f in seen or not hasattr(f, "__code__"):
             return
         seen.add(f)
-        for name in f.__code__.co_names:
+        for name in _names(f.__code__):
             value = f.__globals__.get(name)
             if isinstance(getattr(value, "op", None), Op):
                 found.add(value.op.name)
@@ -207,6 +208,14 @@ def parts(function: Callable[..., Any]) -> list[str]:
 
     visit(function)
     return sorted(found - {getattr(function, "__name__", "")})
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    # Comprehensions are code of their own before Python 3.12.
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _names(inner)
 
 
 def methods(name: str, function: Any) -> str:

@@ -459,7 +459,7 @@ def clamp(
 
     Memory:
         Keeps one bit an element where both ends are numbers; ``input`` and the ends where one is a
-        tensor, and below 4096 elements. The gradient is 1 at an end itself.
+        tensor, and below 16384 elements. The gradient is 1 at an end itself.
     """
     if out is None:
         ends = _as_ends(input, min, max)

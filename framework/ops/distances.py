@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ..dtypes import FLOAT
 from .loss import reduce_loss, reduction_of
+from .margins import label_margins
 from .pointwise_loss import bce_logits
 from .registry import WIDE_ON_CUDA, function
 from .shaping import normal_dim
@@ -231,9 +232,13 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
 
     Returns:
         Tensor (), or (N,) for "none".
-    """
-    from . import zeros_like
 
+    Raises:
+        RuntimeError: Shapes do not fit, or (on the CPU) there is no such class.
+
+    Memory:
+        Keeps ``input`` and ``target``; the pairs are never made.
+    """
     how = reduction_of(size_average, reduce, reduction)
     fits = tuple(input.shape) == tuple(target.shape) if input.ndim > 1 else (
         target.ndim < 2 and input.numel() == target.numel()
@@ -244,12 +249,7 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
             f"input {tuple(input.shape)} and target {tuple(target.shape)}."
         )
     x, t = (v if v.ndim == 2 else v.reshape(1, v.numel()) for v in (input, target))
-    listed = (t < 0).cumsum(1) == 0
-    chosen = t.clamp_min(0)
-    right = zeros_like(x.detach()).scatter_add(1, chosen, listed.to(x.dtype)) > 0
-    gap = 1 - x.gather(1, chosen).unsqueeze(2) + x.unsqueeze(1)
-    counts = (listed.unsqueeze(2) & right.logical_not().unsqueeze(1)).to(x.dtype)
-    loss = (gap.clamp_min(0) * counts).sum((1, 2)) / x.shape[1]
+    loss = label_margins(x, t)
     return reduce_loss(loss if input.ndim == 2 else loss.squeeze(0), how)
 
 

@@ -142,28 +142,25 @@ def shares(xp, out, counts, index, *, rows, dtype):
         xp.true_divide(1.0, here, out=target[start : start + _PIECE], casting="unsafe")
 
 
-def _ones_samples(make):
-    for shape in ((2, 3), (), (0, 3)):
-        yield (make(*shape), make(*[1] * len(shape)) * 0 + 1), {}
+def _frequency_samples(make):
+    x = make(3, 2)
+    yield (x, _numbers(list(range(x.shape[0])))), {"rows": x.shape[0]}  # each once: all shares are 1
+    yield (make(2), _numbers(1)), {"rows": 2}
+    yield (make(0, 3), _numbers([]).to(int64)), {"rows": 4}
 
 
 @op(
-    name="_scale_gradient", method=False, public=False, infer=lambda input, scale: input,
-    flops=lambda input, scale: 0, samples=_ones_samples,
+    name="_scale_gradient", method=False, public=False, infer=lambda input, index, *, rows: input,
+    flops=lambda *_, **__: 0, samples=_frequency_samples,
 )  # fmt: skip
-def scale_gradient(xp, out, input, scale):
-    """The same values; the gradient is multiplied by ``scale``."""
+def scale_gradient(xp, out, input, index, *, rows):
+    """The same values; the gradient is divided by how often the row of ``index`` occurs."""
     xp.copyto(out, input)
 
 
 @scale_gradient.vjp("input")
-def _(g, scale):
-    return g * scale
-
-
-@scale_gradient.vjp("scale")
-def _(g):
-    return None
+def _(g, index, rows):
+    return g * shares(index, rows, g.dtype).unsqueeze(-1)
 
 
 def _renormalize_samples(make):
@@ -246,5 +243,5 @@ def embedding(
             weight._renormalize_rows_(input, float(max_norm), float(norm_type))
     out = lookup(weight, input, padding_idx)
     if scale_grad_by_freq:
-        out = scale_gradient(out, shares(input, rows, weight.dtype).unsqueeze(-1))
+        out = scale_gradient(out, input, rows)
     return out

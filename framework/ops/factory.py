@@ -10,7 +10,7 @@ import numpy as np
 
 from ..autograd.modes import local, quietly
 from ..autograd.views import check_writable
-from ..devices import backend
+from ..devices import backend, placed
 from ..devices.device import device as as_device
 from ..devices.device import get_default_device
 from ..dtypes import (
@@ -137,8 +137,9 @@ def written(t: Tensor, f: Any, *args: Any) -> Tensor:
 
     A region of activation checkpointing notes it, and can have them written again.
     """
-    if backend(t.device).xp is not None:
-        quietly(f, t._array, *args)
+    be = backend(t.device)
+    if be.xp is not None:
+        quietly(placed(be, f), t._array, *args)
     tape = local.state.tape
     if tape is not None and t._viewed is None and t._storage.version == 0:
         tape.filled(f.__name__.strip("_"), t, f, args)

@@ -19,6 +19,7 @@ from ..tensor import Tensor
 from .creation import tensor
 from .expanding import expand_shape
 from .joining import stack_along
+from .masked import masked_elements
 from .places import (
     index_accumulate,
     index_assign,
@@ -243,6 +244,9 @@ def _getitem(self, key):
     Raises:
         IndexError: An index is out of range or of the wrong type, or there are too many.
         ValueError: A slice has a negative step.
+
+    Memory:
+        A copy keeps its indices, and of a single mask the smaller of the mask and its places.
     """
     kind = key.__class__
     if kind is int:
@@ -261,6 +265,12 @@ def _getitem(self, key):
     if not found:
         return view if view is not self else view_shape(self, tuple(self.shape), "Alias")
     view, found = _one_mask(view, found)
+    if len(found) == 1:
+        ((at, mask),) = found.items()
+        if mask.dtype.category == BOOL and view.requires_grad and not mask.is_meta:
+            count = int(mask.count_nonzero())
+            if mask.numel() < count * mask.ndim * 8:
+                return masked_elements(view, mask, count=count, at=at)
     view, index, dims, at = _gathered(view, found)
     return index_elements(view, index, dims=dims, at=at)
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from ..autograd.modes import local, no_grad
 from ..autograd.saved import check_savable, remember_write
+from ..autograd.tape import leave_copies
 from ..autograd.views import check_writable, rebase
 from ..devices import backend
 from ..dtypes import can_cast
+from ..memory.ledger import BUFFER
 from ..spec import SCALARS
 from ..tensor import Tensor
 from .dispatch import dispatch, execute, hashable, make_plan, python_value, quietly, record
@@ -84,7 +84,11 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
             )
     arrays = [x._array if isinstance(x, Tensor) else x for x in inputs]
     storage = target._storage
-    noted = None if state.tape is None else state.tape.before_write(inputs)
+    noted = None
+    if state.tape is not None:
+        noted = state.tape.before_write(inputs)
+    elif storage.pins and storage.role == BUFFER:  # a module's state, such as running averages
+        leave_copies(storage)
     write(plan, arrays, storage, target._array, target._spec)
     storage.version += 1
     if storage.pins:
@@ -139,7 +143,7 @@ def _check_no_overlap(target: Tensor, inputs: tuple[Any, ...], name: str) -> Non
             "operation."
         )
     for x in inputs[1:]:
-        if isinstance(x, Tensor) and x._storage is storage and _partly_the_same(array, x._array):
+        if isinstance(x, Tensor) and x._storage is storage and _partly_the_same(target, x):
             raise RuntimeError(
                 f"{name}: unsupported operation: some elements of the input tensor and the "
                 "written-to tensor refer to a single memory location: an input of shape "
@@ -149,17 +153,22 @@ def _check_no_overlap(target: Tensor, inputs: tuple[Any, ...], name: str) -> Non
             )
 
 
-def _partly_the_same(a: Any, b: Any) -> bool:
+def _partly_the_same(target: Tensor, x: Tensor) -> bool:
     # A kernel may read an element before it writes that element, not one it has written already.
-    if a is b or not np.may_share_memory(a, b):
+    a, b = target._array, x._array
+    if a is b or not (target.numel() and x.numel()):
+        return False
+    first, last = _span(target)
+    begin, end = _span(x)
+    if end <= first or last <= begin:
         return False
     if not (_is_dense(a) and _is_dense(b)):
         return False  # as PyTorch: rows and columns that interleave are not told apart
-    return a.shape != b.shape or a.strides != b.strides or _start(a) != _start(b)
+    return a.shape != b.shape or a.strides != b.strides or first != begin
 
 
 def _is_dense(a: Any) -> bool:
-    if a.flags.forc:
+    if a.flags.c_contiguous or a.flags.f_contiguous:
         return True
     expected = a.itemsize
     for stride, n in sorted(zip(a.strides, a.shape, strict=True)):
@@ -168,10 +177,6 @@ def _is_dense(a: Any) -> bool:
                 return False
             expected *= n
     return True
-
-
-def _start(a: Any) -> Any:
-    return a.__array_interface__["data"]
 
 
 def need_separate(name: str, out: Tensor, inputs: Any) -> None:

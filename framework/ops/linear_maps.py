@@ -1,4 +1,4 @@
-"""What layers apply: ``linear``, a product and a bias in one kernel, and ``bilinear``.
+"""What layers apply: ``linear``, a product and a bias in one kernel.
 
 The bias is added into the product, so that no second result exists; the gradient of the weight is
 one tall product over all leading dims.
@@ -11,7 +11,7 @@ from math import prod
 from ..spec import Spec
 from .arithmetic import conjugate
 from .matmul import as_rows, check_number, foldable, matmul, multiply_rows
-from .registry import function, op
+from .registry import op
 
 
 def _linear_infer(input, weight, bias):
@@ -96,33 +96,3 @@ def _(g):
 
 def _transposed(x):
     return x.permute(1, 0)
-
-
-@function()
-def bilinear(input1, input2, weight, bias=None):
-    """Apply a bilinear map to two inputs: ``out[.., o] = input1 @ weight[o] @ input2 + bias[o]``.
-
-    Args:
-        input1: (*, M).
-        input2: (*, N), with the same leading sizes.
-        weight: (O, M, N).
-        bias: (O,), or None.
-
-    Returns:
-        Tensor (*, O).
-    """
-    if input1.shape[:-1] != input2.shape[:-1] or tuple(weight.shape[1:]) != (
-        input1.shape[-1], input2.shape[-1],
-    ):  # fmt: skip
-        raise RuntimeError(
-            f"bilinear takes input1 (*, M), input2 (*, N) and weight (O, M, N); got "
-            f"{tuple(input1.shape)}, {tuple(input2.shape)} and {tuple(weight.shape)}. Transpose "
-            "or expand one."
-        )
-    o, m, n = weight.shape
-    lead = tuple(input1.shape[:-1])
-    x1, x2 = as_rows(input1, (m,)), as_rows(input2, (n,))
-    # (R, M) @ (M, O * N) -> (R, O, N), then each row's (O, N) times its (N,).
-    half = matmul(x1, weight.permute(1, 0, 2).reshape(m, o * n)).reshape(x1.shape[0], o, n)
-    result = matmul(half, x2.unsqueeze(-1)).reshape(*lead, o)
-    return result if bias is None else result + bias

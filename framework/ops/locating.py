@@ -7,6 +7,7 @@ from math import prod
 import numpy as np
 
 from ..dtypes import INT, int32, int64
+from ..presumed import decisive
 from ..spec import Spec
 from ..tensor import Tensor
 from .creation import tensor
@@ -64,6 +65,8 @@ def one_hot(tensor, num_classes=-1):
             else "Class values must be smaller than num_classes; got num_classes=0."
         )
     if not tensor.is_meta and tensor.numel():
+        if num_classes < 0:
+            decisive("one_hot", tensor)
         if int(tensor.min()) < 0:
             raise RuntimeError("Class values must be non-negative.")
         top = int(tensor.max())

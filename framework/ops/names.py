@@ -74,6 +74,7 @@ NODE_NAMES: dict[str, str | Callable[..., str]] = {
     "_fill": _scalar("Fill", 2, 3), "masked_fill": _scalar("MaskedFill", 0, 1),
     "_relu_marked": "ReluBackward0", "_leaky_relu_marked": "LeakyReluBackward0",
     "_hardtanh_marked": "HardtanhBackward0", "_hardsigmoid_marked": "HardsigmoidBackward0",
+    "_absolute_error_marked": "AbsoluteErrorBackward0",
     "_threshold_marked": "ThresholdBackward0", "_clamp_marked": "ClampBackward1",
     "_clamp": _clamp, "_narrow": _named("Slice"), "_select": _named("Select"),
     "_permute": _named("Permute"), "_view": _named("View"),
@@ -83,7 +84,7 @@ NODE_NAMES: dict[str, str | Callable[..., str]] = {
     "_group_norm": "NativeGroupNormBackward0", "_norm": "LinalgVectorNormBackward0",
     "logsigmoid": "LogSigmoidBackward0", "_pad": "ConstantPadNdBackward0",
     "_convert": "ToCopyBackward0", "_copy": "CopyBackwards",
-    "_reshape_copy": "UnsafeViewBackward0",
+    "_index_masked": "IndexBackward0", "_reshape_copy": "UnsafeViewBackward0",
 }  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from .creation import zeros
 from .factory import fitted
 from .gathering import gather
 from .inplace import need_separate
-from .places import index_accumulate, index_assign, index_elements, mask_places
+from .masked import masked_assign
+from .places import index_accumulate, index_assign, index_elements
 from .registry import broadcast_shapes, function
 from .shaping import normal_dim, view_shape
 
@@ -204,15 +205,14 @@ def _masked_scatter(input, mask, source, in_place):
             f"{input.dtype} and {source.dtype}"
         )
     shape = broadcast_shapes("masked_scatter", input.shape, mask.shape)
-    places = mask_places(mask.expand(shape))
-    count = places.shape[1]
+    mask = mask.expand(shape)
+    count = int(mask.count_nonzero())
     if count > source.numel():
         raise RuntimeError(
             "masked_scatter: expected self and source to have same number of elements: the mask "
             f"is True {count} times, but source has {source.numel()} elements."
         )
     values = source.reshape(-1)[:count]
-    dims = tuple(range(len(shape)))
     if not shape:
         return (
             input.index_put((mask,), values)
@@ -220,8 +220,8 @@ def _masked_scatter(input, mask, source, in_place):
             else (input.masked_fill_(mask, values[0]) if count else input)
         )
     if in_place:
-        return input._index_put_(places, values, dims=dims, at=0)
-    return index_assign(input.expand(shape), places, values, dims=dims, at=0)
+        return input._masked_scatter_(mask, values)
+    return masked_assign(input.expand(shape), mask, values)
 
 
 @function(method=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..devices import backend
+from ..devices import backend, placed
 from ..devices.device import device
 from ..dtypes import INT, combine, dtype, float32, get_default_dtype
 from ..spec import NONE, ScalarSpec, Spec
@@ -95,6 +95,7 @@ class Plan:
             key = "cpu" if where.type == "meta" else be.kernel_key
             if op.kernel_for(key, kernel_sees, attributes)[0] in op.lean:
                 self.scratch = tuple(s.like((0,)) for s in self.scratch)
+        kernel = placed(be, kernel)
         self.kernel, self.xp = kernel, be.xp
         self.run = None if be.xp is None else partial(kernel, be.xp, **attributes)
         self.simple = len(self.results) == 1 and not (

@@ -1,7 +1,7 @@
 """Losses of pairs of numbers: squares, absolute values, binary cross entropy, likelihoods.
 
-Those of a difference are ops of their own, which keep input and target and not the difference, a
-third array that nobody else has; so is binary cross entropy, for its logarithms of numbers near 0
+Those of a difference are ops of their own, which keep input and target, or the sign of the
+difference in two bits, and not the difference, a third array that nobody else has; so is binary cross entropy, for its logarithms of numbers near 0
 and 1. The others are compositions that say what they are in one or two lines.
 """
 
@@ -12,8 +12,10 @@ import warnings
 
 from ..autograd.modes import no_grad
 from ..dtypes import bool_
+from .layout import contiguous, worth_compiling
 from .loss import reduce_loss, reduction_of
 from .registry import broadcast, function, op, per_element
+from .sides import by_side, mark, sides_of, spread, worth_bits
 
 
 def _compared(input, target) -> None:
@@ -98,6 +100,48 @@ def bent_error(xp, out, square, near, input, target, *, bend):
     xp.copyto(out, square, where=near)
 
 
+def _sided_infer(input, target):
+    out = broadcast(input, target)
+    sides, work = sides_of(out)
+    return out, sides, sides, work
+
+
+@op(
+    name="_absolute_error_marked", method=False, public=False, infer=_sided_infer,
+    returns=("out", "above", "apart"), scratch=("work",), promote="arith", half="float32",
+    flops=per_element(2), samples=_differing, layout=contiguous,
+)  # fmt: skip
+def absolute_error_marked(xp, out, above, apart, work, input, target):
+    """``|input - target|``, and bits: where ``input`` is the larger, and where they differ."""
+    xp.subtract(input, target, out=out)
+    mark(xp, above, work, out, 0.0, math.inf)
+    xp.absolute(out, out=out)
+    mark(xp, apart, work, out, 0.0, math.inf)
+
+
+absolute_error_marked.op.shown = absolute_error.op.shown
+
+
+def _alike(input, target):
+    return worth_compiling(input) and input.shape == target.shape
+
+
+@absolute_error_marked.kernel("cpu", when=_alike, layout=contiguous, scratch=False)
+def _(xp, out, above, apart, work, input, target):
+    from ..kernels.cpu import sides
+
+    flat = out.reshape(-1), above, apart, input.reshape(-1), target.reshape(-1)
+    spread(sides.absolute_error, out.size, *flat)
+
+
+@absolute_error_marked.vjp("input", "target")
+def _(g_out, needs, above, apart):
+    if g_out is None:
+        return None, None
+    signed = by_side(g_out, above.detach(), inside=1.0, outside=-1.0)
+    return _both(by_side(signed, apart.detach(), inside=1.0, outside=0.0), needs)
+
+
 @squared_error.vjp("input", "target")
 def _(g, needs, input, target):
     return _both(g * (input - target) * 2, needs)
@@ -149,10 +193,16 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
 
 @function(public=False, autocast="float32")
 def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
-    """Take absolute differences. The arguments are those of :func:`mse_loss`."""
+    """Take absolute differences. The arguments are those of :func:`mse_loss`.
+
+    Memory:
+        Keeps two bits an element; ``input`` and ``target`` below 16384 elements.
+    """
     how = reduction_of(size_average, reduce, reduction)
     _compared(input, target)
     if _real_floats(input, target):
+        if worth_bits(input, exact=False) or worth_bits(target, exact=False):
+            return _weighted(absolute_error_marked(input, target)[0], weight, how)
         return _weighted(absolute_error(input, target), weight, how)
     return _weighted((input - target).abs(), weight, how)
 

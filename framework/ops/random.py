@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import random as stream
 from ..autograd.modes import no_grad, quietly
-from ..devices import backend
+from ..devices import backend, placed
 from ..dtypes import BOOL, COMPLEX, FLOAT, INT, float32, get_default_dtype, int64
 from ..memory.ledger import WORKSPACE
 from ..random import Rng
@@ -147,7 +147,7 @@ def _draw_new(t: Tensor, kind: str, a: Any, b: Any, rng: Any) -> Tensor:
         written(t, _fill_new, be.xp, rng, kind, a, b)
     elif be.xp is not None:
         _held, array = be.empty(t._spec, WORKSPACE)
-        quietly(_fill, be.xp, array, rng, kind, a, b)
+        quietly(placed(be, _fill), be.xp, array, rng, kind, a, b)
         be.copy(t._array, array)
     return t
 

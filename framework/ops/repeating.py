@@ -5,6 +5,7 @@ Every kernel writes the pieces of its input straight into their places of the re
 
 from __future__ import annotations
 
+from ..presumed import decisive
 from ..tensor import Tensor
 from .registry import function, op
 from .shaping import normal_dim, normal_dims, reshape_copy, sizes
@@ -81,6 +82,8 @@ def repeat_interleave(input, repeats, dim=None, *, output_size=None):
         if not input.ndim:
             input = input.reshape(1)
     d = normal_dim("repeat_interleave", dim, input.ndim)
+    if isinstance(repeats, Tensor):
+        decisive("repeat_interleave", repeats)
     if isinstance(repeats, Tensor) and repeats.numel() == 1:
         repeats = int(repeats.item())
     if isinstance(repeats, int):

@@ -1,9 +1,10 @@
-"""Sampling at computed positions: ``grid_sample`` and ``affine_grid``.
+"""Sampling at computed positions: the ops that ``grid_sample`` is composed of; ``affine_grid``.
 
 A sample is a weighted sum of a few elements of its image. ``_taps`` is that sum, a trilinear
 form of image, weights and arriving gradient; the two other sides of the form are its gradients,
 and the three close under differentiation. Positions and weights are made of ordinary ops on
 arrays of the size of the grid, without channels, so the gradient in the grid needs no formula.
+``grid_sampling.py`` does the same in one op, which keeps none of that.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from math import prod
 from ..devices.scatter import scatter_add
 from ..dtypes import int64
 from .convolution import contiguous, worth_compiling
-from .counting import arange, linspace
+from .counting import linspace
 from .creation import full_like, ones, zeros_like
 from .joining import cat, stack
+from .linear_loss_tiles import blocks
 from .places import take
 from .registry import function, op
 
@@ -238,7 +240,7 @@ def _axis_taps(at, n, mode, padding, align):
 def _grid_taps(grid, sizes, mode, padding, align):
     """(elements, weights) of every tap: both (N, taps, positions)."""
     nd = len(sizes)
-    flat = grid.reshape(grid.shape[0], -1, nd)
+    flat = grid.reshape(grid.shape[0], prod(grid.shape[1:-1]), nd)
     axes = [  # the grid's last component is the first dim's
         _axis_taps(flat[..., nd - 1 - d], n, mode, padding, align) for d, n in enumerate(sizes)
     ]
@@ -258,7 +260,20 @@ def _grid_taps(grid, sizes, mode, padding, align):
     return stack(places, 1), stack(weights, 1)
 
 
-def _check_grid(input, grid, mode):
+def composed(input, grid, mode, padding, align):
+    """Samples of images, as a composition of ops that makes elements and weights whole."""
+    sizes = tuple(input.shape[2:])
+    index, weight = _grid_taps(grid, sizes, mode, padding, align)
+    flat = input.reshape(*input.shape[:2], prod(sizes))
+    return sample(flat, weight, index).reshape(*input.shape[:2], *grid.shape[1:-1])
+
+
+def check_grid(input, grid, mode):
+    """Refuse images and grids that do not fit.
+
+    Raises:
+        RuntimeError: They do not.
+    """
     if input.dtype is not grid.dtype:
         raise RuntimeError(
             "grid_sampler(): expected input and grid to have same dtype, but input has "
@@ -291,7 +306,8 @@ def _check_grid(input, grid, mode):
         )
 
 
-def _default_align() -> bool:
+def default_align() -> bool:
+    """PyTorch's warning where ``align_corners`` is left out, and False."""
     warnings.warn(
         "Default grid_sample and affine_grid behavior has changed to align_corners=False since "
         "1.3.0. Please specify align_corners=True if the old behavior is desired. See the "
@@ -302,48 +318,59 @@ def _default_align() -> bool:
     return False
 
 
-@function(public=False)
-def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners=None):
-    """Sample images at given positions.
+_PLACES = 1 << 12  # along a dim, of all images, at a time
 
-    Args:
-        input: (N, C, H, W) or (N, C, D, H, W).
-        grid: (N, H_out, W_out, 2) or (N, D_out, H_out, W_out, 3): positions (x, y) or (x, y, z),
-            from -1 to 1 across the image.
-        mode: "bilinear" (trilinear for 5-D), "nearest", or "bicubic" (4-D).
-        padding_mode: What lies outside: "zeros", "border" (the nearest edge), or "reflection".
-        align_corners: -1 and 1 are the centers of the corner elements instead of their edges.
 
-    Returns:
-        Tensor (N, C, *sizes of the grid).
+def _affine_infer(theta, *, sizes, align):
+    return theta.like((theta.shape[0], *sizes, len(sizes)))
 
-    Raises:
-        ValueError: There is no such mode.
-        RuntimeError: The shapes or dtypes do not fit.
 
-    Memory:
-        Keeps index and weight of each tap (4 to a position for "bilinear" in a plane), and
-        ``input`` where the grid needs a gradient.
+def _affine_samples(make):
+    for n, sizes, align in ((2, (3, 2), True), (2, (1, 4), False), (2, (2, 3, 2), False)):
+        nd, sizes = len(sizes), tuple(make(*sizes).shape)
+        count = n * nd * (nd + 1)
+        yield (make(count)[:count].reshape(n, nd, nd + 1),), {"sizes": sizes, "align": align}
+    yield (make(0, 2, 3),), {"sizes": (3, 2), "align": True}
 
-    Source:
-        Jaderberg et al.: "Spatial Transformer Networks", 2015.
-    """
-    if mode not in ("bilinear", "nearest", "bicubic"):
-        raise ValueError(
-            "nn.functional.grid_sample(): expected mode to be 'bilinear', 'nearest' or 'bicubic', "
-            f"but got: '{mode}'"
-        )
-    if padding_mode not in ("zeros", "border", "reflection"):
-        raise ValueError(
-            "nn.functional.grid_sample(): expected padding_mode to be 'zeros', 'border', or "
-            f"'reflection', but got: '{padding_mode}'"
-        )
-    align = _default_align() if align_corners is None else bool(align_corners)
-    _check_grid(input, grid, mode)
-    sizes = tuple(input.shape[2:])
-    index, weight = _grid_taps(grid, sizes, mode, padding_mode, align)
-    flat = input.reshape(*input.shape[:2], prod(sizes))
-    return sample(flat, weight, index).reshape(*input.shape[:2], *grid.shape[1:-1])
+
+@op(
+    name="_affine_grid", method=False, public=False, infer=_affine_infer, half="float32",
+    samples=_affine_samples,
+    flops=lambda theta, *, sizes, align: 2 * theta.numel * prod(sizes),
+)  # fmt: skip
+def affine(xp, out, theta, *, sizes, align):
+    """``theta`` times (x, y, 1), or (x, y, z, 1), at every place of an image of ``sizes``."""
+    nd, batch = len(sizes), theta.shape[0]
+    for d in range(nd):
+        part = out[..., d]
+        part[...] = theta[:, d, nd].reshape(batch, *[1] * nd)
+        for e in range(nd):  # the last dim of the image is the first component
+            first, last, count = _edges(sizes[nd - 1 - e], align)
+            step = (last - first) / max(1, count - 1)
+            for some in blocks(count, max(1, _PLACES // max(1, batch))):
+                line = (xp.arange(some.start, some.stop) * step + first).astype(out.dtype)
+                term = theta[:, d, e, None] * line
+                there = part[(slice(None),) * (nd - e) + (some,)]
+                xp.add(there, term.reshape(batch, *[1] * (nd - 1 - e), len(line), *[1] * e), out=there)
+
+
+def _edges(n, align):
+    # (first, last, count) of the positions along a dim
+    if n == 1:
+        return 0.0, 0.0, 1
+    return (-1.0, 1.0, n) if align else (-(n - 1) / n, (n - 1) / n, n)
+
+
+@affine.vjp("theta")
+def _(g, sizes, align):
+    nd = len(sizes)
+    rows = g.reshape(g.shape[0], prod(sizes), nd)
+    columns = []
+    for e in range(nd):
+        line = linspace(*_edges(sizes[nd - 1 - e], align), dtype=g.dtype, device=g.device)
+        columns.append(line.reshape(-1, *[1] * e).expand(*sizes).reshape(-1, 1))
+    columns.append(ones(prod(sizes), 1, dtype=g.dtype, device=g.device))
+    return rows.mT @ cat(columns, 1)
 
 
 @function(public=False)
@@ -361,8 +388,11 @@ def affine_grid(theta, size, align_corners=None):
     Raises:
         ValueError: ``theta`` does not fit ``size``.
         NotImplementedError: ``size`` has neither 4 nor 5 elements.
+
+    Memory:
+        Keeps nothing but sizes.
     """
-    align = _default_align() if align_corners is None else bool(align_corners)
+    align = default_align() if align_corners is None else bool(align_corners)
     if not theta.is_floating_point():
         raise ValueError(f"Expected theta to have floating point type, but got {theta.dtype}")
     size = tuple(int(n) for n in size)
@@ -387,20 +417,4 @@ def affine_grid(theta, size, align_corners=None):
         )
     elif min(size) <= 0:
         raise ValueError(f"Expected non-zero, positive output size. Got {size}")
-    like = {"dtype": theta.dtype, "device": theta.device}
-    spatial = size[2:]
-    columns = []
-    for d in reversed(range(nd)):
-        n = spatial[d]
-        if n == 1:
-            line = arange(0, 1, **like)
-        elif align:
-            line = linspace(-1, 1, n, **like)
-        else:
-            line = linspace(-(n - 1) / n, (n - 1) / n, n, **like)
-        shape = [1] * nd
-        shape[d] = n
-        columns.append(line.reshape(shape).expand(*spatial).reshape(-1, 1))
-    columns.append(ones(prod(spatial), 1, **like))
-    base = cat(columns, 1)
-    return (base @ theta.mT).reshape(size[0], *spatial, nd)
+    return affine(theta, sizes=size[2:], align=align)

@@ -122,7 +122,7 @@ def threshold(input, threshold, value, inplace=False):
     """Keep the elements above ``threshold`` and write ``value`` in place of the others.
 
     Memory:
-        Keeps one bit an element; ``input`` below 4096 elements; in place, a copy of it.
+        Keeps one bit an element; ``input`` below 16384 elements; in place, a copy of it.
     """
     if not inplace and worth_bits(input):
         return threshold_marked(input, threshold, value)[0]

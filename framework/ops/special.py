@@ -8,13 +8,13 @@ from __future__ import annotations
 from math import log, pi
 from typing import Any
 
-from ..dtypes import FLOAT, INT, int32
+from ..dtypes import FLOAT, INT, bool_, int32
 from ..spec import Spec
 from ..tensor import Tensor
 from .bessel import over
 from .binary import _nonzero_pairs, float_power
 from .creation import arange, tensor
-from .pointwise import between, log1p, polygamma, special
+from .pointwise import between, exp2, log1p, polygamma, special
 from .registry import broadcast, function, install, op, pairs, per_element, same, singles
 from .selecting import where_select
 
@@ -132,12 +132,41 @@ def _(g, input, other):
     return -g * input * zeta(input + 1, other)
 
 
+def _xlog1py_infer(input, other):
+    out = broadcast(input, other)
+    return out, out.like(dtype=bool_)
+
+
+@op(
+    name="_xlog1py", method=False, public=False, infer=_xlog1py_infer, promote="float",
+    scratch=("here",), half="float32", flops=per_element(20), samples=_nonzero_pairs,
+)  # fmt: skip
+def _xlog1py(xp, out, here, input, other):
+    """``input * log1p(other)``, which is 0 where ``input`` is 0."""
+    xp.log1p(other, out=out)
+    xp.multiply(out, input, out=out)
+    xp.equal(input, 0, out=here)
+    xp.copyto(out, 0, where=here)
+    xp.isnan(other, out=here)
+    xp.copyto(out, other, where=here)
+
+
+@_xlog1py.vjp("input")
+def _(g, input, other):
+    return g * where_select((input == 0) & (other <= -1), 0, log1p(other))
+
+
+@_xlog1py.vjp("other")
+def _(g, input, other):
+    return g * (input / (other + 1))
+
+
 # Compositions
 
 
 @function(public=False)
 def xlog1py(input, other, *, out=None):
-    """Compute ``input * log1p(other)``, which is 0 where ``input`` is 0."""
+    """Compute ``input * log1p(other)``, which is 0 where ``input`` is 0. Keeps both."""
     if not (isinstance(input, Tensor) or isinstance(other, Tensor)):
         raise TypeError(
             f"xlog1py takes at least one Tensor; got {type(input).__name__} and "
@@ -145,8 +174,7 @@ def xlog1py(input, other, *, out=None):
         )
     x = input if isinstance(input, Tensor) else tensor(input, device=other.device)
     y = other if isinstance(other, Tensor) else tensor(other, device=x.device)
-    zero = (x == 0) & ~y.isnan()
-    value = where_select(zero, x, x * log1p(where_select(zero, 0, y)))
+    value = _xlog1py(x, y)
     return value if out is None else out.copy_(value)
 
 
@@ -169,11 +197,11 @@ def mvlgamma(input, p):
 
 @function(method=True, inplace="ldexp_")
 def ldexp(input, other):
-    """Compute ``input * 2 ** other``."""
+    """Compute ``input * 2 ** other``. Keeps ``input`` and the power."""
     for name, x in (("input", input), ("other", other)):
         if not isinstance(x, Tensor):
             raise TypeError(f"ldexp(): argument '{name}' must be Tensor, not {type(x).__name__}.")
-    return input * 2.0**other
+    return input * exp2(other)
 
 
 def _method(function):

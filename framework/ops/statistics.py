@@ -60,7 +60,7 @@ def _quantile(name, input, q, dim, keepdim, interpolation, skip_nan):
         x = (input if input.ndim else input.reshape(1)).movedim(d, -1)
         shape = list(input.shape)
         shape[d : d + 1] = [1] * bool(input.ndim)
-    rows = sort_along(x, dim=x.ndim - 1, descending=False)[0]
+    rows, order = sort_along(x.detach(), dim=x.ndim - 1, descending=False)
     steps = (q.reshape(-1), rows.shape[-1] - 1)
     if skip_nan:
         counts = rows.isnan().logical_not().sum(-1, True)
@@ -68,7 +68,12 @@ def _quantile(name, input, q, dim, keepdim, interpolation, skip_nan):
     else:
         last = rows.narrow(-1, steps[1], 1).isnan()
         ranks = where_select(last, float(steps[1]), steps[0] * steps[1])
-    found = _at_ranks(rows, ranks, interpolation)
+    del rows
+
+    def at(whole):
+        return x.gather(-1, order.gather(-1, whole.long()))
+
+    found = _at_ranks(at, ranks, interpolation)
     if q.ndim:
         found = found.movedim(-1, 0)
         kept_shape = (q.shape[0], *shape)
@@ -78,12 +83,13 @@ def _quantile(name, input, q, dim, keepdim, interpolation, skip_nan):
     return found.reshape(kept_shape) if keepdim else found
 
 
-def _at_ranks(rows, ranks, interpolation):
+def _at_ranks(at, ranks, interpolation):
+    # ``at`` finds the elements of whole ranks
     if interpolation in ("lower", "higher", "nearest"):
         way = {"lower": "floor", "higher": "ceil", "nearest": "round"}[interpolation]
-        return rows.gather(-1, getattr(ranks.detach(), way)().long())
+        return at(getattr(ranks.detach(), way)())
     below, above = ranks.detach().floor(), ranks.detach().ceil()
-    low, high = rows.gather(-1, below.long()), rows.gather(-1, above.long())
+    low, high = at(below), at(above)
     weight = ranks - below if interpolation == "linear" else 0.5
     return low.lerp(high, weight)
 
@@ -106,7 +112,7 @@ def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=N
         NaN took part.
 
     Memory:
-        Keeps the order, and which elements were chosen.
+        Keeps which elements were chosen, an integer for each.
     """
     return into(out, _quantile("quantile", input, q, dim, keepdim, interpolation, False))
 
@@ -125,7 +131,7 @@ def nanmedian(input, dim=None, keepdim=False):
     """Find the middle of what is not NaN, the lower of two; of all, or along a dim with its index.
 
     Memory:
-        Along a dim, keeps the order; of all, ``input``.
+        Along a dim, keeps the index; of all, ``input``.
     """
     if dim is None:
         flat = input.detach().reshape(-1)
@@ -146,11 +152,11 @@ def _nanmedian(input, dim, keepdim):
     if not input.is_floating_point():
         n = x.shape[dim]
         return kth_along(input, k=(n - 1) // 2 + 1, dim=dim, keepdim=keepdim, median=True)
-    values, order = sort_along(x, dim=dim, descending=False)  # NaN is sorted last
-    counts = values.detach().isnan().logical_not().sum(dim, True)
+    values, order = sort_along(x.detach(), dim=dim, descending=False)  # NaN is sorted last
+    counts = values.isnan().logical_not().sum(dim, True)
     counts = where_select(counts == 0, x.shape[dim], counts)
-    middle = counts.sub(1).div(2, rounding_mode="floor")
-    found = values.gather(dim, middle), order.gather(dim, middle)
+    index = order.gather(dim, counts.sub(1).div(2, rounding_mode="floor"))
+    found = x.gather(dim, index), index
     if input.ndim and keepdim:
         return found
     return found[0].squeeze(dim), found[1].squeeze(dim)

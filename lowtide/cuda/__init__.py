@@ -125,7 +125,8 @@ def synchronize(device: Any = None) -> None:
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Return the bytes of a GPU that are free and that it has, as its driver says."""
     be = _backend(_as_device(device))
-    free, total = be.xp.cuda.runtime.memGetInfo()
+    with be._here():
+        free, total = be.xp.cuda.runtime.memGetInfo()
     return int(free), int(total)
 
 

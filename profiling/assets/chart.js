@@ -20,7 +20,7 @@ class Chart {
     on("pointermove", (e) => this.move(e));
     on("pointerup", (e) => this.up(e));
     on("pointercancel", (e) => this.up(e));
-    on("pointerleave", () => { if (!this.drag) this.leave(); });
+    on("pointerleave", (e) => { if (!this.drag && e.pointerType !== "touch") this.leave(); });
     on("dblclick", () => this.reset(true));
     on("keydown", (e) => this.key(e));
     on("blur", () => this.leave());
@@ -77,10 +77,11 @@ class Chart {
     this.canvas.setPointerCapture(e.pointerId);
     this.pointers.set(e.pointerId, e.offsetX);
     const mode = e.pointerType === "touch" || e.shiftKey || e.button === 1 ? "pan" : "select";
-    this.drag = this.pointers.size > 1 ? { mode: "pinch" } : { mode, from: e.offsetX, to: e.offsetX };
+    this.drag = this.pointers.size > 1 ? { mode: "pinch" } : { mode, from: e.offsetX, to: e.offsetX, moved: false };
   }
   move(e) {
     if (!this.drag) { this.hover(e); return; }
+    this.drag.moved ||= Math.abs(e.offsetX - this.drag.from) > 5;
     const before = [...this.pointers.values()];
     this.pointers.set(e.pointerId, e.offsetX);
     if (this.drag.mode === "pinch") {
@@ -101,6 +102,7 @@ class Chart {
     const drag = this.drag;
     this.pointers.delete(e.pointerId);
     this.drag = null;
+    if (drag && drag.mode === "pan" && !drag.moved) this.hover(e); // a tap: there is no pointer to hover with
     if (drag && drag.mode === "select" && Math.abs(drag.to - drag.from) > 5) {
       const ends = [this.value(drag.from), this.value(drag.to)];
       this.low = Math.min(...ends);
@@ -129,7 +131,7 @@ class Chart {
     if (x < this.low || x > this.high) this.shift(x - (this.low + this.high) / 2);
     this.draw();
     const box = this.canvas.getBoundingClientRect();
-    this.tell(this.cursor, -1, box.left + this.place(x), box.top + this.top);
+    this.tell(this.cursor, -1, box.left + this.place(x), box.top + this.top + 28); // below the peak's own words
   }
   toPeak() {
     const [first, last] = this.full(), x = this.x[this.tide.data.moment];
@@ -290,23 +292,26 @@ class Chart {
         pen.globalAlpha = 1;
       }
       if (pen.measureText(name).width + 8 < to - from) {
-        pen.fillStyle = "#fff";
+        pen.fillStyle = "#16181d";
         pen.fillText(name, (from + to) / 2, 24);
       }
     }
   }
   marks(pen, soft) {
+    // Where there are more than can be told apart, only those with a name have a line: the tide shows.
+    const shown = this.tide.run.marks.map(([time, name]) => [this.place(this.axisOf(time)), name])
+      .filter(([at]) => at >= this.left && at <= this.width);
+    const dense = shown.length * 12 > this.width - this.left;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
     pen.setLineDash([3, 3]);
-    let free = this.left, last = -9;
-    for (const [time, name] of this.tide.run.marks) {
-      const at = this.place(this.axisOf(time));
-      if (at < this.left || at > this.width) continue;
-      if (at - last > 3) { line(pen, soft, [at, this.top], [at, this.bottom]); last = at; }
+    let free = this.left;
+    this.lines = 0;
+    for (const [at, name] of shown) {
       const half = pen.measureText(name).width / 2;
-      const middle = Math.min(Math.max(at, this.left + half), this.width - half);
-      if (middle - half < free) continue;
+      const middle = Math.min(Math.max(at, this.left + half), this.width - half), fits = middle - half >= free;
+      if (fits || !dense) { line(pen, soft, [at, this.top], [at, this.bottom]); this.lines++; }
+      if (!fits) continue;
       pen.fillStyle = soft;
       pen.fillText(name, middle, 7);
       free = middle + half + 8;

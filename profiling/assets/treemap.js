@@ -116,8 +116,7 @@ function tile(map, n, x, y, w, h, leaf, whole) {
 function look(path) {
   state.path = path;
   drawMaps();
-  const field = document.querySelector("[data-table=owners]:not([hidden]) input");
-  if (field) {
+  for (const field of document.querySelectorAll("[data-table=owners]:not([hidden]) input")) {
     field.value = path;
     field.dispatchEvent(new Event("input"));
   }

@@ -1,4 +1,4 @@
-"""Folded stacks, one line an owner: ``blocks;3;attention;model.py:31;matmul 1048576``.
+"""Folded stacks, one line an owner: ``blocks;blocks.3;attention;model.py:31;matmul 8192``.
 
 The format of Brendan Gregg's ``flamegraph.pl``, which speedscope, inferno and Firefox's profiler
 open too. The width of a frame is bytes. The numbers sum to the peak, or to the most that was saved
@@ -16,6 +16,7 @@ from ..moments import device_index
 from ..recording import Recording
 from ..summary import short_lines
 from ..tables import OUTSIDE
+from .paths import modules_of
 
 
 def to_flamegraph(
@@ -51,7 +52,7 @@ def folded(recording: Recording, what: str = "peak", device: Any = None) -> list
     stacks: Counter[tuple[str, ...]] = Counter()
     for (number, _), nbytes in (peaks[index].cells if index < len(peaks) else {}).items():
         owner = recording.owners[number]
-        path = owner.module.split(".") if owner.module else [OUTSIDE]
+        path = [label for label, _ in modules_of(owner.module)] or [OUTSIDE]
         stacks[(*map(_frame, path), _frame(short[owner.line]), _frame(owner.op))] += nbytes
     return [f"{';'.join(stack)} {nbytes}" for stack, nbytes in sorted(stacks.items())]
 

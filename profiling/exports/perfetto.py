@@ -1,13 +1,19 @@
 """A trace for Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing).
 
-Counters: live bytes of each device and of each of its roles. Slices, on three tracks: phases,
-module calls (nested as the paths are) and ops. Instants: marks, and each device's peak.
+Counters: live bytes of each device and of each role that it had. Slices, on three tracks: phases,
+module calls (nested as the paths are) and ops. Instants, on a track of their own: marks, and each
+device's peak.
 
 A recording knows when bytes came and went, not when a function was entered: so a slice begins with
 the first allocation made inside and lasts until the next one made elsewhere. An op that allocates
 nothing has none.
 
-Source: the Trace Event Format (Google, 2016), JSON object form; times in microseconds.
+Times are microseconds, to the nearest eighth: then a reader's sums of start and duration are exact
+in floating point, and no slice seems to end an instant after the next one began (speedscope would
+nest them). For the same reader a slice that has nothing to add has no ``args``: it shows them as
+part of the name.
+
+Source: the Trace Event Format (Google, 2016), JSON object form.
 """
 
 from __future__ import annotations
@@ -20,10 +26,13 @@ from typing import Any
 from ...framework.serialization.files import replacing
 from ..moments import NANOSECONDS, need_timeline, phases
 from ..recording import ALLOC, FREE, ROLE, ROLES, Books, Recording, apply
+from .paths import modules_of
 
 Event = dict[str, Any]
 PROCESS = 1
-PHASES, MODULES, OPS = 1, 2, 3  # the tracks
+TRACKS = ("marks", "phase", "modules", "ops")
+# Viewers take a track with the number of its process for its main thread; so none has that.
+MARKS, PHASES, MODULES, OPS = range(PROCESS + 1, PROCESS + 1 + len(TRACKS))
 
 
 def to_perfetto(recording: Recording, path: str | os.PathLike[str]) -> None:
@@ -49,19 +58,14 @@ def to_perfetto(recording: Recording, path: str | os.PathLike[str]) -> None:
 
 def trace_events(recording: Recording) -> Iterator[Event]:
     """All events of the trace: names of tracks, counters, slices, instants."""
-    for number, name in ((None, "lowtide"), (PHASES, "phase"), (MODULES, "modules"), (OPS, "ops")):
-        yield {
-            "ph": "M",
-            "pid": PROCESS,
-            "tid": number or 0,
-            "ts": 0,
-            "name": "process_name" if number is None else "thread_name",
-            "args": {"name": name},
-        }
+    yield _label("process_name", 0, {"name": "lowtide"})
+    for track, name in enumerate(TRACKS, start=MARKS):
+        yield _label("thread_name", track, {"name": name})
+        yield _label("thread_sort_index", track, {"sort_index": track})
     for device in range(len(recording.devices)):
         yield from _counters(recording, device)
     for start, end, phase in phases(recording):
-        yield _slice(PHASES, phase, start, end, {})
+        yield _slice(PHASES, phase, start, end)
     yield from _modules(recording)
     yield from _ops(recording)
     for mark in recording.marks:
@@ -75,10 +79,14 @@ def _counters(recording: Recording, device: int) -> Iterator[Event]:
     before = first[device] if device < len(first) else [0] * len(ROLES)
     books = Books(before)
     sums = list(before)
-    name = recording.devices[device]
-    yield _counter(f"{name} live", 0, books.live)
-    for number, role_name in enumerate(ROLES):
-        yield _counter(f"{name} {role_name}", 0, sums[number])
+    # Viewers sort counters by name, so the sum comes first.
+    names = [f"{recording.devices[device]} {role}" for role in ("all", *ROLES)]
+    everything, *by_role = names
+    yield _counter(everything, 0, books.live)
+    had = {role for _, _, d, _, _, role, _ in recording.events.rows() if d == device}
+    for number, name in enumerate(by_role):
+        if sums[number] or number in had:
+            yield _counter(name, 0, sums[number])
     for time, kind, d, block, nbytes, role, owner in recording.events.rows():
         if d != device:
             continue
@@ -88,38 +96,37 @@ def _counters(recording: Recording, device: int) -> Iterator[Event]:
         held = books.blocks.get(block)
         new = held[1] if held else role
         if kind in (ALLOC, FREE):
-            sums[new if kind == ALLOC else old] += nbytes if kind == ALLOC else -nbytes
-            yield _counter(f"{name} live", time, books.live)
-            yield _counter(f"{name} {ROLES[new if kind == ALLOC else old]}", time, sums[old])
+            changed = new if kind == ALLOC else old
+            sums[changed] += nbytes if kind == ALLOC else -nbytes
+            yield _counter(everything, time, books.live)
+            yield _counter(by_role[changed], time, sums[changed])
         elif old != new:
             sums[old] -= nbytes
             sums[new] += nbytes
             for changed in (old, new):
-                yield _counter(f"{name} {ROLES[changed]}", time, sums[changed])
+                yield _counter(by_role[changed], time, sums[changed])
 
 
 def _modules(recording: Recording) -> Iterator[Event]:
-    open_: list[tuple[str, int]] = []  # (name of a part of the path, when it began)
-    key = ""
+    open_: list[tuple[str, str, int]] = []  # a module's label, its path, when it began
+    phase = ""
     for time, number in _allocations(recording):
         owner = recording.owners[number]
-        path = owner.module.split(".") if owner.module else []
+        path = modules_of(owner.module)
         same = 0
-        if owner.phase == key:
-            while same < min(len(path), len(open_)) and path[same] == open_[same][0]:
+        if owner.phase == phase:
+            while same < min(len(path), len(open_)) and path[same] == open_[same][:2]:
                 same += 1
         while len(open_) > same:
-            yield _close(open_, time, key)
-        key = owner.phase
-        open_ += [(part, time) for part in path[same:]]
+            yield _module(*open_.pop(), time, phase)
+        phase = owner.phase
+        open_ += [(*names, time) for names in path[same:]]
     while open_:
-        yield _close(open_, _end(recording), key)
+        yield _module(*open_.pop(), _end(recording), phase)
 
 
-def _close(open_: list[tuple[str, int]], end: int, phase: str) -> Event:
-    path = ".".join(part for part, _ in open_)
-    _, start = open_.pop()
-    return _slice(MODULES, path, start, end, {"phase": phase})
+def _module(label: str, path: str, start: int, end: int, phase: str) -> Event:
+    return _slice(MODULES, label, start, end, {"path": path, "phase": phase})
 
 
 def _ops(recording: Recording) -> Iterator[Event]:
@@ -145,16 +152,21 @@ def _end(recording: Recording) -> int:
     return max(round(recording.seconds * NANOSECONDS), last)
 
 
-def _slice(track: int, name: str, start: int, end: int, args: Event) -> Event:
-    return {
+def _label(name: str, track: int, args: Event) -> Event:
+    return {"ph": "M", "pid": PROCESS, "tid": track, "ts": 0, "name": name, "args": args}
+
+
+def _slice(track: int, name: str, start: int, end: int, args: Event | None = None) -> Event:
+    begins = _microseconds(start)
+    event = {
         "ph": "X",
         "pid": PROCESS,
         "tid": track,
-        "ts": start / 1000,
-        "dur": (end - start) / 1000,
+        "ts": begins,
+        "dur": _microseconds(end) - begins,
         "name": name,
-        "args": args,
     }
+    return event | {"args": args} if args else event
 
 
 def _counter(name: str, time: int, nbytes: int) -> Event:
@@ -162,7 +174,7 @@ def _counter(name: str, time: int, nbytes: int) -> Event:
         "ph": "C",
         "pid": PROCESS,
         "tid": 0,
-        "ts": time / 1000,
+        "ts": _microseconds(time),
         "name": name,
         "args": {"bytes": nbytes},
     }
@@ -171,10 +183,14 @@ def _counter(name: str, time: int, nbytes: int) -> Event:
 def _instant(name: str, time: float, args: Event) -> Event:
     return {
         "ph": "i",
-        "s": "g",
+        "s": "t",
         "pid": PROCESS,
-        "tid": 0,
-        "ts": time * 1e6,
+        "tid": MARKS,
+        "ts": _microseconds(time * NANOSECONDS),
         "name": name,
         "args": args,
     }
+
+
+def _microseconds(nanoseconds: float) -> float:
+    return round(nanoseconds / 125) / 8

@@ -9,7 +9,8 @@ did), as ``torch.cuda.memory._dump_snapshot`` writes it. What we put where:
 - The viewer colors blocks by ``category``: the last role that a block had, other than temporary.
 - A recording has no addresses. The requests are put to a fresh pool (``framework/memory/pool.py``),
   what lived before first, and it places them as it does in a run; one segment a device.
-- Devices are numbered in the order of the recording: the CPU can be device 0.
+- Devices are numbered in the order of the recording: the CPU can be device 0. The frame of its
+  segment says its name.
 
 The viewer reads pickles of protocol 4 at most, with plain containers, strings and numbers in
 them, and fails if categories are used and none is called ``unknown``. So each trace begins with a
@@ -31,6 +32,7 @@ from ...framework.memory.pool import ALIGNMENT, Pool
 from ...framework.serialization.files import replacing
 from ..moments import need_timeline
 from ..recording import ALLOC, FREE, ROLES, Owner, Recording
+from .paths import modules_of
 
 BASE = 1 << 32  # where a device's segment begins; any address but 0 will do
 PROTOCOL = 4
@@ -122,12 +124,14 @@ def _device(recording: Recording, device: int) -> tuple[dict[str, Any], list[dic
             block = alive.pop(key)
             pool.give(block.address - BASE, _rounded(block.nbytes))
     size = pool.peak
-    opening = {"stream": 0, "time_us": start, "frames": []}
+    segment = _segment(device, size, alive)
+    segment["frames"] = [_frame(f"pool of {recording.devices[device]}", "lowtide", "")]
+    opening = {"stream": 0, "time_us": start, "frames": segment["frames"]}
     trace = [
         {"action": "snapshot", "addr": 0, "size": 0, "category": "unknown", **opening},
         {"action": "segment_alloc", "addr": BASE, "size": size, **opening},
     ]
-    return _segment(device, size, alive), [*trace, *drawn] if drawn else []
+    return segment, [*trace, *drawn] if drawn else []
 
 
 def _blocks(recording: Recording, device: int) -> tuple[dict[int, _Block], list[int]]:
@@ -173,10 +177,7 @@ class _Frames:
             owner = self.owners[number]
             file, _, line = owner.line.rpartition(":")
             frames = [_frame(f"{owner.op} ({owner.phase})", file or owner.line, line)]
-            path = owner.module
-            while path:
-                frames.append(_frame(path.rpartition(".")[2], path, "0"))
-                path = path.rpartition(".")[0]
+            frames += [_frame(label, path, "0") for label, path in modules_of(owner.module)[::-1]]
             self.made[number] = frames
         return self.made[number]
 

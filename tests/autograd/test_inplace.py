@@ -428,6 +428,10 @@ def test_a_write_that_finds_no_memory_changes_neither_bytes_nor_version():
     assert y.sum().item() == 1000
 
 
+DEVICES = pytest.mark.parametrize("where", ["cpu", "sim"])
+
+
+@DEVICES
 @pytest.mark.parametrize(
     "write",
     [
@@ -437,20 +441,22 @@ def test_a_write_that_finds_no_memory_changes_neither_bytes_nor_version():
         lambda x: x[:4].view(2, 2).add_(x[:4].view(2, 2).t()),
     ],
 )
-def test_an_operand_that_overlaps_the_target_in_part_is_refused(write):
-    x = lt.arange(6.0)
+def test_an_operand_that_overlaps_the_target_in_part_is_refused(write, where):
+    x = lt.arange(6.0, device=where)
     with pytest.raises(RuntimeError, match="refer to a single memory location.*clone"):
         write(x)
     assert x.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
     assert x._version == 0
 
 
-def test_an_operand_that_is_the_target_or_lies_beside_it_is_taken():
-    x = lt.arange(6.0)
+@DEVICES
+def test_an_operand_that_is_the_target_or_lies_beside_it_is_taken(where):
+    x = lt.arange(6.0, device=where)
     x.add_(x)
     x.mul_(x.detach())
     x[:3].add_(x[3:])
-    grid = lt.arange(4.0).view(2, 2)
+    x[1:1].add_(x[2:2])
+    grid = lt.arange(4.0, device=where).view(2, 2)
     grid[:, 0].add_(grid[:, 1])
     assert x.tolist() == [36.0, 68.0, 116.0, 36.0, 64.0, 100.0]
     assert grid.tolist() == [[1.0, 1.0], [5.0, 3.0]]

@@ -94,6 +94,40 @@ def test_a_full_disk_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found == expected
 
 
+FILE_TOO_LARGE = """
+    import resource, sys
+    import lowtide as lt
+    from lowtide.checkpointing import offload_to_disk
+    resource.setrlimit(resource.RLIMIT_FSIZE, (12_000, 12_000))
+    x = lt.arange(2000.0).div_(1000).requires_grad_()
+    with offload_to_disk(sys.argv[1]) as disk:
+        y = x.exp().sin().exp().cos()
+    assert disk.used_bytes == 8192
+    y.sum().backward()
+    print(x.grad.sum().item())
+"""
+
+
+def test_a_file_that_may_not_grow_is_a_full_disk(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FILE_TOO_LARGE), str(tmp_path)],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    x = lt.arange(2000.0).div_(1000).requires_grad_()
+    x.exp().sin().exp().cos().sum().backward()
+    assert float(ended.stdout) == x.grad.sum().item()
+    assert ended.stderr.count("has no room for another 7.81 KiB") == 1
+
+
+def test_a_folder_that_takes_no_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    x = leaf("cpu")
+    for folder, kind in ((tmp_path / "file", FileExistsError), ("/proc", FileNotFoundError)):
+        with pytest.raises(kind, match=f"offload_to_disk cannot make a file in dir='{folder}'"):
+            gradient(x, offload_to_disk(folder))
+    gradient(x, lt.checkpointing.checkpointing())  # no region is left open
+
+
 def test_another_error_of_the_disk_is_raised_and_nothing_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leak_check: None
 ) -> None:

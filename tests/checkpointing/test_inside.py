@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 import lowtide as lt
 from lowtide import nn
-from tests.checkpointing.twice import assert_same, gradients, live, plain
+from tests.checkpointing.twice import assert_same, gradients, live, message_of, plain
 
 pytestmark = pytest.mark.usefixtures("leak_check")
 
@@ -130,5 +132,85 @@ def test_saved_tensors_hooks_inside_a_region_take_what_is_saved_there():
         packed.clear()
         x = leaf(3)
         return gradients(region(f, x), x), list(packed)
+
+    assert_same(step)
+
+
+@pytest.mark.parametrize("retain", [False, True])
+def test_saved_tensors_hooks_around_regions_take_what_the_regions_keep(retain):
+    packed, unpacked = [], []
+
+    def pack(t):
+        packed.append(tuple(t.shape))
+        return (t * 1).tolist()
+
+    def unpack(numbers):
+        unpacked.append(len(numbers))
+        return lt.tensor(numbers)
+
+    def f(h):
+        return (h.sin() @ h.t()[:, 1:]).exp()
+
+    def step(region):
+        x = leaf(4, 5)
+        with lt.autograd.graph.saved_tensors_hooks(pack, unpack):
+            h = region(lambda x: x * 2, x)
+            h = region(f, h[1:])  # a view: its storage is packed, once
+            h = region(lambda h: h[:, :2].cos() * h[:, :2], h)
+        packed_before, before = len(packed), live()
+        h.sum().backward(retain_graph=retain)
+        if retain:
+            h.sum().backward()
+        assert len(packed) == packed_before
+        assert live() <= before + 2 * x.nbytes
+        return [x.grad]
+
+    assert_same(step)
+    del packed[:], unpacked[:]
+    step(lt.checkpoint)
+    assert packed == [(20,), (3, 2)]
+    assert unpacked == [3, 20] * (1 + retain)
+
+
+def test_a_hook_around_a_region_may_keep_the_value_itself_but_nobody_may_write_it():
+    h = leaf(3) * 2
+
+    def through(pack):
+        with lt.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            return lt.checkpoint(lambda h: h.exp().sin(), h)
+
+    y = through(lambda t: t)
+    message = message_of(lambda: through(lambda t: t.mul_(2)), RuntimeError)
+    assert "pack hook is modifying its input in place" in message
+    message = message_of(lambda: y.sum().backward(), RuntimeError)
+    assert "modified by an inplace operation (mul_ at " in message
+
+
+def test_what_a_hook_around_a_region_unpacks_must_fit():
+    with lt.autograd.graph.saved_tensors_hooks(lambda t: 0, lambda _: lt.ones(2)):
+        y = lt.checkpoint(lambda h: h.exp().sin(), leaf(3) * 2)
+    message = message_of(lambda: y.sum().backward(), RuntimeError)
+    assert message.startswith("The unpack hook must return the tensor of shape (3,)")
+
+
+def test_a_stash_of_the_users_may_call_ops():
+    class Doubled(lt.checkpointing.Stash):
+        def stash(self, tensor):
+            return Kept(tensor.double())
+
+    class Kept:
+        def __init__(self, tensor):
+            self.tensor = tensor
+            self.nbytes = tensor.nbytes
+
+        def restore(self):
+            return self.tensor.float()._storage
+
+    def step(region):
+        x = leaf(3)
+        if region is lt.checkpoint:
+            region = partial(lt.checkpoint, policy=Doubled())
+        y = region(lambda x: x.exp().sin().exp() * lt.rand(3), x)
+        return y, gradients(y, x)
 
     assert_same(step)

@@ -174,3 +174,18 @@ def test_a_module_may_call_itself() -> None:
 def test_what_is_no_policy_is_refused() -> None:
     with pytest.raises(TypeError, match="a policy is called with each value; got str"):
         nn.Linear(2, 2).set_checkpointing("save")
+
+
+def test_modules_that_are_never_called_are_refused() -> None:
+    blocks = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    for container in (nn.ModuleList(blocks), nn.ModuleDict({"a": blocks[0]})):
+        with pytest.raises(TypeError, match="is never called, so this would change nothing"):
+            container.set_checkpointing()
+        container.set_checkpointing(enabled=False)
+    own = nn.Module()
+    own.forward = lambda x: x.exp().sin()  # type: ignore[method-assign]
+    own.set_checkpointing()
+    x = lt.ones(1000, requires_grad=True)
+    before = lt.memory_allocated()
+    y = own(x)
+    assert lt.memory_allocated() - before == y.nbytes

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +12,9 @@ from lowtide.autograd.graph import disable_saved_tensors_hooks, save_on_cpu
 from lowtide.checkpointing import offload, offload_to_disk, policy, verify
 from lowtide.framework.checkpointing import offload as offload_module
 from lowtide.framework.devices import backend
+from tests.checkpointing.asynchronous import Gpu, running
 from tests.checkpointing.nets import Block, conv_net, gpt
+from tests.checkpointing.queues import Order
 
 SIZE = 8000  # bytes of the values below
 
@@ -314,15 +314,15 @@ class Late:
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_copies_that_run_late_are_waited_for(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    sim = lt.device("sim")
-    late = offload_module.Traffic(Late(backend(sim)))
-    monkeypatch.setitem(offload_module._traffic, sim, late)
+    late = Late(backend(lt.device("sim")))
+    monkeypatch.setattr(offload_module, "_traffic", {})
+    monkeypatch.setattr(offload_module, "_lane_of", lambda be: late)
     for net in (gpt, conv_net):
         model, x = net()
         where = policy({"op:add|linear|batch_norm": offload(ahead=ahead, min_bytes=0)})
         for chosen in (offload(ahead=ahead, min_bytes=0), where):
             assert verify(model.to("sim"), x.to("sim").requires_grad_(), policy=chosen).equal
-    assert late.lane.count > 20
+    assert late.count > 20
     x = leaf()
     with offload(ahead=ahead):
         y = x.exp()
@@ -334,88 +334,29 @@ def test_copies_that_run_late_are_waited_for(ahead: int, monkeypatch: pytest.Mon
     assert x.grad.tolist() == pytest.approx(wanted.tolist(), rel=1e-5)
 
 
-class Recorder:
-    """CuPy's streams and events, as far as they are used: they write down what they are told."""
-
-    ndarray = object
-
-    def __init__(self) -> None:
-        self.cuda = self.runtime = self
-        self.log: list[tuple[Any, ...]] = []
-        self.streams = 0
-        self.main = self.Stream()
-
-    def Stream(self, non_blocking: bool = False) -> Any:
-        return RecordedStream(self, non_blocking)
-
-    def Event(self, disable_timing: bool = False) -> Any:
-        assert disable_timing
-        return RecordedEvent(self)
-
-    def get_current_stream(self) -> Any:
-        return self.main
-
-    def memcpyAsync(self, to: int, start: int, nbytes: int, kind: int, stream: int) -> None:
-        self.log.append(("copy", to, start, nbytes, kind, stream))
-
-    def PinnedMemory(self, size: int) -> Any:
-        self.log.append(("pin", size))
-        return SimpleNamespace(ptr=1 << 40)
-
-
-class RecordedStream:
-    def __init__(self, cuda: Recorder, non_blocking: bool) -> None:
-        self.cuda, self.ptr = cuda, cuda.streams
-        assert non_blocking or not cuda.streams  # the first is the kernels' own
-        cuda.streams += 1
-
-    def wait_event(self, event: Any) -> None:
-        self.cuda.log.append(("wait", self.ptr, event.of))
-
-
-class RecordedEvent:
-    def __init__(self, cuda: Recorder) -> None:
-        self.cuda = cuda
-
-    def record(self, stream: Any) -> None:
-        self.of = (stream.ptr, sum(e[0] == "copy" and e[-1] == stream.ptr for e in self.cuda.log))
-
-
-def test_streams_wait_for_each_other_as_a_gpu_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    # No GPU here: this holds the order of calls, with streams 0 (kernels), 1 (out), 2 (back).
-    cupy = Recorder()
-    be = SimpleNamespace(xp=cupy, _here=contextlib.nullcontext)
-    lane = offload_module.Streams(be)
-    storage = SimpleNamespace(address=512, nbytes=100)
-    monkeypatch.setattr(offload_module, "_slabs", [])
-    monkeypatch.setattr(offload_module, "backend", lambda d: be if d.type == "cuda" else backend(d))
+def test_pinned_slabs_serve_many_blocks_and_each_device_has_its_own() -> None:
     ledger = backend(lt.device("cpu")).ledger
     saved = ledger.by_role()["saved"]
-    first, second = (offload_module._room(lt.device("cuda:0"), 100, True) for _ in range(2))
-    assert cupy.log == [("pin", 1 << 28)]
-    assert (first.address, second.address) == (1 << 40, (1 << 40) + 128)
-    assert ledger.by_role()["saved"] - saved == 200
-    cupy.log.clear()
-    ticket = lane.send(storage, first)
-    lane.wait(ticket)
-    assert cupy.log == [
-        ("wait", 1, (0, 0)),  # the copy begins after the kernels so far
-        ("copy", 1 << 40, 512, 100, 2, 1),
-        ("wait", 0, (1, 1)),  # the memory goes after the copy
-    ]
-    cupy.log.clear()
-    lane.wait(lane.fetch(first, storage))
-    assert cupy.log == [
-        ("wait", 2, (1, 0)),  # the bytes have arrived
-        ("wait", 2, (0, 0)),  # nobody reads what was in the new memory
-        ("copy", 512, 1 << 40, 100, 1, 2),
-        ("wait", 0, (2, 1)),
-    ]
-    address = first.address
-    del first
-    again = offload_module._room(lt.device("cuda:0"), 100, True)
-    assert again.address == address
-    large = offload_module._room(lt.device("cuda:0"), 1 << 29, True)
-    assert cupy.log[-1] == ("pin", 1 << 29)
-    del again, second, large
+    gpu = Gpu(Order())
+    with running(gpu, 2) as (d, other):
+        room = offload_module._room
+        first, second = (room(d, 100, True) for _ in range(2))
+        (slab,) = gpu.pinned
+        assert (first.address, second.address) == (slab.ptr, slab.ptr + 128)
+        assert ledger.by_role()["saved"] - saved == 200
+        address = first.address
+        del first
+        again = room(d, 100, True)
+        assert again.address == address
+        there = room(other, 100, True)  # whose streams know nothing of those of ``d``
+        assert len(gpu.pinned) == 2
+        large = room(d, 1 << 20, True)  # more than a slab has
+        assert [m.end - m.start for m in gpu.pinned] == [1 << 18, 1 << 18, 1 << 20]
+        limit, ledger.limit = ledger.limit, ledger.live
+        with pytest.raises(lt.OutOfMemoryError):
+            room(d, 100, True)
+        ledger.limit = limit
+        last = room(d, 100, True)  # the block that was refused was given back
+        assert last.address == slab.ptr + 256
+        del again, second, large, there, last
     assert ledger.by_role()["saved"] == saved

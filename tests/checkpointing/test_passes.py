@@ -128,6 +128,39 @@ def test_two_threads_have_regions_of_their_own():
         assert found[k] == [step(k, plain, lambda: None)] * 5
 
 
+def test_one_region_serves_two_threads_at_a_time():
+    entered, left = threading.Event(), threading.Event()
+    shared = lt.checkpointing()
+    x = leaf(100)
+    found = {}
+
+    def first():
+        before = live()
+        with shared:
+            entered.set()
+            left.wait(20)  # the other leaves while this one is inside
+            y = x.exp().sin()
+        z = x.exp().sin()
+        found["kept"] = live() - before  # what z keeps; nothing of y
+        (y + z).sum().backward()
+
+    def second():
+        entered.wait(20)
+        with shared:
+            found["second"] = x.exp().sin()
+        left.set()
+
+    threads = [threading.Thread(target=f) for f in (first, second)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    other = found.pop("second")
+    assert found == {"kept": 3 * 400 + other.nbytes}
+    other.sum().backward()
+    assert lt.equal(x.grad, 3 * (x.exp().cos() * x.exp()).detach())
+
+
 def test_two_threads_walk_one_graph():
     x, w = leaf(20, 20), leaf(20, 20)
 

@@ -24,6 +24,7 @@ from lowtide.checkpointing import (
     save_matmuls,
     verify,
 )
+from lowtide.framework.autograd import contents
 from lowtide.framework.checkpointing.policies import shown
 from lowtide.utils.checkpoint import (
     CheckpointPolicy,
@@ -31,6 +32,8 @@ from lowtide.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 from tests.checkpointing.nets import Block, conv_net, gpt
+
+F = nn.functional
 
 READY = [
     None,
@@ -91,6 +94,35 @@ def test_nothing_is_kept_without_a_policy(block: Any) -> None:
 
 def test_products_and_attention_with_its_statistic_are_kept(block: Any) -> None:
     assert kept(*block, policy=save_matmuls) == ATTENTION + LSE + PRODUCTS
+
+
+def test_small_results_are_kept_where_they_spare_what_leads_to_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last normalization, sum and ReLU of a residual block are not run again."""
+    run, again = contents.OpCall.run, []
+
+    def counted(call: Any, *args: Any) -> Any:
+        again.append(call.name)
+        return run(call, *args)
+
+    monkeypatch.setattr(contents.OpCall, "run", counted)
+    convolutions = [nn.Conv2d(4, 4, 3, padding=1, bias=False) for _ in range(2)]
+    norms = [nn.BatchNorm2d(4) for _ in range(2)]
+
+    def residual(x: lt.Tensor) -> lt.Tensor:
+        y = norms[0](convolutions[0](x)).relu()
+        return (norms[1](convolutions[1](y)) + x).relu()
+
+    x = lt.randn(4, 4, 32, 32).requires_grad_()  # enough elements for bits
+    elements = x.numel()
+    before = lt.memory_allocated()
+    y = lt.checkpoint(residual, x, policy=save_matmuls)
+    statistics = 2 * 2 * 4 * 4
+    assert lt.memory_allocated() - before - y.nbytes == 2 * (x.nbytes + elements // 8) + statistics
+    y.sum().backward()
+    assert again == ["batch_norm", "relu"]  # what the second convolution read
+    assert verify(residual, x, policy=save_matmuls).equal
 
 
 def test_dots_are_not_attention(block: Any) -> None:
@@ -206,6 +238,40 @@ def test_paths_begin_in_the_region_whoever_listens(block: Any) -> None:
     assert kept(model[0], x, policy=policy({"module:mlp.0": "save"})) == 4 * UNIT
 
 
+class FirstOfTheMLP:
+    def __call__(self, value: Any) -> str:
+        return "save" if value.module == "mlp.0" else "recompute"
+
+    def method(self, value: Any) -> str:
+        return self(value)
+
+
+def test_a_policy_that_asks_for_modules_is_told_them(block: Any) -> None:
+    asks = FirstOfTheMLP()
+
+    def indirectly(value: Any) -> str:
+        return asks(value)
+
+    forms = [
+        asks,
+        asks.__call__,
+        lambda value: "save" if value.module == "mlp.0" else "recompute",
+        functools.partial(lambda where, value: "save" if value.module == where else "recompute",
+                          "mlp.0"),
+        policy({lambda value: value.module == "mlp.0": "save"}),
+        policies.save_from_both_policies(everything, asks),
+    ]  # fmt: skip
+    for each in forms:
+        assert kept(*block, policy=each) == 4 * UNIT
+    with lt.checkpointing(asks):  # asked for what the inner region leaves to it
+        assert kept(*block, policy=lambda value: "prefer_save") == 4 * UNIT
+    for unseen in (indirectly, asks.method):
+        with pytest.raises(RuntimeError, match="set by_module = True on the policy"):
+            kept(*block, policy=unseen)
+    indirectly.by_module = True  # type: ignore[attr-defined]
+    assert kept(*block, policy=indirectly) == 4 * UNIT
+
+
 def test_the_region_around_decides_what_the_inner_one_leaves_to_it() -> None:
     x = lt.zeros(100, device="meta", requires_grad=True)
 
@@ -225,11 +291,53 @@ def test_the_region_around_decides_what_the_inner_one_leaves_to_it() -> None:
         ({"ndim==2B": "save"}, "selects no values"),
         ({3: "save"}, "a selector is a string or a function"),
         ({"*": "keep"}, "decides 'save'"),
+        ({"op:relu|linaer": "save"}, r"no op is called 'linaer'\. Did you mean 'linear'"),
+        ({"op:normalize": "save"}, "made of several ops has no name here"),
     ],
 )
 def test_a_rule_that_means_nothing_is_refused(rules: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         policy(rules)
+
+
+ONE_OP = {
+    "avg_pool2d": lambda x: F.avg_pool2d(x, 2),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, 3),
+    "baddbmm": lambda x: lt.baddbmm(lt.ones(4, 4, device="meta"), x[0], x[1]),
+    "bilinear": lambda x: F.bilinear(x, x, lt.ones(2, 4, 4, device="meta")),
+    "bmm": lambda x: x[0].bmm(x[1]),
+    "celu": F.celu,
+    "conv_transpose2d": lambda x: F.conv_transpose2d(x, lt.ones(3, 2, 2, 2, device="meta")),
+    "dropout2d": F.dropout2d,
+    "interpolate": lambda x: F.interpolate(x, (8, 8)),
+    "max_pool2d": lambda x: F.max_pool2d(x, 2),
+    "relu": lambda x: (x * 1).relu_(),
+    "relu6": F.relu6,
+    "selu": F.selu,
+    "to": lambda x: x.to(lt.float64),
+    "unfold": lambda x: F.unfold(x, 2),
+}
+
+
+@pytest.mark.parametrize("name", ONE_OP)
+def test_functions_are_found_by_the_name_they_are_called_by(name: str) -> None:
+    asked = []
+
+    def watch(value: Any) -> str:
+        asked.append(value)
+        return "recompute"
+
+    with lt.checkpointing(watch):
+        ONE_OP[name](lt.ones(2, 3, 4, 4, device="meta", requires_grad=True))
+    rules = policy({f"op:{name}": "save"})
+    assert [rules(value) for value in asked].count("save") in (1, 2)  # two axes, or an index
+    assert rules(asked[-1]) == "save"
+
+
+def test_a_transposed_convolution_is_a_product() -> None:
+    x = lt.zeros(2, 4, 8, 8, device="meta", requires_grad=True)
+    up = nn.ConvTranspose2d(4, 3, 2, stride=2, device="meta")
+    assert kept(lambda x: up(x).sin(), x, policy=save_matmuls) == 2 * 3 * 16 * 16 * 4
 
 
 def test_a_decision_that_means_nothing_is_refused() -> None:
@@ -420,6 +528,8 @@ def test_selective_contexts_keep_what_pytorch_scripts_ask_for(form: str) -> None
 def test_selective_contexts_refuse_what_they_do_not_know() -> None:
     with pytest.raises(TypeError, match="either a function or a list of ops"):
         create_selective_checkpoint_contexts(3)
+    with pytest.raises(ValueError, match="no op is called 'normalize'"):
+        create_selective_checkpoint_contexts([F.normalize])
     bad = functools.partial(create_selective_checkpoint_contexts, lambda ctx, op, *a, **k: "save")
     with pytest.raises(TypeError, match="returns a CheckpointPolicy or a bool"):
         checkpoint(lt.exp, lt.ones(2, requires_grad=True), context_fn=bad)

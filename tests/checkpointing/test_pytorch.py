@@ -120,3 +120,8 @@ def test_names_are_where_pytorch_has_them():
     assert list(inspect.signature(checkpoint_sequential).parameters) == [
         "functions", "segments", "input", "use_reentrant", "preserve_rng_state", "kwargs",
     ]  # fmt: skip
+
+
+def test_an_unknown_determinism_check_is_refused():
+    with pytest.raises(ValueError, match="one of .*'none'.*'shapes'"):
+        checkpoint(lt.exp, lt.ones(2), use_reentrant=False, determinism_check="shapes")

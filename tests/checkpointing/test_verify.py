@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -196,3 +198,34 @@ def test_without_gradients_results_are_compared() -> None:
     model, x = gpt()
     with lt.no_grad():
         assert verify(model, x).equal
+
+
+def test_dataclasses_named_tuples_and_mappings_are_looked_into() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Batch:
+        x: Any
+        size: int
+
+    Pair = collections.namedtuple("Pair", "first second")
+    first, second = (lt.randn(3, requires_grad=True) for _ in range(2))
+
+    def f(batch: Batch, pair: Any) -> Any:
+        assert isinstance(pair, Pair)
+        assert isinstance(batch, Batch)
+        assert batch.size == 3
+        pair.second.detach().mul_(2)  # of a copy
+        out = batch.x.exp() * pair.second
+        return Batch(out, 3), collections.OrderedDict(y=Pair(out.sin(), None))
+
+    before = second.tolist()
+    report = verify(f, Batch(first, 3), Pair(first, second))
+    assert report.compared[:4] == (
+        "output[0].x", "output[1]['y'][0]", "gradient of args[0].x", "gradient of args[1][1]",
+    )  # fmt: skip
+    assert second.tolist() == before
+
+
+def test_a_function_that_returns_no_tensor_is_refused() -> None:
+    for result in (None, 3, object()):
+        with pytest.raises(TypeError, match=f"in {type(result).__name__} it found none"):
+            verify(lambda x, result=result: result, lt.ones(3))

@@ -159,6 +159,7 @@ class FakeCupy:
                 raise FakeError("driver version is insufficient")
             return count
 
+        self.waits = 0
         self.cuda = self
         self.runtime = self
         self.memory = self
@@ -166,6 +167,12 @@ class FakeCupy:
         self.memGetInfo = lambda: (1 << 20, 1 << 21)
         self.CUDARuntimeError = self.OutOfMemoryError = FakeError
         self.MemoryPool, self.UnownedMemory, self.MemoryPointer = FakePool, FakeUnowned, FakePointer
+
+    def get_current_stream(self):
+        return self
+
+    def synchronize(self):
+        self.waits += 1
 
 
 @pytest.fixture
@@ -195,6 +202,7 @@ def test_values_go_in_and_come_out_converted(fake):
     values = np.arange(6, dtype=np.float64).reshape(2, 3).T
     _, array = fake.from_host(values, spec(3, 2), 6)
     np.testing.assert_array_equal(fake.to_host(array), values.astype(np.float32))
+    assert fake.xp.waits == 1  # the caller may write its array now
     assert fake.ledger.by_role()["input"] == 24
     _, zero_d = fake.from_host(np.float64(2.5), spec(), 0)
     assert fake.item(zero_d) == 2.5

@@ -20,7 +20,7 @@ from lowtide.framework.devices import backend
 from lowtide.framework.devices.host import HostBackend
 from lowtide.framework.memory.ledger import format_bytes
 from lowtide.framework.spec import Spec
-from lowtide.profiling import MemoryProfiler
+from lowtide.profiling import MemoryProfiler, estimate
 
 Leaves = list[lt.Tensor]
 
@@ -257,13 +257,16 @@ def test_inside_a_profiler_the_error_says_what_would_have_fitted() -> None:
     finally:
         lt.set_memory_limit(None)
     error = caught.value
-    # A tanh keeps its result: two of each block, and those of one block come back at a time.
+    # A tanh keeps its result: two of each block. The last of a block flows into the next, which
+    # would keep it too; and those of one block come back at a time.
     assert error.remedies == {
-        "activation checkpointing of each of blocks": (6 - 2) * value,
+        "activation checkpointing of each of blocks": (6 - 2 - 2) * value,
         "no_grad, where no gradient is wanted": 6 * value,
     }
     message = str(error)
-    assert "What would have fitted: activation checkpointing of each of blocks frees" in message
+    assert (
+        "before the rest of the step: activation checkpointing of each of blocks frees" in message
+    )
     assert "no_grad, where no gradient is wanted frees" in message
     assert "a batch of at most" in message
 
@@ -284,3 +287,90 @@ def test_an_error_that_is_kept_keeps_no_tensor(cramped: Any) -> None:
     assert kept.live_bytes == sum(kept.owners["line"].values()) > live
     for held in kept.owners.values():
         assert all(type(name) is str and type(n) is int for name, n in held.items())
+
+
+def test_what_would_have_fitted_does(world_of_blocks: Any) -> None:
+    net, step = world_of_blocks
+    whole = estimate(step).peak_bytes
+    lt.set_memory_limit(whole - (whole - lt.memory_allocated()) // 4)
+    try:
+        with pytest.raises(lt.MemoryLimitError) as caught, MemoryProfiler(modules=net):
+            step()
+        freed = caught.value.remedies["activation checkpointing of each of blocks"]
+        del caught  # its traceback holds the step's tensors
+        net.zero_grad()
+        gc.collect()
+        for block in net["blocks"]:
+            block.set_checkpointing()
+        assert freed > 0
+        step()
+    finally:
+        lt.set_memory_limit(None)
+
+
+@pytest.fixture
+def world_of_blocks() -> Any:
+    gc.collect()
+    blocks = nn.ModuleList(
+        nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(12)
+    )
+    net, x = nn.ModuleDict({"blocks": blocks}), lt.randn(256, 32)
+
+    def step() -> None:
+        y = x
+        for block in blocks:
+            y = y + block(y)
+        y.square().mean().backward()
+
+    return net, step
+
+
+def test_checkpointing_frees_what_the_message_says(world_of_blocks: Any) -> None:
+    net, _ = world_of_blocks
+    blocks, x = net["blocks"], lt.randn(256, 32)
+
+    def forward(limit: int | None) -> int:
+        lt.set_memory_limit(limit)
+        y = x
+        try:
+            for block in blocks:
+                y = y + block(y)
+            return lt.memory_allocated()  # one that was not reached
+        finally:
+            lt.set_memory_limit(None)
+
+    start = lt.memory_allocated()
+    whole = forward(None) - start
+    with pytest.raises(lt.MemoryLimitError) as caught, MemoryProfiler(modules=net):
+        forward(start + whole - 1)
+    freed = caught.value.remedies["activation checkpointing of each of blocks"]
+    del caught
+    gc.collect()
+    for block in blocks:
+        block.set_checkpointing()
+    kept = forward(None) - start
+    part = 2 * 256 * 64 * 4  # a gelu's input and result, which come back one block at a time
+    assert whole - kept - 2 * part <= freed <= whole - kept - part
+
+
+def test_an_optimizer_that_finds_no_room_could_step_within_backward() -> None:
+    gc.collect()
+    net = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 64))
+    x = lt.randn(2, 64)
+    optimizer = lt.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    held = sum(p.nbytes for p in net.parameters())
+    lt.set_memory_limit(lt.memory_allocated() + 2 * held - 1)  # gradients and state, but a byte
+    try:
+        net(x).sum().backward()
+        with pytest.raises(lt.MemoryLimitError) as caught, MemoryProfiler(modules=net):
+            optimizer.step()
+        change = "optim.fuse_into_backward(optimizer), which keeps a gradient at a time,"
+        assert caught.value.remedies == {change: held - 64 * 64 * 4}
+        assert change in str(caught.value)
+        del caught
+        net.zero_grad()
+        optimizer.state.clear()
+        lt.optim.fuse_into_backward(optimizer)
+        net(x).sum().backward()
+    finally:
+        lt.set_memory_limit(None)

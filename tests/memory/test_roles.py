@@ -6,6 +6,7 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
+from lowtide.framework.devices import backend
 from lowtide.framework.memory.ledger import ROLES
 
 
@@ -39,6 +40,44 @@ def test_a_gradient_is_one_when_backward_or_the_user_puts_it_there():
     assert role(w.grad) == "gradient"
     w.grad = lt.tensor([1.0, 2.0, 3.0])
     assert role(w.grad) == "gradient"
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_peak_knows_a_gradient_as_one(device):
+    ledger = backend(lt.device(device)).ledger
+    x, w = lt.ones(2, 50, device=device), lt.ones(50, 40, device=device, requires_grad=True)
+    y, g = x @ w, lt.ones(2, 40, device=device)
+    ledger.reset_peak()
+    before, gradients = ledger.live, ledger.roles[ROLES.index("gradient")]
+    y.backward(g)
+    assert ledger.peak - before == 4 * 50 * 40
+    assert ledger.peak_roles[ROLES.index("gradient")] - gradients == 4 * 50 * 40
+    assert role(w.grad) == "gradient"
+
+
+def test_what_a_rule_returns_is_no_gradient_if_it_does_not_become_one():
+    seen = {}
+
+    def look(name):
+        return lambda *_: seen.setdefault(name, roles()["gradient"] - before) and None
+
+    a, b, c = (lt.ones(30, requires_grad=True) for _ in range(3))
+    before = roles()["gradient"]
+    # `add` hands the same gradient to both; that of `c` is added to the one that is there.
+    c.grad = lt.zeros(30)
+    y = a + b
+    y.register_hook(look("sum"))
+    loss = (y * c).sum()
+    a.register_post_accumulate_grad_hook(look("first"))
+    loss.backward(retain_graph=True)
+    assert seen == {"sum": 120, "first": 240}
+    assert {role(t.grad) for t in (a, b, c)} == {"gradient"}
+    assert roles()["gradient"] - before == 360
+    assert a.grad.data_ptr() != b.grad.data_ptr()
+    # With inputs= the caller gets them, and nothing is accumulated.
+    (g,) = lt.autograd.grad(loss, [c])
+    assert role(g) == "temporary"
+    assert roles()["gradient"] - before == 360
 
 
 @pytest.mark.parametrize("to_none", [True, False])

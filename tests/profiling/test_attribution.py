@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 
 import pytest
 
@@ -29,11 +31,11 @@ def test_backward_belongs_to_the_module_and_line_of_the_forward_op():
     one, two = after(line, -1), after(line, 1)
     assert made[("ExpBackward0", "", one)] == 3 * 6 * 4
     of_linear = {key: n for key, n in made.items() if key[0] == "LinearBackward0"}
-    assert set(of_linear) == {("LinearBackward0", "Linear", one)}
+    assert set(of_linear) == {("LinearBackward0", "lin", one)}
     assert {key[2] for key in made} <= {one, two}
     assert {o.line for o, _ in births(prof, phase="backward")} == {one, two}
     table = prof.growth("start", "stop", ("role", "module"))
-    assert table["gradient · Linear"] == (4 * 6 + 6 + 3 * 4) * 4  # x.grad too
+    assert table["gradient · lin"] == (4 * 6 + 6 + 3 * 4) * 4  # x.grad too
 
 
 def test_double_backward_belongs_to_the_forward_line_too():
@@ -78,6 +80,58 @@ def test_hooks_and_functions_in_backward_belong_to_the_node():
     assert made == [(after(line, -1), 28)] * 2
 
 
+def test_a_function_of_the_users_is_forward_and_saves_under_its_name():
+    class Square(lt.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x * x
+            ctx.save_for_backward(y)
+            return y * 1.0
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * ctx.saved_tensors[0]
+
+    x = lt.randn(20, requires_grad=True)
+    with MemoryProfiler() as prof:
+        line = here()
+        y = Square.apply(x)
+        with lt.no_grad():
+            Square.apply(x)
+    assert [(o.phase, o.line) for o, _ in births(prof, op="mul")] == [
+        ("forward", after(line, -10)),
+        ("forward", after(line, -8)),
+        ("other", after(line, -10)),
+        ("other", after(line, -8)),
+    ]
+    saved = {
+        name: n for name, n in prof.saved(("op", "line")).as_dict().items() if "before" not in name
+    }
+    assert saved == {f"Square · {after(line, 1)}": 80}
+    del y
+
+
+def test_what_python_calls_has_a_name_too():
+    t, u = lt.randn(9), lt.randn(8)
+    stored = pickle.dumps(u)
+    with MemoryProfiler() as prof:
+        copies = copy.deepcopy(t), pickle.loads(stored)
+    assert len(copies) == 2
+    assert [(o.op, n) for o, n in births(prof)] == [("deepcopy", 36), ("unpickled", 32)]
+
+
+def test_what_workers_send_is_the_data_loaders():
+    data = [(lt.randn(5), k) for k in range(4)]
+    with MemoryProfiler() as prof:
+        line = here()
+        for x, y in lt.utils.data.DataLoader(data, batch_size=2, num_workers=1):
+            assert x.shape == (2, 5)
+            assert y.shape == (2,)
+    assert [(o.op, o.line, n) for o, n in births(prof) if n == 40] == [
+        ("DataLoader", after(line, 1), 40)
+    ] * 2
+
+
 def test_library_code_between_does_not_hide_the_users_line():
     net = nn.Sequential(nn.Sequential(nn.Linear(3, 3)), nn.ReLU())
     with MemoryProfiler() as prof:
@@ -94,6 +148,7 @@ def test_library_code_between_does_not_hide_the_users_line():
         ("lib/python3.12/site-packages/lowtide/framework/ops/dispatch.py", frames.INSIDE),
         ("lib/python3.12/site-packages/lowtide/framework/autograd/engine.py", frames.ENGINE),
         ("lib/python3.12/site-packages/lowtide/modules/linear.py", frames.AROUND),
+        ("lib/python3.12/site-packages/lowtide/framework/data/loader.py", frames.LOADER),
         ("lib/python3.12/site-packages/lowtide/optim/adam.py", frames.STEP),
         ("lib/python3.12/site-packages/lowtide/nn/functional.py", frames.OURS),
         ("lib/python3.12/site-packages/lowtide/recipes/digits.py", frames.USER),
@@ -133,12 +188,12 @@ def test_phases():
             net(x)
             loss * 2.0
     assert {o.op for o, _ in births(prof, phase="other")} == {"randn", "zeros", "mul"}
-    assert {o.module for o, _ in births(prof, op="linear")} == {"Linear"}
+    assert {o.module for o, _ in births(prof, op="linear")} == {"net"}
     assert {o.phase for o, _ in births(prof, op="linear")} == {"forward"}
     state = births(prof, phase="optimizer")
     assert sum(n for _, n in state) >= 2 * (3 * 2 + 2) * 4
     held = prof.growth("start", "stop", ("role", "module", "op"))
-    assert held["optimizer · Linear · step"] == 2 * (3 * 2 + 2) * 4
+    assert held["optimizer · net · step"] == 2 * (3 * 2 + 2) * 4
 
 
 def test_a_closure_in_a_step_is_forward_and_backward():

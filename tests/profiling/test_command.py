@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from lowtide.profiling import MemoryProfiler
+from lowtide.profiling.storing import from_dict
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """
@@ -64,10 +67,72 @@ def test_a_script_is_profiled_as_it_is(script):
     assert "<html" in (written / "memory.html").read_text()
     run = MemoryProfiler.from_json(written / "run.json")
     assert len([m for m in run.marks if m.kind == "step"]) == 3
-    again = lowtide(script, "report", "train-memory/run.json", "--html", "page.html")
-    assert again.returncode == 0
+    files = {"--html": "a.html", "--png": "a.svg", "--perfetto": "a.json", "--snapshot": "a.pickle",
+             "--flamegraph": "a.folded"}  # fmt: skip
+    again = lowtide(script, "report", "train-memory", *chain(*files.items()))
+    assert (again.returncode, again.stderr) == (0, "")
     assert "train.py:11" in again.stdout
-    assert "<html" in (script / "page.html").read_text()
+    assert "<html" in (script / "a.html").read_text()
+    assert "<svg" in (script / "a.svg").read_text()
+    assert json.loads((script / "a.json").read_text())["traceEvents"]
+    assert pickle.loads((script / "a.pickle").read_bytes())["device_traces"]
+    stacks = (script / "a.folded").read_text().splitlines()
+    assert sum(int(line.rpartition(" ")[2]) for line in stacks) == run.peak_bytes
+
+
+AWKWARD = """
+import os, sys, threading, time
+from .beside import SIZE
+import lowtide as lt
+
+def later():
+    time.sleep(0.2)
+    global kept
+    kept = lt.ones(SIZE)
+
+print("it is", __name__, __package__, sys.argv[1:], os.path.isabs(__file__))
+os.chdir(sys.argv[1])
+threading.Thread(target=later).start()  # Python waits for it before it ends
+sys.exit(0)
+"""
+
+
+def test_a_module_is_profiled_wherever_it_goes_and_to_its_last_thread(script):
+    package = script / "work"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "beside.py").write_text("SIZE = 1_000_000\n")
+    (package / "train.py").write_text(AWKWARD)
+    done = lowtide(script, "profile", "--no-timeline", "-m", "work.train", "work", "--out")
+    assert done.returncode == 0, done.stderr
+    assert "it is __main__ work ['work', '--out'] True" in done.stdout
+    assert MemoryProfiler.from_json(script / "train-memory" / "run.json").peak_bytes == 4_000_000
+    done = lowtide(script, "estimate", "-o", "e.json", "-m", "work.train", "work")
+    assert done.returncode == 0, done.stderr  # sys.exit(0) is a good end
+    (device,) = json.loads((script / "e.json").read_text())["devices"]
+    assert device["peak_bytes"] == 4_000_000
+
+
+def test_a_script_that_a_batch_system_ends_is_reported_and_its_workers_die_as_ever(script):
+    (script / "long.py").write_text(
+        "import multiprocessing, os, signal, time\n"
+        "import lowtide as lt\n"
+        "x = lt.ones(1000)\n"
+        "codes = set()\n"
+        "for _ in range(30):\n"  # at once: the signal comes before the worker runs
+        "    worker = multiprocessing.get_context('fork').Process(target=time.sleep, args=(60,))\n"
+        "    worker.start()\n"
+        "    worker.terminate()\n"
+        "    worker.join()\n"
+        "    codes.add(worker.exitcode)\n"
+        "print('workers', codes)\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "time.sleep(60)\n"
+    )
+    done = lowtide(script, "profile", "-o", "out", "--no-timeline", "long.py")
+    assert done.returncode == 143, done.stderr
+    assert "workers {-15}" in done.stdout
+    assert MemoryProfiler.from_json(script / "out" / "run.json").peak_bytes == 4000
 
 
 def test_a_script_that_runs_out_of_memory_says_who_owns_it(script):
@@ -87,6 +152,7 @@ def test_a_script_that_ends_early_is_reported_up_to_there(script, word, code, sa
     done = lowtide(script, "profile", "-o", "out", "--no-timeline", "train.py", word)
     assert done.returncode == code
     assert said in done.stderr
+    assert "profile_command" not in done.stderr  # the traceback is the script's own
     assert "Steps: 3" in done.stdout
     assert (script / "out" / "run.json").is_file()
     assert not (script / "out" / "memory.png").exists()
@@ -102,7 +168,9 @@ def test_an_estimate_is_what_the_run_takes(script):
     assert sum(device["peak_bytes_by_role"].values()) == device["peak_bytes"]
     failed = lowtide(script, "estimate", "train.py", "--crash")
     assert failed.returncode == 1
-    assert "inside the script" in failed.stderr
+    assert 'train.py", line 17, in <module>' in failed.stderr
+    assert "ValueError: inside the script" in failed.stderr
+    assert "profile_command" not in failed.stderr
 
 
 def test_two_runs_are_compared(script):
@@ -127,7 +195,8 @@ def test_two_runs_are_compared(script):
     "words",
     [
         ("profile", "missing.py"), ("estimate", "missing.py"), ("report", "missing.json"),
-        ("report", "train.py"), ("diff", "train.py", "train.py"),
+        ("report", "train.py"), ("diff", "train.py", "train.py"), ("report", "."),
+        ("profile", "-m", "missing.train"), ("profile", "-o", "train.py/out", "train.py"),
     ],
 )  # fmt: skip
 def test_what_is_no_run_or_script_is_refused(script, words):
@@ -135,3 +204,22 @@ def test_what_is_no_run_or_script_is_refused(script, words):
     assert done.returncode == 2
     assert "lowtide" in done.stderr
     assert "Traceback" not in done.stderr
+    assert "the script got" not in done.stdout  # what cannot be written is found out before
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": "x"}, "not a lowtide memory profile"),
+        ({"version": 2}, "has version 2"),
+        ({"roles": ["x"]}, "has other roles"),
+        ({"peaks": [{}]}, "damaged.*KeyError: 'bytes'"),
+        ({"owners": [["a"]]}, "damaged.*TypeError"),
+        ({"events": {}}, "damaged.*KeyError: 'time'"),
+    ],
+)
+def test_a_damaged_run_is_refused_in_words(change, said):
+    with MemoryProfiler("cpu") as prof:
+        pass
+    with pytest.raises(ValueError, match=said):
+        from_dict(prof.to_dict() | change)

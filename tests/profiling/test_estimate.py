@@ -219,9 +219,9 @@ def test_what_was_there_is_known_and_what_is_computed_is_not():
     with pytest.raises(KeyError) as caught:
         estimate(step)
     assert caught.value.args[0] == [
-        (0.5, 0.0, False, [0.0, 0.0]),
-        (0.5, False, "0.0"),
-        (0.0, 0.0),
+        (0.5, 1.0, True, [1.0, 1.0]),
+        (0.5, True, "1.0"),
+        (1.0, 1.0),
     ]
 
 
@@ -267,6 +267,8 @@ def test_a_shape_that_depends_on_known_values():
         ("masked_select", lambda x: x.masked_select(x > 0)),
         ("unique", lambda x: x.unique()),
         ("index", lambda x: x[x > 0]),
+        ("one_hot", lambda x: lt.nn.functional.one_hot(x.argmax(1))),
+        ("repeat_interleave", lambda x: lt.repeat_interleave(x, x.argmax(1), dim=0)),
     ],
 )
 def test_a_shape_that_depends_on_unknown_values(name, op):

@@ -194,6 +194,25 @@ def test_the_roles_at_the_peak_are_the_ledgers():
     assert by_role(prof.peak("cpu").cells) == be.ledger.peak_roles
 
 
+def test_what_the_graph_lets_go_of_at_the_peak_was_saved_there():
+    be = backend(lt.device("cpu"))
+    a, b = lt.randn(100, requires_grad=True), lt.randn(100, requires_grad=True)
+    found = []
+    for watched in (False, True):
+        be.ledger.reset_peak()
+        before = be.ledger.roles[SAVED]
+        with MemoryProfiler() if watched else ExitStack() as prof:
+            h = a.exp()
+            k = b.exp()
+            h = h.detach()  # its node goes, its bytes stay
+            k = None
+        found.append(be.ledger.peak_roles[SAVED] - before)
+        if watched:
+            assert by_role(prof.peak("cpu").cells) == be.ledger.peak_roles
+        del h, k
+    assert found == [800, 800]
+
+
 def test_marks_sum_up_to_what_the_ledger_said_then():
     be = backend(lt.device("cpu"))
     seen = []

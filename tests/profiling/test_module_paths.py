@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import threading
+import time
 
 import pytest
 
@@ -78,11 +80,94 @@ def test_several_outermost_modules_are_told_apart():
     three = nn.Linear(2, 2)
     with MemoryProfiler() as prof:
         loss(three(two(one(lt.randn(2, 3)))), lt.zeros(2, 2)).backward()
-    assert [o.module for o, _ in births(prof, op="linear")] == ["Linear", "Linear", "Linear#2"]
+    assert [o.module for o, _ in births(prof, op="linear")] == ["one", "two", "three"]
     assert {o.module for o, _ in births(prof, phase="forward")} >= {"MSELoss"}
     with MemoryProfiler(modules={"generator": one, "judge": two}) as prof:
         two(one(lt.randn(2, 3)))
     assert [o.module for o, _ in births(prof, op="linear")] == ["generator", "judge"]
+
+
+def test_modules_without_a_name_are_told_apart_by_their_class():
+    with MemoryProfiler() as prof:
+        kept = []
+        for _ in range(2):
+            (lambda layer: kept.append((layer(lt.randn(2, 3)), layer)))(nn.Linear(3, 3))
+        nn.Linear(3, 3)(lt.randn(2, 3))
+    assert [o.module for o, _ in births(prof, op="linear")] == ["layer", "layer#2", "Linear"]
+
+
+class Agent:
+    """No module, but it has some."""
+
+    def __init__(self):
+        self.policy = [nn.Sequential(nn.Linear(4, 4)) for _ in range(2)]
+        self.value = nn.Linear(4, 1)
+        self.heads = {"left": nn.Linear(4, 2)}
+
+    def act(self, x):
+        for part in self.policy:
+            x = part(x)
+        return self.value(x), self.heads["left"](x)
+
+
+def test_modules_in_lists_dicts_and_attributes_are_called_so():
+    agent, layers = Agent(), [nn.Linear(4, 4), nn.Linear(4, 4)]
+    experts = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
+
+    def step(x):
+        y = sum([e(x) for e in experts])
+        for layer in layers:
+            y = layer(y)
+        a, b = agent.act(y)
+        (a.sum() + b.sum()).backward()
+
+    x = lt.randn(3, 4)
+    with MemoryProfiler() as prof:
+        step(x)
+    called = ["experts.0", "experts.1", "layers.0", "layers.1"]
+    called += ["agent.policy.0.0", "agent.policy.1.0", "agent.value", "agent.heads.left"]
+    assert [o.module for o, _ in births(prof, op="linear")] == called
+    assert prof.growth("start", "stop", "module").as_dict().keys() == set(called)  # gradients
+    found = lt.profiling.estimate(step, x).at_peak(("role", "module")).as_dict()
+    assert {f"parameter · {path}" for path in called} <= found.keys()
+    saved = lt.profiling.saved_tensors(lambda: layers[1](layers[0](x).tanh()))
+    assert {entry.module for entry in saved} == {"", "layers.0", "layers.1"}
+
+
+def test_a_module_has_one_path_in_all_threads(monkeypatch):
+    net, meet = nn.Sequential(nn.Linear(4, 4)), threading.Barrier(3)
+    asked = scopes._has_parameters
+
+    def slowly(module):
+        time.sleep(0.02)
+        return asked(module)
+
+    def work():
+        meet.wait()
+        net(lt.randn(2, 4))
+
+    monkeypatch.setattr(scopes, "_has_parameters", slowly)
+    with MemoryProfiler() as prof:
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+    assert [o.module for o, _ in births(prof, op="linear")] == ["0"] * 3
+
+
+def test_parts_of_a_model_that_is_not_called_have_their_paths_in_it():
+    class Autoencoder(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.encoder = nn.Sequential(nn.Linear(4, 2), nn.Tanh())
+            self.decoder = nn.Sequential(nn.Linear(2, 4))
+
+    model, judge = Autoencoder(), nn.Linear(4, 1)
+    with MemoryProfiler() as prof:
+        judge(model.decoder(model.encoder(lt.randn(3, 4))))
+    assert [o.module for o, _ in births(prof, op="linear")] == ["encoder.0", "decoder.0", "judge"]
+    assert prof.at_peak("module", role="parameter")["decoder.0"] == 4 * (2 * 4 + 4)
 
 
 def test_parts_called_alone_have_their_path_in_the_model_that_was_given():
@@ -206,6 +291,10 @@ def test_storages_from_before_are_owned():
         with lt.no_grad():
             net(lt.randn(2, 4))
         table = prof.at_peak(("role", "module"))
+    assert prof.growth("start", "stop", "module").as_dict() == {}  # a name is no growth
+    assert prof.recording.cells_at(0, prof.recording.devices.index("cpu")).keys() >= {
+        cell for cell in prof.peak("cpu").cells if prof.recording.owners[cell[0]].op == "before"
+    }
     for k in (0, 1):
         for role in ("parameter", "gradient"):
             assert table[f"{role} · blocks.{k}.0.qkv"] == 240

@@ -154,9 +154,11 @@ def test_the_summary_names_the_peak_its_role_and_its_layer():
     assert summary.kinds == (4, downs)
     first, second = summary.sentences()
     assert first == "The peak is 92.12 MiB on cpu, 2.8 ms in, backward of step 2."
-    assert second.startswith(f"{100 * saved / peak.nbytes:.0f} % of it is saved for backward. Most")
+    assert second.startswith(
+        f"{100 * saved / peak.nbytes:.0f} % of it is saved for backward. Its largest owner"
+    )
     assert f"blocks.*.mlp.down: {100 * downs / peak.nbytes:.0f} %, in 4 layers" in second
-    assert "the largest is blocks.3.mlp.down with 12.00 MiB" in second
+    assert "the largest layer is blocks.3.mlp.down with 12.00 MiB" in second
 
 
 def test_the_summary_of_nothing_says_so():

@@ -10,7 +10,9 @@ from html.parser import HTMLParser
 import pytest
 
 from lowtide.framework.memory.ledger import format_bytes
+from lowtide.profiling import plot
 from lowtide.profiling.page import html, page
+from lowtide.profiling.palette import PHASE_COLORS
 from lowtide.profiling.recording import ROLES, Recording
 from lowtide.profiling.sheets import ROWS
 from tests.profiling.browser import CHROMIUM, Browser
@@ -80,7 +82,10 @@ def test_marks_tell_growth_and_what_grew():
     values, words = read.values["marks"][step], read.tables["marks"][step]
     start = int(read.values["marks"][1][3])
     assert int(values[4]) == int(values[3]) - start > 0
-    assert words[6].startswith("blocks.0.mlp.")
+    assert words[6] == (
+        "optimizer state +6.00 MiB, parameters +3.00 MiB, gradients +3.00 MiB, inputs +128.00 KiB; "
+        "most: optimizer state of blocks.0.mlp.up by adamw, +2.00 MiB"
+    )
 
 
 def test_long_tables_end_in_a_row_that_keeps_the_sum():
@@ -175,7 +180,12 @@ def test_a_second_run_is_compared_figure_by_figure():
     for by in ("role", "module", "line"):
         assert sum(v[2] for k, v in rows.items() if k[0] == by) == b - a
     assert len(data_of(text)["runs"]) == 2
-    assert f"<dd>{format_bytes(a)} | {format_bytes(b)}</dd>" in text
+    figures = [f'<dd><span class="of">{n}</span> {format_bytes(p)}</dd>'
+               for n, p in (("deep", a), ("shallow", b))]  # fmt: skip
+    assert f"<dt>peak</dt>{''.join(figures)}" in text
+    titles = re.findall(r"<h2>(\w+): Owners at the peak</h2>", text)
+    assert titles == ["deep", "shallow"]
+    assert sum(int(row[0]) for row in read.values["owners"] if row[0]) == a + b
 
 
 def test_equal_runs_are_called_equal():
@@ -274,6 +284,34 @@ def pixels(tab) -> dict[str, int]:
     )
 
 
+def contrast(one: str, two: str) -> float:
+    """Of two colors, by the Web Content Accessibility Guidelines 2.2: 4.5 can be read by most."""
+
+    def luminance(color: str) -> float:
+        parts = [int(color[k : k + 2], 16) / 255 for k in (1, 3, 5)]
+        linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+        return sum(weight * p for weight, p in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    light, dark = sorted((luminance(one), luminance(two)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_words_can_be_read_on_what_they_lie_on():
+    assert contrast("#000000", "#ffffff") == pytest.approx(21)
+    text = page(gpt(layers=1, steps=1))
+    modes = [
+        dict(re.findall(r"--(\w+): (#\w{6})", m)) for m in re.findall(r":root {(.*?)}", text, re.S)
+    ]
+    assert len(modes) == 2  # light and dark
+    for colors in modes:
+        for words in ("ink", "soft", "accent"):
+            for ground in ("ground", "panel"):
+                assert contrast(colors[words], colors[ground]) >= 4.5, (words, ground)
+    for name, color in PHASE_COLORS.items():
+        assert contrast(plot.INK, color) >= 4.5, name
+    assert contrast(plot.FAINT, "#ffffff") >= 4.5
+
+
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1200, 390])
 def test_it_fits_the_screen_and_draws_without_a_complaint(tab, tmp_path, width, dark):
@@ -286,6 +324,40 @@ def test_it_fits_the_screen_and_draws_without_a_complaint(tab, tmp_path, width, 
         assert found.get(color, 0) > 500
     light = tab.run("getComputedStyle(document.documentElement).backgroundColor")
     assert light == ("rgb(20, 23, 28)" if dark else "rgb(255, 255, 255)")
+
+
+def test_the_picture_begins_on_the_first_screen_of_a_telephone(tab, tmp_path):
+    show(tab, tmp_path, gpt(), width=390)
+    assert each(tab, "canvas", "e.getBoundingClientRect().top")[0] < 500
+    hidden = each(tab, ".tiles div", "getComputedStyle(e).display")
+    assert hidden[:4] == ["none", "none", "none", "block"]  # the headline has said the first three
+
+
+def test_who_owns_the_bytes_is_seen_on_a_telephone(tab, tmp_path):
+    show(tab, tmp_path, gpt(), width=390)
+    right = each(tab, f"{OWNERS} .sheet", "e.getBoundingClientRect().right")[0]
+    module = "e.cells[3].getBoundingClientRect().right"
+    assert max(each(tab, f"{OWNERS} tbody tr", module)) <= right
+
+
+def test_a_tap_tells_what_is_there(tab, tmp_path):
+    show(tab, tmp_path, gpt(), width=390)
+    left, top = corner(tab)
+    point = {"x": left + 250, "y": top + 200}
+    tab.call("Input.dispatchTouchEvent", type="touchStart", touchPoints=[point])
+    tab.call("Input.dispatchTouchEvent", type="touchEnd", touchPoints=[])
+    assert tab.run("document.getElementById('tip').hidden") is False
+    assert "MiB live" in tab.run("document.getElementById('tip').textContent")
+
+
+def test_marks_never_hide_the_tide(tab, tmp_path):
+    show(tab, tmp_path, gpt(layers=1, steps=3))
+    assert tab.run("charts[0].lines") == 3
+    show(tab, tmp_path, gpt(layers=1, steps=300))
+    assert 5 < tab.run("charts[0].lines") < 30  # those with a name
+    tab.run("(() => { const c = charts[0]; c.high = c.high / 60; c.draw(); })()")
+    inside = "charts[0].tide.run.marks.filter(([time]) => time <= charts[0].high).length"
+    assert tab.run("charts[0].lines") == tab.run(inside) > 3  # nearer, all of them
 
 
 def test_areas_change_with_the_choice_and_hide_with_the_legend(tab, tmp_path):

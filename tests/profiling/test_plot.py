@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def test_the_areas_are_stacked_up_to_the_peak(by):
 def test_the_peak_and_its_owner_are_written_at_its_place():
     recording = gpt()
     made = figure(recording)
-    assert "peak 92.12 MiB\nmost: blocks.*.mlp.down, 36 %" in texts(made)
+    assert "peak 92.12 MiB\nlargest owner: blocks.*.mlp.down, 36 %" in texts(made)
     dot = next(line for line in made.axes[0].lines if line.get_marker() == "o")
     assert dot.get_xdata()[0] == pytest.approx(recording.peaks[0].time * 1e3)
     assert dot.get_ydata()[0] == pytest.approx(recording.peaks[0].nbytes / MIB)
@@ -60,6 +61,35 @@ def test_the_peak_and_its_owner_are_written_at_its_place():
 def test_phases_are_shaded_and_named():
     made = figure(gpt())
     assert {"forward", "backward"} <= set(texts(made).split("\n"))
+
+
+def test_names_of_marks_stay_above_the_tide():
+    tape = Tape("cpu")
+    tape.mark("the first of all marks")
+    tape.alloc(1000, TEMPORARY, tape.owner("a", "add"), after=10**6)
+    tape.mark("the last mark of them all")
+    made = figure(tape.stop())
+    axes, made_by = made.axes[0], made.canvas.get_renderer()
+    frame = axes.get_window_extent(made_by)
+    names = [t for t in axes.texts if t.get_text().endswith(("marks", "all"))]
+    assert len(names) == 2
+    for name in names:
+        box = name.get_window_extent(made_by)
+        assert frame.x0 - 1 <= box.x0 < box.x1 <= frame.x1 + 1
+
+
+@pytest.mark.parametrize("by", ["role", "module", "line"])
+def test_names_of_layers_do_not_overlap(by):
+    tape = Tape("cpu")
+    for k in range(20):  # as many lines and modules as have a color, and more
+        tape.alloc(1000 + k, TEMPORARY, tape.owner(f"m{k}", "add", "forward", f"a.py:{k}"))
+    made = figure(tape.stop(), by=by)
+    renderer = made.canvas.get_renderer()
+    bars = made.axes[1]
+    names = [t.get_window_extent(renderer) for t in bars.texts if t.get_text().startswith("m")]
+    assert len(names) >= 5
+    for upper, lower in pairwise(names):
+        assert lower.y1 <= upper.y0
 
 
 def test_bytes_at_the_peak_stand_beside_each_role():

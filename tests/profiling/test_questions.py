@@ -213,6 +213,25 @@ def test_an_unused_profiler_says_so():
 # Reports, files, differences
 
 
+def test_what_makes_no_sense_is_refused_with_the_reason(prof):
+    for wrong in (3, [nn.Linear(1, 1)], {"a": 3}):
+        with pytest.raises(TypeError, match="modules is a module, or a dict of name and module"):
+            MemoryProfiler(modules=wrong)
+    for wrong in (0, -1.0):
+        with pytest.raises(ValueError, match="sample_ms is a positive number"):
+            MemoryProfiler(sample_ms=wrong)
+    with pytest.raises(TypeError, match="a name is a string; got 3"):
+        prof.mark(3)
+    with pytest.raises(ValueError, match="by is one of role, module"):
+        prof.at_peak(())
+    with pytest.raises(ValueError, match="how many segments of a path"):
+        prof.at_peak("module", depth=0)
+    with pytest.raises(TypeError, match="compares with another profile; got int"):
+        prof.diff(3)
+    with pytest.raises(KeyError, match="'wrong' is no row; there are .*parameter"):
+        prof.at_peak("role")["wrong"]
+
+
 def test_the_report_is_a_page_with_the_main_answers(prof):
     text = prof.report()
     assert text == str(prof)

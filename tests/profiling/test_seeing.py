@@ -52,7 +52,7 @@ def test_every_file_reaches_the_same_peak(prof, tmp_path):
         "perfetto": max(
             event["args"]["bytes"]
             for event in json.loads((tmp_path / "run.json").read_text())["traceEvents"]
-            if event["ph"] == "C" and event["name"].endswith(" live")
+            if event["ph"] == "C" and event["name"].endswith(" all")
         ),
         "snapshot": 0,
     }

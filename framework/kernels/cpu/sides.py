@@ -123,6 +123,27 @@ def hardsigmoid(
 
 
 @compiled
+def absolute_error(
+    first: int, last: int, out: Any, above: Any, apart: Any, x: Any, y: Any
+) -> None:  # pragma: no cover - compiled
+    """``|x - y|``, and the bits of ``x > y`` and of ``x != y``."""
+    for tile in range(first, last):
+        here, there = above[tile * 512 : (tile + 1) * 512], apart[tile * 512 : (tile + 1) * 512]
+        here[:] = _NONE
+        there[:] = _NONE
+        for k in range(8):
+            start = tile * 4096 + k * here.size
+            a, b = x[start : start + here.size], y[start : start + here.size]
+            target = out[start : start + here.size]
+            one = np.uint8(1 << k)
+            for j in range(a.size):
+                d = a[j] - b[j]
+                target[j] = abs(d)
+                here[j] |= _NONE if d <= 0 else one
+                there[j] |= _NONE if d == 0 else one
+
+
+@compiled
 def choose(
     first: int, last: int, out: Any, grad: Any, sides: Any, inside: float, outside: float
 ) -> None:  # pragma: no cover - compiled

@@ -48,7 +48,15 @@ def checkpoint(
 
     Returns:
         What ``function`` returns.
+
+    Raises:
+        ValueError: ``determinism_check`` is neither "default" nor "none".
     """
+    if determinism_check not in ("default", "none"):
+        raise ValueError(
+            "determinism_check should be one of ['default', 'none'], but got "
+            f"{determinism_check!r}. It changes nothing here: leave it away."
+        )
     if context_fn is None:
         with _regions.checkpointing():
             return function(*args, **kwargs)

@@ -1,0 +1,136 @@
+"""Elements where a mask holds: read, added up and replaced, with the mask kept and not its places.
+
+A place is an integer for each dim, a mask one byte an element: where more than an eighth of it
+holds, the mask is the smaller of the two, and often alive anyway. So these ops take the mask and the
+number of places, and make the places as workspace, forward and backward. They are otherwise what
+``places.py`` does.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ..dtypes import int64
+from ..spec import Spec
+from .linear_loss_tiles import blocks
+from .places import index_elements, index_sum
+from .registry import op
+from .selecting import every_third
+
+_PIECE = 1 << 13  # elements of a mask at a time
+
+
+def _ready(array):
+    # A mask is walked as it lies.
+    return array.dtype.kind != "b" or array.flags.c_contiguous
+
+
+def _set_places(xp, places, mask):
+    flat, done = mask.reshape(-1), 0
+    for here in blocks(flat.shape[0], _PIECE if xp is np else flat.shape[0]):
+        found = xp.flatnonzero(flat[here]) + here.start
+        rows = places[:, done : done + found.shape[0]]
+        done += found.shape[0]
+        for row, n in zip(rows[:0:-1], mask.shape[:0:-1], strict=True):
+            xp.remainder(found, n, out=row)
+            found //= n
+        rows[0] = found
+
+
+def _dims(mask, at):
+    return tuple(range(at, at + mask.ndim))
+
+
+def _read_infer(input, mask, *, count, at):
+    shape = (*input.shape[:at], count, *input.shape[at + mask.ndim :])
+    return input.like(shape), Spec((mask.ndim, count), int64)
+
+
+def _samples(make):
+    # (input, mask, its places, the dim where it begins, other numbers)
+    for shape, dims, at in (((3, 4), 1, 0), ((3, 4), 2, 0), ((2, 3), 1, 1), ((0, 3), 1, 0)):
+        x = make(*shape)
+        mask = every_third(*x.shape[at : at + dims])
+        yield x, mask, -(-mask.numel() // 3), at, make(*shape).reshape(-1)
+
+
+def _read_samples(make):
+    for x, mask, count, at, _ in _samples(make):
+        yield (x, mask), {"count": count, "at": at}
+
+
+@op(
+    name="_index_masked", method=False, public=False, infer=_read_infer, scratch=("places",),
+    layout=_ready, samples=_read_samples,
+)  # fmt: skip
+def masked_elements(xp, out, places, input, mask, *, count, at):
+    """The ``count`` elements of ``input`` where ``mask`` holds, which begins at dim ``at``."""
+    _set_places(xp, places, mask)
+    index_elements.op.plain(xp, out, input, places, dims=_dims(mask, at), at=at)
+
+
+masked_elements.op.shown = "index"  # in messages, and for who asks for values by their op
+
+
+@masked_elements.vjp("input")
+def _(g, mask, input_spec, at):
+    return masked_sum(g, mask, shape=tuple(input_spec.shape), at=at)
+
+
+def _sum_infer(input, mask, *, shape, at):
+    return input.like(shape), Spec((mask.ndim, input.shape[at]), int64)
+
+
+def _sum_samples(make):
+    for x, mask, count, at, values in _samples(make):
+        shape = tuple(x.shape)
+        rest = [n for k, n in enumerate(shape) if not at <= k < at + mask.ndim]
+        values = values[: prod(rest) * count].reshape(*rest[:at], count, *rest[at:])
+        yield (values, mask), {"shape": shape, "at": at}
+
+
+@op(
+    name="_index_masked_grad", method=False, public=False, infer=_sum_infer, scratch=("places",),
+    half="float32", layout=_ready, samples=_sum_samples,
+)  # fmt: skip
+def masked_sum(xp, out, places, input, mask, *, shape, at):
+    """Zeros of ``shape`` with ``input`` where ``mask`` holds: the transpose of reading."""
+    _set_places(xp, places, mask)
+    index_sum.op.plain(xp, out, input, places, shape=shape, dims=_dims(mask, at), at=at)
+
+
+@masked_sum.vjp("input")
+def _(g, input_spec, mask, at):
+    return masked_elements(g, mask, count=input_spec.shape[at], at=at)
+
+
+def _write_samples(make):
+    for x, _, _, _, values in _samples(make):
+        whole = every_third(*x.shape)
+        yield (x, whole, values[: -(-whole.numel() // 3)]), {}
+
+
+@op(
+    name="_masked_scatter", method=False, public=False, inplace="_masked_scatter_",
+    infer=lambda input, mask, values: (input, Spec((mask.ndim, values.shape[0]), int64)),
+    scratch=("places",), layout=_ready, samples=_write_samples, autocast="promote",
+)  # fmt: skip
+def masked_assign(xp, out, places, input, mask, values):
+    """``input`` with ``values``, in order, where ``mask`` holds."""
+    if out is not input:
+        xp.copyto(out, input)
+    _set_places(xp, places, mask)
+    for here in blocks(values.shape[0], _PIECE):
+        out[tuple(places[:, here])] = values[here]
+
+
+@masked_assign.vjp("input")
+def _(g, mask):
+    return g.masked_fill(mask, 0)
+
+
+@masked_assign.vjp("values")
+def _(g, mask, values_spec):
+    return masked_elements(g, mask, count=values_spec.shape[0], at=0)

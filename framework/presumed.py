@@ -1,0 +1,49 @@
+"""What to decide by where a tensor has no values: in an estimate (``profiling/imagination.py``).
+
+The framework itself seldom looks at values. Where it does, an estimate would go another way than
+the real step. So such a place says what is usual (:func:`presumed`), or that there is no telling
+(:func:`decisive`): a shape that depends on values. Outside of estimates both only read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+knows: Callable[[Any], bool] | None = None  # in an estimate: whether a tensor has values
+
+
+def presumed(value: Any, usual: Any) -> Any:
+    """The only element of a tensor as a Python scalar; ``usual`` where it has no value.
+
+    Args:
+        value: A tensor of one element, or a number, which is returned as it is.
+        usual: What it is in an ordinary step.
+    """
+    if not hasattr(value, "item"):
+        return value
+    if knows is not None and not knows(value):
+        return usual
+    return value.item()
+
+
+def decisive(name: str, value: Any) -> Any:
+    """A tensor whose values decide about a shape.
+
+    Args:
+        name: The op, for the message.
+        value: The tensor; returned.
+
+    Raises:
+        NotImplementedError: It has no values.
+    """
+    if knows is not None and not knows(value):
+        raise NotImplementedError(
+            f"{name}: the shape of its result depends on values, and an estimate has none for "
+            "what the step computes. Compute it before the step from real values, or use an op "
+            "whose shape is known (where, a mask, topk)."
+        )
+    return value
+
+
+__all__ = ["decisive", "presumed"]

@@ -1,0 +1,21 @@
+"""Module paths as other tools show them: one frame or slice for each module on the way down."""
+
+from __future__ import annotations
+
+
+def modules_of(path: str) -> list[tuple[str, str]]:
+    """The modules of a path, outermost first: each one's label and its whole path.
+
+    A label is the last part of the path. A number alone says nothing, and tools that sum by label
+    would take ``blocks.2`` and ``mlp.2`` for the same; so the name before it is part of the label.
+
+    >>> modules_of("blocks.3.mlp")
+    [('blocks', 'blocks'), ('blocks.3', 'blocks.3'), ('mlp', 'blocks.3.mlp')]
+    """
+    found: list[tuple[str, str]] = []
+    label = whole = ""
+    for part in path.split(".") if path else ():
+        label = f"{label}.{part}" if label and part.isdigit() else part
+        whole = f"{whole}.{part}" if whole else part
+        found.append((label, whole))
+    return found

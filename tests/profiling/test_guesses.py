@@ -1,0 +1,215 @@
+"""What an estimate answers where a program asks for values that only computing would give."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide import nn, optim
+from lowtide.nn import functional as F
+from lowtide.profiling import estimate, imagination
+
+from .predictions import measured, predicted
+
+
+class Told(Exception):
+    """Brings out of the copy what the step saw."""
+
+
+def seen(look, *args):
+    """What ``look`` returns in an estimate."""
+
+    def step():
+        raise Told(look(*args))
+
+    with pytest.raises(Told) as caught:
+        estimate(step)
+    return caught.value.args[0]
+
+
+@pytest.fixture
+def big():
+    x = lt.randn(600, 600)
+    return lambda: x @ x  # computed in the step: too large to be known
+
+
+@pytest.mark.parametrize("dtype", [lt.float32, lt.bfloat16, lt.float64, lt.complex64])
+def test_numbers_are_one_counts_zero_and_claims_false(big, dtype):
+    assert seen(lambda: big().to(dtype)[0, 0].item()) == 1
+    assert seen(lambda: big().argmax().item()) == 0
+    assert seen(lambda: (big() > 0)[0, 0].item()) is False
+    assert seen(lambda: big().numpy()[:2, 0].tolist()) == [1.0, 1.0]
+
+
+def test_a_program_may_divide_and_take_logarithms(big):
+    def look():
+        x = big().abs().sum()
+        share = big().softmax(1)[0].numpy()
+        chosen = np.random.default_rng(0).choice(600, p=share / share.sum())
+        return 1 / x.item(), math.log(float(x)), 0 <= chosen < 600
+
+    assert seen(look) == (1.0, 0.0, True)
+
+
+@pytest.mark.parametrize("where", ["cpu", "meta"])
+@pytest.mark.parametrize("dtype", [lt.float32, lt.bfloat16, lt.float16, lt.complex64])
+@pytest.mark.parametrize("cheap", [True, False])
+def test_numbers_are_finite(where, dtype, cheap, monkeypatch):
+    if not cheap:
+        monkeypatch.setattr(imagination, "CHEAP_BYTES", -1)
+    x = lt.ones(600, 600, device=where).to(dtype)
+
+    def look():
+        y = x @ x
+        return (
+            bool(y.isfinite().all()), bool(y.isnan().any()), bool(lt.isinf(y.sum())),
+            bool(~y.isfinite().all()), bool(lt.isposinf(y[0, 0].real)),
+        )  # fmt: skip
+
+    assert seen(look) == (True, False, False, False, False)
+
+
+def test_what_was_presumed_does_not_outlive_a_write(big):
+    def look():
+        mask = big().isfinite()
+        mask[:] = big() > 0
+        return bool(mask[0, 0])
+
+    assert seen(look) is False
+
+
+def test_a_guard_against_nan_lets_the_step_go_on():
+    model, x = nn.Linear(20, 300), lt.randn(40, 20)
+    optimizer = optim.AdamW(model.parameters())
+
+    def step():
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        if not lt.isfinite(loss):
+            return
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+        optimizer.step()
+
+    for _ in range(2):
+        assert predicted(step) == measured(step)
+
+
+CHECKS = """
+def checks(y):
+    assert (y >= 0).all()
+    assert (y >= 0).all() and (y <= 1).all(), "both"
+    assert not (y < 0).any()
+    if not bool((y <= 1).all()):
+        raise ValueError("too large")
+    if (y < 0).any().item():
+        raise ValueError(f"below 0 by {y.min():.3f}")
+    if (y > 2).any():
+        return 1
+    return 2
+"""
+
+
+def test_a_program_that_checks_is_one_that_passes(big):
+    names = {}
+    exec(compile(CHECKS, "checks.py", "exec"), names)  # pytest changes assertions of its own
+    assert seen(lambda: names["checks"](big())) == 2
+
+
+def test_a_loop_that_waits_ends(big):
+    def until():
+        return next(k for k in itertools.count(1) if (big()[:2] > 0).all())
+
+    x = lt.randn(400, 400)
+
+    def converged():
+        y, n = x, 0
+        while y.norm().item() > 1e-3:
+            y, n = y @ x, n + 1
+        return n
+
+    assert seen(until) == 1000
+    assert seen(converged) == 999
+
+
+def test_an_error_names_what_was_guessed(big):
+    line = test_an_error_names_what_was_guessed.__code__.co_firstlineno + 4
+
+    def step():
+        return 1 / big().argmax().item()
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        estimate(step)
+    notes = "\n".join(caught.value.__notes__)
+    assert f"test_guesses.py:{line} (1x)" in notes
+    assert "were guessed, which may be why it failed: item() at " in notes
+    assert notes.count("were guessed") == 1
+    assert "run_apart" not in notes  # the copy's own frames say nothing
+
+
+@pytest.mark.parametrize("size", [20, 600])
+@pytest.mark.parametrize("made", ["before", "in the step", "from zeros"])
+def test_a_causal_mask_is_known(size, made):
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 1)
+    x = lt.randn(2, size, 8)
+    kept = nn.Transformer.generate_square_subsequent_mask(size)
+
+    def mask():
+        if made == "in the step":
+            return nn.Transformer.generate_square_subsequent_mask(size)
+        if made == "from zeros":
+            later = lt.ones(size, size, dtype=lt.bool).triu(1)
+            return lt.zeros(size, size).masked_fill(later, float("-inf"))
+        return kept
+
+    def step():
+        model(x, mask=mask()).square().mean().backward()
+        model.zero_grad()
+
+    assert predicted(step) == measured(step)
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_lbfgs_goes_on_and_its_history_grows(search):
+    model, x = nn.Sequential(nn.Linear(20, 40), nn.Tanh(), nn.Linear(40, 3)), lt.randn(64, 20)
+    optimizer = optim.LBFGS(model.parameters(), max_iter=4, max_eval=40, line_search_fn=search)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(x), x[:, :3])
+        loss.backward()
+        return loss
+
+    found = estimate(lambda: optimizer.step(closure))
+    assert found.guesses == {}  # nothing but what LBFGS presumes itself
+    real = measured(lambda: optimizer.step(closure))
+    assert (found.peak_bytes, found.peak_roles) == (real["peak"], real["roles"])
+
+
+def test_a_gradient_scaler_steps():
+    model, x = nn.Linear(300, 300), lt.randn(40, 300)  # gradients too large to be known
+    optimizer, scaler = optim.AdamW(model.parameters()), lt.amp.GradScaler("cpu")
+
+    def step():
+        scaler.scale(model(x).square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    for _ in range(2):
+        assert predicted(step) == measured(step)
+
+
+def test_pythons_random_numbers_are_those_of_the_real_step():
+    def step():
+        return [lt.empty(n) for n in random.sample(range(1, 10_000), 20)]
+
+    state = random.getstate()
+    found = predicted(step)
+    assert random.getstate() == state
+    assert found == measured(step)
