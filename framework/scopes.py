@@ -11,9 +11,9 @@ place, the last one takes them away again:
 A path comes from the calls: a module called inside another is named as the other's attributes
 name it, so a shared module has the path of each call. The outermost one lends its paths no prefix,
 unless another was there first, or a scope or a listener names it. Modules are known by
-``named_modules`` and weak references; nothing is kept alive. A second outermost one is called what
-the program's variables call it, if a listener can tell, else by its class; so is the first if it is
-one of a list. Parts that are called without their model have their paths in it.
+``named_modules`` and weak references; nothing is kept alive. Of several models each is called
+what the program's variables call it, if a listener can tell, else by its class; so are single
+layers, and those of a list. Parts that are called without their model have their paths in it.
 
 The user's line is found by walking the stack (``frames.py``).
 """
@@ -103,8 +103,8 @@ def listen(lines: bool, **told: Callable[..., Any]) -> None:
             called; ``stepped(optimizer)`` after each step; ``owned(tensor, parameter)`` with each
             new tensor of an optimizer's state; ``made(node)`` with each new node of the graph,
             before it has its edges; ``began(node)`` when a backward begins, with its first node;
-            ``called(module)`` to answer what the program calls an outermost module, and the module
-            around it, if only that has a name; or None.
+            ``called(module)`` to answer what the program calls an outermost module, the module
+            around it, if only that has a name, and if there is no other model beside it; or None.
     """
     with _lock:
         _counts["listening"] += 1
@@ -350,10 +350,10 @@ def _new_root(module: Any, base: str) -> tuple[Any, Scope]:
             entry = Scope(path or kind, path, reference, None)
             break
     else:
-        called, around = _called(module) if _has_parameters(module) else ("", None)
+        called, around, alone = _called(module) if _has_parameters(module) else ("", None, True)
         if around is not None:
             prefix = _join(_known_root(around, base)[1].prefix, _name_in(around, module) or kind)
-        elif _leads(module, called, base):
+        elif alone and not called.rpartition(".")[2].isdigit() and _leads(module, base):
             prefix = base
         else:
             prefix = _free(_join(base, called or kind), base)
@@ -362,11 +362,10 @@ def _new_root(module: Any, base: str) -> tuple[Any, Scope]:
     return reference, entry
 
 
-def _leads(module: Any, called: str, base: str) -> bool:
-    # The first model lends no prefix: not a single layer, nor one of a list, nor a loss.
-    one_of_many = called.rpartition(".")[2].isdigit()
+def _leads(module: Any, base: str) -> bool:
+    # The first model lends no prefix: not a single layer, nor a loss.
     single = next(iter(module.children()), None) is None
-    if one_of_many or single or not _has_parameters(module):
+    if single or not _has_parameters(module):
         return False
     others = [r() for (_, b), (r, _) in list(_roots.items()) if b == base]
     return not any(other is not None and _has_parameters(other) for other in others)
@@ -382,13 +381,14 @@ def _free(name: str, base: str) -> str:
     return free
 
 
-def _called(module: Any) -> tuple[str, Any]:
-    # What the program calls it, or an empty string; and the module around it, if that has the name.
+def _called(module: Any) -> tuple[str, Any, bool]:
+    # What the program calls it, or an empty string; the module around it, if that has the name;
+    # and whether there is no other model beside it.
     for listener in list(_told["called"]):
-        told: tuple[str, Any] | None = listener(module)
+        told: tuple[str, Any, bool] | None = listener(module)
         if told is not None:
             return told
-    return "", None
+    return "", None, True
 
 
 def _has_parameters(module: Any) -> bool:

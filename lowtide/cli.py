@@ -88,7 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands.add_parser("doctor", help="show versions, devices, memory, and what is missing")
     profile = commands.add_parser("profile", help="run a script and show who owned its memory")
     profile.add_argument("-o", "--out", help="the folder to write to; SCRIPT-memory by default")
-    profile.add_argument("--no-timeline", action="store_true", help="no pictures: for long runs")
+    profile.add_argument("--no-timeline", action="store_true", help="keep no events: for long runs")
     profile.add_argument("--no-lines", action="store_true", help="no source lines: faster")
     estimate = commands.add_parser("estimate", help="predict a script's memory without computing")
     estimate.add_argument("-o", "--out", metavar="FILE", help="write the figures there, as JSON")

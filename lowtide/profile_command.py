@@ -1,8 +1,8 @@
 """``lowtide profile``, ``report``, ``diff`` and ``estimate``: the profiler for unmodified scripts.
 
 A script runs as ``python SCRIPT ARGS`` or ``python -m MODULE ARGS`` would run it. Whatever happens
-inside, exception, Ctrl-C or a batch system's SIGTERM, what was recorded until then is reported. Only
-what ends the process without Python's knowledge, ``os._exit`` or SIGKILL, leaves no report.
+inside, exception, Ctrl-C or a batch system's SIGTERM, what was recorded until then is reported.
+Only what ends the process without Python's knowledge, ``os._exit`` or SIGKILL, leaves no report.
 """
 
 from __future__ import annotations
@@ -56,9 +56,11 @@ def profile(
     except OSError as error:
         print(f"lowtide profile cannot write to {folder}: {error}", file=sys.stderr)
         return USAGE_ERROR
-    prof = MemoryProfiler(lines=lines, timeline=timeline)
+    prof, process = MemoryProfiler(lines=lines, timeline=timeline), os.getpid()
     with prof, _told_to_end():
         code = _run(script, args, module)
+    if os.getpid() != process:  # a copy that the script forked has come to its end
+        return code
     prof.to_json(folder / "run.json")
     written = ["run.json"]
     if timeline:
@@ -120,6 +122,8 @@ def diff(before: str, after: str, html: str | None) -> int:
     names = [path.stem for path in paths]
     if names[0] == names[1]:  # both are run.json; then their folders tell them apart
         names = [path.resolve().parent.name for path in paths]
+    if names[0] == names[1]:
+        names = [before, after]
     return _written(lambda file: a.html(file, b, names), html)
 
 
@@ -300,8 +304,8 @@ def _told_to_end() -> Iterator[None]:
 class _Forks:
     """Gives forked workers the SIGTERM that they would have without us: they die of it.
 
-    Python forgets signals that a fork gets before it runs, which a handler of Python's needs and the
-    system's own does not. So the signal waits until the fork has that one.
+    Python forgets signals that a fork gets before it runs, so a handler of Python's could miss one.
+    The system's own never does. So the signal waits until the fork has that.
     """
 
     def __init__(self) -> None:

@@ -26,6 +26,10 @@ from ..framework.ops.convolution import conv3d as conv3d
 from ..framework.ops.convolution import conv_transpose1d as conv_transpose1d
 from ..framework.ops.convolution import conv_transpose2d as conv_transpose2d
 from ..framework.ops.convolution import conv_transpose3d as conv_transpose3d
+from ..framework.ops.difference_loss import huber_loss as huber_loss
+from ..framework.ops.difference_loss import l1_loss as l1_loss
+from ..framework.ops.difference_loss import mse_loss as mse_loss
+from ..framework.ops.difference_loss import smooth_l1_loss as smooth_l1_loss
 from ..framework.ops.distances import cosine_embedding_loss as cosine_embedding_loss
 from ..framework.ops.distances import cosine_similarity as cosine_similarity
 from ..framework.ops.distances import hinge_embedding_loss as hinge_embedding_loss
@@ -94,12 +98,8 @@ from ..framework.ops.pointwise_loss import (
     binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
 )
 from ..framework.ops.pointwise_loss import gaussian_nll_loss as gaussian_nll_loss
-from ..framework.ops.pointwise_loss import huber_loss as huber_loss
 from ..framework.ops.pointwise_loss import kl_div as kl_div
-from ..framework.ops.pointwise_loss import l1_loss as l1_loss
-from ..framework.ops.pointwise_loss import mse_loss as mse_loss
 from ..framework.ops.pointwise_loss import poisson_nll_loss as poisson_nll_loss
-from ..framework.ops.pointwise_loss import smooth_l1_loss as smooth_l1_loss
 from ..framework.ops.pools import adaptive_avg_pool1d as adaptive_avg_pool1d
 from ..framework.ops.pools import adaptive_avg_pool2d as adaptive_avg_pool2d
 from ..framework.ops.pools import adaptive_avg_pool3d as adaptive_avg_pool3d

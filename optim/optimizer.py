@@ -44,6 +44,10 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
         self._in_step = True
         state = local.state
         phase, state.phase = state.phase, "optimizer"
+        tape, saver = state.tape, state.saver
+        if tape is not None:  # a region around the step: what a step makes is not made again
+            state.tape, state.watch = None, state.inference
+            state.saver = None if saver is tape else saver
         try:
             for hook in (*_hooks(_everywhere, "before"), *_hooks(self._hooks, "before")):
                 result = hook(self, args, kwargs)
@@ -64,6 +68,8 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             self._in_step = False
             state.phase = phase
+            if tape is not None:
+                state.tape, state.saver, state.watch = tape, saver, True
 
     return call
 

@@ -27,6 +27,7 @@ from .prediction import Estimate
 from .whatif import _Change, _Checkpointed, _Narrow, _NoGrad, _with
 
 MOST_PARTS = 8  # of a model that are tried, those with most bytes
+MOST_ROWS = 4  # of modules alike, inside of parts
 MOST_SIZES = 8  # of batches that are tried
 NOTHING_LOST = "no parameter loses its gradient"
 
@@ -195,7 +196,8 @@ def advise(
     not fit, these are tried, one at a time:
 
     - activation checkpointing of each top-level part of the models that the step reaches (of a
-      list of modules: of each item), and of all of these together;
+      list of modules: of each item), of all of these together, and of each module of a stack of
+      several alike further inside;
     - each such part under ``no_grad``; of a step that makes no gradients, each whole model as well;
     - each of them, and each whole model, in bfloat16;
     - a smaller batch: the first ``n`` rows of the tensors that share a leading dimension, for the
@@ -203,7 +205,7 @@ def advise(
       find it). They are the step's tensor arguments; without any, the tensors that it closes over
       or finds among its globals, parameters and buffers excepted.
 
-    It costs an estimate for each: up to 35 for a model. Call it outside the ``except`` block that
+    It costs an estimate for each: up to 39 for a model. Call it outside the ``except`` block that
     caught a ``MemoryLimitError``: the error's traceback keeps the failed step's tensors.
 
     Args:
@@ -268,27 +270,51 @@ def _limit(before: Estimate, limit: int | None, device: Any) -> tuple[str, int]:
 def _parts(question: _Question) -> list[tuple[str, list[Any]]]:
     # (path, modules) of the top-level parts, those with most bytes; a list of modules, which
     # nobody calls, is its items.
+    found = [
+        (name, child, called(module))
+        for name, root in question.roots.items()
+        for child, module in root.named_children()
+    ]
+    largest = _largest(question, found)
+    if len(largest) > MOST_PARTS:
+        left = ", ".join(path for path, _ in largest[MOST_PARTS:])
+        question.untried[left] = "these parts hold less than the others"
+    return largest[:MOST_PARTS]
+
+
+def _rows(question: _Question) -> list[tuple[str, list[Any]]]:
+    # The same of modules alike, one after the other, further inside: a stack of layers.
+    found = []
+    for name, root in question.roots.items():
+        for path, module in root.named_modules():
+            items = list(module.children())
+            alike = len(items) > 1 and len({type(m) for m in items}) == 1
+            apart = "." not in path and called(module) != [module]  # that is a part already
+            if path and alike and not apart and hasattr(module, "__getitem__"):
+                found.append((name, path, [c for m in items for c in called(m)]))
+    return _largest(question, found)[:MOST_ROWS]
+
+
+def _largest(
+    question: _Question, parts: list[tuple[str, str, list[Any]]]
+) -> list[tuple[str, list[Any]]]:
+    # Those with parameters, by the bytes they hold at the peak.
     table = question.before.at_peak("module", device=question.device).as_dict()
     found: list[tuple[int, str, list[Any]]] = []
-    for root_name, root in question.roots.items():
-        for child, module in root.named_children():
-            path = child if len(question.roots) == 1 else f"{root_name}.{child}"
-            held = sum(n for m, n in table.items() if f"{m}.".startswith((f"{path}.", f"{child}.")))
-            modules = called(module)
-            if any(True for m in modules for _ in m.parameters()):
-                found.append((-held, path, modules))
+    for root, child, modules in parts:
+        path = child if len(question.roots) == 1 else f"{root}.{child}"
+        held = sum(n for m, n in table.items() if f"{m}.".startswith((f"{path}.", f"{child}.")))
+        if any(True for m in modules for _ in m.parameters()):
+            found.append((-held, path, modules))
     found.sort(key=lambda part: part[0])  # stable: of equal ones, the first
-    if len(found) > MOST_PARTS:
-        left = ", ".join(path for _, path, _ in found[MOST_PARTS:])
-        question.untried[left] = "these parts hold less than the others"
-    return [(path, modules) for _, path, modules in found[:MOST_PARTS]]
+    return [(path, modules) for _, path, modules in found]
 
 
 def _recomputed(question: _Question) -> Iterator[Proposal]:
     if not question.reached:  # an evaluation keeps no activations
         return
     parts = _parts(question)
-    for path, modules in parts:
+    for path, modules in parts + _rows(question):
         each = f"each of {path}" if len(modules) > 1 else path
         changes: list[_Change] = [_Checkpointed("", m) for m in modules]
         found = question.attempt("checkpoint", f"checkpoint of {each}", changes)

@@ -53,16 +53,44 @@ def names(wanted: dict[int, Any]) -> dict[int, str]:
     return _searched(wanted).found
 
 
-def called(module: Any) -> tuple[str, Any] | None:
+def called(module: Any, others: dict[str, Any] | None = None) -> tuple[str, Any, bool] | None:
     """Find what the running program calls a module.
 
+    Args:
+        module: One that is called by the program, not by another module.
+        others: Gets the modules beside it, by their names.
+
     Returns:
-        Its name, and the module that has this name if the other is a part of it, or None; nothing
-        at all if no variable leads to it.
+        Its name; the module that has this name if the other is a part of it, or None; and whether
+        it is the only model beside its name: no other variable, attribute or element there is one.
+        None if no variable leads to it.
     """
     search = _searched({id(module): module})
     name = search.found.get(id(module))
-    return None if name is None else (name, None if _lists(search.around) else search.around)
+    if name is None:
+        return None
+    whole = search.around or module
+    mine = {id(m) for m in whole.modules()}
+    beside = {
+        n: m for n, m in search.beside.items() if id(m) not in mine and whole not in m.modules()
+    }
+    alone = not any(_models(m) for m in beside.values())
+    if others is not None:
+        others.update(beside)
+    return name, None if _lists(search.around) else search.around, alone
+
+
+def _is_module(value: Any) -> bool:
+    return isinstance(_attributes(value).get("_parameters"), dict)
+
+
+def _modules(space: dict[Any, Any], path: str) -> dict[str, Any]:
+    return {f"{path}{key}": value for key, value in space.items() if _is_module(value)}
+
+
+def _models(module: Any) -> bool:
+    # It has parts with parameters: not a single layer, nor a loss.
+    return any(True for part in module.children() for _ in part.parameters())
 
 
 def _lists(module: Any) -> bool:
@@ -100,6 +128,7 @@ class _Search:
         self.missing = dict(wanted)
         self.found: dict[int, str] = {}
         self.around: Any = None  # a module that has a part of what is wanted
+        self.beside: dict[str, Any] = {}  # modules in the same place as the last found, by name
         self.left = MOST
         self.met: set[int] = set()
 
@@ -128,10 +157,13 @@ class _Search:
                 return
             if self.missing.pop(id(value), None) is not None:
                 self.found[id(value)] = f"{path}{key}"
+                self.beside = _modules(space, path)
             elif depth < DEEP and type(value) not in _PLAIN and id(value) not in self.met:
                 self.met.add(id(value))
-                if isinstance(_attributes(value).get("_parameters"), dict):
+                if _is_module(value):
                     self.look_at_module(value, f"{path}{key}")
+                    if value is self.around:
+                        self.beside = _modules(space, path)
                 else:
                     self.look(_inside(value, depth), f"{path}{key}.", depth + 1)
 

@@ -193,20 +193,19 @@ def _names(name: str, path: str) -> set[str]:
 
 
 def _matching(pattern: str, roots: Models) -> list[tuple[str, Any]]:
-    # A * stands for one segment, or a part of it.
-    wanted = pattern.split(".")
     found: dict[int, tuple[str, Any]] = {}
     for name, root in [*roots.items(), *roots.variables.items()]:
         for path, m in root.named_modules():
             names = _names(name, path) if name in roots else {f"{name}.{path}"}
-            for given in map(_segments, sorted(names)):
-                if len(given) == len(wanted) and all(map(fnmatchcase, given, wanted)):
-                    found.setdefault(id(m), (path or name, m))
+            if any(matches(pattern, called) for called in names):
+                found.setdefault(id(m), (path or name, m))
     return list(found.values())
 
 
-def _segments(path: str) -> list[str]:
-    return path.split(".")
+def matches(pattern: str, path: str) -> bool:
+    """Whether a path is meant; a ``*`` stands for one segment, or a part of it."""
+    wanted, given = pattern.split("."), path.split(".")
+    return len(wanted) == len(given) and all(map(fnmatchcase, given, wanted))
 
 
 def tensor_of(name: str, roots: Models) -> Tensor | None:

@@ -30,7 +30,8 @@ def look(backends: Iterable[Any]) -> dict[str, Any]:
 
     Returns:
         ``process``: {``rss``, ``peak_rss``, ``method``}; ``devices``: by name {``live``, ``used``,
-        ``reserved``, ``method``, and for a GPU ``driver_used``, ``driver_method``}. Bytes.
+        ``reserved``, ``method``, and for a GPU ``driver_used``, ``driver_method``, ``runtime_used``
+        (all processes), ``kernels`` (what CuPy keeps for kernels)}. Bytes.
     """
     devices = {}
     for be in backends:
@@ -83,6 +84,16 @@ def _device(be: Any) -> dict[str, Any]:
 
 
 def _gpu(be: Any) -> dict[str, Any]:
+    # What an estimate must not ask (imagination.py): its process has no driver.
+    with be._here():
+        free, total = be.xp.cuda.runtime.memGetInfo()
+        kernels = int(be.xp.get_default_memory_pool().total_bytes())
+    used = int(total - free)
+    driver = _driver(be) or {"driver_used": used, "driver_method": "cudaMemGetInfo, whole GPU"}
+    return {"kernels": kernels, "runtime_used": used, **driver}
+
+
+def _driver(be: Any) -> dict[str, Any] | None:
     # NVML knows what this process holds, context and libraries included; the runtime only what
     # all processes together hold.
     try:
@@ -99,9 +110,7 @@ def _gpu(be: Any) -> dict[str, Any]:
                 }
         used = int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
     except Exception:  # no library, no driver, another process namespace: the runtime answers
-        with be._here():
-            free, total = be.xp.cuda.runtime.memGetInfo()
-        return {"driver_used": int(total - free), "driver_method": "cudaMemGetInfo, whole GPU"}
+        return None
     return {"driver_used": used, "driver_method": "NVML, whole GPU"}
 
 
@@ -124,9 +133,14 @@ def rows(figures: dict[str, Any]) -> list[tuple[str, str, int, str]]:
             (name, "free for reuse", d["reserved"] - d["used"], "pool"),
         ]
         if "driver_used" in d:
-            rest = d["driver_used"] - d["reserved"]
+            kernels = d.get("kernels", 0)
+            rest = d["driver_used"] - d["reserved"] - kernels
+            found.append((name, "kept for kernels", kernels, "CuPy's own pool"))
             found.append((name, "context and libraries", rest, d["driver_method"]))
             found.append((name, "= used", d["driver_used"], d["driver_method"]))
+            if "runtime_used" in d:
+                used = d["runtime_used"]
+                found.append((name, "= used by all processes", used, "cudaMemGetInfo, whole GPU"))
     if process_:
         reserved = host["reserved"] if host else 0
         rest = process_["rss"] - reserved

@@ -55,7 +55,10 @@ class Profile:
         return self.recording.devices.index(name)
 
     def peak(self, device: Any = None) -> Peak:
-        """The moment at which most bytes lived on a device."""
+        """The moment at which most bytes lived on a device.
+
+        Of several as high, the last at which some of them changed their role.
+        """
         return self.recording.peaks[self._index(device)]
 
     @property

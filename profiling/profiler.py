@@ -152,7 +152,7 @@ class MemoryProfiler(Profile):
     def _told(self) -> dict[str, Any]:
         return {
             "seen": self._seen, "stepped": self._stepped, "owned": self._owned,
-            "began": self._began, "called": called,
+            "began": self._began, "called": self._called,
         }  # fmt: skip
 
     def mark(self, name: str) -> None:
@@ -207,6 +207,18 @@ class MemoryProfiler(Profile):
                     self._missed[leaf.data_ptr()] = self._missed.get(leaf.data_ptr(), 0) + 1
             if found:
                 self._name_states()
+
+    def _called(self, module: Any) -> tuple[str, Any, bool] | None:
+        # An outermost module is met: what it is called. Those beside it, such as a running average
+        # of its weights, have their names before they are called, if they ever are.
+        others: dict[str, Any] = {}
+        told = called(module, others)
+        known = {id(reference()) for reference, _ in self._modules}
+        for name, other in others.items():
+            if id(other) not in known:
+                self._modules.append((weakref.ref(other), name))
+                self._name_modules(self._modules[-1:])
+        return told
 
     def _seen(self, module: Any, prefix: str) -> None:
         # An outermost module: what it holds gets its path.

@@ -15,7 +15,8 @@ Schema (``Recording``)
         ops that save the values (``holders``: ops that computed them).
     ``marks``: :class:`Mark`, in order of time: ``start``, one a step of an optimizer, the user's,
         the sampler's, ``stop``. What each owner held at a mark is the sum of the ``changes`` up
-        to it.
+        to it. What lived before and got a name later has it here from the start, so that no mark
+        shows a change where there was none; in the events it gets it when it got it.
     ``timeline``: whether events were kept.
     ``events``: :class:`Events`, columns of equal length; empty without a timeline. Replaying them
         (:class:`Books`) gives the owners at every instant.

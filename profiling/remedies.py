@@ -99,15 +99,16 @@ def _item_in(group: str, module: str) -> str:
 
 
 def _list_of(module: str) -> str:
-    # The list of modules that a module is in, ``blocks`` of ``blocks.3.mlp``; else nothing.
-    first, _, rest = module.partition(".")
-    return first if rest.partition(".")[0].isdigit() and not first.isdigit() else ""
+    # The list of modules that a module is in, ``net.blocks`` of ``net.blocks.3.mlp``; or nothing.
+    names = module.split(".")
+    at = next((k for k, name in enumerate(names) if name.isdigit()), 0)
+    return ".".join(names[:at])
 
 
 def _item_of(module: str) -> str:
     # The part of the model that a module is in; of a list of modules, its item.
-    first, _, rest = module.partition(".")
-    return f"{first}.{rest.partition('.')[0]}" if _list_of(module) else first
+    names = module.split(".")
+    return ".".join(names[: _list_of(module).count(".") + 2]) if _list_of(module) else names[0]
 
 
 __all__ = ["remedies"]

@@ -80,7 +80,7 @@ class Timeline:
             last = time
         widths = [max(len(row[k]) for row in table) for k in range(len(table[0]) - 1)]
         lines = [
-            f"{self.device} by {self.by}, in {unit}: {len(self)} instants in "
+            f"{self.device} by {self.by}, in {unit}: {len(self)} instant{'s' * (len(self) > 1)} in "
             f"{self.times[-1]:.3f} s, at most {format_bytes(self.total[peak])}"
         ]
         for row in table:

@@ -28,6 +28,7 @@ from .naming import (
     called,
     described,
     is_module,
+    matches,
     models_of,
     modules_of,
     needed,
@@ -130,15 +131,15 @@ def compare(
     Args:
         step: As for :func:`estimate`.
         *args: What to call it with.
-        no_grad: Parts whose ``forward`` runs under ``no_grad``; also names of
+        no_grad: Parts whose ``forward`` runs under ``no_grad``; also names or paths of
             ``lowtide.profiling.scope`` blocks.
         detach: Parts whose results are detached; also tensors that exist before the step, or
             names of parameters and of the step's variables, which then require no gradient.
         dtype: A floating dtype for all of the model, or a dict of part and dtype. The part is
             converted as by ``module.to(dtype)``; floating tensors are converted on their way in,
             and, for a part of a model, results on their way out to what came in.
-        checkpoint: Parts whose activations are recomputed in backward, each a region of its own.
-            Or a dict of part and policy (``lowtide.checkpointing``), None for all.
+        checkpoint: Parts whose activations are recomputed in backward, each a region of its own;
+            also scopes. Or a dict of part and policy (``lowtide.checkpointing``), None for all.
         model: Where to look up paths; a dict of names and modules if there are several.
         **kwargs: What to call the step with, by name.
 
@@ -249,7 +250,7 @@ def _each(
 
 def _without(part: Any, roots: Models) -> list[_Change]:
     if isinstance(part, str) and not modules_of(part, roots):
-        return [_NoGrad(part, None, described(part, roots))]
+        return [_Scopes("no_grad in", part, no_grad_mode, described(part, roots))]
     return _each(part, roots, "no_grad in", _NoGrad)
 
 
@@ -265,6 +266,9 @@ def _cuts(part: Any, roots: Models) -> list[_Change]:
 
 
 def _regions(part: Any, roots: Models, policy: Any) -> list[_Change]:
+    if isinstance(part, str) and not modules_of(part, roots):
+        region = functools.partial(checkpointing, policy)
+        return [_Scopes("checkpoint of", part, region, described(part, roots))]
     return _each(part, roots, "checkpoint of", lambda n, m: _Checkpointed(n, m, policy))
 
 
@@ -279,16 +283,22 @@ def _narrowed(part: Any, roots: Models, to: Any) -> list[_Change]:
 
 
 class _NoGrad(_Change):
-    """A module's ``forward`` under ``no_grad``; without a module, scopes of that name."""
+    def __init__(self, name: str, module: Any) -> None:
+        self.module, self.words = module, f"no_grad in {name}"
 
-    def __init__(self, name: str, module: Any, instead: str = "") -> None:
-        self.name, self.module, self.instead = name, module, instead
-        self.words = f"no_grad in {name}"
+    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
+        with no_grad_mode():
+            return forward(*args, **kwargs)
+
+
+class _Scopes(_Change):
+    """Named scopes with a mode inside, each time one is entered."""
+
+    def __init__(self, what: str, name: str, mode: Callable[[], Any], instead: str) -> None:
+        self.name, self.mode, self.instead = name, mode, instead
+        self.words = f"{what} {name}"
 
     def make(self) -> None:
-        if self.module is not None:
-            super().make()
-            return
         enter, leave, change = scopes.scope.__enter__, scopes.scope.__exit__, self
         open_modes: dict[int, list[Any]] = {}
 
@@ -296,9 +306,10 @@ class _NoGrad(_Change):
             result = enter(self)
             mode = None
             top = scopes.current()
-            if change.name in (self.name, top.path if top is not None else None):
+            path = top.path if top is not None else self.name
+            if any(matches(change.name, called) for called in (self.name, path)):
                 change.met = True
-                mode = no_grad_mode()
+                mode = change.mode()
                 mode.__enter__()
             open_modes.setdefault(id(self), []).append(mode)
             return result
@@ -312,17 +323,12 @@ class _NoGrad(_Change):
         scopes.scope.__enter__ = entered  # type: ignore[method-assign]
         scopes.scope.__exit__ = left  # type: ignore[method-assign]
 
-    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
-        with no_grad_mode():
-            return forward(*args, **kwargs)
-
     def check(self) -> None:
-        if not self.met and self.module is None:
+        if not self.met:
             raise ValueError(
-                f"compare: {self.words}: the step has no module and no scope of that name. "
-                f"{self.instead}"
+                f"compare: {self.words}: the step reaches no module {self.name!r}, and enters no "
+                f"scope of that name. {self.instead}"
             )
-        super().check()
 
 
 class _Detached(_Change):

@@ -209,13 +209,17 @@ def as_value_of(leaf: Tensor, value: Tensor) -> Tensor:
 class Hooked:
     """A saved value that a user's pack hook turned into something else.
 
+    The tensors among what the hook returned (itself, or elements of a list, tuple or dict) are what
+    the graph holds: their bytes count as saved.
+
     Source:
         The contract of ``torch.autograd.graph.saved_tensors_hooks``.
     """
 
-    __slots__ = ("index", "packed", "source", "spec", "unpack_hook", "version")
+    __slots__ = ("index", "packed", "pinned", "source", "spec", "unpack_hook", "version")
 
     def __init__(self, tensor: Tensor, source: Any, index: int, pack: Any, unpack: Any) -> None:
+        self.pinned: tuple[Any, ...] = ()
         self.spec = tensor._spec
         if source is None and tensor._requires_grad:
             source = tensor._node
@@ -243,6 +247,14 @@ class Hooked:
         # Whoever keeps the very bytes is warned of a write, as the graph itself would be.
         same = isinstance(self.packed, Tensor) and self.packed._storage is storage
         self.version = version if same else None
+        pinned = tuple(t._storage for t in _tensors_in(self.packed))
+        for held in pinned:
+            held.pin()
+        self.pinned = pinned
+
+    def __del__(self) -> None:
+        for held in self.pinned:
+            held.unpin()
 
     @property
     def nbytes(self) -> int:
@@ -251,8 +263,8 @@ class Hooked:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes kept by a packed tensor; 0 for anything else the hook returned."""
-        return self.packed._storage.nbytes if isinstance(self.packed, Tensor) else 0
+        """Bytes kept by the tensors among what the hook returned; 0 for anything else."""
+        return sum({id(held): int(held.nbytes) for held in self.pinned}.values())
 
     def unpack(self, node: Any, label: str) -> Tensor:
         """What the unpack hook returns, as the value that was saved."""
@@ -280,6 +292,14 @@ class Hooked:
         out._index = self.index
         out._requires_grad = True
         return out
+
+
+def _tensors_in(packed: Any) -> list[Tensor]:
+    if isinstance(packed, Tensor):
+        return [packed]
+    inner = packed.values() if isinstance(packed, dict) else packed
+    several = isinstance(packed, dict | list | tuple)
+    return [t for t in inner if isinstance(t, Tensor)] if several else []
 
 
 class HookSaver:

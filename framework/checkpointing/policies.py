@@ -79,8 +79,8 @@ def everything(value: Value) -> str:
 def save_matmuls(value: Value) -> str:
     """Keep what matrix products, convolutions, attention and recurrent layers give; the rest again.
 
-    No product is computed twice. Attention keeps its result and a statistic of each row. The bits of
-    a ReLU, the places of a maximum and the statistics of a batch, a 16th of what they are of or
+    No product is computed twice. Attention keeps its result and a statistic of each row. The bits
+    of a ReLU, the places of a maximum and the statistics of a batch, a 16th of what they are of or
     less, are kept too: where backward asks for them alone, what leads to them is not run again.
     """
     if value.op in HEAVY:

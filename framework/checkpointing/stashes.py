@@ -190,11 +190,12 @@ class WatchfulTape(Tape):
     def before_write(self, inputs: Any) -> Any:
         """Note the arguments of a write into the first input, while they are what they were."""
         content = self.content_of(inputs[0]._storage)
+        noted = super().before_write(inputs)  # wants the content again: that may stash it
         if content is not None and isinstance(content.maker, StashCall):
             stashed = content.maker.stashed
             if hasattr(stashed, "before_write"):
                 stashed.before_write()
-        return super().before_write(inputs)
+        return noted
 
 
 class StashTape(WatchfulTape):

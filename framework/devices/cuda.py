@@ -3,7 +3,9 @@
 Memory comes from a CuPy pool of our own, with the ledger in front: a :class:`CudaStorage` holds
 one block, every array of a tensor names it as the owner of its memory, and its death gives the
 block back and is booked. So the ledger is exact to the byte, as on the CPU, while the pool counts
-in its own units of 512 bytes; the difference appears as rounding in ``memory_stats``.
+in its own units of 512 bytes; the difference appears as rounding in ``memory_stats``. What kernels
+take for themselves comes from CuPy's default pool; what that one keeps for later is given back
+before an allocation of ours is refused, and by ``empty_cache``.
 
 Everything runs on the stream that is current in CuPy. A tensor used on a second stream must be
 kept alive until that stream has been waited for: freeing is not aware of streams.
@@ -24,6 +26,8 @@ from ..storage import Accounts, ExternalStorage
 from .device import device
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ..spec import Spec
 
 _INSTALL = "Install it with: pip install 'lowtide[cuda]'"
@@ -63,21 +67,29 @@ class CudaStorage(Accounts):
 
 
 class CudaPool:
-    """A CuPy pool under the names by which ``memory.statistics`` asks."""
+    """A CuPy pool under the names by which ``memory.statistics`` asks.
 
-    def __init__(self, pool: Any) -> None:
+    Args:
+        pool: CuPy's; it answers for the GPU that is current.
+        here: Makes a context in which that is ours.
+    """
+
+    def __init__(self, pool: Any, here: Callable[[], Any]) -> None:
         self._pool = pool
+        self._here = here
         self._peak = 0
 
     @property
     def used(self) -> int:
         """Bytes of the blocks in use, in CuPy's units of 512."""
-        return int(self._pool.used_bytes())
+        with self._here():
+            return int(self._pool.used_bytes())
 
     @property
     def top(self) -> int:
         """Bytes taken from the driver and not given back."""
-        return int(self._pool.total_bytes())
+        with self._here():
+            return int(self._pool.total_bytes())
 
     @property
     def peak(self) -> int:
@@ -88,7 +100,8 @@ class CudaPool:
     @property
     def largest_free(self) -> int:
         """All free bytes: CuPy does not tell how they are divided."""
-        return int(self._pool.free_bytes())
+        with self._here():
+            return int(self._pool.free_bytes())
 
     def reset_peak(self) -> None:
         """Forget the peak: it starts again from what is reserved now."""
@@ -97,7 +110,8 @@ class CudaPool:
     def release(self) -> None:
         """Give the free blocks back to the driver."""
         self._peak = self.peak
-        self._pool.free_all_blocks()
+        with self._here():
+            self._pool.free_all_blocks()
 
 
 class CudaBackend:
@@ -117,7 +131,7 @@ class CudaBackend:
         self.kernel_key = "cuda"
         self.ledger = Ledger(where)
         self._memory_pool = cupy.cuda.MemoryPool() if pool is None else pool
-        self.pool = self.ledger.pool = CudaPool(self._memory_pool)
+        self.pool = self.ledger.pool = CudaPool(self._memory_pool, self._here)
         self._unowned = cupy.cuda.UnownedMemory
         self._pointer = cupy.cuda.MemoryPointer
         self._full = cupy.cuda.memory.OutOfMemoryError
@@ -161,7 +175,7 @@ class CudaBackend:
             else:
                 memory = self._memory_pool.malloc(nbytes)
         except self._full as error:
-            self._out_of_memory(nbytes, error)
+            memory = self._second_try(nbytes, error)
         storage = CudaStorage(ledger, memory, nbytes, role)
         owned = self._unowned(memory.ptr, nbytes, storage, self.index)
         return storage, self.xp.ndarray(
@@ -222,16 +236,23 @@ class CudaBackend:
         self.xp.cuda.Device(self.index).synchronize()
 
     def release_cached(self) -> None:
-        """Give the pool's free blocks back to the driver."""
+        """Give the pool's free blocks back to the driver, and those of CuPy's own."""
+        self.pool.release()
         with self._here():
-            self.pool.release()
+            self.xp.get_default_memory_pool().free_all_blocks()
 
     def reserved_bytes(self) -> int:
         """Bytes that the pool holds from the driver."""
         return self.pool.top
 
-    def _out_of_memory(self, nbytes: int, error: Exception) -> None:
+    def _second_try(self, nbytes: int, error: Exception) -> Any:
+        # Our pool has given back what it had free; CuPy's own, for what kernels take, has not.
         with self._here():
+            theirs = self.xp.get_default_memory_pool()
+            if theirs.free_bytes():
+                theirs.free_all_blocks()
+                with contextlib.suppress(self._full):
+                    return self._memory_pool.malloc(nbytes)
             free, total = self.xp.cuda.runtime.memGetInfo()
         raise self.ledger.exhausted(
             nbytes,

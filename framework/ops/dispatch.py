@@ -188,21 +188,21 @@ def hashable(op: Op, attributes: tuple[Any, ...]) -> tuple[Any, ...]:
     Raises:
         TypeError: One cannot be hashed.
     """
+    return tuple(_frozen(op, a) for a in attributes)
 
-    def freeze(value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return tuple(freeze(v) for v in value)
-        if isinstance(value, Tensor):
-            return value.item() if value.numel() == 1 else freeze(value.tolist())
-        try:
-            hash(value)
-        except TypeError:
-            raise TypeError(
-                f"{op.shown}: an attribute must be hashable; got {type(value).__name__}."
-            ) from None
-        return value
 
-    return tuple(freeze(a) for a in attributes)
+def _frozen(op: Op, value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return tuple(_frozen(op, v) for v in value)
+    if isinstance(value, Tensor):
+        return value.item() if value.numel() == 1 else _frozen(op, value.tolist())
+    try:
+        hash(value)
+    except TypeError:
+        raise TypeError(
+            f"{op.shown}: an attribute must be hashable; got {type(value).__name__}."
+        ) from None
+    return value
 
 
 def execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:

@@ -144,7 +144,10 @@ def shares(xp, out, counts, index, *, rows, dtype):
 
 def _frequency_samples(make):
     x = make(3, 2)
-    yield (x, _numbers(list(range(x.shape[0])))), {"rows": x.shape[0]}  # each once: all shares are 1
+    yield (
+        (x, _numbers(list(range(x.shape[0])))),
+        {"rows": x.shape[0]},
+    )  # each once: all shares are 1
     yield (make(2), _numbers(1)), {"rows": 2}
     yield (make(0, 3), _numbers([]).to(int64)), {"rows": 4}
 

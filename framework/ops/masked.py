@@ -1,9 +1,9 @@
 """Elements where a mask holds: read, added up and replaced, with the mask kept and not its places.
 
 A place is an integer for each dim, a mask one byte an element: where more than an eighth of it
-holds, the mask is the smaller of the two, and often alive anyway. So these ops take the mask and the
-number of places, and make the places as workspace, forward and backward. They are otherwise what
-``places.py`` does.
+holds, the mask is the smaller of the two, and often alive anyway. So these ops take the mask and
+the number of places, and make the places as workspace, forward and backward. They are otherwise
+what ``places.py`` does.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from math import prod
 
 from ..autograd.modes import no_grad
 from ..dtypes import finfo
+from .layout import contiguous
 from .normalization import (
     batch_norm_view,
     group_norm_view,
@@ -14,7 +15,7 @@ from .normalization import (
     rms_norm_view,
 )
 from .pooling import avg_pool
-from .registry import WIDE_ON_CUDA, function
+from .registry import WIDE_ON_CUDA, function, op
 
 # The public functions
 
@@ -209,10 +210,35 @@ def _update(running_mean, running_var, mean, var, count, momentum):
     m = 0.0 if momentum is None else momentum
     with no_grad():
         if running_mean is not None:
-            running_mean.mul_(1 - m).add_(mean.detach().view(-1), alpha=m)
+            running_mean._blend_(mean, 1 - m, m)
         if running_var is not None:
-            unbiased = count / max(count - 1, 1)
-            running_var.mul_(1 - m).add_(var.detach().view(-1), alpha=m * unbiased)
+            running_var._blend_(var, 1 - m, m * (count / max(count - 1, 1)))
+
+
+def _blend_infer(input, other, keep, share):
+    if other.numel != input.numel:
+        raise RuntimeError(
+            f"blend takes as many numbers of both; got {tuple(input.shape)} and "
+            f"{tuple(other.shape)}."
+        )
+    return input, input
+
+
+def _blend_samples(make):
+    for n in (4, 0):
+        yield (make(n), make(1, n, 1), 0.9, 0.1), {}
+
+
+@op(
+    name="_blend", method=False, public=False, inplace="_blend_", infer=_blend_infer,
+    scratch=("part",), promote=("arith", ("input", "other")), half="float32", layout=contiguous,
+    flops=lambda input, *_: 3 * input.numel, samples=_blend_samples,
+)  # fmt: skip
+def blend(xp, out, part, input, other, keep, share):
+    """``keep * input + share * other``, in the shape of ``input``: running averages."""
+    xp.multiply(other.reshape(part.shape), share, out=part)
+    xp.multiply(input, keep, out=out)
+    xp.add(out, part, out=out)
 
 
 @function(public=False)

@@ -351,7 +351,9 @@ def affine(xp, out, theta, *, sizes, align):
                 line = (xp.arange(some.start, some.stop) * step + first).astype(out.dtype)
                 term = theta[:, d, e, None] * line
                 there = part[(slice(None),) * (nd - e) + (some,)]
-                xp.add(there, term.reshape(batch, *[1] * (nd - 1 - e), len(line), *[1] * e), out=there)
+                xp.add(
+                    there, term.reshape(batch, *[1] * (nd - 1 - e), len(line), *[1] * e), out=there
+                )
 
 
 def _edges(n, align):

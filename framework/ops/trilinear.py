@@ -1,12 +1,12 @@
 """Trilinear forms ``sum_kij x0[r, k] x1[r, i] x2[r, j] weight[k, i, j]``, for each row r.
 
-``bilinear`` and its gradients are what such a form says of one of the four: it is linear in each, so
-leaving one out, ``free``, gives the gradient in it, and derivatives of any order close. What is kept
-are the three operands.
+``bilinear`` and its gradients are such a form with one of the four left out: it is linear in each,
+so that gives the gradient in it, and derivatives of any order close. What is kept are the three
+operands.
 
 A row of a factor times the weight is a matrix, or the products of two factors are; either is made
 for some rows at a time, whichever is smaller, and contracted with what remains. So a form is one
-matrix product and a pass over what it makes, or the other way round, and the weight is never copied.
+matrix product and a pass over what it makes, or the other way round; the weight is never copied.
 """
 
 from __future__ import annotations

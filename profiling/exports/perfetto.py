@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 from ...framework.serialization.files import replacing
@@ -29,6 +30,7 @@ from ..recording import ALLOC, FREE, ROLE, ROLES, Books, Recording, apply
 from .paths import modules_of
 
 Event = dict[str, Any]
+AT_ONCE = 10_000  # events that are written together
 PROCESS = 1
 TRACKS = ("marks", "phase", "modules", "ops")
 # Viewers take a track with the number of its process for its main thread; so none has that.
@@ -36,7 +38,7 @@ MARKS, PHASES, MODULES, OPS = range(PROCESS + 1, PROCESS + 1 + len(TRACKS))
 
 
 def to_perfetto(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write a trace of all devices.
+    """Write a trace of all devices: about 240 bytes for each event of the recording.
 
     Args:
         recording: What a profiler noted, with its timeline.
@@ -46,14 +48,19 @@ def to_perfetto(recording: Recording, path: str | os.PathLike[str]) -> None:
         RuntimeError: It was made without a timeline.
     """
     need_timeline(recording)
-    trace = {
-        "traceEvents": list(trace_events(recording)),
-        "displayTimeUnit": "ms",
-        "otherData": {"writer": "lowtide", "start": recording.start},
-    }
-    text = json.dumps(trace, separators=(",", ":"), allow_nan=False)
+    about = {"displayTimeUnit": "ms", "otherData": {"writer": "lowtide", "start": recording.start}}
+    events = trace_events(recording)
+    comma = ""
     with replacing(path) as out:
-        out.write(text.encode())
+        out.write(f'{_json(about)[:-1]},"traceEvents":['.encode())
+        while some := list(islice(events, AT_ONCE)):  # a long trace would fill the memory
+            out.write(f"{comma}{_json(some)[1:-1]}".encode())
+            comma = ","
+        out.write(b"]}")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
 def trace_events(recording: Recording) -> Iterator[Event]:

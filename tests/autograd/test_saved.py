@@ -179,3 +179,29 @@ def test_save_on_cpu_changes_no_gradient():
     expected = lt.tensor([2.0, 3.0], requires_grad=True)
     (expected * expected).exp().sum().backward()
     assert a.grad.tolist() == expected.grad.tolist()
+
+
+def test_what_pack_hooks_return_counts_as_saved_while_the_graph_holds_it():
+    roles = lt.memory_stats("cpu")["by_role"]
+    x, y = lt.randn(100, requires_grad=True), lt.ones(100, requires_grad=True)
+
+    def saved():
+        return lt.memory_stats("cpu")["by_role"]["saved"] - roles["saved"]
+
+    for pack, unpack, held in (
+        (lambda t: t.clone(), lambda t: t, 400),
+        (lambda t: (t.shape, t.clone()), lambda packed: packed[1], 400),
+        (lambda t: {"half": t.half()}, lambda packed: packed["half"].float(), 200),
+        (lambda t: t.numpy().copy(), lt.tensor, 0),
+    ):
+        with lt.autograd.graph.saved_tensors_hooks(pack, unpack):
+            z = x.exp() * 2.0
+        assert saved() == held
+        assert [v.held_bytes for v in z.grad_fn.next_functions[0][0].saved] == [held]
+        z.sum().backward()
+        assert saved() == 0
+    with lt.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+        z = (x * y).sum()
+    assert saved() == 800  # plain leaves are temporaries: the graph holds them now
+    del z
+    assert saved() == 0

@@ -80,7 +80,7 @@ class MemoryPool:
     def __init__(self, gpu: Gpu) -> None:
         self.gpu = gpu
         self.free: dict[Any, list[int]] = {}
-        self.used = 0
+        self.used = self.total = 0
 
     def malloc(self, nbytes: int) -> Block:
         """Take a block; the one freed last, if it fits."""
@@ -95,6 +95,7 @@ class MemoryPool:
         if at + size > self.gpu.device_memory.end:
             raise MemoryError(f"Out of memory allocating {size:,} bytes")
         self.gpu.top += size
+        self.total += size
         return Block(self, at, size, key)
 
     def used_bytes(self) -> int:
@@ -103,7 +104,7 @@ class MemoryPool:
 
     def total_bytes(self) -> int:
         """Bytes ever handed out."""
-        return self.gpu.top - self.gpu.device_memory.start
+        return self.total
 
     def free_bytes(self) -> int:
         """The others."""
@@ -159,7 +160,7 @@ class GpuArray(SimArray):
         gpu = _here[-1]
         if not gpu.inside:
             gpu.looked.append("an array")
-            gpu.launch("look", lambda: None, [], [self])
+            gpu.launch("look", lambda: None, [self], [])  # and perhaps write
             gpu.wait(gpu.get_current_stream())
         return self._raw
 
@@ -294,6 +295,7 @@ class Gpu(Queues):
         self.UnownedMemory, self.MemoryPointer, self.Event = UnownedMemory, MemoryPointer, Event
         self.device_memory = Memory(size, UNIT)
         self.top = self.device_memory.start
+        self.own_pool = MemoryPool(self)
         self.pinned: list[Memory] = []
         self.looked: list[str] = []
         self.borrowed: list[tuple[int, int, Work]] = []
@@ -311,6 +313,10 @@ class Gpu(Queues):
     def MemoryPool(self) -> MemoryPool:
         """A new pool."""
         return MemoryPool(self)
+
+    def get_default_memory_pool(self) -> MemoryPool:
+        """CuPy's own: here kernels take nothing."""
+        return self.own_pool
 
     def PinnedMemory(self, size: int) -> Memory:
         """Pinned memory of the host."""

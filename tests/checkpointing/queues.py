@@ -185,7 +185,7 @@ def orders() -> list[Order]:
         Late(KERNEL, COPY_BACK, COPY_OUT),
         Late(KERNEL, COPY_OUT, COPY_BACK),
         Late(COPY_OUT, COPY_BACK, KERNEL),
-        *map(Drawn, range(3)),
+        *map(Drawn, range(2)),
     ]
 
 
@@ -240,7 +240,7 @@ class Queues:
     Attributes:
         streams: All streams.
         defaults: CUDA's legacy stream of each device.
-        log: All work that was queued.
+        queued: All work there was.
         host: How much of each stream the host knows to be done.
         done: How much really is.
         inside: A kernel runs just now.
@@ -254,7 +254,7 @@ class Queues:
         self.here = Here()
         self.host = np.zeros(MOST, np.int64)
         self.done = np.zeros(MOST, np.int64)
-        self.log: list[Work] = []
+        self.queued: list[Work] = []
         self.inside = False
         self.waits = 0
 
@@ -288,7 +288,7 @@ class Queues:
                     np.maximum(stream.clock, other.clock, out=stream.clock)
         work = Work(name, kind, stream, run, nbytes)
         stream.queue.append(work)
-        self.log.append(work)
+        self.queued.append(work)
         return work
 
     def heads(self) -> list[Work]:
@@ -323,7 +323,7 @@ class Queues:
     def beside(self, work: Work) -> list[Work]:
         """The kernels that may run at the same time as a piece of work."""
         return [
-            w for w in self.log
+            w for w in self.queued
             if w.kind == KERNEL and w.nbytes and not w.precedes(work) and not work.precedes(w)
         ]  # fmt: skip
 
@@ -331,7 +331,7 @@ class Queues:
         """Start and end of each piece, if each takes ``seconds(work)`` and begins when it can."""
         ends: dict[int, list[float]] = {s.index: [0.0] for s in self.streams}
         found = {}
-        for w in self.log:
+        for w in self.queued:
             # In a stream the ends rise, so the last one that is waited for tells.
             start = max(ends[k][int(w.after[k])] for k in ends)
             ends[w.stream.index].append(start + seconds(w))

@@ -207,6 +207,21 @@ def test_a_write_after_sending_is_a_new_value(tmp_path: Path) -> None:
         assert (x.grad - wanted).abs().max().item() <= 1e-5 * wanted.abs().max().item()
 
 
+@pytest.mark.parametrize("ahead", [0, 1, 2, 9])
+def test_a_write_that_sends_what_it_overwrites(ahead: int) -> None:
+    # The inner region will need the value as it was: only the write itself makes it want it.
+    def f(x: lt.Tensor) -> lt.Tensor:
+        y = x + 1
+        z = lt.checkpoint(lambda v: v.mul_(0.5).sin(), y)
+        return chain(z, 4).sum()
+
+    x = leaf()
+    lt.checkpoint(f, x, policy=offload(ahead=ahead)).backward()
+    found, x.grad = x.grad.tolist(), None
+    chain(((x + 1) * 0.5).sin(), 4).sum().backward()
+    assert x.grad.tolist() == found
+
+
 def test_a_write_outside_into_what_is_still_leaving_is_refused() -> None:
     x = leaf()
     with offload(ahead=2):

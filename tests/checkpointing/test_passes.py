@@ -128,6 +128,29 @@ def test_two_threads_have_regions_of_their_own():
         assert found[k] == [step(k, plain, lambda: None)] * 5
 
 
+@pytest.mark.parametrize("kind", [lt.optim.SGD, lt.optim.AdamW, lt.optim.Adagrad])
+def test_a_region_around_many_training_steps_holds_nothing_of_them(kind):
+    def step(region):
+        layer = lt.nn.Linear(8, 8)
+        more = {"momentum": 0.9} if kind is lt.optim.SGD else {}
+        optimizer = kind(layer.parameters(), lr=0.1, **more)
+        found = []
+
+        def steps():
+            for _ in range(4):
+                loss = layer(lt.randn(4, 8)).exp().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                found.append(live())
+
+        region(steps) if region is plain else lt.checkpointing()(steps)()
+        assert found[0] == found[-1]
+        return list(layer.parameters())
+
+    assert_same(step)
+
+
 def test_one_region_serves_two_threads_at_a_time():
     entered, left = threading.Event(), threading.Event()
     shared = lt.checkpointing()

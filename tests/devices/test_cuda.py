@@ -106,9 +106,10 @@ class FakeMemory:
 class FakePool:
     def __init__(self):
         self.used = self.total = 0
+        self.room = lambda: 1 << 20
 
     def malloc(self, nbytes):
-        if nbytes > 1 << 20:
+        if nbytes > self.room():
             raise FakeError("full")
         return FakeMemory(self, nbytes)
 
@@ -160,6 +161,8 @@ class FakeCupy:
             return count
 
         self.waits = 0
+        self.default = FakePool()
+        self.get_default_memory_pool = lambda: self.default
         self.cuda = self
         self.runtime = self
         self.memory = self
@@ -224,6 +227,19 @@ def test_a_full_gpu_raises_with_the_table(fake):
     assert caught.value.requested_bytes == 4 << 20
     assert "its free blocks have" in str(caught.value)
     assert fake.ledger.live == 256
+
+
+def test_what_cupy_keeps_for_kernels_is_given_back_before_we_refuse(fake):
+    theirs = fake.xp.default
+    kept = theirs.malloc(1 << 19)
+    del kept  # free, and still theirs
+    fake._memory_pool.room = lambda: (1 << 20) - theirs.total
+    array = fake.empty(spec(200_000))[1]
+    assert (theirs.total, fake.ledger.live) == (0, 800_000)
+    del array
+    theirs.total = 512
+    fake.release_cached()  # empty_cache()
+    assert (theirs.total, fake.reserved_bytes()) == (0, 0)
 
 
 def test_a_limit_refuses_before_the_pool_is_asked(fake):

@@ -43,6 +43,7 @@ CALLS = {
     "ndarray.fill": (2, []),
     "copyto": (2, ["casting"]),
     "from_dlpack": (1, []),
+    "get_default_memory_pool": (0, []),
     "cuda.Device": (1, []),
     "cuda.Device.use": (1, []),
     "cuda.Device.synchronize": (1, []),

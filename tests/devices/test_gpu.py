@@ -140,6 +140,7 @@ def test_figures_of_the_driver_stand_beside_the_ledger(place: lt.device) -> None
             "NVML, this process", "NVML, whole GPU", "cudaMemGetInfo, whole GPU",
         )  # fmt: skip
         assert found["driver_used"] >= found["reserved"]
+        assert found["runtime_used"] >= found["reserved"]
         (used,) = [n for _, what, n, _ in lines if what == "= used"]
         assert used == sum(n for _, what, n, _ in lines if not what.startswith("="))
     else:

@@ -296,11 +296,11 @@ def test_what_would_have_fitted_does(world_of_blocks: Any) -> None:
     try:
         with pytest.raises(lt.MemoryLimitError) as caught, MemoryProfiler(modules=net):
             step()
-        freed = caught.value.remedies["activation checkpointing of each of blocks"]
+        freed = caught.value.remedies["activation checkpointing of each of net.blocks"]
         del caught  # its traceback holds the step's tensors
         net.zero_grad()
         gc.collect()
-        for block in net["blocks"]:
+        for block in net["net"]["blocks"]:
             block.set_checkpointing()
         assert freed > 0
         step()
@@ -314,7 +314,7 @@ def world_of_blocks() -> Any:
     blocks = nn.ModuleList(
         nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)) for _ in range(12)
     )
-    net, x = nn.ModuleDict({"blocks": blocks}), lt.randn(256, 32)
+    net, x = nn.ModuleDict({"net": nn.ModuleDict({"blocks": blocks})}), lt.randn(256, 32)
 
     def step() -> None:
         y = x
@@ -327,7 +327,7 @@ def world_of_blocks() -> Any:
 
 def test_checkpointing_frees_what_the_message_says(world_of_blocks: Any) -> None:
     net, _ = world_of_blocks
-    blocks, x = net["blocks"], lt.randn(256, 32)
+    blocks, x = net["net"]["blocks"], lt.randn(256, 32)
 
     def forward(limit: int | None) -> int:
         lt.set_memory_limit(limit)
@@ -343,7 +343,7 @@ def test_checkpointing_frees_what_the_message_says(world_of_blocks: Any) -> None
     whole = forward(None) - start
     with pytest.raises(lt.MemoryLimitError) as caught, MemoryProfiler(modules=net):
         forward(start + whole - 1)
-    freed = caught.value.remedies["activation checkpointing of each of blocks"]
+    freed = caught.value.remedies["activation checkpointing of each of net.blocks"]
     del caught
     gc.collect()
     for block in blocks:

@@ -1,5 +1,7 @@
 """The dispatcher: plans, promotion, conversions, results in place and in ``out=``."""
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -151,6 +153,26 @@ def test_in_place_keeps_a_copy_of_what_it_destroys():
     x.mul_(x)
     x.sum().backward()
     assert w.grad.tolist() == [4.0, 6.0]
+
+
+def test_calls_leave_no_garbage():
+    a, b = lt.ones(3, 4), lt.ones(3, 4)
+
+    def calls():
+        for _ in range(20):
+            a.add_(b).mul_(0.5).clamp_(min=0.1)
+            a[0] = b[1]
+            lt.sum(a.transpose(0, 1), [0, 1])
+            lt.add(a, b, out=b)
+
+    calls()
+    gc.collect()
+    gc.disable()
+    try:
+        calls()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def test_in_place_refuses_a_wider_result():

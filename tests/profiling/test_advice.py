@@ -169,6 +169,24 @@ def test_bfloat16_of_a_part_is_the_real_change(world):
     assert passes_with_exactly(proposal.peak_bytes, step, x, y)
 
 
+def test_layers_alike_are_a_region_each_however_deep():
+    gc.collect()
+    layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
+    net = nn.ModuleDict({"body": nn.TransformerEncoder(layer, 4), "head": nn.Linear(16, 4)})
+    x = lt.randn(8, 20, 16)
+
+    def step(x):
+        net["head"](net["body"](x)).square().mean().backward()
+        net.zero_grad()
+
+    found = advise(step, x, limit=estimate(step, x).peak_bytes - 1)
+    each = only(found, "checkpoint of each of body.layers")
+    assert each.peak_bytes < only(found, "checkpoint of body, head").peak_bytes
+    for layer in net["body"].layers:
+        layer.set_checkpointing()
+    assert passes_with_exactly(each.peak_bytes, step, x)
+
+
 def test_the_table_and_json_say_the_same(world):
     _, step, x, y = world
     lt.set_memory_limit(lt.memory_allocated() + ROOM)

@@ -117,7 +117,7 @@ def test_what_python_calls_has_a_name_too():
     with MemoryProfiler() as prof:
         copies = copy.deepcopy(t), pickle.loads(stored)
     assert len(copies) == 2
-    assert [(o.op, n) for o, n in births(prof)] == [("deepcopy", 36), ("unpickled", 32)]
+    assert [(o.op, n) for o, n in births(prof)] == [("deepcopy", 36), ("rebuild", 32)]
 
 
 def test_what_workers_send_is_the_data_loaders():

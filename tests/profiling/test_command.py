@@ -126,12 +126,17 @@ def test_a_script_that_a_batch_system_ends_is_reported_and_its_workers_die_as_ev
         "    worker.join()\n"
         "    codes.add(worker.exitcode)\n"
         "print('workers', codes)\n"
+        "if (copy := os.fork()) == 0:\n"
+        "    raise SystemExit(3)\n"
+        "print('copy', os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1]), flush=True)\n"
         "os.kill(os.getpid(), signal.SIGTERM)\n"
         "time.sleep(60)\n"
     )
     done = lowtide(script, "profile", "-o", "out", "--no-timeline", "long.py")
     assert done.returncode == 143, done.stderr
     assert "workers {-15}" in done.stdout
+    assert "copy 3" in done.stdout
+    assert done.stdout.count("Written to") == 1  # not by the copy
     assert MemoryProfiler.from_json(script / "out" / "run.json").peak_bytes == 4000
 
 
@@ -184,6 +189,11 @@ def test_two_runs_are_compared(script):
     assert "parameter" in done.stdout
     assert done.stdout.count(f": {b - a:+,} bytes\n") == 3  # what the second has more
     assert "a peaks" in (script / "both.html").read_text()  # by their folders
+    (script / "old").mkdir()
+    (script / "b").rename(script / "old" / "a")
+    done = lowtide(script, "diff", "a", "old/a", "--html", "both.html")
+    assert "a peaks" in (script / "both.html").read_text()
+    assert "lower than old/a on cpu" in (script / "both.html").read_text()
     (script / "hello.py").write_text("print('hello')\n")
     assert lowtide(script, "profile", "-o", "c", "hello.py").returncode == 0
     nothing = lowtide(script, "diff", "a/run.json", "c/run.json")

@@ -11,7 +11,12 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from lowtide.profiling.exports import to_flamegraph, to_perfetto, to_pytorch_snapshot
+from lowtide.profiling.exports import (
+    perfetto,
+    to_flamegraph,
+    to_perfetto,
+    to_pytorch_snapshot,
+)
 from lowtide.profiling.exports.flamegraph import folded
 from lowtide.profiling.exports.paths import modules_of
 from lowtide.profiling.exports.perfetto import MARKS, MODULES, OPS, PHASES, trace_events
@@ -84,10 +89,13 @@ def test_an_unknown_flame_graph_is_refused(tmp_path):
 # Perfetto
 
 
-def test_the_trace_has_the_schema_of_trace_events(tmp_path):
+@pytest.mark.parametrize("at_once", [7, 10_000])
+def test_the_trace_has_the_schema_of_trace_events(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(perfetto, "AT_ONCE", at_once)
     path = tmp_path / "run.json"
     to_perfetto(gpt(layers=2), path)
     trace = json.loads(path.read_text())
+    assert trace["traceEvents"] == list(trace_events(gpt(layers=2)))
     assert set(trace) == {"traceEvents", "displayTimeUnit", "otherData"}
     for event in trace["traceEvents"]:
         assert set(event) >= {"ph", "pid", "tid", "ts", "name"}

@@ -96,6 +96,31 @@ def test_modules_without_a_name_are_told_apart_by_their_class():
     assert [o.module for o, _ in births(prof, op="linear")] == ["layer", "layer#2", "Linear"]
 
 
+def test_each_of_several_models_is_called_as_its_variable():
+    teacher, student, loss = Tower(), Tower(), nn.MSELoss()
+    average = lt.optim.swa_utils.AveragedModel(student)
+    x = lt.randn(2, 4)
+    with MemoryProfiler() as prof:
+        with lt.no_grad():
+            target = teacher(x)
+        loss(student(x), target).backward()
+    found = {o.module.partition(".")[0] for o, _ in births(prof, op="tanh")}
+    assert found == {"teacher", "student"}
+    held = prof.at_peak("module", role="parameter").as_dict()
+    for name in ("teacher", "student", "average.module"):  # the average, though nobody called it
+        assert held[f"{name}.blocks.1.0.qkv"] == 4 * 60
+    assert prof.at_peak("module", role="buffer")["average"] == average.n_averaged.nbytes
+
+
+def test_a_model_beside_layers_and_parts_of_it_is_the_only_one():
+    model, head = Tower(), nn.Linear(4, 1)
+    part, wrapped = model.blocks[0], nn.Sequential(model)
+    with MemoryProfiler() as prof:
+        head(model(lt.randn(2, 4)))
+    assert {o.module for o, _ in births(prof, op="tanh")} == {"blocks.0.1", "blocks.1.1"}
+    assert len(wrapped) + len(part) == 3
+
+
 class Agent:
     """No module, but it has some."""
 

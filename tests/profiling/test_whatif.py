@@ -80,6 +80,7 @@ LOW = ["blocks.0.weight", "blocks.0.bias", "blocks.1.weight", "blocks.1.bias"]
         (lambda net: {"detach": "blocks.1"}, "detach", ENCODER + LOW),
         (lambda net: {"detach": net.blocks[1], "model": net}, "detach", ENCODER + LOW),
         (lambda net: {"no_grad": "ending"}, "scoped", None),
+        (lambda net: {"no_grad": "end*"}, "scoped", None),
     ],
 )
 def test_equals_the_real_change(world, ask, option, lost):
@@ -95,6 +96,33 @@ def test_equals_the_real_change(world, ask, option, lost):
     assert (found.saved_bytes > 0) == (option != "scoped")  # that one is not in the peak
     assert {n for n, p in net.named_parameters() if p.grad is None} == set(lost)
     assert found.flops_added == estimate(step).flops - found.before.flops < 0
+
+
+def test_a_scope_as_a_region(world):
+    _net, step = world
+    found = compare(step, checkpoint="ending")
+    ending = Net.forward.__globals__["scope"]
+
+    class region:  # what a user would write: two context managers
+        def __init__(self, name):
+            self.both = ending(name), lt.checkpointing()
+
+        def __enter__(self):
+            for one in self.both:
+                one.__enter__()
+
+        def __exit__(self, *exc):
+            for one in reversed(self.both):
+                one.__exit__(*exc)
+
+    Net.forward.__globals__["scope"] = region
+    try:
+        assert found.after.peak_bytes == peak_of(step)
+        assert found.flops_added == estimate(step).flops - found.before.flops > 0
+    finally:
+        Net.forward.__globals__["scope"] = ending
+    assert found.lost == []
+    assert str(found).startswith("checkpoint of ending ")
 
 
 def test_dtype_of_a_part(world):
@@ -208,9 +236,9 @@ def test_mistakes_say_what_to_do(world):
     _net, step = world
     with pytest.raises(ValueError, match="needs a change"):
         compare(step)
-    with pytest.raises(ValueError, match="reaches no module 'decoder'. It reaches net: encoder"):
+    with pytest.raises(ValueError, match="reaches no module 'decoder', and enters no scope .* It"):
         compare(step, checkpoint="decoder")
-    with pytest.raises(ValueError, match="no module and no scope of that name"):
+    with pytest.raises(ValueError, match="no module 'decoder', and enters no scope of that name"):
         compare(step, no_grad="decoder")
     with pytest.raises(ValueError, match="reaches no module 'decoder'. It reaches net: encoder"):
         compare(step, detach="decoder")

@@ -76,25 +76,19 @@ def grid_grad(
 
 
 @compiled(fastmath=FUSED)
-def _gather(
-    line: Any, source: Any, index: Any, weight: Any
-) -> None:  # pragma: no cover - compiled
+def _gather(line: Any, source: Any, index: Any, weight: Any) -> None:  # pragma: no cover - compiled
     for p in range(line.size):
         line[p] += weight[p] * source[index[p]]
 
 
 @compiled(fastmath=FUSED)
-def _spread(
-    target: Any, line: Any, index: Any, weight: Any
-) -> None:  # pragma: no cover - compiled
+def _spread(target: Any, line: Any, index: Any, weight: Any) -> None:  # pragma: no cover - compiled
     for p in range(line.size):
         target[index[p]] += weight[p] * line[p]
 
 
 @compiled(fastmath=FUSED)
-def _agree(
-    agreed: Any, source: Any, line: Any, index: Any
-) -> None:  # pragma: no cover - compiled
+def _agree(agreed: Any, source: Any, line: Any, index: Any) -> None:  # pragma: no cover - compiled
     for p in range(line.size):
         agreed[p] += source[index[p]] * line[p]
 

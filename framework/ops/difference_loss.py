@@ -1,0 +1,242 @@
+"""Losses of a difference: its square, its absolute value, and what lies between.
+
+They are ops of their own, which keep input and target, or of the absolute value the sign in two
+bits, and not the difference: a third array that nobody else has.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+from ..dtypes import bool_
+from .layout import contiguous, worth_compiling
+from .loss import reduce_loss, reduction_of
+from .registry import broadcast, function, op, per_element
+from .sides import by_side, mark, sides_of, spread, worth_bits
+
+
+def _compared(input, target) -> None:
+    if tuple(target.shape) != tuple(input.shape):
+        warnings.warn(
+            f"Using a target size ({target.shape}) that is different to the input size "
+            f"({input.shape}). This will likely lead to incorrect results due to broadcasting. "
+            "Please ensure they have the same size.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _weighted(loss, weight, reduction, over_weights=True):
+    # A weight per element; the mean is over the weights.
+    if weight is None:
+        return reduce_loss(loss, reduction)
+    if tuple(weight.shape) != tuple(loss.shape):
+        raise ValueError(
+            f"Weights and input must have the same size; got {tuple(weight.shape)} and "
+            f"{tuple(loss.shape)}. Expand the weights."
+        )
+    if reduction == "mean" and over_weights:
+        return (loss * weight).sum() / weight.sum()
+    return reduce_loss(loss * weight, reduction)
+
+
+def _error_infer(input, target, **_):
+    return broadcast(input, target)
+
+
+def _bent_infer(input, target, *, bend):
+    out = broadcast(input, target)
+    return out, out, out.like(dtype=bool_)
+
+
+def _differing(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape), make(*shape)), {}
+    yield (make(3, 4), make(4)), {}
+
+
+def _bends(make):
+    for inputs, _ in _differing(make):
+        yield inputs, {"bend": 0.71}
+    yield (make(3, 4), make(3, 4)), {"bend": 1.3}
+
+
+@op(
+    name="_squared_error", method=False, public=False, infer=_error_infer, promote="arith",
+    half="float32", flops=per_element(2), samples=_differing,
+)  # fmt: skip
+def squared_error(xp, out, input, target):
+    """``(input - target) ** 2``."""
+    xp.subtract(input, target, out=out)
+    xp.multiply(out, out, out=out)
+
+
+@op(
+    name="_absolute_error", method=False, public=False, infer=_error_infer, promote="arith",
+    half="float32", flops=per_element(2), samples=_differing,
+)  # fmt: skip
+def absolute_error(xp, out, input, target):
+    """``|input - target|``."""
+    xp.subtract(input, target, out=out)
+    xp.absolute(out, out=out)
+
+
+@op(
+    name="_bent_error", method=False, public=False, infer=_bent_infer, promote="arith",
+    scratch=("square", "near"), half="float32", flops=per_element(6), samples=_bends,
+)  # fmt: skip
+def bent_error(xp, out, square, near, input, target, *, bend):
+    """Half the square of the difference below ``bend``, and a line of slope ``bend`` beyond."""
+    xp.subtract(input, target, out=out)
+    xp.absolute(out, out=out)
+    xp.less(out, bend, out=near)
+    xp.multiply(out, out, out=square)
+    xp.multiply(square, 0.5, out=square)
+    xp.subtract(out, 0.5 * bend, out=out)
+    xp.multiply(out, bend, out=out)
+    xp.copyto(out, square, where=near)
+
+
+def _sided_infer(input, target):
+    out = broadcast(input, target)
+    sides, work = sides_of(out)
+    return out, sides, sides, work
+
+
+@op(
+    name="_absolute_error_marked", method=False, public=False, infer=_sided_infer,
+    returns=("out", "above", "apart"), scratch=("work",), promote="arith", half="float32",
+    flops=per_element(2), samples=_differing, layout=contiguous,
+)  # fmt: skip
+def absolute_error_marked(xp, out, above, apart, work, input, target):
+    """``|input - target|``, and bits: where ``input`` is the larger, and where they differ."""
+    xp.subtract(input, target, out=out)
+    mark(xp, above, work, out, 0.0, math.inf)
+    xp.absolute(out, out=out)
+    mark(xp, apart, work, out, 0.0, math.inf)
+
+
+absolute_error_marked.op.shown = absolute_error.op.shown
+
+
+def _alike(input, target):
+    return worth_compiling(input) and input.shape == target.shape
+
+
+@absolute_error_marked.kernel("cpu", when=_alike, layout=contiguous, scratch=False)
+def _(xp, out, above, apart, work, input, target):
+    from ..kernels.cpu import sides
+
+    flat = out.reshape(-1), above, apart, input.reshape(-1), target.reshape(-1)
+    spread(sides.absolute_error, out.size, *flat)
+
+
+@absolute_error_marked.vjp("input", "target")
+def _(g_out, needs, above, apart):
+    if g_out is None:
+        return None, None
+    signed = by_side(g_out, above.detach(), inside=1.0, outside=-1.0)
+    return _both(by_side(signed, apart.detach(), inside=1.0, outside=0.0), needs)
+
+
+@squared_error.vjp("input", "target")
+def _(g, needs, input, target):
+    return _both(g * (input - target) * 2, needs)
+
+
+@absolute_error.vjp("input", "target")
+def _(g, needs, input, target):
+    return _both(g * (input - target).sign(), needs)
+
+
+@bent_error.vjp("input", "target")
+def _(g, needs, input, target, bend):
+    return _both(g * (input - target).clamp(-bend, bend), needs)
+
+
+def _both(slope, needs):
+    return slope if needs[0] else None, -slope if needs[1] else None
+
+
+def _real_floats(input, target) -> bool:
+    return input.is_floating_point() and not target.is_complex()
+
+
+@function(public=False, autocast="float32")
+def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
+    """Take squares of differences.
+
+    Args:
+        input: Any shape.
+        target: The same shape.
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean", "sum" or "none".
+        weight: A factor for each element; the mean is over the weights.
+
+    Returns:
+        Tensor (), or in the shape of ``input`` for "none".
+
+    Memory:
+        Keeps ``input`` and ``target``, and not their difference.
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    _compared(input, target)
+    if _real_floats(input, target):
+        return _weighted(squared_error(input, target), weight, how)
+    difference = input - target
+    return _weighted(difference * difference, weight, how)
+
+
+@function(public=False, autocast="float32")
+def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
+    """Take absolute differences. The arguments are those of :func:`mse_loss`.
+
+    Memory:
+        Keeps two bits an element; ``input`` and ``target`` below 16384 elements.
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    _compared(input, target)
+    if _real_floats(input, target):
+        if worth_bits(input, exact=False) or worth_bits(target, exact=False):
+            return _weighted(absolute_error_marked(input, target)[0], weight, how)
+        return _weighted(absolute_error(input, target), weight, how)
+    return _weighted((input - target).abs(), weight, how)
+
+
+@function(public=False, autocast="float32")
+def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mean", beta=1.0):
+    """Take absolute differences, squared (over ``2 beta``) where they are below ``beta``.
+
+    The other arguments are those of :func:`mse_loss`.
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    if beta < 0:
+        raise RuntimeError(f"smooth_l1_loss does not support negative values for beta; got {beta}.")
+    if beta == 0:
+        return l1_loss(input, target, reduction=how)
+    _compared(input, target)
+    return reduce_loss(_quadratic_then_linear(input, target, float(beta)) / beta, how)
+
+
+@function(public=False, autocast="float32")
+def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
+    """Take half squares of differences below ``delta``, and lines of slope ``delta`` beyond.
+
+    The other arguments are those of :func:`mse_loss`.
+    """
+    how = reduction_of(None, None, reduction)
+    if delta <= 0:
+        raise RuntimeError(f"huber_loss does not support non-positive values for delta: {delta}.")
+    _compared(input, target)
+    return _weighted(_quadratic_then_linear(input, target, float(delta)), weight, how, False)
+
+
+def _quadratic_then_linear(input, target, bend):
+    from . import where
+
+    if _real_floats(input, target):
+        return bent_error(input, target, bend=bend)
+    size = (input - target).abs()
+    return where(size < bend, size * size * 0.5, (size - 0.5 * bend) * bend)
