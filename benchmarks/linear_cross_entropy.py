@@ -3,8 +3,9 @@
 ``linear_cross_entropy`` against ``cross_entropy(linear(...))``, forward and backward, float32. The
 bound is what nobody can do without: input, weight, target, loss, and the two gradients. Bytes are
 the ledger's peaks, on meta, where they are those of the CPU, also for heads that do not fit here.
-Times are medians of alternating rounds in one process, as ratios to lowtide's pair: of the fused
-op, and, where PyTorch is installed, of its pair and of its chunked path (``options``).
+Times are medians over alternating rounds, in one process, of the ratio to lowtide's pair in the
+same round: of the fused op, and, where PyTorch is installed, of its pair and of its chunked path
+(``options``). With one thread it is process time, which other programs disturb less.
 
     python -m benchmarks.linear_cross_entropy [--rounds N] [--threads N] [--only HEAD]
 """
@@ -79,19 +80,20 @@ def steps(head, threads):
             lib.set_num_threads(threads)
         leaves = [lib.tensor(a, requires_grad=True) for a in (x, w)]
         for way, loss in losses(lib, F, *leaves, lib.tensor(target)).items():
-            found[way if name == "lowtide" else f"{name} {way}"] = step_of(loss, leaves)
+            found[way if name == "lowtide" else f"{name} {way}"] = step_of(loss, leaves, threads)
     return found
 
 
-def step_of(loss, leaves):
+def step_of(loss, leaves, threads):
     """Forward and backward; the gradients of the step before are dropped first."""
+    clock = time.process_time if threads == 1 else time.perf_counter
 
     def step():
         for leaf in leaves:
             leaf.grad = None
-        start = time.perf_counter()
+        start = clock()
         loss().backward()
-        return time.perf_counter() - start
+        return clock() - start
 
     return step
 
@@ -119,10 +121,15 @@ def main():
         for _ in range(args.rounds):
             for name, step in ways.items():
                 times[name].append(step())
-        median = {name: statistics.median(t) for name, t in times.items()}
         stored[head]["seconds"] = times
-        ratios = "".join(f"  {n} {t / median['pair']:.2f}" for n, t in median.items())
-        print(f"{head:12} pair {median['pair'] * 1e3:.0f} ms, x:{ratios}", flush=True)
+        ratios = {
+            name: statistics.median(a / b for a, b in zip(t, times["pair"], strict=True))
+            for name, t in times.items()
+        }
+        words = "".join(f"  {name} {ratio:.2f}" for name, ratio in ratios.items())
+        print(
+            f"{head:12} pair {statistics.median(times['pair']) * 1e3:.0f} ms, x:{words}", flush=True
+        )
         del ways, step
         gc.collect()
     if args.json:

@@ -6,12 +6,13 @@ whatever it changes, the original knows nothing of it. What comes back is plain 
 or an exception.
 
 The copy keeps its hands off what is shared all the same: standard output and error are thrown away,
-files that were open for writing become the null device, and what is done to other files is done
-beside the disk (``overlay.py``). It ignores Ctrl-C, which is the original's to handle, and ends
-when the original is gone.
+files that were open for writing become the null device, those open for reading are opened anew, so
+that the original goes on where it was, and what is done to other files is done beside the disk
+(``overlay.py``). It ignores Ctrl-C, which is the original's to handle, and ends when the original
+is gone. Programs that the function starts end with it.
 
 Not undone: what reaches others through sockets and pipes that were open before, such as a database;
-what other programs do that the function starts. Only the calling thread exists in the copy: a step
+what those programs did meanwhile. Only the calling thread exists in the copy: a step
 that waits for another thread would wait for ever.
 """
 
@@ -62,20 +63,21 @@ def run_apart(work: Callable[[], T]) -> T:
         pid = os.fork()
     if pid == 0:
         try:
+            _lead(0)
             os.close(reader)
             random.setstate(drawn)  # Python seeds it anew in whatever is forked
             _be_copy(work, writer, original)
         finally:
             os._exit(1)
+    _lead(pid)  # both say so: neither knows who comes first
     os.close(writer)
     answer = b""
     try:
         with open(reader, "rb") as pipe:  # not to its end, which others may have inherited
             answer = pipe.read(int.from_bytes(pipe.read(8), "little"))
-    finally:
-        if not answer:  # interrupted, perhaps
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    finally:  # interrupted, perhaps
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
     try:
         error, value = pickle.loads(answer)
@@ -113,6 +115,8 @@ def _be_copy(work: Callable[[], Any], writer: int, original: int) -> None:
 def _end_with(original: int) -> None:
     while os.getppid() == original:
         time.sleep(POLL)
+    with contextlib.suppress(OSError):
+        os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
@@ -121,19 +125,41 @@ def _write_nothing(keep: int) -> None:
     for name in os.listdir(overlay.HANDLES):
         number = int(name)
         with contextlib.suppress(OSError):  # the listing's own is closed by now
-            if number not in (keep, nothing) and (number in (1, 2) or _is_written(number)):
-                os.dup2(nothing, number)
+            if number not in (keep, nothing):
+                _take_over(number, nothing)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
     overlay.lay()
 
 
-def _is_written(number: int) -> bool:
-    # A file of the disk that was opened for writing only.
+def _lead(pid: int) -> None:
+    # The copy and what it starts are a group of processes, which ends as one.
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
+
+
+def _take_over(number: int, nothing: int) -> None:
+    # A descriptor of the original's: what is read or written by it must not be, by both.
     import fcntl  # not on every system
 
-    flags = fcntl.fcntl(number, fcntl.F_GETFL)
-    return flags & os.O_ACCMODE == os.O_WRONLY and stat.S_ISREG(os.fstat(number).st_mode)
+    found, flags = os.fstat(number), fcntl.fcntl(number, fcntl.F_GETFL)
+    access = flags & os.O_ACCMODE
+    with_proc = overlay.HANDLES.startswith("/proc")
+    place = os.readlink(f"{overlay.HANDLES}/{number}") if with_proc else ""
+    on_disk = stat.S_ISREG(found.st_mode) and not place.startswith("/memfd:")
+    silent = number in (1, 2) or (number == 0 and not on_disk)
+    if silent or (access == os.O_WRONLY and on_disk):
+        os.dup2(nothing, number)
+    elif on_disk and with_proc:
+        if access == os.O_RDONLY:
+            mine = os.open(f"{overlay.HANDLES}/{number}", os.O_RDONLY)
+        elif found.st_size <= overlay.LARGEST:
+            mine = overlay.private(number, found.st_size)
+        else:
+            return
+        os.lseek(mine, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+        os.dup2(mine, number, inheritable=os.get_inheritable(number))
+        os.close(mine)
 
 
 # Exceptions on their way

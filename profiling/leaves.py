@@ -72,7 +72,9 @@ def called(module: Any, others: dict[str, Any] | None = None) -> tuple[str, Any,
     whole = search.around or module
     mine = {id(m) for m in whole.modules()}
     beside = {
-        n: m for n, m in search.beside.items() if id(m) not in mine and whole not in m.modules()
+        n: m
+        for n, m in search.beside.items()
+        if id(m) not in mine and not any(part is whole for part in m.modules())
     }
     alone = not any(_models(m) for m in beside.values())
     if others is not None:
@@ -81,7 +83,8 @@ def called(module: Any, others: dict[str, Any] | None = None) -> tuple[str, Any,
 
 
 def _is_module(value: Any) -> bool:
-    return isinstance(_attributes(value).get("_parameters"), dict)
+    known = isinstance(_attributes(value).get("_parameters"), dict)
+    return known and all(hasattr(type(value), n) for n in ("named_modules", "modules", "children"))
 
 
 def _modules(space: dict[Any, Any], path: str) -> dict[str, Any]:

@@ -275,6 +275,17 @@ def _nameless() -> int:
         return os.dup(file.fileno())
 
 
+def private(handle: int, size: int) -> int:
+    """A file without a name, of the same contents as an open one."""
+    copy, done = _nameless(), 0
+    while done < size:
+        piece = os.pread(handle, 1 << 20, done)
+        if not piece:
+            break
+        done += os.pwrite(copy, piece, done)
+    return copy
+
+
 def _nothing() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 

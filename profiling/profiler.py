@@ -216,15 +216,19 @@ class MemoryProfiler(Profile):
         known = {id(reference()) for reference, _ in self._modules}
         for name, other in others.items():
             if id(other) not in known:
-                self._modules.append((weakref.ref(other), name))
-                self._name_modules(self._modules[-1:])
+                self._keep_named(other, name)
         return told
 
     def _seen(self, module: Any, prefix: str) -> None:
         # An outermost module: what it holds gets its path.
-        self._modules.append((weakref.ref(module), prefix))
-        self._name_modules(self._modules[-1:])
+        self._keep_named(module, prefix)
         self._name_states()
+
+    def _keep_named(self, module: Any, prefix: str) -> None:
+        new = (weakref.ref(module), prefix)
+        with self._books.lock:
+            self._modules = [*(m for m in self._modules if m[0]() is not None), new]
+        self._name_modules([new])
 
     def _name_modules(self, which: Any = None) -> None:
         for reference, prefix in self._modules if which is None else which:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -162,7 +163,7 @@ def _flops(first, grid, *rest, mode, **_):
     return 2 * taps * first.shape[1] * prod(grid.shape[:-1])
 
 
-_HOW = {"method": False, "public": False, "half": "float32", "layout": contiguous}
+_HOW: dict[str, Any] = {"method": False, "public": False, "half": "float32", "layout": contiguous}
 
 
 @op(

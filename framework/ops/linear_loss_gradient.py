@@ -17,6 +17,8 @@ from ..spec import Spec
 from .linear_loss_tiles import blocks, computed, found_in, logits_of, ready, room, rows_of
 from .registry import op
 
+LARGE = 1 << 10  # tokens and classes of a tile where there is room for it
+
 
 def _classes(values):
     from .creation import tensor
@@ -127,30 +129,53 @@ def _descend(
     half = dinput.dtype != work.dtype
     _factors(xp, factors, grad, target, weight, classes, ignore_index, label_smoothing)
     to_inputs = all_inputs.reshape(dinput.shape) if half and needs[0] else dinput
-    for columns in blocks(classes, tile[1]):
+    unwritten = dweight if needs[1] and not half else dweight[:0]
+    start = 0
+    while start < classes:
+        (height, width), space, product = _space(unwritten, tokens, start, tile, work, part)
+        columns = slice(start, min(start + width, classes))
         w = rows_of(xp, linear_weight, columns, some_weights)
         shares = _shares(xp, weight, columns, work) if label_smoothing else None
         if needs[1]:
             to_weight = summed[: w.size].reshape(w.shape) if half else dweight[columns]
         to_bias = line[: w.shape[0]]
-        for rows in blocks(tokens, tile[0]):
+        for rows in blocks(tokens, height):
             x = rows_of(xp, input, rows, some_inputs)
-            t = logits_of(xp, work, x, w, linear_bias, columns)
+            t = logits_of(xp, space, x, w, linear_bias, columns)
             slopes(xp, t, lse[rows], factors[:, rows], target[rows], columns.start, shares)
             if needs[0]:
-                _add(xp, to_inputs[rows], part, t, w, columns.start == 0)
+                _add(xp, to_inputs[rows], product, t, w, columns.start == 0)
             if needs[1]:
-                _add(xp, to_weight, part, t.T, x, rows.start == 0)
+                _add(xp, to_weight, product, t.T, x, rows.start == 0)
             if needs[2] and rows.start == 0:
                 xp.sum(t, axis=0, out=to_bias)
             elif needs[2]:
                 xp.add(to_bias, xp.sum(t, axis=0), out=to_bias)
+        start = columns.stop
         if needs[1] and half:
             xp.copyto(dweight[columns], to_weight, casting="unsafe")
         if needs[2]:
             xp.copyto(dbias[columns], to_bias, casting="unsafe")
     if needs[0] and half:
         xp.copyto(dinput, to_inputs, casting="unsafe")
+
+
+def _space(unwritten, tokens, start, tile, work, part):
+    """(tile, where it is made, where a product is made before it is added), from a column on.
+
+    The rows of the weight's gradient that are still to come are room for a larger tile, whose
+    products take less time: its sides are halved until it fits. For the last ones there is the
+    workspace.
+    """
+    rows, features = unwritten.shape
+    height, width = min(tokens, LARGE), LARGE
+    while height * width > tile[0] * tile[1]:
+        free = unwritten[start + width :].reshape(-1)
+        size, longest = height * width, max(height, width) * features
+        if start + width < rows and size + longest <= free.shape[0]:
+            return (height, width), free[:size], free[size : size + longest]
+        height, width = (height // 2, width) if height > width else (height, width // 2)
+    return tile, work, part
 
 
 def _factors(xp, factors, grad, target, weight, classes, ignore_index, label_smoothing):

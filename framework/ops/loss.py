@@ -150,7 +150,7 @@ def cross_entropy_rows(
     n, c, length = _view(input)
     logits = input.reshape(n, c, length)
     losses, classes = out.reshape(n, 1, length), target.reshape(n, length)
-    total = c if weight is None else float(weight.sum())
+    total = float(weight.sum()) if label_smoothing and weight is not None else c
     for rows, columns in _tiles(n, c, length, lse.dtype.itemsize):
         x, row, loss = logits[rows, :, columns], lse[rows, :, columns], losses[rows, :, columns]
         tile = work[: x.size].reshape(x.shape)
@@ -257,7 +257,7 @@ def cross_entropy_grad(
     n, c, length = _view(input)
     logits, result = input.reshape(n, c, length), out.reshape(n, c, length)
     arriving, classes = grad.reshape(n, length), target.reshape(n, length)
-    total = c if weight is None else float(weight.sum())
+    total = float(weight.sum()) if label_smoothing and weight is not None else c
     for rows, columns in _tiles(n, c, length, lse.dtype.itemsize):
         x, y = logits[rows, :, columns], result[rows, :, columns]
         g = arriving[rows, columns]

@@ -281,6 +281,7 @@ class Gpu(Queues):
         looked: What the host waited for without saying so.
         borrowed: Memory of the host that is not pinned, and in use by a copy.
         faults: What was found where an exception would only be printed.
+        peeked: Ops whose kernels asked for values on the host, where a GPU's queue would run dry.
     """
 
     __version__ = "14.2.0"
@@ -300,6 +301,8 @@ class Gpu(Queues):
         self.looked: list[str] = []
         self.borrowed: list[tuple[int, int, Work]] = []
         self.faults: list[str] = []
+        self.peeked: set[str] = set()
+        self.runs = ""  # the op that runs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(SIM, name)
@@ -366,6 +369,14 @@ class Gpu(Queues):
         given = [SimArray(_unowned(a._raw)) if isinstance(a, GpuArray) else a for a in arrays]
         self.launch(name, lambda: f(*given), arrays[:results], arrays[results:])
 
+    def compute(self, op: Any, arrays: Any, attributes: Any) -> None:
+        """Run a kernel."""
+        before, self.runs = self.runs, op.name
+        try:
+            op.plain(SIM, *arrays, **attributes)
+        finally:
+            self.runs = before
+
     def launch(
         self, name: str, run: Callable[[], Any], writes: list[Any], reads: list[Any],
         stream: Stream | None = None,
@@ -420,10 +431,19 @@ def _queued(op: Any) -> Callable[..., Any]:
                 *[SimArray(a._a) if isinstance(a, GpuArray) else a for a in arrays],
                 **attributes,
             )
-        xp.call(op.name, lambda *a: op.plain(SIM, *a, **attributes), results, list(arrays))
+        xp.call(op.name, lambda *a: xp.compute(op, a, attributes), results, list(arrays))
         return None
 
     return kernel
+
+
+def _peeking(f: Any) -> Any:
+    def peek(self: Any, *args: Any) -> Any:
+        if _here[-1].runs:
+            _here[-1].peeked.add(_here[-1].runs)
+        return f(self, *args)
+
+    return peek
 
 
 @contextlib.contextmanager
@@ -448,6 +468,8 @@ def running(gpu: Gpu, count: int = 1) -> Iterator[list[lt.device]]:
         patch.setattr(offload_module, "_SLAB", 1 << 18)
         for op in OPS.values():
             patch.setitem(op.kernels, "cuda", [(_queued(op), None, op.layout)])
+        for name in ("__bool__", "__int__", "__float__", "__index__", "item", "get", "tolist"):
+            patch.setattr(SimArray, name, _peeking(getattr(SimArray, name)))
         stack.callback(_forget_plans, found)
         _here.append(gpu)
         stack.callback(_here.remove, gpu)

@@ -212,6 +212,39 @@ def test_steps_of_a_gpt_are_those_of_the_cpu(place: lt.device) -> None:
         np.testing.assert_allclose([step().item() for _ in range(3)], losses["cpu"], rtol=2e-3)
 
 
+def classifying(place: lt.device) -> Callable[[], Any]:
+    """A training step of a net that tells pictures apart."""
+    model, x = conv_net()
+    model, x = model.to(place), x.to(place)
+    target, weight = lt.tensor([0, 4, 2, 1]).to(place), lt.rand(5).to(place)
+    optimizer = lt.optim.AdamW(model.parameters())
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        with offload(min_bytes=0):
+            loss = F.cross_entropy(model(x), target, weight)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+@pytest.mark.parametrize("make", [training, classifying])
+def test_a_step_keeps_the_queue_full(make: Any) -> None:
+    # Whoever asks for a value waits until all is done that was asked for before.
+    gpu = Gpu(Late("kernel", "back", "out"), size=1 << 26)
+    with running(gpu) as (d,):
+        for step in (make(d), make(d)):
+            gpu.waits = 0
+            loss = step()
+            assert (gpu.waits, gpu.looked) == (0, [])
+        assert loss.item() > 0  # now all of it has run
+        assert gpu.peeked == set()
+        step = loss = None
+        gc.collect()
+
+
 # Time: only on a real one
 
 

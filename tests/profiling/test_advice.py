@@ -182,8 +182,8 @@ def test_layers_alike_are_a_region_each_however_deep():
     found = advise(step, x, limit=estimate(step, x).peak_bytes - 1)
     each = only(found, "checkpoint of each of body.layers")
     assert each.peak_bytes < only(found, "checkpoint of body, head").peak_bytes
-    for layer in net["body"].layers:
-        layer.set_checkpointing()
+    for each_layer in net["body"].layers:
+        each_layer.set_checkpointing()
     assert passes_with_exactly(each.peak_bytes, step, x)
 
 

@@ -282,3 +282,84 @@ def test_workers_of_the_caller_are_left_alone():
     batches = iter(DataLoader(data, batch_size=10, num_workers=1))
     with pytest.raises(RuntimeError, match="Keep the DataLoader in a variable"):
         estimate(lambda: next(batches))
+
+
+# What both have open
+
+
+def test_the_original_reads_on_where_it_was(tmp_path):
+    path = tmp_path / "lines"
+    path.write_text("".join(f"line {k}\n" for k in range(20_000)))  # much more than a buffer
+    with open(path) as lines, open(path, "rb", buffering=0) as raw:
+        first = next(lines)
+        seen = []
+
+        def step():
+            seen.extend(int(next(lines).split()[1]) for _ in range(10_000))
+            assert seen == list(range(1, 10_001))
+            assert raw.read(4) == b"line"
+
+        assert first == "line 0\n"
+        assert predicted(step) == predicted(step)
+        assert [int(line.split()[1]) for line in lines] == list(range(1, 20_000))
+        assert raw.tell() == 0
+
+
+def test_a_file_open_for_both_is_the_copys_own(tmp_path):
+    with open(tmp_path / "both", "w+") as both:
+        both.write("abc")
+        both.flush()
+
+        def step():
+            both.write("def")
+            both.seek(0)
+            assert both.read() == "abcdef"
+
+        estimate(step)
+        assert both.tell() == 3
+        both.seek(0)
+        assert both.read() == "abc"
+    assert (tmp_path / "both").read_text() == "abc"
+
+
+def test_a_temporary_file_is_the_copys_own():
+    with tempfile.TemporaryFile() as kept:
+        kept.write(b"abc")
+        estimate(lambda: (kept.write(b"def"), kept.flush()))
+        kept.seek(0)
+        assert kept.read() == b"abc"
+
+
+def test_nobody_is_asked_anything():
+    code = """if True:
+        import lowtide as lt
+        try:
+            lt.profiling.estimate(lambda: input())
+        except EOFError:
+            print("got", input())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=b"answer\n", capture_output=True, timeout=50
+    )
+    assert done.stdout == b"got answer\n"
+
+
+class Started(Exception):
+    """Brings out the number of a process."""
+
+
+def test_programs_that_the_step_starts_end_with_it():
+    def step():
+        raise Started(subprocess.Popen(["sleep", "100"]).pid)
+
+    with pytest.raises(Started) as caught:
+        estimate(step)
+    (pid,) = caught.value.args
+    for _ in range(100):
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return
+        except psutil.NoSuchProcess:
+            return
+        time.sleep(0.05)
+    raise AssertionError("it still runs")

@@ -157,3 +157,16 @@ def test_names_are_found_in_the_outermost_frame_that_knows():
     other = object()
     assert set(inner(thing, other).values()) == {"thing", "other"}
     assert list(inner(thing, object()).values()) == ["thing", "missing"]
+
+
+def test_what_only_looks_like_a_module_is_looked_into_as_any_object():
+    class Fit:
+        def __init__(self):
+            self._parameters = {"slope": weight(3, 3)}
+            self.layer = nn.Linear(3, 3)
+
+    fit = Fit()
+    with MemoryProfiler() as prof:
+        fit.layer(lt.randn(2, 3) @ fit._parameters["slope"]).sum().backward()
+    assert held(prof, role="parameter") == {"fit.layer": 48}
+    assert held(prof)["fit._parameters.slope"] == 36

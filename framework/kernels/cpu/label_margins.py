@@ -14,7 +14,7 @@ from .compiler import SUMS, compiled
 
 
 @compiled
-def listed(target: Any, right: Any) -> int:  # pragma: no cover - compiled
+def listed(target: Any, right: Any) -> Any:  # pragma: no cover - compiled
     """How many classes a line names before its end; marks them. A class out of range: minus it."""
     right[:] = False
     for k in range(target.size):
