@@ -7,9 +7,10 @@ or an exception.
 
 The copy keeps its hands off what is shared all the same: standard output and error are thrown away,
 files that were open for writing become the null device, those open for reading are opened anew, so
-that the original goes on where it was, and what is done to other files is done beside the disk
-(``overlay.py``). It ignores Ctrl-C, which is the original's to handle, and ends when the original
-is gone. Programs that the function starts end with it.
+that the original goes on where it was, what is done to other files is done beside the disk
+(``overlay.py``), and mapped files are mapped privately (``mappings.py``). It ignores Ctrl-C, which
+is the original's to handle, and ends when the original is gone. Programs that the function starts
+end with it.
 
 Not undone: what reaches others through sockets and pipes that were open before, such as a database;
 what those programs did meanwhile. Only the calling thread exists in the copy: a step
@@ -32,7 +33,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from . import overlay
+from . import mappings, overlay
 
 T = TypeVar("T")
 POLL = 0.2  # seconds between looks whether the original is still there
@@ -76,8 +77,9 @@ def run_apart(work: Callable[[], T]) -> T:
         with open(reader, "rb") as pipe:  # not to its end, which others may have inherited
             answer = pipe.read(int.from_bytes(pipe.read(8), "little"))
     finally:  # interrupted, perhaps
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+        for end in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                end(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
     try:
         error, value = pickle.loads(answer)
@@ -129,6 +131,7 @@ def _write_nothing(keep: int) -> None:
                 _take_over(number, nothing)
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    mappings.make_private()
     overlay.lay()
 
 

@@ -1,11 +1,12 @@
 """NVIDIA GPUs through CuPy. The only module that imports it, when a cuda device is asked for.
 
-Memory comes from a CuPy pool of our own, with the ledger in front: a :class:`CudaStorage` holds
-one block, every array of a tensor names it as the owner of its memory, and its death gives the
-block back and is booked. So the ledger is exact to the byte, as on the CPU, while the pool counts
-in its own units of 512 bytes; the difference appears as rounding in ``memory_stats``. What kernels
-take for themselves comes from CuPy's default pool; what that one keeps for later is given back
-before an allocation of ours is refused, and by ``empty_cache``.
+Memory comes from CuPy's default pool, with the ledger in front: a :class:`CudaStorage` holds one
+block, every array of a tensor names it as the owner of its memory, and its death gives the block
+back and is booked. So the ledger is exact to the byte, as on the CPU, while the pool counts in its
+own units of 512 bytes; the difference appears as rounding in ``memory_stats``. It is CuPy's default
+pool, and not one of our own, because that is where CuPy's functions take what they need while a
+kernel runs: two pools would each keep free blocks that the other needs. What a program allocates
+with CuPy itself is in the pool's figures too, and not in the ledger's.
 
 Everything runs on the stream that is current in CuPy. A tensor used on a second stream must be
 kept alive until that stream has been waited for: freeing is not aware of streams.
@@ -120,7 +121,7 @@ class CudaBackend:
     Args:
         where: The device.
         cupy: The module.
-        pool: A ``cupy.cuda.MemoryPool``; a new one if None.
+        pool: A ``cupy.cuda.MemoryPool``; CuPy's default one if None.
     """
 
     def __init__(self, where: device, cupy: Any, pool: Any = None) -> None:
@@ -130,7 +131,7 @@ class CudaBackend:
         self.xp: Any = cupy
         self.kernel_key = "cuda"
         self.ledger = Ledger(where)
-        self._memory_pool = cupy.cuda.MemoryPool() if pool is None else pool
+        self._memory_pool = cupy.get_default_memory_pool() if pool is None else pool
         self.pool = self.ledger.pool = CudaPool(self._memory_pool, self._here)
         self._unowned = cupy.cuda.UnownedMemory
         self._pointer = cupy.cuda.MemoryPointer
@@ -175,7 +176,7 @@ class CudaBackend:
             else:
                 memory = self._memory_pool.malloc(nbytes)
         except self._full as error:
-            memory = self._second_try(nbytes, error)
+            self._out_of_memory(nbytes, error)
         storage = CudaStorage(ledger, memory, nbytes, role)
         owned = self._unowned(memory.ptr, nbytes, storage, self.index)
         return storage, self.xp.ndarray(
@@ -236,23 +237,15 @@ class CudaBackend:
         self.xp.cuda.Device(self.index).synchronize()
 
     def release_cached(self) -> None:
-        """Give the pool's free blocks back to the driver, and those of CuPy's own."""
+        """Give the pool's free blocks back to the driver."""
         self.pool.release()
-        with self._here():
-            self.xp.get_default_memory_pool().free_all_blocks()
 
     def reserved_bytes(self) -> int:
         """Bytes that the pool holds from the driver."""
         return self.pool.top
 
-    def _second_try(self, nbytes: int, error: Exception) -> Any:
-        # Our pool has given back what it had free; CuPy's own, for what kernels take, has not.
+    def _out_of_memory(self, nbytes: int, error: Exception) -> None:
         with self._here():
-            theirs = self.xp.get_default_memory_pool()
-            if theirs.free_bytes():
-                theirs.free_all_blocks()
-                with contextlib.suppress(self._full):
-                    return self._memory_pool.malloc(nbytes)
             free, total = self.xp.cuda.runtime.memGetInfo()
         raise self.ledger.exhausted(
             nbytes,

@@ -265,13 +265,10 @@ def _getitem(self, key):
     if not found:
         return view if view is not self else view_shape(self, tuple(self.shape), "Alias")
     view, found = _one_mask(view, found)
-    if len(found) == 1:
-        ((at, mask),) = found.items()
-        if mask.dtype.category == BOOL and view.requires_grad and not mask.is_meta:
-            count = int(mask.count_nonzero())
-            if mask.numel() < count * mask.ndim * 8:
-                return masked_elements(view, mask, count=count, at=at)
+    mask, *others = found.values()
     view, index, dims, at = _gathered(view, found)
+    if not others and mask.dtype.category == BOOL and mask.nbytes < index.nbytes:
+        return masked_elements(view, mask, index, count=index.shape[1], at=at)
     return index_elements(view, index, dims=dims, at=at)
 
 

@@ -69,7 +69,7 @@ class LinearCrossEntropyOptions:
 
     Args:
         allow_retain_graph: Accepted; backward can always be repeated.
-        batch_chunk_size: Tokens of a tile; None chooses.
+        batch_chunk_size: Tokens of a tile in the workspace; None chooses.
         chunking_method: Accepted.
         acc_policy: Accepted; 16-bit inputs are always summed in float32.
         acc_dtype: Accepted.

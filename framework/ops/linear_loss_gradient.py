@@ -6,6 +6,9 @@ the weight of the class and 1 less the label smoothing, ``spread`` the arriving 
 smoothing over the number of classes, and ``scale`` the sum of all that is subtracted. Two products
 of a tile of that give what it adds to the gradients of ``input`` and ``linear_weight``.
 
+The rows of the weight's gradient that are not yet written hold the tiles meanwhile, so that these
+can be larger than the workspace, and their products as fast as any.
+
 Source:
     Wijmans et al.: "Cut Your Losses in Large-Vocabulary Language Models", 2024.
 """
@@ -69,7 +72,7 @@ def _grad_infer(
         Spec((longest * features,), dtype),
         Spec((tokens * features if half and needs[0] else 0,), dtype),
         Spec((columns * features if half and needs[1] else 0,), dtype),
-        Spec((columns if needs[2] else 0,), dtype),
+        Spec((columns if half and needs[2] else 0,), dtype),
         Spec((3, tokens), dtype),
     )
 
@@ -129,7 +132,7 @@ def _descend(
     half = dinput.dtype != work.dtype
     _factors(xp, factors, grad, target, weight, classes, ignore_index, label_smoothing)
     to_inputs = all_inputs.reshape(dinput.shape) if half and needs[0] else dinput
-    unwritten = dweight if needs[1] and not half else dweight[:0]
+    unwritten = dweight if needs[1] and not half else None
     start = 0
     while start < classes:
         (height, width), space, product = _space(unwritten, tokens, start, tile, work, part)
@@ -138,7 +141,7 @@ def _descend(
         shares = _shares(xp, weight, columns, work) if label_smoothing else None
         if needs[1]:
             to_weight = summed[: w.size].reshape(w.shape) if half else dweight[columns]
-        to_bias = line[: w.shape[0]]
+        to_bias = line[: w.shape[0]] if half else dbias[columns] if needs[2] else None
         for rows in blocks(tokens, height):
             x = rows_of(xp, input, rows, some_inputs)
             t = logits_of(xp, space, x, w, linear_bias, columns)
@@ -154,7 +157,7 @@ def _descend(
         start = columns.stop
         if needs[1] and half:
             xp.copyto(dweight[columns], to_weight, casting="unsafe")
-        if needs[2]:
+        if needs[2] and half:
             xp.copyto(dbias[columns], to_bias, casting="unsafe")
     if needs[0] and half:
         xp.copyto(dinput, to_inputs, casting="unsafe")
@@ -167,6 +170,8 @@ def _space(unwritten, tokens, start, tile, work, part):
     products take less time: its sides are halved until it fits. For the last ones there is the
     workspace.
     """
+    if unwritten is None:
+        return tile, work, part
     rows, features = unwritten.shape
     height, width = min(tokens, LARGE), LARGE
     while height * width > tile[0] * tile[1]:

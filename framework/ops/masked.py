@@ -15,7 +15,7 @@ import numpy as np
 from ..dtypes import int64
 from ..spec import Spec
 from .linear_loss_tiles import blocks
-from .places import index_elements, index_sum
+from .places import index_elements, index_sum, mask_places
 from .registry import op
 from .selecting import every_third
 
@@ -43,9 +43,9 @@ def _dims(mask, at):
     return tuple(range(at, at + mask.ndim))
 
 
-def _read_infer(input, mask, *, count, at):
+def _read_infer(input, mask, index, *, count, at):
     shape = (*input.shape[:at], count, *input.shape[at + mask.ndim :])
-    return input.like(shape), Spec((mask.ndim, count), int64)
+    return input.like(shape), Spec((mask.ndim, count if index is None else 0), int64)
 
 
 def _samples(make):
@@ -58,17 +58,23 @@ def _samples(make):
 
 def _read_samples(make):
     for x, mask, count, at, _ in _samples(make):
-        yield (x, mask), {"count": count, "at": at}
+        yield (x, mask, None), {"count": count, "at": at}
+        yield (x, mask, mask_places(mask)), {"count": count, "at": at}
 
 
 @op(
     name="_index_masked", method=False, public=False, infer=_read_infer, scratch=("places",),
     layout=_ready, samples=_read_samples,
 )  # fmt: skip
-def masked_elements(xp, out, places, input, mask, *, count, at):
-    """The ``count`` elements of ``input`` where ``mask`` holds, which begins at dim ``at``."""
-    _set_places(xp, places, mask)
-    index_elements.op.plain(xp, out, input, places, dims=_dims(mask, at), at=at)
+def masked_elements(xp, out, places, input, mask, index, *, count, at):
+    """The ``count`` elements of ``input`` where ``mask`` holds, which begins at dim ``at``.
+
+    ``index`` are the places, if they are known; else they are made.
+    """
+    if index is None:
+        _set_places(xp, places, mask)
+        index = places
+    index_elements.op.plain(xp, out, input, index, dims=_dims(mask, at), at=at)
 
 
 masked_elements.op.shown = "index"  # in messages, and for who asks for values by their op
@@ -103,27 +109,33 @@ def masked_sum(xp, out, places, input, mask, *, shape, at):
 
 @masked_sum.vjp("input")
 def _(g, input_spec, mask, at):
-    return masked_elements(g, mask, count=input_spec.shape[at], at=at)
+    return masked_elements(g, mask, None, count=input_spec.shape[at], at=at)
 
 
 def _write_samples(make):
     for x, _, _, _, values in _samples(make):
         whole = every_third(*x.shape)
-        yield (x, whole, values[: -(-whole.numel() // 3)]), {}
+        values = values[: -(-whole.numel() // 3)]
+        yield (x, whole, values, None), {}
+        yield (x, whole, values, mask_places(whole)), {}
 
 
 @op(
     name="_masked_scatter", method=False, public=False, inplace="_masked_scatter_",
-    infer=lambda input, mask, values: (input, Spec((mask.ndim, values.shape[0]), int64)),
+    infer=lambda input, mask, values, index: (
+        input, Spec((mask.ndim, values.shape[0] if index is None else 0), int64)
+    ),
     scratch=("places",), layout=_ready, samples=_write_samples, autocast="promote",
 )  # fmt: skip
-def masked_assign(xp, out, places, input, mask, values):
-    """``input`` with ``values``, in order, where ``mask`` holds."""
+def masked_assign(xp, out, places, input, mask, values, index):
+    """``input`` with ``values``, in order, where ``mask`` holds; ``index`` as above."""
     if out is not input:
         xp.copyto(out, input)
-    _set_places(xp, places, mask)
+    if index is None:
+        _set_places(xp, places, mask)
+        index = places
     for here in blocks(values.shape[0], _PIECE):
-        out[tuple(places[:, here])] = values[here]
+        out[tuple(index[:, here])] = values[here]
 
 
 @masked_assign.vjp("input")
@@ -133,4 +145,4 @@ def _(g, mask):
 
 @masked_assign.vjp("values")
 def _(g, mask, values_spec):
-    return masked_elements(g, mask, count=values_spec.shape[0], at=0)
+    return masked_elements(g, mask, None, count=values_spec.shape[0], at=0)

@@ -14,7 +14,7 @@ from .factory import fitted
 from .gathering import gather
 from .inplace import need_separate
 from .masked import masked_assign
-from .places import index_accumulate, index_assign, index_elements
+from .places import index_accumulate, index_assign, index_elements, mask_places
 from .registry import broadcast_shapes, function
 from .shaping import normal_dim, view_shape
 
@@ -206,7 +206,8 @@ def _masked_scatter(input, mask, source, in_place):
         )
     shape = broadcast_shapes("masked_scatter", input.shape, mask.shape)
     mask = mask.expand(shape)
-    count = int(mask.count_nonzero())
+    places = mask_places(mask)
+    count = places.shape[1]
     if count > source.numel():
         raise RuntimeError(
             "masked_scatter: expected self and source to have same number of elements: the mask "
@@ -220,8 +221,8 @@ def _masked_scatter(input, mask, source, in_place):
             else (input.masked_fill_(mask, values[0]) if count else input)
         )
     if in_place:
-        return input._masked_scatter_(mask, values)
-    return masked_assign(input.expand(shape), mask, values)
+        return input._masked_scatter_(mask, values, places)
+    return masked_assign(input.expand(shape), mask, values, places)
 
 
 @function(method=True)

@@ -45,10 +45,10 @@ def offloading(seed: int) -> Callable[..., Any]:
     return region
 
 
-def result(seed: int, order: Order, region: Any) -> tuple[Any, int]:
+def result(seed: int, order: Order, region: Any, around: Any) -> tuple[Any, int]:
     """A program's numbers, and how many copies there were."""
     gpu = Gpu(order)
-    with running(gpu) as (d,), d:
+    with running(gpu) as (d,), d, around:  # gradients, and those of gradients, are inside too
         found = outcome(program(seed), region)
     return found, sum(w.kind != KERNEL for w in gpu.queued)
 
@@ -57,9 +57,10 @@ def result(seed: int, order: Order, region: Any) -> tuple[Any, int]:
 def test_programs_do_what_they_do_with_copies(order: Order) -> None:
     failed, copies = {}, 0
     for seed in range(COUNT):
-        expected, _ = result(seed, Order(), copying)
+        expected, _ = result(seed, Order(), copying, lt.enable_grad())
+        around = offload(ahead=seed % 4, min_bytes=0) if seed % 2 else lt.enable_grad()
         try:
-            found, count = result(seed, order, offloading(seed))
+            found, count = result(seed, order, offloading(seed), around)
         except (AssertionError, RuntimeError) as error:  # a race, or a write that was refused
             failed[seed] = str(error)
             end_failed()

@@ -106,10 +106,9 @@ class FakeMemory:
 class FakePool:
     def __init__(self):
         self.used = self.total = 0
-        self.room = lambda: 1 << 20
 
     def malloc(self, nbytes):
-        if nbytes > self.room():
+        if nbytes > 1 << 20:
             raise FakeError("full")
         return FakeMemory(self, nbytes)
 
@@ -169,7 +168,7 @@ class FakeCupy:
         self.getDeviceCount = get_device_count
         self.memGetInfo = lambda: (1 << 20, 1 << 21)
         self.CUDARuntimeError = self.OutOfMemoryError = FakeError
-        self.MemoryPool, self.UnownedMemory, self.MemoryPointer = FakePool, FakeUnowned, FakePointer
+        self.UnownedMemory, self.MemoryPointer = FakeUnowned, FakePointer
 
     def get_current_stream(self):
         return self
@@ -229,17 +228,13 @@ def test_a_full_gpu_raises_with_the_table(fake):
     assert fake.ledger.live == 256
 
 
-def test_what_cupy_keeps_for_kernels_is_given_back_before_we_refuse(fake):
-    theirs = fake.xp.default
-    kept = theirs.malloc(1 << 19)
-    del kept  # free, and still theirs
-    fake._memory_pool.room = lambda: (1 << 20) - theirs.total
-    array = fake.empty(spec(200_000))[1]
-    assert (theirs.total, fake.ledger.live) == (0, 800_000)
-    del array
-    theirs.total = 512
-    fake.release_cached()  # empty_cache()
-    assert (theirs.total, fake.reserved_bytes()) == (0, 0)
+def test_kernels_and_tensors_share_a_pool(fake):
+    theirs = fake.xp.default.malloc(1000)  # what a function of CuPy takes while a kernel runs
+    assert (fake.pool.used, fake.ledger.live) == (1024, 0)
+    del theirs
+    assert (fake.pool.used, fake.reserved_bytes()) == (0, 1024)
+    fake.release_cached()
+    assert fake.reserved_bytes() == 0
 
 
 def test_a_limit_refuses_before_the_pool_is_asked(fake):

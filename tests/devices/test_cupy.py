@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+from lowtide.framework import testing
 from lowtide.framework.devices import sim_functions
 from lowtide.framework.devices.cuda import CudaBackend, cuda_backend, device_count
 from lowtide.framework.devices.sim_array import SimArray
+from lowtide.framework.ops.registry import OPS
 from lowtide.framework.spec import Spec
 
 cupy = pytest.importorskip("cupy")  # installing it needs no GPU
@@ -55,7 +57,6 @@ CALLS = {
     "cuda.get_current_stream": (0, []),
     "cuda.get_elapsed_time": (2, []),
     "cuda.PinnedMemory": (1, []),
-    "cuda.MemoryPool": (0, []),
     "cuda.MemoryPool.malloc": (2, []),
     "cuda.MemoryPool.used_bytes": (1, []),
     "cuda.MemoryPool.total_bytes": (1, []),
@@ -143,6 +144,43 @@ def test_an_empty_array_needs_no_memory():
     assert cupy.cuda.MemoryPointer(owned, 0).ptr == 0
     _, array = be.empty(Spec((0, 4), lt.float32, lt.device("cuda:0")))
     assert (array.shape, array.size, be.ledger.live) == ((0, 4), 0, 0)
+
+
+def on_host(array):
+    """An array of CuPy's on the bytes of a NumPy array: views of it can be made."""
+    low, high = np.lib.array_utils.byte_bounds(array)
+    owned = cupy.cuda.UnownedMemory(low, high - low, array, 0)
+    start = array.__array_interface__["data"][0] - low
+    return cupy.ndarray(
+        array.shape, dtype=array.dtype, strides=array.strides,
+        memptr=cupy.cuda.MemoryPointer(owned, start),
+    )  # fmt: skip
+
+
+VIEWS = [(n, k) for n, k in testing.sample_ids() if OPS[n].view]
+
+
+@pytest.mark.parametrize(("name", "number"), VIEWS, ids=[f"{n}-{k}" for n, k in VIEWS])
+@pytest.mark.parametrize("dtype", [lt.float32, lt.bfloat16], ids=str)
+def test_views_are_those_of_numpy(name, number, dtype):
+    op = OPS[name]
+    inputs, attributes = testing.samples(op, testing.Make(dtype))[number]
+    given = [x._array if isinstance(x, lt.Tensor) else x for x in inputs]
+    attributes = {**op.attributes, **attributes}
+    expected = op.plain(np, *given, **attributes)
+    there = [on_host(x) if isinstance(x, np.ndarray) else x for x in given]
+    found = op.plain(cupy, *there, **attributes)
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    if expected.size:
+        assert found.data.ptr == expected.__array_interface__["data"][0]
+        steps = zip(found.strides, expected.strides, expected.shape, strict=True)
+        assert all(a == b for a, b, n in steps if n > 1)
+
+
+def test_overlaps_are_found():
+    a = on_host(np.arange(10.0))
+    assert np.may_share_memory(a[1:], a[:-1])
+    assert not np.may_share_memory(a[1:4], a[6:])
 
 
 def test_what_sim_has_cupy_has():

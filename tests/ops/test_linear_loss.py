@@ -9,7 +9,7 @@ from lowtide.framework.autograd.engine import grad
 from lowtide.framework.devices import backend
 from lowtide.framework.dtypes import tolerance
 from lowtide.framework.kernels.cpu import class_scores, threads
-from lowtide.framework.ops import linear_loss_tiles
+from lowtide.framework.ops import linear_loss_gradient, linear_loss_tiles
 from lowtide.framework.ops.registry import OPS
 from lowtide.nn import functional as F
 
@@ -98,6 +98,31 @@ def everything(function, *tensors):
     """Value and gradients."""
     value = function()
     return [value.detach().numpy(), *(g.numpy() for g in grad(value, list(tensors)))]
+
+
+@pytest.mark.parametrize("large", [8, 64, 96])
+def test_tiles_in_what_is_not_yet_written_change_nothing(large, monkeypatch):
+    """The gradient of the weight is room for tiles until it is made itself."""
+    monkeypatch.setattr(linear_loss_tiles, "BYTES", 1 << 10)
+    monkeypatch.setattr(linear_loss_gradient, "LARGE", large)
+    found, space = [], linear_loss_gradient._space
+
+    def noted(unwritten, tokens, start, tile, work, part):
+        chosen = space(unwritten, tokens, start, tile, work, part)
+        found.append(chosen[0] == tile)
+        return chosen
+
+    monkeypatch.setattr(linear_loss_gradient, "_space", noted)
+    x, w, target = head(70, 40, 400)
+    b = lt.randn(400, dtype=lt.float64, requires_grad=True)
+    ours = everything(lambda: F.linear_cross_entropy(x, w, target, linear_bias=b), x, w, b)
+    # As large as asked until the end is near; then in the workspace
+    assert found[-1]
+    assert found == sorted(found)
+    assert all(found) == (large == 8)
+    plain = everything(lambda: F.cross_entropy(F.linear(x, w, b), target), x, w, b)
+    for a, e in zip(ours, plain, strict=True):
+        np.testing.assert_allclose(a, e, rtol=1e-10, atol=1e-13)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])

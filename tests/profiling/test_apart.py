@@ -300,7 +300,8 @@ def test_the_original_reads_on_where_it_was(tmp_path):
             assert raw.read(4) == b"line"
 
         assert first == "line 0\n"
-        assert predicted(step) == predicted(step)
+        for _ in range(2):
+            estimate(step)
         assert [int(line.split()[1]) for line in lines] == list(range(1, 20_000))
         assert raw.tell() == 0
 
@@ -363,3 +364,28 @@ def test_programs_that_the_step_starts_end_with_it():
             return
         time.sleep(0.05)
     raise AssertionError("it still runs")
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="what is mapped is not known")
+@pytest.mark.parametrize("named", [True, False])
+def test_what_is_mapped_stays_as_it_is(tmp_path, named):
+    kept = np.memmap(tmp_path / "values", np.float32, "w+", shape=(3000,))
+    kept[:] = 1
+    if not named:
+        (tmp_path / "values").unlink()
+    x = lt.from_numpy(kept[:10])
+
+    def step():
+        assert kept.sum() == 3000
+        kept[5:2000] = 2
+        kept.flush()
+        x.numpy()[0] = 3
+        assert kept[0] == 3
+        assert kept.sum() == 3000 + 1995 + 2
+
+    estimate(step)
+    assert kept.sum() == 3000
+    if named:
+        assert np.fromfile(tmp_path / "values", np.float32).sum() == 3000
+    kept[0] = 7
+    assert x[0].item() == 7

@@ -264,3 +264,24 @@ def test_it_prints(world):
     assert "All 12 parameters that receive a gradient still do." in str(
         compare(step, dtype={"head": lt.float64})
     )
+
+
+def test_operations_added_are_those_that_run_again():
+    n, inner, width = 11, 70, 30
+    net = nn.ModuleList(
+        [nn.Sequential(nn.Linear(width, inner), nn.GELU(), nn.Linear(inner, width))] * 3
+    )
+    x = lt.randn(n, width)
+
+    def step():
+        y = x
+        for block in net:
+            y = block(y)
+        y.sum().backward()
+
+    found = compare(step, checkpoint="net")
+    before, after = found.before.flops_by_op, found.after.flops_by_op
+    again = {op: after[op] - before.get(op, 0) for op in after if after[op] != before.get(op, 0)}
+    # Backward wants what goes into gelu and what comes out, and nothing of the second product.
+    assert again == {"linear": 3 * n * inner * (2 * width + 1), "gelu": before["gelu"]}
+    assert found.flops_added == sum(again.values())

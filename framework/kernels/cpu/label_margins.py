@@ -30,7 +30,7 @@ def listed(target: Any, right: Any) -> Any:  # pragma: no cover - compiled
 @compiled(fastmath=SUMS)
 def margins(
     out: Any, wrong: Any, right: Any, x: Any, target: Any
-) -> int:  # pragma: no cover - compiled
+) -> Any:  # pragma: no cover - compiled
     """The mean over classes of ``max(0, 1 - x[right] + x[wrong])``; a class out of range, or 0."""
     one, zero = x.dtype.type(1), x.dtype.type(0)
     for n in range(x.shape[0]):
@@ -55,7 +55,7 @@ def margins(
 @compiled(fastmath=SUMS)
 def slopes(
     out: Any, wrong: Any, right: Any, grad: Any, x: Any, target: Any
-) -> int:  # pragma: no cover - compiled
+) -> Any:  # pragma: no cover - compiled
     """The gradient of :func:`margins`; a class out of range, or 0."""
     one, zero = x.dtype.type(1), x.dtype.type(0)
     sums = np.empty_like(wrong)
