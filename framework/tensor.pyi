@@ -277,6 +277,8 @@ class Tensor:
         """Combine bits by exclusive or; logical for bool."""
     def _add_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``add``."""
+    def _blend_(self, other: Tensor | complex, keep: Any, share: Any) -> Tensor:
+        """In-place twin of ``blend``."""
     def _channel_dropout_(self, rng: Any, p: Any, scale: Any, low: Any, shift: Any, lead: Any) -> Tensor:
         """In-place twin of ``channel_dropout``."""
     def _copy_(self, src: Any) -> Tensor:
@@ -299,6 +301,8 @@ class Tensor:
         """In-place twin of ``index_put_add``."""
     def _leaky_relu_(self, negative_slope: Any) -> Tensor:
         """In-place twin of ``leaky_relu``."""
+    def _masked_scatter_(self, mask: Any, values: Any, index: Any) -> Tensor:
+        """In-place twin of ``masked_scatter``."""
     def _renormalize_rows_(self, index: Any, max_norm: Any, norm_type: Any) -> Tensor:
         """In-place twin of ``renormalize_rows``."""
     def _sample_(self, rng: Any, kind: Any, a: Any, b: Any) -> Tensor:
@@ -811,7 +815,7 @@ class Tensor:
     def lcm_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``lcm``."""
     def ldexp(self, other: Tensor | complex) -> Tensor:
-        """Compute ``input * 2 ** other``."""
+        """Compute ``input * 2 ** other``. Keeps ``input`` and the power."""
     def ldexp_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``ldexp``."""
     def le(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:

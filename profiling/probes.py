@@ -31,7 +31,7 @@ def look(backends: Iterable[Any]) -> dict[str, Any]:
     Returns:
         ``process``: {``rss``, ``peak_rss``, ``method``}; ``devices``: by name {``live``, ``used``,
         ``reserved``, ``method``, and for a GPU ``driver_used``, ``driver_method``, ``runtime_used``
-        (all processes), ``kernels`` (what CuPy keeps for kernels)}. Bytes.
+        (all processes)}. Bytes.
     """
     devices = {}
     for be in backends:
@@ -87,10 +87,9 @@ def _gpu(be: Any) -> dict[str, Any]:
     # What an estimate must not ask (imagination.py): its process has no driver.
     with be._here():
         free, total = be.xp.cuda.runtime.memGetInfo()
-        kernels = int(be.xp.get_default_memory_pool().total_bytes())
     used = int(total - free)
     driver = _driver(be) or {"driver_used": used, "driver_method": "cudaMemGetInfo, whole GPU"}
-    return {"kernels": kernels, "runtime_used": used, **driver}
+    return {"runtime_used": used, **driver}
 
 
 def _driver(be: Any) -> dict[str, Any] | None:
@@ -133,9 +132,7 @@ def rows(figures: dict[str, Any]) -> list[tuple[str, str, int, str]]:
             (name, "free for reuse", d["reserved"] - d["used"], "pool"),
         ]
         if "driver_used" in d:
-            kernels = d.get("kernels", 0)
-            rest = d["driver_used"] - d["reserved"] - kernels
-            found.append((name, "kept for kernels", kernels, "CuPy's own pool"))
+            rest = d["driver_used"] - d["reserved"]
             found.append((name, "context and libraries", rest, d["driver_method"]))
             found.append((name, "= used", d["driver_used"], d["driver_method"]))
             if "runtime_used" in d:

@@ -29,6 +29,7 @@ from . import counting as counting
 from . import creation as creation
 from . import cumulative as cumulative
 from . import decompositions as decompositions
+from . import difference_loss as difference_loss
 from . import distances as distances
 from . import distributions as distributions
 from . import elimination as elimination
@@ -41,6 +42,7 @@ from . import fractional_pooling as fractional_pooling
 from . import gated as gated
 from . import gathering as gathering
 from . import gating as gating
+from . import grid_sampling as grid_sampling
 from . import gru as gru
 from . import histograms as histograms
 from . import householder as householder
@@ -55,6 +57,8 @@ from . import linear_maps as linear_maps
 from . import locating as locating
 from . import loss as loss
 from . import lstm as lstm
+from . import margins as margins
+from . import masked as masked
 from . import matrix as matrix
 from . import matrix_checks as matrix_checks
 from . import matrix_norms as matrix_norms
@@ -98,6 +102,7 @@ from . import spectral as spectral
 from . import statistics as statistics
 from . import striding as striding
 from . import ternary as ternary
+from . import trilinear as trilinear
 from . import unpooling as unpooling
 from . import view_copies as view_copies
 from . import windows as windows
@@ -1287,7 +1292,7 @@ def lcm(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
 def lcm_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``lcm``."""
 def ldexp(input: Tensor, other: Tensor | _complex) -> Tensor:
-    """Compute ``input * 2 ** other``."""
+    """Compute ``input * 2 ** other``. Keeps ``input`` and the power."""
 def ldexp_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``ldexp``."""
 def le(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:

@@ -306,7 +306,7 @@ def grid_gradients(xp, out, part, grad, input, grid, *, mode, padding, align):
 _compile(grid_gradients, "grid_grad", 1)
 
 
-@function(public=False, autocast="promote")
+@function(public=False, autocast={"cpu": "float32", "cuda": "promote"})
 def grid_sample(input, grid, mode="bilinear", padding_mode="zeros", align_corners=None):
     """Sample images at given positions.
 

@@ -375,7 +375,7 @@ def _(g, sizes, align):
     return rows.mT @ cat(columns, 1)
 
 
-@function(public=False)
+@function(public=False, autocast="low")  # a product of matrices, as PyTorch computes it
 def affine_grid(theta, size, align_corners=None):
     """Positions for :func:`grid_sample` that move an image by an affine map.
 

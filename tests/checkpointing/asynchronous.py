@@ -296,7 +296,7 @@ class Gpu(Queues):
         self.UnownedMemory, self.MemoryPointer, self.Event = UnownedMemory, MemoryPointer, Event
         self.device_memory = Memory(size, UNIT)
         self.top = self.device_memory.start
-        self.own_pool = MemoryPool(self)
+        self.pool = MemoryPool(self)
         self.pinned: list[Memory] = []
         self.looked: list[str] = []
         self.borrowed: list[tuple[int, int, Work]] = []
@@ -313,13 +313,9 @@ class Gpu(Queues):
         """One of the devices."""
         return _Device(self, index)
 
-    def MemoryPool(self) -> MemoryPool:
-        """A new pool."""
-        return MemoryPool(self)
-
     def get_default_memory_pool(self) -> MemoryPool:
-        """CuPy's own: here kernels take nothing."""
-        return self.own_pool
+        """The one that everything takes from; what kernels take themselves is not modelled."""
+        return self.pool
 
     def PinnedMemory(self, size: int) -> Memory:
         """Pinned memory of the host."""

@@ -1,7 +1,7 @@
 """Programs drawn at random, with offload in their regions, on a GPU whose work is queued.
 
 The programs are those of ``test_random_programs.py``: writes in place, views, regions in regions,
-gradients of gradients. 2 000 of them were run when this was written.
+gradients of gradients. A thousand of them were run when this was written.
 """
 
 from __future__ import annotations

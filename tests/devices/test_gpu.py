@@ -116,6 +116,7 @@ def test_the_estimate_of_a_gpt_step_equals_the_ledger_to_the_byte(
 
 def test_a_step_leaves_nothing_behind(place: lt.device) -> None:
     be = backend(place)
+    training(place)()  # libraries take what they keep for themselves
     gc.collect()
     before = be.ledger.live, be.pool.used
     step = training(place)

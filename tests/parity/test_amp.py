@@ -44,6 +44,8 @@ CALLS = {
     "mean": lambda lib, F, x: x["m"].mean(),
     "prod": lambda lib, F, x: x["v"].prod(),
     "add": lambda lib, F, x: x["m"] + x["m"],
+    "affine_grid": lambda lib, F, x: F.affine_grid(x["b"][:1, :2, :3], (1, 1, 2, 2), False),
+    "grid_sample": lambda lib, F, x: F.grid_sample(x["i"], x["i"][..., :2], align_corners=False),
     "cdist": lambda lib, F, x: lib.cdist(x["m"], x["m"]),
     "quantile": lambda lib, F, x: x["v"].quantile(0.5),
     "inverse": lambda lib, F, x: lib.linalg.inv(x["m"]),
