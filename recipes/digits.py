@@ -71,10 +71,7 @@ def measure_cases(model, x, y):
 
 def show(cases, console, batch):
     """Print the closing table."""
-    table = Table(
-        title=f"Memory of one step with a batch of {batch}, in bytes",
-        caption="A gradient in the making counts as temporary.",
-    )
+    table = Table(title=f"Memory of one step with a batch of {batch}, in bytes")
     table.add_column("")
     for name in cases:
         table.add_column(name, justify="right")
