@@ -29,7 +29,7 @@ def _ready(array):
 
 def _set_places(xp, places, mask):
     flat, done = mask.reshape(-1), 0
-    for here in blocks(flat.shape[0], _PIECE if xp is np else flat.shape[0]):
+    for here in blocks(flat.shape[0], _PIECE if xp is np else max(1, flat.shape[0])):
         found = xp.flatnonzero(flat[here]) + here.start
         rows = places[:, done : done + found.shape[0]]
         done += found.shape[0]
