@@ -19,6 +19,8 @@ from .convolution import contiguous, worth_compiling
 from .registry import op
 from .tiles import reach
 
+_HEAVY = 4  # an element of a window costs so many of an elementwise loop's
+
 
 def _pooled_size(n, k, stride, padding, dilation, ceil) -> int:
     span = n + 2 * padding - dilation * (k - 1) - 1
@@ -127,9 +129,11 @@ def _planes(input, *_, kernel, **__):
 @max_pool.kernel("cpu", when=_planes, layout=contiguous)
 def _(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
     from ..kernels.cpu import windows
+    from ..kernels.cpu.threads import spread
 
     x, y, where = (a.reshape(-1, *a.shape[-2:]) for a in (input, out, index))
-    windows.max_pool(y, where, x, kernel, stride, padding, dilation)
+    work = _HEAVY * max(x.size, y.size)
+    spread(windows.max_pool, work, len(x), y, where, x, kernel, stride, padding, dilation)
 
 
 @max_pool.vjp("input")
@@ -199,9 +203,11 @@ def unpick(
 @unpick.kernel("cpu", when=_planes, layout=contiguous)
 def _(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation):
     from ..kernels.cpu import windows
+    from ..kernels.cpu.threads import spread
 
     x, g, where = (a.reshape(-1, *a.shape[-2:]) for a in (out, grad, index))
-    windows.max_pool_grad(x, g, where, kernel[1], stride, padding, dilation)
+    work = _HEAVY * max(x.size, g.size)
+    spread(windows.max_pool_grad, work, len(x), x, g, where, kernel[1], stride, padding, dilation)
 
 
 @unpick.vjp("grad")
