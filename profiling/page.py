@@ -242,7 +242,10 @@ def _tiles(summaries: list[Summary], runs: list[Recording], names: list[str]) ->
             (ROLE_WORDS[role], [f"{format_bytes(n)} ({percent(n, of)})" for n, of in held])
         )
     steps = [sum(mark.kind == "step" for mark in run.marks) for run in runs]
-    lasted = [f"{n} steps in {seconds(r.seconds)}" for n, r in zip(steps, runs, strict=True)]
+    lasted = [
+        f"{n} {'step' if n == 1 else 'steps'} in {seconds(r.seconds)}"
+        for n, r in zip(steps, runs, strict=True)
+    ]
     tiles.append(("recorded", lasted))
     two = len(runs) > 1
     said_above = 1 if two else 3

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -66,3 +70,38 @@ def test_a_wrong_number_of_threads_is_refused(n, error):
     with pytest.raises(error, match="set_num_threads expects"):
         lt.set_num_threads(n)
     assert lt.get_num_threads() == before
+
+
+def test_pooling_on_threads_is_pooling(several):
+    # Enough elements to be shared, and planes that three do not divide.
+    random = np.random.default_rng(0)
+    x = lt.tensor(random.standard_normal((5, 7, 160, 161)).astype(np.float32), requires_grad=True)
+    results = []
+    for wanted in (3, 1):
+        lt.set_num_threads(wanted)
+        out, index = F.max_pool2d(x, 3, stride=2, padding=1, return_indices=True)
+        assert threads._pool is not None  # the first round started it
+        g = lt.ones_like(out).cumsum(-1)
+        results.append([out.detach(), index, *lt.autograd.grad(out, [x], g)])
+    for a, b in zip(*results, strict=True):
+        assert np.array_equal(a.numpy(), b.numpy())
+
+
+@pytest.mark.parametrize("given", [None, "26"])
+def test_the_threads_of_blas_are_told_to_sleep_before_numpy_loads_them(given):
+    code = (
+        "import sys, os\n"
+        "class Watch:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'numpy':\n"
+        "            print(os.environ.get('OPENBLAS_THREAD_TIMEOUT'))\n"
+        "sys.meta_path.insert(0, Watch())\n"
+        "import lowtide\n"
+    )
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_THREAD_TIMEOUT"}
+    if given is not None:
+        environment["OPENBLAS_THREAD_TIMEOUT"] = given
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split() == [given or "22"]

@@ -55,6 +55,42 @@ def test_the_peak_knows_a_gradient_as_one(device):
     assert role(w.grad) == "gradient"
 
 
+def test_a_gradient_is_one_at_the_peak_that_is_over_when_it_is_accumulated():
+    ledger = backend(lt.device("cpu")).ledger
+    x, w = lt.ones(50, 60), lt.ones(60, 80, requires_grad=True)
+    loss = (x @ w).exp().sum()
+    before = ledger.roles[ROLES.index("gradient")]
+    ledger.reset_peak()
+    loss.backward()  # the gradient that arrives at the product goes before the leaf gets its own
+    assert ledger.live < ledger.peak
+    assert ledger.peak_roles[ROLES.index("gradient")] - before == w.nbytes
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_a_saved_value_was_one_at_the_peak_though_the_graph_lets_go_of_it(hooked):
+    ledger = backend(lt.device("cpu")).ledger
+    x = lt.ones(1000, requires_grad=True)
+    kept = []
+
+    def pack(tensor):
+        kept.append(tensor.detach())
+        return kept[-1]
+
+    saved = ledger.roles[ROLES.index("saved")]
+    ledger.reset_peak()
+    if hooked:
+        with lt.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed):
+            y = x.exp()
+    else:
+        y = x.exp()
+        kept.append(y.detach())
+    assert ledger.live == ledger.peak
+    del y
+    assert role(kept[0]) == "temporary"
+    assert ledger.live == ledger.peak
+    assert ledger.peak_roles[ROLES.index("saved")] - saved == kept[0].nbytes
+
+
 def test_what_a_rule_returns_is_no_gradient_if_it_does_not_become_one():
     seen = {}
 
