@@ -87,6 +87,17 @@ def test_pooling_on_threads_is_pooling(several):
         assert np.array_equal(a.numpy(), b.numpy())
 
 
+def told(code, timeout=None, **changes):
+    """What a process with BLAS's timeout set to that, or to nothing, prints."""
+    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_THREAD_TIMEOUT"} | changes
+    if timeout is not None:
+        environment["OPENBLAS_THREAD_TIMEOUT"] = timeout
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    return run.stdout.split()
+
+
 @pytest.mark.parametrize("given", [None, "26"])
 def test_the_threads_of_blas_are_told_to_sleep_before_numpy_loads_them(given):
     code = (
@@ -98,10 +109,62 @@ def test_the_threads_of_blas_are_told_to_sleep_before_numpy_loads_them(given):
         "sys.meta_path.insert(0, Watch())\n"
         "import lowtide\n"
     )
-    environment = {k: v for k, v in os.environ.items() if k != "OPENBLAS_THREAD_TIMEOUT"}
-    if given is not None:
-        environment["OPENBLAS_THREAD_TIMEOUT"] = given
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    assert told(code, given) == [given or "22"]
+
+
+# Prints the process's threads before and after the import and after two large products, and whether
+# these and a child's are right.
+AFTER_NUMPY = """
+import os, sys, threading
+import numpy as np
+there = threading.Event()
+if BESIDE:
+    threading.Thread(target=there.wait).start()
+threads = lambda: len(os.listdir("/proc/self/task"))
+a = np.arange(160_000.0).reshape(400, 400) % 7
+before = a @ a
+print(threads())
+import lowtide
+print(threads())
+after = [a @ a, (lowtide.tensor(a) @ lowtide.tensor(a)).numpy()]
+print(threads())
+child = os.fork()
+if child == 0:
+    os._exit(int(np.array_equal(a @ a, before)))
+print(all(np.array_equal(x, before) for x in after))
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+there.set()
+"""
+WHERE_SEEN = pytest.mark.skipif(sys.platform != "linux", reason="threads are counted in /proc")
+
+
+def restartable():
+    """Whether NumPy's BLAS lets its threads be ended, and has any on this machine."""
+    code = (
+        "import ctypes, os, numpy\n"
+        "library = ctypes.CDLL(numpy._core._multiarray_umath.__file__)\n"
+        "print(hasattr(library, 'openblas_read_env'), len(os.listdir('/proc/self/task')) > 1)\n"
     )
-    assert run.stdout.split() == [given or "22"]
+    return told(code, OMP_NUM_THREADS="2") == ["True", "True"]
+
+
+@WHERE_SEEN
+def test_threads_of_blas_that_numpy_has_started_already_start_anew():
+    if not restartable():
+        pytest.skip("NumPy's BLAS has one thread here, or none that can be ended")
+    before, then, after, *right = told(AFTER_NUMPY.replace("BESIDE", "False"), OMP_NUM_THREADS="2")
+    assert (int(before), int(then), int(after)) == (2, 1, 2)
+    assert right == ["True", "1"]
+
+
+@WHERE_SEEN
+@pytest.mark.parametrize("why", ["the user chose", "one thread", "threads beside"])
+def test_threads_of_blas_are_left_alone(why):
+    code = AFTER_NUMPY.replace("BESIDE", str(why == "threads beside"))
+    before, then, after, *right = told(
+        code,
+        "26" if why == "the user chose" else None,
+        OMP_NUM_THREADS="1" if why == "one thread" else "2",
+    )
+    assert before == then == after
+    assert right == ["True", "1"]

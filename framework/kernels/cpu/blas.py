@@ -4,6 +4,8 @@ OpenBLAS splits each product among its own threads, and waits for all of them: f
 that costs more than it saves, and threads of ours would multiply with its. Its number of threads is
 a setting of the process, so it is changed while any such section runs, counted, and put back.
 
+Its threads also stay awake after a product and take the cores from ours: :func:`doze_sooner`.
+
 Other libraries (MKL, Accelerate, OpenBLAS made with OpenMP) are left as they are;
 :func:`controllable` says False, and nobody here starts threads around their products.
 """
@@ -13,10 +15,11 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
-from threading import Lock
 from typing import Any
 
 _NAMES = (
@@ -27,17 +30,50 @@ _NAMES = (
 )
 _SEQUENTIAL, _PTHREADS = 0, 1  # what openblas_get_parallel says
 
-_lock = Lock()
+_TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
+
+_lock = threading.Lock()
 _inside = 0  # sections that run now
 _before = 1  # what to put back
+
+
+def doze_sooner() -> None:
+    """Let BLAS's threads wait for a next product for a millisecond or two, no longer.
+
+    OpenBLAS's default is 2**28 cycles, some 0.1 s on this decade's machines. 2**22 outlast the gap
+    to a next product. It reads the variable when NumPy loads it; where that has happened already,
+    it is made to read again and to start its threads anew, as it does itself around a fork. Not
+    while other threads of Python run: one of them might be in the middle of a product. A variable
+    that is set already stays as it is.
+    """
+    if _TIMEOUT in os.environ:
+        return
+    os.environ[_TIMEOUT] = "22"  # for NumPy, if it is still to come, and for child processes
+    if "numpy" not in sys.modules or threading.active_count() > 1:
+        return
+    controls = _controls()
+    if controls is None or controls[0]() == 1:  # one thread: there are none to wait
+        return
+    library = _library(ctypes.PyDLL)  # which holds the interpreter's lock in a call
+    try:
+        read, end = library.openblas_read_env, library.blas_thread_shutdown_
+    except AttributeError:  # not every build shows them
+        return
+    read.restype = None
+    read()
+    end()  # the next product starts them
+
+
+def _library(kind: type[ctypes.CDLL]) -> ctypes.CDLL:
+    numpy = importlib.import_module("numpy._core._multiarray_umath")
+    return kind(str(numpy.__file__))  # finds what it is linked with, too
 
 
 @lru_cache(maxsize=1)
 def _controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
     """(get, set) of the number of threads of NumPy's BLAS, or None."""
     try:
-        numpy = importlib.import_module("numpy._core._multiarray_umath")
-        library = ctypes.CDLL(numpy.__file__)  # finds what it is linked with, too
+        library = _library(ctypes.CDLL)
     except (ImportError, OSError, TypeError):
         return None
     for prefix, suffix in _NAMES:
@@ -94,7 +130,7 @@ def single() -> Iterator[None]:
 def _forget() -> None:
     # The threads that were inside did not come along.
     global _inside, _lock
-    _lock = Lock()
+    _lock = threading.Lock()
     if _inside:
         _inside = 0
         controls = _controls()
