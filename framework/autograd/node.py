@@ -183,10 +183,12 @@ class OpNode(Node):
                 "through the graph a second time). Pass retain_graph=True there, or compute the "
                 "loss again."
             )
-        labels = self.rules.labels
-        return [
-            h.unpack(self, labels[k]) if hasattr(h, "unpack") else h for k, h in enumerate(saved)
-        ]
+        handled = self.rules.handled
+        values = []
+        for value in saved:  # no comprehension: before Python 3.12 that is a call
+            label = handled[len(values)]
+            values.append(value if label is None else value.unpack(self, label))
+        return values
 
     def apply(
         self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
@@ -199,27 +201,32 @@ class OpNode(Node):
         if create and rules.composite is not None:
             return _through_composite(self, values, grads)
         values += grads
+        values += rules.constants
         edges = self.edges
         results: list[Tensor | None] = [None] * len(edges)
-        running = None if create or self.extra is not None else local.state.running
-        pending = None if running is None or running.inputs is not None else running.pending
-        for rule, template, fills, joint, targets in rules.calls:
+        for rule, pick, joint, targets in rules.calls:
             if wanted is not None and not any(wanted[t] for t in targets if t is not None):
                 continue
-            args = template.copy()
-            for position, slot in fills:
-                args[position] = values[slot]
-            if joint:
-                for target, result in zip(targets, rule(*args), strict=True):
-                    if target is not None:
-                        results[target] = result
-            else:
-                results[targets[0]] = rule(*args)
-            if pending is not None:  # the leaves' gradients are accumulated
-                for target in targets:
-                    if target is not None and not edges[target][0]._is_node:
-                        claim(edges[target][0], results[target], values, pending)
+            if not joint:
+                target = targets[0]
+                results[target] = rule(*pick(values))
+                if not edges[target][0]._is_node and not create:
+                    self._claim(targets, results, values)
+                continue
+            for target, result in zip(targets, rule(*pick(values)), strict=True):
+                if target is not None:
+                    results[target] = result
+            if not create:
+                self._claim(targets, results, values)
         return results
+
+    def _claim(self, targets: Any, results: list[Tensor | None], values: list[Any]) -> None:
+        # Gradients of leaves count as such when they are made, if the pass accumulates them.
+        running = local.state.running
+        if self.extra is None and running is not None and running.inputs is None:
+            for target in targets:
+                if target is not None and not self.edges[target][0]._is_node:
+                    claim(self.edges[target][0], results[target], values, running.pending)
 
     def release(self) -> None:
         """Drop the saved values."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import BOOL, FLOAT, INT, bool_
+from ..dtypes import BOOL, COMPLEX, FLOAT, INT, bool_
 from ..tensor import Tensor
 from .creation import zeros_like
 from .registry import (
@@ -148,7 +148,7 @@ def mul(xp, out, input, other):
 def conjugate(x):
     """The factor of a product as its gradient needs it: conjugated if complex."""
     if isinstance(x, Tensor):
-        return x.conj() if x._spec.dtype.is_complex else x
+        return x.conj() if x._spec.dtype.category == COMPLEX else x
     return x.conjugate() if isinstance(x, complex) else x
 
 

@@ -9,6 +9,7 @@ gives the attribute; ``needs`` says, for a joint rule, which of its inputs need 
 from __future__ import annotations
 
 import inspect
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ..spec import Spec
@@ -57,7 +58,10 @@ class RuleSet:
         saves: What to keep: (from outputs?, position) in the order of ``OpNode.handles``.
         frees: Backward frees what was kept, and a second one is refused.
         labels: A name for each of them, for messages and reports.
-        calls: (function, argument template, (position, slot) to fill in, joint, edge per result).
+        handled: The same names, but None where a plain number is kept and no handle.
+        constants: Arguments of rules that are the same for all calls alike.
+        calls: (function, what picks its arguments, joint, edge per result). It picks from one list:
+            the values kept, the gradients of the outputs, ``constants``.
         composite: The op's composition, if backward of backward has to go through it.
     """
 
@@ -66,9 +70,11 @@ class RuleSet:
         "calls",
         "composite",
         "composite_plan",
+        "constants",
         "edge_inputs",
         "edge_specs",
         "frees",
+        "handled",
         "labels",
         "name",
         "op",
@@ -131,23 +137,33 @@ class RuleSet:
             f"{op.name}.{results[i] if from_outputs else names[i]}" for from_outputs, i in slots
         )
 
+        self.handled = tuple(
+            label if from_outputs or isinstance(specs[i], Spec) else None
+            for label, (from_outputs, i) in zip(self.labels, slots, strict=True)
+        )
+
         calls = []
+        constants: list[Any] = []
         for rule, targets in chosen:
-            template: list[Any] = []
-            fills = []
+            picked = []
             for name in rule.names:
                 value: Any = None
                 if name == "g" or (name.startswith("g_") and name[2:] in op.returns):
                     which = 0 if name == "g" else op.returns.index(name[2:])
-                    fills.append((len(template), len(slots) + which))
-                elif name in positions:
+                    picked.append(len(slots) + which)
+                    continue
+                if name in positions:
                     if name == op.variadic:
-                        value = _Several(tuple(slots[False, i] for i in positions[name]))
-                    else:
-                        fills.append((len(template), slots[False, positions[name][0]]))
-                elif name in results:
-                    fills.append((len(template), slots[True, results.index(name)]))
-                elif name == "needs":
+                        raise TypeError(
+                            f"{op.name}: a rule of an op on a list keeps no list elements; name "
+                            f"{name}_spec instead of {name}."
+                        )
+                    picked.append(slots[False, positions[name][0]])
+                    continue
+                if name in results:
+                    picked.append(slots[True, results.index(name)])
+                    continue
+                if name == "needs":
                     value = tuple(i in edge_of for i in targets)
                 elif name.endswith("_spec") and name[:-5] in results:
                     value = outputs[results.index(name[:-5])]
@@ -156,16 +172,12 @@ class RuleSet:
                     value = found if name[:-5] == op.variadic else found[0]
                 else:
                     value = attributes[name]
-                template.append(value)
+                picked.append(len(slots) + len(op.returns) + len(constants))
+                constants.append(value)
             edges = tuple(edge_of.get(i) for i in targets)
-            function = rule.function
-            if any(isinstance(v, _Several) for v in template):
-                raise TypeError(
-                    f"{op.name}: a rule of an op on a list keeps no list elements; name "
-                    f"{op.variadic}_spec instead of {op.variadic}."
-                )
-            calls.append((function, template, tuple(fills), rule.joint, edges))
+            calls.append((rule.function, _picker(picked), rule.joint, edges))
         self.calls = tuple(calls)
+        self.constants = tuple(constants)
 
         uses_aux = any(from_outputs and i >= len(op.returns) for from_outputs, i in slots)
         self.composite = op.composition if uses_aux or not op.aux else None
@@ -205,8 +217,8 @@ class RuleSet:
         return inputs, [sources[k] for k in sorted(sources)]
 
 
-class _Several:
-    __slots__ = ("slots",)
-
-    def __init__(self, slots: tuple[int, ...]) -> None:
-        self.slots = slots
+def _picker(slots: list[int]) -> Any:
+    # values -> those at slots, as a tuple
+    if len(slots) > 1:
+        return itemgetter(*slots)
+    return lambda values: tuple(values[k] for k in slots)
