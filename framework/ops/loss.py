@@ -95,6 +95,12 @@ def _safe(xp, target, classes, ignore_index):
     return safe[:, None], counts
 
 
+def _at(xp, x, safe):
+    # Where in (rows, classes, columns) each row's class is; `xp.take_along_axis` costs twice that.
+    rows, _, columns = x.shape
+    return xp.arange(rows)[:, None], safe[:, 0], xp.arange(columns)
+
+
 def _factors(xp, weight, safe, counts, dtype):
     # The weight of each row: of its class, or one; zero where it is ignored.
     if weight is None:
@@ -163,7 +169,7 @@ def cross_entropy_rows(
         xp.add(row, loss, out=row)
         safe, counts = _safe(xp, classes[rows, columns], c, ignore_index)
         factor = _factors(xp, weight, safe, counts, out.dtype)[:, None]
-        xp.subtract(row, xp.take_along_axis(x, safe, 1), out=loss)
+        xp.subtract(row, x[_at(xp, x, safe)][:, None], out=loss)
         xp.multiply(loss, factor * (1.0 - label_smoothing), out=loss)
         if label_smoothing:
             # The mean over classes of what the loss would be for each.
@@ -177,9 +183,8 @@ def cross_entropy_rows(
         loss[~counts[:, None]] = 0  # also where logits are not finite
 
 
-def _plain_rows(input, target, weight, *, label_smoothing):
-    # Two dims, no weights, nothing smoothed: rows that lie together.
-    if input.ndim != 2 or weight is not None or label_smoothing:
+def _compiled(input, weight):
+    if input.ndim < 2 or not (weight is None or weight.dtype is float32):
         return False
     return worth_compiling(input) and input.dtype is float32
 
@@ -194,18 +199,28 @@ def check_classes(xp, target, classes, ignore_index):
         _safe(xp, target[start : start + TILE_ROWS], classes, ignore_index)
 
 
-@cross_entropy_rows.kernel(
-    "cpu",
-    when=lambda input, target, weight, *, ignore_index, label_smoothing: _plain_rows(
-        input, target, weight, label_smoothing=label_smoothing
-    ),
-    layout=contiguous,
-)
-def _(xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing):
-    from ..kernels.cpu.scores import cross_entropy
+def _run(name, logits, numbers, weight, ignore_index, smoothing):
+    # Rows where classes lie together, else planes; the last of the numbers are the classes.
+    from ..kernels.cpu import class_losses
+    from ..kernels.cpu.threads import spread
 
-    check_classes(xp, target, input.shape[1], ignore_index)
-    cross_entropy(out, lse.reshape(-1), work, input, target, ignore_index)
+    n, c, length = _view(logits[0])
+    kind, shape = ("rows", (n,)) if length == 1 else ("planes", (n, length))
+    cubes = [a.reshape(n, c, *shape[1:]) for a in logits]
+    lines = [a.reshape(shape) for a in numbers]  # checks sizes, which compiled loops do not
+    if class_losses.stray(lines[-1].reshape(-1), c, ignore_index):
+        check_classes(np, lines[-1].reshape(-1), c, ignore_index)
+    weights = np.empty((1, 0), np.float32) if weight is None else weight.reshape(1, c)
+    run = getattr(class_losses, kind + name)
+    spread(run, logits[0].size, n, *cubes, *lines, weights, ignore_index, smoothing)
+
+
+@cross_entropy_rows.kernel(
+    "cpu", when=lambda input, target, weight, **_: _compiled(input, weight), layout=contiguous,
+    scratch=False,
+)  # fmt: skip
+def _(xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing):
+    _run("", [input], [out, lse, target], weight, ignore_index, label_smoothing)
 
 
 @cross_entropy_rows.vjp("input")
@@ -274,25 +289,15 @@ def cross_entropy_grad(
             else:
                 for k in range(c):
                     xp.subtract(y[:, k], spread * weight[k], out=y[:, k])
-        here = xp.take_along_axis(y, safe, 1)
-        xp.put_along_axis(y, safe, here - hit[:, None], 1)
+        y[_at(xp, y, safe)] -= hit
 
 
 @cross_entropy_grad.kernel(
-    "cpu",
-    when=lambda grad, input, target, weight, lse, *, ignore_index, label_smoothing: _plain_rows(
-        input, target, weight, label_smoothing=label_smoothing
-    ),
+    "cpu", when=lambda grad, input, target, weight, lse, **_: _compiled(input, weight),
     layout=contiguous,
-)
+)  # fmt: skip
 def _(xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing):
-    from ..kernels.cpu.scores import cross_entropy_grad
-
-    n, classes = input.shape
-    check_classes(xp, target, classes, ignore_index)
-    # reshape checks sizes, which compiled loops do not
-    numbers = [a.reshape(n) for a in (target, lse)]
-    cross_entropy_grad(out, grad.reshape(n), input, *numbers, ignore_index)
+    _run("_grad", [out, input], [grad, lse, target], weight, ignore_index, label_smoothing)
 
 
 # Negative log likelihood: linear in its input
@@ -330,10 +335,10 @@ def nll_rows(xp, out, input, target, weight, *, ignore_index):
     x, losses = input.reshape(n, c, length), out.reshape(n, 1, length)
     classes = target.reshape(n, length)
     for rows, columns in _tiles(n, c, length, 4):
-        loss = losses[rows, :, columns]
+        loss, tile = losses[rows, :, columns], x[rows, :, columns]
         safe, counts = _safe(xp, classes[rows, columns], c, ignore_index)
-        factor = _factors(xp, weight, safe, counts, out.dtype)[:, None]
-        xp.multiply(xp.take_along_axis(x[rows, :, columns], safe, 1), factor, out=loss)
+        factor = _factors(xp, weight, safe, counts, out.dtype)
+        xp.multiply(tile[_at(xp, tile, safe)], factor, out=loss[:, 0])
         xp.negative(loss, out=loss)
         loss[~counts[:, None]] = 0
 
@@ -358,8 +363,8 @@ def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
     for rows, columns in _tiles(n, c, length, 4):
         safe, counts = _safe(xp, classes[rows, columns], c, ignore_index)
         factor = _factors(xp, weight, safe, counts, out.dtype)
-        values = arriving[rows, columns] * -factor
-        xp.put_along_axis(y[rows, :, columns], safe, values[:, None], 1)
+        tile = y[rows, :, columns]
+        tile[_at(xp, tile, safe)] = arriving[rows, columns] * -factor
 
 
 @nll_grad.vjp("grad")
@@ -367,29 +372,49 @@ def _(g, target, weight, ignore_index):
     return nll_rows(g, target, weight, ignore_index)
 
 
-def _factor_samples(make):
-    base = {"ignore_index": 2, "dtype": make(1).dtype}
-    yield (_some_classes(make(3, 5)), None), base
-    yield (_classes([0, 4, 2]), make(5)), base
-    yield (_classes(1), make(5)), base | {"ignore_index": -100}
-    yield (_classes([]), None), base | {"dtype": float32}
+# The mean of either
+
+
+def _mean_samples(make):
+    yield (make(3), _classes([0, 1, 4]), None), {"ignore_index": 2}
+    yield (make(3), _classes([0, 4, 2]), make(5, low=0.5)), {"ignore_index": 2}
+    yield (make(2, 2), _classes([[0, 1], [2, 0]]), make(3, low=0.5)), {"ignore_index": -100}
+    yield (make(), _classes(1), None), {"ignore_index": -100}
 
 
 @op(
-    name="_class_factors", method=False, public=False, layout=contiguous,
-    infer=lambda target, weight, *, ignore_index, dtype: target.like(dtype=dtype),
-    samples=_factor_samples,
+    name="_class_mean", method=False, public=False, aux=("divisor",), layout=contiguous,
+    infer=lambda loss, target, weight, *, ignore_index: (loss.like(()), loss.like(())),
+    flops=lambda loss, *_, **__: loss.numel, samples=_mean_samples,
 )  # fmt: skip
-def class_factors(xp, out, target, weight, *, ignore_index, dtype):
-    """The weight of each target's class, or one; zero where it is ignored."""
-    flat, result = target.reshape(1, -1), out.reshape(1, -1)
-    classes = 2**62 if weight is None else weight.shape[0]
+def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
+    """The sum of class losses, divided by that of the weights of the rows that count."""
+    flat = target.reshape(1, -1)
+    divisor.fill(0)
     for start in range(0, flat.shape[1], TILE_ROWS):
-        part = slice(start, start + TILE_ROWS)
-        safe, counts = _safe(xp, flat[:, part], classes, ignore_index)
-        xp.copyto(
-            result[:, part], _factors(xp, weight, safe, counts, out.dtype), casting="unsafe"
-        )  # fmt: skip
+        part = flat[:, start : start + TILE_ROWS]
+        if weight is None:
+            counted = (part != ignore_index).sum(dtype=divisor.dtype)
+        else:
+            safe, counts = _safe(xp, part, weight.shape[0], ignore_index)
+            counted = _factors(xp, weight, safe, counts, divisor.dtype).sum()
+        xp.add(divisor, counted, out=divisor)
+    xp.sum(loss, out=out)
+    xp.divide(out, divisor, out=out)
+
+
+@class_mean.vjp("loss")
+def _(g, target, weight, divisor, loss_spec):  # the composite needs both; the losses keep them too
+    return (g / divisor).expand(loss_spec.shape)
+
+
+@class_mean.composite
+def _(loss, target, weight, *, ignore_index):
+    counts = target.ne(ignore_index)
+    factors = counts.to(loss.dtype)
+    if weight is not None:
+        factors = factors * weight[target.masked_fill(~counts, 0)]
+    return loss.sum() / factors.sum()
 
 
 # The public functions
@@ -424,10 +449,9 @@ def by_class(loss, target, weight, ignore_index, reduction):
         return loss
     if loss.dtype.is_half and reduction == "mean":  # the sum may be beyond float16's range
         return by_class(loss.to(float32), target, weight, ignore_index, reduction).to(loss.dtype)
-    total = loss.sum()
     if reduction == "sum":
-        return total
-    return total / class_factors(target, weight, ignore_index, loss.dtype).sum()
+        return loss.sum()
+    return class_mean(loss, target, weight, ignore_index)
 
 
 @function(public=False, autocast="float32")
