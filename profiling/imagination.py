@@ -130,6 +130,11 @@ class World:
             for function in (op.plain, *[k[0] for found in op.kernels.values() for k in found])
         }
 
+    def op_of(self, f: Any) -> Any:
+        """Whose kernel that is, with or without its attributes, cut in parts or not."""
+        f = f.func if type(f) is partial else f
+        return self.kernels.get(getattr(f, "__wrapped__", f))
+
     # Whether values are known
 
     def is_real(self, array: Any) -> bool:
@@ -175,7 +180,7 @@ class World:
         bound = type(f) is partial
         arrays = [a for a in args if hasattr(a, "dtype") and hasattr(a, "strides")]
         cost = self.count(f, arrays)
-        op = self.kernels.get(f.func if bound else f)
+        op = self.op_of(f)
         name = op.shown if op is not None else ""
         out = getattr(arrays[0], "_a", arrays[0])
         if (f.args if bound else args)[0] is NOTHING or not out.flags.writeable:
@@ -258,7 +263,7 @@ class World:
     def count(self, f: Any, arrays: list[Any]) -> int:
         """Add the operations of a kernel, known from its arrays; return them."""
         attributes = f.keywords if type(f) is partial else {}
-        op = self.kernels.get(f.func if type(f) is partial else f)
+        op = self.op_of(f)
         if op is None or op.flops is None:
             return 0
         key = (f, *[a.shape for a in arrays])

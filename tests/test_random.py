@@ -89,6 +89,66 @@ def test_compiled_uniforms_equal_plain_uniforms(dtype, monkeypatch):
     assert np.array_equal(compiled, plain)
 
 
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
+@pytest.mark.parametrize(("n", "mean", "std"), [(9, 0.0, 1.0), (20_001, 0.3, 1.7), (0, 0.0, 1.0)])
+def test_compiled_normals_equal_plain_normals(name, n, mean, std, monkeypatch):
+    from lowtide.framework.kernels.cpu import philox
+
+    dtype = getattr(lt, name).np
+    compiled, plain = np.empty(n, dtype), np.empty(n, dtype)
+    philox.normal(compiled, 1 << 63, (1 << 32) - 7, mean, std)
+    monkeypatch.setattr(stream, "_compiled", lambda xp, n: False)
+    stream.normal(np, plain, Rng(1 << 63, (1 << 32) - 7), mean, std)
+    assert np.array_equal(compiled.view(f"u{dtype.itemsize}"), plain.view(f"u{dtype.itemsize}"))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"),
+    [
+        ("int64", -3, 10), ("int64", -7, (1 << 32) - 7), ("int64", -5, (1 << 32) - 4),
+        ("int64", -(1 << 63), 1 << 63), ("int64", -(1 << 63), (1 << 63) - 1), ("int32", 0, 1 << 31),
+        ("uint8", 0, 256), ("int8", -128, 128), ("bool", 0, 2), ("float32", -9, 1 << 24),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("n", [0, 1, 5003])
+def test_compiled_integers_equal_plain_integers(dtype, low, high, n, monkeypatch):
+    from lowtide.framework.kernels.cpu import philox
+
+    compiled, plain = np.empty(n, dtype), np.empty(n, dtype)
+    philox.integers(compiled, (1 << 64) - 1, (1 << 32) - 7, low, high - low)
+    monkeypatch.setattr(stream, "_compiled", lambda xp, n: False)
+    stream.integers(np, plain, Rng((1 << 64) - 1, (1 << 32) - 7), low, high)
+    assert np.array_equal(compiled, plain)
+
+
+@pytest.mark.parametrize("parts", [2, 64, 4096])
+def test_compiled_order_is_the_stable_order(parts):
+    from lowtide.framework.kernels.cpu import philox
+
+    rng = np.random.default_rng(5)
+    keys = rng.integers(-(1 << 63), (1 << 63) - 1, 3000)
+    keys[1500:2000] = keys[:500]  # ties keep the order they come in
+    expected = np.argsort(keys, kind="stable")
+    out = np.empty(3000, np.int64)
+    philox.order(out, keys, np.empty(parts, np.int32))
+    assert np.array_equal(out, expected)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int32", "float32"])
+def test_large_permutations_are_those_of_the_plain_sort(dtype, monkeypatch):
+    dtype = getattr(lt, dtype)
+    g = lt.Generator().manual_seed(3)
+    strided = lt.empty(10_000, 2, dtype=dtype)
+    monkeypatch.setattr(stream, "_compiled", lambda xp, n: True)
+    a = lt.randperm(10_000, generator=g, dtype=dtype)
+    g.manual_seed(3)
+    lt.randperm(10_000, generator=g, dtype=dtype, out=strided[:, 0])
+    monkeypatch.setattr(stream, "_compiled", lambda xp, n: False)
+    b = lt.randperm(10_000, generator=g.manual_seed(3), dtype=dtype)
+    assert a.tolist() == b.tolist() == strided[:, 0].tolist()
+    assert sorted(a.tolist()) == list(range(10_000))
+
+
 def test_uniform_depends_on_flat_position_only():
     small, large = np.empty(100, np.float32), np.empty((50, 1000), np.float32)
     stream.uniform(np, small, Rng(4, 9))
@@ -98,7 +158,9 @@ def test_uniform_depends_on_flat_position_only():
 
 @pytest.mark.parametrize("fill", [stream.uniform, stream.normal])
 @pytest.mark.parametrize("dtype", REAL)
-def test_filling_needs_little_memory(fill, dtype, plain):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_filling_needs_little_memory(fill, dtype, compiled, monkeypatch):
+    monkeypatch.setattr(stream, "_compiled", lambda xp, n: compiled)
     out = np.empty(1 << 19, dtype)
     fill(np, out[:4096], Rng(1, 2))
     tracemalloc.start()

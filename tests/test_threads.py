@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
+import threading
+import time
+import weakref
+from queue import SimpleQueue
 
 import numpy as np
 import pytest
@@ -62,6 +67,63 @@ def test_convolution_with_fewer_threads_than_shares(several):
         results.append([out.detach(), *lt.autograd.grad(out.square().sum(), [x, w])])
     for a, b in zip(*results, strict=True):
         assert np.array_equal(a.numpy(), b.numpy())
+
+
+def test_nobody_waits_for_a_thread_that_has_not_begun(monkeypatch):
+    monkeypatch.setattr(threads, "_wanted", 2)
+    monkeypatch.setattr(threads, "_pool", SimpleQueue())  # where nobody works
+    met = []
+    threads.split(lambda part, start, stop: met.append((part, start, stop)), 10, 2)
+    assert met == [(0, 0, 5), (1, 5, 10)]
+
+
+def test_an_interrupt_leaves_the_rest_undone_and_waits_for_what_runs(monkeypatch):
+    monkeypatch.setattr(threads, "_wanted", 2)
+    both = threading.Barrier(2)
+    ended = []
+
+    def share(part, start, stop):
+        both.wait(10)
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        time.sleep(0.05)
+        ended.append(part)
+
+    with pytest.raises(KeyboardInterrupt):
+        threads.split(share, 4, 2)
+    assert len(ended) == 1
+
+
+def test_a_failed_share_leaves_no_cycle(monkeypatch):
+    monkeypatch.setattr(threads, "_wanted", 2)
+    gc.collect()
+    gc.disable()
+    try:
+        held = np.zeros(3)
+        gone = weakref.ref(held)
+
+        def fail(part, start, stop, held=held):
+            raise ValueError(part)
+
+        del held
+        with pytest.raises(ValueError, match="0|1"):
+            threads.split(fail, 4, 2)
+        del fail
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+def test_a_late_helper_holds_nothing(monkeypatch):
+    waiting = SimpleQueue()
+    monkeypatch.setattr(threads, "_wanted", 2)
+    monkeypatch.setattr(threads, "_pool", waiting)
+    held = np.zeros(3)
+    gone = weakref.ref(held)
+    threads.split(lambda part, start, stop, held=held: None, 4, 2)
+    assert waiting.qsize() == 1  # the invitation, which nobody took
+    del held
+    assert gone() is None
 
 
 @pytest.mark.parametrize(("n", "error"), [(0, RuntimeError), (-1, RuntimeError), (1.5, TypeError)])

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import OutOfMemoryError
+from ..kernels.copies import copy
 from ..memory.events import publish
 from ..memory.ledger import TEMPORARY, Ledger, format_bytes
 from ..memory.pool import Pool
@@ -157,7 +158,7 @@ class HostBackend:
 
     def copy(self, out: Any, array: Any) -> None:
         """Copy within the device, converting."""
-        np.copyto(out, array, casting="unsafe")
+        copy(out, array)
 
     def address(self, array: Any) -> int:
         """Address of the first element."""

@@ -6,7 +6,8 @@ Those that PyTorch has only in ``nn.functional`` are no Tensor methods and not i
 from __future__ import annotations
 
 from ..dtypes import BOOL, bool_, uint8
-from .convolution import contiguous, worth_compiling
+from .compiling import compile_gate
+from .layout import worth_compiling
 from .registry import function, op, per_element, same, singles
 from .sides import HIDDEN, INFINITY, chosen, marked, worth_bits
 
@@ -27,28 +28,6 @@ def floating(name, *extra):
         return (input, *[input.like(dtype=bool_) if e == "mask" else input for e in extra])
 
     return infer
-
-
-def vectorized(input, *_, **__):
-    """True for float32 operands that repay a compiled kernel."""
-    return worth_compiling(input) and input.dtype.name == "float32"
-
-
-def compile_gate(op, kernel, *, when=vectorized):
-    """Give an op of arrays that look alike a compiled CPU kernel: ``kernel(gates, attributes)``.
-
-    It returns a function of gates and the numbers that this takes after the arrays.
-    """
-
-    @op.kernel("cpu", when=when, layout=contiguous, scratch=False)
-    def _(xp, out, *arrays, **attributes):
-        from ..kernels.cpu import gates
-        from ..kernels.cpu.threads import spread
-
-        arrays = arrays[len(op.op.scratch) :]
-        run, numbers = kernel(gates, **attributes)
-        flat = [a.reshape(-1) for a in (out, *arrays)]
-        spread(run, out.size, out.size, *flat, *numbers)
 
 
 def _masked_infer(grad, input, **_):

@@ -12,10 +12,11 @@ from math import prod
 from ..dtypes import bool_, int32
 from ..spec import Spec
 from .convolution import contiguous
+from .layout import worth_compiling
 from .pooling import index_dtype
 from .registry import op
 
-# Adaptive pooling: windows chosen so that the result has a given size
+# Windows
 
 
 def _cells(size, out):
@@ -49,6 +50,25 @@ def adaptive_avg_pool(xp, out, input, *, size):
         xp.mean(view, axis=tuple(range(-nd, 0)), out=out[(..., *position)])
 
 
+def _volumes(array, size):
+    # (planes, depth, height, width) of an array whose last dims are of that size.
+    planes = prod(array.shape[: array.ndim - len(size)])
+    return array.reshape(planes, *(1,) * (3 - len(size)), *array.shape[array.ndim - len(size) :])
+
+
+def _spread(name, elements, size, *arrays):
+    from ..kernels.cpu import cells
+    from ..kernels.cpu.threads import spread
+
+    arrays = [_volumes(a, size) for a in arrays]
+    spread(getattr(cells, name), elements, len(arrays[0]), *arrays)
+
+
+@adaptive_avg_pool.kernel("cpu", when=worth_compiling, layout=contiguous)
+def _(xp, out, input, *, size):
+    _spread("average", input.size, size, out, input)
+
+
 @adaptive_avg_pool.vjp("input")
 def _(g, input_spec, size):
     return adaptive_avg_pool_grad(g, tuple(input_spec.shape[-len(size) :]))
@@ -76,6 +96,15 @@ def adaptive_avg_pool_grad(xp, out, share, grad, *, size):
         view, here = out[(..., *window)], share[(..., *position)]
         xp.divide(grad[(..., *position)], prod(s.stop - s.start for s in window), out=here)
         xp.add(view, here[(..., *spread)], out=view)
+
+
+def _worth_spreading(grad, *_, size):
+    return worth_compiling(grad.like((*grad.shape[: -len(size)], *size)))
+
+
+@adaptive_avg_pool_grad.kernel("cpu", when=_worth_spreading, layout=contiguous, scratch=False)
+def _(xp, out, _share, grad, *, size):
+    _spread("average_grad", out.size, size, out, grad)
 
 
 @adaptive_avg_pool_grad.vjp("grad")
@@ -118,6 +147,11 @@ def adaptive_max_pool(xp, out, index, larger, nan, input, *, size):
             xp.copyto(where, flat, where=larger, casting="unsafe")
 
 
+@adaptive_max_pool.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
+def _(xp, out, index, _larger, _nan, input, *, size):
+    _spread("largest", input.size, size, out, index, input)
+
+
 @adaptive_max_pool.vjp("input")
 def _(g_out, index, input_spec, size):
     if g_out is None:
@@ -153,6 +187,16 @@ def plane_scatter(xp, out, grad, index, *, size):
     rows = xp.arange(planes)
     for k in range(values.shape[1]):  # one element of every plane: no index twice
         flat[rows, where[:, k]] += values[:, k]
+
+
+@plane_scatter.kernel("cpu", when=_worth_spreading, layout=contiguous)
+def _(xp, out, grad, index, *, size):
+    from ..kernels.cpu import cells
+    from ..kernels.cpu.threads import spread
+
+    planes, count = prod(grad.shape[: -len(size)]), prod(index.shape[-len(size) :])
+    rows = grad.reshape(planes, count), index.reshape(planes, count)
+    spread(cells.scatter, out.size, planes, out.reshape(planes, prod(size)), *rows)
 
 
 @plane_scatter.vjp("grad")

@@ -49,7 +49,7 @@ def _alpha(name: str, input: Any, other: Any, alpha: Any) -> Any:
 
 @op(
     name="_add", method=False, public=False, operator="__add__", inplace="_add_", infer=broadcast,
-    promote="arith", half="float32", flops=per_element(1), samples=pairs,
+    promote="arith", half="float32", flops=per_element(1), samples=pairs, elementwise=True,
 )  # fmt: skip
 def plus(xp, out, input, other):
     """Add elementwise, with broadcasting: ``out = input + other``."""
@@ -94,6 +94,7 @@ def _minus_infer(input, other):
 @op(
     name="_sub", method=False, public=False, operator="__sub__", inplace="_sub_",
     infer=_minus_infer, promote="number", half="float32", flops=per_element(1), samples=pairs,
+    elementwise=True,
 )  # fmt: skip
 def minus(xp, out, input, other):
     """Subtract elementwise, with broadcasting: ``out = input - other``."""
@@ -135,7 +136,7 @@ def rsub(input, other, *, alpha=1):
 
 @op(
     operator="__mul__", inplace="mul_", infer=broadcast, promote="arith", half="float32",
-    flops=per_element(1), samples=pairs,
+    flops=per_element(1), samples=pairs, elementwise=True,
 )  # fmt: skip
 def mul(xp, out, input, other):
     """Multiply elementwise, with broadcasting: ``out = input * other``."""
@@ -172,6 +173,7 @@ def divisors(make):
 @op(
     name="_div", method=False, public=False, operator="__truediv__", inplace="_div_",
     infer=broadcast, promote="float", half="float32", flops=per_element(1), samples=divisors,
+    elementwise=True,
 )  # fmt: skip
 def divide_true(xp, out, input, other):
     """Divide elementwise, with broadcasting: ``out = input / other``."""
@@ -355,7 +357,10 @@ def _neg_infer(input):
     return input
 
 
-@op(operator="__neg__", inplace="neg_", infer=_neg_infer, flops=per_element(1), samples=singles)
+@op(
+    operator="__neg__", inplace="neg_", infer=_neg_infer, flops=per_element(1), samples=singles,
+    elementwise=True,
+)  # fmt: skip
 def neg(xp, out, input):
     """Negate: ``out = -input``."""
     xp.negative(input, out=out)
@@ -402,7 +407,7 @@ def _abs_infer(input):
 
 @op(
     operator="__abs__", inplace="abs_", infer=_abs_infer, half="float32", flops=per_element(1),
-    samples=away_from_zero,
+    samples=away_from_zero, elementwise=True,
 )  # fmt: skip
 def abs(xp, out, input):
     """Take the absolute value, or the modulus of a complex number."""
@@ -416,7 +421,7 @@ def _(g, input):
 
 @op(
     inplace="sign_", infer=lambda input: (input, input.like(dtype=bool_)), scratch=("mask",),
-    half="float32", flops=per_element(2), samples=away_from_zero,
+    half="float32", flops=per_element(2), samples=away_from_zero, elementwise=True,
 )  # fmt: skip
 def sign(xp, out, mask, input):
     """Give -1, 0 or 1 as the sign of each element; 0 for nan."""

@@ -11,6 +11,7 @@ from ..dtypes import float64
 from ..spec import Spec
 from ..tensor import Tensor
 from .arithmetic import alias, conjugate, in_pieces
+from .compiling import alike_singles, compile_gate
 from .creation import zeros_like
 from .pointwise import LN2, special
 from .registry import (
@@ -42,6 +43,7 @@ def _binary(
     return op(
         name=name, inplace=f"{name}_" if inplace else None, infer=broadcast, promote=promote,
         half="float32", flops=per_element(10), samples=samples, tensors=tensors,
+        elementwise=True,
     )(kernel)  # fmt: skip
 
 
@@ -92,6 +94,8 @@ xlogy = _binary(
     samples=_nonzero_pairs, library=True, tensors=(),
 )  # fmt: skip
 
+compile_gate(xlogy, lambda curves: (curves.xlogy, ()), when=alike_singles, module="curves")
+
 
 @xlogy.vjp("input")
 def _(g, input, other):
@@ -124,6 +128,8 @@ logaddexp2 = _binary(
     "logaddexp2", "Compute ``log2(2 ** input + 2 ** other)`` without overflow.",
     samples=_tensor_pairs, inplace=False,
 )  # fmt: skip
+
+compile_gate(logaddexp, lambda curves: (curves.logaddexp, ()), when=alike_singles, module="curves")
 
 
 @logaddexp.vjp("input")

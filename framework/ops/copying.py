@@ -12,6 +12,7 @@ from ..devices.device import device
 from ..devices.device import device as as_device
 from ..dtypes import BY_NUMPY, COMPLEX, as_dtype, complex128, float64
 from ..dtypes import dtype as dtype_class
+from ..kernels import copies
 from ..memory.ledger import SAVED, TEMPORARY
 from ..spec import ScalarSpec, Spec
 from ..tensor import Tensor, wrap
@@ -32,10 +33,20 @@ def cast_into(xp, out, source) -> None:
     xp.copyto(out, source, casting="unsafe")
 
 
+def worth_moving(*specs, **_) -> bool:
+    """True for tensors so large that ``kernels/copies.py`` has something better than NumPy."""
+    return all(isinstance(s, Spec) for s in specs) and specs[0].numel >= copies.WORTH
+
+
 @op(infer=same, samples=singles)
 def clone(xp, out, input, *, memory_format=None):
     """Copy into memory of its own; the gradient passes through."""
     xp.copyto(out, input)
+
+
+@clone.kernel("cpu", when=worth_moving)
+def _(xp, out, input, *, memory_format):
+    copies.copy(out, input)
 
 
 @clone.vjp("input")
@@ -56,6 +67,11 @@ def _convert_samples(make):
 def convert(xp, out, input, *, dtype):
     """Copy with another element type."""
     cast_into(xp, out, input)
+
+
+@convert.kernel("cpu", when=worth_moving)
+def _(xp, out, input, *, dtype):
+    copies.copy(out, input if out.dtype.kind == "c" else input.real)
 
 
 @convert.vjp("input")
@@ -90,6 +106,11 @@ def _copy_samples(make):
 def copy(xp, out, input, src):
     """The values of ``src`` in the shape and dtype of ``input``."""
     cast_into(xp, out, src)
+
+
+@copy.kernel("cpu", when=worth_moving)
+def _(xp, out, input, src):
+    copies.copy(out, src if out.dtype.kind == "c" else src.real)
 
 
 @copy.vjp("input")

@@ -192,11 +192,31 @@ def products_before(x, dim, reverse=False):
 
     n = x.shape[dim]
     one = ones_of(x._spec.like((*x.shape[:dim], 1, *x.shape[dim + 1 :])))
-    if reverse:
-        products = cumprod_along(x.narrow(dim, 1, n - 1), dim=dim, dtype=x.dtype, reverse=True)
-        return cat([products, one], dim)
-    products = cumprod_along(x.narrow(dim, 0, n - 1), dim=dim, dtype=x.dtype, reverse=False)
-    return cat([one, products], dim)
+    first = [x.narrow(dim, 1, n - 1), one] if reverse else [one, x.narrow(dim, 0, n - 1)]
+    return cumprod_along(cat(first, dim), dim=dim, dtype=x.dtype, reverse=reverse)
+
+
+@op(
+    name="_prod_others", method=False, public=False, half="float32", flops=per_element(3),
+    infer=lambda input, *, dim: (input, input), scratch=("after",), samples=_samples,
+)  # fmt: skip
+def products_of_others(xp, out, after, input, *, dim):
+    """Multiply all elements along ``dim`` but each one: what a product changes with it.
+
+    With any number of zeros, where the product divided by the element fails.
+    """
+    if not input.ndim or not input.size:
+        out.fill(1)
+        return
+    n = input.shape[dim]
+    for target, reverse in ((out, False), (after, True)):
+        source, target = _flipped(input, dim, reverse), _flipped(target, dim, reverse)
+        part(target, dim, 0, 1).fill(1)
+        _accumulate(xp, xp.cumprod, part(target, dim, 1, n), part(source, dim, 0, n - 1), dim)
+    xp.multiply(out, after, out=out)
+
+
+_compile(products_of_others, "others", lambda dim: ())
 
 
 cumprod_along = _accumulating(

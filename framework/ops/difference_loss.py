@@ -9,11 +9,12 @@ from __future__ import annotations
 import math
 import warnings
 
-from ..dtypes import bool_
-from .layout import contiguous, worth_compiling
+from .compiling import compile_gate
+from .layout import alike, contiguous
 from .loss import reduce_loss, reduction_of
 from .registry import broadcast, function, op, per_element
-from .sides import by_side, mark, sides_of, spread, worth_bits
+from .selecting import where_select
+from .sides import by_sides, mark, sides_of, spread, worth_bits
 
 
 def _compared(input, target) -> None:
@@ -45,9 +46,9 @@ def _error_infer(input, target, **_):
     return broadcast(input, target)
 
 
-def _bent_infer(input, target, *, bend):
+def _bent_infer(input, target, **_):
     out = broadcast(input, target)
-    return out, out, out.like(dtype=bool_)
+    return out, out
 
 
 def _differing(make):
@@ -58,8 +59,20 @@ def _differing(make):
 
 def _bends(make):
     for inputs, _ in _differing(make):
-        yield inputs, {"bend": 0.71}
-    yield (make(3, 4), make(3, 4)), {"bend": 1.3}
+        yield inputs, {"bend": 0.71, "slope": 0.71}
+    yield (make(3, 4), make(3, 4)), {"bend": 1.3, "slope": 1.0}
+
+
+def _arriving(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape), make(*shape), make(*shape)), {}
+    yield (make(3, 4), make(3, 4), make(4)), {}
+
+
+def _arriving_bends(make):
+    for inputs, _ in _arriving(make):
+        yield inputs, {"bend": 0.71, "slope": 0.71}
+    yield (make(3, 4), make(3, 4), make(3, 4)), {"bend": 1.3, "slope": 1.0}
 
 
 @op(
@@ -84,18 +97,58 @@ def absolute_error(xp, out, input, target):
 
 @op(
     name="_bent_error", method=False, public=False, infer=_bent_infer, promote="arith",
-    scratch=("square", "near"), half="float32", flops=per_element(6), samples=_bends,
+    scratch=("half",), half="float32", flops=per_element(6), samples=_bends,
 )  # fmt: skip
-def bent_error(xp, out, square, near, input, target, *, bend):
-    """Half the square of the difference below ``bend``, and a line of slope ``bend`` beyond."""
+def bent_error(xp, out, half, input, target, *, bend, slope):
+    """``slope / (2 bend)`` times the square of the difference below ``bend``, then a line.
+
+    With ``h`` half the difference or half of ``bend``, the smaller, it is
+    ``2 slope / bend * (difference - h) * h`` on both sides.
+    """
     xp.subtract(input, target, out=out)
     xp.absolute(out, out=out)
-    xp.less(out, bend, out=near)
-    xp.multiply(out, out, out=square)
-    xp.multiply(square, 0.5, out=square)
-    xp.subtract(out, 0.5 * bend, out=out)
-    xp.multiply(out, bend, out=out)
-    xp.copyto(out, square, where=near)
+    xp.multiply(out, 0.5, out=half)
+    xp.minimum(half, 0.5 * bend, out=half)
+    xp.subtract(out, half, out=out)
+    xp.multiply(out, half, out=out)
+    xp.multiply(out, 2 * slope / bend, out=out)
+
+
+# The gradients in ``input``; those in ``target`` are the same with the other sign.
+
+
+@op(
+    name="_squared_error_backward", method=False, public=False, infer=broadcast,
+    promote="arith", half="float32", flops=per_element(3), samples=_arriving,
+)  # fmt: skip
+def squared_slope(xp, out, grad, input, target):
+    """``grad * 2 (input - target)``."""
+    xp.subtract(input, target, out=out)
+    xp.multiply(out, 2, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+@op(
+    name="_bent_error_backward", method=False, public=False, infer=broadcast,
+    promote="arith", half="float32", flops=per_element(5), samples=_arriving_bends,
+)  # fmt: skip
+def bent_slope(xp, out, grad, input, target, *, bend, slope):
+    """``grad`` times the derivative of bent_error, between ``-slope`` and ``slope``."""
+    xp.subtract(input, target, out=out)
+    xp.multiply(out, slope / bend, out=out)
+    xp.maximum(out, -slope, out=out)
+    xp.minimum(out, slope, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+for _op, _name in (
+    (squared_error, "squared_error"), (squared_slope, "squared_error_grad"),
+    (bent_error, "bent_error"), (bent_slope, "bent_error_grad"),
+):  # fmt: skip
+    compile_gate(
+        _op, lambda losses, _name=_name, **numbers: (getattr(losses, _name), numbers.values()),
+        when=alike, module="losses",
+    )  # fmt: skip
 
 
 def _sided_infer(input, target):
@@ -120,11 +173,7 @@ def absolute_error_marked(xp, out, above, apart, work, input, target):
 absolute_error_marked.op.shown = absolute_error.op.shown
 
 
-def _alike(input, target):
-    return worth_compiling(input) and input.shape == target.shape
-
-
-@absolute_error_marked.kernel("cpu", when=_alike, layout=contiguous, scratch=False)
+@absolute_error_marked.kernel("cpu", when=alike, layout=contiguous, scratch=False)
 def _(xp, out, above, apart, work, input, target):
     from ..kernels.cpu import sides
 
@@ -136,13 +185,12 @@ def _(xp, out, above, apart, work, input, target):
 def _(g_out, needs, above, apart):
     if g_out is None:
         return None, None
-    signed = by_side(g_out, above.detach(), inside=1.0, outside=-1.0)
-    return _both(by_side(signed, apart.detach(), inside=1.0, outside=0.0), needs)
+    return _both(by_sides(g_out, above.detach(), apart.detach()), needs)
 
 
 @squared_error.vjp("input", "target")
 def _(g, needs, input, target):
-    return _both(g * (input - target) * 2, needs)
+    return _both(squared_slope(g, input, target), needs)
 
 
 @absolute_error.vjp("input", "target")
@@ -151,8 +199,29 @@ def _(g, needs, input, target):
 
 
 @bent_error.vjp("input", "target")
-def _(g, needs, input, target, bend):
-    return _both(g * (input - target).clamp(-bend, bend), needs)
+def _(g, needs, input, target, bend, slope):
+    return _both(bent_slope(g, input, target, bend, slope), needs)
+
+
+@squared_slope.vjp("grad")
+def _(g, input, target):
+    return squared_slope(g, input, target)
+
+
+@squared_slope.vjp("input", "target")
+def _(g, needs, grad):
+    return _both(g * grad * 2, needs)
+
+
+@bent_slope.vjp("grad")
+def _(g, input, target, bend, slope):
+    return bent_slope(g, input, target, bend, slope)
+
+
+@bent_slope.vjp("input", "target")
+def _(g, needs, grad, input, target, bend, slope):
+    curved = g * grad * (slope / bend)
+    return _both(where_select((input - target).abs() > bend, 0, curved), needs)
 
 
 def _both(slope, needs):
@@ -217,7 +286,7 @@ def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mea
     if beta == 0:
         return l1_loss(input, target, reduction=how)
     _compared(input, target)
-    return reduce_loss(_quadratic_then_linear(input, target, float(beta)) / beta, how)
+    return reduce_loss(_quadratic_then_linear(input, target, float(beta), 1.0), how)
 
 
 @function(public=False, autocast="float32")
@@ -230,13 +299,13 @@ def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
     if delta <= 0:
         raise RuntimeError(f"huber_loss does not support non-positive values for delta: {delta}.")
     _compared(input, target)
-    return _weighted(_quadratic_then_linear(input, target, float(delta)), weight, how, False)
+    delta = float(delta)
+    return _weighted(_quadratic_then_linear(input, target, delta, delta), weight, how, False)
 
 
-def _quadratic_then_linear(input, target, bend):
-    from . import where
-
+def _quadratic_then_linear(input, target, bend, slope):
     if _real_floats(input, target):
-        return bent_error(input, target, bend=bend)
+        return bent_error(input, target, bend, slope)
     size = (input - target).abs()
-    return where(size < bend, size * size * 0.5, (size - 0.5 * bend) * bend)
+    line = (size - 0.5 * bend) * slope
+    return where_select(size < bend, size * size * (0.5 * slope / bend), line)

@@ -5,7 +5,10 @@ Compositions of elementwise ops and sums: each says what it is in one or two lin
 
 from __future__ import annotations
 
+from math import inf
+
 from ..dtypes import FLOAT
+from .gating import softplus
 from .loss import reduce_loss, reduction_of
 from .margins import label_margins
 from .pointwise_loss import bce_logits
@@ -123,7 +126,7 @@ def hinge_embedding_loss(
 def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
     """Take ``log(1 + exp(-target * input))`` for targets 1 and -1."""
     how = reduction_of(size_average, reduce, reduction)
-    return reduce_loss(bce_logits(-target * input, 0.0), how)
+    return reduce_loss(softplus(-target * input, 1.0, inf), how)
 
 
 @function(public=False, autocast="float32")

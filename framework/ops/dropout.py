@@ -17,7 +17,7 @@ from math import prod
 from ..dtypes import bool_, int32
 from ..random import Rng, bits, draw
 from ..spec import Spec
-from .convolution import contiguous
+from .layout import contiguous, worth_compiling
 from .registry import function, op, per_element
 
 CHUNK = 1 << 16  # elements whose random words are in memory at a time
@@ -60,6 +60,14 @@ def mask(xp, out, words, kept, input, rng, *, p, scale, shift, value):
             xp.copyto(y, value, where=keep)
         else:
             xp.multiply(y, keep, out=y)
+
+
+@mask.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
+def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
+    from ..kernels.cpu import noise
+
+    flat, target = input.reshape(-1), out.reshape(-1)
+    noise.dropout(target, flat, rng.seed, rng.offset, round(p * 2**32), scale, shift, value)
 
 
 def draw_kept(xp, kept, words, rng, first, p) -> None:

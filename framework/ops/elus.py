@@ -10,7 +10,8 @@ absolute precision of the dtype there and not the relative one.
 
 from __future__ import annotations
 
-from .activation import compile_gate, floating, gradient_infer, need_float
+from .activation import floating, gradient_infer, need_float
+from .compiling import compile_gate
 from .registry import function, op, per_element, singles
 from .selecting import where_select
 from .sides import HIDDEN

@@ -12,13 +12,14 @@ import builtins
 from collections import namedtuple
 from math import nan
 
-from ..autograd.engine import zeros_of
 from ..dtypes import bool_, int64
 from ..spec import Spec
 from ..tensor import Tensor
+from .gathering import placed
 from .inplace import need_separate
 from .reduction import into, kept, normalize_dims, reduced, reductions
 from .registry import function, op, per_element
+from .searching import in_rows, search_rows
 
 
 def _pair(name, *fields):
@@ -86,7 +87,7 @@ def place(g, indices, spec, dim):
     """A tensor of zeros with ``g`` at ``indices`` along ``dim``: the gradient of choosing."""
     if not spec.ndim:
         return g.reshape(())
-    return zeros_of(spec.like(dtype=g.dtype)).scatter(dim, indices.detach(), g)
+    return placed(g, indices, shape=tuple(spec.shape), dim=dim)
 
 
 def _share(g, chosen, dim):
@@ -221,6 +222,10 @@ def _search(name, word):
         real=True,
     )(kernel)  # fmt: skip
 
+    @chosen.kernel("cpu", when=in_rows, layout=_contiguous, scratch=False)
+    def _(xp, values, indices, moved, input, *, dim, keepdim):
+        search_rows(values, indices, input, dim, word == "largest")
+
     @chosen.vjp("input")
     def _(g_values, indices, input_spec, dim, keepdim):
         if not input_spec.ndim:
@@ -323,10 +328,16 @@ def _arg(name, word):
             where(_along_last(xp, moved, input, dim), axis=-1, out=out.reshape(shape))
 
     kernel.__doc__ = f"Find where the {word} element along ``dim`` is first; None flattens."
-    return op(
+    found = op(
         name=name, method=False, public=False, scratch=("moved",), infer=_argmax_infer,
         layout=_contiguous, flops=per_element(1), samples=_arg_samples, real=True,
     )(kernel)  # fmt: skip
+
+    @found.kernel("cpu", when=in_rows, layout=_contiguous, scratch=False)
+    def _(xp, out, moved, input, *, dim, keepdim):
+        search_rows(None, out, input, dim, word == "largest")
+
+    return found
 
 
 index_of_largest = _arg("_argmax", "largest")

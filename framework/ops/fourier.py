@@ -16,7 +16,7 @@ from .padding import pad_constant
 from .reduction import into
 from .registry import WIDE_ON_CPU, function, op
 from .shaping import normal_dim
-from .slicing import amid_zeros, narrow_range
+from .slicing import narrow_range
 
 # The scale of a transform's adjoint: what "backward" leaves out, "forward" divides by.
 _ADJOINT = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
@@ -53,6 +53,30 @@ def fft_c2c(xp, input, *, dims, norm, inverse):
     return transform(input, axes=dims, norm=norm)
 
 
+def _single(input, **_):
+    return input.numel >= 1 << 14 and input.dtype.name in ("float32", "complex64")
+
+
+def _by_scipy(op, name):
+    """Have SciPy transform large single-precision arrays, with the attributes it takes."""
+
+    # NumPy's transforms without a factor convert to double and back, and take seven times as long.
+    @op.kernel("cpu", when=_single)
+    def _(xp, input, *, dims, norm, inverse=False, **given):
+        from scipy import fft
+
+        from ..kernels.cpu import threads
+
+        workers = max(1, min(threads.get_num_threads(), input.size // threads.SHARE))
+        if "size" in given:
+            given = {"s": (*[input.shape[d] for d in dims[:-1]], given["size"])}
+        transform = getattr(fft, f"i{name}" if inverse else name)
+        return transform(input, axes=dims, norm=norm, workers=workers, **given)
+
+
+_by_scipy(fft_c2c, "fftn")
+
+
 @fft_c2c.vjp("input")
 def _(g, dims, norm, inverse):
     return fft_c2c(g, dims=dims, norm=_ADJOINT[norm], inverse=not inverse)
@@ -86,11 +110,26 @@ def fft_r2c(xp, input, *, dims, norm):
     return xp.fft.rfftn(input, axes=dims, norm=norm)
 
 
+_by_scipy(fft_r2c, "rfftn")
+
+
 @fft_r2c.vjp("input")
 def _(g, input_spec, dims, norm):
-    last = dims[-1]
-    whole = amid_zeros(g, 0, dim=last, size=input_spec.shape[last])
-    return fft_c2c(whole, dims=dims, norm=_ADJOINT[norm], inverse=True).real
+    # The real part of a transform whose frequencies have no mirror images. The way back to real
+    # numbers adds these, which doubles all but zero and the middle.
+    size = input_spec.shape[dims[-1]]
+    half = g * _mirrored(g, dims[-1], size, 0.5)
+    return fft_c2r(half, dims=dims, size=size, norm=_ADJOINT[norm])
+
+
+def _mirrored(half, dim, size, factor):
+    # ``factor`` for each frequency that stands for its mirror image, too, and 1 for the others.
+    weights = np.full(half.shape[dim], factor)
+    weights[:1] = 1.0
+    if size % 2 == 0:
+        weights[-1:] = 1.0
+    shape = (-1,) + (1,) * (half.ndim - 1 - dim)
+    return tensor(weights, dtype=half.dtype.to_real(), device=half.device).reshape(shape)
 
 
 def _c2r_samples(make):
@@ -117,17 +156,13 @@ def fft_c2r(xp, input, *, dims, size, norm):
     return xp.fft.irfftn(input, s=sizes, axes=dims, norm=norm)
 
 
+_by_scipy(fft_c2r, "irfftn")
+
+
 @fft_c2r.vjp("input")
 def _(g, input_spec, dims, size, norm):
-    # Each frequency but zero (and the middle one) stands for its mirror image, too.
     half = fft_r2c(g, dims=dims, norm=_ADJOINT[norm])
-    last = dims[-1]
-    weights = np.full(half.shape[last], 2.0)
-    weights[0] = 1.0
-    if size % 2 == 0:
-        weights[-1] = 1.0
-    shape = (-1,) + (1,) * (half.ndim - 1 - last)
-    return half * tensor(weights, dtype=g.dtype, device=g.device).reshape(shape)
+    return half * _mirrored(half, dims[-1], size, 2.0)
 
 
 # Arguments

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from math import prod
 
-from .activation import need_float, vectorized
+from ..dtypes import bool_
+from ..spec import Spec
+from .activation import need_float
+from .compiling import vectorized
 from .joining import cat
-from .layout import contiguous
+from .layout import alike, contiguous, even
 from .pointwise import sigmoid
 from .registry import broadcast, function, op, per_element
 from .selecting import where_select
@@ -159,14 +162,128 @@ def prelu_of(xp, out, low, input, weight):
     xp.add(out, low, out=out)
 
 
+def _prelu_gradients(make):
+    for x, w in (((3, 4), (1,)), ((2, 3, 2), (3, 1)), ((3, 4), (4,)), ((), (1,)), ((0, 3), (3,))):
+        yield (make(*(x or (1,))), make(*x), make(*w)), {}
+
+
+def _prelu_slope_infer(grad, input, weight):
+    return grad, grad.like(dtype=bool_)
+
+
+@op(
+    name="_prelu_backward", **HIDDEN, infer=_prelu_slope_infer, scratch=("above",),
+    half="float32", flops=per_element(2), samples=_prelu_gradients,
+)  # fmt: skip
+def prelu_slope(xp, out, above, grad, input, weight):
+    """``grad`` where ``input`` is above zero, else ``weight * grad``."""
+    xp.greater(input, 0, out=above)
+    xp.multiply(grad, weight, out=out)
+    xp.copyto(out, grad, where=above)
+
+
+def _weight_gradients(make):
+    for (grad, x, w), _ in _prelu_gradients(make):
+        yield (grad, x), {"shape": tuple(w.shape)}
+
+
+def _weight_slope_infer(grad, input, *, shape):
+    return grad.like(shape), grad, grad.like(dtype=bool_)
+
+
+@op(
+    name="_prelu_weight_backward", **HIDDEN, infer=_weight_slope_infer, half="float32",
+    scratch=("each", "above"), flops=per_element(3), samples=_weight_gradients,
+)  # fmt: skip
+def prelu_weight_slope(xp, out, each, above, grad, input, *, shape):
+    """The sum of ``grad * input`` where that is not above zero, over what ``shape`` repeats."""
+    xp.greater(input, 0, out=above)
+    xp.multiply(grad, input, out=each)
+    xp.copyto(each, 0, where=above)
+    aligned = (1,) * (each.ndim - len(shape)) + tuple(shape)
+    axes = tuple(k for k, n in enumerate(aligned) if n == 1)
+    xp.sum(each, axis=axes, out=out.reshape([n for n in aligned if n != 1]))
+
+
+def _prelu_compiled(*arrays_and_weight, **_):
+    *arrays, weight = arrays_and_weight
+    return alike(*arrays) and vectorized(arrays[0]) and isinstance(weight, Spec)
+
+
+def _channels(weight_shape, *arrays):
+    # (examples, channels, elements) of each.
+    return [a.reshape(len(a), prod(weight_shape), -1) for a in arrays]
+
+
+def _arriving(weight_shape, grad):
+    # The same of a gradient; (1, 1, 1) of one that is a repeated number.
+    if grad.flags.c_contiguous:
+        return _channels(weight_shape, grad)[0]
+    return grad[(slice(0, 1),) * grad.ndim].reshape(1, 1, 1)
+
+
+@prelu_of.kernel("cpu", when=_prelu_compiled, layout=contiguous, scratch=False)
+def _(xp, out, low, input, weight):
+    from ..kernels.cpu import prelu
+    from ..kernels.cpu.threads import spread
+
+    cubes = _channels(weight.shape, out, input)
+    spread(prelu.prelu, out.size, len(cubes[0]), *cubes, weight.reshape(1, -1))
+
+
+@prelu_slope.kernel("cpu", when=_prelu_compiled, layout=even, scratch=False)
+def _(xp, out, above, grad, input, weight):
+    from ..kernels.cpu import prelu
+    from ..kernels.cpu.threads import spread
+
+    made, x = _channels(weight.shape, out, input)
+    arrays = made, _arriving(weight.shape, grad), x, weight.reshape(1, -1)
+    spread(prelu.prelu_grad, out.size, len(made), *arrays)
+
+
+@prelu_weight_slope.kernel(
+    "cpu", when=lambda grad, input, *, shape: alike(grad, input) and vectorized(grad), layout=even,
+    scratch=False,
+)  # fmt: skip
+def _(xp, out, each, above, grad, input, *, shape):
+    from ..kernels.cpu import prelu
+
+    prelu.weight_grad(out.reshape(-1), _arriving(shape, grad), *_channels(shape, input))
+
+
 @prelu_of.vjp("input")
 def _(g, input, weight):
-    return where_select(input > 0, g, g * weight)
+    return prelu_slope(g, input, weight)
 
 
 @prelu_of.vjp("weight")
+def _(g, input, weight_spec):
+    return prelu_weight_slope(g, input, tuple(weight_spec.shape))
+
+
+@prelu_slope.vjp("grad")
+def _(g, input, weight):
+    return prelu_slope(g, input, weight)
+
+
+@prelu_slope.vjp("input")
+def _(g):
+    return None  # flat except at zero
+
+
+@prelu_slope.vjp("weight")
+def _(g, grad, input):
+    return where_select(input > 0, 0, g * grad)
+
+
+@prelu_weight_slope.vjp("grad")
 def _(g, input):
     return where_select(input > 0, 0, g * input)
+
+
+@prelu_weight_slope.vjp("input")
+def _(g, grad, input):
+    return where_select(input > 0, 0, g * grad)
 
 
 @function(method=True)

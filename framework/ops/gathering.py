@@ -1,8 +1,8 @@
 """Gather along one dim, and its adjoint, the sum of what is scattered.
 
-``gather`` names an element by its own position with one coordinate replaced. On the CPU it goes
-through the index in pieces that stay in the cache, so no temporary is large. Writing to such places
-is in ``scattering.py``.
+``gather`` names an element by its own position with one coordinate replaced. On the CPU a compiled
+kernel reads many elements (``indexed.py``); few go through the index in pieces that stay in the
+cache, so no temporary is large. Writing to such places is in ``scattering.py``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ import numpy as np
 from ..devices.scatter import scatter_add as add_into
 from ..dtypes import int32, int64
 from ..tensor import Tensor
-from .convolution import contiguous, worth_compiling
+from .creation import tensor
+from .indexed import enough, enough_to_add, read_along, write_along
 from .inplace import need_separate
 from .places import check_bounds, positions
 from .registry import function, op
@@ -118,9 +119,26 @@ def gather_along(xp, out, input, index, *, dim):
         out[piece] = input[piece_places(xp, index, piece, dim)]
 
 
+@gather_along.kernel(
+    "cpu", when=lambda input, index, *, dim: input.ndim > 0 and enough(index.numel, input.dtype)
+)
+def _(xp, out, input, index, *, dim):
+    check_bounds(xp, index[None], input.shape, (dim,), RuntimeError)
+    if not read_along(out, input, index, dim):
+        gather_along.op.plain(xp, out, input, index, dim=dim)
+
+
 @gather_along.vjp("input")
 def _(g, index, input_spec, dim):
     return scatter_sum(g, index, shape=tuple(input_spec.shape), dim=dim)
+
+
+def _placed_samples(make):
+    x = make(2, 3)
+    index = tensor(np.array([[1, 0, 4], [2, 4, 0]], np.int64))  # no place twice
+    yield (x, index), {"shape": (2, 5), "dim": 1}
+    yield (make(3, 2), index.t().clone()), {"shape": (5, 2), "dim": 0}
+    yield (make(0, 3), index[:0]), {"shape": (0, 5), "dim": 1}
 
 
 def _scatter_sum_samples(make):
@@ -140,28 +158,43 @@ def scatter_sum(xp, out, input, index, *, shape, dim):
     add_at(xp, out, index, input, dim)
 
 
-def _in_columns(input, index, *, shape, dim):
-    # The index reaches over all of the other dims.
-    return (
-        index.ndim > 0
-        and index.shape == input.shape
-        and worth_compiling(input)
-        and all(m == n for d, (m, n) in enumerate(zip(index.shape, shape, strict=True)) if d != dim)
-    )
-
-
-@scatter_sum.kernel("cpu", when=_in_columns, layout=contiguous)
+@scatter_sum.kernel(
+    "cpu",
+    when=lambda input, index, *, shape, dim: (
+        shape != () and enough_to_add(index.numel, input.dtype)
+    ),
+)
 def _(xp, out, input, index, *, shape, dim):
-    from ..kernels.cpu import gathers
-
-    cubes = [
-        a.reshape(prod(shape[:dim]), a.shape[dim], prod(shape[dim + 1 :]))
-        for a in (out, input, index)
-    ]
-    gathers.scatter_sum(*cubes)
+    out.fill(0)
+    if not write_along("add", out, input, index, dim):
+        add_at(xp, out, index, input, dim)
 
 
 @scatter_sum.vjp("input")
+def _(g, index, dim):
+    return gather_along(g, index, dim=dim)
+
+
+@op(
+    name="_placed", method=False, public=False, samples=_placed_samples,
+    infer=lambda input, index, *, shape, dim: input.like(shape),
+)  # fmt: skip
+def placed(xp, out, input, index, *, shape, dim):
+    """Zeros with ``input`` at the places that ``gather`` reads, none of which is named twice."""
+    out.fill(0)
+    for piece in pieces_of(xp, index.shape):
+        out[piece_places(xp, index, piece, dim)] = input[piece]
+
+
+@placed.kernel("cpu", when=lambda input, index, *, shape, dim: enough(index.numel, input.dtype))
+def _(xp, out, input, index, *, shape, dim):
+    out.fill(0)
+    if not write_along("put", out, input, index, dim):
+        for piece in pieces_of(xp, index.shape):
+            out[piece_places(xp, index, piece, dim)] = input[piece]
+
+
+@placed.vjp("input")
 def _(g, index, dim):
     return gather_along(g, index, dim=dim)
 

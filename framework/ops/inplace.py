@@ -14,6 +14,7 @@ from ..autograd.tape import leave_copies
 from ..autograd.views import check_writable, rebase
 from ..devices import backend
 from ..dtypes import can_cast
+from ..kernels.silence import run_nested, was_busy
 from ..memory.ledger import BUFFER
 from ..spec import SCALARS
 from ..tensor import Tensor
@@ -28,6 +29,8 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
         RuntimeError: The result does not fit the input, or autograd could not follow the write.
     """
     target = inputs[0]
+    if _written_at_once(op, inputs, attributes):
+        return target
     name = (op.inplace or op.name).lstrip("_")
     if not isinstance(target, Tensor):
         raise TypeError(f"{name} writes into a Tensor; got {type(target).__name__}.")
@@ -101,6 +104,50 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
         target._node, target._index, target._requires_grad = before
         rebase(target, node)
     return target
+
+
+def _written_at_once(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> bool:
+    # The short road: a known plan of one kernel, nothing to record, and a target that no graph, view
+    # or region knows of, into which nobody else reads. False: nothing has happened.
+    target = inputs[0]
+    state = local.state
+    if not isinstance(target, Tensor) or state.watch or target._extra is not None:
+        return False
+    array, storage = target._array, target._storage
+    if storage.pins or not array.flags.c_contiguous:
+        return False
+    key: list[Any] = []
+    arrays = []
+    for x in inputs:
+        if isinstance(x, Tensor):
+            if x is not target and x._storage is storage:
+                return False
+            viewed = x._viewed
+            if viewed is not None and (state.grad or viewed.version != x._storage.version):
+                return False
+            if x._requires_grad and state.grad:
+                return False
+            key.append(x._spec)
+            arrays.append(x._array)
+        else:
+            key.append(SCALARS.get(type(x)))
+            arrays.append(x)
+    key.append(attributes)
+    try:
+        plan = op.plans.get(tuple(key))
+    except TypeError:  # an attribute is a list
+        return False
+    if plan is None or not plan.simple or plan.results[0] is not target._spec:
+        return False
+    if plan.run is not None:
+        try:
+            state.run(plan.run, array, *arrays)
+        except RuntimeError as error:
+            if not was_busy(error):
+                raise
+            run_nested(plan.run, array, *arrays)
+    storage.version += 1
+    return True
 
 
 def write(plan: Any, arrays: list[Any], storage: Any, array: Any, spec: Any) -> None:

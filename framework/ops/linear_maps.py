@@ -10,6 +10,7 @@ from math import prod
 
 from ..spec import Spec
 from .arithmetic import conjugate
+from .half_products import multiply, taken, workspace
 from .matmul import as_rows, check_number, foldable, matmul, multiply_rows
 from .registry import op
 
@@ -72,6 +73,23 @@ def linear(xp, out, input, weight, bias=None):
     multiply_rows(xp, out, input, weight.T)
     if bias is not None:
         xp.add(out, bias, out=out)
+
+
+def _half_shape(input, weight):
+    return prod(input.shape[:-1]), weight.shape[0]
+
+
+@linear.half_kernel(
+    when=lambda input, weight, bias: weight.ndim == 2
+    and taken(input, _half_shape(input, weight), input.shape[-1]),
+    scratch=lambda input, weight, bias: workspace(
+        input, _half_shape(input, weight), input.shape[-1]
+    ),
+)
+def _(xp, out, room, input, weight, bias):
+    rows = prod(input.shape[:-1])
+    input, out = input.reshape(rows, input.shape[-1]), out.reshape(rows, weight.shape[0])
+    multiply(out, room, input, weight.T, bias)
 
 
 @linear.vjp("input")

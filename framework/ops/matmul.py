@@ -20,6 +20,7 @@ from math import prod
 
 from ..spec import Spec
 from .arithmetic import conjugate
+from .half_products import multiply, taken, workspace
 from .registry import broadcast_shapes, op
 
 
@@ -166,6 +167,24 @@ def matmul(xp, out, input, other):
         Keeps ``input`` while ``other`` needs a gradient, and ``other`` while ``input`` does.
     """
     multiply_rows(xp, out, input, other)
+
+
+def _half_shape(input, other):
+    if other.ndim > 2:
+        return product_shape("matmul", input, other)
+    return prod(input.shape[:-1]), other.shape[-1]
+
+
+@matmul.half_kernel(
+    when=lambda input, other: input.ndim > 1 < other.ndim
+    and taken(input, _half_shape(input, other), input.shape[-1]),
+    scratch=lambda input, other: workspace(input, _half_shape(input, other), input.shape[-1]),
+)
+def _(xp, out, room, input, other):
+    if other.ndim == 2 < input.ndim and foldable(input):
+        rows = prod(input.shape[:-1])
+        input, out = input.reshape(rows, -1), out.reshape(rows, -1)
+    multiply(out, room, input, other)
 
 
 @matmul.vjp("input")

@@ -237,24 +237,22 @@ layer_norm_view = _declare(
 
 @layer_norm_view.kernel("cpu", when=_rows, layout=contiguous)
 def _(xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps):
-    from ..kernels.cpu import rows
+    from ..kernels.cpu.rows import normalize
 
     w, b = _vector(xp, weight, input), _vector(xp, bias, input)
     x, y = input.reshape(shape), out.reshape(shape)
-    rows.layer_norm(y, mean.reshape(-1), rstd.reshape(-1), x, w, b, eps)
+    normalize(y, mean.reshape(-1), rstd.reshape(-1), x, w, b, eps)
 
 
 @norm_grad.kernel(
-    "cpu",
-    when=lambda grad, input, weight, mean, *rest, **a: mean is not None and _rows(grad, **a),
-    layout=contiguous,
+    "cpu", when=lambda grad, *_, **a: _rows(grad, **a), layout=contiguous, scratch=False
 )
 def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
-    from ..kernels.cpu import rows
+    from ..kernels.cpu.rows import normalize_grad
 
     g, x, out = grad.reshape(shape), input.reshape(shape), dx.reshape(shape)
-    w = _vector(xp, weight, input)
-    rows.layer_norm_grad(out, dw, db, g, x, w, mean.reshape(-1), rstd.reshape(-1))
+    w, m = _vector(xp, weight, input), _vector(xp, mean, input)
+    normalize_grad(out, dw, db, g, x, w, m, rstd.reshape(-1))
 
 
 group_norm_view = _declare(
@@ -287,8 +285,8 @@ def _compiled_groups(xp, out, mean, rstd, input, weight, bias, *, shape, axes, a
 @norm_grad.kernel(
     "cpu",
     when=lambda grad, input, weight, mean, *rest, **a: mean is not None and _grouped(grad, **a),
-    layout=contiguous,
-)
+    layout=contiguous, scratch=False,
+)  # fmt: skip
 def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
     from ..kernels.cpu.planes import group_norm_grad
 
@@ -330,6 +328,15 @@ def rms_norm_view(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
     _invert(xp, rstd, eps)
     xp.multiply(x, rstd, out=y)
     _scale(xp, y, weight, None, affine)
+
+
+@rms_norm_view.kernel("cpu", when=_rows, layout=contiguous)
+def _(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
+    from ..kernels.cpu.rows import normalize
+
+    w, none = _vector(xp, weight, input), _vector(xp, None, input)
+    x, y = input.reshape(shape), out.reshape(shape)
+    normalize(y, none, rstd.reshape(-1), x, w, none, eps)
 
 
 @rms_norm_view.vjp("input", "weight")
@@ -394,20 +401,39 @@ def _(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps
 
     x, y = input.reshape(shape), out.reshape(shape)
     w, b = _vector(xp, weight, input), _vector(xp, bias, input)
-    batch_norm(y, mean.reshape(-1), var.reshape(-1), rstd.reshape(-1), x, w, b, eps)
+    numbers = mean.reshape(-1), var.reshape(-1), rstd.reshape(-1)
+    if x.shape[2] == 1:
+        _by_channels("batch_norm", x, y[..., 0], *numbers, x[..., 0], w, b, eps)
+        return
+    batch_norm(y, *numbers, x, w, b, eps)
+
+
+def _by_channels(name, x, *arrays):
+    # Planes of one element: channels lie side by side.
+    from ..kernels.cpu import features, threads
+
+    run, channels = getattr(features, name), x.shape[1]
+    threads.ranges(
+        lambda a, b: run(*arrays, a * 64, min(b * 64, channels)), x.size, -(-channels // 64)
+    )
 
 
 @norm_grad.kernel(
     "cpu",
     when=lambda grad, input, weight, mean, *rest, **a: mean is not None and _planes(grad, **a),
-    layout=contiguous,
-)
+    layout=contiguous, scratch=False,
+)  # fmt: skip
 def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
     from ..kernels.cpu.planes import batch_norm_grad
 
     g, x, out = grad.reshape(shape), input.reshape(shape), dx.reshape(shape)
     w = _vector(xp, weight, input)
-    batch_norm_grad(out, dw, db, g, x, w, mean.reshape(-1), rstd.reshape(-1))
+    numbers = mean.reshape(-1), rstd.reshape(-1)
+    if x.shape[2] == 1:
+        planes = out[..., 0], dw, db, g[..., 0], x[..., 0], w
+        _by_channels("batch_norm_grad", x, *planes, *numbers)
+        return
+    batch_norm_grad(out, dw, db, g, x, w, *numbers)
 
 
 @batch_norm_view.vjp("input", "weight", "bias")

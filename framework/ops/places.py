@@ -13,6 +13,7 @@ import numpy as np
 
 from ..devices.scatter import scatter_add
 from .creation import tensor
+from .indexed import enough, enough_to_add, read_places, write_places
 from .registry import broadcast_shapes, op
 from .selecting import masks
 
@@ -29,6 +30,8 @@ def check_bounds(xp, index, shape, dims, error=IndexError):
         return
     for row, dim in zip(index, dims, strict=True):
         size = shape[dim]
+        if 0 in row.strides:  # expanded: each element once
+            row = row[tuple([slice(0, 1) if s == 0 else slice(None) for s in row.strides])]
         low, high = int(row.min()), int(row.max())
         if low < -size or high >= size:
             raise error(
@@ -113,6 +116,18 @@ def index_elements(xp, out, input, index, *, dims, at):
             target[k : k + step] = source[tuple(index[:, k : k + step])]
 
 
+@index_elements.kernel(
+    "cpu",
+    when=lambda input, index, *, dims, at: enough(
+        prod(result_shape(input.shape, index.shape, dims, at)), input.dtype
+    ),
+)
+def _(xp, out, input, index, *, dims, at):
+    check_bounds(xp, index, input.shape, dims)
+    if not read_places(out, input, index, dims, at):
+        index_elements.op.plain(xp, out, input, index, dims=dims, at=at)
+
+
 @index_elements.vjp("input")
 def _(g, index, input_spec, dims, at):
     return index_sum(g, index, shape=tuple(input_spec.shape), dims=dims, at=at)
@@ -152,6 +167,15 @@ def index_sum(xp, out, input, index, *, shape, dims, at):
     out.fill(0)
     target = _lead(out, dims)
     accumulate(xp, target, index, _values_first(xp, input, target, index, at))
+
+
+@index_sum.kernel("cpu", when=lambda input, index, **_: enough_to_add(input.numel, input.dtype))
+def _(xp, out, input, index, *, shape, dims, at):
+    check_bounds(xp, index, shape, dims)
+    out.fill(0)
+    if not write_places("add", out, input, index, input.shape, dims, at):
+        target = _lead(out, dims)
+        accumulate(xp, target, index, _values_first(xp, input, target, index, at))
 
 
 @index_sum.vjp("input")
@@ -195,6 +219,24 @@ def index_assign(xp, out, input, index, values, *, dims, at):
     target[tuple(index)] = _values_first(xp, values, target, index, at)
 
 
+def _many(worth):
+    def when(input, index, values, *, dims, at):
+        return worth(prod(result_shape(input.shape, index.shape, dims, at)), input.dtype)
+
+    return when
+
+
+@index_assign.kernel("cpu", when=_many(enough))
+def _(xp, out, input, index, values, *, dims, at):
+    check_bounds(xp, index, input.shape, dims)
+    if out is not input:
+        xp.copyto(out, input)
+    shape = result_shape(out.shape, index.shape, dims, at)
+    if not write_places("put", out, values, index, shape, dims, at):
+        target = _lead(out, dims)
+        target[tuple(index)] = _values_first(xp, values, target, index, at)
+
+
 @index_assign.vjp("input")
 def _(g, index, dims, at):
     return index_assign(g, index, 0, dims=dims, at=at)
@@ -225,6 +267,17 @@ def index_accumulate(xp, out, input, index, values, *, dims, at):
         xp.copyto(out, input)
     target = _lead(out, dims)
     accumulate(xp, target, index, _values_first(xp, values, target, index, at))
+
+
+@index_accumulate.kernel("cpu", when=_many(enough_to_add))
+def _(xp, out, input, index, values, *, dims, at):
+    check_bounds(xp, index, input.shape, dims)
+    if out is not input:
+        xp.copyto(out, input)
+    shape = result_shape(out.shape, index.shape, dims, at)
+    if not write_places("add", out, values, index, shape, dims, at):
+        target = _lead(out, dims)
+        accumulate(xp, target, index, _values_first(xp, values, target, index, at))
 
 
 @index_accumulate.vjp("input")

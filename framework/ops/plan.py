@@ -14,6 +14,8 @@ from ..devices import backend, placed
 from ..devices.device import device
 from ..dtypes import INT, combine, dtype, float32, get_default_dtype
 from ..spec import NONE, ScalarSpec, Spec
+from .halves import in_pieces, worth_pieces
+from .parts import in_parts
 from .registry import Op
 from .rules import RuleSet
 
@@ -79,7 +81,8 @@ class Plan:
         inferred = tuple(s.on(where) for s in inferred)
         count = len(op.returns) + len(op.aux)
         self.results = inferred[:count]
-        up = op.half == "float32"
+        direct = op.half_kernel_for(seen, attributes) if be.kernel_key == "cpu" else None
+        up = op.half == "float32" and direct is None
         self.scratch = tuple(
             s.like(dtype=float32) if up and s.dtype.is_half else s for s in inferred[count:]
         )
@@ -91,10 +94,23 @@ class Plan:
             c or (None if s is NONE else s) for c, s in zip(casts, seen, strict=True)
         )
         kernel, self.layout = op.kernel_for(be.kernel_key, kernel_sees, attributes)
-        if op.lean:  # meta foretells what the CPU takes
+        if direct is not None:
+            kernel, self.scratch = direct
+        elif op.lean:  # meta foretells what the CPU takes
             key = "cpu" if where.type == "meta" else be.kernel_key
             if op.kernel_for(key, kernel_sees, attributes)[0] in op.lean:
                 self.scratch = tuple(s.like((0,)) for s in self.scratch)
+        converts = self.casts is not None or self.compute is not None
+        if op.elementwise and converts and be.kernel_key == "cpu" and worth_pieces(self.results):
+            made = self.compute and self.compute[0]
+            kernel, self.scratch = in_pieces(
+                kernel, self.results[0], self.casts or (None,) * len(specs), made, self.scratch
+            )
+            if all(casts[k] for k, s in enumerate(specs) if isinstance(s, Spec)):
+                self.layout = None  # what is converted lies as it should
+            self.casts = self.compute = None
+        elif op.elementwise and where.type == "cpu" and kernel is op.plain:
+            kernel = in_parts(kernel, self.results[0].shape, self.layout is not None)
         kernel = placed(be, kernel)
         self.kernel, self.xp = kernel, be.xp
         self.run = None if be.xp is None else partial(kernel, be.xp, **attributes)

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..dtypes import FLOAT, bool_, get_default_dtype
 from .arithmetic import alias, conjugate
+from .compiling import compile_gate
 from .registry import WIDE_ON_CUDA, function, op, per_element, same, singles
 from .selecting import where_select
 
@@ -50,7 +51,7 @@ def _unary(
     kernel.__doc__ = doc
     made = op(
         name=name, inplace=f"{name}_", infer=same, promote="float", half="float32",
-        flops=per_element(cost), samples=samples, autocast=autocast,
+        flops=per_element(cost), samples=samples, autocast=autocast, elementwise=True,
     )(kernel)  # fmt: skip
     made.vjp("input")(rule)
     return made
@@ -139,11 +140,10 @@ atanh = _unary(
     doc="Take the inverse hyperbolic tangent.",
 )  # fmt: skip
 erf = _unary(
-    "erf", lambda g, input: g * ((-(input * input)).exp() * (2 / pi**0.5)), library=True,
-    doc="Take the error function.",
+    "erf", lambda g, input: erf_slope(g, input), library=True, doc="Take the error function.",
 )  # fmt: skip
 erfc = _unary(
-    "erfc", lambda g, input: -g * ((-(input * input)).exp() * (2 / pi**0.5)), library=True,
+    "erfc", lambda g, input: erf_slope(-g, input), library=True,
     doc="Take the complementary error function, ``1 - erf(input)``.",
 )  # fmt: skip
 erfinv = _unary(
@@ -153,9 +153,46 @@ erfinv = _unary(
 )  # fmt: skip
 
 
+def _gradients(make):
+    for shape in ((3, 4), (), (0, 2)):
+        yield (make(*shape), make(*shape)), {}
+
+
+def _gradient_infer(grad, value):
+    return grad
+
+
+@op(
+    name="_erf_backward", method=False, public=False, infer=_gradient_infer, half="float32",
+    flops=per_element(14), samples=_gradients,
+)  # fmt: skip
+def erf_slope(xp, out, grad, input):
+    """``grad * 2 / sqrt(pi) * exp(-input ** 2)``."""
+    xp.multiply(input, input, out=out)
+    xp.negative(out, out=out)
+    xp.exp(out, out=out)
+    xp.multiply(out, 2 / pi**0.5, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+compile_gate(erf, lambda curves: (curves.erf, ()), module="curves")
+compile_gate(erf_slope, lambda curves: (curves.erf_grad, ()), module="curves")
+
+
+@erf_slope.vjp("grad")
+def _(g, input):
+    return erf_slope(g, input)
+
+
+@erf_slope.vjp("input")
+def _(g, grad, input):
+    return erf_slope(g * grad, input) * input * -2
+
+
 @op(
     inplace="lgamma_", infer=lambda input: (input, input.like(dtype=bool_)), promote="float",
     half="float32", scratch=("below",), flops=per_element(10), samples=log_positive,
+    elementwise=True,
 )  # fmt: skip
 def lgamma(xp, out, below, input):
     """Take the logarithm of the gamma function's absolute value."""
@@ -192,6 +229,7 @@ def _polygammas(make):
 @op(
     name="_polygamma", method=False, public=False, infer=lambda input, *, n: input,
     promote="float", half="float32", flops=per_element(30), samples=_polygammas,
+    elementwise=True,
 )  # fmt: skip
 def polygamma_of(xp, out, input, *, n):
     """The n-th derivative of digamma, n at least 1, by Hurwitz's zeta function."""
@@ -214,7 +252,7 @@ def polygamma(n, input):
 
 @op(
     inplace="sigmoid_", infer=same, promote="float", half="float32", flops=per_element(12),
-    samples=singles,
+    samples=singles, elementwise=True,
 )  # fmt: skip
 def sigmoid(xp, out, input):
     """Compute ``1 / (1 + exp(-input))``. Keeps the result for backward.
@@ -227,14 +265,41 @@ def sigmoid(xp, out, input):
     xp.reciprocal(out, out=out)
 
 
+@op(
+    name="_sigmoid_backward", method=False, public=False, infer=_gradient_infer, half="float32",
+    flops=per_element(3), samples=_gradients,
+)  # fmt: skip
+def sigmoid_slope(xp, out, grad, result):
+    """``grad * (1 - result) * result``; with complex numbers the slope's conjugate."""
+    xp.subtract(1, result, out=out)
+    xp.multiply(out, result, out=out)
+    if out.dtype.kind == "c":
+        xp.conjugate(out, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+compile_gate(sigmoid, lambda curves: (curves.sigmoid, ()), module="curves")
+compile_gate(sigmoid_slope, lambda curves: (curves.sigmoid_grad, ()), module="curves")
+
+
 @sigmoid.vjp("input")
 def _(g, out):
-    return g * conjugate((1 - out) * out)
+    return sigmoid_slope(g, out)
+
+
+@sigmoid_slope.vjp("grad")
+def _(g, result):
+    return sigmoid_slope(g, conjugate(result))
+
+
+@sigmoid_slope.vjp("result")
+def _(g, grad, result):
+    return conjugate(g) * grad * conjugate(1 - 2 * result)
 
 
 @op(
     name="_logit", method=False, public=False, infer=same, half="float32", flops=per_element(12),
-    samples=between(0.1, 0.9),
+    samples=between(0.1, 0.9), elementwise=True,
 )  # fmt: skip
 def logit_of(xp, out, input):
     """``log(input / (1 - input))``."""
@@ -272,7 +337,7 @@ def _sinc_infer(input):
 
 @op(
     infer=_sinc_infer, scratch=("angle", "mask"), promote="float", half="float32",
-    inplace="sinc_", flops=per_element(12), samples=singles,
+    inplace="sinc_", flops=per_element(12), samples=singles, elementwise=True,
 )  # fmt: skip
 def sinc(xp, out, angle, mask, input):
     """Compute ``sin(pi * input) / (pi * input)``, which is 1 at 0."""

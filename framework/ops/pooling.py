@@ -200,14 +200,18 @@ def unpick(
         xp.add(view, here, out=view)
 
 
-@unpick.kernel("cpu", when=_planes, layout=contiguous)
+def _onto_planes(grad, *_, size, kernel, **__):
+    return len(kernel) == 2 and worth_compiling(grad.like((*grad.shape[:-2], *size)))
+
+
+@unpick.kernel("cpu", when=_onto_planes, layout=contiguous)
 def _(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation):
     from ..kernels.cpu import windows
     from ..kernels.cpu.threads import spread
 
     x, g, where = (a.reshape(-1, *a.shape[-2:]) for a in (out, grad, index))
     work = _HEAVY * max(x.size, g.size)
-    spread(windows.max_pool_grad, work, len(x), x, g, where, kernel[1], stride, padding, dilation)
+    spread(windows.max_pool_grad, work, len(x), x, g, where, kernel, stride, padding, dilation)
 
 
 @unpick.vjp("grad")

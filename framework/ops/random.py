@@ -268,10 +268,7 @@ def limits_of(t: Tensor) -> tuple[int, int]:
 
 
 def _permute(out: Any, be: Any, rng: Rng) -> None:
-    xp = be.xp
-    _held, keys = be.empty(Spec((len(out),), int64, be.device), WORKSPACE)
-    stream.bits(xp, keys.view(xp.uint32), rng)
-    xp.copyto(out, xp.argsort(keys, kind="stable"), casting="unsafe")
+    stream.order(be, out, rng)
 
 
 @function()

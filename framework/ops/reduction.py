@@ -8,6 +8,7 @@ from math import prod as product
 
 from ..dtypes import BOOL, FLOAT, INT, as_dtype, bool_, float64, int64, uint8
 from ..spec import Spec
+from .layout import contiguous, worth_compiling
 from .registry import WIDE_ON_CUDA, function, op, per_element
 
 
@@ -257,10 +258,38 @@ def _(g, input, dim, keepdim):
         axis = dim[0]
     if not input.numel():
         return g.expand(input.shape).reshape(shape)
-    from .cumulative import products_before
+    from .cumulative import products_of_others
 
-    before, after = products_before(input, axis), products_before(input, axis, reverse=True)
-    return (g * (before * after).conj()).reshape(shape)
+    return (g * products_of_others(input, dim=axis).conj()).reshape(shape)
+
+
+@prod_over.composite
+def _(input, dim, keepdim, dtype):
+    from .cumulative import cumprod_along
+
+    shape = reduced(input.shape, dim, keepdim)
+    input = input.to(dtype)
+    if not dim:
+        return input
+    if not input.numel():
+        return (input.sum(dim) + 1).reshape(shape)
+    if len(dim) > 1:  # only ever all dims
+        input, dim = input.reshape(-1), (0,)
+    running = cumprod_along(input, dim=dim[0], dtype=dtype, reverse=False)
+    return running.narrow(dim[0], input.shape[dim[0]] - 1, 1).reshape(shape)
+
+
+def _last_dims(input, *, dim, keepdim, dtype):
+    last = dim == (input.ndim - 1,) or len(dim) == input.ndim
+    return last and input.dtype is dtype and worth_compiling(input)
+
+
+@prod_over.kernel("cpu", when=_last_dims, layout=contiguous)
+def _(xp, out, input, *, dim, keepdim, dtype):
+    # NumPy multiplies what lies in a row one after the other.
+    from ..kernels.cpu import scans
+
+    scans.product(out.reshape(-1), input.reshape(out.size, -1))
 
 
 @function(method=True)

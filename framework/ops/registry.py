@@ -75,11 +75,13 @@ class Op:
         self.flops = options["flops"]
         self.samples = options["samples"]
         self.nondeterministic: bool = options["nondeterministic"]
+        self.elementwise: bool = options["elementwise"]
         if options["real"]:
             self.infer = _refusing_complex(self.name.strip("_"), self.infer)
         self.doc = inspect.getdoc(kernel) or ""
         self.kernels: dict[str, list[tuple[Any, Any, Any]]] = {}
         self.lean: set[Any] = set()  # kernels that take no scratch
+        self.halves: list[tuple[Any, Any, Any]] = []  # kernels that take 16-bit floats as they are
         self.rules: list[Rule] = []
         self.composition: Any = None
         self.plans: dict[Any, Any] = {}
@@ -162,6 +164,28 @@ class Op:
 
         return declare
 
+    def half_kernel(self, *, when: Any, scratch: Any) -> Callable[[Any], Any]:
+        """Declare a CPU kernel that takes float16 or bfloat16 where the others want float32.
+
+        Args:
+            when: Called with the promoted specs and the attributes, as of :meth:`kernel`.
+            scratch: Called likewise; the specs of its buffers, which take the place of the op's.
+        """
+
+        def declare(function: Any) -> Any:
+            self.halves.append((function, when, scratch))
+            return function
+
+        return declare
+
+    def half_kernel_for(self, specs: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
+        """The first such kernel that takes these specs, with the specs of its scratch; or None."""
+        if any(isinstance(s, Spec) and s.dtype.is_half for s in specs):
+            for function, when, scratch in self.halves:
+                if when(*specs, **attributes):
+                    return function, scratch(*specs, **attributes)
+        return None
+
     def composite(self, function: Any) -> Any:
         """Declare the plain composition: oracle in tests, path of double backward."""
         self.composition = function
@@ -194,6 +218,7 @@ def op(
     nondeterministic: bool = False,
     real: bool = False,
     tensors: tuple[str, ...] = (),
+    elementwise: bool = False,
 ) -> Callable[[Any], Any]:
     """Declare an op from its kernel.
 
@@ -228,6 +253,9 @@ def op(
         nondeterministic: Activation checkpointing must keep its result.
         real: Complex inputs are refused: what it asks of numbers, only real ones have.
         tensors: Inputs for which a number may not stand, as in PyTorch.
+        elementwise: What the plain kernel writes at a place depends on that place of the inputs
+            alone (they broadcast), and it never fails halfway: on the CPU, large calls run in
+            parts, on several threads (``parts.py``). Scratch looks like the result.
 
     Returns:
         A decorator; it returns the public function, which has the decorators ``vjp``, ``kernel``
@@ -246,6 +274,7 @@ def op(
         declared.function = function
         function.op, function.vjp = declared, declared.vjp
         function.kernel, function.composite = declared.kernel, declared.composite
+        function.half_kernel = declared.half_kernel
         if public:
             FUNCTIONS[declared.name] = function
         install(declared.name, function, method, operator, inplace, in_place)

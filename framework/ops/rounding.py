@@ -25,7 +25,7 @@ def _rounding(name, doc):
     kernel.__doc__ = doc
     made = op(
         name=name, inplace=f"{name}_", infer=numeric(name), half="float32", flops=per_element(1),
-        samples=singles, real=True,
+        samples=singles, real=True, elementwise=True,
     )(kernel)  # fmt: skip
 
     @made.vjp("input")
@@ -53,7 +53,7 @@ def _round_infer(input, *, decimals):
 
 @op(
     inplace="round_", infer=_round_infer, half="float32",
-    flops=per_element(3), samples=_rounds,
+    flops=per_element(3), samples=_rounds, elementwise=True,
 )  # fmt: skip
 def round(xp, out, input, *, decimals=0):
     """Round to ``decimals`` places; halves go to the even neighbor."""
@@ -79,7 +79,7 @@ def _frac_infer(input):
 
 
 @op(infer=_frac_infer, scratch=("whole",), half="float32", inplace="frac_",
-    flops=per_element(2), samples=singles)  # fmt: skip
+    flops=per_element(2), samples=singles, elementwise=True)  # fmt: skip
 def frac(xp, out, whole, input):
     """Take the part after the point, with the sign of ``input``."""
     xp.trunc(input, out=whole)
@@ -103,7 +103,7 @@ def _nan_infer(input, *, nan, posinf, neginf):
 
 @op(
     infer=_nan_infer, scratch=("mask",), half="float32", inplace="nan_to_num_",
-    flops=per_element(3), samples=_nans,
+    flops=per_element(3), samples=_nans, elementwise=True,
 )  # fmt: skip
 def nan_to_num(xp, out, mask, input, *, nan=0.0, posinf=None, neginf=None):
     """Replace nan, +inf and -inf by numbers; by default 0, the largest and the smallest."""

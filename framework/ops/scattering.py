@@ -1,6 +1,7 @@
 """Scatter along one dim: replace, add, or combine (``scatter_reduce``) at the places of an index.
 
-The index goes through the cache in the pieces of ``gathering.py``. Where it names a place twice,
+Compiled kernels write many elements on the CPU (``indexed.py``); an index of few goes through the
+cache in the pieces of ``gathering.py``. Where it names a place twice,
 ``scatter`` keeps the last value; the other two use them all.
 """
 
@@ -23,6 +24,7 @@ from .gathering import (
     pieces_of,
     sample_positions,
 )
+from .indexed import enough, enough_to_add, write_along
 from .places import check_bounds
 from .registry import function, op
 from .shaping import normal_dim
@@ -64,6 +66,19 @@ def scatter_along(xp, out, input, index, src, *, dim):
         out[piece_places(xp, index, piece, dim)] = part_of(src, piece)
 
 
+@scatter_along.kernel(
+    "cpu",
+    when=lambda input, index, src, *, dim: input.ndim > 0 and enough(index.numel, input.dtype),
+)
+def _(xp, out, input, index, src, *, dim):
+    check_bounds(xp, index[None], input.shape, (dim,), RuntimeError)
+    if out is not input:
+        xp.copyto(out, input)
+    if not write_along("put", out, src, index, dim):
+        for piece in pieces_of(xp, index.shape):
+            out[piece_places(xp, index, piece, dim)] = part_of(src, piece)
+
+
 @scatter_along.vjp("input")
 def _(g, index, dim):
     return scatter_along(g, index, 0, dim=dim)
@@ -103,6 +118,19 @@ def scatter_add_along(xp, out, input, index, src, *, dim):
     if out is not input:
         xp.copyto(out, input)
     add_at(xp, out, index, src, dim)
+
+
+def _many(input, index, src, **_):
+    return input.ndim > 0 and enough_to_add(index.numel, input.dtype)
+
+
+@scatter_add_along.kernel("cpu", when=_many)
+def _(xp, out, input, index, src, *, dim):
+    check_bounds(xp, index[None], input.shape, (dim,), RuntimeError)
+    if out is not input:
+        xp.copyto(out, input)
+    if not write_along("add", out, src, index, dim):
+        add_at(xp, out, index, src, dim)
 
 
 @scatter_add_along.vjp("input")
@@ -223,6 +251,14 @@ def scatter_combine(xp, out, input, index, src, *, dim, reduce):
         out[place] = combine(out[place], src[piece])
 
 
+@scatter_combine.kernel("cpu", when=_many)
+def _(xp, out, input, index, src, *, dim, reduce):
+    check_bounds(xp, index[None], input.shape, (dim,), RuntimeError)
+    xp.copyto(out, input)
+    if not write_along(_REDUCERS[reduce], out, src, index, dim):
+        scatter_combine.op.plain(xp, out, input, index, src, dim=dim, reduce=reduce)
+
+
 @scatter_combine.vjp("input", "src")
 def _(g, needs, input, index, src, out, dim, reduce):
     inside = src if src.shape == index.shape else src[tuple([slice(0, n) for n in index.shape])]
@@ -297,8 +333,8 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
     total = scatter_add_along(input, index, src, dim=d)
     from .creation import ones_like, zeros_like
 
-    with_self = ones_like if include_self else zeros_like
-    counts = scatter_add_along(with_self(input).detach(), index, ones_like(src).detach(), dim=d)
+    counts = (ones_like if include_self else zeros_like)(input).detach()
+    counts._scatter_add_(index, 1, dim=d)
     counts = counts.masked_fill(counts == 0, 1)
     if input.dtype.category == INT:
         return total.div(counts, rounding_mode="floor")

@@ -11,6 +11,7 @@ from ..spec import ScalarSpec, Spec
 from ..tensor import Tensor
 from .creation import tensor
 from .factory import fitted
+from .indexed import choose, enough
 from .registry import broadcast_shapes, function, op
 
 
@@ -39,12 +40,23 @@ def _where_samples(make):
 
 @op(
     name="_where", method=False, public=False, promote=("arith", ("input", "other")),
-    infer=_where_infer, samples=_where_samples,
+    infer=_where_infer, samples=_where_samples, elementwise=True,
 )  # fmt: skip
 def where_select(xp, out, condition, input, other):
     """``input`` where the condition holds, else ``other``."""
     xp.copyto(out, other, casting="unsafe")
     xp.copyto(out, input, where=condition, casting="unsafe")
+
+
+@where_select.kernel(
+    "cpu",
+    when=lambda condition, input, other: enough(
+        prod(broadcast_shapes("where", condition.shape, input.shape, other.shape)), input.dtype
+    ),
+)
+def _(xp, out, condition, input, other):
+    if not choose(out, condition, input, other):
+        where_select.op.plain(xp, out, condition, input, other)
 
 
 @where_select.vjp("input")
@@ -130,6 +142,7 @@ def _masked_fill_samples(make):
 
 @op(
     inplace="masked_fill_", infer=_masked_fill_infer, out=False, samples=_masked_fill_samples,
+    elementwise=True,
 )  # fmt: skip
 def masked_fill(xp, out, input, mask, value):
     """Put ``value`` where the mask is True; the mask broadcasts.
@@ -142,6 +155,20 @@ def masked_fill(xp, out, input, mask, value):
     if isinstance(value, int | float):
         value = fitted(value, BY_NUMPY[out.dtype])
     xp.copyto(out, value, where=mask, casting="unsafe")
+
+
+@masked_fill.kernel(
+    "cpu",
+    when=lambda input, mask, value: enough(
+        prod(broadcast_shapes("masked_fill", input.shape, mask.shape)), input.dtype
+    ),
+)
+def _(xp, out, input, mask, value):
+    if isinstance(value, int | float):
+        value = fitted(value, BY_NUMPY[out.dtype])
+    value = xp.full((), value, out.dtype)
+    if not choose(out, mask, value, input):
+        masked_fill.op.plain(xp, out, input, mask, value)
 
 
 @masked_fill.vjp("input")

@@ -101,6 +101,32 @@ def ctc(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
     xp.negative(out, out=out)
 
 
+def _compiles(log_probs, labels):
+    work = log_probs.shape[0] * labels.numel
+    return work >= 1 << 14 and log_probs.dtype.name == "float32"
+
+
+def _in_parts(run, log_probs, labels, *arrays):
+    # Sequences do not meet, so that threads can share them.
+    from ..kernels.cpu import threads
+
+    batch = labels.shape[0]
+    work = 16 * log_probs.shape[0] * labels.size
+    parts = max(1, min(threads.get_num_threads(), work // threads.SHARE, batch))
+    threads.split(lambda _part, first, last: run(*arrays, first, last), batch, parts)
+
+
+@ctc.kernel(
+    "cpu", when=lambda log_probs, labels, *_: _compiles(log_probs, labels), layout=contiguous
+)
+def _(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
+    from ..kernels.cpu import alignments
+
+    _in_parts(
+        alignments.forward, log_probs, labels, out, alpha, tmp, log_probs, labels, lengths, ends
+    )
+
+
 @ctc.vjp("log_probs")
 def _(g, log_probs, labels, lengths, ends, out, alpha):
     return ctc_grad(g, log_probs, labels, lengths, ends, out, alpha)
@@ -182,6 +208,18 @@ def ctc_grad(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, lo
         _emitted(xp, log_probs[t], labels, tmp)
         xp.add(new, tmp, out=new)
         xp.copyto(beta, new, where=running)
+
+
+@ctc_grad.kernel(
+    "cpu", when=lambda grad, log_probs, labels, *_: _compiles(log_probs, labels), layout=contiguous
+)
+def _(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, loss, alpha):
+    from ..kernels.cpu import alignments
+
+    _in_parts(
+        alignments.backward, log_probs, labels, out, beta, new, tmp, grad, log_probs, labels,
+        lengths, ends, loss, alpha,
+    )  # fmt: skip
 
 
 # The public function

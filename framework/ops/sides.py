@@ -21,7 +21,7 @@ from ..autograd.modes import local
 from ..dtypes import bool_, uint8
 from ..spec import Spec
 from ..tensor import Tensor
-from .layout import contiguous, worth_compiling
+from .layout import contiguous, even, lines, worth_compiling
 from .registry import op, per_element
 
 INFINITY = float("inf")
@@ -193,14 +193,47 @@ def by_side(xp, out, work, grad, sides, *, inside, outside):
             xp.copyto(part, given, where=on)
 
 
-@by_side.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
+@by_side.kernel("cpu", when=worth_compiling, layout=even, scratch=False)
 def _(xp, out, work, grad, sides, *, inside, outside):
     from ..kernels.cpu import sides as compiled
 
     numbers = (float(inside), float(outside))
-    spread(compiled.choose, out.size, out.reshape(-1), grad.reshape(-1), sides, *numbers)
+    spread(compiled.choose, out.size, *lines(out, grad, sides), *numbers)
 
 
 @by_side.vjp("grad")
 def _(g, sides, inside, outside):
     return by_side(g, sides, inside=inside, outside=outside)
+
+
+def _signs_infer(grad, above, apart):
+    return grad, sides_of(grad)[1]
+
+
+def _signs_samples(make):
+    for (grad, above), _ in _choose_samples(make):
+        yield (grad, above, 255 - above), {}
+        yield (grad, above, above), {}
+
+
+@op(
+    name="_by_sides", **HIDDEN, infer=_signs_infer, scratch=("work",), half="float32",
+    layout=contiguous, flops=per_element(1), samples=_signs_samples,
+)  # fmt: skip
+def by_sides(xp, out, work, grad, above, apart):
+    """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0."""
+    plain = by_side.op.plain
+    plain(xp, out, work, grad, above, inside=1.0, outside=-1.0)
+    plain(xp, out, work, out, apart, inside=1.0, outside=0.0)
+
+
+@by_sides.kernel("cpu", when=worth_compiling, layout=even, scratch=False)
+def _(xp, out, work, grad, above, apart):
+    from ..kernels.cpu import sides as compiled
+
+    spread(compiled.signs, out.size, *lines(out, grad, above, apart))
+
+
+@by_sides.vjp("grad")
+def _(g, above, apart):
+    return by_sides(g, above, apart)

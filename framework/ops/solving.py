@@ -257,15 +257,41 @@ def _(xp, A, B, *, upper, unitriangular):
     out = xp.array(b, order="C")
     if not b.size:
         return out
-    (trsm,) = get_blas_funcs(("trsm",), (a, b))
     n, k = b.shape[-2:]
     flat = out.reshape(-1, n, k)
     triangles = a if a.ndim == 2 else a.reshape(-1, n, n)
+    if a.ndim > 2 and n <= _SMALL and len(flat) >= _MANY:
+        step = max(_MANY, _BLOCK // (n * max(n, k)))
+        for start in range(0, len(flat), step):
+            stop = start + step
+            _substitute(xp, triangles[start:stop], flat[start:stop], upper, unitriangular)
+        return out
+    (trsm,) = get_blas_funcs(("trsm",), (a, b))
     for i, rhs in enumerate(flat):
         # BLAS reads columns first: A X = B is X^T A^T = B^T, which it writes where B was.
         t = triangles if triangles.ndim == 2 else triangles[i]
-        rhs[...] = trsm(1.0, t.T, rhs.T, side=1, lower=upper, diag=unitriangular).T
+        trsm(1.0, t.T, rhs.T, side=1, lower=upper, diag=unitriangular, overwrite_b=1)
     return out
+
+
+_SMALL, _MANY = 10, 16  # sizes up to which, and counts from which, a stack is solved in step
+_BLOCK = 1 << 13  # elements of it at a time: what it is moved into stays in the first caches
+
+
+def _substitute(xp, a, x, upper, unit):
+    # All matrices of a stack at once, an unknown after the other; in place. A call of BLAS for each
+    # takes longer than its work.
+    count, n, k = x.shape
+    t, y, tmp = (xp.empty((n, m, count), dtype=x.dtype) for m in (n, k, k))
+    xp.copyto(t, a.transpose(1, 2, 0))
+    xp.copyto(y, x.transpose(1, 2, 0))
+    for i in range(n - 1, -1, -1) if upper else range(n):
+        if not unit:
+            xp.divide(y[i], t[i, i], out=y[i])
+        rest = slice(0, i) if upper else slice(i + 1, n)
+        xp.multiply(t[rest, i, None], y[i], out=tmp[rest])
+        xp.subtract(y[rest], tmp[rest], out=y[rest])
+    xp.copyto(x, y.transpose(2, 0, 1))
 
 
 def _triangle(x, upper, unit):

@@ -1,16 +1,28 @@
-"""Order: sort, argsort, topk, unique. The array library allocates the results.
+"""Order: sort, argsort, topk, unique.
+
+On the CPU a radix sort orders long rows of many elements, and a heap finds a few of the best
+(``kernels/cpu/order.py``, ``selection.py``). Else the array library sorts, with temporaries of its
+own.
 
 The gradient of a sorted value goes to where it came from, so only the indices are kept.
 """
 
 from __future__ import annotations
 
-from ..dtypes import int64
+from math import prod
+
+import numpy as np
+
+from ..dtypes import int32, int64
+from ..kernels.cpu.threads import LIMIT, SHARE
 from ..spec import Spec
 from .extremes import _pair, into_each, one_dim, place
+from .indexed import enough_to_add
+from .layout import contiguous
 from .registry import function, op
 
 SMALL = 256  # up to this many elements sorting them all is as fast as selecting
+HEAP = 256  # a heap finds the best of so many times as many elements, or the best 4
 
 
 def _order(xp, input, dim, descending):
@@ -21,8 +33,41 @@ def _order(xp, input, dim, descending):
     return xp.subtract(input.shape[dim] - 1, order)
 
 
+def _compiled(input, *, dim, **_):
+    return input.ndim > 0 and input.shape[dim] < 1 << 31 and enough_to_add(input.numel, input.dtype)
+
+
+def _buffers(input, dim, wanted=True):
+    # Keys and places of a row, twice, for each thread.
+    if not (wanted and _compiled(input, dim=dim)) or input.device.type == "cuda":
+        return input.like((0,)), input.like((0,))
+    shape = (min(LIMIT, prod(input.shape[:dim])), 2, input.shape[dim])
+    return input.like(shape, int32 if input.dtype.itemsize == 4 else int64), input.like(
+        shape, int32
+    )
+
+
+def _run_sort(values, indices, keys, places, input, dim, descending):
+    from ..kernels.cpu import order, threads
+
+    kind = np.uint32 if input.itemsize == 4 else np.uint64
+    x, found, where = (
+        a.reshape(prod(a.shape[:dim]), a.shape[dim], prod(a.shape[dim + 1 :]))
+        for a in (input, input[:0] if values is None else values, indices)
+    )
+    x, found, keys = x.view(kind), found.view(kind), keys.view(kind)
+    floating = input.dtype.kind == "f"
+
+    def run(part, start, stop):
+        order.sort(found, where, x, keys[part], places[part], floating, descending, start, stop)
+
+    count = x.shape[0]
+    parts = max(1, min(threads.get_num_threads(), count, input.size // SHARE))
+    threads.split(run, count, parts)
+
+
 def _sort_infer(input, *, dim, descending):
-    return input, input.like(dtype=int64)
+    return input, input.like(dtype=int64), *_buffers(input, dim)
 
 
 _SORTED = (((3, 4), 1, False), ((2, 3, 4), 0, True), ((), 0, False), ((0, 3), 0, False))
@@ -34,15 +79,23 @@ def _sort_samples(make):
 
 
 @op(
-    name="_sort", method=False, public=False, returns=("values", "indices"), adopt=True,
-    infer=_sort_infer, samples=_sort_samples, real=True,
+    name="_sort", method=False, public=False, returns=("values", "indices"),
+    scratch=("keys", "places"), infer=_sort_infer, samples=_sort_samples, real=True,
 )  # fmt: skip
-def sort_along(xp, input, *, dim, descending):
+def sort_along(xp, values, indices, keys, places, input, *, dim, descending):
     """Sort along ``dim``, stably, and say where each element came from."""
     if not input.ndim:
-        return input, xp.zeros((), "int64")
-    indices = _order(xp, input, dim, descending)
-    return xp.take_along_axis(input, indices, dim), indices
+        xp.copyto(values, input)
+        indices.fill(0)
+        return
+    found = _order(xp, input, dim, descending)
+    xp.copyto(indices, found)
+    xp.copyto(values, xp.take_along_axis(input, found, dim))
+
+
+@sort_along.kernel("cpu", when=_compiled, layout=contiguous)
+def _(xp, values, indices, keys, places, input, *, dim, descending):
+    _run_sort(values, indices, keys, places, input, dim, descending)
 
 
 @sort_along.vjp("input")
@@ -51,12 +104,18 @@ def _(g_values, indices, input_spec, dim):
 
 
 @op(
-    name="_argsort", method=False, public=False, adopt=True, samples=_sort_samples, real=True,
-    infer=lambda input, *, dim, descending: input.like(dtype=int64),
+    name="_argsort", method=False, public=False, scratch=("keys", "places"),
+    samples=_sort_samples, real=True,
+    infer=lambda input, *, dim, descending: (input.like(dtype=int64), *_buffers(input, dim)),
 )  # fmt: skip
-def argsort_along(xp, input, *, dim, descending):
+def argsort_along(xp, out, keys, places, input, *, dim, descending):
     """Find the indices that sort along ``dim``, stably."""
-    return _order(xp, input, dim, descending) if input.ndim else xp.zeros((), "int64")
+    xp.copyto(out, _order(xp, input, dim, descending) if input.ndim else 0)
+
+
+@argsort_along.kernel("cpu", when=_compiled, layout=contiguous)
+def _(xp, out, keys, places, input, *, dim, descending):
+    _run_sort(None, out, keys, places, input, dim, descending)
 
 
 Sort, Topk = _pair("sort"), _pair("topk")
@@ -89,7 +148,8 @@ def msort(input):
 
 def _topk_infer(input, *, k, dim, largest):
     shape = tuple(k if d == dim else n for d, n in enumerate(input.shape))
-    return Spec(shape, input.dtype), Spec(shape, int64)
+    sorts = not _few(input, k=k, dim=dim, largest=largest)
+    return Spec(shape, input.dtype), Spec(shape, int64), *_buffers(input, dim, sorts)
 
 
 def _topk_samples(make):
@@ -101,24 +161,52 @@ def _topk_samples(make):
 
 
 @op(
-    name="_topk", method=False, public=False, returns=("values", "indices"), adopt=True,
-    infer=_topk_infer, samples=_topk_samples, real=True,
+    name="_topk", method=False, public=False, returns=("values", "indices"),
+    scratch=("keys", "places"), infer=_topk_infer, samples=_topk_samples, real=True,
 )  # fmt: skip
-def topk_along(xp, input, *, k, dim, largest):
+def topk_along(xp, values, indices, keys, places, input, *, k, dim, largest):
     """Find the ``k`` largest or smallest along ``dim``, in order, and where they are."""
     if not input.ndim:
-        return input, xp.zeros((), "int64")
+        xp.copyto(values, input)
+        indices.fill(0)
+        return
     n = input.shape[dim]
     if n > SMALL and 0 < k < n // 4 and input.size:
         # Select first, then sort only the chosen. Which of equal elements are chosen is open.
         order = xp.argpartition(input, n - k if largest else k - 1, axis=dim)
         chosen = xp.arange(n - k, n) if largest else xp.arange(k)
         candidates = xp.sort(xp.take(order, chosen, axis=dim), axis=dim)
-        values = xp.take_along_axis(input, candidates, dim)
-        indices = xp.take_along_axis(candidates, _order(xp, values, dim, largest), dim)
+        found = xp.take_along_axis(input, candidates, dim)
+        found = xp.take_along_axis(candidates, _order(xp, found, dim, largest), dim)
     else:
-        indices = xp.take(_order(xp, input, dim, largest), xp.arange(k), axis=dim)
-    return xp.take_along_axis(input, indices, dim), indices
+        found = xp.take(_order(xp, input, dim, largest), xp.arange(k), axis=dim)
+    xp.copyto(indices, found)
+    xp.copyto(values, xp.take_along_axis(input, found, dim))
+
+
+def _few(input, *, k, dim, largest):
+    if not input.ndim or not k or not enough_to_add(input.numel, input.dtype):
+        return False
+    n = input.shape[dim]
+    return k <= 4 or k * HEAP <= n
+
+
+@topk_along.kernel("cpu", when=_few, layout=contiguous)
+def _(xp, values, indices, keys, places, input, *, k, dim, largest):
+    from ..kernels.cpu import selection
+    from ..kernels.cpu.threads import spread
+
+    cubes = [
+        a.reshape(prod(a.shape[:dim]), a.shape[dim], prod(a.shape[dim + 1 :]))
+        for a in (values, indices, input)
+    ]
+    spread(selection.topk, input.size, cubes[0].shape[0], *cubes, largest)
+
+
+@topk_along.kernel("cpu", when=_compiled, layout=contiguous)
+def _(xp, values, indices, keys, places, input, *, k, dim, largest):
+    if k:
+        _run_sort(values, indices, keys, places, input, dim, largest)
 
 
 @topk_along.vjp("input")

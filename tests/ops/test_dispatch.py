@@ -103,6 +103,7 @@ _OPTIONS = {
     "infer": same, "returns": ("out",), "aux": (), "scratch": (), "view": False, "adopt": False,
     "inplace": None, "promote": None, "half": "exact", "layout": None, "flops": None,
     "samples": None, "nondeterministic": False, "real": False, "tensors": (), "autocast": None,
+    "elementwise": False,
 }  # fmt: skip
 
 

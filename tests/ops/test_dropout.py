@@ -5,6 +5,8 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
+from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.ops.registry import OPS
 from lowtide.nn import functional as F
 
 
@@ -84,3 +86,37 @@ def test_alpha_dropout_keeps_mean_and_variance(function):
 def test_a_probability_outside_0_1_is_refused(function):
     with pytest.raises(ValueError, match="between 0 and 1"):
         function(ones(2, 3, 4, 4), 1.5, True)
+
+
+@pytest.mark.parametrize("dtype", [lt.float32, lt.float64, lt.float16])
+@pytest.mark.parametrize("p", [0.0, 0.1, 0.75, 1.0])
+@pytest.mark.parametrize("zero", [lt.dropout, lt.alpha_dropout])
+def test_the_compiled_mask_is_the_plain_one(zero, p, dtype, monkeypatch):
+    op = OPS["_dropout"]
+    values = np.random.default_rng(0).standard_normal((131, 1003)) * 3
+    values[0, :5] = np.nan, np.inf, -np.inf, 0.0, -0.0
+    x = lt.tensor(values).to(dtype)
+    results = []
+    for kernels in (op.kernels, {}):
+        monkeypatch.setattr(op, "kernels", kernels)
+        monkeypatch.setattr(op, "plans", {})
+        lt.manual_seed(5)
+        t = x.clone().requires_grad_()
+        lt.rand(3)  # the draw begins somewhere
+        out = zero(t, p, training=True)
+        (g,) = lt.autograd.grad(out, [t], x.nan_to_num(0.0, 1.0, 1.0))
+        results.append((out.detach().numpy().tobytes(), g.numpy().tobytes()))
+    assert results[0] == results[1]
+
+
+def test_threads_draw_the_same_mask(monkeypatch):
+    monkeypatch.setattr(threads, "LIMIT", 3)
+    monkeypatch.setattr(threads, "_pool", None)
+    x = lt.ones(1_234_567)
+    results = []
+    for wanted in (1, 3):
+        monkeypatch.setattr(threads, "_wanted", wanted)
+        lt.manual_seed(2)
+        results.append(lt.dropout(x.clone(), 0.3, inplace=True).numpy().tobytes())
+    assert threads._pool is not None
+    assert results[0] == results[1]

@@ -5,6 +5,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import testing
+from lowtide.framework.autograd.engine import grad
 
 X = np.random.default_rng(0).standard_normal((4, 6))
 
@@ -67,3 +68,33 @@ def test_shapes_on_meta_are_those_of_the_cpu():
 def test_errors_say_the_rule(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("norm", ["backward", "ortho", "forward"])
+@pytest.mark.parametrize("shape", [(130, 127), (4, 60, 77), (20000,)])
+def test_large_single_precision_transforms_are_those_of_double(shape, norm):
+    x = np.random.default_rng(0).standard_normal(shape)
+    single = lt.tensor(x, dtype=lt.float32, requires_grad=True)
+    double = lt.tensor(x, requires_grad=True)
+    results = []
+    for t in (single, double):
+        half = lt.fft.rfftn(t, norm=norm)
+        back = lt.fft.irfftn(half * (1 + 0.5j), s=shape, norm=norm)
+        whole = lt.fft.ifft(lt.fft.fft2(t, norm=norm) if t.ndim > 1 else t, norm=norm)
+        total = back.square().mean() + whole.abs().square().mean()
+        total.backward()
+        results.append([v.detach().numpy() for v in (half, back, whole, t.grad)])
+    for a, b in zip(*results, strict=True):
+        assert a.dtype in (np.float32, np.complex64)
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=2e-6 * np.abs(b).max())
+
+
+def test_a_gradient_through_half_a_spectrum_has_no_mirror_images():
+    x = lt.rand(6, dtype=lt.float64, requires_grad=True)
+    half = lt.fft.rfft(x)
+    (g,) = grad(half, [x], [lt.tensor([1, 0, 0, 0], dtype=lt.complex128)])
+    assert g.tolist() == [1] * 6
+    (g,) = grad(lt.fft.rfft(x), [x], [lt.tensor([0, 0, 0, 1], dtype=lt.complex128)])
+    assert g.tolist() == pytest.approx([1, -1] * 3)
+    (g,) = grad(lt.fft.rfft(x), [x], [lt.tensor([0, 1j, 0, 0], dtype=lt.complex128)])
+    assert g.tolist() == pytest.approx((-np.sin(2 * np.pi * np.arange(6) / 6)).tolist(), abs=1e-12)

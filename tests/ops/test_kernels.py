@@ -3,6 +3,8 @@
 Each case runs an op twice: as dispatched, and with its CPU kernels taken away.
 """
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -124,6 +126,27 @@ def test_normalization_is_that_of_the_plain_kernels(name, affine, dtype, plainly
         assert_same(*both(norm, arrays, plainly), scale=20)  # sums of 3335 terms, in other orders
     else:
         assert_same(*both(lambda x: norm(x, None, None), arrays, plainly), scale=20)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("channels", [5, 128, 133])
+def test_batch_norm_of_features_is_that_of_the_plain_kernel(
+    channels, affine, dtype, plainly, monkeypatch
+):
+    arrays = [values(16000 // channels + 200, channels, dtype=dtype)]
+    if affine:
+        arrays += [values(channels, seed=1, dtype=dtype), values(channels, seed=2, dtype=dtype)]
+
+    def norm(x, weight=None, bias=None):
+        return F.batch_norm(x, None, None, weight, bias, training=True)
+
+    alone = both(norm, arrays, plainly)
+    assert_same(*alone, scale=20)
+    monkeypatch.setattr(threads, "SHARE", 1)
+    monkeypatch.setattr(threads, "_wanted", 2)
+    for a, b in zip(both(norm, arrays, plainly)[0], alone[0], strict=True):
+        assert np.array_equal(a, b)
 
 
 @pytest.mark.parametrize(("shape", "dim"), [((131, 127), 1), ((131, 127), 0), ((7, 61, 43), 1)])
@@ -268,7 +291,14 @@ def test_an_overflow_in_another_thread_is_a_result(monkeypatch):
     monkeypatch.setattr(threads, "_wanted", 2)
     out = np.zeros(4, np.float32)
     big = np.full(4, 3e38, np.float32)
-    threads.split(lambda _, start, stop: np.add(big, big, out=out) if start else None, 4, 2)
+    both = threading.Barrier(2)
+
+    def share(part, start, stop):
+        both.wait(10)  # so neither thread runs both
+        if threading.current_thread() is not threading.main_thread():
+            np.add(big, big, out=out)
+
+    threads.split(share, 4, 2)
     assert np.isinf(out).all()
 
 

@@ -5,7 +5,9 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
+from lowtide.framework.dtypes import tolerance
 from lowtide.framework.ops import pooling
+from lowtide.framework.ops.registry import OPS
 from lowtide.nn import functional as F
 
 
@@ -88,6 +90,80 @@ def test_the_compiled_kernel_equals_the_plain_one(padding, dilation, monkeypatch
             op.plans.clear()
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())
+
+
+def plainly(function, monkeypatch):
+    """A function's result with no compiled kernel."""
+    with monkeypatch.context() as m:
+        for op in OPS.values():
+            m.setattr(op, "kernels", {})
+            m.setattr(op, "plans", {})
+        return function()
+
+
+@pytest.mark.parametrize("dtype", [lt.float32, lt.float64])
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((3, 4, 41, 43), (5, 7)), ((2, 4, 50, 60), (5, 6)), ((2, 3, 60, 51), 1),
+        ((3, 4, 3001), 7), ((2, 3, 13, 17, 19), (3, 4, 5)), ((40, 7, 9, 8), (11, 3)),
+        ((3, 4, 41, 43), (41, 43)),
+    ],
+)  # fmt: skip
+def test_compiled_adaptive_pooling_equals_the_plain_one(shape, size, dtype, monkeypatch):
+    nd = len(shape) - 2
+    rng = np.random.default_rng(0)
+    values = rng.integers(-4, 5, shape).astype(np.float64)  # many are equal
+    values[rng.random(shape) < 0.02] = np.nan
+    values[rng.random(shape) < 0.02] = -np.inf
+    values[rng.random(shape) < 0.02] = -0.0
+    x = lt.tensor(values, dtype=dtype, requires_grad=True)
+    largest, mean = (getattr(F, f"adaptive_{kind}_pool{nd}d") for kind in ("max", "avg"))
+
+    def results():
+        out, index = largest(x, size, return_indices=True)
+        weights = lt.arange(out.numel()).reshape(out.shape).to(dtype)
+        finite = mean(x.nan_to_num(1.0, 2.0, 3.0), size)
+        slopes = grad(out, [x], [weights]), grad(mean(x, size), [x], [weights])
+        return [v.detach().numpy() for v in (out, index, finite, *slopes[0], *slopes[1])]
+
+    fast, plain = results(), plainly(results, monkeypatch)
+    for a, b in zip(fast[:2], plain[:2], strict=True):
+        assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+        assert a.dtype == b.dtype
+    rtol, atol = tolerance(dtype)
+    for a, b in zip(fast[2:], plain[2:], strict=True):
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation"),
+    [
+        ((2, 2), (2, 2), (0, 0), (1, 1)), ((3, 3), (1, 1), (1, 1), (1, 1)),
+        ((3, 4), (2, 3), (1, 2), (2, 3)), ((20, 30), (20, 30), (0, 0), (1, 1)),
+        ((5, 1), (1, 7), (2, 0), (3, 1)), ((1, 6), (4, 1), (0, 3), (1, 5)),
+    ],
+)  # fmt: skip
+def test_compiled_windows_of_ties_and_nan_are_the_plain_ones(
+    kernel, stride, padding, dilation, dtype, monkeypatch
+):
+    rng = np.random.default_rng(1)
+    shape = (6, 61, 63)
+    values = rng.integers(-2, 3, shape).astype(dtype)
+    values[rng.random(shape) < 0.05] = np.nan
+    values[rng.random(shape) < 0.2] = -np.inf
+    x = lt.tensor(values, requires_grad=True)
+
+    def results():
+        out, index = F.max_pool2d(
+            x, kernel, stride, padding, dilation, ceil_mode=True, return_indices=True
+        )
+        weights = lt.arange(out.numel()).reshape(out.shape).to(x.dtype)
+        return [v.detach().numpy() for v in (out, index, *grad(out, [x], [weights]))]
+
+    for a, b in zip(results(), plainly(results, monkeypatch), strict=True):
+        assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 def test_means_of_integers_are_cut_off_towards_zero():

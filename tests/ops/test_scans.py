@@ -60,6 +60,56 @@ def test_running_products(shape, dim, monkeypatch):
     compare(lambda x: x.cumprod(dim), [x], monkeypatch, scale=100)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(("shape", "dim"), [*SHAPES, ((2, 9000), 1), ((30, 600), None)])
+def test_products_and_their_slopes(shape, dim, dtype, monkeypatch):
+    x = (1 + values(*shape, dtype=dtype) / 64).astype(dtype)
+    x.reshape(-1)[[3, 5]] = 0.0  # where dividing the product by an element would fail
+    compare(lambda x: x.prod() if dim is None else x.prod(dim), [x], monkeypatch, scale=100)
+
+
+def test_a_large_product_of_one_row_and_its_slope_are_exact():
+    x = np.ones((3, 8192), np.float32)
+    x[0, [0, 100, 8191]] = 2, 0.5, 8
+    x[1, [7, 8000]] = 0, 3
+    x[2, [1, 2]] = 0, 0
+    t = lt.tensor(x, requires_grad=True)
+    out = t.prod(1)
+    (g,) = grad(out, [t], [lt.ones_like(out)])
+    assert out.tolist() == [8, 0, 0]
+    assert (g[0].numpy() == 8 / x[0]).all()
+    assert g[1].nonzero().tolist() == [[7]]
+    assert g[1, 7].item() == 3
+    assert not g[2].any()
+
+
+def test_the_slope_of_a_large_product_has_a_slope():
+    x = 1 + values(5, 3300, dtype=np.float64) / 100
+    t = lt.tensor(x, requires_grad=True)
+    out = t.prod(1)
+    (g,) = grad(out, [t], [lt.ones_like(out)], create_graph=True)
+    (second,) = grad(g, [t], [lt.ones_like(g)])
+    reciprocal = 1 / x  # the sum over all but i of P / (x_i x_j)
+    expected = (
+        x.prod(1, keepdims=True) * reciprocal * (reciprocal.sum(1, keepdims=True) - reciprocal)
+    )
+    np.testing.assert_allclose(second.numpy(), expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rows_four_by_four_and_the_rest_are_each_scanned_alone(reverse, monkeypatch):
+    from lowtide.framework.ops.cumulative import cumprod_along, cumsum_along
+
+    x = 1 + values(7, 2500) / 64
+    x[5, 17] = np.inf
+    t = lt.tensor(x)
+    flipped = x[:, ::-1] if reverse else x
+    for op, scan in ((cumsum_along, np.cumsum), (cumprod_along, np.cumprod)):
+        found = op(t, dim=1, dtype=lt.float32, reverse=reverse).numpy()
+        expected = scan(flipped, axis=1, dtype=np.float32)
+        assert np.array_equal(found, expected[:, ::-1] if reverse else expected)
+
+
 def test_running_extremes_of_nan_and_ties_are_the_newest():
     x = np.zeros((2, 20000), np.float32)
     x[0, 7], x[0, 9], x[1, 19999] = 3, 3, np.nan

@@ -90,3 +90,56 @@ def test_scaling_by_frequency_is_that_of_embedding():
         look_up(w).sum().backward()
         gradients.append(w.grad.numpy())
     np.testing.assert_allclose(*gradients, rtol=1e-12)
+
+
+def ragged(dtype):
+    """Sequences of all kinds: repeated labels, no labels, no steps, too few steps, all steps."""
+    rng = np.random.default_rng(3)
+    x = lt.tensor(rng.standard_normal((60, 8, 9)), dtype=dtype).log_softmax(-1).requires_grad_()
+    targets = lt.tensor(rng.integers(1, 4, (8, 25)))
+    steps, labels = [60, 59, 41, 0, 3, 12, 60, 0], [25, 24, 7, 0, 25, 0, 1, 2]
+    return x, F.ctc_loss(x, targets, steps, labels, reduction="none")
+
+
+def test_the_compiled_recursion_equals_the_plain_one():
+    from lowtide.framework.ops.sequence_loss import _compiles
+
+    x, loss = ragged(lt.float32)
+    wide, expected = ragged(lt.float64)  # which is not compiled
+    assert _compiles(x._spec, lt.zeros(8, 51, dtype=lt.int64)._spec)
+    assert not _compiles(wide._spec, lt.zeros(8, 51, dtype=lt.int64)._spec)
+    infinite = [k for k, v in enumerate(expected.tolist()) if v == float("inf")]
+    assert infinite == [4, 7]
+    assert loss.tolist() == pytest.approx(expected.tolist(), rel=2e-6, abs=2e-6)
+    for y in (loss, expected):
+        y.backward(lt.arange(8).to(y.dtype))
+    assert np.allclose(x.grad.numpy(), wide.grad.numpy(), rtol=2e-4, atol=2e-5)
+    assert not x.grad[:, [3, 4, 7]].any()
+    assert not x.grad[12:, 5].any()
+
+
+def test_threads_share_sequences_without_changing_a_bit(monkeypatch):
+    from lowtide.framework.kernels.cpu import threads
+
+    results = []
+    for share, wanted in ((1 << 40, 1), (1, 3)):
+        monkeypatch.setattr(threads, "SHARE", share)
+        monkeypatch.setattr(threads, "_wanted", wanted)
+        x, loss = ragged(lt.float32)
+        loss.sum().backward()
+        results.append((loss.tolist(), x.grad.tolist()))
+    assert results[0] == results[1]
+
+
+def test_nan_in_one_sequence_stays_there():
+    x, _ = ragged(lt.float32)
+    broken = x.detach().clone()
+    broken[30, 1, 2] = float("nan")
+    broken.requires_grad_()
+    rng = np.random.default_rng(3)
+    rng.standard_normal((60, 8, 9))
+    targets = lt.tensor(rng.integers(1, 4, (8, 25)))
+    loss = F.ctc_loss(broken, targets, [60] * 8, [25] * 8, reduction="none")
+    loss.sum().backward()
+    assert loss.isnan().tolist() == [k == 1 for k in range(8)]
+    assert broken.grad.isnan().any(-1).any(0).tolist() == [k == 1 for k in range(8)]

@@ -17,21 +17,24 @@ FUSED = {"contract"}  # a product and a sum may round once
 def compiled(function: F) -> F: ...
 @overload
 def compiled(*, fastmath: Any) -> Callable[[F], F]: ...
-def compiled(function: Any = None, *, fastmath: Any = False) -> Any:
+@overload
+def compiled(function: F, *, signature: Any) -> F: ...
+def compiled(function: Any = None, *, fastmath: Any = False, signature: Any = None) -> Any:
     """Compile on first call; releases the interpreter's lock, divides by zero as NumPy does.
 
     Args:
         function: Nothing but loops over arrays.
         fastmath: What the compiler may do to floating-point arithmetic: ``SUMS`` or ``FUSED``.
+        signature: Compile for these argument types at once, and for no others.
     """
     if function is None:
-        return lambda f: _compile(f, fastmath)
-    return _compile(function, fastmath)
+        return lambda f: _compile(f, fastmath, signature)
+    return _compile(function, fastmath, signature)
 
 
-def _compile(function: Any, fastmath: Any) -> Any:
+def _compile(function: Any, fastmath: Any, signature: Any) -> Any:
     options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
     try:
-        return njit(cache=True, **options)(function)
+        return njit(signature, cache=True, **options)(function)
     except RuntimeError:  # no folder to keep it in can be written
-        return njit(**options)(function)
+        return njit(signature, **options)(function)

@@ -1,6 +1,7 @@
 """Compiled activations of flat float32 arrays and their gradients, masks of relu.
 
 One pass each, where the plain kernels take up to twelve and call the C library for each element.
+The arriving gradient of all may be one number, in an array of one element.
 """
 
 from __future__ import annotations
@@ -28,15 +29,24 @@ def gelu(out: Any, x: Any) -> None:  # pragma: no cover - compiled
         out[i] = v * (rest if v < _ZERO else _ONE - rest)
 
 
+@njit(inline="always")
+def _gelu_slope(v: Any) -> Any:  # pragma: no cover - compiled
+    e = exp32(-_HALF * v * v)
+    rest = tail32(abs(v), e)
+    share = rest if v < _ZERO else _ONE - rest
+    return share + v * (e * _DENSITY)
+
+
 @compiled(fastmath=FUSED)
 def gelu_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
     """``grad * (Phi(x) + x * phi(x))``."""
-    for i in range(x.size):
-        v = x[i]
-        e = exp32(-_HALF * v * v)
-        rest = tail32(abs(v), e)
-        share = rest if v < _ZERO else _ONE - rest
-        out[i] = grad[i] * (share + v * (e * _DENSITY))
+    if grad.size == 1:
+        g = grad[0]
+        for i in range(x.size):
+            out[i] = _gelu_slope(x[i]) * g
+    else:
+        for i in range(x.size):
+            out[i] = _gelu_slope(x[i]) * grad[i]
 
 
 @njit(inline="always")
@@ -53,14 +63,23 @@ def gelu_tanh(out: Any, x: Any) -> None:  # pragma: no cover - compiled
         out[i] = _two_sigmoid(x[i]) * x[i] * _HALF
 
 
+@njit(inline="always")
+def _gelu_tanh_slope(v: Any) -> Any:  # pragma: no cover - compiled
+    s = _two_sigmoid(v)
+    slope = (v * v * (_THREE * _K0 * _K1) + _K0) * v
+    return s * (_HALF + _HALF * (_TWO - s) * slope)
+
+
 @compiled(fastmath=FUSED)
 def gelu_tanh_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
     """``grad`` times the derivative of :func:`gelu_tanh`."""
-    for i in range(x.size):
-        v = x[i]
-        s = _two_sigmoid(v)
-        slope = (v * v * (_THREE * _K0 * _K1) + _K0) * v
-        out[i] = s * (_HALF + _HALF * (_TWO - s) * slope) * grad[i]
+    if grad.size == 1:
+        g = grad[0]
+        for i in range(x.size):
+            out[i] = _gelu_tanh_slope(x[i]) * g
+    else:
+        for i in range(x.size):
+            out[i] = _gelu_tanh_slope(x[i]) * grad[i]
 
 
 @compiled(fastmath=FUSED)
@@ -70,12 +89,22 @@ def silu(out: Any, x: Any) -> None:  # pragma: no cover - compiled
         out[i] = x[i] / (_ONE + exp32(-x[i]))
 
 
+@njit(inline="always")
+def _silu_slope(v: Any) -> Any:  # pragma: no cover - compiled
+    s = _ONE / (_ONE + exp32(-v))
+    return ((_ONE - s) * v + _ONE) * s
+
+
 @compiled(fastmath=FUSED)
 def silu_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
     """``grad * s * (1 + x * (1 - s))`` with ``s = 1 / (1 + exp(-x))``."""
-    for i in range(x.size):
-        s = _ONE / (_ONE + exp32(-x[i]))
-        out[i] = ((_ONE - s) * x[i] + _ONE) * s * grad[i]
+    if grad.size == 1:
+        g = grad[0]
+        for i in range(x.size):
+            out[i] = _silu_slope(x[i]) * g
+    else:
+        for i in range(x.size):
+            out[i] = _silu_slope(x[i]) * grad[i]
 
 
 @compiled(fastmath=FUSED)
@@ -109,10 +138,17 @@ def window(
     kind = x.dtype.type
     first, last, share, factor = kind(low), kind(high), kind(outside), kind(inside)
     bounded_low, bounded_high = np.isfinite(first), np.isfinite(last)
-    for i in range(x.size):
-        beyond = (bounded_low & (x[i] <= first)) | (bounded_high & (x[i] >= last))
-        rest = kind(0) if share == 0 else grad[i] * share
-        out[i] = rest if beyond else grad[i] * factor
+    if grad.size == 1:
+        within = grad[0] * factor
+        rest = kind(0) if share == 0 else grad[0] * share
+        for i in range(x.size):
+            beyond = (bounded_low & (x[i] <= first)) | (bounded_high & (x[i] >= last))
+            out[i] = rest if beyond else within
+    else:
+        for i in range(x.size):
+            beyond = (bounded_low & (x[i] <= first)) | (bounded_high & (x[i] >= last))
+            rest = kind(0) if share == 0 else grad[i] * share
+            out[i] = rest if beyond else grad[i] * factor
 
 
 @compiled(fastmath=FUSED)
@@ -141,9 +177,13 @@ def elu_grad(
 ) -> None:  # pragma: no cover - compiled
     """``grad`` times the derivative of :func:`elu`, from its result."""
     low, high, factor = np.float32(below), np.float32(above), np.float32(inside)
-    for i in range(result.size):
-        v = result[i]
-        out[i] = ((v + low) * factor if v <= _ZERO else high) * grad[i]
+    if grad.size == 1:
+        g = grad[0]
+        for i in range(result.size):
+            out[i] = (result[i] + low) * factor * g if result[i] <= _ZERO else high * g
+    else:
+        for i in range(result.size):
+            out[i] = (result[i] + low) * factor * grad[i] if result[i] <= _ZERO else high * grad[i]
 
 
 @compiled
@@ -165,21 +205,40 @@ def hardswish(out: Any, x: Any) -> None:  # pragma: no cover - compiled
         out[i] = v * x[i] / _SIX
 
 
+@njit(inline="always")
+def _hardswish_grad(g: Any, v: Any) -> Any:  # pragma: no cover - compiled
+    inner = (v / _THREE + _HALF) * g if v <= _THREE else g
+    return _ZERO if v <= -_THREE else inner
+
+
 @compiled(fastmath=FUSED)
 def hardswish_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
     """``grad`` times the derivative of :func:`hardswish`."""
-    for i in range(x.size):
-        v = x[i]
-        inner = (v / _THREE + _HALF) * grad[i] if v <= _THREE else grad[i]
-        out[i] = _ZERO if v <= -_THREE else inner
+    if grad.size == 1:
+        g = grad[0]
+        for i in range(x.size):
+            out[i] = _hardswish_grad(g, x[i])
+    else:
+        for i in range(x.size):
+            out[i] = _hardswish_grad(grad[i], x[i])
+
+
+@njit(inline="always")
+def _softsign_grad(g: Any, v: Any) -> Any:  # pragma: no cover - compiled
+    d = _ONE + abs(v)
+    return g / (d * d)
 
 
 @compiled(fastmath=FUSED)
 def softsign_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
     """``grad / (1 + |x|)^2``."""
-    for i in range(x.size):
-        d = _ONE + abs(x[i])
-        out[i] = grad[i] / (d * d)
+    if grad.size == 1:
+        g = grad[0]
+        for i in range(x.size):
+            out[i] = _softsign_grad(g, x[i])
+    else:
+        for i in range(x.size):
+            out[i] = _softsign_grad(grad[i], x[i])
 
 
 @compiled(fastmath=FUSED)
@@ -191,14 +250,24 @@ def mish(out: Any, x: Any) -> None:  # pragma: no cover - compiled
         out[i] = n / (n + _TWO) * x[i]
 
 
+@njit(inline="always")
+def _mish_slope(v: Any) -> Any:  # pragma: no cover - compiled
+    e = exp32(_FAR if v > _FAR else v)
+    n = e * (e + _TWO)
+    d = _ONE / (n + _TWO)
+    return n * d + v * (_FOUR * e * (e + _ONE) * d * d)
+
+
 @compiled(fastmath=FUSED)
 def mish_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
     """``grad * (n / (n + 2) + 4 x e (e + 1) / (n + 2)^2)``."""
-    for i in range(x.size):
-        e = exp32(_FAR if x[i] > _FAR else x[i])
-        n = e * (e + _TWO)
-        d = _ONE / (n + _TWO)
-        out[i] = (n * d + x[i] * (_FOUR * e * (e + _ONE) * d * d)) * grad[i]
+    if grad.size == 1:
+        g = grad[0]
+        for i in range(x.size):
+            out[i] = _mish_slope(x[i]) * g
+    else:
+        for i in range(x.size):
+            out[i] = _mish_slope(x[i]) * grad[i]
 
 
 @compiled(fastmath=FUSED)
@@ -214,16 +283,25 @@ def softplus(
         out[i] = x[i] if v > bound else s
 
 
+@njit(inline="always")
+def _softplus_grad(g: Any, v: Any, bound: Any) -> Any:  # pragma: no cover - compiled
+    s = g / (_ONE + exp32(-v))
+    return g if v > bound else s
+
+
 @compiled(fastmath=FUSED)
 def softplus_grad(
     out: Any, grad: Any, x: Any, beta: float, threshold: float
 ) -> None:  # pragma: no cover - compiled
     """``grad / (1 + exp(-beta x))``, and ``grad`` beyond the threshold."""
     factor, bound = np.float32(beta), np.float32(threshold)
-    for i in range(x.size):
-        v = x[i] * factor
-        s = grad[i] / (_ONE + exp32(-v))
-        out[i] = grad[i] if v > bound else s
+    if grad.size == 1:
+        g = grad[0]
+        for i in range(x.size):
+            out[i] = _softplus_grad(g, x[i] * factor, bound)
+    else:
+        for i in range(x.size):
+            out[i] = _softplus_grad(grad[i], x[i] * factor, bound)
 
 
 @compiled(fastmath=FUSED)
@@ -237,5 +315,10 @@ def logsigmoid(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 @compiled(fastmath=FUSED)
 def logsigmoid_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover - compiled
     """``-expm1(result) * grad``: one minus the sigmoid."""
-    for i in range(result.size):
-        out[i] = -expm1_32(result[i]) * grad[i]
+    if grad.size == 1:
+        g = grad[0]
+        for i in range(result.size):
+            out[i] = -expm1_32(result[i]) * g
+    else:
+        for i in range(result.size):
+            out[i] = -expm1_32(result[i]) * grad[i]

@@ -1,10 +1,13 @@
 """Philox 4x32-10 compiled for the CPU: the same words as ``framework.random.bits``, 20x faster.
 
-:func:`philox4` is there for other kernels to inline, such as dropout.
+:func:`philox4` is there for other kernels to inline, such as dropout. Normals are made of NumPy's
+logarithm, sine and cosine between two loops of ours, so that their values do not depend on which of
+the two forms drew them.
 """
 
 from __future__ import annotations
 
+from math import pi
 from typing import Any
 
 import numpy as np
@@ -18,6 +21,9 @@ _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _SCALE24 = np.float32(2.0**-24)
+_SCALE32, _HALF_STEP = np.float32(2.0**-32), np.float32(2.0**-33)
+_TURN32, _TURN = np.float32(2.0**-32 * 2 * pi), 2 * pi
+_TOP = np.uint64(1 << 63)
 
 
 @njit(inline="always")
@@ -86,6 +92,93 @@ def _uniform64(out: Any, seed: Any, counter: Any) -> None:  # pragma: no cover -
         out[n - 1] = _double(a, b)
 
 
+@compiled
+def _polar32(radius: Any, angle: Any, seed: Any, counter: Any) -> None:  # pragma: no cover
+    # The logarithm's argument and the angle of each pair of normals.
+    n = radius.size
+    for i in range(n // 2):
+        a, b, c, d = philox4(seed, counter + np.uint64(i))
+        radius[2 * i] = np.float32(np.uint32(a)) * _SCALE32 + _HALF_STEP
+        radius[2 * i + 1] = np.float32(np.uint32(c)) * _SCALE32 + _HALF_STEP
+        angle[2 * i] = np.float32(np.uint32(b)) * _TURN32
+        angle[2 * i + 1] = np.float32(np.uint32(d)) * _TURN32
+    if n % 2:
+        a, b, _, _ = philox4(seed, counter + np.uint64(n // 2))
+        radius[n - 1] = np.float32(np.uint32(a)) * _SCALE32 + _HALF_STEP
+        angle[n - 1] = np.float32(np.uint32(b)) * _TURN32
+
+
+@compiled
+def _polar64(radius: Any, angle: Any, seed: Any, counter: Any) -> None:  # pragma: no cover
+    for i in range(radius.size):
+        a, b, c, d = philox4(seed, counter + np.uint64(i))
+        radius[i] = 1.0 - _double(a, b)
+        angle[i] = _double(c, d) * _TURN
+
+
+@compiled
+def _pairs(
+    out: Any, logs: Any, cosine: Any, sine: Any, mean: Any, std: Any
+) -> None:  # pragma: no cover - compiled
+    # Each product and sum rounds by itself, as NumPy's do.
+    minus_two = out.dtype.type(-2)
+    shifted = mean != 0  # adding a zero would change the sign of another
+    for i in range(out.size // 2):
+        radius = np.sqrt(logs[i] * minus_two)
+        a, b = cosine[i] * radius * std, sine[i] * radius * std
+        out[2 * i] = a + mean if shifted else a
+        out[2 * i + 1] = b + mean if shifted else b
+    if out.size % 2:
+        a = cosine[logs.size - 1] * np.sqrt(logs[logs.size - 1] * minus_two) * std
+        out[out.size - 1] = a + mean if shifted else a
+
+
+@compiled
+def _integers(
+    out: Any, seed: Any, counter: Any, low: Any, span: Any, narrow: bool
+) -> None:  # pragma: no cover - compiled
+    n = out.size
+    for i in range((n + 1) // 2):
+        a, b, c, d = philox4(seed, counter + np.uint64(i))
+        if narrow:
+            first = (a * span + (b * span >> _32)) >> _32
+            second = (c * span + (d * span >> _32)) >> _32
+        else:
+            first, second = (a << _32) | b, (c << _32) | d
+            if span:
+                first, second = first % span, second % span
+        out[2 * i] = np.int64(first + low)
+        if 2 * i + 1 < n:
+            out[2 * i + 1] = np.int64(second + low)
+
+
+@compiled
+def _order(out: Any, keys: Any, ends: Any, shift: Any) -> None:  # pragma: no cover - compiled
+    n = keys.size
+    ends[:] = 0
+    for i in range(n):
+        keys[i] ^= _TOP
+        ends[keys[i] >> shift] += 1
+    total = 0
+    for k in range(ends.size):
+        total, ends[k] = total + ends[k], total
+    for i in range(n):
+        k = keys[i] >> shift
+        out[ends[k]] = i
+        ends[k] += 1
+    start = 0
+    for k in range(ends.size):
+        for i in range(start + 1, ends[k]):
+            here = out[i]
+            key = keys[here]
+            j = i
+            while j > start and keys[out[j - 1]] > key:
+                out[j] = out[j - 1]
+                j -= 1
+            out[j] = here
+        start = ends[k]
+
+
 def bits(out: Any, seed: int, counter: int) -> None:
     """Fill a contiguous 1-d uint32 array with the words from a counter on."""
     _bits(out, np.uint64(seed), np.uint64(counter & 0xFFFFFFFFFFFFFFFF))
@@ -95,6 +188,57 @@ def uniform(out: Any, seed: int, counter: int) -> None:
     """Fill a contiguous 1-d float32 or float64 array with uniforms of [0, 1)."""
     run = _uniform32 if out.dtype.itemsize == 4 else _uniform64
     run(out, np.uint64(seed), np.uint64(counter & 0xFFFFFFFFFFFFFFFF))
+
+
+_AT_ONCE = 1 << 14  # bytes of a buffer
+
+
+def normal(out: Any, seed: int, counter: int, mean: float, std: float) -> None:
+    """Fill a contiguous 1-d floating array with normals."""
+    real = np.float64 if out.dtype.itemsize == 8 else np.float32
+    pairs = -(-out.size // 2)
+    step = max(1, min(_AT_ONCE // real().itemsize, pairs))
+    work = np.empty((3, step), real)
+    wide = None if out.dtype == real else np.empty(2 * step, real)
+    key, mean, std = np.uint64(seed), real(mean), real(std)
+    polar, per = (_polar64, 1) if real is np.float64 else (_polar32, 2)  # pairs of a counter
+    for first in range(0, pairs, step):
+        part = out[2 * first : 2 * (first + step)]
+        logs, cosine, sine = work[:, : -(-part.size // 2)]
+        polar(logs, sine, key, np.uint64(counter + first // per & 0xFFFFFFFFFFFFFFFF))
+        np.log(logs, out=logs)
+        np.cos(sine, out=cosine)
+        np.sin(sine, out=sine)
+        both = part if wide is None else wide[: part.size]
+        _pairs(both, logs, cosine, sine, mean, std)
+        if wide is not None:
+            np.copyto(part, both, casting="unsafe")
+
+
+def integers(out: Any, seed: int, counter: int, low: int, span: int) -> None:
+    """Fill a contiguous 1-d array with integers of ``low .. low + span - 1``, two words each."""
+    key, least = np.uint64(seed), np.uint64(low & 0xFFFFFFFFFFFFFFFF)
+    width, narrow = np.uint64(span & 0xFFFFFFFFFFFFFFFF), span <= 1 << 32
+    if out.dtype == np.int64:
+        _integers(out, key, np.uint64(counter & 0xFFFFFFFFFFFFFFFF), least, width, narrow)
+        return
+    wide = np.empty(min(_AT_ONCE // 8, out.size), np.int64)
+    for first in range(0, out.size, _AT_ONCE // 8):
+        part = out[first : first + _AT_ONCE // 8]
+        start = np.uint64(counter + first // 2 & 0xFFFFFFFFFFFFFFFF)
+        _integers(wide[: part.size], key, start, least, width, narrow)
+        np.copyto(part, wide[: part.size], casting="unsafe")
+
+
+def order(out: Any, keys: Any, ends: Any) -> None:
+    """Find the stable order of random keys by putting each into its part of their range.
+
+    Args:
+        out: (n,), int64.
+        keys: (n,), int64; changed.
+        ends: (a power of two, at least 2,), int32: as many parts of the range; n / 2 is good.
+    """
+    _order(out, keys.view(np.uint64), ends, np.uint64(65 - ends.size.bit_length()))
 
 
 @compiled

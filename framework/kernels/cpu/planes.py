@@ -1,6 +1,7 @@
 """Compiled batch, group and instance normalization of (batch, channels, length) arrays.
 
-Two passes over a channel or a group, a line at a time; sums of lines are added in float64.
+Two passes over a channel or a group, a line at a time; sums of lines are added in float64. Threads
+share channels or groups, and no sum is shared between them.
 """
 
 from __future__ import annotations
@@ -9,19 +10,29 @@ from typing import Any
 
 import numpy as np
 
+from . import threads
 from .compiler import SUMS, compiled
 
 
+def batch_norm(*arrays: Any) -> None:
+    """Normalize each channel: ``out, mean, var, rstd, x, weight, bias, eps``.
+
+    ``weight`` and ``bias`` have a length of 0 where there is none.
+    """
+    x = arrays[4]
+    threads.ranges(lambda first, last: _batch_norm(*arrays, first, last), x.size, x.shape[1])
+
+
 @compiled(fastmath=SUMS)
-def batch_norm(
-    out: Any, mean: Any, var: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float
-) -> None:  # pragma: no cover - compiled
-    """Normalize each channel; ``weight`` and ``bias`` have a length of 0 where there is none."""
-    batch, channels, length = x.shape
+def _batch_norm(
+    out: Any, mean: Any, var: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float,
+    first: int, last: int,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    batch, _, length = x.shape
     kind = x.dtype.type
     zero = kind(0)
     count = batch * length
-    for c in range(channels):
+    for c in range(first, last):
         total = 0.0
         for n in range(batch):
             line = zero
@@ -48,25 +59,34 @@ def batch_norm(
                 out[n, c, j] = (x[n, c, j] - m) * scale + shift
 
 
+def batch_norm_grad(*arrays: Any) -> None:
+    """The gradients of :func:`batch_norm`: ``dx, dw, db, g, x, weight, mean, rstd``.
+
+    ``dw`` is left alone where there is no weight.
+    """
+    x = arrays[4]
+    threads.ranges(lambda first, last: _batch_norm_grad(*arrays, first, last), x.size, x.shape[1])
+
+
 @compiled(fastmath=SUMS)
-def batch_norm_grad(
-    dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any
-) -> None:  # pragma: no cover - compiled
-    """The gradients of :func:`batch_norm`; ``dw`` is left alone where there is no weight."""
-    batch, channels, length = x.shape
+def _batch_norm_grad(
+    dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any, first: int,
+    last: int,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    batch, _, length = x.shape
     kind = x.dtype.type
     zero = kind(0)
     count = batch * length
-    for c in range(channels):
+    for c in range(first, last):
         m, r = mean[c], rstd[c]
         a, b = 0.0, 0.0
         for n in range(batch):
-            first, second = zero, zero
+            one, two = zero, zero
             for j in range(length):
-                first += g[n, c, j]
-                second += g[n, c, j] * (x[n, c, j] - m)
-            a += first
-            b += second
+                one += g[n, c, j]
+                two += g[n, c, j] * (x[n, c, j] - m)
+            a += one
+            b += two
         b *= r
         db[c] = a
         scale = r
@@ -79,54 +99,73 @@ def batch_norm_grad(
                 dx[n, c, j] = (g[n, c, j] - low - (x[n, c, j] - m) * slope) * scale
 
 
+def group_norm(*arrays: Any) -> None:
+    """Normalize each group of (batch, groups, channels, length).
+
+    Takes ``out, mean, rstd, x, weight, bias, eps``; weight is (groups * channels).
+    """
+    x = arrays[3]
+    units = x.shape[0] * x.shape[1]
+    threads.ranges(lambda start, stop: _group_norm(*arrays, start, stop), x.size, units)
+
+
 @compiled(fastmath=SUMS)
-def group_norm(
-    out: Any, mean: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float
-) -> None:  # pragma: no cover - compiled
-    """Normalize each group of (batch, groups, channels, length); weight is (groups * channels)."""
-    batch, groups, channels, length = x.shape
+def _group_norm(
+    out: Any, mean: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float, start: int,
+    stop: int,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    _, groups, channels, length = x.shape
     kind = x.dtype.type
     zero = kind(0)
     count = channels * length
-    for n in range(batch):
-        for k in range(groups):
-            total = 0.0
-            for c in range(channels):
-                line = zero
-                for j in range(length):
-                    line += x[n, k, c, j]
-                total += line
-            m = kind(total / count)
-            total = 0.0
-            for c in range(channels):
-                line = zero
-                for j in range(length):
-                    d = x[n, k, c, j] - m
-                    line += d * d
-                total += line
-            r = kind(1.0 / np.sqrt(total / count + eps))
-            mean[n, k] = m
-            rstd[n, k] = r
-            for c in range(channels):
-                scale = r * weight[k * channels + c] if weight.size else r
-                shift = bias[k * channels + c] if bias.size else zero
-                for j in range(length):
-                    out[n, k, c, j] = (x[n, k, c, j] - m) * scale + shift
+    for unit in range(start, stop):
+        n, k = unit // groups, unit % groups
+        total = 0.0
+        for c in range(channels):
+            line = zero
+            for j in range(length):
+                line += x[n, k, c, j]
+            total += line
+        m = kind(total / count)
+        total = 0.0
+        for c in range(channels):
+            line = zero
+            for j in range(length):
+                d = x[n, k, c, j] - m
+                line += d * d
+            total += line
+        r = kind(1.0 / np.sqrt(total / count + eps))
+        mean[n, k] = m
+        rstd[n, k] = r
+        for c in range(channels):
+            scale = r * weight[k * channels + c] if weight.size else r
+            shift = bias[k * channels + c] if bias.size else zero
+            for j in range(length):
+                out[n, k, c, j] = (x[n, k, c, j] - m) * scale + shift
+
+
+def group_norm_grad(*arrays: Any) -> None:
+    """The gradients of :func:`group_norm`: ``dx, dw, db, g, x, weight, mean, rstd``.
+
+    ``dw`` is left alone where there is no weight.
+    """
+    x = arrays[4]
+    threads.ranges(lambda start, stop: _group_norm_grad(*arrays, start, stop), x.size, x.shape[1])
 
 
 @compiled(fastmath=SUMS)
-def group_norm_grad(
-    dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any
-) -> None:  # pragma: no cover - compiled
-    """The gradients of :func:`group_norm`; ``dw`` is left alone where there is no weight."""
-    batch, groups, channels, length = x.shape
+def _group_norm_grad(
+    dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any, start: int,
+    stop: int,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    batch, _, channels, length = x.shape
     kind = x.dtype.type
     zero, one = kind(0), kind(1)
     count = channels * length
-    db[:] = zero
-    dw[:] = zero
-    for n in range(batch):
-        for k in range(groups):
+    db[start * channels : stop * channels] = zero
+    dw[start * channels : stop * channels] = zero
+    for k in range(start, stop):
+        for n in range(batch):
             m, r = mean[n, k], rstd[n, k]
             a, b = 0.0, 0.0
             for c in range(channels):

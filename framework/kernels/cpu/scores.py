@@ -1,4 +1,4 @@
-"""Compiled rows of attention scores, float32: softmax, its gradient, and cross entropy's.
+"""Compiled rows of attention scores, float32: softmax and its gradient.
 
 Softmax along another dim than the last is that of the rows of a matrix in each of several
 (``along``): a line of sums, one for each column, takes the place of the sum.
@@ -252,34 +252,3 @@ def log_softmax_grad_along(
         for k in range(n):
             for j in range(columns):
                 out[i, k, j] = grad[i, k, j] - exp32(result[i, k, j]) * line[i, j]
-
-
-@compiled(fastmath=FUSED)
-def cross_entropy(
-    out: Any, lse: Any, scratch: Any, x: Any, target: Any, ignored: int
-) -> None:  # pragma: no cover - compiled
-    """``lse - x[target]`` of each row, zero where the target is ``ignored``."""
-    rows, n = x.shape
-    for i in range(rows):
-        m = _largest(x[i])
-        if not np.isfinite(m):
-            m = _ZERO
-        for j in range(n):
-            scratch[j] = exp32(x[i, j] - m)
-        lse[i] = np.log(_sum(scratch[:n])) + m
-        out[i] = _ZERO if target[i] == ignored else lse[i] - x[i, target[i]]
-
-
-@compiled(fastmath=FUSED)
-def cross_entropy_grad(
-    out: Any, grad: Any, x: Any, target: Any, lse: Any, ignored: int
-) -> None:  # pragma: no cover - compiled
-    """``grad * (softmax - one_hot(target))`` of each row."""
-    rows, n = x.shape
-    for i in range(rows):
-        g = _ZERO if target[i] == ignored else grad[i]
-        m = lse[i]
-        for j in range(n):
-            out[i, j] = exp32(x[i, j] - m) * g
-        if target[i] != ignored:
-            out[i, target[i]] -= g

@@ -147,18 +147,55 @@ def absolute_error(
 def choose(
     first: int, last: int, out: Any, grad: Any, sides: Any, inside: float, outside: float
 ) -> None:  # pragma: no cover - compiled
-    """``inside * grad`` where the bit is set; else ``outside * grad``, or 0 where that is 0."""
+    """``inside * grad`` where the bit is set; else ``outside * grad``, or 0 where that is 0.
+
+    ``grad`` may have one element, for all.
+    """
     factor, share = grad.dtype.type(inside), grad.dtype.type(outside)
     nothing = grad.dtype.type(0)
     for tile in range(first, last):
         here = sides[tile * 512 : (tile + 1) * 512]
         for k in range(8):
             start = tile * 4096 + k * here.size
-            source, target = grad[start : start + here.size], out[start : start + here.size]
+            target = out[start : start + here.size]
             one = np.uint8(1 << k)
+            if grad.size == 1:
+                high = grad[0] * factor
+                low = nothing if share == 0 else grad[0] * share
+                for j in range(target.size):
+                    target[j] = high if here[j] & one else low
+                continue
+            source = grad[start : start + here.size]
             if share == 0:
                 for j in range(source.size):
                     target[j] = source[j] * factor if here[j] & one else nothing
             else:
                 for j in range(source.size):
                     target[j] = source[j] * (factor if here[j] & one else share)
+
+
+@compiled
+def signs(
+    first: int, last: int, out: Any, grad: Any, above: Any, apart: Any
+) -> None:  # pragma: no cover - compiled
+    """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0.
+
+    ``grad`` may have one element, for all.
+    """
+    nothing = grad.dtype.type(0)
+    for tile in range(first, last):
+        here, there = above[tile * 512 : (tile + 1) * 512], apart[tile * 512 : (tile + 1) * 512]
+        for k in range(8):
+            start = tile * 4096 + k * here.size
+            target = out[start : start + here.size]
+            one = np.uint8(1 << k)
+            if grad.size == 1:
+                g = grad[0]
+                for j in range(target.size):
+                    v = g if here[j] & one else -g
+                    target[j] = v if there[j] & one else nothing
+            else:
+                source = grad[start : start + here.size]
+                for j in range(target.size):
+                    v = source[j] if here[j] & one else -source[j]
+                    target[j] = v if there[j] & one else nothing

@@ -1,23 +1,30 @@
-"""Run a compiled loop on parts of its arrays at once.
+"""Run a kernel on parts of its arrays at once.
 
 Numba's own threads are not used: one of its layers ends the process when two Python threads meet in
 it, the others when a worker is forked. The kernels here release the interpreter's lock, so plain
 threads do. They are started on first use; OMP_NUM_THREADS limits them, as it does BLAS.
+
+The caller works too, and nobody waits for a thread that has not begun: parts lie in a queue, and
+whoever has a core takes the next. On a machine that is busy with something else the caller may do
+them all. Which thread runs a part never shows in what it computes.
 """
 
 from __future__ import annotations
 
 import os
+import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import pairwise
+from queue import SimpleQueue
 from typing import Any
 
-from ..silence import run_nested
+import numpy as np
 
-SHARE = 1 << 19  # elements below which another thread costs more than it saves
+SHARE = 1 << 18  # elements below which another thread costs more than it saves
+PIECE = 1 << 17  # elements of a part where there are more parts than threads
 
-_pool: ThreadPoolExecutor | None = None
+_pool: SimpleQueue[Any] | None = None  # where the threads wait for work
 
 
 def count() -> int:
@@ -68,40 +75,113 @@ def spread(run: Callable[..., None], elements: int, n: int, *arrays: Any) -> Non
         n: Size of the first dimension; arrays of that size are cut, all else is passed as it is.
         *arrays: Arrays and scalars.
     """
-    parts = min(_wanted, elements // SHARE, n)
-    if parts <= 1:
+    if workers(elements, n) <= 1:
         run(*arrays)
         return
-    bounds = [n * k // parts for k in range(parts + 1)]
-    cut = [
-        [a[s:e] if getattr(a, "ndim", 0) and a.shape[0] == n else a for a in arrays]
-        for s, e in pairwise(bounds)
-    ]
-    started = [_threads().submit(run, *part) for part in cut[1:]]
-    run(*cut[0])
-    for task in started:
-        task.result()
+    cut = [getattr(a, "ndim", 0) and a.shape[0] == n for a in arrays]
+
+    def part(start: int, stop: int) -> None:
+        run(*[a[start:stop] if c else a for a, c in zip(arrays, cut, strict=True)])
+
+    ranges(part, elements, n)
+
+
+def ranges(run: Callable[[int, int], None], elements: int, n: int) -> None:
+    """Call ``run(start, stop)`` for parts of ``range(n)``, or for the whole where that is faster.
+
+    Args:
+        run: What it computes for a number must not depend on the others beside it.
+        elements: How much work there is.
+        n: How many numbers.
+    """
+    several = workers(elements, n)
+    if several <= 1:
+        run(0, n)
+    else:
+        together(run, bounds(n, min(4 * several, elements // PIECE, n)), several)
+
+
+def workers(elements: int, n: int) -> int:
+    """How many threads are worth it for so many elements, in ``n`` parts at most."""
+    return min(_wanted, elements // SHARE, n)
 
 
 def split(run: Callable[[int, int, int], None], n: int, parts: int) -> None:
     """Call ``run(part, start, stop)`` for ``parts`` shares of ``range(n)``, side by side."""
-    bounds = [n * k // parts for k in range(parts + 1)]
-    shares = [(k, *b) for k, b in enumerate(pairwise(bounds))]
-    for first in range(0, parts, _wanted):
-        here, *others = shares[first : first + _wanted]
-        started = [_threads().submit(run_nested, run, *share) for share in others]
+    shares = [(k, *b) for k, b in enumerate(bounds(n, parts))]
+    together(run, shares, min(parts, _wanted))
+
+
+def bounds(n: int, parts: int) -> list[tuple[int, int]]:
+    """(start, stop) of ``parts`` shares of ``range(n)``."""
+    return list(pairwise([n * k // parts for k in range(parts + 1)]))
+
+
+def together(run: Callable[..., None], calls: list[tuple[int, ...]], workers: int) -> None:
+    """Make all ``calls`` of ``run``, here and in ``workers - 1`` other threads.
+
+    Raises:
+        Exception: What a call raised, after all others have been made.
+    """
+    todo = deque([(run, call) for call in calls])
+    errors: list[BaseException] = []
+    begun: list[None] = []  # an item for each thread that came to help
+    ended: SimpleQueue[None] = SimpleQueue()
+    if workers > 1:
+        waiting = _threads()
+        for _ in range(min(workers, len(calls)) - 1):
+            waiting.put((todo, errors, begun, ended))
+    try:
+        _take(todo, errors)
+    finally:
+        todo.clear()  # after an interrupt: who has not begun finds nothing
+        for _ in range(len(begun)):  # they write to arrays that the caller may give back
+            ended.get()
+    if errors:
+        error = errors[0]
+        errors.clear()  # its traceback leads here: no cycle
         try:
-            run(*here)
+            raise error
         finally:
-            wait(started)  # they write to arrays that the caller may give back
-        for task in started:
-            task.result()
+            del error
 
 
-def _threads() -> ThreadPoolExecutor:
+def _take(todo: deque[Any], errors: list[BaseException]) -> None:
+    # Work until nothing is left. No part outlives its run here, nor do the arrays it holds.
+    while todo:
+        try:
+            run, call = todo.popleft()
+        except IndexError:  # somebody else was faster
+            return
+        try:
+            run(*call)
+        except Exception as error:
+            errors.append(error)
+        del run
+
+
+def _help(waiting: SimpleQueue[Any]) -> None:
+    np.seterr(all="ignore")  # of this thread
+    while True:
+        todo, errors, begun, ended = waiting.get()
+        begun.append(None)
+        try:
+            _take(todo, errors)
+        except BaseException as error:  # SystemExit: the caller's, not this thread's
+            errors.append(error)
+        finally:
+            ended.put(None)
+        del todo, errors, begun, ended
+
+
+def _threads() -> SimpleQueue[Any]:
     global _pool
     if _pool is None:
-        _pool = ThreadPoolExecutor(max(1, LIMIT - 1), thread_name_prefix="lowtide-kernel")
+        waiting: SimpleQueue[Any] = SimpleQueue()
+        for k in range(max(1, LIMIT - 1)):
+            name = f"lowtide-kernel_{k}"
+            threading.Thread(target=_help, args=(waiting,), name=name, daemon=True).start()
+        _pool = waiting
     return _pool
 
 

@@ -1,0 +1,149 @@
+"""Compiled stable sorts along the middle dim of (count, n, columns).
+
+Numbers become unsigned keys of the same order, and keys are sorted digit by digit, from the least
+of them (a radix sort with digits of eight bits): a pass over a digit puts each key behind all
+smaller ones and keeps the order of equal ones. A digit in which all keys agree needs no pass, so
+small integers take two. In rows of a few elements each is compared with all. NumPy's comparisons
+decide where its program goes on, which a processor cannot foresee.
+
+Not optimal: a row beyond the second cache would gain from a first pass over the highest digit.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .compiler import compiled
+
+_FEW = 96  # up to this many elements comparing all pairs is faster
+_u = np.uint64
+_DIGIT = _u(255)
+
+
+@njit(inline="always")
+def _key(
+    b: Any, width: int, floating: bool, descending: bool
+) -> Any:  # pragma: no cover - compiled
+    """The bits of a number as an unsigned number of the same order; NaN is the largest."""
+    top = _u(1) << _u(width - 1)
+    every = (top - _u(1)) | top
+    if floating:
+        size = b & (top - _u(1))
+        infinity = _u(0x7F800000) if width == 32 else _u(0x7FF0000000000000)
+        if size == _u(0):
+            key = top  # zeros of either sign are equal
+        elif size > infinity:
+            key = every
+        else:
+            key = (b ^ every) if b & top else b | top
+    else:
+        key = b ^ top
+    return key ^ every if descending else key
+
+
+@njit
+def _rank(
+    keys: Any, ranks: Any, places: Any, found: Any, n: int
+) -> None:  # pragma: no cover - compiled
+    # How many keys each is behind. All pairs are compared, but many at once and with no branch.
+    ranks[:n] = 0
+    for j in range(n):
+        key, later, behind = keys[j], keys[j + 1 : n], ranks[j + 1 : n]
+        after = np.uint32(0)
+        for i in range(later.size):
+            one = np.uint32(1) if key <= later[i] else np.uint32(0)
+            behind[i] += one
+            after += one
+        ranks[j] += later.size - after
+    for j in range(n):
+        found[ranks[j]] = places[j]
+
+
+@njit
+def _narrow(
+    keys: Any, places: Any, n: int, kept: int, counts: Any, shift: Any
+) -> Any:  # pragma: no cover - compiled
+    # Where few are wanted, leave only the keys that the highest digit does not rule out.
+    if 2 * kept > n:
+        return n
+    counts[:] = 0
+    for j in range(n):
+        counts[(_u(keys[j]) >> shift) & _DIGIT] += 1
+    digit, total = 0, counts[0]
+    while total < kept:
+        digit += 1
+        total += counts[digit]
+    m = 0
+    for j in range(n):
+        key, place = keys[j], places[j]
+        keys[m], places[m] = key, place
+        m += 1 if (_u(key) >> shift) <= _u(digit) else 0
+    return m
+
+
+@compiled
+def sort(
+    values: Any, indices: Any, x: Any, keys: Any, places: Any, floating: bool, descending: bool,
+    first: int, last: int,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """The first of each column in order, as many as ``indices`` holds, and where they were.
+
+    Args:
+        values: Bits as unsigned numbers; without elements it is left alone.
+        indices: int64.
+        x: Bits as unsigned numbers.
+        keys: (2, n), as unsigned numbers of that width.
+        places: (2, n).
+        floating: They are bits of floats, else of signed integers.
+        descending: From the largest on.
+        first: The first count to do, and
+        last: the one after the last.
+    """
+    _, n, columns = x.shape
+    kept = indices.shape[1]
+    width = x.itemsize * 8
+    digits = x.itemsize
+    ends = np.empty((digits, 256), np.int64)
+    for i in range(first, last):
+        for c in range(columns):
+            for j in range(n):
+                keys[0, j] = _key(_u(x[i, j, c]), width, floating, descending)
+                places[0, j] = j
+            m = _narrow(keys[0], places[0], n, kept, ends[0], _u(width - 8))
+            side = 0
+            if m <= _FEW:
+                _rank(keys[0], keys[1], places[0], places[1], m)
+                side = 1
+            else:
+                ends[:] = 0
+                for j in range(m):
+                    key = _u(keys[0, j])
+                    for d in range(digits):
+                        ends[d, (key >> _u(8 * d)) & _DIGIT] += 1
+                for d in range(digits):
+                    shift, begins = _u(8 * d), ends[d]
+                    if begins[(_u(keys[side, 0]) >> shift) & _DIGIT] == m:
+                        continue
+                    total = 0
+                    for s in range(256):
+                        here = begins[s]
+                        begins[s] = total
+                        total += here
+                    source, target = keys[side], keys[1 - side]
+                    where, there = places[side], places[1 - side]
+                    for j in range(m):
+                        key = source[j]
+                        digit = (_u(key) >> shift) & _DIGIT
+                        p = _u(begins[digit])
+                        begins[digit] += 1
+                        target[p], there[p] = key, where[j]
+                    side = 1 - side
+            found = places[side]
+            for j in range(kept):
+                indices[i, j, c] = found[j]
+            if values.size:
+                for j in range(kept):
+                    values[i, j, c] = x[i, found[j], c]

@@ -1,0 +1,46 @@
+"""Giving an op of arrays that look alike a compiled loop over them, flat.
+
+A loop takes the result, the arrays and then numbers, and may be run on parts of the arrays
+(``threads.spread``). Where an op's first input is the arriving gradient ``grad``, its loop also takes
+one number in place of that array: what a mean or a sum sends back is a number repeated, and to
+write it out would take an array as large as the input.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from .layout import alike, contiguous, even, lines, worth_compiling
+
+
+def vectorized(input, *_, **__):
+    """True for float32 operands that repay a compiled kernel."""
+    return worth_compiling(input) and input.dtype.name == "float32"
+
+
+def alike_singles(*specs, **_):
+    """True for float32 operands of one shape that repay a compiled kernel."""
+    return alike(*specs) and specs[0].dtype.name == "float32"
+
+
+def compile_gate(op, kernel, *, when=vectorized, module="gates"):
+    """Give an op of arrays that look alike a compiled CPU kernel: ``kernel(loops, attributes)``.
+
+    Args:
+        op: The op's public function.
+        kernel: Takes the module of loops and the attributes as keywords; returns a loop and the
+            numbers that it takes after the arrays.
+        when: Which specs and attributes it is for.
+        module: Name of the module of loops, in ``kernels/cpu``; it is imported on first use.
+    """
+    skipped = len(op.op.scratch)
+    backward = op.op.inputs[0] == "grad"
+
+    @op.kernel("cpu", when=when, layout=even if backward else contiguous, scratch=False)
+    def _(xp, out, *arrays, **attributes):
+        from ..kernels.cpu.threads import spread
+
+        arrays = arrays[skipped:]
+        run, numbers = kernel(import_module(f"..kernels.cpu.{module}", __package__), **attributes)
+        flat = lines(out, *arrays) if backward else [a.reshape(-1) for a in (out, *arrays)]
+        spread(run, out.size, out.size, *flat, *numbers)

@@ -1,0 +1,330 @@
+"""Compiled losses and gates beside formulas in float64, where gradients are full or one number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.special
+
+import lowtide as lt
+import lowtide.nn.functional as F
+from lowtide.framework.kernels.cpu import threads
+
+N = (1 << 14) + 13  # a little more than where compiled kernels begin
+INF, NAN = float("inf"), float("nan")
+SPECIAL = (NAN, INF, -INF, 0.0, -0.0, 100.0, -100.0, 1e-30, 3e38, -3e38)
+
+
+def numbers(*shape, seed=0, dtype=np.float32):
+    return (np.random.default_rng(seed).standard_normal(shape) * 2).astype(dtype)
+
+
+def sigmoid(x):
+    return scipy.special.expit(x)
+
+
+def bent(d, bend, slope):
+    a = np.abs(d)
+    return np.where(a < bend, a * a * (0.5 * slope / bend), slope * (a - 0.5 * bend))
+
+
+# name: (the function, its values, its slope in the first operand), of x and y in float64
+PAIRS = {
+    "mse": (F.mse_loss, lambda x, y: (x - y) ** 2, lambda x, y: 2 * (x - y)),
+    "l1": (F.l1_loss, lambda x, y: np.abs(x - y), lambda x, y: np.sign(x - y)),
+    "smooth l1": (
+        F.smooth_l1_loss, lambda x, y: bent(x - y, 1.0, 1.0), lambda x, y: np.clip(x - y, -1, 1),
+    ),
+    "smooth l1 of 0.3": (
+        lambda x, y, **k: F.smooth_l1_loss(x, y, beta=0.3, **k),
+        lambda x, y: bent(x - y, 0.3, 1.0), lambda x, y: np.clip((x - y) / 0.3, -1, 1),
+    ),
+    "huber": (
+        lambda x, y, **k: F.huber_loss(x, y, delta=0.7, **k),
+        lambda x, y: bent(x - y, 0.7, 0.7), lambda x, y: np.clip(x - y, -0.7, 0.7),
+    ),
+    "bce of logits": (
+        F.binary_cross_entropy_with_logits,
+        lambda x, y: np.logaddexp(x, 0) - x * y, lambda x, y: sigmoid(x) - y,
+    ),
+}  # fmt: skip
+
+
+def close(found, expected, dtype=np.float32):
+    assert found.dtype == dtype
+    tight = 2e-6 if dtype == np.float32 else 1e-14
+    np.testing.assert_allclose(found, expected, rtol=tight, atol=tight)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", PAIRS)
+def test_a_loss_and_its_gradients_are_those_of_the_formula(name, dtype):
+    function, values, slope = PAIRS[name]
+    a, b, g = (numbers(N, seed=k, dtype=dtype) for k in range(3))
+    x, y = lt.tensor(a).requires_grad_(), lt.tensor(b).requires_grad_()
+    out = function(x, y, reduction="none")
+    out.backward(lt.tensor(g))
+    wide = a.astype(np.float64), b.astype(np.float64)
+    close(out.detach().numpy(), values(*wide), dtype)
+    close(x.grad.numpy(), g * slope(*wide), dtype)
+    other = -wide[0] if name == "bce of logits" else -slope(*wide)
+    close(y.grad.numpy(), g * other, dtype)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_the_gradient_of_a_mean_is_one_number_and_takes_no_array(name):
+    function, _, slope = PAIRS[name]
+    a, b = numbers(128, 129), numbers(128, 129, seed=1)
+    x, y = lt.tensor(a).requires_grad_(), lt.tensor(b)
+    loss = function(x, y, reduction="mean")
+    before = lt.memory_allocated("cpu")
+    lt.reset_peak_memory_stats("cpu")
+    loss.backward()
+    small = 1024  # the number itself, and what it is made of
+    assert lt.max_memory_allocated("cpu") - before <= x.nbytes + small
+    expected = slope(a.astype(np.float64), b.astype(np.float64)) / a.size
+    np.testing.assert_allclose(x.grad.numpy(), expected, rtol=2e-5, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_special_numbers_are_those_of_small_tensors(name):
+    function = PAIRS[name][0]
+    a, b = numbers(N), numbers(N, seed=1)
+    pairs = np.array([(u, v) for u in SPECIAL for v in SPECIAL], np.float32)
+    if name == "l1":  # where bits are kept, the slope of what is not a number is 1
+        with np.errstate(all="ignore"):
+            pairs = pairs[~np.isnan(pairs[:, 0] - pairs[:, 1])]
+    a[: len(pairs)], b[: len(pairs)] = pairs.T
+    for weights in (None, numbers(N, seed=2)):
+        found = []
+        for n in (N, len(pairs)):
+            x, y = (lt.tensor(v[:n].copy()).requires_grad_() for v in (a, b))
+            out = function(x, y, reduction="none")
+            out.backward(lt.ones(()).expand(n) if weights is None else lt.tensor(weights[:n]))
+            found.append([v.numpy()[: len(pairs)] for v in (out.detach(), x.grad, y.grad)])
+        for large, small in zip(*found, strict=True):
+            np.testing.assert_allclose(large, small, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_operands_may_be_transposed_or_one_number_repeated(name):
+    function, values, slope = PAIRS[name]
+    a = numbers(131, 129)
+    x = lt.tensor(a).requires_grad_()
+    for y, b in (
+        (lt.tensor(numbers(131, 129, seed=1)).t(), numbers(131, 129, seed=1).T),
+        (lt.tensor(0.25).expand(129, 131), np.float64(0.25)),
+    ):
+        x.grad = None
+        out = function(x.t(), y, reduction="none")
+        out.sum().backward()
+        close(out.detach().numpy(), values(a.T.astype(np.float64), b))
+        close(x.grad.numpy().T, slope(a.T.astype(np.float64), b))
+
+
+def test_shares_of_two_threads_are_the_whole(monkeypatch):
+    a, b = numbers(4 * N), numbers(4 * N, seed=1)
+    logits, target = numbers(256, 256), np.arange(256) * 7 % 256
+    weight = lt.tensor(np.linspace(0.5, 2, 256, dtype=np.float32))  # as many as there are rows
+
+    def run():
+        x, y, z = lt.tensor(a).requires_grad_(), lt.tensor(b), lt.tensor(logits).requires_grad_()
+        u = z.detach().reshape(16, 16, 256).clone().requires_grad_()
+        slopes = weight[:16].clone().requires_grad_()
+        F.binary_cross_entropy_with_logits(x, y).backward()
+        F.huber_loss(x, y).backward()
+        F.cross_entropy(z, lt.tensor(target), weight).backward()
+        F.cross_entropy(u, lt.tensor(target[None] % 16).repeat(16, 1), weight[:16]).backward()
+        F.prelu(u, slopes).square().sum().backward()
+        return [v.grad.numpy() for v in (x, z, u, slopes)]
+
+    alone = run()
+    monkeypatch.setattr(threads, "SHARE", 1 << 13)
+    monkeypatch.setattr(threads, "PIECE", 1 << 12)
+    monkeypatch.setattr(threads, "_wanted", 2)
+    for one, two in zip(alone, run(), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+# Cross entropy
+
+
+def class_losses(x, target, weight, ignored, smoothing):
+    """Losses and gradients (of their sum) of float64 logits (count, classes, positions)."""
+    c = x.shape[1]
+    log_p = scipy.special.log_softmax(x, axis=1)
+    w = np.ones(c) if weight is None else weight.astype(np.float64)
+    counts = target != ignored
+    safe = np.where(counts, target, 0)
+    wanted = np.moveaxis(np.eye(c)[safe] * w[safe][..., None], -1, 1) * (1 - smoothing)
+    wanted = (wanted + w[:, None] * (smoothing / c)) * counts[:, None]
+    losses = -(wanted * log_p).sum(1)
+    return losses, np.exp(log_p) * wanted.sum(1, keepdims=True) - wanted
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(512, 37, 1), (7, 1025, 3), (3, 5, 1100), (2, 9, 1024)])
+def test_cross_entropy_is_that_of_the_formula(shape, weighted, smoothing):
+    n, c, length = shape
+    x = lt.tensor(numbers(*shape)).requires_grad_()
+    target = np.random.default_rng(3).integers(0, c, (n, length))
+    target[0, 0], target[-1, -1] = 2, c - 1
+    weight = np.linspace(0.3, 2, c, dtype=np.float32) if weighted else None
+    g = numbers(n, length, seed=5)
+    last = () if length == 1 else (length,)
+    out = F.cross_entropy(
+        x.reshape(n, c, *last), lt.tensor(target.reshape(n, *last)),
+        None if weight is None else lt.tensor(weight),
+        ignore_index=2, label_smoothing=smoothing, reduction="none",
+    )  # fmt: skip
+    out.backward(lt.tensor(g.reshape(n, *last)))
+    losses, slopes = class_losses(
+        x.detach().numpy().astype(np.float64), target, weight, 2, smoothing
+    )
+    np.testing.assert_allclose(
+        out.detach().numpy().reshape(n, length), losses, rtol=3e-6, atol=3e-6
+    )
+    np.testing.assert_allclose(x.grad.numpy(), slopes * g[:, None], rtol=1e-5, atol=1e-6)
+
+
+def test_planes_of_logits_keep_infinity_in_their_positions():
+    x = numbers(2, 8, 1100)
+    x[0, :, 3], x[0, 2, 5], x[1, 4, 7], x[1, 1, 9] = -INF, INF, NAN, -INF
+    found = []
+    for cut in (slice(None), slice(0, 16)):  # compiled and plain
+        logits = lt.tensor(x[:, :, cut].copy()).requires_grad_()
+        target = lt.tensor(np.full((2, logits.shape[2]), 1))
+        out = F.cross_entropy(logits, target, reduction="none")
+        out.sum().backward()
+        found.append([out.detach().numpy()[:, :16], logits.grad.numpy()[:, :, :16]])
+    for large, small in zip(*found, strict=True):
+        np.testing.assert_allclose(large, small, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [lt.int64, lt.int32, lt.uint8])
+def test_class_numbers_of_any_integers(dtype):
+    x, target = lt.randn(512, 40), lt.arange(512).remainder(40)
+    expected = -F.log_softmax(x, 1)[lt.arange(512), target]
+    found = F.cross_entropy(x, target.to(dtype), reduction="none")
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [21, -1])
+def test_a_class_of_a_plane_out_of_range_is_refused_in_both_directions(bad):
+    x = lt.randn(2, 21, 40, 40).requires_grad_()
+    target = lt.zeros(2, 40, 40, dtype=lt.int64)
+    loss = F.cross_entropy(x, target)
+    target.numpy()[1, 39, 39] = bad  # behind the back of the version counter
+    for call in (lambda: F.cross_entropy(x, target), loss.backward):
+        with pytest.raises(IndexError, match=rf"Target {bad} is out of bounds"):
+            call()
+
+
+def test_cross_entropy_takes_no_workspace():
+    x = lt.randn(4, 21, 64, 64).requires_grad_()
+    target = lt.zeros(4, 64, 64, dtype=lt.int64)
+    before = lt.memory_allocated("cpu")
+    lt.reset_peak_memory_stats("cpu")
+    loss = F.cross_entropy(x, target, reduction="none")
+    assert lt.max_memory_allocated("cpu") - before == 2 * loss.nbytes  # and lse
+
+
+# Functions of one number
+
+
+def ulps(found, expected):
+    """The largest distance in units of the last place of normal float32 numbers."""
+    size = np.maximum(np.abs(expected), np.finfo(np.float32).tiny)
+    return float(np.max(np.abs(found - expected) / np.spacing(size.astype(np.float32))))
+
+
+@pytest.mark.parametrize("name", ["erf", "sigmoid"])
+def test_curves_are_those_of_scipy(name):
+    exact = {"erf": scipy.special.erf, "sigmoid": sigmoid}[name]
+    slope = {
+        "erf": lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x),
+        "sigmoid": lambda x: sigmoid(x) * sigmoid(-x),
+    }[name]
+    values = np.concatenate([np.linspace(-9, 9, 1 << 16), [0.0, -0.0, 1e-30, 1e-7, 87, -87]])
+    values = values.astype(np.float32)
+    x = lt.tensor(values).requires_grad_()
+    out = getattr(lt, name)(x)
+    assert ulps(out.detach().numpy(), exact(values.astype(np.float64))) <= 4
+    assert np.signbit(lt.erf(x).detach().numpy()[-5])
+    expected = slope(values.astype(np.float64))
+    g = numbers(len(values))
+    for arriving in (lt.ones(()).expand(len(values)), lt.tensor(g)):
+        x.grad = None
+        out.backward(arriving, retain_graph=True)
+        np.testing.assert_allclose(
+            x.grad.numpy(), expected * arriving.numpy(), rtol=1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.parametrize("name", ["erf", "sigmoid"])
+def test_curves_of_special_numbers(name):
+    x = lt.tensor(np.resize(np.array([NAN, INF, -INF, -100.0, 100.0], np.float32), N))
+    x.requires_grad_()
+    out = getattr(lt, name)(x)
+    low = -1.0 if name == "erf" else 0.0
+    np.testing.assert_array_equal(out.detach().numpy()[:5], [NAN, 1, low, low, 1])
+    out.sum().backward()
+    np.testing.assert_allclose(x.grad.numpy()[:5], [NAN, 0, 0, 0, 0], atol=1e-40)
+
+
+@pytest.mark.parametrize("shape", [(129, 131), (3, 7, 801), (5, 4, 33, 27), (N,)])
+@pytest.mark.parametrize("single", [True, False])
+def test_prelu_is_that_of_the_formula(shape, single):
+    channels = 1 if single or len(shape) == 1 else shape[1]
+    a, g = numbers(*shape), numbers(*shape, seed=1)
+    w = numbers(channels, seed=2)
+    a.reshape(-1)[:2] = 0.0, -0.0
+    x, weight = lt.tensor(a).requires_grad_(), lt.tensor(w).requires_grad_()
+    out = F.prelu(x, weight)
+    wide = w.astype(np.float64).reshape(-1, *[1] * (a.ndim - 2)) if channels > 1 else float(w[0])
+    np.testing.assert_array_equal(out.detach().numpy(), np.where(a > 0, a, a * wide).astype("f4"))
+    axes = tuple(k for k in range(a.ndim) if k != 1) if channels > 1 else None
+    for arriving in (lt.tensor(g), lt.ones(()).expand(*shape)):
+        x.grad = weight.grad = None
+        out.backward(arriving, retain_graph=True)
+        each = arriving.numpy().astype(np.float64)
+        np.testing.assert_allclose(
+            x.grad.numpy(), np.where(a > 0, each, each * wide), rtol=1e-6
+        )
+        total = np.where(a > 0, 0, each * a).sum(axes)
+        np.testing.assert_allclose(weight.grad.numpy(), np.ravel(total), rtol=1e-5, atol=1e-4)
+
+
+def test_prelu_needs_no_array_for_the_gradient_of_its_weight():
+    x = lt.randn(64, 512)
+    weight = lt.full((512,), 0.25).requires_grad_()
+    out, g = F.prelu(x, weight), lt.randn(64, 512)
+    before = lt.memory_allocated("cpu")
+    lt.reset_peak_memory_stats("cpu")
+    out.backward(g)
+    assert lt.max_memory_allocated("cpu") - before <= 2 * weight.nbytes
+
+
+GATES = {
+    "gelu": F.gelu, "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
+    "elu": F.elu, "mish": F.mish, "softplus": F.softplus, "logsigmoid": F.logsigmoid,
+    "softsign": F.softsign, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid,
+    "relu": F.relu, "leaky relu": F.leaky_relu, "relu in place": lambda x: F.relu(x * 1, True),
+    "leaky relu in place": lambda x: F.leaky_relu(x * 1, 0.1, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [1.0, -0.3, INF, NAN])
+@pytest.mark.parametrize("name", GATES)
+def test_a_gradient_that_is_one_number_gives_what_it_gives_written_out(name, number):
+    x = numbers(N)
+    x[: len(SPECIAL)] = SPECIAL
+    found = []
+    for full in (False, True):
+        v = lt.tensor(x).requires_grad_()
+        out = GATES[name](v)
+        g = lt.tensor(number).expand(N)
+        out.backward(g.contiguous() if full else g)
+        found.append(v.grad.numpy())
+    np.testing.assert_array_equal(*found)

@@ -1,0 +1,168 @@
+"""Elementwise kernels give the same bits in parts, on several threads, as in one go."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide.framework import testing
+from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.ops import parts
+from lowtide.framework.ops.registry import OPS
+
+ELEMENTWISE = sorted(name for name, op in OPS.items() if op.elementwise)
+SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, 1e30, -1e30, 1.0, -1.0)
+
+
+@pytest.fixture
+def three(monkeypatch):
+    """Three threads, however many cores there are."""
+    monkeypatch.setattr(threads, "LIMIT", 3)
+    monkeypatch.setattr(threads, "_wanted", 3)
+    monkeypatch.setattr(threads, "_pool", None)
+
+
+@pytest.fixture
+def tiny(three, monkeypatch):
+    """Every call is cut as finely as can be."""
+    monkeypatch.setattr(parts, "LEAST", 2)
+    monkeypatch.setattr(parts, "_FEW", 2)
+    monkeypatch.setattr(threads, "SHARE", 1)
+    monkeypatch.setattr(threads, "PIECE", 1)
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+def results(op, inputs, attributes):
+    op.plans.clear()
+    out = testing.call(op, inputs, attributes)
+    op.plans.clear()
+    outs = out if isinstance(out, tuple) else (out,)
+    return [np.array(t.detach().array, copy=True) for t in outs]
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_every_sample_in_parts(name, tiny, monkeypatch):
+    op = OPS[name]
+    for inputs, attributes in testing.samples(op, testing.Make(lt.float64)):
+        inputs = testing.place(inputs)
+        cut = results(op, inputs, attributes)
+        with monkeypatch.context() as whole:
+            whole.setattr(parts, "LEAST", 1 << 60)
+            expected = results(op, inputs, attributes)
+        assert all(same_bits(a, b) for a, b in zip(cut, expected, strict=True))
+
+
+def test_the_families_take_part():
+    assert {"_add", "mul", "exp", "erf", "_where", "masked_fill", "eq", "pow"} <= set(ELEMENTWISE)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "name",
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfinv lgamma sigmoid sqrt rsqrt reciprocal square abs neg sign floor".split(),
+)
+def test_functions_do_not_depend_on_where_an_element_lies(name, dtype, three):
+    n = parts.LEAST + 37  # no vector's width divides a part
+    x = np.random.default_rng(0).standard_normal(n).astype(dtype) * 3
+    x[: len(SPECIAL)] = x[-len(SPECIAL) :] = x[n // 3 : n // 3 + len(SPECIAL)] = SPECIAL
+    t = lt.tensor(x)
+    cut = getattr(t, name)().numpy()
+    assert threads._pool is not None or n < threads.SHARE * 2
+    lt.set_num_threads(1)
+    assert same_bits(cut, getattr(t, name)().numpy())
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((1025, 513), (513,)),
+        ((1025, 513), (1025, 1)),
+        ((1, 1025, 513), (1025, 513)),
+        ((3, 174763), (3, 1)),
+        ((2, 3, 300, 301), (3, 1, 1)),
+        ((1025, 513), ()),
+    ],
+)
+def test_broadcasting_and_strides(left, right, three):
+    random = np.random.default_rng(0)
+    x = random.standard_normal(left).astype(np.float32)
+    y = random.standard_normal(right).astype(np.float32)
+    a, b = lt.tensor(x), lt.tensor(y)
+    assert same_bits((a - b).numpy(), x - y)
+    assert same_bits((b / a).numpy(), y / x)
+    a_t, x_t = a.mT, np.swapaxes(x, -1, -2)
+    assert same_bits((a_t * a_t).numpy(), np.ascontiguousarray(x_t * x_t))
+    assert same_bits(lt.where(a > b, a, b).numpy(), np.where(x > y, x, y))
+    assert same_bits(a.flip(-1)[..., ::2].exp().numpy(), np.exp(x[..., ::-1][..., ::2]))
+
+
+def test_in_place_and_through_views(three):
+    x = np.random.default_rng(0).standard_normal((1100, 1000)).astype(np.float32)
+    a = lt.tensor(x)
+    a.mul_(a).masked_fill_(a > 1, 0.5)
+    expected = x * x
+    expected[expected > 1] = 0.5
+    assert same_bits(a.numpy(), expected)
+    a[:, 100:].add_(1.0)
+    expected[:, 100:] += np.float32(1)
+    assert same_bits(a.numpy(), expected)
+
+
+def test_half_and_mixed_types(three):
+    x = np.random.default_rng(0).standard_normal(parts.LEAST + 5).astype(np.float32)
+    half = lt.tensor(x).to(lt.bfloat16)
+    wide = half.to(lt.float32).numpy()
+    assert same_bits((half * half).to(lt.float32).numpy(), rounded(wide * wide))
+    count = lt.arange(len(x))
+    assert same_bits((lt.tensor(x) + count).numpy(), x + np.arange(len(x)).astype(np.float32))
+    assert same_bits((count // 3 * 2 + 2**70).numpy(), np.arange(len(x)) // 3 * 2)
+
+
+def rounded(x):
+    return lt.tensor(x).to(lt.bfloat16).to(lt.float32).numpy()
+
+
+def test_a_division_by_zero_is_silent_on_every_thread(three):
+    x = np.zeros(parts.LEAST * 2, np.float32)
+    met = set()
+    real = np.true_divide
+
+    class Watch:
+        @staticmethod
+        def true_divide(a, b, out):
+            met.add(threading.current_thread().name)
+            real(a, b, out)
+
+    run = parts.in_parts(OPS["_div"].plain, x.shape, False)
+    out = np.empty_like(x)
+    from lowtide.framework.autograd.modes import quietly
+
+    for _ in range(50):  # until another thread was fast enough to take a part
+        quietly(run, Watch, out, x, x)
+        assert np.isnan(out).all()
+        if len(met) > 1:
+            break
+    assert "MainThread" in met
+
+
+def test_the_estimate_takes_the_same_bytes(three):
+    def step():
+        x = lt.ones(1024, 1024, requires_grad=True)
+        return (x * 2).exp().sigmoid().sum().backward()
+
+    before = lt.memory_allocated()
+    lt.reset_peak_memory_stats()
+    step()
+    cpu = lt.max_memory_allocated() - before
+    with lt.device("meta"):
+        before = lt.memory_allocated("meta")
+        lt.reset_peak_memory_stats("meta")
+        step()
+        assert lt.max_memory_allocated("meta") - before == cpu

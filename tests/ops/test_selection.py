@@ -1,0 +1,190 @@
+"""Extremes, the k best and sorts of large tensors: compiled kernels beside NumPy's stable sort."""
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide.framework.devices import backend
+from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.ops import sorting
+
+RNG = np.random.default_rng(0)
+DTYPES = (np.float32, np.float64, np.int64, np.int32)
+
+
+def made(*shape, dtype=np.float32, ties=False):
+    x = RNG.standard_normal(shape) * 5
+    return (np.round(x) if ties else x * 100).astype(dtype)
+
+
+def best(x, k, dim, largest):
+    """The places of the k best, the first of equals first, NaN the largest."""
+    order = np.argsort(x, axis=dim, kind="stable")
+    if largest:
+        n = x.shape[dim]
+        order = n - 1 - np.flip(np.argsort(np.flip(x, dim), axis=dim, kind="stable"), dim)
+    return np.take(order, np.arange(k), axis=dim)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize(
+    ("n", "k"),
+    [(701, 1), (701, 4), (9001, 33), (701, 64), (701, 600), (97, 24), (97, 25), (160, 160)],
+)
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_topk(dim, n, k, largest, dtype):
+    shape = [9, 8, 13]
+    shape[dim] = n
+    x = made(*shape, dtype=dtype, ties=True)
+    found = lt.tensor(x).topk(k, dim, largest)
+    places = best(x, k, dim, largest)
+    np.testing.assert_array_equal(found.indices.numpy(), places)
+    np.testing.assert_array_equal(found.values.numpy(), np.take_along_axis(x, places, dim))
+
+
+@pytest.mark.parametrize("k", [4, 60])
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("order", ["up", "down", "all equal", "many nan", "all nan", "whole"])
+def test_topk_of_difficult_rows(order, largest, k):
+    x = made(40, 600)
+    if order in ("up", "down"):
+        x = np.sort(x, 1)[:, :: 1 if order == "up" else -1].copy()
+    elif order == "all equal":
+        x[:] = 3
+    elif order == "many nan":
+        x[:, ::7], x[:, 3::9], x[:, 5::11] = np.nan, np.inf, -np.inf
+        x[1, 5:] = np.nan
+    elif order == "all nan":
+        x[:] = np.nan
+    if order == "whole":
+        x = made(300, 60, ties=True)
+    found = lt.tensor(x).topk(k, 1, largest)
+    places = best(x, k, 1, largest)
+    np.testing.assert_array_equal(found.indices.numpy(), places)
+    np.testing.assert_array_equal(found.values.numpy(), np.take_along_axis(x, places, 1))
+
+
+def test_topk_counts_zeros_of_either_sign_as_equal():
+    x = np.zeros((20, 1000), np.float32)
+    x[:, ::2] = -0.0
+    assert lt.tensor(x).topk(5, 1).indices.tolist() == [[0, 1, 2, 3, 4]] * 20
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_sort(dim, descending, dtype):
+    shape = [5, 6, 7]
+    shape[dim] = 701
+    x = made(*shape, dtype=dtype, ties=True)
+    t = lt.tensor(x)
+    found = t.sort(dim, descending)
+    places = best(x, 701, dim, descending)
+    np.testing.assert_array_equal(found.indices.numpy(), places)
+    np.testing.assert_array_equal(found.values.numpy(), np.take_along_axis(x, places, dim))
+    np.testing.assert_array_equal(t.argsort(dim, descending).numpy(), places)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_sort_of_extreme_numbers(dtype):
+    if dtype in (np.int32, np.int64):
+        info = np.iinfo(dtype)
+        x = np.array([info.max, -1, 0, info.min, 1, info.min, info.max, 255, 256, -256], dtype)
+    else:
+        info = np.finfo(dtype)
+        x = np.array(
+            [np.inf, -0.0, 0.0, np.nan, -np.inf, -np.nan, info.tiny, -info.tiny, info.max,
+             info.min, info.smallest_subnormal, -info.smallest_subnormal, 1, -1], dtype
+        )  # fmt: skip
+    x = RNG.choice(x, (30, 700))
+    for descending in (False, True):
+        found = lt.tensor(x).sort(1, descending)
+        places = best(x, 700, 1, descending)
+        np.testing.assert_array_equal(found.indices.numpy(), places)
+        bits = np.uint32 if x.itemsize == 4 else np.uint64
+        expected = np.take_along_axis(x, places, 1)
+        np.testing.assert_array_equal(found.values.numpy().view(bits), expected.view(bits))
+
+
+def test_a_sort_takes_the_bytes_that_meta_foretells():
+    ledger = backend(lt.device("cpu")).ledger
+    x = lt.tensor(made(40, 1000))
+    x.sort()
+    start = ledger.live
+    ledger.reset_peak()
+    found = x.sort()
+    parts = min(threads.LIMIT, 40)
+    workspace = parts * 2 * 1000 * (4 + 4)
+    assert ledger.peak - start == found.values.nbytes + found.indices.nbytes + workspace
+    assert [s.nbytes for s in sorting.sort_along.op.infer(x._spec, dim=1, descending=False)] == [
+        x.nbytes, 2 * x.nbytes, workspace // 2, workspace // 2,
+    ]  # fmt: skip
+
+
+def test_sorts_are_the_same_however_many_threads():
+    x = made(3000, 400, ties=True)
+    before = threads.get_num_threads()
+    try:
+        for count in (1, threads.LIMIT):
+            threads.set_num_threads(count)
+            places = lt.tensor(x).argsort(1)
+            np.testing.assert_array_equal(places.numpy(), np.argsort(x, 1, kind="stable"))
+    finally:
+        threads.set_num_threads(before)
+
+
+def test_topk_of_a_transposed_tensor_into_out():
+    x = made(40, 600)
+    values, indices = lt.empty(600, 3), lt.empty(600, 3, dtype=lt.int64)
+    lt.topk(lt.tensor(x).t(), 3, 1, out=(values, indices))
+    np.testing.assert_array_equal(indices.numpy(), best(x.T, 3, 1, True))
+    np.testing.assert_array_equal(values.numpy(), -np.sort(-x.T, 1)[:, :3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(300, 77), (3, 40, 150), (9, 2000), (2, 3, 17, 400)])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_extremes_along_a_dim_that_is_not_the_last(name, shape, dtype):
+    x = made(*shape, dtype=dtype, ties=True)
+    dim = len(shape) - 2
+    t = lt.tensor(x)
+    where = getattr(np, f"arg{name}")(x, axis=dim)
+    for keep in (False, True):
+        found = getattr(t, name)(dim, keep)
+        expected = np.expand_dims(where, dim) if keep else where
+        np.testing.assert_array_equal(found.indices.numpy(), expected)
+        values = getattr(np, name)(x, axis=dim, keepdims=keep)
+        np.testing.assert_array_equal(found.values.numpy(), values)
+        assert found.values.numpy().dtype == x.dtype
+        alone = getattr(t, f"arg{name}")(dim, keep)
+        np.testing.assert_array_equal(alone.numpy(), expected)
+
+
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_the_first_nan_is_the_extreme(name):
+    x = made(200, 100)
+    x[5:, 3] = np.nan
+    x[0, 4], x[50, 5] = np.nan, np.nan
+    x[7, 6], x[8, 6] = np.inf, -np.inf
+    found = getattr(lt.tensor(x), name)(0)
+    np.testing.assert_array_equal(found.indices.numpy(), getattr(np, f"arg{name}")(x, 0))
+    np.testing.assert_array_equal(found.values.numpy(), getattr(np, name)(x, 0))
+    assert found.indices[3:6].tolist() == [5, 0, 50]
+
+
+def test_extremes_are_the_same_however_many_threads():
+    wide, deep, rows = made(3, 400000), made(70, 100, 200), made(3000, 400)
+    before = threads.get_num_threads()
+    try:
+        for count in (1, threads.LIMIT):
+            threads.set_num_threads(count)
+            for x, dim in ((wide, 0), (deep, 1)):
+                found = lt.tensor(x).max(dim)
+                np.testing.assert_array_equal(found.indices.numpy(), x.argmax(dim))
+                np.testing.assert_array_equal(found.values.numpy(), x.max(dim))
+            np.testing.assert_array_equal(
+                lt.tensor(rows).topk(4).indices.numpy(), best(rows, 4, 1, True)
+            )
+    finally:
+        threads.set_num_threads(before)
