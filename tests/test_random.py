@@ -433,3 +433,21 @@ def test_the_namespace_random_has_pytorchs_names():
 def test_random_integers_refuse_complex_dtypes():
     with pytest.raises(NotImplementedError, match="not implemented for lowtide.complex64"):
         lt.randint(0, 3, (2,), dtype=lt.complex64)
+
+
+@pytest.mark.parametrize("n", [1, 4, 10, 11, 38])
+def test_a_draw_without_replacement_is_a_race_of_exponential_times(n):
+    weights = np.random.default_rng(0).random((3, 40))
+    weights[:, ::20] = 0  # these never arrive
+    picked = lt.multinomial(lt.tensor(weights), n, generator=lt.Generator().manual_seed(8))
+    noise = np.empty((3, 40))
+    stream.uniform(np, noise, Rng(8, 0))
+    with np.errstate(divide="ignore"):
+        arrivals = -np.log1p(-noise) / weights
+    assert picked.tolist() == np.argsort(arrivals, axis=1)[:, :n].tolist()
+
+
+def test_more_draws_than_weights_above_zero_pick_each_index_once():
+    picked = lt.multinomial(lt.tensor([0.0] * 37 + [1.0, 2.0, 3.0]), 8).tolist()
+    assert sorted(picked[:3]) == [37, 38, 39]
+    assert len(set(picked)) == 8

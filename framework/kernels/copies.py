@@ -25,11 +25,11 @@ _SIDE = 16  # of the squares that are transposed at a time
 _float32, _float16 = np.dtype(np.float32), np.dtype(np.float16)
 _bfloat16 = np.dtype(ml_dtypes.bfloat16)
 _WORDS = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
-_CONVERSIONS = {  # (to, from): the types that stand for them
-    (_float32, _float16): (_float32, _WORDS[2]),
-    (_float16, _float32): (_WORDS[2], _float32),
-    (_float32, _bfloat16): (_float32, np.dtype(np.int16)),
-    (_bfloat16, _float32): (np.dtype(np.int16), _float32),
+_STANDING = {_float32: _float32, _float16: _WORDS[2], _bfloat16: np.dtype(np.int16)}
+_CONVERSIONS = {  # (to, from): the types that stand for them in ``cpu/moves.py``
+    pair: tuple(_STANDING[t] for t in pair)
+    for half in (_float16, _bfloat16)
+    for pair in ((_float32, half), (half, _float32))
 }
 
 
@@ -54,15 +54,19 @@ def line_copier(to: Any, source: Any) -> Any:
     return run
 
 
+def word(dtype: Any) -> Any:
+    """What stands for float32 and 16-bit floats in compiled kernels; None for all others."""
+    if dtype == _float16:
+        from .cpu.moves import float16_in_hardware
+
+        if not float16_in_hardware():
+            return None
+    return _STANDING.get(dtype)
+
+
 def _converts(to: Any, source: Any) -> bool:
     # Whether there is a compiled conversion.
-    if (to, source) not in _CONVERSIONS:
-        return False
-    if _float16 not in (to, source):
-        return True
-    from .cpu.moves import float16_in_hardware
-
-    return float16_in_hardware()
+    return (to, source) in _CONVERSIONS and word(to) is not None and word(source) is not None
 
 
 def _copied(out: Any, array: Any) -> bool:
@@ -88,7 +92,7 @@ def _copied(out: Any, array: Any) -> bool:
         return False
     if out.shape != array.shape:
         array = np.broadcast_to(array, out.shape)
-    axes, sizes, steps = _merged(out, array)
+    axes, sizes, (steps,) = merged(out, array)
     if not sizes or (as_is and steps[-1] == array.itemsize):  # rows that lie alike
         return False
     order = _planes(sizes, steps, array.itemsize)
@@ -113,32 +117,38 @@ def _copied(out: Any, array: Any) -> bool:
 
 def _move(out: Any, array: Any) -> None:
     from .cpu.moves import mover
-    from .cpu.threads import spread
 
-    move = mover(out.dtype, array.dtype)
-    longest = max(range(3), key=out.shape.__getitem__)
-
-    def run(out: Any, array: Any) -> None:
-        move(out.swapaxes(0, longest), array.swapaxes(0, longest))
-
-    out, array = out.swapaxes(0, longest), array.swapaxes(0, longest)
-    spread(run, out.size, out.shape[0], out, array)
+    by_threads(mover(out.dtype, array.dtype), out, array)
 
 
-def _merged(out: Any, array: Any) -> tuple[list[int], list[int], list[int]]:
-    """The fewest dims that tell where all elements lie.
+def by_threads(run: Any, *arrays: Any) -> None:
+    """Call ``run(*arrays)`` for arrays of three dims and one shape, cut along the longest."""
+    from .cpu.threads import ranges
+
+    shape = arrays[0].shape
+    longest = max(range(3), key=shape.__getitem__)
+    before = (slice(None),) * longest
+
+    def part(start: int, stop: int) -> None:
+        run(*[a[(*before, slice(start, stop))] for a in arrays])
+
+    ranges(part, prod(shape), shape[longest])
+
+
+def merged(out: Any, *arrays: Any) -> tuple[list[int], list[int], list[tuple[int, ...]]]:
+    """The fewest dims that tell where all elements of arrays of one shape lie.
 
     Returns:
-        The axes in the order in which they become these dims, the sizes of the dims, and the
-        steps of ``array`` along them. No sizes where the result's neighbors lie apart.
+        The axes in the order in which they become these dims, the sizes of the dims, and for each
+        array its steps along them. No sizes where neighbors in ``out`` lie apart.
     """
     axes = [k for k, n in enumerate(out.shape) if n != 1]
     axes.sort(key=lambda k: -out.strides[k])
     sizes: list[int] = []
-    steps: list[tuple[int, int]] = []
+    steps: list[tuple[int, ...]] = []
     for k in axes:
-        n, step = out.shape[k], (out.strides[k], array.strides[k])
-        if sizes and steps[-1] == (step[0] * n, step[1] * n):
+        n, step = out.shape[k], tuple([a.strides[k] for a in (out, *arrays)])
+        if sizes and steps[-1] == tuple([s * n for s in step]):
             sizes[-1] *= n
             steps[-1] = step
         else:
@@ -147,10 +157,10 @@ def _merged(out: Any, array: Any) -> tuple[list[int], list[int], list[int]]:
     if not steps or steps[-1][0] != out.itemsize:
         sizes = []
     ones = [k for k, n in enumerate(out.shape) if n == 1]
-    return [*ones, *axes], sizes, [step for _, step in steps]
+    return [*ones, *axes], sizes, [tuple([s[i + 1] for s in steps]) for i in range(len(arrays))]
 
 
-def _planes(sizes: list[int], steps: list[int], itemsize: int) -> list[int]:
+def _planes(sizes: list[int], steps: tuple[int, ...], itemsize: int) -> list[int]:
     """The dims in the order (those of a loop in Python, planes, rows, columns)."""
     rest = sorted(range(len(sizes) - 1), key=sizes.__getitem__)
     if steps[-1] not in (itemsize, 0) and itemsize in steps:

@@ -26,6 +26,7 @@ from . import counting as counting
 from . import creation as creation
 from . import cumulative as cumulative
 from . import decompositions as decompositions
+from . import determinants as determinants
 from . import difference_loss as difference_loss
 from . import distances as distances
 from . import distributions as distributions

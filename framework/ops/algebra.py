@@ -8,7 +8,7 @@ from __future__ import annotations
 import warnings
 
 from ..dtypes import int32
-from . import decompositions, elimination, least_squares, matrix, solving, spectral
+from . import decompositions, determinants, elimination, least_squares, matrix, solving, spectral
 from .matmul import adjoint, matmul
 from .matrix_checks import check_matrices, check_square, linear_algebra, named
 from .registry import function
@@ -22,8 +22,8 @@ def _also(f):
     return function(method=True)(f)
 
 
-det = _also(matrix.det)
-slogdet = _also(matrix.slogdet)
+det = _also(determinants.det)
+slogdet = _also(determinants.slogdet)
 matrix_power = _also(matrix.matrix_power)
 matrix_exp = _also(matrix.matrix_exp)
 
@@ -37,7 +37,7 @@ def logdet(input):
     """
     from . import where
 
-    sign, log = matrix.slogdet(input)
+    sign, log = determinants.slogdet(input)
     if input.is_complex():
         return sign.log() + log
     return where(sign < 0, float("nan"), log)

@@ -74,9 +74,9 @@ def conv1d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         Tensor (N, O, L_out).
 
     Memory:
-        Keeps input (for the weight's gradient) and weight (for the input's). Workspace: the
-        columns of one tile for each thread, about 1 MiB beyond a few rows, whatever the batch; none
-        for a large depthwise convolution on a CPU.
+        Keeps input (for the weight's gradient) and weight (for the input's). Workspace: one
+        tile for each thread, about 1 MiB beyond a few lines, whatever the batch; none for a large
+        depthwise convolution on a CPU.
     """
     return _convolve("conv1d", 1, input, weight, bias, stride, padding, dilation, groups)
 
@@ -98,9 +98,9 @@ def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         Tensor (N, O, H_out, W_out).
 
     Memory:
-        Keeps input (for the weight's gradient) and weight (for the input's). Workspace: the
-        columns of one tile for each thread, about 1 MiB beyond a few rows, whatever the batch; none
-        for a large depthwise convolution on a CPU.
+        Keeps input (for the weight's gradient) and weight (for the input's). Workspace: one
+        tile for each thread, about 1 MiB beyond a few lines, whatever the batch; none for a large
+        depthwise convolution on a CPU.
     """
     return _convolve("conv2d", 2, input, weight, bias, stride, padding, dilation, groups)
 

@@ -6,9 +6,10 @@ A transposed convolution is ``_conv_input_grad`` under its other name.
 
 Images are unrolled into columns tile by tile (``tiles.py``): a few images at a time, or a few rows
 of one image, so that the columns stay in the cache and the workspace is a constant, whatever the
-batch. One batched matrix product per tile does the arithmetic. On a CPU each thread has tiles of
-its own, with one thread of BLAS to each. A depthwise convolution, whose products would have a
-single row, is compiled as it stands.
+batch. One batched matrix product per tile does the arithmetic. On a CPU a large convolution does
+without columns and products of matrices: it is compiled (``direct.py``), and so is a depthwise one,
+whose products would have a single row. Windows of one element stay with BLAS, each thread with
+images of its own and one thread of BLAS.
 
 Not optimal: no transformation (Winograd, FFT) saves multiplications; small windows would gain.
 """
@@ -20,9 +21,10 @@ from math import prod
 from ..kernels.cpu import blas, threads
 from ..spec import Spec
 from .arithmetic import conjugate
+from .direct import WeightGrad, Windows
 from .layout import contiguous, worth_compiling
 from .registry import op
-from .tiles import Tiling, compiled_roll, compiled_unroll, output_size, roll, unroll
+from .tiles import Tiling, output_size, roll, unroll
 
 
 def _depthwise(input, weight, *_, groups, **__):
@@ -31,6 +33,20 @@ def _depthwise(input, weight, *_, groups, **__):
 
 def _depthwise_weight(input, grad, *, groups, **_):
     return groups > 1 and input.shape[1] == groups and worth_compiling(input)
+
+
+def _directly(operand, *_, **__):
+    # Whether a compiled kernel takes it, once it is of the type that is computed with.
+    where = operand.device.type in ("cpu", "meta")
+    return where and worth_compiling(operand.like(dtype=_computed(operand.dtype)))
+
+
+def _directly_windows(operand, weight, *_, stride, padding, **__):
+    return _directly(operand) and not _pointwise(weight.shape[2:], stride, padding)
+
+
+def _pointwise(kernel, stride, padding):
+    return prod(kernel) == 1 and prod(stride) == 1 and not any(map(any, padding))
 
 
 def _check(name, input, weight, bias, stride, padding, dilation, groups):
@@ -72,10 +88,13 @@ def _conv_infer(input, weight, bias, *, stride, padding, dilation, groups):
             f"dilation {dilation}. Pad the input."
         )
     out = Spec((input.shape[0], weight.shape[0], *size), input.dtype)
-    where = input.device.type
-    plan = Tiling(input.shape, weight.shape, size, stride, padding, dilation, groups, where)
     itemsize = max(4, input.dtype.itemsize)  # half types are computed in float32
-    count = 0 if plan.pointwise else plan.workers * plan.columns(itemsize)
+    sizes = (input.shape, weight.shape, size, stride, padding, dilation, groups)
+    if _directly_windows(input, weight, stride=stride, padding=padding):
+        count = Windows(*sizes, itemsize).elements
+    else:
+        plan = Tiling(*sizes)
+        count = 0 if plan.pointwise else plan.columns(itemsize)
     return out, Spec((count,), _computed(input.dtype))
 
 
@@ -110,17 +129,20 @@ def _conv_samples(make):
 def conv(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
     """Slide ``weight`` over ``input`` and contract channels: cross-correlation, as PyTorch's."""
     plan = Tiling(input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups)
-    _forward(xp, out, columns, input, weight, bias, plan, unroll)
+    _forward(xp, out, columns, input, weight, bias, plan)
 
 
 @conv.kernel("cpu", when=_depthwise, layout=contiguous, scratch=False)
 def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
-    from ..kernels.cpu.depthwise import depthwise
-
     plan = Tiling(
         input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups, "cpu"
     )
     given = weight[:0, 0].reshape(-1) if bias is None else bias
+    if plan.sliding:
+        _slide(plan, out, input, weight, given, False)
+        return
+    from ..kernels.cpu.depthwise import depthwise
+
     x, w, y = plan.volumes(input), _windows(weight, plan), _planes(out, plan)
     rest = plan.geometry(0, 0)[2:]
     threads.split(
@@ -129,12 +151,43 @@ def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, group
     )  # fmt: skip
 
 
-@conv.kernel("cpu", when=worth_compiling, layout=contiguous)
+@conv.kernel("cpu", when=_directly_windows, layout=contiguous)
+def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
+    plan = Windows(
+        input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups, out.itemsize
+    )
+    plan.fill(_solid(out), columns, _solid(input), weight, bias)
+
+
+@conv.kernel("cpu", when=_directly, layout=contiguous)
 def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
     plan = Tiling(
         input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups, "cpu"
     )
-    _forward(xp, out, columns, input, weight, bias, plan, compiled_unroll)
+    _forward(xp, out, columns, input, weight, bias, plan)
+
+
+def _solid(array):
+    # (batch, channels, ...) in three spatial dims
+    return array.reshape(*array.shape[:2], *[1] * (5 - array.ndim), *array.shape[2:])
+
+
+def _slide(plan, out, x, weight, bias, back):
+    # A depthwise convolution of planes with neighboring windows, or the gradient of its input.
+    from ..kernels.cpu.sliding import slide
+
+    windows = weight.reshape(weight.shape[0], *plan.kernel)
+    low = tuple(p[0] for p in plan.padding)
+    if back:  # which is the convolution with windows turned around
+        low = tuple(
+            (k - 1) * d - p for k, d, p in zip(plan.kernel, plan.dilation, low, strict=True)
+        )
+    threads.split(
+        lambda _, start, stop: slide(
+            out, x, windows, bias, low, tuple(plan.dilation), back, start, stop
+        ),
+        out.shape[1], min(plan.threads, out.shape[1]),
+    )  # fmt: skip
 
 
 def _windows(weight, plan):
@@ -156,7 +209,7 @@ def _share(plan, run):
         threads.split(run, plan.batch, plan.workers)
 
 
-def _forward(xp, out, columns, input, weight, bias, plan, unroll):
+def _forward(xp, out, columns, input, weight, bias, plan):
     g, per, filters = plan.groups, plan.per_group, plan.filters
     matrix = weight.reshape(g, filters, plan.taps)
     result = out.reshape(plan.batch, g, filters, prod(plan.out))
@@ -171,9 +224,8 @@ def _forward(xp, out, columns, input, weight, bias, plan, unroll):
             if added is not None:
                 xp.add(target, added, out=target)
             return
-        room = columns[worker * len(columns) // plan.workers :]
         for n, m, r, s in plan.tiles(out.dtype.itemsize, start, stop):
-            tile = room[: (m - n) * plan.rows * (s - r) * line]
+            tile = columns[: (m - n) * plan.rows * (s - r) * line]
             unroll(xp, plan, tile, input[n:m], r, s)
             # Where a tile has some lines of an image, the rows of its result have gaps in between.
             target = result[n:m, :, :, r * line : s * line]
@@ -187,9 +239,13 @@ def _forward(xp, out, columns, input, weight, bias, plan, unroll):
 
 def _input_grad_infer(grad, weight, *, size, stride, padding, dilation, groups):
     shape = (grad.shape[0], weight.shape[1] * groups, *size)
-    where = grad.device.type
-    plan = Tiling(shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups, where)
-    count = 0 if plan.pointwise else plan.workers * plan.columns(max(4, grad.dtype.itemsize))
+    itemsize = max(4, grad.dtype.itemsize)
+    sizes = (shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups)
+    if _directly_windows(grad, weight, stride=stride, padding=padding):
+        count = Windows(*sizes, itemsize, back=True).elements
+    else:
+        plan = Tiling(*sizes)
+        count = 0 if plan.pointwise else plan.columns(itemsize)
     return Spec(shape, grad.dtype), Spec((count,), _computed(grad.dtype))
 
 
@@ -215,14 +271,17 @@ def conv_input_grad(
 ):  # fmt: skip
     """Spread ``grad`` back over the windows it came from: the adjoint of ``_conv`` in its input."""
     plan = Tiling(out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups)
-    _backward(xp, out, columns, grad, weight, plan, roll)
+    _backward(xp, out, columns, grad, weight, plan)
 
 
 @conv_input_grad.kernel("cpu", when=_depthwise, layout=contiguous, scratch=False)
 def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups):
+    plan = Tiling(out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
+    if plan.sliding:
+        _slide(plan, out, grad, weight, weight[:0, 0].reshape(-1), True)
+        return
     from ..kernels.cpu.depthwise import depthwise_input_grad
 
-    plan = Tiling(out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
     x, w, y = plan.volumes(out), _windows(weight, plan), _planes(grad, plan)
     rest = plan.geometry(0, 0)[2:]
     threads.split(
@@ -231,13 +290,20 @@ def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups
     )  # fmt: skip
 
 
-@conv_input_grad.kernel("cpu", when=worth_compiling, layout=contiguous)
+@conv_input_grad.kernel("cpu", when=_directly_windows, layout=contiguous)
+def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups):
+    sizes = (out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups)
+    plan = Windows(*sizes, out.itemsize, back=True)
+    plan.fill(_solid(out), columns, _solid(grad), weight, None)
+
+
+@conv_input_grad.kernel("cpu", when=_directly, layout=contiguous)
 def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups):
     plan = Tiling(out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
-    _backward(xp, out, columns, grad, weight, plan, compiled_roll)
+    _backward(xp, out, columns, grad, weight, plan)
 
 
-def _backward(xp, out, columns, grad, weight, plan, roll):
+def _backward(xp, out, columns, grad, weight, plan):
     g, per, filters = plan.groups, plan.per_group, plan.filters
     matrix = weight.reshape(g, filters, plan.taps).swapaxes(1, 2)
     source = grad.reshape(plan.batch, g, filters, prod(plan.out))
@@ -249,9 +315,8 @@ def _backward(xp, out, columns, grad, weight, plan, roll):
             xp.matmul(matrix, source[start:stop], out=target)
             return
         out[start:stop].fill(0)
-        room = columns[worker * len(columns) // plan.workers :]
         for n, m, r, s in plan.tiles(out.dtype.itemsize, start, stop):
-            tile = room[: (m - n) * plan.rows * (s - r) * line]
+            tile = columns[: (m - n) * plan.rows * (s - r) * line]
             part = source[n:m, :, :, r * line : s * line]
             xp.matmul(matrix, part, out=tile.reshape(m - n, g, plan.taps, (s - r) * line))
             roll(xp, plan, tile, out[n:m], r, s)
@@ -262,17 +327,23 @@ def _backward(xp, out, columns, grad, weight, plan, roll):
 
 def _weight_grad_infer(input, grad, *, kernel, stride, padding, dilation, groups):
     shape = (grad.shape[1], input.shape[1] // groups, *kernel)
-    where = grad.device.type
-    plan = Tiling(input.shape, shape, grad.shape[2:], stride, padding, dilation, groups, where)
     computed = _computed(grad.dtype)
     itemsize = max(4, grad.dtype.itemsize)
-    workers = plan.sum_in_parts(itemsize)
-    count = workers * plan.columns(itemsize)
+    sizes = (input.shape, shape, grad.shape[2:], stride, padding, dilation, groups)
+    if _directly(input):
+        direct = WeightGrad(*sizes, itemsize)
+        columns, rows = (direct.workers * n for n in direct.parts(*direct.tile))
+        part = (direct.totals, direct.sums)
+    else:
+        plan = Tiling(*sizes)
+        columns = plan.columns(itemsize)
+        rows = columns // max(1, plan.rows) * grad.shape[1]
+        part = (1, prod(shape))
     return (
         Spec(shape, grad.dtype),
-        Spec((count,), computed),
-        Spec((count // max(1, plan.rows) * grad.shape[1],), computed),
-        Spec((2 * workers - 1, prod(shape)), computed),
+        Spec((columns,), computed),
+        Spec((rows,), computed),
+        Spec(part, computed),
     )
 
 
@@ -299,14 +370,24 @@ def conv_weight_grad(
 ):  # fmt: skip
     """Correlate ``input`` with ``grad``: the adjoint of ``_conv`` in its weight."""
     plan = Tiling(input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups)
-    _correlate(xp, out, columns, rows, part, input, grad, plan, unroll)
+    _correlate(xp, out, columns, rows, part, input, grad, plan)
 
 
 @conv_weight_grad.kernel("cpu", when=_depthwise_weight, layout=contiguous, scratch=False)
 def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dilation, groups):
+    plan = Tiling(input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
+    if plan.sliding:
+        from ..kernels.cpu.sliding import slide_weight
+
+        windows = out.reshape(out.shape[0], *plan.kernel)
+        low = tuple(p[0] for p in padding)
+        threads.split(
+            lambda _, start, stop: slide_weight(windows, input, grad, low, dilation, start, stop),
+            out.shape[0], min(plan.threads, out.shape[0]),
+        )  # fmt: skip
+        return
     from ..kernels.cpu.depthwise import depthwise_weight_grad
 
-    plan = Tiling(input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
     x, w, y = plan.volumes(input), _windows(out, plan), _planes(grad, plan)
     rest = plan.geometry(0, 0)[2:]
     threads.split(
@@ -315,42 +396,30 @@ def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dil
     )  # fmt: skip
 
 
-@conv_weight_grad.kernel("cpu", when=worth_compiling, layout=contiguous)
+@conv_weight_grad.kernel("cpu", when=_directly, layout=contiguous)
 def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dilation, groups):
-    plan = Tiling(input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
-    _correlate(xp, out, columns, rows, part, input, grad, plan, compiled_unroll)
+    plan = WeightGrad(
+        input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups, out.itemsize
+    )
+    plan.fill(out, columns, rows, part, _solid(input), _solid(grad))
 
 
-def _correlate(xp, out, columns, rows, part, input, grad, plan, unroll):
+def _correlate(xp, out, columns, rows, part, input, grad, plan):
     g, filters, taps = plan.groups, plan.filters, plan.taps
-    workers = plan.sum_in_parts(out.dtype.itemsize)
-    totals = [out.reshape(g, filters, taps), *part[workers:].reshape(-1, g, filters, taps)]
-    products = part.reshape(-1, g, filters, taps)
+    total, product = out.reshape(g, filters, taps), part.reshape(g, filters, taps)
     source = grad.reshape(plan.batch, g, filters, *plan.out)
     line = prod(plan.out[1:])
-
-    def run(worker, start, stop):
-        total, product = totals[worker], products[worker]
-        total.fill(0)
-        room = columns[worker * len(columns) // workers :]
-        other = rows[worker * len(rows) // workers :]
-        for n, m, r, s in plan.tiles(out.dtype.itemsize, start, stop):
-            # The images of a tile lie side by side, so that each product sums over all of them.
-            span = (m - n) * (s - r) * line
-            tile = room[: plan.rows * span]
-            unroll(xp, plan, tile, input[n:m], r, s, beside=True)
-            lines = other[: g * filters * span].reshape(g, filters, m - n, s - r, *plan.out[1:])
-            xp.copyto(lines, xp.moveaxis(source[n:m, :, :, r:s], 0, 2))
-            flat = tile.reshape(g, taps, span)
-            xp.matmul(lines.reshape(g, filters, span), flat.swapaxes(1, 2), out=product)
-            xp.add(total, product, out=total)
-
-    if not plan.batch:
-        out.fill(0)
-        return
-    _share(plan, run)
-    for other in totals[1:workers]:
-        xp.add(totals[0], other, out=totals[0])
+    total.fill(0)
+    for n, m, r, s in plan.tiles(out.dtype.itemsize, 0, plan.batch):
+        # The images of a tile lie side by side, so that each product sums over all of them.
+        span = (m - n) * (s - r) * line
+        tile = columns[: plan.rows * span]
+        unroll(xp, plan, tile, input[n:m], r, s, beside=True)
+        lines = rows[: g * filters * span].reshape(g, filters, m - n, s - r, *plan.out[1:])
+        xp.copyto(lines, xp.moveaxis(source[n:m, :, :, r:s], 0, 2))
+        flat = tile.reshape(g, taps, span)
+        xp.matmul(lines.reshape(g, filters, span), flat.swapaxes(1, 2), out=product)
+        xp.add(total, product, out=total)
 
 
 @conv.vjp("input")

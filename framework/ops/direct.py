@@ -17,10 +17,11 @@ import numpy as np
 
 from ..kernels.cpu import threads
 
-TILE = 1 << 19  # bytes of a tile: half of a core's second-level cache
+TILE = 1 << 20  # bytes of a tile; about half of a core's second-level cache
 _WORTH = 1 << 23  # operations below which another thread costs more than it saves
-_GROUP, _ROWS, _TOGETHER = 64, 8, 3  # as in the kernels
-_PRODUCTS = 512  # that are summed up before they are added to the result
+_GROUP, _ROWS, _TOGETHER = 64, 8, 3  # as in registers.py, which imports Numba
+_PRODUCTS = 768  # at most that are summed up before they are added to the result
+_POSITIONS = 768  # of a tile at least: the weights that are laid out for each are to repay
 _LARGE = 1 << 20  # bytes of sums that threads rather share
 
 
@@ -58,13 +59,13 @@ class _Direct:
     def _choose(self, lines):
         # Images and lines of a tile, from self.room(images, lines), in elements.
         limit = TILE // self.itemsize
-        one = self.room(1, lines)
-        if one <= limit:
+        one, fixed = self.room(1, lines), self.room(1, 0)
+        area = prod(self.out)
+        if one <= limit or area < _POSITIONS:
             share = _up(self.batch, self.workers) if self.by_image else self.batch
-            images = max(1, min(share, limit // max(1, one)))
-            return max(1, _up(share, _up(share, images))), max(1, lines)
-        fixed = self.room(1, 0)
-        fit = max(1, (limit - fixed) * lines // max(1, one - fixed))
+            fit = max(limit // max(1, one), _up(_POSITIONS, max(1, area)))
+            return max(1, _up(share, _up(share, fit))), max(1, lines)
+        fit = max(1, (limit - fixed) * lines // (one - fixed), _POSITIONS * lines // area)
         return 1, _up(lines, _up(lines, fit))  # tiles of about equal height
 
     def tiles(self, start, stop, lines):
@@ -120,15 +121,15 @@ class Windows(_Direct):
         self.margin = [max(s) for s in self.shift]
         if back:
             # Positions that lead to each phase of the input; the first and the last of all.
-            self.first = [-(-low // s) if s == 1 else (low - s + 1 + s - 1) // s
-                          for low, s in zip(self.low, self.stride, strict=True)]  # fmt: skip
+            self.first = [low // s for low, s in zip(self.low, self.stride, strict=True)]
             last = [(n - 1 + low) // s for n, low, s in
                     zip(self.size, self.low, self.stride, strict=True)]  # fmt: skip
             self.positions = tuple(b - a + 1 for a, b in zip(self.first, last, strict=True))
         else:
             self.first, self.positions = [0, 0, 0], self.out
         self._share(rows, True)
-        self.packed = _ROWS * count * max(1, min(self.channels, _PRODUCTS // count))
+        chunk = max(1, _PRODUCTS // count)
+        self.packed = _ROWS * count * _up(self.channels, _up(self.channels, chunk))
         self.tile = self._choose(self.positions[self.axis])
 
     def _box(self, lines):
@@ -166,10 +167,8 @@ class Windows(_Direct):
         if not self.back:
             volume = count * prod(box)
             which = {p: k for k, p in enumerate(self.phases)}
-            firsts = [
-                [f - low + b * t for f, low, b, t in zip(p, self.low, begin, self.stride, strict=True)]
-                for p in self.phases
-            ]  # fmt: skip
+            at = [b * t - low for b, t, low in zip(begin, self.stride, self.low, strict=True)]
+            firsts = [[a + f for a, f in zip(at, p, strict=True)] for p in self.phases]
             for tap in self.taps:
                 at = which[tuple(p[t] for p, t in zip(self.phase, tap, strict=True))] * volume
                 found.append(at + sum(

@@ -231,10 +231,24 @@ def multinomial_from(xp, input, rng, *, num_samples, replacement):
     else:  # the weights' own exponential race: the first arrivals
         noise = xp.empty((rows, k), dtype=xp.float64)
         stream.uniform(xp, noise, rng)
-        arrival = -xp.log1p(-noise)
-        xp.maximum(arrival, 1e-300, out=arrival)
-        picked = xp.argsort(-(weights / arrival), axis=1)[:, :num_samples]
+        xp.negative(noise, out=noise)
+        xp.log1p(noise, out=noise)
+        xp.minimum(noise, -1e-300, out=noise)
+        xp.divide(weights, noise, out=noise)  # minus the speed of each
+        picked = _least(xp, noise, num_samples)
     return picked.reshape((*input.shape[:-1], num_samples))
+
+
+def _least(xp, values, n):
+    # Where the n least of each row are, in their order; a row of less than n that count is sorted.
+    if n == 1:
+        return xp.argmin(values, axis=1)[:, None]
+    if 4 * n <= values.shape[1]:
+        found = xp.argpartition(values, n - 1, axis=1)[:, :n]
+        least = xp.take_along_axis(values, found, axis=1)
+        if bool((least < 0).all()):
+            return xp.take_along_axis(found, xp.argsort(least, axis=1), axis=1)
+    return xp.argsort(values, axis=1)[:, :n]
 
 
 @function(method=True)

@@ -19,7 +19,8 @@ from .gathering import placed
 from .inplace import need_separate
 from .reduction import into, kept, normalize_dims, reduced, reductions
 from .registry import function, op, per_element
-from .searching import in_rows, search_rows
+from .searching import in_rows, of_halves, search_rows
+from .totals import largest, smallest
 
 
 def _pair(name, *fields):
@@ -104,14 +105,21 @@ def _amax_infer(input, *, dim, keepdim):
 
 def _declare(name, word):
     def kernel(xp, out, input, *, dim, keepdim):
-        find = xp.max if word == "largest" else xp.min
-        find(input, axis=dim, keepdims=keepdim, out=out)
+        find = largest if word == "largest" else smallest
+        find(xp, input, dim, out, keepdim)
 
     kernel.__doc__ = f"Find the {word} over ``dim``."
     chosen = op(
         name=name, method=False, public=False, infer=_amax_infer, flops=per_element(1),
         samples=reductions, real=True,
     )(kernel)  # fmt: skip
+
+    @chosen.kernel("cpu", when=of_halves)
+    def _(xp, out, input, *, dim, keepdim):
+        if input.flags.c_contiguous:
+            search_rows(out, None, input, dim, word == "largest")
+        else:
+            kernel(xp, out, input, dim=dim, keepdim=keepdim)
 
     @chosen.vjp("input")
     def _(g, input, out, dim, keepdim):

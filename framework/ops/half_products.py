@@ -66,37 +66,42 @@ def _parts(columns: int) -> int:
 
 
 def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any) -> None:
-    from ..kernels.cpu import bfloat16, threads
+    from ..kernels.cpu import bfloat16
 
     (m, n), inner = out.shape, left.shape[1]
     parts = _parts(n)
     panels = room[: COLUMNS * parts].reshape(parts, inner // 2, COLUMNS, 2).view(np.int16)
     out, left, right = (a.view(np.int16) for a in (out, left, right))
-    packed = None
-    if left.strides[1] != left.itemsize:
-        packed = room[COLUMNS * parts :].reshape(-1).view(np.int16)
-    step = BLOCK if packed is not None else m
-    starts = range(0, n, COLUMNS)
-    bring, panel = bfloat16.pairs(), bfloat16.panel()
-    for first in range(0, m, step):
-        first = max(0, min(first, m - ROWS))  # a few rows again rather than too few at the end
-        rows = slice(first, min(first + step, m))
-        if packed is None:
-            lines, row, pair = left[rows], left.strides[0], 4
-        else:
-            size = rows.stop - first
-            lines = packed[: inner * size].reshape(inner // 2, size, 2)
-            bring(lines, left[rows].T)
-            lines, row, pair = lines.reshape(inner // 2, -1), 4, 4 * size
+    if left.strides[1] == left.itemsize:
+        _panels(out, left, left.strides[0], 4, right, bias, panels)
+        return
+    packed = room[COLUMNS * parts :].reshape(-1).view(np.int16)
+    for first in range(0, m, BLOCK):
+        first = max(0, min(first, m - ROWS))  # some rows again rather than too few at the end
+        rows = slice(first, min(first + BLOCK, m))
+        size = rows.stop - first
+        lines = packed[: inner * size].reshape(inner // 2, size, 2)
+        bfloat16.pairs()(lines, left[rows].T)
+        lines = lines.reshape(inner // 2, 2 * size)
+        _panels(out[rows], lines, 4, 4 * size, right, bias, panels)
 
-        def share(part: int, start: int, stop: int) -> None:
-            for k in range(start, stop):
-                j = min(starts[k], n - COLUMNS)
-                columns = slice(j, j + COLUMNS)
-                _gather(panels[part], right[:, columns])
-                panel(out[rows, columns], lines, row, pair, panels[part], _floats(bias, columns))
 
-        threads.split(share, len(starts), parts if m * n * inner >= _SHARE else 1)
+def _panels(out: Any, left: Any, row: int, pair: int, right: Any, bias: Any, panels: Any) -> None:
+    # Some rows of the result, COLUMNS columns at a time; `row` and `pair` are steps in `left`.
+    from ..kernels.cpu import bfloat16, threads
+
+    (m, n), inner = out.shape, right.shape[0]
+    multiply = bfloat16.panel()
+
+    def share(part: int, start: int, stop: int) -> None:
+        for k in range(start, stop):
+            j = min(k * COLUMNS, n - COLUMNS)  # likewise
+            columns = slice(j, j + COLUMNS)
+            _gather(panels[part], right[:, columns])
+            multiply(out[:, columns], left, row, pair, panels[part], _floats(bias, columns))
+
+    parts = len(panels) if m * n * inner >= _SHARE else 1
+    threads.split(share, -(-n // COLUMNS), parts)
 
 
 def _gather(panel: Any, right: Any) -> None:

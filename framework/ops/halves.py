@@ -16,10 +16,14 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
+import numpy as np
+
+from ..kernels import copies
 from ..kernels.copies import copy, line_copier
 from ..spec import Spec
 
 PIECE = 1 << 16  # elements
+_DIRECT = {"_add": 0, "_sub": 1, "mul": 2, "_div": 3}  # as in ``kernels/cpu/half_arithmetic.py``
 
 
 def worth_pieces(results: tuple[Spec, ...]) -> bool:
@@ -28,7 +32,12 @@ def worth_pieces(results: tuple[Spec, ...]) -> bool:
 
 
 def in_pieces(
-    kernel: Any, result: Spec, casts: tuple[Any, ...], made: Spec | None, scratch: tuple[Spec, ...]
+    kernel: Any,
+    result: Spec,
+    casts: tuple[Any, ...],
+    made: Spec | None,
+    scratch: tuple[Spec, ...],
+    name: str = "",
 ) -> tuple[Any, tuple[Spec, ...]]:
     """A kernel that converts for itself, and the workspace it wants.
 
@@ -38,6 +47,7 @@ def in_pieces(
         casts: For each input the spec that the kernel takes it in; None if that is its own.
         made: What the kernel writes, if that is another dtype than the result's.
         scratch: Its scratch: as large as the result, or empty.
+        name: Of the op. Arithmetic has loops that convert as they go.
     """
     from ..kernels.cpu import threads
 
@@ -56,6 +66,8 @@ def in_pieces(
         def compute(to: Any, *operands: Any) -> None:
             kernel(xp, to, *operands, **attributes)
 
+        if name in _DIRECT and _combined(_DIRECT[name], out, *arrays):
+            return
         lie_alike = all(
             a.shape == out.shape and a.flags.c_contiguous and a.flags.aligned
             for a in (out, *arrays)
@@ -68,6 +80,36 @@ def in_pieces(
     return run, (*tiles, *spare)
 
 
+def _combined(kind: int, out: Any, *operands: Any) -> bool:
+    # Arithmetic in one pass; False where it is not for these operands.
+    from ..kernels.cpu.half_arithmetic import combiner
+
+    if copies.word(out.dtype) is None:
+        return False
+    arrays = [
+        np.broadcast_to(a if hasattr(a, "dtype") else np.float32(a), out.shape) for a in operands
+    ]
+    arrays = [out, *[a if any(a.strides) else _single(a) for a in arrays]]
+    words = [copies.word(a.dtype) for a in arrays]
+    if None in words or not all(a.flags.aligned for a in arrays):
+        return False
+    axes, sizes, steps = copies.merged(*arrays)
+    ends = [s[-1] for s in steps]
+    lines = all(e in (a.itemsize, 0) for e, a in zip(ends, arrays[1:], strict=True))
+    if not 0 < len(sizes) <= 3 or not lines or not any(ends):
+        return False
+    shape = (*(1,) * (3 - len(sizes)), *sizes)
+    views = [a.view(w).transpose(axes).reshape(shape) for a, w in zip(arrays, words, strict=True)]
+    combine = combiner(*words)
+    copies.by_threads(lambda *parts: combine(*parts, kind), *views)
+    return True
+
+
+def _single(array: Any) -> Any:
+    # One element repeated, as a float32: so that fewer kernels are compiled.
+    return np.broadcast_to(np.float32(array[(0,) * array.ndim]), array.shape)
+
+
 class _Lines:
     """Pieces of flat arrays."""
 
@@ -77,7 +119,7 @@ class _Lines:
         self.compute, self.rounded, self.free = compute, rounded, free
         self.out = out.reshape(-1)
         self.arrays = [a.reshape(-1) if getattr(a, "ndim", 0) else a for a in arrays]
-        self.homes = [
+        self.homes: list[tuple[Any, Any]] = [
             (home, None if home is None else line_copier(home.dtype, a.dtype))
             for home, a in zip(homes, arrays, strict=True)
         ]

@@ -105,15 +105,16 @@ def _move(how, out, x, index, shape, out_space, x_space, row, place) -> bool:
     shift = [s // size for s in steps]
     from ..kernels.cpu import indexed
 
+    work = 1 if walked[2][-1] == 0 else 4  # whole lines, or elements here and there
     if how == "put":
         memory[:2] = [bits(memory[0]), bits(memory[1])]
         numbers = [row // 8, _numbers(sizes), *[_numbers([0] * len(shift))] * 2]
         numbers[2 if written else 3] = _numbers(shift)
-        run(indexed.move, shape, 0, memory, walked, *numbers)
+        run(indexed.move, shape, 0, work, memory, walked, *numbers)
     elif how == "add":
-        run(indexed.add, shape, 0, memory, walked, row // 8, _numbers(sizes), _numbers(shift))
+        run(indexed.add, shape, 0, work, memory, walked, row // 8, _numbers(sizes), _numbers(shift))
     else:
-        run(indexed.combine, shape, 0, memory, walked, sizes[0], shift[0], _HOW[how])
+        run(indexed.combine, shape, 0, work, memory, walked, sizes[0], shift[0], _HOW[how])
     return True
 
 
@@ -131,7 +132,7 @@ def choose(out, mask, x, y) -> bool:
         return False
     from ..kernels.cpu import indexed
 
-    run(indexed.choose, found[0], 0, [bits(memory) for memory, _ in lines], found[1], y is out)
+    run(indexed.choose, found[0], 0, 1, [bits(memory) for memory, _ in lines], found[1], y is out)
     return True
 
 

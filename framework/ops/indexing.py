@@ -261,6 +261,11 @@ def _getitem(self, key):
         if step == 1:
             return narrow_range(self, start, 0, stop - start)
         return slice_view(self, ((start, stop, step),))
+    if kind is Tensor and self._spec.ndim:
+        spec = key._spec
+        if spec.dtype is int64 and spec.ndim and spec.device is self._spec.device:
+            index = view_shape(key.contiguous(), (1, *spec.shape))  # the most frequent key
+            return index_elements(self, index, dims=(0,), at=0)
     view, found = _split_key(self, key if kind is tuple else (key,))
     if not found:
         return view if view is not self else view_shape(self, tuple(self.shape), "Alias")

@@ -107,8 +107,8 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
 
 
 def _written_at_once(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> bool:
-    # The short road: a known plan of one kernel, nothing to record, and a target that no graph, view
-    # or region knows of, into which nobody else reads. False: nothing has happened.
+    # The short road: a known plan of one kernel, nothing to record, and a target that no graph and
+    # no region knows of, and that no other input shares. False: nothing has happened.
     target = inputs[0]
     state = local.state
     if not isinstance(target, Tensor) or state.watch or target._extra is not None:

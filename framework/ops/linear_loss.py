@@ -40,6 +40,7 @@ import numpy as np
 
 from ..dtypes import FLOAT, dtype, int64
 from ..spec import Spec
+from .classes import check_classes, class_shape
 from .linear_loss_gradient import linear_rows_grad, worth_tiles
 from .linear_loss_tiles import (
     blocks,
@@ -54,8 +55,6 @@ from .linear_loss_tiles import (
 from .linear_maps import linear
 from .loss import (
     by_class,
-    check_classes,
-    class_shape,
     cross_entropy,
     cross_entropy_rows,
     reduction_of,

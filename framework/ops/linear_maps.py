@@ -80,8 +80,10 @@ def _half_shape(input, weight):
 
 
 @linear.half_kernel(
-    when=lambda input, weight, bias: weight.ndim == 2
-    and taken(input, _half_shape(input, weight), input.shape[-1]),
+    when=lambda input, weight, bias: (
+        weight.ndim == 2 and taken(input, _half_shape(input, weight), input.shape[-1])
+    ),
+    layout=foldable,
     scratch=lambda input, weight, bias: workspace(
         input, _half_shape(input, weight), input.shape[-1]
     ),

@@ -39,6 +39,12 @@ def bits(memory):
     return None if kind is None else memory.view(kind)
 
 
+INFINITY = {
+    "float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52,
+}  # fmt: skip
+"""The bits of infinity, by the name of the dtype: all that is above them is NaN."""
+
+
 def walk(shape, *steps):
     """The fewest nested loops that visit ``shape`` in order: (shape, steps of each array).
 
@@ -60,7 +66,7 @@ def walk(shape, *steps):
     ]
 
 
-def run(kernel, shape, written, lines, steps, *numbers):
+def run(kernel, shape, written, work, lines, steps, *numbers):
     """Call ``kernel(*lines, shape, *steps, *numbers)``, in parts side by side if that is worth it.
 
     Args:
@@ -68,13 +74,14 @@ def run(kernel, shape, written, lines, steps, *numbers):
         shape: Of :func:`walk`, as are ``steps``.
         written: Which of the lines it writes. Parts are cut along a dim in which that line
             advances, so that no two write to one element; without such a dim there is one part.
+        work: How much an element is, in additions of one array to another.
         lines: Memory of each array.
         steps: Of each.
         *numbers: What else it takes.
     """
     from ..kernels.cpu import threads
 
-    parts = min(threads.get_num_threads(), prod(shape) // threads.SHARE)
+    parts = threads.workers(prod(shape) * work, max(shape))
     cut = [d for d in range(DEPTH) if steps[written][d] and shape[d] >= parts]
     if parts <= 1 or not cut:
         kernel(*lines, shape, *steps, *numbers)

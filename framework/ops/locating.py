@@ -11,6 +11,7 @@ from ..presumed import decisive
 from ..spec import Spec
 from ..tensor import Tensor
 from .creation import tensor
+from .places import set_places
 from .registry import function, op
 from .selecting import masks
 
@@ -23,7 +24,11 @@ def places_of_nonzero(xp, input):
     """The coordinates of the elements that are not zero, one row each."""
     if not input.ndim:
         return xp.zeros((int(bool(input != 0)), 0), dtype=xp.int64)
-    return xp.argwhere(input)
+    if xp is not np:
+        return xp.argwhere(input)
+    places = np.empty((np.count_nonzero(input), input.ndim), np.int64)
+    set_places(xp, places.T, input)
+    return places
 
 
 @function(method=True)

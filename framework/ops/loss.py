@@ -10,103 +10,22 @@ The elementwise losses are in ``pointwise_loss.py``, those of distances in ``dis
 from __future__ import annotations
 
 import warnings
-from math import prod
 
-import numpy as np
-
-from ..dtypes import FLOAT, INT, float32, int64
+from ..dtypes import FLOAT, float32, int64
 from ..spec import Spec
-from .convolution import contiguous, worth_compiling
+from .classes import (
+    TILE_ROWS,
+    checked,
+    class_shape,
+    run_compiled,
+    sizes,
+    tile_size,
+    tiles,
+    weights_of,
+    where_in,
+)
+from .layout import contiguous, worth_compiling
 from .registry import function, op
-
-TILE_BYTES = 1 << 18  # of logits at a time
-TILE_ROWS = 2048  # and at most so many rows, so that what is made per row stays small
-
-
-def _tiles(n: int, c: int, length: int, itemsize: int):
-    """Slices (examples, positions) of (n, c, length) logits, a tile each."""
-    rows = max(1, min(TILE_ROWS, TILE_BYTES // max(1, c * itemsize)))
-    if length <= rows:
-        step = max(1, rows // max(1, length))
-        for k in range(0, n, step):
-            yield slice(k, min(k + step, n)), slice(0, length)
-    else:
-        for k in range(n):
-            for start in range(0, length, rows):
-                yield slice(k, k + 1), slice(start, min(start + rows, length))
-
-
-def _tile_size(n: int, c: int, length: int, itemsize: int) -> int:
-    rows = max(1, min(TILE_ROWS, TILE_BYTES // max(1, c * itemsize)))
-    return c * min(n * length, rows)
-
-
-def class_shape(name, input, target, weight):
-    """(examples, classes, positions) of the logits ``input``, a spec.
-
-    Raises:
-        NotImplementedError: The logits are not floating.
-        RuntimeError: The target is no integer, or there is no weight for some class.
-        ValueError: The target has another shape than the logits without their classes.
-    """
-    if input.dtype.category != FLOAT:
-        raise NotImplementedError(
-            f"{name} is not implemented for {input.dtype}. Convert input with .to(lowtide.float32)."
-        )
-    if input.ndim == 0:
-        raise RuntimeError(f"{name} takes input (C,) or (N, C, *); got a 0-d tensor.")
-    classes = input.shape[0] if input.ndim == 1 else input.shape[1]
-    wanted = () if input.ndim == 1 else (input.shape[0], *input.shape[2:])
-    if tuple(target.shape) != wanted:
-        hint = "batch_size to match target batch_size" if input.ndim > 1 else "target ()"
-        raise ValueError(
-            f"{name}: Expected input {hint}: input {tuple(input.shape)} needs class indices of "
-            f"shape {wanted}; got target {tuple(target.shape)}. Put classes in dim 1."
-        )
-    if target.dtype.category != INT:
-        raise RuntimeError(
-            f"{name}: expected scalar type Long for class indices but found {target.dtype}. "
-            "Convert target with .to(lowtide.int64), or pass probabilities of input's shape."
-        )
-    if weight is not None and tuple(weight.shape) != (classes,):
-        raise RuntimeError(
-            f"{name}: weight tensor should be defined either for all {classes} classes or no "
-            f"classes but got weight tensor of shape: {list(weight.shape)}."
-        )
-    return (1 if input.ndim == 1 else input.shape[0]), classes, prod(wanted[1:])
-
-
-def _view(input):
-    n = 1 if input.ndim == 1 else input.shape[0]
-    c = input.shape[0] if input.ndim == 1 else input.shape[1]
-    return n, c, prod(input.shape[2:])
-
-
-def _safe(xp, target, classes, ignore_index):
-    """(class numbers without the ignored ones, which of them count); a tile's worth."""
-    counts = target != ignore_index
-    safe = xp.where(counts, target, 0)
-    if xp is np and safe.size and (safe.min() < 0 or safe.max() >= classes):
-        bad = int(safe.min()) if safe.min() < 0 else int(safe.max())
-        raise IndexError(
-            f"Target {bad} is out of bounds: cross_entropy and nll_loss take class indices 0 to "
-            f"{classes - 1}, or ignore_index ({ignore_index})."
-        )
-    return safe[:, None], counts
-
-
-def _at(xp, x, safe):
-    # Where in (rows, classes, columns) each row's class is; `xp.take_along_axis` costs twice that.
-    rows, _, columns = x.shape
-    return xp.arange(rows)[:, None], safe[:, 0], xp.arange(columns)
-
-
-def _factors(xp, weight, safe, counts, dtype):
-    # The weight of each row: of its class, or one; zero where it is ignored.
-    if weight is None:
-        return counts.astype(dtype)
-    return weight[safe[:, 0]] * counts
-
 
 # Cross entropy with class numbers
 
@@ -118,7 +37,7 @@ def _computed(dtype):
 def _cross_entropy_infer(input, target, weight, *, ignore_index, label_smoothing):
     n, c, length = class_shape("cross_entropy", input, target, weight)
     dtype = _computed(input.dtype)
-    tile = _tile_size(n, c, length, dtype.itemsize)
+    tile = tile_size(n, c, length, dtype.itemsize)
     return (
         Spec(target.shape, input.dtype), Spec((n, 1, length), dtype), Spec((tile,), dtype),
     )  # fmt: skip
@@ -153,11 +72,11 @@ def cross_entropy_rows(
     xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing
 ):  # fmt: skip
     """The cross entropy of each row of logits with its class."""
-    n, c, length = _view(input)
+    n, c, length = sizes(input)
     logits = input.reshape(n, c, length)
     losses, classes = out.reshape(n, 1, length), target.reshape(n, length)
     total = float(weight.sum()) if label_smoothing and weight is not None else c
-    for rows, columns in _tiles(n, c, length, lse.dtype.itemsize):
+    for rows, columns in tiles(n, c, length, lse.dtype.itemsize):
         x, row, loss = logits[rows, :, columns], lse[rows, :, columns], losses[rows, :, columns]
         tile = work[: x.size].reshape(x.shape)
         xp.max(x, axis=1, keepdims=True, out=loss)
@@ -167,9 +86,9 @@ def cross_entropy_rows(
         xp.sum(tile, axis=1, keepdims=True, out=row)
         xp.log(row, out=row)
         xp.add(row, loss, out=row)
-        safe, counts = _safe(xp, classes[rows, columns], c, ignore_index)
-        factor = _factors(xp, weight, safe, counts, out.dtype)[:, None]
-        xp.subtract(row, x[_at(xp, x, safe)][:, None], out=loss)
+        safe, counts = checked(xp, classes[rows, columns], c, ignore_index)
+        factor = weights_of(xp, weight, safe, counts, out.dtype)[:, None]
+        xp.subtract(row, x[where_in(xp, x, safe)][:, None], out=loss)
         xp.multiply(loss, factor * (1.0 - label_smoothing), out=loss)
         if label_smoothing:
             # The mean over classes of what the loss would be for each.
@@ -189,38 +108,12 @@ def _compiled(input, weight):
     return worth_compiling(input) and input.dtype is float32
 
 
-def check_classes(xp, target, classes, ignore_index):
-    """Refuse class numbers out of range, on the CPU; ``target`` is (N,).
-
-    Raises:
-        IndexError: There is one; the message names it.
-    """
-    for start in range(0, target.size, TILE_ROWS):
-        _safe(xp, target[start : start + TILE_ROWS], classes, ignore_index)
-
-
-def _run(name, logits, numbers, weight, ignore_index, smoothing):
-    # Rows where classes lie together, else planes; the last of the numbers are the classes.
-    from ..kernels.cpu import class_losses
-    from ..kernels.cpu.threads import spread
-
-    n, c, length = _view(logits[0])
-    kind, shape = ("rows", (n,)) if length == 1 else ("planes", (n, length))
-    cubes = [a.reshape(n, c, *shape[1:]) for a in logits]
-    lines = [a.reshape(shape) for a in numbers]  # checks sizes, which compiled loops do not
-    if class_losses.stray(lines[-1].reshape(-1), c, ignore_index):
-        check_classes(np, lines[-1].reshape(-1), c, ignore_index)
-    weights = np.empty((1, 0), np.float32) if weight is None else weight.reshape(1, c)
-    run = getattr(class_losses, kind + name)
-    spread(run, logits[0].size, n, *cubes, *lines, weights, ignore_index, smoothing)
-
-
 @cross_entropy_rows.kernel(
     "cpu", when=lambda input, target, weight, **_: _compiled(input, weight), layout=contiguous,
     scratch=False,
 )  # fmt: skip
 def _(xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing):
-    _run("", [input], [out, lse, target], weight, ignore_index, label_smoothing)
+    run_compiled("", [input], [out, lse, target], weight, ignore_index, label_smoothing)
 
 
 @cross_entropy_rows.vjp("input")
@@ -269,15 +162,15 @@ def cross_entropy_grad(
     xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing
 ):  # fmt: skip
     """The gradient in the logits: softmax minus target, scaled, made from ``lse`` in one pass."""
-    n, c, length = _view(input)
+    n, c, length = sizes(input)
     logits, result = input.reshape(n, c, length), out.reshape(n, c, length)
     arriving, classes = grad.reshape(n, length), target.reshape(n, length)
     total = float(weight.sum()) if label_smoothing and weight is not None else c
-    for rows, columns in _tiles(n, c, length, lse.dtype.itemsize):
+    for rows, columns in tiles(n, c, length, lse.dtype.itemsize):
         x, y = logits[rows, :, columns], result[rows, :, columns]
         g = arriving[rows, columns]
-        safe, counts = _safe(xp, classes[rows, columns], c, ignore_index)
-        factor = _factors(xp, weight, safe, counts, out.dtype) * g
+        safe, counts = checked(xp, classes[rows, columns], c, ignore_index)
+        factor = weights_of(xp, weight, safe, counts, out.dtype) * g
         hit = factor * (1.0 - label_smoothing)
         spread = (g * counts) * (label_smoothing / c)
         xp.subtract(x, lse[rows, :, columns], out=y)
@@ -289,7 +182,7 @@ def cross_entropy_grad(
             else:
                 for k in range(c):
                     xp.subtract(y[:, k], spread * weight[k], out=y[:, k])
-        y[_at(xp, y, safe)] -= hit
+        y[where_in(xp, y, safe)] -= hit
 
 
 @cross_entropy_grad.kernel(
@@ -297,7 +190,7 @@ def cross_entropy_grad(
     layout=contiguous,
 )  # fmt: skip
 def _(xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing):
-    _run("_grad", [out, input], [grad, lse, target], weight, ignore_index, label_smoothing)
+    run_compiled("_grad", [out, input], [grad, lse, target], weight, ignore_index, label_smoothing)
 
 
 # Negative log likelihood: linear in its input
@@ -331,16 +224,28 @@ def _nll_samples(make):
 )  # fmt: skip
 def nll_rows(xp, out, input, target, weight, *, ignore_index):
     """Minus the element of each row that its class names, times the weight of the class."""
-    n, c, length = _view(input)
+    n, c, length = sizes(input)
     x, losses = input.reshape(n, c, length), out.reshape(n, 1, length)
     classes = target.reshape(n, length)
-    for rows, columns in _tiles(n, c, length, 4):
+    for rows, columns in tiles(n, c, length, 4):
         loss, tile = losses[rows, :, columns], x[rows, :, columns]
-        safe, counts = _safe(xp, classes[rows, columns], c, ignore_index)
-        factor = _factors(xp, weight, safe, counts, out.dtype)
-        xp.multiply(tile[_at(xp, tile, safe)], factor, out=loss[:, 0])
+        safe, counts = checked(xp, classes[rows, columns], c, ignore_index)
+        factor = weights_of(xp, weight, safe, counts, out.dtype)
+        xp.multiply(tile[where_in(xp, tile, safe)], factor, out=loss[:, 0])
         xp.negative(loss, out=loss)
         loss[~counts[:, None]] = 0
+
+
+def _pickable(large, weight):
+    return worth_compiling(large) and (weight is None or weight.dtype is large.dtype)
+
+
+@nll_rows.kernel(
+    "cpu", when=lambda input, target, weight, **_: input.ndim > 1 and _pickable(input, weight),
+    layout=contiguous,
+)  # fmt: skip
+def _(xp, out, input, target, weight, *, ignore_index):
+    run_compiled("picked", [input], [out, target], weight, ignore_index)
 
 
 @nll_rows.vjp("input")
@@ -356,15 +261,24 @@ def _(g, target, weight, input_spec, ignore_index):
 )  # fmt: skip
 def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
     """Minus the arriving gradient at each row's class, zero elsewhere."""
-    n, c, length = _view(out)
+    n, c, length = sizes(out)
     y, arriving = out.reshape(n, c, length), grad.reshape(n, length)
     classes = target.reshape(n, length)
     out.fill(0)
-    for rows, columns in _tiles(n, c, length, 4):
-        safe, counts = _safe(xp, classes[rows, columns], c, ignore_index)
-        factor = _factors(xp, weight, safe, counts, out.dtype)
+    for rows, columns in tiles(n, c, length, 4):
+        safe, counts = checked(xp, classes[rows, columns], c, ignore_index)
+        factor = weights_of(xp, weight, safe, counts, out.dtype)
         tile = y[rows, :, columns]
-        tile[_at(xp, tile, safe)] = arriving[rows, columns] * -factor
+        tile[where_in(xp, tile, safe)] = arriving[rows, columns] * -factor
+
+
+@nll_grad.kernel(
+    "cpu", when=lambda grad, target, weight, *, shape, **_: len(shape) > 1
+    and _pickable(grad.like(shape), weight),
+    layout=contiguous,
+)  # fmt: skip
+def _(xp, out, grad, target, weight, *, shape, ignore_index):
+    run_compiled("picked_grad", [out], [grad, target], weight, ignore_index)
 
 
 @nll_grad.vjp("grad")
@@ -396,8 +310,8 @@ def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
         if weight is None:
             counted = (part != ignore_index).sum(dtype=divisor.dtype)
         else:
-            safe, counts = _safe(xp, part, weight.shape[0], ignore_index)
-            counted = _factors(xp, weight, safe, counts, divisor.dtype).sum()
+            safe, counts = checked(xp, part, weight.shape[0], ignore_index)
+            counted = weights_of(xp, weight, safe, counts, divisor.dtype).sum()
         xp.add(divisor, counted, out=divisor)
     xp.sum(loss, out=out)
     xp.divide(out, divisor, out=out)

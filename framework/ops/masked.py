@@ -10,33 +10,20 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
 from ..dtypes import int64
 from ..spec import Spec
+from .indexed import enough, read_places, write_places
 from .linear_loss_tiles import blocks
-from .places import index_elements, index_sum, mask_places
+from .places import index_elements, index_sum, mask_places, set_places
 from .registry import op
 from .selecting import every_third
 
-_PIECE = 1 << 13  # elements of a mask at a time
+_PIECE = 1 << 13  # values at a time
 
 
 def _ready(array):
     # A mask is walked as it lies.
     return array.dtype.kind != "b" or array.flags.c_contiguous
-
-
-def _set_places(xp, places, mask):
-    flat, done = mask.reshape(-1), 0
-    for here in blocks(flat.shape[0], _PIECE if xp is np else max(1, flat.shape[0])):
-        found = xp.flatnonzero(flat[here]) + here.start
-        rows = places[:, done : done + found.shape[0]]
-        done += found.shape[0]
-        for row, n in zip(rows[:0:-1], mask.shape[:0:-1], strict=True):
-            xp.remainder(found, n, out=row)
-            found //= n
-        rows[0] = found
 
 
 def _dims(mask, at):
@@ -72,9 +59,23 @@ def masked_elements(xp, out, places, input, mask, index, *, count, at):
     ``index`` are the places, if they are known; else they are made.
     """
     if index is None:
-        _set_places(xp, places, mask)
+        set_places(xp, places, mask)
         index = places
     index_elements.op.plain(xp, out, input, index, dims=_dims(mask, at), at=at)
+
+
+@masked_elements.kernel(
+    "cpu", layout=_ready,
+    when=lambda input, mask, index, *, count, at: enough(
+        prod(_read_infer(input, mask, index, count=count, at=at)[0].shape), input.dtype
+    ),
+)  # fmt: skip
+def _(xp, out, places, input, mask, index, *, count, at):
+    if index is None:
+        set_places(xp, places, mask)
+        index = places
+    if not read_places(out, input, index, _dims(mask, at), at):
+        index_elements.op.plain(xp, out, input, index, dims=_dims(mask, at), at=at)
 
 
 masked_elements.op.shown = "index"  # in messages, and for who asks for values by their op
@@ -103,8 +104,19 @@ def _sum_samples(make):
 )  # fmt: skip
 def masked_sum(xp, out, places, input, mask, *, shape, at):
     """Zeros of ``shape`` with ``input`` where ``mask`` holds: the transpose of reading."""
-    _set_places(xp, places, mask)
+    set_places(xp, places, mask)
     index_sum.op.plain(xp, out, input, places, shape=shape, dims=_dims(mask, at), at=at)
+
+
+@masked_sum.kernel(
+    "cpu", layout=_ready, when=lambda input, mask, **_: enough(input.numel, input.dtype)
+)
+def _(xp, out, places, input, mask, *, shape, at):
+    set_places(xp, places, mask)
+    dims = _dims(mask, at)
+    out.fill(0)  # a mask names no place twice
+    if not write_places("put", out, input, places, input.shape, dims, at):
+        index_sum.op.plain(xp, out, input, places, shape=shape, dims=dims, at=at)
 
 
 @masked_sum.vjp("input")
@@ -132,7 +144,7 @@ def masked_assign(xp, out, places, input, mask, values, index):
     if out is not input:
         xp.copyto(out, input)
     if index is None:
-        _set_places(xp, places, mask)
+        set_places(xp, places, mask)
         index = places
     for here in blocks(values.shape[0], _PIECE):
         out[tuple(index[:, here])] = values[here]

@@ -169,21 +169,34 @@ def matmul(xp, out, input, other):
     multiply_rows(xp, out, input, other)
 
 
-def _half_shape(input, other):
-    if other.ndim > 2:
-        return product_shape("matmul", input, other)
+def _tall(input, other):
     return prod(input.shape[:-1]), other.shape[-1]
 
 
 @matmul.half_kernel(
-    when=lambda input, other: input.ndim > 1 < other.ndim
-    and taken(input, _half_shape(input, other), input.shape[-1]),
-    scratch=lambda input, other: workspace(input, _half_shape(input, other), input.shape[-1]),
+    when=lambda input, other: (
+        input.ndim > 1 and other.ndim == 2 and taken(input, _tall(input, other), input.shape[-1])
+    ),
+    layout=foldable,
+    scratch=lambda input, other: workspace(input, _tall(input, other), input.shape[-1]),
 )
 def _(xp, out, room, input, other):
-    if other.ndim == 2 < input.ndim and foldable(input):
-        rows = prod(input.shape[:-1])
-        input, out = input.reshape(rows, -1), out.reshape(rows, -1)
+    rows, inner = prod(input.shape[:-1]), input.shape[-1]
+    multiply(out.reshape(rows, -1), room, input.reshape(rows, inner), other)
+
+
+@matmul.half_kernel(
+    when=lambda input, other: (
+        input.ndim > 1
+        and other.ndim > 2
+        and taken(input, product_shape("matmul", input, other), input.shape[-1])
+    ),
+    layout=blas_ready,
+    scratch=lambda input, other: workspace(
+        input, product_shape("matmul", input, other), input.shape[-1]
+    ),
+)
+def _(xp, out, room, input, other):
     multiply(out, room, input, other)
 
 

@@ -10,6 +10,8 @@ from ..dtypes import FLOAT, float32
 from ..spec import Spec
 from .reduction import count_of, into, kept, mean, normalize_dims, reduced, reductions
 from .registry import WIDE_ON_CUDA, function, op, per_element
+from .totals import largest as find_largest
+from .totals import total
 
 # Variance and standard deviation
 
@@ -42,11 +44,11 @@ def _var_samples(make):
 def _variance(xp, out, average, centered, input, dim, keepdim, correction):
     # Two passes over the data: the mean first, so that nothing cancels.
     count = builtins.max(input.size // builtins.max(average.size, 1), 0)
-    xp.sum(input, axis=dim, keepdims=True, out=average)
+    total(xp, input, dim, average)
     xp.divide(average, count, out=average)
     xp.subtract(input, average, out=centered)
     xp.multiply(centered, centered, out=centered)
-    xp.sum(centered, axis=dim, keepdims=keepdim, out=out)
+    total(xp, centered, dim, out, keepdim)
     xp.divide(out, builtins.max(count - correction, 0), out=out)
 
 
@@ -208,7 +210,7 @@ def norm_over(xp, out, powers, input, *, p, dim, keepdim):
             return
         if p != 1:
             xp.power(powers, p, out=powers)
-    xp.sum(powers, axis=dim, keepdims=keepdim, out=out)
+    total(xp, powers, dim, out, keepdim)
     if p == 2:
         xp.sqrt(out, out=out)
     elif p not in (0, 1):
@@ -290,12 +292,12 @@ def logsumexp_over(xp, out, largest, powers, input, *, dim, keepdim):
         largest.imag = 0
         xp.max(input.real, axis=dim, keepdims=True, out=largest.real)
     else:
-        xp.max(input, axis=dim, keepdims=True, out=largest)
+        find_largest(xp, input, dim, largest)
     # An infinite largest is subtracted as 0: inf - inf would be NaN.
     xp.copyto(largest, 0, where=xp.isinf(largest))
     xp.subtract(input, largest, out=powers)
     xp.exp(powers, out=powers)
-    xp.sum(powers, axis=dim, keepdims=keepdim, out=out)
+    total(xp, powers, dim, out, keepdim)
     xp.log(out, out=out)
     xp.add(out, largest.reshape(out.shape), out=out)
 

@@ -16,6 +16,7 @@ from ..dtypes import float32
 from ..spec import Spec
 from .convolution import contiguous, worth_compiling
 from .registry import op, per_element
+from .totals import average, total
 
 # Kernels on the view: x, out, g and dx have its shape; mean and rstd are 1 along the axes
 
@@ -25,10 +26,10 @@ def _statistics(xp, work, mean, rstd, x, axes) -> None:
         mean.fill(0)
         rstd.fill(0)
         return
-    xp.mean(x, axis=axes, keepdims=True, out=mean)
+    average(xp, x, axes, mean)
     xp.subtract(x, mean, out=work)
     xp.multiply(work, work, out=work)  # `out` is its own workspace, so no temporary is born here
-    xp.mean(work, axis=axes, keepdims=True, out=rstd)
+    average(xp, work, axes, rstd)
 
 
 def _invert(xp, rstd, eps) -> None:
@@ -110,7 +111,7 @@ def norm_grad(
         dw.fill(0)
         db.fill(0)
         return
-    xp.sum(g, axis=summed, keepdims=True, out=db.reshape(affine))
+    total(xp, g, summed, db.reshape(affine))
     if mean is not None:
         xp.subtract(x, mean, out=work)
         xp.multiply(work, rstd, out=work)  # what the forward pass made
@@ -118,16 +119,16 @@ def norm_grad(
         xp.multiply(x, rstd, out=work)
     xp.multiply(g, work, out=out)
     if weight is not None:
-        xp.sum(out, axis=summed, keepdims=True, out=dw.reshape(affine))
+        total(xp, out, summed, dw.reshape(affine))
         xp.multiply(out, weight.reshape(affine), out=out)
-    xp.mean(out, axis=axes, keepdims=True, out=row)
+    average(xp, out, axes, row)
     xp.multiply(work, row, out=work)
     if weight is not None:
         xp.multiply(g, weight.reshape(affine), out=out)
     else:
         xp.copyto(out, g)
     if mean is not None:
-        xp.mean(out, axis=axes, keepdims=True, out=row)
+        average(xp, out, axes, row)
         xp.subtract(out, row, out=out)
     xp.subtract(out, work, out=out)
     xp.multiply(out, rstd, out=out)
@@ -324,7 +325,7 @@ def rms_norm_view(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
         rstd.fill(0)
         return
     xp.multiply(x, x, out=y)
-    xp.mean(y, axis=axes, keepdims=True, out=rstd)
+    average(xp, y, axes, rstd)
     _invert(xp, rstd, eps)
     xp.multiply(x, rstd, out=y)
     _scale(xp, y, weight, None, affine)

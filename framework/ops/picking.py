@@ -29,7 +29,9 @@ def _slice_index(name, input, dim, index):
         )
     if index.dtype not in (int32, int64):
         raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index; got {index.dtype}.")
-    index = index.to(int64).reshape(1, index.numel())
+    if index.dtype is not int64:
+        index = index.to(int64)
+    index = index.reshape(1, index.numel())
     if not input.ndim:
         input = view_shape(input, (1,))
     return d, input, index

@@ -18,6 +18,7 @@ from .registry import broadcast_shapes, op
 from .selecting import masks
 
 _CHUNK = 1 << 15  # bytes of a temporary inside a kernel
+_PIECE = 1 << 13  # elements of a mask at a time
 
 
 def check_bounds(xp, index, shape, dims, error=IndexError):
@@ -32,6 +33,8 @@ def check_bounds(xp, index, shape, dims, error=IndexError):
         size = shape[dim]
         if 0 in row.strides:  # expanded: each element once
             row = row[tuple([slice(0, 1) if s == 0 else slice(None) for s in row.strides])]
+        if np.maximum.reduce(row.view(np.uint64), axis=None) < size:
+            continue  # one pass will mostly do: below 0 would be very large here
         low, high = int(row.min()), int(row.max())
         if low < -size or high >= size:
             raise error(
@@ -290,6 +293,24 @@ def _(g, index, dims, at):
     return index_elements(g, index, dims=dims, at=at)
 
 
+def set_places(xp, places, mask):
+    """Write where a contiguous mask, or other array, is not zero: (ndim, count), in order."""
+    flat, done = mask.reshape(-1), 0
+    size = _PIECE if xp is np else max(1, flat.shape[0])
+    for start in range(0, flat.shape[0], size):
+        found = xp.flatnonzero(flat[start : start + size])
+        if start:
+            found += start
+        rows = places[:, done : done + found.shape[0]]
+        done += found.shape[0]
+        for row, n in zip(rows[:0:-1], mask.shape[:0:-1], strict=True):
+            above = found // n  # a remainder would take five times as long
+            xp.multiply(above, n, out=row)
+            xp.subtract(found, row, out=row)
+            found = above
+        rows[0] = found
+
+
 @op(
     name="_mask_places", method=False, public=False, adopt=True,
     samples=masks,
@@ -298,4 +319,10 @@ def mask_places(xp, mask):
     """Where a mask is True: (ndim, count)."""
     if not mask.ndim:
         return xp.zeros((0, int(mask)), dtype=xp.int64)
-    return xp.stack(xp.nonzero(mask))
+    if xp is not np:
+        return xp.stack(xp.nonzero(mask))
+    if mask.ndim == 1:
+        return np.flatnonzero(mask)[None]
+    places = np.empty((mask.ndim, np.count_nonzero(mask)), np.int64)
+    set_places(xp, places, mask)
+    return places

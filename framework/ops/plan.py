@@ -95,16 +95,21 @@ class Plan:
         )
         kernel, self.layout = op.kernel_for(be.kernel_key, kernel_sees, attributes)
         if direct is not None:
-            kernel, self.scratch = direct
+            kernel, self.layout, self.scratch = direct
         elif op.lean:  # meta foretells what the CPU takes
             key = "cpu" if where.type == "meta" else be.kernel_key
             if op.kernel_for(key, kernel_sees, attributes)[0] in op.lean:
                 self.scratch = tuple(s.like((0,)) for s in self.scratch)
         converts = self.casts is not None or self.compute is not None
         if op.elementwise and converts and be.kernel_key == "cpu" and worth_pieces(self.results):
-            made = self.compute and self.compute[0]
+            made = None if self.compute is None else self.compute[0]
             kernel, self.scratch = in_pieces(
-                kernel, self.results[0], self.casts or (None,) * len(specs), made, self.scratch
+                kernel,
+                self.results[0],
+                self.casts or (None,) * len(specs),
+                made,
+                self.scratch,
+                op.name,
             )
             if all(casts[k] for k, s in enumerate(specs) if isinstance(s, Spec)):
                 self.layout = None  # what is converted lies as it should

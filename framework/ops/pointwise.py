@@ -140,10 +140,11 @@ atanh = _unary(
     doc="Take the inverse hyperbolic tangent.",
 )  # fmt: skip
 erf = _unary(
-    "erf", lambda g, input: erf_slope(g, input), library=True, doc="Take the error function.",
+    "erf", lambda g, input: erf_slope(g, input), library=True,  # type: ignore[has-type]
+    doc="Take the error function.",
 )  # fmt: skip
 erfc = _unary(
-    "erfc", lambda g, input: erf_slope(-g, input), library=True,
+    "erfc", lambda g, input: erf_slope(-g, input), library=True,  # type: ignore[has-type]
     doc="Take the complementary error function, ``1 - erf(input)``.",
 )  # fmt: skip
 erfinv = _unary(

@@ -176,9 +176,14 @@ def bce_logits_slope(xp, out, grad, input, target):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(bce_logits, lambda losses: (losses.bce_logits, ()), when=alike_singles, module="losses")
 compile_gate(
-    bce_logits_slope, lambda losses: (losses.bce_logits_grad, ()), when=alike_singles, module="losses"
+    bce_logits, lambda losses: (losses.bce_logits, ()), when=alike_singles, module="losses"
+)
+compile_gate(
+    bce_logits_slope,
+    lambda losses: (losses.bce_logits_grad, ()),
+    when=alike_singles,
+    module="losses",
 )
 
 
@@ -257,7 +262,7 @@ def bce_weighted_slope(xp, out, work, grad, input, target, pos_weight):
 
 
 def _cube(shape, weight):
-    """Sizes (before, of, after) the one dim that a weight varies along, or None if there are more."""
+    """Sizes (before, of, after) the one dim that a weight varies along, or None: it is none."""
     long = [k for k, n in enumerate(weight) if n > 1]
     if len(weight) > len(shape) or len(long) > 1:
         return None

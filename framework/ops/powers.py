@@ -15,7 +15,9 @@ from .creation import zeros_like
 from .registry import WIDE_ON_CUDA, broadcast, op, per_element, same, singles
 from .selecting import where_select
 
-_PRODUCTS = frozenset((-2, 3, 4, 5, 6, 7, 8))  # of NumPy's powers: some take 20 times as long as products
+_PRODUCTS = frozenset(
+    (-2, 3, 4, 5, 6, 7, 8)
+)  # of NumPy's powers: some take 20 times as long as products
 
 
 def _powers(make):
@@ -98,7 +100,8 @@ def _(g, input, exponent):
     if not isinstance(exponent, Tensor):
         if exponent == 0:
             return zeros_like(g)
-        return g * conjugate(input ** (exponent - 1) * exponent)
+        base = input if exponent == 2 else input ** (exponent - 1)
+        return g * conjugate(base * exponent)
     slope = exponent * input ** (exponent - 1)
     return where_select(exponent == 0, 0, g * conjugate(slope))
 

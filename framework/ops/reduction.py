@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import builtins
-from math import nan
 from math import prod as product
 
 from ..dtypes import BOOL, FLOAT, INT, as_dtype, bool_, float64, int64, uint8
 from ..spec import Spec
+from .half_sums import sum_halves, summed_as_is, sums_in_float32
 from .layout import contiguous, worth_compiling
 from .registry import WIDE_ON_CUDA, function, op, per_element
+from .totals import average, total
 
 
 def normalize_dims(name: str, dim, ndim: int) -> tuple[int, ...]:
@@ -131,7 +132,12 @@ def _need_float(name, input, dtype):
 )  # fmt: skip
 def sum_over(xp, out, input, *, dim, keepdim, dtype):
     """Add up over ``dim``."""
-    xp.sum(input, axis=dim, dtype=out.dtype, keepdims=keepdim, out=out)
+    total(xp, input, dim, out, keepdim)
+
+
+@sum_over.half_kernel(when=summed_as_is, layout=contiguous, scratch=sums_in_float32)
+def _(xp, out, sums, input, *, dim, keepdim, dtype):
+    sum_halves(out, sums, input, dim, divide=False)
 
 
 @sum_over.vjp("input")
@@ -172,12 +178,12 @@ def nansum(input, dim=None, keepdim=False, *, dtype=None, out=None):
 )  # fmt: skip
 def mean_over(xp, out, input, *, dim, keepdim, dtype):
     """Average over ``dim``; nothing averages to NaN."""
-    xp.sum(input, axis=dim, dtype=out.dtype, keepdims=keepdim, out=out)
-    count = product(input.shape[d] for d in dim)
-    if count:
-        xp.divide(out, count, out=out)
-    else:
-        out.fill(nan)
+    average(xp, input, dim, out, keepdim)
+
+
+@mean_over.half_kernel(when=summed_as_is, layout=contiguous, scratch=sums_in_float32)
+def _(xp, out, sums, input, *, dim, keepdim, dtype):
+    sum_halves(out, sums, input, dim, divide=True)
 
 
 @mean_over.vjp("input")
@@ -288,8 +294,9 @@ def _last_dims(input, *, dim, keepdim, dtype):
 def _(xp, out, input, *, dim, keepdim, dtype):
     # NumPy multiplies what lies in a row one after the other.
     from ..kernels.cpu import scans
+    from ..kernels.cpu.threads import spread
 
-    scans.product(out.reshape(-1), input.reshape(out.size, -1))
+    spread(scans.product, input.size, out.size, out.reshape(-1), input.reshape(out.size, -1))
 
 
 @function(method=True)

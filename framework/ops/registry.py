@@ -81,7 +81,7 @@ class Op:
         self.doc = inspect.getdoc(kernel) or ""
         self.kernels: dict[str, list[tuple[Any, Any, Any]]] = {}
         self.lean: set[Any] = set()  # kernels that take no scratch
-        self.halves: list[tuple[Any, Any, Any]] = []  # kernels that take 16-bit floats as they are
+        self.halves: list[tuple[Any, ...]] = []  # kernels that take 16-bit floats as they are
         self.rules: list[Rule] = []
         self.composition: Any = None
         self.plans: dict[Any, Any] = {}
@@ -164,26 +164,27 @@ class Op:
 
         return declare
 
-    def half_kernel(self, *, when: Any, scratch: Any) -> Callable[[Any], Any]:
+    def half_kernel(self, *, when: Any, layout: Any, scratch: Any) -> Callable[[Any], Any]:
         """Declare a CPU kernel that takes float16 or bfloat16 where the others want float32.
 
         Args:
             when: Called with the promoted specs and the attributes, as of :meth:`kernel`.
-            scratch: Called likewise; the specs of its buffers, which take the place of the op's.
+            layout: As of :meth:`kernel`.
+            scratch: Called as ``when`` is; the specs of its buffers, which replace the op's.
         """
 
         def declare(function: Any) -> Any:
-            self.halves.append((function, when, scratch))
+            self.halves.append((function, when, layout, scratch))
             return function
 
         return declare
 
     def half_kernel_for(self, specs: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
-        """The first such kernel that takes these specs, with the specs of its scratch; or None."""
+        """The first such kernel that takes these specs: (it, layout, specs of scratch), or None."""
         if any(isinstance(s, Spec) and s.dtype.is_half for s in specs):
-            for function, when, scratch in self.halves:
+            for function, when, layout, scratch in self.halves:
                 if when(*specs, **attributes):
-                    return function, scratch(*specs, **attributes)
+                    return function, layout, scratch(*specs, **attributes)
         return None
 
     def composite(self, function: Any) -> Any:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from ..presumed import decisive
 from ..tensor import Tensor
+from .indexed import enough
+from .lines import bits
 from .registry import function, op
 from .shaping import normal_dim, normal_dims, reshape_copy, sizes
 
@@ -181,6 +183,21 @@ def flip_dims(xp, out, input, *, dims):
     back = slice(None, None, -1)
     key = tuple([back if d in dims else slice(None) for d in range(input.ndim)])
     out[...] = input[key]
+
+
+@flip_dims.kernel(
+    "cpu",
+    when=lambda input, *, dims: dims == (input.ndim - 1,) and enough(input.numel, input.dtype),
+)
+def _(xp, out, input, *, dims):
+    if not input.flags.c_contiguous:
+        flip_dims.op.plain(xp, out, input, dims=dims)
+        return
+    from ..kernels.cpu import indexed
+    from ..kernels.cpu.threads import spread
+
+    target, rows = (bits(a).reshape(-1, input.shape[-1]) for a in (out, input))
+    spread(indexed.reverse, out.size, target.shape[0], target, rows)
 
 
 @flip_dims.vjp("input")

@@ -331,14 +331,23 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
     if reduce != "mean":
         return scatter_combine(input, index, src, dim=d, reduce=reduce)
     total = scatter_add_along(input, index, src, dim=d)
-    from .creation import ones_like, zeros_like
-
-    counts = (ones_like if include_self else zeros_like)(input).detach()
-    counts._scatter_add_(index, 1, dim=d)
+    counts = _counts(input, d, index, int(include_self))
     counts = counts.masked_fill(counts == 0, 1)
     if input.dtype.category == INT:
         return total.div(counts, rounding_mode="floor")
     return total / counts
+
+
+def _counts(input, dim, index, start):
+    # How many values each element takes. Along a dim that the index is expanded over all are alike.
+    from .creation import full
+
+    shape = list(input.shape)
+    for k, n in enumerate(index.shape):
+        if k != dim and n == shape[k] and n > 1 and not index.stride(k):
+            shape[k], index = 1, index.narrow(k, 0, 1)
+    counts = full(tuple(shape), start, dtype=input.dtype, device=input.device)
+    return counts._scatter_add_(index, 1, dim=dim)
 
 
 def _extreme(dtype, largest):

@@ -1,18 +1,32 @@
 """The extreme along a dim that is not the last: rows beside each other, compared as they lie.
 
-NumPy would transpose the array first.
+NumPy would transpose the array first. Numbers of half precision are compared by their bits, along
+any dim.
 """
 
 from __future__ import annotations
 
 from math import prod
 
-from .indexed import enough_to_add
+import numpy as np
+
+from .indexed import enough, enough_to_add
+from .lines import INFINITY, bits
 
 
 def in_rows(input, *, dim, keepdim) -> bool:
     """True for a search along a dim that is not the last, where NumPy is as fast."""
-    return dim is not None and dim < input.ndim - 1 and enough_to_add(input.numel, input.dtype)
+    if dim is None or not input.ndim:
+        return False
+    if input.dtype.is_half:
+        return enough(input.numel, input.dtype)
+    return dim < input.ndim - 1 and enough_to_add(input.numel, input.dtype)
+
+
+def of_halves(input, *, dim, keepdim) -> bool:
+    """True for half precision and dims beside each other."""
+    beside = dim == tuple(range(dim[0], dim[0] + len(dim))) if dim else False
+    return beside and input.dtype.is_half and enough(input.numel, input.dtype)
 
 
 def search_rows(values, indices, input, dim, largest) -> None:
@@ -20,34 +34,32 @@ def search_rows(values, indices, input, dim, largest) -> None:
 
     Args:
         values: Written; None if only the places are wanted.
-        indices: Written.
+        indices: Written; in half precision None if only the values are wanted.
         input: At least one element along ``dim``.
-        dim: Not the last.
+        dim: As :func:`in_rows` or :func:`of_halves` allows it.
         largest: Else smallest.
     """
-    from ..kernels.cpu import selection, threads
+    from ..kernels.cpu import order, selection, threads
 
-    count, columns = prod(input.shape[:dim]), prod(input.shape[dim + 1 :])
+    first, last = (dim, dim) if isinstance(dim, int) else (dim[0], dim[-1])
+    count, columns = prod(input.shape[:first]), prod(input.shape[last + 1 :])
     if not columns:
         return
     x = input.reshape(count, -1, columns)
-    indices = indices.reshape(count, columns)
-    values = input[:0] if values is None else values
-    values = values.reshape(-1, columns)
-    parts = min(threads.get_num_threads(), input.size // threads.SHARE)
-    if parts <= 1:
-        selection.search(values, indices, x, largest, 0, count, 0, columns)
-    elif count >= parts:
-        threads.split(
-            lambda _, start, stop: selection.search(
-                values, indices, x, largest, start, stop, 0, columns
-            ),
-            count, parts,
-        )  # fmt: skip
+    indices = (np.empty(0, np.int64) if indices is None else indices).reshape(-1, columns)
+    values = (input[:0] if values is None else values).reshape(-1, columns)
+    kernel, kind = selection.search, ()
+    if input.itemsize == 2:
+        kernel, kind = order.extreme, (INFINITY[input.dtype.name],)
+        x, values = bits(x), bits(values)
+
+    def rows(start, stop):
+        kernel(values, indices, x, *kind, largest, start, stop, 0, columns)
+
+    def beside(start, stop):
+        kernel(values, indices, x, *kind, largest, 0, count, start, stop)
+
+    if count >= threads.workers(input.size, input.size):
+        threads.ranges(rows, input.size, count)
     else:
-        threads.split(
-            lambda _, start, stop: selection.search(
-                values, indices, x, largest, 0, count, start, stop
-            ),
-            columns, min(parts, columns),
-        )  # fmt: skip
+        threads.ranges(beside, input.size, columns)

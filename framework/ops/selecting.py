@@ -199,14 +199,39 @@ def _tri_samples(make):
     yield (make(0, 3),), {"diagonal": 0}
 
 
+_ROWS = 32  # at a time: on one side of the diagonal all is kept, on the other all is zero
+
+
+def _keep(xp, out, input, diagonal, below):
+    # What is on and below a diagonal, or what is above it.
+    rows, columns = input.shape[-2:]
+    if rows < _ROWS // 2:  # line by line
+        if out is not input:
+            xp.copyto(out, input)
+        for r in range(rows):
+            end = max(0, min(columns, r + diagonal + 1))
+            out[..., r, slice(end, None) if below else slice(end)] = 0
+        return
+    for first in range(0, rows, _ROWS):
+        last = min(first + _ROWS, rows)
+        left, right = (max(0, min(columns, r + diagonal)) for r in (first + 1, last))
+        y, x = out[..., first:last, :], input[..., first:last, :]
+        kept, zeros = slice(right), slice(right, None)
+        if not below:
+            kept, zeros = slice(left, None), slice(left)
+        if out is not input:
+            xp.copyto(y[..., kept], x[..., kept])
+        y[..., zeros] = 0
+        if right > left:
+            reached = xp.tri(last - first, right - left, first + diagonal - left, dtype=bool)
+            where = ~reached if below else reached
+            xp.copyto(y[..., left:right], 0, casting="unsafe", where=where)
+
+
 @op(inplace="tril_", infer=_tri_infer, samples=_tri_samples)
 def tril(xp, out, input, *, diagonal=0):
     """Keep a matrix on and below a diagonal, zeros above it."""
-    if out is not input:
-        xp.copyto(out, input)
-    rows, columns = input.shape[-2:]
-    for r in range(rows):
-        out[..., r, max(0, min(columns, r + diagonal + 1)) :] = 0
+    _keep(xp, out, input, diagonal, True)
 
 
 @tril.vjp("input")
@@ -217,11 +242,7 @@ def _(g, diagonal):
 @op(inplace="triu_", infer=_tri_infer, samples=_tri_samples)
 def triu(xp, out, input, *, diagonal=0):
     """Keep a matrix on and above a diagonal, zeros below it."""
-    if out is not input:
-        xp.copyto(out, input)
-    rows, columns = input.shape[-2:]
-    for r in range(rows):
-        out[..., r, : max(0, min(columns, r + diagonal))] = 0
+    _keep(xp, out, input, diagonal - 1, False)
 
 
 @triu.vjp("input")

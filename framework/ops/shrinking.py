@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ..dtypes import bool_
-from .activation import floating, window
+from .activation import floating, gradient_infer, gradient_samples, window
+from .compiling import compile_gate
 from .pointwise import tanh
 from .registry import function, op, per_element, singles
-from .selecting import where_select
 from .sides import HIDDEN, INFINITY, chosen, marked, worth_bits
 
 
@@ -27,9 +27,34 @@ def softshrink_of(xp, out, input, *, lambd=0.5):
     xp.subtract(input, out, out=out)
 
 
+@op(
+    name="_shrink_backward", **HIDDEN, infer=gradient_infer("mask"), scratch=("mask",),
+    half="float32", flops=per_element(1), samples=gradient_samples,
+)  # fmt: skip
+def shrink_slope(xp, out, mask, grad, result):
+    """Zero where ``result`` is zero, else ``grad``."""
+    xp.equal(result, 0, out=mask)
+    xp.copyto(out, grad)
+    xp.copyto(out, 0, where=mask)
+
+
+compile_gate(softshrink_of, lambda gates, lambd: (gates.softshrink, (lambd,)))
+compile_gate(shrink_slope, lambda gates: (gates.shrink_grad, ()))
+
+
 @softshrink_of.vjp("input")
 def _(g, out):
-    return where_select(out == 0, 0, g)
+    return shrink_slope(g, out)
+
+
+@shrink_slope.vjp("grad")
+def _(g, result):
+    return shrink_slope(g, result)
+
+
+@shrink_slope.vjp("result")
+def _(g):
+    return None  # flat except at the edges
 
 
 @function(public=False)
@@ -63,9 +88,12 @@ def hardshrink(xp, out, mask, input, *, lambd=0.5):
     xp.copyto(out, 0, where=mask)
 
 
+compile_gate(hardshrink, lambda gates, lambd: (gates.hardshrink, (float(lambd),)))
+
+
 @hardshrink.vjp("input")
 def _(g, out):
-    return where_select(out == 0, 0, g)
+    return shrink_slope(g, out)
 
 
 @function(public=False)

@@ -134,11 +134,8 @@ def marked(plain, name, ends, loop, for_loop, of_result=True):
 
     @made.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
     def _(xp, out, sides, *arrays, **attributes):
-        from ..kernels.cpu import sides as compiled
-
         numbers = [float(v) for v in for_loop(out.dtype, **attributes)]
-        run, input = getattr(compiled, loop), arrays[-1]
-        spread(run, out.size, out.reshape(-1), sides, input.reshape(-1), *numbers)
+        spread(loop, out.size, out.reshape(-1), sides, arrays[-1].reshape(-1), *numbers)
 
     return made
 
@@ -148,10 +145,22 @@ def chosen(g, sides, inside=1.0, outside=0.0):
     return None if g is None else by_side(g, sides.detach(), inside=inside, outside=outside)
 
 
-def spread(run, elements, *arrays) -> None:
-    """Call ``run(first, last, *arrays)`` for shares of the tiles, side by side."""
-    from ..kernels.cpu import threads
+_modules: list[Any] = []  # once imported: a statement for it takes as long as a small loop
 
+
+def spread(loop, elements, *arrays) -> None:
+    """Call a loop of ``kernels/cpu/sides.py`` for shares of the tiles, side by side.
+
+    Args:
+        loop: Its name; it takes (first, last, *arrays).
+        elements: How many.
+        *arrays: Arrays and numbers.
+    """
+    if not _modules:
+        from ..kernels.cpu import sides, threads
+
+        _modules.extend((sides, threads))
+    run, threads = getattr(_modules[0], loop), _modules[1]
     tiles = -(-elements // TILE)
     parts = min(threads.get_num_threads(), elements // threads.SHARE)
     if parts <= 1:
@@ -195,10 +204,8 @@ def by_side(xp, out, work, grad, sides, *, inside, outside):
 
 @by_side.kernel("cpu", when=worth_compiling, layout=even, scratch=False)
 def _(xp, out, work, grad, sides, *, inside, outside):
-    from ..kernels.cpu import sides as compiled
-
     numbers = (float(inside), float(outside))
-    spread(compiled.choose, out.size, *lines(out, grad, sides), *numbers)
+    spread("choose", out.size, *lines(out, grad, sides), *numbers)
 
 
 @by_side.vjp("grad")
@@ -229,9 +236,7 @@ def by_sides(xp, out, work, grad, above, apart):
 
 @by_sides.kernel("cpu", when=worth_compiling, layout=even, scratch=False)
 def _(xp, out, work, grad, above, apart):
-    from ..kernels.cpu import sides as compiled
-
-    spread(compiled.signs, out.size, *lines(out, grad, above, apart))
+    spread("signs", out.size, *lines(out, grad, above, apart))
 
 
 @by_sides.vjp("grad")

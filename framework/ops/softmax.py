@@ -13,6 +13,8 @@ from ..spec import Spec
 from .convolution import contiguous, worth_compiling
 from .extremes import one_dim
 from .registry import WIDE_ON_CUDA, function, op, per_element
+from .totals import largest as find_largest
+from .totals import total
 
 
 def _row(input, dim):
@@ -80,10 +82,10 @@ def softmax_along(xp, out, row, input, *, dim):
     if not input.size:
         return
     axis = dim if input.ndim else ()
-    xp.max(input, axis=axis, keepdims=True, out=row)
+    find_largest(xp, input, axis, row)
     xp.subtract(input, row, out=out)
     xp.exp(out, out=out)
-    xp.sum(out, axis=axis, keepdims=True, out=row)
+    total(xp, out, axis, row)
     xp.divide(out, row, out=out)
 
 
@@ -105,7 +107,7 @@ def softmax_gradient(xp, out, row, incoming, output, *, dim):
     """Backward of softmax: ``(incoming - sum(incoming * output)) * output``."""
     axis = dim if output.ndim else ()
     xp.multiply(incoming, output, out=out)
-    xp.sum(out, axis=axis, keepdims=True, out=row)
+    total(xp, out, axis, row)
     xp.subtract(incoming, row, out=out)
     xp.multiply(out, output, out=out)
 
@@ -137,10 +139,10 @@ def log_softmax_along(xp, out, largest, row, input, *, dim):
     if not input.size:
         return
     axis = dim if input.ndim else ()
-    xp.max(input, axis=axis, keepdims=True, out=largest)
+    find_largest(xp, input, axis, largest)
     xp.subtract(input, largest, out=out)
     xp.exp(out, out=out)  # the result is the workspace of its own sum
-    xp.sum(out, axis=axis, keepdims=True, out=row)
+    total(xp, out, axis, row)
     xp.log(row, out=row)
     xp.subtract(input, largest, out=out)
     xp.subtract(out, row, out=out)
@@ -162,7 +164,7 @@ def _(g, out, dim):
 )  # fmt: skip
 def log_softmax_gradient(xp, out, row, incoming, output, *, dim):
     """Backward of log_softmax: ``incoming - exp(output) * sum(incoming)``."""
-    xp.sum(incoming, axis=dim if output.ndim else (), keepdims=True, out=row)
+    total(xp, incoming, dim if output.ndim else (), row)
     xp.exp(output, out=out)
     xp.multiply(out, row, out=out)
     xp.subtract(incoming, out, out=out)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from ..dtypes import int32
 from ..spec import Spec
 from ..tensor import Tensor
+from .layout import worth_compiling
 from .matmul import adjoint, matmul
 from .matrix_checks import (
     attempted,
@@ -22,9 +23,46 @@ from .matrix_checks import (
     linear_algebra,
     named,
     no_failure,
+    raise_first,
     zero_pivot,
 )
 from .registry import WIDE_ON_CPU, broadcast_shapes, op
+
+_LARGEST = 8  # size of matrices up to which a loop of ours is faster than calls of LAPACK
+
+
+def small(A, *others, **_):
+    """True for large stacks of small real matrices, and others with the same batch shape."""
+    alike = all(A.shape[:-2] == b.shape[:-2] for b in others)
+    return alike and A.ndim > 2 and 0 < A.shape[-1] <= _LARGEST and worth_compiling(A)
+
+
+def in_stacks(run, *arrays):
+    """Call a compiled loop on stacks of numbers or matrices, these as (n, k, count)."""
+    from ..kernels.cpu import threads
+
+    count = arrays[0].shape[-1]
+    parts = max(1, min(threads.get_num_threads(), 64 * count // threads.SHARE))
+    threads.split(lambda _part, first, last: run(*arrays, first, last), count, parts)
+
+
+def stacked(array):
+    """A stack of matrices as (n, k, count)."""
+    return array.reshape(-1, *array.shape[-2:]).transpose(1, 2, 0)
+
+
+def _eliminated(xp, A, B, checked, message):
+    # Solve for B, or invert without one; as ``attempted`` does.
+    from ..kernels.cpu import small_matrices
+
+    out = xp.empty((A if B is None else B).shape, dtype=A.dtype)
+    info = xp.empty(A.shape[:-2], dtype="int32")
+    b = stacked(A if B is None else B)
+    in_stacks(small_matrices.solutions, info.reshape(-1), stacked(out), stacked(A), b, B is None)
+    if checked and info.any():
+        raise_first(info, message)
+    return out, info
+
 
 # Inverse
 
@@ -43,6 +81,12 @@ def _inv_samples(make):
         yield (conditioned(make, *shape),), {"checked": len(shape) > 2}
 
 
+_NO_INVERSE = (
+    "linalg.inv: {where}The diagonal element {number} is zero, the inversion could not be "
+    "completed because the input matrix is singular. Use linalg.pinv."
+)
+
+
 @op(
     name="_inv", method=False, public=False, adopt=True, returns=("out", "info"), half="float32",
     infer=_inv_infer, flops=_cube, samples=_inv_samples,
@@ -50,11 +94,17 @@ def _inv_samples(make):
 )  # fmt: skip
 def invert(xp, A, *, checked):
     """Invert matrices, and say which are singular."""
-    return attempted(
-        xp, xp.linalg.inv, [A], zero_pivot, checked,
-        "linalg.inv: {where}The diagonal element {number} is zero, the inversion could not be "
-        "completed because the input matrix is singular. Use linalg.pinv.",
-    )  # fmt: skip
+    return attempted(xp, xp.linalg.inv, [A], zero_pivot, checked, _NO_INVERSE)
+
+
+@invert.kernel("cpu", when=small)
+def _(xp, A, *, checked):
+    return _eliminated(xp, A, None, checked, _NO_INVERSE)
+
+
+def invert_small(xp, A):
+    """Invert a stack for which :func:`small` is true; NaN where a matrix is singular."""
+    return _eliminated(xp, A, None, False, _NO_INVERSE)[0]
 
 
 @invert.vjp("A")
@@ -130,6 +180,12 @@ def aligned(xp, a, b):
     )
 
 
+_NO_SOLUTION = (
+    "linalg.solve: {where}The solver failed because the input matrix is singular (pivot "
+    "{number} is zero). Use linalg.lstsq."
+)
+
+
 @op(
     name="_solve", method=False, public=False, adopt=True, returns=("out", "info"),
     half="float32", promote="same", infer=_solve_infer, flops=_solve_flops, samples=_solve_samples,
@@ -140,11 +196,12 @@ def solve_matrices(xp, A, B, *, checked):
     a, b = aligned(xp, A, B)
     if not b.size:
         return xp.zeros(b.shape, dtype=b.dtype), no_failure(xp, b.shape[:-2])
-    return attempted(
-        xp, xp.linalg.solve, [a, b], zero_pivot, checked,
-        "linalg.solve: {where}The solver failed because the input matrix is singular (pivot "
-        "{number} is zero). Use linalg.lstsq.",
-    )  # fmt: skip
+    return attempted(xp, xp.linalg.solve, [a, b], zero_pivot, checked, _NO_SOLUTION)
+
+
+@solve_matrices.kernel("cpu", when=lambda A, B, **_: B.shape[-1] > 0 and small(A, B))
+def _(xp, A, B, *, checked):
+    return _eliminated(xp, A, B, checked, _NO_SOLUTION)
 
 
 @solve_matrices.vjp("A", "B")

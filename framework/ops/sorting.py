@@ -13,15 +13,17 @@ from math import prod
 
 import numpy as np
 
-from ..dtypes import int32, int64
-from ..kernels.cpu.threads import LIMIT, SHARE
+from ..dtypes import int16, int32, int64
+from ..kernels.cpu.threads import LIMIT
 from ..spec import Spec
 from .extremes import _pair, into_each, one_dim, place
-from .indexed import enough_to_add
+from .indexed import SUMMED, enough, enough_to_add
 from .layout import contiguous
+from .lines import INFINITY, bits
 from .registry import function, op
 
 SMALL = 256  # up to this many elements sorting them all is as fast as selecting
+_SORTED_WORK = 16  # of an element that is sorted, in additions of one
 HEAP = 256  # a heap finds the best of so many times as many elements, or the best 4
 
 
@@ -34,7 +36,10 @@ def _order(xp, input, dim, descending):
 
 
 def _compiled(input, *, dim, **_):
-    return input.ndim > 0 and input.shape[dim] < 1 << 31 and enough_to_add(input.numel, input.dtype)
+    known = input.dtype.is_half or input.dtype.name in SUMMED
+    if not (known and input.ndim and enough(input.numel, input.dtype)):
+        return False
+    return input.shape[dim] < 1 << 31
 
 
 def _buffers(input, dim, wanted=True):
@@ -42,27 +47,25 @@ def _buffers(input, dim, wanted=True):
     if not (wanted and _compiled(input, dim=dim)) or input.device.type == "cuda":
         return input.like((0,)), input.like((0,))
     shape = (min(LIMIT, prod(input.shape[:dim])), 2, input.shape[dim])
-    return input.like(shape, int32 if input.dtype.itemsize == 4 else int64), input.like(
-        shape, int32
-    )
+    keys = {2: int16, 4: int32, 8: int64}[input.dtype.itemsize]
+    return input.like(shape, keys), input.like(shape, int32)
 
 
 def _run_sort(values, indices, keys, places, input, dim, descending):
     from ..kernels.cpu import order, threads
 
-    kind = np.uint32 if input.itemsize == 4 else np.uint64
     x, found, where = (
         a.reshape(prod(a.shape[:dim]), a.shape[dim], prod(a.shape[dim + 1 :]))
         for a in (input, input[:0] if values is None else values, indices)
     )
-    x, found, keys = x.view(kind), found.view(kind), keys.view(kind)
-    floating = input.dtype.kind == "f"
+    x, found, keys = bits(x), bits(found), bits(keys)
+    infinity = INFINITY.get(input.dtype.name, 0)
 
     def run(part, start, stop):
-        order.sort(found, where, x, keys[part], places[part], floating, descending, start, stop)
+        order.sort(found, where, x, keys[part], places[part], infinity, descending, start, stop)
 
     count = x.shape[0]
-    parts = max(1, min(threads.get_num_threads(), count, input.size // SHARE))
+    parts = max(1, threads.workers(_SORTED_WORK * input.size, count))
     threads.split(run, count, parts)
 
 
@@ -200,7 +203,7 @@ def _(xp, values, indices, keys, places, input, *, k, dim, largest):
         a.reshape(prod(a.shape[:dim]), a.shape[dim], prod(a.shape[dim + 1 :]))
         for a in (values, indices, input)
     ]
-    spread(selection.topk, input.size, cubes[0].shape[0], *cubes, largest)
+    spread(selection.topk, 2 * input.size, cubes[0].shape[0], *cubes, largest)
 
 
 @topk_along.kernel("cpu", when=_compiled, layout=contiguous)
@@ -232,21 +235,49 @@ def topk(input, k, dim=-1, largest=True, sorted=True, *, out=None):
 
 
 def _unique_samples(make):
-    yield (make(3, 4),), {"dim": None}
-    yield (make(3, 4),), {"dim": 1}
-    yield (make(0, 2),), {"dim": None}
+    for where in (True, False):
+        yield (make(3, 4),), {"dim": None, "where": where}
+        yield (make(3, 4),), {"dim": 1, "where": where}
+        yield (make(0, 2),), {"dim": None, "where": where}
 
 
 @op(
     name="_unique", method=False, public=False, returns=("values", "inverse", "counts"), adopt=True,
     samples=_unique_samples,
 )  # fmt: skip
-def unique_of(xp, input, *, dim):
-    """Find the distinct elements, or slices along ``dim``, sorted; their places and numbers."""
+def unique_of(xp, input, *, dim, where):
+    """Find the distinct elements, or slices along ``dim``, sorted; their places and numbers.
+
+    These two are empty if it is not asked ``where`` they are.
+    """
+    if not where:
+        values = xp.unique(input, axis=dim, equal_nan=False)
+        return values, xp.empty((0,), "int64"), xp.empty((0,), "int64")
     values, inverse, counts = xp.unique(
         input, return_inverse=True, return_counts=True, axis=dim, equal_nan=False
     )
     return values, inverse.reshape(input.shape if dim is None else input.shape[dim]), counts
+
+
+@unique_of.kernel(
+    "cpu",
+    when=lambda input, *, dim, where: (
+        where and dim is None and enough_to_add(input.numel, input.dtype)
+    ),
+)
+def _(xp, input, *, dim, where):
+    flat = input.reshape(-1)
+    n = flat.size
+    values, order = np.empty_like(flat), np.empty(n, np.int64)
+    keys = np.empty((1, 2, n), np.int32 if flat.itemsize == 4 else np.int64)
+    _run_sort(values, order, keys, np.empty((1, 2, n), np.int32), flat, 0, False)
+    first = np.empty(n, np.bool_)
+    first[0] = True
+    np.not_equal(values[1:], values[:-1], out=first[1:])
+    starts = np.flatnonzero(first)
+    inverse = np.empty(n, np.int64)
+    inverse[order] = np.cumsum(first) - 1
+    return values[starts], inverse.reshape(input.shape), np.diff(starts, append=n)
 
 
 @function(method=True)
@@ -265,14 +296,21 @@ def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=No
         shape depends on values, so it does not run on meta.
     """
     d = None if dim is None else one_dim("unique", dim, input.ndim)
-    values, inverse, counts = unique_of(input.detach(), dim=d)
+    where = return_inverse or return_counts
+    values, inverse, counts = unique_of(input.detach(), dim=d, where=where)
     results = (values, *([inverse] if return_inverse else []), *([counts] if return_counts else []))
     return results[0] if len(results) == 1 else results
 
 
+def _run_samples(make):
+    yield (make(3, 4),), {"dim": None}
+    yield (make(3, 4),), {"dim": 1}
+    yield (make(0, 2),), {"dim": None}
+
+
 @op(
     name="_unique_consecutive", method=False, public=False,
-    returns=("values", "inverse", "counts"), adopt=True, samples=_unique_samples,
+    returns=("values", "inverse", "counts"), adopt=True, samples=_run_samples,
 )  # fmt: skip
 def unique_runs(xp, input, *, dim):
     """Find the first of each run of equal elements, or slices; their places and lengths."""

@@ -71,13 +71,8 @@ class Tiling:
         self.threads = threads.LIMIT if where in ("cpu", "meta") and work >= _WORTH else 1
         shared = self.batch >= self.threads and blas.controllable()
         self.workers = self.threads if shared else 1
+        self.sliding = len(self.kernel) == 2 and tuple(stride) == (1, 1)
         self.pointwise = prod(self.kernel) == 1 and prod(stride) == 1 and not any(map(any, padding))
-
-    def sum_in_parts(self, itemsize: int) -> int:
-        """Decide for the gradient of the weight, of which each thread has a sum of its own."""
-        if self.rows * self.filters * itemsize > TILE:
-            self.workers = 1
-        return self.workers
 
     def tile(self, itemsize: int) -> tuple[int, int]:
         """Images per tile, and rows of the first output dimension per tile."""
@@ -174,23 +169,3 @@ def roll(xp, plan, columns, images, first, last) -> None:
     for taps, positions, elements in plan.shifts(first, last):
         view = images[(..., *elements)]
         xp.add(view, tile[taps][(..., *positions)], out=view)
-
-
-def compiled_unroll(xp, plan, columns, images, first, last, beside=False) -> None:
-    """:func:`unroll` in one compiled loop, which other threads may run beside."""
-    from ..kernels.cpu import columns as kernels
-
-    span = (last - first) * prod(plan.out[1:])
-    count = images.shape[0]
-    steps = (count * span, span) if beside else (span, plan.rows * span)
-    kernels.unroll(columns, *steps, plan.volumes(images), *plan.geometry(first, last))
-
-
-def compiled_roll(xp, plan, columns, images, first, last) -> None:
-    """:func:`roll` in one compiled loop."""
-    from ..kernels.cpu import columns as kernels
-
-    span = (last - first) * prod(plan.out[1:])
-    kernels.roll(
-        columns, span, plan.rows * span, plan.volumes(images), *plan.geometry(first, last)
-    )  # fmt: skip

@@ -4,6 +4,8 @@ from lowtide.framework.errors import LinAlgError as LinAlgError
 from lowtide.framework.ops.decompositions import cholesky as cholesky
 from lowtide.framework.ops.decompositions import cholesky_ex as cholesky_ex
 from lowtide.framework.ops.decompositions import qr as qr
+from lowtide.framework.ops.determinants import det as det
+from lowtide.framework.ops.determinants import slogdet as slogdet
 from lowtide.framework.ops.elimination import lu as lu
 from lowtide.framework.ops.elimination import lu_factor as lu_factor
 from lowtide.framework.ops.elimination import lu_factor_ex as lu_factor_ex
@@ -14,12 +16,10 @@ from lowtide.framework.ops.least_squares import matrix_rank as matrix_rank
 from lowtide.framework.ops.least_squares import pinv as pinv
 from lowtide.framework.ops.matmul import matmul as matmul
 from lowtide.framework.ops.matrix import cross as cross
-from lowtide.framework.ops.matrix import det as det
 from lowtide.framework.ops.matrix import diagonal as diagonal
 from lowtide.framework.ops.matrix import matrix_exp as matrix_exp
 from lowtide.framework.ops.matrix import matrix_power as matrix_power
 from lowtide.framework.ops.matrix import multi_dot as multi_dot
-from lowtide.framework.ops.matrix import slogdet as slogdet
 from lowtide.framework.ops.matrix import tensorinv as tensorinv
 from lowtide.framework.ops.matrix import tensorsolve as tensorsolve
 from lowtide.framework.ops.matrix import vander as vander

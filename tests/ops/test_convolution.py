@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
+from numba import njit
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
 from lowtide.framework.kernels.cpu import threads
-from lowtide.framework.ops import correlation, tiles
+from lowtide.framework.ops import correlation, direct, tiles
+from lowtide.framework.ops.layout import worth_compiling
 from lowtide.framework.ops.registry import OPS
 
 
@@ -103,76 +105,154 @@ GEOMETRIES = {
     "plain": ((4, 6, 17, 19), (8, 6, 3, 3), {"padding": 1}),
     "strided": ((4, 6, 33, 19), (8, 6, 3, 2), {"stride": (2, 3), "padding": (2, 0)}),
     "dilated": ((4, 6, 25, 29), (8, 6, 3, 3), {"dilation": (2, 3), "padding": (4, 1)}),
+    "both": ((4, 6, 25, 29), (12, 6, 3, 4), {"stride": 2, "dilation": (2, 3), "padding": (4, 1)}),
     "wider": ((4, 6, 17, 19), (8, 6, 2, 2), {"padding": (1, 2)}),
+    "steps beyond": ((4, 6, 17, 19), (9, 6, 2, 2), {"stride": (3, 5)}),
+    "few rows": ((4, 18, 9, 70), (3, 18, 3, 3), {"padding": (2, 1)}),
+    "one image": ((1, 20, 40, 33), (17, 20, 3, 3), {"padding": 1}),
+    "channels": ((2, 300, 5, 6), (11, 300, 3, 3), {"padding": 1}),
     "pointwise": ((4, 16, 17, 19), (8, 16, 1, 1), {}),
+    "pointwise steps": ((4, 16, 17, 19), (8, 16, 1, 1), {"stride": 2}),
     "groups": ((4, 6, 33, 29), (9, 2, 3, 3), {"groups": 3, "padding": 1}),
+    "same": ((4, 6, 21, 20), (9, 6, 4, 2), {"padding": "same"}),
+    "signal": ((4, 6, 900), (8, 6, 5), {"padding": 2}),
+    "signal steps": ((4, 6, 901), (8, 6, 5), {"stride": 3, "dilation": 2, "padding": 1}),
+    "volume": ((2, 6, 7, 11, 17), (5, 6, 3, 2, 3), {"padding": 1}),
+    "volume steps": ((2, 6, 9, 11, 17), (10, 3, 3, 2, 3), {"stride": (2, 1, 2), "groups": 2}),
     "depthwise": ((4, 6, 33, 29), (6, 1, 3, 3), {"groups": 6, "padding": 1}),
     "two filters": ((4, 6, 33, 29), (12, 1, 3, 5), {"groups": 6, "stride": (2, 1), "padding": 2}),
     "three strides": ((4, 6, 33, 29), (6, 1, 2, 3), {"groups": 6, "stride": 3, "dilation": 2}),
+    "wide windows": (
+        (2, 4, 21, 37),
+        (8, 1, 4, 5),
+        {"groups": 4, "dilation": (2, 3), "padding": (7, 9)},
+    ),
+    "narrow": ((3, 5, 40, 7), (5, 1, 3, 3), {"groups": 5, "padding": (0, 1)}),
     "kernel beyond": ((4, 30, 3, 3), (30, 1, 7, 7), {"groups": 30, "padding": 3}),
 }
+NAMES = ("_conv", "_conv_input_grad", "_conv_weight_grad")
+
+
+def compiled(monkeypatch, wanted):
+    """Let every convolution from here on be compiled, or none."""
+    monkeypatch.setattr(correlation, "worth_compiling", lambda *_, **__: wanted)
+    for op in (OPS[n] for n in NAMES):
+        monkeypatch.setattr(op, "plans", {})
+        found = [
+            (kernel, (lambda *_, **__: wanted) if when is worth_compiling else when, layout)
+            for kernel, when, layout in op.kernels["cpu"]
+        ]
+        monkeypatch.setattr(op, "kernels", {"cpu": found})
+
+
+def convolved(name, arrays, dtype):
+    """The result of a geometry, and both gradients of a product with random numbers."""
+    options = GEOMETRIES[name][2]
+    convolve = (lt.conv1d, lt.conv2d, lt.conv3d)[arrays[0].ndim - 3]
+    x, w, b = (lt.tensor(a, requires_grad=True) for a in arrays)
+    out = convolve(x, w, b, **options)
+    u = lt.tensor(np.random.default_rng(3).standard_normal(out.shape).astype(dtype))
+    return [t.detach().numpy() for t in (out, *grad(out, [x, w], [u]))]
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_compiled_and_threaded_convolutions_are_the_plain_ones(name, workers, dtype, monkeypatch):
-    shape, window, options = GEOMETRIES[name]
+    shape, window, _ = GEOMETRIES[name]
     arrays = [numbers(*s).detach().numpy().astype(dtype) for s in (shape, window, window[:1])]
-    monkeypatch.setattr(tiles, "TILE", 1 << 14)
-    monkeypatch.setattr(tiles, "_WORTH", 1)
-    ops = [OPS[n] for n in ("_conv", "_conv_input_grad", "_conv_weight_grad")]
-
-    def always(*_, **__):
-        return True
-
-    big_enough = correlation.worth_compiling
-    monkeypatch.setattr(correlation, "worth_compiling", always)
-
-    def run(limit, kernels=True):
+    for module in (tiles, direct):
+        monkeypatch.setattr(module, "TILE", 1 << 14)
+        monkeypatch.setattr(module, "_WORTH", 1)
+    monkeypatch.setattr(direct, "_POSITIONS", 40)
+    monkeypatch.setattr(direct, "_PRODUCTS", 100)
+    found = []
+    for limit, wanted in ((workers, True), (1, False)):
         monkeypatch.setattr(threads, "LIMIT", limit)
-        for op in ops:
-            found = [
-                (kernel, always if when is big_enough else when, layout)
-                for kernel, when, layout in op.kernels["cpu"]
-            ]
-            monkeypatch.setattr(op, "plans", {})
-            monkeypatch.setattr(op, "kernels", {"cpu": found} if kernels else {})
-        x, w, b = (lt.tensor(a, requires_grad=True) for a in arrays)
-        out = lt.conv2d(x, w, b, **options)
-        u = lt.tensor(np.random.default_rng(3).standard_normal(out.shape).astype(dtype))
-        return [t.detach().numpy() for t in (out, *grad(out, [x, w], [u]))]
-
-    found, plain = run(workers), run(1, kernels=False)
+        compiled(monkeypatch, wanted)
+        found.append(convolved(name, arrays, dtype))
     rtol = 1e-5 if dtype == np.float32 else 1e-12
-    for a, b in zip(found, plain, strict=True):
+    for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * 50)
 
 
-def test_a_signal_and_a_volume_take_the_same_compiled_loops(monkeypatch):
-    for shape, window in (((4, 6, 2000), (8, 6, 5)), ((2, 4, 13, 11, 17), (5, 4, 3, 2, 3))):
+@pytest.mark.parametrize("name", ["plain", "strided", "groups", "volume steps"])
+def test_parts_of_a_register_and_whole_ones_give_the_same_sums(name, monkeypatch):
+    # Processors have registers of 64 bytes or smaller ones: the loop is written for both.
+    from lowtide.framework.kernels.cpu import direct as kernels
+    from lowtide.framework.kernels.cpu import registers
+
+    shape, window, _ = GEOMETRIES[name]
+    arrays = [numbers(*s).detach().numpy().astype(np.float32) for s in (shape, window, window[:1])]
+    compiled(monkeypatch, True)
+    usual = convolved(name, arrays, np.float32)
+    monkeypatch.setattr(registers, "_REGISTER", 32)
+    monkeypatch.setattr(registers, "_GROUPS", 1)
+    again = njit(nogil=True, error_model="numpy")(registers.accumulate.py_func)
+    monkeypatch.setattr(kernels, "accumulate", again)
+    for kernel in ("convolve", "sum_windows"):
+        again = njit(nogil=True, error_model="numpy")(getattr(kernels, kernel).py_func)
+        monkeypatch.setattr(kernels, kernel, again)
+    for a, b in zip(usual, convolved(name, arrays, np.float32), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_stays_in_the_windows_that_see_it(value, monkeypatch):
+    compiled(monkeypatch, True)
+    x, w = (numbers(*s).detach().float() for s in ((1, 3, 12, 21), (8, 3, 3, 3)))
+    x[0, 1, 5, 16] = value
+    seen = ~np.isfinite(lt.conv2d(x, w, padding=1).numpy())
+    expected = np.zeros_like(seen)
+    expected[:, :, 4:7, 15:18] = True
+    np.testing.assert_array_equal(seen, expected)
+
+
+def test_a_depthwise_window_leaves_out_what_is_beyond_the_image(monkeypatch):
+    compiled(monkeypatch, True)
+    x, w = lt.ones(2, 3, 9, 20), lt.ones(3, 1, 3, 3)
+    w[:, :, 0, 0] = float("inf")  # times a padding of 0 would be no number
+    out = lt.conv2d(x, w, padding=1, groups=3).numpy()
+    assert np.isfinite(out[:, :, 0]).all()
+    assert np.isfinite(out[:, :, :, 0]).all()
+    assert np.isinf(out[:, :, 1:, 1:]).all()
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_the_bits_of_a_result_do_not_depend_on_the_threads(batch, monkeypatch):
+    x, w = (numbers(*s).detach().float() for s in ((batch, 24, 20, 21), (40, 24, 3, 3)))
+    monkeypatch.setattr(direct, "_WORTH", 1)
+    found = []
+    for limit in (1, 2, 3):
+        monkeypatch.setattr(threads, "LIMIT", limit)
+        compiled(monkeypatch, True)
+        x.requires_grad_()
+        out = lt.conv2d(x, w, padding=1)
+        found.append((out.detach().numpy(), grad(out.sum(), [x])[0].numpy()))
+    for other in found[1:]:
+        for a, b in zip(found[0], other, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_the_workspace_is_what_was_foretold(monkeypatch):
+    compiled(monkeypatch, True)
+    peaks = []
+    for device in ("cpu", "meta"):
         x, w = (
-            lt.tensor(numbers(*s).detach().numpy(), requires_grad=True) for s in (shape, window)
+            lt.ones(*s, device=device, requires_grad=True)
+            for s in ((4, 20, 30, 31), (24, 20, 3, 3))
         )
-        convolve = lt.conv1d if len(shape) == 3 else lt.conv3d
-        found = []
-        for kernels in (True, False):
-            for n in ("_conv", "_conv_input_grad", "_conv_weight_grad"):
-                monkeypatch.setattr(OPS[n], "plans", {})
-                if not kernels:
-                    monkeypatch.setattr(OPS[n], "kernels", {})
-            out = convolve(x, w, None, 2, 1)
-            found.append([out, *grad(out, [x, w], [out.detach()])])
-        for a, b in zip(*found, strict=True):
-            np.testing.assert_allclose(
-                a.detach().numpy(), b.detach().numpy(), rtol=1e-11, atol=1e-9
-            )
+        before = lt.memory_allocated(device)
+        lt.reset_peak_memory_stats(device)
+        lt.conv2d(x, w, stride=2, padding=1).sum().backward()
+        peaks.append(lt.max_memory_allocated(device) - before)
+    assert peaks[0] == peaks[1]
 
 
 def test_a_threaded_gradient_repeats_its_bits(monkeypatch):
     monkeypatch.setattr(threads, "LIMIT", 3)
-    monkeypatch.setattr(tiles, "_WORTH", 1)
-    for n in ("_conv", "_conv_input_grad", "_conv_weight_grad"):
+    monkeypatch.setattr(direct, "_WORTH", 1)
+    for n in NAMES:
         monkeypatch.setattr(OPS[n], "plans", {})
     x, w = numbers(9, 4, 30, 30), numbers(8, 4, 3, 3)
     found = [[g.numpy() for g in grad(lt.conv2d(x, w).sum(), [x, w])] for _ in range(3)]

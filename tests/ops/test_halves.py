@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+from lowtide.framework import testing
 from lowtide.framework.devices import backend
 from lowtide.framework.kernels.cpu import threads
-from lowtide.framework.ops import halves
+from lowtide.framework.ops import halves, plan
 from lowtide.framework.ops.registry import OPS
 
 HALVES = [lt.bfloat16, lt.float16]
@@ -45,6 +46,38 @@ def test_pieces_are_the_whole(op, shapes, dtype, small_pieces):
     a, b = (lt.randn(s).to(dtype) for s in shapes)
     assert lt.equal(op(a, b), at_once(op, a, b))
     assert lt.equal(op(b, a), at_once(op, b, a))
+
+
+ELEMENTWISE = sorted(n for n, op in OPS.items() if op.elementwise and op.half == "float32")
+
+
+def sample_results(op, monkeypatch, in_pieces):
+    """What the op's samples give in bfloat16."""
+    monkeypatch.setattr(halves, "PIECE", 4)
+    monkeypatch.setattr(plan, "worth_pieces", lambda made: in_pieces and made[0].numel > 0)
+    monkeypatch.setattr(op, "plans", {})
+    made = []
+    for inputs, attributes in testing.samples(op, testing.Make(lt.float64)):
+        inputs = testing.place(inputs)
+        inputs = [
+            x.detach().to(lt.bfloat16) if isinstance(x, lt.Tensor) and x.is_floating_point() else x
+            for x in inputs
+        ]
+        if any(isinstance(x, lt.Tensor) and x.dtype.is_complex for x in inputs):
+            continue
+        made += testing.call(op, inputs, attributes)
+    return made
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_every_sample_in_pieces(name, monkeypatch):
+    op = OPS[name]
+    pieces = sample_results(op, monkeypatch, True)
+    whole = sample_results(op, monkeypatch, False)
+    assert pieces
+    for a, b in zip(pieces, whole, strict=True):
+        np.testing.assert_array_equal(a.double().numpy(), b.double().numpy())
+        assert a.dtype is b.dtype
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -145,3 +178,42 @@ def test_nan_and_infinities_stay():
         ours, expected = (t.float().numpy() for t in (ours, expected))
         np.testing.assert_array_equal(ours, expected)
         np.testing.assert_array_equal(np.signbit(ours), np.signbit(expected))
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_negation_turns_the_sign(dtype):
+    x = lt.tensor([1.5, -2.0, 0.0, -0.0, float("inf"), float("nan")]).to(dtype)
+    made = (-x).float()
+    assert lt.equal(made[:5], -x.float()[:5])
+    assert lt.equal(made[:5].signbit(), ~x[:5].signbit())
+    assert made[5].isnan()
+    turned = lt.randn(30, 40).to(dtype).t()
+    assert lt.equal(-turned, (-turned.float()).to(dtype))
+    assert lt.equal(turned.clone().neg_(), -turned)
+
+
+def test_numbers_on_either_side(small_pieces):
+    x = lt.randn(10, 40).to(lt.bfloat16)
+    for number in (3, -0.7, float("inf")):
+        for f in (lambda v: v + number, lambda v: number - v, lambda v: v - number,
+                  lambda v: number / v, lambda v: v / number, lambda v: v * number):  # fmt: skip
+            assert lt.equal(f(x), at_once(f, x))
+    assert (x * 1j).dtype is lt.complex64
+    assert lt.equal((x * 1j).imag, x.float())
+
+
+def test_operands_that_repeat_one_element(small_pieces):
+    x, one = lt.randn(10, 40).to(lt.bfloat16), lt.tensor(1.7).to(lt.bfloat16)
+    same = one.expand(10, 40)
+    for a, b in ((x, same), (same, x), (same, same), (x, one), (lt.randn(10, 40), same)):
+        wide = a.float() - b.float()
+        assert lt.equal(a - b, wide.to(lt.result_type(a, b)))
+
+
+def test_without_the_instructions_for_float16(small_pieces, monkeypatch):
+    from lowtide.framework.kernels.cpu import moves
+
+    monkeypatch.setattr(moves, "float16_in_hardware", lambda: False)
+    x, y = lt.randn(10, 40).half(), lt.randn(40).half()
+    assert lt.equal(x * y, at_once(lt.mul, x, y))
+    assert lt.equal(x.sum(0), x.float().sum(0).half())

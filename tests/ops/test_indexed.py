@@ -264,6 +264,14 @@ def test_scatter_of_tensors_and_numbers(dim):
     same(t.t().scatter_(1 - dim, lt.tensor(index.T.copy()), -2.5), expected.T)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_flip_of_the_last_dim(dtype):
+    x = made(50, 7, 61, dtype=dtype)
+    same(lt.tensor(x).flip(2), np.flip(x, 2))
+    same(lt.tensor(x).transpose(0, 2).flip(2), np.flip(x.transpose(2, 1, 0), 2))
+    same(lt.tensor(x).flip(0, 2), np.flip(x, (0, 2)))
+
+
 # Gradients
 
 
@@ -341,6 +349,32 @@ def test_masked_fill_broadcasts_and_writes_in_place():
     same(t.masked_fill(lt.tensor(rows), lt.tensor(2.0)), np.where(rows, np.float32(2), x))
     t.transpose(1, 3).masked_fill_(lt.tensor(mask.T.copy())[:, :, None], float("-inf"))
     same(t, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_reading_by_a_mask_and_its_gradient(dtype):
+    x = made(150, 160, 3, dtype=dtype)
+    for mask in (made(150, 160, 3) > 0, made(150, 160) > 0, made(150) > -9):
+        t = lt.tensor(x).requires_grad_()
+        found = t[lt.tensor(mask)]
+        same(found, x[mask])
+        g = made(*found.shape, dtype=dtype)
+        (found * lt.tensor(g)).sum().backward()
+        expected = np.zeros_like(x)
+        expected[mask] = g
+        same(t.grad, expected)
+    columns = made(160) > 0
+    same(lt.tensor(x)[:, lt.tensor(columns)], x[:, columns])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nonzero_and_the_places_of_a_mask(dtype):
+    x = made(30, 40, 50, dtype=dtype)
+    x[RNG.random(x.shape) < 0.7] = 0
+    same(lt.tensor(x).nonzero(), np.argwhere(x))
+    same(lt.tensor(x).permute(2, 0, 1).nonzero(), np.argwhere(x.transpose(2, 0, 1)))
+    for found, expected in zip(lt.tensor(x).nonzero(as_tuple=True), np.nonzero(x), strict=True):
+        same(found, expected)
 
 
 def test_few_elements_take_the_plain_kernels(monkeypatch):

@@ -219,3 +219,121 @@ def test_the_nuclear_norm_under_both_names():
     assert lt.norm(a.expand(2, 2, 2), "nuc", dim=(1, 2)).shape == (2,)
     with pytest.raises(RuntimeError, match="'fro' or 'nuc'"):
         a.norm("two")
+
+
+@pytest.mark.parametrize("dtype", [lt.float32, lt.float64, lt.complex64])
+def test_slopes_of_determinants_of_all_kinds_in_one_batch(dtype):
+    rng = np.random.default_rng(2)
+    m = rng.standard_normal((2, 5, 4, 4)) + (1j * rng.standard_normal((2, 5, 4, 4)))
+    m[0, 1, 3] = m[0, 1, 2]  # singular
+    m[0, 2, 3] = m[0, 2, 2] * (1 + 1e-7)  # nearly
+    m[1, 0] = 0
+    m[1, 1] *= 1e-11  # the determinant underflows in single precision, the cofactors do not
+    m[1, 2] *= 1e10
+    m[1, 4, 1:] = 0
+    m = m if dtype.is_complex else m.real
+    x = lt.tensor(m, dtype=dtype, requires_grad=True)
+    lt.linalg.det(x).abs().sum()  # no warning
+    g = lt.autograd.grad(lt.linalg.det(x), [x], lt.ones(2, 5, dtype=dtype))[0].numpy()
+    exact = x.detach().numpy().astype(np.complex128)
+    for place in np.ndindex(2, 5):
+        minors = [
+            [
+                (-1) ** (i + j) * np.linalg.det(np.delete(np.delete(exact[place], i, 0), j, 1))
+                for j in range(4)
+            ]
+            for i in range(4)
+        ]
+        expected = np.conj(minors)
+        atol = 2e-5 if dtype is not lt.float64 else 1e-11
+        size = np.abs(exact[place]).max() ** 3
+        np.testing.assert_allclose(g[place], expected, rtol=0, atol=atol * size)
+
+
+@pytest.mark.parametrize("upper", [False, True])
+@pytest.mark.parametrize("unit", [False, True])
+@pytest.mark.parametrize(("count", "n", "k"), [(16, 1, 3), (700, 4, 5), (40, 10, 1), (33, 11, 2)])
+def test_stacks_of_small_triangles_are_solved_as_each_alone(count, n, k, unit, upper):
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((count, n, n)) / n + 2 * np.eye(n)  # the other triangle is not read
+    b = rng.standard_normal((count, n, k))
+    found = lt.linalg.solve_triangular(
+        lt.tensor(a), lt.tensor(b), upper=upper, unitriangular=unit
+    ).numpy()
+    t = (np.triu if upper else np.tril)(a, 1 if unit and upper else -1 if unit else 0)
+    np.testing.assert_allclose((t + unit * np.eye(n)) @ found, b, rtol=1e-11, atol=1e-12)
+    one = lt.linalg.solve_triangular(
+        lt.tensor(a[5]), lt.tensor(b[5]), upper=upper, unitriangular=unit
+    )
+    np.testing.assert_allclose(one.numpy(), found[5], rtol=1e-12, atol=1e-13)
+    left = lt.linalg.solve_triangular(
+        lt.tensor(a), lt.tensor(b).mT, upper=not upper, unitriangular=unit, left=False
+    )
+    np.testing.assert_allclose(
+        left.numpy() @ (np.triu if not upper else np.tril)(a, 0 if not unit else -1 if upper else 1)
+        + unit * left.numpy(), b.swapaxes(1, 2), rtol=1e-11, atol=1e-12,
+    )  # fmt: skip
+
+
+def test_a_zero_on_a_small_diagonal_spoils_its_own_system_only():
+    a = np.tile(np.eye(3), (20, 1, 1))
+    a[7, 1, 1] = 0
+    x = lt.linalg.solve_triangular(lt.tensor(a), lt.ones(20, 3, 1, dtype=lt.float64), upper=True)
+    assert np.isfinite(x.numpy()).all((1, 2)).tolist() == [k != 7 for k in range(20)]
+
+
+@pytest.mark.parametrize("dtype", [lt.float32, lt.float64])
+@pytest.mark.parametrize("n", range(1, 10))
+def test_large_stacks_of_small_matrices_are_eliminated_as_by_numpy(n, dtype):
+    count = (1 << 14) // (n * n) + 3
+    rng = np.random.default_rng(n)
+    a = rng.standard_normal((2, count, n, n))
+    a += 2 * np.sign(a[..., :1, :1]) * np.eye(n)[::-1]  # the largest pivots are elsewhere
+    b = rng.standard_normal((2, count, n, 2))
+    x, y = lt.tensor(a, dtype=dtype), lt.tensor(b, dtype=dtype)
+    a, b = (v.double().numpy() for v in (x, y))
+    slack = 1e-3 if dtype is lt.float32 else 1e-9
+    condition = np.linalg.cond(a)[..., None, None] * slack / 100
+    for found, expected in (
+        (linalg.inv(x), np.linalg.inv(a)),
+        (linalg.inv(x.mT), np.linalg.inv(a.swapaxes(-1, -2))),
+        (linalg.solve(x, y), np.linalg.solve(a, b)),
+        (linalg.solve(x.mT, y[..., :1]), np.linalg.solve(a.swapaxes(-1, -2), b[..., :1])),
+    ):
+        assert found.dtype is dtype
+        size = np.abs(expected).max((-1, -2), keepdims=True)
+        assert (np.abs(found.numpy() - expected) <= condition * size).all()
+    det = linalg.det(x).numpy()
+    np.testing.assert_allclose(det, np.linalg.det(a), rtol=slack, atol=slack)
+
+
+def test_a_singular_matrix_in_a_large_stack_is_named_and_spoils_nothing_else():
+    a = np.tile(2 * np.eye(3), (2000, 1, 1))
+    a[7] = [[1, 2, 3], [2, 4, 6], [1, 0, 0]]
+    a[9] = 0
+    a[11, 0, 0] = np.nan
+    x = lt.tensor(a)
+    inverse, info = linalg.inv_ex(x)
+    assert {k: v for k, v in enumerate(info.tolist()) if v} == {7: 3, 9: 1}
+    bad = np.isnan(inverse.numpy()).any((1, 2))
+    assert np.flatnonzero(bad).tolist() == [7, 9, 11]
+    result, info = linalg.solve_ex(x, lt.ones(2000, 3, 1, dtype=lt.float64))
+    assert info.nonzero().flatten().tolist() == [7, 9]
+    assert result[8].flatten().tolist() == [0.5] * 3
+    assert linalg.det(x)[[7, 8, 9]].tolist() == [0, 8, 0]
+    with pytest.raises(lt.linalg.LinAlgError, match=r"\(Batch element 7\): The diagonal element 3"):
+        linalg.inv(x)
+    with pytest.raises(lt.linalg.LinAlgError, match=r"\(Batch element 7\): The solver failed"):
+        linalg.solve(x, x)
+    one = lt.tensor(a[8])
+    assert linalg.solve(x[12:], one).shape == (1988, 3, 3)  # one right-hand side for all
+
+
+@pytest.mark.parametrize("function", [lambda a: linalg.solve(a, a[:, :, :2] ** 2), linalg.det])
+def test_slopes_of_large_stacks_of_small_matrices(function):
+    x = lt.tensor(np.random.default_rng(4).standard_normal((2100, 3, 3)), requires_grad=True)
+    few = [0, 1000, 2099]
+    found = grad(function(x).sum(), [x])[0][few]
+    a = x.detach()[few].requires_grad_()
+    expected = grad(function(a).sum(), [a])[0]  # which LAPACK computes
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-9, atol=1e-9)

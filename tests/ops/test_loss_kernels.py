@@ -289,9 +289,7 @@ def test_prelu_is_that_of_the_formula(shape, single):
         x.grad = weight.grad = None
         out.backward(arriving, retain_graph=True)
         each = arriving.numpy().astype(np.float64)
-        np.testing.assert_allclose(
-            x.grad.numpy(), np.where(a > 0, each, each * wide), rtol=1e-6
-        )
+        np.testing.assert_allclose(x.grad.numpy(), np.where(a > 0, each, each * wide), rtol=1e-6)
         total = np.where(a > 0, 0, each * a).sum(axes)
         np.testing.assert_allclose(weight.grad.numpy(), np.ravel(total), rtol=1e-5, atol=1e-4)
 
@@ -311,6 +309,7 @@ GATES = {
     "elu": F.elu, "mish": F.mish, "softplus": F.softplus, "logsigmoid": F.logsigmoid,
     "softsign": F.softsign, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid,
     "relu": F.relu, "leaky relu": F.leaky_relu, "relu in place": lambda x: F.relu(x * 1, True),
+    "softshrink": F.softshrink, "hardshrink": F.hardshrink,
     "leaky relu in place": lambda x: F.leaky_relu(x * 1, 0.1, True),
 }  # fmt: skip
 
@@ -328,3 +327,113 @@ def test_a_gradient_that_is_one_number_gives_what_it_gives_written_out(name, num
         out.backward(g.contiguous() if full else g)
         found.append(v.grad.numpy())
     np.testing.assert_array_equal(*found)
+
+
+# Likelihoods, probabilities, logarithms
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(512, 37, 1), (3, 5, 1101)])
+def test_nll_picks_what_the_classes_name(shape, weighted, dtype):
+    n, c, length = shape
+    last = () if length == 1 else (length,)
+    a, g = numbers(*shape, dtype=dtype), numbers(n, length, seed=1, dtype=dtype)
+    target = np.random.default_rng(3).integers(0, c, (n, length))
+    weight = np.linspace(0.3, 2, c).astype(dtype)
+    x = lt.tensor(a.reshape(n, c, *last)).requires_grad_()
+    out = F.nll_loss(
+        x, lt.tensor(target.reshape(n, *last)), lt.tensor(weight) if weighted else None,
+        ignore_index=2, reduction="none",
+    )  # fmt: skip
+    out.backward(lt.tensor(g.reshape(n, *last)))
+    share = (weight if weighted else np.ones(c, dtype))[target] * (target != 2)
+    i, j = np.ogrid[:n, :length]
+    np.testing.assert_array_equal(out.detach().numpy().reshape(n, length), -a[i, target, j] * share)
+    expected = np.zeros_like(a)
+    expected[i, target, j] = -g * share
+    np.testing.assert_array_equal(x.grad.numpy().reshape(shape), expected)
+
+
+def test_compiled_nll_refuses_a_class_out_of_range():
+    x = lt.randn(1024, 20).requires_grad_()
+    with pytest.raises(IndexError, match="Target 20 is out of bounds"):
+        F.nll_loss(x, lt.full((1024,), 20))
+
+
+def test_binary_cross_entropy_is_that_of_the_formula():
+    p = np.concatenate([np.linspace(0, 1, N), np.geomspace(1e-40, 0.1, 999), [0, 1, 0.5]])
+    a = p.astype(np.float32)
+    t, g = np.random.default_rng(1).random(a.shape).astype(np.float32), numbers(*a.shape, seed=2)
+    x, y = lt.tensor(a).requires_grad_(), lt.tensor(t).requires_grad_()
+    out = F.binary_cross_entropy(x, y, reduction="none")
+    p, q = a.astype(np.float64), t.astype(np.float64)
+    with np.errstate(divide="ignore"):
+        high, low = np.maximum(np.log(p), -100), np.maximum(np.log1p(-p), -100)
+    close(out.detach().numpy(), (q - 1) * low - q * high)
+    slope = (p - q) / np.maximum((1 - p) * p, 1e-12)
+    for arriving in (lt.tensor(g), lt.ones(()).expand(*a.shape)):
+        x.grad = y.grad = None
+        out.backward(arriving, retain_graph=True)
+        expected = arriving.numpy() * slope
+        near = np.abs(expected) < 1e6  # there 1 - x has lost nothing
+        np.testing.assert_allclose(x.grad.numpy()[near], expected[near], rtol=2e-5, atol=1e-6)
+        np.testing.assert_allclose(y.grad.numpy(), arriving.numpy() * (low - high), rtol=1e-5,
+                                   atol=1e-5)  # fmt: skip
+
+
+@pytest.mark.parametrize("weight_shape", [(1,), (), (131,), (3, 1), (1, 3, 1), (7, 1, 1), (3, 131)])
+def test_logits_with_weights_of_the_positive_part(weight_shape):
+    a, t, g = (numbers(7, 3, 131, 7)[..., k].copy() for k in range(3))
+    a, t, g = (np.concatenate([v] * 7) for v in (a, t, g))  # (49, 3, 131)
+    if weight_shape == (7, 1, 1):
+        a, t, g = (v.reshape(7, 7, 3, 131) for v in (a, t, g))
+    t = sigmoid(t)
+    w = np.exp(numbers(*weight_shape, seed=4))
+    w = np.asarray(w, np.float32)
+    x = lt.tensor(a).requires_grad_()
+    out = F.binary_cross_entropy_with_logits(
+        x, lt.tensor(t), pos_weight=lt.tensor(w), reduction="none"
+    )
+    p, q, v = (z.astype(np.float64) for z in (a, t, w))
+    share = 1 + (v - 1) * q
+    expected = (1 - q) * p + share * np.logaddexp(-p, 0)
+    np.testing.assert_allclose(out.detach().numpy(), expected, rtol=3e-6, atol=3e-6)
+    slope = 1 - q - share * sigmoid(-p)
+    for arriving in (lt.tensor(g), lt.ones(()).expand(*a.shape)):
+        x.grad = None
+        out.backward(arriving, retain_graph=True)
+        np.testing.assert_allclose(x.grad.numpy(), arriving.numpy() * slope, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["xlogy", "logaddexp"])
+def test_logarithms_of_pairs_are_those_of_scipy(name):
+    exact = {"xlogy": scipy.special.xlogy, "logaddexp": np.logaddexp}[name]
+    a, b = numbers(N), numbers(N, seed=1)
+    if name == "xlogy":
+        b = np.exp(b * 9)
+    special = (*SPECIAL, 1e-40, 1.0, 2.0)
+    pairs = np.array([(u, v) for u in special for v in special], np.float32)
+    a[: len(pairs)], b[: len(pairs)] = pairs.T
+    found = getattr(lt, name)(lt.tensor(a), lt.tensor(b)).numpy()
+    with np.errstate(all="ignore"):
+        expected = exact(a.astype(np.float64), b.astype(np.float64)).astype(np.float32)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("exponent", [3, 4, 5, 6, 7, 8, -2, 3.0])
+def test_small_powers_are_products(exponent, dtype):
+    a = np.array([-2.5, 0.0, -0.0, INF, -INF, NAN, 1e-10, 1e10, 3.1, -1.7], dtype)
+    x = lt.tensor(a)
+    with np.errstate(all="ignore"):
+        expected = (a.astype(np.longdouble) ** int(exponent)).astype(dtype)
+    found = (x**exponent).numpy()
+    step = np.finfo(dtype).eps
+    np.testing.assert_allclose(found, expected, rtol=5 * step, atol=np.finfo(dtype).tiny)
+    numbers_ = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found)[numbers_], np.signbit(expected)[numbers_])
+    written = x.clone()
+    written.pow_(exponent)
+    np.testing.assert_array_equal(written.numpy(), found)
+    np.testing.assert_array_equal(lt.pow(x, exponent, out=x).numpy(), found)

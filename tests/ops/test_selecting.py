@@ -60,6 +60,18 @@ def test_triangles_equal_numpy(diagonal):
     np.testing.assert_array_equal(x.triu(diagonal).numpy(), np.triu(array, diagonal))
 
 
+@pytest.mark.parametrize("diagonal", [-70, -33, -1, 0, 5, 31, 64, 90])
+@pytest.mark.parametrize("shape", [(2, 65, 40), (15, 64), (2, 33, 90), (16, 3)])
+def test_triangles_in_blocks_of_rows_equal_numpy(shape, diagonal):
+    array = np.random.default_rng(0).standard_normal(shape)
+    array[..., ::5] = np.nan
+    x = lt.tensor(array)
+    for name in ("tril", "triu"):
+        expected = getattr(np, name)(array, diagonal)
+        np.testing.assert_array_equal(getattr(x, name)(diagonal).numpy(), expected)
+        np.testing.assert_array_equal(getattr(x.clone(), f"{name}_")(diagonal).numpy(), expected)
+
+
 def test_triangles_need_a_matrix():
     with pytest.raises(RuntimeError, match="must have at least 2 dimensions; got 1"):
         lt.tensor([1.0]).tril()

@@ -107,6 +107,24 @@ def test_sort_of_extreme_numbers(dtype):
         np.testing.assert_array_equal(found.values.numpy().view(bits), expected.view(bits))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_unique(dtype):
+    x = made(140, 150, dtype=dtype, ties=True)
+    if x.dtype.kind == "f":
+        x[3, 4:7], x[5, 6], x[7, 8] = np.nan, np.inf, -0.0
+    values, inverse, counts = [
+        a.numpy() for a in lt.tensor(x).t().unique(return_inverse=True, return_counts=True)
+    ]
+    expected = np.unique(x, return_counts=True, equal_nan=False)
+    np.testing.assert_array_equal(values, expected[0])
+    np.testing.assert_array_equal(values[inverse], x.T)
+    np.testing.assert_array_equal(counts, expected[1])
+    np.testing.assert_array_equal(np.bincount(inverse.reshape(-1)), counts)
+    assert (values.dtype, inverse.dtype, counts.dtype) == (x.dtype, np.int64, np.int64)
+    np.testing.assert_array_equal(lt.tensor(x).unique().numpy(), expected[0])
+    np.testing.assert_array_equal(lt.tensor(x).unique(return_counts=True)[1].numpy(), counts)
+
+
 def test_a_sort_takes_the_bytes_that_meta_foretells():
     ledger = backend(lt.device("cpu")).ledger
     x = lt.tensor(made(40, 1000))
@@ -188,3 +206,47 @@ def test_extremes_are_the_same_however_many_threads():
             )
     finally:
         threads.set_num_threads(before)
+
+
+# Half precision: compared by bits
+
+
+def halves(dtype, *shape):
+    """Numbers that the dtype holds exactly, some of them special, and the tensor of them."""
+    t = lt.tensor(made(*shape, ties=True)).to(dtype)
+    flat = t.view(-1)
+    flat[:7] = lt.tensor([float("inf"), -float("inf"), -0.0, 0.0, -0.0, 1e-6, -1e-6]).to(dtype)
+    return t, t.float().numpy()
+
+
+@pytest.mark.parametrize("dtype", [lt.float16, lt.bfloat16])
+@pytest.mark.parametrize("largest", [True, False])
+@pytest.mark.parametrize("nan", [False, True])
+@pytest.mark.parametrize("shape", [(40, 701), (701, 40), (5, 300, 20), (1100, 31)])
+@pytest.mark.parametrize("dim", [0, 1])
+def test_halves_are_compared_as_singles_are(dim, shape, nan, largest, dtype):
+    t, x = halves(dtype, *shape)
+    if nan:
+        t.view(-1)[100:9000:701] = float("nan")
+        t.view(-1)[200:9000:801] = -float("nan")
+        x = t.float().numpy()
+    name = "max" if largest else "min"
+    where, expected = getattr(np, f"arg{name}")(x, dim), getattr(np, name)(x, dim)
+    found = getattr(t, name)(dim)
+    assert found.values.dtype is dtype
+    np.testing.assert_array_equal(found.indices.numpy(), where)
+    np.testing.assert_array_equal(found.values.float().numpy(), expected)
+    np.testing.assert_array_equal(getattr(t, f"arg{name}")(dim).numpy(), where)
+    np.testing.assert_array_equal(getattr(t, f"a{name}")(dim).float().numpy(), expected)
+    last = getattr(t.transpose(0, dim), f"a{name}")(0)
+    np.testing.assert_array_equal(last.float().numpy(), expected)
+    whole = getattr(t, f"a{name}")()
+    np.testing.assert_array_equal(whole.float().numpy(), getattr(np, name)(x))
+    for k in (5, x.shape[dim]):
+        top = t.topk(k, dim, largest)
+        places = best(x, k, dim, largest)
+        np.testing.assert_array_equal(top.indices.numpy(), places)
+        np.testing.assert_array_equal(
+            top.values.float().numpy(), np.take_along_axis(x, places, dim)
+        )
+    np.testing.assert_array_equal(t.argsort(dim, largest).numpy(), places)

@@ -16,20 +16,24 @@ from .compiler import FUSED, compiled
 from .scalars import exp32, log1p32
 
 _NEVER, _ZERO, _ONE = np.float32(-np.inf), np.float32(0), np.float32(1)
-_BREAK, _HALF, _LN2 = np.float32(1.5), np.float32(0.5), np.float32(0.6931471805599453)
+_HALF, _LN2 = np.float32(0.5), np.float32(0.6931471805599453)
 
 
 @njit(inline="always")
 def _sum(a: Any, b: Any, c: Any) -> Any:  # pragma: no cover - compiled
-    # log(exp(a) + exp(b) + exp(c))
-    top = b if b > a else a
-    top = c if c > top else top
-    top = _ZERO if top == _NEVER else top
-    total = exp32(a - top) + exp32(b - top) + exp32(c - top)  # 1 to 3, or 0
-    halved = total > _BREAK
-    t = (total * _HALF if halved else total) - _ONE  # in [-1/4, 1/2]
-    logarithm = log1p32(t) + (_LN2 if halved else _ZERO)
-    return _NEVER if total == _ZERO else top + logarithm
+    # log(exp(a) + exp(b) + exp(c)); the largest has an exponential of 1 beside the others
+    low, high = (a, b) if b > a else (b, a)
+    middle, top = (high, c) if c > high else (c, high)
+    base = _ZERO if top == _NEVER else top
+    others = exp32(low - base) + exp32(middle - base)  # 0 to 2
+    halved = others > _HALF
+    t = (others + _ONE) * _HALF - _ONE if halved else others  # in [-1/4, 1/2]
+    return top + (log1p32(t) + (_LN2 if halved else _ZERO))
+
+
+@compiled(fastmath=FUSED)
+def _pair(a: Any, b: Any) -> Any:  # pragma: no cover - compiled
+    return _sum(a, b, _NEVER)  # not inlined: compiled once
 
 
 @compiled(fastmath=FUSED)
@@ -72,7 +76,7 @@ def forward(
                     continue
                 row[0] = old[0]
                 if wide > 1:
-                    row[1] = _sum(old[1], old[0], _NEVER)
+                    row[1] = _pair(old[1], old[0])
                 here, by_one, by_two, w = row[2:], old[1:-1], old[:-2], way[2:]
                 same = old[2:]
                 for s in range(wide - 2):
@@ -81,7 +85,7 @@ def forward(
                 for s in range(wide):
                     row[s] += emitted[label[s]]
         row, end = alpha[steps - 1, n], 2 * ends[n]
-        out[n] = -_sum(row[end], row[end - 1] if end else _NEVER, _NEVER)
+        out[n] = -_pair(row[end], row[end - 1] if end else _NEVER)
 
 
 @compiled(fastmath=FUSED)
@@ -131,7 +135,7 @@ def backward(
                 for s in range(wide - 2):
                     now[s] = _sum(same[s], by_one[s], by_two[s] + way[s])
                 if wide > 1:
-                    now[wide - 2] = _sum(after[wide - 2], after[wide - 1], _NEVER)
+                    now[wide - 2] = _pair(after[wide - 2], after[wide - 1])
                 now[wide - 1] = after[wide - 1]
             for s in range(wide):  # alpha counts this step's emission, beta does not yet
                 after[s] = exp32(line[s] + now[s] + total) * factor

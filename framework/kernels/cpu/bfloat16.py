@@ -2,8 +2,9 @@
 
 One instruction multiplies 16 pairs of neighbors along the contracted dim with one pair, and adds
 both products to 16 float32 sums. It goes through twice as many numbers as its float32 sister. So
-the contracted dim is taken two at a time: where its neighbors do not lie side by side they are first
-brought together (``pairs``), and the right matrix always is, a panel of ``COLUMNS`` at a time.
+the contracted dim is taken two at a time: where its neighbors do not lie side by side they are
+brought together first (``pairs``), and the right matrix always is, a panel of ``COLUMNS`` columns
+at a time.
 
 A block of ``ROWS`` rows of a panel is summed in registers over the whole contracted dim, and
 rounded once; no sum is ever stored. Sums do not depend on how the work is shared out. The
@@ -11,6 +12,9 @@ instruction takes subnormal numbers as zeros, and rounds the sum of two products
 
 Not optimal: the left matrix is read once for each panel, and a contracted dim of tens of thousands
 makes a panel larger than a core's cache.
+
+Source:
+    Intel's Intrinsics Guide, ``VDPBF16PS``.
 """
 
 from __future__ import annotations
@@ -20,12 +24,13 @@ from typing import Any
 
 from llvmlite import binding, ir
 from numba import types
-from numba.core import cgutils
+from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
 from .compiler import compiled
 from .moves import recast
 
+cgutils: Any = _cgutils
 ROWS, COLUMNS = 6, 64
 _LANES = 16
 
@@ -33,7 +38,7 @@ _I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
 _SUMS = ir.VectorType(ir.FloatType(), _LANES)
 
 
-class _BFloat(ir.Type):
+class _BFloat(ir.Type):  # type: ignore[misc]
     """LLVM's bfloat, which llvmlite has no class for."""
 
     def _to_string(self) -> str:
@@ -161,7 +166,7 @@ def panel() -> Any:
     """``panel(out, left, row, pair, right, bias)``: a product with ``COLUMNS`` columns.
 
     ``left`` is where the left matrix starts; its next row is ``row`` bytes away, its next pair in
-    the contracted dim ``pair`` bytes. ``right`` is (K // 2, COLUMNS, 2) and aligned to a cache line.
+    the contracted dim ``pair`` bytes. ``right`` is (K // 2, COLUMNS, 2), aligned to a cache line.
     ``bias`` has an element for each column.
     """
     index = types.int64

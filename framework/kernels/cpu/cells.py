@@ -92,28 +92,36 @@ def largest(out: Any, index: Any, x: Any) -> None:  # pragma: no cover - compile
             d0, d1 = reach(p, depth, out.shape[1])
             for q in range(out.shape[2]):
                 y0, y1 = reach(q, height, out.shape[2])
-                top[:] = x[c, d0, y0]
-                lines[:] = d0 * height + y0
                 for d in range(d0, d1):
                     for y in range(y0, y1):
-                        line, number = x[c, d, y], np.int32(d * height + y)
-                        for z in range(width):
-                            wins = (line[z] > top[z]) | (line[z] != line[z])
-                            top[z] = line[z] if wins else top[z]
-                            lines[z] = number if wins else lines[z]
-                for r in range(out.shape[3]):
-                    z0, z1 = reach(r, width, out.shape[3])
-                    best, first, column = top[z0], lines[z0], z0
-                    for z in range(z0 + 1, z1):
-                        v, number = top[z], lines[z]
-                        if v != v:
-                            wins = best == best or number >= first
-                        else:
-                            wins = v > best or (v == best and number < first)
-                        if wins:
-                            best, first, column = v, number, z
-                    out[c, p, q, r] = best
-                    index[c, p, q, r] = first * width + column
+                        begins = d == d0 and y == y0
+                        _larger(top, lines, x[c, d, y], d * height + y, begins)
+                _winners(out[c, p, q], index[c, p, q], top, lines)
+
+
+@compiled
+def _larger(
+    top: Any, lines: Any, line: Any, number: int, begins: bool
+) -> None:  # pragma: no cover - compiled
+    this = np.int32(number)
+    for z in range(line.size):
+        wins = (line[z] > top[z]) | (line[z] != line[z]) | begins
+        top[z] = line[z] if wins else top[z]
+        lines[z] = this if wins else lines[z]
+
+
+@compiled
+def _winners(out: Any, index: Any, top: Any, lines: Any) -> None:  # pragma: no cover - compiled
+    for r in range(out.size):
+        first, last = reach(r, top.size, out.size)
+        best, line, column = top[first], lines[first], first
+        for z in range(first + 1, last):
+            v, number = top[z], lines[z]
+            wins = v > best or (v == best and number < line)
+            if wins or (v != v and (best == best or number >= line)):
+                best, line, column = v, number, z
+        out[r] = best
+        index[r] = line * top.size + column
 
 
 @compiled

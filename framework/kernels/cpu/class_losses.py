@@ -1,8 +1,8 @@
-"""Compiled cross entropy of float32 logits with class numbers, and its gradient.
+"""Compiled cross entropy of float32 logits with class numbers, log likelihoods, and gradients.
 
 Classes lie along rows (``rows``), or along the middle of (examples, classes, positions), as an
-image's do (``planes``); then a block of positions goes through its classes together. Of the exponentials
-no more exist at a time than a chunk. ``weight`` is (1, classes) or (1, 0).
+image's do (``planes``); then a block of positions goes through its classes together. Of the
+exponentials no more exist at a time than a chunk. ``weight`` is (1, classes) or (1, 0).
 
 ``cross_entropy_rows`` in ``ops/loss.py`` says what is computed; class numbers are checked before.
 """
@@ -183,3 +183,36 @@ def planes_grad(
                 t = target[i, start + j]
                 if t != ignored:
                     out[i, t, start + j] -= hit[j]
+
+
+@compiled
+def picked(
+    x: Any, out: Any, target: Any, weight: Any, ignored: int
+) -> None:  # pragma: no cover - compiled
+    """``-x[target] * weight[target]`` of each position of (count, classes, positions)."""
+    count, length = out.shape
+    for i in range(count):
+        for j in range(length):
+            t = target[i, j]
+            if t == ignored:
+                out[i, j] = 0
+            elif weight.size:
+                out[i, j] = -(x[i, t, j] * weight[0, t])
+            else:
+                out[i, j] = -x[i, t, j]
+
+
+@compiled
+def picked_grad(
+    out: Any, grad: Any, target: Any, weight: Any, ignored: int
+) -> None:  # pragma: no cover - compiled
+    """The gradient of :func:`picked`: zero but at the classes."""
+    count, length = grad.shape
+    for i in range(count):
+        made = out[i].reshape(-1)
+        for j in range(made.size):
+            made[j] = 0
+        for j in range(length):
+            t = target[i, j]
+            if t != ignored:
+                out[i, t, j] = -(grad[i, j] * weight[0, t]) if weight.size else -grad[i, j]

@@ -1,6 +1,6 @@
 """Compiled depthwise convolution: each channel with windows of its own, without columns.
 
-All is three-dimensional, as in ``columns.py``. The arrays are planes: of the input (batch,
+All is three-dimensional, as in ``direct.py``. The arrays are planes: of the input (batch,
 channels), of the result (batch, channels * filters); filter ``k`` of channel ``c`` is number
 ``c * filters + k``. Channels are independent: threads take some each.
 """
@@ -9,8 +9,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from .columns import reach
+from numba import njit
+
 from .compiler import FUSED, SUMS, compiled
+
+
+@njit(inline="always")
+def reach(offset: int, n: int, out: int, stride: int) -> Any:  # pragma: no cover - compiled
+    """Positions ``first:last`` for which ``position * stride + offset`` is in ``0:n``."""
+    if stride == 1:
+        first, last = -offset, n - offset
+    else:
+        first, last = (stride - 1 - offset) // stride, (n - 1 - offset) // stride + 1
+    first = min(max(first, 0), out)
+    return first, max(min(last, out), first)
 
 
 @compiled(fastmath=FUSED)

@@ -1,157 +1,34 @@
-"""Compiled convolution without columns: products are summed in registers, where they are read.
+"""Compiled convolution without columns: products are summed up where they are read.
 
-One loop, :func:`_products`, does all the arithmetic: it adds up ``scalars[step, row] * x[here +
-offsets[step]]`` for eight rows and three groups of neighbors at once, which are 24 registers of
-sums, and meets each number that it reads several times. For a result (and for the gradient of the
-input) the rows are filters, the steps channels and window elements, and the neighbors positions.
-For the gradient of the weight the steps are positions, and the neighbors channels.
+All arithmetic is :func:`~registers.accumulate`. For the result, and for the gradient of the input,
+its rows are filters, its steps channels and elements of the window, and neighbors are positions.
+For the gradient of the weight the steps are positions, and neighbors are channels.
 
 So that no step meets an edge, an image is first laid out with its padding, a part at a time. Where
 windows are ``stride`` apart, it is dealt out into as many phases, and within each the windows' next
 elements are neighbors again. A group that reaches beyond the end of a line computes what nobody
 reads: of the two kinds of waste, between lines and after each, :func:`_after` finds the smaller.
 
-Sums of some 500 products are added to the result; so errors grow as those of blocked products do.
-The loop is written in LLVM's words, as the compiler's own choice of registers for it is poor. It is
-tuned for registers of 64 bytes, of which there are 32; with 32 bytes it takes one group at a time.
-All is three-dimensional; a signal is a volume with two sizes of 1.
+Sums of some 700 products are added to the result; so errors grow as those of blocked products do.
+All is three-dimensional; a signal is a volume with two sizes of 1. Numbers are written as
+``np.int64`` where they are arguments: a function is compiled anew for each literal.
+
+Not optimal: of eight rows fewer may be wanted, as for a result of three channels.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import binding, ir
-from numba import njit
-from numba.core import cgutils
-from numba.extending import intrinsic
+import numpy as np
 
 from .compiler import compiled
 from .depthwise import reach
-
-GROUP = 64  # bytes of neighbors that stay together
-ROWS = 8
-TOGETHER = 3  # groups that the plans count with
-_REGISTER = 64 if binding.get_host_cpu_features().get("avx512f") else 32  # bytes
-_GROUPS = TOGETHER if _REGISTER == GROUP else 1  # at once
-
-
-@intrinsic
-def _products(
-    typing: Any, sums: Any, at: Any, pitch: Any, scalars: Any, first: Any, x: Any, starts: Any,
-    outer: Any, step: Any, offsets: Any,
-) -> Any:  # pragma: no cover - compiled  # fmt: skip
-    """Add to ``sums[at + row * pitch]`` and its neighbors, for each row and each of ``starts``.
-
-    The steps are ``outer`` times those of ``offsets``, to which ``step`` is added each time; their
-    scalars begin at ``scalars[first]``. ``starts`` is a tuple.
-    """
-    from numba import types
-
-    signature = types.void(sums, at, pitch, scalars, first, x, starts, outer, step, offsets)
-    return signature, _write_products
-
-
-def _write_products(context: Any, b: Any, signature: Any, args: Any) -> Any:
-    # LLVM's instructions for it: two loops whose variables are the sums.
-    def pointer(k: int) -> Any:
-        return context.make_array(signature.args[k])(context, b, args[k])
-
-    def constant(n: int) -> Any:
-        return ir.Constant(integer, n)
-
-    at, pitch, first, outer, step = (args[k] for k in (1, 2, 4, 7, 8))
-    integer = at.type
-    sums, scalars, x, offsets = (pointer(k).data for k in (0, 3, 5, 9))
-    inner = b.extract_value(pointer(9).shape, 0)
-    item = context.get_data_type(signature.args[0].dtype)
-    size = signature.args[0].dtype.bitwidth // 8
-    lanes = _REGISTER // size
-    vector = ir.VectorType(item, lanes)
-    fused = cgutils.get_or_insert_function(
-        b.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{lanes}f{size * 8}"
-    )
-    undefined = ir.Constant(vector, ir.Undefined)
-    lowest = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
-
-    def load(base: Any, index: Any) -> Any:
-        found = b.load(b.bitcast(b.gep(base, [index]), vector.as_pointer()))
-        found.align = size
-        return found
-
-    count = len(signature.args[6])
-    here = [b.gep(x, [b.extract_value(args[6], k)]) for k in range(count)]
-    origin = b.gep(scalars, [first])
-    zero = ir.Constant(vector, [0.0] * lanes)
-    before = b.block
-    turn, body, turned, after = (
-        b.append_basic_block(n) for n in ("turn", "body", "turned", "after")
-    )
-    b.branch(turn)
-
-    b.position_at_end(turn)
-    i, shift, begin = b.phi(integer), b.phi(integer), b.phi(scalars.type)
-    kept = [b.phi(vector) for _ in range(ROWS * count)]
-    b.branch(body)
-
-    b.position_at_end(body)
-    t, now = b.phi(integer), b.phi(scalars.type)
-    total = [b.phi(vector) for _ in range(ROWS * count)]
-    offset = b.add(shift, b.load(b.gep(offsets, [t])))
-    neighbors = [load(h, offset) for h in here]
-    new = []
-    for r in range(ROWS):
-        scalar = b.load(b.gep(now, [constant(r)]))
-        scalar = b.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
-        scalar = b.shuffle_vector(scalar, undefined, lowest)
-        for k in range(count):
-            new.append(b.call(fused, [scalar, neighbors[k], total[r * count + k]]))
-    following, then = b.add(t, constant(1)), b.gep(now, [constant(ROWS)])
-    b.cbranch(b.icmp_signed("<", following, inner), body, turned)
-
-    b.position_at_end(turned)
-    i_next, shift_next = b.add(i, constant(1)), b.add(shift, step)
-    b.cbranch(b.icmp_signed("<", i_next, outer), turn, after)
-
-    entering = [constant(0), constant(0), origin, *[zero] * len(kept)]
-    ending = [i_next, shift_next, then, *new]
-    for phi, start, end in zip([i, shift, begin, *kept], entering, ending, strict=True):
-        phi.add_incoming(start, before)
-        phi.add_incoming(end, turned)
-    entering, ending = [constant(0), begin, *kept], [following, then, *new]
-    for phi, start, end in zip([t, now, *total], entering, ending, strict=True):
-        phi.add_incoming(start, turn)
-        phi.add_incoming(end, body)
-
-    b.position_at_end(after)
-    for r in range(ROWS):
-        for k in range(count):
-            index = b.add(at, b.add(b.mul(pitch, constant(r)), constant(k * (GROUP // size))))
-            found = b.fadd(load(sums, index), new[r * count + k])
-            target = b.bitcast(b.gep(sums, [index]), vector.as_pointer())
-            b.store(found, target).align = size
-    return context.get_dummy_value()
+from .registers import GROUP, ROWS, TOGETHER, accumulate, copy, move, transpose
 
 
 @compiled
-def _step(
-    sums: Any, at: int, pitch: int, scalars: Any, first: int, x: Any, a: int, b: int, c: int,
-    outer: int, step: int, offsets: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """:func:`_products` for three groups, as many at a time as there are registers for."""
-    if _GROUPS == TOGETHER:
-        _products(sums, at, pitch, scalars, first, x, (a, b, c), outer, step, offsets)
-        return
-    lanes = _REGISTER // x.itemsize
-    for part in range(0, GROUP // x.itemsize, lanes):
-        k = at + part
-        for start in (a, b, c):
-            _products(sums, k, pitch, scalars, first, x, (start + part,), outer, step, offsets)
-            k += GROUP // x.itemsize
-
-
-@njit(inline="always")
-def _after(at: int, count: int, box: Any, extent: Any) -> int:  # pragma: no cover - compiled
+def _after(at: Any, count: int, box: Any, extent: Any) -> Any:  # pragma: no cover - compiled
     """The first position from ``at`` on that is in the ``extent`` of a box; -1 beyond them all."""
     line, w = at // box[2], at % box[2]
     if w >= extent[2]:
@@ -175,8 +52,9 @@ def _lay(
     Element ``p`` of phase ``f`` along a dimension is the image's ``p * step + firsts[f]``.
     """
     _, _, depth, height, width = x.shape
+    flat = x.reshape(-1)
     wide, s = box[2], step[2]
-    at = 0
+    at: Any = np.int64(0)
     for c in range(channel, channel + channels):
         for f in range(firsts.shape[0]):
             shift = firsts[f, 2]
@@ -186,23 +64,77 @@ def _lay(
                     z = a * step[0] + firsts[f, 0]
                     for b in range(box[1]):
                         y = b * step[1] + firsts[f, 1]
-                        line = buffer[at : at + wide]
-                        at += wide
                         if z < 0 or z >= depth or y < 0 or y >= height or low == high:
-                            line[:] = 0
-                            continue
-                        line[:low] = 0
-                        line[high:] = 0
-                        here, there = line[low:high], x[i, c, z, y, low * s + shift :]
-                        if s == 1:
-                            for k in range(here.size):
-                                here[k] = there[k]
-                        elif s == 2:
-                            for k in range(here.size):
-                                here[k] = there[2 * k]
+                            buffer[at : at + wide] = 0
                         else:
-                            for k in range(here.size):
-                                here[k] = there[k * s]
+                            for k in range(at, at + low):
+                                buffer[k] = 0
+                            for k in range(at + high, at + wide):
+                                buffer[k] = 0
+                            here = ((i * x.shape[1] + c) * depth + z) * height + y
+                            here = here * width + low * s + shift
+                            copy(buffer, at + low, np.int64(1), flat, here, s, high - low)
+                        at += wide
+
+
+@compiled
+def _pack(
+    packed: Any, weight: Any, base: int, strides: Any, channels: int, live: int, which: Any
+) -> None:  # pragma: no cover - compiled
+    """Fill ``packed`` (channels, window, rows) with the elements ``which`` of the weight's windows.
+
+    ``strides`` are the weight's, between rows and between channels; rows beyond ``live`` are 0.
+    """
+    taps = which.size
+    whole = taps > 0 and which[taps - 1] - which[0] == taps - 1  # it is sorted
+    if live < ROWS:
+        packed[: channels * taps * ROWS] = 0
+    if whole and strides[1] == taps:
+        transpose(
+            packed, np.int64(0), np.int64(ROWS), weight, base + which[0], strides[0], live,
+            channels * taps,
+        )  # fmt: skip
+        return
+    k = 0
+    for i in range(channels):
+        at = base + i * strides[1]
+        for t in range(taps):
+            if live == ROWS:
+                move(packed, k, 1, weight, at + which[t], strides[0], ROWS)
+            else:
+                for r in range(live):
+                    packed[k + r] = weight[at + which[t] + r * strides[0]]
+            k += ROWS
+
+
+@compiled
+def _hand_out(
+    out: Any, sums: Any, image: int, count: int, row: int, live: int, origin: Any, to: Any,
+    box: Any, extent: Any,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Copy sums, in groups as :func:`_after` finds them, to the lines of ``out`` they belong to."""
+    lanes = GROUP // out.itemsize
+    pitch = sums.size // ROWS
+    _, channels, depth, height, width = out.shape
+    flat = out.reshape(-1)
+    n, step = extent[2], to[2]
+    for r in range(live):
+        v, start = r * pitch, pitch - pitch
+        for i in range(count):
+            for a in range(extent[0]):
+                for b in range(extent[1]):
+                    place = ((i * box[0] + a) * box[1] + b) * box[2]
+                    line = ((image + i) * channels + row + r) * depth + origin[0] + a * to[0]
+                    line = (line * height + origin[1] + b * to[1]) * width + origin[2]
+                    done = 0
+                    while done < n:
+                        if place + done >= start + lanes:
+                            v += lanes
+                            start = place + done
+                        at = v + place + done - start
+                        more = min(n - done, start + lanes - place - done)
+                        copy(flat, line + done * step, step, sums, at, np.int64(1), more)
+                        done += more
 
 
 @compiled
@@ -239,13 +171,12 @@ def convolve(
     lanes = GROUP // x.itemsize
     pitch = sums.size // ROWS
     span = count * box[0] * box[1] * box[2]
-    zero = x.dtype.type(0)
+    zero, begins = x.dtype.type(0), np.int64(0)
     for g in range(blocks[0] // per, (blocks[1] + per - 1) // per):
         _lay(buffer, x, g * channels, channels, image, count, firsts, step, box)
         for q in range(phases.shape[0]):
             begin, end = phases[q, 0], phases[q, 1]
             taps = end - begin
-            top, left, right = phases[q, 2], phases[q, 3], phases[q, 4]
             extent = (phases[q, 5], phases[q, 6], phases[q, 7])
             if extent[0] <= 0 or extent[1] <= 0 or extent[2] <= 0:
                 continue
@@ -258,54 +189,23 @@ def convolve(
                     sums[r * pitch : (r + 1) * pitch] = bias[g * rows + row + r] if given else zero
                 for c in range(0, channels if taps > 0 else 0, chunk):
                     some = min(chunk, channels - c)
-                    k = 0
                     base = g * (weight.size // groups) + row * strides[0] + c * strides[1]
-                    for i in range(some):
-                        for t in range(begin, end):
-                            for r in range(ROWS):
-                                w = base + i * strides[1] + which[t] + r * strides[0]
-                                packed[k] = weight[w] if r < live else zero
-                                k += 1
+                    _pack(packed, weight, base, strides, some, live, which[begin:end])
                     tail = buffer[c * firsts.shape[0] * span :]
-                    position, v = 0, 0
+                    position: Any = np.int64(0)
+                    v: Any = np.int64(0)
                     while position >= 0:
                         one = position
                         two = _after(one + lanes, count, box, extent)
                         three = _after(two + lanes, count, box, extent) if two >= 0 else -1
                         position = _after(three + lanes, count, box, extent) if three >= 0 else -1
-                        _step(
-                            sums, v, pitch, packed, 0, tail, one, max(two, 0), max(three, 0),
+                        accumulate(
+                            sums, v, pitch, packed, begins, tail, one, max(two, 0), max(three, 0),
                             some, firsts.shape[0] * span, offsets[begin:end],
                         )  # fmt: skip
                         v += TOGETHER * lanes
-                for r in range(live):
-                    v, start = r * pitch, 0
-                    for i in range(count):
-                        for a in range(extent[0]):
-                            for b in range(extent[1]):
-                                place = ((i * box[0] + a) * box[1] + b) * box[2]
-                                line = out[
-                                    image + i, g * rows + row + r, top + a * to[0],
-                                    left + b * to[1], right:,
-                                ]  # fmt: skip
-                                done = 0
-                                while done < extent[2]:
-                                    if place + done >= start + lanes:
-                                        v += lanes
-                                        start = place + done
-                                    more = min(extent[2] - done, start + lanes - place - done)
-                                    here = sums[v + place + done - start :]
-                                    there = line[done * to[2] :]
-                                    if to[2] == 1:
-                                        for k in range(more):
-                                            there[k] = here[k]
-                                    elif to[2] == 2:
-                                        for k in range(more):
-                                            there[2 * k] = here[k]
-                                    else:
-                                        for k in range(more):
-                                            there[k * to[2]] = here[k]
-                                    done += more
+                first = g * rows + row
+                _hand_out(out, sums, image, count, first, live, phases[q, 2:5], to, box, extent)
 
 
 @compiled
@@ -314,26 +214,40 @@ def _lay_last(
 ) -> None:  # pragma: no cover - compiled
     """Fill ``buffer`` (images, *box, channels) with ``x`` from the index ``first`` on."""
     _, _, depth, height, width = x.shape
+    plane = depth * height * width
+    flat = x.reshape(-1)
     wide, shift = box[2], first[2]
     low, high = reach(shift, width, wide, 1)
-    at = 0
+    at: Any = np.int64(0)
     for i in range(image, image + count):
         for a in range(box[0]):
             z = a + first[0]
             for b in range(box[1]):
                 y = b + first[1]
-                line = buffer[at : at + wide * channels]
-                at += wide * channels
                 if z < 0 or z >= depth or y < 0 or y >= height or low == high:
-                    line[:] = 0
-                    continue
-                line[: low * channels] = 0
-                line[high * channels :] = 0
-                for c in range(0, channels, 16):
-                    end = min(channels, c + 16)
-                    for w in range(low, high):
-                        for k in range(c, end):
-                            line[w * channels + k] = x[i, channel + k, z, y, w + shift]
+                    buffer[at : at + wide * channels] = 0
+                else:
+                    first_one, end = at + low * channels, at + high * channels
+                    buffer[at:first_one] = 0
+                    buffer[end : at + wide * channels] = 0
+                    here = (
+                        (((i * x.shape[1] + channel) * depth + z) * height + y) * width
+                        + low
+                        + shift
+                    )
+                    for c in range(0, channels, ROWS):
+                        transpose(
+                            buffer,
+                            first_one + c,
+                            channels,
+                            flat,
+                            here,
+                            plane,
+                            min(ROWS, channels - c),
+                            high - low,
+                        )
+                        here += ROWS * plane
+                at += wide * channels
 
 
 @compiled
@@ -366,32 +280,33 @@ def sum_windows(
     lanes = GROUP // x.itemsize
     pitch = starts.size * lanes
     plane = extent[1] * extent[2]
-    zero = x.dtype.type(0)
+    _, _, deep, high, wide = grad.shape
+    flat = grad.reshape(-1)
     for g in range(blocks[0] // per, (blocks[1] + per - 1) // per):
         _lay_last(buffer, x, g * channels, channels, image, count, first, box)
         for block in range(max(blocks[0], g * per), min(blocks[1], (g + 1) * per)):
             row = (block - g * per) * ROWS
             live = min(ROWS, rows - row)
-            k = 0
+            k: Any = np.int64(0)
             for i in range(image, image + count):
                 for a in range(extent[0]):
                     for b in range(extent[1]):
+                        if live < ROWS:
+                            packed[k : k + extent[2] * ROWS] = 0
                         z, y, w = a + origin[0], b + origin[1], origin[2]
-                        for r in range(ROWS):
-                            target = packed[k + r :]
-                            if r < live:
-                                line = grad[i, g * rows + row + r, z, y, w : w + extent[2]]
-                                for p in range(line.size):
-                                    target[p * ROWS] = line[p]
-                            else:
-                                for p in range(extent[2]):
-                                    target[p * ROWS] = zero
+                        here = (
+                            ((i * grad.shape[1] + g * rows + row) * deep + z) * high + y
+                        ) * wide + w
+                        transpose(
+                            packed, k, np.int64(ROWS), flat, here, deep * high * wide, live,
+                            extent[2],
+                        )  # fmt: skip
                         k += extent[2] * ROWS
             for v in range(0, starts.size, TOGETHER):
                 for i in range(count):
                     for a in range(extent[0]):
                         here = (i * box[0] + a * step[0]) * box[1] * box[2] * channels
-                        _step(
+                        accumulate(
                             sums, block * ROWS * pitch + v * lanes, pitch, packed,
                             (i * extent[0] + a) * plane * ROWS, buffer[here:], starts[v],
                             starts[v + 1], starts[v + 2], extent[1], step[1] * box[2] * channels,

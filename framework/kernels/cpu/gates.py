@@ -322,3 +322,32 @@ def logsigmoid_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cov
     else:
         for i in range(result.size):
             out[i] = -expm1_32(result[i]) * grad[i]
+
+
+@compiled
+def softshrink(out: Any, x: Any, width: float) -> None:  # pragma: no cover - compiled
+    """``x`` moved toward zero by ``width``, to zero if it is nearer."""
+    most = np.float32(width)
+    for i in range(x.size):
+        v = -most if x[i] < -most else x[i]
+        out[i] = x[i] - (most if v > most else v)
+
+
+@compiled
+def hardshrink(out: Any, x: Any, width: float) -> None:  # pragma: no cover - compiled
+    """Zero within ``width`` of zero, else ``x``."""
+    most = np.float32(width)
+    for i in range(x.size):
+        out[i] = _ZERO if abs(x[i]) <= most else x[i]
+
+
+@compiled
+def shrink_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover - compiled
+    """Zero where the result is, else ``grad``."""
+    if grad.size == 1:
+        g = grad[0]
+        for i in range(result.size):
+            out[i] = _ZERO if result[i] == _ZERO else g
+    else:
+        for i in range(result.size):
+            out[i] = _ZERO if result[i] == _ZERO else grad[i]

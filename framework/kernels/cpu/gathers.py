@@ -105,21 +105,6 @@ def taps_agreement(out: Any, x: Any, grad: Any, index: Any) -> None:  # pragma: 
                     line[p] += image[at[p]] * g[p]
 
 
-# Along the middle dim of (count, n, columns)
-
-
-@compiled
-def scatter_sum(out: Any, x: Any, index: Any) -> None:  # pragma: no cover - compiled
-    """``out[i, index[i, k, j], j] += x[i, k, j]``, from zero; below 0 it counts from the end."""
-    count, n, columns = index.shape
-    out[:] = 0
-    for i in range(count):
-        for k in range(n):
-            for j in range(columns):
-                at = index[i, k, j]
-                out[i, at + out.shape[1] if at < 0 else at, j] += x[i, k, j]
-
-
 # Resizing of the middle dim of (count, n, columns)
 
 

@@ -69,6 +69,15 @@ def move(
                         v = v + size if v < 0 else v
                         place = unsigned(d * source[3] + v * there)
                         target[unsigned(d * to[3] + v * here)] = line[place]
+                elif sizes.size == 2:
+                    target, line, ones, twos = out[o:], x[s:], index[i:], index[i + row :]
+                    for d in range(n):
+                        v, w = ones[unsigned(d * at[3])], twos[unsigned(d * at[3])]
+                        v = v + sizes[0] if v < 0 else v
+                        w = w + sizes[1] if w < 0 else w
+                        place = unsigned(d * source[3] + v * x_where[0] + w * x_where[1])
+                        there = unsigned(d * to[3] + v * out_where[0] + w * out_where[1])
+                        target[there] = line[place]
                 else:
                     for d in range(n):
                         here = _shift(index, i + d * at[3], row, sizes, out_where)
@@ -96,6 +105,10 @@ def add(
                         target, line = out[o : o + n], x[s : s + n]
                         for d in range(n):
                             target[d] += line[d]
+                    elif to[3] == 1 and source[3] == 0:
+                        target, value = out[o : o + n], x[s]
+                        for d in range(n):
+                            target[d] += value
                     else:
                         for d in range(n):
                             out[o + d * to[3]] += x[s + d * source[3]]
@@ -202,3 +215,13 @@ def choose(
                     for d in range(n):
                         u, v = x[i + d * x_step[3]], y[j + d * y_step[3]]
                         out[o + d * to[3]] = u if mask[m + d * by[3]] else v
+
+
+@compiled
+def reverse(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """Each row from its end."""
+    rows, n = x.shape
+    for i in range(rows):
+        target, line = out[i], x[i]
+        for j in range(n):
+            target[j] = line[unsigned(n - 1 - j)]

@@ -143,9 +143,7 @@ def _weighted_slope(v: Any, t: Any, w: Any) -> Any:  # pragma: no cover - compil
 
 
 @compiled(fastmath=FUSED)
-def bce_weighted(
-    out: Any, x: Any, target: Any, weight: Any
-) -> None:  # pragma: no cover - compiled
+def bce_weighted(out: Any, x: Any, target: Any, weight: Any) -> None:  # pragma: no cover - compiled
     """``(1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))`` of (examples, classes, elements).
 
     ``weight`` is (1, classes).

@@ -26,7 +26,7 @@ from numba.extending import intrinsic
 from .compiler import compiled
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
-_LANES = 16
+LANES = 16
 
 
 @cache
@@ -76,7 +76,15 @@ def recast(b: Any, value: Any, source: Any, target: Any) -> Any:
     return b.trunc(b.lshr(bits, number(16)), kind(_I16))
 
 
-class _Place:
+def splat(b: Any, value: Any) -> Any:
+    """A vector of ``LANES`` times the same value."""
+    line = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+    line = b.insert_element(line, value, ir.Constant(_I32, 0))
+    zeros = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
+    return b.shuffle_vector(line, line, zeros)
+
+
+class Place:
     """The address of an element of an array of three dims."""
 
     def __init__(self, context: Any, b: Any, kind: Any, array: Any, at: Any) -> None:
@@ -123,8 +131,8 @@ def _tile_code(typing: Any, out: Any, x: Any, p: Any, j: Any, k: Any) -> Any:
     """Copy the square of ``side`` rows and columns at (p, j, k); x's rows are neighbors."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        to = _Place(context, b, out, args[0], args[2:])
-        source = _Place(context, b, x, args[1], args[2:])
+        to = Place(context, b, out, args[0], args[2:])
+        source = Place(context, b, x, args[1], args[2:])
         view = context.make_array(x)(context, b, args[1])
         column = b.extract_value(view.strides, 2)
         side = _side(x.dtype.bitwidth // 8)
@@ -146,12 +154,12 @@ def _tile_code(typing: Any, out: Any, x: Any, p: Any, j: Any, k: Any) -> Any:
 
 
 def _vector_code(typing: Any, out: Any, x: Any, p: Any, j: Any, k: Any) -> Any:
-    """Copy ``_LANES`` neighbors at (p, j, k)."""
+    """Copy ``LANES`` neighbors at (p, j, k)."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        to = _Place(context, b, out, args[0], args[2:])
-        source = _Place(context, b, x, args[1], args[2:])
-        value = recast(b, source.load(to.row, 0, _LANES), x.dtype, out.dtype)
+        to = Place(context, b, out, args[0], args[2:])
+        source = Place(context, b, x, args[1], args[2:])
+        value = recast(b, source.load(to.row, 0, LANES), x.dtype, out.dtype)
         to.store(value, to.row, 0)
         return context.get_dummy_value()
 
@@ -159,26 +167,32 @@ def _vector_code(typing: Any, out: Any, x: Any, p: Any, j: Any, k: Any) -> Any:
 
 
 def _fill_code(typing: Any, out: Any, value: Any, p: Any, j: Any, k: Any) -> Any:
-    """Write ``value`` to ``_LANES`` neighbors at (p, j, k)."""
+    """Write ``value`` to ``LANES`` neighbors at (p, j, k)."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        to = _Place(context, b, out, args[0], args[2:])
-        line = ir.Constant(ir.VectorType(to.element, _LANES), ir.Undefined)
-        line = b.insert_element(line, args[1], ir.Constant(_I32, 0))
-        zeros = ir.Constant(ir.VectorType(_I32, _LANES), [0] * _LANES)
-        to.store(b.shuffle_vector(line, line, zeros), to.row, 0)
+        to = Place(context, b, out, args[0], args[2:])
+        to.store(splat(b, args[1]), to.row, 0)
         return context.get_dummy_value()
 
     return types.void(out, value, *_INDEX), generate
 
 
-def _one_code(typing: Any, out: Any, value: Any) -> Any:
+def _converted_code(typing: Any, out: Any, value: Any) -> Any:
     """Convert ``value`` to what ``out`` holds."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         return recast(b, args[1], value, out.dtype)
 
     return out.dtype(out, value), generate
+
+
+def _widened_code(typing: Any, value: Any) -> Any:
+    """Convert ``value`` to float32."""
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        return recast(b, args[0], value, types.float32)
+
+    return types.float32(value), generate
 
 
 def _side(itemsize: int) -> int:
@@ -188,7 +202,8 @@ def _side(itemsize: int) -> int:
 _tile: Any = intrinsic(_tile_code)
 _vector: Any = intrinsic(_vector_code)
 _fill: Any = intrinsic(_fill_code)
-_one: Any = intrinsic(_one_code)
+converted: Any = intrinsic(_converted_code)
+widened: Any = intrinsic(_widened_code)
 
 
 def _move(out: Any, x: Any) -> None:  # pragma: no cover - compiled
@@ -201,11 +216,11 @@ def _move(out: Any, x: Any) -> None:  # pragma: no cover - compiled
                 for k in range(0, whole, 16):
                     _vector(out, x, p, j, k)
                 for k in range(whole, columns):
-                    out[p, j, k] = _one(out, x[p, j, k])
+                    out[p, j, k] = converted(out, x[p, j, k])
     elif x.strides[2] == 0 and columns > 0:
         for p in range(planes):
             for j in range(rows):
-                value = _one(out, x[p, j, 0])
+                value = converted(out, x[p, j, 0])
                 for k in range(0, whole, 16):
                     _fill(out, value, p, j, k)
                 for k in range(whole, columns):
@@ -222,7 +237,7 @@ def _move(out: Any, x: Any) -> None:  # pragma: no cover - compiled
                     _tile(out, x, p, j, k)
                 for i in range(j, j + side):
                     for k in range(squares, columns):
-                        out[p, i, k] = _one(out, x[p, i, k])
+                        out[p, i, k] = converted(out, x[p, i, k])
             for j in range(high, rows):
                 for k in range(columns):
-                    out[p, j, k] = _one(out, x[p, j, k])
+                    out[p, j, k] = converted(out, x[p, j, k])

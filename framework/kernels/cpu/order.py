@@ -19,6 +19,8 @@ from numba import njit
 from .compiler import compiled
 
 _FEW = 96  # up to this many elements comparing all pairs is faster
+_COLUMNS = 1024  # at a time: their best keys and places stay in the first cache
+_LANES = 64
 _u = np.uint64
 _DIGIT = _u(255)
 
@@ -86,8 +88,8 @@ def _narrow(
 
 @compiled
 def sort(
-    values: Any, indices: Any, x: Any, keys: Any, places: Any, floating: bool, descending: bool,
-    first: int, last: int,
+    values: Any, indices: Any, x: Any, keys: Any, places: Any, infinity: int,
+    descending: bool, first: int, last: int,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """The first of each column in order, as many as ``indices`` holds, and where they were.
 
@@ -97,7 +99,7 @@ def sort(
         x: Bits as unsigned numbers.
         keys: (2, n), as unsigned numbers of that width.
         places: (2, n).
-        floating: They are bits of floats, else of signed integers.
+        infinity: Its bits in a floating-point type; 0 if these are signed integers.
         descending: From the largest on.
         first: The first count to do, and
         last: the one after the last.
@@ -106,11 +108,11 @@ def sort(
     kept = indices.shape[1]
     width = x.itemsize * 8
     digits = x.itemsize
-    ends = np.empty((digits, 256), np.int64)
+    ends, infinite = np.empty((digits, 256), np.int64), _u(infinity)
     for i in range(first, last):
         for c in range(columns):
             for j in range(n):
-                keys[0, j] = _key(_u(x[i, j, c]), width, floating, descending)
+                keys[0, j] = _key(_u(x[i, j, c]), width, infinite, descending)
                 places[0, j] = j
             m = _narrow(keys[0], places[0], n, kept, ends[0], _u(width - 8))
             side = 0
@@ -147,3 +149,59 @@ def sort(
             if values.size:
                 for j in range(kept):
                     values[i, j, c] = x[i, found[j], c]
+
+
+@njit
+def _raise(
+    best: Any, place: Any, row: Any, k: int, width: int, infinity: Any, largest: bool
+) -> None:  # pragma: no cover - compiled
+    every = ~_u(0) >> _u(64 - width)
+    for j in range(row.size):
+        key = _key(_u(row[j]), width, infinity, False)
+        if not largest:
+            key = key if key == every else key ^ every
+        if k == 0 or key > _u(best[j]):
+            best[j], place[j] = key, k
+
+
+@compiled
+def extreme(
+    values: Any, indices: Any, x: Any, infinity: int, largest: bool, first: int, last: int,
+    begin: int, end: int,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """``selection.search`` for bits of numbers that the processor does not compare itself.
+
+    ``values`` or ``indices`` without elements are left alone.
+    A single column is cut into lanes that are searched beside each other.
+    """
+    _, n, columns = x.shape
+    width, infinite = x.itemsize * 8, _u(infinity)
+    best, place = np.empty(_COLUMNS, x.dtype), np.empty(_COLUMNS, np.int64)
+    lines = x.reshape(-1)
+    for i in range(first, last):
+        if columns == 1:
+            line = lines[i * n : (i + 1) * n]
+            for k in range((n + _LANES - 1) // _LANES):
+                lane = line[k * _LANES : (k + 1) * _LANES]
+                _raise(best, place, lane, k, width, infinite, largest)
+            top, at = best[0], place[0] * _LANES
+            for j in range(1, min(n, _LANES)):
+                here = place[j] * _LANES + j
+                if best[j] > top or (best[j] == top and here < at):
+                    top, at = best[j], here
+            if indices.size:
+                indices[i, 0] = at
+            if values.size:
+                values[i, 0] = line[at]
+            continue
+        for start in range(begin, end, _COLUMNS):
+            m = min(_COLUMNS, end - start)
+            for k in range(n):
+                row = x[i, k, start : start + m]
+                _raise(best, place, row, k, width, infinite, largest)
+            if indices.size:
+                for j in range(m):
+                    indices[i, start + j] = place[j]
+            if values.size:
+                for j in range(m):
+                    values[i, start + j] = x[i, place[j], start + j]

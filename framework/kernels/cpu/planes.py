@@ -6,6 +6,7 @@ share channels or groups, and no sum is shared between them.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ def batch_norm(*arrays: Any) -> None:
     ``weight`` and ``bias`` have a length of 0 where there is none.
     """
     x = arrays[4]
-    threads.ranges(lambda first, last: _batch_norm(*arrays, first, last), x.size, x.shape[1])
+    threads.ranges(partial(_batch_norm, *arrays), x.size, x.shape[1])
 
 
 @compiled(fastmath=SUMS)
@@ -65,7 +66,7 @@ def batch_norm_grad(*arrays: Any) -> None:
     ``dw`` is left alone where there is no weight.
     """
     x = arrays[4]
-    threads.ranges(lambda first, last: _batch_norm_grad(*arrays, first, last), x.size, x.shape[1])
+    threads.ranges(partial(_batch_norm_grad, *arrays), x.size, x.shape[1])
 
 
 @compiled(fastmath=SUMS)
@@ -106,7 +107,7 @@ def group_norm(*arrays: Any) -> None:
     """
     x = arrays[3]
     units = x.shape[0] * x.shape[1]
-    threads.ranges(lambda start, stop: _group_norm(*arrays, start, stop), x.size, units)
+    threads.ranges(partial(_group_norm, *arrays), x.size, units)
 
 
 @compiled(fastmath=SUMS)
@@ -150,7 +151,7 @@ def group_norm_grad(*arrays: Any) -> None:
     ``dw`` is left alone where there is no weight.
     """
     x = arrays[4]
-    threads.ranges(lambda start, stop: _group_norm_grad(*arrays, start, stop), x.size, x.shape[1])
+    threads.ranges(partial(_group_norm_grad, *arrays), x.size, x.shape[1])
 
 
 @compiled(fastmath=SUMS)

@@ -33,9 +33,7 @@ def prelu(out: Any, x: Any, weight: Any) -> None:  # pragma: no cover - compiled
 
 
 @compiled
-def prelu_grad(
-    out: Any, grad: Any, x: Any, weight: Any
-) -> None:  # pragma: no cover - compiled
+def prelu_grad(out: Any, grad: Any, x: Any, weight: Any) -> None:  # pragma: no cover - compiled
     """``grad`` where x is above zero, else ``weight * grad``."""
     count, channels, size = x.shape
     for i in range(count):

@@ -10,6 +10,7 @@ in turn on a few rows at a time. The order of every sum is that of the rows eith
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def add_rows(out: Any, grad: Any, index: Any) -> None:  # pragma: no cover - com
 def normalize(*arrays: Any) -> None:
     """Run :func:`layer_norm` on several threads if it pays; all arguments but the last two."""
     out = arrays[0]
-    threads.ranges(lambda start, stop: layer_norm(*arrays, start, stop), out.size, out.shape[0])
+    threads.ranges(partial(layer_norm, *arrays), out.size, out.shape[0])
 
 
 @compiled(fastmath=SUMS)
@@ -41,7 +42,7 @@ def layer_norm(
     out: Any, mean: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float, start: int,
     stop: int,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Normalize rows ``start:stop``; ``weight`` and ``bias`` have a length of 0 where there is none.
+    """Normalize rows ``start:stop``; an absent weight or bias has a length of 0.
 
     ``mean`` has one for RMS normalization, which does not center.
     """

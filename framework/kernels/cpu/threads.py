@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from queue import SimpleQueue
 from typing import Any
@@ -117,7 +117,7 @@ def bounds(n: int, parts: int) -> list[tuple[int, int]]:
     return list(pairwise([n * k // parts for k in range(parts + 1)]))
 
 
-def together(run: Callable[..., None], calls: list[tuple[int, ...]], workers: int) -> None:
+def together(run: Callable[..., None], calls: Sequence[tuple[int, ...]], workers: int) -> None:
     """Make all ``calls`` of ``run``, here and in ``workers - 1`` other threads.
 
     Raises:

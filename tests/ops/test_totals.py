@@ -1,0 +1,86 @@
+"""Sums and extremes: NumPy's own bits, whoever computes which part."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.ops import totals
+
+PAIRS = {"total": np.sum, "average": np.mean, "largest": np.max, "smallest": np.min}
+
+
+def layouts(x):
+    """The same values as they lie, in another order in memory, backwards, and repeated."""
+    yield x
+    yield np.ascontiguousarray(x.T).T
+    yield x[..., ::-1]
+    yield np.broadcast_to(x[:1], (3, *x.shape[1:]))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((257, 131), (0,)),
+        ((257, 131), (1,)),
+        ((131, 17, 40), (1,)),
+        ((131, 17, 40), (0, 2)),
+        ((3, 64, 17, 19), (0, 2, 3)),
+        ((2, 40, 3, 257), (1, 2)),
+        ((40009, 2), (0,)),
+        ((2, 40009), (1,)),
+        ((300, 100), (0, 1)),
+        ((300, 100), ()),
+    ],
+)
+def test_shared_out_it_gives_the_bits_of_numpy(name, shape, axes, monkeypatch):
+    monkeypatch.setattr(totals, "LEAST", 1)
+    monkeypatch.setattr(threads, "SHARE", 1 << 8)
+    monkeypatch.setattr(threads, "PIECE", 1 << 7)
+    monkeypatch.setattr(threads, "LIMIT", 3)
+    monkeypatch.setattr(threads, "_wanted", 3)
+    monkeypatch.setattr(threads, "_pool", None)
+    random = np.random.default_rng(0)
+    for dtype in (np.float32, np.float64):
+        for x in layouts(random.standard_normal(shape).astype(dtype)):
+            for keepdims in (True, False):
+                like = np.sum(x, axis=axes, keepdims=keepdims)
+                out, expected = (np.empty(like.shape, dtype) for _ in range(2))
+                getattr(totals, name)(np, x, axes, out, keepdims)
+                PAIRS[name](x, axis=axes, keepdims=keepdims, out=expected)
+                assert out.tobytes() == expected.tobytes()
+
+
+def test_nan_is_the_largest_and_the_smallest_wherever_it_lies(monkeypatch):
+    monkeypatch.setattr(threads, "_wanted", 2)
+    x = np.zeros((1100, 1000), np.float32)
+    x[3, 999] = x[1099, 0] = np.nan
+    for find in (totals.largest, totals.smallest):
+        out = np.empty((1, 1000), np.float32)
+        find(np, x, 0, out)
+        assert np.flatnonzero(np.isnan(out)).tolist() == [0, 999]
+
+
+def test_nothing_averages_to_nan_and_adds_up_to_zero():
+    assert lt.ones(0, 3).mean(0).isnan().all()
+    assert lt.ones(0, 3).sum(0).tolist() == [0.0, 0.0, 0.0]
+    with pytest.raises(IndexError, match="non-zero size"):
+        lt.ones(0, 3).amax(0)
+
+
+def test_large_reductions_of_tensors_on_threads(monkeypatch):
+    monkeypatch.setattr(threads, "LIMIT", 3)
+    monkeypatch.setattr(threads, "_pool", None)
+    x = np.random.default_rng(0).standard_normal((1024, 1031)).astype(np.float32)
+    results = []
+    for wanted in (1, 3):
+        monkeypatch.setattr(threads, "_wanted", wanted)
+        t = lt.tensor(x, requires_grad=True)
+        found = [t.sum(0), t.mean(1), t.amax(0), t.var(1), t.logsumexp(0), t.norm(dim=1)]
+        results.append([f.detach().numpy().tobytes() for f in found])
+    assert threads._pool is not None
+    assert results[0] == results[1]
+    np.testing.assert_array_equal(lt.tensor(x).sum(0).numpy(), x.sum(0))
