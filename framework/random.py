@@ -30,9 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .devices.device import device
-from .dtypes import int32, int64
-from .memory.ledger import WORKSPACE
-from .spec import SCALARS, ScalarSpec, Spec
+from .spec import SCALARS, ScalarSpec
 
 _MASK32 = 0xFFFFFFFF
 _MASK64 = 0xFFFFFFFFFFFFFFFF
@@ -44,7 +42,6 @@ _UNSEEDED = 67280421310721  # PyTorch's seed of a Generator that was given none
 _BY_HAND = 64  # words up to which Python's integers are quicker than arrays
 _COMPILED_FROM = 1 << 16  # words from which loading the compiled kernel pays
 _COMPILED_AFTER = 1 << 20  # words in small draws that took as long as loading it would have
-_SPREAD_FROM = 1 << 12  # keys from which spreading them over parts of their range beats sorting
 _so_far = 0
 
 
@@ -176,10 +173,10 @@ def uniform(xp: Any, out: Any, rng: Rng) -> None:
         rng: The draw.
     """
     dtype = out.dtype
-    if _compiled(xp, out.size) and dtype.itemsize >= 4:
+    if _compiled(xp, out.size):
         from .kernels.cpu import philox
 
-        philox.uniform(out.reshape(-1), rng.seed, rng.offset)
+        philox.uniform(out.reshape(-1), rng.seed, rng.offset, _PRECISION[dtype.name])
         return
     per = words_of(dtype)
     for part, buffer, first in _chunks(xp, out, per):
@@ -201,7 +198,7 @@ def uniform(xp: Any, out: Any, rng: Rng) -> None:
             xp.copyto(part, wide, casting="unsafe")
 
 
-_PRECISION = {"float16": 11, "bfloat16": 8, "float32": 24}
+_PRECISION = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}
 
 
 def _uniform_double(xp: Any, out: Any, words: Any, low: Any) -> None:
@@ -307,34 +304,6 @@ def integers(xp: Any, out: Any, rng: Rng, low: int, high: int) -> None:
         xp.copyto(part, value.view(xp.int64), casting="unsafe")
 
 
-def order(be: Any, out: Any, rng: Rng) -> None:
-    """Fill an array of shape (n,) with a permutation of 0 .. n - 1.
-
-    It is the stable order of n random keys: that of an int64 of two words each.
-
-    Args:
-        be: The backend, which gives workspace.
-        out: Any dtype that holds n - 1.
-        rng: The draw; two words an element.
-    """
-    xp, n = be.xp, out.size
-    _held, keys = be.empty(Spec((n,), int64, be.device), WORKSPACE)
-    bits(xp, keys.view(xp.uint32), rng)
-    if n < _SPREAD_FROM or not _compiled(xp, 2 * n):
-        xp.copyto(out, xp.argsort(keys, kind="stable"), casting="unsafe")
-        return
-    from .kernels.cpu import philox
-
-    parts = 1 << (n // 2).bit_length() - 1  # of the keys' range: two to four keys in each
-    _also, ends = be.empty(Spec((parts,), int32, be.device), WORKSPACE)
-    target = out
-    if out.dtype.name != "int64" or not out.flags.c_contiguous:
-        _too, target = be.empty(Spec((n,), int64, be.device), WORKSPACE)
-    philox.order(target, keys, ends)
-    if target is not out:
-        xp.copyto(out, target, casting="unsafe")
-
-
 # Generators
 
 
@@ -393,6 +362,7 @@ class Generator:
 
         with self._lock:
             pair = [_signed(self._seed), _signed(self._offset)]
+        from .dtypes import int64
 
         return tensor(pair, dtype=int64, device="cpu")
 

@@ -20,6 +20,10 @@ from ..framework.ops.activation import relu6 as relu6
 from ..framework.ops.activation import softsign as softsign
 from ..framework.ops.attention import scaled_dot_product_attention as scaled_dot_product_attention
 from ..framework.ops.bags import embedding_bag as embedding_bag
+from ..framework.ops.binary_loss import binary_cross_entropy as binary_cross_entropy
+from ..framework.ops.binary_loss import (
+    binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
+)
 from ..framework.ops.convolution import conv1d as conv1d
 from ..framework.ops.convolution import conv2d as conv2d
 from ..framework.ops.convolution import conv3d as conv3d
@@ -93,10 +97,6 @@ from ..framework.ops.patches import pixel_unshuffle as pixel_unshuffle
 from ..framework.ops.patches import unfold as unfold
 from ..framework.ops.pointwise import sigmoid as sigmoid
 from ..framework.ops.pointwise import tanh as tanh
-from ..framework.ops.pointwise_loss import binary_cross_entropy as binary_cross_entropy
-from ..framework.ops.pointwise_loss import (
-    binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
-)
 from ..framework.ops.pointwise_loss import gaussian_nll_loss as gaussian_nll_loss
 from ..framework.ops.pointwise_loss import kl_div as kl_div
 from ..framework.ops.pointwise_loss import poisson_nll_loss as poisson_nll_loss

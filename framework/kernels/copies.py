@@ -26,7 +26,9 @@ _float32, _float16 = np.dtype(np.float32), np.dtype(np.float16)
 _bfloat16 = np.dtype(ml_dtypes.bfloat16)
 _WORDS = {n: np.dtype(f"u{n}") for n in (1, 2, 4, 8)}
 _STANDING = {_float32: _float32, _float16: _WORDS[2], _bfloat16: np.dtype(np.int16)}
-_CONVERSIONS = {  # (to, from): the types that stand for them in ``cpu/moves.py``
+_CONVERSIONS: dict[
+    Any, tuple[Any, ...]
+] = {  # (to, from): the types that stand for them in ``cpu/moves.py``
     pair: tuple(_STANDING[t] for t in pair)
     for half in (_float16, _bfloat16)
     for pair in ((_float32, half), (half, _float32))
@@ -70,28 +72,35 @@ def _converts(to: Any, source: Any) -> bool:
 
 
 def _copied(out: Any, array: Any) -> bool:
-    # Whether the compiled copy did it.
+    # Whether something better than NumPy's copy did it.
     if not isinstance(array, np.ndarray) or not (out.flags.aligned and array.flags.aligned):
         return False
     as_is = out.dtype == array.dtype
-    word = _WORDS.get(out.itemsize)
-    if as_is and word is not None:
-        pair = word, word
+    if as_is and out.itemsize in _WORDS:
+        words = (_WORDS[out.itemsize],) * 2
     elif not as_is and _converts(out.dtype, array.dtype):
-        pair = _CONVERSIONS[out.dtype, array.dtype]
+        words = _CONVERSIONS[out.dtype, array.dtype]
     else:
         return False
     if np.may_share_memory(out, array):  # NumPy sees to what overlaps
         return False
-    if out.flags.c_contiguous and array.flags.c_contiguous and out.shape == array.shape:
+    to, source = out.view(words[0]), array.view(words[1])
+    if to.flags.c_contiguous and source.flags.c_contiguous and to.shape == source.shape:
+        to, source = to.reshape(1, 1, -1), source.reshape(1, 1, -1)
         if as_is:
-            return False
-        _move(out.view(pair[0]).reshape(1, 1, -1), array.view(pair[1]).reshape(1, 1, -1))
+            by_threads(np.copyto, to, source)
+        else:
+            _move(to, source)
         return True
     if as_is and out.size < 2 * WORTH:
         return False
-    if out.shape != array.shape:
-        array = np.broadcast_to(array, out.shape)
+    if to.shape != source.shape:
+        source = np.broadcast_to(source, to.shape)
+    return _by_planes(to, source, as_is)
+
+
+def _by_planes(out: Any, array: Any, as_is: bool) -> bool:
+    # The same for any strides, three dims at a time.
     axes, sizes, (steps,) = merged(out, array)
     if not sizes or (as_is and steps[-1] == array.itemsize):  # rows that lie alike
         return False
@@ -104,14 +113,11 @@ def _copied(out: Any, array: Any) -> bool:
             return False
         if min(sizes[k] for k in order[-2:]) < _SIDE:
             return False
-    to, source = (
-        a.transpose(axes).reshape(sizes).transpose(order)
-        for a in (out.view(pair[0]), array.view(pair[1]))
-    )
-    while to.ndim < 3:
-        to, source = to[None], source[None]
+    out, array = (a.transpose(axes).reshape(sizes).transpose(order) for a in (out, array))
+    while out.ndim < 3:
+        out, array = out[None], array[None]
     for at in product(*[range(n) for n in outer]):
-        _move(to[at], source[at])
+        _move(out[at], array[at])
     return True
 
 

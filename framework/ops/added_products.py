@@ -11,6 +11,7 @@ from math import prod
 from ..dtypes import float32
 from ..spec import Spec
 from .arithmetic import conjugate
+from .half_products import multiply, taken, workspace
 from .matmul import adjoint, blas_ready, check_number, matmul, multiply_rows, product_shape
 from .products import need_dims, write_out
 from .registry import broadcast_shapes, function, op
@@ -62,6 +63,22 @@ def add_matmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
     if beta != 1:
         input = xp.multiply(input, beta, out=scaled)
     xp.add(out, input, out=out)
+
+
+@add_matmul.half_kernel(
+    when=lambda input, mat1, mat2, *, beta, alpha: (
+        alpha == beta == 1
+        and mat2.ndim > 1 < mat1.ndim
+        and input.shape in ((), (1,), mat2.shape[-1:])
+        and taken(mat1, product_shape("addmm", mat1, mat2), mat1.shape[-1])
+    ),
+    layout=blas_ready,
+    scratch=lambda input, mat1, mat2, *, beta, alpha: workspace(
+        mat1, product_shape("addmm", mat1, mat2), mat1.shape[-1]
+    ),
+)
+def _(xp, out, room, input, mat1, mat2, *, beta, alpha):
+    multiply(out, room, mat1, mat2, input)
 
 
 @add_matmul.vjp("input")

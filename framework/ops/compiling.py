@@ -8,9 +8,14 @@ to write it out would take an array as large as the input.
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 
+import numpy as np
+
 from .layout import alike, contiguous, even, lines, worth_compiling
+
+PIECE = 1 << 14  # elements that are copied at a time where the result is written over the input
 
 
 def vectorized(input, *_, **__):
@@ -38,6 +43,7 @@ def compile_gate(op, kernel, *, when=vectorized, module="gates"):
     op.op.elementwise = True
     skipped = len(op.op.scratch)
     backward = op.op.inputs[0] == "grad"
+    writes = bool(op.op.inplace)
     modules = []  # of the loops and of threads, once imported: a statement for it takes as long
 
     @op.kernel("cpu", when=when, layout=even if backward else contiguous, scratch=False)
@@ -49,4 +55,16 @@ def compile_gate(op, kernel, *, when=vectorized, module="gates"):
         run, numbers = kernel(loops, **attributes)
         arrays = arrays[skipped:]
         flat = lines(out, *arrays) if backward else [a.reshape(-1) for a in (out, *arrays)]
+        if writes and np.may_share_memory(out, arrays[0]):
+            run = partial(_in_place, run)
         threads.spread(run, out.size, out.size, *flat, *numbers)
+
+
+def _in_place(run, out, x, *rest):
+    # A loop that reads what it writes is not made of vectors: it reads copies of pieces.
+    held = np.empty(min(PIECE, x.size), x.dtype)
+    for start in range(0, x.size, PIECE):
+        here = slice(start, start + PIECE)
+        copy = held[: x[here].size]
+        np.copyto(copy, x[here])
+        run(out[here], copy, *[a[here] if isinstance(a, np.ndarray) else a for a in rest])

@@ -21,7 +21,7 @@ from math import prod
 from ..kernels.cpu import blas, threads
 from ..spec import Spec
 from .arithmetic import conjugate
-from .direct import WeightGrad, Windows
+from .direct import weight_grad, windows
 from .layout import contiguous, worth_compiling
 from .registry import op
 from .tiles import Tiling, output_size, roll, unroll
@@ -91,7 +91,7 @@ def _conv_infer(input, weight, bias, *, stride, padding, dilation, groups):
     itemsize = max(4, input.dtype.itemsize)  # half types are computed in float32
     sizes = (input.shape, weight.shape, size, stride, padding, dilation, groups)
     if _directly_windows(input, weight, stride=stride, padding=padding):
-        count = Windows(*sizes, itemsize).elements
+        count = windows(*sizes, itemsize).elements
     else:
         plan = Tiling(*sizes)
         count = 0 if plan.pointwise else plan.columns(itemsize)
@@ -153,7 +153,7 @@ def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, group
 
 @conv.kernel("cpu", when=_directly_windows, layout=contiguous)
 def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
-    plan = Windows(
+    plan = windows(
         input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups, out.itemsize
     )
     plan.fill(_solid(out), columns, _solid(input), weight, bias)
@@ -176,7 +176,7 @@ def _slide(plan, out, x, weight, bias, back):
     # A depthwise convolution of planes with neighboring windows, or the gradient of its input.
     from ..kernels.cpu.sliding import slide
 
-    windows = weight.reshape(weight.shape[0], *plan.kernel)
+    filters = weight.reshape(weight.shape[0], *plan.kernel)
     low = tuple(p[0] for p in plan.padding)
     if back:  # which is the convolution with windows turned around
         low = tuple(
@@ -184,7 +184,7 @@ def _slide(plan, out, x, weight, bias, back):
         )
     threads.split(
         lambda _, start, stop: slide(
-            out, x, windows, bias, low, tuple(plan.dilation), back, start, stop
+            out, x, filters, bias, low, tuple(plan.dilation), back, start, stop
         ),
         out.shape[1], min(plan.threads, out.shape[1]),
     )  # fmt: skip
@@ -242,7 +242,7 @@ def _input_grad_infer(grad, weight, *, size, stride, padding, dilation, groups):
     itemsize = max(4, grad.dtype.itemsize)
     sizes = (shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups)
     if _directly_windows(grad, weight, stride=stride, padding=padding):
-        count = Windows(*sizes, itemsize, back=True).elements
+        count = windows(*sizes, itemsize, back=True).elements
     else:
         plan = Tiling(*sizes)
         count = 0 if plan.pointwise else plan.columns(itemsize)
@@ -293,7 +293,7 @@ def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups
 @conv_input_grad.kernel("cpu", when=_directly_windows, layout=contiguous)
 def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups):
     sizes = (out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups)
-    plan = Windows(*sizes, out.itemsize, back=True)
+    plan = windows(*sizes, out.itemsize, back=True)
     plan.fill(_solid(out), columns, _solid(grad), weight, None)
 
 
@@ -331,9 +331,9 @@ def _weight_grad_infer(input, grad, *, kernel, stride, padding, dilation, groups
     itemsize = max(4, grad.dtype.itemsize)
     sizes = (input.shape, shape, grad.shape[2:], stride, padding, dilation, groups)
     if _directly(input):
-        direct = WeightGrad(*sizes, itemsize)
+        direct = weight_grad(*sizes, itemsize)
         columns, rows = (direct.workers * n for n in direct.parts(*direct.tile))
-        part = (direct.totals, direct.sums)
+        part = (direct.workers, direct.sums)
     else:
         plan = Tiling(*sizes)
         columns = plan.columns(itemsize)
@@ -379,10 +379,10 @@ def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dil
     if plan.sliding:
         from ..kernels.cpu.sliding import slide_weight
 
-        windows = out.reshape(out.shape[0], *plan.kernel)
+        filters = out.reshape(out.shape[0], *plan.kernel)
         low = tuple(p[0] for p in padding)
         threads.split(
-            lambda _, start, stop: slide_weight(windows, input, grad, low, dilation, start, stop),
+            lambda _, start, stop: slide_weight(filters, input, grad, low, dilation, start, stop),
             out.shape[0], min(plan.threads, out.shape[0]),
         )  # fmt: skip
         return
@@ -398,7 +398,7 @@ def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dil
 
 @conv_weight_grad.kernel("cpu", when=_directly, layout=contiguous)
 def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dilation, groups):
-    plan = WeightGrad(
+    plan = weight_grad(
         input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups, out.itemsize
     )
     plan.fill(out, columns, rows, part, _solid(input), _solid(grad))

@@ -15,6 +15,7 @@ from .loss import reduce_loss, reduction_of
 from .registry import broadcast, function, op, per_element
 from .selecting import where_select
 from .sides import by_sides, mark, sides_of, spread, worth_bits
+from .summed_losses import arriving, reduced, summed
 
 
 def _compared(input, target) -> None:
@@ -151,6 +152,20 @@ for _op, _name in (
     )  # fmt: skip
 
 
+squared_total, bent_total = summed(squared_error), summed(bent_error)
+
+
+@squared_total.vjp("input", "target")
+def _(g, needs, input, target, divisor):
+    return _both(squared_slope(arriving(g, input, divisor), input, target), needs)
+
+
+@bent_total.vjp("input", "target")
+def _(g, needs, input, target, bend, slope, divisor):
+    each = arriving(g, input, divisor)
+    return _both(bent_slope(each, input, target, bend, slope), needs)
+
+
 def _sided_infer(input, target):
     out = broadcast(input, target)
     sides, work = sides_of(out)
@@ -246,11 +261,14 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
         Tensor (), or in the shape of ``input`` for "none".
 
     Memory:
-        Keeps ``input`` and ``target``, and not their difference.
+        Keeps ``input`` and ``target``, and not their difference; from 16384 elements on, the mean
+        and the sum make no array of losses either (on the CPU, without ``weight``).
     """
     how = reduction_of(size_average, reduce, reduction)
     _compared(input, target)
     if _real_floats(input, target):
+        if weight is None:
+            return reduced(squared_error, squared_total, how, input, target)
         return _weighted(squared_error(input, target), weight, how)
     difference = input - target
     return _weighted(difference * difference, weight, how)
@@ -284,7 +302,7 @@ def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mea
     if beta == 0:
         return l1_loss(input, target, reduction=how)
     _compared(input, target)
-    return reduce_loss(_quadratic_then_linear(input, target, float(beta), 1.0), how)
+    return _quadratic_then_linear(input, target, float(beta), 1.0, None, how)
 
 
 @function(public=False, autocast="float32")
@@ -298,12 +316,15 @@ def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
         raise RuntimeError(f"huber_loss does not support non-positive values for delta: {delta}.")
     _compared(input, target)
     delta = float(delta)
-    return _weighted(_quadratic_then_linear(input, target, delta, delta), weight, how, False)
+    return _quadratic_then_linear(input, target, delta, delta, weight, how)
 
 
-def _quadratic_then_linear(input, target, bend, slope):
+def _quadratic_then_linear(input, target, bend, slope, weight, how):
     if _real_floats(input, target):
-        return bent_error(input, target, bend, slope)
+        if weight is None:
+            return reduced(bent_error, bent_total, how, input, target, bend, slope)
+        return _weighted(bent_error(input, target, bend, slope), weight, how, False)
     size = (input - target).abs()
     line = (size - 0.5 * bend) * slope
-    return where_select(size < bend, size * size * (0.5 * slope / bend), line)
+    loss = where_select(size < bend, size * size * (0.5 * slope / bend), line)
+    return _weighted(loss, weight, how, False)

@@ -10,6 +10,7 @@ large sum of its own, they take blocks of eight rows instead, and each lays out 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import product
 from math import prod
 
@@ -17,12 +18,13 @@ import numpy as np
 
 from ..kernels.cpu import threads
 
-TILE = 1 << 20  # bytes of a tile; about half of a core's second-level cache
+TILE = 3 << 18  # bytes of a tile; it stays in a core's second-level cache
 _WORTH = 1 << 23  # operations below which another thread costs more than it saves
 _GROUP, _ROWS, _TOGETHER = 64, 8, 3  # as in registers.py, which imports Numba
 _PRODUCTS = 768  # at most that are summed up before they are added to the result
 _POSITIONS = 768  # of a tile at least: the weights that are laid out for each are to repay
-_LARGE = 1 << 20  # bytes of sums that threads rather share
+_LARGE = 1 << 20  # bytes of sums of which not each thread has its own
+_SUMS = 1 << 21  # bytes of sums at a time; where they are more, images are laid out again
 
 
 def _solid(values, missing):
@@ -32,6 +34,21 @@ def _solid(values, missing):
 
 def _up(n, k):
     return -(-n // k)
+
+
+def windows(*sizes, back=False):
+    """The plan of a result or with ``back`` of the input's gradient; see :class:`Windows`."""
+    return _plan(Windows, sizes, back, TILE, threads.LIMIT, _POSITIONS, _PRODUCTS, _WORTH)
+
+
+def weight_grad(*sizes):
+    """The plan of the weight's gradient; see :class:`WeightGrad`."""
+    return _plan(WeightGrad, sizes, None, TILE, threads.LIMIT, _POSITIONS, _PRODUCTS, _WORTH)
+
+
+@lru_cache(maxsize=256)
+def _plan(kind, sizes, back, *_):  # the settings are part of the key, for tests
+    return kind(*sizes) if back is None else kind(*sizes, back=back)
 
 
 class _Direct:
@@ -131,6 +148,7 @@ class Windows(_Direct):
         chunk = max(1, _PRODUCTS // count)
         self.packed = _ROWS * count * _up(self.channels, _up(self.channels, chunk))
         self.tile = self._choose(self.positions[self.axis])
+        self.known: dict[tuple[int, int, int], tuple[object, ...]] = {}
 
     def _box(self, lines):
         positions = [*self.positions]
@@ -216,7 +234,7 @@ class Windows(_Direct):
 
         def body(worker, images, blocks):
             room = workspace[worker * share : (worker + 1) * share]
-            known = {}
+            known = self.known
             for n, m, r, s in self.tiles(*images, lines):
                 if (m - n, r, s) not in known:
                     known[m - n, r, s] = self._tables(m - n, r, s)
@@ -241,7 +259,8 @@ class WeightGrad(_Direct):
         # matter along dimensions where the window is 1, and tiles are cut along the first other.
         _, box = self._box(self.out[self.axis])
         pitches = (box[1] * box[2], box[2], 1)
-        starts, self.places = [], []
+        starts: list[int] = []
+        self.places = []
         for tap in self.taps:
             at = sum(
                 t * d * p for t, d, p in zip(tap, self.dilation, pitches, strict=True)
@@ -255,10 +274,14 @@ class WeightGrad(_Direct):
         self.starts = starts
         self.pitch = len(starts) * self.lanes
         self._share(filters, True)
-        self.sums = self.blocks * _ROWS * self.pitch
-        if self.sums * self.itemsize > _LARGE:
+        one = _ROWS * self.pitch
+        self.some = self.blocks  # at a time
+        if self.blocks * one * self.itemsize > _LARGE:
             self._share(filters, False)
-        self.totals = self.workers if self.by_image else 1
+            share = _up(self.blocks, self.workers)
+            fit = max(1, _SUMS // (one * self.itemsize))
+            self.some = _up(share, _up(share, fit))
+        self.sums = self.some * one
         self.tile = self._choose(self.out[self.axis])
 
     def _box(self, lines):
@@ -283,26 +306,30 @@ class WeightGrad(_Direct):
         from ..kernels.cpu.direct import collect, sum_windows
 
         layout, packed = (len(a) // self.workers for a in (columns, rows))
-        starts = np.array(self.starts, dtype=np.int64)
-        sums.fill(0)
+        starts, places = (np.array(a, dtype=np.int64) for a in (self.starts, self.places))
+        window = out.reshape(*out.shape[:2], -1)
 
         def body(worker, images, blocks):
             room, other = columns[worker * layout :], rows[worker * packed :]
-            total = sums[worker if self.by_image else 0]
-            for n, m, r, s in self.tiles(*images, self.out[self.axis]):
-                extent, box = self._box(s - r)
-                origin = [0, 0, 0]
-                origin[self.axis] = r
-                first = tuple(
-                    o * t - low for o, t, low in zip(origin, self.stride, self.low, strict=True)
-                )
-                offsets = np.arange(extent[2]) * (self.stride[2] * self.channels)
-                sum_windows(
-                    total, room[:layout], other[:packed], x, grad, self.groups, (n, m), blocks,
-                    first, self.stride, box, tuple(origin), extent, starts, offsets,
-                )  # fmt: skip
+            total = sums[worker : worker + 1]
+            for b in range(*blocks, self.some):
+                end = min(b + self.some, blocks[1])
+                total.fill(0)
+                for n, m, r, s in self.tiles(*images, self.out[self.axis]):
+                    extent, box = self._box(s - r)
+                    origin = [0, 0, 0]
+                    origin[self.axis] = r
+                    first = tuple(
+                        o * t - low for o, t, low in zip(origin, self.stride, self.low, strict=True)
+                    )
+                    offsets = np.arange(extent[2]) * (self.stride[2] * self.channels)
+                    sum_windows(
+                        total[0], room[:layout], other[:packed], x, grad, self.groups, (n, m),
+                        (b, end), first, self.stride, box, tuple(origin), extent, starts, offsets,
+                    )  # fmt: skip
+                if not self.by_image:
+                    collect(window, total, self.groups, (b, end), places, self.pitch)
 
         self.run(body)
-        places = np.array(self.places, dtype=np.int64)
-        window = out.reshape(*out.shape[:2], -1)
-        collect(window, sums, self.groups, places, self.pitch)
+        if self.by_image:
+            collect(window, sums, self.groups, (0, self.blocks), places, self.pitch)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from math import inf
 
 from ..dtypes import FLOAT
+from .binary_loss import bce_logits
 from .gating import softplus
 from .loss import reduce_loss, reduction_of
 from .margins import label_margins
-from .pointwise_loss import bce_logits
 from .registry import WIDE_ON_CUDA, function
 from .shaping import normal_dim
 

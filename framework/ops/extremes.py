@@ -1,4 +1,4 @@
-"""Largest and smallest elements, and order: max, argmax, median, sort, topk, unique.
+"""Largest and smallest elements: max, min, argmax, amax.
 
 Where one element of several is chosen, its gradient goes to that element alone, through the index
 that the op returns. Where only a value is asked for (``amax``, ``max()``), equal elements share
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import builtins
 from collections import namedtuple
-from math import nan
 
 from ..dtypes import bool_, int64
 from ..spec import Spec
@@ -91,8 +90,8 @@ def place(g, indices, spec, dim):
     return placed(g, indices, shape=tuple(spec.shape), dim=dim)
 
 
-def _share(g, chosen, dim):
-    # Equal elements share a gradient evenly.
+def share(g, chosen, dim):
+    """A gradient shared evenly among equal elements."""
     return g / chosen.sum(dim, True) * chosen if dim else g
 
 
@@ -124,7 +123,7 @@ def _declare(name, word):
     @chosen.vjp("input")
     def _(g, input, out, dim, keepdim):
         equal = input == kept(out, dim, keepdim)
-        return _share(kept(g, dim, keepdim), equal, dim)
+        return share(kept(g, dim, keepdim), equal, dim)
 
     return chosen
 
@@ -194,7 +193,8 @@ def _search_infer(input, *, dim, keepdim):
     return Spec(shape, input.dtype), Spec(shape, int64), _moved(input, dim)
 
 
-def _search_samples(make):
+def search_samples(make):
+    """Samples of an op along one dim."""
     for shape, dim, keep in (
         ((3, 4), 1, False), ((2, 3, 4), 0, True), ((), 0, False), ((0, 3), 1, False),
     ):  # fmt: skip
@@ -226,7 +226,7 @@ def _search(name, word):
     kernel.__doc__ = f"Find the {word} element along ``dim``, and where it is first."
     chosen = op(
         name=name, method=False, public=False, returns=("values", "indices"), scratch=("moved",),
-        infer=_search_infer, layout=_contiguous, flops=per_element(1), samples=_search_samples,
+        infer=_search_infer, layout=_contiguous, flops=per_element(1), samples=search_samples,
         real=True,
     )(kernel)  # fmt: skip
 
@@ -319,7 +319,7 @@ def _argmax_infer(input, *, dim, keepdim):
 
 
 def _arg_samples(make):
-    yield from _search_samples(make)
+    yield from search_samples(make)
     yield (make(3, 4),), {"dim": None, "keepdim": True}
 
 
@@ -371,113 +371,3 @@ def argmax(input, dim=None, keepdim=False, *, out=None):
 def argmin(input, dim=None, keepdim=False, *, out=None):
     """Find the index of the smallest element along ``dim``, or in the flattened tensor."""
     return _arg_call("argmin", index_of_smallest, input, dim, keepdim, out)
-
-
-# The middle
-
-
-def _median_samples(make):
-    for shape in ((3, 4), (2, 3, 2), (5,), ()):
-        yield (make(*shape),), {}
-
-
-def _median_infer(input):
-    return Spec((), input.dtype), input.like((input.numel,))
-
-
-@op(
-    name="_median", method=False, public=False, infer=_median_infer, scratch=("order",),
-    half="float32", samples=_median_samples, real=True,
-)  # fmt: skip
-def median_of_all(xp, out, order, input):
-    """Find the lower of the two middle elements; NaN if there is one."""
-    size = input.size
-    if not size:
-        out.fill(nan)
-        return
-    xp.copyto(order.reshape(input.shape), input)
-    order.partition((size - 1) // 2 if order.dtype.kind in "iub" else [(size - 1) // 2, size - 1])
-    xp.copyto(out, order[(size - 1) // 2])
-    if order.dtype.kind == "f":
-        last = order[size - 1 :].reshape(())
-        xp.copyto(out, last, where=xp.isnan(last))  # NaN sorts last
-
-
-@median_of_all.vjp("input")
-def _(g, input, out):
-    return _share(g, input == out, tuple(range(input.ndim)))
-
-
-def _kth_infer(input, *, k, dim, keepdim, median):
-    shape = reduced(input.shape, (dim,), keepdim)
-    return Spec(shape, input.dtype), Spec(shape, int64)
-
-
-def _kth_samples(make):
-    for (x,), attributes in _search_samples(make):
-        yield (x,), {"k": 1, "median": False, **attributes}
-    yield (make(3, 5),), {"k": 3, "dim": 1, "keepdim": False, "median": True}
-
-
-@op(
-    name="_kthvalue", method=False, public=False, returns=("values", "indices"), adopt=True,
-    infer=_kth_infer, samples=_kth_samples, real=True,
-)  # fmt: skip
-def kth_along(xp, input, *, k, dim, keepdim, median):
-    """Find the k-th smallest element along ``dim``; for a median, NaN if there is one."""
-    if not input.ndim:
-        return input, xp.zeros((), "int64")
-    n = input.shape[dim]
-    if not input.size:
-        shape = reduced(input.shape, (dim,), keepdim)
-        return xp.empty(shape, input.dtype), xp.empty(shape, "int64")
-    order = xp.argpartition(input, [k - 1, n - 1] if median else k - 1, axis=dim)
-    indices = xp.take(order, xp.arange(k - 1, k), axis=dim)
-    if median and input.dtype.kind not in "iub":
-        last = xp.take(order, xp.arange(n - 1, n), axis=dim)
-        value = xp.take_along_axis(input, last, dim)
-        indices = xp.where(value != value, last, indices)
-    values = xp.take_along_axis(input, indices, dim)
-    if not keepdim:
-        values, indices = values.squeeze(dim), indices.squeeze(dim)
-    return values, indices
-
-
-@kth_along.vjp("input")
-def _(g_values, indices, input_spec, dim, keepdim):
-    dims = (dim,) if input_spec.ndim else ()
-    return place(kept(g_values, dims, keepdim), kept(indices, dims, keepdim), input_spec, dim)
-
-
-Median, Kthvalue = _pair("median"), _pair("kthvalue")
-
-
-@function(method=True)
-def median(input, dim=None, keepdim=False, *, out=None):
-    """Find the middle element, the lower of two; of all, or along a dim with its index.
-
-    Memory:
-        Along a dim, keeps the indices; of all, ``input`` and the result.
-    """
-    if dim is None:
-        return median_of_all(input)
-    d = one_dim("median", dim, input.ndim)
-    need_elements("median", input.shape, (d,), None)
-    n = input.shape[d] if input.ndim else 1
-    found = kth_along(input, k=(n - 1) // 2 + 1, dim=d, keepdim=keepdim, median=True)
-    return Median(*into_each("median", out, found, input))
-
-
-@function(method=True)
-def kthvalue(input, k, dim=-1, keepdim=False, *, out=None):
-    """Find the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
-    d = one_dim("kthvalue", dim, input.ndim)
-    need_elements("kthvalue", input.shape, (d,), None)
-    n = input.shape[d] if input.ndim else 1
-    if not 1 <= k <= n:
-        raise RuntimeError(
-            f"kthvalue(): selected number k out of range for dimension {d}: k must be in [1, {n}]; "
-            f"got {k}. Pass a smaller one."
-        )
-    found = kth_along(input, k=k, dim=d, keepdim=keepdim, median=False)
-    return Kthvalue(*into_each("kthvalue", out, found, input))

@@ -22,6 +22,7 @@ from .registry import function, op
 from .shaping import normal_dim
 
 _PIECE = 2048  # index elements handled at a time
+_FEW = 256  # up to so many naming elements by all dims is faster than counting flat places
 
 
 def pieces_of(xp, shape):
@@ -206,7 +207,7 @@ def add_at(xp, out, index, values, dim):
             values = values.reshape(()) if hasattr(values, "shape") else values
             xp.add(out, values, out=out, casting="unsafe")
         return
-    if xp is not np or not out.flags.c_contiguous:
+    if xp is not np or not out.flags.c_contiguous or index.size <= _FEW:
         for piece in pieces_of(xp, index.shape):
             add_into(xp, out, piece_places(xp, index, piece, dim), part_of(values, piece))
         return

@@ -28,35 +28,40 @@ _DIRECT = {"_add": 0, "_sub": 1, "mul": 2, "_div": 3}  # as in ``kernels/cpu/hal
 
 def worth_pieces(results: tuple[Spec, ...]) -> bool:
     """True for results large enough that pieces take less workspace than all at once."""
-    return len(results) == 1 and results[0].numel >= 2 * PIECE
+    return results[0].numel >= 2 * PIECE
 
 
 def in_pieces(
     kernel: Any,
-    result: Spec,
+    results: tuple[Spec, ...],
     casts: tuple[Any, ...],
     made: Spec | None,
     scratch: tuple[Spec, ...],
     name: str = "",
+    bits: bool = False,
 ) -> tuple[Any, tuple[Spec, ...]]:
     """A kernel that converts for itself, and the workspace it wants.
 
     Args:
         kernel: Elementwise, of operands that are converted.
-        result: What is to be written.
+        results: What is to be written.
         casts: For each input the spec that the kernel takes it in; None if that is its own.
         made: What the kernel writes, if that is another dtype than the result's.
         scratch: Its scratch: as large as the result, or empty.
         name: Of the op. Arithmetic has loops that convert as they go.
+        bits: All arrays are in C order; a second result, and an input of another size than the
+            first, has one bit an element (``sides.py``).
     """
     from ..kernels.cpu import threads
 
-    parts = min(threads.LIMIT, -(-result.numel // PIECE))
+    parts = min(threads.LIMIT, -(-results[0].numel // PIECE))
+    others = len(results) - 1
     wanted = [*[s for s in casts if s is not None], *([made] if made else [])]
     tiles = tuple([Spec((parts, PIECE), s.dtype, s.device) for s in wanted])
     spare = tuple([s.like((parts, PIECE)) if s.numel else s for s in scratch])
 
     def run(xp: Any, out: Any, *rest: Any, **attributes: Any) -> None:
+        sides, rest = rest[:others], rest[others:]
         room = iter(rest[: len(tiles)])
         free = rest[len(tiles) : len(tiles) + len(spare)]
         arrays = rest[len(tiles) + len(spare) :]
@@ -68,16 +73,21 @@ def in_pieces(
 
         if name in _DIRECT and _combined(_DIRECT[name], out, *arrays):
             return
-        lie_alike = all(
-            a.shape == out.shape and a.flags.c_contiguous and a.flags.aligned
-            for a in (out, *arrays)
-            if getattr(a, "ndim", 0)
-        )
-        loop = _Lines if lie_alike else _Rows
-        work = loop(compute, out, arrays, homes, rounded, free)
+        if bits or _lie_alike(out, arrays):
+            work: Any = _Lines(compute, (out, *sides), arrays, homes, rounded, free)
+        else:
+            work = _Rows(compute, out, arrays, homes, rounded, free)
         threads.split(work.run, work.count, min(parts, work.count))
 
     return run, (*tiles, *spare)
+
+
+def _lie_alike(out: Any, arrays: Any) -> bool:
+    return all(
+        a.shape == out.shape and a.flags.c_contiguous and a.flags.aligned
+        for a in (out, *arrays)
+        if getattr(a, "ndim", 0)
+    )
 
 
 def _combined(kind: int, out: Any, *operands: Any) -> bool:
@@ -114,10 +124,12 @@ class _Lines:
     """Pieces of flat arrays."""
 
     def __init__(
-        self, compute: Any, out: Any, arrays: Any, homes: Any, rounded: Any, free: Any
+        self, compute: Any, results: Any, arrays: Any, homes: Any, rounded: Any, free: Any
     ) -> None:
         self.compute, self.rounded, self.free = compute, rounded, free
-        self.out = out.reshape(-1)
+        out, *sides = (a.reshape(-1) for a in results)
+        self.out = out
+        self.sides = sides
         self.arrays = [a.reshape(-1) if getattr(a, "ndim", 0) else a for a in arrays]
         self.homes: list[tuple[Any, Any]] = [
             (home, None if home is None else line_copier(home.dtype, a.dtype))
@@ -128,13 +140,15 @@ class _Lines:
 
     def run(self, part: int, first: int, last: int) -> None:
         """Compute pieces ``first`` to ``last`` in the workspace of one part."""
-        for start in range(first * PIECE, last * PIECE, PIECE):
-            here = self.out[start : start + PIECE]
+        for k in range(first, last):
+            here = self.out[k * PIECE : (k + 1) * PIECE]
             size = here.size
-            operands = [f[part, :size] if f.ndim > 1 else f for f in self.free]
+            operands = [a[k * PIECE // 8 : (k + 1) * PIECE // 8] for a in self.sides]
+            operands += [f[part, :size] if f.ndim > 1 else f for f in self.free]
             for a, (home, convert) in zip(self.arrays, self.homes, strict=True):
                 if getattr(a, "ndim", 0):
-                    a = a[start : start + PIECE]
+                    step = PIECE if a.size == self.out.size else PIECE // 8
+                    a = a[k * step : (k + 1) * step]
                 if home is not None:
                     piece = home[part, : a.size].reshape(a.shape)
                     convert(piece, a)

@@ -4,7 +4,8 @@ Cross entropy keeps the logits, which the layer before may keep as well, and one
 the logarithm of the sum of exponentials. Neither the softmax nor its logarithm exists as a whole:
 forward and backward go through a tile of rows at a time.
 
-The elementwise losses are in ``pointwise_loss.py``, those of distances in ``distances.py``.
+The elementwise losses are in ``difference_loss.py``, ``binary_loss.py`` and
+``pointwise_loss.py``, those of distances in ``distances.py``.
 """
 
 from __future__ import annotations
@@ -392,7 +393,7 @@ def cross_entropy(
         IndexError: A class index is out of range (on the CPU).
 
     Memory:
-        Keeps input, target, weight and one number per row; no softmax. Workspace: one tile.
+        Keeps input, target, weight and one number per row; no softmax. Workspace: at most a tile.
     """
     how = reduction_of(size_average, reduce, reduction)
     if not 0.0 <= label_smoothing <= 1.0:

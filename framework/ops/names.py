@@ -66,6 +66,10 @@ def _named(default: str) -> Callable[..., str]:
     return named
 
 
+def _total(*_: Any, divisor: int, **__: Any) -> str:
+    return "SumBackward0" if divisor == 1 else "MeanBackward0"  # as it is of few elements
+
+
 NODE_NAMES: dict[str, str | Callable[..., str]] = {
     "_sum": _reduction("Sum"), "_mean": _reduction("Mean"), "_prod": _reduction("Prod"),
     "pow": _pow, "matmul": _matmul, "_addmatmul": _addmatmul,
@@ -74,7 +78,9 @@ NODE_NAMES: dict[str, str | Callable[..., str]] = {
     "_fill": _scalar("Fill", 2, 3), "masked_fill": _scalar("MaskedFill", 0, 1),
     "_relu_marked": "ReluBackward0", "_leaky_relu_marked": "LeakyReluBackward0",
     "_hardtanh_marked": "HardtanhBackward0", "_hardsigmoid_marked": "HardsigmoidBackward0",
-    "_absolute_error_marked": "AbsoluteErrorBackward0",
+    "_absolute_error_marked": "AbsoluteErrorBackward0", "_squared_error_total": _total,
+    "_bent_error_total": _total, "_bce_with_logits_total": _total,
+    "_binary_cross_entropy_total": _total,
     "_threshold_marked": "ThresholdBackward0", "_clamp_marked": "ClampBackward1",
     "_clamp": _clamp, "_narrow": _named("Slice"), "_select": _named("Select"),
     "_permute": _named("Permute"), "_view": _named("View"),

@@ -105,16 +105,17 @@ class Plan:
             made = None if self.compute is None else self.compute[0]
             kernel, self.scratch = in_pieces(
                 kernel,
-                self.results[0],
+                self.results,
                 self.casts or (None,) * len(specs),
                 made,
                 self.scratch,
                 op.name,
+                op.elementwise == "tiles",
             )
             if all(casts[k] for k, s in enumerate(specs) if isinstance(s, Spec)):
                 self.layout = None  # what is converted lies as it should
             self.casts = self.compute = None
-        elif op.elementwise and where.type == "cpu" and kernel is op.plain:
+        elif op.elementwise is True and where.type == "cpu" and kernel is op.plain:
             kernel = in_parts(kernel, self.results[0].shape, self.layout is not None)
         kernel = placed(be, kernel)
         self.kernel, self.xp = kernel, be.xp

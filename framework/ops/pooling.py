@@ -122,18 +122,26 @@ def max_pool(xp, out, index, larger, nan, input, *, kernel, stride, padding, dil
         xp.copyto(index[positions], number, where=wins, casting="unsafe")
 
 
-def _planes(input, *_, kernel, **__):
-    return len(kernel) == 2 and worth_compiling(input)
+def _volumes(nd, *arrays):
+    # As compiled loops take them: all dims but the last nd are one, and nd becomes three.
+    return [a.reshape(-1, *[1] * (3 - nd), *a.shape[a.ndim - nd :]) for a in arrays]
 
 
-@max_pool.kernel("cpu", when=_planes, layout=contiguous)
+def _window(kernel, stride, padding, dilation):
+    # Of three dims.
+    more = (1,) * (3 - len(kernel))
+    return more + kernel, more + stride, (0,) * len(more) + padding, more + dilation
+
+
+@max_pool.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
 def _(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
     from ..kernels.cpu import windows
     from ..kernels.cpu.threads import spread
 
-    x, y, where = (a.reshape(-1, *a.shape[-2:]) for a in (input, out, index))
+    x, y, where = _volumes(len(kernel), input, out, index)
     work = _HEAVY * max(x.size, y.size)
-    spread(windows.max_pool, work, len(x), y, where, x, kernel, stride, padding, dilation)
+    window = _window(kernel, stride, padding, dilation)
+    spread(windows.max_pool, work, len(x), y, where, x, *window)
 
 
 @max_pool.vjp("input")
@@ -200,18 +208,19 @@ def unpick(
         xp.add(view, here, out=view)
 
 
-def _onto_planes(grad, *_, size, kernel, **__):
-    return len(kernel) == 2 and worth_compiling(grad.like((*grad.shape[:-2], *size)))
+def _onto_much(grad, *_, size, **__):
+    return worth_compiling(grad.like((*grad.shape[: -len(size)], *size)))
 
 
-@unpick.kernel("cpu", when=_onto_planes, layout=contiguous)
+@unpick.kernel("cpu", when=_onto_much, layout=contiguous, scratch=False)
 def _(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation):
     from ..kernels.cpu import windows
     from ..kernels.cpu.threads import spread
 
-    x, g, where = (a.reshape(-1, *a.shape[-2:]) for a in (out, grad, index))
+    x, g, where = _volumes(len(kernel), out, grad, index)
     work = _HEAVY * max(x.size, g.size)
-    spread(windows.max_pool_grad, work, len(x), x, g, where, kernel, stride, padding, dilation)
+    window = _window(kernel, stride, padding, dilation)
+    spread(windows.max_pool_grad, work, len(x), x, g, where, *window)
 
 
 @unpick.vjp("grad")

@@ -174,13 +174,10 @@ def _even(size, input):
     return None
 
 
-_COMPILED_FROM = 1 << 14  # elements from which one compiled pass does windows of any size
-
-
 def _adaptive_avg(name, nd, input, output_size):
     size = _adaptive_size(name, nd, input, output_size)
-    kernel = _even(size, input) if prod(size) > 1 and input.numel() < _COMPILED_FROM else None
-    if kernel is not None:  # an element of the windows at a time
+    kernel = _even(size, input)
+    if kernel is not None and prod(kernel) <= prod(size) > 1:  # a pass for each element is less
         return avg_pool(input, kernel, kernel, (0,) * nd, False, True, None)
     return adaptive_avg_pool(input, size)
 

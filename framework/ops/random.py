@@ -267,8 +267,25 @@ def limits_of(t: Tensor) -> tuple[int, int]:
     return -most, most
 
 
+_SPREAD_FROM = 1 << 12  # keys from which spreading them over parts of their range beats sorting
+
+
 def _permute(out: Any, be: Any, rng: Rng) -> None:
-    stream.order(be, out, rng)
+    # The stable order of random keys, int64 of two words each.
+    xp, n = be.xp, out.size
+    _held, keys = be.empty(Spec((n,), int64, be.device), WORKSPACE)
+    stream.bits(xp, keys.view(xp.uint32), rng)
+    if n < _SPREAD_FROM or not stream._compiled(xp, 2 * n):
+        xp.copyto(out, xp.argsort(keys, kind="stable"), casting="unsafe")
+        return
+    from ..kernels.cpu import philox
+
+    target = out
+    if out.dtype.name != "int64" or not out.flags.c_contiguous:
+        _also, target = be.empty(Spec((n,), int64, be.device), WORKSPACE)
+    philox.order(target, keys, rng.seed, rng.offset)
+    if target is not out:
+        xp.copyto(out, target, casting="unsafe")
 
 
 @function()

@@ -75,7 +75,7 @@ class Op:
         self.flops = options["flops"]
         self.samples = options["samples"]
         self.nondeterministic: bool = options["nondeterministic"]
-        self.elementwise: bool = options["elementwise"]
+        self.elementwise: bool | str = options["elementwise"]
         if options["real"]:
             self.infer = _refusing_complex(self.name.strip("_"), self.infer)
         self.doc = inspect.getdoc(kernel) or ""
@@ -219,7 +219,7 @@ def op(
     nondeterministic: bool = False,
     real: bool = False,
     tensors: tuple[str, ...] = (),
-    elementwise: bool = False,
+    elementwise: bool | str = False,
 ) -> Callable[[Any], Any]:
     """Declare an op from its kernel.
 
@@ -256,7 +256,8 @@ def op(
         tensors: Inputs for which a number may not stand, as in PyTorch.
         elementwise: What the plain kernel writes at a place depends on that place of the inputs
             alone (they broadcast), and it never fails halfway: on the CPU, large calls run in
-            parts, on several threads (``parts.py``). Scratch looks like the result.
+            parts, on several threads (``parts.py``). Scratch looks like the result. ``"tiles"``:
+            so for tiles of 4096 elements in C order and bytes with their bits (``sides.py``).
 
     Returns:
         A decorator; it returns the public function, which has the decorators ``vjp``, ``kernel``

@@ -6,16 +6,18 @@ any dim.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import numpy as np
 
-from .indexed import enough, enough_to_add
+from ..dtypes import int16, int32, int64
+from .indexed import SUMMED, enough, enough_to_add
 from .lines import INFINITY, bits
 
 
 def in_rows(input, *, dim, keepdim) -> bool:
-    """True for a search along a dim that is not the last, where NumPy is as fast."""
+    """True for many elements, and a dim that is not the last (there NumPy is as fast) or halves."""
     if dim is None or not input.ndim:
         return False
     if input.dtype.is_half:
@@ -27,6 +29,19 @@ def of_halves(input, *, dim, keepdim) -> bool:
     """True for half precision and dims beside each other."""
     beside = dim == tuple(range(dim[0], dim[0] + len(dim))) if dim else False
     return beside and input.dtype.is_half and enough(input.numel, input.dtype)
+
+
+def sortable(input, *, dim, **_) -> bool:
+    """True if there are kernels that sort along ``dim``, and enough elements."""
+    known = input.dtype.is_half or input.dtype.name in SUMMED
+    if not (known and input.ndim and enough(input.numel, input.dtype)):
+        return False
+    return input.shape[dim] < 1 << 31
+
+
+def key_dtype(input):
+    """A dtype as wide as the input's, for the keys of a sort."""
+    return {2: int16, 8: int64}.get(input.dtype.itemsize, int32)
 
 
 def search_rows(values, indices, input, dim, largest) -> None:
@@ -48,16 +63,16 @@ def search_rows(values, indices, input, dim, largest) -> None:
     x = input.reshape(count, -1, columns)
     indices = (np.empty(0, np.int64) if indices is None else indices).reshape(-1, columns)
     values = (input[:0] if values is None else values).reshape(-1, columns)
-    kernel, kind = selection.search, ()
+    kernel = partial(selection.search, values, indices, x, largest)
     if input.itemsize == 2:
-        kernel, kind = order.extreme, (INFINITY[input.dtype.name],)
-        x, values = bits(x), bits(values)
+        infinity = INFINITY[input.dtype.name]
+        kernel = partial(order.extreme, bits(values), indices, bits(x), infinity, largest)
 
     def rows(start, stop):
-        kernel(values, indices, x, *kind, largest, start, stop, 0, columns)
+        kernel(start, stop, 0, columns)
 
     def beside(start, stop):
-        kernel(values, indices, x, *kind, largest, 0, count, start, stop)
+        kernel(0, count, start, stop)
 
     if count >= threads.workers(input.size, input.size):
         threads.ranges(rows, input.size, count)

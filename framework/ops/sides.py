@@ -128,7 +128,7 @@ def marked(plain, name, ends, loop, for_loop, of_result=True):
     made = op(
         name=name, **HIDDEN, infer=infer, returns=("out", "sides"),
         scratch=(*declared.scratch, "work"), half="float32", layout=contiguous,
-        flops=declared.flops, samples=declared.samples,
+        flops=declared.flops, samples=declared.samples, elementwise="tiles",
     )(kernel)  # fmt: skip
     made.op.shown = declared.shown  # in messages, and for who asks for values by their op
 
@@ -189,7 +189,7 @@ def _choose_samples(make):
 
 @op(
     name="_by_side", **HIDDEN, infer=_choose_infer, scratch=("work",), half="float32",
-    layout=contiguous, flops=per_element(1), samples=_choose_samples,
+    layout=contiguous, flops=per_element(1), samples=_choose_samples, elementwise="tiles",
 )  # fmt: skip
 def by_side(xp, out, work, grad, sides, *, inside, outside):
     """``inside * grad`` where the bit is set; else ``outside * grad``, or 0 where that is 0."""
@@ -225,7 +225,7 @@ def _signs_samples(make):
 
 @op(
     name="_by_sides", **HIDDEN, infer=_signs_infer, scratch=("work",), half="float32",
-    layout=contiguous, flops=per_element(1), samples=_signs_samples,
+    layout=contiguous, flops=per_element(1), samples=_signs_samples, elementwise="tiles",
 )  # fmt: skip
 def by_sides(xp, out, work, grad, above, apart):
     """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0."""

@@ -1,6 +1,6 @@
 """Order: sort, argsort, topk, unique.
 
-On the CPU a radix sort orders long rows of many elements, and a heap finds a few of the best
+On the CPU a radix sort orders many elements, and a heap finds a few of the best
 (``kernels/cpu/order.py``, ``selection.py``). Else the array library sorts, with temporaries of its
 own.
 
@@ -13,14 +13,15 @@ from math import prod
 
 import numpy as np
 
-from ..dtypes import int16, int32, int64
+from ..dtypes import int32, int64
 from ..kernels.cpu.threads import LIMIT
 from ..spec import Spec
 from .extremes import _pair, into_each, one_dim, place
-from .indexed import SUMMED, enough, enough_to_add
+from .indexed import enough_to_add
 from .layout import contiguous
 from .lines import INFINITY, bits
 from .registry import function, op
+from .searching import key_dtype, sortable
 
 SMALL = 256  # up to this many elements sorting them all is as fast as selecting
 _SORTED_WORK = 16  # of an element that is sorted, in additions of one
@@ -31,24 +32,25 @@ def _order(xp, input, dim, descending):
     # Stable both ways: equal elements keep their order, and NaN counts as the largest.
     if not descending:
         return xp.argsort(input, axis=dim, kind="stable")
-    order = xp.flip(xp.argsort(xp.flip(input, dim), axis=dim, kind="stable"), dim)
+    back = (*[slice(None)] * dim, slice(None, None, -1))
+    order = xp.argsort(input[back], axis=dim, kind="stable")[back]
     return xp.subtract(input.shape[dim] - 1, order)
 
 
-def _compiled(input, *, dim, **_):
-    known = input.dtype.is_half or input.dtype.name in SUMMED
-    if not (known and input.ndim and enough(input.numel, input.dtype)):
-        return False
-    return input.shape[dim] < 1 << 31
+def _taken(xp, input, order, dim):
+    # ``take_along_axis`` spends more time on checks than on a few elements.
+    if dim != input.ndim - 1 or xp is not np or not order.size:
+        return xp.take_along_axis(input, order, dim)
+    lines, found = input.reshape(-1, input.shape[dim]), order.reshape(-1, order.shape[dim])
+    return lines[np.arange(len(lines))[:, None], found].reshape(order.shape)
 
 
 def _buffers(input, dim, wanted=True):
     # Keys and places of a row, twice, for each thread.
-    if not (wanted and _compiled(input, dim=dim)) or input.device.type == "cuda":
+    if not (wanted and sortable(input, dim=dim)) or input.device.type == "cuda":
         return input.like((0,)), input.like((0,))
     shape = (min(LIMIT, prod(input.shape[:dim])), 2, input.shape[dim])
-    keys = {2: int16, 4: int32, 8: int64}[input.dtype.itemsize]
-    return input.like(shape, keys), input.like(shape, int32)
+    return input.like(shape, key_dtype(input)), input.like(shape, int32)
 
 
 def _run_sort(values, indices, keys, places, input, dim, descending):
@@ -93,10 +95,10 @@ def sort_along(xp, values, indices, keys, places, input, *, dim, descending):
         return
     found = _order(xp, input, dim, descending)
     xp.copyto(indices, found)
-    xp.copyto(values, xp.take_along_axis(input, found, dim))
+    xp.copyto(values, _taken(xp, input, found, dim))
 
 
-@sort_along.kernel("cpu", when=_compiled, layout=contiguous)
+@sort_along.kernel("cpu", when=sortable, layout=contiguous)
 def _(xp, values, indices, keys, places, input, *, dim, descending):
     _run_sort(values, indices, keys, places, input, dim, descending)
 
@@ -116,7 +118,7 @@ def argsort_along(xp, out, keys, places, input, *, dim, descending):
     xp.copyto(out, _order(xp, input, dim, descending) if input.ndim else 0)
 
 
-@argsort_along.kernel("cpu", when=_compiled, layout=contiguous)
+@argsort_along.kernel("cpu", when=sortable, layout=contiguous)
 def _(xp, out, keys, places, input, *, dim, descending):
     _run_sort(None, out, keys, places, input, dim, descending)
 
@@ -179,12 +181,12 @@ def topk_along(xp, values, indices, keys, places, input, *, k, dim, largest):
         order = xp.argpartition(input, n - k if largest else k - 1, axis=dim)
         chosen = xp.arange(n - k, n) if largest else xp.arange(k)
         candidates = xp.sort(xp.take(order, chosen, axis=dim), axis=dim)
-        found = xp.take_along_axis(input, candidates, dim)
-        found = xp.take_along_axis(candidates, _order(xp, found, dim, largest), dim)
+        found = _taken(xp, input, candidates, dim)
+        found = _taken(xp, candidates, _order(xp, found, dim, largest), dim)
     else:
         found = xp.take(_order(xp, input, dim, largest), xp.arange(k), axis=dim)
     xp.copyto(indices, found)
-    xp.copyto(values, xp.take_along_axis(input, found, dim))
+    xp.copyto(values, _taken(xp, input, found, dim))
 
 
 def _few(input, *, k, dim, largest):
@@ -206,7 +208,7 @@ def _(xp, values, indices, keys, places, input, *, k, dim, largest):
     spread(selection.topk, 2 * input.size, cubes[0].shape[0], *cubes, largest)
 
 
-@topk_along.kernel("cpu", when=_compiled, layout=contiguous)
+@topk_along.kernel("cpu", when=sortable, layout=contiguous)
 def _(xp, values, indices, keys, places, input, *, k, dim, largest):
     if k:
         _run_sort(values, indices, keys, places, input, dim, largest)

@@ -14,9 +14,10 @@ import numpy as np
 from ..dtypes import BOOL, INT, float32, float64, int64, promote_types
 from ..tensor import Tensor
 from .creation import arange, empty, tensor, zeros
-from .extremes import _pair, kth_along, need_elements, one_dim
+from .extremes import _pair, need_elements, one_dim
 from .locating import search
 from .matmul import matmul
+from .middle import kth_along
 from .reduction import into
 from .registry import WIDE_ON_CPU, WIDE_ON_CUDA, function
 from .selecting import where_select

@@ -197,6 +197,45 @@ def test_parts_of_a_register_and_whole_ones_give_the_same_sums(name, monkeypatch
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", [n for n in GEOMETRIES if "groups" not in GEOMETRIES[n][2]])
+def test_no_kernel_writes_beyond_its_workspace(name, dtype, monkeypatch):
+    shape, window, options = GEOMETRIES[name]
+    nd = len(shape) - 2
+
+    def each(value):
+        return (value,) * nd if isinstance(value, int) else tuple(value)
+
+    padding = options.get("padding", 0)
+    if padding == "same":
+        padding = 1
+    padding = tuple((p, p) for p in each(padding))
+    stride, dilation = each(options.get("stride", 1)), each(options.get("dilation", 1))
+    size = tuple(map(tiles.output_size, shape[2:], window[2:], stride, padding, dilation))
+    sizes = (shape, window, size, stride, padding, dilation, 1, np.dtype(dtype).itemsize)
+
+    def solid(array):
+        return array.reshape(*array.shape[:2], *[1] * (5 - array.ndim), *array.shape[2:])
+
+    def guarded(*shape):
+        whole = np.full((2, np.prod(shape)), 7, dtype)  # the second half is not to be written
+        return whole, whole[0].reshape(shape)
+
+    x, w, g = (np.ones(s, dtype) for s in (shape, window, (shape[0], window[0], *size)))
+    for back in (False, True):
+        plan = direct.windows(*sizes, back=back)
+        out = np.empty(shape if back else g.shape, dtype)
+        whole, workspace = guarded(plan.elements)
+        plan.fill(solid(out), workspace, solid(g if back else x), w, None)
+        assert (whole[1] == 7).all()
+    plan = direct.weight_grad(*sizes)
+    columns, rows = (guarded(plan.workers * n) for n in plan.parts(*plan.tile))
+    sums = guarded(plan.workers, plan.sums)
+    plan.fill(np.empty(window, dtype), columns[1], rows[1], sums[1], solid(x), solid(g))
+    for whole, _ in (columns, rows, sums):
+        assert (whole[1] == 7).all()
+
+
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_stays_in_the_windows_that_see_it(value, monkeypatch):
     compiled(monkeypatch, True)
@@ -303,3 +342,22 @@ def test_output_padding_beyond_the_stride_leaves_the_gradient_its_shape():
     y.sum().backward()
     assert x.grad.tolist() == [[[2.0] * 4]]
     assert w.grad.tolist() == [[[4.0] * 2]]
+
+
+def test_the_bias_of_a_transposed_convolution_needs_no_second_result():
+    x, w, b = (
+        lt.ones(*s, device="meta", requires_grad=True) for s in ((2, 8, 9, 9), (8, 4, 2, 2), (4,))
+    )
+    peaks = []
+    for bias in (None, b):
+        before = lt.memory_allocated("meta")
+        lt.reset_peak_memory_stats("meta")
+        lt.conv_transpose2d(x, w, bias, stride=2)
+        peaks.append(lt.max_memory_allocated("meta") - before)
+    assert peaks[0] == peaks[1]
+
+
+def test_autocast_decides_the_type_of_a_transposed_convolution_with_bias():
+    x, w, b = lt.ones(1, 2, 3, 3), lt.ones(2, 2, 2, 2), lt.ones(2)
+    with lt.autocast("cpu", dtype=lt.bfloat16):
+        assert lt.conv_transpose2d(x, w, b).dtype == lt.bfloat16

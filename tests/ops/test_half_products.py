@@ -8,6 +8,7 @@ import lowtide.nn.functional as F
 from lowtide.framework.devices import backend
 from lowtide.framework.kernels.cpu import bfloat16, threads
 from lowtide.framework.ops import half_products
+from lowtide.framework.ops.registry import OPS
 
 pytestmark = pytest.mark.skipif(
     not bfloat16.in_hardware(), reason="this CPU does not multiply bfloat16: float32 BLAS does"
@@ -28,7 +29,7 @@ def taken(monkeypatch):
 
     monkeypatch.setattr(half_products, "_multiply", counted)
     monkeypatch.setattr(half_products, "LEAST", 1)
-    for op in (lt.matmul.op, F.linear.op):
+    for op in (lt.matmul.op, F.linear.op, OPS["_addmatmul"]):
         monkeypatch.setattr(op, "plans", {})
     return calls
 
@@ -67,13 +68,32 @@ def test_linear_rounds_once_with_its_bias(bias, taken):
     assert len(taken) == 1
 
 
+@pytest.mark.parametrize("shape", [(70,), (1,), ()])
+def test_addmm_with_a_bias_rounds_once(shape, taken):
+    x, y = halves(20, 32), halves(32, 70, seed=1)
+    b = lt.tensor(np.full(shape, -200.25, np.float32)).to(DTYPE)
+    assert_product(lt.addmm(b, x, y), b.double() + x.double() @ y.double())
+    assert len(taken) == 1
+    whole, times = halves(20, 70), {"beta": 0.5, "alpha": 2}
+    assert_product(lt.addmm(whole, x, y), whole.double() + x.double() @ y.double())
+    assert_product(lt.addmm(b, x, y, **times), b.double() * 0.5 + x.double() @ y.double() * 2)
+    assert len(taken) == 1
+
+
+def test_a_bias_of_any_stride(taken):
+    x, w, b = halves(20, 32), halves(70, 32, seed=1), halves(140)
+    for bias in (b[::2], b[:1].expand(70), b[70:]):
+        assert_product(F.linear(x, w, bias), x.double() @ w.double().t() + bias.double())
+    assert len(taken) == 3
+
+
 @pytest.mark.parametrize(
     ("a", "b", "products"),
     [
         ((4, 10, 32), (32, 70), 1),  # one tall product
-        ((4, 10, 32), (4, 32, 70), 4),
-        ((2, 1, 10, 32), (3, 32, 70), 6),
-        ((10, 32), (3, 32, 70), 3),
+        ((4, 10, 32), (4, 32, 70), 1),
+        ((2, 1, 10, 32), (3, 32, 70), 2),  # as many as there are but for the last dim of stacks
+        ((10, 32), (3, 32, 70), 1),
     ],
 )
 def test_stacks(a, b, products, taken):
@@ -126,16 +146,20 @@ def test_special_values_and_signed_zeros():
 @pytest.mark.parametrize("wanted", [1, 2, 3])
 def test_threads_change_nothing(wanted, monkeypatch):
     a, b, c = halves(700, 66), halves(66, 500, seed=1), halves(66, 700, seed=2)
-    first = [a @ b, c.t() @ b, F.linear(a, b.t().contiguous())]
+    x, y = halves(5, 50, 66), halves(5, 66, 70)
+
+    def products():
+        return [a @ b, c.t() @ b, F.linear(a, b.t().contiguous()), x @ y]
+
+    first = products()
     monkeypatch.setattr(threads, "LIMIT", 3)
     monkeypatch.setattr(threads, "_wanted", wanted)
     monkeypatch.setattr(threads, "_pool", None)
     monkeypatch.setattr(half_products, "_SHARE", 1)
     for op in (lt.matmul.op, F.linear.op):
         op.plans.clear()
-    again = [a @ b, c.t() @ b, F.linear(a, b.t().contiguous())]
-    for x, y in zip(first, again, strict=True):
-        assert lt.equal(x, y)
+    for one, again in zip(first, products(), strict=True):
+        assert lt.equal(one, again)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
@@ -147,5 +171,5 @@ def test_workspace(device, m):
     start = ledger.live
     ledger.reset_peak()
     made = F.linear(a, w)
-    rows = 64 * min(threads.LIMIT, 10) + min(m, half_products.BLOCK)
-    assert ledger.peak - start == made.nbytes + rows * 256 * 2
+    rows = 64 + min(m, half_products.BLOCK)
+    assert ledger.peak - start == made.nbytes + min(threads.LIMIT, 10) * rows * 256 * 2

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+import lowtide.nn.functional as F
 from lowtide.framework import testing
 from lowtide.framework.devices import backend
 from lowtide.framework.kernels.cpu import threads
@@ -48,7 +49,7 @@ def test_pieces_are_the_whole(op, shapes, dtype, small_pieces):
     assert lt.equal(op(b, a), at_once(op, b, a))
 
 
-ELEMENTWISE = sorted(n for n, op in OPS.items() if op.elementwise and op.half == "float32")
+ELEMENTWISE = sorted(n for n, op in OPS.items() if op.elementwise is True and op.half == "float32")
 
 
 def sample_results(op, monkeypatch, in_pieces):
@@ -217,3 +218,26 @@ def test_without_the_instructions_for_float16(small_pieces, monkeypatch):
     x, y = lt.randn(10, 40).half(), lt.randn(40).half()
     assert lt.equal(x * y, at_once(lt.mul, x, y))
     assert lt.equal(x.sum(0), x.float().sum(0).half())
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+@pytest.mark.parametrize("spread_gradient", [False, True])
+def test_bits_are_cut_along(dtype, spread_gradient, monkeypatch):
+    n = 5 * 4096 + 777
+    x = lt.randn(n).to(dtype)
+    x[:3] = lt.tensor([float("nan"), 0.0, -0.0])
+    weights = lt.ones(()).to(dtype).expand(n) if spread_gradient else lt.randn(n).to(dtype)
+    functions = (lt.relu, F.leaky_relu, F.relu6, F.hardtanh, lambda v: v.clamp(-0.5, 0.25))
+    for function in functions:
+        made = []
+        for piece in (4096, 1 << 30):
+            monkeypatch.setattr(halves, "PIECE", piece)
+            for op in OPS.values():
+                op.plans.clear()
+            leaf = x.clone().requires_grad_()
+            out = function(leaf)
+            out.backward(weights)
+            made.append((out.detach().float(), leaf.grad.float()))
+        for a, b in zip(*made, strict=True):
+            np.testing.assert_array_equal(a.numpy(), b.numpy())
+            np.testing.assert_array_equal(a.signbit().numpy(), b.signbit().numpy())

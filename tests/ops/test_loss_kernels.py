@@ -1,4 +1,4 @@
-"""Compiled losses and gates beside formulas in float64, where gradients are full or one number."""
+"""Compiled losses beside formulas in float64, where gradients are full or one number."""
 
 from __future__ import annotations
 
@@ -122,6 +122,47 @@ def test_operands_may_be_transposed_or_one_number_repeated(name):
         close(x.grad.numpy().T, slope(a.T.astype(np.float64), b))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("name", [n for n in PAIRS if n != "l1"])
+def test_a_reduced_loss_is_summed_without_an_array_of_losses(name, reduction, dtype):
+    function, values, slope = PAIRS[name]
+    a, b = numbers(5 * 4096 + 7, dtype=dtype), numbers(5 * 4096 + 7, seed=1, dtype=dtype)
+    x, y = lt.tensor(a).requires_grad_(), lt.tensor(b).requires_grad_()
+    before = lt.memory_allocated("cpu")
+    lt.reset_peak_memory_stats("cpu")
+    loss = function(x, y, reduction=reduction)
+    if dtype == np.float32:  # binary cross entropy of float64 has a tile of them
+        assert lt.max_memory_allocated("cpu") - before == loss.nbytes
+    wide = a.astype(np.float64), b.astype(np.float64)
+    expected = values(*wide)
+    exact = expected.mean() if reduction == "mean" else expected.sum()
+    assert loss.item() == pytest.approx(exact, rel=1e-6 if dtype == np.float32 else 1e-14)
+    (loss * 3).backward()
+    share = 3 / a.size if reduction == "mean" else 3
+    other = -wide[0] if name == "bce of logits" else -slope(*wide)
+    for found, wanted in ((x, slope(*wide)), (y, other)):
+        tight = 3e-6 if dtype == np.float32 else 1e-13
+        np.testing.assert_allclose(
+            found.grad.numpy(), wanted * share, rtol=tight, atol=tight * share
+        )
+
+
+@pytest.mark.parametrize("name", [n for n in PAIRS if n != "l1"])
+def test_a_reduced_loss_has_the_second_gradients_of_its_losses(name):
+    function = PAIRS[name][0]
+    found = []
+    for whole in (True, False):
+        x = lt.tensor(numbers(N)).requires_grad_()
+        y = lt.tensor(numbers(N, seed=1)).requires_grad_()
+        loss = function(x, y) if whole else function(x, y, reduction="none").mean()
+        first = lt.autograd.grad(loss, (x, y), create_graph=True)
+        second = lt.autograd.grad((first[0] * x * N).sum() + (first[1] * y * N).sum(), (x, y))
+        found.append([v.numpy() for v in second])
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
 def test_shares_of_two_threads_are_the_whole(monkeypatch):
     a, b = numbers(4 * N), numbers(4 * N, seed=1)
     logits, target = numbers(256, 256), np.arange(256) * 7 % 256
@@ -230,106 +271,7 @@ def test_cross_entropy_takes_no_workspace():
     assert lt.max_memory_allocated("cpu") - before == 2 * loss.nbytes  # and lse
 
 
-# Functions of one number
-
-
-def ulps(found, expected):
-    """The largest distance in units of the last place of normal float32 numbers."""
-    size = np.maximum(np.abs(expected), np.finfo(np.float32).tiny)
-    return float(np.max(np.abs(found - expected) / np.spacing(size.astype(np.float32))))
-
-
-@pytest.mark.parametrize("name", ["erf", "sigmoid"])
-def test_curves_are_those_of_scipy(name):
-    exact = {"erf": scipy.special.erf, "sigmoid": sigmoid}[name]
-    slope = {
-        "erf": lambda x: 2 / np.sqrt(np.pi) * np.exp(-x * x),
-        "sigmoid": lambda x: sigmoid(x) * sigmoid(-x),
-    }[name]
-    values = np.concatenate([np.linspace(-9, 9, 1 << 16), [0.0, -0.0, 1e-30, 1e-7, 87, -87]])
-    values = values.astype(np.float32)
-    x = lt.tensor(values).requires_grad_()
-    out = getattr(lt, name)(x)
-    assert ulps(out.detach().numpy(), exact(values.astype(np.float64))) <= 4
-    assert np.signbit(lt.erf(x).detach().numpy()[-5])
-    expected = slope(values.astype(np.float64))
-    g = numbers(len(values))
-    for arriving in (lt.ones(()).expand(len(values)), lt.tensor(g)):
-        x.grad = None
-        out.backward(arriving, retain_graph=True)
-        np.testing.assert_allclose(
-            x.grad.numpy(), expected * arriving.numpy(), rtol=1e-5, atol=1e-6
-        )
-
-
-@pytest.mark.parametrize("name", ["erf", "sigmoid"])
-def test_curves_of_special_numbers(name):
-    x = lt.tensor(np.resize(np.array([NAN, INF, -INF, -100.0, 100.0], np.float32), N))
-    x.requires_grad_()
-    out = getattr(lt, name)(x)
-    low = -1.0 if name == "erf" else 0.0
-    np.testing.assert_array_equal(out.detach().numpy()[:5], [NAN, 1, low, low, 1])
-    out.sum().backward()
-    np.testing.assert_allclose(x.grad.numpy()[:5], [NAN, 0, 0, 0, 0], atol=1e-40)
-
-
-@pytest.mark.parametrize("shape", [(129, 131), (3, 7, 801), (5, 4, 33, 27), (N,)])
-@pytest.mark.parametrize("single", [True, False])
-def test_prelu_is_that_of_the_formula(shape, single):
-    channels = 1 if single or len(shape) == 1 else shape[1]
-    a, g = numbers(*shape), numbers(*shape, seed=1)
-    w = numbers(channels, seed=2)
-    a.reshape(-1)[:2] = 0.0, -0.0
-    x, weight = lt.tensor(a).requires_grad_(), lt.tensor(w).requires_grad_()
-    out = F.prelu(x, weight)
-    wide = w.astype(np.float64).reshape(-1, *[1] * (a.ndim - 2)) if channels > 1 else float(w[0])
-    np.testing.assert_array_equal(out.detach().numpy(), np.where(a > 0, a, a * wide).astype("f4"))
-    axes = tuple(k for k in range(a.ndim) if k != 1) if channels > 1 else None
-    for arriving in (lt.tensor(g), lt.ones(()).expand(*shape)):
-        x.grad = weight.grad = None
-        out.backward(arriving, retain_graph=True)
-        each = arriving.numpy().astype(np.float64)
-        np.testing.assert_allclose(x.grad.numpy(), np.where(a > 0, each, each * wide), rtol=1e-6)
-        total = np.where(a > 0, 0, each * a).sum(axes)
-        np.testing.assert_allclose(weight.grad.numpy(), np.ravel(total), rtol=1e-5, atol=1e-4)
-
-
-def test_prelu_needs_no_array_for_the_gradient_of_its_weight():
-    x = lt.randn(64, 512)
-    weight = lt.full((512,), 0.25).requires_grad_()
-    out, g = F.prelu(x, weight), lt.randn(64, 512)
-    before = lt.memory_allocated("cpu")
-    lt.reset_peak_memory_stats("cpu")
-    out.backward(g)
-    assert lt.max_memory_allocated("cpu") - before <= 2 * weight.nbytes
-
-
-GATES = {
-    "gelu": F.gelu, "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "silu": F.silu,
-    "elu": F.elu, "mish": F.mish, "softplus": F.softplus, "logsigmoid": F.logsigmoid,
-    "softsign": F.softsign, "hardswish": F.hardswish, "hardsigmoid": F.hardsigmoid,
-    "relu": F.relu, "leaky relu": F.leaky_relu, "relu in place": lambda x: F.relu(x * 1, True),
-    "softshrink": F.softshrink, "hardshrink": F.hardshrink,
-    "leaky relu in place": lambda x: F.leaky_relu(x * 1, 0.1, True),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("number", [1.0, -0.3, INF, NAN])
-@pytest.mark.parametrize("name", GATES)
-def test_a_gradient_that_is_one_number_gives_what_it_gives_written_out(name, number):
-    x = numbers(N)
-    x[: len(SPECIAL)] = SPECIAL
-    found = []
-    for full in (False, True):
-        v = lt.tensor(x).requires_grad_()
-        out = GATES[name](v)
-        g = lt.tensor(number).expand(N)
-        out.backward(g.contiguous() if full else g)
-        found.append(v.grad.numpy())
-    np.testing.assert_array_equal(*found)
-
-
-# Likelihoods, probabilities, logarithms
+# Likelihoods and probabilities
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -404,36 +346,3 @@ def test_logits_with_weights_of_the_positive_part(weight_shape):
         x.grad = None
         out.backward(arriving, retain_graph=True)
         np.testing.assert_allclose(x.grad.numpy(), arriving.numpy() * slope, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("name", ["xlogy", "logaddexp"])
-def test_logarithms_of_pairs_are_those_of_scipy(name):
-    exact = {"xlogy": scipy.special.xlogy, "logaddexp": np.logaddexp}[name]
-    a, b = numbers(N), numbers(N, seed=1)
-    if name == "xlogy":
-        b = np.exp(b * 9)
-    special = (*SPECIAL, 1e-40, 1.0, 2.0)
-    pairs = np.array([(u, v) for u in special for v in special], np.float32)
-    a[: len(pairs)], b[: len(pairs)] = pairs.T
-    found = getattr(lt, name)(lt.tensor(a), lt.tensor(b)).numpy()
-    with np.errstate(all="ignore"):
-        expected = exact(a.astype(np.float64), b.astype(np.float64)).astype(np.float32)
-    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("exponent", [3, 4, 5, 6, 7, 8, -2, 3.0])
-def test_small_powers_are_products(exponent, dtype):
-    a = np.array([-2.5, 0.0, -0.0, INF, -INF, NAN, 1e-10, 1e10, 3.1, -1.7], dtype)
-    x = lt.tensor(a)
-    with np.errstate(all="ignore"):
-        expected = (a.astype(np.longdouble) ** int(exponent)).astype(dtype)
-    found = (x**exponent).numpy()
-    step = np.finfo(dtype).eps
-    np.testing.assert_allclose(found, expected, rtol=5 * step, atol=np.finfo(dtype).tiny)
-    numbers_ = ~np.isnan(expected)
-    np.testing.assert_array_equal(np.signbit(found)[numbers_], np.signbit(expected)[numbers_])
-    written = x.clone()
-    written.pow_(exponent)
-    np.testing.assert_array_equal(written.numpy(), found)
-    np.testing.assert_array_equal(lt.pow(x, exponent, out=x).numpy(), found)

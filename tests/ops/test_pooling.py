@@ -166,6 +166,34 @@ def test_compiled_windows_of_ties_and_nan_are_the_plain_ones(
         assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "padding", "dilation"),
+    [
+        ((3, 5, 1501), 3, 2, 1, 1), ((2, 9001), 4, 1, 2, 3), ((2, 9001), 7, 7, 0, 1),
+        ((2, 3, 17, 19, 23), 2, 2, 0, 1), ((3, 17, 19, 23), (3, 2, 4), (2, 3, 1), (1, 0, 2), 1),
+        ((5, 17, 19, 23), (2, 3, 3), (1, 1, 3), (1, 1, 1), (3, 1, 2)),
+    ],
+)  # fmt: skip
+def test_compiled_windows_of_signals_and_volumes_are_the_plain_ones(
+    shape, kernel, stride, padding, dilation, dtype, monkeypatch
+):
+    rng = np.random.default_rng(2)
+    values = rng.integers(-2, 3, shape).astype(dtype)
+    values[rng.random(shape) < 0.05] = np.nan
+    values[rng.random(shape) < 0.2] = -np.inf
+    x = lt.tensor(values, requires_grad=True)
+    pool = F.max_pool1d if len(shape) < 4 else F.max_pool3d
+
+    def results():
+        out, index = pool(x, kernel, stride, padding, dilation, ceil_mode=True, return_indices=True)
+        weights = lt.arange(out.numel()).reshape(out.shape).to(x.dtype)
+        return [v.detach().numpy() for v in (out, index, *grad(out, [x], [weights]))]
+
+    for a, b in zip(results(), plainly(results, monkeypatch), strict=True):
+        assert np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+
+
 def test_means_of_integers_are_cut_off_towards_zero():
     x = lt.tensor([[[-7, 0, 7, 0]]])
     assert F.avg_pool1d(x, 2).tolist() == [[[-3, 3]]]

@@ -108,6 +108,41 @@ def test_sort_of_extreme_numbers(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.parametrize("k", [1, 350, 701])
+def test_kthvalue(k, dim, dtype):
+    shape = [5, 6, 7]
+    shape[dim] = 701
+    for ties in (True, False):
+        x = made(*shape, dtype=dtype, ties=ties)
+        order = best(x, 701, dim, False)
+        for keep in (False, True):
+            found = lt.tensor(x).kthvalue(k, dim, keep)
+            places = np.take(order, [k - 1], axis=dim)
+            expected = np.take_along_axis(x, places, dim)
+            if not keep:
+                places, expected = places.squeeze(dim), expected.squeeze(dim)
+            np.testing.assert_array_equal(found.indices.numpy(), places)
+            np.testing.assert_array_equal(found.values.numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [400, 401])
+def test_the_median_is_nan_where_there_is_one(n, dtype):
+    x = made(50, n, dtype=dtype)
+    x[3, 20:30], x[4, 7], x[5, :250], x[6, :250] = np.nan, -np.nan, np.inf, -np.inf
+    found = lt.tensor(x).median(1)
+    lower = np.sort(x, 1)[:, (n - 1) // 2]
+    lower[3:5] = np.nan
+    np.testing.assert_array_equal(found.values.numpy(), lower)
+    assert found.indices[3:5].tolist() == [20, 7]
+    np.testing.assert_array_equal(x[np.arange(50), found.indices.numpy()], lower)
+    without = lt.tensor(x).kthvalue(n, 1).values
+    assert without[3:7].isnan().tolist() == [True, True, False, False]
+    assert lt.tensor(x).kthvalue(n - 10, 1).values[3].item() == np.nanmax(x[3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_unique(dtype):
     x = made(140, 150, dtype=dtype, ties=True)
     if x.dtype.kind == "f":
@@ -250,3 +285,16 @@ def test_halves_are_compared_as_singles_are(dim, shape, nan, largest, dtype):
             top.values.float().numpy(), np.take_along_axis(x, places, dim)
         )
     np.testing.assert_array_equal(t.argsort(dim, largest).numpy(), places)
+    third = t.kthvalue(3, dim)
+    np.testing.assert_array_equal(third.indices.numpy(), np.take(best(x, 3, dim, False), 2, dim))
+
+
+@pytest.mark.parametrize("shape", [(3, 0), (0, 3), (0,), (2, 0, 3)])
+def test_sorts_of_nothing_are_empty(shape):
+    x = lt.zeros(shape)
+    for dim in range(len(shape)):
+        for descending in (False, True):
+            assert x.sort(dim, descending).indices.shape == shape
+        expected = tuple(0 if d == dim else n for d, n in enumerate(shape))
+        assert x.topk(0, dim).values.shape == expected
+    assert x.unique(return_counts=True)[1].shape == (0,)

@@ -3,7 +3,7 @@
 One instruction multiplies 16 pairs of neighbors along the contracted dim with one pair, and adds
 both products to 16 float32 sums. It goes through twice as many numbers as its float32 sister. So
 the contracted dim is taken two at a time: where its neighbors do not lie side by side they are
-brought together first (``pairs``), and the right matrix always is, a panel of ``COLUMNS`` columns
+brought together first, and the right matrix always is, a panel of ``COLUMNS`` columns
 at a time.
 
 A block of ``ROWS`` rows of a panel is summed in registers over the whole contracted dim, and
@@ -22,19 +22,20 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import numpy as np
 from llvmlite import binding, ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
 from .compiler import compiled
-from .moves import recast
+from .moves import recast, splat, tile, widened
 
 cgutils: Any = _cgutils
 ROWS, COLUMNS = 6, 64
 _LANES = 16
 
-_I8, _I16, _I32, _I64 = (ir.IntType(n) for n in (8, 16, 32, 64))
+_I16, _I32, _I64 = (ir.IntType(n) for n in (16, 32, 64))
 _SUMS = ir.VectorType(ir.FloatType(), _LANES)
 
 
@@ -60,45 +61,45 @@ def in_hardware() -> bool:
     return bool(binding.get_host_cpu_features().get("avx512bf16"))
 
 
-def _data(context: Any, b: Any, kind: Any, array: Any) -> Any:
-    return b.bitcast(context.make_array(kind)(context, b, array).data, _I8.as_pointer())
+def _at(b: Any, kind: Any, address: Any, offset: Any) -> Any:
+    return b.inttoptr(b.add(address, offset), kind.as_pointer())
 
 
-def _load(b: Any, kind: Any, first: Any, offset: Any, align: int) -> Any:
-    value = b.load(b.bitcast(b.gep(first, [offset]), kind.as_pointer()))
+def _load(b: Any, kind: Any, address: Any, offset: Any, align: int) -> Any:
+    value = b.load(_at(b, kind, address, offset))
     value.align = align
     return value
 
 
-def _store(b: Any, value: Any, first: Any, offset: Any, align: int) -> None:
-    b.store(value, b.bitcast(b.gep(first, [offset]), value.type.as_pointer())).align = align
+def _store(b: Any, value: Any, address: Any, offset: Any, align: int) -> None:
+    b.store(value, _at(b, value.type, address, offset)).align = align
 
 
 def _number(v: int) -> Any:
     return ir.Constant(_I64, v)
 
 
+_INDEX = types.int64
+
+
 def _block_code(
-    typing: Any, out: Any, start: Any, step: Any, left: Any, row: Any, pair: Any, right: Any,
-    count: Any, bias: Any,
+    typing: Any, out: Any, step: Any, left: Any, row: Any, pair: Any, right: Any, count: Any,
+    bias: Any,
 ) -> Any:  # fmt: skip
-    """Rows ``start:start + ROWS`` of a panel of ``out``; steps are in bytes."""
+    """``ROWS`` rows of a panel of the result, by addresses; steps are in bytes."""
     across = COLUMNS // _LANES
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        _, start, step, _, row, pair, _, count, _ = args
-        to, a, panel, added = (_data(context, b, signature.args[k], args[k]) for k in (0, 3, 6, 8))
+        to, step, a, row, pair, panel, count, added = args
         name = "llvm.x86.avx512bf16.dpbf16ps.512"
         kind = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
         multiply = cgutils.get_or_insert_function(b.module, kind, name)
         zero = ir.Constant(_SUMS, [0.0] * _LANES)
-        sums = [[cgutils.alloca_once_value(b, zero) for _ in range(across)] for _ in range(ROWS)]
+        sums = [[cgutils.alloca_once(b, _SUMS) for _ in range(across)] for _ in range(ROWS)]
         for line in sums:
             for s in line:
                 b.store(zero, s)
-        rows = [b.gep(a, [b.mul(row, b.add(start, _number(r)))]) for r in range(ROWS)]
-        zeros = ir.Constant(ir.VectorType(_I32, _LANES), [0] * _LANES)
-        empty = ir.Constant(ir.VectorType(_I32, _LANES), ir.Undefined)
+        rows = [b.add(a, b.mul(row, _number(r))) for r in range(ROWS)]
         with cgutils.for_range(b, count) as loop:
             at = b.mul(loop.index, _number(4 * COLUMNS))
             others = [
@@ -107,92 +108,150 @@ def _block_code(
             ]
             here = b.mul(loop.index, pair)
             for first, line in zip(rows, sums, strict=True):
-                one = _load(b, _I32, first, here, 2)
-                one = b.shuffle_vector(
-                    b.insert_element(empty, one, ir.Constant(_I32, 0)), empty, zeros
-                )
-                one = b.bitcast(one, _PAIRS)
+                one = b.bitcast(splat(b, _load(b, _I32, first, here, 2)), _PAIRS)
                 for s, other in zip(line, others, strict=True):
                     b.store(b.call(multiply, [b.load(s), one, other]), s)
         for r, line in enumerate(sums):
-            first = b.gep(to, [b.mul(step, b.add(start, _number(r)))])
+            first = b.add(to, b.mul(step, _number(r)))
             for c, s in enumerate(line):
                 value = b.fadd(b.load(s), _load(b, _SUMS, added, _number(4 * _LANES * c), 4))
                 value = recast(b, value, types.float32, types.int16)
                 _store(b, value, first, _number(2 * _LANES * c), 2)
         return context.get_dummy_value()
 
-    index = types.int64
-    return types.void(out, index, index, left, index, index, right, index, bias), generate
+    return types.void(*[_INDEX] * 8), generate
 
 
-def _zip_code(typing: Any, out: Any, at: Any, x: Any, first: Any, second: Any) -> Any:
-    """Interleave two runs of 32 elements that lie ``first`` and ``second`` bytes into ``x``."""
+def _pair_code(typing: Any, out: Any, first: Any, second: Any) -> Any:
+    """The elements at two addresses side by side."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        to, source = (_data(context, b, signature.args[k], args[k]) for k in (0, 2))
+        for k, address in enumerate(args[1:]):
+            value = _load(b, _I16, address, _number(0), 2)
+            _store(b, value, args[0], _number(2 * k), 2)
+        return context.get_dummy_value()
+
+    return types.void(*[_INDEX] * 3), generate
+
+
+def _zip_code(typing: Any, out: Any, first: Any, second: Any) -> Any:
+    """Interleave the 32 elements at two addresses."""
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         kind = ir.VectorType(_I16, 32)
-        one, two = (_load(b, kind, source, k, 2) for k in args[3:])
+        one, two = (_load(b, kind, k, _number(0), 2) for k in args[1:])
         for half in (0, 1):
             order = [k // 2 + 16 * half + 32 * (k % 2) for k in range(32)]
             mask = ir.Constant(ir.VectorType(_I32, 32), order)
-            place = b.add(args[1], _number(64 * half))
-            _store(b, b.shuffle_vector(one, two, mask), to, place, 2)
+            _store(b, b.shuffle_vector(one, two, mask), args[0], _number(64 * half), 2)
         return context.get_dummy_value()
 
-    return types.void(out, types.int64, x, types.int64, types.int64), generate
+    return types.void(*[_INDEX] * 3), generate
 
 
 _block: Any = intrinsic(_block_code)
 _zip: Any = intrinsic(_zip_code)
-
-_halves = types.Array(types.int16, 2, "A")
-_source = types.Array(types.int16, 2, "A", readonly=True)
-_pairs = types.Array(types.int16, 3, "C")
-_floats = types.Array(types.float32, 1, "C")
+_pair: Any = intrinsic(_pair_code)
 
 
 @cache
-def pairs() -> Any:
-    """``pairs(out, x)``: bring the rows 2k and 2k + 1 of x together, element by element.
+def products() -> Any:
+    """``products(out, left, right, words, bias, packed, panel)``: a stack of products.
 
-    ``x`` is (K, N) with neighbors in the last dim, ``out`` (K // 2, N, 2).
+    Args of it, all but ``words`` with bfloat16 in int16:
+        out: (B, M, N), with M at least ``ROWS``, N at least ``COLUMNS``, the last dim without gaps.
+        left: (B, M, K), K even, one of the last two dims without gaps.
+        right: (B, K, N), likewise.
+        words: Where that dim is K: ``right`` as (B, K // 2, N) of uint32, else an empty one.
+        bias: (N,), (1,) or (0,).
+        packed: Room for ``ROWS`` or more rows of ``left``: (rows * K,).
+        panel: Room for a panel of ``right``, on a cache line: (1, K // 2, COLUMNS) of uint32.
     """
-    return compiled(_bring, signature=types.void(_pairs, _source))
-
-
-@cache
-def panel() -> Any:
-    """``panel(out, left, row, pair, right, bias)``: a product with ``COLUMNS`` columns.
-
-    ``left`` is where the left matrix starts; its next row is ``row`` bytes away, its next pair in
-    the contracted dim ``pair`` bytes. ``right`` is (K // 2, COLUMNS, 2), aligned to a cache line.
-    ``bias`` has an element for each column.
-    """
-    index = types.int64
+    stack = types.Array(types.int16, 3, "A", readonly=True)
+    line = types.Array(types.int16, 1, "C", readonly=True)
     return compiled(
-        _multiply, signature=types.void(_halves, _source, index, index, _pairs, _floats)
-    )
+        _products,
+        signature=types.void(
+            types.Array(types.int16, 3, "A"), stack, stack,
+            types.Array(types.uint32, 3, "A", readonly=True), line,
+            types.Array(types.int16, 1, "C"), types.Array(types.uint32, 3, "C"),
+        ),
+    )  # fmt: skip
 
 
-def _bring(out: Any, x: Any) -> None:  # pragma: no cover - compiled
-    count, columns = out.shape[0], out.shape[1]
-    whole = columns - columns % 32
-    step = x.strides[0]
-    for k in range(count):
-        for j in range(0, whole, 32):
-            first = 2 * k * step + 2 * j
-            _zip(out, 4 * (k * columns + j), x, first, first + step)
-        for j in range(whole, columns):
-            out[k, j, 0] = x[2 * k, j]
-            out[k, j, 1] = x[2 * k + 1, j]
-
-
-def _multiply(
-    out: Any, left: Any, row: Any, pair: Any, right: Any, bias: Any
+@njit(nogil=True)
+def _bring(
+    to: int, source: int, step: int, count: int, columns: int
 ) -> None:  # pragma: no cover - compiled
-    rows, count = out.shape[0], right.shape[0]
-    step = out.strides[0]
-    for i in range(0, rows, 6):
-        start = min(i, rows - 6)  # the last block does some rows again
-        _block(out, start, step, left, row, pair, right, count, bias)
+    # Rows 2k and 2k + 1 together, element by element: (count, columns, 2). Addresses and bytes.
+    for k in range(count):
+        first = source + 2 * k * step
+        for j in range(0, columns - 31, 32):
+            _zip(to + 4 * (k * columns + j), first + 2 * j, first + step + 2 * j)
+        if columns % 32:
+            if columns > 32:
+                j = columns - 32
+                _zip(to + 4 * (k * columns + j), first + 2 * j, first + step + 2 * j)
+            else:
+                for j in range(columns):
+                    _pair(to + 4 * (k * columns + j), first + 2 * j, first + step + 2 * j)
+
+
+@njit(nogil=True)
+def _gather(
+    panel: Any, right: Any, words: Any, b: int, j: int
+) -> None:  # pragma: no cover - compiled
+    # Columns j to j + 64 of one matrix.
+    count = panel.shape[1]
+    to, columns, step = panel.ctypes.data, right.strides[2], right.strides[1]
+    source = right.ctypes.data + b * right.strides[0] + j * columns
+    if columns == 2:
+        _bring(to, source, step, count, 64)
+    elif words.size:
+        whole = count - count % 16
+        here = words[b : b + 1, :, j : j + 64]
+        for k in range(0, whole, 16):
+            for c in range(0, 64, 16):
+                tile(panel, here, 0, k, c)
+        for k in range(whole, count):
+            for c in range(64):
+                panel[0, k, c] = here[0, k, c]
+    else:
+        for k in range(count):
+            for c in range(64):
+                first = source + c * columns + 2 * k * step
+                _pair(to + 4 * (k * 64 + c), first, first + step)
+
+
+def _products(
+    out: Any, left: Any, right: Any, words: Any, bias: Any, packed: Any, panel: Any
+) -> None:  # pragma: no cover - compiled
+    batch, rows, columns = out.shape
+    inner = left.shape[2]
+    count = inner // 2
+    turned = left.strides[2] != 2
+    most = packed.size // inner if turned else rows
+    added = np.empty(64, np.float32)
+    for b in range(batch):
+        for block in range(0, rows, most):
+            first = max(0, min(block, rows - 6))  # some rows again rather than too few
+            size = min(first + most, rows) - first
+            source = left.ctypes.data + b * left.strides[0] + first * left.strides[1]
+            row, pair = left.strides[1], 4
+            if turned:
+                _bring(packed.ctypes.data, source, left.strides[2], count, size)
+                source, row, pair = packed.ctypes.data, 4, 4 * size
+            for k in range(0, columns, 64):
+                j = min(k, columns - 64)  # likewise
+                _gather(panel, right, words, b, j)
+                for c in range(64):  # -0.0 leaves every number as it is, zeros too
+                    added[c] = np.float32(-0.0)
+                    if bias.size:
+                        added[c] = widened(bias[j + c if bias.size > 1 else 0])
+                to = out.ctypes.data + b * out.strides[0] + first * out.strides[1] + 2 * j
+                for i in range(0, size, 6):
+                    start = min(i, size - 6)
+                    _block(
+                        to + start * out.strides[1], out.strides[1], source + start * row, row,
+                        pair, panel.ctypes.data, count, added.ctypes.data,
+                    )  # fmt: skip

@@ -24,7 +24,7 @@ import numpy as np
 
 from .compiler import compiled
 from .depthwise import reach
-from .registers import GROUP, ROWS, TOGETHER, accumulate, copy, move, transpose
+from .registers import GROUP, ROWS, TOGETHER, accumulate, copy, move_rows, transpose
 
 
 @compiled
@@ -100,7 +100,7 @@ def _pack(
         at = base + i * strides[1]
         for t in range(taps):
             if live == ROWS:
-                move(packed, k, 1, weight, at + which[t], strides[0], ROWS)
+                move_rows(packed, k, 1, weight, at + which[t], strides[0])
             else:
                 for r in range(live):
                     packed[k + r] = weight[at + which[t] + r * strides[0]]
@@ -119,7 +119,7 @@ def _hand_out(
     flat = out.reshape(-1)
     n, step = extent[2], to[2]
     for r in range(live):
-        v, start = r * pitch, pitch - pitch
+        v, start = r * pitch, 0
         for i in range(count):
             for a in range(extent[0]):
                 for b in range(extent[1]):
@@ -258,7 +258,7 @@ def sum_windows(
     """Add to the gradient of the weight what a tile of ``grad`` gives.
 
     Args:
-        sums: (blocks of rows in all groups, rows, groups of neighbors), flat.
+        sums: (blocks, rows, groups of neighbors), flat.
         buffer: For ``x`` with its padding, channels last, and a group.
         packed: For the tile: (positions, rows).
         x: (images, channels, depth, height, width), as ``grad``.
@@ -307,7 +307,7 @@ def sum_windows(
                     for a in range(extent[0]):
                         here = (i * box[0] + a * step[0]) * box[1] * box[2] * channels
                         accumulate(
-                            sums, block * ROWS * pitch + v * lanes, pitch, packed,
+                            sums, (block - blocks[0]) * ROWS * pitch + v * lanes, pitch, packed,
                             (i * extent[0] + a) * plane * ROWS, buffer[here:], starts[v],
                             starts[v + 1], starts[v + 2], extent[1], step[1] * box[2] * channels,
                             offsets,
@@ -316,17 +316,22 @@ def sum_windows(
 
 @compiled
 def collect(
-    out: Any, sums: Any, groups: int, places: Any, pitch: int
+    out: Any, sums: Any, groups: int, blocks: Any, places: Any, pitch: int
 ) -> None:  # pragma: no cover - compiled
-    """Fill ``out`` (rows, channels, window) with the sums over ``sums``' first dimension."""
+    """Fill blocks of rows of ``out`` (rows, channels, window) with the total of parts of ``sums``.
+
+    Element ``t`` of the window begins at ``places[t]`` of a row.
+    """
     rows = out.shape[0] // groups
     per = (rows + ROWS - 1) // ROWS
-    for o in range(out.shape[0]):
-        g, row = o // rows, o % rows
-        base = ((g * per + row // ROWS) * ROWS + row % ROWS) * pitch
-        for c in range(out.shape[1]):
-            for t in range(out.shape[2]):
-                total = sums[0, base + places[t] + c]
-                for k in range(1, sums.shape[0]):
-                    total += sums[k, base + places[t] + c]
-                out[o, c, t] = total
+    for block in range(blocks[0], blocks[1]):
+        row = block % per * ROWS
+        for r in range(min(ROWS, rows - row)):
+            o = block // per * rows + row + r
+            base = ((block - blocks[0]) * ROWS + r) * pitch
+            for c in range(out.shape[1]):
+                for t in range(out.shape[2]):
+                    total = sums[0, base + places[t] + c]
+                    for k in range(1, sums.shape[0]):
+                        total += sums[k, base + places[t] + c]
+                    out[o, c, t] = total

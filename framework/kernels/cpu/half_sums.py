@@ -27,7 +27,7 @@ def columns(x: Any) -> Any:
 @cache
 def rows(x: Any) -> Any:
     """``rows(out, x)``: add up the last of the two dims."""
-    return compiled(_rows, fastmath=SUMS, signature=_signature(x, 1))
+    return compiled(_rows, signature=_signature(x, 1), fastmath=SUMS)
 
 
 def _signature(x: Any, ndim: int) -> Any:
@@ -61,7 +61,7 @@ def _rows(out: Any, x: Any) -> None:  # pragma: no cover - compiled
         total = 0.0
         for first in range(0, n, 1024):
             block = x[o, first : min(first + 1024, n)]
-            part = _ZERO
+            part: Any = _ZERO
             for i in range(block.size):
                 part += widened(block[i])
             total += part

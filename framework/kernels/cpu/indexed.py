@@ -31,6 +31,25 @@ def _shift(
     return total
 
 
+@njit
+def _move_lines(
+    out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, size: int, here: int,
+    there: int,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    # The most frequent case by itself: the compiler makes twice as fast a loop of it.
+    n0, n1, n2, n = shape
+    for a in range(n0):
+        for b in range(n1):
+            for c in range(n2):
+                v = index[unsigned(a * at[0] + b * at[1] + c * at[2])]
+                v = v + size if v < 0 else v
+                o = a * to[0] + b * to[1] + c * to[2] + v * here
+                s = a * source[0] + b * source[1] + c * source[2] + v * there
+                target, line = out[o : o + n], x[s : s + n]
+                for d in range(n):
+                    target[d] = line[d]
+
+
 @compiled
 def move(
     out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, row: int, sizes: Any,
@@ -38,6 +57,10 @@ def move(
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """``out[o + place] = x[s + place]``: a gather or a scatter, by which of the two is shifted."""
     n0, n1, n2, n = shape
+    if at[3] == 0 and to[3] == 1 and source[3] == 1 and sizes.size == 1:
+        here, there = out_where[0], x_where[0]
+        _move_lines(out, x, index, shape, to, source, at, sizes[0], here, there)
+        return
     for a in range(n0):
         for b in range(n1):
             for c in range(n2):
@@ -45,8 +68,11 @@ def move(
                 s = a * source[0] + b * source[1] + c * source[2]
                 i = a * at[0] + b * at[1] + c * at[2]
                 if at[3] == 0:
-                    o += _shift(index, i, row, sizes, out_where)
-                    s += _shift(index, i, row, sizes, x_where)
+                    for r in range(sizes.size):
+                        v = index[unsigned(i + r * row)]
+                        v = v + sizes[r] if v < 0 else v
+                        o += v * out_where[r]
+                        s += v * x_where[r]
                     if to[3] == 1 and source[3] == 1:
                         target, line = out[o : o + n], x[s : s + n]
                         for d in range(n):
@@ -86,6 +112,22 @@ def move(
                         out[unsigned(o + d * to[3] + here)] = x[place]
 
 
+@njit
+def _add_lines(
+    out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, size: int, where: int
+) -> None:  # pragma: no cover - compiled
+    n0, n1, n2, n = shape
+    for a in range(n0):
+        for b in range(n1):
+            for c in range(n2):
+                v = index[unsigned(a * at[0] + b * at[1] + c * at[2])]
+                o = a * to[0] + b * to[1] + c * to[2] + (v + size if v < 0 else v) * where
+                s = a * source[0] + b * source[1] + c * source[2]
+                target, line = out[o : o + n], x[s : s + n]
+                for d in range(n):
+                    target[d] += line[d]
+
+
 @compiled
 def add(
     out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, row: int, sizes: Any,
@@ -93,6 +135,9 @@ def add(
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """``out[o + place] += x[s]``."""
     n0, n1, n2, n = shape
+    if at[3] == 0 and to[3] == 1 and source[3] == 1 and sizes.size == 1:
+        _add_lines(out, x, index, shape, to, source, at, sizes[0], where[0])
+        return
     for a in range(n0):
         for b in range(n1):
             for c in range(n2):

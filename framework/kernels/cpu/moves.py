@@ -199,7 +199,7 @@ def _side(itemsize: int) -> int:
     return 16 if itemsize <= 4 else 8
 
 
-_tile: Any = intrinsic(_tile_code)
+tile: Any = intrinsic(_tile_code)
 _vector: Any = intrinsic(_vector_code)
 _fill: Any = intrinsic(_fill_code)
 converted: Any = intrinsic(_converted_code)
@@ -234,7 +234,7 @@ def _move(out: Any, x: Any) -> None:  # pragma: no cover - compiled
         for p in range(planes):
             for j in range(0, high, side):
                 for k in range(0, squares, side):
-                    _tile(out, x, p, j, k)
+                    tile(out, x, p, j, k)
                 for i in range(j, j + side):
                     for k in range(squares, columns):
                         out[p, i, k] = converted(out, x[p, i, k])

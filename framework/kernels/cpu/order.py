@@ -20,21 +20,18 @@ from .compiler import compiled
 
 _FEW = 96  # up to this many elements comparing all pairs is faster
 _COLUMNS = 1024  # at a time: their best keys and places stay in the first cache
-_LANES = 64
+_LANES = 64  # parts of a single column
 _u = np.uint64
 _DIGIT = _u(255)
 
 
-@njit(inline="always")
-def _key(
-    b: Any, width: int, floating: bool, descending: bool
-) -> Any:  # pragma: no cover - compiled
+@njit
+def _key(b: Any, width: int, infinity: Any, descending: bool) -> Any:  # pragma: no cover - compiled
     """The bits of a number as an unsigned number of the same order; NaN is the largest."""
     top = _u(1) << _u(width - 1)
     every = (top - _u(1)) | top
-    if floating:
+    if infinity:
         size = b & (top - _u(1))
-        infinity = _u(0x7F800000) if width == 32 else _u(0x7FF0000000000000)
         if size == _u(0):
             key = top  # zeros of either sign are equal
         elif size > infinity:
@@ -205,3 +202,60 @@ def extreme(
             if values.size:
                 for j in range(m):
                     values[i, start + j] = x[i, place[j], start + j]
+
+
+@compiled
+def select(
+    values: Any, indices: Any, x: Any, keys: Any, places: Any, infinity: int, k: int,
+    nan_wins: bool, first: int, last: int,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """The element of each column that :func:`sort` puts at ``k``, and where it is.
+
+    Digit by digit from the highest, only the keys that agree with it are kept.
+
+    Args:
+        values: Bits as unsigned numbers.
+        indices: int64.
+        x: Bits as unsigned numbers.
+        keys: (n,), as unsigned numbers of that width.
+        places: (n,).
+        infinity: As for :func:`sort`.
+        k: From 0 on.
+        nan_wins: The first NaN instead, if there is one.
+        first: The first count to do, and
+        last: the one after the last.
+    """
+    _, n, columns = x.shape
+    width, infinite = x.itemsize * 8, _u(infinity)
+    every = ~_u(0) >> _u(64 - width)
+    counts = np.empty(256, np.int64)
+    for i in range(first, last):
+        for c in range(columns):
+            odd = -1
+            for j in range(n):
+                key = _key(_u(x[i, j, c]), width, infinite, False)
+                keys[j], places[j] = key, j
+                if key == every and odd < 0:
+                    odd = j
+            m, rank = n, k
+            for d in range(x.itemsize - 1, -1, -1):
+                if m == 1:
+                    break
+                shift = _u(8 * d)
+                counts[:] = 0
+                for j in range(m):
+                    counts[(_u(keys[j]) >> shift) & _DIGIT] += 1
+                digit = 0
+                while rank >= counts[digit]:
+                    rank -= counts[digit]
+                    digit += 1
+                if counts[digit] == m:
+                    continue
+                kept, wanted = 0, _u(digit)
+                for j in range(m):
+                    key, place = keys[j], places[j]
+                    keys[kept], places[kept] = key, place
+                    kept += 1 if (_u(key) >> shift) & _DIGIT == wanted else 0
+                m = kept
+            at = odd if nan_wins and infinity and odd >= 0 else places[rank]
+            values[i, c], indices[i, c] = x[i, at, c], at

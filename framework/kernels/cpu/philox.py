@@ -19,11 +19,11 @@ _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _LOW = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
-_ZERO, _ONE = np.uint64(0), np.uint64(1)
-_SCALE24 = np.float32(2.0**-24)
+_ZERO, _ONE, _TWO = np.uint64(0), np.uint64(1), np.uint64(2)
 _SCALE32, _HALF_STEP = np.float32(2.0**-32), np.float32(2.0**-33)
 _TURN32, _TURN = np.float32(2.0**-32 * 2 * pi), 2 * pi
 _TOP = np.uint64(1 << 63)
+_DIGIT = np.uint64(9)
 
 
 @njit(inline="always")
@@ -57,19 +57,21 @@ def _bits(out: Any, seed: Any, counter: Any) -> None:  # pragma: no cover - comp
 
 
 @compiled
-def _uniform32(out: Any, seed: Any, counter: Any) -> None:  # pragma: no cover - compiled
+def _uniform32(
+    out: Any, seed: Any, counter: Any, shift: Any, scale: Any
+) -> None:  # pragma: no cover - compiled
     n = out.size
     whole = n // 4
     for i in range(whole):
         a, b, c, d = philox4(seed, counter + np.uint64(i))
-        out[4 * i] = np.float32(np.uint32(a >> np.uint64(8))) * _SCALE24
-        out[4 * i + 1] = np.float32(np.uint32(b >> np.uint64(8))) * _SCALE24
-        out[4 * i + 2] = np.float32(np.uint32(c >> np.uint64(8))) * _SCALE24
-        out[4 * i + 3] = np.float32(np.uint32(d >> np.uint64(8))) * _SCALE24
+        out[4 * i] = np.float32(np.uint32(a >> shift)) * scale
+        out[4 * i + 1] = np.float32(np.uint32(b >> shift)) * scale
+        out[4 * i + 2] = np.float32(np.uint32(c >> shift)) * scale
+        out[4 * i + 3] = np.float32(np.uint32(d >> shift)) * scale
     if 4 * whole < n:
         last = philox4(seed, counter + np.uint64(whole))
         for lane in range(n - 4 * whole):
-            out[4 * whole + lane] = np.float32(np.uint32(last[lane] >> np.uint64(8))) * _SCALE24
+            out[4 * whole + lane] = np.float32(np.uint32(last[lane] >> shift)) * scale
 
 
 @njit(inline="always")
@@ -135,48 +137,99 @@ def _pairs(
 
 @compiled
 def _integers(
-    out: Any, seed: Any, counter: Any, low: Any, span: Any, narrow: bool
+    out: Any, seed: Any, counter: Any, low: Any, span: Any
 ) -> None:  # pragma: no cover - compiled
+    # The high half of the product with a span of up to 2**32.
     n = out.size
-    for i in range((n + 1) // 2):
+    for i in range(n // 2):
         a, b, c, d = philox4(seed, counter + np.uint64(i))
-        if narrow:
-            first = (a * span + (b * span >> _32)) >> _32
-            second = (c * span + (d * span >> _32)) >> _32
-        else:
-            first, second = (a << _32) | b, (c << _32) | d
-            if span:
-                first, second = first % span, second % span
-        out[2 * i] = np.int64(first + low)
-        if 2 * i + 1 < n:
-            out[2 * i + 1] = np.int64(second + low)
+        out[2 * i] = np.int64(((a * span + (b * span >> _32)) >> _32) + low)
+        out[2 * i + 1] = np.int64(((c * span + (d * span >> _32)) >> _32) + low)
+    if n % 2:
+        a, b, _, _ = philox4(seed, counter + np.uint64(n // 2))
+        out[n - 1] = np.int64(((a * span + (b * span >> _32)) >> _32) + low)
 
 
 @compiled
-def _order(out: Any, keys: Any, ends: Any, shift: Any) -> None:  # pragma: no cover - compiled
+def _wide_integers(
+    out: Any, seed: Any, counter: Any, low: Any, span: Any
+) -> None:  # pragma: no cover - compiled
+    # The remainder of 64 bits; a span of 0 is one of 2**64.
+    for i in range(out.size):
+        words = philox4(seed, counter + np.uint64(i // 2))
+        a, b = (words[2], words[3]) if i % 2 else (words[0], words[1])
+        value = (a << _32) | b
+        out[i] = np.int64((value % span if span else value) + low)
+
+
+@compiled
+def _order(
+    out: Any, keys: Any, seed: Any, counter: Any, low: Any, stops: Any, shift: Any, ends: Any
+) -> None:  # pragma: no cover - compiled
     n = keys.size
-    ends[:] = 0
+    stops[:] = 0
     for i in range(n):
-        keys[i] ^= _TOP
-        ends[keys[i] >> shift] += 1
+        keys[i] = ((keys[i] ^ _TOP) & ~low) | np.uint64(i)  # its place in its low bits
+        stops[keys[i] >> shift] += 1
     total = 0
-    for k in range(ends.size):
-        total, ends[k] = total + ends[k], total
+    for k in range(stops.size):
+        total, stops[k] = total + stops[k], total
     for i in range(n):
         k = keys[i] >> shift
-        out[ends[k]] = i
-        ends[k] += 1
+        out[stops[k]] = keys[i]
+        stops[k] += 1
     start = 0
-    for k in range(ends.size):
-        for i in range(start + 1, ends[k]):
-            here = out[i]
-            key = keys[here]
-            j = i
-            while j > start and keys[out[j - 1]] > key:
-                out[j] = out[j - 1]
-                j -= 1
-            out[j] = here
-        start = ends[k]
+    for k in range(stops.size):
+        stop = stops[k]
+        _order_part(out[start:stop], keys[start:stop], seed, counter, low, shift, ends)
+        start = stop
+
+
+@compiled
+def _order_part(
+    part: Any, other: Any, seed: Any, counter: Any, low: Any, shift: Any, ends: Any
+) -> None:  # pragma: no cover - compiled
+    # By two digits, from the lower one on; that leaves few out of order.
+    first, second = shift - _DIGIT, shift - _DIGIT - _DIGIT
+    inside = np.uint64(ends.shape[1] - 1)
+    ends[:] = 0
+    for i in range(part.size):
+        ends[0, (part[i] >> first) & inside] += 1
+        ends[1, (part[i] >> second) & inside] += 1
+    for d in range(2):
+        total = 0
+        for k in range(ends.shape[1]):
+            total, ends[d, k] = total + ends[d, k], total
+    for i in range(part.size):
+        k = (part[i] >> second) & inside
+        other[ends[1, k]] = part[i]
+        ends[1, k] += 1
+    for i in range(part.size):
+        k = (other[i] >> first) & inside
+        part[ends[0, k]] = other[i]
+        ends[0, k] += 1
+    for i in range(1, part.size):
+        key = part[i]
+        j = i
+        while j > 0 and part[j - 1] | low >= key:
+            lost = (part[j - 1] ^ key) & ~low == _ZERO  # the bits that tell them apart
+            if lost and not _after(part[j - 1] & low, key & low, seed, counter):
+                break
+            part[j] = part[j - 1]
+            j -= 1
+        part[j] = key
+    for i in range(part.size):
+        part[i] &= low
+
+
+@compiled
+def _after(i: Any, j: Any, seed: Any, counter: Any) -> Any:  # pragma: no cover - compiled
+    # Whether key i comes after key j; both are drawn again.
+    a, b = philox4(seed, counter + i // _TWO), philox4(seed, counter + j // _TWO)
+    x = (a[3] << _32 | a[2]) if i % _TWO else (a[1] << _32 | a[0])
+    y = (b[3] << _32 | b[2]) if j % _TWO else (b[1] << _32 | b[0])
+    x, y = x ^ _TOP, y ^ _TOP
+    return x > y or (x == y and i > j)
 
 
 def bits(out: Any, seed: int, counter: int) -> None:
@@ -184,10 +237,22 @@ def bits(out: Any, seed: int, counter: int) -> None:
     _bits(out, np.uint64(seed), np.uint64(counter & 0xFFFFFFFFFFFFFFFF))
 
 
-def uniform(out: Any, seed: int, counter: int) -> None:
-    """Fill a contiguous 1-d float32 or float64 array with uniforms of [0, 1)."""
-    run = _uniform32 if out.dtype.itemsize == 4 else _uniform64
-    run(out, np.uint64(seed), np.uint64(counter & 0xFFFFFFFFFFFFFFFF))
+def uniform(out: Any, seed: int, counter: int, precision: int) -> None:
+    """Fill a contiguous 1-d floating array with multiples of ``2**-precision`` in [0, 1)."""
+    key = np.uint64(seed)
+    if out.dtype.itemsize == 8:
+        _uniform64(out, key, np.uint64(counter & 0xFFFFFFFFFFFFFFFF))
+        return
+    shift, scale = np.uint64(32 - precision), np.float32(2.0**-precision)
+    if out.dtype == np.float32:
+        _uniform32(out, key, np.uint64(counter & 0xFFFFFFFFFFFFFFFF), shift, scale)
+        return
+    wide = np.empty(min(_AT_ONCE // 4, out.size), np.float32)
+    for first in range(0, out.size, _AT_ONCE // 4):
+        part = out[first : first + _AT_ONCE // 4]
+        start = np.uint64(counter + first // 4 & 0xFFFFFFFFFFFFFFFF)
+        _uniform32(wide[: part.size], key, start, shift, scale)
+        np.copyto(part, wide[: part.size], casting="unsafe")
 
 
 _AT_ONCE = 1 << 14  # bytes of a buffer
@@ -200,7 +265,7 @@ def normal(out: Any, seed: int, counter: int, mean: float, std: float) -> None:
     step = max(1, min(_AT_ONCE // real().itemsize, pairs))
     work = np.empty((3, step), real)
     wide = None if out.dtype == real else np.empty(2 * step, real)
-    key, mean, std = np.uint64(seed), real(mean), real(std)
+    key, center, scale = np.uint64(seed), real(mean), real(std)
     polar, per = (_polar64, 1) if real is np.float64 else (_polar32, 2)  # pairs of a counter
     for first in range(0, pairs, step):
         part = out[2 * first : 2 * (first + step)]
@@ -210,35 +275,46 @@ def normal(out: Any, seed: int, counter: int, mean: float, std: float) -> None:
         np.cos(sine, out=cosine)
         np.sin(sine, out=sine)
         both = part if wide is None else wide[: part.size]
-        _pairs(both, logs, cosine, sine, mean, std)
+        _pairs(both, logs, cosine, sine, center, scale)
         if wide is not None:
             np.copyto(part, both, casting="unsafe")
 
 
 def integers(out: Any, seed: int, counter: int, low: int, span: int) -> None:
     """Fill a contiguous 1-d array with integers of ``low .. low + span - 1``, two words each."""
+    run = _integers if span <= 1 << 32 else _wide_integers
     key, least = np.uint64(seed), np.uint64(low & 0xFFFFFFFFFFFFFFFF)
-    width, narrow = np.uint64(span & 0xFFFFFFFFFFFFFFFF), span <= 1 << 32
+    width = np.uint64(span & 0xFFFFFFFFFFFFFFFF)
     if out.dtype == np.int64:
-        _integers(out, key, np.uint64(counter & 0xFFFFFFFFFFFFFFFF), least, width, narrow)
+        run(out, key, np.uint64(counter & 0xFFFFFFFFFFFFFFFF), least, width)
         return
     wide = np.empty(min(_AT_ONCE // 8, out.size), np.int64)
     for first in range(0, out.size, _AT_ONCE // 8):
         part = out[first : first + _AT_ONCE // 8]
         start = np.uint64(counter + first // 2 & 0xFFFFFFFFFFFFFFFF)
-        _integers(wide[: part.size], key, start, least, width, narrow)
+        run(wide[: part.size], key, start, least, width)
         np.copyto(part, wide[: part.size], casting="unsafe")
 
 
-def order(out: Any, keys: Any, ends: Any) -> None:
-    """Find the stable order of random keys by putting each into its part of their range.
+def order(out: Any, keys: Any, seed: int, counter: int, lost: int = 0) -> None:
+    """Find the order of random keys: parts of a few thousand first, and then each part's.
+
+    A key carries its place in its low bits. Where these would decide, it is drawn again.
 
     Args:
         out: (n,), int64.
-        keys: (n,), int64; changed.
-        ends: (a power of two, at least 2,), int32: as many parts of the range; n / 2 is good.
+        keys: (n,), int64, as :func:`bits` draws them; changed.
+        seed: Of the draw.
+        counter: Its first.
+        lost: Low bits to use at least.
     """
-    _order(out, keys.view(np.uint64), ends, np.uint64(65 - ends.size.bit_length()))
+    places = max(1, (out.size - 1).bit_length())
+    spread = max(1, places - 13)  # the bits that tell parts of up to 2**13 keys apart
+    stops, ends = np.empty(1 << spread, np.int64), np.empty((2, 1 << int(_DIGIT)), np.int32)
+    start = np.uint64(counter & 0xFFFFFFFFFFFFFFFF)
+    low, shift = np.uint64((1 << max(places, lost)) - 1), np.uint64(64 - spread)
+    numbers = out.view(np.uint64), keys.view(np.uint64)
+    _order(*numbers, np.uint64(seed), start, low, stops, shift, ends)
 
 
 @compiled

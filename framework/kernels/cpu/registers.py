@@ -135,48 +135,83 @@ def _write_products(context: Any, b: Any, signature: Any, args: Any) -> Any:
 
 @spelled
 def move(
-    typing: Any, target: Any, i: Any, to: Any, source: Any, j: Any, by: Any, n: Any
+    typing: Any, target: Any, i: Any, source: Any, j: Any
 ) -> Any:  # pragma: no cover - compiled
-    """Copy ``n`` elements, or a group: number ``i + k * to`` becomes ``source[j + k * by]``.
-
-    ``n`` is written as a number, which is 0 for a group.
-    """
+    """Copy the group of neighbors at ``source[j]`` to ``target[i]``."""
     from numba import types
 
-    return types.void(target, i, to, source, j, by, n), _write_move
+    return types.void(target, i, source, j), _write_neighbors(1)
 
 
-def _write_move(context: Any, b: Any, signature: Any, args: Any) -> Any:
-    # Known steps of 1 and 2 become whole vectors; other ones element by element, without a loop.
-    target, source = (
-        context.make_array(signature.args[k])(context, b, args[k]).data for k in (0, 3)
-    )
-    i, to, j, by = (args[k] for k in (1, 2, 4, 5))
-    size = signature.args[0].dtype.bitwidth // 8
-    lanes = GROUP // size
-    known = [getattr(signature.args[k], "literal_value", None) for k in (2, 5, 6)]
-    whole = ir.VectorType(context.get_data_type(signature.args[0].dtype), lanes).as_pointer()
+@spelled
+def _move_even(
+    typing: Any, target: Any, i: Any, source: Any, j: Any
+) -> Any:  # pragma: no cover - compiled
+    """Make a group of every other element from ``source[j]`` on."""
+    from numba import types
 
-    def at(base: Any, index: Any) -> Any:
-        return b.bitcast(b.gep(base, [index]), whole)
+    return types.void(target, i, source, j), _write_neighbors(2)
 
-    if known[0] == 1 and known[1] in (1, 2):
-        found = b.load(at(source, j))
+
+@spelled
+def _move_apart(
+    typing: Any, target: Any, i: Any, to: Any, source: Any, j: Any, by: Any
+) -> Any:  # pragma: no cover - compiled
+    """Copy as many as a group has: number ``i + k * to`` becomes ``source[j + k * by]``."""
+    from numba import types
+
+    return types.void(target, i, to, source, j, by), _write_apart(None)
+
+
+@spelled
+def move_rows(
+    typing: Any, target: Any, i: Any, to: Any, source: Any, j: Any, by: Any
+) -> Any:  # pragma: no cover - compiled
+    """Copy ROWS elements, as :func:`_move_apart` does."""
+    from numba import types
+
+    return types.void(target, i, to, source, j, by), _write_apart(ROWS)
+
+
+def _write_neighbors(by: int) -> Any:
+    def write(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        target, source = (
+            context.make_array(signature.args[k])(context, b, args[k]).data for k in (0, 2)
+        )
+        size = signature.args[0].dtype.bitwidth // 8
+        lanes = GROUP // size
+        whole = ir.VectorType(context.get_data_type(signature.args[0].dtype), lanes)
+
+        def at(base: Any, index: Any) -> Any:
+            return b.bitcast(b.gep(base, [index]), whole.as_pointer())
+
+        found = b.load(at(source, args[3]))
         found.align = size
-        if known[1] == 2:  # the second half from where it overlaps: nothing beyond is read
-            rest = b.load(at(source, b.add(j, ir.Constant(j.type, lanes - 1))))
+        if by == 2:  # the second half from where it overlaps: nothing beyond is read
+            rest = b.load(at(source, b.add(args[3], ir.Constant(args[3].type, lanes - 1))))
             rest.align = size
             order = [*range(0, lanes, 2), *range(lanes + 1, 2 * lanes, 2)]
-            found = b.shuffle_vector(
-                found, rest, ir.Constant(ir.VectorType(ir.IntType(32), lanes), order)
-            )
-        b.store(found, at(target, i)).align = size
-    else:
-        for k in range(known[2] or lanes):
+            kind = ir.VectorType(ir.IntType(32), lanes)
+            found = b.shuffle_vector(found, rest, ir.Constant(kind, order))
+        b.store(found, at(target, args[1])).align = size
+        return context.get_dummy_value()
+
+    return write
+
+
+def _write_apart(count: int | None) -> Any:
+    def write(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        target, source = (
+            context.make_array(signature.args[k])(context, b, args[k]).data for k in (0, 3)
+        )
+        i, to, j, by = (args[k] for k in (1, 2, 4, 5))
+        for k in range(count or GROUP // (signature.args[0].dtype.bitwidth // 8)):
             if k:
                 i, j = b.add(i, to), b.add(j, by)
             b.store(b.load(b.gep(source, [j])), b.gep(target, [i]))
-    return context.get_dummy_value()
+        return context.get_dummy_value()
+
+    return write
 
 
 @spelled
@@ -250,11 +285,11 @@ def copy(
     while k < n:
         k = min(k, n - lanes)  # the last group may overlap the one before
         if to == 1 and by == 1:
-            move(target, i + k, 1, source, j + k, 1, 0)
+            move(target, i + k, source, j + k)
         elif to == 1 and by == 2:
-            move(target, i + k, 1, source, j + 2 * k, 2, 0)
+            _move_even(target, i + k, source, j + 2 * k)
         else:
-            move(target, i + k * to, to, source, j + k * by, by, 0)
+            _move_apart(target, i + k * to, to, source, j + k * by, by)
         k += lanes
 
 

@@ -55,7 +55,7 @@ def search(
                     values[i, start + j] = best[j]
 
 
-@njit(inline="always")
+@njit
 def _worse(v: Any, i: int, w: Any, j: int, largest: bool) -> Any:  # pragma: no cover - compiled
     if v == w or (v != v and w != w):
         return i > j

@@ -290,7 +290,7 @@ def slide(
                     at = target + q * wide + s
                     for r in range(rows):
                         if some == lanes:
-                            move(flat, at, 1, sums, r * lanes, 1, 0)
+                            move(flat, at, sums, r * lanes)
                         else:
                             copy(flat, at, one, sums, r * lanes, one, some)
                         at += wide

@@ -98,7 +98,8 @@ def ranges(run: Callable[[int, int], None], elements: int, n: int) -> None:
     if several <= 1:
         run(0, n)
     else:
-        together(run, bounds(n, min(4 * several, elements // PIECE, n)), several)
+        parts = max(several, min(4 * several, elements // PIECE, n))
+        together(run, bounds(n, parts), several)
 
 
 def workers(elements: int, n: int) -> int:

@@ -1,4 +1,7 @@
-"""Compiled loops over windows: max pooling of planes, and its gradient."""
+"""Compiled loops over windows: max pooling of volumes, and its gradient.
+
+A plane is a volume of depth 1, a signal also of height 1.
+"""
 
 from __future__ import annotations
 
@@ -14,33 +17,36 @@ from .compiler import compiled
 def max_pool(
     out: Any, index: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any
 ) -> None:  # pragma: no cover - compiled
-    """The largest element of each window of (planes, height, width), and its number; NaN wins.
+    """The largest element of each window of (count, depth, height, width), and its number.
 
-    Of equal ones the first counts, of several NaN the last. The lines of a row of windows are
-    compared as a whole: that leaves one element in each column, and its number but for the column.
-    Then columns are, for all windows that do not reach over an end.
+    NaN wins. Of equal ones the first counts, of several NaN the last. The lines of a row of windows
+    are compared as a whole: that leaves one element in each column, and its number but for the
+    column. Then columns are, for all windows that do not reach over an end.
     """
-    planes, height, width = x.shape
-    rows, columns = out.shape[1], out.shape[2]
-    kh, kw = kernel
-    dh, dw = dilation
+    count, depth, height, width = x.shape
+    _, layers, rows, columns = out.shape
+    kd, kh, kw = kernel
+    dd, dh, dw = dilation
+    step, pad = stride[2], padding[2]
     top, numbers = np.empty(width, x.dtype), np.empty(width, np.int32)
     chosen = np.empty(columns, np.int32)
-    inner = min(-(-padding[1] // stride[1]), columns)
-    outer = max(inner, min(columns, (width + padding[1] - (kw - 1) * dw - 1) // stride[1] + 1))
-    for c in range(planes):
-        for r in range(rows):
+    inner = min(-(-pad // step), columns)
+    outer = max(inner, min(columns, (width + pad - (kw - 1) * dw - 1) // step + 1))
+    for c in range(count):
+        for place in range(layers * rows):
+            q, r = place // rows, place % rows
             begun = False
-            for i in range(kh):
-                y = r * stride[0] - padding[0] + i * dh
-                if y < 0 or y >= height:
+            for i in range(kd * kh):
+                z = q * stride[0] - padding[0] + i // kh * dd
+                y = r * stride[1] - padding[1] + i % kh * dh
+                if z < 0 or z >= depth or y < 0 or y >= height:
                     continue
-                line, number = x[c, y], np.int32(i * kw)
+                line, number = x[c, z, y], np.int32(i * kw)
                 if begun:
-                    for z in range(width):
-                        wins = (line[z] > top[z]) | (line[z] != line[z])
-                        top[z] = line[z] if wins else top[z]
-                        numbers[z] = number if wins else numbers[z]
+                    for j in range(width):
+                        wins = (line[j] > top[j]) | (line[j] != line[j])
+                        top[j] = line[j] if wins else top[j]
+                        numbers[j] = number if wins else numbers[j]
                 else:
                     top[:] = line
                     numbers[:] = number
@@ -48,7 +54,7 @@ def max_pool(
             for s in range(columns):
                 if inner <= s < outer:
                     continue
-                first, last = s * stride[1] - padding[1], kw
+                first, last = s * step - pad, kw
                 skip = (dw - 1 - first) // dw if first < 0 else 0
                 if first + (kw - 1) * dw >= width:
                     last = (width - 1 - first) // dw + 1
@@ -57,20 +63,20 @@ def max_pool(
                     v, number = top[first + j * dw], numbers[first + j * dw] + j
                     if _wins(v, number, best, which):
                         best, which = v, number
-                out[c, r, s] = best
-                index[c, r, s] = which
+                out[c, q, r, s] = best
+                index[c, q, r, s] = which
             if inner == outer:
                 continue
-            first = inner * stride[1] - padding[1]
-            largest, here, theirs = out[c, r, inner:outer], top[first:], numbers[first:]
-            if stride[1] == 1:
+            first = inner * step - pad
+            largest, here, theirs = out[c, q, r, inner:outer], top[first:], numbers[first:]
+            if step == 1:
                 _columns(largest, chosen, here, theirs, 1, kw, dw)
-            elif stride[1] == 2:
+            elif step == 2:
                 _columns(largest, chosen, here, theirs, 2, kw, dw)
             else:
-                _columns(largest, chosen, here, theirs, stride[1], kw, dw)
+                _columns(largest, chosen, here, theirs, step, kw, dw)
             for s in range(outer - inner):
-                index[c, r, inner + s] = chosen[s]
+                index[c, q, r, inner + s] = chosen[s]
 
 
 @njit(inline="always")
@@ -105,16 +111,20 @@ def max_pool_grad(
     out: Any, grad: Any, index: Any, kernel: Any, stride: Any, padding: Any, dilation: Any
 ) -> None:  # pragma: no cover - compiled
     """Add each gradient to the element of its window that won."""
-    planes, rows, columns = grad.shape
-    kh, kw = kernel
-    width = out.shape[2]
-    places = np.empty(kh * kw, np.int64)  # of a window's elements, from its first on
-    for k in range(kh * kw):
-        places[k] = k // kw * dilation[0] * width + k % kw * dilation[1]
-    for c in range(planes):
-        plane = out[c].reshape(-1)
-        plane[:] = 0
-        for r in range(rows):
-            first = (r * stride[0] - padding[0]) * width - padding[1]
+    count, layers, rows, columns = grad.shape
+    kd, kh, kw = kernel
+    height, width = out.shape[2:]
+    places = np.empty(kd * kh * kw, np.int64)  # of a window's elements, from its first on
+    for k in range(kd * kh * kw):
+        z, y = k // (kh * kw) * dilation[0], k // kw % kh * dilation[1]
+        places[k] = (z * height + y) * width + k % kw * dilation[2]
+    for c in range(count):
+        volume = out[c].reshape(-1)
+        volume[:] = 0
+        for place in range(layers * rows):
+            z = place // rows * stride[0] - padding[0]
+            y = place % rows * stride[1] - padding[1]
+            first = (z * height + y) * width - padding[2]
+            which, g = index[c, place // rows, place % rows], grad[c, place // rows, place % rows]
             for s in range(columns):
-                plane[first + s * stride[1] + places[index[c, r, s]]] += grad[c, r, s]
+                volume[first + s * stride[2] + places[which[s]]] += g[s]
