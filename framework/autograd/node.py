@@ -184,7 +184,7 @@ class OpNode(Node):
                 "loss again."
             )
         handled = self.rules.handled
-        values = []
+        values: list[Any] = []
         for value in saved:  # no comprehension: before Python 3.12 that is a call
             label = handled[len(values)]
             values.append(value if label is None else value.unpack(self, label))

@@ -18,6 +18,7 @@ from . import bags as bags
 from . import becoming as becoming
 from . import bessel as bessel
 from . import binary as binary
+from . import binary_loss as binary_loss
 from . import calculus as calculus
 from . import comparison as comparison
 from . import complex_parts as complex_parts
@@ -29,6 +30,7 @@ from . import counting as counting
 from . import creation as creation
 from . import cumulative as cumulative
 from . import decompositions as decompositions
+from . import determinants as determinants
 from . import difference_loss as difference_loss
 from . import distances as distances
 from . import distributions as distributions
@@ -62,6 +64,7 @@ from . import masked as masked
 from . import matrix as matrix
 from . import matrix_checks as matrix_checks
 from . import matrix_norms as matrix_norms
+from . import middle as middle
 from . import moments as moments
 from . import multihead as multihead
 from . import noisy as noisy

@@ -173,3 +173,10 @@ def test_workspace(device, m):
     made = F.linear(a, w)
     rows = 64 + min(m, half_products.BLOCK)
     assert ledger.peak - start == made.nbytes + min(threads.LIMIT, 10) * rows * 256 * 2
+
+
+def test_without_the_instruction_float32_serves(monkeypatch, taken):
+    monkeypatch.setattr(bfloat16, "in_hardware", lambda: False)
+    a, b = halves(64, 64), halves(64, 64, seed=1)
+    assert_product(a @ b, a.double() @ b.double())
+    assert not taken
