@@ -42,7 +42,13 @@ def _directly(operand, *_, **__):
 
 
 def _directly_windows(operand, weight, *_, stride, padding, **__):
-    return _directly(operand) and not _pointwise(weight.shape[2:], stride, padding)
+    # Sums of a few products are sooner done than handed out: their columns are small, too.
+    worth = prod(weight.shape[1:]) >= 16 and not _pointwise(weight.shape[2:], stride, padding)
+    return worth and _directly(operand)
+
+
+def _threaded(operand, weight, *_, stride, padding, **__):
+    return _directly(operand) and _pointwise(weight.shape[2:], stride, padding)
 
 
 def _pointwise(kernel, stride, padding):
@@ -159,7 +165,7 @@ def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, group
     plan.fill(_solid(out), columns, _solid(input), weight, bias)
 
 
-@conv.kernel("cpu", when=_directly, layout=contiguous)
+@conv.kernel("cpu", when=_threaded, layout=contiguous)
 def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
     plan = Tiling(
         input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups, "cpu"
@@ -297,7 +303,7 @@ def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups
     plan.fill(_solid(out), columns, _solid(grad), weight, None)
 
 
-@conv_input_grad.kernel("cpu", when=_directly, layout=contiguous)
+@conv_input_grad.kernel("cpu", when=_threaded, layout=contiguous)
 def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups):
     plan = Tiling(out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
     _backward(xp, out, columns, grad, weight, plan)

@@ -111,6 +111,7 @@ GEOMETRIES = {
     "few rows": ((4, 18, 9, 70), (3, 18, 3, 3), {"padding": (2, 1)}),
     "one image": ((1, 20, 40, 33), (17, 20, 3, 3), {"padding": 1}),
     "channels": ((2, 300, 5, 6), (11, 300, 3, 3), {"padding": 1}),
+    "one channel": ((4, 1, 17, 19), (8, 1, 3, 3), {"padding": 1}),
     "pointwise": ((4, 16, 17, 19), (8, 16, 1, 1), {}),
     "pointwise steps": ((4, 16, 17, 19), (8, 16, 1, 1), {"stride": 2}),
     "groups": ((4, 6, 33, 29), (9, 2, 3, 3), {"groups": 3, "padding": 1}),

@@ -34,7 +34,9 @@ def compiled(function: Any = None, *, fastmath: Any = False, signature: Any = No
 
 def _compile(function: Any, fastmath: Any, signature: Any) -> Any:
     options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
+    make: Any = njit
+    types = () if signature is None else (signature,)
     try:
-        return njit(signature, cache=True, **options)(function)
+        return make(*types, cache=True, **options)(function)
     except RuntimeError:  # no folder to keep it in can be written
-        return njit(signature, **options)(function)
+        return make(*types, **options)(function)

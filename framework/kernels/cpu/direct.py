@@ -126,15 +126,13 @@ def _hand_out(
                     place = ((i * box[0] + a) * box[1] + b) * box[2]
                     line = ((image + i) * channels + row + r) * depth + origin[0] + a * to[0]
                     line = (line * height + origin[1] + b * to[1]) * width + origin[2]
-                    done = 0
-                    while done < n:
-                        if place + done >= start + lanes:
-                            v += lanes
-                            start = place + done
-                        at = v + place + done - start
-                        more = min(n - done, start + lanes - place - done)
-                        copy(flat, line + done * step, step, sums, at, np.int64(1), more)
-                        done += more
+                    if place >= start + lanes:
+                        v += lanes
+                        start = place
+                    copy(flat, line, step, sums, v + place - start, np.int64(1), n)
+                    beyond = (place - start + n - 1) // lanes  # groups of a line have no gaps
+                    v += beyond * lanes
+                    start += beyond * lanes
 
 
 @compiled

@@ -277,11 +277,16 @@ def copy(
 ) -> None:  # pragma: no cover - compiled
     """Copy ``n`` elements that are ``by`` apart to places that are ``to`` apart."""
     lanes = GROUP // source.itemsize
+    k = 0
     if n < lanes:
+        if n >= ROWS:
+            move_rows(target, i, to, source, j, by)
+            k = n - ROWS
+            move_rows(target, i + k * to, to, source, j + k * by, by)
+            return
         for k in range(n):
             target[i + k * to] = source[j + k * by]
         return
-    k = 0
     while k < n:
         k = min(k, n - lanes)  # the last group may overlap the one before
         if to == 1 and by == 1:
