@@ -23,12 +23,12 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils as _cgutils
 from numba.extending import intrinsic
 
-from .compiler import compiled
+from .compiler import compiled, has
 from .moves import recast, splat, tile, widened
 
 cgutils: Any = _cgutils
@@ -58,7 +58,7 @@ _PAIRS = ir.VectorType(_BFloat(), 2 * _LANES)
 @cache
 def in_hardware() -> bool:
     """True if this CPU multiplies bfloat16."""
-    return bool(binding.get_host_cpu_features().get("avx512bf16"))
+    return has("avx512bf16")
 
 
 def _at(b: Any, kind: Any, address: Any, offset: Any) -> Any:

@@ -6,11 +6,25 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from numba import njit
+from numba.core import codegen as _codegen
+from numba.core import config as _config
 
 F = TypeVar("F", bound=Callable[..., Any])
+codegen: Any = _codegen
+config: Any = _config
 
 SUMS = {"reassoc", "contract"}  # sums may be split into lanes; NaN and infinity keep their meaning
 FUSED = {"contract"}  # a product and a sum may round once
+
+
+def has(feature: str) -> bool:
+    """Whether code is compiled for a processor with this feature, by LLVM's name such as "avx2".
+
+    That is this machine's, unless NUMBA_CPU_FEATURES or NUMBA_ENABLE_AVX says otherwise.
+    """
+    given = config.CPU_FEATURES
+    features: str = codegen.get_host_cpu_features() if given is None else given
+    return f"+{feature}" in features.split(",")
 
 
 @overload

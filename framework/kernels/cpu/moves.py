@@ -19,11 +19,11 @@ import platform
 from functools import cache
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import from_dtype, types
 from numba.extending import intrinsic
 
-from .compiler import compiled
+from .compiler import compiled, has
 
 _I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
 LANES = 16
@@ -33,7 +33,7 @@ LANES = 16
 def float16_in_hardware() -> bool:
     """True if this CPU converts float16; else the compiler would call a library that may not be."""
     arm = platform.machine() in ("aarch64", "arm64")
-    return arm or bool(binding.get_host_cpu_features().get("f16c"))
+    return arm or has("f16c")
 
 
 @cache

@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .compiler import compiled
+from .compiler import compiled, has
 
 GROUP = 64  # bytes of neighbors that stay together
 ROWS = 8
 TOGETHER = 3  # groups that a step takes
-_REGISTER = 64 if binding.get_host_cpu_features().get("avx512f") else 32  # bytes
+_REGISTER = 64 if has("avx512f") else 32  # bytes
 _GROUPS = TOGETHER if _REGISTER == GROUP else 1  # at once
 
 
