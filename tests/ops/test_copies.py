@@ -63,7 +63,8 @@ def test_floats_are_rounded_to_the_nearest_half_and_ties_to_even(half, only_comp
         halfway = np.concatenate([every, ties, *near]).astype(FLOAT)
     x = np.concatenate([bits.astype(np.uint32).view(FLOAT), halfway])
     out = np.empty(x.shape, half)
-    copy(out, x)
+    with np.errstate(over="ignore"):
+        copy(out, x)
     assert_bits(out, plain(x, half))
 
 
