@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework import random as stream
+from lowtide.framework import random as generators
+from lowtide.framework import stream
 from lowtide.framework.devices import backend
 from lowtide.framework.random import Rng
 
@@ -412,16 +413,16 @@ def test_importing_lowtide_compiles_nothing():
 
 def test_fork_also_gives_back_the_stream_of_a_device_met_inside():
     lt.manual_seed(5)
-    expected = stream.Generator("cpu").manual_seed(5).get_state().tolist()
-    known = stream._generators.pop(lt.device("sim"), None)
+    expected = generators.Generator("cpu").manual_seed(5).get_state().tolist()
+    known = generators._generators.pop(lt.device("sim"), None)
     try:
         with lt.random.fork_rng():
             lt.manual_seed(9)
-            stream.generator_of(lt.device("sim")).draw(100)
+            generators.generator_of(lt.device("sim")).draw(100)
         assert lt.get_rng_state("sim").tolist() == expected
     finally:
         if known is not None:
-            stream._generators[lt.device("sim")] = known
+            generators._generators[lt.device("sim")] = known
 
 
 def test_the_namespace_random_has_pytorchs_names():

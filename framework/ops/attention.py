@@ -16,8 +16,9 @@ from __future__ import annotations
 from math import prod
 
 from ..dtypes import BOOL, bool_, float32
-from ..random import Rng, draw
+from ..random import draw
 from ..spec import Spec
+from ..stream import Rng
 from .attention_blocks import (
     Blocks,
     attention_flops,

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import random as stream
+from .. import stream
 from ..autograd.modes import no_grad
 from ..dtypes import FLOAT, float32, int64
-from ..random import Rng
+from ..random import draw
 from ..spec import Spec
+from ..stream import Rng
 from ..tensor import Tensor
 from .copying import zero_gradient
 from .factory import as_it_is, like, put, written
@@ -156,7 +157,7 @@ def bernoulli(
         result = empty.bernoulli_(p, generator=generator)
         return result if out is None else out.copy_(result)
     _check_probabilities(input)
-    rng = stream.draw(input.numel(), input.device, generator)
+    rng = draw(input.numel(), input.device, generator)
     return bernoulli_from(input, rng, out=out)
 
 
@@ -273,7 +274,7 @@ def multinomial(
         raise RuntimeError(
             f"multinomial expects Long tensor out, got: {out.dtype}. Pass an int64 tensor."
         )
-    rng = stream.draw(2 * n, input.device, generator)
+    rng = draw(2 * n, input.device, generator)
     result = multinomial_from(input, rng, num_samples, bool(replacement))
     return result if out is None else out.copy_(result)
 
@@ -300,4 +301,4 @@ def poisson(input: Tensor, generator: Any = None) -> Tensor:
         raise NotImplementedError(
             f'"poisson" not implemented for {input.dtype}: rates need a floating dtype.'
         )
-    return poisson_from(input, stream.draw(4 * input.numel(), input.device, generator))
+    return poisson_from(input, draw(4 * input.numel(), input.device, generator))

@@ -15,8 +15,9 @@ from functools import partial
 from math import prod
 
 from ..dtypes import bool_, int32
-from ..random import Rng, bits, draw
+from ..random import draw
 from ..spec import Spec
+from ..stream import Rng, bits
 from .layout import contiguous, worth_compiling
 from .registry import function, op, per_element
 

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import random as stream
+from .. import stream
 from ..autograd.modes import no_grad, quietly
 from ..devices import backend, placed
 from ..dtypes import BOOL, COMPLEX, FLOAT, INT, float32, get_default_dtype, int64
 from ..memory.ledger import WORKSPACE
-from ..random import Rng
+from ..random import draw
 from ..spec import Spec
+from ..stream import Rng
 from ..tensor import Tensor
 from .copying import zero_gradient
 from .factory import like, scalar, shape_of, size_of, target, written
@@ -129,7 +130,7 @@ def _(g, input_spec):
 
 def draw_into(input: Tensor, kind: str, a: Any, b: Any, generator: Any) -> Tensor:
     """Draw in place; through a contiguous tensor where the memory or the dtype asks for it."""
-    rng = stream.draw(words(kind, input.numel(), input._spec), input.device, generator)
+    rng = draw(words(kind, input.numel(), input._spec), input.device, generator)
     direct = kind in ("uniform", "normal", "integers") or not input.dtype.is_half
     direct = direct and (input.dtype.category >= FLOAT or kind == "integers")
     if input.is_contiguous() and direct:
@@ -165,7 +166,7 @@ def _draw_checked(
 ) -> Tensor:
     if kind != "integers":
         need_floating(name, t)
-    _draw_new(t, kind, a, b, stream.draw(words(kind, t.numel(), t._spec), t.device, generator))
+    _draw_new(t, kind, a, b, draw(words(kind, t.numel(), t._spec), t.device, generator))
     return t.requires_grad_() if requires_grad else t
 
 
@@ -298,7 +299,7 @@ def randperm(
     t = target("randperm", shape, dtype, int64, device, out)
     if t.dtype.category not in (INT, FLOAT):
         raise NotImplementedError(f'"randperm" not implemented for {t.dtype}. Convert with .to().')
-    rng = stream.draw(2 * n, t.device, generator)
+    rng = draw(2 * n, t.device, generator)
     written(t, _permute, backend(t.device), rng)
     return t.requires_grad_() if requires_grad else t
 

@@ -1,4 +1,4 @@
-"""Philox 4x32-10 compiled for the CPU: the same words as ``framework.random.bits``, 20x faster.
+"""Philox 4x32-10 compiled for the CPU: the same words as ``framework.stream.bits``, 20x faster.
 
 :func:`philox4` is there for other kernels to inline, such as dropout. Normals are made of NumPy's
 logarithm, sine and cosine between two loops of ours, so that their values do not depend on which of
