@@ -230,3 +230,34 @@ def test_threads_of_blas_are_left_alone(why):
     )
     assert before == then == after
     assert right == ["True", "1"]
+
+
+def test_a_part_is_waited_for_while_a_late_thread_comes_and_goes(monkeypatch):
+    waiting = SimpleQueue()
+    monkeypatch.setattr(threads, "_threads", lambda: waiting)
+    inside, release, done, late = (threading.Event() for _ in range(4))
+    caller = threading.get_ident()
+
+    def run(part):
+        if threading.get_ident() == caller:
+            assert inside.wait(10)  # the other has taken its part
+        else:
+            inside.set()
+            assert release.wait(10)
+            done.set()
+
+    def disturb():
+        assert inside.wait(10)
+        time.sleep(0.05)  # until the caller has nothing left but to wait
+        threading.Thread(target=threads._help, args=(waiting,), daemon=True).start()
+        while not waiting.empty():
+            time.sleep(0.001)
+        late.set()
+        time.sleep(0.05)
+        release.set()
+
+    threading.Thread(target=threads._help, args=(waiting,), daemon=True).start()
+    threading.Thread(target=disturb).start()
+    threads.together(run, [(0,), (1,), (2,)], 3)
+    assert late.is_set()
+    assert done.is_set()

@@ -136,8 +136,12 @@ def together(run: Callable[..., None], calls: Sequence[tuple[int, ...]], workers
         _take(todo, errors)
     finally:
         todo.clear()  # after an interrupt: who has not begun finds nothing
-        for _ in range(len(begun)):  # they write to arrays that the caller may give back
+        # Those who have begun write to arrays that the caller may give back. Who begins only now
+        # ends at once: its word must not be taken for that of another.
+        heard = 0
+        while heard < len(begun):
             ended.get()
+            heard += 1
     if errors:
         error = errors[0]
         errors.clear()  # its traceback leads here: no cycle
