@@ -53,6 +53,9 @@ from .elsewhere import NOTHING, Block, Elsewhere, on_no_gpu
 CHEAP_BYTES = 1 << 18  # of inputs and results, up to which real values are moved
 CHEAP_FLOPS = 1 << 24
 CHEAPER = 64  # so many times more bytes where the values are likely to be asked for
+ZEROS = (
+    1 << 26
+)  # bytes of larger zeros in all: masks begin so, but sums and states of optimizers too
 _EXACT = "biu"  # kinds of values that are likely to be: sizes, lengths, masks, orders
 _MASKING = frozenset({"triu", "tril", "masked_fill", "where"})
 _MOVING = frozenset(
@@ -122,6 +125,7 @@ class World:
         self.hollow: dict[Any, Any] = {}
         self.written: list[Any] = []  # arrays of others, with values that are unknown by now
         self.forced = False
+        self.zeros = ZEROS  # what is left of them
         self.copies: set[Any] = set()
         self.costs: dict[Any, int] = {}
         self.kernels = {
@@ -190,7 +194,7 @@ class World:
         known = all(map(self.is_real, arrays[1:] if kernel else arrays))
         likely = out.dtype.kind in _EXACT or name in _MASKING
         if f is factory._fill:
-            likely = likely or args[1] != 0  # zeros become sums, states of optimizers
+            likely = likely or args[1] != 0 or self.afford(out.nbytes)
             name = "fill"
         times = CHEAPER if likely else name in _MOVING
         known = known and times > 0 and cost <= CHEAP_FLOPS
@@ -206,6 +210,13 @@ class World:
                 self.now_unknown(array)
             self.presume(name, arrays)
         return None
+
+    def afford(self, nbytes: int) -> bool:
+        """Whether so many bytes of zeros are known; they are then taken from the budget."""
+        if CHEAP_BYTES < nbytes <= min(self.zeros, CHEAP_BYTES * CHEAPER):
+            self.zeros -= nbytes
+            return True
+        return False
 
     def execute(self, plan: Any, arrays: list[Any], targets: Any) -> Any:
         """In the place of ``dispatch.execute``, for ops with more than a kernel and a result."""

@@ -12,7 +12,8 @@ import pytest
 import lowtide as lt
 from lowtide import nn, optim
 from lowtide.nn import functional as F
-from lowtide.profiling import estimate, imagination
+from lowtide.profiling import MemoryProfiler, estimate, imagination
+from lowtide.profiling.recording import ALLOC, FREE
 
 from .predictions import measured, predicted
 
@@ -172,6 +173,15 @@ def test_a_causal_mask_is_known(size, made):
         model.zero_grad()
 
     assert predicted(step) == measured(step)
+    # Told that it is causal, attention does not keep the mask.
+    with MemoryProfiler(timeline=True) as prof:
+        step()
+    assert blocks(estimate(step).recording) == blocks(prof.recording)
+
+
+def blocks(recording):
+    """What is taken and given back, in order."""
+    return [row[1:5] for row in recording.events.rows() if row[1] in (ALLOC, FREE)]
 
 
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
