@@ -52,7 +52,7 @@ def in_parts(kernel: Callable[..., None], shape: tuple[int, ...], rows: bool) ->
             some = [
                 first if a is out else a if k is None else a[(slice(None),) * k + here]
                 for a, k in zip(arrays, cut, strict=True)
-            ]  # where the result is an input, in place, its part is too
+            ]  # in place, kernels ask whether an input is the result: its part must be that, too
             kernel(xp, *some, **attributes)
 
         threads.ranges(part, elements, n)
