@@ -1,9 +1,12 @@
 """Compiled sampling of images at computed positions, and its two gradients.
 
 Images are (batch, channels, elements), gradients (batch, channels, positions), positions
-(batch, positions, dims) with the last dim of an image first. For 256 positions at a time the
+(batch, positions, dims) with the last dim of an image first. For a tile of positions at a time the
 elements that are read and their weights are made, then every channel is walked. Positions are
 computed in the type of the grid, as the plain ops do.
+
+What a tile needs stays in the nearest cache, and within a fixed number of bytes a thread: the more
+taps a position has, the fewer positions a tile has.
 """
 
 from __future__ import annotations
@@ -16,7 +19,8 @@ from .compiler import FUSED, compiled
 
 LINEAR, NEAREST, CUBIC = 0, 1, 2
 ZEROS, BORDER, REFLECTION = 0, 1, 2
-TILE = 256
+TILE = 256  # positions, at most
+TAPS = 2048  # numbers that describe the taps of a tile, at most: 16 KiB in float64
 
 
 @compiled
@@ -25,12 +29,13 @@ def image(
 ) -> None:  # pragma: no cover - compiled
     """Weighted sums of the elements around each position."""
     index, weight, slope = _workspace(grid, len(sizes), mode, 0)
+    tile = index.shape[1]
     for n in range(out.shape[0]):
-        for start in range(0, grid.shape[1], TILE):
-            here = grid[n, start : start + TILE]
+        for start in range(0, grid.shape[1], tile):
+            here = grid[n, start : start + tile]
             _set_taps(index, weight, slope, here, sizes, mode, padding, align)
             for c in range(out.shape[1]):
-                line, source = out[n, c, start : start + TILE], x[n, c]
+                line, source = out[n, c, start : start + tile], x[n, c]
                 line[:] = 0
                 for k in range(index.shape[0]):
                     _gather(line, source, index[k], weight[k])
@@ -42,13 +47,14 @@ def image_grad(
 ) -> None:  # pragma: no cover - compiled
     """Each gradient, times the weights, added to the elements around its position."""
     index, weight, slope = _workspace(grid, len(sizes), mode, 0)
+    tile = index.shape[1]
     out[:] = 0
     for n in range(out.shape[0]):
-        for start in range(0, grid.shape[1], TILE):
-            here = grid[n, start : start + TILE]
+        for start in range(0, grid.shape[1], tile):
+            here = grid[n, start : start + tile]
             _set_taps(index, weight, slope, here, sizes, mode, padding, align)
             for c in range(out.shape[1]):
-                line, target = grad[n, c, start : start + TILE], out[n, c]
+                line, target = grad[n, c, start : start + tile], out[n, c]
                 for k in range(index.shape[0]):
                     _spread(target, line, index[k], weight[k])
 
@@ -60,16 +66,17 @@ def grid_grad(
     """The elements around a position, times the gradient and the slopes of their weights."""
     nd = len(sizes)
     index, weight, slope = _workspace(grid, nd, mode, nd)
+    tile = index.shape[1]
     agreed = np.empty_like(weight[0])
     out[:] = 0
     for n in range(out.shape[0]):
-        for start in range(0, grid.shape[1], TILE):
-            here, to = grid[n, start : start + TILE], out[n, start : start + TILE]
+        for start in range(0, grid.shape[1], tile):
+            here, to = grid[n, start : start + tile], out[n, start : start + tile]
             _set_taps(index, weight, slope, here, sizes, mode, padding, align)
             for k in range(index.shape[0]):
                 agreed[:] = 0
                 for c in range(x.shape[1]):
-                    _agree(agreed, x[n, c], grad[n, c, start : start + TILE], index[k])
+                    _agree(agreed, x[n, c], grad[n, c, start : start + tile], index[k])
                 for d in range(nd):
                     for p in range(to.shape[0]):
                         to[p, d] += agreed[p] * slope[d, k, p]
@@ -99,10 +106,11 @@ def _workspace(
 ) -> tuple[Any, Any, Any]:  # pragma: no cover - compiled
     # (index, weight, slope by dim of the grid) of the taps of a tile
     taps = (4 if mode == CUBIC else 1 if mode == NEAREST else 2) ** nd
+    tile = min(TILE, TAPS // (taps * (2 + slopes)))
     return (
-        np.empty((taps, TILE), np.int64),
-        np.empty((taps, TILE), grid.dtype),
-        np.empty((slopes, taps, TILE), grid.dtype),
+        np.empty((taps, tile), np.int64),
+        np.empty((taps, tile), grid.dtype),
+        np.empty((slopes, taps, tile), grid.dtype),
     )
 
 
@@ -114,7 +122,7 @@ def _set_taps(
     # The taps of all dims are multiplied out, one dim after the other.
     nd, count, m = len(sizes), 1, grid.shape[0]
     steps = 4 if mode == CUBIC else 1 if mode == NEAREST else 2
-    place = np.empty((steps, TILE), weight.dtype)
+    place = np.empty((steps, m), weight.dtype)
     w, bend = np.empty_like(place), np.empty_like(place)
     index[0, :m], weight[0, :m] = 0, 1
     for e in range(slope.shape[0]):
