@@ -9,6 +9,7 @@ written as such a row. Two tools serve where that is not enough:
   calls and may not stop half-way: a write in place and its history, an optimizer's step.
 - :class:`RestoringExit` is the ``__exit__`` of a mode. A Python function is interrupted at its
   entry, before it could restore anything; this one is a call of C functions only.
+  :class:`WholeContext` is for contexts that have more to do: they are entered or not, left or not.
 
 Finalizers have a way of their own, since Python swallows what is raised in them: see
 :func:`finalizer`.
@@ -21,10 +22,13 @@ import _thread
 import ctypes
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dis import get_instructions
 from functools import partial
-from itertools import repeat
+from itertools import chain, repeat
+from operator import attrgetter
 from signal import SIGINT
+from threading import main_thread
 from types import CodeType
 from typing import Any, TypeVar
 
@@ -80,17 +84,24 @@ class RestoringExit:
     Args:
         owner: Returns the object whose attributes they are.
         names: Of the attributes.
+        values: Returns what they are set to, for the mode: C code too, which runs at the end.
     """
 
-    def __init__(self, owner: Callable[[], Any], *names: str) -> None:
+    def __init__(
+        self,
+        owner: Callable[[], Any],
+        *names: str,
+        values: Callable[[Any], Iterable[Any]] = attrgetter("_before"),
+    ) -> None:
         self.owner = owner
         self.names = names
+        self.values = values
 
     def __get__(self, mode: Any, kind: Any = None) -> Any:
         """What ``with`` calls at the end: it asks for it before ``__enter__``."""
         if mode is None:
             return self
-        todo = map(setattr, repeat(self.owner()), self.names, mode._before)
+        todo = map(setattr, repeat(self.owner()), self.names, self.values(mode))
         return partial(_run_through, todo)
 
     def __call__(self, mode: Any, *exc: object) -> None:
@@ -98,31 +109,92 @@ class RestoringExit:
         self.__get__(mode)(*exc or (None, None, None))
 
 
-_finalizers: dict[CodeType, Callable[[Any], None]] = {}
+class _GuardedExit:
+    """An ``__exit__`` whose first step, in C, holds Ctrl-C back; then it runs Python."""
+
+    def __get__(self, context: Any, kind: Any = None) -> Any:
+        if context is None:
+            return self
+        if _get_handler(SIGINT) is None or _thread.get_ident() != main_thread().ident:
+            return partial(_leave_plainly, context)
+        guard, before = defer_interrupts(), []  # type: ignore[var-annotated]
+        guard._noted = False
+        exchange = map(before.append, map(_set_handler, (SIGINT,), (guard._note,)))
+        leave = map(_leave_guarded, (context,), (guard,), (before,))
+        return partial(_run_through, chain(exchange, leave))
+
+    def __call__(self, context: Any, *exc: object) -> None:
+        """Leave a context, as ``contextlib.ExitStack`` does."""
+        self.__get__(context)(*exc or (None, None, None))
+
+
+def _leave_plainly(context: Any, *exc: object) -> None:
+    context._leave()
+
+
+def _leave_guarded(context: Any, guard: defer_interrupts, before: list[Any]) -> None:
+    guard._before = before[0]
+    try:
+        context._leave()
+    finally:
+        guard.__exit__()
+
+
+class WholeContext:
+    """A context manager that Ctrl-C finds entered or not, never half: define these two.
+
+    ``_enter()`` returns what ``with`` binds; ``_leave()`` takes back what it did. An interrupt is
+    delivered when they are done. Costs some three microseconds.
+    """
+
+    def __enter__(self) -> Any:
+        entered = False
+        try:
+            with defer_interrupts():
+                value = self._enter()
+                entered = True
+        except BaseException:
+            if entered:  # an interrupt, delivered just now
+                with defer_interrupts():
+                    self._leave()
+            raise
+        return value
+
+    __exit__: Any = _GuardedExit()
+
+    def _enter(self) -> Any:
+        raise NotImplementedError
+
+    def _leave(self) -> None:
+        raise NotImplementedError
+
+
+_finalizers: dict[CodeType, tuple[Callable[[Any], None], int]] = {}
 
 
 def finalizer(function: F) -> F:
-    """Declare a ``__del__`` that is called again if an interrupt fell into it.
+    """Declare a ``__del__`` that is called again if an interrupt kept it from beginning.
 
-    Python swallows an exception in a finalizer. If the finalizer had not run to its end, bytes
-    would stay booked for good; and Ctrl-C itself would be lost. A declared one is therefore called
-    again, and the interrupt raised again at the next opportunity.
-
-    The function must be such that, wherever it was interrupted, a second call does what is left.
+    Python swallows what is raised in a finalizer, an interrupt too. One at its entry would leave
+    bytes booked for good, and Ctrl-C itself would be lost. A declared finalizer is called again
+    then, and the interrupt raised at the next opportunity. Later than at the entry it has to be
+    safe by itself: one row of statements without a call, but for the last.
     """
-    _finalizers[function.__code__] = function
+    code = function.__code__
+    entry = next(i.offset for i in get_instructions(code) if i.opname == "RESUME")
+    _finalizers[code] = function, entry
     return function
 
 
 def _again(unraisable: Any) -> None:
-    # Of an exception that Python swallows. The innermost frame need not be the finalizer's.
+    # Of an exception that Python swallows.
     trace = unraisable.exc_traceback
-    interrupted = issubclass(unraisable.exc_type, KeyboardInterrupt)
-    if interrupted and trace is not None:
-        function = _finalizers.get(trace.tb_frame.f_code)
+    if trace is not None and issubclass(unraisable.exc_type, KeyboardInterrupt):
+        frame = trace.tb_frame
+        function, entry = _finalizers.get(frame.f_code, (None, 0))
         if function is not None:
-            names = trace.tb_frame.f_code.co_varnames
-            function(trace.tb_frame.f_locals[names[0]])
+            if trace.tb_lasti <= entry:
+                function(frame.f_locals[frame.f_code.co_varnames[0]])
             # Not from here: it would be raised in this function, and swallowed too.
             _thread.start_new_thread(_deliver_soon, ())
             return
@@ -137,4 +209,4 @@ def _deliver_soon() -> None:
 _before_us = sys.unraisablehook
 sys.unraisablehook = _again
 
-__all__ = ["RestoringExit", "defer_interrupts", "finalizer"]
+__all__ = ["RestoringExit", "WholeContext", "defer_interrupts", "finalizer"]

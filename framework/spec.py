@@ -56,11 +56,13 @@ class Spec:
         numel: Number of elements.
         nbytes: Bytes of a contiguous tensor of this spec.
         block: The same, rounded up to what a pool hands out.
+        flat: Its shape as bytes: ``(nbytes,)``.
         np_dtype: The NumPy dtype.
     """
 
     __slots__ = (
-        "__weakref__", "block", "device", "dtype", "nbytes", "ndim", "np_dtype", "numel", "shape",
+        "__weakref__", "block", "device", "dtype", "flat", "nbytes", "ndim", "np_dtype", "numel",
+        "shape",
     )  # fmt: skip
     shape: Size
     dtype: _dtype
@@ -69,6 +71,7 @@ class Spec:
     numel: int
     nbytes: int
     block: int
+    flat: tuple[int]
     np_dtype: Any
 
     def __new__(cls, shape: Iterable[int], dtype: _dtype, device: _device | None = None) -> Spec:
@@ -84,6 +87,7 @@ class Spec:
             self.numel = prod(key[0])
             self.nbytes = self.numel * dtype.itemsize
             self.block = -(-self.nbytes // ALIGNMENT) * ALIGNMENT
+            self.flat = (self.nbytes,)
             self.np_dtype = dtype.np
             self = _interned.setdefault(key, self)
         return self

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .interrupts import finalizer
 from .memory.events import publish
 from .memory.ledger import SAVED, TEMPORARY
 
@@ -37,15 +38,25 @@ class Accounts:
     nbytes: int
 
     def set_role(self, role: int) -> None:
-        """Say what the bytes are for; the ledger follows."""
-        old = self.role
-        if old != role:
+        """Say what the bytes are for; the ledger follows.
+
+        At the peak itself, the peak's roles change along.
+        """
+        old, ledger = self.role, self.ledger
+        if old == role:
+            return
+        if ledger is None:
             self.role = role  # type: ignore[misc]  # the slots are the subclasses'
-            ledger = self.ledger
-            if ledger is not None:
-                ledger.moved(self.nbytes, old, role)
-                if ledger.observers:
-                    publish(ledger, "role", self, old)
+            return
+        n, roles = self.nbytes, ledger.roles
+        self.role = role  # type: ignore[misc]  # in one row with what the ledger books
+        roles[old] -= n
+        roles[role] += n
+        # Not if the graph lets go of a value: it was a saved one when the peak came.
+        if ledger.live == ledger.peak and not (old == SAVED and role == TEMPORARY):
+            ledger.peak_roles = roles[:]
+        if ledger.observers:
+            publish(ledger, "role", self, old)
 
     def pin(self) -> None:
         """Count one more saved value of a graph; a temporary becomes a saved activation."""
@@ -73,10 +84,9 @@ class Storage(np.ndarray, Accounts):  # type: ignore[override]  # nbytes is nump
         """Address of its first byte."""
         return self.ledger.base + self.offset
 
+    @finalizer
     def __del__(self) -> None:
         # Written out instead of calling the ledger and the pool: every tensor ends here.
-        # An interrupt (Ctrl-C) that falls into a finalizer is swallowed by Python: that block then
-        # stays booked and is never reused. The books may show too much, never too little.
         try:
             ledger = self.ledger
             role = self.role
@@ -91,7 +101,7 @@ class Storage(np.ndarray, Accounts):  # type: ignore[override]  # nbytes is nump
             finally:
                 self.stack.append(self.offset)
         else:
-            self.stack.append(self.offset)
+            self.stack.append(self.offset)  # in one row with the booking
 
 
 class ExternalStorage(Accounts):

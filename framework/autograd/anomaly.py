@@ -15,7 +15,8 @@ from typing import Any
 from ..devices import backend
 from ..scopes import enter_node, listening
 from ..tensor import Tensor
-from .modes import _Mode, local
+from ..interrupts import RestoringExit
+from .modes import _Mode, local, state_of_thread
 from .node import Node
 
 _PACKAGE = __name__.partition(".")[0]
@@ -34,7 +35,7 @@ class set_detect_anomaly(_Mode):
     def __init__(self, mode: bool, check_nan: bool = True) -> None:
         self.mode = bool(mode)
         self.check_nan = bool(check_nan)
-        self._before = (local.state.anomaly, local.state.check_nan)
+        self._before = [local.state.anomaly, local.state.check_nan]
         self._set()
 
     def _set(self) -> None:
@@ -46,8 +47,7 @@ class set_detect_anomaly(_Mode):
     def __enter__(self) -> None:
         self._set()
 
-    def __exit__(self, *exc: object) -> None:
-        local.state.anomaly, local.state.check_nan = self._before
+    __exit__ = RestoringExit(state_of_thread, "anomaly", "check_nan")
 
 
 class detect_anomaly(_Mode):
@@ -67,17 +67,17 @@ class detect_anomaly(_Mode):
 
     def __init__(self, check_nan: bool = True) -> None:
         self.check_nan = bool(check_nan)
+        self._before: list[Any] = [None, None]
 
     def _again(self) -> Any:
         return detect_anomaly(self.check_nan)
 
     def __enter__(self) -> None:
         state = local.state
-        self._before = (state.anomaly, state.check_nan)
+        self._before[:] = state.anomaly, state.check_nan
         state.anomaly, state.check_nan = True, self.check_nan
 
-    def __exit__(self, *exc: object) -> None:
-        local.state.anomaly, local.state.check_nan = self._before
+    __exit__ = RestoringExit(state_of_thread, "anomaly", "check_nan")
 
 
 def is_anomaly_enabled() -> bool:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..devices import backend, placed
 from ..memory.ledger import TEMPORARY
 from .modes import quietly
-from .saved import OWN, Held
+from .saved import OWN, Held, Pin
 
 if TYPE_CHECKING:
     from ..spec import Spec
@@ -41,7 +41,7 @@ class Content:
         demand: How many handles, and calls of inner regions, may ask for it.
         owed: How many of them have not read it since it was last made again.
         round: Counts how often it was made again.
-        held: The storage made again, while somebody is still to read it.
+        held: A pin on the storage made again, while somebody is still to read it.
         stash: How to keep it (``checkpointing.stashes``), once a handle wants it; None to replay.
     """
 
@@ -72,29 +72,23 @@ class Content:
 
     def hold(self, storage: Any) -> None:
         """Keep the bytes made again until everybody who may ask has read them."""
-        self._storage = weakref.ref(storage)
+        reference = weakref.ref(storage)
+        held = Pin(storage) if self.demand else None
+        self._storage = reference  # one row: made again, for all who may ask
         self.version = storage.version
         self.round += 1
-        self.drop()
-        if self.demand:
-            self.owed = self.demand
-            self.held = storage
-            storage.pin()
+        self.owed = self.demand
+        self.held = held
 
     def drop(self) -> None:
         """Let go of the bytes made again; they stay while others use them."""
-        if self.held is not None:
-            storage, self.held = self.held, None
-            storage.unpin()
+        self.held = None
 
     def read(self) -> None:
         """Count one reader that is done."""
         self.owed -= 1
         if self.owed <= 0:
-            self.drop()
-
-    def __del__(self) -> None:
-        self.drop()
+            self.held = None
 
 
 class Window:
@@ -302,10 +296,10 @@ class Outside(Held):
             if be.xp is not None:
                 quietly(be.copy, copy, array)
             copies[key] = storage, copy
-        self.storage.unpin()
-        self.storage, self.array = copies[key]
-        self.storage.pin()
-        self.version = self.storage.version
+        storage, copy = copies[key]
+        pin = Pin(storage)  # this handle takes it over, and gives the one it had: in one row
+        self.storage, self.array, pin.storage = storage, copy, self.storage
+        self.version = storage.version
 
 
 __all__ = [

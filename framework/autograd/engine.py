@@ -264,14 +264,16 @@ def _run(
     state.grad = create and not state.inference
     if not create:
         state.saver = None
+    running = state.running
     try:
         return Pass(roots, gradients, retain, create, inputs).results()
     finally:
-        if state.running is not before[2]:
-            for reference in state.running.replayed:
+        done = state.running
+        state.grad, state.saver, state.running, state.autocast = before  # all modes in one row
+        state.phase, state.site = phase, site
+        state.tape, state.watch = tape, state.inference or tape is not None
+        if done is not running:
+            for reference in done.replayed:
                 content = reference()
                 if content is not None:
                     content.drop()
-        state.grad, state.saver, state.running, state.autocast = before
-        state.phase, state.site = phase, site
-        state.tape, state.watch = tape, state.inference or tape is not None

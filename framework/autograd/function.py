@@ -9,10 +9,9 @@ tensor set as a plain attribute of the context has no such protection.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import GradientError
@@ -361,48 +360,35 @@ class Function:
         recording = local.state.grad and any(ctx.needs_input_grad)
         versions = [a._storage.version if isinstance(a, Tensor) else 0 for a in args]
         ctx._connect(args)
-        with _told(cls.__name__, recording):
-            with no_grad(), _unnoted(not cls.recompute):
+        state, name = local.state, cls.__name__
+        # What is saved belongs to the function by its name, and a forward is one though no gradient
+        # is recorded in it. A region of activation checkpointing notes nothing of a forward that
+        # may not run again: what it makes is kept.
+        before = state.function, state.phase, state.grad, state.tape
+        state.function = name
+        if recording and state.phase is None:
+            state.phase = "forward"
+        try:
+            state.grad = False
+            if not cls.recompute:
+                state.tape = None
+            try:
                 if separate:
                     output = cls.forward(*args)
                     cls.setup_context(ctx, args, output)
                 else:
                     output = cls.forward(ctx, *args)
+            finally:
+                state.grad, state.tape = before[2:]
             several = isinstance(output, tuple | list)
             outputs = ctx._finish(args, list(output) if several else [output], versions, recording)
-        if recording and local.state.anomaly:
+        finally:
+            state.function, state.phase = before[:2]
+        if recording and state.anomaly:
             from .anomaly import remember
 
             remember(ctx)
         return _rebuilt(output, outputs) if several else outputs[0]
-
-
-@contextlib.contextmanager
-def _told(name: str, recording: bool) -> Iterator[None]:
-    # Within, what is saved belongs to the function by its name, and a forward is one though no
-    # gradient is recorded in it.
-    state = local.state
-    before = state.function, state.phase
-    state.function = name
-    if recording and state.phase is None:
-        state.phase = "forward"
-    try:
-        yield
-    finally:
-        state.function, state.phase = before
-
-
-@contextlib.contextmanager
-def _unnoted(wanted: bool) -> Iterator[None]:
-    # Within, a region of activation checkpointing notes nothing: what is made is kept.
-    state = local.state
-    tape = state.tape
-    if wanted and tape is not None:
-        state.tape = None
-    try:
-        yield
-    finally:
-        state.tape = tape
 
 
 def _rebuilt(output: Any, outputs: list[Any]) -> Any:

@@ -9,7 +9,8 @@ from itertools import count
 from typing import Any
 
 from ..tensor import Tensor
-from .modes import local
+from ..interrupts import RestoringExit
+from .modes import local, state_of_thread
 from .saved import HookSaver
 
 _ids = count()
@@ -159,16 +160,17 @@ class saved_tensors_hooks:
     def __init__(self, pack_hook: Any, unpack_hook: Any) -> None:
         self.pack_hook = pack_hook
         self.unpack_hook = unpack_hook
+        self._before: list[Any] = [None]
 
     def __enter__(self) -> None:
         state = local.state
         if state.hooks_disabled is not None:
             raise RuntimeError(state.hooks_disabled)
-        self._before = state.saver
-        state.saver = HookSaver(self.pack_hook, self.unpack_hook)
+        saver = HookSaver(self.pack_hook, self.unpack_hook)
+        self._before[0] = state.saver  # one row with the next, see RestoringExit
+        state.saver = saver
 
-    def __exit__(self, *exc: object) -> None:
-        local.state.saver = self._before
+    __exit__ = RestoringExit(state_of_thread, "saver")
 
 
 class disable_saved_tensors_hooks:
@@ -180,16 +182,16 @@ class disable_saved_tensors_hooks:
 
     def __init__(self, error_message: str) -> None:
         self.error_message = error_message
+        self._before: list[Any] = [None]
 
     def __enter__(self) -> None:
         state = local.state
-        self._before = state.hooks_disabled
         if state.saver is not None:
             raise RuntimeError(self.error_message)
+        self._before[0] = state.hooks_disabled
         state.hooks_disabled = self.error_message
 
-    def __exit__(self, *exc: object) -> None:
-        local.state.hooks_disabled = self._before
+    __exit__ = RestoringExit(state_of_thread, "hooks_disabled")
 
 
 def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, overload
 
+from ..interrupts import RestoringExit
 from ..kernels.silence import quiet_runner, run_nested, was_busy
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -97,6 +98,11 @@ def quietly(f: Any, *args: Any) -> Any:
         return run_nested(f, *args)
 
 
+def state_of_thread() -> State:
+    """The modes of the current thread."""
+    return local.state
+
+
 class _Mode:
     """A context manager that is also a decorator, for functions and generators."""
 
@@ -145,8 +151,7 @@ class _Mode:
     def __enter__(self) -> Any:
         raise NotImplementedError
 
-    def __exit__(self, *exc: object) -> None:
-        raise NotImplementedError
+    __exit__: Any
 
 
 class _Optional(_Mode):
@@ -160,7 +165,10 @@ class _Optional(_Mode):
 
     def __new__(cls, function: Any = None) -> Any:
         self = object.__new__(cls)
+        self._before = [None]
         return self if function is None else self(function)
+
+    _before: list[Any]
 
 
 class no_grad(_Optional):
@@ -175,22 +183,22 @@ class no_grad(_Optional):
     """
 
     def __enter__(self) -> None:
-        self._before = local.state.grad
-        local.state.grad = False
+        state = local.state
+        self._before[0] = state.grad  # one row, see RestoringExit
+        state.grad = False
 
-    def __exit__(self, *exc: object) -> None:
-        local.state.grad = self._before
+    __exit__ = RestoringExit(state_of_thread, "grad")
 
 
 class enable_grad(_Optional):
     """Record the graph inside, also within ``no_grad``. No effect within ``inference_mode``."""
 
     def __enter__(self) -> None:
-        self._before = local.state.grad
-        local.state.grad = not local.state.inference
+        state = local.state
+        self._before[0] = state.grad
+        state.grad = not state.inference
 
-    def __exit__(self, *exc: object) -> None:
-        local.state.grad = self._before
+    __exit__ = RestoringExit(state_of_thread, "grad")
 
 
 class set_grad_enabled(_Mode):
@@ -198,12 +206,13 @@ class set_grad_enabled(_Mode):
 
     def __init__(self, mode: bool) -> None:
         self.mode = bool(mode)
-        self._before = local.state.grad
-        local.state.grad = self.mode and not local.state.inference
+        state = local.state
+        self._before = [state.grad]
+        state.grad = self.mode and not state.inference
 
     def __call__(self, function: F) -> F:
         """Decorate ``function``; the mode outside stays as it was."""
-        local.state.grad = self._before
+        local.state.grad = self._before[0]
         return super().__call__(function)
 
     def _again(self) -> Any:
@@ -212,8 +221,7 @@ class set_grad_enabled(_Mode):
     def __enter__(self) -> None:
         local.state.grad = self.mode and not local.state.inference
 
-    def __exit__(self, *exc: object) -> None:
-        local.state.grad = self._before
+    __exit__ = RestoringExit(state_of_thread, "grad")
 
 
 class inference_mode(_Mode):
@@ -227,24 +235,23 @@ class inference_mode(_Mode):
         """Return the context manager, or the decorated function for ``@inference_mode``."""
         self = object.__new__(cls)
         self.mode = mode if isinstance(mode, bool) else True
+        self._before = [None] * 3
         return self if isinstance(mode, bool) else self(mode)
 
     mode: bool
+    _before: list[Any]
 
     def _again(self) -> Any:
         return inference_mode(self.mode)
 
     def __enter__(self) -> None:
-        state = local.state
-        self._before = (state.grad, state.inference)
-        state.inference = self.mode
-        state.watch = self.mode or state.tape is not None
-        state.grad = not self.mode  # False ends no_grad too, as in PyTorch
+        state, mode = local.state, self.mode
+        self._before[:] = state.grad, state.inference, state.watch
+        state.inference = mode
+        state.watch = mode or state.tape is not None
+        state.grad = not mode  # False ends no_grad too, as in PyTorch
 
-    def __exit__(self, *exc: object) -> None:
-        state = local.state
-        state.grad, state.inference = self._before
-        state.watch = state.inference or state.tape is not None
+    __exit__ = RestoringExit(state_of_thread, "grad", "inference", "watch")
 
 
 def is_grad_enabled() -> bool:

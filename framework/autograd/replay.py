@@ -225,7 +225,7 @@ class Recomputed:
     def held_bytes(self) -> int:
         """Bytes kept alive: of the value made again and not yet read, or of its stash."""
         if self.content.held is not None:
-            return int(self.content.held.nbytes)
+            return int(self.content.held.storage.nbytes)
         maker = self.content.maker
         return maker.stashed.nbytes if isinstance(maker, StashCall) else 0
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..dtypes import FLOAT
 from ..errors import GradientError
 from ..frames import user_line
+from ..interrupts import finalizer
 from ..memory.events import on_observe, publish
 from ..memory.ledger import SAVED, TEMPORARY
 from ..tensor import Tensor, wrap
@@ -62,8 +63,8 @@ class Held:
         storage = tensor._storage
         self.array = tensor._array
         self.spec = tensor._spec
-        self.storage = storage
-        storage.pins += 1  # before anything can fail: __del__ takes it back
+        self.storage = storage  # one row with the next: __del__ takes it back, whatever happens
+        storage.pins += 1
         self.version = storage.version
         if source is None:
             if tensor._requires_grad:
@@ -76,25 +77,29 @@ class Held:
                 check_savable(tensor)
         self.source = source
         self.index = index
-        # Accounts.pin and Ledger.moved, written out: every saved value comes by here.
+        # Accounts.pin and set_role, written out: every saved value comes by here.
         if storage.role == TEMPORARY:
             ledger = storage.ledger
             if ledger is not None:
-                storage.role = SAVED
                 n = storage.nbytes
                 roles = ledger.roles
+                storage.role = SAVED
                 roles[TEMPORARY] -= n
                 roles[SAVED] += n
                 if ledger.live == ledger.peak:
                     ledger.peak_roles = roles[:]
 
+    @finalizer
     def __del__(self) -> None:
-        storage = self.storage
+        try:
+            storage = self.storage
+        except AttributeError:  # interrupted at its birth
+            return
         storage.pins -= 1
         if storage.pins == 0 and storage.role == SAVED:
-            storage.role = TEMPORARY
             n = storage.nbytes
             roles = storage.ledger.roles
+            storage.role = TEMPORARY
             roles[TEMPORARY] += n
             roles[SAVED] -= n
 
@@ -148,12 +153,21 @@ def _init_and_tell(self: Held, tensor: Tensor, source: Any = None, index: int = 
         publish(storage.ledger, "role", storage, old)
 
 
+@finalizer
 def _del_and_tell(self: Held) -> None:
-    storage = self.storage
-    old = storage.role
-    _plain_del(self)
-    if storage.role != old and storage.ledger.observers:
-        publish(storage.ledger, "role", storage, old)
+    try:
+        storage = self.storage
+    except AttributeError:
+        return
+    storage.pins -= 1  # as above, in one row
+    if storage.pins == 0 and storage.role == SAVED:
+        n, ledger = storage.nbytes, storage.ledger
+        roles = ledger.roles
+        storage.role = TEMPORARY
+        roles[TEMPORARY] += n
+        roles[SAVED] -= n
+        if ledger.observers:
+            publish(ledger, "role", storage, SAVED)
 
 
 def _while_observed(on: bool) -> None:
@@ -206,6 +220,34 @@ def as_value_of(leaf: Tensor, value: Tensor) -> Tensor:
     return value
 
 
+class Pin:
+    """Says that a graph holds a storage, as long as it lives."""
+
+    __slots__ = ("storage",)
+
+    def __init__(self, storage: Any) -> None:
+        self.storage = storage  # one row with the next
+        storage.pins += 1
+        if storage.role == TEMPORARY:
+            storage.set_role(SAVED)
+
+    @finalizer
+    def __del__(self) -> None:
+        try:
+            storage = self.storage
+        except AttributeError:  # interrupted at its birth
+            return
+        storage.pins -= 1  # one row, as in Held
+        if storage.pins == 0 and storage.role == SAVED:
+            n, ledger = storage.nbytes, storage.ledger
+            storage.role = TEMPORARY
+            if ledger is not None:
+                ledger.roles[TEMPORARY] += n
+                ledger.roles[SAVED] -= n
+                if ledger.observers:
+                    publish(ledger, "role", storage, SAVED)
+
+
 class Hooked:
     """A saved value that a user's pack hook turned into something else.
 
@@ -219,7 +261,7 @@ class Hooked:
     __slots__ = ("index", "packed", "pinned", "source", "spec", "unpack_hook", "version")
 
     def __init__(self, tensor: Tensor, source: Any, index: int, pack: Any, unpack: Any) -> None:
-        self.pinned: tuple[Any, ...] = ()
+        self.pinned: tuple[Pin, ...] = ()
         self.spec = tensor._spec
         if source is None and tensor._requires_grad:
             source = tensor._node
@@ -232,12 +274,14 @@ class Hooked:
         self.unpack_hook = unpack
         storage = tensor._storage
         version = storage.version
-        before, local.state.saver = local.state.saver, None
+        value = tensor.detach() if source is OWN else tensor
+        state = local.state
+        before, state.saver = state.saver, None
         try:
             # Without its history: a hook that keeps the tensor must not keep a cycle.
-            self.packed = pack(tensor.detach() if source is OWN else tensor)
+            self.packed = pack(value)
         finally:
-            local.state.saver = before
+            state.saver = before
         if storage.version != version:
             raise RuntimeError(
                 "A saved tensor pack hook is modifying its input in place. Tensors provided as "
@@ -247,14 +291,7 @@ class Hooked:
         # Whoever keeps the very bytes is warned of a write, as the graph itself would be.
         same = isinstance(self.packed, Tensor) and self.packed._storage is storage
         self.version = version if same else None
-        pinned = tuple(t._storage for t in _tensors_in(self.packed))
-        for held in pinned:
-            held.pin()
-        self.pinned = pinned
-
-    def __del__(self) -> None:
-        for held in self.pinned:
-            held.unpin()
+        self.pinned = tuple(Pin(t._storage) for t in _tensors_in(self.packed))
 
     @property
     def nbytes(self) -> int:
@@ -264,7 +301,8 @@ class Hooked:
     @property
     def held_bytes(self) -> int:
         """Bytes kept by the tensors among what the hook returned; 0 for anything else."""
-        return sum({id(held): int(held.nbytes) for held in self.pinned}.values())
+        held = [pin.storage for pin in self.pinned]
+        return sum({id(storage): int(storage.nbytes) for storage in held}.values())
 
     def unpack(self, node: Any, label: str) -> Tensor:
         """What the unpack hook returns, as the value that was saved."""

@@ -30,7 +30,7 @@ from ..autograd.modes import quietly
 from ..devices import backend
 from ..devices import device as _device
 from ..memory.ledger import TEMPORARY, WORKSPACE, format_bytes
-from ..memory.pool import Pool
+from ..memory.pool import Block, Pool
 from ..tensor import Tensor
 from .stashes import Kept, Stash, Stashed, array_of, taken
 
@@ -100,19 +100,19 @@ class offload_to_disk(Stash):
         file = self._file
         if file is None or file.owner != os.getpid():  # a forked process has a file of its own
             file = self._file = SpillFile(self.dir, self.limit)
-        place = file.put(storage, device)
-        return Kept(storage) if place is None else OnDisk(file, place, storage.nbytes, device)
+        block = file.put(storage, device)
+        return Kept(storage) if block is None else OnDisk(file, block, storage.nbytes, device)
 
 
 class OnDisk:
     """The bytes of one storage in a file."""
 
-    __slots__ = ("device", "file", "place", "size")
+    __slots__ = ("block", "device", "file", "size")
     nbytes = 0
 
-    def __init__(self, file: SpillFile, place: tuple[int, int], size: int, device: Any) -> None:
+    def __init__(self, file: SpillFile, block: Block, size: int, device: Any) -> None:
         self.file = file
-        self.place = place
+        self.block = block
         self.size = size
         self.device = device
 
@@ -120,17 +120,14 @@ class OnDisk:
         """A new storage with the bytes."""
         storage, array = taken(self.device, self.size, role=TEMPORARY)
         if self.device == _HOST:
-            quietly(self.file.read, array, self.place[0])
+            quietly(self.file.read, array, self.block.offset)
         elif backend(self.device).xp is not None:
             held, host = taken(_HOST, self.size, role=WORKSPACE)
-            quietly(self.file.read, host, self.place[0])
+            quietly(self.file.read, host, self.block.offset)
             quietly(_upload, array, host)
             backend(self.device).synchronize()  # a GPU may still be reading it
             del held
         return storage
-
-    def __del__(self) -> None:
-        self.file.pool.give(*self.place)
 
 
 class SpillFile:
@@ -153,22 +150,20 @@ class SpillFile:
         self.full = False
         weakref.finalize(self, _close, self.fd, name, self.owner)
 
-    def put(self, storage: Any, device: Any) -> tuple[int, int] | None:
-        """Write a storage somewhere: (offset, bytes taken); None if there is no room."""
-        block = -(-storage.nbytes // _PAGE) * _PAGE
+    def put(self, storage: Any, device: Any) -> Block | None:
+        """Write a storage somewhere; None if there is no room."""
         try:
-            offset = self.pool.take(block)
+            block = Block(self.pool, -(-storage.nbytes // _PAGE) * _PAGE)
         except MemoryError:
             return None
         try:
-            self._put(array_of(storage, device), offset, device)
-        except BaseException as error:
-            self.pool.give(offset, block)
-            if isinstance(error, OSError) and error.errno in _NO_ROOM:
-                self._warn(storage.nbytes)
-                return None
-            raise
-        return offset, block
+            self._put(array_of(storage, device), block.offset, device)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            self._warn(storage.nbytes)
+            return None
+        return block
 
     def _put(self, array: Any, offset: int, device: Any) -> None:
         be = backend(device)

@@ -31,12 +31,14 @@ from typing import Any
 import numpy as np
 
 from ..autograd.modes import local, quietly
+from ..autograd.saved import Pin
 from ..devices import backend
 from ..devices import device as _device
 from ..errors import GradientError, OutOfMemoryError
+from ..interrupts import finalizer
 from ..memory.events import publish
 from ..memory.ledger import SAVED, TEMPORARY
-from ..memory.pool import ALIGNMENT, Pool
+from ..memory.pool import ALIGNMENT, Block, Pool
 from ..storage import Accounts
 from ..tensor import Tensor
 from .stashes import Kept, Stash, Stashed, array_of, taken, written_since
@@ -162,11 +164,12 @@ class Sent:
 
     __slots__ = (
         "__weakref__", "ahead", "back", "before", "device", "given", "here", "host", "nbytes",
-        "size", "spoiled", "ticket", "traffic", "version",
+        "pin", "size", "spoiled", "ticket", "traffic", "version",
     )  # fmt: skip
 
     def __init__(self, storage: Any, device: Any, road: Traffic, ahead: int, pinned: bool) -> None:
         self.here: Any = None
+        self.pin: Pin | None = None  # on what is here, or coming back
         self.back: Any = None  # (storage, ticket)
         self.given: Any = _gone  # weakly, what was brought back last
         self.spoiled: str | None = None  # why it cannot come back
@@ -178,7 +181,7 @@ class Sent:
         self.host = None if device.type == "meta" else _room(device, self.size, pinned)
         self.nbytes = 0 if self.host is None else self.size
         self.ticket = road.lane.send(storage, self.host)
-        storage.pin()
+        self.pin = Pin(storage)
         self.here = storage
         self.before = road.last
         me = road.last = weakref.ref(self)
@@ -191,12 +194,10 @@ class Sent:
     def leave(self) -> None:
         """Let the device's memory go, once the copy is done."""
         if self.here is not None:
-            storage, self.here = self.here, None
-            ticket, self.ticket = self.ticket, None
-            self.traffic.lane.wait(ticket)
-            if storage.version != self.version:  # the copy may have seen the write
-                self.spoiled = str(written_since(storage, self.version))
-            storage.unpin()
+            self.traffic.lane.wait(self.ticket)  # first: an interrupted wait has let nothing go
+            if self.here.version != self.version:  # the copy may have seen the write
+                self.spoiled = str(written_since(self.here, self.version))
+            self.here = self.ticket = self.pin = None
 
     before_write = leave
 
@@ -220,14 +221,15 @@ class Sent:
         if self.spoiled is not None:
             raise GradientError(self.spoiled)
         storage, _ = taken(self.device, self.size, role=TEMPORARY)
+        pin = Pin(storage)
         self.back = (storage, self.traffic.lane.fetch(self.host, storage))
-        storage.pin()
+        self.pin = pin
 
     def _arrived(self) -> Any:
-        (storage, ticket), self.back = self.back, None
+        storage, ticket = self.back
         self.traffic.lane.wait(ticket)
-        storage.unpin()
         self.given = weakref.ref(storage)
+        self.back = self.pin = None
         return storage
 
     def look_ahead(self) -> None:
@@ -362,31 +364,32 @@ class Streams:
 class Pinned(Accounts):
     """A block of a pinned slab, on the ledger of the CPU."""
 
-    __slots__ = ("__weakref__", "address", "ledger", "nbytes", "pins", "place", "role", "version")
+    __slots__ = (
+        "__weakref__", "address", "block", "ledger", "nbytes", "pins", "role", "slab", "version",
+    )  # fmt: skip
 
-    def __init__(self, ledger: Any, nbytes: int, place: Any) -> None:
-        slab, pool, offset, block = self.place = place
-        try:
-            ledger.born(nbytes, SAVED)
-        except OutOfMemoryError:
-            pool.give(offset, block)
-            raise
+    def __init__(self, ledger: Any, nbytes: int, slab: Any, block: Block) -> None:
+        self.slab = slab
+        self.block = block
         self.nbytes = nbytes
         self.role = SAVED
         self.version = self.pins = 0
-        self.address = slab.ptr + offset
-        self.ledger = ledger
+        self.address = slab.ptr + block.offset
+        ledger.born(self, nbytes, SAVED)
         if ledger.observers:
             publish(ledger, "alloc", self)
 
+    @finalizer
     def __del__(self) -> None:
-        ledger: Any = getattr(self, "ledger", None)
-        if ledger is not None:  # else refused by it
-            _, pool, offset, block = self.place
-            ledger.died(self.nbytes, self.role)
-            if ledger.observers:
-                publish(ledger, "free", self)
-            pool.give(offset, block)
+        try:
+            ledger: Any = self.ledger
+        except AttributeError:  # refused by it: never booked
+            return
+        n = self.nbytes
+        ledger.live -= n
+        ledger.roles[self.role] -= n
+        if ledger.observers:
+            publish(ledger, "free", self)
 
 
 _slabs: dict[Any, list[tuple[Any, Pool]]] = {}  # by device
@@ -395,18 +398,18 @@ _slabs: dict[Any, list[tuple[Any, Pool]]] = {}  # by device
 def _room(device: Any, nbytes: int, pinned: bool) -> Any:
     if device.type != "cuda" or not pinned:
         return taken(_HOST, nbytes)[0]
-    block = -(-nbytes // ALIGNMENT) * ALIGNMENT
-    slabs = _slabs.setdefault(device, [])
+    size = -(-nbytes // ALIGNMENT) * ALIGNMENT
+    ledger, slabs = backend(_HOST).ledger, _slabs.setdefault(device, [])
     for slab, pool in slabs:
         try:
-            return Pinned(backend(_HOST).ledger, nbytes, (slab, pool, pool.take(block), block))
-        except MemoryError as error:
-            if isinstance(error, OutOfMemoryError):
-                raise
-    size = max(_SLAB, block)
-    slab, pool = _slab(backend(device), size), Pool(size)
+            block = Block(pool, size)
+        except MemoryError:
+            continue
+        return Pinned(ledger, nbytes, slab, block)
+    room = max(_SLAB, size)
+    slab, pool = _slab(backend(device), room), Pool(room)
     slabs.append((slab, pool))
-    return Pinned(backend(_HOST).ledger, nbytes, (slab, pool, pool.take(block), block))
+    return Pinned(ledger, nbytes, slab, Block(pool, size))
 
 
 def _slab(be: Any, size: int) -> Any:

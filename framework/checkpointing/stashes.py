@@ -28,6 +28,7 @@ from typing import Any, Protocol
 from ..autograd.contents import Content, StashCall
 from ..autograd.modes import local, quietly
 from ..autograd.replay import Region
+from ..autograd.saved import Pin
 from ..autograd.tape import Tape, _gone, _Reference
 from ..devices import backend
 from ..dtypes import uint8
@@ -110,12 +111,16 @@ def aside() -> Iterator[None]:
 class Kept:
     """The bytes themselves, where another form has no room for them or gains nothing."""
 
-    __slots__ = ("storage", "version")
+    __slots__ = ("pin", "version")
 
     def __init__(self, storage: Any) -> None:
-        self.storage = storage
+        self.pin = Pin(storage)
         self.version = storage.version
-        storage.pin()
+
+    @property
+    def storage(self) -> Any:
+        """Where they are."""
+        return self.pin.storage
 
     @property
     def nbytes(self) -> int:
@@ -137,15 +142,11 @@ class Kept:
         storage = self.storage
         if storage.version == self.version:
             be = backend(storage.ledger.device)
-            self.storage, copy = taken(be.device, storage.nbytes)
-            self.version = 0
-            self.storage.pin()
+            fresh, copy = taken(be.device, storage.nbytes)
             if be.xp is not None:
                 quietly(be.copy, copy, array_of(storage, be.device))
-            storage.unpin()
-
-    def __del__(self) -> None:
-        self.storage.unpin()
+            pin = Pin(fresh)
+            self.pin, self.version = pin, fresh.version
 
 
 def written_since(storage: Any, version: int) -> GradientError:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import OutOfMemoryError
+from ..interrupts import finalizer
 from ..memory.events import publish
 from ..memory.ledger import TEMPORARY, Ledger, format_bytes
 from ..storage import Accounts, ExternalStorage
@@ -46,8 +47,7 @@ class CudaStorage(Accounts):
         self.role = role
         self.version = 0
         self.pins = 0
-        ledger.born(nbytes, role)
-        self.ledger = ledger
+        ledger.born(self, nbytes, role)
         if ledger.observers:
             publish(ledger, "alloc", self)
 
@@ -56,13 +56,15 @@ class CudaStorage(Accounts):
         """Address of its first byte."""
         return int(self.memory.ptr)
 
+    @finalizer
     def __del__(self) -> None:
         try:
-            ledger = self.ledger
+            ledger: Any = self.ledger
         except AttributeError:  # refused by the ledger: never booked
             return
-        assert ledger is not None
-        ledger.died(self.nbytes, self.role)
+        n = self.nbytes
+        ledger.live -= n
+        ledger.roles[self.role] -= n
         if ledger.observers:
             publish(ledger, "free", self)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import threading
+from operator import getitem
 from typing import Any
+
+from ..interrupts import RestoringExit
 
 TYPES = ("cpu", "cuda", "meta", "sim")
 _interned: dict[tuple[str, int | None], device] = {}
@@ -67,8 +70,12 @@ class device:
         _current.stack = (*_current.stack, self)
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        _current.stack = _current.stack[:-1]
+    # Looks at the stack when the block has ended, in C as all of it.
+    __exit__ = RestoringExit(
+        lambda: _current,
+        "stack",
+        values=lambda _: map(getitem, map(getattr, (_current,), ("stack",)), (slice(-1),)),
+    )
 
     def __call__(self, function: Any) -> Any:
         """Run ``function`` with this device as the default."""

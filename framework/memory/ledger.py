@@ -1,8 +1,8 @@
 """The ledger: how many bytes of each role live on a device, at every instant.
 
 It is always on and costs two additions per allocation. Updates contain no Python call, and
-CPython switches threads only at calls and loops: so each line of an update is atomic under the
-GIL, and no lock is needed.
+CPython switches threads and raises interrupts only at calls and loops: so an update is atomic under
+the GIL, Ctrl-C comes before or after it, and no lock is needed.
 """
 
 from __future__ import annotations
@@ -76,14 +76,15 @@ class Ledger:
         self.allocations = 0
         self.observers: tuple[Observer, ...] = ()
 
-    def born(self, nbytes: int, role: int) -> None:
-        """Book a new storage.
+    def born(self, storage: Any, nbytes: int, role: int) -> None:
+        """Book a new storage, which has its ``ledger`` from that moment on.
 
         Raises:
             MemoryLimitError: It would pass the limit; nothing is booked.
         """
         if self.live + nbytes > self.limit:
             self.refuse(nbytes)
+        storage.ledger = self
         self.allocations += 1
         roles = self.roles
         roles[role] += nbytes
@@ -91,22 +92,6 @@ class Ledger:
         self.live = live
         if live > self.peak:
             self.peak = live
-            self.peak_roles = roles[:]
-
-    def died(self, nbytes: int, role: int) -> None:
-        """Book the end of a storage."""
-        self.live -= nbytes
-        self.roles[role] -= nbytes
-
-    def moved(self, nbytes: int, old: int, new: int) -> None:
-        """Book a change of role. At the peak itself, the peak's roles change along.
-
-        Not if the graph lets go of a value: it was a saved one when the peak came.
-        """
-        roles = self.roles
-        roles[old] -= nbytes
-        roles[new] += nbytes
-        if self.live == self.peak and not (old == SAVED and new == TEMPORARY):
             self.peak_roles = roles[:]
 
     def by_role(self) -> dict[str, int]:

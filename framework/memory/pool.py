@@ -9,9 +9,12 @@ into extents, then fresh address space.
 The sequence of answers depends only on the sequence of requests, so a meta run and a real run
 place every block alike.
 
-Any thread may take and give at any time. ``list.append`` and ``list.pop`` are atomic, so the short
-road needs no lock; the search is one thread's at a time, and takes blocks off the stacks one by
-one, so that a block given back meanwhile is never lost.
+Any thread may take and give at any time, and Ctrl-C may end any of it. CPython switches threads and
+raises an interrupt only after calls, at the entry of functions and where a loop jumps back, so
+whatever belongs together is written in one row of statements without any of these. Each row leaves
+every block in exactly one place: on a stack, in an extent, among the ``_loose`` ones between the
+two, or in use. What is only derived (extents by end and by size) is marked as stale while it
+changes, and made again by whoever finds that mark. A search is one thread's at a time.
 
 Not optimal: folding looks at the stack of every size ever asked for. It happens on a miss only;
 a loop whose sizes never repeat pays it often, some ten microseconds for a thousand living blocks.
@@ -23,6 +26,9 @@ import os
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable
+from contextlib import suppress
+
+from ..interrupts import finalizer
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
 
@@ -45,16 +51,22 @@ class Pool:
         peak: The highest ``top`` since the last reset.
     """
 
-    __slots__ = ("_at", "_busy", "_by_size", "_ending", "bins", "capacity", "peak", "top")
+    __slots__ = (
+        "_at", "_busy", "_by_size", "_ending", "_loose", "_loose_size", "_stale", "bins",
+        "capacity", "peak", "top",
+    )  # fmt: skip
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.bins: dict[int, list[int]] = {}
-        # Free extents, none touching another: size by offset, offset by end, (size, offset) sorted.
-        self._at: dict[int, int] = {}
+        self._at: dict[int, int] = {}  # free extents, none touching another: size by offset
+        # Derived from them: offset by end, and (size, offset) sorted.
         self._ending: dict[int, int] = {}
         self._by_size: list[tuple[int, int]] = []
-        self._busy = False  # the three are being changed
+        self._stale = False  # the two do not fit the extents
+        self._loose: list[int] = []  # blocks of one size, on their way from a stack to the extents
+        self._loose_size = 0
+        self._busy = False  # somebody searches
         self.top = 0
         self.peak = 0
 
@@ -63,6 +75,7 @@ class Pool:
         """Bytes of the blocks in use, rounded up to the alignment."""
         with _searching:
             free = sum(size * len(stack) for size, stack in list(self.bins.items()))
+            free += self._loose_size * len(self._loose)
             return self.top - free - sum(self._at.values())
 
     @property
@@ -75,83 +88,127 @@ class Pool:
     def take(self, size: int) -> int:
         """The offset of a free block of ``size`` bytes (a multiple of the alignment).
 
+        An interrupt before the caller has put the offset somewhere loses it: see :class:`Block`.
+
         Raises:
             MemoryError: The mapping has no room.
         """
-        stack = self.bins.get(size)
-        return stack.pop() if stack else self.search(size)
+        while True:
+            stack = self.bins.get(size)
+            if stack:
+                return stack.pop()
+            self.search(size)
 
     def give(self, offset: int, size: int) -> None:
         """Take a block back."""
         self.bins[size].append(offset)
 
-    def search(self, size: int) -> int:
-        """What ``take`` does when no freed block has exactly that size.
+    def search(self, size: int) -> None:
+        """Put a free block of ``size`` bytes on its stack, ``bins[size]``.
 
-        A block given back goes to ``bins[size]``, a list that stays the same object for good.
+        That list stays the same object for good.
+
+        Raises:
+            MemoryError: The mapping has no room.
         """
         with _searching:
-            self.bins.setdefault(size, [])
+            stack = self.bins.setdefault(size, [])
             if size == 0:
-                return 0  # nothing to place: every empty tensor lies at the start
-            offset = None
+                stack.append(0)  # nothing to place: every empty tensor lies at the start
+                return
             if not self._busy:  # else this is a finalizer, started inside a search: leave it be
                 self._busy = True
                 try:
-                    offset = self._best_fit(size)
-                    if offset is None:
+                    self._mend()
+                    found = self._best_fit(size, stack)
+                    if not found:
                         self._fold()
-                        offset = self._best_fit(size)
+                        found = self._best_fit(size, stack)
+                    if found:
+                        return
                 finally:
                     self._busy = False
-            if offset is None:
-                if self.top + size > self.capacity:
-                    raise MemoryError(
-                        f"{size} bytes do not fit: {self.top} of {self.capacity} taken"
-                    )
-                offset = self.top
-                self.top += size
-                self.peak = max(self.peak, self.top)
-            return offset
+            offset = self.top
+            end = offset + size
+            if end > self.capacity:
+                raise MemoryError(f"{size} bytes do not fit: {offset} of {self.capacity} taken")
+            self.top = end
+            if end > self.peak:
+                self.peak = end
+            stack.append(offset)  # the end of the row
 
-    def _best_fit(self, size: int) -> int | None:
-        # The smallest extent that is large enough; of equal ones, the lowest.
-        place = bisect_left(self._by_size, (size, -1))
-        if place == len(self._by_size):
-            return None
-        length, offset = self._by_size[place]
-        self._remove(offset)
-        if length > size:
-            self._insert(offset + size, length - size)
-        return offset
-
-    def _insert(self, offset: int, size: int) -> None:
-        before = self._ending.get(offset)
-        if before is not None:
-            size += self._remove(before)
-            offset = before
-        if offset + size in self._at:
-            size += self._remove(offset + size)
-        self._at[offset] = size
-        self._ending[offset + size] = offset
-        insort(self._by_size, (size, offset))
-
-    def _remove(self, offset: int) -> int:
-        size = self._at.pop(offset)
-        del self._ending[offset + size]
-        del self._by_size[bisect_left(self._by_size, (size, offset))]
-        return size
+    def _best_fit(self, size: int, stack: list[int]) -> bool:
+        # From the smallest extent that is large enough; of equal ones, the lowest.
+        by_size = self._by_size
+        place = bisect_left(by_size, (size, -1))
+        if place == len(by_size):
+            return False
+        length, offset = by_size[place]
+        at, rest = self._at, length - size
+        self._stale = True
+        del at[offset]
+        if rest:
+            at[offset + size] = rest
+        stack.append(offset)  # the end of the row
+        del by_size[place]
+        if rest:
+            self._ending[offset + length] = offset + size
+            insort(by_size, (rest, offset + size))
+        else:
+            del self._ending[offset + length]
+        self._stale = False
+        return True
 
     def _fold(self) -> None:
         # Every free block becomes part of an extent; one that ends at the top lowers it.
+        loose = self._loose
         for size, stack in list(self.bins.items()):
             if stack and size:
-                for offset in _drain(stack):
-                    self._insert(offset, size)
-        last = self._ending.get(self.top)
+                self._loose_size = size
+                _move(stack, loose)
+                while loose:
+                    self._merge(loose[-1], size)
+        top = self.top
+        last = self._ending.get(top)
         if last is not None:
+            size = self._at[last]
+            place = bisect_left(self._by_size, (size, last))
+            self._stale = True
+            del self._at[last]
             self.top = last
-            self._remove(last)
+            del self._ending[top], self._by_size[place]
+            self._stale = False
+
+    def _merge(self, offset: int, size: int) -> None:
+        # The last of the loose blocks becomes part of an extent, with the neighbors it touches.
+        at, ending, by_size = self._at, self._ending, self._by_size
+        before, after = ending.get(offset), at.get(offset + size)
+        start, end = offset, offset + size
+        self._stale = True
+        if before is not None:
+            start = before
+            del by_size[bisect_left(by_size, (at[before], before))]
+        if after is not None:
+            end += after
+            del by_size[bisect_left(by_size, (after, offset + size))]
+            del at[offset + size]  # from here on, one row
+        if before is not None:
+            del ending[offset]
+        at[start] = end - start
+        ending[end] = start
+        del self._loose[-1]  # the end of the row
+        insort(by_size, (end - start, start))
+        self._stale = False
+
+    def _mend(self) -> None:
+        # What an interrupted search has left.
+        if self._loose:
+            _move(self._loose, self.bins[self._loose_size])
+        if self._stale:
+            extents = self._at.items()
+            self._ending = {offset + size: offset for offset, size in extents}
+            self._by_size = sorted((size, offset) for offset, size in extents)
+            self._stale = False
 
     def reset_peak(self) -> None:
         """Forget the peak: it starts again from what is reserved now."""
@@ -170,6 +227,7 @@ class Pool:
             old_top = self.top
             self._busy = True
             try:
+                self._mend()
                 self._fold()
                 if release is not None:
                     for offset, size in sorted(self._at.items()):
@@ -179,12 +237,42 @@ class Pool:
                 self._busy = False
 
 
-def _drain(stack: list[int]) -> list[int]:
-    # Not a copy and a clear: another thread may append between the two.
-    taken = []
-    while stack:
+class Block:
+    """A block that goes back to its pool with the last reference to it.
+
+    Attributes:
+        offset: Where it begins.
+        size: Its bytes.
+
+    Raises:
+        MemoryError: The pool has no room.
+    """
+
+    __slots__ = ("_stack", "offset", "size")
+    _stack: list[int]
+
+    def __init__(self, pool: Pool, size: int) -> None:
+        self.size = size
+        while True:
+            stack = pool.bins.get(size)
+            if stack:
+                self.offset = stack[-1]  # one row with the two below
+                del stack[-1]
+                self._stack = stack
+                return
+            pool.search(size)
+
+    @finalizer
+    def __del__(self) -> None:
         try:
-            taken.append(stack.pop())
-        except IndexError:  # another thread was faster
-            break
-    return taken
+            stack = self._stack
+        except AttributeError:  # there was no room
+            return
+        stack.append(self.offset)
+
+
+def _move(source: list[int], target: list[int]) -> None:
+    # All of one list to the end of another: one call of C code, which neither another thread nor an
+    # interrupt divides. Another thread may put more on the source, or take from it, before or after.
+    with suppress(IndexError):  # the source is empty
+        target.extend(iter(source.pop, None))
