@@ -492,12 +492,8 @@ STREAMS = {
     "pageable memory is not waited for": ("stream.synchronize()", "pass"),
 }  # fmt: skip
 SENT = {
-    "memory goes before it was copied": (
-        "self.ticket, None\n            self.traffic.lane.wait(ticket)", "self.ticket, None",
-    ),
-    "a value is read before it is back": (
-        "self.back, None\n        self.traffic.lane.wait(ticket)", "self.back, None",
-    ),
+    "memory goes before it was copied": ("self.traffic.lane.wait(self.ticket)", "pass"),
+    "a value is read before it is back": ("self.traffic.lane.wait(ticket)", "pass"),
     "what nobody took is not waited for": (
         "        if self.back is not None:\n            self._arrived()", "        pass",
     ),
