@@ -32,6 +32,7 @@ from typing import Any, Self
 
 from .autograd.modes import local
 from .dtypes import bfloat16, dtype, float16, float32
+from .interrupts import WholeContext
 from .tensor import Tensor
 
 DEVICE_TYPES = ("cpu", "cuda", "sim", "meta")
@@ -56,7 +57,7 @@ class _Thread(threading.local):
 _thread = _Thread()
 
 
-class autocast:
+class autocast(WholeContext):
     """Run listed ops in lower precision inside; a context manager and a decorator.
 
     Args:
@@ -108,7 +109,7 @@ class autocast:
         self._cache_enabled = cache_enabled
         self._before: list[Any] = []  # a stack: one object may be entered again inside itself
 
-    def __enter__(self) -> Self:
+    def _enter(self) -> Self:
         self._before.append((local.state.autocast, _thread.dtypes[self.device], _thread.caching))
         _thread.dtypes[self.device] = self.fast_dtype
         if self._cache_enabled is not None:
@@ -117,7 +118,7 @@ class autocast:
         set_autocast_enabled(self.device, self._enabled)
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def _leave(self) -> None:
         mapping, _thread.dtypes[self.device], _thread.caching = self._before.pop()
         if autocast_decrement_nesting() == 0:
             clear_autocast_cache()

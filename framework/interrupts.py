@@ -50,13 +50,9 @@ class defer_interrupts:
     def __enter__(self) -> None:
         self._noted = False
         self._before: Any = None
-        before = _get_handler(SIGINT)
-        if callable(before):
-            try:
-                # From the first instruction after the exchange, the handler only takes note.
-                self._before = _set_handler(SIGINT, self._note)
-            except ValueError:  # not the main thread
-                pass
+        if callable(_get_handler(SIGINT)) and _thread.get_ident() == main_thread().ident:
+            # From the first instruction after the exchange, the handler only takes note.
+            self._before = _set_handler(SIGINT, self._note)
 
     def _note(self, signum: int, frame: Any) -> None:
         self._noted = True
@@ -84,16 +80,18 @@ class RestoringExit:
     Args:
         owner: Returns the object whose attributes they are.
         names: Of the attributes.
-        values: Returns what they are set to, for the mode: C code too, which runs at the end.
+        values: Returns what they are set to, for the mode: an iterable that runs no Python.
+        owners: In the place of ``owner``: returns, for the mode, an object for each name.
     """
 
     def __init__(
         self,
-        owner: Callable[[], Any],
+        owner: Callable[[], Any] | None,
         *names: str,
         values: Callable[[Any], Iterable[Any]] = attrgetter("_before"),
+        owners: Callable[[Any], Iterable[Any]] | None = None,
     ) -> None:
-        self.owner = owner
+        self.owners = owners or (lambda _: repeat(owner()))  # type: ignore[misc]
         self.names = names
         self.values = values
 
@@ -101,7 +99,7 @@ class RestoringExit:
         """What ``with`` calls at the end: it asks for it before ``__enter__``."""
         if mode is None:
             return self
-        todo = map(setattr, repeat(self.owner()), self.names, self.values(mode))
+        todo = map(setattr, self.owners(mode), self.names, self.values(mode))
         return partial(_run_through, todo)
 
     def __call__(self, mode: Any, *exc: object) -> None:

@@ -7,13 +7,14 @@ a seed and an offset, and a draw always starts at a fresh counter. Each device h
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from contextlib import ContextDecorator
 from typing import Any
 
 from .devices.device import device
+from .interrupts import WholeContext
 from .stream import MASK64, Rng
 
 _UNSEEDED = 67280421310721  # PyTorch's seed of a Generator that was given none
@@ -207,30 +208,36 @@ def set_rng_state(new_state: Any, device: Any = "cpu") -> None:
     generator_of(_device(device)).set_state(new_state)
 
 
-@contextlib.contextmanager
-def fork_rng(devices: Iterable[Any] | None = None, enabled: bool = True) -> Iterator[None]:
+class fork_rng(WholeContext, ContextDecorator):
     """Give the default generators back as they were when the block ends.
 
     Args:
         devices: Which, beside the CPU's; None means all in use.
         enabled: False makes it do nothing.
     """
-    if not enabled:
-        yield
-        return
-    chosen = (
-        dict(_generators)
-        if devices is None
-        else {d: generator_of(d) for d in (device("cpu"), *map(device, devices))}
-    )
-    before = {d: (g._seed, g._offset) for d, g in chosen.items()}
-    first = _first_seed[:]
-    try:
-        yield
-    finally:
-        _first_seed[:] = first
-        for d, (old_seed, offset) in before.items():
-            generator_of(d)._set(old_seed, offset)
-        if devices is None:  # what was met for the first time inside starts afresh
-            for d in _generators.keys() - before.keys():
-                _generators[d].manual_seed(first[0])
+
+    def __init__(self, devices: Iterable[Any] | None = None, enabled: bool = True) -> None:
+        self._devices = None if devices is None else [device("cpu"), *map(device, devices)]
+        self._enabled = enabled
+
+    def _recreate_cm(self) -> fork_rng:
+        return type(self)(self._devices, self._enabled)
+
+    def _enter(self) -> None:
+        if self._enabled:
+            chosen = (
+                dict(_generators)
+                if self._devices is None
+                else {d: generator_of(d) for d in self._devices}
+            )
+            self._before = {d: (g._seed, g._offset) for d, g in chosen.items()}
+            self._first = _first_seed[:]
+
+    def _leave(self) -> None:
+        if self._enabled:
+            _first_seed[:] = self._first
+            for d, (old_seed, offset) in self._before.items():
+                generator_of(d)._set(old_seed, offset)
+            if self._devices is None:  # what was met for the first time inside starts afresh
+                for d in _generators.keys() - self._before.keys():
+                    _generators[d].manual_seed(self._first[0])

@@ -26,14 +26,16 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
-from .autograd.modes import _Mode, local
+from .autograd.modes import _Mode, local, state_of_thread
 from .autograd.node import Node
 from .frames import ENGINE, OP, forget, walk
 from .frames import is_ours as is_ours
 from .frames import shown as shown
 from .frames import user_line as user_line
+from .interrupts import RestoringExit
 
 Site = tuple[str, str, str, str]  # module path, op, phase, file:line
 
@@ -195,12 +197,19 @@ class scope(_Mode):
     def __enter__(self) -> scope:
         top = current()
         path = _join(top.prefix if top is not None else "", self.name)
-        local.state.scope = entry = Scope(path, path, None, top)
-        self._entries.append(entry)
+        entry = Scope(path, path, None, top)
+        state = local.state
+        self._entries += (entry,)  # one row with the next
+        state.scope = entry
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        leave(self._entries.pop())
+    # Marks the last entry as closed: `current` passes over it.
+    __exit__ = RestoringExit(
+        None,
+        "closed",
+        values=lambda _: (True,),
+        owners=lambda self: islice(iter(self._entries.pop, None), 1),
+    )
 
 
 record_function = scope
@@ -280,15 +289,14 @@ class resumed:
     def __init__(self, scoped: Scope | None, phase: str | None) -> None:
         self.scoped = None if scoped is None else _reopened(scoped)
         self.phase = phase
+        self._before: list[Any] = [None] * 3
 
     def __enter__(self) -> None:
         state = local.state
-        self._before = (state.scope, state.phase, state.site)
+        self._before[:] = state.scope, state.phase, state.site
         state.scope, state.phase, state.site = self.scoped, self.phase, None
 
-    def __exit__(self, *exc: object) -> None:
-        state = local.state
-        state.scope, state.phase, state.site = self._before
+    __exit__ = RestoringExit(state_of_thread, "scope", "phase", "site")
 
 
 def _reopened(scoped: Scope) -> Scope:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ..framework import scopes
+from ..framework.autograd.modes import local
 from ..framework.tensor import Tensor
 from .conversion import Convertible
 from .hooks import Hooked, call_hooked
@@ -410,8 +411,11 @@ def _call_in_scope(self: Module, *args: Any, **kwargs: Any) -> Any:
     entry = scopes.enter(self)
     try:
         return _plain_call(self, *args, **kwargs)
-    finally:
-        scopes.leave(entry)
+    finally:  # scopes.leave, written out: an interrupt at its entry would leave it undone
+        entry.closed = True
+        state = local.state
+        if state.scope is entry:
+            state.scope = entry.outer
 
 
 def _while_listening(on: bool) -> None:

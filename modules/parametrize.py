@@ -9,11 +9,11 @@ class do not notice. The original keeps its identity: an optimizer goes on knowi
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 from ..framework.autograd.modes import no_grad
+from ..framework.interrupts import WholeContext
 from ..framework.tensor import Tensor
 from .container import ModuleDict, ModuleList
 from .module import Module
@@ -23,17 +23,18 @@ _cached_inside = 0
 _cache: dict[tuple[int, str], Any] = {}
 
 
-@contextmanager
-def cached() -> Iterator[None]:
+class cached(WholeContext):
     """Compute each parametrized tensor once inside, and give that one out again.
 
     For modules that read a weight several times. What was kept goes at the end of the outermost.
     """
-    global _cached_inside
-    _cached_inside += 1
-    try:
-        yield
-    finally:
+
+    def _enter(self) -> None:
+        global _cached_inside
+        _cached_inside += 1
+
+    def _leave(self) -> None:
+        global _cached_inside
         _cached_inside -= 1
         if not _cached_inside:
             _cache.clear()

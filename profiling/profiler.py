@@ -18,6 +18,7 @@ from typing import Any
 
 from ..framework import scopes
 from ..framework.devices import backend, device, live_backends, on_new_backend
+from ..framework.interrupts import WholeContext
 from ..framework.tensor import Tensor
 from . import probes
 from .booking import IF_BEFORE, Bookkeeper
@@ -26,7 +27,7 @@ from .profile import Profile
 from .recording import Mark, Recording
 
 
-class MemoryProfiler(Profile):
+class MemoryProfiler(WholeContext, Profile):
     """Records who owns every byte, at every instant, of the code in its ``with`` block.
 
     Args:
@@ -92,11 +93,11 @@ class MemoryProfiler(Profile):
 
     # Beginning and end
 
-    def __enter__(self) -> MemoryProfiler:
+    def _enter(self) -> MemoryProfiler:
         self.start()
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def _leave(self) -> None:
         self.stop()
 
     def start(self) -> None:

@@ -28,6 +28,7 @@ import warnings
 import weakref
 from typing import Any
 
+from ..framework.interrupts import WholeContext
 from .findings import NOTHING, Case, Finding, Size, fix, page
 from .generations import Generations, Site
 from .holders import Trail, trails
@@ -37,7 +38,7 @@ _RIPE = 10  # steps after which a finding is not doubted any more
 _ABSENT = 32  # steps of others after which an optimizer is not waited for
 
 
-class detect_retained:
+class detect_retained(WholeContext):
     """Watch a loop for graphs that survive their step.
 
     Args:
@@ -75,11 +76,11 @@ class detect_retained:
         self._old: dict[int, Any] = {}  # static graphs already told of
         self._idle: dict[str, set[int]] = {}
 
-    def __enter__(self) -> detect_retained:
+    def _enter(self) -> detect_retained:
         self._generations.start()
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def _leave(self) -> None:
         with self._lock:
             before = set(self._cases)
             # What the last step left behind it is new: no step ends after that.

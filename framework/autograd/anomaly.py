@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..devices import backend
+from ..interrupts import RestoringExit
 from ..scopes import enter_node, listening
 from ..tensor import Tensor
-from ..interrupts import RestoringExit
 from .modes import _Mode, local, state_of_thread
 from .node import Node
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
 
-from ..tensor import Tensor
 from ..interrupts import RestoringExit
+from ..tensor import Tensor
 from .modes import local, state_of_thread
 from .saved import HookSaver
 

@@ -55,7 +55,10 @@ class Region:
     def __init__(self, policy: Any, where: str, parent: Region | None) -> None:
         self.policy = policy
         self.where = where
-        self.scope = local.state.scope  # in which it was opened
+        scope = local.state.scope
+        while scope is not None and scope.closed:  # left, and still to be taken off
+            scope = scope.outer
+        self.scope = scope  # in which it was opened
         self.parent = parent
         self.by_module: bool = asks_for_modules(policy) or (parent is not None and parent.by_module)
         self.depth: int = 0 if parent is None else parent.depth + 1

@@ -17,6 +17,7 @@ from ..autograd.modes import _Mode, local
 from ..autograd.replay import Region
 from ..autograd.saved import HookSaver
 from ..frames import user_line
+from ..interrupts import WholeContext
 from ..scopes import listen, unlisten
 from .hooked import Hooks
 from .stashes import Stash, StashRegion, StashTape, WatchfulTape
@@ -24,7 +25,7 @@ from .stashes import Stash, StashRegion, StashTape, WatchfulTape
 Policy = Callable[[Any], Any]
 
 
-class checkpointing(_Mode):
+class checkpointing(WholeContext, _Mode):
     """Recompute instead of keep: what ops inside save for backward is made again when it is wanted.
 
     A context manager; as ``@checkpointing()`` or ``@checkpointing(policy)`` also a decorator, for
@@ -60,7 +61,7 @@ class checkpointing(_Mode):
     def _again(self) -> Any:
         return type(self)(self.policy)
 
-    def __enter__(self) -> None:
+    def _enter(self) -> None:
         state = local.state
         mine = self._open.setdefault(get_ident(), [])
         if not state.grad:
@@ -70,7 +71,7 @@ class checkpointing(_Mode):
         around = None
         if state.saver.__class__ is HookSaver and state.tape is None and not stashes:
             around = checkpointing(Hooks(state.saver))
-            around.__enter__()
+            around._enter()
         tape = state.tape
         before = (tape, state.saver)
         kind = StashRegion if stashes else Region
@@ -85,7 +86,7 @@ class checkpointing(_Mode):
         tape.region = region
         state.saver, state.watch = tape, True
 
-    def __exit__(self, *exc: object) -> None:
+    def _leave(self) -> None:
         mine = self._open[get_ident()]
         opened = mine.pop()
         if not mine:
@@ -94,7 +95,7 @@ class checkpointing(_Mode):
             before, tape, region, around = opened
             self._close(before, tape, region)
             if around is not None:
-                around.__exit__(*exc)
+                around._leave()
 
     def _close(self, before: Any, tape: Any, region: Region) -> None:
         outer, saver = before

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..autograd.modes import local
 from ..autograd.tape import PREFER_SAVE, RECOMPUTE, SAVE, Value
+from ..interrupts import WholeContext
 from .offload import offload
 from .policies import Policy, ops_named
 
@@ -86,18 +87,18 @@ class _Listed(Policy):
         return SAVE if value.op.removesuffix("_") in self.ops else RECOMPUTE
 
 
-class _Deciding:
+class _Deciding(WholeContext):
     # A context manager that gives the region in which it is entered a policy.
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
 
-    def __enter__(self) -> None:
+    def _enter(self) -> None:
         tape = local.state.tape
         self._region = None if tape is None else tape.region
         if self._region is not None:
             self._before, self._region.policy = self._region.policy, self.policy
 
-    def __exit__(self, *exc: object) -> None:
+    def _leave(self) -> None:
         if self._region is not None:
             self._region.policy = self._before
             self._region = None

@@ -20,19 +20,18 @@ Leaves, parameters and buffers are never stashed: they live anyway.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from threading import get_ident
 from typing import Any, Protocol
 
 from ..autograd.contents import Content, StashCall
-from ..autograd.modes import local, quietly
+from ..autograd.modes import local, quietly, state_of_thread
 from ..autograd.replay import Region
 from ..autograd.saved import Pin
 from ..autograd.tape import Tape, _gone, _Reference
 from ..devices import backend
 from ..dtypes import uint8
 from ..errors import GradientError
+from ..interrupts import RestoringExit, WholeContext
 from ..memory.ledger import SAVED, TEMPORARY
 from ..spec import Spec
 from ..tensor import Tensor
@@ -49,7 +48,7 @@ class Stashed(Protocol):
         """A storage with the bytes as they were."""
 
 
-class Stash:
+class Stash(WholeContext):
     """Base of the forms: a subclass says in :meth:`stash` how to keep the bytes of a tensor.
 
     Args:
@@ -77,35 +76,37 @@ class Stash:
             return checkpointing(self)(what)
         return self
 
-    def __enter__(self) -> Any:
+    def _enter(self) -> Any:
         from .regions import checkpointing
 
         region = checkpointing(self)
-        region.__enter__()
+        region._enter()
         self._open.setdefault(get_ident(), []).append(region)
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def _leave(self) -> None:
         mine = self._open[get_ident()]
         region = mine.pop()
         if not mine:
             del self._open[get_ident()]
-        region.__exit__(*exc)
+        region._leave()
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": {}}
 
 
-@contextlib.contextmanager
-def aside() -> Iterator[None]:
+class aside:
     """Within, no graph is recorded and no region notes anything: a stash may call ops."""
-    state = local.state
-    before = (state.grad, state.tape, state.saver, state.watch)
-    state.grad, state.tape, state.saver, state.watch = False, None, None, state.inference
-    try:
-        yield
-    finally:
-        state.grad, state.tape, state.saver, state.watch = before
+
+    def __init__(self) -> None:
+        self._before: list[Any] = [None] * 4
+
+    def __enter__(self) -> None:
+        state = local.state
+        self._before[:] = state.grad, state.tape, state.saver, state.watch
+        state.grad, state.tape, state.saver, state.watch = False, None, None, state.inference
+
+    __exit__ = RestoringExit(state_of_thread, "grad", "tape", "saver", "watch")
 
 
 class Kept:

@@ -273,6 +273,6 @@ class Block:
 
 def _move(source: list[int], target: list[int]) -> None:
     # All of one list to the end of another: one call of C code, which neither another thread nor an
-    # interrupt divides. Another thread may put more on the source, or take from it, before or after.
+    # interrupt divides. What another thread puts there or takes comes before or after.
     with suppress(IndexError):  # the source is empty
         target.extend(iter(source.pop, None))

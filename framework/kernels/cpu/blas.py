@@ -17,10 +17,11 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
+
+from ...interrupts import WholeContext
 
 _NAMES = (
     ("scipy_openblas_", "64_"),
@@ -104,27 +105,27 @@ def set_num_threads(n: int) -> None:
             controls[1](n)
 
 
-@contextmanager
-def single() -> Iterator[None]:
+class single(WholeContext):
     """Let each call of BLAS use the thread that makes it and no other."""
-    global _inside, _before
-    controls = _controls()
-    if controls is None:
-        yield
-        return
-    get, put = controls
-    with _lock:
-        if _inside == 0:
-            _before = get()
-            put(1)
-        _inside += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _inside -= 1
-            if _inside == 0:
-                put(_before)
+
+    def _enter(self) -> None:
+        global _inside, _before
+        controls = _controls()
+        if controls is not None:
+            with _lock:
+                if _inside == 0:
+                    _before = controls[0]()
+                    controls[1](1)
+                _inside += 1
+
+    def _leave(self) -> None:
+        global _inside
+        controls = _controls()
+        if controls is not None:
+            with _lock:
+                _inside -= 1
+                if _inside == 0:
+                    controls[1](_before)
 
 
 def _forget() -> None:
