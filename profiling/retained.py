@@ -88,7 +88,7 @@ class detect_retained(WholeContext):
         self._generations.stop()
         self._old.clear()
         self._optimizers.clear()
-        self._tell(before, 3)
+        self._tell(before, 4)  # past the guard of the block's end
 
     # When a step ends
 
