@@ -84,12 +84,6 @@ class Content:
         """Let go of the bytes made again; they stay while others use them."""
         self.held = None
 
-    def read(self) -> None:
-        """Count one reader that is done."""
-        self.owed -= 1
-        if self.owed <= 0:
-            self.held = None
-
 
 class Window:
     """An argument of a call: some elements of a content.

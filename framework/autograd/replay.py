@@ -26,6 +26,7 @@ from typing import Any
 from ..devices import backend
 from ..dtypes import FLOAT, uint8
 from ..errors import GradientError
+from ..interrupts import finalizer
 from ..memory.ledger import TEMPORARY
 from ..spec import Spec
 from ..tensor import Tensor, wrap
@@ -66,25 +67,15 @@ class Region:
         self.crossed: dict[Content, int] = {}  # the part of it that is for regions further in
         self.values = 0  # made in it so far
 
-    def want(self, content: Content, tensor: Tensor) -> None:
-        """Count one more who may ask for a content made in or below this region."""
-        if content.stash is not None and content.maker.__class__ is not StashCall:
-            # May fail: nothing is counted yet.
-            content.maker = StashCall(content.stash(tensor), content.maker)
-            content.index = 0
-        self.demanded[content] = self.demanded.get(content, 0) + 1
-        content.demand += 1
+    def stash(self, content: Content, tensor: Tensor) -> None:
+        """Somebody is about to want a content made in or below this region: stash it, if it is to.
 
-    def unwant(self, content: Content, unread: bool) -> None:
-        """Count one less."""
-        left = self.demanded[content] - 1
-        if left:
-            self.demanded[content] = left
-        else:
-            del self.demanded[content]
-        content.demand -= 1
-        if unread:
-            content.read()
+        May fail, or be interrupted: nobody is counted yet. Who then counts itself does so in one
+        row, and in one row takes itself off again (:class:`Recomputed`, :class:`Crossing`).
+        """
+        if content.stash is not None and content.maker.__class__ is not StashCall:
+            call = StashCall(content.stash(tensor), content.maker)
+            content.maker, content.index = call, 0
 
     def replay(self, asked: Content) -> Any:
         """Make a content again, and with it all that the backward pass still wants of this region.
@@ -172,20 +163,34 @@ class Crossing:
     __slots__ = ("content", "region", "round")
 
     def __init__(self, content: Content, region: Region, tensor: Tensor) -> None:
+        region.stash(content, tensor)
         self.content = content
         self.region = region
-        region.want(content, tensor)
-        region.crossed[content] = region.crossed.get(content, 0) + 1
+        demanded, crossed = region.demanded, region.crossed  # one row from here
+        demanded[content] = demanded[content] + 1 if content in demanded else 1
+        crossed[content] = crossed[content] + 1 if content in crossed else 1
+        content.demand += 1
         self.round = content.round
 
+    @finalizer
     def __del__(self) -> None:
-        if not hasattr(self, "round"):  # wanting it failed: nothing was counted
+        try:
+            made = self.round
+        except AttributeError:  # stashing failed: nothing was counted
             return
-        content, crossed = self.content, self.region.crossed
+        content, region = self.content, self.region
+        demanded, crossed = region.demanded, region.crossed  # one row from here
         crossed[content] -= 1
         if not crossed[content]:
             del crossed[content]
-        self.region.unwant(content, self.round != content.round)
+        demanded[content] -= 1
+        if not demanded[content]:
+            del demanded[content]
+        content.demand -= 1
+        if made != content.round:  # and it has not read what was made again
+            content.owed -= 1
+            if content.owed <= 0:
+                content.held = None
 
 
 class Recomputed:
@@ -210,14 +215,29 @@ class Recomputed:
         self.source = source
         self.index = index
         self.window = Window(content, tensor)
+        level.stash(content, tensor)
         self.content = content
         self.level = level
-        level.want(content, tensor)
+        demanded = level.demanded  # one row from here
+        demanded[content] = demanded[content] + 1 if content in demanded else 1
+        content.demand += 1
         self.round = content.round
 
+    @finalizer
     def __del__(self) -> None:
-        if hasattr(self, "round"):  # else wanting it failed: nothing was counted
-            self.level.unwant(self.content, self.round != self.content.round)
+        try:
+            made = self.round
+        except AttributeError:  # stashing failed: nothing was counted
+            return
+        content, demanded = self.content, self.level.demanded  # one row from here
+        demanded[content] -= 1
+        if not demanded[content]:
+            del demanded[content]
+        content.demand -= 1
+        if made != content.round:  # and it has not read what was made again
+            content.owed -= 1
+            if content.owed <= 0:
+                content.held = None
 
     @property
     def nbytes(self) -> int:
@@ -240,9 +260,11 @@ class Recomputed:
             storage = self.level.replay(content)
         elif content.maker.__class__ is StashCall and hasattr(content.maker.stashed, "look_ahead"):
             content.maker.stashed.look_ahead()
-        if self.round != content.round:
+        if self.round != content.round:  # read, in one row
             self.round = content.round
-            content.read()
+            content.owed -= 1
+            if content.owed <= 0:
+                content.held = None
         value = wrap(self.window.on(storage), self.spec, storage)
         source = self.source
         if source is not None and self.spec.dtype.category >= FLOAT:
@@ -330,8 +352,8 @@ class _Replay:
             storage = results[content.index]
             kept = content in wanted
             if kept and running is not None:
+                running.replayed.append(weakref.ref(content))  # first: the pass lets it go again
                 content.hold(storage)
-                running.replayed.append(weakref.ref(content))
             else:
                 content.lies_in(weakref.ref(storage), storage.version)
             if kept or uses.get(content):

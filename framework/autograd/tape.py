@@ -15,6 +15,7 @@ import sys
 import weakref
 from typing import Any
 
+from ..interrupts import finalizer
 from ..scopes import listening, path_within, place
 from ..spec import Spec
 from ..tensor import Tensor
@@ -91,6 +92,7 @@ class _Reference(weakref.ref):  # type: ignore[type-arg]
     key: int
 
 
+@finalizer
 def _gone(reference: Any) -> None:
     reference.contents.pop(reference.key, None)
 
@@ -115,6 +117,7 @@ def _flows_in(tensor: Tensor) -> Outside:
     return held
 
 
+@finalizer
 def _left(holder: Any) -> None:
     holders = _flowed.get(holder.key)
     if holders is not None:

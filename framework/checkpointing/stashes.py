@@ -177,11 +177,11 @@ class StashRegion(Region):
 
     __slots__ = ()
 
-    def want(self, content: Content, tensor: Tensor) -> None:
-        """Count one more who may ask for a content; the first has it stashed."""
+    def stash(self, content: Content, tensor: Tensor) -> None:
+        """Somebody is about to want a content; the first has it stashed."""
         if content.stash is None:
             content.stash = self.policy
-        super().want(content, tensor)
+        super().stash(content, tensor)
 
 
 class WatchfulTape(Tape):
