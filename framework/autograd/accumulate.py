@@ -11,6 +11,7 @@ import sys
 import threading
 from typing import Any
 
+from ..interrupts import defer_interrupts
 from ..memory.ledger import GRADIENT, TEMPORARY
 from ..tensor import Tensor, wrap
 
@@ -38,17 +39,20 @@ def accumulate(leaf: Tensor, g: Tensor, create: bool, share: bool = False) -> No
         old = leaf._grad
         if old is None:
             if create and g._requires_grad:
-                leaf._grad = g.clone()
+                fresh = g.clone()
             elif not share and _is_ours(g, _AT_LEAF):
-                leaf._grad = wrap(g._array, g._spec, g._storage)
+                fresh = wrap(g._array, g._spec, g._storage)
             else:
-                leaf._grad = g.detach().clone()
+                fresh = g.detach().clone()
+            fresh._storage.set_role(GRADIENT)
+            leaf._grad = fresh
         elif create and (g._requires_grad or old._requires_grad):
-            leaf._grad = old + g
+            fresh = old + g
+            fresh._storage.set_role(GRADIENT)
+            leaf._grad = fresh
         else:
             _add(old, g)
-        assert leaf._grad is not None
-        leaf._grad._storage.set_role(GRADIENT)
+            old._storage.set_role(GRADIENT)
     extra = leaf._extra
     if extra is not None and "post_accumulate" in extra:
         for hook in list(extra["post_accumulate"].values()):
@@ -116,8 +120,9 @@ def _add(total: Tensor, g: Tensor) -> None:
     if total._spec.dtype.is_half:
         from ..pieces import pieces
 
-        for part, more in pieces(total, g):
-            part.add_(more)
+        with defer_interrupts():
+            for part, more in pieces(total, g):
+                part.add_(more)
     else:
         total.add_(g)
 

@@ -86,7 +86,7 @@ def _relu_infer(input):
 
 @op(
     name="_relu", **HIDDEN, inplace="relu_", infer=_relu_infer, half="float32",
-    flops=per_element(1), samples=singles, real=True, elementwise=True,
+    flops=per_element(1), samples=singles, real=True, elementwise=True, one_write=True,
 )  # fmt: skip
 def relu_of(xp, out, input):
     """Apply ``max(input, 0)``. Keeps the result."""

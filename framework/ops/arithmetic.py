@@ -50,6 +50,7 @@ def _alpha(name: str, input: Any, other: Any, alpha: Any) -> Any:
 @op(
     name="_add", method=False, public=False, operator="__add__", inplace="_add_", infer=broadcast,
     promote="arith", half="float32", flops=per_element(1), samples=pairs, elementwise=True,
+    one_write=True,
 )  # fmt: skip
 def plus(xp, out, input, other):
     """Add elementwise, with broadcasting: ``out = input + other``."""
@@ -94,7 +95,7 @@ def _minus_infer(input, other):
 @op(
     name="_sub", method=False, public=False, operator="__sub__", inplace="_sub_",
     infer=_minus_infer, promote="number", half="float32", flops=per_element(1), samples=pairs,
-    elementwise=True,
+    elementwise=True, one_write=True,
 )  # fmt: skip
 def minus(xp, out, input, other):
     """Subtract elementwise, with broadcasting: ``out = input - other``."""
@@ -136,7 +137,7 @@ def rsub(input, other, *, alpha=1):
 
 @op(
     operator="__mul__", inplace="mul_", infer=broadcast, promote="arith", half="float32",
-    flops=per_element(1), samples=pairs, elementwise=True,
+    flops=per_element(1), samples=pairs, elementwise=True, one_write=True,
 )  # fmt: skip
 def mul(xp, out, input, other):
     """Multiply elementwise, with broadcasting: ``out = input * other``."""
@@ -173,7 +174,7 @@ def divisors(make):
 @op(
     name="_div", method=False, public=False, operator="__truediv__", inplace="_div_",
     infer=broadcast, promote="float", half="float32", flops=per_element(1), samples=divisors,
-    elementwise=True,
+    elementwise=True, one_write=True,
 )  # fmt: skip
 def divide_true(xp, out, input, other):
     """Divide elementwise, with broadcasting: ``out = input / other``."""
@@ -359,7 +360,7 @@ def _neg_infer(input):
 
 @op(
     operator="__neg__", inplace="neg_", infer=_neg_infer, flops=per_element(1), samples=singles,
-    elementwise=True,
+    elementwise=True, one_write=True,
 )  # fmt: skip
 def neg(xp, out, input):
     """Negate: ``out = -input``."""

@@ -101,7 +101,7 @@ def _copy_samples(make):
 
 @op(
     name="_copy", method=False, public=False, inplace="_copy_", infer=_copy_infer,
-    samples=_copy_samples,
+    samples=_copy_samples, one_write=True,
 )  # fmt: skip
 def copy(xp, out, input, src):
     """The values of ``src`` in the shape and dtype of ``input``."""
@@ -157,7 +157,7 @@ def _fill_samples(make):
 
 @op(
     name="_fill", method=False, public=False, inplace="fill_", infer=_fill_infer,
-    samples=_fill_samples,
+    samples=_fill_samples, one_write=True,
 )  # fmt: skip
 def filled(xp, out, input, value):
     """One value everywhere, in the shape and dtype of ``input``."""

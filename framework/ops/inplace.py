@@ -14,6 +14,7 @@ from ..autograd.tape import leave_copies
 from ..autograd.views import check_writable, rebase
 from ..devices import backend
 from ..dtypes import can_cast
+from ..interrupts import defer_interrupts
 from ..kernels.silence import run_nested, was_busy
 from ..memory.ledger import BUFFER
 from ..spec import SCALARS
@@ -87,22 +88,23 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
             )
     arrays = [x._array if isinstance(x, Tensor) else x for x in inputs]
     storage = target._storage
-    noted = None
-    if state.tape is not None:
-        noted = state.tape.before_write(inputs)
-    elif storage.pins and storage.role == BUFFER:  # a module's state, such as running averages
-        leave_copies(storage)
-    write(plan, arrays, storage, target._array, target._spec)
-    storage.version += 1
-    if storage.pins:
-        remember_write(storage, name)
-    if noted is not None:
-        state.tape.wrote(plan, noted, target)
-    if recording:
-        before = (target._node, target._index, target._requires_grad)
-        node = record(plan, mask, inputs, (target,), saved_inputs)
-        target._node, target._index, target._requires_grad = before
-        rebase(target, node)
+    with defer_interrupts():  # what is written, and what the graph and regions know of it
+        noted = None
+        if state.tape is not None:
+            noted = state.tape.before_write(inputs)
+        elif storage.pins and storage.role == BUFFER:  # a module's state, such as running averages
+            leave_copies(storage)
+        write(plan, arrays, storage, target._array, target._spec)
+        storage.version += 1
+        if storage.pins:
+            remember_write(storage, name)
+        if noted is not None:
+            state.tape.wrote(plan, noted, target)
+        if recording:
+            before = (target._node, target._index, target._requires_grad)
+            node = record(plan, mask, inputs, (target,), saved_inputs)
+            target._node, target._index, target._requires_grad = before
+            rebase(target, node)
     return target
 
 
@@ -139,15 +141,23 @@ def _written_at_once(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
         return False
     if plan is None or not plan.simple or plan.results[0] is not target._spec:
         return False
+    storage.version += 1  # before the write, which an interrupt may follow at once
     if plan.run is not None:
-        try:
-            state.run(plan.run, array, *arrays)
-        except RuntimeError as error:
-            if not was_busy(error):
-                raise
-            run_nested(plan.run, array, *arrays)
-    storage.version += 1
+        if plan.one_write:
+            _run(state, plan, array, arrays)
+        else:
+            with defer_interrupts():
+                _run(state, plan, array, arrays)
     return True
+
+
+def _run(state: Any, plan: Any, array: Any, arrays: list[Any]) -> None:
+    try:
+        state.run(plan.run, array, *arrays)
+    except RuntimeError as error:
+        if not was_busy(error):
+            raise
+        run_nested(plan.run, array, *arrays)
 
 
 def write(plan: Any, arrays: list[Any], storage: Any, array: Any, spec: Any) -> None:
@@ -272,8 +282,9 @@ def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], o
                     f"{op.shown}(): result type {r.dtype} can't be cast to the desired output type "
                     f"{o.dtype}. Pass an out= of that dtype."
                 )
-        for o, r in zip(outs, results, strict=True):
-            if o.shape != r.shape:
-                o.resize_(r.shape)
-            o.copy_(r)
+        with defer_interrupts():
+            for o, r in zip(outs, results, strict=True):
+                if o.shape != r.shape:
+                    o.resize_(r.shape)
+                o.copy_(r)
     return out

@@ -6,6 +6,7 @@ from math import prod
 
 from ..autograd.modes import no_grad
 from ..dtypes import finfo
+from ..interrupts import defer_interrupts
 from .layout import contiguous
 from .normalization import (
     batch_norm_view,
@@ -208,7 +209,7 @@ def _by_running(input, running_mean, running_var, weight, bias, eps):
 
 def _update(running_mean, running_var, mean, var, count, momentum):
     m = 0.0 if momentum is None else momentum
-    with no_grad():
+    with no_grad(), defer_interrupts():
         if running_mean is not None:
             running_mean._blend_(mean, 1 - m, m)
         if running_var is not None:

@@ -26,6 +26,7 @@ class Plan:
     Attributes:
         kernel: The kernel, as declared.
         xp: The device's array module; None on meta, where no kernel runs.
+        one_write: The kernel is plain, and declared to write its result in one call.
         run: The kernel with ``xp`` and the attributes filled in; None on meta.
         backend: The device's backend.
         results: Specs of visible results and aux values.
@@ -46,6 +47,7 @@ class Plan:
         "differentiable",
         "kernel",
         "layout",
+        "one_write",
         "op",
         "results",
         "rules",
@@ -119,6 +121,7 @@ class Plan:
             kernel = in_parts(kernel, self.results[0].shape, self.layout is not None)
         kernel = placed(be, kernel)
         self.kernel, self.xp = kernel, be.xp
+        self.one_write = op.one_write and kernel is op.plain
         self.run = None if be.xp is None else partial(kernel, be.xp, **attributes)
         self.simple = len(self.results) == 1 and not (
             self.scratch or self.casts or self.compute or self.layout or op.adopt

@@ -76,6 +76,7 @@ class Op:
         self.samples = options["samples"]
         self.nondeterministic: bool = options["nondeterministic"]
         self.elementwise: bool | str = options["elementwise"]
+        self.one_write: bool = options["one_write"]
         if options["real"]:
             self.infer = _refusing_complex(self.name.strip("_"), self.infer)
         self.doc = inspect.getdoc(kernel) or ""
@@ -220,6 +221,7 @@ def op(
     real: bool = False,
     tensors: tuple[str, ...] = (),
     elementwise: bool | str = False,
+    one_write: bool = False,
 ) -> Callable[[Any], Any]:
     """Declare an op from its kernel.
 
@@ -258,6 +260,9 @@ def op(
             alone (they broadcast), and it never fails halfway: on the CPU, large calls run in
             parts, on several threads (``parts.py``). Scratch looks like the result. ``"tiles"``:
             so for tiles of 4096 elements in C order and bytes with their bits (``sides.py``).
+        one_write: The plain kernel writes its result by one call of C code, after all else: an
+            interrupt finds it written or not. In-place calls of other kernels hold Ctrl-C back,
+            which costs a microsecond.
 
     Returns:
         A decorator; it returns the public function, which has the decorators ``vjp``, ``kernel``

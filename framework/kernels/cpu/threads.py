@@ -21,6 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from ...interrupts import defer_interrupts
+
 SHARE = 1 << 18  # elements below which another thread costs more than it saves
 PIECE = 1 << 17  # elements of a part where there are more parts than threads
 
@@ -128,20 +130,22 @@ def together(run: Callable[..., None], calls: Sequence[tuple[int, ...]], workers
     errors: list[BaseException] = []
     begun: list[None] = []  # an item for each thread that came to help
     ended: SimpleQueue[None] = SimpleQueue()
-    if workers > 1:
-        waiting = _threads()
-        for _ in range(min(workers, len(calls)) - 1):
-            waiting.put((todo, errors, begun, ended))
-    try:
-        _take(todo, errors)
-    finally:
-        todo.clear()  # after an interrupt: who has not begun finds nothing
-        # Those who have begun write to arrays that the caller may give back. Who begins only now
-        # ends at once: its word must not be taken for that of another.
-        heard = 0
-        while heard < len(begun):
-            ended.get()
-            heard += 1
+    # Those who have begun write to arrays that the caller may give back, or to a tensor that must
+    # not be left half written: Ctrl-C waits for all parts.
+    with defer_interrupts():
+        if workers > 1:
+            waiting = _threads()
+            for _ in range(min(workers, len(calls)) - 1):
+                waiting.put((todo, errors, begun, ended))
+        try:
+            _take(todo, errors)
+        finally:
+            todo.clear()  # who has not begun finds nothing
+            # Who begins only now ends at once: its word must not be taken for that of another.
+            heard = 0
+            while heard < len(begun):
+                ended.get()
+                heard += 1
     if errors:
         error = errors[0]
         errors.clear()  # its traceback leads here: no cycle
