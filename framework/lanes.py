@@ -1,11 +1,11 @@
 """Recurrences of tensor methods that take no memory: a block at a time, in room taken beforehand.
 
-An optimizer writes parameters and state in place, and an allocation that is refused between two such
-writes would leave a step half done. On the CPU a recurrence therefore runs on *lanes*: each is a
-block of an array with the few methods of a tensor that recurrences use, and what they return lies in
-:class:`Room`, memory of a fixed size that a thread takes once. So a line of tensor methods serves
-both, tensors (on other devices) and lanes, and its numbers are the same bit for bit: as the ops do,
-lanes promote dtypes, compute half precision in float32, and round after every method.
+An optimizer writes parameters and state in place, and an allocation that is refused between two
+such writes would leave a step half done. On the CPU a recurrence therefore runs on *lanes*: each is
+a block of an array with the few methods of a tensor that recurrences use, and what they return lies
+in :class:`Room`, memory of a fixed size that a thread takes once. So a line of tensor methods
+serves both, tensors (on other devices) and lanes, and its numbers are the same bit for bit: as the
+ops do, lanes promote dtypes, compute half precision in float32, and round after every method.
 
 The room is no tensor's and not in the ledger: it is a constant of the code, ``ROWS * BLOCK * 8``
 bytes for each thread that steps an optimizer, of which only what is used is ever touched.
@@ -71,17 +71,18 @@ def need_places_of_their_own(array: Any, tensor: Any) -> None:
     Raises:
         RuntimeError: They do.
     """
-    if 0 in array.strides and array.size:
-        if any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
-            raise RuntimeError(
-                "unsupported operation: more than one element of the written-to tensor, of shape "
-                f"{tuple(tensor.shape)} and strides {tensor.stride()}, refers to a single memory "
-                "location. Please clone() the tensor before performing the operation."
-            )
+    if not array.size or 0 not in array.strides:
+        return
+    if any(s == 0 and n > 1 for s, n in zip(array.strides, array.shape, strict=True)):
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor, of shape "
+            f"{tuple(tensor.shape)} and strides {tensor.stride()}, refers to a single memory "
+            "location. Please clone() the tensor before performing the operation."
+        )
 
 
 def written(tensor: Any, by: str) -> None:
-    """Count a write: values that a graph holds are out of date, and its message names the writer."""
+    """Count a write: what a graph holds is out of date, and its message names the writer."""
     storage = tensor._storage
     storage.version += 1
     if storage.pins:
@@ -100,10 +101,11 @@ def _write(
         if t is not None and k != 1:
             written(t, "step")
     if not tensors[0].is_meta:
-        quietly(_by_blocks, *arrays, recurrence, numbers, room)
+        quietly(by_blocks, *arrays, recurrence, numbers, room)
 
 
-def _by_blocks(*arguments: Any) -> None:
+def by_blocks(*arguments: Any) -> None:
+    """Run a recurrence: ``by_blocks(*arrays, recurrence, numbers, room)``; it must be quiet."""
     *arrays, recurrence, numbers, room = arguments
     for block in blocks(arrays):
         room.used = FREE
@@ -242,6 +244,17 @@ class Lane:
         np.greater(self.array, bound, out)
         return Lane(out, self.room)
 
+    @property
+    def dtype(self) -> Any:
+        """For :meth:`to` of another lane."""
+        return self.array.dtype
+
+    def to(self, dtype: Any) -> Lane:
+        """A copy in another lane's dtype."""
+        out = self.room.new(dtype, self.array.shape)
+        copy(out, self.array)
+        return Lane(out, self.room)
+
     def ones(self) -> Lane:
         """A lane of ones, alike."""
         out = self.room.new(self.array.dtype, self.array.shape)
@@ -278,9 +291,14 @@ class Lane:
         """As a tensor's."""
         return self._into(np.add, _times(a.div(b), value))
 
-    def clamp_(self, least: float, most: float) -> Lane:
+    def clamp_(self, min: float, max: float | None = None) -> Lane:
         """As a tensor's."""
-        return self._into(np.maximum, least)._into(np.minimum, most)
+        self._into(np.maximum, min)
+        return self if max is None else self._into(np.minimum, max)
+
+    def rsqrt_(self) -> Lane:
+        """As a tensor's."""
+        return self._into(_rsqrt)
 
     def copy_(self, other: Lane) -> Lane:
         """As a tensor's."""
@@ -348,6 +366,11 @@ def _sign(x: Any, out: Any, mask: Any) -> None:
     np.copyto(out, 0, where=mask)
 
 
+def _rsqrt(x: Any, out: Any) -> None:
+    np.sqrt(x, out)
+    np.reciprocal(out, out)
+
+
 def _promoted(a: Any, b: Any) -> Any:
     if a == b:
         return a
@@ -361,4 +384,14 @@ def _computed(dtype: Any) -> Any:
     return _float32 if dtype in _HALVES else dtype
 
 
-__all__ = ["BLOCK", "HOSTS", "Lane", "Room", "blocks", "on_lanes", "take_room", "written"]
+__all__ = [
+    "BLOCK",
+    "HOSTS",
+    "Lane",
+    "Room",
+    "blocks",
+    "by_blocks",
+    "on_lanes",
+    "take_room",
+    "written",
+]

@@ -70,10 +70,11 @@ class Elementwise(Optimizer):
         if tensors[0].device.type in HOSTS:
             return on_lanes(plain, tensors, numbers)
         reserve(tensors[0])
-        return _by_pieces, plain, tensors, numbers
+        return by_pieces, plain, tensors, numbers
 
 
-def _by_pieces(plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) -> None:
+def by_pieces(plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) -> None:
+    """Run a recurrence in tensor ops, piece by piece."""
     for piece in pieces(*tensors):
         plain(*piece, *numbers)
 

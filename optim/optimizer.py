@@ -257,28 +257,33 @@ class Optimizer:
         return loss
 
     def _step_whole(self) -> None:
-        # Drafts of states become states with the writes. A parameter that is listed twice has one.
-        drafts: dict[int, tuple[Any, dict[str, Any]]] = {}
-        writes = []
-        states = self.state
+        todo = [(p, g) for g in self.param_groups for p in g["params"] if p._grad is not None]
+        while todo:
+            now, later, seen = [], [], set()
+            for (
+                p,
+                group,
+            ) in todo:  # one that is listed twice is stepped again, in a round of its own
+                (later if id(p) in seen else now).append((p, group))
+                seen.add(id(p))
+            self._round(now)
+            todo = later
+
+    def _round(self, todo: list[tuple[Any, dict[str, Any]]]) -> None:
+        states, drafts, writes = self.state, [], []
         try:
-            for group in self.param_groups:
-                for p in group["params"]:
-                    g = p._grad
-                    if g is None:
-                        continue
-                    known = drafts.get(id(p))
-                    draft = dict(states.get(p, ())) if known is None else known[1]
-                    drafts[id(p)] = p, draft
-                    writes.append(self.prepare(p, g, draft, group))
+            for p, group in todo:
+                draft = dict(states[p]) if p in states else {}
+                drafts.append((p, draft))
+                writes.append(self.prepare(p, p._grad, draft, group))
         except BaseException:
-            # Not before the error's frames go: the ledger is as it was at once.
-            writes.clear()
+            # Now, and not when the error's frames go: so the ledger is at once as it was.
             drafts.clear()
-            draft = g = None  # type: ignore[assignment]
+            writes.clear()
+            draft.clear()
             raise
         with defer_interrupts():
-            for p, draft in drafts.values():
+            for p, draft in drafts:
                 states[p].update(draft)
             for run, *arguments in writes:
                 run(*arguments)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..optimizer import Optimizer
-from .base import LRScheduler, rates, set_rate
+from .base import LRScheduler, rates, set_rate, uninterrupted
 from .plateau import ReduceLROnPlateau
 
 
@@ -95,6 +95,7 @@ class SequentialLR(_Several):
         elif hasattr(scheduler, "last_epoch"):
             scheduler.last_epoch -= 1
 
+    @uninterrupted
     def step(self) -> None:  # type: ignore[override]
         """Go one step on."""
         self.last_epoch += 1
@@ -133,6 +134,7 @@ class ChainedScheduler(_Several):
         self._schedulers = schedulers
         self._last_lr = rates(self.optimizer)
 
+    @uninterrupted
     def step(self) -> None:  # type: ignore[override]
         """Go one step on."""
         for scheduler in self._schedulers:

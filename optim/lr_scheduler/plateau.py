@@ -7,7 +7,7 @@ import warnings
 from typing import Any, SupportsFloat
 
 from ..optimizer import Optimizer, number
-from .base import WHY_NOT_EPOCH, LRScheduler, check_optimizer, rates, set_rate
+from .base import WHY_NOT_EPOCH, LRScheduler, check_optimizer, rates, set_rate, uninterrupted
 
 
 class ReduceLROnPlateau(LRScheduler):
@@ -80,6 +80,7 @@ class ReduceLROnPlateau(LRScheduler):
         """True while steps after a change do not count."""
         return self.cooldown_counter > 0
 
+    @uninterrupted
     def step(  # type: ignore[override]
         self, metrics: SupportsFloat, epoch: int | None = None
     ) -> None:
