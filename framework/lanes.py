@@ -261,6 +261,11 @@ class Lane:
         out.fill(1)
         return Lane(out, self.room)
 
+    def is_finite(self) -> bool:
+        """True if no element is infinite or NaN."""
+        mask = self.room.row(MASK, _bool, self.array.shape)
+        return bool(np.isfinite(self.array, out=mask).all())
+
     # Into this one
 
     def sqrt_(self) -> Lane:

@@ -104,7 +104,9 @@ class LBFGS(Optimizer):
 
     def _step_or_back(self, closure: Any) -> Any:
         first = self.param_groups[0]["params"][0]
-        draft = {k: v[:] if type(v) is list else v for k, v in self.state.get(first, {}).items()}
+        draft: dict[str, Any] = {
+            k: v[:] if type(v) is list else v for k, v in self.state.get(first, {}).items()
+        }
         for name in ("d", "prev_flat_grad"):  # these two are written in place
             if draft.get(name) is not None:
                 draft[name] = own(draft[name].clone())

@@ -259,7 +259,9 @@ class Optimizer:
     def _step_whole(self) -> None:
         todo = [(p, g) for g in self.param_groups for p in g["params"] if p._grad is not None]
         while todo:
-            now, later, seen = [], [], set()
+            now: list[Any] = []
+            later: list[Any] = []
+            seen: set[int] = set()
             for (
                 p,
                 group,

@@ -96,7 +96,7 @@ class SequentialLR(_Several):
             scheduler.last_epoch -= 1
 
     @uninterrupted
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         """Go one step on."""
         self.last_epoch += 1
         k = bisect_right(self._milestones, self.last_epoch)
@@ -135,7 +135,7 @@ class ChainedScheduler(_Several):
         self._last_lr = rates(self.optimizer)
 
     @uninterrupted
-    def step(self) -> None:  # type: ignore[override]
+    def step(self) -> None:
         """Go one step on."""
         for scheduler in self._schedulers:
             scheduler.step()

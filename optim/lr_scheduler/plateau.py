@@ -81,9 +81,7 @@ class ReduceLROnPlateau(LRScheduler):
         return self.cooldown_counter > 0
 
     @uninterrupted
-    def step(  # type: ignore[override]
-        self, metrics: SupportsFloat, epoch: int | None = None
-    ) -> None:
+    def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:
         """Take a new value, and lower the rates if it has been too long without a better one."""
         value = float(metrics)
         if epoch is not None:
