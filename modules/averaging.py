@@ -16,6 +16,8 @@ from typing import Any
 
 from ..framework.autograd.modes import no_grad
 from ..framework.dtypes import int64
+from ..framework.interrupts import defer_interrupts
+from ..framework.lanes import HOSTS, on_lanes
 from ..framework.ops.creation import zeros
 from ..framework.pieces import pieces
 from ..framework.tensor import Tensor
@@ -73,26 +75,39 @@ class AveragedModel(Module):
         return self.module(*args, **kwargs)
 
     def update_parameters(self, model: Module) -> None:
-        """Take the present parameters of ``model`` into the average."""
+        """Take the present parameters of ``model`` into the average.
+
+        All of them or none, if it raises; a ``multi_avg_fn`` of the user's writes for itself,
+        before buffers and counter move. With ``avg_fn`` the new averages lie beside the old ones
+        first.
+        """
         ours, theirs = self._tensors(self.module), self._tensors(model)
         count = int(self.n_averaged)
+        update = self.multi_avg_fn or get_swa_multi_avg_fn()
+        writes: list[tuple[Any, ...]] = []
         with no_grad():
             theirs = [t.to(o.device) for o, t in zip(ours, theirs, strict=True)]
-            if count == 0:
-                for averaged, current in zip(ours, theirs, strict=True):
-                    averaged.copy_(current)
-            elif self.avg_fn is not None:
-                for averaged, current in zip(ours, theirs, strict=True):
-                    n = self.n_averaged.to(averaged.device)
-                    averaged.copy_(self.avg_fn(averaged, current, n))
-            else:
-                update = self.multi_avg_fn or get_swa_multi_avg_fn()
-                for group_of_ours, group_of_theirs in _alike(ours, theirs):
-                    update(group_of_ours, group_of_theirs, self.n_averaged)
             if not self.use_buffers:
                 for averaged, current in zip(self.module.buffers(), model.buffers(), strict=True):
-                    averaged.detach().copy_(current.detach().to(averaged.device))
-            self.n_averaged.add_(1)
+                    writes.append((averaged.detach().copy_, current.detach().to(averaged.device)))
+            pairs = list(zip(ours, theirs, strict=True))
+            if count == 0:
+                writes += [(averaged.copy_, current) for averaged, current in pairs]
+            elif self.avg_fn is not None:
+                for averaged, current in pairs:
+                    n = self.n_averaged.to(averaged.device)
+                    new = self.avg_fn(averaged, current, n).to(averaged.device)
+                    writes.append((averaged.copy_, new.expand(averaged.shape)))
+            elif isinstance(update, _Toward):
+                share = update.share(count)
+                writes += [_moving(averaged, current, share) for averaged, current in pairs]
+            else:
+                for group_of_ours, group_of_theirs in _alike(ours, theirs):
+                    update(group_of_ours, group_of_theirs, self.n_averaged)
+            with defer_interrupts():
+                for write, *arguments in writes:
+                    write(*arguments)
+                self.n_averaged.add_(1)
 
     def _tensors(self, model: Module) -> Tensors:
         found = chain(model.parameters(), model.buffers() if self.use_buffers else ())
@@ -112,6 +127,8 @@ def _alike(ours: Tensors, theirs: Tensors) -> list[tuple[Tensors, Tensors]]:
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
     """Compute the running statistics of a model's BatchNorm layers anew, from data.
 
+    If the loader or the model raises, the statistics are what they were.
+
     Args:
         loader: Batches: a tensor, or a list or tuple that begins with one.
         model: Its mode is restored at the end.
@@ -121,8 +138,10 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
     if not momenta:
         return
     was_training = model.training
-    model.train()
+    buffers = [b for layer in momenta for b in layer.buffers(recurse=False)]
+    before = [b.detach().clone() for b in buffers]
     try:
+        model.train()
         for layer in momenta:
             layer.reset_running_stats()
             layer.momentum = None  # which means: the mean of all batches
@@ -130,10 +149,29 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
             for batch in loader:
                 x = batch[0] if isinstance(batch, list | tuple) else batch
                 model(x if device is None else x.to(device))
+    except BaseException:
+        with defer_interrupts(), no_grad():
+            for b, value in zip(buffers, before, strict=True):
+                b.copy_(value)
+        raise
     finally:
         for layer, momentum in momenta.items():
             layer.momentum = momentum
         model.train(was_training)
+
+
+class _Toward:
+    """Moves averages towards what is current, by a share that follows from how many there are."""
+
+    def __init__(self, share: Callable[[int], float]) -> None:
+        self.share = share
+
+    def __call__(self, averaged: Tensors, current: Tensors, num_averaged: Any) -> None:
+        share = self.share(int(num_averaged))
+        writes = [_moving(a, b, share) for a, b in zip(averaged, current, strict=True)]
+        with defer_interrupts():
+            for write, *arguments in writes:
+                write(*arguments)
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Callable[[Tensors, Tensors, Any], None]:
@@ -143,22 +181,12 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> Callable[[Tensors, Tensors, An
         ValueError: ``decay`` is outside [0, 1].
     """
     _check_decay(decay)
-
-    def ema_update(averaged: Tensors, current: Tensors, _: Any) -> None:
-        for a, b in zip(averaged, current, strict=True):
-            _move(a, b, 1 - decay)
-
-    return ema_update
+    return _Toward(lambda _: 1 - decay)
 
 
 def get_swa_multi_avg_fn() -> Callable[[Tensors, Tensors, Any], None]:
     """Return the update of a mean of all, in place."""
-
-    def swa_update(averaged: Tensors, current: Tensors, num_averaged: Any) -> None:
-        for a, b in zip(averaged, current, strict=True):
-            _move(a, b, 1 / (int(num_averaged) + 1))
-
-    return swa_update
+    return _Toward(lambda count: 1 / (count + 1))
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Callable[[Tensor, Tensor, Any], Tensor]:
@@ -191,7 +219,21 @@ def _check_decay(decay: float) -> None:
         )
 
 
+@no_grad()
+def _moving(averaged: Any, current: Any, share: float) -> Any:
+    # The call of averaged += share (current - averaged). On the CPU it takes no memory.
+    if not averaged.dtype.is_differentiable:  # integers are rounded down, as a copy does
+        return averaged.copy_, averaged + (current - averaged) * share
+    if averaged.device.type in HOSTS:
+        return on_lanes(_move, (averaged, current), (share,))
+    return _by_pieces, averaged, current, share
+
+
 def _move(averaged: Any, current: Any, share: float) -> None:
-    # averaged += share (current - averaged); integers are rounded down, as a copy does.
-    for a, b in pieces(averaged, current):
-        a.copy_((b - a).mul_(share).add_(a) if a.dtype.is_differentiable else a + (b - a) * share)
+    averaged.copy_(current.sub(averaged).mul_(share).add_(averaged))
+
+
+def _by_pieces(averaged: Any, current: Any, share: float) -> None:
+    with no_grad():
+        for a, b in pieces(averaged, current):
+            _move(a, b, share)

@@ -1,7 +1,8 @@
 """Clipping of gradients, by their common norm or by value.
 
 The norm is computed tensor by tensor, so no temporary is as large as all gradients together; and it
-stays a tensor, so nothing waits for the device unless ``error_if_nonfinite`` asks it.
+stays a tensor, so nothing waits for the device unless ``error_if_nonfinite`` asks it. On the CPU
+gradients are scaled all or not at all: what takes memory comes before the first write.
 """
 
 from __future__ import annotations
@@ -12,9 +13,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..framework.autograd.modes import no_grad
+from ..framework.interrupts import defer_interrupts
+from ..framework.lanes import HOSTS, on_lanes
 from ..framework.ops.arrays import tensor
 from ..framework.ops.joining import stack
 from ..framework.ops.matrix_norms import vector_norm
+from ..framework.presumed import presumed
 from ..framework.tensor import Tensor
 
 Tensors = Tensor | Iterable[Tensor]
@@ -98,8 +102,12 @@ def clip_grads_with_norm_(
         foreach: Accepted and ignored.
     """
     factor = (float(max_norm) / (total_norm + 1e-6)).clamp(max=1.0)
-    for g in _gradients(_listed(parameters)):
-        g.mul_(factor.to(g.device))
+    gradients = _gradients(_listed(parameters))
+    factors: dict[Any, Any] = {}
+    for g in gradients:
+        if g.device not in factors:
+            factors[g.device] = factor.to(g.device)
+    _write([_scaling(g, factors[g.device]) for g in gradients])
 
 
 @no_grad()
@@ -112,8 +120,39 @@ def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | Non
         foreach: Accepted and ignored.
     """
     limit = float(clip_value)
-    for g in _gradients(_listed(parameters)):
-        g.clamp_(-limit, limit)
+    _write([_clamping(g, limit) for g in _gradients(_listed(parameters))])
+
+
+# All gradients are written or none: these return calls that take no memory on the CPU.
+
+
+def _scaling(g: Any, factor: Any) -> tuple[Any, ...]:
+    if g.device.type not in HOSTS or (factor.dtype is g.dtype and not g.dtype.is_half):
+        return g.mul_, factor
+    value = 1.0 if factor.is_meta else presumed(factor, 1.0)
+    if g.dtype.is_half:
+        return on_lanes(_scale, (g, None), (value,))
+    return g.mul_, value
+
+
+def _clamping(g: Any, limit: float) -> tuple[Any, ...]:
+    if g.device.type in HOSTS and g.dtype.is_half:
+        return on_lanes(_clamp, (g, None), (limit,))
+    return g.clamp_, -limit, limit
+
+
+def _scale(g: Any, _: Any, factor: float) -> None:
+    g.mul_(factor)
+
+
+def _clamp(g: Any, _: Any, limit: float) -> None:
+    g.clamp_(-limit, limit)
+
+
+def _write(calls: list[tuple[Any, ...]]) -> None:
+    with defer_interrupts():
+        for write, *arguments in calls:
+            write(*arguments)
 
 
 def _listed(tensors: Tensors) -> list[Tensor]:

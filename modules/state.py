@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..framework.autograd.hooks import RemovableHandle, add_hook
 from ..framework.autograd.modes import no_grad
+from ..framework.autograd.views import check_writable
 from ..framework.devices import backend
+from ..framework.interrupts import defer_interrupts
 from ..framework.tensor import Tensor
 from .parameter import Parameter
 
@@ -147,9 +149,7 @@ class Stateful:
         wrong = strict and (keys.missing_keys or keys.unexpected_keys)
         if plan.errors or (wrong and not plan.hooks):
             raise _refusal(self, keys, plan.errors, strict)
-        with no_grad():
-            for write, arguments in plan.writes:
-                write(*arguments)
+        plan.write()
         for module, hook in plan.hooks:
             if hook(module, keys) is not None:
                 raise RuntimeError(
@@ -195,7 +195,7 @@ class Stateful:
                 error_msgs.append(problem)
         if _overrides(self, "set_extra_state"):
             if prefix + EXTRA in state_dict:
-                plan.writes.append((self.set_extra_state, (state_dict[prefix + EXTRA],)))
+                plan.extra.append((self.set_extra_state, (state_dict[prefix + EXTRA],)))
             elif strict:
                 missing_keys.append(prefix + EXTRA)
         elif strict and prefix + EXTRA in state_dict:
@@ -207,9 +207,7 @@ class Stateful:
                     if name not in (self._modules if dot else own):
                         unexpected_keys.append(key)
         if plan is not _loading.plan:
-            with no_grad():
-                for write, arguments in plan.writes:
-                    write(*arguments)
+            plan.write()
 
     # Hooks
 
@@ -277,6 +275,7 @@ class _Plan:
         self.keys = IncompatibleKeys([], [])
         self.errors: list[str] = []
         self.writes: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self.extra: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []  # of the user's
         self.hooks: list[tuple[Any, Hook]] = []
         self.assigned: dict[int, tuple[Tensor, Tensor]] = {}  # id of the old -> (old, new)
 
@@ -311,8 +310,23 @@ class _Plan:
                 stacklevel=6,
             )
             return None
+        # What may fail or takes memory comes before the first write.
+        with no_grad():
+            check_writable(have, "copy_")
+            overlaps = given._storage is have._storage and not _same_memory(given, have)
+            if overlaps or given.device != have.device:
+                given = given.detach().to(have.device, copy=True)
         self.writes.append((have.copy_, (given,)))
         return None
+
+    def write(self) -> None:
+        """Write all tensors, which cannot fail half-way; then extra state, by the user's code."""
+        with no_grad():
+            with defer_interrupts():
+                for write, arguments in self.writes:
+                    write(*arguments)
+            for write, arguments in self.extra:
+                write(*arguments)
 
 
 def _put(

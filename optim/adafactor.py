@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from ..framework.autograd.modes import quietly
 from ..framework.dtypes import finfo
+from ..framework.kernels.copies import copy
+from ..framework.lanes import HOSTS, by_blocks, on_lanes, take_room
 from ..framework.ops.creation import empty, zeros_like
 from ..framework.pieces import limit_of, pieces
 from . import fused
+from .elementwise import by_pieces, reserve
 from .optimizer import Optimizer, check_options, number, own
 
 
@@ -25,8 +30,10 @@ class Adafactor(Optimizer):
     State: ``step``, and ``row_var`` and ``col_var``, or ``variance`` for a vector.
 
     Memory: V and U are never whole. On the CPU a step is compiled and takes none beside the state
-    (``framework/kernels/cpu/factored.py``); elsewhere it runs on pieces (``framework/pieces.py``;
-    one row, if that is longer), twice: once for RMS(U), once to apply it.
+    (``framework/kernels/cpu/factored.py``). What is not compiled (half precision, strides, small
+    models, other devices) runs on pieces (``framework/pieces.py``; one row, if that is longer),
+    twice: once for RMS(U), before anything is written, once to apply it. From the first to the
+    second the new rows and columns of all parameters are kept beside the old ones.
 
     Args:
         params: What to optimize.
@@ -71,7 +78,7 @@ class Adafactor(Optimizer):
         }  # fmt: skip
         super().__init__(params, defaults)
 
-    def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
+    def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """One step for one parameter."""
         if p.is_complex():
             raise RuntimeError("Adafactor does not support complex parameters. Split them in two.")
@@ -87,34 +94,46 @@ class Adafactor(Optimizer):
         names = ("row_var", "col_var") if p.ndim > 1 else ("variance",)
         held = [state[name] for name in names]
         if fused.fits(self.elements, p, g) and all(v.dtype is p.dtype for v in held):
-            _compiled(p, g, held, (share, eps1, eps2, keep, rate, group["d"]))
-            return
+            return _compiled(p, g, held, (share, eps1, eps2, keep, rate, group["d"]))
         rate *= max(eps2, (_square_sum(pieces(p)) / max(p.numel(), 1)) ** 0.5)
-        parts = (_matrix if p.ndim > 1 else _vector)(p, g, state, share, eps1)
-        root_mean = (_square_sum((u,) for _, u in parts()) / max(p.numel(), 1)) ** 0.5
-        if keep != 1:
-            p.mul_(keep)
+        planned = (_matrix if p.ndim > 1 else _vector)(p, g, held, share, eps1)
+        root_mean = (_square_sum((u,) for u in planned.updates()) / max(p.numel(), 1)) ** 0.5
         rate /= max(1.0, root_mean / group["d"])
-        for part, u in parts():
-            part.add_(u, alpha=-rate)
+        if p.device.type not in HOSTS:
+            reserve(p)
+        return planned.write(keep, rate)
 
 
-def _compiled(p: Any, g: Any, held: list[Any], numbers: Any) -> None:
-    for t in (p, *held):
-        t._storage.version += 1
-    if p.is_meta or p.numel() == 0:
-        return
+_ready: set[Any] = set()  # loops that are compiled
+
+
+def _compiled(p: Any, g: Any, held: list[Any], numbers: Any) -> Any:
     from ..framework.kernels.cpu import factored
 
+    storages = [t._storage for t in (p, *held)]
+    if p.is_meta or p.numel() == 0:
+        return _run, storages, None
     kind = p._array.dtype.type
     scalars = [kind(x) for x in numbers]
     if p.ndim <= 1:
-        quietly(factored.vector, *[t._array.reshape(-1) for t in (p, g, *held)], *scalars)
-        return
-    n, m = p.shape[-2:]
-    arrays = [t._array.reshape(-1, n, m) for t in (p, g)]
-    arrays += [t._array.reshape(-1, k) for t, k in zip(held, (n, m), strict=True)]
-    quietly(factored.matrices, *arrays, *scalars)
+        loop: Any = factored.vector
+        arrays = [t._array.reshape(-1) for t in (p, g, *held)]
+    else:
+        loop = factored.matrices
+        n, m = p.shape[-2:]
+        arrays = [t._array.reshape(-1, n, m) for t in (p, g)]
+        arrays += [t._array.reshape(-1, k) for t, k in zip(held, (n, m), strict=True)]
+    if (loop, kind) not in _ready:  # compiled at its first call, which may fail: here, on copies
+        quietly(loop, *[np.ones((1,) * a.ndim, a.dtype) for a in arrays], *scalars)
+        _ready.add((loop, kind))
+    return _run, storages, loop, *arrays, *scalars
+
+
+def _run(storages: list[Any], loop: Any, *arguments: Any) -> None:
+    for storage in storages:
+        storage.version += 1
+    if loop is not None:
+        quietly(loop, *arguments)
 
 
 def _start(p: Any) -> dict[str, Any]:
@@ -136,40 +155,102 @@ def _square_sum(parts: Any) -> float:
     return total
 
 
-def _vector(p: Any, g: Any, state: dict[str, Any], share: float, eps: float) -> Any:
-    """Move the mean square on; return a generator function of (piece of p, piece of U)."""
-    held = state["variance"]
-    for d, v in pieces(g, held):
-        v.mul_(1 - share).addcmul_(d, d, value=share)
+class _vector:
+    """A step for a vector, whose mean square is kept whole."""
 
-    def parts() -> Iterator[tuple[Any, Any]]:
-        for x, d, v in pieces(p, g, held):
-            yield x, v.clamp(min=eps * eps).rsqrt_().mul_(d)
+    def __init__(self, p: Any, g: Any, held: list[Any], share: float, eps: float) -> None:
+        self.tensors, self.share, self.eps = (p, g, held[0]), share, eps
 
-    return parts
+    def updates(self) -> Iterator[Any]:
+        """U, piece by piece; the mean square does not move yet."""
+        _, g, held = self.tensors
+        for d, v in pieces(g, held):
+            square = v.mul(1 - self.share).addcmul_(d, d, value=self.share)
+            yield square.clamp_(min=self.eps * self.eps).rsqrt_().mul_(d)
+
+    def write(self, keep: float, rate: float) -> Any:
+        """The call that moves the mean square and the parameter."""
+        numbers = (self.share, self.eps, keep, rate)
+        if self.tensors[0].device.type in HOSTS:
+            return on_lanes(_move_vector, self.tensors, numbers)
+        return by_pieces, _move_vector, self.tensors, numbers
 
 
-def _matrix(p: Any, g: Any, state: dict[str, Any], share: float, eps: float) -> Any:
-    """The same for a stack of matrices: their row and column means."""
-    rows, columns = p.shape[-2:]
-    x, d, r, c = (
-        t.detach().reshape(-1, *t.shape[-2:]) for t in (p, g, state["row_var"], state["col_var"])
-    )
-    blocks = list(_blocks(x))
-    r.mul_(1 - share)
-    c.mul_(1 - share)
-    for b, k in blocks:
-        squares = d[b, k] * d[b, k]
-        r[b, k].add_(squares.sum(-1, keepdim=True), alpha=share / max(columns, 1))
-        c[b].add_(squares.sum(-2, keepdim=True), alpha=share / max(rows, 1))
+def _move_vector(p: Any, g: Any, v: Any, share: float, eps: float, keep: float, rate: float) -> Any:
+    v.mul_(1 - share).addcmul_(g, g, value=share)
+    if keep != 1:
+        p.mul_(keep)
+    p.add_(v.mul(1).clamp_(min=eps * eps).rsqrt_().mul_(g), alpha=-rate)
 
-    def parts() -> Iterator[tuple[Any, Any]]:
-        mean = r.mean(-2, keepdim=True).clamp_(min=eps)
-        for b, k in blocks:
-            u = (r[b, k] * c[b]).div_(mean[b]).clamp_(min=eps * eps).rsqrt_()
-            yield x[b, k], u.mul_(d[b, k])
 
-    return parts
+class _matrix:
+    """A step for a stack of matrices: their row and column means are computed aside."""
+
+    def __init__(self, p: Any, g: Any, held: list[Any], share: float, eps: float) -> None:
+        self.p, self.held, self.eps = p, held, eps
+        rows, columns = p.shape[-2:]
+        # Of a stack whose strides do not allow a view x is a copy; it is copied back.
+        self.x, self.d = (t.detach().reshape(-1, *t.shape[-2:]) for t in (p, g))
+        means = [t.detach().reshape(-1, *t.shape[-2:]).mul(1 - share) for t in held]
+        self.r, self.c = r, c = means
+        self.blocks = list(_blocks(self.x))
+        for b, k in self.blocks:
+            squares = self.d[b, k] * self.d[b, k]
+            r[b, k].add_(squares.sum(-1, keepdim=True), alpha=share / max(columns, 1))
+            c[b].add_(squares.sum(-2, keepdim=True), alpha=share / max(rows, 1))
+        self.mean = r.mean(-2, keepdim=True).clamp_(min=eps)
+
+    def updates(self) -> Iterator[Any]:
+        """U, block by block."""
+        for b, k in self.blocks:
+            yield _scaled(self.d[b, k], self.r[b, k], self.c[b], self.mean[b], self.eps)
+
+    def write(self, keep: float, rate: float) -> Any:
+        """The call that moves the means and the parameter."""
+        if self.x.device.type not in HOSTS:
+            return self._by_tensors, keep, rate
+        back = None if self.x._storage is self.p._storage else self.x.view(self.p.shape)
+        pairs = [(t, new.view(t.shape)) for t, new in zip(self.held, (self.r, self.c), strict=True)]
+        pairs = pairs if back is None else [*pairs, (self.p, back)]
+        found = [t._array for t in (self.x, self.d, self.r, self.c, self.mean)]
+        arrays = [np.broadcast_to(a, found[0].shape) if k > 1 else a for k, a in enumerate(found)]
+        copies = [(t.detach()._array, new._array) for t, new in pairs]
+        storages = [t._storage for t in (self.p, *self.held)]
+        if self.p.is_meta:
+            return _run, storages, None
+        return _move_matrix, storages, arrays, (self.eps, keep, rate), take_room(), copies
+
+    def _by_tensors(self, keep: float, rate: float) -> None:
+        for t, new in zip(self.held, (self.r, self.c), strict=True):
+            t.copy_(new.view(t.shape))
+        if keep != 1:
+            self.x.mul_(keep)
+        for (b, k), u in zip(self.blocks, self.updates(), strict=True):
+            self.x[b, k].add_(u, alpha=-rate)
+        if self.x._storage is not self.p._storage:
+            self.p.copy_(self.x.view(self.p.shape))
+
+
+def _scaled(d: Any, r: Any, c: Any, mean: Any, eps: float) -> Any:
+    return r.mul(c).div_(mean).clamp_(min=eps * eps).rsqrt_().mul_(d)
+
+
+def _move_matrix(
+    storages: list[Any], arrays: list[Any], numbers: Any, room: Any, copies: list[Any]
+) -> None:
+    for storage in storages:
+        storage.version += 1
+    quietly(by_blocks, *arrays, _move_part, numbers, room)
+    for to, source in copies:
+        quietly(copy, to, source)
+
+
+def _move_part(
+    x: Any, d: Any, r: Any, c: Any, mean: Any, eps: float, keep: float, rate: float
+) -> None:
+    if keep != 1:
+        x.mul_(keep)
+    x.add_(_scaled(d, r, c, mean, eps), alpha=-rate)
 
 
 def _blocks(x: Any) -> Iterator[tuple[slice, slice]]:

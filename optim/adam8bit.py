@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
+
+import numpy as np
 
 from ..framework.autograd.modes import quietly
 from ..framework.dtypes import float32, float64, uint8
 from ..framework.kernels import dynamic_map
+from ..framework.kernels.copies import copy
+from ..framework.lanes import HOSTS, need_places_of_their_own
+from ..framework.memory.ledger import WORKSPACE
 from ..framework.ops.arrays import tensor
 from ..framework.ops.creation import empty
 from ..framework.ops.creation import zeros as new_zeros
@@ -15,7 +23,7 @@ from ..framework.ops.locating import bucketize
 from ..framework.pieces import limit_of
 from . import fused
 from .adam import Adam, count_step
-from .elementwise import Elementwise
+from .elementwise import Elementwise, reserve
 from .optimizer import check_betas, check_options, own
 
 BLOCK = 256  # elements with one scale
@@ -36,9 +44,10 @@ class Adam8bit(Elementwise):
     tensor: 2.03 bytes an element, where Adam keeps 8. Parameters of fewer than ``min_8bit_size``
     elements keep ``state1`` and ``state2`` as Adam does, in float32 at least.
 
-    Memory: no mean is ever whole. On the CPU a step is compiled and takes none beside the state; of
-    a parameter that is strided or of half precision it takes pieces in float32. Elsewhere it runs
-    in tensor ops on pieces (``framework/pieces.py``), as :class:`Adam`'s.
+    Memory: no mean is ever whole. On the CPU a step is compiled and takes none beside the state;
+    for parameters that are strided or of half precision it takes two pieces in float32, once for
+    all of them. Small models compute the step aside, and copy it. On other devices it runs in
+    tensor ops on pieces (``framework/pieces.py``), as :class:`Adam`'s.
 
     Names and defaults are bitsandbytes'. Different here: ``weight_decay`` is an L2 penalty, as in
     Adam (theirs shrinks the parameter, as AdamW8bit); a v above 0 is never rounded to 0, so that no
@@ -124,27 +133,27 @@ class Adam8bit(Elementwise):
         """Count the step."""
         return (state["state1"], state["state2"], None), count_step(state, group)
 
-    def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
+    def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """One step for one parameter."""
         if not state:
             state.update(self.start(p, group))
         if "absmax1" not in state:
-            super().update(p, g, state, group)
-            return
+            return super().prepare(p, g, state, group)
         numbers = count_step(state, group)
         held = [state[name] for name in ("state1", "state2", "absmax1", "absmax2")]
         if fused.fits(self.elements, p, g):
-            _compiled(p, g, held, numbers)
-            return
-        compiled = self.elements >= fused.LEAST and p.device.type in ("cpu", "meta")
-        step = _compiled if compiled else _plain(p.device)
-        for start, end in _ranges(p.numel(), limit_of(p)):
-            x, d = _gathered(p, start, end), _gathered(g, start, end)
-            blocks = slice(start // BLOCK, -(-end // BLOCK))
-            codes = [t.view(-1)[start:end] for t in held[:2]]
-            step(x, d, [*codes, *[t[blocks] for t in held[2:]]], numbers)
-            _scattered(p, start, end, x)
-            del x, d  # before the next ones are made
+            return _compiled(p, g, held, numbers)
+        if p.device.type not in HOSTS:
+            reserve(p)
+            return _by_tensors, p, g, held, numbers, _plain(p.device)
+        need_places_of_their_own(p._array, p)
+        if self.elements >= fused.LEAST:
+            _ready(_precision(p))
+            return _by_parts, p, g, held, numbers, _room_for(p)
+        # So few elements that all is computed aside, and copied.
+        aside = [p.detach().contiguous().to(_precision(p), copy=True), *[t.clone() for t in held]]
+        _by_tensors(aside[0], g.detach(), aside[1:], numbers, _plain(p.device))
+        return _copied, [p, *held], aside
 
 
 class AdamW8bit(Adam8bit):
@@ -195,20 +204,45 @@ def _precision(p: Any) -> Any:
     return float64 if p.dtype is float64 else float32
 
 
-def _compiled(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> None:
+def _compiled(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> Any:
+    """The call of the compiled loop for contiguous tensors of its dtypes."""
+    _ready(p.dtype)
+    return _run, p, g, held, numbers
+
+
+_compiled_for: set[Any] = set()
+
+
+def _ready(dtype: Any) -> None:
+    # The loop is compiled at its first call, which may fail: here, with nothing to do.
+    if dtype in _compiled_for:
+        return
+    from ..framework.kernels.cpu import blockwise
+
+    values, codes = np.empty((0, BLOCK), dtype.name), np.empty((0, BLOCK), np.uint8)
+    scales = np.empty(0, np.float32)
+    kind = values.dtype.type
+    quietly(blockwise.adam, values, values, codes, codes, scales, scales, *[kind(1)] * 10)
+    _compiled_for.add(dtype)
+
+
+def _run(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> None:
     for t in (p, *held):
         t._storage.version += 1
-    if p.is_meta:
-        return
+    if not p.is_meta:
+        _run_on([t._array for t in (p, g, *held)], numbers)
+
+
+def _run_on(arrays: list[Any], numbers: Sequence[float]) -> None:
     from ..framework.kernels.cpu import blockwise
     from ..framework.kernels.cpu.threads import spread
 
-    n = p.numel()
+    n = arrays[0].size
     full = n // BLOCK
     end = full * BLOCK  # what is left is a block of its own
-    flat = [t._array.reshape(-1) for t in (p, g, *held[:2])]
-    scales = [t._array for t in held[2:]]
-    scalars = [p._array.dtype.type(x) for x in numbers]
+    flat = [a.reshape(-1) for a in arrays[:4]]
+    scales = arrays[4:]
+    scalars = [flat[0].dtype.type(x) for x in numbers]
     if full:
         blocks = [a[:end].reshape(full, BLOCK) for a in flat]
         first = [s[:full] for s in scales]
@@ -218,7 +252,59 @@ def _compiled(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> None
         quietly(blockwise.adam, *blocks, *[s[full:] for s in scales], *scalars)
 
 
+_rooms: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
+
+
+def _room_for(p: Any) -> Any:
+    # Two rows of workspace for the parts of a parameter; the parameters of a step share them.
+    size, kind = min(p.numel(), limit_of(p)), _precision(p)
+    key = threading.get_ident(), kind, p.device
+    room = _rooms.get(key)
+    if room is None or room.shape[1] < size:
+        room = empty(2, size, dtype=kind, device=p.device)
+        room._storage.set_role(WORKSPACE)
+        _rooms[key] = room
+    return room
+
+
+def _by_parts(p: Any, g: Any, held: list[Any], numbers: Sequence[float], room: Any) -> None:
+    """The compiled loop on parts of a strided parameter, or of one of half precision."""
+    for t in (p, *held):
+        t._storage.version += 1
+    if p.is_meta:
+        return
+    arrays = [t.detach()._array for t in (p, g)]
+    codes, scales = [t._array.reshape(-1) for t in held[:2]], [t._array for t in held[2:]]
+    for start, end in _ranges(p.numel(), limit_of(p)):
+        part = [row[: end - start] for row in room._array]
+        for to, source in zip(part, arrays, strict=True):
+            for piece, at in _spans(source, start, end, 0):
+                quietly(copy, to[at : at + piece.size].reshape(piece.shape), piece)
+        blocks = slice(start // BLOCK, -(-end // BLOCK))
+        of_part = [c[start:end] for c in codes] + [s[blocks] for s in scales]
+        _run_on([*part, *of_part], numbers)
+        for piece, at in _spans(arrays[0], start, end, 0):
+            quietly(copy, piece, part[0][at : at + piece.size].reshape(piece.shape))
+
+
+def _copied(tensors: list[Any], values: list[Any]) -> None:
+    for t, value in zip(tensors, values, strict=True):
+        t._storage.version += 1
+        if not t.is_meta:
+            quietly(copy, t.detach()._array, value._array)
+
+
 # The same in tensor ops
+
+
+def _by_tensors(p: Any, g: Any, held: list[Any], numbers: Sequence[float], step: Any) -> None:
+    for start, end in _ranges(p.numel(), limit_of(p)):
+        x, d = _gathered(p, start, end), _gathered(g, start, end)
+        blocks = slice(start // BLOCK, -(-end // BLOCK))
+        codes = [t.view(-1)[start:end] for t in held[:2]]
+        step(x, d, [*codes, *[t[blocks] for t in held[2:]]], numbers)
+        _scattered(p, start, end, x)
+        del x, d  # before the next ones are made
 
 
 def _plain(device: Any) -> Any:
@@ -285,11 +371,14 @@ def _scattered(t: Any, start: int, end: int, values: Any) -> None:
 
 
 def _spans(t: Any, start: int, end: int, at: int) -> Iterator[tuple[Any, int]]:
-    """Views that make up elements ``start`` to ``end``, each with its place counted from ``at``."""
-    if start == 0 and end == t.numel():
+    """Views that make up elements ``start`` to ``end``, each with its place counted from ``at``.
+
+    Of a tensor or an array.
+    """
+    if start == 0 and end == math.prod(t.shape):
         yield t, at
         return
-    row = t[0].numel()
+    row = math.prod(t.shape[1:])
     first, last = -(-start // row), end // row  # rows that are whole
     if first > last:  # within one row
         yield from _spans(t[last], start - last * row, end - last * row, at)

@@ -4,11 +4,14 @@ A subclass says what state a parameter has (:meth:`Elementwise.start`), which nu
 recurrence takes (:meth:`Elementwise.advance`), and the recurrence itself: compiled, as the loop of
 that name in ``framework/kernels/cpu/steps.py``, and in tensor ops (:meth:`Elementwise.plain`).
 
-The compiled loop serves contiguous float32 and float64 on the CPU, and takes no memory at all. All
-else (a GPU, half precision, strided or complex parameters, small models) runs the tensor ops on
-pieces (``framework/pieces.py``), so its temporaries never grow with the parameter: at most
-``PIECES_ALIVE`` pieces of scratch at any moment. Not optimal on the GPU, where each op is a kernel
-of its own.
+The compiled loop serves contiguous float32 and float64 on the CPU. All else there (half precision,
+strided or complex parameters, small models) runs the tensor methods on lanes
+(``framework/lanes.py``). Neither takes memory, so a step whose state exists cannot fail half-way.
+
+On other devices they run on pieces of tensors (``framework/pieces.py``), so temporaries never grow
+with the parameter: at most ``PIECES_ALIVE`` pieces of scratch at any moment. So much is taken and
+given back before the first write: what a limit refuses, it refuses there. Not optimal: each op is a
+kernel of its own.
 
 Complex parameters are stepped as pairs of real numbers, as PyTorch does.
 """
@@ -18,8 +21,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..framework.ops.creation import full_like, zeros_like
-from ..framework.pieces import pieces
+from ..framework.lanes import HOSTS, Lane, on_lanes
+from ..framework.ops.creation import empty, full_like, ones_like, zeros_like
+from ..framework.pieces import limit_of, pieces
 from . import fused
 from .optimizer import Optimizer, number, own
 
@@ -50,20 +54,39 @@ class Elementwise(Optimizer):
         """The recurrence in tensor ops, in place; the loop's arguments."""
         raise NotImplementedError
 
-    def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
+    def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """One step for one parameter."""
         if not state:
             state.update(self.start(p, group))
         held, numbers = self.advance(state, group)
-        self.run(self.loop, self.plain, (p, g, *held), numbers)
+        return self.planned(self.loop, self.plain, (p, g, *held), numbers)
 
-    def run(self, loop: str, plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) -> None:
-        """Run a compiled loop where it fits, else the same in tensor ops, piece by piece."""
+    def planned(
+        self, loop: str, plain: Any, tensors: Sequence[Any], numbers: Sequence[float]
+    ) -> Any:
+        """The call of a compiled loop where it fits, else of the same in tensor methods."""
         if fused.fits(self.elements, *tensors):
-            fused.run(loop, tensors, numbers)
-            return
-        for piece in pieces(*tensors):
-            plain(*piece, *numbers)
+            return fused.planned(loop, tensors, numbers)
+        if tensors[0].device.type in HOSTS:
+            return on_lanes(plain, tensors, numbers)
+        reserve(tensors[0])
+        return by_pieces, plain, tensors, numbers
+
+
+def by_pieces(plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) -> None:
+    """Run a recurrence in tensor ops, piece by piece."""
+    for piece in pieces(*tensors):
+        plain(*piece, *numbers)
+
+
+def reserve(p: Any) -> None:
+    """Take the scratch of a step by pieces, and give it back: a limit refuses it here, or never."""
+    empty(PIECES_ALIVE * min(p.numel(), limit_of(p)), dtype=p.dtype, device=p.device)
+
+
+def ones(like: Any) -> Any:
+    """Ones in the place of a tensor, or of a lane of one."""
+    return like.ones() if type(like) is Lane else ones_like(like)
 
 
 def zeros(p: Any) -> Any:

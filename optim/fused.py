@@ -34,25 +34,52 @@ def fits(elements: int, *tensors: Any) -> bool:
     )
 
 
-def run(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> None:
-    """Run a loop of ``framework/kernels/cpu/steps.py`` in place.
+def planned(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
+    """The call that runs a loop of ``framework/kernels/cpu/steps.py`` in place.
 
     Args:
         name: Of the loop.
         tensors: The parameter, its gradient and its state, all of which :func:`fits` took.
         numbers: The loop's scalars; they take the tensors' dtype.
+
+    Returns:
+        (function, arguments): the call, which takes no memory. The loop is compiled by then.
     """
-    for t in tensors:
-        if t is not None and t is not tensors[1]:
-            t._storage.version += 1
     first = tensors[0]._array
+    storages = [t._storage for t in tensors if t is not None and t is not tensors[1]]
     if tensors[0].device.type == "meta":
-        return
+        return _count, storages
     loop, spread = _loop(name)
     n = first.size
     flat = first.reshape(-1)
     arrays = [flat[:0] if t is None else t._array.reshape(-1) for t in tensors]
-    quietly(spread, loop, n, n, *arrays, *_scalars(flat.dtype.type, numbers))
+    scalars = _scalars(flat.dtype.type, numbers)
+    if (name, flat.dtype) not in _compiled:  # compiled at its first call, which may fail: here
+        quietly(loop, *[a[:0] for a in arrays], *scalars)
+        _compiled.add((name, flat.dtype))
+    return _run, storages, spread, loop, n, arrays, scalars
+
+
+def run(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> None:
+    """Run a loop at once."""
+    call, *arguments = planned(name, tensors, numbers)
+    call(*arguments)
+
+
+def _run(
+    storages: list[Any], spread: Any, loop: Any, n: int, arrays: list[Any], scalars: list[Any]
+) -> None:
+    for storage in storages:
+        storage.version += 1
+    quietly(spread, loop, n, n, *arrays, *scalars)
+
+
+def _count(storages: list[Any]) -> None:
+    for storage in storages:
+        storage.version += 1
+
+
+_compiled: set[tuple[str, Any]] = set()
 
 
 @cache

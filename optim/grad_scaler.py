@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+import weakref
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,11 +12,14 @@ import numpy as np
 
 from ..framework.autograd.modes import no_grad
 from ..framework.dtypes import float16, float32
+from ..framework.interrupts import defer_interrupts
+from ..framework.lanes import HOSTS, on_lanes
 from ..framework.ops.creation import zeros
 from ..framework.pieces import pieces
 from ..framework.presumed import presumed
 from ..framework.tensor import Tensor
 from . import fused
+from .elementwise import reserve
 
 READY, UNSCALED, STEPPED = range(3)
 
@@ -77,6 +81,7 @@ class GradScaler:
         self._growth_tracker = 0
         self._stages: dict[int, int] = {}
         self._found: dict[int, dict[Any, Any]] = {}  # by optimizer, by device: 1 if one was found
+        self._failed: dict[int, list[Any]] = {}  # by optimizer: gradients of a step that raised
 
     def scale(self, outputs: Any) -> Any:
         """Multiply a loss, or every tensor of an iterable, by the scale.
@@ -114,6 +119,7 @@ class GradScaler:
                 "is fused into backward, which has used them already, still scaled. Train in "
                 "bfloat16 without a scaler, or call remove() on the handle of fuse_into_backward."
             )
+        self._forget_failed(optimizer)
         stage = self._stages.get(id(optimizer), READY)
         if stage == UNSCALED:
             raise RuntimeError(
@@ -121,12 +127,7 @@ class GradScaler:
             )
         if stage == STEPPED:
             raise RuntimeError("unscale_() is being called after step(). Call update() first.")
-        grads = [
-            p._grad
-            for group in optimizer.param_groups
-            for p in group["params"]
-            if p._grad is not None
-        ]
+        grads = _gradients(optimizer)
         if any(g.dtype is float16 for g in grads):
             raise ValueError(
                 "Attempting to unscale FP16 gradients. Keep parameters in float32 and let autocast "
@@ -138,9 +139,12 @@ class GradScaler:
             for g in grads:
                 if g.device not in found:
                     found[g.device] = zeros(1, dtype=float32, device=g.device)
-                _unscale(g, factor, found[g.device])
-        self._found[id(optimizer)] = found
-        self._stages[id(optimizer)] = UNSCALED
+            calls = [_unscaling(g, factor, found[g.device]) for g in grads]
+            with defer_interrupts():  # from here on nothing fails: all gradients or none
+                for run, *arguments in calls:
+                    run(*arguments)
+                self._found[id(optimizer)] = found
+                self._stages[id(optimizer)] = UNSCALED
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Step an optimizer, unless its gradients hold an infinity or NaN.
@@ -159,6 +163,7 @@ class GradScaler:
                 "Closure use is not currently supported if GradScaler is enabled. Step without one."
             )
         self._check_used("step")
+        self._forget_failed(optimizer)
         stage = self._stages.get(id(optimizer), READY)
         if stage == STEPPED:
             raise RuntimeError("step() has already been called since the last update().")
@@ -172,9 +177,24 @@ class GradScaler:
             )
         result = None
         if not _any(found):
-            result = optimizer.step(*args, **kwargs)
+            try:
+                result = optimizer.step(*args, **kwargs)
+            except BaseException:
+                self._failed[id(optimizer)] = [weakref.ref(g) for g in _gradients(optimizer)]
+                raise
         self._stages[id(optimizer)] = STEPPED
         return result
+
+    def _forget_failed(self, optimizer: Any) -> None:
+        # A step that raised left unscaled gradients. It may be tried again with these, or, after
+        # zero_grad and another backward, with new ones, which nobody has unscaled.
+        failed = self._failed.pop(id(optimizer), None)
+        if failed is None:
+            return
+        then = {id(g) for g in (r() for r in failed) if g is not None}
+        if not any(id(g) in then for g in _gradients(optimizer)):
+            self._stages.pop(id(optimizer), None)
+            self._found.pop(id(optimizer), None)
 
     def update(self, new_scale: Any = None) -> None:
         """Adapt the scale to what the steps found, or set it.
@@ -195,17 +215,23 @@ class GradScaler:
                 raise AssertionError(
                     "new_scale should be a float or a 1-element tensor with requires_grad=False."
                 )
-            self._scale = float(new_scale)
+            infinite, scale = None, float(new_scale)
         else:
             if not any(self._found.values()):
                 raise AssertionError(
                     "No inf checks were recorded prior to update. Call step() or unscale_() first."
                 )
-            self._adapt(any(_any(found) for found in self._found.values()))
-        self._stages.clear()
-        self._found.clear()
+            infinite, scale = any(_any(found) for found in self._found.values()), self._scale
+        with defer_interrupts():
+            self._adapt(infinite, scale)
+            self._stages.clear()
+            self._found.clear()
+            self._failed.clear()
 
-    def _adapt(self, infinite: bool) -> None:
+    def _adapt(self, infinite: bool | None, scale: float) -> None:
+        self._scale = scale
+        if infinite is None:  # it was set
+            return
         if infinite:
             self._scale = _rounded(self._scale * self._backoff_factor)
             self._growth_tracker = 0
@@ -290,10 +316,27 @@ class GradScaler:
         self._growth_tracker = int(state_dict["_growth_tracker"])
 
 
-def _unscale(g: Any, factor: float, found: Any) -> None:
+def _gradients(optimizer: Any) -> list[Any]:
+    found = (p._grad for group in optimizer.param_groups for p in group["params"])
+    return [g for g in found if g is not None]
+
+
+def _unscaling(g: Any, factor: float, found: Any) -> Any:
+    """The call that unscales a gradient; on the CPU it takes no memory."""
     if fused.fits(g.numel(), g):
-        fused.run("unscale", (g, found), (factor,))
-        return
+        return fused.planned("unscale", (g, found), (factor,))
+    if g.device.type in HOSTS:
+        return on_lanes(_unscale_part, (g, None), (factor, found._array))
+    reserve(g)
+    return _unscale, g, factor, found
+
+
+def _unscale_part(g: Any, _: Any, factor: float, found: Any) -> None:
+    if not g.mul_(factor).is_finite():
+        found[0] = 1
+
+
+def _unscale(g: Any, factor: float, found: Any) -> None:
     for (part,) in pieces(g):
         part.mul_(factor)
         found.copy_(found.maximum(part.isfinite().logical_not_().any()))

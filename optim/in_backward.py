@@ -19,7 +19,7 @@ import weakref
 from typing import Any
 
 from ..framework.autograd.hooks import add_hook
-from ..framework.autograd.modes import local, no_grad
+from ..framework.autograd.modes import local
 from .optimizer import Optimizer
 
 
@@ -34,8 +34,12 @@ def fuse_into_backward(optimizer: Optimizer) -> FusedStep:
 
     What needs all gradients at once cannot work with it. ``clip_grad_norm_`` and
     ``GradScaler.step`` raise; several backward passes to one step are several steps. What needs one
-    gradient at a time works in a hook: ``p.register_hook(lambda g: g.clamp(-1, 1))``. If backward
-    raises half way, parameters whose gradient was whole are updated, the others are not.
+    gradient at a time works in a hook: ``p.register_hook(lambda g: g.clamp(-1, 1))``.
+
+    If backward raises half way, or is interrupted, parameters whose gradient was whole are updated,
+    the others are not. Each parameter's own update is whole: one that raised, where an allocation
+    was refused, leaves its parameter and state as they were, and the gradient is gone. A backward
+    that is tried again moves some parameters twice; to go back, restore a checkpoint.
 
     With ``backward(inputs=...)`` the results are the same, but the gradients of these inputs are
     all computed before the first is used.
@@ -68,7 +72,8 @@ def fuse_into_backward(optimizer: Optimizer) -> FusedStep:
             "lowtide.optim.SGD(...) and the like return."
         )
     kind = type(optimizer)
-    if kind.step is not Optimizer.step or kind.update is Optimizer.update:
+    defined = kind.prepare is not Optimizer.prepare or kind.update is not Optimizer.update
+    if kind.step is not Optimizer.step or not defined:
         raise ValueError(
             f"fuse_into_backward: {kind.__name__} defines step() itself, so it may need all "
             "gradients at once, and in backward there is one at a time. Use an optimizer that "
@@ -200,13 +205,13 @@ class _Hook:
             )
         p._grad = None
         state = local.state
-        phase, state.phase = state.phase, "optimizer"
+        phase, grad = state.phase, state.grad
+        state.phase, state.grad = "optimizer", False
         try:
-            with no_grad():
-                for _ in range(times):
-                    optimizer.update(p, g, optimizer.state[p], group)
+            for _ in range(times):
+                optimizer.update(p, g, optimizer.state[p], group)
         finally:
-            state.phase = phase
+            state.phase, state.grad = phase, grad
         optimizer._opt_called = True  # the schedulers ask
 
 

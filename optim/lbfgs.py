@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..framework.autograd.modes import enable_grad, no_grad
+from ..framework.autograd.modes import enable_grad, local
+from ..framework.interrupts import defer_interrupts
 from ..framework.ops.creation import empty
 from ..framework.ops.patching import view_as_real
 from ..framework.presumed import presumed
@@ -26,6 +27,10 @@ class LBFGS(Optimizer):
 
     Memory: beside the state a step holds the flat gradient and two vectors of work; the line search
     adds the start and up to three gradients of its bracket. All is counted in the ledger.
+
+    Whole or not at all: the closure runs many times between moves of the parameters, so a step
+    works on a draft of its state, and if it raises the parameters go back to where it began. That
+    takes three vectors more, from before the first move to the end. Gradients are the closure's.
 
     Args:
         params: What to optimize; one group.
@@ -90,12 +95,36 @@ class LBFGS(Optimizer):
         """
         if closure is None:
             raise TypeError("LBFGS.step() needs a closure that computes the loss again.")
-        with no_grad():
-            return self._step(enable_grad()(closure))
+        modes = local.state
+        before, modes.grad = modes.grad, False
+        try:
+            return self._step_or_back(enable_grad()(closure))
+        finally:
+            modes.grad = before
 
-    def _step(self, closure: Any) -> Any:
+    def _step_or_back(self, closure: Any) -> Any:
+        first = self.param_groups[0]["params"][0]
+        draft: dict[str, Any] = {
+            k: v[:] if type(v) is list else v for k, v in self.state.get(first, {}).items()
+        }
+        for name in ("d", "prev_flat_grad"):  # these two are written in place
+            if draft.get(name) is not None:
+                draft[name] = own(draft[name].clone())
+        x = self._flat()
+        try:
+            found = self._step(closure, draft)
+        except BaseException:
+            with defer_interrupts():
+                self._go_to(x)
+            raise
+        with defer_interrupts():
+            state = self.state[first]
+            state.clear()
+            state.update(draft)
+        return found
+
+    def _step(self, closure: Any, state: dict[str, Any]) -> Any:
         group = self.param_groups[0]
-        state = self.state[group["params"][0]]
         search = group["line_search_fn"]
         if search not in (None, "strong_wolfe"):
             raise RuntimeError(f"LBFGS: only 'strong_wolfe' is supported; got {search!r}.")
@@ -210,11 +239,14 @@ class LBFGS(Optimizer):
         self._move(t, d)
         loss = float(presumed(closure(), before - t))
         g = self._flat_gradient()
+        self._go_to(x)
+        return loss, g
+
+    def _go_to(self, x: Any) -> None:
         at = 0
         for p, n in self._views("p"):
             p.copy_(x[at : at + n].view(p.shape))
             at += n
-        return loss, g
 
 
 def _largest(x: Any) -> float:

@@ -6,10 +6,12 @@ import math
 from typing import Any
 
 from ..framework.dtypes import bfloat16
+from ..framework.lanes import HOSTS, on_lanes
 from ..framework.ops.added_products import addmm
+from ..framework.ops.creation import empty
 from ..framework.ops.matmul import matmul
 from ..framework.pieces import pieces
-from .elementwise import zeros
+from .elementwise import by_pieces, reserve, zeros
 from .optimizer import Optimizer, check_options, number
 
 ADJUSTMENTS = (None, "original", "match_rms_adamw")
@@ -29,7 +31,8 @@ class Muon(Optimizer):
 
     Memory: the iterations run in bfloat16, as PyTorch's, and the CPU computes each product in
     float32 workspace: a step takes up to 30 bytes an element of the largest square parameter, less
-    of a long one. All of it is counted, and freed before the next parameter.
+    of a long one. All of it is counted, and freed before the next parameter but O, two bytes an
+    element of each: no parameter moves before all are known.
 
     Args:
         params: Matrices.
@@ -99,22 +102,27 @@ class Muon(Optimizer):
                 f"{tuple(p.shape)}. Give the others to AdamW."
             )
 
-    def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
+    def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """One step for one parameter."""
         if p.is_complex():
             raise RuntimeError("Muon does not support complex parameters. Use another optimizer.")
         if "momentum_buffer" not in state:
             state["momentum_buffer"] = zeros(p)
         buffer, share = state["momentum_buffer"], group["momentum"]
-        for b, d in pieces(buffer, g):
-            b.mul_(share).add_(d, alpha=1 - share)
-        x = _ahead(g, buffer, share) if group["nesterov"] else buffer.to(bfloat16)
+        x = _looking(g, buffer, share, group["nesterov"])
         x = orthogonal(x, group["ns_coefficients"], group["ns_steps"], group["eps"])
         lr = number(group["lr"])
-        p.mul_(1 - lr * group["weight_decay"])
         rate = lr * _ratio(group["adjust_lr_fn"], *p.shape)
-        for part, step in pieces(p, x):
-            part.add_(step.to(part.dtype), alpha=-rate)
+        tensors, numbers = (p, g, buffer, x), (share, 1 - lr * group["weight_decay"], rate)
+        if p.device.type in HOSTS:
+            return on_lanes(_move, tensors, numbers)
+        reserve(p)
+        return by_pieces, _move, tensors, numbers
+
+
+def _move(p: Any, g: Any, buffer: Any, x: Any, share: float, keep: float, rate: float) -> None:
+    buffer.mul_(share).add_(g, alpha=1 - share)
+    p.mul_(keep).add_(x.to(p.dtype), alpha=-rate)
 
 
 def orthogonal(x: Any, coefficients: Any, steps: int, eps: float) -> Any:
@@ -137,11 +145,12 @@ def orthogonal(x: Any, coefficients: Any, steps: int, eps: float) -> Any:
     return x.T if tall else x
 
 
-def _ahead(g: Any, buffer: Any, share: float) -> Any:
-    """``(1 - share) g + share buffer``, rounded to bfloat16 piece by piece."""
-    x = g.to(bfloat16)
-    for part, d, m in pieces(x, g, buffer):
-        part.copy_(d.mul(1 - share).add_(m, alpha=share))
+def _looking(g: Any, buffer: Any, share: float, ahead: bool) -> Any:
+    """The buffer as this step will leave it, or what lies ahead of it, in bfloat16."""
+    x = empty(g.shape, dtype=bfloat16, device=g.device)
+    for part, d, b in pieces(x, g, buffer):
+        m = b.mul(share).add_(d, alpha=1 - share)
+        part.copy_(d.mul(1 - share).add_(m, alpha=share) if ahead else m)
     return x
 
 

@@ -1,8 +1,11 @@
 """Optimizer: parameter groups, lazily made state, hooks, and one update rule per parameter.
 
-A subclass defines :meth:`Optimizer.update`, which changes one parameter in place; an optimizer
-that sees all parameters at once, and one written for PyTorch, overrides ``step``. Hooks around
-``step`` hold for both: they are put around each class's ``step`` when the class is made.
+A step is whole or not at all. What can fail or takes memory (the closure, state, workspace, checks)
+is done for all parameters first, by :meth:`Optimizer.prepare`; then come writes that cannot fail,
+while Ctrl-C waits. A subclass defines ``prepare``, or, without that promise,
+:meth:`Optimizer.update`, which changes one parameter in place; an optimizer that sees all
+parameters at once, and one written for PyTorch, overrides ``step``. Hooks around ``step`` hold for
+all: they are put around each class's ``step`` when the class is made.
 
 Where it differs from PyTorch: state keeps the dtype it was saved with; ``load_state_dict`` copies
 tensors instead of sharing them with the dict; counters are Python numbers, where PyTorch has 0-d
@@ -21,6 +24,7 @@ from typing import Any
 from ..framework import scopes
 from ..framework.autograd.hooks import RemovableHandle, add_hook
 from ..framework.autograd.modes import enable_grad, local, no_grad
+from ..framework.interrupts import defer_interrupts
 from ..framework.memory.ledger import OPTIMIZER, PARAMETER, SAVED, TEMPORARY
 from ..framework.tensor import Tensor
 
@@ -41,10 +45,11 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
         self = args[0]
         if self.__dict__.get("_in_step"):  # super().step() of a subclass: its hooks ran
             return step(*args, **kwargs)
-        self._in_step = True
+        # No call from here to the try: an interrupt comes before all of it is set, or is undone.
         state = local.state
-        phase, state.phase = state.phase, "optimizer"
-        tape, saver = state.tape, state.saver
+        phase, tape, saver = state.phase, state.tape, state.saver
+        self._in_step = True
+        state.phase = "optimizer"
         if tape is not None:  # a region around the step: what a step makes is not made again
             state.tape, state.watch = None, state.inference
             state.saver = None if saver is tape else saver
@@ -58,8 +63,8 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
                             f"of (new_args, new_kwargs), but got {result}."
                         )
                     args, kwargs = result
-            self._opt_called = True  # the schedulers ask
             out = step(*args, **kwargs)
+            self._opt_called = True  # the schedulers ask
             for hook in (*_hooks(self._hooks, "after"), *_hooks(_everywhere, "after")):
                 hook(self, args, kwargs)
             if scopes.listening():
@@ -105,6 +110,7 @@ class Optimizer:
     _in_backward: Any = None  # the hook of fuse_into_backward, and where its parameters are
     _places: dict[int, tuple[dict[str, Any], int]]
     _opt_called: bool
+    _prepares = False  # whether the class defines prepare(), and no update() that would replace it
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
         self.defaults = defaults
@@ -128,6 +134,8 @@ class Optimizer:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "update" in cls.__dict__ or "prepare" in cls.__dict__:
+            cls._prepares = "update" not in cls.__dict__
         if "step" in cls.__dict__:
             cls.step = _hooked(cls.step)  # type: ignore[method-assign]
 
@@ -208,17 +216,21 @@ class Optimizer:
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of all parameters, or fill them with zeros."""
-        for group in self.param_groups:
-            for p in group["params"]:
-                if p._grad is not None:
-                    if set_to_none:
-                        p._grad = None
-                    else:
-                        p._grad = p._grad.detach().zero_()
+        with_gradient = [
+            p for group in self.param_groups for p in group["params"] if p._grad is not None
+        ]
+        if set_to_none:
+            for p in with_gradient:
+                p._grad = None
+            return
+        detached = [p._grad.detach() for p in with_gradient]
+        with defer_interrupts():
+            for p, g in zip(with_gradient, detached, strict=True):
+                p._grad = g.zero_()
 
     @_hooked
     def step(self, closure: Any = None) -> Any:
-        """Update every parameter that has a gradient.
+        """Update every parameter that has a gradient: all of them, or none if it raises.
 
         Args:
             closure: Computes the loss again and returns it, after its own ``zero_grad``.
@@ -230,18 +242,81 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        with no_grad():
-            for group in self.param_groups:
-                for p in group["params"]:
-                    if p._grad is not None:
-                        self.update(p, p._grad, self.state[p], group)
+        state = local.state
+        before, state.grad = state.grad, False
+        try:
+            if self._prepares:
+                self._step_whole()
+            else:
+                for group in self.param_groups:
+                    for p in group["params"]:
+                        if p._grad is not None:
+                            self.update(p, p._grad, self.state[p], group)
+        finally:
+            state.grad = before
         return loss
 
-    def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
-        """Change one parameter in place; subclasses define it."""
+    def _step_whole(self) -> None:
+        todo = [(p, g) for g in self.param_groups for p in g["params"] if p._grad is not None]
+        while todo:
+            now: list[Any] = []
+            later: list[Any] = []
+            seen: set[int] = set()
+            for (
+                p,
+                group,
+            ) in todo:  # one that is listed twice is stepped again, in a round of its own
+                (later if id(p) in seen else now).append((p, group))
+                seen.add(id(p))
+            self._round(now)
+            todo = later
+
+    def _round(self, todo: list[tuple[Any, dict[str, Any]]]) -> None:
+        states, drafts, writes = self.state, [], []
+        try:
+            for p, group in todo:
+                draft = dict(states[p]) if p in states else {}
+                drafts.append((p, draft))
+                writes.append(self.prepare(p, p._grad, draft, group))
+        except BaseException:
+            # Now, and not when the error's frames go: so the ledger is at once as it was.
+            drafts.clear()
+            writes.clear()
+            draft.clear()
+            raise
+        with defer_interrupts():
+            for p, draft in drafts:
+                states[p].update(draft)
+            for run, *arguments in writes:
+                run(*arguments)
+
+    def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
+        """Do for one parameter what can fail or takes memory; subclasses define it.
+
+        Nothing that existed may be written, and no gradient mode changed.
+
+        Args:
+            p: The parameter.
+            g: Its gradient.
+            state: A draft of the parameter's state, empty at first: a copy of the dict, which takes
+                its place with the write. Tensors in it are the state's own: not to be written.
+            group: Options.
+
+        Returns:
+            (function, arguments): a call that writes, and can neither fail nor take memory.
+        """
         raise NotImplementedError(
-            f"{type(self).__name__} defines neither update(p, g, state, group) nor step(closure)."
+            f"{type(self).__name__} defines none of prepare(p, g, state, group), "
+            "update(p, g, state, group) and step(closure)."
         )
+
+    def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
+        """Change one parameter in place, whole or not at all; subclasses may define it."""
+        draft = dict(state)
+        run, *arguments = self.prepare(p, g, draft, group)
+        with defer_interrupts():
+            state.update(draft)
+            run(*arguments)
 
     # Saved state
 
@@ -271,6 +346,8 @@ class Optimizer:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over options and a copy of the state; tensors keep the dtype they were saved with.
+
+        Whole or not at all: until the copy is there, nothing changes.
 
         Raises:
             ValueError: Groups or their sizes differ.
@@ -302,10 +379,12 @@ class Optimizer:
                 loaded[number if p is None else p] = (
                     saved_state if p is None else _taken_over(saved_state, p)
                 )
-        for group, saved in zip(self.param_groups, groups, strict=True):
-            group.update({k: v for k, v in saved.items() if k != "params"})
-        self.state.clear()
-        self.state.update(loaded)
+        options = [{k: v for k, v in saved.items() if k != "params"} for saved in groups]
+        with defer_interrupts():
+            for group, found in zip(self.param_groups, options, strict=True):
+                group.update(found)
+            self.state.clear()
+            self.state.update(loaded)
         for hook in _hooks(self._hooks, "after_load"):
             hook(self)
 

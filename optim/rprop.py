@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..framework.ops.creation import ones_like
-from .elementwise import Elementwise, filled, zeros
+from .elementwise import Elementwise, filled, ones, zeros
 from .optimizer import check_options, number
 
 
@@ -78,7 +77,7 @@ class Rprop(Elementwise):
         """The recurrence in tensor ops."""
         turned = before.mul_(g).mul_(sign)
         back = turned < 0
-        factor = ones_like(size).masked_fill_(turned > 0, grow).masked_fill_(back, shrink)
+        factor = ones(size).masked_fill_(turned > 0, grow).masked_fill_(back, shrink)
         size.mul_(factor).clamp_(least, most)
         before.copy_(g).mul_(sign).masked_fill_(back, 0)
         p.addcmul_(before.sign(), size, value=-1)

@@ -64,20 +64,19 @@ class SGD(Elementwise):
         }  # fmt: skip
         super().__init__(params, defaults)
 
-    def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
+    def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """One step for one parameter."""
         momentum, rate = group["momentum"], number(group["lr"])
         sign, decay = first_numbers(group)
         if momentum == 0:
-            self.run("sgd", _plain_sgd, (p, g), (sign, decay, rate))
-            return
+            return self.planned("sgd", _plain_sgd, (p, g), (sign, decay, rate))
         keep, add = momentum, 1 - group["dampening"]
         if state.get("momentum_buffer") is None:
             state["momentum_buffer"] = zeros(p)
             keep, add = 0.0, 1.0
         look = momentum if group["nesterov"] else 0.0
         numbers = (sign, decay, keep, add, look, rate)
-        self.run(self.loop, self.plain, (p, g, state["momentum_buffer"]), numbers)
+        return self.planned(self.loop, self.plain, (p, g, state["momentum_buffer"]), numbers)
 
     @staticmethod
     def plain(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import types
 import warnings
 from typing import Any
 
+from ...framework.interrupts import defer_interrupts
 from ...framework.tensor import Tensor
 from ..optimizer import Optimizer, number
 
@@ -84,29 +86,45 @@ class LRScheduler:
                 UserWarning,
                 stacklevel=2,
             )
-        self._step_count += 1
         if epoch is not None:
             warnings.warn(WHY_NOT_EPOCH, UserWarning, stacklevel=2)
-        self._update_lr(epoch)
+        with defer_interrupts():
+            before = self._step_count
+            self._step_count = before + 1
+            try:
+                self._update_lr(epoch)
+            except BaseException:
+                self._step_count = before
+                raise
 
     def _update_lr(self, epoch: int | None = None) -> None:
+        with defer_interrupts():
+            self._whole_update(epoch)
+
+    def _whole_update(self, epoch: int | None) -> None:
+        before = self.last_epoch
         self._get_lr_called_within_step = True
         try:
             if epoch is None:
-                self.last_epoch += 1
+                self.last_epoch = before + 1
                 values = self.get_lr()
             else:
                 self.last_epoch = epoch
                 closed = getattr(self, "_get_closed_form_lr", self.get_lr)
                 values = closed()
+            self._write(values)
+        except BaseException:
+            self.last_epoch = before
+            raise
         finally:
             self._get_lr_called_within_step = False
-        self._write(values)
 
     def _write(self, values: list[float]) -> None:
-        for group, value in zip(self.optimizer.param_groups, values, strict=True):
-            set_rate(group, value)
-        self._last_lr = rates(self.optimizer)
+        found = list(zip(self.optimizer.param_groups, values, strict=True))
+        with defer_interrupts():
+            for group, value in found:
+                set_rate(group, value)
+            self._last_lr = rates(self.optimizer)
 
     def _warn_outside_step(self) -> None:
         if not self._get_lr_called_within_step:
@@ -127,6 +145,17 @@ class LRScheduler:
 
 
 _LRScheduler = LRScheduler  # PyTorch's older name
+
+
+def uninterrupted(step: Any) -> Any:
+    """A ``step`` that Ctrl-C does not stop half-way: it comes at the end."""
+
+    @functools.wraps(step)
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        with defer_interrupts():
+            return step(*args, **kwargs)
+
+    return whole
 
 
 def check_optimizer(optimizer: Any) -> None:

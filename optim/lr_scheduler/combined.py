@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..optimizer import Optimizer
-from .base import LRScheduler, rates, set_rate
+from .base import LRScheduler, rates, set_rate, uninterrupted
 from .plateau import ReduceLROnPlateau
 
 
@@ -95,7 +95,8 @@ class SequentialLR(_Several):
         elif hasattr(scheduler, "last_epoch"):
             scheduler.last_epoch -= 1
 
-    def step(self) -> None:  # type: ignore[override]
+    @uninterrupted
+    def step(self) -> None:
         """Go one step on."""
         self.last_epoch += 1
         k = bisect_right(self._milestones, self.last_epoch)
@@ -133,7 +134,8 @@ class ChainedScheduler(_Several):
         self._schedulers = schedulers
         self._last_lr = rates(self.optimizer)
 
-    def step(self) -> None:  # type: ignore[override]
+    @uninterrupted
+    def step(self) -> None:
         """Go one step on."""
         for scheduler in self._schedulers:
             scheduler.step()

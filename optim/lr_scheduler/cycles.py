@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..optimizer import Optimizer
-from .base import LRScheduler, check_optimizer, per_group, saved_callable, set_rate
+from .base import LRScheduler, check_optimizer, per_group, saved_callable, set_rate, uninterrupted
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
@@ -60,6 +60,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         height = (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2
         return [self.eta_min + (base - self.eta_min) * height for base in self.base_lrs]
 
+    @uninterrupted
     def step(self, epoch: float | None = None) -> None:
         """Go one step on, or to a step, which may be a fraction.
 

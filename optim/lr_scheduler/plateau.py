@@ -7,7 +7,7 @@ import warnings
 from typing import Any, SupportsFloat
 
 from ..optimizer import Optimizer, number
-from .base import WHY_NOT_EPOCH, LRScheduler, check_optimizer, rates, set_rate
+from .base import WHY_NOT_EPOCH, LRScheduler, check_optimizer, rates, set_rate, uninterrupted
 
 
 class ReduceLROnPlateau(LRScheduler):
@@ -80,9 +80,8 @@ class ReduceLROnPlateau(LRScheduler):
         """True while steps after a change do not count."""
         return self.cooldown_counter > 0
 
-    def step(  # type: ignore[override]
-        self, metrics: SupportsFloat, epoch: int | None = None
-    ) -> None:
+    @uninterrupted
+    def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:
         """Take a new value, and lower the rates if it has been too long without a better one."""
         value = float(metrics)
         if epoch is not None:
