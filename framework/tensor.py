@@ -8,7 +8,7 @@ what editors and type checkers see.
 from __future__ import annotations
 
 import warnings
-from typing import Any, TypeAlias
+from typing import Any
 
 from .autograd.modes import local
 from .devices import backend
@@ -20,9 +20,6 @@ from .spec import Size, Spec
 
 _new = object.__new__
 
-Link: TypeAlias = "tuple[Link | None, Any, tuple[Any, ...], int]"
-RETYPED = -(1 << 62)  # a link that reads the bytes as another dtype: no longer a window of the base
-
 
 class ViewInfo:
     """How a view came from its base, so that a write through either can rewrite history.
@@ -31,14 +28,15 @@ class ViewInfo:
         base: The tensor that owns the storage (never itself a view).
         chain: The last view op from ``base`` to here, linked to the one before it: (link before
             or None, function, attributes, number of links). Views of a view share its links, so a
-            chain costs one link a view. The number is negative where a link is :data:`RETYPED`.
+            chain costs one link a view. The number is negative where a link reads the bytes as
+            another dtype.
         version: The storage's version for which the view's ``grad_fn`` holds.
         tracked: False for a view made under ``no_grad``: it has no history to rewrite.
     """
 
     __slots__ = ("base", "chain", "tracked", "version")
 
-    def __init__(self, base: Tensor, chain: Link, version: int, tracked: bool) -> None:
+    def __init__(self, base: Tensor, chain: tuple[Any, ...], version: int, tracked: bool) -> None:
         self.base = base
         self.chain = chain
         self.version = version

@@ -9,7 +9,7 @@ one by replaying its view ops on the base (:func:`refresh`) when next it is used
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import GradientError
 from ..tensor import Tensor, ViewInfo
@@ -20,8 +20,8 @@ from .node import Node, _sequence, attach, edge_to
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..tensor import Link
-
+Link: TypeAlias = "tuple[Link | None, Any, tuple[Any, ...], int]"  # see ViewInfo.chain
+RETYPED = -(1 << 62)  # counts for a link that reads the bytes as another dtype: no window
 LONG = 16  # links: a longer chain is replayed as one window of the base
 
 

@@ -16,12 +16,12 @@ from ..autograd.modes import local
 from ..autograd.modes import quietly as quietly
 from ..autograd.node import OpNode
 from ..autograd.saved import OWN, Held
-from ..autograd.views import refresh
+from ..autograd.views import RETYPED, refresh
 from ..dtypes import FLOAT
 from ..kernels.silence import run_nested, was_busy
 from ..memory.ledger import WORKSPACE
 from ..spec import SCALARS, Spec
-from ..tensor import RETYPED, Tensor, ViewInfo, wrap
+from ..tensor import Tensor, ViewInfo, wrap
 from .plan import Plan
 from .registry import Op
 
