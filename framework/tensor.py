@@ -26,7 +26,10 @@ class ViewInfo:
 
     Attributes:
         base: The tensor that owns the storage (never itself a view).
-        chain: The view ops from ``base`` to here, as (function, attributes) pairs.
+        chain: The last view op from ``base`` to here, linked to the one before it: (link before
+            or None, function, attributes, number of links). Views of a view share its links, so a
+            chain costs one link a view. The number is negative where a link reads the bytes as
+            another dtype.
         version: The storage's version for which the view's ``grad_fn`` holds.
         tracked: False for a view made under ``no_grad``: it has no history to rewrite.
     """

@@ -9,7 +9,7 @@ one by replaying its view ops on the base (:func:`refresh`) when next it is used
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import GradientError
 from ..tensor import Tensor, ViewInfo
@@ -20,12 +20,42 @@ from .node import Node, _sequence, attach, edge_to
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+Link: TypeAlias = "tuple[Link | None, Any, tuple[Any, ...], int]"  # see ViewInfo.chain
+RETYPED = -(1 << 62)  # counts for a link that reads the bytes as another dtype: no window
+LONG = 16  # links: a longer chain is replayed as one window of the base
 
-def replay(tensor: Tensor, chain: Sequence[Any]) -> Tensor:
+
+def replay(tensor: Tensor, chain: Link) -> Tensor:
     """Apply a chain of view ops to a tensor."""
-    for function, attributes in chain:
+    links = []
+    link: Link | None = chain
+    while link is not None:
+        links.append(link)
+        link = link[0]
+    for _, function, attributes, _ in reversed(links):
         tensor = function(tensor, *attributes)
     return tensor
+
+
+def shortened(view: Tensor, viewed: ViewInfo) -> Link:
+    """The chain of a view for a replay: a long one becomes one ``as_strided`` of its base.
+
+    So a replay costs the same however long the chain is, and a loop that makes a view of a view
+    and writes into it is linear. A chain that reads the bytes as another dtype,
+    or whose base has gaps, stays as it is.
+    """
+    chain = viewed.chain
+    base = viewed.base
+    if chain[3] <= LONG or not base.is_contiguous() or view._storage is not base._storage:
+        return chain
+    start = view.storage_offset() - base.storage_offset() if view._spec.numel else 0
+    if start < 0:  # an `as_strided` reached before the base
+        return chain
+    from ..ops.striding import strided_view
+
+    window = (tuple(view._spec.shape), view.stride(), start, base.stride())
+    viewed.chain = (None, strided_view, window, 1)
+    return viewed.chain
 
 
 def base_of(viewed: ViewInfo) -> Tensor:
@@ -50,7 +80,7 @@ def refresh(view: Tensor) -> None:
     if base._node is None and view._node is not None and view._requires_grad:
         return  # the base is a leaf, written under no_grad: same history
     with enable_grad():
-        fresh = replay(base, viewed.chain)
+        fresh = replay(base, shortened(view, viewed))
     old = view._node
     view._node, view._index, view._requires_grad = fresh._node, fresh._index, fresh._requires_grad
     if view._extra is not None and "retains_grad" in view._extra:
@@ -105,7 +135,7 @@ def rebase(tensor: Tensor, node: Node, index: int = 0) -> None:
             f"{node.name()} wrote into a view made under no_grad, so its gradient has no way "
             "back. Make the view outside no_grad."
         )
-    _replace(base, ViewScatter(base, node, index, tensor, viewed.chain), 0)
+    _replace(base, ViewScatter(base, node, index, tensor, shortened(tensor, viewed)), 0)
     refresh(tensor)
 
 
@@ -125,9 +155,7 @@ class ViewScatter(Node):
 
     __slots__ = ("chain", "edge_specs", "old")
 
-    def __init__(
-        self, base: Tensor, written: Node, index: int, view: Tensor, chain: Sequence[Any]
-    ) -> None:
+    def __init__(self, base: Tensor, written: Node, index: int, view: Tensor, chain: Link) -> None:
         self.old = base._requires_grad
         self.edges = [(written, index), *([edge_to(base)] if self.old else [])]
         self.edge_specs = [view._spec, base._spec]

@@ -16,7 +16,7 @@ from ..autograd.modes import local
 from ..autograd.modes import quietly as quietly
 from ..autograd.node import OpNode
 from ..autograd.saved import OWN, Held
-from ..autograd.views import refresh
+from ..autograd.views import RETYPED, refresh
 from ..dtypes import FLOAT
 from ..kernels.silence import run_nested, was_busy
 from ..memory.ledger import WORKSPACE
@@ -285,15 +285,20 @@ def _view(
     run = plan.run
     array = run(*arrays) if run is not None else plan.op.plain(np, *arrays, **plan.attributes)
     storage = input._storage
-    out = wrap(array, plan.results[0], storage)
+    spec = plan.results[0]
+    out = wrap(array, spec, storage)
     viewed = input._viewed
-    step = (plan.op.function, (*inputs[1:], *attributes))
+    step = (*inputs[1:], *attributes)
+    count = 1 if plan.differentiable and spec.dtype is input._spec.dtype else RETYPED
     state = local.state
     if viewed is None:
-        out._viewed = ViewInfo(input, (step,), storage.version, state.grad)
+        link = (None, plan.op.function, step, count)
+        out._viewed = ViewInfo(input, link, storage.version, state.grad)
     else:
+        before = viewed.chain
+        link = (before, plan.op.function, step, before[3] + count)
         tracked = state.grad and viewed.tracked
-        out._viewed = ViewInfo(viewed.base, (*viewed.chain, step), storage.version, tracked)
+        out._viewed = ViewInfo(viewed.base, link, storage.version, tracked)
     if mask:
         record(plan, mask, inputs, (out,))
     elif state.inference or (input._extra is not None and "inference" in input._extra):

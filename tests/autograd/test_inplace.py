@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import sys
+import tracemalloc
+
 import pytest
 
 import lowtide as lt
@@ -493,3 +497,174 @@ def test_a_composed_write_copies_its_target_only_for_a_graph():
     y = (leaf(2.0) * 1.0).addcmul_(w_ := leaf(3.0), w_, value=2.0)
     y.sum().backward()
     assert w_.grad.tolist() == [12.0]
+
+
+# Long chains of views
+
+
+def calls_of(function, *args) -> int:
+    """How many Python and C functions a call calls: its work, without a clock."""
+    count = 0
+
+    def note(frame, event, arg):
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    sys.setprofile(note)
+    try:
+        function(*args)
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def written_on_the_way(n, recorded):
+    w = lt.ones(4, requires_grad=recorded)
+    v = w * 1
+    for _ in range(n):
+        v = v[:]
+        v.mul_(1.5)
+    return v
+
+
+def test_a_view_of_a_view_costs_one_link_however_deep_it_is():
+    x = lt.ones(4)
+    tracemalloc.start()
+    try:
+        views = [x]
+        taken = []
+        for _ in range(4):
+            before = tracemalloc.get_traced_memory()[0]
+            views.extend([None] * 500)  # the list's own growth beside the views'
+            before = tracemalloc.get_traced_memory()[0]
+            for k in range(len(views) - 500, len(views)):
+                views[k] = views[k - 1][:]
+            taken.append(tracemalloc.get_traced_memory()[0] - before)
+    finally:
+        tracemalloc.stop()
+    assert max(taken[1:]) < 1.2 * min(taken[1:])
+
+
+def test_a_chain_of_300000_views_is_made_and_freed():
+    x = lt.ones(4)
+    v = x
+    for _ in range(300_000):  # about a second; 13 minutes if each view copied its chain
+        v = v.view(4)
+    assert v._base is x
+    v.add_(1)
+    assert x.tolist() == [2.0] * 4
+    gc.collect()
+    del v  # no recursion: the links end one after another
+    w = x.view(2, 2)
+    for _ in range(50_000):
+        w = w.t()
+    x.zero_()
+    assert not w.requires_grad
+    assert w.sum().item() == 0
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_loop_of_views_each_written_does_work_that_grows_as_the_loop(recorded):
+    written_on_the_way(50, recorded)
+    once = calls_of(written_on_the_way, 200, recorded)
+    thrice = calls_of(written_on_the_way, 600, recorded)
+    assert thrice < 3.1 * once
+
+
+def test_views_held_along_a_chain_are_refreshed_by_work_that_grows_as_their_number():
+    def refreshed(n):
+        base = v = leaf(1.0, 2.0) * 1
+        held = [v := v[:] for _ in range(n)]
+        base.mul_(3)
+        assert all(x.grad_fn is not None for x in held)
+
+    refreshed(50)
+    assert calls_of(refreshed, 600) < 3.1 * calls_of(refreshed, 200)
+
+
+def test_backward_of_a_loop_of_views_each_written_does_work_that_grows_as_the_loop():
+    def pulled(n):
+        loss = written_on_the_way(n, True).sum()
+        return calls_of(loss.backward)
+
+    pulled(50)
+    assert pulled(600) < 3.1 * pulled(200)
+
+
+def test_a_tensor_turned_in_place_a_thousand_times_keeps_one_base_and_its_gradient():
+    w = lt.arange(6.0, dtype=lt.float64).view(2, 3).requires_grad_()
+    x = w * 1
+    for _ in range(1001):
+        x.t_()
+    assert x.shape == (3, 2)
+    x.mul_(2)
+    x[0].mul_(3)
+    x.sum().backward()
+    assert w.grad.tolist() == [[6.0, 2.0, 2.0], [6.0, 2.0, 2.0]]
+
+
+DEEP = {
+    "slices": lambda v: v[:],
+    "turns": lambda v: v.t(),
+    "shapes": lambda v: v.reshape(*v.shape[::-1]) if v.is_contiguous() else v.t(),
+    "new dims": lambda v: v.unsqueeze(0)[0],
+    "windows": lambda v: v.unfold(0, 1, 1)[..., 0],
+    "strides": lambda v: v.as_strided(v.shape, v.stride(), v.storage_offset()),
+}
+
+
+@pytest.mark.parametrize("step", DEEP.values(), ids=DEEP)
+@pytest.mark.parametrize("depth", [14, 16, 40])
+def test_a_write_through_a_deep_view_has_the_gradients_of_a_shallow_one(step, depth):
+    def gradients(times):
+        w = lt.arange(24.0, dtype=lt.float64).view(6, 4).requires_grad_()
+        f = lt.tensor([[2.0], [3.0], [5.0]], dtype=lt.float64).expand(3, 2).clone()
+        f.requires_grad_()
+        base = w * w
+        v = base[1:4, 2:]
+        for _ in range(times):
+            v = step(v)
+        other = base[2:, 1:]
+        v.mul_(f if v.shape == f.shape else f.reshape(v.shape))
+        loss = (base * base).sum() + (v * other.sum()).sum()
+        first = lt.autograd.grad(loss, (w, f), create_graph=True)
+        second = lt.autograd.grad(sum((g * g).sum() for g in first), (w, f))
+        return [g.tolist() for g in (*first, *second)]
+
+    assert gradients(depth) == gradients(2)  # the same view, reached by many steps or by two
+
+
+def test_a_deep_view_that_was_bytes_of_another_type_on_the_way_stays_cut_off():
+    base = leaf(1.0, 2.0) * 1
+    v = base.view(lt.int64)
+    for _ in range(40):
+        v = v[:]
+    v = v.view(lt.float64)
+    same = base.view(lt.float64)
+    for _ in range(40):
+        same = same[:]
+    base.mul_(2)
+    assert not v.requires_grad
+    assert not same.requires_grad
+
+
+def test_a_deep_view_of_real_parts_gets_its_gradient():
+    z = lt.tensor([1 + 2j, 3 - 1j], dtype=lt.complex128, requires_grad=True)
+    base = z * 1
+    v = lt.view_as_real(base)
+    for _ in range(40):
+        v = v[:]
+    v.mul_(3)
+    (base * base.conj()).real.sum().backward()
+    assert z.grad.tolist() == [18 + 36j, 54 - 18j]
+
+
+def test_a_deep_view_of_a_base_with_gaps_gets_its_gradient():
+    w = lt.ones(2, 3, dtype=lt.float64, requires_grad=True)
+    base = lt.empty_strided((2, 3), (1, 2), dtype=lt.float64).copy_(w)
+    v = base[:, 1:]
+    for _ in range(40):
+        v = v[:]
+    v.mul_(3)
+    base.sum().backward()
+    assert w.grad.tolist() == [[1.0, 3.0, 3.0]] * 2
