@@ -139,13 +139,21 @@ class CheckpointDirectory:
             )
         try:
             self.claim()
+            self._refuse_going_back(step)
         except OSError as error:
-            text = f"CheckpointDirectory.save: {self.path} cannot be written to: {error}."
+            text = f"CheckpointDirectory.save: {self._file(step)} cannot be written: {error}."
             raise UnwrittenError(error.errno, text) from error
         assert self._lock is not None
         with self._lock.turn:
-            self._refuse_going_back(step)
-            return self._save(step, objects)
+            path = self._save(step, objects)
+            try:
+                self._prune(step)
+            except OSError as error:  # the run goes on: what it saved is safe
+                warnings.warn(
+                    f"CheckpointDirectory: older ones than {path} were not removed: {error}.",
+                    stacklevel=2,
+                )
+            return path
 
     def _save(self, step: int, objects: dict[str, Any]) -> Path:
         states, values = {}, {}
@@ -165,17 +173,19 @@ class CheckpointDirectory:
         except UnwrittenError as error:
             text = (
                 f"CheckpointDirectory.save: step {step}, whose tensors take {bytes_of(content)} "
-                f"bytes, is not safe on the disk: {error.strerror} Checkpoints in the folder: "
-                f"{self.steps()}."
+                f"bytes, is not safe on the disk: {error.strerror} Earlier checkpoints are as they "
+                "were."
             )
             raise UnwrittenError(error.errno, text) from error
+        return path
+
+    def _prune(self, step: int) -> None:
         # Above this step are damaged ones only: a whole one would have been refused. They stay to
         # be looked at until they are older than all that is kept.
         steps = self.steps()
         whole = [n for n in steps if n <= step and not self._is_damaged(n)]
         oldest = 0 if self.keep is None else whole[-self.keep :][0]
         self._remove(self._leftovers(), [n for n in steps if n < oldest])
-        return path
 
     def _refuse_going_back(self, step: int) -> None:
         # What is damaged does not count: a run that went on from an older one saves over it.

@@ -27,7 +27,7 @@ _LONGEST_STEM = 64  # bytes of the name in that of its temporary file, which mus
 _NO_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EROFS)  # folders cannot be flushed
 
 
-class UnwrittenError(SerializationError, OSError):
+class UnwrittenError(OSError, SerializationError):
     """A file that could not be written, and what became of the one before; ``errno`` says why."""
 
 
