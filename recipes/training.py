@@ -76,8 +76,8 @@ class Run:
         **state: What a checkpoint holds: objects with ``state_dict``.
 
     Raises:
-        SystemExit: The folder holds an unfinished run, and ``--resume`` was not asked for; or
-            the run was interrupted.
+        SystemExit: The folder holds an unfinished run, and ``--resume`` was not asked for;
+            another process is running in it; or the run was interrupted.
     """
 
     def __init__(
@@ -98,6 +98,10 @@ class Run:
         self._begin()
 
     def _begin(self) -> None:
+        try:
+            self.checkpoints.claim()  # so that a second run in the folder ends now, not at its save
+        except lt.SerializationError as error:
+            raise SystemExit(str(error)) from None
         newest = max(self.checkpoints.steps(), default=0)
         results = self.folder / "results.json"
         if self.args.resume:

@@ -5,32 +5,49 @@ any instant finds the newest whole one when it starts again. The random generato
 in use are always part of it. What else a run needs to go on bit for bit, it names: model,
 optimizer, schedule, scaler, data loader.
 
-Restoring reads one object's state at a time: the file is never in memory as a whole.
+One process writes to a folder, and holds its lock (:mod:`.locks`) from its first save on; any
+number read beside it, without a lock.
+
+Restoring first reads all that is asked for without building a tensor, and takes an older file if
+this one is damaged. Then it gives one object's state at a time (:mod:`.restoring`): the file is
+never in memory as a whole.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import time
 import warnings
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import SerializationError
-from ..random import Generator, generators_in_use
+from ..random import generators_in_use
 from .archive import save, structure_of
-from .files import TEMPORARY_SUFFIX, Source, flush_folder
+from .files import TEMPORARY_SUFFIX, Source, UnwrittenError, flush_folder, remove_leftover
+from .locks import FolderLock, lock_folder
 from .placing import Placement
-from .safetensors import read_header
+from .restoring import bytes_of, check_generators, ends_of, give
+from .safetensors import Header, read_header
 from .structure import Decoder
 
-_NAME = re.compile(r"step_(\d{8,})\.safetensors")
-_ENDS = (  # how an object gives its state, and how it takes it back
-    ("state_dict", "load_state_dict"),
-    ("get_state", "set_state"),  # generators; numpy.random
-    ("getstate", "setstate"),  # Python's random
-)
+T = TypeVar("T")
+
+_NAME = re.compile(r"step_([0-9]{8,})\.safetensors")
+_LISTINGS = 200  # how often a reader looks again because files go while it reads; 2 s in all
+_GONE = (errno.ENOENT, errno.ESTALE)  # removed; removed by another host
+_NOWHERE = Placement("meta")  # what is decoded there has been checked, and takes no memory
+
+
+class _GoneError(Exception):
+    """A checkpoint was removed after it was listed."""
+
+
+class _DamagedError(Exception):
+    """What is wrong with a checkpoint: its file, the entry, the rule."""
 
 
 class CheckpointDirectory:
@@ -62,12 +79,45 @@ class CheckpointDirectory:
             raise ValueError(f"keep must be at least 1, or None for all; got {keep}.")
         self.path = Path(path)
         self.keep = keep
+        self._lock: FolderLock | None = None
+        self._damaged: dict[int, Any] = {}  # step -> which file of that number was found damaged
+
+    # Writing
+
+    def claim(self) -> None:
+        """Take the folder for this process to write to; ``save`` does it if it was not done.
+
+        The folder is made. What a killed run left is removed: files that it had half written, and
+        whole ones beyond ``keep``. The folder is free again when the process ends, however it
+        ends, or when :meth:`release` was called or this object is gone.
+
+        Raises:
+            SerializationError: Another process writes to it; the message says which.
+        """
+        if self._lock is not None and self._lock.is_current():
+            return
+        if not self.path.is_dir():
+            self.path.mkdir(parents=True, exist_ok=True)
+            flush_folder(os.fspath(self.path.resolve().parent))
+        self._lock = lock_folder(self.path)
+        with self._lock.turn:
+            self._remove(self._leftovers(), [])
+            # Only beyond enough whole ones: the newest may be damaged.
+            steps, whole = self.steps(), 0
+            if self.keep is not None and len(steps) > self.keep:
+                while steps and whole < self.keep:
+                    whole += self._problem(steps.pop()) is None
+                self._remove([], steps)
+
+    def release(self) -> None:
+        """Let another process write to the folder."""
+        self._lock = None
 
     def save(self, step: int, /, **objects: Any) -> Path:
         """Write the states of ``objects``, then remove checkpoints beyond ``keep``.
 
         Args:
-            step: Steps done; not below the newest checkpoint's.
+            step: Steps done; not below the newest whole checkpoint's.
             **objects: By the name they will be asked for. What has ``state_dict`` (or
                 ``get_state``, as generators have, or ``getstate``, as Python's ``random``) gives
                 its state; anything else is saved as a value.
@@ -76,19 +126,39 @@ class CheckpointDirectory:
             The file.
 
         Raises:
-            SerializationError: A newer checkpoint is there, or a state cannot be written.
+            SerializationError: A newer checkpoint is there, a state cannot be written, or another
+                process writes to the folder.
+            UnwrittenError: The disk is full or fails (a SerializationError and an OSError). The
+                checkpoints that were there are as they were.
         """
-        newest = max(self.steps(), default=-1)
-        if step < max(newest, 0):
-            raise SerializationError(
-                f"CheckpointDirectory.save: step {step} is below {newest}, the newest in "
-                f"{self.path}. Remove what an earlier run left, or use another folder."
-            )
         if "step" in objects:
             raise TypeError("save() got multiple values for argument 'step'")
+        if step < 0:
+            raise SerializationError(
+                f"CheckpointDirectory.save: step {step} is below 0. Count the steps that are done."
+            )
+        try:
+            self.claim()
+            self._refuse_going_back(step)
+        except OSError as error:
+            text = f"CheckpointDirectory.save: {self._file(step)} cannot be written: {error}."
+            raise UnwrittenError(error.errno, text) from error
+        assert self._lock is not None
+        with self._lock.turn:
+            path = self._save(step, objects)
+            try:
+                self._prune(step)
+            except OSError as error:  # the run goes on: what it saved is safe
+                warnings.warn(
+                    f"CheckpointDirectory: older ones than {path} were not removed: {error}.",
+                    stacklevel=2,
+                )
+            return path
+
+    def _save(self, step: int, objects: dict[str, Any]) -> Path:
         states, values = {}, {}
         for name, thing in objects.items():
-            ends = _ends_of(thing)
+            ends = ends_of(thing)
             if ends is None:
                 values[name] = thing
             else:
@@ -96,18 +166,96 @@ class CheckpointDirectory:
         generators = {
             str(d): [g.initial_seed(), g.get_offset()] for d, g in generators_in_use().items()
         }
-        self.path.mkdir(parents=True, exist_ok=True)
         path = self._file(step)
-        save({"step": step, "states": states, "values": values, "generators": generators}, path)
-        self._prune()
+        content = {"step": step, "states": states, "values": values, "generators": generators}
+        try:
+            save(content, path)
+        except UnwrittenError as error:
+            text = (
+                f"CheckpointDirectory.save: step {step}, whose tensors take {bytes_of(content)} "
+                f"bytes, is not safe on the disk: {error.strerror} Earlier checkpoints are as they "
+                "were."
+            )
+            raise UnwrittenError(error.errno, text) from error
         return path
+
+    def _prune(self, step: int) -> None:
+        # Above this step are damaged ones only: a whole one would have been refused. They stay to
+        # be looked at until they are older than all that is kept.
+        steps = self.steps()
+        whole = [n for n in steps if n <= step and not self._is_damaged(n)]
+        oldest = 0 if self.keep is None else whole[-self.keep :][0]
+        self._remove(self._leftovers(), [n for n in steps if n < oldest])
+
+    def _refuse_going_back(self, step: int) -> None:
+        # What is damaged does not count: a run that went on from an older one saves over it.
+        for newer in reversed(self.steps()):
+            if newer <= step:
+                break
+            if self._problem(newer) is None:
+                raise SerializationError(
+                    f"CheckpointDirectory.save: step {step} is below {newer}, the newest in "
+                    f"{self.path}. Remove what an earlier run left, or use another folder."
+                )
+
+    def _problem(self, step: int) -> Exception | None:
+        try:
+            self._read(step, (), lambda *_: None)
+        except (_DamagedError, _GoneError) as problem:
+            return problem
+        return None
+
+    def _is_damaged(self, step: int) -> bool:
+        return step in self._damaged and self._damaged[step] == _mark(self._file(step))
+
+    def _leftovers(self) -> list[Path]:
+        # Half-written files. One that a living process is writing, for one by `lt.save`, is locked.
+        return [
+            self.path / n
+            for n in os.listdir(self.path)
+            if n.startswith(".step_") and n.endswith(TEMPORARY_SUFFIX)
+        ]
+
+    def _remove(self, leftovers: list[Path], steps: list[int]) -> None:
+        # The oldest first: whoever is killed here leaves the newest.
+        removed = False
+        for path in (*map(self._file, sorted(steps)), *leftovers):
+            try:
+                if path in leftovers:
+                    removed |= remove_leftover(os.fspath(path))
+                else:
+                    path.unlink()
+                    removed = True
+            except FileNotFoundError:
+                continue
+            except OSError as error:  # the run goes on: what it saved is safe
+                warnings.warn(
+                    f"CheckpointDirectory: {path} is no longer needed and could not be removed: "
+                    f"{error.strerror}. Remove it yourself.",
+                    stacklevel=4,
+                )
+        if removed:
+            try:
+                flush_folder(os.fspath(self.path))
+            except OSError as error:
+                warnings.warn(
+                    f"CheckpointDirectory: removals in {self.path} could not be flushed to the "
+                    f"disk: {error.strerror}. Look after the disk.",
+                    stacklevel=4,
+                )
+
+    # Reading
 
     def restore(
         self, *, step: int | None = None, map_location: Any = None, **objects: Any
     ) -> dict[str, Any] | None:
-        """Give ``objects`` the states of the newest whole checkpoint.
+        """Give ``objects`` the states of the newest whole checkpoint, all of them or none.
 
-        A damaged checkpoint is passed over with a warning: the next older one serves.
+        A damaged checkpoint changes nothing and is passed over with a warning that says what is
+        wrong: the next older one serves. A state that does not fit its object is an error, and
+        objects that were given theirs before it get their old states back (see
+        :func:`~lowtide.framework.serialization.restoring.give`). Ctrl-C waits while an object
+        takes its state, and leaves all as they were.
 
         Args:
             step: That of another checkpoint than the newest.
@@ -115,51 +263,85 @@ class CheckpointDirectory:
             **objects: Under the names they were saved with; they may be fewer.
 
         Returns:
-            ``step`` and the plain values that were saved, or None if there is no checkpoint.
+            ``step`` and the plain values that were saved, or None if there is no whole checkpoint.
 
         Raises:
-            SerializationError: The checkpoint lacks an object's state, or has no such step.
+            SerializationError: The checkpoint lacks an object's state; or ``step`` was given, and
+                there is no such step, or it is damaged.
+            TypeError: An object cannot take a state.
         """
         placement = Placement(map_location)
-        steps = self.steps() if step is None else [step]
-        for number in reversed(steps):
+        for name, thing in objects.items():
+            if ends_of(thing) is None:
+                raise TypeError(
+                    f"restore: {name} is a {type(thing).__name__}, which cannot take a state; "
+                    "values come back in the result."
+                )
+        passed: set[int] = set()
+        gone = 0
+        while gone < _LISTINGS:
+            steps = [n for n in self.steps() if n not in passed] if step is None else [step]
+            if not steps:
+                return None
+
+            def take(source: Source, header: Header, content: dict[str, Any]) -> dict[str, Any]:
+                return _taken(source, header, content, placement, objects)
+
             try:
-                source = Source(self._file(number))
-            except FileNotFoundError:
-                raise SerializationError(
-                    f"CheckpointDirectory.restore: {self.path} has no step {number}; it has "
-                    f"{self.steps()}."
-                ) from None
-            with source:
-                try:
-                    header = read_header(source)
-                    content = structure_of(source, header)
-                    states, saved_values = content["states"], content["values"]
-                except (SerializationError, TypeError, KeyError) as error:
-                    if step is not None:
-                        raise
-                    warnings.warn(f"passing over a damaged checkpoint: {error}", stacklevel=2)
-                    continue
-                missing = sorted(set(objects) - set(states))
-                if missing:
-                    raise source.error(
-                        f"it has no state of {', '.join(missing)}; it has {', '.join(states)}",
-                        "Name objects as they were saved",
-                    )
-                for name, thing in objects.items():
-                    # a decoder each: what was read for one is let go before the next
-                    decoder = Decoder(source, header.entries, placement, False)
-                    self._give(thing, name, decoder.decode(states[name]))
-                    del decoder
-                values = Decoder(source, header.entries, placement, False).decode(saved_values)
-                _set_generators(content["generators"])
-                return {"step": number, **values}
-        return None
+                return {"step": steps[-1], **self._read(steps[-1], objects, take)}
+            except _GoneError:
+                if step is not None:
+                    raise SerializationError(
+                        f"CheckpointDirectory.restore: {self.path} has no step {step}; it has "
+                        f"{self.steps()}."
+                    ) from None
+                gone += 1  # pruned since it was listed: there is a newer one
+                time.sleep(0.01)
+            except _DamagedError as damage:
+                if step is not None:
+                    raise SerializationError(str(damage)) from damage.__cause__
+                warnings.warn(f"passing over a damaged checkpoint: {damage}", stacklevel=2)
+                passed.add(steps[-1])
+        raise SerializationError(
+            f"CheckpointDirectory.restore: checkpoints in {self.path} were removed before they "
+            f"could be read, {gone} times. Let its writer keep more, or look after its disk."
+        )
+
+    def _read(self, step: int, names: Iterable[str], then: Callable[[Source, Header, Any], T]) -> T:
+        # `then` gets a file that was verified, and of which all that is named can be decoded.
+        path = self._file(step)
+        try:
+            mark = _mark(path)
+            source = Source(path)
+        except OSError as error:
+            raise _as_read(error, path) from error
+        with source:
+            try:
+                header, content = _checked(source, names)
+            except (MemoryError, _GoneError):
+                raise  # of this process, not of the file
+            except Exception as error:  # whatever a damaged file brings about
+                damage = _as_read(error, path)
+                if isinstance(damage, _DamagedError):
+                    self._damaged[step] = mark
+                raise damage from error
+            return then(source, header, content)
 
     def steps(self) -> list[int]:
         """The steps that have a checkpoint, in order."""
-        names = os.listdir(self.path) if self.path.is_dir() else []
-        return sorted(int(m[1]) for m in map(_NAME.fullmatch, names) if m)
+        for _ in range(3):
+            found = self._listed()
+            if found:
+                return found
+            # Beside a writer, a long folder may show neither the new file nor the old one.
+        return found
+
+    def _listed(self) -> list[int]:
+        try:
+            with os.scandir(self.path) as entries:
+                return sorted(n for n in map(_step_of, entries) if n is not None)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
 
     def latest(self) -> Path | None:
         """The file of the newest checkpoint, or None."""
@@ -167,43 +349,74 @@ class CheckpointDirectory:
         return self._file(steps[-1]) if steps else None
 
     def _file(self, step: int) -> Path:
-        return self.path / f"step_{step:08d}.safetensors"
-
-    def _give(self, thing: Any, name: str, state: Any) -> None:
-        ends = _ends_of(thing)
-        if ends is None:
-            raise TypeError(
-                f"restore: {name} is a {type(thing).__name__}, which cannot take a state; values "
-                "come back in the result."
-            )
-        getattr(thing, ends[1])(state)
-
-    def _prune(self) -> None:
-        # Also what killed runs left half-written: one run writes to a folder at a time.
-        old = self.steps()[: -self.keep] if self.keep is not None else []
-        stale = [
-            self.path / n
-            for n in os.listdir(self.path)
-            if n.startswith(".step_") and n.endswith(TEMPORARY_SUFFIX)
-        ]
-        for path in (*map(self._file, old), *stale):
-            with suppress(FileNotFoundError):
-                path.unlink()
-        if old or stale:
-            flush_folder(os.fspath(self.path))
+        return self.path / _name(step)
 
 
-def _ends_of(thing: Any) -> tuple[str, str] | None:
-    if isinstance(thing, type):
+def _name(step: int) -> str:
+    return f"step_{step:08d}.safetensors"
+
+
+def _step_of(entry: os.DirEntry[str]) -> int | None:
+    # Files under the very name that `save` gives: no folder, no link to nowhere, no 000000012.
+    match = _NAME.fullmatch(entry.name)
+    if match is None or _name(int(match[1])) != entry.name:
         return None
-    for ends in _ENDS:
-        if all(callable(getattr(thing, end, None)) for end in ends):
-            return ends
-    return None
+    try:
+        return int(match[1]) if entry.is_file() else None
+    except OSError:  # a link that leads to itself, or where nobody may look
+        return None
 
 
-def _set_generators(states: dict[str, list[int]]) -> None:
-    known: dict[str, Generator] = {str(d): g for d, g in generators_in_use().items()}
-    for name, (seed, offset) in states.items():
-        if name in known:  # one of a device that this process has not met is left alone
-            known[name].manual_seed(seed).set_offset(offset)
+def _mark(path: Path) -> tuple[int, ...]:
+    found = os.stat(path)
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _as_read(error: Exception, path: Path) -> Exception:
+    # What to do about an error of reading: look again, pass the file over, or tell the caller.
+    if isinstance(error, OSError) and error.errno in _GONE:
+        return _GoneError(str(error))
+    if isinstance(error, SerializationError):
+        return _DamagedError(str(error))
+    if isinstance(error, OSError) and error.errno != errno.EIO:
+        return error  # no permission, too many open files: an older file is no better
+    return _DamagedError(f"load: {path}: {error!r}.")
+
+
+def _checked(source: Source, names: Iterable[str]) -> tuple[Header, dict[str, Any]]:
+    # Everything that may be found damaged is looked at here, before anything is changed.
+    header = read_header(source)
+    content = structure_of(source, header)
+    for part in ("states", "values", "generators"):
+        if not isinstance(content, dict) or not isinstance(content.get(part), dict):
+            raise source.error(f"its structure has no dict of {part}", "It is no checkpoint")
+    check_generators(content["generators"])
+    states = content["states"]
+    for node in (content["values"], *(states[n] for n in names if n in states)):
+        decoded = Decoder(source, header.entries, _NOWHERE, False).decode(node)
+        if node is content["values"] and type(decoded) is not dict:
+            raise source.error(f"its values are a {type(decoded).__name__}, not a dict")
+        del decoded
+    return header, content
+
+
+def _taken(
+    source: Source,
+    header: Header,
+    content: dict[str, Any],
+    placement: Placement,
+    objects: dict[str, Any],
+) -> dict[str, Any]:
+    states = content["states"]
+    missing = sorted(set(objects) - set(states))
+    if missing:
+        raise source.error(
+            f"it has no state of {', '.join(missing)}; it has {', '.join(states)}",
+            "Name objects as they were saved",
+        )
+    # Values are the caller's, and change nothing: they come before what does.
+    values: dict[str, Any] = Decoder(source, header.entries, placement, False).decode(
+        content["values"]
+    )
+    give(source, header.entries, placement, states, content["generators"], objects)
+    return values

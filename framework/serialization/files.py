@@ -2,22 +2,33 @@
 
 A file is written under a temporary name in the same folder, flushed to the disk, and renamed over
 the old one; then the folder is flushed too. Whoever is killed at any instant leaves either the
-old file or the new one, whole.
+old file or the new one, whole. While it is written the temporary file is locked, so that what a
+killed process left behind can be told from what a living one is writing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import io
 import mmap
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from ..errors import SerializationError
+from .locks import WITHOUT_LOCKS, try_lock
 
 TEMPORARY_SUFFIX = ".tmp"
+_LONGEST_STEM = 64  # bytes of the name in that of its temporary file, which must stay below 255
+_NO_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EROFS)  # folders cannot be flushed
+
+
+class UnwrittenError(OSError, SerializationError):
+    """A file that could not be written, and what became of the one before; ``errno`` says why."""
 
 
 def is_path(f: Any) -> bool:
@@ -30,9 +41,11 @@ def replacing(path: Any) -> Iterator[BinaryIO]:
     """Open a file for writing that takes ``path``'s place when the block ends without an error.
 
     A link is followed: what it points to is replaced. A device or a pipe is written directly.
+    The new file has the old one's mode, or without an old one what the umask leaves.
 
     Raises:
         SerializationError: The folder does not exist.
+        UnwrittenError: The disk is full or fails: the message says what is there now.
     """
     target = os.path.realpath(os.fspath(path))
     folder, name = os.path.split(target)
@@ -41,30 +54,129 @@ def replacing(path: Any) -> Iterator[BinaryIO]:
     if os.path.isdir(target):
         raise IsADirectoryError(f"save writes a file, and {target} is a directory.")
     if os.path.exists(target) and not os.path.isfile(target):
-        with open(target, "wb") as out:
-            yield out
+        try:
+            with open(target, "wb") as device:
+                yield device
+        except OSError as error:
+            text = f"save: {target} could not be written: {error.strerror or error}."
+            raise UnwrittenError(error.errno, text) from error
         return
-    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
+    temporary = os.path.join(folder, temporary_name(name))
+    replaced = False
+    out: BinaryIO | None = None
     try:
-        with open(temporary, "xb") as out:
+        mode = _mode_of(target)
+        with _created(temporary, mode) as out:
             yield out
             out.flush()
+            if mode is not None:
+                os.fchmod(out.fileno(), mode)  # what the umask took
             os.fsync(out.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
+            # while it is still locked: nobody takes it for a dead process's
+            os.replace(temporary, target)
+            replaced = True
+        flush_folder(folder)
+    except BaseException as error:
+        # A failure here is not what went wrong first; what stays is removed with the next save.
+        with contextlib.suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError):
+            raise _unwritten(error, target, replaced, out) from error
         raise
-    flush_folder(folder)
+
+
+def temporary_name(name: str) -> str:
+    """A new hidden name beside ``name``, which begins as it does and is short enough for a file."""
+    stem = name[:_LONGEST_STEM]
+    while len(os.fsencode(stem)) > _LONGEST_STEM:
+        stem = stem[:-1]
+    return f".{stem}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}"
+
+
+def _mode_of(target: str) -> int | None:
+    try:
+        return stat.S_IMODE(os.stat(target).st_mode) & 0o777
+    except FileNotFoundError:
+        return None
+
+
+def _created(temporary: str, mode: int | None) -> BinaryIO:
+    # Never more open than the file it replaces. Who looks for leftovers may come before the lock:
+    # then the file is gone again when the lock is got, and is made anew.
+    while True:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        out = open(os.open(temporary, flags, 0o666 if mode is None else mode), "wb")  # noqa: SIM115
+        try:
+            _lock_own(out.fileno())
+            if os.fstat(out.fileno()).st_nlink:
+                return out
+        except BaseException:
+            out.close()
+            raise
+        out.close()
+
+
+def _lock_own(handle: int) -> None:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # waits for who is just looking whether it is alive
+    except OSError as error:
+        if error.errno not in WITHOUT_LOCKS:
+            raise
+
+
+def remove_leftover(temporary: str) -> bool:
+    """Remove a temporary file unless a living process is writing it; True if it was removed.
+
+    Where the file system has no locks nobody can tell, and it stays.
+    """
+    try:
+        handle = os.open(temporary, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode) or try_lock(handle) is not True:
+            return False
+        os.unlink(temporary)
+    except FileNotFoundError:  # its writer had finished, and renamed it, before the lock was got
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _unwritten(error: OSError, target: str, replaced: bool, out: BinaryIO | None) -> UnwrittenError:
+    reason = error.strerror or str(error)
+    if replaced:
+        text = (
+            f"save: {target} is written and in its place, but its folder could not be flushed to "
+            f"the disk ({reason}): a loss of power may undo it. Look after the disk, and save again"
+        )
+        return UnwrittenError(error.errno, text + ".")
+    there = "The file that was there is as it was" if os.path.lexists(target) else "No file is left"
+    try:
+        done = f"after {out.tell()} bytes" if out is not None else "at its creation"
+    except ValueError:  # closed
+        done = "when it was closed"
+    try:
+        room = os.statvfs(os.path.dirname(target))
+        free = f"{room.f_bavail * room.f_frsize} bytes are free there"
+    except OSError as unknown:
+        free = f"how many bytes are free cannot be told: {unknown.strerror}"
+    text = f"save: {target} could not be written: {reason} {done}; {free}. {there}. Make room, or "
+    return UnwrittenError(error.errno, text + "save to another folder.")
 
 
 def flush_folder(folder: str) -> None:
-    """Make renames and removals in a folder survive a loss of power."""
-    handle = os.open(folder, os.O_RDONLY)
+    """Make renames and removals in a folder survive a loss of power, where that can be done."""
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except PermissionError:  # it may be written to and not be read
+        return
     try:
         os.fsync(handle)
-    except OSError:  # a file system without it: nothing more can be done
-        pass
+    except OSError as error:
+        if error.errno not in _NO_FLUSH:
+            raise
     finally:
         os.close(handle)
 

@@ -1,0 +1,151 @@
+"""Giving objects their saved states, all of them or none.
+
+The objects take their states one after the other, and each is asked by its own ``load_state_dict``
+whether the state fits. If one refuses, or reading or memory fails, or Ctrl-C comes, those before
+it get a copy of their old states back. The object with the most bytes comes last, and no copy is
+made of what it has: at the start of a run, where optimizers are empty, that is the model.
+
+What this rests on: the last object's own ``load_state_dict`` changes nothing when it raises, which
+holds for lowtide's; and an object takes back what its ``state_dict`` gave. A lazy module whose
+shapes became known with the new state cannot lose them again: the error says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..interrupts import defer_interrupts
+from ..random import Generator, generators_in_use
+from ..stream import MASK64
+from ..tensor import Tensor
+from .files import Source
+from .placing import Placement
+from .safetensors import Entry
+from .structure import Decoder
+
+_ENDS = (  # how an object gives its state, and how it takes it back
+    ("state_dict", "load_state_dict"),
+    ("get_state", "set_state"),  # generators; numpy.random
+    ("getstate", "setstate"),  # Python's random
+)
+
+
+def ends_of(thing: Any) -> tuple[str, str] | None:
+    """The methods that give and take an object's state, or None if it has none."""
+    if isinstance(thing, type):
+        return None
+    for ends in _ENDS:
+        if all(callable(getattr(thing, end, None)) for end in ends):
+            return ends
+    return None
+
+
+def give(
+    source: Source,
+    entries: dict[str, Entry],
+    placement: Placement,
+    states: dict[str, Any],
+    generators: dict[str, list[int]],
+    objects: dict[str, Any],
+) -> None:
+    """Give ``objects`` and the generators in use their states from a file that was verified.
+
+    Args:
+        source: The file.
+        entries: What its header lists.
+        placement: Where tensors go.
+        states: The JSON of each object's state, by name.
+        generators: Seed and offset by device.
+        objects: By name; all have a state in the file.
+
+    Raises:
+        Exception: What an object raised. All objects are as they were.
+    """
+    ordered, undo, complete = _largest_last(objects), [], not objects
+    try:
+        for k, (name, thing) in enumerate(ordered, 1):
+            # a decoder each: what was read for one is let go before the next
+            state = Decoder(source, entries, placement, False).decode(states[name])
+            getter, setter = ends_of(thing) or _ENDS[0]
+            with defer_interrupts():
+                if k < len(ordered):
+                    undo.append((name, getattr(thing, setter), copied(getattr(thing, getter)())))
+                getattr(thing, setter)(state)
+                if k == len(ordered):
+                    _set_generators(generators)
+                    complete = True
+            del state
+    except BaseException as error:
+        if not complete:  # else a Ctrl-C that waited for the end
+            with defer_interrupts():
+                _put_back(undo, error)
+        raise
+    if not objects:
+        _set_generators(generators)
+
+
+def _largest_last(objects: dict[str, Any]) -> list[tuple[str, Any]]:
+    ordered = list(objects.items())
+    if len(ordered) > 1:
+        sizes = [bytes_of(getattr(t, (ends_of(t) or _ENDS[0])[0])()) for _, t in ordered]
+        largest = max(range(len(ordered)), key=lambda k: (sizes[k], k))
+        ordered.append(ordered.pop(largest))
+    return ordered
+
+
+def _put_back(undo: list[tuple[str, Any, Any]], error: BaseException) -> None:
+    for name, setter, state in reversed(undo):
+        try:
+            setter(state)
+        except Exception as another:  # told beside the first error, the rest goes on
+            error.add_note(f"restore: {name} did not take its old state back: {another!r}.")
+
+
+def copied(state: Any) -> Any:
+    """A state whose tensors and containers are its own."""
+    if isinstance(state, Tensor):
+        return state.detach().clone()
+    if isinstance(state, np.ndarray):
+        return state.copy()
+    if isinstance(state, dict):
+        made = state.copy()  # of its own class
+        for key, value in state.items():
+            made[key] = copied(value)
+        return made
+    if type(state) in (list, tuple):
+        return type(state)(map(copied, state))
+    return set(state) if type(state) is set else state
+
+
+def bytes_of(state: Any) -> int:
+    """Bytes of the tensors and arrays in a state; those that are in it twice count twice."""
+    if isinstance(state, Tensor | np.ndarray):
+        return int(state.nbytes)
+    if isinstance(state, dict):
+        return sum(map(bytes_of, state.values()))
+    return sum(map(bytes_of, state)) if isinstance(state, list | tuple) else 0
+
+
+def check_generators(states: Any) -> None:
+    """Refuse what is no seed and offset for each device.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if not isinstance(states, dict):
+        raise ValueError(f"generators must be a dict; got {type(states).__name__}")
+    for place in states.values():
+        if not isinstance(place, list) or [type(n) for n in place] != [int, int]:
+            raise ValueError(f"a generator's state must be a seed and an offset; got {place!r}")
+        if not 0 <= place[1] <= MASK64:
+            raise ValueError(f"a generator's offset must be in [0, 2**64); got {place[1]}")
+        Generator().manual_seed(place[0])  # refuses what is no seed
+
+
+def _set_generators(states: dict[str, list[int]]) -> None:
+    known: dict[str, Generator] = {str(d): g for d, g in generators_in_use().items()}
+    for name, (seed, offset) in states.items():
+        if name in known:  # one of a device that this process has not met is left alone
+            known[name].manual_seed(seed).set_offset(offset)
