@@ -187,16 +187,20 @@ def finalizer(function: F) -> F:
 def _again(unraisable: Any) -> None:
     # Of an exception that Python swallows.
     trace = unraisable.exc_traceback
+    function = None
     if trace is not None and issubclass(unraisable.exc_type, KeyboardInterrupt):
         frame = trace.tb_frame
         function, entry = _finalizers.get(frame.f_code, (None, 0))
-        if function is not None:
-            if trace.tb_lasti <= entry:
-                function(frame.f_locals[frame.f_code.co_varnames[0]])
-            # Not from here: it would be raised in this function, and swallowed too.
-            _thread.start_new_thread(_deliver_soon, ())
-            return
-    _before_us(unraisable)
+        if function is not None and trace.tb_lasti <= entry:
+            function(frame.f_locals[frame.f_code.co_varnames[0]])
+        # Not from here: it would be raised in this function, and swallowed too.
+        _thread.start_new_thread(_deliver_soon, ())
+    if function is None:  # somebody else's: told as ever
+        tell = _others.pop() if _others else sys.__unraisablehook__
+        try:
+            tell(unraisable)
+        finally:
+            _others.append(tell)
 
 
 def _deliver_soon() -> None:
@@ -204,7 +208,19 @@ def _deliver_soon() -> None:
     _thread.interrupt_main()
 
 
-_before_us = sys.unraisablehook
-sys.unraisablehook = _again
+_others: list[Callable[[Any], Any]] = []  # whoever was told before; empty while it is told
 
-__all__ = ["RestoringExit", "WholeContext", "defer_interrupts", "finalizer"]
+
+def listen() -> None:
+    """See to it that interrupted finalizers are called again, also if somebody took the hook over.
+
+    It is asked again at each backward pass.
+    """
+    if sys.unraisablehook is not _again:
+        _others[:] = [sys.unraisablehook]
+        sys.unraisablehook = _again
+
+
+listen()
+
+__all__ = ["RestoringExit", "WholeContext", "defer_interrupts", "finalizer", "listen"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from .. import interrupts
 from ..devices import backend, placed
 from ..memory.ledger import TEMPORARY
 from ..spec import Spec
@@ -253,6 +254,7 @@ def _run(
     create: bool,
     inputs: list[Tensor] | None,
 ) -> list[Tensor | None]:
+    interrupts.listen()
     state = local.state
     before = (state.grad, state.saver, state.running, state.autocast)
     tape, state.tape, state.watch = state.tape, None, state.inference

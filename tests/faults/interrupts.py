@@ -22,6 +22,7 @@ import signal
 import sys
 import threading
 import time
+import weakref
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,9 @@ from lowtide.framework.storage import Storage
 
 from .scenarios import SCENARIOS
 
-HERE = (__file__, SCENARIOS[0].__init__.__code__.co_filename, threading.__file__)
+# Not the scenarios' own lines; nor weakref's callbacks, of which Python only prints that it ignores
+# an interrupt there (lowtide has it raised again).
+HERE = (__file__, SCENARIOS[0].__init__.__code__.co_filename, weakref.__file__)
 
 
 class Interrupting:
@@ -47,7 +50,10 @@ class Interrupting:
     Attributes:
         places: How many were passed.
         where: File, line and function of the interrupt.
+        outcome: "interrupted", "not reached", or "lost": nobody raised it.
     """
+
+    outcome = ""
 
     def __init__(self, at: int | None = None) -> None:
         self.at = at
@@ -92,6 +98,23 @@ class Interrupting:
             code = frame.f_code
             self.where = f"{os.path.basename(code.co_filename)}:{frame.f_lineno} {code.co_name}"
             signal.getsignal(signal.SIGINT)(signal.SIGINT, frame)
+
+
+class interrupted(Interrupting):
+    """Interrupts the block at a place, waits until that has been raised, and goes on behind it."""
+
+    def __exit__(self, kind: Any = None, *exc: object) -> bool:
+        super().__exit__()
+        if kind is None:
+            self.outcome = "not reached" if self.where is None else "lost"
+            try:
+                for _ in range(100 if self.where else 0):  # one in a finalizer is raised soon
+                    time.sleep(0.002)
+            except KeyboardInterrupt:
+                self.outcome = "interrupted"
+        elif kind is KeyboardInterrupt:
+            self.outcome = "interrupted"
+        return kind is KeyboardInterrupt
 
 
 _known: dict[Any, tuple[dict[int, str], list[Any], int]] = {}
@@ -229,18 +252,9 @@ class Trial:
 
     def interrupted_at(self, place: int) -> None:
         """Interrupt the step at a place, then see that all is well."""
-        tracer = Interrupting(place)
-        try:
-            with tracer:
-                self.scenario.step()
-            sys.settrace(None)
-            outcome = "lost"
-            for _ in range(100):  # what fell into a finalizer is raised soon
-                time.sleep(0.002)
-        except KeyboardInterrupt:
-            outcome = "interrupted"
-        sys.settrace(None)
-        self.check(outcome, tracer.where)
+        with interrupted(place) as tracer:
+            self.scenario.step()
+        self.check(tracer.outcome, tracer.where)
 
     def check(self, outcome: str, where: str | None) -> None:
         """Compare the books with what lives, and a step with one that nobody interrupted."""
@@ -270,7 +284,9 @@ class Trial:
 
 def same(a: Any, b: Any) -> bool:
     """Bitwise equal, all arrays of two lists."""
-    return len(a) == len(b) and all(np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b))
+    return len(a) == len(b) and all(
+        np.array_equal(x, y, equal_nan=True) for x, y in zip(a, b, strict=True)
+    )
 
 
 def real(kind: Any, count: int, seed: int) -> Trial:

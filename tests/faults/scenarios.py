@@ -61,9 +61,7 @@ class Training:
         return found
 
     def _counters(self) -> list[Any]:
-        return [
-            v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, int)
-        ]
+        return [v for s in self.optimizer.state.values() for v in s.values() if isinstance(v, int)]
 
     def values(self) -> list[Any]:
         """Return parameters and the optimizer's state."""
