@@ -40,6 +40,7 @@ class Placement:
         self._where: device | None = None
         self._by_name: dict[str, device] = {}
         self._function: Any = None
+        self.failed: BaseException | None = None  # what the function raised
         if map_location is None:
             return
         if isinstance(map_location, str | device):
@@ -65,10 +66,10 @@ class Placement:
         try:
             where = self._where or self._by_name.get(str(_named(location))) or device(location)
             backend(where)
-        except (RuntimeError, ImportError) as error:
+        except (RuntimeError, ImportError, ValueError) as error:
             raise SerializationError(
-                f"load: a tensor was saved on {location}, which is not there ({error}). "
-                "Pass map_location='cpu'."
+                f"load: a tensor was saved on {location!s:.99}, which is not there "
+                f"({error!s:.300}). Pass map_location='cpu'."
             ) from None
         return where
 
@@ -76,7 +77,11 @@ class Placement:
         """Apply a function given as ``map_location``."""
         if self._function is None:
             return t
-        placed = self._function(t, location)
+        try:
+            placed = self._function(t, location)
+        except BaseException as error:
+            self.failed = error  # no fault of the file
+            raise
         if placed is None:
             placed = Placement().of(location)
         return placed if isinstance(placed, Tensor) else t.to(placed)
@@ -86,7 +91,7 @@ def _named(location: Any) -> Any:
     # "cuda" and "cuda:0" are one device; a location that is no device of ours is only a name
     try:
         return device(location)
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         return location
 
 

@@ -174,7 +174,7 @@ def read_header(source: Source) -> Header:
     for name, entry in sorted(entries.items(), key=lambda e: (e[1].offset, e[1].nbytes)):
         if entry.offset != expected:
             raise source.error(
-                f"entry '{name}' begins at byte {entry.offset - start} of the data, where "
+                f"entry {name!r:.99} begins at byte {entry.offset - start} of the data, where "
                 f"{expected - start} was expected: entries must neither overlap nor leave holes"
             )
         expected += entry.nbytes
@@ -188,13 +188,19 @@ def read_header(source: Source) -> Header:
     return Header(entries, metadata)
 
 
-def _json(source: Source, text: bytes) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a name appears twice")
-        return found
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The dict of a JSON object, in which no name may come twice.
 
+    Raises:
+        ValueError: One does.
+    """
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name appears twice")
+    return found
+
+
+def _json(source: Source, text: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
@@ -206,27 +212,35 @@ def _json(source: Source, text: bytes) -> dict[str, Any]:
 
 def _entry(source: Source, name: str, value: Any, start: int) -> Entry:
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
-        raise source.error(f"entry '{name}' must have dtype, shape and data_offsets, nothing else")
+        raise source.error(
+            f"entry {name!r:.99} must have dtype, shape and data_offsets, nothing else"
+        )
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or (dtype not in NUMPY and dtype not in WITHOUT_ARRAYS):
-        raise source.error(f"entry '{name}' has dtype {dtype!r}, which is none of {_known()}")
+        raise source.error(
+            f"entry {name!r:.99} has dtype {dtype!r:.99}, which is none of {_known()}"
+        )
     if not _naturals(shape) or len(shape) > MOST_DIMS:
-        raise source.error(f"entry '{name}' has shape {shape!r}; at most {MOST_DIMS} sizes >= 0")
+        raise source.error(
+            f"entry {name!r:.99} has shape {shape!r:.99}; at most {MOST_DIMS} sizes >= 0"
+        )
     if not _naturals(offsets) or len(offsets) != 2:
-        raise source.error(f"entry '{name}' has data_offsets {offsets!r}; two integers >= 0")
+        raise source.error(
+            f"entry {name!r:.99} has data_offsets {offsets!r:.99}; two integers >= 0"
+        )
     itemsize = WITHOUT_ARRAYS.get(dtype) or NUMPY[dtype].itemsize
     if prod(n for n in shape if n) * itemsize > LARGEST:
-        raise source.error(f"entry '{name}' has shape {shape}, more than any memory")
+        raise source.error(f"entry {name!r:.99} has shape {shape!s:.99}, more than any memory")
     nbytes = prod(shape) * itemsize
     begin, end = offsets
     if end - begin != nbytes:
         raise source.error(
-            f"entry '{name}' of {dtype} {tuple(shape)} takes {nbytes} bytes, its data_offsets "
+            f"entry {name!r:.99} of {dtype} {tuple(shape)} takes {nbytes} bytes, its data_offsets "
             f"say {end - begin}"
         )
     if start + end > source.size:
         raise source.error(
-            f"entry '{name}' ends at byte {start + end}, the file at {source.size}",
+            f"entry {name!r:.99} ends at byte {start + end}, the file at {source.size}",
             "It was cut off",
         )
     return Entry(dtype, tuple(shape), start + begin, nbytes)
