@@ -12,21 +12,24 @@ import os
 from typing import Any
 
 from ..errors import SerializationError
+from .budgets import damage_named
 from .files import Source, is_path, replacing
 from .placing import Placement
-from .safetensors import METADATA, Header, read_header, write
+from .safetensors import METADATA, Header, read_header, unique, write
 from .structure import Decoder, Encoder
 
 FORMAT, STRUCTURE = "lowtide.format", "lowtide.structure"
 VERSION = "1"
 LARGEST_INDEX = 100_000_000  # bytes of JSON
+LONGEST_NAME = 255  # bytes of a file's name
 
 
 def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = None) -> None:
     """Write an object to a file that :func:`load` reads, and never half of it.
 
     The file is safetensors: a state dict's tensors are found under their own names by any tool of
-    that format. A path is replaced only when all is written and flushed to the disk.
+    that format. A path is replaced only when all is written and flushed to the disk. The header
+    and each entry have a checksum (CRC-32, in the metadata), which :func:`load` compares.
 
     Args:
         obj: Tensors, NumPy arrays, numbers, strings, bytes, None, dtypes, devices, generators, and
@@ -54,7 +57,7 @@ def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = Non
     metadata = {FORMAT: VERSION, STRUCTURE: structure}
     if is_path(f):
         with replacing(f) as out:
-            write(out, encoder.arrays, metadata)
+            write(out, encoder.arrays, metadata, patch=True)
     elif hasattr(f, "write"):
         write(f, encoder.arrays, metadata)
     else:
@@ -83,7 +86,11 @@ def load(
     """Read what :func:`save` wrote, a safetensors file, or a PyTorch file.
 
     Nothing that a file says can run code: PyTorch's files are read by a reader that builds tensors
-    and containers and refuses all else by name. A file is checked before memory is taken for it.
+    and containers and refuses all else by name. A file is checked before memory is taken for it,
+    and one that asks for more than its size warrants (its bytes, twelve times its text, and
+    16 MiB) is refused. No flipped bit of a file of :func:`save` is accepted, nor one of a storage
+    in PyTorch's zip format: their checksums are compared. Files of others, PyTorch's older format
+    and what earlier versions of lowtide saved have none; of those, sizes and bounds are checked.
 
     Args:
         f: A path, or a binary file-like object at the beginning of the file.
@@ -91,8 +98,9 @@ def load(
             a dict from locations to others, or a function of (tensor on the CPU, location).
         pickle_module: Accepted; it is never used.
         weights_only: Accepted; there is no other way.
-        mmap: Lay tensors over the mapped file: nothing is read before it is used, and nothing is
-            counted. A write changes the tensor, never the file. Needs a path.
+        mmap: Lay tensors over the mapped file: their bytes are counted nowhere, and belong to the
+            system's cache. What has a checksum is read through once, past the mapping. A write
+            changes the tensor, never the file. Needs a path.
         **pickle_load_args: Accepted.
 
     Returns:
@@ -105,7 +113,7 @@ def load(
     placement = Placement(map_location)
     if is_path(f) and os.fspath(f).endswith(".index.json"):
         return _load_index(os.fspath(f), placement, bool(mmap))
-    with Source(f) as source:
+    with Source(f) as source, damage_named(source, "it is damaged", calls=placement):
         first = source.read(0, min(source.size, 10))
         if first.startswith((b"PK\x03\x04", b"PK\x05\x06")) or _is_pickle(first):
             from .pytorch import load_pytorch
@@ -143,21 +151,38 @@ def _load_index(path: str, placement: Placement, mapped: bool) -> dict[str, Any]
     with Source(path) as source:
         if source.size > LARGEST_INDEX:
             raise source.error(f"an index of {source.size} bytes is more than {LARGEST_INDEX}")
-        try:
-            index = json.loads(source.read(0, source.size))
-            names = dict(index["weight_map"])
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise source.error(f"it is no index with a weight_map: {error!r}") from None
+        with damage_named(source, "it is no index with a weight_map"):
+            text = source.read(0, source.size)
+            index = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
+            names: dict[str, Any] = index["weight_map"]
+            if not isinstance(names, dict):
+                raise ValueError(f"weight_map is a {type(names).__name__}")
+        parts: dict[str, list[str]] = {}  # each file is opened once
         for name, file in names.items():
-            if not isinstance(file, str) or os.path.basename(file) != file or file in ("", ".."):
-                raise source.error(f"tensor '{name}' lies in {file!r}, which must be a plain name")
+            if not isinstance(file, str) or not _is_plain(file):
+                raise source.error(
+                    f"tensor {name!r:.99} lies in {file!r:.99}, which must be a plain name"
+                )
+            parts.setdefault(file, []).append(name)
     found: dict[str, Any] = {}
-    for file in sorted(set(names.values())):
-        with Source(os.path.join(os.path.dirname(path), file)) as part:
+    for file in sorted(parts):
+        with (
+            Source(os.path.join(os.path.dirname(path), file)) as part,
+            damage_named(part, "it is damaged", calls=placement),
+        ):
             header = read_header(part)
             decoder = Decoder(part, header.entries, placement, mapped)
-            for name in (n for n, where in names.items() if where == file):
+            for name in parts[file]:
                 if name not in header.entries:
-                    raise part.error(f"the index promises tensor '{name}', which is not there")
+                    raise part.error(f"the index promises tensor {name!r:.99}, which is not there")
                 found[name] = placement.finish(decoder.tensor_of(name), "cpu")
     return {name: found[name] for name in names}
+
+
+def _is_plain(file: str) -> bool:
+    if os.path.basename(file) != file or file in ("", ".", "..") or "\0" in file:
+        return False
+    try:
+        return len(os.fsencode(file)) <= LONGEST_NAME
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False

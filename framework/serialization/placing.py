@@ -18,6 +18,7 @@ from ..errors import SerializationError
 from ..memory.ledger import INPUT
 from ..spec import Spec
 from ..tensor import Tensor, wrap
+from .checksums import check, crc_of_file, crc_while
 from .files import Source
 
 CPU, META = device("cpu"), device("meta")
@@ -39,6 +40,7 @@ class Placement:
         self._where: device | None = None
         self._by_name: dict[str, device] = {}
         self._function: Any = None
+        self.failed: BaseException | None = None  # what the function raised
         if map_location is None:
             return
         if isinstance(map_location, str | device):
@@ -64,10 +66,10 @@ class Placement:
         try:
             where = self._where or self._by_name.get(str(_named(location))) or device(location)
             backend(where)
-        except (RuntimeError, ImportError) as error:
+        except (RuntimeError, ImportError, ValueError) as error:
             raise SerializationError(
-                f"load: a tensor was saved on {location}, which is not there ({error}). "
-                "Pass map_location='cpu'."
+                f"load: a tensor was saved on {location!s:.99}, which is not there "
+                f"({error!s:.300}). Pass map_location='cpu'."
             ) from None
         return where
 
@@ -75,7 +77,11 @@ class Placement:
         """Apply a function given as ``map_location``."""
         if self._function is None:
             return t
-        placed = self._function(t, location)
+        try:
+            placed = self._function(t, location)
+        except BaseException as error:
+            self.failed = error  # no fault of the file
+            raise
         if placed is None:
             placed = Placement().of(location)
         return placed if isinstance(placed, Tensor) else t.to(placed)
@@ -85,14 +91,15 @@ def _named(location: Any) -> Any:
     # "cuda" and "cuda:0" are one device; a location that is no device of ours is only a name
     try:
         return device(location)
-    except RuntimeError:
+    except (RuntimeError, ValueError):
         return location
 
 
 def read_tensor(
-    source: Source, offset: int, d: dtype, shape: tuple[int, ...], where: device, mapped: bool
-) -> Tensor:
-    """Make a tensor of checked bytes of a file.
+    source: Source, offset: int, d: dtype, shape: tuple[int, ...], where: device, mapped: bool,
+    crc: int | None = None, what: str = "a tensor",
+) -> Tensor:  # fmt: skip
+    """Make a tensor of bytes of a file, whose place in it was checked.
 
     Args:
         source: The file.
@@ -101,20 +108,49 @@ def read_tensor(
         shape: The sizes; their bytes are there.
         where: The device; on meta nothing is read.
         mapped: Whether it may lie over the file's mapping.
+        crc: The CRC-32 that the file says the bytes have, None if it says none.
+        what: What it is called in the file, for messages.
+
+    Raises:
+        SerializationError: The checksum is another.
     """
     spec = Spec(shape, d, META if where.type == "meta" else CPU)
     be = backend(spec.device)
     if mapped and spec.device is CPU and spec.nbytes:
         array: Any = np.ndarray(shape, d.np, source.mapping(), offset)
-        if be.address(array) % d.itemsize == 0:  # else kernels could not read it
+        if be.address(array) % d.itemsize == 0 and not _odd(array, d):  # kernels can read it
+            if crc is not None:  # read through once, past the mapping: no page of it becomes ours
+                check(source, what, crc_of_file(source, offset, spec.nbytes), crc)
             storage, array = be.adopt(array, INPUT)
             return _moved(wrap(array, spec, storage), where)
     storage, array = be.empty(spec, INPUT)
     if spec.device is CPU and spec.nbytes:
-        source.read_into(offset, memoryview(storage))
+        read_checked(source, offset, memoryview(storage), crc, what)
         if d.category == BOOL:  # one byte, but only 0 and 1 have a meaning
             np.minimum(array.view(np.uint8), 1, out=array.view(np.uint8))
     return _moved(wrap(array, spec, storage), where)
+
+
+def read_checked(
+    source: Source, offset: int, memory: memoryview, crc: int | None, what: str
+) -> None:
+    """Fill ``memory`` from ``offset``, and compare its CRC-32 if there is one to compare with."""
+    if crc is None:
+        source.read_into(offset, memory)
+        return
+    at = offset
+
+    def read(block: memoryview) -> None:
+        nonlocal at
+        source.read_into(at, block)
+        at += block.nbytes
+
+    check(source, what, crc_while(memory, read), crc)
+
+
+def _odd(array: Any, d: dtype) -> bool:
+    # bools of a file that are neither 0 nor 1 are mended in a copy
+    return d.category == BOOL and bool((array.view(np.uint8) > 1).any())
 
 
 def _moved(t: Tensor, where: device) -> Tensor:

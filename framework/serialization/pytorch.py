@@ -30,14 +30,21 @@ from ..devices.device import device
 from ..dtypes import BY_NAME, dtype
 from ..spec import Size, Spec
 from ..tensor import Tensor, wrap
+from .budgets import OBJECT, TENSOR, Budget, damage_named
 from .files import Source
 from .placing import CPU, META, Placement, read_tensor
 from .structure import with_class
-from .unpickle import Function, Refused, unpickle
+from .unpickle import Function, Refused, shown, unpickle
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
 MOST_DIMS = 64
+LONGEST_NAME = 1000  # letters of a storage's key or location
+_COSTS = {  # bytes of a call, and for each item or letter of its arguments
+    "_rebuild_tensor": (TENSOR, 16), "_rebuild_tensor_v2": (TENSOR, 16),
+    "_rebuild_parameter": (TENSOR, 0), "OrderedDict": (OBJECT, 200), "Counter": (OBJECT, 200),
+    "set": (OBJECT, 120), "encode": (40, 1),
+}  # fmt: skip
 STORAGES = {
     "DoubleStorage": "float64", "FloatStorage": "float32", "HalfStorage": "float16",
     "BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32",
@@ -71,16 +78,17 @@ def load_pytorch(source: Source, placement: Placement, mapped: bool) -> Any:
         SerializationError: It is damaged, or holds anything but tensors and containers.
     """
     try:
-        if source.read(0, 2) == b"PK":
-            return _load_zip(source, placement, mapped)
-        return _load_legacy(source, placement, mapped)
+        with damage_named(source, "it is no whole PyTorch file", calls=placement):
+            if source.read(0, 2) == b"PK":
+                return _load_zip(source, placement, mapped)
+            return _load_legacy(source, placement, mapped)
+    except zipfile.BadZipFile as error:
+        raise source.error(f"it is no whole PyTorch file: {error}", "It was cut off") from None
     except Refused as error:
         raise source.error(
             f"{error}. Only tensors and containers are read: OrderedDict, list, dict, numbers, str",
             "Save a state_dict() of it with PyTorch, and load that",
         ) from None
-    except (ValueError, zipfile.BadZipFile, struct.error, KeyError, NotImplementedError) as error:
-        raise source.error(f"it is no whole PyTorch file: {error}") from None
 
 
 # The two formats
@@ -136,7 +144,7 @@ def _load_zip(source: Source, placement: Placement, mapped: bool) -> Any:
     if texts.get("byteorder", b"little") != b"little":
         raise ValueError("its numbers are big-endian")
     builder = Builder(source, placement, mapped, extents)
-    return unpickle(io.BytesIO(texts["data.pkl"]), builder.find, builder.storage)
+    return unpickle(io.BytesIO(texts["data.pkl"]), builder.find, builder.storage, builder.failed)
 
 
 def _extent(source: Source, member: zipfile.ZipInfo) -> Extent:
@@ -169,7 +177,8 @@ def _load_legacy(source: Source, placement: Placement, mapped: bool) -> Any:
     scout = Scout()  # the storages lie behind the pickle: a first run only asks which there are
     unpickle(stream, scout.find, scout.storage)
     keys = unpickle(stream, plain, _no_storage)
-    if not isinstance(keys, list) or set(keys) != set(scout.refs) or len(set(keys)) != len(keys):
+    strings = isinstance(keys, list) and all(type(key) is str for key in keys)
+    if not strings or set(keys) != set(scout.refs) or len(set(keys)) != len(keys):
         raise ValueError("its list of storages does not fit the object")
     extents = {}
     for key in keys:
@@ -184,7 +193,7 @@ def _load_legacy(source: Source, placement: Placement, mapped: bool) -> Any:
         stream.seek(place.offset + place.nbytes)
     stream.seek(start)
     builder = Builder(source, placement, mapped, extents)
-    return unpickle(stream, builder.find, builder.storage)
+    return unpickle(stream, builder.find, builder.storage, builder.failed)
 
 
 def _no_storage(persistent_id: Any) -> Any:
@@ -208,17 +217,19 @@ class Scout:
         """What a persistent id says: ('storage', type, key, location, elements[, view])."""
         if type(persistent_id) is not tuple or len(persistent_id) not in (5, 6):
             raise ValueError(
-                f"a persistent id must be a tuple of 5 or 6; got {persistent_id!r:.99}"
+                f"a persistent id must be a tuple of 5 or 6; got {shown(persistent_id)}"
             )
         word, kind, key, location, elements, *view = persistent_id
         if word != "storage" or type(key) is not str or type(location) is not str:
             raise ValueError("a persistent id names no storage")
-        if view not in ([], [None]):
+        if len(key) > LONGEST_NAME or len(location) > LONGEST_NAME:
+            raise ValueError(f"a storage's name has more than {LONGEST_NAME} letters")
+        if view and view[0] is not None:
             raise Refused("it has a storage that is a view of another")
         if type(kind) is not Function or kind.name.rpartition(".")[2] not in STORAGES:
-            raise Refused(f"a storage is a {kind!r}")
+            raise Refused(f"a storage is a {shown(kind)}")
         if type(elements) is not int or elements < 0:
-            raise ValueError(f"storage {key} has {elements!r} elements")
+            raise ValueError(f"storage {key} has {shown(elements)} elements")
         d = BY_NAME[STORAGES[kind.name.rpartition(".")[2]]]
         ref = StorageRef(key, d, location, elements)
         if self.refs.setdefault(key, ref) != ref:
@@ -239,7 +250,7 @@ class Scout:
         call = self.calls().get(full)
         if call is None:
             raise Refused(f"it names {full}")
-        return Function(full, call)
+        return Function(full, call, *_COSTS.get(name, (OBJECT, 16)))
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         """The functions that data needs."""
@@ -255,6 +266,10 @@ class Scout:
             **{f"{b}.set": _set for b in ("builtins", "__builtin__")},
             **{f"{b}.complex": _complex for b in ("builtins", "__builtin__")},
         }
+
+    def failed(self) -> BaseException | None:
+        """What a function of the caller's own raised."""
+        return None
 
     def tensor(self, *args: Any) -> Any:
         """Stand in for a tensor."""
@@ -282,6 +297,8 @@ class Builder(Scout):
         self.source, self.placement, self.mapped = source, placement, mapped
         self.extents = extents
         self._flat: dict[tuple[str, device], Tensor] = {}
+        self._moved: dict[Any, Tensor] = {}
+        self._copies = Budget(2 * source.size, lambda: 0)  # to other devices, view by view
         self._left = source.size  # storages that overlap in the file must not multiply
 
     def tensor(
@@ -293,7 +310,7 @@ class Builder(Scout):
             raise ValueError("a tensor of no storage")
         shape, strides = _integers(size, "a size"), _integers(stride, "a stride")
         if type(offset) is not int or offset < 0:
-            raise ValueError(f"a tensor begins at element {offset!r}")
+            raise ValueError(f"a tensor begins at element {shown(offset)}")
         if len(shape) != len(strides) or len(shape) > MOST_DIMS:
             raise ValueError(f"a tensor of size {shape} has strides {strides}")
         empty = 0 in shape
@@ -315,9 +332,21 @@ class Builder(Scout):
         array = np.ndarray(shape, storage.dtype.np, base, 0 if empty else offset * item, steps)
         t = wrap(array, spec, flat._storage)
         if where.type not in ("cpu", "meta"):
-            t = t.to(where)
+            t = self._on(where, t, (storage.key, offset, shape, strides))
         t = self.placement.finish(t, storage.location)
         return t.requires_grad_() if requires_grad is True else t
+
+    def failed(self) -> BaseException | None:
+        """What a function given as ``map_location`` raised."""
+        return self.placement.failed
+
+    def _on(self, where: device, t: Tensor, view: Any) -> Tensor:
+        # expanded views become as large as they seem, and tied ones stay tied
+        first = self._moved.get((where, view))
+        if first is None:
+            self._copies.spend(t.nbytes)
+            first = self._moved[where, view] = t.to(where)
+        return wrap(first._array, first._spec, first._storage)
 
     def parameter(self, data: Any, requires_grad: Any = True, hooks: Any = None) -> Tensor:
         """A parameter of a tensor's memory."""
@@ -339,24 +368,34 @@ class Builder(Scout):
         self._left -= nbytes
         if self._left < 0:
             raise ValueError("its storages overlap in the file")
-        t = read_tensor(self.source, place.offset, ref.dtype, (ref.elements,), where, self.mapped)
-        if where is CPU and place.crc is not None and not self.mapped and nbytes:
-            crc = zlib.crc32(memoryview(t._array.view(np.uint8)))
-            if crc != place.crc and ref.dtype.name != "bool":
-                raise ValueError(f"the checksum of storage {ref.key} is wrong")
+        t = read_tensor(
+            self.source, place.offset, ref.dtype, (ref.elements,), where, self.mapped,
+            place.crc, f"storage {ref.key}",
+        )  # fmt: skip
         self._flat[ref.key, where] = t
         return t
 
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:
     if not isinstance(values, tuple | list) or any(type(n) is not int or n < 0 for n in values):
-        raise ValueError(f"{what} must be integers >= 0; got {values!r:.99}")
+        raise ValueError(f"{what} must be integers >= 0; got {_listed(values)}")
     return tuple(values)
 
 
+def _listed(values: Any) -> str:
+    if not isinstance(values, tuple | list):
+        return shown(values)
+    return f"({', '.join(map(shown, values[:9]))}{', ...' if len(values) > 9 else ''})"
+
+
+def _is_key(key: Any) -> bool:
+    # larger integers may all have one hash, and a dict of them takes for ever
+    return type(key) in (str, float, bool) or (type(key) is int and -(1 << 60) < key < 1 << 60)
+
+
 def _pairs(items: Any) -> list[Any]:
-    pairs = list(items.items()) if isinstance(items, dict) else [tuple(p) for p in items]
-    if any(len(p) != 2 or type(p[0]) not in (str, int, float, bool) for p in pairs):
+    pairs = list(items.items()) if isinstance(items, dict) else list(items)
+    if any(type(p) not in (tuple, list) or len(p) != 2 or not _is_key(p[0]) for p in pairs):
         raise ValueError("pairs of a plain key and a value were expected")
     return pairs
 
@@ -366,14 +405,14 @@ def _ordered(items: Any = ()) -> OrderedDict[Any, Any]:
 
 
 def _set(items: Any = ()) -> set[Any]:
-    if not isinstance(items, list | tuple) or any(
-        type(i) not in (str, int, float, bool, type(None)) for i in items
-    ):
+    if not isinstance(items, list | tuple) or not all(i is None or _is_key(i) for i in items):
         raise Refused("a set of anything but plain values")
     return set(items)
 
 
 def _complex(real: Any, imag: Any) -> complex:
+    if type(real) not in (int, float) or type(imag) not in (int, float):
+        raise ValueError("the parts of a complex number must be numbers")
     return complex(float(real), float(imag))
 
 

@@ -12,6 +12,9 @@ Source:
 from __future__ import annotations
 
 import json
+import os
+import stat
+import zlib
 from collections.abc import Iterable
 from math import prod
 from typing import Any, BinaryIO, NamedTuple
@@ -20,6 +23,7 @@ import numpy as np
 
 from ..dtypes import bfloat16
 from ..errors import SerializationError
+from .checksums import CHECKSUMS, blank, crc_while, filled, parsed
 from .files import Source
 
 LONGEST_HEADER = 100_000_000  # bytes
@@ -47,12 +51,14 @@ class Entry(NamedTuple):
         shape: Its sizes.
         offset: Bytes from the start of the file.
         nbytes: Its bytes.
+        crc: Their CRC-32, None in a file without checksums.
     """
 
     dtype: str
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    crc: int | None = None
 
 
 class Header(NamedTuple):
@@ -65,16 +71,21 @@ class Header(NamedTuple):
 # Writing
 
 
-def write(out: BinaryIO | Any, arrays: dict[str, Any], metadata: dict[str, str]) -> None:
-    """Write named arrays of the host: the largest elements first, so that all are aligned.
+def write(
+    out: BinaryIO | Any, arrays: dict[str, Any], metadata: dict[str, str], *, patch: bool = False
+) -> None:
+    """Write named arrays of the host, with checksums: the largest elements first, all aligned.
 
     Args:
         out: A binary file or file-like object.
-        arrays: NumPy arrays of any layout, or callables that return one when its turn comes.
+        arrays: Each has dtype, shape, nbytes, and ``values()``, which returns a NumPy array of any
+            layout when its turn comes.
         metadata: Strings.
+        patch: Whether checksums may be put into the header after the values were written, if
+            ``out`` is a file that can do so. Else values are gone through once before that.
     """
     ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
-    header: dict[str, Any] = {METADATA: metadata} if metadata else {}
+    header: dict[str, Any] = {METADATA: {CHECKSUMS: blank(len(ordered)), **metadata}}
     end = 0
     for name, array in ordered:
         begin, end = end, end + array.nbytes
@@ -88,11 +99,34 @@ def write(out: BinaryIO | Any, arrays: dict[str, Any], metadata: dict[str, str])
             f"save: the structure takes {len(text)} bytes of JSON, and a safetensors header holds "
             f"{LONGEST_HEADER}. Put numbers into tensors instead of lists."
         )
+    later = patch and _is_file(out)
+    if not later:
+        text = filled(text, [_crc_of(array.values(), lambda _: None) for _, array in ordered])
     out.write(len(text).to_bytes(8, "little"))
     out.write(text)
+    if later:
+        crcs = [_crc_of(array.values(), out.write) for _, array in ordered]
+        out.seek(8)
+        out.write(filled(text, crcs))
+        out.seek(0, os.SEEK_END)
+        return
     for _, array in ordered:
         for piece in pieces(array.values()):
             out.write(piece)
+
+
+def _is_file(out: Any) -> bool:
+    return bool(out.seekable()) and stat.S_ISREG(os.fstat(out.fileno()).st_mode)
+
+
+def _crc_of(array: Any, write_block: Any) -> int:
+    crc = 0
+    for piece in pieces(array):
+        if piece.nbytes == array.nbytes:
+            return crc_while(piece, write_block)
+        write_block(piece)
+        crc = zlib.crc32(piece, crc)
+    return crc
 
 
 def pieces(array: Any) -> Iterable[memoryview]:
@@ -129,7 +163,8 @@ def read_header(source: Source) -> Header:
             f"{LONGEST_HEADER}",
             "It is no safetensors file, or was cut off",
         )
-    fields = _json(source, source.read(8, length))
+    text = source.read(8, length)
+    fields = _json(source, text)
     metadata = fields.pop(METADATA, {})
     if not isinstance(metadata, dict) or any(type(v) is not str for v in metadata.values()):
         raise source.error(f"{METADATA} must map strings to strings")
@@ -139,7 +174,7 @@ def read_header(source: Source) -> Header:
     for name, entry in sorted(entries.items(), key=lambda e: (e[1].offset, e[1].nbytes)):
         if entry.offset != expected:
             raise source.error(
-                f"entry '{name}' begins at byte {entry.offset - start} of the data, where "
+                f"entry {name!r:.99} begins at byte {entry.offset - start} of the data, where "
                 f"{expected - start} was expected: entries must neither overlap nor leave holes"
             )
         expected += entry.nbytes
@@ -147,16 +182,25 @@ def read_header(source: Source) -> Header:
         raise source.error(
             f"the entries end at byte {expected}, the file at {source.size}", "It was cut off"
         )
+    if CHECKSUMS in metadata:
+        crcs = parsed(source, text, metadata[CHECKSUMS], len(entries))
+        entries = {n: e._replace(crc=c) for (n, e), c in zip(entries.items(), crcs, strict=True)}
     return Header(entries, metadata)
 
 
-def _json(source: Source, text: bytes) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a name appears twice")
-        return found
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The dict of a JSON object, in which no name may come twice.
 
+    Raises:
+        ValueError: One does.
+    """
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name appears twice")
+    return found
+
+
+def _json(source: Source, text: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
@@ -168,27 +212,35 @@ def _json(source: Source, text: bytes) -> dict[str, Any]:
 
 def _entry(source: Source, name: str, value: Any, start: int) -> Entry:
     if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
-        raise source.error(f"entry '{name}' must have dtype, shape and data_offsets, nothing else")
+        raise source.error(
+            f"entry {name!r:.99} must have dtype, shape and data_offsets, nothing else"
+        )
     dtype, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(dtype, str) or (dtype not in NUMPY and dtype not in WITHOUT_ARRAYS):
-        raise source.error(f"entry '{name}' has dtype {dtype!r}, which is none of {_known()}")
+        raise source.error(
+            f"entry {name!r:.99} has dtype {dtype!r:.99}, which is none of {_known()}"
+        )
     if not _naturals(shape) or len(shape) > MOST_DIMS:
-        raise source.error(f"entry '{name}' has shape {shape!r}; at most {MOST_DIMS} sizes >= 0")
+        raise source.error(
+            f"entry {name!r:.99} has shape {shape!r:.99}; at most {MOST_DIMS} sizes >= 0"
+        )
     if not _naturals(offsets) or len(offsets) != 2:
-        raise source.error(f"entry '{name}' has data_offsets {offsets!r}; two integers >= 0")
+        raise source.error(
+            f"entry {name!r:.99} has data_offsets {offsets!r:.99}; two integers >= 0"
+        )
     itemsize = WITHOUT_ARRAYS.get(dtype) or NUMPY[dtype].itemsize
     if prod(n for n in shape if n) * itemsize > LARGEST:
-        raise source.error(f"entry '{name}' has shape {shape}, more than any memory")
+        raise source.error(f"entry {name!r:.99} has shape {shape!s:.99}, more than any memory")
     nbytes = prod(shape) * itemsize
     begin, end = offsets
     if end - begin != nbytes:
         raise source.error(
-            f"entry '{name}' of {dtype} {tuple(shape)} takes {nbytes} bytes, its data_offsets "
+            f"entry {name!r:.99} of {dtype} {tuple(shape)} takes {nbytes} bytes, its data_offsets "
             f"say {end - begin}"
         )
     if start + end > source.size:
         raise source.error(
-            f"entry '{name}' ends at byte {start + end}, the file at {source.size}",
+            f"entry {name!r:.99} ends at byte {start + end}, the file at {source.size}",
             "It was cut off",
         )
     return Entry(dtype, tuple(shape), start + begin, nbytes)

@@ -22,7 +22,9 @@ from __future__ import annotations
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from math import prod
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -34,12 +36,17 @@ from ..memory.ledger import INPUT
 from ..random import Generator
 from ..spec import Size, Spec
 from ..tensor import Tensor, wrap
+from .budgets import DAMAGE, OBJECT, TENSOR, Budget, named
+from .checksums import check
 from .files import Source
-from .placing import META, Placement, read_tensor
-from .safetensors import METADATA, NAMES, NUMPY, Entry
+from .placing import META, Placement, read_checked, read_tensor
+from .safetensors import METADATA, MOST_DIMS, NAMES, NUMPY, Entry
 
 DEEPEST = 200  # nested containers
 LARGEST_META = 1 << 45  # bytes of a tensor on meta
+# Names from files are looked up here: numpy.dtype() would evaluate some of them.
+_NUMBERS = {d.name: d.type for d in map(np.dtype, "?bBhHiIlLqQefd")}
+_COMPLEX = {name: np.dtype(name) for name in ("complex64", "complex128")}
 _CLASSES: dict[str, Callable[[Tensor, bool], Tensor]] = {}
 
 
@@ -125,7 +132,7 @@ class Encoder:
         if kind is Generator:
             return {"$": "Generator", "device": str(value.device), "seed": value.initial_seed(),
                     "offset": value.get_offset()}  # fmt: skip
-        if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        if isinstance(value, np.generic) and value.dtype.name in _NUMBERS:
             return {"$": "number", "dtype": value.dtype.name, "value": self.encode(value.item())}
         if isinstance(value, bool | int | float | str):
             raise self._refused(path, value, "Convert it to int, float or str")
@@ -244,7 +251,10 @@ class Decoder:
     ) -> None:
         self.source, self.entries = source, entries
         self.placement, self.mapped = placement, mapped
-        self._memory: dict[tuple[str, str], Tensor] = {}  # (entry, location) -> its first tensor
+        # (entry, device) -> its first tensor: "cpu:0" and "cpu:1" are one device
+        self._memory: dict[tuple[str, device], Tensor] = {}
+        header = min((e.offset for e in entries.values()), default=source.size)
+        self._budget = Budget(source.size, lambda: header)
         self._objects: dict[int, Tensor] = {}
         self._raw: dict[str, Any] = {}
 
@@ -265,43 +275,63 @@ class Decoder:
         kind = node["$"]
         read = _READERS.get(kind) if isinstance(kind, str) else None
         if read is None:
-            raise self.source.error(f"the structure has a {kind!r}, which this version cannot read")
+            raise self.source.error(
+                f"the structure has a {kind!r:.99}, which this version cannot read"
+            )
         try:
             return read(self, node, depth)
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise self.source.error(f"the structure's {kind} is damaged: {error!r}") from None
+        except DAMAGE as error:
+            problem = f"the structure's {kind} is damaged"
+            raise named(self.source, error, problem, calls=self.placement) from None
 
     def tensor_of(self, name: str, location: str = "cpu") -> Tensor:
         """The tensor of an entry, which shares memory with earlier ones of that entry."""
         entry = self._entry(name)
-        first = self._memory.get((name, location))
+        if type(location) is not str:
+            raise TypeError(f"the device of entry {name!r:.99} is no string")
+        where = self.placement.of(location)
+        self._budget.spend(TENSOR)
+        first = self._memory.get((name, where))
         if first is not None:
             return wrap(first._array, first._spec, first._storage)
         found = BY_NUMPY.get(NUMPY[entry.dtype]) if entry.dtype in NUMPY else None
         if found is None:
             raise self.source.error(
-                f"entry '{name}' has dtype {entry.dtype}, which no tensor here can have",
+                f"entry {name!r:.99} has dtype {entry.dtype}, which no tensor here can have",
                 "Convert it with the library that wrote it",
             )
-        where = self.placement.of(location)
-        t = read_tensor(self.source, entry.offset, found, entry.shape, where, self.mapped)
-        self._memory[name, location] = t
+        if where.type != "meta":
+            self._budget.spend(entry.nbytes)
+        t = read_tensor(
+            self.source, entry.offset, found, entry.shape, where, self.mapped,
+            entry.crc, f"entry {name!r:.99}",
+        )  # fmt: skip
+        self._memory[name, where] = t
         return t
 
     def _entry(self, name: Any) -> Entry:
         entry = self.entries.get(name) if isinstance(name, str) else None
         if entry is None:
-            raise self.source.error(f"the structure asks for entry {name!r}, which is not there")
+            raise self.source.error(
+                f"the structure asks for entry {name!r:.99}, which is not there"
+            )
         return entry
 
     def _array_of(self, name: str) -> Any:
+        self._budget.spend(OBJECT)
         if name not in self._raw:
             entry = self._entry(name)
+            self._budget.spend(entry.nbytes)
             if entry.dtype not in NUMPY:
-                raise self.source.error(f"entry '{name}' has dtype {entry.dtype}, NumPy has not")
+                raise self.source.error(
+                    f"entry {name!r:.99} has dtype {entry.dtype}, NumPy has not"
+                )
             array = np.empty(entry.shape, NUMPY[entry.dtype])
             if entry.nbytes:
-                self.source.read_into(entry.offset, _bytes_of(array))
+                what = f"entry {name!r:.99}"
+                read_checked(self.source, entry.offset, _bytes_of(array), entry.crc, what)
+                if array.dtype.kind == "b":
+                    np.minimum(array.view(np.uint8), 1, out=array.view(np.uint8))
             self._raw[name] = array
         return self._raw[name]
 
@@ -326,8 +356,11 @@ class Decoder:
         return t
 
     def _meta(self, described: dict[str, Any]) -> Tensor:
+        self._budget.spend(TENSOR)
         shape = tuple(described["shape"])
-        if any(type(n) is not int or n < 0 for n in shape):
+        if len(shape) > MOST_DIMS or any(type(n) is not int or n < 0 for n in shape):
+            raise ValueError(f"shape {shape}")
+        if prod(n for n in shape if n) > LARGEST_META:
             raise ValueError(f"shape {shape}")
         spec = Spec(shape, BY_NAME[described["dtype"]], META)
         if spec.nbytes > LARGEST_META:
@@ -338,7 +371,7 @@ class Decoder:
     def _ndarray(self, node: dict[str, Any], depth: int) -> Any:
         array = self._array_of(node["entry"])
         if "complex" in node:
-            array = array.view(np.dtype(node["complex"])).reshape(array.shape[:-1])
+            array = array.view(_COMPLEX[node["complex"]]).reshape(array.shape[:-1])
         return array
 
     def _items(self, node: dict[str, Any], depth: int) -> list[Any]:
@@ -350,23 +383,29 @@ class Decoder:
         pairs = self._items(node, depth)
         if any(not _hashable_plainly(k) for k, _ in pairs):
             raise TypeError("a key is no plain value")
+        for key, _ in pairs:
+            self._budget.key(key)
         return pairs
 
     def _bytes(self, node: dict[str, Any], depth: int) -> bytes:
-        raw: bytes = self._array_of(node["entry"]).tobytes()
+        entry = self._entry(node["entry"])
+        self._budget.spend(entry.nbytes + OBJECT)  # each of them is a copy
+        raw = self.source.read(entry.offset, entry.nbytes)
+        check(self.source, f"entry {node['entry']!r:.99}", crc32(raw), entry.crc)
         return raw
 
     def _set(self, node: dict[str, Any], depth: int) -> set[Any]:
         items = self._items(node, depth)
         if not all(map(_hashable_plainly, items)):
             raise TypeError("an element is no plain value")
-        return set(items)
+        return set(map(self._budget.key, items))
 
     def _complex(self, node: dict[str, Any], depth: int) -> complex:
         real, imag = (self.decode(p, depth + 1) for p in node["parts"])
         return complex(float(real), float(imag))
 
     def _generator(self, node: dict[str, Any], depth: int) -> Generator:
+        self._budget.spend(OBJECT)
         made = Generator(node["device"]).manual_seed(int(node["seed"]))
         made.set_offset(int(node["offset"]))
         return made
@@ -377,10 +416,11 @@ class Decoder:
         return float(node["value"])
 
     def _number(self, node: dict[str, Any], depth: int) -> Any:
-        wanted = np.dtype(node["dtype"])
-        if wanted.kind not in "biuf":
-            raise ValueError(node["dtype"])
-        return wanted.type(self.decode(node["value"], depth + 1))
+        value = self.decode(node["value"], depth + 1)
+        if type(value) not in (bool, int, float):
+            raise TypeError(f"a number is a {type(value).__name__}")
+        with np.errstate(all="ignore"):
+            return _NUMBERS[node["dtype"]](value)
 
 
 def _bytes_of(array: Any) -> memoryview:

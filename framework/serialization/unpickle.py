@@ -15,9 +15,13 @@ Source:
 from __future__ import annotations
 
 import pickletools
+import sys
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
+
+from ..errors import OutOfMemoryError, SerializationError
+from .budgets import DAMAGE, OBJECT, Budget, OverBudgetError, Refused
 
 _MARK = object()
 _PLAIN = (str, int, float, bool, bytes, type(None))
@@ -29,10 +33,13 @@ _VALUES = {
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
 _EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_SET": set}
 _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-
-
-class Refused(ValueError):
-    """The pickle asks for something that is not data."""
+_PAIR = 80  # bytes of an item in a dict or set
+_COSTS = {  # bytes of what an instruction builds, and of its place on the stack and in a container
+    "EMPTY_DICT": 80, "DICT": 80, "EMPTY_LIST": 72, "LIST": 72, "EMPTY_SET": 240, "TUPLE": 64,
+    "TUPLE1": 64, "TUPLE2": 72, "TUPLE3": 80, "BININT": 44, "LONG1": 48, "LONG4": 48, "LONG": 48,
+    "INT": 48, "BINFLOAT": 40, "FLOAT": 40, "BINPERSID": OBJECT, "MARK": 16,
+    "GLOBAL": 160, "STACK_GLOBAL": 160,
+}  # fmt: skip
 
 
 class Function:
@@ -41,59 +48,77 @@ class Function:
     Args:
         name: For messages.
         call: What a call does.
+        base: Bytes that a call takes.
+        each: Bytes more for each item or letter of its arguments.
     """
 
-    __slots__ = ("call", "name")
+    __slots__ = ("base", "call", "each", "name")
 
-    def __init__(self, name: str, call: Callable[..., Any] | None) -> None:
+    def __init__(
+        self, name: str, call: Callable[..., Any] | None, base: int = OBJECT, each: int = 16
+    ) -> None:
         self.name = name
         self.call = call
+        self.base, self.each = base, each
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
 
 
-def unpickle(stream: Any, find: Callable[[str, str], Any], persistent: Callable[[Any], Any]) -> Any:
+def unpickle(
+    stream: Any, find: Callable[[str, str], Any], persistent: Callable[[Any], Any],
+    failed: Callable[[], BaseException | None] = lambda: None,
+) -> Any:  # fmt: skip
     """Run one pickle from a binary stream and leave the stream behind it.
 
     Args:
         stream: Has ``read``, ``readline`` and ``tell``; reads no more than there is.
         find: The value for a global (module, name); raises ``Refused``.
         persistent: The value for a persistent id.
+        failed: An error of the caller's own, which is none of the file.
 
     Raises:
         Refused: It asks for anything that is not data.
         ValueError: It is damaged.
     """
+    begin = stream.tell()
+    budget = Budget(0, lambda: stream.tell() - begin)
     stack: list[Any] = []
-    memo: dict[int, Any] = {}
+    memo = Memo(budget)
     at: int | None = 0
     try:
         for opcode, arg, place in pickletools.genops(stream):
             at = place
             name = opcode.name
+            budget.spend(_COSTS.get(name, 8))
+            if type(arg) in (str, bytes) or (type(arg) is int and arg > 1 << 60):
+                budget.spend(sys.getsizeof(arg))
             if name == "STOP":
                 return stack.pop()
-            _step(name, arg, stack, memo, find, persistent)
+            _step(name, arg, stack, memo, find, persistent, budget)
     except Refused as error:
         raise Refused(f"{error} (at byte {at} of the pickle)") from None
-    except (
-        IndexError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError
-    ) as error:  # fmt: skip
-        raise ValueError(f"the pickle is damaged at byte {at}: {error!r}") from None
+    except (SerializationError, OutOfMemoryError):
+        raise
+    except OverBudgetError as error:
+        raise OverBudgetError(f"{error} (at byte {at} of the pickle)") from None
+    except DAMAGE as error:
+        if error is failed():
+            raise
+        raise ValueError(f"the pickle is damaged at byte {at}: {error!r:.300}") from None
     raise ValueError("the pickle has no end")
 
 
 def _step(
-    name: str, arg: Any, stack: list[Any], memo: dict[int, Any],
-    find: Callable[[str, str], Any], persistent: Callable[[Any], Any],
+    name: str, arg: Any, stack: list[Any], memo: Memo,
+    find: Callable[[str, str], Any], persistent: Callable[[Any], Any], budget: Budget,
 ) -> None:  # fmt: skip
     if name in _VALUES:
         stack.append(arg)
     elif name in ("BINGET", "LONG_BINGET"):
-        stack.append(memo[arg])
+        stack.append(memo.get(arg))
     elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
-        memo[len(memo) if arg is None else arg] = _value(stack[-1])
+        memo.put(arg, _value(stack[-1]))
     elif name == "MARK":
         stack.append(_MARK)
     elif name in _TUPLES:
@@ -120,17 +145,22 @@ def _step(
         _top(stack, list).extend(more)
     elif name == "SETITEM":
         item, key = _value(stack.pop()), stack.pop()
-        _top(stack, dict)[_key(key)] = item
+        budget.spend(_PAIR)
+        _top(stack, dict)[budget.key(_key(key))] = item
     elif name in ("SETITEMS", "DICT"):
         pairs = _from_mark(stack)
         if name == "DICT":
             stack.append({})
         target = _top(stack, dict)
+        budget.spend(_PAIR * (len(pairs) // 2))
         for key, item in zip(pairs[0::2], pairs[1::2], strict=True):
-            target[_key(key)] = item
+            target[budget.key(_key(key))] = item
     elif name == "ADDITEMS":
         keys = _from_mark(stack)
-        _top(stack, set).update(map(_key, keys))
+        target = _top(stack, set)
+        for key in keys:
+            budget.spend(_PAIR)
+            target.add(budget.key(_key(key)))
     elif name == "GLOBAL":
         module, _, what = arg.partition(" ")
         stack.append(find(module, what))
@@ -142,7 +172,10 @@ def _step(
     elif name == "REDUCE":
         args, function = stack.pop(), stack.pop()
         if type(function) is not Function or function.call is None or type(args) is not tuple:
-            raise Refused(f"it calls {function!r}, which is no function for building data")
+            what = shown(function)
+            raise Refused(f"it calls {what}, which is no function for building data")
+        sizes = (len(a) for a in args if isinstance(a, str | list | tuple | dict))
+        budget.spend(function.base + function.each * sum(sizes))
         stack.append(function.call(*args))
     elif name == "BUILD":
         _build(stack[-2], stack[-1])
@@ -155,6 +188,47 @@ def _step(
         _from_mark(stack)
     elif name not in ("PROTO", "FRAME"):
         raise Refused(f"it uses the instruction {name}, which data does not need")
+
+
+class Memo:
+    """What a pickle remembers: in a list, since nearly all count from 0, and a dict for the rest.
+
+    Args:
+        budget: Where entries are booked.
+    """
+
+    __slots__ = ("_budget", "_others", "_row")
+
+    def __init__(self, budget: Budget) -> None:
+        self._budget = budget
+        self._row: list[Any] = []
+        self._others: dict[int, Any] = {}
+
+    def put(self, number: int | None, value: Any) -> None:
+        """Remember ``value`` under a number, or under the next."""
+        if number is None:
+            number = len(self._row) + len(self._others)
+        if number == len(self._row):
+            self._row.append(value)
+        elif number < len(self._row):
+            self._row[number] = value
+        else:
+            self._budget.spend(2 * _PAIR)
+            self._others[number] = value
+
+    def get(self, number: int) -> Any:
+        """What was remembered."""
+        return self._row[number] if number < len(self._row) else self._others[number]
+
+
+def shown(value: Any) -> str:
+    """A value for a message: a nest that shares its parts would have no end as text."""
+    if type(value) in (int, float, bool, str, bytes, type(None), Function):
+        try:
+            return f"{value!r:.99}"
+        except ValueError:  # an integer of very many digits
+            return "a huge int"
+    return f"a {type(value).__name__}"
 
 
 def _value(item: Any) -> Any:
