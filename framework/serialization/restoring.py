@@ -63,7 +63,8 @@ def give(
     Raises:
         Exception: What an object raised. All objects are as they were.
     """
-    ordered, undo, complete = _largest_last(objects), [], not objects
+    ordered, complete = _largest_last(objects), not objects
+    undo: list[_Old] = []
     try:
         for k, (name, thing) in enumerate(ordered, 1):
             # a decoder each: what was read for one is let go before the next
@@ -71,7 +72,7 @@ def give(
             getter, setter = ends_of(thing) or _ENDS[0]
             with defer_interrupts():
                 if k < len(ordered):
-                    undo.append((name, getattr(thing, setter), copied(getattr(thing, getter)())))
+                    undo.append(_Old(name, thing, setter, copied(getattr(thing, getter)())))
                 getattr(thing, setter)(state)
                 if k == len(ordered):
                     _set_generators(generators)
@@ -95,12 +96,26 @@ def _largest_last(objects: dict[str, Any]) -> list[tuple[str, Any]]:
     return ordered
 
 
-def _put_back(undo: list[tuple[str, Any, Any]], error: BaseException) -> None:
-    for name, setter, state in reversed(undo):
+class _Old:
+    """What an object was before it took a state."""
+
+    def __init__(self, name: str, thing: Any, setter: str, state: Any) -> None:
+        self.name, self.thing, self.setter, self.state = name, thing, setter, state
+        self.attributes = set(getattr(thing, "__dict__", ()))
+
+    def put_back(self) -> None:
+        getattr(self.thing, self.setter)(self.state)
+        # A schedule takes every attribute that a state names; the old state does not undo these.
+        for name in set(getattr(self.thing, "__dict__", ())) - self.attributes:
+            delattr(self.thing, name)
+
+
+def _put_back(undo: list[_Old], error: BaseException) -> None:
+    for old in reversed(undo):
         try:
-            setter(state)
+            old.put_back()
         except Exception as another:  # told beside the first error, the rest goes on
-            error.add_note(f"restore: {name} did not take its old state back: {another!r}.")
+            error.add_note(f"restore: {old.name} did not take its old state back: {another!r}.")
 
 
 def copied(state: Any) -> Any:

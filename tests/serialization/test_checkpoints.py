@@ -196,6 +196,17 @@ def test_a_state_that_does_not_fit_leaves_every_object_as_it_was(tmp_path) -> No
         assert after == before
 
 
+def test_a_schedule_of_another_kind_leaves_no_attribute_of_its_own(tmp_path) -> None:
+    _, optimizer = made()
+    folder = CheckpointDirectory(tmp_path)
+    folder.save(1, schedule=optim.lr_scheduler.StepLR(optimizer, 2), other=nn.Linear(3, 3))
+    schedule = optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
+    before = schedule.state_dict()
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        folder.restore(schedule=schedule, other=nn.Linear(30, 30))
+    assert schedule.state_dict() == before
+
+
 def test_an_old_state_that_is_not_taken_back_is_told(tmp_path) -> None:
     class Once(Holder):
         def load_state_dict(self, state):
