@@ -54,7 +54,7 @@ def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = Non
     metadata = {FORMAT: VERSION, STRUCTURE: structure}
     if is_path(f):
         with replacing(f) as out:
-            write(out, encoder.arrays, metadata)
+            write(out, encoder.arrays, metadata, patch=True)
     elif hasattr(f, "write"):
         write(f, encoder.arrays, metadata)
     else:

@@ -18,6 +18,7 @@ from ..errors import SerializationError
 from ..memory.ledger import INPUT
 from ..spec import Spec
 from ..tensor import Tensor, wrap
+from .checksums import check, crc_of_file, crc_while
 from .files import Source
 
 CPU, META = device("cpu"), device("meta")
@@ -90,9 +91,10 @@ def _named(location: Any) -> Any:
 
 
 def read_tensor(
-    source: Source, offset: int, d: dtype, shape: tuple[int, ...], where: device, mapped: bool
-) -> Tensor:
-    """Make a tensor of checked bytes of a file.
+    source: Source, offset: int, d: dtype, shape: tuple[int, ...], where: device, mapped: bool,
+    crc: int | None = None, what: str = "a tensor",
+) -> Tensor:  # fmt: skip
+    """Make a tensor of bytes of a file, whose place in it was checked.
 
     Args:
         source: The file.
@@ -101,20 +103,49 @@ def read_tensor(
         shape: The sizes; their bytes are there.
         where: The device; on meta nothing is read.
         mapped: Whether it may lie over the file's mapping.
+        crc: The CRC-32 that the file says the bytes have, None if it says none.
+        what: What it is called in the file, for messages.
+
+    Raises:
+        SerializationError: The checksum is another.
     """
     spec = Spec(shape, d, META if where.type == "meta" else CPU)
     be = backend(spec.device)
     if mapped and spec.device is CPU and spec.nbytes:
         array: Any = np.ndarray(shape, d.np, source.mapping(), offset)
-        if be.address(array) % d.itemsize == 0:  # else kernels could not read it
+        if be.address(array) % d.itemsize == 0 and not _odd(array, d):  # kernels can read it
+            if crc is not None:  # read through once, past the mapping: no page of it becomes ours
+                check(source, what, crc_of_file(source, offset, spec.nbytes), crc)
             storage, array = be.adopt(array, INPUT)
             return _moved(wrap(array, spec, storage), where)
     storage, array = be.empty(spec, INPUT)
     if spec.device is CPU and spec.nbytes:
-        source.read_into(offset, memoryview(storage))
+        read_checked(source, offset, memoryview(storage), crc, what)
         if d.category == BOOL:  # one byte, but only 0 and 1 have a meaning
             np.minimum(array.view(np.uint8), 1, out=array.view(np.uint8))
     return _moved(wrap(array, spec, storage), where)
+
+
+def read_checked(
+    source: Source, offset: int, memory: memoryview, crc: int | None, what: str
+) -> None:
+    """Fill ``memory`` from ``offset``, and compare its CRC-32 if there is one to compare with."""
+    if crc is None:
+        source.read_into(offset, memory)
+        return
+    at = offset
+
+    def read(block: memoryview) -> None:
+        nonlocal at
+        source.read_into(at, block)
+        at += block.nbytes
+
+    check(source, what, crc_while(memory, read), crc)
+
+
+def _odd(array: Any, d: dtype) -> bool:
+    # bools of a file that are neither 0 nor 1 are mended in a copy
+    return d.category == BOOL and bool((array.view(np.uint8) > 1).any())
 
 
 def _moved(t: Tensor, where: device) -> Tensor:

@@ -339,11 +339,10 @@ class Builder(Scout):
         self._left -= nbytes
         if self._left < 0:
             raise ValueError("its storages overlap in the file")
-        t = read_tensor(self.source, place.offset, ref.dtype, (ref.elements,), where, self.mapped)
-        if where is CPU and place.crc is not None and not self.mapped and nbytes:
-            crc = zlib.crc32(memoryview(t._array.view(np.uint8)))
-            if crc != place.crc and ref.dtype.name != "bool":
-                raise ValueError(f"the checksum of storage {ref.key} is wrong")
+        t = read_tensor(
+            self.source, place.offset, ref.dtype, (ref.elements,), where, self.mapped,
+            place.crc, f"storage {ref.key}",
+        )  # fmt: skip
         self._flat[ref.key, where] = t
         return t
 

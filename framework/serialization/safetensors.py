@@ -12,6 +12,9 @@ Source:
 from __future__ import annotations
 
 import json
+import os
+import stat
+import zlib
 from collections.abc import Iterable
 from math import prod
 from typing import Any, BinaryIO, NamedTuple
@@ -20,6 +23,7 @@ import numpy as np
 
 from ..dtypes import bfloat16
 from ..errors import SerializationError
+from .checksums import CHECKSUMS, blank, crc_while, filled, parsed
 from .files import Source
 
 LONGEST_HEADER = 100_000_000  # bytes
@@ -47,12 +51,14 @@ class Entry(NamedTuple):
         shape: Its sizes.
         offset: Bytes from the start of the file.
         nbytes: Its bytes.
+        crc: Their CRC-32, None in a file without checksums.
     """
 
     dtype: str
     shape: tuple[int, ...]
     offset: int
     nbytes: int
+    crc: int | None = None
 
 
 class Header(NamedTuple):
@@ -65,16 +71,21 @@ class Header(NamedTuple):
 # Writing
 
 
-def write(out: BinaryIO | Any, arrays: dict[str, Any], metadata: dict[str, str]) -> None:
-    """Write named arrays of the host: the largest elements first, so that all are aligned.
+def write(
+    out: BinaryIO | Any, arrays: dict[str, Any], metadata: dict[str, str], *, patch: bool = False
+) -> None:
+    """Write named arrays of the host, with checksums: the largest elements first, all aligned.
 
     Args:
         out: A binary file or file-like object.
-        arrays: NumPy arrays of any layout, or callables that return one when its turn comes.
+        arrays: Each has dtype, shape, nbytes, and ``values()``, which returns a NumPy array of any
+            layout when its turn comes.
         metadata: Strings.
+        patch: Whether checksums may be put into the header after the values were written, if
+            ``out`` is a file that can do so. Else values are gone through once before that.
     """
     ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
-    header: dict[str, Any] = {METADATA: metadata} if metadata else {}
+    header: dict[str, Any] = {METADATA: {CHECKSUMS: blank(len(ordered)), **metadata}}
     end = 0
     for name, array in ordered:
         begin, end = end, end + array.nbytes
@@ -88,11 +99,34 @@ def write(out: BinaryIO | Any, arrays: dict[str, Any], metadata: dict[str, str])
             f"save: the structure takes {len(text)} bytes of JSON, and a safetensors header holds "
             f"{LONGEST_HEADER}. Put numbers into tensors instead of lists."
         )
+    later = patch and _is_file(out)
+    if not later:
+        text = filled(text, [_crc_of(array.values(), lambda _: None) for _, array in ordered])
     out.write(len(text).to_bytes(8, "little"))
     out.write(text)
+    if later:
+        crcs = [_crc_of(array.values(), out.write) for _, array in ordered]
+        out.seek(8)
+        out.write(filled(text, crcs))
+        out.seek(0, os.SEEK_END)
+        return
     for _, array in ordered:
         for piece in pieces(array.values()):
             out.write(piece)
+
+
+def _is_file(out: Any) -> bool:
+    return bool(out.seekable()) and stat.S_ISREG(os.fstat(out.fileno()).st_mode)
+
+
+def _crc_of(array: Any, write_block: Any) -> int:
+    crc = 0
+    for piece in pieces(array):
+        if piece.nbytes == array.nbytes:
+            return crc_while(piece, write_block)
+        write_block(piece)
+        crc = zlib.crc32(piece, crc)
+    return crc
 
 
 def pieces(array: Any) -> Iterable[memoryview]:
@@ -129,7 +163,8 @@ def read_header(source: Source) -> Header:
             f"{LONGEST_HEADER}",
             "It is no safetensors file, or was cut off",
         )
-    fields = _json(source, source.read(8, length))
+    text = source.read(8, length)
+    fields = _json(source, text)
     metadata = fields.pop(METADATA, {})
     if not isinstance(metadata, dict) or any(type(v) is not str for v in metadata.values()):
         raise source.error(f"{METADATA} must map strings to strings")
@@ -147,6 +182,9 @@ def read_header(source: Source) -> Header:
         raise source.error(
             f"the entries end at byte {expected}, the file at {source.size}", "It was cut off"
         )
+    if CHECKSUMS in metadata:
+        crcs = parsed(source, text, metadata[CHECKSUMS], len(entries))
+        entries = {n: e._replace(crc=c) for (n, e), c in zip(entries.items(), crcs, strict=True)}
     return Header(entries, metadata)
 
 

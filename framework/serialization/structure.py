@@ -35,7 +35,7 @@ from ..random import Generator
 from ..spec import Size, Spec
 from ..tensor import Tensor, wrap
 from .files import Source
-from .placing import META, Placement, read_tensor
+from .placing import META, Placement, read_checked, read_tensor
 from .safetensors import METADATA, NAMES, NUMPY, Entry
 
 DEEPEST = 200  # nested containers
@@ -284,7 +284,10 @@ class Decoder:
                 "Convert it with the library that wrote it",
             )
         where = self.placement.of(location)
-        t = read_tensor(self.source, entry.offset, found, entry.shape, where, self.mapped)
+        t = read_tensor(
+            self.source, entry.offset, found, entry.shape, where, self.mapped,
+            entry.crc, f"entry {name!r:.99}",
+        )  # fmt: skip
         self._memory[name, location] = t
         return t
 
@@ -301,7 +304,10 @@ class Decoder:
                 raise self.source.error(f"entry '{name}' has dtype {entry.dtype}, NumPy has not")
             array = np.empty(entry.shape, NUMPY[entry.dtype])
             if entry.nbytes:
-                self.source.read_into(entry.offset, _bytes_of(array))
+                what = f"entry {name!r:.99}"
+                read_checked(self.source, entry.offset, _bytes_of(array), entry.crc, what)
+                if array.dtype.kind == "b":
+                    np.minimum(array.view(np.uint8), 1, out=array.view(np.uint8))
             self._raw[name] = array
         return self._raw[name]
 
