@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from ..errors import SerializationError
 from ..random import generators_in_use
 from .archive import save, structure_of
+from .checksums import verify
 from .files import TEMPORARY_SUFFIX, Source, UnwrittenError, flush_folder, remove_leftover
 from .locks import FolderLock, lock_folder
 from .placing import Placement
@@ -386,6 +387,7 @@ def _as_read(error: Exception, path: Path) -> Exception:
 def _checked(source: Source, names: Iterable[str]) -> tuple[Header, dict[str, Any]]:
     # Everything that may be found damaged is looked at here, before anything is changed.
     header = read_header(source)
+    verify(source, header)
     content = structure_of(source, header)
     for part in ("states", "values", "generators"):
         if not isinstance(content, dict) or not isinstance(content.get(part), dict):
