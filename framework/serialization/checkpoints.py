@@ -83,6 +83,9 @@ class CheckpointDirectory:
         self._lock: FolderLock | None = None
         self._damaged: dict[int, Any] = {}  # step -> which file of that number was found damaged
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None}  # a copy in another process has no lock
+
     # Writing
 
     def claim(self) -> None:
@@ -416,9 +419,8 @@ def _taken(
             f"it has no state of {', '.join(missing)}; it has {', '.join(states)}",
             "Name objects as they were saved",
         )
+    entries = {name: e._replace(crc=None) for name, e in header.entries.items()}  # just verified
     # Values are the caller's, and change nothing: they come before what does.
-    values: dict[str, Any] = Decoder(source, header.entries, placement, False).decode(
-        content["values"]
-    )
-    give(source, header.entries, placement, states, content["generators"], objects)
+    values: dict[str, Any] = Decoder(source, entries, placement, False).decode(content["values"])
+    give(source, entries, placement, states, content["generators"], objects)
     return values
