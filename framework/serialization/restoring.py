@@ -1,13 +1,13 @@
 """Giving objects their saved states, all of them or none.
 
 The objects take their states one after the other, and each is asked by its own ``load_state_dict``
-whether the state fits. If one refuses, or reading or memory fails, or Ctrl-C comes, those before
-it get a copy of their old states back. The object with the most bytes comes last, and no copy is
-made of what it has: at the start of a run, where optimizers are empty, that is the model.
+whether the state fits. If one refuses, or reading or memory fails, or Ctrl-C comes, it and those
+before it get a copy of their old states back. The object with the most bytes comes last, and no
+copy is made of its tensors: at the start of a run, where optimizers are empty, that is the model.
 
-What this rests on: the last object's own ``load_state_dict`` changes nothing when it raises, which
-holds for lowtide's; and an object takes back what its ``state_dict`` gave. A lazy module whose
-shapes became known with the new state cannot lose them again: the error says so.
+What this rests on: the ``load_state_dict`` of that last object changes nothing when it raises,
+which holds for modules and optimizers; and an object takes back what its ``state_dict`` gave. A
+lazy module whose shapes became known with the new state cannot lose them again: the error says so.
 """
 
 from __future__ import annotations
@@ -71,8 +71,10 @@ def give(
             state = Decoder(source, entries, placement, False).decode(states[name])
             getter, setter = ends_of(thing) or _ENDS[0]
             with defer_interrupts():
-                if k < len(ordered):
-                    undo.append(_Old(name, thing, setter, copied(getattr(thing, getter)())))
+                old = getattr(thing, getter)()
+                if k < len(ordered) or not bytes_of(old):
+                    undo.append(_Old(name, thing, setter, copied(old)))
+                del old  # an optimizer's own state goes as the new one comes
                 getattr(thing, setter)(state)
                 if k == len(ordered):
                     _set_generators(generators)

@@ -209,6 +209,22 @@ def test_a_schedule_of_another_kind_leaves_no_attribute_of_its_own(tmp_path) -> 
     assert schedule.state_dict() == before
 
 
+def test_an_object_that_stops_half_way_is_put_back_too(tmp_path) -> None:
+    class Part:
+        def state_dict(self):
+            return {"scale": 3.0, "growth_factor": 5.0}
+
+        def load_state_dict(self, state):
+            raise NotImplementedError
+
+    folder, scaler = CheckpointDirectory(tmp_path), lt.amp.GradScaler("cpu")
+    folder.save(1, scaler=Part())
+    before = scaler.state_dict()
+    with pytest.raises(KeyError, match="backoff_factor"):
+        folder.restore(scaler=scaler)
+    assert scaler.state_dict() == before
+
+
 def test_an_old_state_that_is_not_taken_back_is_told(tmp_path) -> None:
     class Once(Holder):
         def load_state_dict(self, state):
