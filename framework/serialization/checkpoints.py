@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 from ..errors import SerializationError
 from ..random import generators_in_use
 from .archive import save, structure_of
+from .checksums import verify
 from .files import TEMPORARY_SUFFIX, Source, UnwrittenError, flush_folder, remove_leftover
 from .locks import FolderLock, lock_folder
 from .placing import Placement
@@ -81,6 +82,9 @@ class CheckpointDirectory:
         self.keep = keep
         self._lock: FolderLock | None = None
         self._damaged: dict[int, Any] = {}  # step -> which file of that number was found damaged
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None}  # a copy in another process has no lock
 
     # Writing
 
@@ -386,6 +390,7 @@ def _as_read(error: Exception, path: Path) -> Exception:
 def _checked(source: Source, names: Iterable[str]) -> tuple[Header, dict[str, Any]]:
     # Everything that may be found damaged is looked at here, before anything is changed.
     header = read_header(source)
+    verify(source, header)
     content = structure_of(source, header)
     for part in ("states", "values", "generators"):
         if not isinstance(content, dict) or not isinstance(content.get(part), dict):
@@ -414,9 +419,8 @@ def _taken(
             f"it has no state of {', '.join(missing)}; it has {', '.join(states)}",
             "Name objects as they were saved",
         )
+    entries = {name: e._replace(crc=None) for name, e in header.entries.items()}  # just verified
     # Values are the caller's, and change nothing: they come before what does.
-    values: dict[str, Any] = Decoder(source, header.entries, placement, False).decode(
-        content["values"]
-    )
-    give(source, header.entries, placement, states, content["generators"], objects)
+    values: dict[str, Any] = Decoder(source, entries, placement, False).decode(content["values"])
+    give(source, entries, placement, states, content["generators"], objects)
     return values

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from ..errors import SerializationError
+from ..interrupts import defer_interrupts
 from .locks import WITHOUT_LOCKS, try_lock
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -105,7 +106,9 @@ def _created(temporary: str, mode: int | None) -> BinaryIO:
     # then the file is gone again when the lock is got, and is made anew.
     while True:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        out = open(os.open(temporary, flags, 0o666 if mode is None else mode), "wb")  # noqa: SIM115
+        with defer_interrupts():  # between the two nobody would close the file
+            handle = os.open(temporary, flags, 0o666 if mode is None else mode)
+            out = open(handle, "wb")  # noqa: SIM115  # closed by the caller
         try:
             _lock_own(out.fileno())
             if os.fstat(out.fileno()).st_nlink:

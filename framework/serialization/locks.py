@@ -27,6 +27,7 @@ import weakref
 from typing import Any
 
 from ..errors import SerializationError
+from ..interrupts import defer_interrupts
 
 LOCK = ".writer.lock"
 WITHOUT_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
@@ -84,7 +85,7 @@ def lock_folder(folder: Any) -> FolderLock:
         SerializationError: Another process has it; the message says which.
     """
     path = os.path.join(os.path.realpath(os.fspath(folder)), LOCK)
-    with _guard:
+    with _guard, defer_interrupts():  # a lock that is had and not noted would shut us out too
         lock = _held.get(path)
         if lock is None or not lock.is_current():
             lock = FolderLock(path, *_taken(path))

@@ -1,13 +1,13 @@
 """Giving objects their saved states, all of them or none.
 
 The objects take their states one after the other, and each is asked by its own ``load_state_dict``
-whether the state fits. If one refuses, or reading or memory fails, or Ctrl-C comes, those before
-it get a copy of their old states back. The object with the most bytes comes last, and no copy is
-made of what it has: at the start of a run, where optimizers are empty, that is the model.
+whether the state fits. If one refuses, or reading or memory fails, or Ctrl-C comes, it and those
+before it get a copy of their old states back. The object with the most bytes comes last, and no
+copy is made of its tensors: at the start of a run, where optimizers are empty, that is the model.
 
-What this rests on: the last object's own ``load_state_dict`` changes nothing when it raises, which
-holds for lowtide's; and an object takes back what its ``state_dict`` gave. A lazy module whose
-shapes became known with the new state cannot lose them again: the error says so.
+What this rests on: the ``load_state_dict`` of that last object changes nothing when it raises,
+which holds for modules and optimizers; and an object takes back what its ``state_dict`` gave. A
+lazy module whose shapes became known with the new state cannot lose them again: the error says so.
 """
 
 from __future__ import annotations
@@ -63,15 +63,18 @@ def give(
     Raises:
         Exception: What an object raised. All objects are as they were.
     """
-    ordered, undo, complete = _largest_last(objects), [], not objects
+    ordered, complete = _largest_last(objects), not objects
+    undo: list[_Old] = []
     try:
         for k, (name, thing) in enumerate(ordered, 1):
             # a decoder each: what was read for one is let go before the next
             state = Decoder(source, entries, placement, False).decode(states[name])
             getter, setter = ends_of(thing) or _ENDS[0]
             with defer_interrupts():
-                if k < len(ordered):
-                    undo.append((name, getattr(thing, setter), copied(getattr(thing, getter)())))
+                old = getattr(thing, getter)()
+                if k < len(ordered) or not bytes_of(old):
+                    undo.append(_Old(name, thing, setter, copied(old)))
+                del old  # an optimizer's own state goes as the new one comes
                 getattr(thing, setter)(state)
                 if k == len(ordered):
                     _set_generators(generators)
@@ -95,12 +98,26 @@ def _largest_last(objects: dict[str, Any]) -> list[tuple[str, Any]]:
     return ordered
 
 
-def _put_back(undo: list[tuple[str, Any, Any]], error: BaseException) -> None:
-    for name, setter, state in reversed(undo):
+class _Old:
+    """What an object was before it took a state."""
+
+    def __init__(self, name: str, thing: Any, setter: str, state: Any) -> None:
+        self.name, self.thing, self.setter, self.state = name, thing, setter, state
+        self.attributes = set(getattr(thing, "__dict__", ()))
+
+    def put_back(self) -> None:
+        getattr(self.thing, self.setter)(self.state)
+        # A schedule takes every attribute that a state names; the old state does not undo these.
+        for name in set(getattr(self.thing, "__dict__", ())) - self.attributes:
+            delattr(self.thing, name)
+
+
+def _put_back(undo: list[_Old], error: BaseException) -> None:
+    for old in reversed(undo):
         try:
-            setter(state)
+            old.put_back()
         except Exception as another:  # told beside the first error, the rest goes on
-            error.add_note(f"restore: {name} did not take its old state back: {another!r}.")
+            error.add_note(f"restore: {old.name} did not take its old state back: {another!r}.")
 
 
 def copied(state: Any) -> Any:

@@ -286,7 +286,7 @@ def kills_at_random(number: int, workers: int, rng: random.Random, work: Path) -
         while not result.exists():
             child = _child(folder, result, steps, workers)
             if done["kills"] < number:
-                time.sleep(rng.random() * duration)
+                time.sleep(rng.random() * duration / 2)
                 os.kill(child, signal.SIGKILL)
             status = os.waitpid(child, 0)[1]
             if os.WIFSIGNALED(status):

@@ -150,8 +150,11 @@ def restores(count: int, seed: int, work: Path) -> tuple[Counter[str], list[str]
             whole = after == states[1] and found["note"] == 1
         elif after == states[2] and found["note"] == 2:
             outcome, whole = "unharmed", True
-        else:  # did all of them take what the file says: the same as from a second restore?
+        else:  # did all of them take what the file says, as others of the same old state do?
             again = objects()
+            for name, thing in again.items():
+                state = lt.load(io.BytesIO(before[name]))
+                thing.set_state(state) if name == "generator" else thing.load_state_dict(state)
             CheckpointDirectory(work).restore(**again)
             outcome, whole = "altered", state_of(again) == after
         if not whole:

@@ -6,6 +6,6 @@ from tests.faults.restores import restores
 
 
 def test_no_damaged_checkpoint_leaves_objects_half_restored(tmp_path) -> None:
-    outcomes, bad = restores(300, 1, tmp_path)
-    assert outcomes["passed over"] > 200
-    assert outcomes["half restored"] == outcomes["passed over without its name"] == 0, bad
+    outcomes, bad = restores(200, 1, tmp_path)
+    assert outcomes["passed over"] > 180
+    assert not bad, bad

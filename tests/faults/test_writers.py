@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -175,6 +176,15 @@ def test_objects_and_threads_of_one_process_share_its_lock(tmp_path) -> None:
     assert len(os.listdir(tmp_path)) == 3
     one.release()
     assert len(os.listdir(tmp_path)) == 2
+
+
+def test_a_copy_has_no_lock_of_its_own(tmp_path) -> None:
+    folder = CheckpointDirectory(tmp_path, keep=2)
+    folder.save(1)
+    copy = pickle.loads(pickle.dumps(folder))
+    assert (copy.path, copy.keep, copy.steps()) == (folder.path, 2, [1])
+    folder.release()
+    _in_child(lambda: CheckpointDirectory(tmp_path).claim())
 
 
 def test_a_folder_that_was_removed_is_claimed_anew(tmp_path) -> None:
