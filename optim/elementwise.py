@@ -59,7 +59,10 @@ class Elementwise(Optimizer):
         if not state:
             state.update(self.start(p, group))
         held, numbers = self.advance(state, group)
-        return self.planned(self.loop, self.plain, (p, g, *held), numbers)
+        tensors = (p, g, *held)
+        if fused.fits(self.elements, *tensors):
+            return fused.planned(self.loop, tensors, numbers)
+        return planned_plain(self.plain, tensors, numbers)
 
     def planned(
         self, loop: str, plain: Any, tensors: Sequence[Any], numbers: Sequence[float]
@@ -67,10 +70,15 @@ class Elementwise(Optimizer):
         """The call of a compiled loop where it fits, else of the same in tensor methods."""
         if fused.fits(self.elements, *tensors):
             return fused.planned(loop, tensors, numbers)
-        if tensors[0].device.type in HOSTS:
-            return on_lanes(plain, tensors, numbers)
-        reserve(tensors[0])
-        return by_pieces, plain, tensors, numbers
+        return planned_plain(plain, tensors, numbers)
+
+
+def planned_plain(plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
+    """The call of a recurrence in tensor methods."""
+    if tensors[0].device.type in HOSTS:
+        return on_lanes(plain, tensors, numbers)
+    reserve(tensors[0])
+    return by_pieces, plain, tensors, numbers
 
 
 def by_pieces(plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) -> None:

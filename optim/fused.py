@@ -28,10 +28,12 @@ def fits(elements: int, *tensors: Any) -> bool:
         return False
     if first.device.type not in ("cpu", "meta"):
         return False
-    return all(
-        t is None or (t._spec is first and t._viewed is None and t._array.flags.c_contiguous)
-        for t in tensors
-    )
+    for t in tensors:
+        if t is None:
+            continue
+        if t._spec is not first or t._viewed is not None or not t._array.flags.c_contiguous:
+            return False
+    return True
 
 
 def planned(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
@@ -45,33 +47,34 @@ def planned(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
     Returns:
         (function, arguments): the call, which takes no memory. The loop is compiled by then.
     """
-    first = tensors[0]._array
-    storages = [t._storage for t in tensors if t is not None and t is not tensors[1]]
+    arrays: list[Any] = []
+    storages = []
+    for t in tensors:
+        if t is None:
+            arrays.append(arrays[0][:0])
+        else:
+            arrays.append(t._array.reshape(-1))
+            storages.append(t._storage)
+    del storages[1]  # of the gradient
     if tensors[0].device.type == "meta":
         return _count, storages
-    loop, spread = _loop(name)
-    n = first.size
-    flat = first.reshape(-1)
-    arrays = [flat[:0] if t is None else t._array.reshape(-1) for t in tensors]
-    scalars = _scalars(flat.dtype.type, numbers)
-    if (name, flat.dtype) not in _compiled:  # compiled at its first call, which may fail: here
+    loop, threads = _loop(name)
+    flat = arrays[0]
+    kind = flat.dtype.type
+    scalars = _scalars(kind, numbers)
+    if (name, kind) not in _compiled:  # compiled at its first call, which may fail: here
         quietly(loop, *[a[:0] for a in arrays], *scalars)
-        _compiled.add((name, flat.dtype))
-    return _run, storages, spread, loop, n, arrays, scalars
+        _compiled.add((name, kind))
+    n = flat.size
+    if n < threads.SHARE:
+        return _run, storages, loop, arrays, scalars
+    return _run, storages, threads.spread, [loop, n, n, *arrays], scalars
 
 
-def run(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> None:
-    """Run a loop at once."""
-    call, *arguments = planned(name, tensors, numbers)
-    call(*arguments)
-
-
-def _run(
-    storages: list[Any], spread: Any, loop: Any, n: int, arrays: list[Any], scalars: list[Any]
-) -> None:
+def _run(storages: list[Any], loop: Any, arrays: list[Any], scalars: list[Any]) -> None:
     for storage in storages:
         storage.version += 1
-    quietly(spread, loop, n, n, *arrays, *scalars)
+    quietly(loop, *arrays, *scalars)
 
 
 def _count(storages: list[Any]) -> None:
@@ -84,10 +87,9 @@ _compiled: set[tuple[str, Any]] = set()
 
 @cache
 def _loop(name: str) -> tuple[Any, Any]:
-    from ..framework.kernels.cpu import steps
-    from ..framework.kernels.cpu.threads import spread
+    from ..framework.kernels.cpu import steps, threads
 
-    return getattr(steps, name), spread
+    return getattr(steps, name), threads
 
 
 _last: tuple[Any, Any, list[Any]] = (None, None, [])

@@ -6,12 +6,11 @@ import math
 from typing import Any
 
 from ..framework.dtypes import bfloat16
-from ..framework.lanes import HOSTS, on_lanes
 from ..framework.ops.added_products import addmm
 from ..framework.ops.creation import empty
 from ..framework.ops.matmul import matmul
 from ..framework.pieces import pieces
-from .elementwise import by_pieces, reserve, zeros
+from .elementwise import planned_plain, zeros
 from .optimizer import Optimizer, check_options, number
 
 ADJUSTMENTS = (None, "original", "match_rms_adamw")
@@ -114,10 +113,7 @@ class Muon(Optimizer):
         lr = number(group["lr"])
         rate = lr * _ratio(group["adjust_lr_fn"], *p.shape)
         tensors, numbers = (p, g, buffer, x), (share, 1 - lr * group["weight_decay"], rate)
-        if p.device.type in HOSTS:
-            return on_lanes(_move, tensors, numbers)
-        reserve(p)
-        return by_pieces, _move, tensors, numbers
+        return planned_plain(_move, tensors, numbers)
 
 
 def _move(p: Any, g: Any, buffer: Any, x: Any, share: float, keep: float, rate: float) -> None:

@@ -258,36 +258,34 @@ class Optimizer:
 
     def _step_whole(self) -> None:
         todo = [(p, g) for g in self.param_groups for p in g["params"] if p._grad is not None]
-        while todo:
-            now: list[Any] = []
-            later: list[Any] = []
-            seen: set[int] = set()
-            for (
-                p,
-                group,
-            ) in todo:  # one that is listed twice is stepped again, in a round of its own
-                (later if id(p) in seen else now).append((p, group))
-                seen.add(id(p))
-            self._round(now)
-            todo = later
+        if len({id(p) for p, _ in todo}) == len(todo):
+            self._round(todo)
+            return
+        while todo:  # what is listed twice is stepped again, in a round of its own
+            now = {id(one[0]): one for one in reversed(todo)}
+            self._round([one for one in todo if now[id(one[0])] is one])
+            todo = [one for one in todo if now[id(one[0])] is not one]
 
     def _round(self, todo: list[tuple[Any, dict[str, Any]]]) -> None:
-        states, drafts, writes = self.state, [], []
+        states, prepare = self.state, self.prepare
+        planned: list[Any] = []
         try:
             for p, group in todo:
-                draft = dict(states[p]) if p in states else {}
-                drafts.append((p, draft))
-                writes.append(self.prepare(p, p._grad, draft, group))
+                state = states.get(p)
+                draft = {} if state is None else state.copy()
+                planned.append((p, state, draft, prepare(p, p._grad, draft, group)))
         except BaseException:
             # Now, and not when the error's frames go: so the ledger is at once as it was.
-            drafts.clear()
-            writes.clear()
+            planned.clear()
             draft.clear()
             raise
         with defer_interrupts():
-            for p, draft in drafts:
-                states[p].update(draft)
-            for run, *arguments in writes:
+            for p, state, draft, _ in planned:
+                if state is None:
+                    states[p] = draft
+                else:
+                    state.update(draft)
+            for _, _, _, (run, *arguments) in planned:
                 run(*arguments)
 
     def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
