@@ -30,15 +30,16 @@ from ..devices.device import device
 from ..dtypes import BY_NAME, dtype
 from ..spec import Size, Spec
 from ..tensor import Tensor, wrap
-from .budgets import OBJECT, TENSOR, Budget, damage_named
+from .budgets import OBJECT, TENSOR, Budget, Refused, damage_named
 from .files import Source
 from .placing import CPU, META, Placement, read_tensor
 from .structure import with_class
-from .unpickle import Function, Refused, shown, unpickle
+from .unpickle import Function, shown, unpickle
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
 MOST_DIMS = 64
+BUFFER = 1 << 14  # bytes that are read at a time
 LONGEST_NAME = 1000  # letters of a storage's key or location
 _COSTS = {  # bytes of a call, and for each item or letter of its arguments
     "_rebuild_tensor": (TENSOR, 16), "_rebuild_tensor_v2": (TENSOR, 16),
@@ -99,6 +100,7 @@ class _Window(io.RawIOBase):
 
     def __init__(self, source: Source) -> None:
         self._source, self._at = source, 0
+        self._buffer, self._begin = b"", 0
 
     def readable(self) -> bool:
         return True
@@ -115,9 +117,27 @@ class _Window(io.RawIOBase):
 
     def read(self, count: int | None = -1) -> bytes:
         left = max(0, self._source.size - self._at)
-        data = self._source.read(self._at, left if count is None or count < 0 else min(count, left))
+        wanted = left if count is None or count < 0 else min(count, left)
+        if wanted > BUFFER:
+            data = self._source.read(self._at, wanted)
+        else:
+            start = self._at - self._begin
+            if start < 0 or start + wanted > len(self._buffer):
+                self._buffer = self._source.read(self._at, min(left, BUFFER))
+                self._begin, start = self._at, 0
+            data = self._buffer[start : start + wanted]
         self._at += len(data)
         return data
+
+    def readline(self, size: int | None = -1) -> bytes:
+        pieces = []
+        while piece := self.read(BUFFER):
+            line, end, rest = piece.partition(b"\n")
+            pieces.append(line + end)
+            if end:
+                self._at -= len(rest)
+                break
+        return b"".join(pieces)
 
 
 def _load_zip(source: Source, placement: Placement, mapped: bool) -> Any:

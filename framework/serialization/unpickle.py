@@ -94,7 +94,7 @@ def unpickle(
             if type(arg) in (str, bytes) or (type(arg) is int and arg > 1 << 60):
                 budget.spend(sys.getsizeof(arg))
             if name == "STOP":
-                return stack.pop()
+                return _value(stack.pop())
             _step(name, arg, stack, memo, find, persistent, budget)
     except Refused as error:
         raise Refused(f"{error} (at byte {at} of the pickle)") from None

@@ -1,0 +1,169 @@
+"""Small files that ask for much: repetition, nests, sums that take for ever.
+
+Each is at most 4 MiB, and is either refused or costs about what it says itself.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+from lowtide.framework.serialization.archive import FORMAT, STRUCTURE
+from lowtide.framework.serialization.pytorch import MAGIC, PROTOCOL
+
+MODULUS = (1 << 61) - 1  # of the hashes of integers
+
+
+def ours(structure: Any, data: bytes = b"", entries: dict[str, Any] | None = None) -> bytes:
+    """A safetensors file of ours without checksums, with one entry ``a`` of bytes."""
+    words = structure if isinstance(structure, str) else json.dumps(structure)
+    if entries is None:
+        entries = {"a": {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}}
+    header = json.dumps({"__metadata__": {FORMAT: "1", STRUCTURE: words}, **entries}).encode()
+    return len(header).to_bytes(8, "little") + header + data
+
+
+def zipped(body: bytes, data: bytes = b"") -> bytes:
+    """A file of ``torch.save`` whose pickle is ``body``, with one storage."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as z:
+        z.writestr("m/data.pkl", b"\x80\x02" + body + b".")
+        z.writestr("m/data/0", data)
+    return out.getvalue()
+
+
+def legacy(body: bytes) -> bytes:
+    """The same in the older format, without storages."""
+    parts = [pickle.dumps(x, 2) for x in (MAGIC, PROTOCOL, {"little_endian": True})]
+    return b"".join([*parts, b"\x80\x02" + body + b".", pickle.dumps([], 2)])
+
+
+def named(module: str, name: str) -> bytes:
+    """The instruction that names a global."""
+    return f"c{module}\n{name}\n".encode()
+
+
+def text(value: bytes) -> bytes:
+    """The instruction of a string."""
+    return b"X" + struct.pack("<I", len(value)) + value
+
+
+def large(value: int) -> bytes:
+    """The instruction of a large integer."""
+    raw = pickle.encode_long(value)
+    return b"\x8a" + bytes([len(raw)]) + raw
+
+
+def _keys(count: int, before: bytes = b"", after: bytes = b"N") -> bytes:
+    return b"".join(before + large(k * MODULUS) + after for k in range(count))
+
+
+HUGE = b"\x8b" + struct.pack("<i", 1 << 20) + b"\1" * (1 << 20)  # an integer of 1 MiB
+MANY = b"(" + b"K\1" * 100_000 + b"t"  # a tuple of 1e5
+PAIRS = b"(" + b"".join(b"J" + struct.pack("<i", k) + b"N\x86" for k in range(70_000)) + b"l"
+SHARED = b"]q\0" + b"h\0h\0\x86q\0" * 60  # 2**60 leaves
+ORDERED = named("collections", "OrderedDict")
+CALLS = {  # a function, its arguments, and how often it is called
+    "encode": (named("_codecs", "encode"), text(b"x" * (1 << 20)) + b"\x85", 5000),
+    "Size": (named("torch", "Size"), MANY + b"\x85", 5000),
+    "Size of one list": (named("torch", "Size"), b"](" + b"K\1" * 100_000 + b"e\x85", 5000),
+    "OrderedDict": (ORDERED, PAIRS + b"\x85", 5000),
+    "Counter": (named("collections", "Counter"), PAIRS + b"\x85", 5000),
+    "OrderedDict of a long tuple": (ORDERED, MANY + b"\x85\x85", 5000),
+    "set": (named("builtins", "set"), MANY + b"\x85", 5000),
+    "complex": (named("builtins", "complex"), b"K\1K\1\x86", 500_000),
+    "empty OrderedDict": (ORDERED, b")", 500_000),
+    "device": (named("torch", "device"), text(b"cpu") + b"\x85", 500_000),
+}
+
+
+def _called(
+    name: str, each: bytes = b"h\0h\1R", before: bytes = b"(", after: bytes = b"l"
+) -> bytes:
+    function, arguments, count = CALLS[name]
+    return function + b"q\0" + arguments + b"q\0010" + before + each * count + after
+
+
+PICKLES: dict[str, Callable[[], bytes]] = {
+    **{name: (lambda name=name: _called(name)) for name in CALLS},
+    "calls thrown away": lambda: _called("encode", b"h\0h\1R0", b"", b"N"),
+    "lists": lambda: b"(" + b"]" * 3_000_000 + b"l",
+    "dicts": lambda: b"(" + b"}" * 3_000_000 + b"l",
+    "sets": lambda: b"(" + b"\x8f" * 3_000_000 + b"l",
+    "marks": lambda: b"(" * 1_000_000,
+    "memo": lambda: b"N" + b"\x94" * 1_000_000,
+    "memo at odd places": lambda: b"N" + b"".join(
+        b"r" + struct.pack("<I", k * 37 + 1000) for k in range(700_000)
+    ),
+    "tuples of one": lambda: b"N" + b"\x85" * 1_000_000,
+    "a nest of lists": lambda: b"]" * 500_000 + b"a" * 499_999,
+    "a nest as a function": lambda: SHARED + b")R",
+    "a nest as a persistent id": lambda: SHARED + b"Q",
+    "a nest as sizes": lambda: named("torch", "Size") + SHARED + b"\x85R",
+    "a tuple as a key over and over": lambda: b"}" + MANY + b"q\0000" + b"h\0Ns" * 500_000,
+    "an integer as a key over and over": lambda: b"}" + HUGE + b"q\0000" + b"h\0Ns" * 500_000,
+    "keys of one hash": lambda: b"}(" + _keys(200_000) + b"u",
+    "tuples of one hash": lambda: b"}(" + _keys(150_000, after=b"\x85N") + b"u",
+    "pairs of one hash": lambda: ORDERED + b"(" + _keys(150_000, after=b"N\x86") + b"l\x85R",
+    "decimal": lambda: b"I" + b"9" * 4_000_000 + b"\n",
+    "a long location over and over": lambda: (
+        text(b"cpu" * 300_000) + b"q\0000" + named("torch", "FloatStorage") + b"q\0010("
+        + (b"(" + text(b"storage") + b"h\1" + text(b"0") + b"h\0K\0tQ") * 50_000 + b"l"
+    ),
+}  # fmt: skip
+
+
+def _tensors(size: bytes, stride: bytes, count: int, where: bytes = b"cpu") -> bytes:
+    storage = b"(" + text(b"storage") + named("torch", "FloatStorage") + text(b"0") + text(where)
+    arguments = b"(" + storage + b"K\1tQ" + b"K\0" + size + stride + b"\x89}t"
+    call = named("torch._utils", "_rebuild_tensor_v2") + b"q\0" + arguments + b"q\0010"
+    return call + b"(" + b"h\0h\1R" * count + b"l"
+
+
+def _entries(count: int) -> dict[str, Any]:
+    return {str(k): {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]} for k in range(count)}
+
+
+def _theirs(entries: dict[str, Any]) -> bytes:
+    header = json.dumps(entries).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
+DATA = bytes(3 << 20)
+FILES: dict[str, Callable[[], bytes]] = {
+    **{f"zip: {name}": (lambda body=body: zipped(body())) for name, body in PICKLES.items()},
+    **{f"legacy: {name}": (lambda body=body: legacy(body())) for name, body in PICKLES.items()},
+    "zip: one tensor": lambda: zipped(_tensors(b"K\1\x85", b"K\1\x85", 500_000), bytes(4)),
+    "zip: an expanded tensor elsewhere": lambda: zipped(
+        _tensors(b"J\0\0\0\1J\0\0\0\1\x86", b"K\0K\0\x86", 5, b"sim"), bytes(4)
+    ),
+    "ours: bytes": lambda: ours([{"$": "bytes", "entry": "a"}] * 1000, DATA),
+    "ours: bytearrays": lambda: ours([{"$": "bytearray", "entry": "a"}] * 1000, DATA),
+    "ours: one entry on many devices": lambda: ours(
+        [{"$": "tensor", "entry": "a", "device": f"cpu:{k}"} for k in range(2000)], DATA
+    ),
+    "ours: one tensor": lambda: ours([{"$": "tensor", "entry": "a"}] * 90_000, b"x"),
+    "ours: one array": lambda: ours([{"$": "ndarray", "entry": "a"}] * 90_000, b"x"),
+    "ours: meta": lambda: ours([{"$": "tensor", "meta": {"shape": [1], "dtype": "int8"}}] * 60_000),
+    "ours: a meta of many sizes": lambda: ours(
+        {"$": "tensor", "meta": {"shape": [2] * 500_000, "dtype": "int8"}}
+    ),
+    "ours: generators": lambda: ours(
+        [{"$": "Generator", "device": "cpu", "seed": 1, "offset": 0}] * 60_000
+    ),
+    "ours: keys of one hash": lambda: ours(
+        {"$": "dict", "items": [[k * MODULUS, 0] for k in range(150_000)]}
+    ),
+    "ours: a set of one hash": lambda: ours(
+        {"$": "set", "items": [k * MODULUS for k in range(150_000)]}
+    ),
+    "ours: a long number": lambda: ours("9" * 4_000_000),
+    "ours: a nest": lambda: ours('{"$":"tuple","items":[' * 100_000 + "]}" * 100_000),
+    "ours: very many entries": lambda: ours([], b"", _entries(60_000)),
+    "theirs: very many empty tensors": lambda: _theirs(_entries(60_000)),
+}  # fmt: skip
