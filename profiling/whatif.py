@@ -321,7 +321,7 @@ class _Scopes(_Change):
             leave(self, *exc)
 
         scopes.scope.__enter__ = entered  # type: ignore[method-assign]
-        scopes.scope.__exit__ = left  # type: ignore[method-assign]
+        scopes.scope.__exit__ = left  # type: ignore[assignment]
 
     def check(self) -> None:
         if not self.met:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ..autograd.modes import local
 from ..autograd.views import check_writable
+from ..interrupts import defer_interrupts
 from ..tensor import wrap
 from .registry import function
 
@@ -19,15 +20,17 @@ def become(name, input, make):
     old._node, old._index, old._requires_grad = input._node, input._index, input._requires_grad
     old._viewed, old._extra = input._viewed, None
     out = make(old)
-    input._array, input._spec = out._array, out._spec
-    if local.state.tape is not None:
-        local.state.tape.turned(input)
-    input._storage.version += 1
-    if input._node is None and input._requires_grad:
-        return input  # a leaf, under no_grad: it stays one
-    input._viewed = out._viewed
-    input._viewed.version = input._storage.version
-    input._node, input._index, input._requires_grad = out._node, out._index, out._requires_grad
+    storage, state = input._storage, local.state
+    with defer_interrupts():
+        if state.tape is not None:
+            state.tape.turned(input)
+        input._array, input._spec = out._array, out._spec
+        storage.version += 1
+        if input._node is None and input._requires_grad:
+            return input  # a leaf, under no_grad: it stays one
+        input._viewed = out._viewed
+        input._viewed.version = storage.version
+        input._node, input._index, input._requires_grad = out._node, out._index, out._requires_grad
     return input
 
 

@@ -137,9 +137,9 @@ def set_(input: Tensor, source: Tensor | None = None) -> Tensor:
         )
     check_writable(input, "set_")
     role = input._storage.role
-    input._array, input._spec, input._storage = source._array, source._spec, source._storage
     if role not in (SAVED, TEMPORARY) and source._storage.role == TEMPORARY:
         source._storage.set_role(role)
+    input._array, input._spec, input._storage = source._array, source._spec, source._storage
     input._viewed = source._viewed
     input._storage.version += 1
     if input._viewed is not None and not source._requires_grad:
