@@ -2,7 +2,7 @@
 
 Without: the sum of each block is left out, all else is the same. Run from the root::
 
-    python benchmarks/checksums.py --mib 1024 --rounds 5
+    python -m benchmarks.checksums --mib 1024 --rounds 5
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,18 +59,13 @@ def main() -> None:
     state = {f"layer.{k}": lt.rand(16 << 20) for k in range(count)}
     times: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-        path = Path(folder) / "state.safetensors"
-        lt.save(state, path)
+        path, bare = Path(folder) / "with.safetensors", Path(folder) / "without.safetensors"
         for _ in range(options.rounds):
-            for name, call in (
-                ("save", lambda: lt.save(state, path)),
-                ("load", lambda: lt.load(path)),
-            ):
-                times.setdefault(f"{name} with", []).append(seconds(call))
-                if name == "load":
-                    times.setdefault("verify", []).append(seconds(lambda: verified(path)))
+            for name, call in (("save", partial(lt.save, state)), ("load", lt.load)):
+                times.setdefault(f"{name} with", []).append(seconds(partial(call, path)))
                 with without_checksums():
-                    times.setdefault(f"{name} without", []).append(seconds(call))
+                    times.setdefault(f"{name} without", []).append(seconds(partial(call, bare)))
+            times.setdefault("verify", []).append(seconds(partial(verified, path)))
     medians = {name: statistics.median(row) for name, row in times.items()}
     for name in ("save", "load"):
         a, b = medians[f"{name} with"], medians[f"{name} without"]

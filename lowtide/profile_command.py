@@ -94,7 +94,7 @@ def report(path: str, files: dict[str, str]) -> int:
         "snapshot": run.to_pytorch_snapshot,
         "flamegraph": run.to_flamegraph,
     }
-    print(run.report())
+    _show(run.report())
     return max([_written(writers[kind], file) for kind, file in files.items()], default=0)
 
 
@@ -114,7 +114,7 @@ def diff(before: str, after: str, html: str | None) -> int:
     change = b.peak_bytes - a.peak_bytes
     print(f"peak: {a.peak_bytes:,} -> {b.peak_bytes:,} bytes ({change:+,})\n")
     for by in ("role", "module", "line"):
-        print(b.diff(a, by).text(signed=True))
+        _show(b.diff(a, by).text(signed=True))
         print()
     if not html:
         return 0
@@ -173,6 +173,12 @@ def _read(path: str) -> Any:
     except (OSError, ValueError) as error:
         print(f"lowtide takes a run.json of `lowtide profile`: {error}", file=sys.stderr)
         return None
+
+
+def _show(text: str) -> None:
+    # a name in a recording may be half of a surrogate pair, or what this terminal cannot show
+    coding = sys.stdout.encoding or "utf-8"
+    print(text.encode(coding, "backslashreplace").decode(coding))
 
 
 def _written(write: Callable[[str], Any], path: str) -> int:
