@@ -266,6 +266,8 @@ class Trial:
         if self.scenario.whole and not (same(now, self.before) or same(now, self.after)):
             wrong.append("a step is half applied")
         del now
+        left = getattr(self.scenario, "left", None)
+        wrong += left() if left is not None else []
         self.scenario.restore()
         again = self.scenario.step()
         if not same(again, self.expected) or not same(self.scenario.values(), self.after):
@@ -275,9 +277,9 @@ class Trial:
         live = backend(lt.device("cpu")).ledger.live
         if live != self.start:
             gc.collect()
-            left = backend(lt.device("cpu")).ledger.live
-            wrong.append(f"{live - self.start} bytes stay live, {left - self.start} after gc")
-            self.start = left
+            then = backend(lt.device("cpu")).ledger.live
+            wrong.append(f"{live - self.start} bytes stay live, {then - self.start} after gc")
+            self.start = then
         if wrong:
             self.failures.append((str(where), wrong))
 

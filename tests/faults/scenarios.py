@@ -7,14 +7,20 @@ outlives a step; and ``restore()``, which puts these back without any op of lowt
 from __future__ import annotations
 
 import io
+import os
+import tempfile
+import time
 from typing import Any
 
 import numpy as np
+import psutil
 
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide import nn, optim
 from lowtide.framework.random import generator_of
+from lowtide.utils import CheckpointDirectory
+from lowtide.utils.data import DataLoader, TensorDataset
 
 
 class Training:
@@ -296,6 +302,66 @@ class Files:
             v._array[...] = self.data[k]
 
 
+class Checkpoints(Mlp):
+    """Save a training checkpoint to a folder, and restore all from it."""
+
+    def __init__(self) -> None:
+        self.folder = tempfile.TemporaryDirectory()
+        super().__init__()
+        self.directory = CheckpointDirectory(self.folder.name, keep=2)
+        self.directory.save(0, net=self.net, optimizer=self.optimizer)
+
+    def step(self) -> list[Any]:
+        """Save, train, go back; what was saved is what comes back."""
+        self.directory.save(1, net=self.net, optimizer=self.optimizer)
+        loss = super().step()
+        self.directory.restore(net=self.net, optimizer=self.optimizer)
+        return loss
+
+    def left(self) -> list[str]:
+        """Half-written files, and states that are neither old nor new."""
+        self.directory.save(1, net=self.net, optimizer=self.optimizer)
+        names = sorted(n for n in os.listdir(self.folder.name) if not n.startswith(".writer"))
+        wanted = ["step_00000000.safetensors", "step_00000001.safetensors"]
+        return [] if names == wanted else [f"the folder has {names}"]
+
+
+class Loading:
+    """An epoch of a data loader: shuffled, collated, with a cursor; and one with two workers."""
+
+    whole = False
+
+    def __init__(self) -> None:
+        self.data = TensorDataset(lt.arange(24).float().view(12, 2), lt.arange(12))
+
+    def step(self) -> list[Any]:
+        """Go through the data, twice."""
+        found = []
+        for workers in (0, 2):
+            g = lt.Generator().manual_seed(5)
+            loader = DataLoader(
+                self.data, batch_size=4, shuffle=True, generator=g, num_workers=workers
+            )
+            found += [x._array.copy() for batch in loader for x in batch]
+        return found
+
+    def values(self) -> list[Any]:
+        """Nothing outlives a step."""
+        return []
+
+    def restore(self) -> None:
+        """Nothing outlives a step."""
+
+    def left(self) -> list[str]:
+        """Workers that go on."""
+        for _ in range(200):
+            children = [c for c in psutil.Process().children() if c.status() != "zombie"]
+            if not children:
+                return []
+            time.sleep(0.01)
+        return [f"{len(children)} workers go on"]
+
+
 class Profiled(Mlp):
     """A step under the profiler, and one that is estimated by shapes on meta."""
 
@@ -306,4 +372,6 @@ class Profiled(Mlp):
         return [*found, np.array(prof.peak_bytes >= 0)]
 
 
-SCENARIOS = [Mlp, Convolution, Regions, Attention, Second, Churn, Files, Profiled]
+SCENARIOS = [
+    Mlp, Convolution, Regions, Attention, Second, Churn, Files, Checkpoints, Loading, Profiled,
+]  # fmt: skip
