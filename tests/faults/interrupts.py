@@ -41,6 +41,9 @@ from .scenarios import SCENARIOS
 HERE = (__file__, SCENARIOS[0].__init__.__code__.co_filename, weakref.__file__)
 
 
+_PROCESS = os.getpid()
+
+
 class Interrupting:
     """Counts the places of a block at which an interrupt can be, and interrupts at the n-th.
 
@@ -70,6 +73,9 @@ class Interrupting:
         self._last.clear()
 
     def _call(self, frame: Any, event: str, _: Any) -> Any:
+        if os.getpid() != _PROCESS:  # a worker, which ignores Ctrl-C
+            sys.settrace(None)
+            return None
         if frame.f_code.co_filename in HERE:
             return None
         if frame.f_lasti <= _entry(frame.f_code):  # a generator may be entered to be closed

@@ -303,23 +303,24 @@ class Files:
 
 
 class Checkpoints(Mlp):
-    """Save a training checkpoint to a folder, and restore all from it."""
+    """Save a training checkpoint to a folder, and restore all from another one there."""
 
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
         super().__init__()
         self.directory = CheckpointDirectory(self.folder.name, keep=2)
+        super().step()
         self.directory.save(0, net=self.net, optimizer=self.optimizer)
+        self.restore()
 
     def step(self) -> list[Any]:
-        """Save, train, go back; what was saved is what comes back."""
+        """Save what is, and go back to what was saved first."""
         self.directory.save(1, net=self.net, optimizer=self.optimizer)
-        loss = super().step()
-        self.directory.restore(net=self.net, optimizer=self.optimizer)
-        return loss
+        self.directory.restore(step=0, net=self.net, optimizer=self.optimizer)
+        return []
 
     def left(self) -> list[str]:
-        """Half-written files, and states that are neither old nor new."""
+        """Files that should not be there, once the next checkpoint is saved."""
         self.directory.save(1, net=self.net, optimizer=self.optimizer)
         names = sorted(n for n in os.listdir(self.folder.name) if not n.startswith(".writer"))
         wanted = ["step_00000000.safetensors", "step_00000001.safetensors"]
