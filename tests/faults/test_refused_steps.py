@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 
@@ -21,6 +23,11 @@ def test_a_refused_allocation_leaves_nothing_half_done(name):
     found = [(run.refuse(at), run.model, run.iteration, at) for run, at in sample(name, 4)]
     assert [(stage, *where) for (stage, wrong), *where in found if wrong] == []
     assert len(found) == 20
+
+
+@pytest.fixture(autouse=True)
+def _no_garbage_of_earlier_tests():
+    gc.collect()  # its end would be seen in live bytes
 
 
 def parameters(kind, device="cpu"):
