@@ -603,6 +603,16 @@ def test_a_tensor_turned_in_place_a_thousand_times_keeps_one_base_and_its_gradie
     assert w.grad.tolist() == [[6.0, 2.0, 2.0], [6.0, 2.0, 2.0]]
 
 
+def test_a_tensor_turned_in_place_under_no_grad_keeps_its_gradient():
+    w = lt.arange(6.0, dtype=lt.float64).view(2, 3).requires_grad_()
+    x = w * 2
+    with lt.no_grad():
+        x.t_()
+    assert x.requires_grad
+    (x * lt.arange(6.0, dtype=lt.float64).view(3, 2)).sum().backward()
+    assert w.grad.tolist() == [[0.0, 4.0, 8.0], [2.0, 6.0, 10.0]]
+
+
 DEEP = {
     "slices": lambda v: v[:],
     "turns": lambda v: v.t(),
