@@ -499,6 +499,19 @@ def test_a_composed_write_copies_its_target_only_for_a_graph():
     assert w_.grad.tolist() == [12.0]
 
 
+def test_a_view_with_a_history_of_a_base_without_one_is_not_written():
+    w = leaf(1.0, 2.0)
+    v = w[1:]
+    w.requires_grad_(False)
+    with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
+        v.mul_(2)
+    c = constant(1.0, 2.0)
+    d = c[:].requires_grad_()
+    with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
+        d[1:].mul_(2)
+    assert w.tolist() == c.tolist() == [1.0, 2.0]
+
+
 # Long chains of views
 
 
