@@ -269,6 +269,7 @@ class Optimizer:
     def _round(self, todo: list[tuple[Any, dict[str, Any]]]) -> None:
         states, prepare = self.state, self.prepare
         planned: list[Any] = []
+        draft: dict[str, Any] = {}
         try:
             for p, group in todo:
                 state = states.get(p)

@@ -258,14 +258,19 @@ class Trial:
 
     def interrupted_at(self, place: int) -> None:
         """Interrupt the step at a place, then see that all is well."""
-        with interrupted(place) as tracer:
-            self.scenario.step()
-        self.check(tracer.outcome, tracer.where)
+        wrong = []
+        try:
+            with interrupted(place) as tracer:
+                self.scenario.step()
+        except Exception as error:
+            tracer.outcome = "another error"
+            wrong.append(repr(error))
+        self.check(tracer.outcome, tracer.where, wrong)
 
-    def check(self, outcome: str, where: str | None) -> None:
+    def check(self, outcome: str, where: str | None, wrong: list[str] | None = None) -> None:
         """Compare the books with what lives, and a step with one that nobody interrupted."""
         self.outcomes[outcome] += 1
-        wrong = broken(self.modes, self.older)
+        wrong = [*(wrong or []), *broken(self.modes, self.older)]
         if outcome == "lost":
             wrong.append("nobody raised the interrupt")
         now = self.scenario.values()
@@ -325,8 +330,10 @@ def real(kind: Any, count: int, seed: int) -> Trial:
                 time.sleep(0.003)
         except KeyboardInterrupt:
             outcome = "interrupted"
+        except Exception as error:
+            outcome = repr(error)
         gun.join()
-        trial.check(outcome, None)
+        trial.check(outcome, None, [] if outcome == "interrupted" else [outcome])
     return trial
 
 
