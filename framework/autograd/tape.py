@@ -98,8 +98,11 @@ def _gone(reference: Any) -> None:
 
 
 class _Holder(weakref.ref):  # type: ignore[type-arg]
-    # To what a maker holds from outside: takes itself off the list below when that dies.
+    # To what a maker holds from outside: takes itself off the list below when that dies. One that
+    # an interrupt kept from being put there has no hash of its referent's by then.
     __slots__ = ("key",)
+    __hash__ = object.__hash__
+    __eq__ = object.__eq__
     key: int
 
 
@@ -111,8 +114,9 @@ _flowed: dict[int, set[_Holder]] = {}
 
 def _flows_in(tensor: Tensor) -> Outside:
     held = Outside(tensor)
-    holder = _Holder(held, _left)
-    key = holder.key = id(held.storage)
+    key = id(held.storage)
+    holder = _Holder(held, _left)  # one row with the next: the callback reads it
+    holder.key = key
     _flowed.setdefault(key, set()).add(holder)
     return held
 
@@ -255,11 +259,11 @@ class Tape:
         region.values += 1
         if listening():
             call.site = place(sys._getframe(2))
-        contents = self.contents
-        reference = _Reference(storage, _gone)
-        reference.contents, reference.key = contents, id(storage)
+        contents, key = self.contents, id(storage)
+        reference = _Reference(storage, _gone)  # one row with the next: the callback reads them
+        reference.contents, reference.key = contents, key
         content.lies_in(reference, storage.version)
-        contents[reference.key] = content
+        contents[key] = content
 
     def save(self, tensor: Tensor, source: Any, index: int) -> Handle:
         """The handle for a value saved for backward."""

@@ -232,10 +232,11 @@ class StashTape(WatchfulTape):
             return
         content = Content(None, 0, self.around)  # type: ignore[arg-type]  # stashed before asked
         content.stash = self.around.policy
-        reference = _Reference(storage, _gone)
-        reference.contents, reference.key = self.contents, id(storage)
+        contents, key = self.contents, id(storage)
+        reference = _Reference(storage, _gone)  # one row with the next: the callback reads them
+        reference.contents, reference.key = contents, key
         content.lies_in(reference, storage.version)
-        self.contents[reference.key] = content
+        contents[key] = content
 
 
 __all__ = [

@@ -102,12 +102,12 @@ class HostBackend:
             try:
                 stack = self._bins[spec.block]
                 offset = stack[-1]
-            except LookupError:
+                storage = _new_array(Storage, spec.flat, _byte, self.arena, offset)
+                if stack[-1] is not offset:
+                    continue  # another thread was faster
+            except LookupError:  # no block is free
                 self._search(spec)
                 continue
-            storage = _new_array(Storage, spec.flat, _byte, self.arena, offset)
-            if not stack or stack[-1] is not offset:
-                continue  # another thread was faster
             del stack[-1]
             storage.ledger = ledger
             storage.stack = stack
