@@ -58,18 +58,6 @@ class Accounts:
         if ledger.observers:
             publish(ledger, "role", self, old)
 
-    def pin(self) -> None:
-        """Count one more saved value of a graph; a temporary becomes a saved activation."""
-        self.pins += 1  # type: ignore[misc]
-        if self.role == TEMPORARY:
-            self.set_role(SAVED)
-
-    def unpin(self) -> None:
-        """Count one saved value less; the last one makes it a temporary again."""
-        self.pins -= 1  # type: ignore[misc]
-        if self.pins == 0 and self.role == SAVED:
-            self.set_role(TEMPORARY)
-
 
 class Storage(np.ndarray, Accounts):  # type: ignore[override]  # nbytes is numpy's property
     """Bytes of a host pool. Made by ``HostBackend.empty``; gives itself back when it dies."""

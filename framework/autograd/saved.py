@@ -77,7 +77,7 @@ class Held:
                 check_savable(tensor)
         self.source = source
         self.index = index
-        # Accounts.pin and set_role, written out: every saved value comes by here.
+        # Accounts.set_role, written out: every saved value comes by here.
         if storage.role == TEMPORARY:
             ledger = storage.ledger
             if ledger is not None:

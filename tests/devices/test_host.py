@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+from lowtide.framework.autograd.saved import Pin
 from lowtide.framework.devices import backend, host, live_backends
 from lowtide.framework.devices.host import HostBackend, reserve
 from lowtide.framework.memory.ledger import INPUT
@@ -45,9 +46,10 @@ def test_bytes_of_someone_else_are_shared_and_not_counted():
     storage, array = be.adopt(theirs, INPUT)
     assert array is theirs
     storage.set_role(0)
-    storage.pin()
-    storage.unpin()
-    assert (storage.nbytes, be.ledger.live) == (800, before)
+    pin = Pin(storage)
+    assert storage.pins == 1
+    del pin
+    assert (storage.nbytes, storage.pins, be.ledger.live) == (800, 0, before)
 
 
 def test_a_full_mapping_raises_with_the_table_and_stays_usable():
