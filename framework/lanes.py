@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 
 from .autograd.modes import quietly
-from .autograd.saved import remember_write
+from .autograd.saved import count_write
 from .kernels.copies import copy
 from .ops.patching import view_as_real
 
@@ -81,14 +81,6 @@ def need_places_of_their_own(array: Any, tensor: Any) -> None:
         )
 
 
-def written(tensor: Any, by: str) -> None:
-    """Count a write: what a graph holds is out of date, and its message names the writer."""
-    storage = tensor._storage
-    storage.version += 1
-    if storage.pins:
-        remember_write(storage, by)
-
-
 def _array(tensor: Any) -> Any:
     tensor = tensor.detach()  # takes part in no graph, and sees the present values of a view's base
     return (view_as_real(tensor) if tensor.is_complex() else tensor)._array
@@ -99,7 +91,7 @@ def _write(
 ) -> None:
     for k, t in enumerate(tensors):
         if t is not None and k != 1:
-            written(t, "step")
+            count_write(t._storage, "step")
     if not tensors[0].is_meta:
         quietly(by_blocks, *arrays, recurrence, numbers, room)
 
@@ -398,5 +390,4 @@ __all__ = [
     "by_blocks",
     "on_lanes",
     "take_room",
-    "written",
 ]

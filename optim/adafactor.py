@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..framework.autograd.modes import quietly
+from ..framework.autograd.saved import count_write
 from ..framework.dtypes import finfo
 from ..framework.kernels.copies import copy
 from ..framework.lanes import HOSTS, by_blocks, on_lanes, take_room
@@ -131,7 +132,7 @@ def _compiled(p: Any, g: Any, held: list[Any], numbers: Any) -> Any:
 
 def _run(storages: list[Any], loop: Any, *arguments: Any) -> None:
     for storage in storages:
-        storage.version += 1
+        count_write(storage, "step")
     if loop is not None:
         quietly(loop, *arguments)
 
@@ -239,7 +240,7 @@ def _move_matrix(
     storages: list[Any], arrays: list[Any], numbers: Any, room: Any, copies: list[Any]
 ) -> None:
     for storage in storages:
-        storage.version += 1
+        count_write(storage, "step")
     quietly(by_blocks, *arrays, _move_part, numbers, room)
     for to, source in copies:
         quietly(copy, to, source)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..framework.autograd.modes import quietly
+from ..framework.autograd.saved import count_write
 from ..framework.dtypes import float32, float64, uint8
 from ..framework.kernels import dynamic_map
 from ..framework.kernels.copies import copy
@@ -228,7 +229,7 @@ def _ready(dtype: Any) -> None:
 
 def _run(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> None:
     for t in (p, *held):
-        t._storage.version += 1
+        count_write(t._storage, "step")
     if not p.is_meta:
         _run_on([t._array for t in (p, g, *held)], numbers)
 
@@ -270,7 +271,7 @@ def _room_for(p: Any) -> Any:
 def _by_parts(p: Any, g: Any, held: list[Any], numbers: Sequence[float], room: Any) -> None:
     """The compiled loop on parts of a strided parameter, or of one of half precision."""
     for t in (p, *held):
-        t._storage.version += 1
+        count_write(t._storage, "step")
     if p.is_meta:
         return
     arrays = [t.detach()._array for t in (p, g)]
@@ -289,7 +290,7 @@ def _by_parts(p: Any, g: Any, held: list[Any], numbers: Sequence[float], room: A
 
 def _copied(tensors: list[Any], values: list[Any]) -> None:
     for t, value in zip(tensors, values, strict=True):
-        t._storage.version += 1
+        count_write(t._storage, "step")
         if not t.is_meta:
             quietly(copy, t.detach()._array, value._array)
 

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from ..framework.autograd.modes import quietly
+from ..framework.autograd.saved import count_write
 
 LEAST = 1 << 14  # elements in all, below which plain steps are fast enough without Numba
 
@@ -73,13 +74,13 @@ def planned(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
 
 def _run(storages: list[Any], loop: Any, arrays: list[Any], scalars: list[Any]) -> None:
     for storage in storages:
-        storage.version += 1
+        count_write(storage, "step")
     quietly(loop, *arrays, *scalars)
 
 
 def _count(storages: list[Any]) -> None:
     for storage in storages:
-        storage.version += 1
+        count_write(storage, "step")
 
 
 _compiled: set[tuple[str, Any]] = set()

@@ -192,6 +192,13 @@ def remember_write(storage: Any, op: str) -> None:
     _writes[key] = (gone, f"({op}{' at ' + line if line else ''})")
 
 
+def count_write(storage: Any, by: str) -> None:
+    """Count a write: what a graph holds is out of date, and its message names the writer."""
+    storage.version += 1
+    if storage.pins:
+        remember_write(storage, by)
+
+
 def written_at(storage: Any) -> str:
     """Where a storage was last overwritten, if that is known: `` (relu_ at train.py:12)``."""
     found = _writes.get(id(storage))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd.modes import local, no_grad
-from ..autograd.saved import check_savable, remember_write
+from ..autograd.saved import check_savable, count_write
 from ..autograd.tape import leave_copies
 from ..autograd.views import check_writable, rebase
 from ..devices import backend
@@ -95,9 +95,7 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
         elif storage.pins and storage.role == BUFFER:  # a module's state, such as running averages
             leave_copies(storage)
         write(plan, arrays, storage, target._array, target._spec)
-        storage.version += 1
-        if storage.pins:
-            remember_write(storage, name)
+        count_write(storage, name)
         if noted is not None:
             state.tape.wrote(plan, noted, target)
         if recording:

@@ -57,11 +57,20 @@ def _source_slices(name, input, d, index, source):
             f"{name}(): self and source expected to have the same dtype, but got (self) "
             f"{input.dtype} and (source) {source.dtype}."
         )
-    if source.numel() != prod(shape) or source.ndim > max(input.ndim, 1):
-        raise (IndexError if name == "index_copy" else RuntimeError)(
-            f"{name}(): Number of indices ({index.shape[1]}) should be equal to source.size(dim), "
-            "and the other sizes to self's; got source "
-            f"{tuple(source.shape)}, self {tuple(input.shape)}, dim {d}."
+    # As PyTorch tells them apart: index_copy takes a 0-d tensor for a slice of one element.
+    copies, got = name == "index_copy", f"got source {tuple(source.shape)}"
+    got += f", self {tuple(input.shape)}, dim {d}. Reshape the source."
+    if source.ndim != input.ndim and (not copies or (source.ndim and input.ndim)):
+        raise (IndexError if copies else RuntimeError)(
+            f"{name}(): source must have as many dimensions as self; {got}"
+        )
+    slices = [list(t.shape[:d]) + list(t.shape[d + 1 :]) for t in (input, source)]
+    if slices[0] != slices[1]:
+        raise RuntimeError(f"{name}(): sizes other than that of dim must be self's; {got}")
+    if source.numel() != prod(shape):
+        raise (IndexError if copies else RuntimeError)(
+            f"{name}(): Number of indices ({index.shape[1]}) should be equal to source.size(dim); "
+            f"{got}"
         )
     return source if input.ndim else source.reshape(1)
 

@@ -294,7 +294,7 @@ def test_an_optimizer_step_between_forward_and_backward_is_an_error():
     message = message_of(lambda: z.sum().backward(), GradientError)
     assert re.search(
         r"region begun at .* linear read shape \(3, 3\) at version 1, .* "
-        r"\(add_ at .* version 2 since",
+        r"\(step at .*test_writes.py:293\) .* version 2 since",
         message,
     )
 

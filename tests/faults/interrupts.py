@@ -114,7 +114,7 @@ class interrupted(Interrupting):
         if kind is None:
             self.outcome = "not reached" if self.where is None else "lost"
             try:
-                for _ in range(100 if self.where else 0):  # one in a finalizer is raised soon
+                for _ in range(1000 if self.where else 0):  # one in a finalizer is raised soon
                     time.sleep(0.002)
             except KeyboardInterrupt:
                 self.outcome = "interrupted"
@@ -325,10 +325,11 @@ def real(kind: Any, count: int, seed: int) -> Trial:
             try:
                 gun.start()
                 trial.scenario.step()
-                outcome = "finished"
             finally:
                 gun.join()
-                time.sleep(0.003)
+            for _ in range(1000):  # one in a finalizer is raised soon
+                time.sleep(0.002)
+            outcome = "lost"
         except KeyboardInterrupt:
             outcome = "interrupted"
         except Exception as error:
