@@ -181,7 +181,10 @@ def _line(error: Any, k: int) -> int:
 
 def _borrows(v: Any) -> bool:
     # PyTorch (since 2.13 at the latest) says so of a view without a history of its own.
-    return bool(v._is_view() and v.requires_grad and v.grad_fn is None)
+    try:
+        return bool(v._is_view() and v.requires_grad and v.grad_fn is None)
+    except RuntimeError:  # it will not tell: a view of no_grad whose base was written
+        return True
 
 
 def _note_values(entries: Any, k: int, variables: Any, flags: bool, before: Any) -> None:
