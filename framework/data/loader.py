@@ -15,6 +15,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from ..dtypes import int64
+from ..interrupts import defer_interrupts, finalizer
 from ..ops import randint
 from ..random import Generator, default_generator
 from .collate import claimed, default_collate, default_convert
@@ -445,9 +446,11 @@ class _Ahead:
             if not self.kept:
                 self.crew.close()
 
+    @finalizer
     def __del__(self) -> None:
-        if not self.kept and not sys.is_finalizing():
-            self.crew.close()
+        with defer_interrupts():
+            if not self.kept and not sys.is_finalizing():
+                self.crew.close()
 
 
 def _draw_seed(generator: Generator | None) -> int:

@@ -44,6 +44,7 @@ import numpy as np
 
 from .. import devices
 from ..devices import live_backends
+from ..interrupts import defer_interrupts, finalizer
 from ..kernels.cpu.threads import set_num_threads
 from ..memory.ledger import NO_LIMIT
 from ..random import default_generator, generators_in_use, manual_seed
@@ -240,8 +241,9 @@ class Crew:
                 worker.join()
         self._workers = [w for w in self._workers if w.is_alive()]
 
+    @finalizer
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # at interpreter exit, modules may be gone
+        with contextlib.suppress(Exception), defer_interrupts():  # at exit, modules may be gone
             self.close()
 
 

@@ -162,18 +162,13 @@ def _let_go(path: str, handle: int, exclusive: bool, pid: int) -> None:
 
 
 def _in_child() -> None:
-    global _guard
-    _guard = threading.RLock()  # the parent's is held by a thread that does not exist here
     for lock in list(_held.values()):
         if lock.handle >= 0:
             lock.forget()
     _held.clear()
+    _guard.release()
 
 
-def _before_fork() -> None:
-    _guard.acquire()  # so that no lock is half taken, known to nobody, when the child begins
-
-
-os.register_at_fork(
-    before=_before_fork, after_in_parent=lambda: _guard.release(), after_in_child=_in_child
-)
+# No lock is half taken, known to nobody, when the child begins. Methods of C: an interrupt in a
+# Python function here would be swallowed, and leave the guard taken.
+os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_in_child)
