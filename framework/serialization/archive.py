@@ -29,7 +29,7 @@ def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = Non
 
     The file is safetensors: a state dict's tensors are found under their own names by any tool of
     that format. A path is replaced only when all is written and flushed to the disk. The header
-    and each entry have a checksum (CRC-32, in the metadata), which :func:`load` compares.
+    and each entry have a checksum (in the metadata), which :func:`load` compares.
 
     Args:
         obj: Tensors, NumPy arrays, numbers, strings, bytes, None, dtypes, devices, generators, and

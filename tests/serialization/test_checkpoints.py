@@ -276,7 +276,7 @@ def test_damage_of_any_part_passes_to_the_next_older_one(part, tmp_path) -> None
     }[part]
     assert text.count(place[0]) == 1
     # without checksums, as older versions wrote: the rules beneath must find it
-    path.write_bytes(text.replace(*place).replace(b"lowtide.crc32", b"lowtide.crc_-"))
+    path.write_bytes(text.replace(*place).replace(b"lowtide.sums", b"lowtide.sum_"))
     mine = nn.Linear(3, 3)
     with pytest.warns(
         UserWarning, match="passing over a damaged checkpoint: load: .*step_00000002"
