@@ -13,12 +13,13 @@ from typing import Any
 
 from ..errors import SerializationError
 from .budgets import damage_named
+from .checksums import OURS
 from .files import Source, is_path, replacing
 from .placing import Placement
 from .safetensors import METADATA, Header, read_header, unique, write
 from .structure import Decoder, Encoder
 
-FORMAT, STRUCTURE = "lowtide.format", "lowtide.structure"
+FORMAT, STRUCTURE = OURS
 VERSION = "1"
 LARGEST_INDEX = 100_000_000  # bytes of JSON
 LONGEST_NAME = 255  # bytes of a file's name

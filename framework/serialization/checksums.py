@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 CRC_BLOCK = 1 << 22  # bytes
 CHECKSUMS = "lowtide.sums"
+OURS = ("lowtide.format", "lowtide.structure")  # what a file of ours without checksums says
 HEADER_DIGITS, DIGITS = 8, 16
 _KEY = b'"' + CHECKSUMS.encode() + b'":"'
 _ZEROS = "0" * HEADER_DIGITS
@@ -176,6 +177,22 @@ def filled(text: bytes, sums: list[int]) -> bytes:
     start = place + HEADER_DIGITS
     text = text[:start] + numbers + text[start + len(numbers) :]
     return text[:place] + f"{_of_header(text):08x}".encode() + text[start:]
+
+
+def none_expected(source: Source, metadata: dict[str, str]) -> None:
+    """Accept that a file has no checksums: it is somebody else's, or an earlier version's.
+
+    Raises:
+        SerializationError: It is ours and has a field of another name: so it may be the
+            checksums', damaged, which must not switch them off.
+    """
+    others = metadata.keys() - {*OURS}
+    if len(others) < len(metadata) and others:
+        raise source.error(
+            f"a file with {OURS[0]} and without {CHECKSUMS} can have no other metadata than "
+            f"{OURS[1]}; got {min(others)!r:.99}",
+            "It was damaged after it was written; load another copy",
+        )
 
 
 def parsed(source: Source, text: bytes, field: str, count: int) -> list[int]:

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..dtypes import bfloat16
 from ..errors import SerializationError
-from .checksums import CHECKSUMS, blank, filled, parsed, write_summed
+from .checksums import CHECKSUMS, blank, filled, none_expected, parsed, write_summed
 from .files import Source
 from .sums import sum_of, sum_of_pieces
 
@@ -191,6 +191,8 @@ def read_header(source: Source) -> Header:
         sums = parsed(source, text, metadata[CHECKSUMS], len(entries))
         pairs = zip(entries.items(), sums, strict=True)
         entries = {name: entry._replace(checksum=s) for (name, entry), s in pairs}
+    else:
+        none_expected(source, metadata)
     return Header(entries, metadata)
 
 

@@ -60,8 +60,17 @@ def test_every_flipped_bit_of_the_header_is_refused_or_changes_nothing() -> None
                 continue
             assert again == data
             accepted.add(place)
-    # the checksums' own name, without which there are none, and letters a to f as A to F
-    assert all(field <= place < field + len(CHECKSUMS) + 12 for place in accepted)
+    # the header's own number, with letters a to f as A to F
+    assert all(chr(data[place]) in "abcdef" for place in accepted)
+    number = field + len(CHECKSUMS) + 3
+    assert all(number <= place < number + 8 for place in accepted)
+
+
+def test_a_damaged_name_of_the_checksums_does_not_switch_them_off() -> None:
+    data = saved({"a": lt.arange(3)})
+    damaged = data[:-1] + b"\1"
+    with pytest.raises(lt.SerializationError, match="no other metadata than.*'lowtide.sumz'"):
+        lt.load(io.BytesIO(damaged.replace(CHECKSUMS.encode(), b"lowtide.sumz")))
 
 
 def test_blocks_that_changed_places_are_refused() -> None:
