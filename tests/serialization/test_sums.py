@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import signal
 import subprocess
 import sys
 import threading
+import time
 from functools import cache
 
 import numpy as np
@@ -184,6 +186,28 @@ def test_no_thread_is_at_work_after_a_failed_read(monkeypatch) -> None:
     with pytest.raises(OSError, match="no such block"):
         sums.sum_while(40 * BLOCK, move, 0, True)
     assert inside == [0]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_ctrl_c_ends_a_sum_and_leaves_no_thread_at_work(workers, monkeypatch) -> None:
+    monkeypatch.setattr(sums.threads, "get_num_threads", lambda: workers)
+    begun, ended = [], []
+
+    def move(start, stop):
+        begun.append(start)
+        if start == 3 * BLOCK:
+            signal.raise_signal(signal.SIGINT)  # the main thread gets it
+        ended.append(start)
+        return memoryview(bytes(stop - start))
+
+    with pytest.raises(KeyboardInterrupt):
+        sums.sum_while(100 * BLOCK, move, 0, True)
+    assert len(begun) <= sums.GROUP
+    moved = [len(begun), len(ended)]
+    time.sleep(0.05)
+    assert [len(begun), len(ended)] == moved
+    if workers > 1:  # a group is whole
+        assert moved == [sums.GROUP, sums.GROUP]
 
 
 def test_a_file_cut_off_while_it_is_read_is_refused(tmp_path) -> None:
