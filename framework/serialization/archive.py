@@ -13,12 +13,13 @@ from typing import Any
 
 from ..errors import SerializationError
 from .budgets import damage_named
+from .checksums import OURS
 from .files import Source, is_path, replacing
 from .placing import Placement
 from .safetensors import METADATA, Header, read_header, unique, write
 from .structure import Decoder, Encoder
 
-FORMAT, STRUCTURE = "lowtide.format", "lowtide.structure"
+FORMAT, STRUCTURE = OURS
 VERSION = "1"
 LARGEST_INDEX = 100_000_000  # bytes of JSON
 LONGEST_NAME = 255  # bytes of a file's name
@@ -29,7 +30,7 @@ def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = Non
 
     The file is safetensors: a state dict's tensors are found under their own names by any tool of
     that format. A path is replaced only when all is written and flushed to the disk. The header
-    and each entry have a checksum (CRC-32, in the metadata), which :func:`load` compares.
+    and each entry have a checksum (in the metadata), which :func:`load` compares.
 
     Args:
         obj: Tensors, NumPy arrays, numbers, strings, bytes, None, dtypes, devices, generators, and

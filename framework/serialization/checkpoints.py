@@ -419,7 +419,9 @@ def _taken(
             f"it has no state of {', '.join(missing)}; it has {', '.join(states)}",
             "Name objects as they were saved",
         )
-    entries = {name: e._replace(crc=None) for name, e in header.entries.items()}  # just verified
+    entries = {
+        name: e._replace(checksum=None) for name, e in header.entries.items()
+    }  # just verified
     # Values are the caller's, and change nothing: they come before what does.
     values: dict[str, Any] = Decoder(source, entries, placement, False).decode(content["values"])
     give(source, entries, placement, states, content["generators"], objects)

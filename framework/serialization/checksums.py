@@ -1,15 +1,15 @@
-"""Checksums of files: CRC-32 of every entry and of the header, in the header's metadata.
+"""Checksums of files: of every entry and of the header, in the header's metadata.
 
-``__metadata__["lowtide.crc32"]`` holds numbers of eight hexadecimal digits, separated by blanks:
-first that of the header (its eight bytes of length and its JSON, with this number as zeros), then
-one of each entry's bytes, in the order in which the header lists them. It is the CRC of zip and
-zlib, so any tool can check it. It finds every flipped bit and every run of damage up to 32 bits
-for certain, and anything else, blocks that changed places included, but for one case in 2**32.
+``__metadata__["lowtide.sums"]`` holds hexadecimal numbers, separated by blanks: first the CRC-32
+of the header (its eight bytes of length and its JSON, with this number as zeros), of eight digits;
+then, of sixteen, the sum of each entry's bytes that ``sums.py`` defines, in the order in which the
+header lists them. Every flipped bit and every run of damage up to 32 bits is found for certain;
+what else is, and with what chance, is said there.
 
 It is no signature: whoever alters a file on purpose can also alter its checksums.
 
-Bytes are summed while they are hot, block by block behind the read or the write. For a large
-entry a second thread sums, since zlib lets go of the interpreter's lock.
+Bytes are summed while they are hot, block by block behind the read or the write. The blocks of a
+large entry are shared by threads, each of which moves and sums its own.
 """
 
 from __future__ import annotations
@@ -18,66 +18,107 @@ import os
 import threading
 import zlib
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
+
+from ..kernels.cpu import threads
+from .sums import BLOCK, LARGE, sum_while
 
 if TYPE_CHECKING:
     from .files import Source
     from .safetensors import Header
 
-CHECKSUMS = "lowtide.crc32"
-DIGITS = 8
-BLOCK = 1 << 20  # bytes that are moved, then summed
-LARGE = 1 << 23  # bytes from which on a second thread sums
+CRC_BLOCK = 1 << 22  # bytes
+CHECKSUMS = "lowtide.sums"
+OURS = ("lowtide.format", "lowtide.structure")  # what a file of ours without checksums says
+HEADER_DIGITS, DIGITS = 8, 16
 _KEY = b'"' + CHECKSUMS.encode() + b'":"'
-_ZEROS = "0" * DIGITS
+_ZEROS = "0" * HEADER_DIGITS
+
+
+def read_summed(source: Source, offset: int, memory: memoryview) -> int:
+    """Fill ``memory`` from ``offset`` of a file, and return the sum of what lies in it then."""
+    shared = source.has_places and memory.nbytes >= LARGE
+    fill = source.read_beside if shared else source.read_into
+
+    def read(start: int, stop: int) -> memoryview:
+        block = memory[start:stop]
+        fill(offset + start, block)
+        return block
+
+    return sum_while(memory.nbytes, read, source.size, shared)
+
+
+def write_summed(out: Any, memory: memoryview, total: int) -> int:
+    """Write ``memory`` to a file of the disk, at its position, and return the sum of it.
+
+    Args:
+        out: The file.
+        memory: The bytes.
+        total: How many the whole file will have.
+    """
+    if memory.nbytes < LARGE:
+
+        def append(start: int, stop: int) -> memoryview:
+            out.write(memory[start:stop])
+            return memory[start:stop]
+
+        return sum_while(memory.nbytes, append, total, False)
+
+    out.flush()
+    handle, offset = out.fileno(), out.tell()
+
+    def write(start: int, stop: int) -> memoryview:
+        block = memory[start:stop]
+        done = 0
+        while done < block.nbytes:
+            done += os.pwrite(handle, block[done:], offset + start + done)
+        return block
+
+    found = sum_while(memory.nbytes, write, total, True)
+    out.seek(offset + memory.nbytes)
+    return found
+
+
+def sum_of_file(source: Source, offset: int, nbytes: int) -> int:
+    """The sum of bytes of a file, read through a small buffer for each thread."""
+    shared = source.has_places and nbytes >= LARGE
+    fill = source.read_beside if shared else source.read_into
+    own = threading.local()
+
+    def read(start: int, stop: int) -> memoryview:
+        if not hasattr(own, "buffer"):
+            own.buffer = memoryview(bytearray(min(nbytes, BLOCK)))
+        block: memoryview = own.buffer[: stop - start]
+        fill(offset + start, block)
+        return block
+
+    return sum_while(nbytes, read, source.size, shared)
 
 
 def crc_while(memory: memoryview, move: Callable[[memoryview], Any]) -> int:
-    """Move memory block by block, and return the CRC-32 of what lies in it afterwards.
+    """Move memory block by block, and return the CRC-32 of it, as PyTorch's archives have it.
 
-    Args:
-        memory: Bytes to be read from or into.
-        move: Reads or writes one block.
+    That sum has an order. A large memory's is taken by one thread while another moves the next.
     """
-    follower = _Follower() if memory.nbytes >= LARGE and (os.cpu_count() or 1) > 1 else None
-    if follower is None or not follower.start():
-        crc = 0
-        for start in range(0, memory.nbytes, BLOCK):
-            block = memory[start : start + BLOCK]
-            move(block)
-            crc = zlib.crc32(block, crc)
-        return crc
-    try:
-        for start in range(0, memory.nbytes, BLOCK):
-            block = memory[start : start + BLOCK]
-            move(block)
-            follower.blocks.put(block)
-    finally:
-        follower.blocks.put(None)
-        follower.thread.join()
-    return follower.crc
+    blocks = [memory[start : start + CRC_BLOCK] for start in range(0, memory.nbytes, CRC_BLOCK)]
+    crc = 0
 
+    def run(k: int, moves: int) -> None:
+        nonlocal crc
+        if moves:
+            move(blocks[k])
+        else:
+            crc = zlib.crc32(blocks[k], crc)
 
-class _Follower:
-    """A thread that sums blocks in the order in which they come."""
-
-    def __init__(self) -> None:
-        self.blocks: SimpleQueue[memoryview | None] = SimpleQueue()
-        self.crc = 0
-        self.thread = threading.Thread(target=self._sum, name="lowtide-crc32", daemon=True)
-
-    def start(self) -> bool:
-        """False where no further thread can be had."""
-        try:
-            self.thread.start()
-        except RuntimeError:
-            return False
-        return True
-
-    def _sum(self) -> None:
-        while (block := self.blocks.get()) is not None:
-            self.crc = zlib.crc32(block, self.crc)
+    workers = threads.get_num_threads() if memory.nbytes >= LARGE else 1
+    for k in range(len(blocks) + 1):
+        calls = [(k, 1)] * (k < len(blocks)) + [(k - 1, 0)] * (k > 0)
+        if workers > 1:
+            threads.together(run, calls, 2)
+        else:
+            for call in calls:
+                run(*call)
+    return crc
 
 
 def crc_of_file(source: Source, offset: int, nbytes: int) -> int:
@@ -90,15 +131,15 @@ def crc_of_file(source: Source, offset: int, nbytes: int) -> int:
     return crc
 
 
-def check(source: Source, what: str, crc: int, expected: int | None) -> None:
+def check(source: Source, what: str, found: int, expected: int | None) -> None:
     """Compare a checksum with the file's, if it has one.
 
     Raises:
         SerializationError: They differ.
     """
-    if expected is not None and crc != expected:
+    if expected is not None and found != expected:
         raise source.error(
-            f"the checksum of {what} is wrong: {crc:08x}, where the file says {expected:08x}",
+            f"the checksum of {what} is wrong: {found:08x}, where the file says {expected:08x}",
             "It was damaged after it was written; load another copy",
         )
 
@@ -116,9 +157,9 @@ def verify(source: Source, header: Header) -> None:
         SerializationError: Names the first entry that is damaged.
     """
     for name, entry in header.entries.items():
-        if entry.crc is not None:
-            crc = crc_of_file(source, entry.offset, entry.nbytes)
-            check(source, f"entry {name!r:.99}", crc, entry.crc)
+        if entry.checksum is not None:
+            found = sum_of_file(source, entry.offset, entry.nbytes)
+            check(source, f"entry {name!r:.99}", found, entry.checksum)
 
 
 # The field in the header
@@ -126,16 +167,32 @@ def verify(source: Source, header: Header) -> None:
 
 def blank(count: int) -> str:
     """The field for ``count`` entries before they are summed."""
-    return " ".join([_ZEROS] * (count + 1))
+    return " ".join([_ZEROS] + ["0" * DIGITS] * count)
 
 
-def filled(text: bytes, crcs: list[int]) -> bytes:
+def filled(text: bytes, sums: list[int]) -> bytes:
     """A header's JSON with a blank field, with the checksums of entries and of itself."""
     place = text.index(_KEY) + len(_KEY)
-    numbers = "".join(f" {crc:08x}" for crc in crcs).encode()
-    start = place + DIGITS
+    numbers = "".join(f" {found:016x}" for found in sums).encode()
+    start = place + HEADER_DIGITS
     text = text[:start] + numbers + text[start + len(numbers) :]
     return text[:place] + f"{_of_header(text):08x}".encode() + text[start:]
+
+
+def none_expected(source: Source, metadata: dict[str, str]) -> None:
+    """Accept that a file has no checksums: it is somebody else's, or an earlier version's.
+
+    Raises:
+        SerializationError: It is ours and has a field of another name: so it may be the
+            checksums', damaged, which must not switch them off.
+    """
+    others = metadata.keys() - {*OURS}
+    if len(others) < len(metadata) and others:
+        raise source.error(
+            f"a file with {OURS[0]} and without {CHECKSUMS} can have no other metadata than "
+            f"{OURS[1]}; got {min(others)!r:.99}",
+            "It was damaged after it was written; load another copy",
+        )
 
 
 def parsed(source: Source, text: bytes, field: str, count: int) -> list[int]:
@@ -147,15 +204,16 @@ def parsed(source: Source, text: bytes, field: str, count: int) -> list[int]:
     words = field.split(" ")
     place = text.find(_KEY) + len(_KEY)
     try:
-        numbers = [int(word, 16) for word in words if len(word) == DIGITS]
+        numbers = [int(word, 16) for word in words]
     except ValueError:
         numbers = []
-    if len(numbers) != count + 1 or len(words) != count + 1 or place < len(_KEY):
+    lengths = [HEADER_DIGITS] + [DIGITS] * count
+    if not numbers or [*map(len, words)] != lengths or place < len(_KEY):
         raise source.error(
-            f"__metadata__['{CHECKSUMS}'] must have {count + 1} numbers of {DIGITS} hexadecimal "
-            f"digits, one of the header and one of each entry; got {field!r:.99}"
+            f"__metadata__['{CHECKSUMS}'] must have a number of {HEADER_DIGITS} hexadecimal digits "
+            f"of the header and one of {DIGITS} of each entry, {count} in all; got {field!r:.99}"
         )
-    zeroed = text[:place] + _ZEROS.encode() + text[place + DIGITS :]
+    zeroed = text[:place] + _ZEROS.encode() + text[place + HEADER_DIGITS :]
     check(source, "the header", _of_header(zeroed), numbers[0])
     return numbers[1:]
 

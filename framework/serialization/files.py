@@ -190,11 +190,12 @@ class Source:
     Attributes:
         name: For messages.
         size: Bytes that are there.
+        has_places: Whether several threads may read at once, each from a place of its own.
     """
 
     def __init__(self, f: Any) -> None:
         self._mapping: mmap.mmap | None = None
-        self._owned = is_path(f)
+        self._owned = self.has_places = is_path(f)
         if self._owned:
             self.name = os.fspath(f)
             self._file: Any = open(f, "rb")  # noqa: SIM115  # closed by close()
@@ -238,6 +239,18 @@ class Source:
                 memory[done : done + got] = data
             if not got:
                 raise self.error(f"{total} bytes at {offset} are not there", "It was cut off")
+            done += got
+
+    def read_beside(self, offset: int, memory: memoryview) -> None:
+        """Fill ``memory`` from ``offset``, while other threads do the same: see ``has_places``."""
+        self._check(offset, memory.nbytes)
+        handle, done = self._file.fileno(), 0
+        while done < memory.nbytes:
+            got = os.preadv(handle, [memory[done:]], offset + done)
+            if not got:
+                raise self.error(
+                    f"{memory.nbytes} bytes at {offset} are not there", "It was cut off"
+                )
             done += got
 
     def _check(self, offset: int, count: int) -> None:

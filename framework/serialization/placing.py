@@ -18,7 +18,7 @@ from ..errors import SerializationError
 from ..memory.ledger import INPUT
 from ..spec import Spec
 from ..tensor import Tensor, wrap
-from .checksums import check, crc_of_file, crc_while
+from .checksums import check, crc_of_file, crc_while, read_summed, sum_of_file
 from .files import Source
 
 CPU, META = device("cpu"), device("meta")
@@ -97,7 +97,7 @@ def _named(location: Any) -> Any:
 
 def read_tensor(
     source: Source, offset: int, d: dtype, shape: tuple[int, ...], where: device, mapped: bool,
-    crc: int | None = None, what: str = "a tensor",
+    crc: int | None = None, what: str = "a tensor", checksum: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Make a tensor of bytes of a file, whose place in it was checked.
 
@@ -108,8 +108,9 @@ def read_tensor(
         shape: The sizes; their bytes are there.
         where: The device; on meta nothing is read.
         mapped: Whether it may lie over the file's mapping.
-        crc: The CRC-32 that the file says the bytes have, None if it says none.
+        crc: The CRC-32 that a zip file says the bytes have, None if it says none.
         what: What it is called in the file, for messages.
+        checksum: The sum that a file of ours says they have, None if it says none.
 
     Raises:
         SerializationError: The checksum is another.
@@ -119,25 +120,36 @@ def read_tensor(
     if mapped and spec.device is CPU and spec.nbytes:
         array: Any = np.ndarray(shape, d.np, source.mapping(), offset)
         if be.address(array) % d.itemsize == 0 and not _odd(array, d):  # kernels can read it
-            if crc is not None:  # read through once, past the mapping: no page of it becomes ours
+            # read through once, past the mapping: no page of it becomes ours
+            if checksum is not None:
+                check(source, what, sum_of_file(source, offset, spec.nbytes), checksum)
+            if crc is not None:
                 check(source, what, crc_of_file(source, offset, spec.nbytes), crc)
             storage, array = be.adopt(array, INPUT)
             return _moved(wrap(array, spec, storage), where)
     storage, array = be.empty(spec, INPUT)
     if spec.device is CPU and spec.nbytes:
-        read_checked(source, offset, memoryview(storage), crc, what)
+        memory = memoryview(storage)
+        if crc is None:
+            read_checked(source, offset, memory, checksum, what)
+        else:
+            check(source, what, _read_zipped(source, offset, memory), crc)
         if d.category == BOOL:  # one byte, but only 0 and 1 have a meaning
             np.minimum(array.view(np.uint8), 1, out=array.view(np.uint8))
     return _moved(wrap(array, spec, storage), where)
 
 
 def read_checked(
-    source: Source, offset: int, memory: memoryview, crc: int | None, what: str
+    source: Source, offset: int, memory: memoryview, checksum: int | None, what: str
 ) -> None:
-    """Fill ``memory`` from ``offset``, and compare its CRC-32 if there is one to compare with."""
-    if crc is None:
+    """Fill ``memory`` from ``offset``, and compare its sum if there is one to compare with."""
+    if checksum is None:
         source.read_into(offset, memory)
-        return
+    else:
+        check(source, what, read_summed(source, offset, memory), checksum)
+
+
+def _read_zipped(source: Source, offset: int, memory: memoryview) -> int:
     at = offset
 
     def read(block: memoryview) -> None:
@@ -145,7 +157,7 @@ def read_checked(
         source.read_into(at, block)
         at += block.nbytes
 
-    check(source, what, crc_while(memory, read), crc)
+    return crc_while(memory, read)
 
 
 def _odd(array: Any, d: dtype) -> bool:

@@ -14,8 +14,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from math import prod
 from typing import Any, BinaryIO, NamedTuple
 
@@ -23,8 +22,9 @@ import numpy as np
 
 from ..dtypes import bfloat16
 from ..errors import SerializationError
-from .checksums import CHECKSUMS, blank, crc_while, filled, parsed
+from .checksums import CHECKSUMS, blank, filled, none_expected, parsed, write_summed
 from .files import Source
+from .sums import sum_of, sum_of_pieces
 
 LONGEST_HEADER = 100_000_000  # bytes
 MOST_DIMS = 64  # what NumPy can have
@@ -51,14 +51,14 @@ class Entry(NamedTuple):
         shape: Its sizes.
         offset: Bytes from the start of the file.
         nbytes: Its bytes.
-        crc: Their CRC-32, None in a file without checksums.
+        checksum: Their sum, None in a file without checksums.
     """
 
     dtype: str
     shape: tuple[int, ...]
     offset: int
     nbytes: int
-    crc: int | None = None
+    checksum: int | None = None
 
 
 class Header(NamedTuple):
@@ -101,13 +101,13 @@ def write(
         )
     later = patch and _is_file(out)
     if not later:
-        text = filled(text, [_crc_of(array.values(), lambda _: None) for _, array in ordered])
+        text = filled(text, [_sum_of(array.values(), None, end) for _, array in ordered])
     out.write(len(text).to_bytes(8, "little"))
     out.write(text)
     if later:
-        crcs = [_crc_of(array.values(), out.write) for _, array in ordered]
+        sums = [_sum_of(array.values(), out, end) for _, array in ordered]
         out.seek(8)
-        out.write(filled(text, crcs))
+        out.write(filled(text, sums))
         out.seek(0, os.SEEK_END)
         return
     for _, array in ordered:
@@ -119,14 +119,19 @@ def _is_file(out: Any) -> bool:
     return bool(out.seekable()) and stat.S_ISREG(os.fstat(out.fileno()).st_mode)
 
 
-def _crc_of(array: Any, write_block: Any) -> int:
-    crc = 0
-    for piece in pieces(array):
-        if piece.nbytes == array.nbytes:
-            return crc_while(piece, write_block)
-        write_block(piece)
-        crc = zlib.crc32(piece, crc)
-    return crc
+def _sum_of(array: Any, out: Any, total: int) -> int:
+    # Of the array's bytes, which are written to `out` on the way, unless that is None.
+    if array.flags.c_contiguous:
+        for whole in pieces(array):
+            return sum_of(whole, total) if out is None else write_summed(out, whole, total)
+
+    def passing() -> Iterator[memoryview]:
+        for piece in pieces(array):
+            if out is not None:
+                out.write(piece)
+            yield piece
+
+    return sum_of_pieces(array.nbytes, passing(), total)
 
 
 def pieces(array: Any) -> Iterable[memoryview]:
@@ -183,8 +188,11 @@ def read_header(source: Source) -> Header:
             f"the entries end at byte {expected}, the file at {source.size}", "It was cut off"
         )
     if CHECKSUMS in metadata:
-        crcs = parsed(source, text, metadata[CHECKSUMS], len(entries))
-        entries = {n: e._replace(crc=c) for (n, e), c in zip(entries.items(), crcs, strict=True)}
+        sums = parsed(source, text, metadata[CHECKSUMS], len(entries))
+        pairs = zip(entries.items(), sums, strict=True)
+        entries = {name: entry._replace(checksum=s) for (name, entry), s in pairs}
+    else:
+        none_expected(source, metadata)
     return Header(entries, metadata)
 
 

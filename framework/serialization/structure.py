@@ -24,7 +24,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from math import prod
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 
@@ -41,6 +40,7 @@ from .checksums import check
 from .files import Source
 from .placing import META, Placement, read_checked, read_tensor
 from .safetensors import METADATA, MOST_DIMS, NAMES, NUMPY, Entry
+from .sums import sum_of
 
 DEEPEST = 200  # nested containers
 LARGEST_META = 1 << 45  # bytes of a tensor on meta
@@ -304,7 +304,7 @@ class Decoder:
             self._budget.spend(entry.nbytes)
         t = read_tensor(
             self.source, entry.offset, found, entry.shape, where, self.mapped,
-            entry.crc, f"entry {name!r:.99}",
+            what=f"entry {name!r:.99}", checksum=entry.checksum,
         )  # fmt: skip
         self._memory[name, where] = t
         return t
@@ -329,7 +329,7 @@ class Decoder:
             array = np.empty(entry.shape, NUMPY[entry.dtype])
             if entry.nbytes:
                 what = f"entry {name!r:.99}"
-                read_checked(self.source, entry.offset, _bytes_of(array), entry.crc, what)
+                read_checked(self.source, entry.offset, _bytes_of(array), entry.checksum, what)
                 if array.dtype.kind == "b":
                     np.minimum(array.view(np.uint8), 1, out=array.view(np.uint8))
             self._raw[name] = array
@@ -391,7 +391,9 @@ class Decoder:
         entry = self._entry(node["entry"])
         self._budget.spend(entry.nbytes + OBJECT)  # each of them is a copy
         raw = self.source.read(entry.offset, entry.nbytes)
-        check(self.source, f"entry {node['entry']!r:.99}", crc32(raw), entry.crc)
+        if entry.checksum is not None:
+            found = sum_of(memoryview(raw), self.source.size)
+            check(self.source, f"entry {node['entry']!r:.99}", found, entry.checksum)
         return raw
 
     def _set(self, node: dict[str, Any], depth: int) -> set[Any]:

@@ -145,7 +145,7 @@ def _number(data: bytes, rng: random.Random) -> bytes:
 
 def _word(data: bytes, rng: random.Random) -> bytes:
     words = [b"tensor", b"entry", b"cpu", b"float32", b"F32", b"dict", b"items", b"torch", b"data",
-             b"shape", b"storage", b"lowtide.crc32", b"lowtide.format", b"weight_map"]  # fmt: skip
+             b"shape", b"storage", b"lowtide.sums", b"lowtide.format", b"weight_map"]  # fmt: skip
     found = [w for w in words if w in data]
     new = rng.choice([b"", b"\xff", b"object", b"f4,(3)f8", b"\\ud800", b"cuda:99", b"F64",
                       b"a" * 300, b"__import__('os')", *words])  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -276,7 +277,8 @@ def test_damage_of_any_part_passes_to_the_next_older_one(part, tmp_path) -> None
     }[part]
     assert text.count(place[0]) == 1
     # without checksums, as older versions wrote: the rules beneath must find it
-    path.write_bytes(text.replace(*place).replace(b"lowtide.crc32", b"lowtide.crc_-"))
+    field = re.search(rb'"lowtide.sums":"[0-9a-f ]*",', text)[0]
+    path.write_bytes(text.replace(*place).replace(field, b" " * len(field)))
     mine = nn.Linear(3, 3)
     with pytest.warns(
         UserWarning, match="passing over a damaged checkpoint: load: .*step_00000002"

@@ -17,6 +17,8 @@ from lowtide.framework.serialization.checksums import CHECKSUMS, verify
 from lowtide.framework.serialization.files import Source
 from lowtide.framework.serialization.safetensors import read_header
 
+from .test_sums import defined
+
 VALUE = {
     "w": lt.arange(12.0).reshape(3, 4), "flags": lt.arange(6) > 2, "z": lt.arange(2.0) * 1j,
     "array": np.arange(5), "raw": b"bytes", "more": bytearray(b"xy"), "step": 3, "n": [1, 2.5, "a"],
@@ -58,8 +60,17 @@ def test_every_flipped_bit_of_the_header_is_refused_or_changes_nothing() -> None
                 continue
             assert again == data
             accepted.add(place)
-    # the checksums' own name, without which there are none, and letters a to f as A to F
-    assert all(field <= place < field + len(CHECKSUMS) + 12 for place in accepted)
+    # the header's own number, with letters a to f as A to F
+    assert all(chr(data[place]) in "abcdef" for place in accepted)
+    number = field + len(CHECKSUMS) + 3
+    assert all(number <= place < number + 8 for place in accepted)
+
+
+def test_a_damaged_name_of_the_checksums_does_not_switch_them_off() -> None:
+    data = saved({"a": lt.arange(3)})
+    damaged = data[:-1] + b"\1"
+    with pytest.raises(lt.SerializationError, match="no other metadata than.*'lowtide.sumz'"):
+        lt.load(io.BytesIO(damaged.replace(CHECKSUMS.encode(), b"lowtide.sumz")))
 
 
 def test_blocks_that_changed_places_are_refused() -> None:
@@ -84,13 +95,13 @@ def test_a_file_without_checksums_still_loads() -> None:
     assert lt.load(io.BytesIO(old))["a"].tolist() == [0, 1, 2]
 
 
-def test_the_checksums_are_crc32_that_any_tool_can_compare(tmp_path) -> None:
+def test_the_checksums_are_metadata_that_other_tools_can_compare(tmp_path) -> None:
     safetensors = pytest.importorskip("safetensors")
     lt.save({"a": lt.arange(3), "b": lt.ones(2)}, tmp_path / "x")
     with safetensors.safe_open(tmp_path / "x", "numpy") as file:
         words = file.metadata()[CHECKSUMS].split()
-        crcs = [f"{zlib.crc32(file.get_tensor(name)):08x}" for name in ("a", "b")]
-    assert words[1:] == crcs
+        sums = [f"{defined(file.get_tensor(name).tobytes()):016x}" for name in ("a", "b")]
+    assert words[1:] == sums
     data = (tmp_path / "x").read_bytes()
     start = 8 + int.from_bytes(data[:8], "little")
     assert f"{zlib.crc32(data[:start].replace(words[0].encode(), b'0' * 8)):08x}" == words[0]
@@ -114,16 +125,13 @@ def test_a_damaged_last_byte_of_a_large_entry_is_found(tmp_path) -> None:
         lt.load(tmp_path / "x")
 
 
-def test_without_a_second_thread_the_sum_is_the_same(monkeypatch) -> None:
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_crc_of_an_archive_is_the_same_with_any_number_of_threads(workers, monkeypatch) -> None:
+    monkeypatch.setattr(checksums.threads, "get_num_threads", lambda: workers)
     memory = memoryview(bytes(range(256)) * (40 << 10))
     moved: list[int] = []
-
-    def refuse(self):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(checksums.threading.Thread, "start", refuse)
     assert checksums.crc_while(memory, lambda block: moved.append(len(block))) == zlib.crc32(memory)
-    assert moved == [1 << 20] * 10
+    assert moved == [4 << 20, 4 << 20, 2 << 20]
 
 
 def test_verify_names_the_damaged_entry_and_builds_nothing(tmp_path) -> None:
