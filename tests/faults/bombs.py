@@ -1,18 +1,26 @@
 """Small files that ask for much: repetition, nests, sums that take for ever.
 
-Each is at most 4 MiB, and is either refused or costs about what it says itself.
+Each is at most 5 MiB, and is either refused or costs about what it says itself.
+
+    python -m tests.faults.bombs                 # all of them: seconds, and bytes beyond the file
+    python -m tests.faults.bombs --only memo     # those with the word in their name
 """
 
 from __future__ import annotations
 
+import argparse
+import gc
 import io
 import json
 import pickle
 import struct
+import time
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from typing import Any
 
+import lowtide as lt
 from lowtide.framework.serialization.archive import FORMAT, STRUCTURE
 from lowtide.framework.serialization.pytorch import MAGIC, PROTOCOL
 
@@ -167,3 +175,67 @@ FILES: dict[str, Callable[[], bytes]] = {
     "ours: very many entries": lambda: ours([], b"", _entries(60_000)),
     "theirs: very many empty tensors": lambda: _theirs(_entries(60_000)),
 }  # fmt: skip
+
+
+# One file
+
+
+def timed(data: bytes) -> tuple[float, float, str]:
+    """Load a file; returns seconds of the processor and of the clock, and what came of it.
+
+    Raises:
+        AssertionError: The error does not name the file, or is a page long.
+    """
+    source, outcome = io.BytesIO(data), "loaded"
+    began, started = time.process_time(), time.perf_counter()
+    try:
+        lt.load(source)
+    except lt.SerializationError as error:
+        outcome = str(error)
+    seconds = time.process_time() - began, time.perf_counter() - started
+    assert outcome == "loaded" or outcome.startswith("load: <BytesIO>: "), outcome
+    assert len(outcome) < 1000, outcome
+    return *seconds, outcome
+
+
+def peak(data: bytes) -> int:
+    """The most bytes that loading takes at once, Python's and the ledger's, beside the file."""
+    source = io.BytesIO(data)
+    gc.collect()  # what was there before
+    lt.reset_peak_memory_stats()
+    live = lt.memory_allocated()
+    tracemalloc.start()
+    try:
+        timed(source.getvalue())
+        return tracemalloc.get_traced_memory()[1] + lt.max_memory_allocated() - live
+    finally:
+        tracemalloc.stop()
+
+
+def main() -> int:
+    """Load all of them, and print what each cost."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default="", help="a word of the name")
+    parser.add_argument("--fast", action="store_true", help="the time only, without the bytes")
+    options = parser.parse_args()
+    failures = count = 0
+    lt.load(io.BytesIO(ours([])))  # imports
+    for name, make in FILES.items():
+        if options.only not in name:
+            continue
+        data = make()
+        cpu, wall, outcome = timed(data)
+        beyond = 0 if options.fast else peak(data) - len(data)
+        failed = cpu > 2 or beyond > 64 << 20
+        failures += failed
+        count += 1
+        print(
+            f"{'FAILED ' if failed else ''}{name}: {len(data)} bytes, {cpu:.2f} s of the processor "
+            f"({wall:.2f} s), {beyond / (1 << 20):.1f} MiB beyond the file; {outcome:.160}"
+        )
+    print(f"{count} files, {failures} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -235,7 +235,7 @@ DAMAGED = {
     "nothing on the stack": (b"0", "damaged at byte"),
     "no mark": (b"t", "damaged at byte"),
     "no such memo": (b"h\x07", "damaged at byte"),
-    "a mark remembered": (b"(q\x00", "a mark where a value should be"),
+    "a mark remembered": (b"(q\x00", "damaged at byte"),
     "an item for no list": (b"}Na", "damaged at byte"),
     "a key without value": (b"}(Nu", "damaged at byte"),
     "wrong arguments": (G("torch", "Size") + T(b"N", b"N") + b"R", "damaged at byte"),
