@@ -4,7 +4,7 @@ A small file can describe much: a text that is remembered once and encoded 5000 
 as 1000 objects. So whatever is built is booked with its bytes, before it is built, and nothing is
 ever booked off again: what is thrown away took time all the same. A file that asks for more than
 its size, twelve times the part that is text (an empty list is one byte of text and 56 of memory)
-and 16 MiB is refused. So is one with more instructions than a million and half its text's bytes,
+and 20 MiB is refused. So is one with more instructions than a million and half its text's bytes,
 and one whose keys were made to have one hash: a dict compares each of them with all before it.
 """
 
@@ -19,12 +19,13 @@ from typing import Any
 from ..errors import OutOfMemoryError, SerializationError
 from .files import Source
 
-BASE = 16 << 20  # bytes that any file may take
+BASE = 20 << 20  # bytes that any file may take
 PER_TEXT = 12  # bytes of objects for a byte of JSON or of a pickle
 TENSOR, OBJECT = 640, 240  # bytes of a tensor without its values, of another object
 _WHOLE = (1 << 61) - 1  # integers from here on have the hash of a smaller one
-_PER_STEP = 16  # bytes of the base that give a step
+_PER_STEP = 20  # bytes of the base that give a step
 _COMPARED = 16  # bytes that comparing two keys of one hash is worth, by the time it takes
+_SHORT, _PER_LETTER = 1000, 16  # letters that are compared for nothing, and for one byte
 _NOTED = 120  # bytes of the note of a key's hash
 DAMAGE = (
     ArithmeticError, AssertionError, AttributeError, EOFError, ImportError, LookupError,
@@ -108,15 +109,21 @@ class Budget:
         those of numbers and of tuples are not.
         """
         kind = type(key)
+        if kind is str or kind is bytes:
+            if len(key) > _SHORT:  # an equal one is compared letter by letter
+                self.spend(len(key) // _PER_LETTER)
+            return key
         if kind is tuple:
             self.spend(8 * len(key))
             for part in key:
                 if type(part) is int:
                     self.spend(part.bit_length() // 8)
-        elif kind is not int or -_WHOLE < key < _WHOLE:
+                elif type(part) in (str, bytes):
+                    self.spend(len(part) // _PER_LETTER)
+        elif kind is not float and (kind is not int or -_WHOLE < key < _WHOLE):
             return key
         else:
-            self.spend(key.bit_length() // 8)
+            self.spend(key.bit_length() // 8 if kind is int else 0)
         number = hash(key)
         first = self._first.get(number)
         if first is None:

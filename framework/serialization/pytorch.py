@@ -42,6 +42,8 @@ MOST_DIMS = 64
 BUFFER = 1 << 14  # bytes that are read at a time
 SMALL = 1 << 16  # bytes that the pickles beside the object may take, besides those of their text
 LONGEST_NAME = 1000  # letters of a storage's key or location
+LONGEST_KEY = 4096  # letters of a key in a mapping or set that a call builds
+LARGEST = 1 << 63  # of sizes, strides and offsets; products of larger ones could take minutes
 _COSTS = {  # bytes of a call, and for each item or letter of its arguments
     "_rebuild_tensor": (TENSOR, 16), "_rebuild_tensor_v2": (TENSOR, 16),
     "_rebuild_parameter": (TENSOR, 0), "OrderedDict": (OBJECT, 200), "Counter": (OBJECT, 200),
@@ -235,7 +237,7 @@ class Scout:
             raise Refused("it has a storage that is a view of another")
         if type(kind) is not Function or kind.name.rpartition(".")[2] not in STORAGES:
             raise Refused(f"a storage is a {shown(kind)}")
-        if type(elements) is not int or elements < 0:
+        if type(elements) is not int or not 0 <= elements < LARGEST:
             raise ValueError(f"storage {key} has {shown(elements)} elements")
         d = BY_NAME[STORAGES[kind.name.rpartition(".")[2]]]
         ref = StorageRef(key, d, location, elements)
@@ -316,7 +318,7 @@ class Builder(Scout):
         if type(storage) is not StorageRef:
             raise ValueError("a tensor of no storage")
         shape, strides = _integers(size, "a size"), _integers(stride, "a stride")
-        if type(offset) is not int or offset < 0:
+        if type(offset) is not int or not 0 <= offset < LARGEST:
             raise ValueError(f"a tensor begins at element {shown(offset)}")
         if len(shape) != len(strides) or len(shape) > MOST_DIMS:
             raise ValueError(f"a tensor of size {shape} has strides {strides}")
@@ -384,8 +386,10 @@ class Builder(Scout):
 
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:
-    if not isinstance(values, tuple | list) or any(type(n) is not int or n < 0 for n in values):
-        raise ValueError(f"{what} must be integers >= 0; got {_listed(values)}")
+    if not isinstance(values, tuple | list) or any(
+        type(n) is not int or not 0 <= n < LARGEST for n in values
+    ):
+        raise ValueError(f"{what} must be integers >= 0, below 2**63; got {_listed(values)}")
     return tuple(values)
 
 
@@ -397,7 +401,10 @@ def _listed(values: Any) -> str:
 
 def _is_key(key: Any) -> bool:
     # larger integers may all have one hash, and a dict of them takes for ever
-    return type(key) in (str, float, bool) or (type(key) is int and -(1 << 60) < key < 1 << 60)
+    # and so does comparing long texts that are equal
+    if type(key) is str:
+        return len(key) <= LONGEST_KEY
+    return type(key) in (float, bool) or (type(key) is int and -(1 << 60) < key < 1 << 60)
 
 
 def _pairs(items: Any) -> list[Any]:

@@ -103,7 +103,7 @@ def unpickle(
 
 
 def _place(stream: Any, begin: int) -> str:
-    return f"at byte {stream.tell() - begin} of the pickle"  # reading had come there
+    return f"at byte {stream.tell() - begin} of the pickle"  # where reading had come
 
 
 def _unknown(code: bytes) -> Any:
@@ -116,7 +116,9 @@ def _unknown(code: bytes) -> Any:
 class _Machine:
     """The stack, what lies below each open mark, the memo, and where instructions come from."""
 
-    __slots__ = ("below", "budget", "end", "find", "memo", "persistent", "read", "stack", "stream")
+    __slots__ = (
+        "_find", "below", "budget", "end", "memo", "named", "persistent", "read", "stack", "stream",
+    )  # fmt: skip
 
     def __init__(
         self, stream: Any, find: Callable[[str, str], Any], persistent: Callable[[Any], Any],
@@ -126,7 +128,8 @@ class _Machine:
         self.end = stream.seek(0, 2)
         stream.seek(begin)
         self.stream, self.read = stream, stream.read
-        self.find, self.persistent, self.budget = find, persistent, budget
+        self._find, self.persistent, self.budget = find, persistent, budget
+        self.named: dict[tuple[str, str], Any] = {}
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []
         self.memo = Memo(budget)
@@ -146,6 +149,12 @@ class _Machine:
         if data[-1:] != b"\n":
             raise ValueError(f"a line has more than {most} letters, or no end")
         return data[:-1].decode()
+
+    def find(self, module: str, what: str) -> Any:
+        """What a global stands for; looked up once, however often it is named."""
+        if (module, what) not in self.named:
+            self.named[module, what] = self._find(module, what)
+        return self.named[module, what]
 
     def from_mark(self) -> list[Any]:
         """What was pushed since the last mark."""
@@ -218,14 +227,17 @@ def _empty(kind: type) -> Callable[[_Machine], None]:
     return lambda m: m.stack.append(kind())
 
 
-def _get(format: str) -> Callable[[_Machine], None]:
-    layout = struct.Struct(format)
-    return lambda m: m.stack.append(m.memo.get(layout.unpack(m.read(layout.size))[0]))
+def _get4(m: _Machine) -> None:
+    m.stack.append(m.memo.get(int.from_bytes(m.take(4), "little")))
 
 
 def _put(format: str) -> Callable[[_Machine], None]:
     layout = struct.Struct(format)
     return lambda m: m.memo.put(layout.unpack(m.read(layout.size))[0], m.stack[-1])
+
+
+def _get1(m: _Machine) -> None:  # the most frequent of all
+    m.stack.append(m.memo.get(m.read(1)[0]))
 
 
 def _memoize(m: _Machine) -> None:
@@ -383,20 +395,20 @@ _STEPS: dict[bytes, tuple[int, Callable[[_Machine], None]]] = {
     pickle.TUPLE1: (64, _tuple_of(1)),
     pickle.TUPLE2: (72, _tuple_of(2)),
     pickle.TUPLE3: (80, _tuple_of(3)),
-    pickle.APPEND: (8, _append),
-    pickle.APPENDS: (8, _appends),
-    pickle.SETITEM: (8, _setitem),
-    pickle.SETITEMS: (8, _setitems),
+    pickle.APPEND: (0, _append),
+    pickle.APPENDS: (0, _appends),
+    pickle.SETITEM: (0, _setitem),
+    pickle.SETITEMS: (0, _setitems),
     pickle.ADDITEMS: (8, _additems),
-    pickle.BINGET: (8, _get("<B")),
-    pickle.LONG_BINGET: (8, _get("<I")),
+    pickle.BINGET: (8, _get1),
+    pickle.LONG_BINGET: (8, _get4),
     pickle.BINPUT: (8, _put("<B")),
     pickle.LONG_BINPUT: (8, _put("<I")),
     pickle.MEMOIZE: (8, _memoize),
     pickle.MARK: (16, _mark),
     pickle.POP: (0, _pop),
     pickle.POP_MARK: (0, _pop_mark),
-    pickle.GLOBAL: (160, _global),
+    pickle.GLOBAL: (8, _global),
     pickle.STACK_GLOBAL: (160, _stack_global),
     pickle.REDUCE: (8, _reduce),
     pickle.BUILD: (8, _build),
@@ -448,8 +460,6 @@ def shown(value: Any) -> str:
 
 
 def _key(key: Any, budget: Budget) -> Any:
-    if type(key) is str:
-        return key
     if type(key) in _PLAIN or (type(key) is tuple and all(type(k) in _PLAIN for k in key)):
         return budget.key(key)
     raise Refused(f"a key is a {type(key).__name__}, and only plain values and flat tuples may be")
