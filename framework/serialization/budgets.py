@@ -4,7 +4,8 @@ A small file can describe much: a text that is remembered once and encoded 5000 
 as 1000 objects. So whatever is built is booked with its bytes, before it is built, and nothing is
 ever booked off again: what is thrown away took time all the same. A file that asks for more than
 its size, twelve times the part that is text (an empty list is one byte of text and 56 of memory)
-and 16 MiB is refused.
+and 20 MiB is refused. So is one with more instructions than a million and half its text's bytes,
+and one whose keys were made to have one hash: a dict compares each of them with all before it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from typing import Any
 from ..errors import OutOfMemoryError, SerializationError
 from .files import Source
 
-BASE = 16 << 20  # bytes that any file may take
+BASE = 20 << 20  # bytes that any file may take
 PER_TEXT = 12  # bytes of objects for a byte of JSON or of a pickle
 TENSOR, OBJECT = 640, 240  # bytes of a tensor without its values, of another object
 _WHOLE = (1 << 61) - 1  # integers from here on have the hash of a smaller one
+_PER_STEP = 20  # bytes of the base that give a step
+_COMPARED = 16  # bytes that comparing two keys of one hash is worth, by the time it takes
+_SHORT, _PER_LETTER = 1000, 16  # letters that are compared for nothing, and for one byte
+_NOTED = 120  # bytes of the note of a key's hash
 DAMAGE = (
     ArithmeticError, AssertionError, AttributeError, EOFError, ImportError, LookupError,
     MemoryError,
@@ -39,17 +44,27 @@ class OverBudgetError(ValueError):
 
 
 class Budget:
-    """Bytes that may still be built.
+    """Bytes that may still be built, and steps that may be taken.
 
     Args:
-        nbytes: Besides ``BASE`` and what the text gives.
+        nbytes: Besides ``base`` and what the text gives.
         text: The bytes of text that were read so far.
+        base: Bytes for any file.
+
+    Attributes:
+        spent: Bytes that were booked; a loop may add to it and call ``check`` past ``limit``.
+        limit: Bytes that are known to be allowed; more may be, as text is read.
     """
 
-    def __init__(self, nbytes: int, text: Callable[[], int]) -> None:
-        self._limit = nbytes + BASE
+    __slots__ = ("_base", "_first", "_same", "_start", "_text", "limit", "spent")
+
+    def __init__(self, nbytes: int, text: Callable[[], int], base: int = BASE) -> None:
+        self._start = self.limit = nbytes + base
+        self._base = base
         self._text = text
-        self._spent = self._large = 0
+        self.spent = 0
+        self._first: dict[int, Any] = {}  # by hash: the first key that had it
+        self._same: dict[int, int] = {}  # and how many others had it
 
     def spend(self, nbytes: int) -> None:
         """Book what is about to be built.
@@ -57,23 +72,66 @@ class Budget:
         Raises:
             OverBudgetError: It is more than may be.
         """
-        self._spent += nbytes
-        if self._spent > self._limit:
-            limit = self._limit + PER_TEXT * self._text()
-            if self._spent > limit:
-                raise OverBudgetError(
-                    f"it asks for {self._spent} bytes of objects, and a file of its size may have "
-                    f"{limit}: its parts refer to one another over and over"
-                )
+        self.spent += nbytes
+        if self.spent > self.limit:
+            self.check()
+
+    def check(self) -> None:
+        """Allow what the text gives that was read by now.
+
+        Raises:
+            OverBudgetError: More than that was booked.
+        """
+        self.limit = self._start + PER_TEXT * self._text()
+        if self.spent > self.limit:
+            raise OverBudgetError(
+                f"it asks for {self.spent} bytes of objects, and a file of its size may have "
+                f"{self.limit}: its parts refer to one another over and over"
+            )
+
+    def steps(self, done: int) -> int:
+        """How many steps a text of this length may take.
+
+        Raises:
+            OverBudgetError: That many, or more, are done.
+        """
+        allowed = self._base // _PER_STEP + self._text() // 2
+        if done >= allowed:
+            raise OverBudgetError(
+                f"it takes more than {allowed} instructions, and a file of its size may not"
+            )
+        return allowed
 
     def key(self, key: Any) -> Any:
-        """Book the hashing of a plain key or a flat tuple of them, and return it."""
-        for part in key if type(key) is tuple else (key,):
-            if type(part) is int and not -_WHOLE < part < _WHOLE:
-                self._large += 1  # may all have one hash: the n-th is compared with n others
-                self.spend(self._large + part.bit_length() // 8)
-        if type(key) is tuple:
+        """Book the hashing of a plain key or a flat tuple of them, and return it.
+
+        Keys that may have been made to have one hash are noted by it: hashes of texts are secret,
+        those of numbers and of tuples are not.
+        """
+        kind = type(key)
+        if kind is str or kind is bytes:
+            if len(key) > _SHORT:  # an equal one is compared letter by letter
+                self.spend(len(key) // _PER_LETTER)
+            return key
+        if kind is tuple:
             self.spend(8 * len(key))
+            for part in key:
+                if type(part) is int:
+                    self.spend(part.bit_length() // 8)
+                elif type(part) in (str, bytes):
+                    self.spend(len(part) // _PER_LETTER)
+        elif kind is not float and (kind is not int or -_WHOLE < key < _WHOLE):
+            return key
+        else:
+            self.spend(key.bit_length() // 8 if kind is int else 0)
+        number = hash(key)
+        first = self._first.get(number)
+        if first is None:
+            self.spend(_NOTED)
+            self._first[number] = key
+        elif first is not key and first != key:
+            count = self._same[number] = self._same.get(number, 0) + 1
+            self.spend(_COMPARED * count)
         return key
 
 

@@ -40,7 +40,10 @@ MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
 MOST_DIMS = 64
 BUFFER = 1 << 14  # bytes that are read at a time
+SMALL = 1 << 16  # bytes that the pickles beside the object may take, besides those of their text
 LONGEST_NAME = 1000  # letters of a storage's key or location
+LONGEST_KEY = 4096  # letters of a key in a mapping or set that a call builds
+LARGEST = 1 << 63  # of sizes, strides and offsets; products of larger ones could take minutes
 _COSTS = {  # bytes of a call, and for each item or letter of its arguments
     "_rebuild_tensor": (TENSOR, 16), "_rebuild_tensor_v2": (TENSOR, 16),
     "_rebuild_parameter": (TENSOR, 0), "OrderedDict": (OBJECT, 200), "Counter": (OBJECT, 200),
@@ -100,7 +103,6 @@ class _Window(io.RawIOBase):
 
     def __init__(self, source: Source) -> None:
         self._source, self._at = source, 0
-        self._buffer, self._begin = b"", 0
 
     def readable(self) -> bool:
         return True
@@ -117,27 +119,14 @@ class _Window(io.RawIOBase):
 
     def read(self, count: int | None = -1) -> bytes:
         left = max(0, self._source.size - self._at)
-        wanted = left if count is None or count < 0 else min(count, left)
-        if wanted > BUFFER:
-            data = self._source.read(self._at, wanted)
-        else:
-            start = self._at - self._begin
-            if start < 0 or start + wanted > len(self._buffer):
-                self._buffer = self._source.read(self._at, min(left, BUFFER))
-                self._begin, start = self._at, 0
-            data = self._buffer[start : start + wanted]
+        data = self._source.read(self._at, left if count is None or count < 0 else min(count, left))
         self._at += len(data)
         return data
 
-    def readline(self, size: int | None = -1) -> bytes:
-        pieces = []
-        while piece := self.read(BUFFER):
-            line, end, rest = piece.partition(b"\n")
-            pieces.append(line + end)
-            if end:
-                self._at -= len(rest)
-                break
-        return b"".join(pieces)
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def _load_zip(source: Source, placement: Placement, mapped: bool) -> Any:
@@ -181,22 +170,22 @@ def _extent(source: Source, member: zipfile.ZipInfo) -> Extent:
 
 
 def _load_legacy(source: Source, placement: Placement, mapped: bool) -> Any:
-    stream = _Window(source)
+    stream = io.BufferedReader(_Window(source), BUFFER)
 
     def plain(module: str, name: str) -> Any:
         raise Refused(f"it names {module}.{name} before the object begins")
 
-    if unpickle(stream, plain, _no_storage) != MAGIC:
+    if unpickle(stream, plain, _no_storage, base=SMALL) != MAGIC:
         raise ValueError("a pickle, but not one of torch.save")
-    if unpickle(stream, plain, _no_storage) != PROTOCOL:
+    if unpickle(stream, plain, _no_storage, base=SMALL) != PROTOCOL:
         raise ValueError(f"not protocol {PROTOCOL}")
-    system = unpickle(stream, plain, _no_storage)
+    system = unpickle(stream, plain, _no_storage, base=SMALL)
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise ValueError("its numbers are big-endian")
     start = stream.tell()
     scout = Scout()  # the storages lie behind the pickle: a first run only asks which there are
     unpickle(stream, scout.find, scout.storage)
-    keys = unpickle(stream, plain, _no_storage)
+    keys = unpickle(stream, plain, _no_storage, base=SMALL)
     strings = isinstance(keys, list) and all(type(key) is str for key in keys)
     if not strings or set(keys) != set(scout.refs) or len(set(keys)) != len(keys):
         raise ValueError("its list of storages does not fit the object")
@@ -248,7 +237,7 @@ class Scout:
             raise Refused("it has a storage that is a view of another")
         if type(kind) is not Function or kind.name.rpartition(".")[2] not in STORAGES:
             raise Refused(f"a storage is a {shown(kind)}")
-        if type(elements) is not int or elements < 0:
+        if type(elements) is not int or not 0 <= elements < LARGEST:
             raise ValueError(f"storage {key} has {shown(elements)} elements")
         d = BY_NAME[STORAGES[kind.name.rpartition(".")[2]]]
         ref = StorageRef(key, d, location, elements)
@@ -329,7 +318,7 @@ class Builder(Scout):
         if type(storage) is not StorageRef:
             raise ValueError("a tensor of no storage")
         shape, strides = _integers(size, "a size"), _integers(stride, "a stride")
-        if type(offset) is not int or offset < 0:
+        if type(offset) is not int or not 0 <= offset < LARGEST:
             raise ValueError(f"a tensor begins at element {shown(offset)}")
         if len(shape) != len(strides) or len(shape) > MOST_DIMS:
             raise ValueError(f"a tensor of size {shape} has strides {strides}")
@@ -397,8 +386,10 @@ class Builder(Scout):
 
 
 def _integers(values: Any, what: str) -> tuple[int, ...]:
-    if not isinstance(values, tuple | list) or any(type(n) is not int or n < 0 for n in values):
-        raise ValueError(f"{what} must be integers >= 0; got {_listed(values)}")
+    if not isinstance(values, tuple | list) or any(
+        type(n) is not int or not 0 <= n < LARGEST for n in values
+    ):
+        raise ValueError(f"{what} must be integers >= 0, below 2**63; got {_listed(values)}")
     return tuple(values)
 
 
@@ -410,7 +401,10 @@ def _listed(values: Any) -> str:
 
 def _is_key(key: Any) -> bool:
     # larger integers may all have one hash, and a dict of them takes for ever
-    return type(key) in (str, float, bool) or (type(key) is int and -(1 << 60) < key < 1 << 60)
+    # and so does comparing long texts that are equal
+    if type(key) is str:
+        return len(key) <= LONGEST_KEY
+    return type(key) in (float, bool) or (type(key) is int and -(1 << 60) < key < 1 << 60)
 
 
 def _pairs(items: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""A pickle reader that cannot run code, and cannot be made to take absurd memory.
+"""A pickle reader that cannot run code, and cannot be made to take absurd memory or time.
 
 A pickle is a program for a small stack machine. This one knows the instructions that data needs,
 and resolves a global name only through the table it is given. There is no attribute access, no
@@ -6,40 +6,31 @@ class to instantiate, no call but of a function in the table. Python's own unpic
 restricted ``find_class`` would still let a file allocate gigabytes for its memo.
 
 Dictionary keys are plain values or flat tuples of them: hashing a nest of tuples that share their
-parts would take for ever.
+parts would take for ever. Memory and instructions are booked in a :class:`Budget`.
 
 Source:
-    The instructions' documentation in Python's ``pickletools``, which also takes them apart here.
+    The instructions' documentation in Python's ``pickletools``.
 """
 
 from __future__ import annotations
 
+import pickle
 import pickletools
+import struct
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from ..errors import OutOfMemoryError, SerializationError
-from .budgets import DAMAGE, OBJECT, Budget, OverBudgetError, Refused
+from .budgets import BASE, DAMAGE, OBJECT, Budget, OverBudgetError, Refused
 
-_MARK = object()
 _PLAIN = (str, int, float, bool, bytes, type(None))
-_VALUES = {
-    "BININT", "BININT1", "BININT2", "LONG1", "LONG4", "BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE",
-    "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8", "BINSTRING", "SHORT_BINSTRING",
-    "INT", "LONG", "FLOAT",
-}  # fmt: skip
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_EMPTY = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_SET": set}
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 _PAIR = 80  # bytes of an item in a dict or set
-_COSTS = {  # bytes of what an instruction builds, and of its place on the stack and in a container
-    "EMPTY_DICT": 80, "DICT": 80, "EMPTY_LIST": 72, "LIST": 72, "EMPTY_SET": 240, "TUPLE": 64,
-    "TUPLE1": 64, "TUPLE2": 72, "TUPLE3": 80, "BININT": 44, "LONG1": 48, "LONG4": 48, "LONG": 48,
-    "INT": 48, "BINFLOAT": 40, "FLOAT": 40, "BINPERSID": OBJECT, "MARK": 16,
-    "GLOBAL": 160, "STACK_GLOBAL": 160,
-}  # fmt: skip
+_DIGITS = 4300  # Python's own limit for an integer in decimal
+_LONGEST_LINE = 1000  # letters of the name of a module or of what is in it
+_DEEPEST = 10_000  # open marks; Python's pickler gives up far before
 
 
 class Function:
@@ -67,127 +58,364 @@ class Function:
 
 def unpickle(
     stream: Any, find: Callable[[str, str], Any], persistent: Callable[[Any], Any],
-    failed: Callable[[], BaseException | None] = lambda: None,
+    failed: Callable[[], BaseException | None] = lambda: None, base: int = BASE,
 ) -> Any:  # fmt: skip
     """Run one pickle from a binary stream and leave the stream behind it.
 
     Args:
-        stream: Has ``read``, ``readline`` and ``tell``; reads no more than there is.
+        stream: Has ``read``, ``readline``, ``seek`` and ``tell``.
         find: The value for a global (module, name); raises ``Refused``.
         persistent: The value for a persistent id.
         failed: An error of the caller's own, which is none of the file.
+        base: Bytes that it may take besides those in proportion to its length.
 
     Raises:
         Refused: It asks for anything that is not data.
         ValueError: It is damaged.
     """
     begin = stream.tell()
-    budget = Budget(0, lambda: stream.tell() - begin)
-    stack: list[Any] = []
-    memo = Memo(budget)
-    at: int | None = 0
+    budget = Budget(0, lambda: stream.tell() - begin, base)
+    machine = _Machine(stream, find, persistent, budget)
+    allowed = budget.steps(0)
     try:
-        for opcode, arg, place in pickletools.genops(stream):
-            at = place
-            name = opcode.name
-            budget.spend(_COSTS.get(name, 8))
-            if type(arg) in (str, bytes) or (type(arg) is int and arg > 1 << 60):
-                budget.spend(sys.getsizeof(arg))
-            if name == "STOP":
-                return _value(stack.pop())
-            _step(name, arg, stack, memo, find, persistent, budget)
+        for done, code in enumerate(iter(partial(stream.read, 1), b"")):
+            if done >= allowed:
+                allowed = budget.steps(done)
+            if code == b".":
+                return machine.stack.pop()
+            cost, step = _STEPS.get(code) or _unknown(code)
+            budget.spent += cost
+            if budget.spent > budget.limit:
+                budget.check()
+            step(machine)
     except Refused as error:
-        raise Refused(f"{error} (at byte {at} of the pickle)") from None
+        raise Refused(f"{error} ({_place(stream, begin)})") from None
     except (SerializationError, OutOfMemoryError):
         raise
     except OverBudgetError as error:
-        raise OverBudgetError(f"{error} (at byte {at} of the pickle)") from None
+        raise OverBudgetError(f"{error} ({_place(stream, begin)})") from None
     except DAMAGE as error:
         if error is failed():
             raise
-        raise ValueError(f"the pickle is damaged at byte {at}: {error!r:.300}") from None
+        where = _place(stream, begin)
+        raise ValueError(f"the pickle is damaged {where}: {error!r:.300}") from None
     raise ValueError("the pickle has no end")
 
 
-def _step(
-    name: str, arg: Any, stack: list[Any], memo: Memo,
-    find: Callable[[str, str], Any], persistent: Callable[[Any], Any], budget: Budget,
-) -> None:  # fmt: skip
-    if name in _VALUES:
-        stack.append(arg)
-    elif name in ("BINGET", "LONG_BINGET"):
-        stack.append(memo.get(arg))
-    elif name in ("BINPUT", "LONG_BINPUT", "MEMOIZE"):
-        memo.put(arg, _value(stack[-1]))
-    elif name == "MARK":
-        stack.append(_MARK)
-    elif name in _TUPLES:
-        count = _TUPLES[name]
-        items = tuple(map(_value, stack[-count:]))
+def _place(stream: Any, begin: int) -> str:
+    return f"at byte {stream.tell() - begin} of the pickle"  # where reading had come
+
+
+def _unknown(code: bytes) -> Any:
+    known = pickletools.code2op.get(code.decode("latin1"))
+    if known is None:
+        raise ValueError(f"{code!r} is no instruction")
+    raise Refused(f"it uses the instruction {known.name}, which data does not need")
+
+
+class _Machine:
+    """The stack, what lies below each open mark, the memo, and where instructions come from."""
+
+    __slots__ = (
+        "_find", "below", "budget", "end", "memo", "named", "persistent", "read", "stack", "stream",
+    )  # fmt: skip
+
+    def __init__(
+        self, stream: Any, find: Callable[[str, str], Any], persistent: Callable[[Any], Any],
+        budget: Budget,
+    ) -> None:  # fmt: skip
+        begin = stream.tell()
+        self.end = stream.seek(0, 2)
+        stream.seek(begin)
+        self.stream, self.read = stream, stream.read
+        self._find, self.persistent, self.budget = find, persistent, budget
+        self.named: dict[tuple[str, str], Any] = {}
+        self.stack: list[Any] = []
+        self.below: list[list[Any]] = []
+        self.memo = Memo(budget)
+
+    def take(self, count: int) -> bytes:
+        """The next bytes; a length is only believed when they are there."""
+        if not 0 <= count <= 64 and not 0 <= count <= self.end - self.stream.tell():
+            raise ValueError(f"{count} bytes are expected, more than there are")
+        data: bytes = self.read(count)
+        if len(data) != count:
+            raise ValueError(f"{count} bytes are expected, more than there are")
+        return data
+
+    def line(self, most: int) -> str:
+        """The letters up to the end of the line."""
+        data: bytes = self.stream.readline(most + 2)
+        if data[-1:] != b"\n":
+            raise ValueError(f"a line has more than {most} letters, or no end")
+        return data[:-1].decode()
+
+    def find(self, module: str, what: str) -> Any:
+        """What a global stands for; looked up once, however often it is named."""
+        if (module, what) not in self.named:
+            self.named[module, what] = self._find(module, what)
+        return self.named[module, what]
+
+    def from_mark(self) -> list[Any]:
+        """What was pushed since the last mark."""
+        items, self.stack = self.stack, self.below.pop()
+        return items
+
+    def top(self, kind: type) -> Any:
+        """The container on top of the stack."""
+        if not isinstance(self.stack[-1], kind):
+            raise TypeError(f"{type(self.stack[-1]).__name__} where a {kind.__name__} should be")
+        return self.stack[-1]
+
+
+# Instructions: each is a function of the machine
+
+
+def _number(format: str) -> Callable[[_Machine], None]:
+    layout = struct.Struct(format)
+
+    def push(m: _Machine) -> None:
+        m.stack.append(layout.unpack(m.read(layout.size))[0])
+
+    return push
+
+
+def _sized(format: str, decode: Callable[[bytes], Any]) -> Callable[[_Machine], None]:
+    """Push a value whose length goes before it."""
+    layout = struct.Struct(format)
+
+    def push(m: _Machine) -> None:
+        (count,) = layout.unpack(m.read(layout.size))
+        value = decode(m.take(count))
+        m.budget.spend(sys.getsizeof(value))
+        m.stack.append(value)
+
+    return push
+
+
+def _text(data: bytes) -> str:
+    return str(data, "utf-8", "surrogatepass")
+
+
+def _letters(data: bytes) -> str:
+    return str(data, "latin1")
+
+
+def _int1(m: _Machine) -> None:
+    m.stack.append(m.read(1)[0])
+
+
+def _decimal(m: _Machine) -> None:
+    digits = m.line(_DIGITS)
+    flag = {"00": False, "01": True}.get(digits)
+    m.stack.append(int(digits) if flag is None else flag)
+
+
+def _decimal_long(m: _Machine) -> None:
+    m.stack.append(int(m.line(_DIGITS).removesuffix("L")))
+
+
+def _decimal_float(m: _Machine) -> None:
+    m.stack.append(float(m.line(_DIGITS)))
+
+
+def _constant(value: Any) -> Callable[[_Machine], None]:
+    return lambda m: m.stack.append(value)
+
+
+def _empty(kind: type) -> Callable[[_Machine], None]:
+    return lambda m: m.stack.append(kind())
+
+
+def _get4(m: _Machine) -> None:
+    m.stack.append(m.memo.get(int.from_bytes(m.take(4), "little")))
+
+
+def _put(format: str) -> Callable[[_Machine], None]:
+    layout = struct.Struct(format)
+    return lambda m: m.memo.put(layout.unpack(m.read(layout.size))[0], m.stack[-1])
+
+
+def _get1(m: _Machine) -> None:  # the most frequent of all
+    m.stack.append(m.memo.get(m.read(1)[0]))
+
+
+def _memoize(m: _Machine) -> None:
+    m.memo.put(None, m.stack[-1])
+
+
+def _mark(m: _Machine) -> None:
+    if len(m.below) >= _DEEPEST:
+        raise OverBudgetError(f"more than {_DEEPEST} containers are open")
+    m.below.append(m.stack)
+    m.stack = []
+
+
+def _pop(m: _Machine) -> None:
+    if m.stack:
+        m.stack.pop()
+    else:  # then a mark is on top
+        m.stack = m.below.pop()
+
+
+def _pop_mark(m: _Machine) -> None:
+    m.from_mark()
+
+
+def _skip(count: int) -> Callable[[_Machine], None]:
+    def skip(m: _Machine) -> None:
+        m.take(count)
+
+    return skip
+
+
+def _tuple_of(count: int) -> Callable[[_Machine], None]:
+    def push(m: _Machine) -> None:
+        items = tuple(m.stack[-count:])
         if len(items) < count:
             raise IndexError("a tuple of more than there is")
-        stack[-count:] = [items]
-    elif name == "TUPLE":
-        stack.append(tuple(_from_mark(stack)))
-    elif name == "LIST":
-        stack.append(_from_mark(stack))
-    elif name in _CONSTANTS:
-        stack.append(_CONSTANTS[name])
-    elif name == "EMPTY_TUPLE":
-        stack.append(())
-    elif name in _EMPTY:
-        stack.append(_EMPTY[name]())
-    elif name == "APPEND":
-        item = _value(stack.pop())
-        _top(stack, list).append(item)
-    elif name == "APPENDS":
-        more = _from_mark(stack)
-        _top(stack, list).extend(more)
-    elif name == "SETITEM":
-        item, key = _value(stack.pop()), stack.pop()
-        budget.spend(_PAIR)
-        _top(stack, dict)[budget.key(_key(key))] = item
-    elif name in ("SETITEMS", "DICT"):
-        pairs = _from_mark(stack)
-        if name == "DICT":
-            stack.append({})
-        target = _top(stack, dict)
-        budget.spend(_PAIR * (len(pairs) // 2))
-        for key, item in zip(pairs[0::2], pairs[1::2], strict=True):
-            target[budget.key(_key(key))] = item
-    elif name == "ADDITEMS":
-        keys = _from_mark(stack)
-        target = _top(stack, set)
-        for key in keys:
-            budget.spend(_PAIR)
-            target.add(budget.key(_key(key)))
-    elif name == "GLOBAL":
-        module, _, what = arg.partition(" ")
-        stack.append(find(module, what))
-    elif name == "STACK_GLOBAL":
-        what, module = stack.pop(), stack.pop()
-        if type(what) is not str or type(module) is not str:
-            raise TypeError("the name of a global is no string")
-        stack.append(find(module, what))
-    elif name == "REDUCE":
-        args, function = stack.pop(), stack.pop()
-        if type(function) is not Function or function.call is None or type(args) is not tuple:
-            what = shown(function)
-            raise Refused(f"it calls {what}, which is no function for building data")
-        sizes = (len(a) for a in args if isinstance(a, str | list | tuple | dict))
-        budget.spend(function.base + function.each * sum(sizes))
-        stack.append(function.call(*args))
-    elif name == "BUILD":
-        _build(stack[-2], stack[-1])
-        stack.pop()
-    elif name == "BINPERSID":
-        stack.append(persistent(stack.pop()))
-    elif name == "POP":
-        stack.pop()
-    elif name == "POP_MARK":
-        _from_mark(stack)
-    elif name not in ("PROTO", "FRAME"):
-        raise Refused(f"it uses the instruction {name}, which data does not need")
+        m.stack[-count:] = [items]
+
+    return push
+
+
+def _tuple(m: _Machine) -> None:
+    items = tuple(m.from_mark())
+    m.stack.append(items)
+
+
+def _list(m: _Machine) -> None:
+    items = m.from_mark()
+    m.stack.append(items)
+
+
+def _append(m: _Machine) -> None:
+    item = m.stack.pop()
+    m.top(list).append(item)
+
+
+def _appends(m: _Machine) -> None:
+    more = m.from_mark()
+    m.top(list).extend(more)
+
+
+def _set_pairs(m: _Machine, target: Any, pairs: list[Any]) -> None:
+    before = sys.getsizeof(target)
+    for key, item in zip(pairs[0::2], pairs[1::2], strict=True):
+        target[_key(key, m.budget)] = item
+    m.budget.spend(sys.getsizeof(target) - before)  # at most some 100 for what is on the stack
+
+
+def _setitem(m: _Machine) -> None:
+    item, key = m.stack.pop(), m.stack.pop()
+    _set_pairs(m, m.top(dict), [key, item])
+
+
+def _setitems(m: _Machine) -> None:
+    pairs = m.from_mark()
+    _set_pairs(m, m.top(dict), pairs)
+
+
+def _dict(m: _Machine) -> None:
+    pairs = m.from_mark()
+    m.stack.append({})
+    _set_pairs(m, m.stack[-1], pairs)
+
+
+def _additems(m: _Machine) -> None:
+    keys = m.from_mark()
+    target = m.top(set)
+    m.budget.spend(_PAIR * len(keys))
+    target.update(_key(key, m.budget) for key in keys)
+
+
+def _global(m: _Machine) -> None:
+    module = m.line(_LONGEST_LINE)
+    m.stack.append(m.find(module, m.line(_LONGEST_LINE)))
+
+
+def _stack_global(m: _Machine) -> None:
+    what, module = m.stack.pop(), m.stack.pop()
+    if type(what) is not str or type(module) is not str:
+        raise TypeError("the name of a global is no string")
+    m.stack.append(m.find(module, what))
+
+
+def _reduce(m: _Machine) -> None:
+    args, function = m.stack.pop(), m.stack.pop()
+    if type(function) is not Function or function.call is None or type(args) is not tuple:
+        raise Refused(f"it calls {shown(function)}, which is no function for building data")
+    sizes = (len(a) for a in args if isinstance(a, str | list | tuple | dict))
+    m.budget.spend(function.base + function.each * sum(sizes))
+    m.stack.append(function.call(*args))
+
+
+def _build(m: _Machine) -> None:
+    # The one attribute that PyTorch's state dicts carry: versions of the modules in it.
+    state, target = m.stack.pop(), m.stack[-1]
+    if type(target) is not OrderedDict or type(state) is not dict or set(state) != {"_metadata"}:
+        raise Refused(f"it sets attributes of a {type(target).__name__}")
+    target._metadata = state["_metadata"]  # type: ignore[attr-defined]
+
+
+def _persistent(m: _Machine) -> None:
+    m.stack.append(m.persistent(m.stack.pop()))
+
+
+# By code: the bytes of what is built, with its place on the stack and in a container (what takes
+# them by its size books that itself), and the step
+_STEPS: dict[bytes, tuple[int, Callable[[_Machine], None]]] = {
+    pickle.NONE: (8, _constant(None)),
+    pickle.NEWTRUE: (8, _constant(True)),
+    pickle.NEWFALSE: (8, _constant(False)),
+    pickle.INT: (48, _decimal),
+    pickle.LONG: (48, _decimal_long),
+    pickle.FLOAT: (32, _decimal_float),
+    pickle.BININT: (40, _number("<i")),
+    pickle.BININT1: (8, _int1),  # Python has each of them once
+    pickle.BININT2: (40, _number("<H")),
+    pickle.LONG1: (8, _sized("<B", pickle.decode_long)),
+    pickle.LONG4: (8, _sized("<i", pickle.decode_long)),
+    pickle.BINFLOAT: (32, _number(">d")),
+    pickle.BINUNICODE: (8, _sized("<I", _text)),
+    pickle.SHORT_BINUNICODE: (8, _sized("<B", _text)),
+    pickle.BINUNICODE8: (8, _sized("<Q", _text)),
+    pickle.BINBYTES: (8, _sized("<I", bytes)),
+    pickle.SHORT_BINBYTES: (8, _sized("<B", bytes)),
+    pickle.BINBYTES8: (8, _sized("<Q", bytes)),
+    pickle.BINSTRING: (8, _sized("<i", _letters)),
+    pickle.SHORT_BINSTRING: (8, _sized("<B", _letters)),
+    pickle.EMPTY_DICT: (88, _empty(dict)),
+    pickle.EMPTY_LIST: (80, _empty(list)),
+    pickle.EMPTY_SET: (240, _empty(set)),
+    pickle.EMPTY_TUPLE: (8, _constant(())),
+    pickle.DICT: (88, _dict),
+    pickle.LIST: (80, _list),
+    pickle.TUPLE: (64, _tuple),
+    pickle.TUPLE1: (64, _tuple_of(1)),
+    pickle.TUPLE2: (72, _tuple_of(2)),
+    pickle.TUPLE3: (80, _tuple_of(3)),
+    pickle.APPEND: (0, _append),
+    pickle.APPENDS: (0, _appends),
+    pickle.SETITEM: (0, _setitem),
+    pickle.SETITEMS: (0, _setitems),
+    pickle.ADDITEMS: (8, _additems),
+    pickle.BINGET: (8, _get1),
+    pickle.LONG_BINGET: (8, _get4),
+    pickle.BINPUT: (8, _put("<B")),
+    pickle.LONG_BINPUT: (8, _put("<I")),
+    pickle.MEMOIZE: (8, _memoize),
+    pickle.MARK: (16, _mark),
+    pickle.POP: (0, _pop),
+    pickle.POP_MARK: (0, _pop_mark),
+    pickle.GLOBAL: (8, _global),
+    pickle.STACK_GLOBAL: (160, _stack_global),
+    pickle.REDUCE: (8, _reduce),
+    pickle.BUILD: (8, _build),
+    pickle.BINPERSID: (OBJECT, _persistent),
+    pickle.PROTO: (0, _skip(1)),
+    pickle.FRAME: (0, _skip(8)),
+}
 
 
 class Memo:
@@ -231,34 +459,7 @@ def shown(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _value(item: Any) -> Any:
-    if item is _MARK:
-        raise ValueError("a mark where a value should be")
-    return item
-
-
-def _from_mark(stack: list[Any]) -> list[Any]:
-    items = []
-    while (item := stack.pop()) is not _MARK:
-        items.append(item)
-    items.reverse()
-    return items
-
-
-def _top(stack: list[Any], kind: type) -> Any:
-    if not isinstance(stack[-1], kind):
-        raise TypeError(f"{type(stack[-1]).__name__} where a {kind.__name__} should be")
-    return stack[-1]
-
-
-def _key(key: Any) -> Any:
+def _key(key: Any, budget: Budget) -> Any:
     if type(key) in _PLAIN or (type(key) is tuple and all(type(k) in _PLAIN for k in key)):
-        return key
+        return budget.key(key)
     raise Refused(f"a key is a {type(key).__name__}, and only plain values and flat tuples may be")
-
-
-def _build(target: Any, state: Any) -> None:
-    # The one attribute that PyTorch's state dicts carry: versions of the modules in it.
-    if type(target) is not OrderedDict or type(state) is not dict or set(state) != {"_metadata"}:
-        raise Refused(f"it sets attributes of a {type(target).__name__}")
-    target._metadata = state["_metadata"]  # type: ignore[attr-defined]

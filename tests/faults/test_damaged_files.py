@@ -11,7 +11,7 @@ import pytest
 
 import lowtide as lt
 
-from .bombs import FILES, ours
+from .bombs import FILES, ours, timed
 from .damage import run
 
 
@@ -27,7 +27,10 @@ ISSUE = ["zip: encode", "zip: Size", "zip: OrderedDict", "ours: bytes",
 QUICK = ["zip: sets", "zip: a nest as a function", "zip: a nest as a persistent id",
          "zip: an integer as a key over and over", "zip: a long location over and over",
          "legacy: encode", "legacy: decimal", "ours: bytearrays", "ours: a long number",
-         "ours: a nest", "zip: an expanded tensor elsewhere"]  # fmt: skip
+         "ours: a nest", "zip: an expanded tensor elsewhere", "zip: marks",
+         "zip: tuples made to have one hash", "ours: tuples made to have one hash",
+         "zip: a long text as a key over and over", "zip: pairs of two long texts",
+         "zip: sizes of a million digits"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ISSUE + QUICK)
@@ -53,6 +56,17 @@ def test_a_small_file_that_asks_for_much_takes_little(name) -> None:
         tracemalloc.stop()
     assert peak < 2 * len(data) + (64 << 20)
     assert lt.memory_allocated() == live
+
+
+SLOW = ["legacy: marks", "legacy: memo", "zip: a long text in a tuple as a key over and over",
+        "zip: a set of two long texts", "zip: nothing, often", "zip: names of globals",
+        "legacy: every pickle", "zip: floats of one hash"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_small_file_that_asks_for_much_ends(name) -> None:
+    _, _, outcome = timed(FILES[name]())  # the seconds are for the command
+    assert (outcome == "loaded") == (name in ("legacy: memo", "zip: names of globals"))
 
 
 def test_a_dtype_of_a_file_is_never_evaluated() -> None:

@@ -235,7 +235,7 @@ DAMAGED = {
     "nothing on the stack": (b"0", "damaged at byte"),
     "no mark": (b"t", "damaged at byte"),
     "no such memo": (b"h\x07", "damaged at byte"),
-    "a mark remembered": (b"(q\x00", "a mark where a value should be"),
+    "a mark remembered": (b"(q\x00", "damaged at byte"),
     "an item for no list": (b"}Na", "damaged at byte"),
     "a key without value": (b"}(Nu", "damaged at byte"),
     "wrong arguments": (G("torch", "Size") + T(b"N", b"N") + b"R", "damaged at byte"),
@@ -385,3 +385,44 @@ def test_noise_as_a_pickle_is_refused_or_damaged(noise) -> None:
         unpickle(io.BytesIO(noise + b"."), find, lambda persistent_id: None)
     except ValueError as error:  # Refused is one
         assert str(error)
+
+
+# Honest files, which are large because they say much
+
+HONEST = {
+    "small dicts": lambda: [{"a": 1} for _ in range(200_000)],
+    "integer keys": lambda: {(1 << 61) + 7919 * k * k: None for k in range(100_000)},
+    "tuples as keys": lambda: {(k, "a"): k for k in range(50_000)},
+    "truths": lambda: [True] * 1_000_000,
+    "numbers": lambda: list(range(500_000)),
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+@pytest.mark.parametrize("make", [archive, legacy])
+def test_a_large_honest_object_is_loaded(name, make) -> None:
+    value = HONEST[name]()
+    options = {"keys": (), "counts": (), "data": ()} if make is legacy else {}
+    assert lt.load(make(pickle.dumps(value, 2)[2:-1], **options)) == value
+
+
+def test_the_state_of_an_optimizer_of_ten_thousand_parameters_is_loaded() -> None:
+    values = tensor(storage(), 0, (2, 3), (3, 1))
+    count = 10_000
+    each = b"".join(
+        N(k) + b"}(" + b"".join(S(n) + values for n in ("step", "exp_avg", "exp_avg_sq")) + b"u"
+        for k in range(count)
+    )
+    groups = pickle.dumps([{"lr": 1e-3, "params": list(range(count))}], 2)[2:-1]
+    got = lt.load(
+        archive(b"}(" + S("state") + b"}(" + each + b"u" + S("param_groups") + groups + b"u")
+    )
+    assert len(got["state"]) == count
+    assert got["state"][count - 1]["exp_avg"].shape == (2, 3)
+    assert got["param_groups"][0]["params"] == list(range(count))
+
+
+def test_a_model_of_fifty_thousand_tensors_is_loaded() -> None:
+    values = tensor(storage(), 0, (2, 3), (3, 1))
+    body = b"".join(S(f"blocks.{k}.weight") + values for k in range(50_000))
+    assert len(lt.load(archive(b"}(" + body + b"u"))) == 50_000
