@@ -107,7 +107,7 @@ def _place(stream: Any, begin: int) -> str:
 
 
 def _unknown(code: bytes) -> Any:
-    known = pickletools.code2op.get(code.decode("latin1"))
+    known = {op.code: op for op in pickletools.opcodes}.get(code.decode("latin1"))
     if known is None:
         raise ValueError(f"{code!r} is no instruction")
     raise Refused(f"it uses the instruction {known.name}, which data does not need")
