@@ -116,7 +116,8 @@ def write(
 
 
 def _is_file(out: Any) -> bool:
-    return bool(out.seekable()) and stat.S_ISREG(os.fstat(out.fileno()).st_mode)
+    seeks = getattr(out, "seekable", None)  # what an estimate opens has none
+    return seeks is not None and bool(seeks()) and stat.S_ISREG(os.fstat(out.fileno()).st_mode)
 
 
 def _sum_of(array: Any, out: Any, total: int) -> int:

@@ -16,6 +16,7 @@ import argparse
 import collections
 import dis
 import gc
+import logging
 import os
 import random
 import signal
@@ -37,8 +38,9 @@ from lowtide.framework.storage import Storage
 from .scenarios import SCENARIOS
 
 # Not the scenarios' own lines; nor weakref's callbacks, of which Python only prints that it ignores
-# an interrupt there (lowtide has it raised again).
-HERE = (__file__, SCENARIOS[0].__init__.__code__.co_filename, weakref.__file__)
+# an interrupt there (lowtide has it raised again); nor logging, whose lock stays taken by an
+# interrupt in its hook of a fork.
+HERE = (__file__, SCENARIOS[0].__init__.__code__.co_filename, weakref.__file__, logging.__file__)
 
 
 _PROCESS = os.getpid()
