@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from .. import presumed
 from ..kernels.cpu import threads
 from .sums import BLOCK, LARGE, sum_while
 
@@ -137,7 +138,8 @@ def check(source: Source, what: str, found: int, expected: int | None) -> None:
     Raises:
         SerializationError: They differ.
     """
-    if expected is not None and found != expected:
+    # An estimate writes no values, so it finds other bytes than it summed.
+    if expected is not None and found != expected and presumed.knows is None:
         raise source.error(
             f"the checksum of {what} is wrong: {found:08x}, where the file says {expected:08x}",
             "It was damaged after it was written; load another copy",
