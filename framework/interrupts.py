@@ -3,13 +3,13 @@
 CPython calls the handler of a signal between two bytecodes of the main thread: at the entry of a
 function, after a call, and where a loop jumps back; nowhere else. So a row of statements without
 a call is never interrupted, and most of what keeps state here (pool, ledger, storages, handles) is
-written as such a row. Two tools serve where that is not enough:
+written as such a row. Three tools serve where that is not enough:
 
 - :class:`defer_interrupts` holds Ctrl-C back until its block has ended, for what takes several
   calls and may not stop half-way: a write in place and its history, an optimizer's step.
 - :class:`RestoringExit` is the ``__exit__`` of a mode. A Python function is interrupted at its
   entry, before it could restore anything; this one is a call of C functions only.
-  :class:`WholeContext` is for contexts that have more to do: they are entered or not, left or not.
+- :class:`WholeContext` is for contexts that have more to do: they are entered or not, left or not.
 
 Finalizers have a way of their own, since Python swallows what is raised in them: see
 :func:`finalizer`.
@@ -61,8 +61,10 @@ class defer_interrupts:
         before = self._before
         if before is not None:
             _set_handler(SIGINT, before)
-            if self._noted:
+            if self._noted and callable(before):
                 before(SIGINT, sys._getframe())
+            elif self._noted:  # ignored, or the end of the process
+                _signal.raise_signal(SIGINT)
 
 
 # Calls next() on its first argument until it ends, in C. The others are compared with what comes.

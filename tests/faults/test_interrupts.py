@@ -330,6 +330,20 @@ def test_leaving_a_context_is_not_interrupted() -> None:
     assert log == ["out"]
 
 
+def test_leaving_a_context_where_signals_are_ignored_ignores_them() -> None:
+    class Signalled(WholeContext):
+        def _enter(self) -> None:
+            pass
+
+        def _leave(self) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with Signalled():
+        pass
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
 def test_a_restoring_exit_runs_no_python() -> None:
     class Mode:
         value = "outside"
