@@ -9,7 +9,7 @@ import lowtide as lt
 from lowtide.framework import testing
 from lowtide.framework.devices import backend
 from lowtide.framework.ops import dispatch
-from lowtide.framework.ops.registry import OPS, Op, op, same
+from lowtide.framework.ops.registry import OPS, op, same
 from lowtide.framework.tensor import Tensor
 
 
@@ -82,9 +82,10 @@ def test_plans_are_bounded(declared, monkeypatch):
     assert len(probe_bound.op.plans) <= 8
 
 
-def test_a_kernel_with_wrong_parameters_is_refused_at_import():
+def test_a_kernel_with_wrong_parameters_is_refused_at_import(declared):
     with pytest.raises(TypeError, match="first parameters must be"):
-        Op(lambda out, input: None, {**_OPTIONS, "name": "probe_bad"})
+        declared(infer=same, name="probe_bad")(lambda out, input: None)
+    assert "probe_bad" not in OPS
 
 
 def test_a_rule_with_an_unknown_name_is_refused_at_import(declared):
@@ -97,14 +98,6 @@ def test_a_rule_with_an_unknown_name_is_refused_at_import(declared):
         @probe_rule.vjp("input")
         def _(g, inptu):
             return g
-
-
-_OPTIONS = {
-    "infer": same, "returns": ("out",), "aux": (), "scratch": (), "view": False, "adopt": False,
-    "inplace": None, "promote": None, "half": "exact", "layout": None, "flops": None,
-    "samples": None, "nondeterministic": False, "real": False, "tensors": (), "autocast": None,
-    "elementwise": False,
-}  # fmt: skip
 
 
 def test_conversion_for_promotion_is_workspace_and_the_graph_keeps_the_original():
