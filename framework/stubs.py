@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from . import ops, tensor
+from . import tensor
 from .ops.registry import FUNCTIONS, OPS, Op
 from .tensor import Tensor
 
@@ -349,15 +349,8 @@ def _source_function(node: ast.FunctionDef, rename: _Rename, indent: str) -> Ite
 
 def ops_stub() -> str:
     """The text of ``ops/__init__.pyi``."""
-    tree = ast.parse(Path(ops.__file__ or "").read_text(encoding="utf-8"))
-    families = [
-        n for n in tree.body
-        if isinstance(n, ast.ImportFrom) and n.module is None and n.level == 1
-    ]  # fmt: skip
     w = Writer(".", ".ops", FUNCTIONS)
     w.type(Tensor)
-    # A function of the same name hides its module: `matmul`.
-    w.lines += sorted(ast.unparse(n) for n in families if n.names[0].name not in FUNCTIONS)
     w.lines += ["", "__all__ = [", *(f'    "{n}",' for n in sorted(FUNCTIONS)), "]", ""]
     for name in sorted(FUNCTIONS):
         function = FUNCTIONS[name]

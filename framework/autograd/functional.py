@@ -99,7 +99,7 @@ def jacobian(
         raise ValueError(
             f"jacobian: strategy is 'reverse-mode' or 'forward-mode'; got {strategy!r}."
         )
-    from ..ops import stack
+    from ..ops.joining import stack
 
     with enable_grad():
         xs, single_in = _prepared(inputs, "jacobian", create_graph)

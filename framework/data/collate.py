@@ -10,8 +10,9 @@ import numpy as np
 
 from ..dtypes import float64
 from ..memory.ledger import INPUT, TEMPORARY
-from ..ops import as_tensor, stack
-from ..ops import tensor as new_tensor
+from ..ops.arrays import as_tensor
+from ..ops.arrays import tensor as new_tensor
+from ..ops.joining import stack
 from ..tensor import Tensor
 
 

@@ -10,8 +10,9 @@ from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 from ..dtypes import int64
-from ..ops import index_select, randperm
-from ..ops import tensor as new_tensor
+from ..ops.arrays import tensor as new_tensor
+from ..ops.picking import index_select
+from ..ops.random import randperm
 from ..random import Generator
 from ..tensor import Tensor
 

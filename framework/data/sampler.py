@@ -17,7 +17,10 @@ from typing import Any, Generic, TypeVar
 
 from ..dtypes import float64, int64
 from ..memory.ledger import INPUT, TEMPORARY
-from ..ops import as_tensor, empty, multinomial, randint, randperm
+from ..ops.arrays import as_tensor
+from ..ops.creation import empty
+from ..ops.distributions import multinomial
+from ..ops.random import randint, randperm
 from ..random import Generator, default_generator
 from ..tensor import Tensor
 

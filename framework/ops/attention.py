@@ -168,7 +168,8 @@ def _order_of(query):
 
 def plain(query, key, value, attn_mask, rng, p, causal, scale):
     """The definition in plain ops: all scores at once."""
-    from . import ones, softmax
+    from .creation import ones
+    from .softmax import softmax
 
     shared = query.shape[1] // key.shape[1]
     if shared > 1:

@@ -80,7 +80,7 @@ def cosine_embedding_loss(
     Returns:
         Tensor (), or (N,) for "none".
     """
-    from . import where
+    from .selecting import where
 
     how = reduction_of(size_average, reduce, reduction)
     if target.ndim + 1 != input1.ndim or target.ndim + 1 != input2.ndim or target.ndim > 1:
@@ -115,7 +115,7 @@ def hinge_embedding_loss(
     input, target, margin=1.0, size_average=None, reduce=None, reduction="mean"
 ):
     """Take ``input`` where the target is 1, and ``max(0, margin - input)`` where it is -1."""
-    from . import where
+    from .selecting import where
 
     how = reduction_of(size_average, reduce, reduction)
     far = where(target != 1, (margin - input).clamp_min(0), 0.0)
@@ -171,7 +171,7 @@ def triplet_margin_with_distance_loss(
 
 
 def _triplet(anchor, positive, negative, distance, margin, swap, how):
-    from . import minimum
+    from .comparison import minimum
 
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}.")

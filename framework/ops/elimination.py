@@ -94,7 +94,8 @@ def _(xp, A, *, pivot):
 
 @lu_of.vjp("A")
 def _(g_lu, lu, pivots):
-    from . import cat, eye
+    from .counting import eye
+    from .joining import cat
 
     m, n = lu.shape[-2:]
     k = min(m, n)
@@ -132,7 +133,7 @@ def _permutation_infer(pivots, *, rows):
 
 
 def _permutation_samples(make):
-    from . import tensor
+    from .arrays import tensor
 
     yield (tensor([2, 3, 3]),), {"rows": 3}
     yield (tensor([[4, 2], [1, 3]]),), {"rows": 4}
@@ -220,7 +221,7 @@ def lu(A, *, pivot=True):
 
 def triangles(packed):
     """L and U of the packed form."""
-    from . import eye
+    from .counting import eye
 
     m, k = packed.shape[-2], min(packed.shape[-2:])
     one = eye(m, k, dtype=packed.dtype, device=packed.device)
@@ -229,7 +230,7 @@ def triangles(packed):
 
 def permutation_matrix(pivots, rows, dtype):
     """P of the exchanges of rows."""
-    from . import arange
+    from .counting import arange
 
     order = permutation_of(pivots, rows=rows)
     numbers = arange(rows, device=pivots.device).unsqueeze(-1)

@@ -265,13 +265,13 @@ def _extreme(name, over, search, result, elementwise, input, dim, keepdim, other
 
 
 def _maximum():
-    from . import maximum
+    from .comparison import maximum
 
     return maximum
 
 
 def _minimum():
-    from . import minimum
+    from .comparison import minimum
 
     return minimum
 

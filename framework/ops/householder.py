@@ -52,7 +52,8 @@ def geqrf(xp, A):
 
 def _vectors(A, tau):
     # V with ones on its diagonal, and T.
-    from . import diag_embed, eye
+    from .counting import eye
+    from .striding import diag_embed
 
     m, k = A.shape[-2], tau.shape[-1]
     one = eye(m, k, dtype=A.dtype, device=A.device)
@@ -92,7 +93,7 @@ def householder_product(A, tau):
     Memory:
         Keeps V, T and their product.
     """
-    from . import eye
+    from .counting import eye
 
     m, n = _check("linalg.householder_product", A, tau)
     if m < n:
@@ -160,8 +161,8 @@ def svd_lowrank(A, q=6, niter=2, M=None):
     Source:
         Halko, Martinsson, Tropp: "Finding structure with randomness", 2009, algorithm 5.1.
     """
-    from . import randn
     from .decompositions import qr
+    from .random import randn
     from .spectral import svd
 
     check_matrices("svd_lowrank", A)

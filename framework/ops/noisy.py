@@ -32,7 +32,7 @@ def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
         Jang, Gu, Poole: "Categorical Reparameterization with Gumbel-Softmax", 2017; Maddison, Mnih,
         Teh: "The Concrete Distribution", 2017.
     """
-    from . import empty_like, zeros_like
+    from .creation import empty_like, zeros_like
 
     plain = logits.detach()
     noise = -empty_like(plain).exponential_().log()

@@ -318,7 +318,7 @@ def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
 
 
 def _pad_channels(x, before, after):
-    from . import pad
+    from .padding import pad
 
     return pad(x, (0, 0, before, after))
 
@@ -337,7 +337,7 @@ def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
     Returns:
         Tensor of the shape of ``input``.
     """
-    from . import div
+    from .arithmetic import div
 
     norm = input.norm(p, dim, keepdim=True).clamp_min(eps)
     return div(input, norm, out=out) if out is not None else input / norm

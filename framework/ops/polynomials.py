@@ -114,7 +114,7 @@ def _named(name, kind, doc, limits=None):
 
 
 def _above(n, limit):
-    from . import tensor
+    from .arrays import tensor
 
     return n > limit if hasattr(n, "shape") else tensor(n > limit)
 

@@ -279,7 +279,7 @@ def corrcoef(input):
     c = c / deviation.unsqueeze(1) / deviation.unsqueeze(0)
     if not c.is_complex():
         return c.clamp(-1, 1)
-    from . import complex as paired
+    from .creation import complex as paired
 
     return paired(c.real.clamp(-1, 1), c.imag.clamp(-1, 1))
 

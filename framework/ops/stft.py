@@ -122,7 +122,7 @@ def stft(
         out = out.squeeze(0)
     if return_complex:
         return out
-    from . import view_as_real
+    from .patching import view_as_real
 
     return view_as_real(out)
 
