@@ -55,8 +55,8 @@ from lowtide.framework.tensor import Tensor as Tensor
 from lowtide.framework.ops import *  # noqa: F403
 
 # NumPy's and other libraries' memory; printing
-from lowtide.framework.interop import from_dlpack as from_dlpack
-from lowtide.framework.interop import to_dlpack as to_dlpack
+from lowtide.framework.interop.protocols import from_dlpack as from_dlpack
+from lowtide.framework.interop.protocols import to_dlpack as to_dlpack
 from lowtide.framework.printing import set_printoptions as set_printoptions
 
 # Gradients
@@ -91,14 +91,14 @@ from lowtide.framework.errors import OutOfMemoryError as OutOfMemoryError
 from lowtide.framework.errors import SerializationError as SerializationError
 
 # Randomness: one stream for all devices
-from lowtide.framework.random import Generator as Generator
-from lowtide.framework.random import default_generator as default_generator
-from lowtide.framework.random import fork_rng as fork_rng
-from lowtide.framework.random import get_rng_state as get_rng_state
-from lowtide.framework.random import initial_seed as initial_seed
-from lowtide.framework.random import manual_seed as manual_seed
-from lowtide.framework.random import seed as seed
-from lowtide.framework.random import set_rng_state as set_rng_state
+from lowtide.framework.random.generator import Generator as Generator
+from lowtide.framework.random.generator import default_generator as default_generator
+from lowtide.framework.random.generator import fork_rng as fork_rng
+from lowtide.framework.random.generator import get_rng_state as get_rng_state
+from lowtide.framework.random.generator import initial_seed as initial_seed
+from lowtide.framework.random.generator import manual_seed as manual_seed
+from lowtide.framework.random.generator import seed as seed
+from lowtide.framework.random.generator import set_rng_state as set_rng_state
 
 # Files
 from lowtide.framework.serialization import load as load

@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ..framework import scopes
+from ..framework.attribution import scopes
 from ..framework.autograd.engine import zeros_of
 from ..framework.autograd.hooks import RemovableHandle, add_hook
 from ..framework.autograd.modes import local

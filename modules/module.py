@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from ..framework import scopes
+from ..framework.attribution import scopes
 from ..framework.autograd.modes import local
 from ..framework.tensor import Tensor
 from .conversion import Convertible

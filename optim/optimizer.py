@@ -21,7 +21,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..framework import scopes
+from ..framework.attribution import scopes
 from ..framework.autograd.hooks import RemovableHandle, add_hook
 from ..framework.autograd.modes import enable_grad, local, no_grad
 from ..framework.interrupts import defer_interrupts

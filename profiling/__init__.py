@@ -5,8 +5,8 @@ if __name__ == "profiling":  # found through the root on sys.path; Python 3.15 w
 
     __path__.append(_os.path.join(_os.path.dirname(_os.__file__), "profiling"))
 else:
-    from ..framework.scopes import record_function as record_function
-    from ..framework.scopes import scope as scope
+    from ..framework.attribution.scopes import record_function as record_function
+    from ..framework.attribution.scopes import scope as scope
     from .advice import Advice as Advice
     from .advice import Proposal as Proposal
     from .advice import advise as advise

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any
 
-from ..framework import scopes
+from ..framework.attribution import scopes
 from ..framework.memory.events import attach, detach
 from ..framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER, ROLES, SAVED, TEMPORARY
 from .recording import ALLOC, FREE, OWNER, ROLE, Books, Mark, Owner, Peak, Recording

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Any, NamedTuple
 
-from ..framework import scopes
+from ..framework.attribution import scopes
 from ..framework.autograd import engine
 from ..framework.autograd.modes import local
 from ..framework.devices import live_backends

@@ -27,10 +27,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..framework.attribution.scopes import is_ours
 from ..framework.autograd.hooks import RemovableHandle
 from ..framework.autograd.node import Node
 from ..framework.autograd.saved import Held, Hooked
-from ..framework.scopes import is_ours
 from ..framework.tensor import Tensor, ViewInfo
 from .statements import kept_at, place
 

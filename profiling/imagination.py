@@ -32,7 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from ..framework import devices, pieces, presumed, scopes, tensor
+from ..framework import devices, pieces, presumed, tensor
+from ..framework.attribution import scopes
 from ..framework.autograd import anomaly, modes
 from ..framework.devices import cuda, host
 from ..framework.dtypes import as_dtype
@@ -41,7 +42,7 @@ from ..framework.memory import events
 from ..framework.memory.ledger import NO_LIMIT
 from ..framework.ops import dispatch, distributions, factory, plan, random
 from ..framework.ops.registry import OPS
-from ..framework.random import generators_in_use
+from ..framework.random.generator import generators_in_use
 from ..framework.serialization import archive
 from ..framework.spec import Spec
 from ..framework.storage import Storage

@@ -22,7 +22,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
-from ..framework.frames import USER, kind_of
+from ..framework.attribution.frames import USER, kind_of
 from ..framework.tensor import Tensor
 
 DEEP = 3  # steps from a variable to a tensor: ``model.layers.0.w``

@@ -16,7 +16,7 @@ import time
 import weakref
 from typing import Any
 
-from ..framework import scopes
+from ..framework.attribution import scopes
 from ..framework.devices import backend, device, live_backends, on_new_backend
 from ..framework.interrupts import WholeContext
 from ..framework.tensor import Tensor

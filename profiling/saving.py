@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from ..framework import scopes
+from ..framework.attribution import scopes
 from ..framework.autograd.node import Node
 from ..framework.devices import live_backends, on_new_backend
 from ..framework.dtypes import dtype

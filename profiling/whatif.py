@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..framework import scopes
+from ..framework.attribution import scopes
 from ..framework.autograd.hooks import register_post_accumulate_hook
 from ..framework.autograd.modes import no_grad as no_grad_mode
 from ..framework.checkpointing.regions import checkpointing

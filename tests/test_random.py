@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework import random as generators
-from lowtide.framework import stream
 from lowtide.framework.devices import backend
-from lowtide.framework.random import Rng
+from lowtide.framework.random import generator as generators
+from lowtide.framework.random import philox as stream
+from lowtide.framework.random.generator import Rng
 
 KERNELS = stream._KERNELS
 REAL = (np.float32, np.float64)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import lowtide as lt
-from lowtide.framework import stubs
+from lowtide.framework.codegen import stubs
 from lowtide.framework.ops.registry import FUNCTIONS
 from lowtide.framework.testing import Make
 
@@ -28,7 +28,7 @@ KINDS = {"Tensor": lt.Tensor, "bool": bool, "int": int, "float": float}
 
 
 def test_the_stubs_on_disk_are_current() -> None:
-    assert stubs.stale() == [], "run python -m lowtide.framework.stubs"
+    assert stubs.stale() == [], "run python -m lowtide.framework.codegen.stubs"
 
 
 def test_every_public_function_has_a_stub() -> None:

@@ -12,9 +12,9 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from ..attribution.scopes import enter_node, listening
 from ..devices import backend
 from ..interrupts import RestoringExit
-from ..scopes import enter_node, listening
 from ..tensor import Tensor
 from .modes import _Mode, local, state_of_thread
 from .node import Node

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from heapq import heappop, heappush
 from typing import Any
 
-from ..scopes import listening
+from ..attribution.scopes import listening
 from ..spec import Spec
 from ..tensor import Tensor
 from .accumulate import accumulate, add_arriving

@@ -61,7 +61,8 @@ class Node:
         extra: None, or a dict of hooks, metadata and traces.
     """
 
-    __slots__ = ("__weakref__", "_site", "edges", "extra", "seq")  # _site: see framework/scopes.py
+    # _site: see framework/attribution/scopes.py
+    __slots__ = ("__weakref__", "_site", "edges", "extra", "seq")
     _is_node = True
     edges: Sequence[tuple[Any, int]]
     edge_specs: Sequence[Spec]

@@ -16,9 +16,9 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..attribution.frames import user_line
 from ..dtypes import FLOAT
 from ..errors import GradientError
-from ..frames import user_line
 from ..interrupts import finalizer
 from ..memory.events import on_observe, publish
 from ..memory.ledger import SAVED, TEMPORARY

@@ -15,8 +15,8 @@ import sys
 import weakref
 from typing import Any
 
+from ..attribution.scopes import listening, path_within, place
 from ..interrupts import finalizer
-from ..scopes import listening, path_within, place
 from ..spec import Spec
 from ..tensor import Tensor
 from .contents import Content, FillCall, MoveCall, OpCall, Outside, Window, WriteCall

@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable
 from threading import get_ident
 from typing import Any
 
+from ..attribution.frames import user_line
+from ..attribution.scopes import listen, unlisten
 from ..autograd.modes import _Mode, local
 from ..autograd.replay import Region
 from ..autograd.saved import HookSaver
-from ..frames import user_line
 from ..interrupts import WholeContext
-from ..scopes import listen, unlisten
 from .hooked import Hooks
 from .stashes import Stash, StashRegion, StashTape, WatchfulTape
 

@@ -25,7 +25,7 @@ from ..autograd.modes import enable_grad, no_grad
 from ..devices import backend, live_backends
 from ..errors import CheckpointError
 from ..memory.ledger import SAVED, format_bytes
-from ..random import Generator, generators_in_use
+from ..random.generator import Generator, generators_in_use
 from ..tensor import Tensor
 from .regions import checkpointing
 

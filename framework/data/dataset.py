@@ -13,7 +13,7 @@ from ..dtypes import int64
 from ..ops.arrays import tensor as new_tensor
 from ..ops.picking import index_select
 from ..ops.random import randperm
-from ..random import Generator
+from ..random.generator import Generator
 from ..tensor import Tensor
 
 T_co = TypeVar("T_co", covariant=True)

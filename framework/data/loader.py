@@ -17,7 +17,7 @@ from typing import Any
 from ..dtypes import int64
 from ..interrupts import defer_interrupts, finalizer
 from ..ops.random import randint
-from ..random import Generator, default_generator
+from ..random.generator import Generator, default_generator
 from .collate import claimed, default_collate, default_convert
 from .dataset import IterableDataset
 from .fetch import IterableFetcher, MapFetcher, Recipe

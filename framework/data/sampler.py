@@ -21,7 +21,7 @@ from ..ops.arrays import as_tensor
 from ..ops.creation import empty
 from ..ops.distributions import multinomial
 from ..ops.random import randint, randperm
-from ..random import Generator, default_generator
+from ..random.generator import Generator, default_generator
 from ..tensor import Tensor
 
 T_co = TypeVar("T_co", covariant=True)

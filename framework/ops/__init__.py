@@ -8,8 +8,8 @@ from importlib import import_module as _import_module
 from pkgutil import iter_modules as _iter_modules
 from types import ModuleType as _ModuleType
 
-from .. import interop as _interop  # noqa: F401 - installs methods, as the families do
 from .. import printing as _printing  # noqa: F401
+from ..interop import protocols as _interop  # noqa: F401 - installs methods, as the families do
 from .registry import FUNCTIONS as _functions
 
 

@@ -217,7 +217,7 @@ def asarray(
             else True
         )
     elif hasattr(obj, "__dlpack__"):
-        from ..interop import from_dlpack
+        from ..interop.protocols import from_dlpack
 
         first = from_dlpack(obj)
         out = first.to(device=device, dtype=dtype)

@@ -16,9 +16,9 @@ from __future__ import annotations
 from math import prod
 
 from ..dtypes import BOOL, bool_, float32
-from ..random import draw
+from ..random.generator import draw
+from ..random.philox import Rng
 from ..spec import Spec
-from ..stream import Rng
 from .attention_blocks import (
     Blocks,
     attention_flops,

@@ -13,8 +13,8 @@ from __future__ import annotations
 from math import prod
 
 from ..dtypes import float32
+from ..random.philox import Rng
 from ..spec import Spec
-from ..stream import Rng
 from .attention_blocks import (
     Blocks,
     attention_flops,

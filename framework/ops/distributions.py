@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import stream
 from ..autograd.modes import no_grad
 from ..dtypes import FLOAT, float32, int64
-from ..random import draw
+from ..random import philox
+from ..random.generator import draw
+from ..random.philox import Rng
 from ..spec import Spec
-from ..stream import Rng
 from ..tensor import Tensor
 from .copying import zero_gradient
 from .factory import as_it_is, like, put, written
@@ -127,7 +127,7 @@ def _row_samples(make):
 )  # fmt: skip
 def bernoulli_from(xp, out, noise, input, rng):
     """1 where a uniform number lies below ``input``, else 0."""
-    stream.uniform(xp, noise, rng)
+    philox.uniform(xp, noise, rng)
     xp.less(noise, input, out=noise)
     xp.copyto(out, noise, casting="unsafe")
 
@@ -224,14 +224,14 @@ def multinomial_from(xp, input, rng, *, num_samples, replacement):
     rows = len(weights)
     if replacement:
         noise = xp.empty((rows, num_samples), dtype=xp.float64)
-        stream.uniform(xp, noise, rng)
+        philox.uniform(xp, noise, rng)
         edges = xp.cumsum(weights, axis=1)
         edges /= edges[:, -1:].copy()
         found = [xp.searchsorted(edges[r], noise[r], side="right") for r in range(rows)]
         picked = xp.stack(found) if found else xp.empty((0, num_samples), dtype=xp.int64)
     else:  # the weights' own exponential race: the first arrivals
         noise = xp.empty((rows, k), dtype=xp.float64)
-        stream.uniform(xp, noise, rng)
+        philox.uniform(xp, noise, rng)
         xp.negative(noise, out=noise)
         xp.log1p(noise, out=noise)
         xp.minimum(noise, -1e-300, out=noise)

@@ -15,9 +15,9 @@ from functools import partial
 from math import prod
 
 from ..dtypes import bool_, int32
-from ..random import draw
+from ..random.generator import draw
+from ..random.philox import Rng, bits
 from ..spec import Spec
-from ..stream import Rng, bits
 from .layout import contiguous, worth_compiling
 from .registry import function, op, per_element
 

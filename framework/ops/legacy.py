@@ -22,7 +22,7 @@ from ..dtypes import (
     int64,
     uint8,
 )
-from ..interop import instance
+from ..interop.protocols import instance
 from ..spec import Size, Spec
 from ..tensor import Tensor
 from .arrays import copied, tensor

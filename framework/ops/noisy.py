@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ..dtypes import int32
-from ..random import draw
+from ..random.generator import draw
+from ..random.philox import Rng, bits
 from ..spec import Spec
-from ..stream import Rng, bits
 from .activation import need_float
 from .dropout import CHUNK
 from .layout import contiguous

@@ -1,9 +1,9 @@
 """Random tensors: drawn new and like others.
 
-Every draw takes its place in a stream from a generator first (``framework/random.py``) and then
-fills memory as a pure function of that place. So a write in place is an ordinary op whose input
-``rng`` lets it be repeated, and a seed gives equal values on every device. Draws in place and from
-distributions are in ``distributions.py``.
+Every draw takes its place in a stream from a generator first (``framework/random/generator.py``)
+and then fills memory as a pure function of that place. So a write in place is an ordinary op whose
+input ``rng`` lets it be repeated, and a seed gives equal values on every device. Draws in place and
+from distributions are in ``distributions.py``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from .. import stream
 from ..autograd.modes import no_grad, quietly
 from ..devices import backend, placed
 from ..dtypes import BOOL, COMPLEX, FLOAT, INT, float32, get_default_dtype, int64
 from ..memory.ledger import WORKSPACE
-from ..random import draw
+from ..random import philox as stream
+from ..random.generator import draw
+from ..random.philox import Rng
 from ..spec import Spec
-from ..stream import Rng
 from ..tensor import Tensor
 from .copying import zero_gradient
 from .factory import like, scalar, shape_of, size_of, target, written

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import SerializationError
-from ..random import generators_in_use
+from ..random.generator import generators_in_use
 from .archive import save, structure_of
 from .checksums import verify
 from .files import TEMPORARY_SUFFIX, Source, UnwrittenError, flush_folder, remove_leftover

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..interrupts import defer_interrupts
-from ..random import Generator, generators_in_use
-from ..stream import MASK64
+from ..random.generator import Generator, generators_in_use
+from ..random.philox import MASK64
 from ..tensor import Tensor
 from .files import Source
 from .placing import Placement

@@ -32,7 +32,7 @@ from ..devices.device import device
 from ..dtypes import BY_NAME, BY_NUMPY, COMPLEX, dtype
 from ..errors import SerializationError
 from ..memory.ledger import INPUT
-from ..random import Generator
+from ..random.generator import Generator
 from ..spec import Size, Spec
 from ..tensor import Tensor, wrap
 from .budgets import DAMAGE, OBJECT, TENSOR, Budget, named

@@ -186,14 +186,14 @@ def empty_cache() -> None:
 
 def manual_seed(seed: int) -> None:
     """Seed the generator of the current GPU; kept for later where there is none."""
-    from lowtide.framework.random import generator_of
+    from lowtide.framework.random.generator import generator_of
 
     generator_of(_device("cuda", _current[0])).manual_seed(seed)
 
 
 def manual_seed_all(seed: int) -> None:
     """Seed the generators of all GPUs."""
-    from lowtide.framework.random import generator_of
+    from lowtide.framework.random.generator import generator_of
 
     for index in range(max(device_count(), 1)):
         generator_of(_device("cuda", index)).manual_seed(seed)

@@ -150,7 +150,7 @@ def test_a_call_that_raises_closes_its_region() -> None:
     x = lt.ones(10, requires_grad=True)
     y = x.exp()
     assert y.grad_fn.saved[0].held_bytes == 40
-    assert not lt.framework.scopes.listening()
+    assert not lt.framework.attribution.scopes.listening()
 
 
 def test_a_module_may_call_itself() -> None:

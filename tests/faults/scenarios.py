@@ -18,7 +18,7 @@ import psutil
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide import nn, optim
-from lowtide.framework.random import generator_of
+from lowtide.framework.random.generator import generator_of
 from lowtide.utils import CheckpointDirectory
 from lowtide.utils.data import DataLoader, TensorDataset
 

@@ -8,7 +8,7 @@ from lowtide.framework.autograd.engine import grad
 from lowtide.framework.ops import attention_blocks
 from lowtide.framework.ops.attention import attend, plain
 from lowtide.framework.ops.attention_gradient import attend_grad
-from lowtide.framework.stream import Rng
+from lowtide.framework.random.philox import Rng
 from lowtide.nn import functional as F
 
 

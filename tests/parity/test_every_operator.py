@@ -10,7 +10,7 @@ import warnings
 
 import pytest
 
-from lowtide.framework.ops.catalog import AGREEING, absent_names
+from lowtide.framework.codegen.operators_page import AGREEING, absent_names
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest", reason="PyTorch's test suite needs it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from lowtide import nn
-from lowtide.framework import scopes
+from lowtide.framework.attribution import scopes
 from lowtide.profiling import scope
 from lowtide.profiling.recording import ALLOC
 

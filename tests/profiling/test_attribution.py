@@ -10,7 +10,7 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
-from lowtide.framework import frames
+from lowtide.framework.attribution import frames
 from lowtide.framework.memory.ledger import SAVED
 from lowtide.nn import functional as F
 from lowtide.profiling import MemoryProfiler

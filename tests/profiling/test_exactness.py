@@ -287,4 +287,4 @@ def test_nested_and_overlapping_profilers_both_agree_with_the_ledger():
     inner.stop()
     assert inner.at_peak("op").as_dict()["before"] >= 400
     assert not be.ledger.observers
-    assert not lt.framework.scopes.listening()
+    assert not lt.framework.attribution.scopes.listening()

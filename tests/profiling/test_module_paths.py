@@ -10,7 +10,7 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
-from lowtide.framework import scopes
+from lowtide.framework.attribution import scopes
 from lowtide.framework.memory.ledger import OPTIMIZER
 from lowtide.profiling import MemoryProfiler, record_function, scope
 from lowtide.profiling.recording import BEFORE, replay

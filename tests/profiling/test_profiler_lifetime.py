@@ -9,7 +9,7 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
-from lowtide.framework import scopes
+from lowtide.framework.attribution import scopes
 from lowtide.profiling import MemoryProfiler
 
 from .owners import Tower, births

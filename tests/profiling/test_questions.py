@@ -427,4 +427,4 @@ def test_saved_tensors_sees_hooks_functions_and_no_graph():
     assert (packed.role, packed.kept_bytes, packed.nbytes) == ("packed", 0, 24)
     with pytest.raises(ZeroDivisionError):
         saved_tensors(lambda: 1 / 0)
-    assert not lt.framework.scopes.listening()
+    assert not lt.framework.attribution.scopes.listening()

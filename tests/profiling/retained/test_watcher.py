@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import lowtide as lt
-from lowtide.framework import scopes
+from lowtide.framework.attribution import scopes
 from lowtide.framework.autograd import engine
 from lowtide.nn import functional as F
 from lowtide.profiling import Finding, detect_retained

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from .autograd.modes import local
-from .devices import backend
-from .devices.device import device
-from .dtypes import BY_NAME
-from .einops_backend import watch
-from .memory.ledger import ROLE_NUMBER
-from .spec import Spec
-from .tensor import Tensor, wrap
+from ..autograd.modes import local
+from ..devices import backend
+from ..devices.device import device
+from ..dtypes import BY_NAME
+from ..memory.ledger import ROLE_NUMBER
+from ..spec import Spec
+from ..tensor import Tensor, wrap
+from .einops import watch
 
 _SLOTS = tuple(s for s in Tensor.__dict__["__slots__"] if not s.startswith("__"))
 
@@ -118,9 +118,9 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
 
 
 def _shared(ext_tensor: Any, kind: int, index: int) -> Tensor:
-    from .dtypes import as_dtype
-    from .memory.ledger import INPUT
-    from .ops.arrays import from_numpy
+    from ..dtypes import as_dtype
+    from ..memory.ledger import INPUT
+    from ..ops.arrays import from_numpy
 
     if kind == 1:
         array = np.from_dlpack(ext_tensor)

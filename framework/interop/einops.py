@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
-from .tensor import Tensor
+from ..tensor import Tensor
 
 HOME = "einops._backends"  # the module of AbstractBackend
 
@@ -30,7 +30,7 @@ class _Backend:
         return isinstance(tensor, Tensor)
 
     def from_numpy(self, x: Any) -> Any:
-        from .ops.arrays import from_numpy
+        from ..ops.arrays import from_numpy
 
         return from_numpy(x)
 
@@ -38,7 +38,7 @@ class _Backend:
         return x.detach().cpu().numpy()
 
     def arange(self, start: int, stop: int) -> Any:
-        from .ops.creation import arange
+        from ..ops.creation import arange
 
         return arange(start, stop)
 
@@ -61,7 +61,7 @@ class _Backend:
         return x
 
     def stack_on_zeroth_dimension(self, tensors: Any) -> Any:
-        from .ops.joining import stack
+        from ..ops.joining import stack
 
         return stack(list(tensors))
 
@@ -79,7 +79,7 @@ class _Backend:
         return x.repeat(repeats)
 
     def concat(self, tensors: Any, axis: int) -> Any:
-        from .ops.joining import cat
+        from ..ops.joining import cat
 
         return cat(list(tensors), axis)
 
@@ -87,7 +87,7 @@ class _Backend:
         return bool(x.dtype.is_floating_point)
 
     def einsum(self, pattern: str, *x: Any) -> Any:
-        from .ops.einsum import einsum
+        from ..ops.einsum import einsum
 
         return einsum(pattern, *x)
 

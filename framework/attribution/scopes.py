@@ -29,13 +29,13 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from .autograd.modes import _Mode, local, state_of_thread
-from .autograd.node import Node
+from ..autograd.modes import _Mode, local, state_of_thread
+from ..autograd.node import Node
+from ..interrupts import RestoringExit
 from .frames import ENGINE, OP, forget, walk
 from .frames import is_ours as is_ours
 from .frames import shown as shown
 from .frames import user_line as user_line
-from .interrupts import RestoringExit
 
 Site = tuple[str, str, str, str]  # module path, op, phase, file:line
 

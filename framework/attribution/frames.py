@@ -20,9 +20,8 @@ _INSIDE = (
     "devices",
     "memory",
     "kernels",
+    "attribution",
     "storage.py",
-    "scopes.py",
-    "frames.py",
     "dispatch.py",
     "modes.py",
 )
@@ -108,7 +107,7 @@ def shown(filename: str, line: int) -> str:
 
 def _roots_of_package() -> tuple[str, tuple[str, ...]]:
     # (the folder of framework/, folders whose files are ours)
-    inner = os.path.dirname(_roots_of_package.__code__.co_filename)
+    inner = os.path.dirname(os.path.dirname(_roots_of_package.__code__.co_filename))
     root = os.path.dirname(inner)
     names = ["framework", "modules", "optim", "profiling"]
     if os.path.isfile(os.path.join(root, "lowtide", "__init__.py")):

@@ -1,8 +1,8 @@
 """The page ``docs/operators.md``: every op, what it keeps, and where it differs from PyTorch.
 
-``python -m lowtide.framework.ops.catalog`` rewrites the page, ``--check`` fails if it is out of
-date; a test holds it current. Everything is read off the declarations, but for two lists below:
-differences from PyTorch, and PyTorch's names that are not here.
+``python -m lowtide.framework.codegen.operators_page`` rewrites the page, ``--check`` fails if it is
+out of date; a test holds it current. Everything is read off the declarations, but for two lists
+below: differences from PyTorch, and PyTorch's names that are not here.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from .. import ops as _ops  # noqa: F401 - declares everything
+from ..ops.registry import FUNCTIONS, OPS, Op
 from ..tensor import Tensor
-from .registry import FUNCTIONS, OPS, Op
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
 PACKAGE = str(__package__)
@@ -280,7 +280,8 @@ def row(shown: str, function: Any) -> str:
 
 
 INTRODUCTION = """\
-Generated from the declarations by `python -m lowtide.framework.ops.catalog`; do not edit.
+Generated from the declarations by `python -m lowtide.framework.codegen.operators_page`; do not
+edit.
 
 Names without a prefix are in `lowtide`; ops that are not are part of a function of `nn.functional`.
 Names that begin with an underscore are internal: the ops that functions are made of.
@@ -338,7 +339,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
         return 0
-    print(f"{PAGE.name} is out of date: run python -m lowtide.framework.ops.catalog")
+    print(f"{PAGE.name} is out of date: run python -m lowtide.framework.codegen.operators_page")
     return 1
 
 

@@ -1,6 +1,6 @@
 """Random numbers: one counter-based stream per generator, the same on every device.
 
-``stream.py`` has the stream itself. Here is who draws from it: a generator's state is two integers,
+``philox.py`` has the stream itself. Here is who draws from it: a generator's state is two integers,
 a seed and an offset, and a draw always starts at a fresh counter. Each device has a default one;
 ``manual_seed`` sets them all.
 """
@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from contextlib import ContextDecorator
 from typing import Any
 
-from .devices.device import device
-from .interrupts import WholeContext
-from .stream import MASK64, Rng
+from ..devices.device import device
+from ..interrupts import WholeContext
+from .philox import MASK64, Rng
 
 _UNSEEDED = 67280421310721  # PyTorch's seed of a Generator that was given none
 
@@ -71,11 +71,11 @@ class Generator:
 
     def get_state(self) -> Any:
         """Seed and offset as an int64 tensor of shape (2,)."""
-        from .ops.arrays import tensor
+        from ..ops.arrays import tensor
 
         with self._lock:
             pair = [_signed(self._seed), _signed(self._offset)]
-        from .dtypes import int64
+        from ..dtypes import int64
 
         return tensor(pair, dtype=int64, device="cpu")
 

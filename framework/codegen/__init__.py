@@ -1,0 +1,1 @@
+"""Files that follow the declarations: stubs, the page of operators."""

@@ -1,0 +1,1 @@
+"""Tensors meet other libraries: array protocols, einops."""

@@ -1,0 +1,1 @@
+"""Random numbers: generators, and the Philox stream that they draw from."""
