@@ -22,9 +22,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from .autograd.modes import quietly
 from .autograd.saved import count_write
 from .kernels.copies import copy
+from .modes import quietly
 from .ops.patching import view_as_real
 
 BLOCK = 1 << 12  # elements of a lane at most

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
-from .devices.device import device as _device
+from .device import device as _device
 from .dtypes import BOOL, COMPLEX, FLOAT, INT
 from .dtypes import dtype as _dtype
 from .memory.pool import ALIGNMENT

@@ -10,12 +10,12 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from .autograd.modes import local
+from .device import device
 from .devices import backend
-from .devices.device import device
 from .dtypes import dtype
-from .formats import contiguous_format, layout, memory_format, strided
 from .memory.ledger import GRADIENT, INPUT, SAVED, TEMPORARY
+from .memory_format import contiguous_format, layout, memory_format, strided
+from .modes import local
 from .spec import Size, Spec
 
 _new = object.__new__
@@ -252,7 +252,7 @@ class Tensor:
                 f"{self._spec.dtype}. Convert with .to(lowtide.float32)."
             )
         if value and self.is_inference():
-            from .autograd.modes import is_inference_mode_enabled
+            from .modes import is_inference_mode_enabled
 
             if not is_inference_mode_enabled():
                 raise RuntimeError(
@@ -356,7 +356,7 @@ class Tensor:
     def _refresh(self) -> None:
         viewed = self._viewed
         if viewed is not None and viewed.version != self._storage.version:
-            from .autograd.views import refresh
+            from .autograd.view_history import refresh
 
             refresh(self)
 

@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from .autograd.engine import grad
-from .autograd.modes import enable_grad, no_grad
 from .autograd.saved import Held
+from .device import device as as_device
 from .devices import backend
-from .devices.device import device as as_device
 from .dtypes import dtype, float32, float64, tolerance
+from .modes import enable_grad, no_grad
 from .ops import registry
 from .ops.creation import tensor
 from .ops.registry import Op

@@ -41,13 +41,13 @@ from lowtide.framework.dtypes import int64 as int64
 from lowtide.framework.dtypes import promote_types as promote_types
 from lowtide.framework.dtypes import set_default_dtype as set_default_dtype
 from lowtide.framework.dtypes import uint8 as uint8
-from lowtide.framework.formats import channels_last as channels_last
-from lowtide.framework.formats import channels_last_3d as channels_last_3d
-from lowtide.framework.formats import contiguous_format as contiguous_format
-from lowtide.framework.formats import layout as layout
-from lowtide.framework.formats import memory_format as memory_format
-from lowtide.framework.formats import preserve_format as preserve_format
-from lowtide.framework.formats import strided as strided
+from lowtide.framework.memory_format import channels_last as channels_last
+from lowtide.framework.memory_format import channels_last_3d as channels_last_3d
+from lowtide.framework.memory_format import contiguous_format as contiguous_format
+from lowtide.framework.memory_format import layout as layout
+from lowtide.framework.memory_format import memory_format as memory_format
+from lowtide.framework.memory_format import preserve_format as preserve_format
+from lowtide.framework.memory_format import strided as strided
 from lowtide.framework.spec import Size as Size
 from lowtide.framework.tensor import Tensor as Tensor
 
@@ -61,24 +61,24 @@ from lowtide.framework.printing import set_printoptions as set_printoptions
 
 # Gradients
 from lowtide.framework.autograd.anomaly import is_anomaly_enabled as is_anomaly_enabled
-from lowtide.framework.autograd.modes import enable_grad as enable_grad
-from lowtide.framework.autograd.modes import inference_mode as inference_mode
-from lowtide.framework.autograd.modes import is_grad_enabled as is_grad_enabled
-from lowtide.framework.autograd.modes import is_inference_mode_enabled as is_inference_mode_enabled
-from lowtide.framework.autograd.modes import no_grad as no_grad
-from lowtide.framework.autograd.modes import set_grad_enabled as set_grad_enabled
+from lowtide.framework.modes import enable_grad as enable_grad
+from lowtide.framework.modes import inference_mode as inference_mode
+from lowtide.framework.modes import is_grad_enabled as is_grad_enabled
+from lowtide.framework.modes import is_inference_mode_enabled as is_inference_mode_enabled
+from lowtide.framework.modes import no_grad as no_grad
+from lowtide.framework.modes import set_grad_enabled as set_grad_enabled
 
 # Mixed precision
-from lowtide.framework.amp import autocast as autocast
-from lowtide.framework.amp import autocast_decrement_nesting as autocast_decrement_nesting
-from lowtide.framework.amp import autocast_increment_nesting as autocast_increment_nesting
-from lowtide.framework.amp import clear_autocast_cache as clear_autocast_cache
-from lowtide.framework.amp import get_autocast_dtype as get_autocast_dtype
-from lowtide.framework.amp import is_autocast_cache_enabled as is_autocast_cache_enabled
-from lowtide.framework.amp import is_autocast_enabled as is_autocast_enabled
-from lowtide.framework.amp import set_autocast_cache_enabled as set_autocast_cache_enabled
-from lowtide.framework.amp import set_autocast_dtype as set_autocast_dtype
-from lowtide.framework.amp import set_autocast_enabled as set_autocast_enabled
+from lowtide.framework.amp.autocast import autocast as autocast
+from lowtide.framework.amp.autocast import autocast_decrement_nesting as autocast_decrement_nesting
+from lowtide.framework.amp.autocast import autocast_increment_nesting as autocast_increment_nesting
+from lowtide.framework.amp.autocast import clear_autocast_cache as clear_autocast_cache
+from lowtide.framework.amp.autocast import get_autocast_dtype as get_autocast_dtype
+from lowtide.framework.amp.autocast import is_autocast_cache_enabled as is_autocast_cache_enabled
+from lowtide.framework.amp.autocast import is_autocast_enabled as is_autocast_enabled
+from lowtide.framework.amp.autocast import set_autocast_cache_enabled as set_autocast_cache_enabled
+from lowtide.framework.amp.autocast import set_autocast_dtype as set_autocast_dtype
+from lowtide.framework.amp.autocast import set_autocast_enabled as set_autocast_enabled
 
 # Activation checkpointing
 from lowtide.framework.checkpointing.regions import checkpoint as checkpoint
@@ -105,17 +105,17 @@ from lowtide.framework.serialization import load as load
 from lowtide.framework.serialization import save as save
 
 # Wishes that scripts state: remembered, and without effect
-from lowtide.framework.settings import (
+from lowtide.framework.compat import (
     are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled,
 )
-from lowtide.framework.settings import compile as compile
-from lowtide.framework.settings import get_float32_matmul_precision as get_float32_matmul_precision
-from lowtide.framework.settings import (
+from lowtide.framework.compat import compile as compile
+from lowtide.framework.compat import get_float32_matmul_precision as get_float32_matmul_precision
+from lowtide.framework.compat import (
     is_deterministic_algorithms_warn_only_enabled as is_deterministic_algorithms_warn_only_enabled,
 )
-from lowtide.framework.settings import set_float32_matmul_precision as set_float32_matmul_precision
-from lowtide.framework.settings import set_flush_denormal as set_flush_denormal
-from lowtide.framework.settings import use_deterministic_algorithms as use_deterministic_algorithms
+from lowtide.framework.compat import set_float32_matmul_precision as set_float32_matmul_precision
+from lowtide.framework.compat import set_flush_denormal as set_flush_denormal
+from lowtide.framework.compat import use_deterministic_algorithms as use_deterministic_algorithms
 
 # Threads
 from lowtide.framework.kernels.cpu.threads import get_num_threads as get_num_threads

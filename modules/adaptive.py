@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ..framework import ops
-from ..framework.autograd.modes import no_grad
+from ..framework.modes import no_grad
 from ..framework.tensor import Tensor
 from . import functional as F
 from .container import ModuleList, Sequential

@@ -14,10 +14,10 @@ from copy import deepcopy
 from itertools import chain
 from typing import Any
 
-from ..framework.autograd.modes import no_grad
 from ..framework.dtypes import int64
 from ..framework.interrupts import defer_interrupts
 from ..framework.lanes import HOSTS, on_lanes
+from ..framework.modes import no_grad
 from ..framework.ops.creation import zeros
 from ..framework.pieces import pieces
 from ..framework.tensor import Tensor

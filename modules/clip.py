@@ -12,13 +12,13 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from ..framework.autograd.modes import no_grad
+from ..framework.data_dependence import presumed
 from ..framework.interrupts import defer_interrupts
 from ..framework.lanes import HOSTS, on_lanes
+from ..framework.modes import no_grad
 from ..framework.ops.arrays import tensor
 from ..framework.ops.joining import stack
 from ..framework.ops.matrix_norms import vector_norm
-from ..framework.presumed import presumed
 from ..framework.tensor import Tensor
 
 Tensors = Tensor | Iterable[Tensor]

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from ..framework.autograd.modes import no_grad
-from ..framework.devices.device import device as as_device
+from ..framework.device import device as as_device
 from ..framework.dtypes import as_dtype, bfloat16, float16, float32, float64
 from ..framework.dtypes import dtype as dtype_class
+from ..framework.modes import no_grad
 from ..framework.ops.creation import empty_like
 from ..framework.tensor import Tensor
 from .parameter import Parameter, keep_buffer

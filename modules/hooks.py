@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..framework.attribution import scopes
 from ..framework.autograd.engine import zeros_of
 from ..framework.autograd.hooks import RemovableHandle, add_hook
-from ..framework.autograd.modes import local
 from ..framework.autograd.node import Node, _sequence, attach, edge_to
 from ..framework.checkpointing.regions import checkpointing
+from ..framework.modes import local
 from ..framework.tensor import Tensor
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import math
 import warnings
 from typing import Any
 
-from ..framework.autograd.modes import no_grad
 from ..framework.dtypes import float32
+from ..framework.modes import no_grad
 from ..framework.ops.creation import empty
 from ..framework.ops.decompositions import qr
 from ..framework.ops.random import randperm

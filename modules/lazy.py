@@ -10,7 +10,7 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
-from ..framework.autograd.modes import no_grad
+from ..framework.modes import no_grad
 from ..framework.ops.creation import empty, tensor
 from ..framework.tensor import Tensor
 from .batchnorm import (

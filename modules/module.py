@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ..framework.attribution import scopes
-from ..framework.autograd.modes import local
+from ..framework.modes import local
 from ..framework.tensor import Tensor
 from .conversion import Convertible
 from .hooks import Hooked, call_hooked

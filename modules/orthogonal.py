@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from ..framework.autograd.modes import no_grad
 from ..framework.dtypes import finfo
+from ..framework.modes import no_grad
 from ..framework.ops.counting import eye
 from ..framework.ops.decompositions import qr
 from ..framework.ops.joining import cat

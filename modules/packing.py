@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..framework.devices.device import device as as_device
+from ..framework.device import device as as_device
 from ..framework.dtypes import int64
 from ..framework.ops.creation import full, tensor
 from ..framework.ops.joining import cat

@@ -12,8 +12,8 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from ..framework.autograd.modes import no_grad
 from ..framework.interrupts import WholeContext
+from ..framework.modes import no_grad
 from ..framework.tensor import Tensor
 from .container import ModuleDict, ModuleList
 from .module import Module

@@ -13,7 +13,7 @@ import numbers
 import warnings
 from typing import Any
 
-from ..framework.autograd.modes import local
+from ..framework.modes import local
 from ..framework.ops.creation import empty
 from ..framework.ops.gru import gru_sequence
 from ..framework.ops.joining import cat, stack

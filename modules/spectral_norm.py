@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from ..framework.autograd.modes import no_grad
+from ..framework.modes import no_grad
 from ..framework.ops.normalizers import normalize
 from ..framework.tensor import Tensor
 from .module import Module

@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..framework.autograd.hooks import RemovableHandle, add_hook
-from ..framework.autograd.modes import no_grad
-from ..framework.autograd.views import check_writable
+from ..framework.autograd.view_history import check_writable
 from ..framework.devices import backend
 from ..framework.interrupts import defer_interrupts
+from ..framework.modes import no_grad
 from ..framework.tensor import Tensor
 from .parameter import Parameter
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ..framework.autograd.modes import quietly
 from ..framework.autograd.saved import count_write
 from ..framework.dtypes import finfo
 from ..framework.kernels.copies import copy
 from ..framework.lanes import HOSTS, by_blocks, on_lanes, take_room
+from ..framework.modes import quietly
 from ..framework.ops.creation import empty, zeros_like
 from ..framework.pieces import limit_of, pieces
 from . import fused

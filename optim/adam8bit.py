@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..framework.autograd.modes import quietly
 from ..framework.autograd.saved import count_write
 from ..framework.dtypes import float32, float64, uint8
 from ..framework.kernels import dynamic_map
 from ..framework.kernels.copies import copy
 from ..framework.lanes import HOSTS, need_places_of_their_own
 from ..framework.memory.ledger import WORKSPACE
+from ..framework.modes import quietly
 from ..framework.ops.arrays import tensor
 from ..framework.ops.creation import empty
 from ..framework.ops.creation import zeros as new_zeros

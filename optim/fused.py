@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from ..framework.autograd.modes import quietly
 from ..framework.autograd.saved import count_write
+from ..framework.modes import quietly
 
 LEAST = 1 << 14  # elements in all, below which plain steps are fast enough without Numba
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..framework.autograd.modes import no_grad
+from ..framework.data_dependence import presumed
 from ..framework.dtypes import float16, float32
 from ..framework.interrupts import defer_interrupts
 from ..framework.lanes import HOSTS, on_lanes
+from ..framework.modes import no_grad
 from ..framework.ops.creation import zeros
 from ..framework.pieces import pieces
-from ..framework.presumed import presumed
 from ..framework.tensor import Tensor
 from . import fused
 from .elementwise import reserve

@@ -19,7 +19,7 @@ import weakref
 from typing import Any
 
 from ..framework.autograd.hooks import add_hook
-from ..framework.autograd.modes import local
+from ..framework.modes import local
 from .optimizer import Optimizer
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..framework.autograd.modes import enable_grad, local
+from ..framework.data_dependence import presumed
 from ..framework.interrupts import defer_interrupts
+from ..framework.modes import enable_grad, local
 from ..framework.ops.creation import empty
 from ..framework.ops.patching import view_as_real
-from ..framework.presumed import presumed
 from .line_search import strong_wolfe
 from .optimizer import Optimizer, check_options, number, own
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..framework.presumed import presumed
+from ..framework.data_dependence import presumed
 
 ENOUGH = 1e-4  # c1: share of the first slope's promise that the loss must fall by
 FLAT = 0.9  # c2: share of the first slope that may be left

@@ -23,9 +23,9 @@ from typing import Any
 
 from ..framework.attribution import scopes
 from ..framework.autograd.hooks import RemovableHandle, add_hook
-from ..framework.autograd.modes import enable_grad, local, no_grad
 from ..framework.interrupts import defer_interrupts
 from ..framework.memory.ledger import OPTIMIZER, PARAMETER, SAVED, TEMPORARY
+from ..framework.modes import enable_grad, local, no_grad
 from ..framework.tensor import Tensor
 
 _everywhere: dict[str, OrderedDict[int, Any]] = {}  # hooks on the steps of all optimizers

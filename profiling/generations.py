@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from ..framework.attribution import scopes
 from ..framework.autograd import engine
-from ..framework.autograd.modes import local
 from ..framework.devices import live_backends
 from ..framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER
+from ..framework.modes import local
 from ..framework.tensor import Tensor
 
 _OWNED = (PARAMETER, BUFFER, OPTIMIZER)  # alive with or without a graph

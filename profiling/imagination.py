@@ -32,9 +32,9 @@ from typing import Any
 
 import numpy as np
 
-from ..framework import devices, pieces, presumed, tensor
+from ..framework import data_dependence, devices, modes, pieces, tensor
 from ..framework.attribution import scopes
-from ..framework.autograd import anomaly, modes
+from ..framework.autograd import anomaly
 from ..framework.devices import cuda, host
 from ..framework.dtypes import as_dtype
 from ..framework.kernels.silence import run_nested
@@ -406,7 +406,7 @@ class World:
             label = "numpy" if name == "__array__" else name
             put(Tensor, **{name: asking(label, getattr(Tensor, name))})
         put(Tensor, _need_values=lambda self_, what: None)
-        put(presumed, knows=lambda t: not t.is_meta and self.is_real(t._array))
+        put(data_dependence, knows=lambda t: not t.is_meta and self.is_real(t._array))
 
 
 def _guess_for(array: Any) -> Any:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from ..framework.autograd.modes import local
 from ..framework.autograd.node import Node
 from ..framework.memory.ledger import GRADIENT, INPUT, SAVED, TEMPORARY, format_bytes
+from ..framework.modes import local
 from .recording import Books, Recording
 
 MOST = 3  # groups of modules that are named

@@ -17,10 +17,10 @@ from typing import Any
 
 from ..framework.attribution import scopes
 from ..framework.autograd.hooks import register_post_accumulate_hook
-from ..framework.autograd.modes import no_grad as no_grad_mode
 from ..framework.checkpointing.regions import checkpointing
 from ..framework.dtypes import dtype as dtype_class
 from ..framework.memory.ledger import format_bytes
+from ..framework.modes import no_grad as no_grad_mode
 from ..framework.tensor import Tensor
 from .apart import run_apart
 from .naming import (

@@ -11,7 +11,7 @@ import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide import nn
 from lowtide.amp import GradScaler, autocast, custom_bwd, custom_fwd
-from lowtide.framework import amp
+from lowtide.framework.amp import autocast as amp
 from lowtide.framework.ops.dispatch import dispatch, dispatch_pair
 from lowtide.framework.ops.registry import OPS
 from lowtide.optim import SGD, fused

@@ -128,7 +128,7 @@ def kind_of(filename: str) -> int:
     if filename.startswith(_FOLDERS):
         if filename.startswith(_FRAMEWORK):
             inner = filename[len(_FRAMEWORK) :].replace(os.sep, "/")
-            if inner in ("autograd/engine.py", "autograd/flow.py"):
+            if inner in ("autograd/engine.py", "autograd/backward_pass.py"):
                 return ENGINE
             if any(part in _INSIDE for part in inner.split("/")):
                 return INSIDE

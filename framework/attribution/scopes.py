@@ -29,9 +29,9 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from ..autograd.modes import _Mode, local, state_of_thread
 from ..autograd.node import Node
 from ..interrupts import RestoringExit
+from ..modes import _Mode, local, state_of_thread
 from .frames import ENGINE, OP, forget, walk
 from .frames import is_ours as is_ours
 from .frames import shown as shown

@@ -15,8 +15,8 @@ from typing import Any
 from ..attribution.scopes import enter_node, listening
 from ..devices import backend
 from ..interrupts import RestoringExit
+from ..modes import _Mode, local, state_of_thread
 from ..tensor import Tensor
-from .modes import _Mode, local, state_of_thread
 from .node import Node
 
 _PACKAGE = __name__.partition(".")[0]

@@ -1,4 +1,6 @@
-"""The engine: ``backward``, ``grad``, and what surrounds a pass (``flow.py``) through the graph."""
+"""The engine: ``backward``, ``grad``, and what surrounds a pass (``backward_pass.py``) through the
+graph.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,11 @@ from typing import Any
 from .. import interrupts
 from ..devices import backend, placed
 from ..memory.ledger import TEMPORARY
+from ..modes import local, quietly
 from ..spec import Spec
 from ..tensor import Tensor, wrap
 from .accumulate import accumulate
-from .flow import Pass
-from .modes import local, quietly
+from .backward_pass import Pass
 
 
 def backward(

@@ -15,12 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import GradientError
+from ..modes import local, no_grad
 from ..tensor import Tensor
 from .engine import zeros_of
-from .modes import local, no_grad
 from .node import Node, SavedValue, _sequence, attach, describe_saved, edge_to
 from .saved import OWN, Held
-from .views import rebase
+from .view_history import rebase
 
 
 class FunctionCtx(Node):

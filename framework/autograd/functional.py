@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..modes import enable_grad
 from ..tensor import Tensor
 from .engine import grad, ones_of, zeros_of
-from .modes import enable_grad
 
 Function = Callable[..., Any]
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from ..devices import backend
 from ..dtypes import complex128, float64
+from ..modes import enable_grad
 from ..tensor import Tensor
 from .engine import grad, zeros_of
-from .modes import enable_grad
 from .node import Alias, attach
 
 Function = Callable[..., Any]

@@ -9,8 +9,8 @@ from itertools import count
 from typing import Any
 
 from ..interrupts import RestoringExit
+from ..modes import local, state_of_thread
 from ..tensor import Tensor
-from .modes import local, state_of_thread
 from .saved import HookSaver
 
 _ids = count()

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..dtypes import dtype
 from ..errors import GradientError
+from ..modes import enable_grad, local
 from ..tensor import Tensor
 from .accumulate import claim
-from .modes import enable_grad, local
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,8 +22,8 @@ from ..errors import GradientError
 from ..interrupts import finalizer
 from ..memory.events import on_observe, publish
 from ..memory.ledger import SAVED, TEMPORARY
+from ..modes import local
 from ..tensor import Tensor, wrap
-from .modes import local
 
 if TYPE_CHECKING:
     from ..spec import Spec

@@ -26,13 +26,13 @@ import warnings
 import weakref
 from typing import Any
 
-from ..autograd.modes import quietly
 from ..devices import backend
 from ..devices import device as _device
 from ..memory.ledger import TEMPORARY, WORKSPACE, format_bytes
 from ..memory.pool import Block, Pool
+from ..modes import quietly
 from ..tensor import Tensor
-from .stashes import Kept, Stash, Stashed, array_of, taken
+from .stash import Kept, Stash, Stashed, array_of, taken
 
 PREFIX = "lowtide-offload-"
 _PAGE = 4096

@@ -30,7 +30,6 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.modes import local, quietly
 from ..autograd.saved import Pin
 from ..devices import backend
 from ..devices import device as _device
@@ -39,9 +38,10 @@ from ..interrupts import finalizer
 from ..memory.events import publish
 from ..memory.ledger import SAVED, TEMPORARY
 from ..memory.pool import ALIGNMENT, Block, Pool
+from ..modes import local, quietly
 from ..storage import Accounts
 from ..tensor import Tensor
-from .stashes import Kept, Stash, Stashed, array_of, taken, written_since
+from .stash import Kept, Stash, Stashed, array_of, taken, written_since
 
 _SLAB = 1 << 28  # bytes pinned at a time, at least
 _FROM_HOST, _TO_HOST = 1, 2  # kinds of cudaMemcpy

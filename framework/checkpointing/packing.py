@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..autograd.modes import quietly
 from ..devices import backend, placed
 from ..dtypes import (
     BOOL,
@@ -35,9 +34,10 @@ from ..dtypes import (
     uint8,
 )
 from ..memory.ledger import TEMPORARY, WORKSPACE
+from ..modes import quietly
 from ..spec import Spec
 from ..tensor import Tensor
-from .stashes import Kept, Stash, Stashed, array_of, taken
+from .stash import Kept, Stash, Stashed, array_of, taken
 
 _NARROW = ((uint8, 0, 255), (int8, -128, 127), (int16, -(1 << 15), (1 << 15) - 1),
            (int32, -(1 << 31), (1 << 31) - 1))  # fmt: skip

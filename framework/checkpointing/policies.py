@@ -21,8 +21,8 @@ from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from ..autograd.replay import asks_for_modules
-from ..autograd.tape import PREFER_SAVE, RECOMPUTE, SAVE, Value
+from ..autograd.remat.recorder import PREFER_SAVE, RECOMPUTE, SAVE, Value
+from ..autograd.remat.replay import asks_for_modules
 from ..ops.registry import OPS
 from .offload import offload
 from .packing import pack

@@ -15,12 +15,12 @@ from typing import Any
 
 from ..attribution.frames import user_line
 from ..attribution.scopes import listen, unlisten
-from ..autograd.modes import _Mode, local
-from ..autograd.replay import Region
+from ..autograd.remat.replay import Region
 from ..autograd.saved import HookSaver
 from ..interrupts import WholeContext
-from .hooked import Hooks
-from .stashes import Stash, StashRegion, StashTape, WatchfulTape
+from ..modes import _Mode, local
+from .saved_tensor_hooks import Hooks
+from .stash import Stash, StashRegion, StashTape, WatchfulTape
 
 Policy = Callable[[Any], Any]
 

@@ -12,9 +12,9 @@ import enum
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..autograd.modes import local
-from ..autograd.tape import PREFER_SAVE, RECOMPUTE, SAVE, Value
+from ..autograd.remat.recorder import PREFER_SAVE, RECOMPUTE, SAVE, Value
 from ..interrupts import WholeContext
+from ..modes import local
 from .offload import offload
 from .policies import Policy, ops_named
 

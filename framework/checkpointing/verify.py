@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from ..autograd.engine import grad
-from ..autograd.modes import enable_grad, no_grad
 from ..devices import backend, live_backends
 from ..errors import CheckpointError
 from ..memory.ledger import SAVED, format_bytes
+from ..modes import enable_grad, no_grad
 from ..random.generator import Generator, generators_in_use
 from ..tensor import Tensor
 from .regions import checkpointing

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from ..device import device
 from ..devices import backend
-from ..devices.device import device
 from ..dtypes import BY_NAME
 from ..memory.ledger import INPUT
 from ..spec import Spec

@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..device import device
 from ..errors import OutOfMemoryError
 from ..interrupts import finalizer
 from ..memory.events import publish
 from ..memory.ledger import TEMPORARY, Ledger, format_bytes
 from ..storage import Accounts, ExternalStorage
-from .device import device
 
 if TYPE_CHECKING:
     from collections.abc import Callable

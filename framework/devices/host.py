@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..device import device
 from ..errors import OutOfMemoryError
 from ..kernels.copies import copy
 from ..memory.events import publish
 from ..memory.ledger import TEMPORARY, Ledger, format_bytes
 from ..memory.pool import Pool
 from ..storage import ExternalStorage, Storage
-from .device import device
 
 if TYPE_CHECKING:
     from ..spec import Spec

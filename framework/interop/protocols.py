@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.modes import local
+from ..device import device
 from ..devices import backend
-from ..devices.device import device
 from ..dtypes import BY_NAME
 from ..memory.ledger import ROLE_NUMBER
+from ..modes import local
 from ..spec import Spec
 from ..tensor import Tensor, wrap
 from .einops import watch

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..errors import MemoryLimitError, OutOfMemoryError
 
 if TYPE_CHECKING:
-    from ..devices.device import device
+    from ..device import device
     from .events import Observer
 
 ROLES = (

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..device import device as as_device
+from ..device import get_default_device
 from ..devices import backend, live_backends
-from ..devices.device import device as as_device
-from ..devices.device import get_default_device
 from .ledger import NO_LIMIT, ROLE_NUMBER, ROLES, format_bytes
 
 

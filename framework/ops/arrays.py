@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..device import device as as_device
 from ..devices import backend
-from ..devices.device import device as as_device
 from ..dtypes import COMPLEX, INT, as_dtype, bool_, get_default_dtype, int64, promote_types
 from ..dtypes import dtype as dtype_class
 from ..memory.ledger import INPUT

@@ -10,9 +10,9 @@ workspace, forward and backward, and the node keeps the given numbers alone.
 
 from __future__ import annotations
 
-from ..autograd.modes import no_grad
 from ..devices.scatter import scatter_add
 from ..dtypes import INT, float32, int64
+from ..modes import no_grad
 from ..spec import Spec
 from .creation import tensor
 from .embedding import shares

@@ -6,9 +6,9 @@ same memory do not change.
 
 from __future__ import annotations
 
-from ..autograd.modes import enable_grad, local
-from ..autograd.views import check_writable
+from ..autograd.view_history import check_writable
 from ..interrupts import defer_interrupts
+from ..modes import enable_grad, local
 from ..tensor import wrap
 from .registry import function
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from math import prod
 
-from ..autograd.modes import no_grad
 from ..dtypes import float32
+from ..modes import no_grad
 from ..spec import Spec
 from .compiling import alike_singles, compile_gate
 from .gating import softplus

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..autograd.modes import local
 from ..autograd.node import Node, _sequence, attach, edge_to
-from ..autograd.views import check_writable
+from ..autograd.view_history import check_writable
+from ..device import device
+from ..device import device as as_device
 from ..devices import backend
-from ..devices.device import device
-from ..devices.device import device as as_device
 from ..dtypes import BY_NUMPY, COMPLEX, as_dtype, complex128, float64
 from ..dtypes import dtype as dtype_class
 from ..kernels import copies
 from ..memory.ledger import SAVED, TEMPORARY
+from ..modes import local
 from ..spec import ScalarSpec, Spec
 from ..tensor import Tensor, wrap
 from .factory import fitted, new, shape_of

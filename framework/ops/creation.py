@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ..device import device as as_device
 from ..devices import backend
-from ..devices.device import device as as_device
 from ..dtypes import FLOAT, get_default_dtype
 from ..spec import Spec
 from ..tensor import Tensor

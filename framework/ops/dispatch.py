@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.modes import local
-from ..autograd.modes import quietly as quietly
 from ..autograd.node import OpNode
 from ..autograd.saved import OWN, Held
-from ..autograd.views import RETYPED, refresh
+from ..autograd.view_history import RETYPED, refresh
 from ..dtypes import FLOAT
 from ..kernels.silence import run_nested, was_busy
 from ..memory.ledger import WORKSPACE
+from ..modes import local
+from ..modes import quietly as quietly
 from ..spec import SCALARS, Spec
 from ..tensor import Tensor, ViewInfo, wrap
 from .plan import Plan

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.modes import no_grad
 from ..dtypes import FLOAT, float32, int64
+from ..modes import no_grad
 from ..random import philox
 from ..random.generator import draw
 from ..random.philox import Rng

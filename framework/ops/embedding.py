@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from math import inf
 
-from ..autograd.modes import no_grad
 from ..devices.scatter import scatter_add
 from ..dtypes import INT, float32, int64
+from ..modes import no_grad
 from ..spec import Spec
 from .convolution import contiguous, worth_compiling
 from .places import take

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.modes import local, quietly
-from ..autograd.views import check_writable
+from ..autograd.view_history import check_writable
+from ..device import device as as_device
+from ..device import get_default_device
 from ..devices import backend, placed
-from ..devices.device import device as as_device
-from ..devices.device import get_default_device
 from ..dtypes import (
     BOOL,
     FLOAT,
@@ -28,6 +27,7 @@ from ..dtypes import (
 )
 from ..dtypes import dtype as dtype_class
 from ..memory.ledger import TEMPORARY
+from ..modes import local, quietly
 from ..spec import Spec
 from ..tensor import Tensor, wrap
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..autograd.modes import local, no_grad
+from ..autograd.remat.recorder import leave_copies
 from ..autograd.saved import check_savable, count_write
-from ..autograd.tape import leave_copies
-from ..autograd.views import check_writable, rebase
+from ..autograd.view_history import check_writable, rebase
 from ..devices import backend
 from ..dtypes import can_cast
 from ..interrupts import defer_interrupts
 from ..kernels.silence import run_nested, was_busy
 from ..memory.ledger import BUFFER
+from ..modes import local, no_grad
 from ..spec import SCALARS
 from ..tensor import Tensor
 from .dispatch import dispatch, execute, hashable, make_plan, python_value, quietly, record

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..devices.device import device as as_device
+from ..device import device as as_device
 from ..dtypes import (
     bfloat16,
     bool_,

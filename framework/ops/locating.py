@@ -6,8 +6,8 @@ from math import prod
 
 import numpy as np
 
+from ..data_dependence import decisive
 from ..dtypes import INT, int32, int64
-from ..presumed import decisive
 from ..spec import Spec
 from ..tensor import Tensor
 from .creation import tensor

@@ -12,9 +12,9 @@ from collections import namedtuple
 from contextlib import nullcontext
 from math import prod
 
-from ..autograd.modes import no_grad
 from ..dtypes import FLOAT
 from ..errors import LinAlgError
+from ..modes import no_grad
 from ..tensor import Tensor
 from .registry import function
 

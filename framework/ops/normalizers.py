@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from ..autograd.modes import no_grad
 from ..dtypes import finfo
 from ..interrupts import defer_interrupts
+from ..modes import no_grad
 from .layout import contiguous
 from .normalization import (
     batch_norm_view,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from ..device import device
 from ..devices import backend, placed
-from ..devices.device import device
 from ..dtypes import INT, combine, dtype, float32, get_default_dtype
 from ..spec import NONE, ScalarSpec, Spec
 from .halves import in_pieces, worth_pieces

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.modes import no_grad, quietly
 from ..devices import backend, placed
 from ..dtypes import BOOL, COMPLEX, FLOAT, INT, float32, get_default_dtype, int64
 from ..memory.ledger import WORKSPACE
+from ..modes import no_grad, quietly
 from ..random import philox as stream
 from ..random.generator import draw
 from ..random.philox import Rng

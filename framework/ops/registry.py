@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Any
 
-from ..amp import casts
-from ..autograd.modes import local
+from ..amp.autocast import casts
 from ..dtypes import bool_
+from ..modes import local
 from ..spec import SCALARS, Spec
 from ..tensor import Tensor
 from .rules import Rule
@@ -247,7 +247,7 @@ def op(
             values), ``"float32"`` (it computes in float32 and rounds once; the dispatcher converts)
             or ``"tiles"`` (the same, and it converts a part at a time by itself).
         autocast: What an autocast region makes of its float inputs: ``"low"``, ``"float32"``,
-            ``"promote"``, or a dict of these by device type (``framework/amp.py``).
+            ``"promote"``, or a dict of these by device type (``framework/amp/autocast.py``).
         layout: Predicate on input arrays; those that fail are copied to workspace first.
         out: The function takes ``out=``.
         public: The function is part of ``lowtide``.

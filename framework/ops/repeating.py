@@ -5,7 +5,7 @@ Every kernel writes the pieces of its input straight into their places of the re
 
 from __future__ import annotations
 
-from ..presumed import decisive
+from ..data_dependence import decisive
 from ..tensor import Tensor
 from .indexed import enough
 from .lines import bits

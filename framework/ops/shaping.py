@@ -2,8 +2,9 @@
 
 A view op's attributes, together with its scalar inputs, are all that is needed to repeat it on
 another tensor; that is how a write into a view finds its way into the history of the base
-(``autograd/views.py``). Other orders of dims are in ``permuting.py``, repetition without memory in
-``expanding.py``, parts of a tensor (``narrow``, ``split``, ``diagonal``) in ``slicing.py``.
+(``autograd/view_history.py``). Other orders of dims are in ``permuting.py``, repetition without
+memory in ``expanding.py``, parts of a tensor (``narrow``, ``split``, ``diagonal``) in
+``slicing.py``.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..autograd.views import check_writable
-from ..devices.device import device
+from ..autograd.view_history import check_writable
+from ..device import device
 from ..dtypes import dtype as dtype_class
 from ..dtypes import uint8
 from ..memory.ledger import SAVED, TEMPORARY

@@ -17,8 +17,8 @@ from __future__ import annotations
 from inspect import Parameter, Signature
 from typing import Any
 
-from ..autograd.modes import local
 from ..dtypes import bool_, uint8
+from ..modes import local
 from ..spec import Spec
 from ..tensor import Tensor
 from .layout import contiguous, even, lines, worth_compiling

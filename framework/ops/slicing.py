@@ -12,9 +12,9 @@ from typing import Any
 
 from ..autograd.anomaly import remember
 from ..autograd.engine import zeros_of
-from ..autograd.modes import local
 from ..autograd.node import Node, _sequence, attach, edge_to
 from ..dtypes import INT
+from ..modes import local
 from ..tensor import Tensor
 from .joining import cat_along
 from .registry import function, op

@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from ..autograd.views import base_of
+from ..autograd.view_history import base_of
 from .becoming import become
 from .registry import function, op
 from .shaping import normal_dim, strided

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import ContextDecorator
 from typing import Any
 
-from ..devices.device import device
+from ..device import device
 from ..interrupts import WholeContext
 from .philox import MASK64, Rng
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from ..device import device
 from ..devices import backend
-from ..devices.device import device
 from ..dtypes import BOOL, dtype
 from ..errors import SerializationError
 from ..memory.ledger import INPUT

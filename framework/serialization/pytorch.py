@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..devices.device import device
+from ..device import device
 from ..dtypes import BY_NAME, dtype
 from ..spec import Size, Spec
 from ..tensor import Tensor, wrap

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 
+from ..device import device
 from ..devices import backend
-from ..devices.device import device
 from ..dtypes import BY_NAME, BY_NUMPY, COMPLEX, dtype
 from ..errors import SerializationError
 from ..memory.ledger import INPUT

@@ -11,8 +11,8 @@ from lowtide.framework.autograd.function import Function as Function
 from lowtide.framework.autograd.gradcheck import GradcheckError as GradcheckError
 from lowtide.framework.autograd.gradcheck import gradcheck as gradcheck
 from lowtide.framework.autograd.gradcheck import gradgradcheck as gradgradcheck
-from lowtide.framework.autograd.modes import enable_grad as enable_grad
-from lowtide.framework.autograd.modes import inference_mode as inference_mode
-from lowtide.framework.autograd.modes import no_grad as no_grad
-from lowtide.framework.autograd.modes import set_grad_enabled as set_grad_enabled
 from lowtide.framework.autograd.variable import Variable as Variable
+from lowtide.framework.modes import enable_grad as enable_grad
+from lowtide.framework.modes import inference_mode as inference_mode
+from lowtide.framework.modes import no_grad as no_grad
+from lowtide.framework.modes import set_grad_enabled as set_grad_enabled

@@ -9,7 +9,7 @@ from typing import Any as _Any
 
 from lowtide.checkpointing import policies as policies
 from lowtide.framework.checkpointing.disk import offload_to_disk as offload_to_disk
-from lowtide.framework.checkpointing.names import checkpoint_name as checkpoint_name
+from lowtide.framework.checkpointing.jax_policies import checkpoint_name as checkpoint_name
 from lowtide.framework.checkpointing.offload import offload as offload
 from lowtide.framework.checkpointing.packing import pack as pack
 from lowtide.framework.checkpointing.policies import everything as everything
@@ -19,7 +19,7 @@ from lowtide.framework.checkpointing.policies import save_matmuls as save_matmul
 from lowtide.framework.checkpointing.regions import checkpoint as checkpoint
 from lowtide.framework.checkpointing.regions import checkpoint_sequential as checkpoint_sequential
 from lowtide.framework.checkpointing.regions import checkpointing as checkpointing
-from lowtide.framework.checkpointing.stashes import Stash as Stash
+from lowtide.framework.checkpointing.stash import Stash as Stash
 from lowtide.framework.checkpointing.verify import Verification as Verification
 from lowtide.framework.checkpointing.verify import verify as verify
 

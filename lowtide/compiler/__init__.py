@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lowtide.framework.settings import compile as compile
+from lowtide.framework.compat import compile as compile
 
 
 def disable(fn: Any = None, recursive: bool = True, **kwargs: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lowtide.framework.amp import autocast as _autocast
+from lowtide.framework.amp.autocast import autocast as _autocast
 from lowtide.framework.dtypes import bfloat16 as _bfloat16
 from lowtide.optim.grad_scaler import GradScaler as _GradScaler
 

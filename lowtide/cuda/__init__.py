@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 from lowtide.cuda import amp as amp
+from lowtide.framework.device import device as _device
 from lowtide.framework.devices import backend as _backend
 from lowtide.framework.devices import live_backends as _live_backends
-from lowtide.framework.devices.device import device as _device
 from lowtide.framework.errors import OutOfMemoryError as OutOfMemoryError
 from lowtide.framework.memory import statistics as _statistics
 

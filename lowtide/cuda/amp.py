@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from lowtide.framework.amp import autocast as _autocast
-from lowtide.framework.amp_functions import custom_bwd as _custom_bwd
-from lowtide.framework.amp_functions import custom_fwd as _custom_fwd
+from lowtide.framework.amp.autocast import autocast as _autocast
+from lowtide.framework.amp.custom_function import custom_bwd as _custom_bwd
+from lowtide.framework.amp.custom_function import custom_fwd as _custom_fwd
 from lowtide.framework.dtypes import float16 as _float16
 from lowtide.optim.grad_scaler import GradScaler as _GradScaler
 

@@ -21,7 +21,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.checkpointing import checkpoint_sequential
-from lowtide.framework.autograd import contents
+from lowtide.framework.autograd.remat import values
 from tests.checkpointing.twice import live, peak_of
 
 pytestmark = pytest.mark.usefixtures("leak_check")
@@ -120,13 +120,13 @@ def test_recursive_nesting_is_logarithmic(layer, where):
 def kernels(monkeypatch):
     """Counts the kernels that run again."""
     count = [0]
-    run = contents.OpCall.run
+    run = values.OpCall.run
 
     def counted(maker, *args):
         count[0] += 1
         return run(maker, *args)
 
-    monkeypatch.setattr(contents.OpCall, "run", counted)
+    monkeypatch.setattr(values.OpCall, "run", counted)
     return count
 
 

@@ -191,10 +191,10 @@ class Counter:
     """Counts the kernels that run again, by the name of their op."""
 
     def __init__(self, monkeypatch):
-        from lowtide.framework.autograd import contents
+        from lowtide.framework.autograd.remat import values
 
         self.names = []
-        for kind in (contents.OpCall, contents.WriteCall, contents.FillCall):
+        for kind in (values.OpCall, values.WriteCall, values.FillCall):
             monkeypatch.setattr(kind, "run", self._counting(kind.run))
 
     def _counting(self, run):

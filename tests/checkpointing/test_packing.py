@@ -10,7 +10,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.checkpointing import pack, policy, verify
-from lowtide.framework.checkpointing.stashes import Kept
+from lowtide.framework.checkpointing.stash import Kept
 from tests.checkpointing.nets import conv_net, gpt
 
 

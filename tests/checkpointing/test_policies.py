@@ -24,7 +24,7 @@ from lowtide.checkpointing import (
     save_matmuls,
     verify,
 )
-from lowtide.framework.autograd import contents
+from lowtide.framework.autograd.remat import values as contents
 from lowtide.framework.checkpointing.policies import shown
 from lowtide.utils.checkpoint import (
     CheckpointPolicy,

@@ -20,8 +20,8 @@ import pytest
 import lowtide as lt
 from lowtide import checkpointing as ck
 from lowtide import nn
-from lowtide.framework.autograd.modes import local
 from lowtide.framework.errors import GradientError
+from lowtide.framework.modes import local
 from tests.checkpointing.twice import live, outcome, plain
 
 F = nn.functional

@@ -13,7 +13,7 @@ import pytest
 import lowtide as lt
 from lowtide import nn
 from lowtide.checkpointing import Stash, pack, verify
-from lowtide.framework.checkpointing.stashes import Kept
+from lowtide.framework.checkpointing.stash import Kept
 from tests.checkpointing.nets import conv_net, gpt
 
 LAYER = nn.Linear(4, 4)  # a function may reach what it uses through its globals

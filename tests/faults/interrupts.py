@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 
 import lowtide as lt
-from lowtide.framework.autograd.modes import local
 from lowtide.framework.autograd.saved import Held, Pin
 from lowtide.framework.devices import backend
 from lowtide.framework.memory.ledger import ROLES
+from lowtide.framework.modes import local
 from lowtide.framework.storage import Storage
 
 from .scenarios import SCENARIOS

@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import lowtide as lt
-from lowtide.framework.autograd.modes import local
 from lowtide.framework.devices.host import HostBackend
 from lowtide.framework.memory.ledger import TEMPORARY
+from lowtide.framework.modes import local
 
 nn = lt.nn
 OPTIMIZERS: dict[str, dict[str, Any]] = {

@@ -18,7 +18,6 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import testing
-from lowtide.framework.autograd.modes import local
 from lowtide.framework.devices import live_backends
 from lowtide.framework.interrupts import (
     RestoringExit,
@@ -28,6 +27,7 @@ from lowtide.framework.interrupts import (
     listen,
 )
 from lowtide.framework.memory.pool import Block, Pool
+from lowtide.framework.modes import local
 from lowtide.framework.ops.registry import OPS
 
 from .interrupts import Interrupting, broken, interrupted, modes_now, real, sample

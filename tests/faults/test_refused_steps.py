@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.autograd.modes import local
 from lowtide.framework.devices import backend
 from lowtide.framework.interrupts import defer_interrupts
+from lowtide.framework.modes import local
 from tests.faults.refusals import OPTIMIZERS, Refusal, sample
 from tests.optim.cases import CASES, OPTIONS, identity
 

@@ -9,8 +9,8 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import testing
-from lowtide.framework.autograd.modes import quietly
 from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.modes import quietly
 from lowtide.framework.ops import parts
 from lowtide.framework.ops.registry import OPS
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from .amp import autocast, checked, eligible, get_autocast_dtype, is_autocast_enabled
-from .dtypes import dtype
-from .tensor import Tensor
+from ..dtypes import dtype
+from ..tensor import Tensor
+from .autocast import autocast, checked, eligible, get_autocast_dtype, is_autocast_enabled
 
 
 def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: dtype | None = None) -> Any:

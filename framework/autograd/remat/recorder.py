@@ -1,7 +1,7 @@
 """What open regions of activation checkpointing note, and what their policies are asked.
 
 The dispatcher tells a thread's :class:`Tape` of each kernel call while a region is open, the
-factories of what they wrote. The tape keeps what every live storage holds (``contents.py``), and
+factories of what they wrote. The tape keeps what every live storage holds (``values.py``), and
 gives values that are saved for backward their handles.
 
 A policy says of each value that it is made again (``recompute``), kept after all (``save``), that
@@ -15,14 +15,14 @@ import sys
 import weakref
 from typing import Any
 
-from ..attribution.scopes import listening, path_within, place
-from ..interrupts import finalizer
-from ..spec import Spec
-from ..tensor import Tensor
-from .contents import Content, FillCall, MoveCall, OpCall, Outside, Window, WriteCall
-from .modes import local
+from ...attribution.scopes import listening, path_within, place
+from ...interrupts import finalizer
+from ...modes import local
+from ...spec import Spec
+from ...tensor import Tensor
+from ..saved import Handle, Held
 from .replay import Crossing, Recomputed, Region, common
-from .saved import Handle, Held
+from .values import Content, FillCall, MoveCall, OpCall, Outside, Window, WriteCall
 
 SAVE, PREFER_SAVE, RECOMPUTE = "save", "prefer_save", "recompute"
 

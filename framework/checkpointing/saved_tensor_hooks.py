@@ -13,7 +13,7 @@ from ..autograd.saved import HookSaver
 from ..dtypes import uint8
 from ..spec import Spec
 from ..tensor import Tensor, wrap
-from .stashes import Kept, Stash, Stashed, array_of, aside
+from .stash import Kept, Stash, Stashed, array_of, aside
 
 
 class Hooks(Stash):

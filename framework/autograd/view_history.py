@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ..errors import GradientError
+from ..modes import enable_grad, local, no_grad
 from ..tensor import Tensor, ViewInfo
 from .hooks import move_retained
-from .modes import enable_grad, local, no_grad
 from .node import Node, _sequence, attach, edge_to
 
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any, Self
 
-from .autograd.modes import local
-from .dtypes import bfloat16, dtype, float16, float32
-from .interrupts import WholeContext
-from .tensor import Tensor
+from ..dtypes import bfloat16, dtype, float16, float32
+from ..interrupts import WholeContext
+from ..modes import local
+from ..tensor import Tensor
 
 DEVICE_TYPES = ("cpu", "cuda", "sim", "meta")
 LOW = (bfloat16, float16)
@@ -157,7 +157,7 @@ def _switch(mapping: dict[str, dtype] | None) -> None:
 
 
 def _open() -> None:
-    from .ops.registry import OPS
+    from ..ops.registry import OPS
 
     for op in OPS.values():
         if op.autocast is not None and op.function is not None:
@@ -177,7 +177,7 @@ def _close() -> None:
 
 
 def _dispatch(op: Any, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-    from .ops.dispatch import dispatch
+    from ..ops.dispatch import dispatch
 
     mapping = local.state.autocast
     if mapping is not None:
@@ -302,7 +302,7 @@ def _cast(x: Any, wanted: dtype) -> Any:
 
 
 def _has_cuda() -> bool:
-    from .devices.cuda import device_count
+    from ..devices.cuda import device_count
 
     return device_count() > 0
 

@@ -1,6 +1,6 @@
 """Regions of activation checkpointing: how they make values again.
 
-While a :class:`Region` is open, the dispatcher tells its thread's tape (``tape.py``) of every
+While a :class:`Region` is open, the dispatcher tells its thread's tape (``recorder.py``) of every
 kernel call, recorded or not, and values saved for backward become :class:`Recomputed` handles.
 Nothing else changes: the function runs once, and what nobody holds is freed by reference counts.
 
@@ -23,17 +23,17 @@ import weakref
 from functools import partial
 from typing import Any
 
-from ..devices import backend
-from ..dtypes import FLOAT, uint8
-from ..errors import GradientError
-from ..interrupts import finalizer
-from ..memory.ledger import TEMPORARY
-from ..spec import Spec
-from ..tensor import Tensor, wrap
-from .contents import Content, StashCall, Window, WriteCall
-from .modes import local, quietly
-from .node import OpNode
-from .saved import OWN, Held, written_at
+from ...devices import backend
+from ...dtypes import FLOAT, uint8
+from ...errors import GradientError
+from ...interrupts import finalizer
+from ...memory.ledger import TEMPORARY
+from ...modes import local, quietly
+from ...spec import Spec
+from ...tensor import Tensor, wrap
+from ..node import OpNode
+from ..saved import OWN, Held, written_at
+from .values import Content, StashCall, Window, WriteCall
 
 
 class Region:

@@ -6,7 +6,7 @@ import threading
 from operator import getitem
 from typing import Any
 
-from ..interrupts import RestoringExit
+from .interrupts import RestoringExit
 
 TYPES = ("cpu", "cuda", "meta", "sim")
 _interned: dict[tuple[str, int | None], device] = {}

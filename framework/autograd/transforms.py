@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from ..modes import enable_grad, local
 from ..tensor import Tensor
 from .engine import grad as autograd_grad
 from .engine import ones_of, zeros_of
 from .functional import _unit
-from .modes import enable_grad, local
 
 Function = Callable[..., Any]
 Argnums = int | tuple[int, ...]

@@ -17,14 +17,14 @@ import weakref
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..devices import backend, placed
-from ..memory.ledger import TEMPORARY
-from .modes import quietly
-from .saved import OWN, Held, Pin
+from ...devices import backend, placed
+from ...memory.ledger import TEMPORARY
+from ...modes import quietly
+from ..saved import OWN, Held, Pin
 
 if TYPE_CHECKING:
-    from ..spec import Spec
-    from ..tensor import Tensor
+    from ...spec import Spec
+    from ...tensor import Tensor
     from .replay import Region
 
 _order = count(1)
@@ -171,7 +171,7 @@ class OpCall(_Made):
             if plan.run is not None:
                 quietly(plan.run, array, *arrays)
             return [storage]
-        from ..ops.dispatch import execute
+        from ...ops.dispatch import execute
 
         return [r._storage for r in quietly(execute, plan, arrays, None)]
 
@@ -197,7 +197,7 @@ class WriteCall(_Made):
 
     def run(self, arrays: list[Any], old: Any) -> list[Any]:
         """Write again, into ``old``: the storage of the content before, or a copy of it."""
-        from ..ops.inplace import write
+        from ...ops.inplace import write
 
         write(self.plan, arrays, old, self.target.on(old), self.target.spec)
         old.version += 1

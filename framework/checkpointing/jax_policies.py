@@ -14,14 +14,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..autograd.contents import StashCall
-from ..autograd.modes import local
-from ..autograd.replay import asks_for_modules
-from ..autograd.tape import RECOMPUTE, SAVE, Value, _decide
+from ..autograd.remat.recorder import RECOMPUTE, SAVE, Value, _decide
+from ..autograd.remat.replay import asks_for_modules
+from ..autograd.remat.values import StashCall
+from ..modes import local
 from ..tensor import Tensor
 from .offload import offload
 from .policies import PRODUCTS, Policy, decision_of, everything, names_of
-from .stashes import Kept
+from .stash import Kept
 
 
 class NamedValue(Value):

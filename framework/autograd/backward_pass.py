@@ -16,11 +16,11 @@ from heapq import heappop, heappush
 from typing import Any
 
 from ..attribution.scopes import listening
+from ..modes import local
 from ..spec import Spec
 from ..tensor import Tensor
 from .accumulate import accumulate, add_arriving
 from .hooks import run_hooks
-from .modes import local
 from .node import Node, edge_to
 
 
@@ -54,7 +54,8 @@ class Pass:
         self.notes: dict[Any, dict[int, Tensor]] = {}  # of hooks on several tensors
         self.seen: set[Node] = set()
         self.replayed: list[Any] = []  # weak references to contents made again in this pass
-        self.reads: set[int] | None = None  # ids of contents it will ask for (``replay.py``)
+        # ids of contents it will ask for (``autograd/remat/replay.py``)
+        self.reads: set[int] | None = None
         edges = [edge_to(r) for r in roots]
         nodes = self._count(edges)
         if inputs is not None:

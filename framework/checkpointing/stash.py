@@ -23,16 +23,16 @@ from __future__ import annotations
 from threading import get_ident
 from typing import Any, Protocol
 
-from ..autograd.contents import Content, StashCall
-from ..autograd.modes import local, quietly, state_of_thread
-from ..autograd.replay import Region
+from ..autograd.remat.recorder import Tape, _gone, _Reference
+from ..autograd.remat.replay import Region
+from ..autograd.remat.values import Content, StashCall
 from ..autograd.saved import Pin
-from ..autograd.tape import Tape, _gone, _Reference
 from ..devices import backend
 from ..dtypes import uint8
 from ..errors import GradientError
 from ..interrupts import RestoringExit, WholeContext
 from ..memory.ledger import SAVED, TEMPORARY
+from ..modes import local, quietly, state_of_thread
 from ..spec import Spec
 from ..tensor import Tensor
 

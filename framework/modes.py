@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, overload
 
-from ..interrupts import RestoringExit
-from ..kernels.silence import quiet_runner, run_nested, was_busy
+from .interrupts import RestoringExit
+from .kernels.silence import quiet_runner, run_nested, was_busy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -23,7 +23,8 @@ class State:
 
     Attributes:
         grad: Ops record nodes.
-        autocast: Inside an autocast region its dtypes by device type, or None (``amp.py``).
+        autocast: Inside an autocast region its dtypes by device type, or None
+            (``amp/autocast.py``).
         inference: Results are inference tensors.
         saver: Decides what becomes of values saved for backward; None keeps them as they are.
         anomaly: Nodes remember where they were made, and backward looks for NaN.

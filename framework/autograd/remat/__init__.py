@@ -1,0 +1,1 @@
+"""Rematerialization: a region's kernels are recorded, and run again in backward."""
