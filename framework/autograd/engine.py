@@ -1,6 +1,4 @@
-"""The engine: ``backward``, ``grad``, and what surrounds a pass (``backward_pass.py``) through the
-graph.
-"""
+"""The engine: ``backward``, ``grad``, and what surrounds a pass (``backward_pass.py``)."""
 
 from __future__ import annotations
 

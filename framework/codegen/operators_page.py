@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from .. import ops as _ops  # noqa: F401 - declares everything
+from .. import ops
 from ..ops.registry import FUNCTIONS, OPS, Op
 from ..tensor import Tensor
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
-PACKAGE = str(__package__)
+PACKAGE = ops.__name__
 
 # Where a function differs from PyTorch's of the same name, on purpose.
 DIFFERS: dict[str, str] = {

@@ -1,4 +1,4 @@
-"""The compiled sum of a file's rows: see ``framework/serialization/sums.py``, which defines it.
+"""The compiled sum of the rows of a file, which ``framework/serialization/sums.py`` defines.
 
 One kernel with one signature, since its first use on a machine waits for the compiler (0.4 s).
 The sums of 32-bit products need no order, so the compiler splits them into lanes.
