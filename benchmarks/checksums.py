@@ -24,16 +24,16 @@ from typing import Any
 from unittest import mock
 
 import lowtide as lt
-from lowtide.framework.serialization import checksums, placing, safetensors, sums
-from lowtide.framework.serialization.files import Source
+from lowtide.framework.serialization import checksums, map_location, multilinear_hash, safetensors
+from lowtide.framework.serialization.atomic_files import Source
 
 
 @contextmanager
 def moved_alike() -> Iterator[None]:
     """Move blocks as ever and sum nothing."""
     with (
-        mock.patch.object(sums, "summer_for", return_value=lambda block: 0),
-        mock.patch.object(placing, "check"),
+        mock.patch.object(multilinear_hash, "summer_for", return_value=lambda block: 0),
+        mock.patch.object(map_location, "check"),
     ):
         yield
 
@@ -53,8 +53,8 @@ def as_before() -> Iterator[None]:
     with ExitStack() as stack:
         for module, name, function in (
             (safetensors, "write_summed", write),
-            (placing, "read_summed", read),
-            (placing, "check", mock.Mock()),
+            (map_location, "read_summed", read),
+            (map_location, "check", mock.Mock()),
         ):
             stack.enter_context(mock.patch.object(module, name, function))
         yield

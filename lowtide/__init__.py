@@ -122,17 +122,19 @@ from lowtide.framework.kernels.cpu.threads import get_num_threads as get_num_thr
 from lowtide.framework.kernels.cpu.threads import set_num_threads as set_num_threads
 
 # Memory
-from lowtide.framework.memory.statistics import empty_cache as empty_cache
-from lowtide.framework.memory.statistics import get_memory_limit as get_memory_limit
-from lowtide.framework.memory.statistics import max_memory_allocated as max_memory_allocated
-from lowtide.framework.memory.statistics import max_memory_reserved as max_memory_reserved
-from lowtide.framework.memory.statistics import memory_allocated as memory_allocated
-from lowtide.framework.memory.statistics import memory_reserved as memory_reserved
-from lowtide.framework.memory.statistics import memory_stats as memory_stats
-from lowtide.framework.memory.statistics import memory_summary as memory_summary
-from lowtide.framework.memory.statistics import reset_peak_memory_stats as reset_peak_memory_stats
-from lowtide.framework.memory.statistics import set_memory_limit as set_memory_limit
-from lowtide.framework.memory.statistics import synchronize as synchronize
+from lowtide.framework.devices.memory_statistics import empty_cache as empty_cache
+from lowtide.framework.devices.memory_statistics import get_memory_limit as get_memory_limit
+from lowtide.framework.devices.memory_statistics import max_memory_allocated as max_memory_allocated
+from lowtide.framework.devices.memory_statistics import max_memory_reserved as max_memory_reserved
+from lowtide.framework.devices.memory_statistics import memory_allocated as memory_allocated
+from lowtide.framework.devices.memory_statistics import memory_reserved as memory_reserved
+from lowtide.framework.devices.memory_statistics import memory_stats as memory_stats
+from lowtide.framework.devices.memory_statistics import memory_summary as memory_summary
+from lowtide.framework.devices.memory_statistics import (
+    reset_peak_memory_stats as reset_peak_memory_stats,
+)
+from lowtide.framework.devices.memory_statistics import set_memory_limit as set_memory_limit
+from lowtide.framework.devices.memory_statistics import synchronize as synchronize
 
 # Namespaces
 from lowtide import amp as amp

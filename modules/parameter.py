@@ -10,7 +10,7 @@ from typing import Any
 
 from ..framework.memory.ledger import BUFFER, INPUT, PARAMETER, SAVED, TEMPORARY
 from ..framework.ops.creation import empty
-from ..framework.serialization.structure import restores
+from ..framework.serialization.json_structure import restores
 from ..framework.tensor import Tensor
 
 

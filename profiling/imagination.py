@@ -43,7 +43,7 @@ from ..framework.memory.ledger import NO_LIMIT
 from ..framework.ops import dispatch, distributions, factory, plan, random
 from ..framework.ops.registry import OPS
 from ..framework.random.generator import generators_in_use
-from ..framework.serialization import archive
+from ..framework.serialization import save_load
 from ..framework.spec import Spec
 from ..framework.storage import Storage
 from ..framework.tensor import Tensor
@@ -319,7 +319,7 @@ class World:
             _check_probabilities=lambda p: check(p) if self.is_real(p._array) else None,
         )
         put(pieces, _cut=self.cut(pieces._cut))
-        put(archive, replacing=overlay.replacing)
+        put(save_load, replacing=overlay.replacing)
         gpus = sum(isinstance(be, Elsewhere) for be in devices.live_backends())
         put(cuda, device_count=lambda: gpus)  # would ask the driver
         put(probes, _gpu=lambda be: {})

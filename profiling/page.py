@@ -25,7 +25,7 @@ from importlib import resources
 from typing import Any
 
 from ..framework.memory.ledger import format_bytes
-from ..framework.serialization.files import replacing
+from ..framework.serialization.atomic_files import replacing
 from .moments import Moments, device_index, moments, phases
 from .palette import PHASE_COLORS, ROLE_COLORS, ROLE_WORDS, STACK
 from .plot import grouping

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..framework.memory.ledger import format_bytes
-from ..framework.serialization.files import replacing
+from ..framework.serialization.atomic_files import replacing
 from .moments import NANOSECONDS, Moments, Span, device_index, moments, phases
 from .palette import (
     GROUP_COLORS,

@@ -49,7 +49,7 @@ from ..kernels.cpu.threads import set_num_threads
 from ..memory.ledger import NO_LIMIT
 from ..random.generator import default_generator, generators_in_use, manual_seed
 from .fetch import IterableFetcher, MapFetcher, Recipe
-from .transport import Inbox, Outbox
+from .shared_memory import Inbox, Outbox
 
 GRACE = 5.0  # seconds a worker has to end by itself
 POLL = 5.0  # seconds between looks whether the main process is still there

@@ -38,7 +38,7 @@ def _make(d: device | None) -> Any:
 
         return meta_backend()
     if d.type == "sim":
-        from .sim import sim_backend
+        from .sim.backend import sim_backend
 
         return sim_backend()
     from .cuda import cuda_backend

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .archive import load as load
-from .archive import save as save
-from .checkpoints import CheckpointDirectory as CheckpointDirectory
+from .checkpoint_directory import CheckpointDirectory as CheckpointDirectory
+from .save_load import load as load
+from .save_load import save as save

@@ -2,9 +2,9 @@
 
 ``__metadata__["lowtide.sums"]`` holds hexadecimal numbers, separated by blanks: first the CRC-32
 of the header (its eight bytes of length and its JSON, with this number as zeros), of eight digits;
-then, of sixteen, the sum of each entry's bytes that ``sums.py`` defines, in the order in which the
-header lists them. Every flipped bit and every run of damage up to 32 bits is found for certain;
-what else is, and with what chance, is said there.
+then, of sixteen, the sum of each entry's bytes that ``multilinear_hash.py`` defines, in the order
+in which the header lists them. Every flipped bit and every run of damage up to 32 bits is found for
+certain; what else is, and with what chance, is said there.
 
 It is no signature: whoever alters a file on purpose can also alter its checksums.
 
@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from .. import data_dependence
 from ..kernels.cpu import threads
-from .sums import BLOCK, LARGE, sum_while
+from .multilinear_hash import BLOCK, LARGE, sum_while
 
 if TYPE_CHECKING:
-    from .files import Source
+    from .atomic_files import Source
     from .safetensors import Header
 
 CRC_BLOCK = 1 << 22  # bytes

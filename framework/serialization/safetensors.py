@@ -22,9 +22,9 @@ import numpy as np
 
 from ..dtypes import bfloat16
 from ..errors import SerializationError
+from .atomic_files import Source
 from .checksums import CHECKSUMS, blank, filled, none_expected, parsed, write_summed
-from .files import Source
-from .sums import sum_of, sum_of_pieces
+from .multilinear_hash import sum_of, sum_of_pieces
 
 LONGEST_HEADER = 100_000_000  # bytes
 MOST_DIMS = 64  # what NumPy can have

@@ -3,7 +3,7 @@
 from functools import partial
 
 from lowtide.cpu import amp as amp
-from lowtide.framework.memory import statistics as _statistics
+from lowtide.framework.devices import memory_statistics as _statistics
 
 
 def is_available() -> bool:

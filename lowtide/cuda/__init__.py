@@ -11,8 +11,8 @@ from lowtide.cuda import amp as amp
 from lowtide.framework.device import device as _device
 from lowtide.framework.devices import backend as _backend
 from lowtide.framework.devices import live_backends as _live_backends
+from lowtide.framework.devices import memory_statistics as _statistics
 from lowtide.framework.errors import OutOfMemoryError as OutOfMemoryError
-from lowtide.framework.memory import statistics as _statistics
 
 _current = [0]
 

@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from typing import Any
 
-from ...framework.serialization.files import replacing
+from ...framework.serialization.atomic_files import replacing
 from ..moments import device_index
 from ..recording import Recording
 from ..summary import short_lines

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from ...framework.serialization.files import replacing
+from ...framework.serialization.atomic_files import replacing
 from ..moments import NANOSECONDS, need_timeline, phases
 from ..recording import ALLOC, FREE, ROLE, ROLES, Books, Recording, apply
 from .paths import modules_of

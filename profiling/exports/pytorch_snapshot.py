@@ -29,7 +29,7 @@ from typing import Any
 
 from ...framework.memory.ledger import TEMPORARY
 from ...framework.memory.pool import ALIGNMENT, Pool
-from ...framework.serialization.files import replacing
+from ...framework.serialization.atomic_files import replacing
 from ..moments import need_timeline
 from ..recording import ALLOC, FREE, ROLES, Owner, Recording
 from .paths import modules_of

@@ -31,8 +31,8 @@ import lowtide as lt
 from lowtide.framework import devices
 from lowtide.framework.checkpointing import offload as offload_module
 from lowtide.framework.devices.cuda import CudaBackend
-from lowtide.framework.devices.sim import SIM
-from lowtide.framework.devices.sim_array import SimArray
+from lowtide.framework.devices.sim.array import SimArray
+from lowtide.framework.devices.sim.backend import SIM
 from lowtide.framework.memory.events import observe
 from lowtide.framework.ops.registry import OPS
 from tests.checkpointing.queues import (

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 import lowtide as lt
-from lowtide.framework.data.transport import Inbox, Outbox
+from lowtide.framework.data.shared_memory import Inbox, Outbox
 from lowtide.framework.data.workers import Crew, reraise
 from lowtide.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 

@@ -14,9 +14,9 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import testing
-from lowtide.framework.devices import sim_functions
 from lowtide.framework.devices.cuda import CudaBackend, cuda_backend, device_count
-from lowtide.framework.devices.sim_array import SimArray
+from lowtide.framework.devices.sim import functions
+from lowtide.framework.devices.sim.array import SimArray
 from lowtide.framework.ops.registry import OPS
 from lowtide.framework.spec import Spec
 
@@ -188,9 +188,9 @@ def test_what_sim_has_cupy_has():
     import cupyx.scipy.special
 
     for module, table in [
-        (cupy, sim_functions.FUNCTIONS),
-        (cupy.linalg, sim_functions.LINALG),
-        (cupy.fft, sim_functions.FFT),
+        (cupy, functions.FUNCTIONS),
+        (cupy.linalg, functions.LINALG),
+        (cupy.fft, functions.FFT),
     ]:
         for name, allowed in table.items():
             theirs = parameters_of(getattr(module, name))
@@ -198,11 +198,11 @@ def test_what_sim_has_cupy_has():
                 given = {stars + p.lstrip("*") for p in theirs for stars in ("", "*", "**")}
                 given |= {"x1", "x2"} if name == "matmul" else set()  # by position there
                 assert allowed <= given, (name, allowed - given)
-    for name in sim_functions.SPECIAL:
+    for name in functions.SPECIAL:
         assert hasattr(cupyx.scipy.special, name), name
-    for name in sim_functions.UFUNCS:
+    for name in functions.UFUNCS:
         assert isinstance(getattr(cupy, name), cupy.ufunc), name
-    for name in sim_functions.SCATTERS:
+    for name in functions.SCATTERS:
         assert hasattr(getattr(cupy, name), "at"), name
     assert callable(cupyx.errstate)
     for name in dir(SimArray):

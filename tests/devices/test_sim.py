@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.devices import backend, sim_functions
+from lowtide.framework.devices import backend
 from lowtide.framework.devices.scatter import scatter_add
-from lowtide.framework.devices.sim import SIM as xp
-from lowtide.framework.devices.sim_array import SimArray
+from lowtide.framework.devices.sim import functions
+from lowtide.framework.devices.sim.array import SimArray
+from lowtide.framework.devices.sim.backend import SIM as xp
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_scatter_add_counts_repeated_indices_in_every_type():
 
 def test_every_function_here_exists_in_cupy_with_these_arguments():
     cupy = pytest.importorskip("cupy")  # installing it needs no GPU
-    for name, allowed in sim_functions.FUNCTIONS.items():
+    for name, allowed in functions.FUNCTIONS.items():
         function = getattr(cupy, name)
         try:
             parameters = inspect.signature(function).parameters
@@ -164,5 +165,5 @@ def test_every_function_here_exists_in_cupy_with_these_arguments():
         if name == "matmul":
             theirs |= {"x1", "x2"}  # positional there
         assert allowed <= theirs, name
-    for name in sim_functions.UFUNCS:
+    for name in functions.UFUNCS:
         assert isinstance(getattr(cupy, name), cupy.ufunc)

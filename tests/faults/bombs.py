@@ -21,8 +21,8 @@ from collections.abc import Callable
 from typing import Any
 
 import lowtide as lt
-from lowtide.framework.serialization.archive import FORMAT, STRUCTURE
-from lowtide.framework.serialization.pytorch import MAGIC, PROTOCOL
+from lowtide.framework.serialization.pytorch_files import MAGIC, PROTOCOL
+from lowtide.framework.serialization.save_load import FORMAT, STRUCTURE
 
 MODULUS = (1 << 61) - 1  # of the hashes of integers
 

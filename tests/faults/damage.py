@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import lowtide as lt
-from lowtide.framework.serialization.pytorch import MAGIC, PROTOCOL
+from lowtide.framework.serialization.pytorch_files import MAGIC, PROTOCOL
 
 from .bombs import named, text
 

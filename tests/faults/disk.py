@@ -1,9 +1,9 @@
 """Every call that serialization makes to the disk, counted, and failing or ending at the n-th.
 
 ``watched(at)`` replaces the functions of ``os`` and ``fcntl`` that reach the disk, and the file
-objects that :mod:`lowtide.framework.serialization.files` writes through; ``at(number, name)`` is
-called before each. It may raise, or end the process: what a kill leaves is what the calls before
-did. A write can be cut in half.
+objects that :mod:`lowtide.framework.serialization.atomic_files` writes through;
+``at(number, name)`` is called before each. It may raise, or end the process: what a kill leaves is
+what the calls before did. A write can be cut in half.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from lowtide.framework.serialization import files
+from lowtide.framework.serialization import atomic_files
 
 CALLS = {
     os: ("open", "fsync", "fchmod", "replace", "unlink", "mkdir", "ftruncate", "pwrite", "listdir",
@@ -73,7 +73,7 @@ def watched(at: At) -> Iterator[list[str]]:
             for name in functions:
                 replaced = counted(name, getattr(module, name))
                 stack.enter_context(mock.patch.object(module, name, replaced))
-        stack.enter_context(mock.patch.object(files, "open", opened, create=True))
+        stack.enter_context(mock.patch.object(atomic_files, "open", opened, create=True))
         yield names
 
 

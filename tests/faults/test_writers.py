@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import lowtide as lt
-from lowtide.framework.serialization import files, locks
+from lowtide.framework.serialization import atomic_files, file_locks
 from lowtide.utils import CheckpointDirectory
 from tests.faults.readers import rounds
 
@@ -74,10 +74,10 @@ def test_the_lock_of_a_killed_process_is_taken_over(started, tmp_path) -> None:
     first = started(HOLDS, tmp_path)
     first.kill()
     first.wait()
-    assert (tmp_path / locks.LOCK).exists()  # its name is still there, the lock is not
+    assert (tmp_path / file_locks.LOCK).exists()  # its name is still there, the lock is not
     folder = CheckpointDirectory(tmp_path)
     folder.save(2)
-    assert f'"pid": {os.getpid()}' in (tmp_path / locks.LOCK).read_text()
+    assert f'"pid": {os.getpid()}' in (tmp_path / file_locks.LOCK).read_text()
 
 
 def test_an_orphaned_worker_does_not_keep_the_lock_of_its_killed_parent(started, tmp_path) -> None:
@@ -144,7 +144,7 @@ def test_of_many_that_take_over_at_once_one_does(started, tmp_path) -> None:
                 os.read(go, 1)  # until the parent closes it
                 try:
                     CheckpointDirectory(tmp_path / "run").claim()
-                    held = locks.lock_folder(tmp_path / "run")
+                    held = file_locks.lock_folder(tmp_path / "run")
                     time.sleep(0.03)
                     os._exit(0 if held.is_current() else 2)
                 except lt.SerializationError:
@@ -202,7 +202,7 @@ def test_a_folder_that_was_removed_is_claimed_anew(tmp_path) -> None:
 def test_pruning_leaves_what_a_living_process_is_writing(started, tmp_path) -> None:
     writer = started(
         """
-        from lowtide.framework.serialization.files import replacing
+        from lowtide.framework.serialization.atomic_files import replacing
 
         with replacing(folder.path / "step_00000007.safetensors") as out:
             out.write(b"half")
@@ -212,27 +212,29 @@ def test_pruning_leaves_what_a_living_process_is_writing(started, tmp_path) -> N
         """,
         tmp_path,
     )
-    temporary = [n for n in os.listdir(tmp_path) if n.endswith(files.TEMPORARY_SUFFIX)]
+    temporary = [n for n in os.listdir(tmp_path) if n.endswith(atomic_files.TEMPORARY_SUFFIX)]
     dead = ".step_00000001.safetensors.0a0b0c0d0e0f.tmp"
     (tmp_path / dead).write_bytes(b"half")
     folder = CheckpointDirectory(tmp_path, keep=1)
     folder.save(2)
     folder.save(3)
-    assert temporary == [n for n in os.listdir(tmp_path) if n.endswith(files.TEMPORARY_SUFFIX)]
+    assert temporary == [
+        n for n in os.listdir(tmp_path) if n.endswith(atomic_files.TEMPORARY_SUFFIX)
+    ]
     assert writer.communicate("\n")[0] == "whole\n"
     assert (tmp_path / "step_00000007.safetensors").read_bytes() == b"half"
 
 
 def test_a_temporary_file_taken_for_dead_at_its_birth_is_made_anew(tmp_path, monkeypatch) -> None:
-    found, removed = files._lock_own, []
+    found, removed = atomic_files._lock_own, []
 
     def late(handle: int) -> None:  # somebody looks for leftovers before the lock is taken
         if not removed:
             (name,) = (n for n in os.listdir(tmp_path) if n.startswith("."))
-            removed.append(files.remove_leftover(str(tmp_path / name)))
+            removed.append(atomic_files.remove_leftover(str(tmp_path / name)))
         found(handle)
 
-    monkeypatch.setattr(files, "_lock_own", late)
+    monkeypatch.setattr(atomic_files, "_lock_own", late)
     lt.save(1, tmp_path / "x")
     assert removed == [True]
     assert os.listdir(tmp_path) == ["x"]
@@ -243,7 +245,7 @@ def test_a_file_system_without_locks_is_told_once_and_leftovers_stay(tmp_path, m
     def none(handle: int, how: int) -> None:
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(locks.fcntl, "flock", none)
+    monkeypatch.setattr(file_locks.fcntl, "flock", none)
     leftover = tmp_path / ".step_00000001.safetensors.0a0b0c0d0e0f.tmp"
     leftover.write_bytes(b"half")
     folder = CheckpointDirectory(tmp_path, keep=1)
@@ -262,7 +264,7 @@ def test_a_reader_looks_again_when_what_it_listed_is_gone(tmp_path, monkeypatch)
     assert folder.restore() == {"step": 4, "x": 1}
     assert not listings
     monkeypatch.setattr(folder, "_listed", lambda: [3])
-    monkeypatch.setattr("lowtide.framework.serialization.checkpoints._LISTINGS", 3)
+    monkeypatch.setattr("lowtide.framework.serialization.checkpoint_directory._LISTINGS", 3)
     with pytest.raises(lt.SerializationError, match="removed before they could be read, 3 times"):
         folder.restore()
 
@@ -300,7 +302,7 @@ def test_a_file_keeps_its_mode_and_a_new_one_has_the_umasks(tmp_path) -> None:
 def test_a_private_file_is_private_while_it_is_written(tmp_path) -> None:
     lt.save(1, tmp_path / "x")
     (tmp_path / "x").chmod(0o600)
-    with files.replacing(tmp_path / "x") as out:
+    with atomic_files.replacing(tmp_path / "x") as out:
         out.write(b"secret")
         modes = {p.stat().st_mode & 0o777 for p in tmp_path.iterdir()}
     assert modes == {0o600}

@@ -10,10 +10,10 @@ import pytest
 import lowtide as lt
 from lowtide.framework.devices import backend
 from lowtide.framework.devices.host import HostBackend
+from lowtide.framework.devices.memory_statistics import set_role
 from lowtide.framework.memory.events import observe
 from lowtide.framework.memory.ledger import INPUT, PARAMETER, ROLE_NUMBER, ROLES
 from lowtide.framework.memory.pool import ALIGNMENT
-from lowtide.framework.memory.statistics import set_role
 from lowtide.framework.spec import Spec
 from lowtide.framework.storage import Storage
 

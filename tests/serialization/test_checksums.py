@@ -12,10 +12,10 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.serialization import checksums
-from lowtide.framework.serialization.archive import FORMAT, STRUCTURE
+from lowtide.framework.serialization.atomic_files import Source
 from lowtide.framework.serialization.checksums import CHECKSUMS, verify
-from lowtide.framework.serialization.files import Source
 from lowtide.framework.serialization.safetensors import read_header
+from lowtide.framework.serialization.save_load import FORMAT, STRUCTURE
 
 from .test_sums import defined
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowtide as lt
-from lowtide.framework.serialization.archive import FORMAT, STRUCTURE
+from lowtide.framework.serialization.save_load import FORMAT, STRUCTURE
 
 
 def file(header, data=b"", length=None):

@@ -22,8 +22,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowtide as lt
-from lowtide.framework.serialization.budgets import Refused
-from lowtide.framework.serialization.unpickle import unpickle
+from lowtide.framework.serialization.safe_unpickle import unpickle
+from lowtide.framework.serialization.size_budget import Refused
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 

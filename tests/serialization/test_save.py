@@ -24,10 +24,10 @@ from hypothesis import strategies as st
 import lowtide as lt
 from lowtide import nn
 from lowtide.framework import dtypes
-from lowtide.framework.serialization import files
-from lowtide.framework.serialization.archive import FORMAT, STRUCTURE, VERSION
+from lowtide.framework.serialization import atomic_files
+from lowtide.framework.serialization.json_structure import Encoder
 from lowtide.framework.serialization.safetensors import write
-from lowtide.framework.serialization.structure import Encoder
+from lowtide.framework.serialization.save_load import FORMAT, STRUCTURE, VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -319,7 +319,7 @@ def test_a_failing_disk_leaves_the_old_file(call, tmp_path, monkeypatch) -> None
     if call == "write":
         monkeypatch.setattr("lowtide.framework.serialization.safetensors.pieces", fail)
     else:
-        monkeypatch.setattr(files.os, call, fail)
+        monkeypatch.setattr(atomic_files.os, call, fail)
     with pytest.raises(OSError, match="No space left"):
         lt.save({"new": lt.zeros(9)}, path)
     monkeypatch.undo()

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.serialization import sums
-from lowtide.framework.serialization.files import Source
-from lowtide.framework.serialization.sums import BLOCK, COLD, ROW, WARM, WORDS, M
+from lowtide.framework.serialization import multilinear_hash
+from lowtide.framework.serialization.atomic_files import Source
+from lowtide.framework.serialization.multilinear_hash import BLOCK, COLD, ROW, WARM, WORDS, M
 
 BORDERS = (ROW, 2 * ROW, BLOCK - ROW, BLOCK, BLOCK + ROW, 3 * BLOCK)
 LENGTHS = sorted({*range(70), *(b + d for b in BORDERS for d in (-9, -8, -5, -4, -1, 0, 1, 4, 7))})
@@ -45,8 +45,8 @@ def defined(data: bytes) -> int:
 @pytest.fixture(params=["numpy", "numba"])
 def summer(request):
     if request.param == "numpy":
-        return sums.with_numpy
-    return sums.summer_for(COLD)
+        return multilinear_hash.with_numpy
+    return multilinear_hash.summer_for(COLD)
 
 
 def bytes_of(count: int, seed: int = 0) -> bytes:
@@ -54,7 +54,7 @@ def bytes_of(count: int, seed: int = 0) -> bytes:
 
 
 def test_the_keys_are_odd_distinct_and_as_defined() -> None:
-    keys = sums.keys().tolist()
+    keys = multilinear_hash.keys().tolist()
     assert keys == plain_keys()
     assert len({*keys}) == WORDS
     assert all(k & 1 for k in keys)
@@ -64,17 +64,17 @@ def test_the_keys_are_odd_distinct_and_as_defined() -> None:
 @pytest.mark.parametrize("count", [0, 1, 3, 4, 5, 8, 100, ROW - 1, ROW, ROW + 1, 3 * ROW + 6])
 def test_the_sum_is_the_defined_one(count) -> None:
     data = bytes_of(count)
-    assert sums.sum_of(memoryview(data)) == defined(data)
+    assert multilinear_hash.sum_of(memoryview(data)) == defined(data)
 
 
 def test_both_implementations_agree_at_every_length_around_borders() -> None:
-    compiled = sums.summer_for(COLD)
-    assert compiled is not sums.with_numpy
+    compiled = multilinear_hash.summer_for(COLD)
+    assert compiled is not multilinear_hash.with_numpy
     data = memoryview(bytes_of(max(LENGTHS) + 1))
     for count in LENGTHS:
         for start in (0, 1):  # wherever the bytes lie in memory
             block = data[start : start + count]
-            assert compiled(block) == sums.with_numpy(block), (count, start)
+            assert compiled(block) == multilinear_hash.with_numpy(block), (count, start)
 
 
 def test_words_of_ones_do_not_overflow(summer) -> None:
@@ -85,14 +85,19 @@ def test_words_of_ones_do_not_overflow(summer) -> None:
 
 @pytest.mark.parametrize("workers", [1, 2, 5])
 def test_the_sum_is_the_same_however_the_bytes_come(workers, monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(sums.threads, "get_num_threads", lambda: workers)
+    monkeypatch.setattr(multilinear_hash.threads, "get_num_threads", lambda: workers)
     data = memoryview(bytes_of((17 << 20) + 3))
-    expected = sums.sum_while(len(data), lambda start, stop: data[start:stop], 0, False)
-    assert sums.sum_while(len(data), lambda start, stop: data[start:stop], 0, True) == expected
+    expected = multilinear_hash.sum_while(len(data), lambda start, stop: data[start:stop], 0, False)
+    assert (
+        multilinear_hash.sum_while(len(data), lambda start, stop: data[start:stop], 0, True)
+        == expected
+    )
     for size in (5 * BLOCK - 3, 999_999, BLOCK):
         pieces = [data[k : k + size] for k in range(0, len(data), size)]
-        assert sums.sum_of_pieces(len(data), pieces, 0) == expected
-    assert sums.sum_of_pieces(5, [data[k : k + 1] for k in range(5)], 0) == defined(bytes(data[:5]))
+        assert multilinear_hash.sum_of_pieces(len(data), pieces, 0) == expected
+    assert multilinear_hash.sum_of_pieces(5, [data[k : k + 1] for k in range(5)], 0) == defined(
+        bytes(data[:5])
+    )
 
 
 def test_every_flipped_bit_of_a_block_is_found(summer) -> None:
@@ -163,13 +168,15 @@ def test_every_burst_of_32_bits_is_found(summer) -> None:
 def test_zeros_at_either_end_change_the_sum() -> None:
     data = bytes_of(100)
     whole = {
-        sums.sum_of(memoryview(b"\0" * a + data + b"\0" * b)) for a in range(5) for b in range(5)
+        multilinear_hash.sum_of(memoryview(b"\0" * a + data + b"\0" * b))
+        for a in range(5)
+        for b in range(5)
     }
     assert len(whole) == 25
 
 
 def test_no_thread_is_at_work_after_a_failed_read(monkeypatch) -> None:
-    monkeypatch.setattr(sums.threads, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(multilinear_hash.threads, "get_num_threads", lambda: 2)
     inside, lock = [0], threading.Lock()
 
     def move(start, stop):
@@ -184,13 +191,13 @@ def test_no_thread_is_at_work_after_a_failed_read(monkeypatch) -> None:
                 inside[0] -= 1
 
     with pytest.raises(OSError, match="no such block"):
-        sums.sum_while(40 * BLOCK, move, 0, True)
+        multilinear_hash.sum_while(40 * BLOCK, move, 0, True)
     assert inside == [0]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_ends_a_sum_and_leaves_no_thread_at_work(workers, monkeypatch) -> None:
-    monkeypatch.setattr(sums.threads, "get_num_threads", lambda: workers)
+    monkeypatch.setattr(multilinear_hash.threads, "get_num_threads", lambda: workers)
     begun, ended = [], []
 
     def move(start, stop):
@@ -201,13 +208,13 @@ def test_ctrl_c_ends_a_sum_and_leaves_no_thread_at_work(workers, monkeypatch) ->
         return memoryview(bytes(stop - start))
 
     with pytest.raises(KeyboardInterrupt):
-        sums.sum_while(100 * BLOCK, move, 0, True)
-    assert len(begun) <= sums.GROUP
+        multilinear_hash.sum_while(100 * BLOCK, move, 0, True)
+    assert len(begun) <= multilinear_hash.GROUP
     moved = [len(begun), len(ended)]
     time.sleep(0.05)
     assert [len(begun), len(ended)] == moved
     if workers > 1:  # a group is whole
-        assert moved == [sums.GROUP, sums.GROUP]
+        assert moved == [multilinear_hash.GROUP, multilinear_hash.GROUP]
 
 
 def test_a_file_cut_off_while_it_is_read_is_refused(tmp_path) -> None:
@@ -223,14 +230,14 @@ def test_a_file_cut_off_while_it_is_read_is_refused(tmp_path) -> None:
 
 def test_a_large_entry_is_written_and_read_by_threads(tmp_path, monkeypatch) -> None:
     at_work = set()
-    together = sums.threads.together
+    together = multilinear_hash.threads.together
 
     def noted(run, calls, workers):
         at_work.add(workers)
         together(run, calls, workers)
 
-    monkeypatch.setattr(sums.threads, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(sums.threads, "together", noted)
+    monkeypatch.setattr(multilinear_hash.threads, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(multilinear_hash.threads, "together", noted)
     value = lt.rand((5 << 20) + 1)
     lt.save([value, lt.ones(3)], tmp_path / "x")
     assert at_work == {2}
@@ -255,7 +262,7 @@ def test_saving_and_loading_small_files_imports_no_numba() -> None:
 def test_the_compiled_sum_is_for_large_files_only(monkeypatch) -> None:
     import numba  # noqa: F401
 
-    assert sums.summer_for(WARM - 1) is sums.with_numpy
-    assert sums.summer_for(WARM) is not sums.with_numpy
+    assert multilinear_hash.summer_for(WARM - 1) is multilinear_hash.with_numpy
+    assert multilinear_hash.summer_for(WARM) is not multilinear_hash.with_numpy
     monkeypatch.delitem(sys.modules, "numba")
-    assert sums.summer_for(COLD - 1) is sums.with_numpy
+    assert multilinear_hash.summer_for(COLD - 1) is multilinear_hash.with_numpy

@@ -1,5 +1,6 @@
-"""The compiled sum of the rows of a file, which ``framework/serialization/sums.py`` defines.
+"""The compiled multilinear hash of a file's rows.
 
+``framework/serialization/multilinear_hash.py`` defines it.
 One kernel with one signature, since its first use on a machine waits for the compiler (0.4 s).
 The sums of 32-bit products need no order, so the compiler splits them into lanes.
 """

@@ -30,11 +30,11 @@ from ..device import device
 from ..dtypes import BY_NAME, dtype
 from ..spec import Size, Spec
 from ..tensor import Tensor, wrap
-from .budgets import OBJECT, TENSOR, Budget, Refused, damage_named
-from .files import Source
-from .placing import CPU, META, Placement, read_tensor
-from .structure import with_class
-from .unpickle import Function, shown, unpickle
+from .atomic_files import Source
+from .json_structure import with_class
+from .map_location import CPU, META, Placement, read_tensor
+from .safe_unpickle import Function, shown, unpickle
+from .size_budget import OBJECT, TENSOR, Budget, Refused, damage_named
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001

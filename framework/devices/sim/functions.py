@@ -1,7 +1,7 @@
 """What CuPy 14.2 has of NumPy's and SciPy's functions, and the parameters each takes there.
 
-Plain tables: ``sim.py`` makes functions of them, and nothing that is not here exists on ``sim``.
-``tests/devices/test_sim.py`` compares them with CuPy where it is installed.
+Plain tables: ``backend.py`` makes functions of them, and nothing that is not here exists on
+``sim``. ``tests/devices/test_sim.py`` compares them with CuPy where it is installed.
 """
 
 from __future__ import annotations

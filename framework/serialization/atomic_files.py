@@ -21,7 +21,7 @@ from typing import Any, BinaryIO
 
 from ..errors import SerializationError
 from ..interrupts import defer_interrupts
-from .locks import WITHOUT_LOCKS, try_lock
+from .file_locks import WITHOUT_LOCKS, try_lock
 
 TEMPORARY_SUFFIX = ".tmp"
 _LONGEST_STEM = 64  # bytes of the name in that of its temporary file, which must stay below 255

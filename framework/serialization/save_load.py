@@ -12,12 +12,12 @@ import os
 from typing import Any
 
 from ..errors import SerializationError
-from .budgets import damage_named
+from .atomic_files import Source, is_path, replacing
 from .checksums import OURS
-from .files import Source, is_path, replacing
-from .placing import Placement
+from .json_structure import Decoder, Encoder
+from .map_location import Placement
 from .safetensors import METADATA, Header, read_header, unique, write
-from .structure import Decoder, Encoder
+from .size_budget import damage_named
 
 FORMAT, STRUCTURE = OURS
 VERSION = "1"
@@ -117,7 +117,7 @@ def load(
     with Source(f) as source, damage_named(source, "it is damaged", calls=placement):
         first = source.read(0, min(source.size, 10))
         if first.startswith((b"PK\x03\x04", b"PK\x05\x06")) or _is_pickle(first):
-            from .pytorch import load_pytorch
+            from .pytorch_files import load_pytorch
 
             return load_pytorch(source, placement, bool(mmap))
         header = read_header(source)

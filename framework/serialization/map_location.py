@@ -18,8 +18,8 @@ from ..errors import SerializationError
 from ..memory.ledger import INPUT
 from ..spec import Spec
 from ..tensor import Tensor, wrap
+from .atomic_files import Source
 from .checksums import check, crc_of_file, crc_while, read_summed, sum_of_file
-from .files import Source
 
 CPU, META = device("cpu"), device("meta")
 

@@ -26,14 +26,14 @@ from typing import Any, TypeVar
 
 from ..errors import SerializationError
 from ..random.generator import generators_in_use
-from .archive import save, structure_of
+from .atomic_files import TEMPORARY_SUFFIX, Source, UnwrittenError, flush_folder, remove_leftover
 from .checksums import verify
-from .files import TEMPORARY_SUFFIX, Source, UnwrittenError, flush_folder, remove_leftover
-from .locks import FolderLock, lock_folder
-from .placing import Placement
-from .restoring import bytes_of, check_generators, ends_of, give
+from .file_locks import FolderLock, lock_folder
+from .json_structure import Decoder
+from .map_location import Placement
+from .restore import bytes_of, check_generators, ends_of, give
 from .safetensors import Header, read_header
-from .structure import Decoder
+from .save_load import save, structure_of
 
 T = TypeVar("T")
 
@@ -258,7 +258,7 @@ class CheckpointDirectory:
         A damaged checkpoint changes nothing and is passed over with a warning that says what is
         wrong: the next older one serves. A state that does not fit its object is an error, and
         objects that were given theirs before it get their old states back (see
-        :func:`~lowtide.framework.serialization.restoring.give`). Ctrl-C waits while an object
+        :func:`~lowtide.framework.serialization.restore.give`). Ctrl-C waits while an object
         takes its state, and leaves all as they were.
 
         Args:

@@ -12,8 +12,8 @@ from typing import Any
 
 from ..device import device as as_device
 from ..device import get_default_device
-from ..devices import backend, live_backends
-from .ledger import NO_LIMIT, ROLE_NUMBER, ROLES, format_bytes
+from ..memory.ledger import NO_LIMIT, ROLE_NUMBER, ROLES, format_bytes
+from . import backend, live_backends
 
 
 def _backend(device: Any) -> Any:

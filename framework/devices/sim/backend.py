@@ -7,7 +7,7 @@ that CuPy has exist. An index array out of range wraps around silently, as it do
 op that forgot to check is found by comparing with the CPU. It has an arena and a ledger of its
 own. ``tests/devices/test_twins.py`` runs every op here and on the CPU.
 
-What exists was taken from CuPy 14.2 and is listed in ``sim_functions.py``. Where CuPy exists but
+What exists was taken from CuPy 14.2 and is listed in ``functions.py``. Where CuPy exists but
 fails (N-d bfloat16 products, ``at`` for element types without atomics), so does this.
 
 Not simulated: streams, and that of several values assigned to one element any may win.
@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from .host import HostBackend
-from .sim_array import SimArray, lift, lower, wrapped
-from .sim_functions import (
+from ..host import HostBackend
+from .array import SimArray, lift, lower, wrapped
+from .functions import (
     ATOMIC,
     CONSTANTS,
     FFT,

@@ -35,12 +35,12 @@ from ..memory.ledger import INPUT
 from ..random.generator import Generator
 from ..spec import Size, Spec
 from ..tensor import Tensor, wrap
-from .budgets import DAMAGE, OBJECT, TENSOR, Budget, named
+from .atomic_files import Source
 from .checksums import check
-from .files import Source
-from .placing import META, Placement, read_checked, read_tensor
+from .map_location import META, Placement, read_checked, read_tensor
+from .multilinear_hash import sum_of
 from .safetensors import METADATA, MOST_DIMS, NAMES, NUMPY, Entry
-from .sums import sum_of
+from .size_budget import DAMAGE, OBJECT, TENSOR, Budget, named
 
 DEEPEST = 200  # nested containers
 LARGEST_META = 1 << 45  # bytes of a tensor on meta

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..errors import OutOfMemoryError, SerializationError
-from .files import Source
+from .atomic_files import Source
 
 BASE = 20 << 20  # bytes that any file may take
 PER_TEXT = 12  # bytes of objects for a byte of JSON or of a pickle

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import OutOfMemoryError, SerializationError
-from .budgets import BASE, DAMAGE, OBJECT, Budget, OverBudgetError, Refused
+from .size_budget import BASE, DAMAGE, OBJECT, Budget, OverBudgetError, Refused
 
 _PLAIN = (str, int, float, bool, bytes, type(None))
 _PAIR = 80  # bytes of an item in a dict or set

@@ -20,10 +20,10 @@ from ..interrupts import defer_interrupts
 from ..random.generator import Generator, generators_in_use
 from ..random.philox import MASK64
 from ..tensor import Tensor
-from .files import Source
-from .placing import Placement
+from .atomic_files import Source
+from .json_structure import Decoder
+from .map_location import Placement
 from .safetensors import Entry
-from .structure import Decoder
 
 _ENDS = (  # how an object gives its state, and how it takes it back
     ("state_dict", "load_state_dict"),
