@@ -1,5 +1,5 @@
 """The core: tensors, ops, autograd, memory, devices."""
 
-from .kernels.cpu.blas import doze_sooner as _doze_sooner
+from .kernels.runtime.blas import doze_sooner as _doze_sooner
 
 _doze_sooner()  # before NumPy is loaded, if nobody has loaded it yet

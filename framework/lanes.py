@@ -23,7 +23,7 @@ import ml_dtypes
 import numpy as np
 
 from .autograd.saved import count_write
-from .kernels.copies import copy
+from .kernels.common.copy import copy
 from .modes import quietly
 from .ops.patching import view_as_real
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar, overload
 
 from .interrupts import RestoringExit
-from .kernels.silence import quiet_runner, run_nested, was_busy
+from .kernels.runtime.errstate import quiet_runner, run_nested, was_busy
 
 F = TypeVar("F", bound=Callable[..., Any])
 

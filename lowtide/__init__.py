@@ -118,8 +118,8 @@ from lowtide.framework.compat import set_flush_denormal as set_flush_denormal
 from lowtide.framework.compat import use_deterministic_algorithms as use_deterministic_algorithms
 
 # Threads
-from lowtide.framework.kernels.cpu.threads import get_num_threads as get_num_threads
-from lowtide.framework.kernels.cpu.threads import set_num_threads as set_num_threads
+from lowtide.framework.kernels.runtime.threads import get_num_threads as get_num_threads
+from lowtide.framework.kernels.runtime.threads import set_num_threads as set_num_threads
 
 # Memory
 from lowtide.framework.devices.memory_statistics import empty_cache as empty_cache

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..framework.autograd.saved import count_write
 from ..framework.dtypes import finfo
-from ..framework.kernels.copies import copy
+from ..framework.kernels.common.copy import copy
 from ..framework.lanes import HOSTS, by_blocks, on_lanes, take_room
 from ..framework.modes import quietly
 from ..framework.ops.creation import empty, zeros_like
@@ -31,8 +31,9 @@ class Adafactor(Optimizer):
     State: ``step``, and ``row_var`` and ``col_var``, or ``variance`` for a vector.
 
     Memory: V and U are never whole. On the CPU a step is compiled and takes none beside the state
-    (``framework/kernels/cpu/factored.py``). What is not compiled (half precision, strides, small
-    models, other devices) runs on pieces (``framework/pieces.py``; one row, if that is longer),
+    (``framework/kernels/cpu/optim/adafactor.py``). What is not compiled (half precision, strides,
+    small models, other devices) runs on pieces (``framework/pieces.py``; one row, if that is
+    longer),
     twice: once for RMS(U), before anything is written, once to apply it. From the first to the
     second the new rows and columns of all parameters are kept beside the old ones.
 
@@ -109,7 +110,7 @@ _ready: set[Any] = set()  # loops that are compiled
 
 
 def _compiled(p: Any, g: Any, held: list[Any], numbers: Any) -> Any:
-    from ..framework.kernels.cpu import factored
+    from ..framework.kernels.cpu.optim import adafactor
 
     storages = [t._storage for t in (p, *held)]
     if p.is_meta or p.numel() == 0:
@@ -117,10 +118,10 @@ def _compiled(p: Any, g: Any, held: list[Any], numbers: Any) -> Any:
     kind = p._array.dtype.type
     scalars = [kind(x) for x in numbers]
     if p.ndim <= 1:
-        loop: Any = factored.vector
+        loop: Any = adafactor.vector
         arrays = [t._array.reshape(-1) for t in (p, g, *held)]
     else:
-        loop = factored.matrices
+        loop = adafactor.matrices
         n, m = p.shape[-2:]
         arrays = [t._array.reshape(-1, n, m) for t in (p, g)]
         arrays += [t._array.reshape(-1, k) for t, k in zip(held, (n, m), strict=True)]

@@ -12,8 +12,8 @@ import numpy as np
 
 from ..framework.autograd.saved import count_write
 from ..framework.dtypes import float32, float64, uint8
-from ..framework.kernels import dynamic_map
-from ..framework.kernels.copies import copy
+from ..framework.kernels.common import dynamic_code
+from ..framework.kernels.common.copy import copy
 from ..framework.lanes import HOSTS, need_places_of_their_own
 from ..framework.memory.ledger import WORKSPACE
 from ..framework.modes import quietly
@@ -37,8 +37,8 @@ class Adam8bit(Elementwise):
     are decoded, moved on, used, and only then rounded to eight bits again. A code stands for a
     number between -1 (for v: 0) and 1, which times the block's scale, the largest magnitude in it,
     is the mean. The numbers are dense near 1 and reach down to 1e-7
-    (``framework/kernels/dynamic_map.py``). A large element so takes precision from the others of
-    its block, and of no other.
+    (``framework/kernels/common/dynamic_code.py``). A large element so takes precision from the
+    others of its block, and of no other.
 
     State: ``step``; ``state1`` (m) and ``state2`` (v), uint8 of the parameter's shape; ``absmax1``
     and ``absmax2``, float32, their scales, one for each 256 elements in the order of a contiguous
@@ -218,12 +218,12 @@ def _ready(dtype: Any) -> None:
     # The loop is compiled at its first call, which may fail: here, with nothing to do.
     if dtype in _compiled_for:
         return
-    from ..framework.kernels.cpu import blockwise
+    from ..framework.kernels.cpu.optim import adam8bit
 
     values, codes = np.empty((0, BLOCK), dtype.name), np.empty((0, BLOCK), np.uint8)
     scales = np.empty(0, np.float32)
     kind = values.dtype.type
-    quietly(blockwise.adam, values, values, codes, codes, scales, scales, *[kind(1)] * 10)
+    quietly(adam8bit.adam, values, values, codes, codes, scales, scales, *[kind(1)] * 10)
     _compiled_for.add(dtype)
 
 
@@ -235,8 +235,8 @@ def _run(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> None:
 
 
 def _run_on(arrays: list[Any], numbers: Sequence[float]) -> None:
-    from ..framework.kernels.cpu import blockwise
-    from ..framework.kernels.cpu.threads import spread
+    from ..framework.kernels.cpu.optim import adam8bit
+    from ..framework.kernels.runtime.threads import spread
 
     n = arrays[0].size
     full = n // BLOCK
@@ -247,10 +247,10 @@ def _run_on(arrays: list[Any], numbers: Sequence[float]) -> None:
     if full:
         blocks = [a[:end].reshape(full, BLOCK) for a in flat]
         first = [s[:full] for s in scales]
-        quietly(spread, blockwise.adam, end, full, *blocks, *first, *scalars)
+        quietly(spread, adam8bit.adam, end, full, *blocks, *first, *scalars)
     if end < n:
         blocks = [a[end:].reshape(1, -1) for a in flat]
-        quietly(blockwise.adam, *blocks, *[s[full:] for s in scales], *scalars)
+        quietly(adam8bit.adam, *blocks, *[s[full:] for s in scales], *scalars)
 
 
 _rooms: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
@@ -309,8 +309,8 @@ def _by_tensors(p: Any, g: Any, held: list[Any], numbers: Sequence[float], step:
 
 
 def _plain(device: Any) -> Any:
-    tables = [tensor(dynamic_map.numbers(s), dtype=float32, device=device) for s in (True, False)]
-    limits = [tensor(dynamic_map.limits(s), dtype=float32, device=device) for s in (True, False)]
+    tables = [tensor(dynamic_code.numbers(s), dtype=float32, device=device) for s in (True, False)]
+    limits = [tensor(dynamic_code.limits(s), dtype=float32, device=device) for s in (True, False)]
 
     def step(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> None:
         width = min(BLOCK, p.numel())
@@ -336,7 +336,7 @@ def _encode(mean: Any, codes: Any, scales: Any, limits: Any, signed: bool) -> No
         return
     side = (mean < 0).long().mul_(-2).add_(1)  # -1 or 1
     rank = bucketize(mean.abs_(), limits)
-    codes.copy_(rank.mul_(side).clamp_(min=-dynamic_map.ZERO).add_(dynamic_map.ZERO))
+    codes.copy_(rank.mul_(side).clamp_(min=-dynamic_code.ZERO).add_(dynamic_code.ZERO))
 
 
 # Parts of a parameter, where it is not computed with as it is

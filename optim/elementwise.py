@@ -2,7 +2,8 @@
 
 A subclass says what state a parameter has (:meth:`Elementwise.start`), which numbers this step's
 recurrence takes (:meth:`Elementwise.advance`), and the recurrence itself: compiled, as the loop of
-that name in ``framework/kernels/cpu/steps.py``, and in tensor ops (:meth:`Elementwise.plain`).
+that name in ``framework/kernels/cpu/optim/elementwise.py``, and in tensor ops
+(:meth:`Elementwise.plain`).
 
 The compiled loop serves contiguous float32 and float64 on the CPU. All else there (half precision,
 strided or complex parameters, small models) runs the tensor methods on lanes

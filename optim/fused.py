@@ -38,7 +38,7 @@ def fits(elements: int, *tensors: Any) -> bool:
 
 
 def planned(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
-    """The call that runs a loop of ``framework/kernels/cpu/steps.py`` in place.
+    """The call that runs a loop of ``framework/kernels/cpu/optim/elementwise.py`` in place.
 
     Args:
         name: Of the loop.
@@ -88,9 +88,10 @@ _compiled: set[tuple[str, Any]] = set()
 
 @cache
 def _loop(name: str) -> tuple[Any, Any]:
-    from ..framework.kernels.cpu import steps, threads
+    from ..framework.kernels.cpu.optim import elementwise
+    from ..framework.kernels.runtime import threads
 
-    return getattr(steps, name), threads
+    return getattr(elementwise, name), threads
 
 
 _last: tuple[Any, Any, list[Any]] = (None, None, [])

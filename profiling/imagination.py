@@ -37,7 +37,7 @@ from ..framework.attribution import scopes
 from ..framework.autograd import anomaly
 from ..framework.devices import cuda, host
 from ..framework.dtypes import as_dtype
-from ..framework.kernels.silence import run_nested
+from ..framework.kernels.runtime.errstate import run_nested
 from ..framework.memory import events
 from ..framework.memory.ledger import NO_LIMIT
 from ..framework.ops import dispatch, distributions, factory, plan, random

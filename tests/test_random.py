@@ -71,7 +71,7 @@ def test_words_follow_the_definition_over_a_carry_of_the_counter(plain):
 
 @pytest.mark.parametrize("n", [0, 1, 4, 5, 63, 64, 65, 2047, 2048, 2049, 10_003])
 def test_compiled_words_equal_plain_words(n, monkeypatch):
-    from lowtide.framework.kernels.cpu import philox
+    from lowtide.framework.kernels.cpu.random import philox
 
     compiled = np.empty(n, np.uint32)
     philox.bits(compiled, 1 << 63, (1 << 32) - 7)
@@ -94,7 +94,7 @@ def test_compiled_uniforms_equal_plain_uniforms(name, n, monkeypatch):
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize(("n", "mean", "std"), [(9, 0.0, 1.0), (20_001, 0.3, 1.7), (0, 0.0, 1.0)])
 def test_compiled_normals_equal_plain_normals(name, n, mean, std, monkeypatch):
-    from lowtide.framework.kernels.cpu import philox
+    from lowtide.framework.kernels.cpu.random import philox
 
     dtype = getattr(lt, name).np
     compiled, plain = np.empty(n, dtype), np.empty(n, dtype)
@@ -114,7 +114,7 @@ def test_compiled_normals_equal_plain_normals(name, n, mean, std, monkeypatch):
 )  # fmt: skip
 @pytest.mark.parametrize("n", [0, 1, 5003])
 def test_compiled_integers_equal_plain_integers(dtype, low, high, n, monkeypatch):
-    from lowtide.framework.kernels.cpu import philox
+    from lowtide.framework.kernels.cpu.random import philox
 
     compiled, plain = np.empty(n, dtype), np.empty(n, dtype)
     philox.integers(compiled, (1 << 64) - 1, (1 << 32) - 7, low, high - low)
@@ -126,7 +126,7 @@ def test_compiled_integers_equal_plain_integers(dtype, low, high, n, monkeypatch
 @pytest.mark.parametrize("lost", [0, 41])
 @pytest.mark.parametrize("n", [1, 2, 3, 64, 65, 3000, 100_001])
 def test_compiled_order_is_that_of_a_sort(n, lost):
-    from lowtide.framework.kernels.cpu import philox
+    from lowtide.framework.kernels.cpu.random import philox
 
     seed, counter = (1 << 64) - 3, (1 << 32) - 9
     keys = words(2 * n, Rng(seed, counter)).view(np.int64)

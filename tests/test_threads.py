@@ -16,7 +16,7 @@ import pytest
 
 import lowtide as lt
 import lowtide.nn.functional as F
-from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.kernels.runtime import threads
 
 
 @pytest.fixture

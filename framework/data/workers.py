@@ -45,7 +45,7 @@ import numpy as np
 from .. import devices
 from ..devices import live_backends
 from ..interrupts import defer_interrupts, finalizer
-from ..kernels.cpu.threads import set_num_threads
+from ..kernels.runtime.threads import set_num_threads
 from ..memory.ledger import NO_LIMIT
 from ..random.generator import default_generator, generators_in_use, manual_seed
 from .fetch import IterableFetcher, MapFetcher, Recipe

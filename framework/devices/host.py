@@ -20,7 +20,7 @@ import numpy as np
 
 from ..device import device
 from ..errors import OutOfMemoryError
-from ..kernels.copies import copy
+from ..kernels.common.copy import copy
 from ..memory.events import publish
 from ..memory.ledger import TEMPORARY, Ledger, format_bytes
 from ..memory.pool import Pool

@@ -6,8 +6,8 @@ Those that PyTorch has only in ``nn.functional`` are no Tensor methods and not i
 from __future__ import annotations
 
 from ..dtypes import BOOL, bool_, uint8
-from .compiling import compile_gate
-from .layout import worth_compiling
+from ..kernels.common.elementwise import compile_gate
+from ..kernels.common.layout import worth_compiling
 from .registry import function, op, per_element, same, singles
 from .sides import HIDDEN, INFINITY, chosen, marked, worth_bits
 

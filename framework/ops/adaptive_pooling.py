@@ -10,9 +10,9 @@ from itertools import product
 from math import prod
 
 from ..dtypes import bool_, int32
+from ..kernels.common.layout import worth_compiling
 from ..spec import Spec
 from .convolution import contiguous
-from .layout import worth_compiling
 from .pooling import index_dtype
 from .registry import op
 
@@ -57,11 +57,11 @@ def _volumes(array, size):
 
 
 def _spread(name, elements, size, *arrays):
-    from ..kernels.cpu import cells
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu.pooling import adaptive
+    from ..kernels.runtime.threads import spread
 
     arrays = [_volumes(a, size) for a in arrays]
-    spread(getattr(cells, name), elements, len(arrays[0]), *arrays)
+    spread(getattr(adaptive, name), elements, len(arrays[0]), *arrays)
 
 
 @adaptive_avg_pool.kernel("cpu", when=worth_compiling, layout=contiguous)
@@ -191,12 +191,12 @@ def plane_scatter(xp, out, grad, index, *, size):
 
 @plane_scatter.kernel("cpu", when=_worth_spreading, layout=contiguous)
 def _(xp, out, grad, index, *, size):
-    from ..kernels.cpu import cells
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu.pooling import adaptive
+    from ..kernels.runtime.threads import spread
 
     planes, count = prod(grad.shape[: -len(size)]), prod(index.shape[-len(size) :])
     rows = grad.reshape(planes, count), index.reshape(planes, count)
-    spread(cells.scatter, out.size, planes, out.reshape(planes, prod(size)), *rows)
+    spread(adaptive.scatter, out.size, planes, out.reshape(planes, prod(size)), *rows)
 
 
 @plane_scatter.vjp("grad")

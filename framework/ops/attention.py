@@ -118,7 +118,7 @@ def _(
     xp, out, lse, scores, hidden, words, drawn, kept, query, key, value, attn_mask, rng, *,
     p, causal, scale, order=HEADS,
 ):  # fmt: skip
-    from ..kernels.cpu.scores import soften
+    from ..kernels.cpu.attention import soften
 
     out = _restored(out, order)
     blocks = Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)

@@ -28,7 +28,7 @@ def rows_ready(array):
 
 def _threads(batch, key_heads):
     # How many threads may share the work: the workspace has a part for each.
-    from ..kernels.cpu import blas, threads
+    from ..kernels.runtime import blas, threads
 
     return max(1, min(threads.LIMIT, batch * key_heads)) if blas.controllable() else 1
 
@@ -82,7 +82,7 @@ class Blocks:
 
     def spread(self, run, *scratch):
         """Call ``run(block, *parts of scratch)`` for each block, on several threads if it pays."""
-        from ..kernels.cpu import blas, threads
+        from ..kernels.runtime import blas, threads
 
         units = self.batch * self.key_heads
         work = 4 * prod((units, self.shared, self.rows, self.columns, self.size))
@@ -183,7 +183,7 @@ def kept_rows(blocks, kept, rng, block, scores, p):
     """What :func:`kept_block` says, drawn by the compiled kernel; (0, 0) without dropout."""
     if not p:
         return kept.reshape(0, 0)
-    from ..kernels.cpu import philox
+    from ..kernels.cpu.random import philox
 
     b, heads, rows, columns = block
     keep = kept[: scores.size].reshape(-1, rows.stop - rows.start, columns)

@@ -121,7 +121,7 @@ def _(
     xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, part, weighted, summed, grad,
     query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
 ):  # fmt: skip
-    from ..kernels.cpu.scores import probabilities, scores_grad
+    from ..kernels.cpu.attention import probabilities, scores_grad
 
     blocks = Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)
     q, o, g, sums, dq = (blocks.split(a) for a in (query, result, grad, lse, dq))

@@ -10,13 +10,13 @@ workspace, forward and backward, and the node keeps the given numbers alone.
 
 from __future__ import annotations
 
-from ..devices.scatter import scatter_add
 from ..dtypes import INT, float32, int64
+from ..kernels.common.layout import contiguous
+from ..kernels.common.scatter_add import scatter_add
 from ..modes import no_grad
 from ..spec import Spec
 from .creation import tensor
 from .embedding import shares
-from .layout import contiguous
 from .linear_loss_tiles import blocks
 from .places import take
 from .registry import function, op
@@ -78,10 +78,10 @@ def _many(table, factors, *_, **__):
 
 @bag.kernel("cpu", when=_many, layout=contiguous, scratch=False)
 def _(xp, out, part, table, factors, source, target, *, rows):
-    from ..kernels.cpu import gathers
+    from ..kernels.cpu import embedding
 
     _check_rows(xp, source, table.shape[0])
-    gathers.bag(out, table, factors, source, target)
+    embedding.bag(out, table, factors, source, target)
 
 
 @bag.vjp("table")
@@ -125,9 +125,9 @@ def products(xp, out, left, right, a, b, source, target):
     "cpu", when=lambda a, b, source, target: _many(a, source), layout=contiguous, scratch=False
 )
 def _(xp, out, left, right, a, b, source, target):
-    from ..kernels.cpu import gathers
+    from ..kernels.cpu import embedding
 
-    gathers.products(out, a, b, source, target)
+    embedding.products(out, a, b, source, target)
 
 
 @products.vjp("a")
@@ -176,10 +176,10 @@ def winners(xp, out, best, table, source, target, counts, *, rows):
 
 @winners.kernel("cpu", when=lambda table, source, *_, **__: _many(table, source), layout=contiguous)
 def _(xp, out, best, table, source, target, counts, *, rows):
-    from ..kernels.cpu import gathers
+    from ..kernels.cpu import embedding
 
     _check_rows(xp, source, table.shape[0])
-    gathers.winners(out, best, table, source, target, counts)
+    embedding.winners(out, best, table, source, target, counts)
 
 
 # Where the entries belong
@@ -309,14 +309,14 @@ def _(
     xp, out, factors, target, counts, part, table, source, offsets, weights, *, bags, length, mean,
     padding, by_frequency,
 ):  # fmt: skip
-    from ..kernels.cpu import gathers
+    from ..kernels.cpu import embedding
 
     _check_rows(xp, source, table.shape[0])
     _set_entries(
         xp, factors, target, counts, source, offsets, weights, length=length, mean=mean,
         padding=padding,
     )  # fmt: skip
-    gathers.bag(out, table, factors, source, target)
+    embedding.bag(out, table, factors, source, target)
 
 
 @bags_of_rows.vjp("table")

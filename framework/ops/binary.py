@@ -8,10 +8,10 @@ from math import log
 import numpy as np
 
 from ..dtypes import float64
+from ..kernels.common.elementwise import alike_singles, compile_gate
 from ..spec import Spec
 from ..tensor import Tensor
 from .arithmetic import alias, conjugate, in_pieces
-from .compiling import alike_singles, compile_gate
 from .creation import zeros_like
 from .pointwise import LN2, special
 from .registry import (
@@ -94,7 +94,9 @@ xlogy = _binary(
     samples=_nonzero_pairs, library=True, tensors=(),
 )  # fmt: skip
 
-compile_gate(xlogy, lambda curves: (curves.xlogy, ()), when=alike_singles, module="curves")
+compile_gate(
+    xlogy, lambda curves: (curves.xlogy, ()), when=alike_singles, module="elementwise.special"
+)
 
 
 @xlogy.vjp("input")
@@ -129,7 +131,12 @@ logaddexp2 = _binary(
     samples=_tensor_pairs, inplace=False,
 )  # fmt: skip
 
-compile_gate(logaddexp, lambda curves: (curves.logaddexp, ()), when=alike_singles, module="curves")
+compile_gate(
+    logaddexp,
+    lambda curves: (curves.logaddexp, ()),
+    when=alike_singles,
+    module="elementwise.special",
+)
 
 
 @logaddexp.vjp("input")

@@ -10,11 +10,11 @@ import math
 from math import prod
 
 from ..dtypes import float32
+from ..kernels.common.elementwise import alike_singles, compile_gate
+from ..kernels.common.layout import contiguous, even
 from ..modes import no_grad
 from ..spec import Spec
-from .compiling import alike_singles, compile_gate
 from .gating import softplus
-from .layout import contiguous, even
 from .loss import reduce_loss, reduction_of
 from .registry import broadcast, function, op, per_element
 from .selecting import where_select
@@ -73,7 +73,7 @@ def bce_slope(xp, out, work, grad, input, target):
 for _op, _name in ((bce, "bce"), (bce_slope, "bce_grad")):
     compile_gate(
         _op, lambda losses, _name=_name: (getattr(losses, _name), ()), when=alike_singles,
-        module="losses",
+        module="loss.elementwise",
     )  # fmt: skip
 
 
@@ -189,13 +189,16 @@ def bce_logits_slope(xp, out, grad, input, target):
 
 
 compile_gate(
-    bce_logits, lambda losses: (losses.bce_logits, ()), when=alike_singles, module="losses"
+    bce_logits,
+    lambda losses: (losses.bce_logits, ()),
+    when=alike_singles,
+    module="loss.elementwise",
 )
 compile_gate(
     bce_logits_slope,
     lambda losses: (losses.bce_logits_grad, ()),
     when=alike_singles,
-    module="losses",
+    module="loss.elementwise",
 )
 
 
@@ -305,15 +308,15 @@ def _by_class(*specs):
 
 
 def _run_weighted(name, out, *arrays):
-    from ..kernels.cpu import losses
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu.loss import elementwise as loops
+    from ..kernels.runtime.threads import spread
 
     *others, weight = arrays
     cube = _cube(out.shape, weight.shape)
     shaped = [a.reshape(cube) for a in (out, *others)]
     if len(others) == 3 and not others[0].flags.c_contiguous:
         shaped[1] = shaped[1][:1, :1, :1]  # the gradient is one number
-    spread(getattr(losses, name), out.size, len(shaped[0]), *shaped, weight.reshape(1, -1))
+    spread(getattr(loops, name), out.size, len(shaped[0]), *shaped, weight.reshape(1, -1))
 
 
 @bce_weighted.kernel("cpu", when=_by_class, layout=contiguous, scratch=False)

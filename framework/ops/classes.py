@@ -113,9 +113,11 @@ def check_classes(xp, target, classes, ignore_index):
 
 
 def run_compiled(name, logits, numbers, weight, ignore_index, *smoothing):
-    """Run a loop of ``kernels/cpu/class_losses.py``; the last of ``numbers`` are the classes."""
-    from ..kernels.cpu import class_losses
-    from ..kernels.cpu.threads import spread
+    """Run a loop of ``kernels/cpu/loss/cross_entropy.py``; the last of ``numbers`` are the
+    classes.
+    """
+    from ..kernels.cpu.loss import cross_entropy
+    from ..kernels.runtime.threads import spread
 
     whole = logits[0]
     n, c, length = sizes(whole)
@@ -124,8 +126,8 @@ def run_compiled(name, logits, numbers, weight, ignore_index, *smoothing):
     shape = (n,) if smoothing and length == 1 else (n, length)
     cubes = [a.reshape(n, c, *shape[1:]) for a in logits]
     lines = [a.reshape(shape) for a in numbers]  # checks sizes, which compiled loops do not
-    if class_losses.stray(lines[-1].reshape(-1), c, ignore_index):
+    if cross_entropy.stray(lines[-1].reshape(-1), c, ignore_index):
         check_classes(np, lines[-1].reshape(-1), c, ignore_index)
     weights = np.empty((1, 0), whole.dtype) if weight is None else weight.reshape(1, c)
-    run = getattr(class_losses, name)
+    run = getattr(cross_entropy, name)
     spread(run, whole.size, n, *cubes, *lines, weights, ignore_index, *smoothing)

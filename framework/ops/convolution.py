@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..kernels.common.layout import contiguous as contiguous
+from ..kernels.common.layout import worth_compiling as worth_compiling
 from .correlation import conv, conv_input_grad
-from .layout import contiguous as contiguous
-from .layout import worth_compiling as worth_compiling
 from .registry import function
 
 

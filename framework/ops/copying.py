@@ -11,7 +11,7 @@ from ..device import device as as_device
 from ..devices import backend
 from ..dtypes import BY_NUMPY, COMPLEX, as_dtype, complex128, float64
 from ..dtypes import dtype as dtype_class
-from ..kernels import copies
+from ..kernels.common import copy as copies
 from ..memory.ledger import SAVED, TEMPORARY
 from ..modes import local
 from ..spec import ScalarSpec, Spec
@@ -34,7 +34,7 @@ def cast_into(xp, out, source) -> None:
 
 
 def worth_moving(*specs, **_) -> bool:
-    """True for tensors so large that ``kernels/copies.py`` has something better than NumPy."""
+    """True for tensors so large that ``kernels/common/copy.py`` has something better than NumPy."""
     return all(isinstance(s, Spec) for s in specs) and specs[0].numel >= copies.WORTH
 
 

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from math import prod
 
-from ..kernels.cpu import blas, threads
+from ..kernels.common.layout import contiguous, worth_compiling
+from ..kernels.runtime import blas, threads
 from ..spec import Spec
 from .arithmetic import conjugate
 from .direct import weight_grad, windows
-from .layout import contiguous, worth_compiling
 from .registry import op
 from .tiles import Tiling, output_size, roll, unroll
 
@@ -147,7 +147,7 @@ def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, group
     if plan.sliding:
         _slide(plan, out, input, weight, given, False)
         return
-    from ..kernels.cpu.depthwise import depthwise
+    from ..kernels.cpu.convolution.depthwise import depthwise
 
     x, w, y = plan.volumes(input), _windows(weight, plan), _planes(out, plan)
     rest = plan.geometry(0, 0)[2:]
@@ -180,7 +180,7 @@ def _solid(array):
 
 def _slide(plan, out, x, weight, bias, back):
     # A depthwise convolution of planes with neighboring windows, or the gradient of its input.
-    from ..kernels.cpu.sliding import slide
+    from ..kernels.cpu.convolution.depthwise_stride1 import slide
 
     filters = weight.reshape(weight.shape[0], *plan.kernel)
     low = tuple(p[0] for p in plan.padding)
@@ -286,7 +286,7 @@ def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups
     if plan.sliding:
         _slide(plan, out, grad, weight, weight[:0, 0].reshape(-1), True)
         return
-    from ..kernels.cpu.depthwise import depthwise_input_grad
+    from ..kernels.cpu.convolution.depthwise import depthwise_input_grad
 
     x, w, y = plan.volumes(out), _windows(weight, plan), _planes(grad, plan)
     rest = plan.geometry(0, 0)[2:]
@@ -383,7 +383,7 @@ def conv_weight_grad(
 def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dilation, groups):
     plan = Tiling(input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
     if plan.sliding:
-        from ..kernels.cpu.sliding import slide_weight
+        from ..kernels.cpu.convolution.depthwise_stride1 import slide_weight
 
         filters = out.reshape(out.shape[0], *plan.kernel)
         low = tuple(p[0] for p in padding)
@@ -392,7 +392,7 @@ def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dil
             out.shape[0], min(plan.threads, out.shape[0]),
         )  # fmt: skip
         return
-    from ..kernels.cpu.depthwise import depthwise_weight_grad
+    from ..kernels.cpu.convolution.depthwise import depthwise_weight_grad
 
     x, w, y = plan.volumes(input), _windows(out, plan), _planes(grad, plan)
     rest = plan.geometry(0, 0)[2:]

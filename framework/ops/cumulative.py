@@ -63,14 +63,14 @@ def _compile(op, name, attributes=lambda dim, reverse, dtype=None: (reverse,)):
 
     @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
     def _(xp, *arrays, dim, **given):
-        from ..kernels.cpu import scans
-        from ..kernels.cpu.threads import spread
+        from ..kernels.cpu.reduction import scan
+        from ..kernels.runtime.threads import spread
 
         arrays = [a for k, a in enumerate(arrays) if k not in skipped]
         shape = arrays[0].shape
         count = prod(shape[:dim])
         cubes = [a.reshape(count, shape[dim], prod(shape[dim + 1 :])) for a in arrays]
-        spread(getattr(scans, name), arrays[0].size, count, *cubes, *attributes(dim, **given))
+        spread(getattr(scan, name), arrays[0].size, count, *cubes, *attributes(dim, **given))
 
     first = len(op.op.returns)
     skipped = range(first, first + len(op.op.scratch))

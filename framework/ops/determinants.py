@@ -41,10 +41,10 @@ def _(xp, A):
 
 
 def _determinants(xp, A):
-    from ..kernels.cpu import small_matrices
+    from ..kernels.cpu.linalg import small_lu
 
     out = xp.empty(A.shape[:-2], dtype=A.dtype)
-    in_stacks(small_matrices.determinants, out.reshape(-1), stacked(A))
+    in_stacks(small_lu.determinants, out.reshape(-1), stacked(A))
     return out
 
 

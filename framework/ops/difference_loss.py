@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import warnings
 
-from .compiling import compile_gate
-from .layout import alike, contiguous
+from ..kernels.common.elementwise import compile_gate
+from ..kernels.common.layout import alike, contiguous
 from .loss import reduce_loss, reduction_of
 from .registry import broadcast, function, op, per_element
 from .selecting import where_select
@@ -148,7 +148,7 @@ for _op, _name in (
 ):  # fmt: skip
     compile_gate(
         _op, lambda losses, _name=_name, **numbers: (getattr(losses, _name), numbers.values()),
-        when=alike, module="losses",
+        when=alike, module="loss.elementwise",
     )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""The tiles and tables of a convolution that is done directly (``kernels/cpu/direct.py``).
+"""The tiles and tables of a convolution that is done directly
+(``kernels/cpu/convolution/direct.py``).
 
 All is three-dimensional here, with sizes of 1 in front. A tile is a few images, or a few lines of
 one, whose layout with padding stays in the cache. Sizes alone decide, so ``infer`` and the kernel
@@ -16,7 +17,7 @@ from math import prod
 
 import numpy as np
 
-from ..kernels.cpu import threads
+from ..kernels.runtime import threads
 
 TILE = 3 << 18  # bytes of a tile; it stays in a core's second-level cache
 _WORTH = 1 << 23  # operations below which another thread costs more than it saves
@@ -225,7 +226,7 @@ class Windows(_Direct):
 
     def fill(self, out, workspace, x, weight, bias):
         """Run the kernel: ``out`` and ``x`` are five-dimensional, ``workspace`` flat."""
-        from ..kernels.cpu.direct import convolve
+        from ..kernels.cpu.convolution.direct import convolve
 
         share = len(workspace) // self.workers
         lines = self.positions[self.axis]
@@ -303,7 +304,7 @@ class WeightGrad(_Direct):
 
     def fill(self, out, columns, rows, sums, x, grad):
         """Run the kernel: ``x`` and ``grad`` are five-dimensional, ``sums`` has a row each."""
-        from ..kernels.cpu.direct import collect, sum_windows
+        from ..kernels.cpu.convolution.direct import collect, sum_windows
 
         layout, packed = (len(a) // self.workers for a in (columns, rows))
         starts, places = (np.array(a, dtype=np.int64) for a in (self.starts, self.places))

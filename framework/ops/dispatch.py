@@ -16,7 +16,7 @@ from ..autograd.node import OpNode
 from ..autograd.saved import OWN, Held
 from ..autograd.view_history import RETYPED, refresh
 from ..dtypes import FLOAT
-from ..kernels.silence import run_nested, was_busy
+from ..kernels.runtime.errstate import run_nested, was_busy
 from ..memory.ledger import WORKSPACE
 from ..modes import local
 from ..modes import quietly as quietly

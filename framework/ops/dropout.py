@@ -15,10 +15,10 @@ from functools import partial
 from math import prod
 
 from ..dtypes import bool_, int32
+from ..kernels.common.layout import contiguous, worth_compiling
 from ..random.generator import draw
 from ..random.philox import Rng, bits
 from ..spec import Spec
-from .layout import contiguous, worth_compiling
 from .registry import function, op, per_element
 
 CHUNK = 1 << 16  # elements whose random words are in memory at a time
@@ -65,7 +65,7 @@ def mask(xp, out, words, kept, input, rng, *, p, scale, shift, value):
 
 @mask.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
 def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
-    from ..kernels.cpu import noise
+    from ..kernels.cpu.random import dropout as noise
 
     flat, target = input.reshape(-1), out.reshape(-1)
     noise.dropout(target, flat, rng.seed, rng.offset, round(p * 2**32), scale, shift, value)

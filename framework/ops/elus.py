@@ -10,8 +10,8 @@ absolute precision of the dtype there and not the relative one.
 
 from __future__ import annotations
 
+from ..kernels.common.elementwise import compile_gate
 from .activation import floating, gradient_infer, need_float
-from .compiling import compile_gate
 from .registry import function, op, per_element, singles
 from .selecting import where_select
 from .sides import HIDDEN

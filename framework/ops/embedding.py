@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from math import inf
 
-from ..devices.scatter import scatter_add
 from ..dtypes import INT, float32, int64
+from ..kernels.common.scatter_add import scatter_add
 from ..modes import no_grad
 from ..spec import Spec
 from .convolution import contiguous, worth_compiling
@@ -103,7 +103,7 @@ def row_sums(xp, out, grad, index, *, rows, padding):
 
 @row_sums.kernel("cpu", when=worth_compiling, layout=contiguous)
 def _(xp, out, grad, index, *, rows, padding):
-    from ..kernels.cpu.rows import add_rows
+    from ..kernels.cpu.normalization.layer_norm import add_rows
 
     out.fill(0)
     add_rows(out, grad.reshape(-1, out.shape[1]), index.reshape(-1))

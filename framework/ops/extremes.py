@@ -12,6 +12,7 @@ import builtins
 from collections import namedtuple
 
 from ..dtypes import bool_, int64
+from ..kernels.common.reduce import largest, smallest
 from ..spec import Spec
 from ..tensor import Tensor
 from .gathering import placed
@@ -19,7 +20,6 @@ from .inplace import need_separate
 from .reduction import into, kept, normalize_dims, reduced, reductions
 from .registry import function, op, per_element
 from .searching import in_rows, of_halves, search_rows
-from .totals import largest, smallest
 
 
 def _pair(name, *fields):

@@ -65,7 +65,7 @@ def _by_scipy(op, name):
     def _(xp, input, *, dims, norm, inverse=False, **given):
         from scipy import fft
 
-        from ..kernels.cpu import threads
+        from ..kernels.runtime import threads
 
         workers = max(1, min(threads.get_num_threads(), input.size // threads.SHARE))
         if "size" in given:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from math import prod
 
 from ..dtypes import bool_
+from ..kernels.common.elementwise import vectorized
+from ..kernels.common.layout import alike, contiguous, even
 from ..spec import Spec
 from .activation import need_float
-from .compiling import vectorized
 from .joining import cat
-from .layout import alike, contiguous, even
 from .pointwise import sigmoid
 from .registry import broadcast, function, op, per_element
 from .selecting import where_select
@@ -55,8 +55,8 @@ def _(xp, out, input, *, dim):
 
 def _run_glu(name, out, *arrays_and_dim):
     # A whole has two parts for each of the rows that come before the dim.
-    from ..kernels.cpu import gates
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu.activation import smooth
+    from ..kernels.runtime.threads import spread
 
     *arrays, dim = arrays_and_dim
     rows = prod(out.shape[:dim])
@@ -65,7 +65,7 @@ def _run_glu(name, out, *arrays_and_dim):
         a.reshape(rows, -1) if a.shape[dim] == half else a.reshape(rows, 2, -1)
         for a in (out, *arrays)
     ]
-    spread(getattr(gates, name), out.size, rows, *shaped)
+    spread(getattr(smooth, name), out.size, rows, *shaped)
 
 
 @glu_of.vjp("input")
@@ -224,8 +224,8 @@ def _arriving(weight_shape, grad):
 
 @prelu_of.kernel("cpu", when=_prelu_compiled, layout=contiguous, scratch=False)
 def _(xp, out, low, input, weight):
-    from ..kernels.cpu import prelu
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu.activation import prelu
+    from ..kernels.runtime.threads import spread
 
     cubes = _channels(weight.shape, out, input)
     spread(prelu.prelu, out.size, len(cubes[0]), *cubes, weight.reshape(1, -1))
@@ -233,8 +233,8 @@ def _(xp, out, low, input, weight):
 
 @prelu_slope.kernel("cpu", when=_prelu_compiled, layout=even, scratch=False)
 def _(xp, out, above, grad, input, weight):
-    from ..kernels.cpu import prelu
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu.activation import prelu
+    from ..kernels.runtime.threads import spread
 
     made, x = _channels(weight.shape, out, input)
     arrays = made, _arriving(weight.shape, grad), x, weight.reshape(1, -1)
@@ -246,7 +246,7 @@ def _(xp, out, above, grad, input, weight):
     scratch=False,
 )  # fmt: skip
 def _(xp, out, each, above, grad, input, *, shape):
-    from ..kernels.cpu import prelu
+    from ..kernels.cpu.activation import prelu
 
     prelu.weight_grad(out.reshape(-1), _arriving(shape, grad), *_channels(shape, input))
 

@@ -11,8 +11,8 @@ from math import prod
 
 import numpy as np
 
-from ..devices.scatter import scatter_add as add_into
 from ..dtypes import int32, int64
+from ..kernels.common.scatter_add import scatter_add as add_into
 from ..tensor import Tensor
 from .creation import tensor
 from .indexed import enough, enough_to_add, read_along, write_along

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import pi, sqrt
 
+from ..kernels.common.elementwise import compile_gate
 from .activation import floating, gradient_infer, gradient_samples, need_float
-from .compiling import compile_gate
 from .pointwise import sigmoid, special, tanh
 from .registry import WIDE_ON_CUDA, function, op, per_element, singles
 from .selecting import where_select

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from ..devices.scatter import scatter_add
-from .layout import contiguous
+from ..kernels.common.layout import contiguous
+from ..kernels.common.scatter_add import scatter_add
 from .linear_loss_tiles import blocks
 from .places import take
 from .registry import function, op
@@ -204,8 +204,8 @@ def _compile(op, name, of_image):
 
     @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
     def _(xp, out, part, *arrays, mode, padding, align, sizes=None):
-        from ..kernels.cpu import grids
-        from ..kernels.cpu.threads import spread
+        from ..kernels.cpu import vision
+        from ..kernels.runtime.threads import spread
 
         sizes = arrays[of_image].shape[2:] if sizes is None else sizes
         flat = [_rows(out), *[_rows(a) for a in arrays[:-1]], _places(arrays[-1])]
@@ -213,7 +213,7 @@ def _compile(op, name, of_image):
             flat[0] = _places(out)
         how = MODES.index(mode), PADDINGS.index(padding), align
         work = arrays[-1].size * arrays[0].shape[1] * 4
-        spread(getattr(grids, name), work, out.shape[0], *flat, tuple(sizes), *how)
+        spread(getattr(vision, name), work, out.shape[0], *flat, tuple(sizes), *how)
 
 
 def _rows(array):

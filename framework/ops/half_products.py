@@ -1,4 +1,5 @@
-"""Products of bfloat16 matrices on CPUs that multiply bfloat16 (``kernels/cpu/bfloat16.py``).
+"""Products of bfloat16 matrices on CPUs that multiply bfloat16
+(``kernels/cpu/linalg/bfloat16_matmul.py``).
 
 Elsewhere, and for float16, operands and result are float32 workspace of twice their size. Here they
 are taken as they are. The workspace is, for each thread, a panel of the right matrix and up to
@@ -15,7 +16,7 @@ import numpy as np
 from ..dtypes import bfloat16
 from ..spec import Spec
 
-COLUMNS = 64  # of a panel; ROWS and COLUMNS of ``kernels/cpu/bfloat16.py``
+COLUMNS = 64  # of a panel; ROWS and COLUMNS of ``kernels/cpu/linalg/bfloat16_matmul.py``
 ROWS = 6
 BLOCK = 256  # rows of the left matrix that are brought together at a time
 LEAST = 1 << 18  # multiplications from which on the kernel repays its import
@@ -29,7 +30,7 @@ def taken(left: Any, shape: tuple[int, ...], inner: int) -> bool:
     rows, columns = shape[-2:]
     if rows < ROWS or columns < COLUMNS or prod(shape) * inner < LEAST:
         return False
-    from ..kernels.cpu.bfloat16 import in_hardware
+    from ..kernels.cpu.linalg.bfloat16_matmul import in_hardware
 
     return in_hardware()
 
@@ -57,14 +58,15 @@ def multiply(out: Any, room: Any, left: Any, right: Any, bias: Any = None) -> No
 
 
 def _parts(shape: tuple[int, ...]) -> int:
-    from ..kernels.cpu import threads
+    from ..kernels.runtime import threads
 
     return min(threads.LIMIT, max(prod(shape[:-2]), -(-shape[-1] // COLUMNS)))
 
 
 def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, parts: int) -> None:
     # One dim of matrices: threads take some of them, or some columns of the only one.
-    from ..kernels.cpu import bfloat16, threads
+    from ..kernels.cpu.linalg import bfloat16_matmul
+    from ..kernels.runtime import threads
 
     batch, _, n = out.shape
     inner = left.shape[2]
@@ -75,7 +77,7 @@ def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, parts: int)
     added = np.empty(0, np.int16)
     if bias is not None:
         added = np.ascontiguousarray(bias).reshape(-1).view(np.int16)
-    products = bfloat16.products()
+    products = bfloat16_matmul.products()
 
     def share(part: int, start: int, stop: int) -> None:
         if batch > 1:

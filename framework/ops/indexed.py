@@ -1,7 +1,7 @@
 """The compiled kernels of indexing, gathering and scattering, on the CPU.
 
 All of them walk over an index space and read or write an array at a place that an index names
-(``kernels/cpu/indexed.py``). Each function here says no, with False, to arrays that the compiled
+(``kernels/cpu/indexing.py``). Each function here says no, with False, to arrays that the compiled
 kernels do not take; the caller then does it plainly. No temporary is made, and an index or a value
 that is expanded is not copied.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .lines import bits, line, run, walk
+from ..kernels.common.strided import bits, line, run, walk
 
 SUMMED = frozenset(("float32", "float64", "int32", "int64"))
 ENOUGH = 1 << 14  # elements from which on a compiled kernel repays its import
@@ -103,18 +103,20 @@ def _move(how, out, x, index, shape, out_space, x_space, row, place) -> bool:
         return False
     shape, walked = found
     shift = [s // size for s in steps]
-    from ..kernels.cpu import indexed
+    from ..kernels.cpu import indexing
 
     work = 1 if walked[2][-1] == 0 else 4  # whole lines, or elements here and there
     if how == "put":
         memory[:2] = [bits(memory[0]), bits(memory[1])]
         numbers = [row // 8, _numbers(sizes), *[_numbers([0] * len(shift))] * 2]
         numbers[2 if written else 3] = _numbers(shift)
-        run(indexed.move, shape, 0, work, memory, walked, *numbers)
+        run(indexing.move, shape, 0, work, memory, walked, *numbers)
     elif how == "add":
-        run(indexed.add, shape, 0, work, memory, walked, row // 8, _numbers(sizes), _numbers(shift))
+        run(
+            indexing.add, shape, 0, work, memory, walked, row // 8, _numbers(sizes), _numbers(shift)
+        )
     else:
-        run(indexed.combine, shape, 0, work, memory, walked, sizes[0], shift[0], _HOW[how])
+        run(indexing.combine, shape, 0, work, memory, walked, sizes[0], shift[0], _HOW[how])
     return True
 
 
@@ -130,9 +132,9 @@ def choose(out, mask, x, y) -> bool:
     found = walk(out.shape, *steps)
     if found is None:
         return False
-    from ..kernels.cpu import indexed
+    from ..kernels.cpu import indexing
 
-    run(indexed.choose, found[0], 0, 1, [bits(memory) for memory, _ in lines], found[1], y is out)
+    run(indexing.choose, found[0], 0, 1, [bits(memory) for memory, _ in lines], found[1], y is out)
     return True
 
 

@@ -14,7 +14,7 @@ from ..autograd.view_history import check_writable, rebase
 from ..devices import backend
 from ..dtypes import can_cast
 from ..interrupts import defer_interrupts
-from ..kernels.silence import run_nested, was_busy
+from ..kernels.runtime.errstate import run_nested, was_busy
 from ..memory.ledger import BUFFER
 from ..modes import local, no_grad
 from ..spec import SCALARS

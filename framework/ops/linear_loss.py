@@ -173,7 +173,7 @@ def linear_rows(
 
 @linear_rows.kernel("cpu", when=worth_tiles, layout=ready)
 def _(xp, *arrays, **attributes):
-    from ..kernels.cpu.class_scores import meet, over_rows
+    from ..kernels.cpu.loss.linear_cross_entropy import meet, over_rows
 
     def compiled(xp, tile, total, top, picked, target, first):
         over_rows(meet, (tile, total, top, picked, target), first)

@@ -104,7 +104,7 @@ def linear_rows_grad(
 
 @linear_rows_grad.kernel("cpu", when=lambda grad, *rest, **_: worth_tiles(*rest), layout=ready)
 def _(xp, *arrays, **attributes):
-    from ..kernels.cpu.class_scores import over_rows, slopes
+    from ..kernels.cpu.loss.linear_cross_entropy import over_rows, slopes
 
     def compiled(xp, tile, lse, factors, target, first, shares):
         scale, hit, spread = factors

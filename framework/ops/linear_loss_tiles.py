@@ -11,8 +11,8 @@ from math import isqrt
 from typing import Any
 
 from ..dtypes import float32
+from ..kernels.common.layout import contiguous
 from ..spec import Spec
-from .layout import contiguous
 from .matmul import blas_ready
 
 BYTES = 1 << 20  # of the workspace, at least

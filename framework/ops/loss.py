@@ -13,6 +13,7 @@ from __future__ import annotations
 import warnings
 
 from ..dtypes import FLOAT, float32, int64
+from ..kernels.common.layout import contiguous, worth_compiling
 from ..spec import Spec
 from .classes import (
     TILE_ROWS,
@@ -25,7 +26,6 @@ from .classes import (
     weights_of,
     where_in,
 )
-from .layout import contiguous, worth_compiling
 from .registry import function, op
 
 # Cross entropy with class numbers

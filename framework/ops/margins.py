@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..dtypes import INT, bool_, int64
-from .layout import contiguous
+from ..kernels.common.layout import contiguous
 from .linear_loss_tiles import blocks
 from .registry import op
 
@@ -119,7 +119,7 @@ def _refuse(found, classes):
 
 @label_margins.kernel("cpu", when=_worth, layout=contiguous)
 def _(xp, out, gap, right, input, target):
-    from ..kernels.cpu.label_margins import margins
+    from ..kernels.cpu.loss.multilabel_margin import margins
 
     _refuse(margins(out, gap[0], right[0], input, target), input.shape[1])
 
@@ -155,7 +155,7 @@ def label_slopes(xp, out, gap, right, grad, input, target):
 
 @label_slopes.kernel("cpu", when=_worth, layout=contiguous)
 def _(xp, out, gap, right, grad, input, target):
-    from ..kernels.cpu.label_margins import slopes
+    from ..kernels.cpu.loss.multilabel_margin import slopes
 
     _refuse(slopes(out, gap[0], right[0], grad, input, target), input.shape[1])
 

@@ -1,7 +1,7 @@
 """The middle, and the k-th smallest: median, kthvalue.
 
-On the CPU the k-th of many elements is found digit by digit (``kernels/cpu/order.py``). Else the
-array library orders places, in temporaries of its own.
+On the CPU the k-th of many elements is found digit by digit (``kernels/cpu/reduction/sort.py``).
+Else the array library orders places, in temporaries of its own.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from math import nan, prod
 
 from ..dtypes import int32, int64
-from ..kernels.cpu.threads import LIMIT
+from ..kernels.common.layout import contiguous
+from ..kernels.common.strided import INFINITY, bits
+from ..kernels.runtime.threads import LIMIT
 from ..spec import Spec
 from .extremes import _pair, into_each, need_elements, one_dim, place, search_samples, share
-from .layout import contiguous
-from .lines import INFINITY, bits
 from .reduction import kept, reduced
 from .registry import function, op
 from .searching import key_dtype, sortable
@@ -91,7 +91,8 @@ def kth_along(xp, values, indices, keys, places, input, *, k, dim, keepdim, medi
 
 @kth_along.kernel("cpu", when=sortable, layout=contiguous)
 def _(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
-    from ..kernels.cpu import order, threads
+    from ..kernels.cpu.reduction import sort
+    from ..kernels.runtime import threads
 
     count, columns = prod(input.shape[:dim]), prod(input.shape[dim + 1 :])
     x = bits(input).reshape(count, -1, columns)
@@ -100,7 +101,7 @@ def _(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
 
     def run(part, start, stop):
         room = keys[part], places[part]
-        order.select(found, where, x, *room, infinity, k - 1, median, start, stop)
+        sort.select(found, where, x, *room, infinity, k - 1, median, start, stop)
 
     threads.split(run, count, max(1, threads.workers(8 * input.size, count)))
 

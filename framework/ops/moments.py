@@ -7,11 +7,11 @@ import warnings
 from math import inf, nan
 
 from ..dtypes import FLOAT, float32
+from ..kernels.common.reduce import largest as find_largest
+from ..kernels.common.reduce import total
 from ..spec import Spec
 from .reduction import count_of, into, kept, mean, normalize_dims, reduced, reductions
 from .registry import WIDE_ON_CUDA, function, op, per_element
-from .totals import largest as find_largest
-from .totals import total
 
 # Variance and standard deviation
 

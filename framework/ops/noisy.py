@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ..dtypes import int32
+from ..kernels.common.layout import contiguous
 from ..random.generator import draw
 from ..random.philox import Rng, bits
 from ..spec import Spec
 from .activation import need_float
 from .dropout import CHUNK
-from .layout import contiguous
 from .registry import function, op, per_element
 from .sides import INFINITY, is_set, mark, sides_of
 from .softmax import softmax

@@ -13,10 +13,10 @@ from __future__ import annotations
 from math import prod
 
 from ..dtypes import float32
+from ..kernels.common.reduce import average, total
 from ..spec import Spec
 from .convolution import contiguous, worth_compiling
 from .registry import op, per_element
-from .totals import average, total
 
 # Kernels on the view: x, out, g and dx have its shape; mean and rstd are 1 along the axes
 
@@ -238,7 +238,7 @@ layer_norm_view = _declare(
 
 @layer_norm_view.kernel("cpu", when=_rows, layout=contiguous)
 def _(xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps):
-    from ..kernels.cpu.rows import normalize
+    from ..kernels.cpu.normalization.layer_norm import normalize
 
     w, b = _vector(xp, weight, input), _vector(xp, bias, input)
     x, y = input.reshape(shape), out.reshape(shape)
@@ -249,7 +249,7 @@ def _(xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps):
     "cpu", when=lambda grad, *_, **a: _rows(grad, **a), layout=contiguous, scratch=False
 )
 def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
-    from ..kernels.cpu.rows import normalize_grad
+    from ..kernels.cpu.normalization.layer_norm import normalize_grad
 
     g, x, out = grad.reshape(shape), input.reshape(shape), dx.reshape(shape)
     w, m = _vector(xp, weight, input), _vector(xp, mean, input)
@@ -276,7 +276,7 @@ def _grouped(input, *_, shape, axes, **__):
 @group_norm_view.kernel("cpu", when=_grouped, layout=contiguous)
 @instance_norm_view.kernel("cpu", when=_grouped, layout=contiguous)
 def _compiled_groups(xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps):
-    from ..kernels.cpu.planes import group_norm
+    from ..kernels.cpu.normalization.batch_norm import group_norm
 
     x, y = input.reshape(_as_groups(shape)), out.reshape(_as_groups(shape))
     w, b = _vector(xp, weight, input), _vector(xp, bias, input)
@@ -289,7 +289,7 @@ def _compiled_groups(xp, out, mean, rstd, input, weight, bias, *, shape, axes, a
     layout=contiguous, scratch=False,
 )  # fmt: skip
 def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
-    from ..kernels.cpu.planes import group_norm_grad
+    from ..kernels.cpu.normalization.batch_norm import group_norm_grad
 
     g, x, out = (a.reshape(_as_groups(shape)) for a in (grad, input, dx))
     w = _vector(xp, weight, input)
@@ -333,7 +333,7 @@ def rms_norm_view(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
 
 @rms_norm_view.kernel("cpu", when=_rows, layout=contiguous)
 def _(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
-    from ..kernels.cpu.rows import normalize
+    from ..kernels.cpu.normalization.layer_norm import normalize
 
     w, none = _vector(xp, weight, input), _vector(xp, None, input)
     x, y = input.reshape(shape), out.reshape(shape)
@@ -398,7 +398,7 @@ def _planes(input, *_, axes, **__):
 
 @batch_norm_view.kernel("cpu", when=_planes, layout=contiguous)
 def _(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps):
-    from ..kernels.cpu.planes import batch_norm
+    from ..kernels.cpu.normalization.batch_norm import batch_norm
 
     x, y = input.reshape(shape), out.reshape(shape)
     w, b = _vector(xp, weight, input), _vector(xp, bias, input)
@@ -411,9 +411,10 @@ def _(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps
 
 def _by_channels(name, x, *arrays):
     # Planes of one element: channels lie side by side.
-    from ..kernels.cpu import features, threads
+    from ..kernels.cpu.normalization import batch_norm_2d
+    from ..kernels.runtime import threads
 
-    run, channels = getattr(features, name), x.shape[1]
+    run, channels = getattr(batch_norm_2d, name), x.shape[1]
     threads.ranges(
         lambda a, b: run(*arrays, a * 64, min(b * 64, channels)), x.size, -(-channels // 64)
     )
@@ -425,7 +426,7 @@ def _by_channels(name, x, *arrays):
     layout=contiguous, scratch=False,
 )  # fmt: skip
 def _(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
-    from ..kernels.cpu.planes import batch_norm_grad
+    from ..kernels.cpu.normalization.batch_norm import batch_norm_grad
 
     g, x, out = grad.reshape(shape), input.reshape(shape), dx.reshape(shape)
     w = _vector(xp, weight, input)

@@ -6,8 +6,8 @@ from math import prod
 
 from ..dtypes import finfo
 from ..interrupts import defer_interrupts
+from ..kernels.common.layout import contiguous
 from ..modes import no_grad
-from .layout import contiguous
 from .normalization import (
     batch_norm_view,
     group_norm_view,

@@ -11,9 +11,9 @@ from math import inf
 import numpy as np
 
 from ..dtypes import FLOAT, bool_
+from ..kernels.common.layout import contiguous
 from ..spec import Spec
 from .creation import tensor
-from .layout import contiguous
 from .matmul import blas_ready, matmul
 from .registry import WIDE_ON_CUDA, broadcast_shapes, function, op
 from .selecting import where_select
@@ -330,7 +330,7 @@ def _worth(*specs, p):
 
 @condensed.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
 def _(xp, out, tile, input, *, p):
-    from ..kernels.cpu import pairs
+    from ..kernels.cpu.linalg import pdist as pairs
 
     pairs.lengths(out, input, p)
 
@@ -393,7 +393,7 @@ def condensed_slope(xp, out, tile, size, weight, zero, grad, input, lengths, *, 
 
 @condensed_slope.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
 def _(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
-    from ..kernels.cpu import pairs
+    from ..kernels.cpu.linalg import pdist as pairs
 
     pairs.slopes(out, grad, input, lengths, p)
 

@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from ..devices.scatter import scatter_add
+from ..kernels.common.scatter_add import scatter_add
 from .creation import tensor
 from .indexed import enough, enough_to_add, read_places, write_places
 from .registry import broadcast_shapes, op

@@ -13,9 +13,9 @@ from typing import Any
 from ..device import device
 from ..devices import backend, placed
 from ..dtypes import INT, combine, dtype, float32, get_default_dtype
+from ..kernels.common.mixed_dtype import in_pieces, worth_pieces
+from ..kernels.common.parallel import in_parts
 from ..spec import NONE, ScalarSpec, Spec
-from .halves import in_pieces, worth_pieces
-from .parts import in_parts
 from .registry import Op
 from .rules import RuleSet
 

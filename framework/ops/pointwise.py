@@ -12,8 +12,8 @@ from math import factorial, log, pi
 import numpy as np
 
 from ..dtypes import FLOAT, bool_, get_default_dtype
+from ..kernels.common.elementwise import compile_gate
 from .arithmetic import alias, conjugate
-from .compiling import compile_gate
 from .registry import WIDE_ON_CUDA, function, op, per_element, same, singles
 from .selecting import where_select
 
@@ -176,8 +176,8 @@ def erf_slope(xp, out, grad, input):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(erf, lambda curves: (curves.erf, ()), module="curves")
-compile_gate(erf_slope, lambda curves: (curves.erf_grad, ()), module="curves")
+compile_gate(erf, lambda curves: (curves.erf, ()), module="elementwise.special")
+compile_gate(erf_slope, lambda curves: (curves.erf_grad, ()), module="elementwise.special")
 
 
 @erf_slope.vjp("grad")
@@ -279,8 +279,8 @@ def sigmoid_slope(xp, out, grad, result):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(sigmoid, lambda curves: (curves.sigmoid, ()), module="curves")
-compile_gate(sigmoid_slope, lambda curves: (curves.sigmoid_grad, ()), module="curves")
+compile_gate(sigmoid, lambda curves: (curves.sigmoid, ()), module="elementwise.special")
+compile_gate(sigmoid_slope, lambda curves: (curves.sigmoid_grad, ()), module="elementwise.special")
 
 
 @sigmoid.vjp("input")

@@ -135,13 +135,13 @@ def _window(kernel, stride, padding, dilation):
 
 @max_pool.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
 def _(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
-    from ..kernels.cpu import windows
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu.pooling import max_pool3d
+    from ..kernels.runtime.threads import spread
 
     x, y, where = _volumes(len(kernel), input, out, index)
     work = _HEAVY * max(x.size, y.size)
     window = _window(kernel, stride, padding, dilation)
-    spread(windows.max_pool, work, len(x), y, where, x, *window)
+    spread(max_pool3d.max_pool, work, len(x), y, where, x, *window)
 
 
 @max_pool.vjp("input")
@@ -214,13 +214,13 @@ def _onto_much(grad, *_, size, **__):
 
 @unpick.kernel("cpu", when=_onto_much, layout=contiguous, scratch=False)
 def _(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation):
-    from ..kernels.cpu import windows
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu.pooling import max_pool3d
+    from ..kernels.runtime.threads import spread
 
     x, g, where = _volumes(len(kernel), out, grad, index)
     work = _HEAVY * max(x.size, g.size)
     window = _window(kernel, stride, padding, dilation)
-    spread(windows.max_pool_grad, work, len(x), x, g, where, *window)
+    spread(max_pool3d.max_pool_grad, work, len(x), x, g, where, *window)
 
 
 @unpick.vjp("grad")

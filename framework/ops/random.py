@@ -279,7 +279,7 @@ def _permute(out: Any, be: Any, rng: Rng) -> None:
     if n < _SPREAD_FROM or not stream._compiled(xp, 2 * n):
         xp.copyto(out, xp.argsort(keys, kind="stable"), casting="unsafe")
         return
-    from ..kernels.cpu import philox
+    from ..kernels.cpu.random import philox
 
     target = out
     if out.dtype.name != "int64" or not out.flags.c_contiguous:

@@ -6,11 +6,11 @@ import builtins
 from math import prod as product
 
 from ..dtypes import BOOL, FLOAT, INT, as_dtype, bool_, float64, int64, uint8
+from ..kernels.common.half_reduce import sum_halves, summed_as_is, sums_in_float32
+from ..kernels.common.layout import contiguous, worth_compiling
+from ..kernels.common.reduce import average, total
 from ..spec import Spec
-from .half_sums import sum_halves, summed_as_is, sums_in_float32
-from .layout import contiguous, worth_compiling
 from .registry import WIDE_ON_CUDA, function, op, per_element
-from .totals import average, total
 
 
 def normalize_dims(name: str, dim, ndim: int) -> tuple[int, ...]:
@@ -293,10 +293,10 @@ def _last_dims(input, *, dim, keepdim, dtype):
 @prod_over.kernel("cpu", when=_last_dims, layout=contiguous)
 def _(xp, out, input, *, dim, keepdim, dtype):
     # NumPy multiplies what lies in a row one after the other.
-    from ..kernels.cpu import scans
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu.reduction import scan
+    from ..kernels.runtime.threads import spread
 
-    spread(scans.product, input.size, out.size, out.reshape(-1), input.reshape(out.size, -1))
+    spread(scan.product, input.size, out.size, out.reshape(-1), input.reshape(out.size, -1))
 
 
 @function(method=True)

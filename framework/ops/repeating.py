@@ -6,9 +6,9 @@ Every kernel writes the pieces of its input straight into their places of the re
 from __future__ import annotations
 
 from ..data_dependence import decisive
+from ..kernels.common.strided import bits
 from ..tensor import Tensor
 from .indexed import enough
-from .lines import bits
 from .registry import function, op
 from .shaping import normal_dim, normal_dims, reshape_copy, sizes
 
@@ -193,11 +193,11 @@ def _(xp, out, input, *, dims):
     if not input.flags.c_contiguous:
         flip_dims.op.plain(xp, out, input, dims=dims)
         return
-    from ..kernels.cpu import indexed
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu import indexing
+    from ..kernels.runtime.threads import spread
 
     target, rows = (bits(a).reshape(-1, input.shape[-1]) for a in (out, input))
-    spread(indexed.reverse, out.size, target.shape[0], target, rows)
+    spread(indexing.reverse, out.size, target.shape[0], target, rows)
 
 
 @flip_dims.vjp("input")

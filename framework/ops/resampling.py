@@ -146,8 +146,8 @@ def resize(xp, out, part, input, *, dim, size, kind, align, scale, back):
 
 @resize.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
 def _(xp, out, part, input, *, dim, size, kind, align, scale, back):
-    from ..kernels.cpu import gathers
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu import embedding
+    from ..kernels.runtime.threads import spread
 
     real = np.float64 if input.dtype.itemsize == 8 else np.float32
     n = input.shape[dim]
@@ -158,7 +158,7 @@ def _(xp, out, part, input, *, dim, size, kind, align, scale, back):
         return
     count, columns = prod(input.shape[:dim]), prod(input.shape[dim + 1 :])
     cubes = [a.reshape(count, a.shape[dim], columns) for a in (out, input)]
-    spread(gathers.resize, out.size, count, *cubes, at, weights)
+    spread(embedding.resize, out.size, count, *cubes, at, weights)
 
 
 @resize.vjp("input")

@@ -13,8 +13,8 @@ import warnings
 from itertools import product
 from math import prod
 
-from ..devices.scatter import scatter_add
 from ..dtypes import int64
+from ..kernels.common.scatter_add import scatter_add
 from .convolution import contiguous, worth_compiling
 from .counting import linspace
 from .creation import full_like, ones, zeros_like
@@ -65,11 +65,11 @@ def _compile(op, name):
 
     @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
     def _(xp, out, part, *arrays, **_):
-        from ..kernels.cpu import gathers
-        from ..kernels.cpu.threads import spread
+        from ..kernels.cpu import embedding
+        from ..kernels.runtime.threads import spread
 
         work = arrays[-1].size * max(out.shape[1], arrays[0].shape[1])
-        spread(getattr(gathers, name), work, out.shape[0], out, *arrays)
+        spread(getattr(embedding, name), work, out.shape[0], out, *arrays)
 
 
 _compile(sample, "taps")

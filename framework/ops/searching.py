@@ -12,8 +12,8 @@ from math import prod
 import numpy as np
 
 from ..dtypes import int16, int32, int64
+from ..kernels.common.strided import INFINITY, bits
 from .indexed import SUMMED, enough, enough_to_add
-from .lines import INFINITY, bits
 
 
 def in_rows(input, *, dim, keepdim) -> bool:
@@ -54,7 +54,8 @@ def search_rows(values, indices, input, dim, largest) -> None:
         dim: As :func:`in_rows` or :func:`of_halves` allows it.
         largest: Else smallest.
     """
-    from ..kernels.cpu import order, selection, threads
+    from ..kernels.cpu.reduction import sort, topk
+    from ..kernels.runtime import threads
 
     first, last = (dim, dim) if isinstance(dim, int) else (dim[0], dim[-1])
     count, columns = prod(input.shape[:first]), prod(input.shape[last + 1 :])
@@ -63,10 +64,10 @@ def search_rows(values, indices, input, dim, largest) -> None:
     x = input.reshape(count, -1, columns)
     indices = (np.empty(0, np.int64) if indices is None else indices).reshape(-1, columns)
     values = (input[:0] if values is None else values).reshape(-1, columns)
-    kernel = partial(selection.search, values, indices, x, largest)
+    kernel = partial(topk.search, values, indices, x, largest)
     if input.itemsize == 2:
         infinity = INFINITY[input.dtype.name]
-        kernel = partial(order.extreme, bits(values), indices, bits(x), infinity, largest)
+        kernel = partial(sort.extreme, bits(values), indices, bits(x), infinity, largest)
 
     def rows(start, stop):
         kernel(start, stop, 0, columns)

@@ -108,7 +108,7 @@ def _compiles(log_probs, labels):
 
 def _in_parts(run, log_probs, labels, *arrays):
     # Sequences do not meet, so that threads can share them.
-    from ..kernels.cpu import threads
+    from ..kernels.runtime import threads
 
     batch = labels.shape[0]
     work = 16 * log_probs.shape[0] * labels.size
@@ -120,7 +120,7 @@ def _in_parts(run, log_probs, labels, *arrays):
     "cpu", when=lambda log_probs, labels, *_: _compiles(log_probs, labels), layout=contiguous
 )
 def _(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
-    from ..kernels.cpu import alignments
+    from ..kernels.cpu.loss import ctc as alignments
 
     _in_parts(
         alignments.forward, log_probs, labels, out, alpha, tmp, log_probs, labels, lengths, ends
@@ -214,7 +214,7 @@ def ctc_grad(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, lo
     "cpu", when=lambda grad, log_probs, labels, *_: _compiles(log_probs, labels), layout=contiguous
 )
 def _(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, loss, alpha):
-    from ..kernels.cpu import alignments
+    from ..kernels.cpu.loss import ctc as alignments
 
     _in_parts(
         alignments.backward, log_probs, labels, out, beta, new, tmp, grad, log_probs, labels,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..dtypes import bool_
+from ..kernels.common.elementwise import compile_gate
 from .activation import floating, gradient_infer, gradient_samples, window
-from .compiling import compile_gate
 from .pointwise import tanh
 from .registry import function, op, per_element, singles
 from .sides import HIDDEN, INFINITY, chosen, marked, worth_bits

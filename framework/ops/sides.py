@@ -7,9 +7,9 @@ keeps it anyway (a product or a convolution that follows), and 32 times as much 
 the bits are kept, which are at most 3 % more than the best, and the result may be written in place.
 
 The bits of a tile of 4096 elements lie together, and those of neighbours in neighbouring bytes, so
-that kernels run over both without a shift (``kernels/cpu/sides.py``). Below ``WORTH`` elements, in
-place, and where nothing is recorded, the plain ops serve, which take fewer calls and keep their
-result or input.
+that kernels run over both without a shift (``kernels/cpu/elementwise/bitmask.py``). Below ``WORTH``
+elements, in place, and where nothing is recorded, the plain ops serve, which take fewer calls and
+keep their result or input.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from ..dtypes import bool_, uint8
+from ..kernels.common.layout import contiguous, even, lines, worth_compiling
 from ..modes import local
 from ..spec import Spec
 from ..tensor import Tensor
-from .layout import contiguous, even, lines, worth_compiling
 from .registry import op, per_element
 
 INFINITY = float("inf")
@@ -149,7 +149,7 @@ _modules: list[Any] = []  # once imported: a statement for it takes as long as a
 
 
 def spread(loop, elements, *arrays) -> None:
-    """Call a loop of ``kernels/cpu/sides.py`` for shares of the tiles, side by side.
+    """Call a loop of ``kernels/cpu/elementwise/bitmask.py`` for shares of the tiles, side by side.
 
     Args:
         loop: Its name; it takes (first, last, *arrays).
@@ -157,9 +157,10 @@ def spread(loop, elements, *arrays) -> None:
         *arrays: Arrays and numbers.
     """
     if not _modules:
-        from ..kernels.cpu import sides, threads
+        from ..kernels.cpu.elementwise import bitmask
+        from ..kernels.runtime import threads
 
-        _modules.extend((sides, threads))
+        _modules.extend((bitmask, threads))
     run, threads = getattr(_modules[0], loop), _modules[1]
     tiles = -(-elements // TILE)
     parts = min(threads.get_num_threads(), elements // threads.SHARE)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from math import prod
 
 from ..dtypes import FLOAT, as_dtype, float32
+from ..kernels.common.reduce import largest as find_largest
+from ..kernels.common.reduce import total
 from ..spec import Spec
 from .convolution import contiguous, worth_compiling
 from .extremes import one_dim
 from .registry import WIDE_ON_CUDA, function, op, per_element
-from .totals import largest as find_largest
-from .totals import total
 
 
 def _row(input, dim):
@@ -29,18 +29,18 @@ def _compiled(input, *_, dim):
 
 def _run(name, dim, out, lines, *inputs):
     # By rows where they lie together, else by columns, with a line of sums for each matrix.
-    from ..kernels.cpu import scores
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu import attention
+    from ..kernels.runtime.threads import spread
 
     shape = out.shape
     if dim == len(shape) - 1:
         rows = [a.reshape(-1, shape[-1]) for a in (out, *inputs)]
-        spread(getattr(scores, name), out.size, len(rows[0]), *rows)
+        spread(getattr(attention, name), out.size, len(rows[0]), *rows)
         return
     count, columns = prod(shape[:dim]), prod(shape[dim + 1 :])
     cubes = [a.reshape(count, shape[dim], columns) for a in (out, *inputs)]
     lines = [a.reshape(count, columns) for a in lines]
-    run = getattr(scores, name + "_along")
+    run = getattr(attention, name + "_along")
     spread(run, out.size, count, cubes[0], *lines, *cubes[1:])
 
 

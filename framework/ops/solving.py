@@ -11,9 +11,9 @@ matrix and itself, an inverse only itself.
 from __future__ import annotations
 
 from ..dtypes import int32
+from ..kernels.common.layout import worth_compiling
 from ..spec import Spec
 from ..tensor import Tensor
-from .layout import worth_compiling
 from .matmul import adjoint, matmul
 from .matrix_checks import (
     attempted,
@@ -39,7 +39,7 @@ def small(A, *others, **_):
 
 def in_stacks(run, *arrays):
     """Call a compiled loop on stacks of numbers or matrices, these as (n, k, count)."""
-    from ..kernels.cpu import threads
+    from ..kernels.runtime import threads
 
     count = arrays[0].shape[-1]
     parts = max(1, min(threads.get_num_threads(), 64 * count // threads.SHARE))
@@ -53,12 +53,12 @@ def stacked(array):
 
 def _eliminated(xp, A, B, checked, message):
     # Solve for B, or invert without one; as ``attempted`` does.
-    from ..kernels.cpu import small_matrices
+    from ..kernels.cpu.linalg import small_lu
 
     out = xp.empty((A if B is None else B).shape, dtype=A.dtype)
     info = xp.empty(A.shape[:-2], dtype="int32")
     b = stacked(A if B is None else B)
-    in_stacks(small_matrices.solutions, info.reshape(-1), stacked(out), stacked(A), b, B is None)
+    in_stacks(small_lu.solutions, info.reshape(-1), stacked(out), stacked(A), b, B is None)
     if checked and info.any():
         raise_first(info, message)
     return out, info

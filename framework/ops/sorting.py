@@ -1,8 +1,8 @@
 """Order: sort, argsort, topk, unique.
 
 On the CPU a radix sort orders many elements, and a heap finds a few of the best
-(``kernels/cpu/order.py``, ``selection.py``). Else the array library sorts, with temporaries of its
-own.
+(``kernels/cpu/reduction/sort.py``, ``kernels/cpu/reduction/topk.py``). Else the array library
+sorts, with temporaries of its own.
 
 The gradient of a sorted value goes to where it came from, so only the indices are kept.
 """
@@ -14,12 +14,12 @@ from math import prod
 import numpy as np
 
 from ..dtypes import int32, int64
-from ..kernels.cpu.threads import LIMIT
+from ..kernels.common.layout import contiguous
+from ..kernels.common.strided import INFINITY, bits
+from ..kernels.runtime.threads import LIMIT
 from ..spec import Spec
 from .extremes import _pair, into_each, one_dim, place
 from .indexed import enough_to_add
-from .layout import contiguous
-from .lines import INFINITY, bits
 from .registry import function, op
 from .searching import key_dtype, sortable
 
@@ -54,7 +54,8 @@ def _buffers(input, dim, wanted=True):
 
 
 def _run_sort(values, indices, keys, places, input, dim, descending):
-    from ..kernels.cpu import order, threads
+    from ..kernels.cpu.reduction import sort as order
+    from ..kernels.runtime import threads
 
     x, found, where = (
         a.reshape(prod(a.shape[:dim]), a.shape[dim], prod(a.shape[dim + 1 :]))
@@ -198,8 +199,8 @@ def _few(input, *, k, dim, largest):
 
 @topk_along.kernel("cpu", when=_few, layout=contiguous)
 def _(xp, values, indices, keys, places, input, *, k, dim, largest):
-    from ..kernels.cpu import selection
-    from ..kernels.cpu.threads import spread
+    from ..kernels.cpu.reduction import topk as selection
+    from ..kernels.runtime.threads import spread
 
     cubes = [
         a.reshape(prod(a.shape[:dim]), a.shape[dim], prod(a.shape[dim + 1 :]))

@@ -10,13 +10,12 @@ then reduced: there an array of them costs little, or a tile at a time would cos
 
 from __future__ import annotations
 
-from importlib import import_module
 from inspect import Parameter, Signature
 
 import numpy as np
 
+from ..kernels.common.layout import alike, contiguous
 from ..spec import Spec
-from .layout import alike, contiguous
 from .loss import reduce_loss
 from .registry import op
 
@@ -28,7 +27,8 @@ def summed(plain, *, when=alike):
 
     Args:
         plain: An op of two arrays; its scratch looks like its result.
-        when: Which specs its compiled loop is for: ``<name>_sums`` of ``kernels/cpu/losses.py``.
+        when: Which specs its compiled loop is for: ``<name>_sums`` of
+            ``kernels/cpu/loss/elementwise.py``.
     """
     declared = plain.op
     name = declared.name.strip("_")
@@ -70,9 +70,9 @@ def summed(plain, *, when=alike):
 
     @made.kernel("cpu", when=when, layout=contiguous, scratch=False)
     def _(xp, out, *arrays, divisor, **attributes):
-        losses, threads = (
-            import_module(f"..kernels.cpu.{m}", __package__) for m in ("losses", "threads")
-        )
+        from ..kernels.cpu.loss import elementwise as losses
+        from ..kernels.runtime import threads
+
         x, y = (a.reshape(-1) for a in arrays[count + 1 :])
         chunks = -(-x.size // losses.CHUNK)
         sums = np.empty(chunks, np.float64)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import product
 from math import prod
 
-from ..kernels.cpu import blas, threads
+from ..kernels.runtime import blas, threads
 
 TILE = 1 << 20  # bytes of columns at a time; about half of a core's second-level cache
 _WORTH = 1 << 23  # operations below which another thread costs more than it saves

@@ -11,8 +11,8 @@ matrix product and a pass over what it makes, or the other way round; the weight
 
 from __future__ import annotations
 
+from ..kernels.common.layout import contiguous
 from .arithmetic import conjugate
-from .layout import contiguous
 from .linear_loss_tiles import blocks
 from .matmul import as_rows, check_number
 from .registry import function, op

@@ -70,7 +70,7 @@ def bits(xp: Any, out: Any, rng: Rng, first: int = 0) -> None:
     n = flat.size
     counter = rng.offset + first // 4
     if _compiled(xp, n):
-        from ..kernels.cpu import philox
+        from ..kernels.cpu.random import philox
 
         philox.bits(flat, rng.seed, counter)
         return
@@ -168,7 +168,7 @@ def uniform(xp: Any, out: Any, rng: Rng) -> None:
     """
     dtype = out.dtype
     if _compiled(xp, out.size):
-        from ..kernels.cpu import philox
+        from ..kernels.cpu.random import philox
 
         philox.uniform(out.reshape(-1), rng.seed, rng.offset, _PRECISION[dtype.name])
         return
@@ -223,7 +223,7 @@ def normal(xp: Any, out: Any, rng: Rng, mean: float = 0.0, std: float = 1.0) -> 
     double = out.dtype.itemsize == 8
     per = 2 if double else 1
     if _compiled(xp, out.size * per):
-        from ..kernels.cpu import philox
+        from ..kernels.cpu.random import philox
 
         philox.normal(out.reshape(-1), rng.seed, rng.offset, mean, std)
         return
@@ -272,7 +272,7 @@ def integers(xp: Any, out: Any, rng: Rng, low: int, high: int) -> None:
     """
     span = high - low
     if _compiled(xp, 2 * out.size):
-        from ..kernels.cpu import philox
+        from ..kernels.cpu.random import philox
 
         philox.integers(out.reshape(-1), rng.seed, rng.offset, low, span)
         return

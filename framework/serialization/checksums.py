@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import data_dependence
-from ..kernels.cpu import threads
+from ..kernels.runtime import threads
 from .multilinear_hash import BLOCK, LARGE, sum_while
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels.cpu import threads
+from ..kernels.runtime import threads
 
 WORDS = 2048  # of a row
 ROW = 4 * WORDS  # bytes
@@ -133,7 +133,7 @@ def _combined(nbytes: int, sums: list[int]) -> int:
 def summer_for(total: int) -> Summer:
     """The implementation that is the faster for so many bytes in all."""
     if total >= (WARM if "numba" in sys.modules else COLD) and sys.byteorder == "little":
-        from ..kernels.cpu.file_sums import sum_of_rows  # here, and not first in a thread
+        from ..kernels.cpu.multilinear_hash import sum_of_rows  # here, and not first in a thread
 
         return partial(_with_numba, sum_of_rows)
     return with_numpy

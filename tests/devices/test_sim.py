@@ -8,10 +8,10 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.devices import backend
-from lowtide.framework.devices.scatter import scatter_add
 from lowtide.framework.devices.sim import functions
 from lowtide.framework.devices.sim.array import SimArray
 from lowtide.framework.devices.sim.backend import SIM as xp
+from lowtide.framework.kernels.common.scatter_add import scatter_add
 
 
 @pytest.fixture

@@ -383,7 +383,7 @@ def test_what_else_fails_in_a_finalizer_is_told_as_ever(monkeypatch: Any) -> Non
 
 
 def test_parts_on_several_threads_are_all_done_before_ctrl_c() -> None:
-    from lowtide.framework.kernels.cpu import threads
+    from lowtide.framework.kernels.runtime import threads
 
     done: list[int] = []
 

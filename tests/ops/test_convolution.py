@@ -6,9 +6,9 @@ from numba import njit
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
-from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.kernels.common.layout import worth_compiling
+from lowtide.framework.kernels.runtime import threads
 from lowtide.framework.ops import correlation, direct, tiles
-from lowtide.framework.ops.layout import worth_compiling
 from lowtide.framework.ops.registry import OPS
 
 
@@ -180,16 +180,16 @@ def test_compiled_and_threaded_convolutions_are_the_plain_ones(name, workers, dt
 @pytest.mark.parametrize("name", ["plain", "strided", "groups", "volume steps"])
 def test_parts_of_a_register_and_whole_ones_give_the_same_sums(name, monkeypatch):
     # Processors have registers of 64 bytes or smaller ones: the loop is written for both.
-    from lowtide.framework.kernels.cpu import direct as kernels
-    from lowtide.framework.kernels.cpu import registers
+    from lowtide.framework.kernels.cpu.convolution import direct as kernels
+    from lowtide.framework.kernels.cpu.support import microkernel
 
     shape, window, _ = GEOMETRIES[name]
     arrays = [numbers(*s).detach().numpy().astype(np.float32) for s in (shape, window, window[:1])]
     compiled(monkeypatch, True)
     usual = convolved(name, arrays, np.float32)
-    monkeypatch.setattr(registers, "_REGISTER", 32)
-    monkeypatch.setattr(registers, "_GROUPS", 1)
-    again = njit(nogil=True, error_model="numpy")(registers.accumulate.py_func)
+    monkeypatch.setattr(microkernel, "_REGISTER", 32)
+    monkeypatch.setattr(microkernel, "_GROUPS", 1)
+    again = njit(nogil=True, error_model="numpy")(microkernel.accumulate.py_func)
     monkeypatch.setattr(kernels, "accumulate", again)
     for kernel in ("convolve", "sum_windows"):
         again = njit(nogil=True, error_model="numpy")(getattr(kernels, kernel).py_func)

@@ -6,10 +6,10 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.devices import backend
-from lowtide.framework.kernels import copies
-from lowtide.framework.kernels.copies import copy
-from lowtide.framework.kernels.cpu import threads
-from lowtide.framework.kernels.cpu.moves import float16_in_hardware
+from lowtide.framework.kernels.common import copy as copies
+from lowtide.framework.kernels.common.copy import copy
+from lowtide.framework.kernels.cpu.elementwise.copy import float16_in_hardware
+from lowtide.framework.kernels.runtime import threads
 
 HALVES = [np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)]
 FLOAT = np.dtype(np.float32)
@@ -141,7 +141,7 @@ def test_unaligned_and_read_only_sources():
 
 
 def test_without_the_instructions_for_float16_numpy_converts(monkeypatch):
-    from lowtide.framework.kernels.cpu import moves
+    from lowtide.framework.kernels.cpu.elementwise import copy as moves
 
     monkeypatch.setattr(moves, "float16_in_hardware", lambda: False)
     x = np.linspace(-3, 3, N, dtype=FLOAT)

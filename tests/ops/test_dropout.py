@@ -5,7 +5,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
-from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.kernels.runtime import threads
 from lowtide.framework.ops.registry import OPS
 from lowtide.nn import functional as F
 

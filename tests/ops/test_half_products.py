@@ -6,12 +6,14 @@ import pytest
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework.devices import backend
-from lowtide.framework.kernels.cpu import bfloat16, threads
+from lowtide.framework.kernels.cpu.linalg import bfloat16_matmul
+from lowtide.framework.kernels.runtime import threads
 from lowtide.framework.ops import half_products
 from lowtide.framework.ops.registry import OPS
 
 pytestmark = pytest.mark.skipif(
-    not bfloat16.in_hardware(), reason="this CPU does not multiply bfloat16: float32 BLAS does"
+    not bfloat16_matmul.in_hardware(),
+    reason="this CPU does not multiply bfloat16: float32 BLAS does",
 )
 
 DTYPE = lt.bfloat16
@@ -176,7 +178,7 @@ def test_workspace(device, m):
 
 
 def test_without_the_instruction_float32_serves(monkeypatch, taken):
-    monkeypatch.setattr(bfloat16, "in_hardware", lambda: False)
+    monkeypatch.setattr(bfloat16_matmul, "in_hardware", lambda: False)
     a, b = halves(64, 64), halves(64, 64, seed=1)
     assert_product(a @ b, a.double() @ b.double())
     assert not taken

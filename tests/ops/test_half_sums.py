@@ -5,8 +5,8 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.devices import backend
-from lowtide.framework.kernels import copies
-from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.kernels.common import copy
+from lowtide.framework.kernels.runtime import threads
 
 HALVES = [lt.bfloat16, lt.float16]
 DIMS = [
@@ -90,7 +90,7 @@ def test_threads_change_nothing(wanted, monkeypatch):
 
 def test_small_sums_are_converted():
     ledger = backend(lt.device("cpu")).ledger
-    x = lt.zeros(copies.WORTH // 2, dtype=lt.bfloat16)
+    x = lt.zeros(copy.WORTH // 2, dtype=lt.bfloat16)
     start = ledger.live
     ledger.reset_peak()
     x.sum()

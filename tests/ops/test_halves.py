@@ -7,8 +7,9 @@ import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework import testing
 from lowtide.framework.devices import backend
-from lowtide.framework.kernels.cpu import threads
-from lowtide.framework.ops import halves, plan
+from lowtide.framework.kernels.common import mixed_dtype
+from lowtide.framework.kernels.runtime import threads
+from lowtide.framework.ops import plan
 from lowtide.framework.ops.registry import OPS
 
 HALVES = [lt.bfloat16, lt.float16]
@@ -17,7 +18,7 @@ HALVES = [lt.bfloat16, lt.float16]
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Pieces of 64 elements, so that small tensors have many."""
-    monkeypatch.setattr(halves, "PIECE", 64)
+    monkeypatch.setattr(mixed_dtype, "PIECE", 64)
     for op in OPS.values():
         monkeypatch.setattr(op, "plans", {})
 
@@ -54,7 +55,7 @@ ELEMENTWISE = sorted(n for n, op in OPS.items() if op.elementwise is True and op
 
 def sample_results(op, monkeypatch, in_pieces):
     """What the op's samples give in bfloat16."""
-    monkeypatch.setattr(halves, "PIECE", 4)
+    monkeypatch.setattr(mixed_dtype, "PIECE", 4)
     monkeypatch.setattr(plan, "worth_pieces", lambda made: in_pieces and made[0].numel > 0)
     monkeypatch.setattr(op, "plans", {})
     made = []
@@ -149,15 +150,17 @@ def test_workspace_does_not_grow_with_the_operands(device):
     ledger = backend(lt.device(device)).ledger
     parts = threads.LIMIT
     for rows in (4 * parts, 16 * parts):
-        x, y = (lt.zeros(rows, halves.PIECE, dtype=lt.bfloat16, device=device) for _ in range(2))
+        x, y = (
+            lt.zeros(rows, mixed_dtype.PIECE, dtype=lt.bfloat16, device=device) for _ in range(2)
+        )
         start = ledger.live
         ledger.reset_peak()
         made = x * y
-        assert ledger.peak - start == made.nbytes + 3 * parts * halves.PIECE * 4
+        assert ledger.peak - start == made.nbytes + 3 * parts * mixed_dtype.PIECE * 4
         del made
         ledger.reset_peak()
         made = x * 2
-        assert ledger.peak - start == made.nbytes + 2 * parts * halves.PIECE * 4
+        assert ledger.peak - start == made.nbytes + 2 * parts * mixed_dtype.PIECE * 4
         del made
 
 
@@ -172,7 +175,7 @@ def test_what_is_small_is_converted_at_once():
 
 def test_nan_and_infinities_stay():
     special = np.array([np.nan, np.inf, -np.inf, -0.0, 3.4e38, 1e-40], np.float32)
-    x = lt.tensor(np.tile(special, halves.PIECE))
+    x = lt.tensor(np.tile(special, mixed_dtype.PIECE))
     for dtype in HALVES:
         half = x.to(dtype)
         ours, expected = half + half, (half.float() + half.float()).to(dtype)
@@ -212,9 +215,9 @@ def test_operands_that_repeat_one_element(small_pieces):
 
 
 def test_without_the_instructions_for_float16(small_pieces, monkeypatch):
-    from lowtide.framework.kernels.cpu import moves
+    from lowtide.framework.kernels.cpu.elementwise import copy
 
-    monkeypatch.setattr(moves, "float16_in_hardware", lambda: False)
+    monkeypatch.setattr(copy, "float16_in_hardware", lambda: False)
     x, y = lt.randn(10, 40).half(), lt.randn(40).half()
     assert lt.equal(x * y, at_once(lt.mul, x, y))
     assert lt.equal(x.sum(0), x.float().sum(0).half())
@@ -231,7 +234,7 @@ def test_bits_are_cut_along(dtype, spread_gradient, monkeypatch):
     for function in functions:
         made = []
         for piece in (4096, 1 << 30):
-            monkeypatch.setattr(halves, "PIECE", piece)
+            monkeypatch.setattr(mixed_dtype, "PIECE", piece)
             for op in OPS.values():
                 op.plans.clear()
             leaf = x.clone().requires_grad_()

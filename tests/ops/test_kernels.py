@@ -11,7 +11,8 @@ import pytest
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework.dtypes import tolerance
-from lowtide.framework.kernels.cpu import blas, compiler, threads
+from lowtide.framework.kernels.cpu.support import jit
+from lowtide.framework.kernels.runtime import blas, threads
 from lowtide.framework.ops.registry import OPS
 
 N = 1 << 14  # where compiled kernels begin
@@ -328,16 +329,16 @@ def test_a_section_with_one_thread_of_blas_puts_the_number_back():
 
 
 def test_a_kernel_compiles_where_nothing_can_be_kept(monkeypatch):
-    real = compiler.njit
+    real = jit.njit
 
     def no_cache(**options):
         if options.get("cache"):
             raise RuntimeError("cannot cache function: no locator available")
         return real(**options)
 
-    monkeypatch.setattr(compiler, "njit", no_cache)
+    monkeypatch.setattr(jit, "njit", no_cache)
 
-    @compiler.compiled
+    @jit.compiled
     def double(x):
         for i in range(x.size):
             x[i] *= 2

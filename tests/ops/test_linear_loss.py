@@ -8,7 +8,8 @@ from lowtide import nn
 from lowtide.framework.autograd.engine import grad
 from lowtide.framework.devices import backend
 from lowtide.framework.dtypes import tolerance
-from lowtide.framework.kernels.cpu import class_scores, threads
+from lowtide.framework.kernels.cpu.loss import linear_cross_entropy
+from lowtide.framework.kernels.runtime import threads
 from lowtide.framework.ops import linear_loss_gradient, linear_loss_tiles
 from lowtide.framework.ops.registry import OPS
 from lowtide.nn import functional as F
@@ -176,7 +177,7 @@ def test_several_threads_give_the_bits_of_one(monkeypatch):
         return F.linear_cross_entropy(x, w, target, label_smoothing=0.1)
 
     one = everything(loss, x, w)
-    monkeypatch.setattr(class_scores, "SHARE", 1 << 10)
+    monkeypatch.setattr(linear_cross_entropy, "SHARE", 1 << 10)
     monkeypatch.setattr(threads, "_wanted", 3)
     for a, e in zip(everything(loss, x, w), one, strict=True):
         np.testing.assert_array_equal(a, e)

@@ -8,7 +8,7 @@ import scipy.special
 
 import lowtide as lt
 import lowtide.nn.functional as F
-from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.kernels.runtime import threads
 
 N = (1 << 14) + 13  # a little more than where compiled kernels begin
 INF, NAN = float("inf"), float("nan")

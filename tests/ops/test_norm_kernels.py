@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.kernels.runtime import threads
 from lowtide.nn import functional as F
 
 

@@ -9,9 +9,9 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import testing
-from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.kernels.common import parallel
+from lowtide.framework.kernels.runtime import threads
 from lowtide.framework.modes import quietly
-from lowtide.framework.ops import parts
 from lowtide.framework.ops.registry import OPS
 
 ELEMENTWISE = sorted(name for name, op in OPS.items() if op.elementwise is True)
@@ -38,8 +38,8 @@ def three(pool, monkeypatch):
 @pytest.fixture
 def tiny(three, monkeypatch):
     """Every call is cut as finely as can be."""
-    monkeypatch.setattr(parts, "LEAST", 2)
-    monkeypatch.setattr(parts, "_FEW", 2)
+    monkeypatch.setattr(parallel, "LEAST", 2)
+    monkeypatch.setattr(parallel, "_FEW", 2)
     monkeypatch.setattr(threads, "SHARE", 1)
     monkeypatch.setattr(threads, "PIECE", 1)
 
@@ -63,7 +63,7 @@ def test_every_sample_in_parts(name, tiny, monkeypatch):
         inputs = testing.place(inputs)
         cut = results(op, inputs, attributes)
         with monkeypatch.context() as whole:
-            whole.setattr(parts, "LEAST", 1 << 60)
+            whole.setattr(parallel, "LEAST", 1 << 60)
             expected = results(op, inputs, attributes)
         assert all(same_bits(a, b) for a, b in zip(cut, expected, strict=True))
 
@@ -79,7 +79,7 @@ def test_the_families_take_part():
     "atanh erf erfinv lgamma sigmoid sqrt rsqrt reciprocal square abs neg sign floor".split(),
 )
 def test_functions_do_not_depend_on_where_an_element_lies(name, dtype, three, monkeypatch):
-    n = parts.LEAST + 37  # no vector's width divides a part
+    n = parallel.LEAST + 37  # no vector's width divides a part
     x = np.random.default_rng(0).standard_normal(n).astype(dtype) * 3
     x[: len(SPECIAL)] = x[-len(SPECIAL) :] = x[n // 3 : n // 3 + len(SPECIAL)] = SPECIAL
     t = lt.tensor(x)
@@ -126,7 +126,7 @@ def test_in_place_and_through_views(three):
 
 
 def test_half_and_mixed_types(three):
-    x = np.random.default_rng(0).standard_normal(parts.LEAST + 5).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal(parallel.LEAST + 5).astype(np.float32)
     half = lt.tensor(x).to(lt.bfloat16)
     wide = half.to(lt.float32).numpy()
     assert same_bits((half * half).to(lt.float32).numpy(), rounded(wide * wide))
@@ -140,7 +140,7 @@ def rounded(x):
 
 
 def test_a_division_by_zero_is_silent_on_every_thread(three):
-    x = np.zeros(parts.LEAST * 2, np.float32)
+    x = np.zeros(parallel.LEAST * 2, np.float32)
     helped = threading.Event()
 
     class Divide:
@@ -153,7 +153,7 @@ def test_a_division_by_zero_is_silent_on_every_thread(three):
                 helped.set()
 
     out = np.empty_like(x)
-    quietly(parts.in_parts(OPS["_div"].plain, x.shape, False), Divide, out, x, x)
+    quietly(parallel.in_parts(OPS["_div"].plain, x.shape, False), Divide, out, x, x)
     assert helped.is_set()
     assert np.isnan(out).all()
 

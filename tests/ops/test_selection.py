@@ -5,7 +5,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.devices import backend
-from lowtide.framework.kernels.cpu import threads
+from lowtide.framework.kernels.runtime import threads
 from lowtide.framework.ops import sorting
 
 RNG = np.random.default_rng(0)

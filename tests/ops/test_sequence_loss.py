@@ -119,7 +119,7 @@ def test_the_compiled_recursion_equals_the_plain_one():
 
 
 def test_threads_share_sequences_without_changing_a_bit(monkeypatch):
-    from lowtide.framework.kernels.cpu import threads
+    from lowtide.framework.kernels.runtime import threads
 
     results = []
     for share, wanted in ((1 << 40, 1), (1, 3)):

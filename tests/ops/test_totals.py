@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.kernels.cpu import threads
-from lowtide.framework.ops import totals
+from lowtide.framework.kernels.common import reduce
+from lowtide.framework.kernels.runtime import threads
 
 PAIRS = {"total": np.sum, "average": np.mean, "largest": np.max, "smallest": np.min}
 
@@ -37,7 +37,7 @@ def layouts(x):
     ],
 )
 def test_shared_out_it_gives_the_bits_of_numpy(name, shape, axes, monkeypatch):
-    monkeypatch.setattr(totals, "LEAST", 1)
+    monkeypatch.setattr(reduce, "LEAST", 1)
     monkeypatch.setattr(threads, "SHARE", 1 << 8)
     monkeypatch.setattr(threads, "PIECE", 1 << 7)
     monkeypatch.setattr(threads, "LIMIT", 3)
@@ -49,7 +49,7 @@ def test_shared_out_it_gives_the_bits_of_numpy(name, shape, axes, monkeypatch):
             for keepdims in (True, False):
                 like = np.sum(x, axis=axes, keepdims=keepdims)
                 out, expected = (np.empty(like.shape, dtype) for _ in range(2))
-                getattr(totals, name)(np, x, axes, out, keepdims)
+                getattr(reduce, name)(np, x, axes, out, keepdims)
                 PAIRS[name](x, axis=axes, keepdims=keepdims, out=expected)
                 assert out.tobytes() == expected.tobytes()
 
@@ -58,7 +58,7 @@ def test_nan_is_the_largest_and_the_smallest_wherever_it_lies(monkeypatch):
     monkeypatch.setattr(threads, "_wanted", 2)
     x = np.zeros((1100, 1000), np.float32)
     x[3, 999] = x[1099, 0] = np.nan
-    for find in (totals.largest, totals.smallest):
+    for find in (reduce.largest, reduce.smallest):
         out = np.empty((1, 1000), np.float32)
         find(np, x, 0, out)
         assert np.flatnonzero(np.isnan(out)).tolist() == [0, 999]

@@ -15,12 +15,12 @@ import pytest
 import lowtide as lt
 from lowtide import nn
 from lowtide.framework import pieces as cutting
-from lowtide.framework.kernels import dynamic_map
+from lowtide.framework.kernels.common import dynamic_code
 from lowtide.optim import Adam8bit, AdamW, AdamW8bit, fuse_into_backward, fused
 
 BLOCK = 256
 STATE = ("state1", "state2", "absmax1", "absmax2")
-SIGNED, UNSIGNED = (np.array(dynamic_map.numbers(s)) for s in (True, False))
+SIGNED, UNSIGNED = (np.array(dynamic_code.numbers(s)) for s in (True, False))
 
 
 @pytest.fixture(params=["compiled", "plain"])
@@ -85,11 +85,11 @@ def test_the_numbers_are_those_of_the_paper():
             zeros = 7 - pattern.bit_length() if signed else 8 - pattern.bit_length()
             expected.append(10.0**-zeros * (0.1 + 0.9 * part))
         expected.append(1.0)
-        np.testing.assert_allclose(dynamic_map.magnitudes(signed), expected, rtol=1e-12)
+        np.testing.assert_allclose(dynamic_code.magnitudes(signed), expected, rtol=1e-12)
     assert (len(SIGNED), len(UNSIGNED)) == (256, 256)
     assert (np.diff(SIGNED) > 0).all()
     assert (np.diff(UNSIGNED) > 0).all()
-    assert SIGNED[dynamic_map.ZERO] == 0
+    assert SIGNED[dynamic_code.ZERO] == 0
 
 
 def test_the_numbers_are_those_of_bitsandbytes():
@@ -118,7 +118,7 @@ def test_every_number_keeps_its_code(road):
     p.grad = lt.tensor(g, dtype=lt.float32)
     optimizer.step()
     state = optimizer.state[p]
-    assert state["state1"].tolist() == [*range(1, 256), dynamic_map.ZERO]
+    assert state["state1"].tolist() == [*range(1, 256), dynamic_code.ZERO]
     assert state["absmax1"].tolist() == [1.0]
     p.grad = lt.tensor(np.sqrt(UNSIGNED), dtype=lt.float32)
     optimizer.step()
@@ -249,7 +249,7 @@ def test_parameters_without_elements_and_of_one(road):
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_any_number_of_threads_makes_the_same_step(threads, monkeypatch):
-    from lowtide.framework.kernels.cpu import threads as pool
+    from lowtide.framework.kernels.runtime import threads as pool
 
     monkeypatch.setattr(pool, "SHARE", 1 << 10)
     monkeypatch.setattr(pool, "_wanted", threads)

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from .compiler import FUSED, compiled
-from .scalars import exp32
+from .support.jit import FUSED, compiled
+from .support.vector_math import exp32
 
 _ZERO, _ONE, _TWO, _BEND = np.float32(0), np.float32(1), np.float32(2), np.float32(0.6)
 _T0, _T1, _T2, _T3, _T4 = (

@@ -1,0 +1,72 @@
+"""Giving an op of arrays that look alike a compiled loop over them, flat.
+
+A loop takes the result, the arrays and then numbers, and may be run on parts of the arrays
+(``threads.spread``). Where an op's first input is the arriving gradient ``grad``, its loop also
+takes one number in place of that array: what a mean or a sum sends back is a number repeated, and
+to write it out would take an array as large as the input.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib import import_module
+
+import numpy as np
+
+from .layout import alike, contiguous, even, lines, worth_compiling
+
+PIECE = 1 << 14  # elements that are copied at a time where the result is written over the input
+
+
+def vectorized(input, *_, **__):
+    """True for float32 operands that repay a compiled kernel."""
+    return worth_compiling(input) and input.dtype.name == "float32"
+
+
+def alike_singles(*specs, **_):
+    """True for float32 operands of one shape that repay a compiled kernel."""
+    return alike(*specs) and specs[0].dtype.name == "float32"
+
+
+def compile_gate(op, kernel, *, when=vectorized, module="activation.smooth"):
+    """Give an op of arrays that look alike a compiled CPU kernel: ``kernel(loops, attributes)``.
+
+    By this it is declared ``elementwise``.
+
+    Args:
+        op: The op's public function.
+        kernel: Takes the module of loops and the attributes as keywords; returns a loop and the
+            numbers that it takes after the arrays.
+        when: Which specs and attributes it is for.
+        module: Name of the module of loops, in ``kernels/cpu``; it is imported on first use.
+    """
+    op.op.elementwise = True
+    skipped = len(op.op.scratch)
+    backward = op.op.inputs[0] == "grad"
+    writes = bool(op.op.inplace)
+    modules = []  # of the loops and of threads, once imported: a statement for it takes as long
+
+    @op.kernel("cpu", when=when, layout=even if backward else contiguous, scratch=False)
+    def _(xp, out, *arrays, **attributes):
+        if not modules:
+            found = [
+                import_module(f"..{m}", __package__) for m in (f"cpu.{module}", "runtime.threads")
+            ]
+            modules.extend(found)
+        loops, threads = modules
+        run, numbers = kernel(loops, **attributes)
+        arrays = arrays[skipped:]
+        flat = lines(out, *arrays) if backward else [a.reshape(-1) for a in (out, *arrays)]
+        if writes and np.may_share_memory(out, arrays[0]):
+            run = partial(_in_place, run)
+        threads.spread(run, out.size, out.size, *flat, *numbers)
+
+
+def _in_place(run, out, x, *rest):
+    # A loop that reads what it writes is not made of vectors: it reads copies of pieces.
+    held = np.empty(min(PIECE, x.size), x.dtype)
+    for start in range(0, x.size, PIECE):
+        here = slice(start, start + PIECE)
+        copy = held[: x[here].size]
+        np.copyto(copy, x[here])
+        run(out[here], copy, *[a[here] if isinstance(a, np.ndarray) else a for a in rest])

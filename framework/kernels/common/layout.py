@@ -1,0 +1,45 @@
+"""What compiled kernels ask of their operands: the layout, and enough work."""
+
+from __future__ import annotations
+
+from ...spec import Spec
+
+
+def contiguous(array) -> bool:
+    """True for an array in C order: kernels here reshape without copying."""
+    return array.flags.c_contiguous
+
+
+def even(array) -> bool:
+    """True for an array in C order, and for one number repeated by strides of 0.
+
+    A mean or a sum sends back such a gradient. Kernels take it by :func:`lines`.
+    """
+    return array.flags.c_contiguous or not any(array.strides)
+
+
+def lines(out, grad, *arrays):
+    """Flat views of even arrays; of ``grad`` one element if it is one number repeated.
+
+    The other arrays go in full: if one of them is a repeated number, a kernel is compiled for it.
+    """
+    if not grad.flags.c_contiguous:
+        grad = grad[(slice(0, 1),) * grad.ndim]
+    return [a.reshape(-1) for a in (out, grad, *arrays)]
+
+
+def worth_compiling(input, *_, **__) -> bool:
+    """True for operands large enough that a compiled kernel repays its import."""
+    return input.numel >= 1 << 14 and input.dtype.name in ("float32", "float64")
+
+
+def alike(input, *others, **_) -> bool:
+    """True for operands of one shape and dtype that are worth compiling for."""
+    return (
+        isinstance(input, Spec)
+        and worth_compiling(input)
+        and all(
+            isinstance(s, Spec) and s.shape == input.shape and s.dtype is input.dtype
+            for s in others
+        )
+    )

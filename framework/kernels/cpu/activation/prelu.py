@@ -1,0 +1,89 @@
+"""Compiled prelu of (examples, channels, elements), float32, and its gradients.
+
+``weight`` is (1, channels). A single weight is that of one channel, which has all elements. The
+arriving gradient may be one number for all: then it is (1, 1, 1).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..support.jit import SUMS, compiled
+
+_ZERO = np.float32(0)
+CHUNK = 4096  # elements that are summed in single precision
+
+
+@compiled
+def prelu(out: Any, x: Any, weight: Any) -> None:  # pragma: no cover - compiled
+    """``x`` above zero, else ``weight * x``."""
+    count, channels, size = x.shape
+    for i in range(count):
+        if size == 1:
+            row, made, shares = x[i].reshape(-1), out[i].reshape(-1), weight[0]
+            for j in range(row.size):
+                made[j] = row[j] if row[j] > _ZERO else row[j] * shares[j]
+            continue
+        for c in range(channels):
+            row, made, share = x[i, c], out[i, c], weight[0, c]
+            for j in range(row.size):
+                made[j] = row[j] if row[j] > _ZERO else row[j] * share
+
+
+@compiled
+def prelu_grad(out: Any, grad: Any, x: Any, weight: Any) -> None:  # pragma: no cover - compiled
+    """``grad`` where x is above zero, else ``weight * grad``."""
+    count, channels, size = x.shape
+    for i in range(count):
+        if size == 1 and grad.size > 1:
+            row, made, above = x[i].reshape(-1), out[i].reshape(-1), grad[i].reshape(-1)
+            shares = weight[0]
+            for j in range(row.size):
+                made[j] = above[j] if row[j] > _ZERO else above[j] * shares[j]
+            continue
+        for c in range(channels):
+            row, made, share = x[i, c], out[i, c], weight[0, c]
+            if grad.size == 1:
+                g = grad[0, 0, 0]
+                low = g * share
+                for j in range(row.size):
+                    made[j] = g if row[j] > _ZERO else low
+                continue
+            above = grad[i, c]
+            for j in range(row.size):
+                made[j] = above[j] if row[j] > _ZERO else above[j] * share
+
+
+@compiled(fastmath=SUMS)
+def _below(grad: Any, x: Any) -> Any:  # pragma: no cover - compiled
+    total = _ZERO
+    if grad.size == 1:
+        g = grad[0]
+        for j in range(x.size):
+            total += _ZERO if x[j] > _ZERO else x[j] * g
+    else:
+        for j in range(x.size):
+            total += _ZERO if x[j] > _ZERO else x[j] * grad[j]
+    return total
+
+
+@compiled
+def weight_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """The sum of ``grad * x`` where x is not above zero, for each channel."""
+    count, channels, size = x.shape
+    totals = np.zeros(channels, np.float64)
+    for i in range(count):
+        if size == 1:
+            for c in range(channels):
+                g = grad[0, 0, 0] if grad.size == 1 else grad[i, c, 0]
+                totals[c] += _ZERO if x[i, c, 0] > _ZERO else x[i, c, 0] * g
+            continue
+        for c in range(channels):
+            above = grad[0, 0] if grad.size == 1 else grad[i, c]
+            for start in range(0, size, CHUNK):
+                part = above if above.size == 1 else above[start : start + CHUNK]
+                totals[c] += _below(part, x[i, c, start : start + CHUNK])
+    for c in range(channels):
+        out[c] = np.float32(totals[c])

@@ -1,0 +1,254 @@
+"""Compiled rows of attention scores, float32: softmax and its gradient.
+
+Softmax along another dim than the last is that of the rows of a matrix in each of several
+(``along``): a line of sums, one for each column, takes the place of the sum.
+
+A row stays in the first cache while it is scaled, masked, exponentiated and summed. The largest
+element is found among integers that are ordered as the floats are: that vectorizes, and a NaN,
+which comes last in this order, is not lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from .support.jit import FUSED, SUMS, compiled
+from .support.vector_math import as_bits, as_float, exp32
+
+_ZERO, _ONE, _LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
+_MAGNITUDE, _SIGN = np.int32(0x7FFFFFFF), np.int32(31)
+
+
+@njit(inline="always")
+def _ordered(b: Any) -> Any:  # pragma: no cover - compiled
+    return np.int32(b ^ (np.int32(b >> _SIGN) & _MAGNITUDE))
+
+
+@compiled
+def _largest(row: Any) -> Any:  # pragma: no cover - compiled
+    best = np.int32(-(2**31))
+    for j in range(row.size):
+        b = _ordered(as_bits(row[j]))
+        best = b if b > best else best
+    return as_float(_ordered(best))
+
+
+@compiled(fastmath=SUMS)
+def _sum(row: Any) -> Any:  # pragma: no cover - compiled
+    total = _ZERO
+    for j in range(row.size):
+        total += row[j]
+    return total
+
+
+@compiled(fastmath=FUSED)
+def soften(
+    s: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool, share: Any
+) -> None:  # pragma: no cover - compiled
+    """Softmax of each row of ``s * scale``, times ``keep * share`` where there is a ``keep``.
+
+    Row ``i`` is line ``first + i % lines`` of its head; with ``causal`` it sees no later column.
+    """
+    rows, columns = s.shape
+    for i in range(rows):
+        n = min(columns, first + i % lines + 1) if causal else columns
+        row = s[i]
+        for j in range(n):
+            row[j] *= scale
+        m = _largest(row[:n])
+        if m == _LOWEST:
+            m = _ZERO  # nothing to attend to: the result is zero
+        for j in range(n):
+            row[j] = exp32(row[j] - m)
+        total = _sum(row[:n])
+        if total == _ZERO:
+            total = _ONE
+        lse[i] = m + np.log(total)
+        factor = share / total
+        if keep.size:
+            for j in range(n):
+                row[j] = row[j] * factor if keep[i, j] else _ZERO
+        else:
+            for j in range(n):
+                row[j] *= factor
+        for j in range(n, columns):
+            row[j] = _ZERO
+
+
+@compiled(fastmath=FUSED)
+def probabilities(
+    s: Any, dropped: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool,
+    share: Any,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Make ``s`` probabilities again; ``dropped`` are those times ``keep * share``."""
+    rows, columns = s.shape
+    for i in range(rows):
+        n = min(columns, first + i % lines + 1) if causal else columns
+        m = lse[i]
+        row = s[i]
+        for j in range(n):
+            row[j] = exp32(row[j] * scale - m)
+        for j in range(n, columns):
+            row[j] = _ZERO
+        if keep.size:
+            for j in range(columns):
+                dropped[i, j] = row[j] * share if keep[i, j] else _ZERO
+
+
+@compiled(fastmath=FUSED)
+def scores_grad(
+    t: Any, p: Any, dot: Any, keep: Any, scale: Any, share: Any
+) -> None:  # pragma: no cover - compiled
+    """From gradients of (dropped) probabilities to those of scores: ``(t - dot) p scale``."""
+    rows, columns = t.shape
+    for i in range(rows):
+        d = dot[i]
+        if keep.size:
+            for j in range(columns):
+                v = t[i, j] * share if keep[i, j] else _ZERO
+                t[i, j] = (v - d) * p[i, j] * scale
+        else:
+            for j in range(columns):
+                t[i, j] = (t[i, j] - d) * p[i, j] * scale
+
+
+@compiled(fastmath=FUSED)
+def softmax(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """Softmax of each row."""
+    rows, n = x.shape
+    for i in range(rows):
+        m = _largest(x[i])
+        for j in range(n):
+            out[i, j] = exp32(x[i, j] - m)
+        factor = _ONE / _sum(out[i])
+        for j in range(n):
+            out[i, j] *= factor
+
+
+@compiled(fastmath=FUSED)
+def log_softmax(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """Logarithm of the softmax of each row."""
+    rows, n = x.shape
+    for i in range(rows):
+        m = _largest(x[i])
+        for j in range(n):
+            out[i, j] = exp32(x[i, j] - m)
+        low = np.log(_sum(out[i]))
+        for j in range(n):
+            out[i, j] = (x[i, j] - m) - low
+
+
+@compiled(fastmath=FUSED)
+def log_softmax_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover - compiled
+    """``grad - exp(result) * sum(grad)`` of each row."""
+    rows, n = grad.shape
+    for i in range(rows):
+        total = _sum(grad[i])
+        for j in range(n):
+            out[i, j] = grad[i, j] - exp32(result[i, j]) * total
+
+
+@compiled(fastmath=SUMS)
+def _dot(a: Any, b: Any) -> Any:  # pragma: no cover - compiled
+    total = _ZERO
+    for j in range(a.size):
+        total += a[j] * b[j]
+    return total
+
+
+@compiled(fastmath=FUSED)
+def softmax_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover - compiled
+    """``(grad - sum(grad * result)) * result`` of each row."""
+    rows, n = grad.shape
+    for i in range(rows):
+        total = _dot(grad[i], result[i])
+        for j in range(n):
+            out[i, j] = (grad[i, j] - total) * result[i, j]
+
+
+@compiled(fastmath=FUSED)
+def softmax_along(out: Any, line: Any, x: Any) -> None:  # pragma: no cover - compiled
+    """Softmax of each column of (count, n, columns)."""
+    count, n, columns = x.shape
+    for i in range(count):
+        _exponents(out[i], line[i], x[i])
+        for j in range(columns):
+            line[i, j] = 0
+        for k in range(n):
+            for j in range(columns):
+                line[i, j] += out[i, k, j]
+        for k in range(n):
+            for j in range(columns):
+                out[i, k, j] /= line[i, j]
+
+
+@compiled(fastmath=FUSED)
+def _exponents(out: Any, line: Any, x: Any) -> None:  # pragma: no cover - compiled
+    # exp(x - line) where line is the largest of each column, NaN if there is one.
+    n, columns = x.shape
+    for j in range(columns):
+        line[j] = x[0, j]
+    for k in range(1, n):
+        for j in range(columns):
+            v, m = x[k, j], line[j]
+            line[j] = v if (v > m) | (v != v) else m
+    for k in range(n):
+        for j in range(columns):
+            out[k, j] = exp32(x[k, j] - line[j])
+
+
+@compiled(fastmath=FUSED)
+def log_softmax_along(
+    out: Any, largest: Any, line: Any, x: Any
+) -> None:  # pragma: no cover - compiled
+    """Logarithm of the softmax of each column of (count, n, columns)."""
+    count, n, columns = x.shape
+    for i in range(count):
+        _exponents(out[i], largest[i], x[i])
+        for j in range(columns):
+            line[i, j] = 0
+        for k in range(n):
+            for j in range(columns):
+                line[i, j] += out[i, k, j]
+        for j in range(columns):
+            line[i, j] = np.log(line[i, j])
+        for k in range(n):
+            for j in range(columns):
+                out[i, k, j] = (x[i, k, j] - largest[i, j]) - line[i, j]
+
+
+@compiled(fastmath=FUSED)
+def softmax_grad_along(
+    out: Any, line: Any, grad: Any, result: Any
+) -> None:  # pragma: no cover - compiled
+    """The gradient of :func:`softmax_along`."""
+    count, n, columns = grad.shape
+    for i in range(count):
+        for j in range(columns):
+            line[i, j] = 0
+        for k in range(n):
+            for j in range(columns):
+                line[i, j] += grad[i, k, j] * result[i, k, j]
+        for k in range(n):
+            for j in range(columns):
+                out[i, k, j] = (grad[i, k, j] - line[i, j]) * result[i, k, j]
+
+
+@compiled(fastmath=FUSED)
+def log_softmax_grad_along(
+    out: Any, line: Any, grad: Any, result: Any
+) -> None:  # pragma: no cover - compiled
+    """The gradient of :func:`log_softmax_along`."""
+    count, n, columns = grad.shape
+    for i in range(count):
+        for j in range(columns):
+            line[i, j] = 0
+        for k in range(n):
+            for j in range(columns):
+                line[i, j] += grad[i, k, j]
+        for k in range(n):
+            for j in range(columns):
+                out[i, k, j] = grad[i, k, j] - exp32(result[i, k, j]) * line[i, j]

@@ -1,0 +1,335 @@
+"""Compiled convolution without columns: products are summed up where they are read.
+
+All arithmetic is :func:`~registers.accumulate`. For the result, and for the gradient of the input,
+its rows are filters, its steps channels and elements of the window, and neighbors are positions.
+For the gradient of the weight the steps are positions, and neighbors are channels.
+
+So that no step meets an edge, an image is first laid out with its padding, a part at a time. Where
+windows are ``stride`` apart, it is dealt out into as many phases, and within each the windows' next
+elements are neighbors again. A group that reaches beyond the end of a line computes what nobody
+reads: of the two kinds of waste, between lines and after each, :func:`_after` finds the smaller.
+
+Sums of some 700 products are added to the result; so errors grow as those of blocked products do.
+All is three-dimensional; a signal is a volume with two sizes of 1. Numbers are written as
+``np.int64`` where they are arguments: a function is compiled anew for each literal.
+
+Not optimal: of eight rows fewer may be wanted, as for a result of three channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..support.jit import compiled
+from ..support.microkernel import GROUP, ROWS, TOGETHER, accumulate, copy, move_rows, transpose
+from .depthwise import reach
+
+
+@compiled
+def _after(at: Any, count: int, box: Any, extent: Any) -> Any:  # pragma: no cover - compiled
+    """The first position from ``at`` on that is in the ``extent`` of a box; -1 beyond them all."""
+    line, w = at // box[2], at % box[2]
+    if w >= extent[2]:
+        line, w = line + 1, 0
+    plane, h = line // box[1], line % box[1]
+    if h >= extent[1]:
+        plane, h, w = plane + 1, 0, 0
+    image, d = plane // box[0], plane % box[0]
+    if d >= extent[0]:
+        image, d, h, w = image + 1, 0, 0, 0
+    return ((image * box[0] + d) * box[1] + h) * box[2] + w if image < count else -1
+
+
+@compiled
+def _lay(
+    buffer: Any, x: Any, channel: int, channels: int, image: int, count: int, firsts: Any,
+    step: Any, box: Any,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Fill ``buffer`` (channels, phases, images, *box) with what is there, 0 outside of ``x``.
+
+    Element ``p`` of phase ``f`` along a dimension is the image's ``p * step + firsts[f]``.
+    """
+    _, _, depth, height, width = x.shape
+    flat = x.reshape(-1)
+    wide, s = box[2], step[2]
+    at: Any = np.int64(0)
+    for c in range(channel, channel + channels):
+        for f in range(firsts.shape[0]):
+            shift = firsts[f, 2]
+            low, high = reach(shift, width, wide, s)
+            for i in range(image, image + count):
+                for a in range(box[0]):
+                    z = a * step[0] + firsts[f, 0]
+                    for b in range(box[1]):
+                        y = b * step[1] + firsts[f, 1]
+                        if z < 0 or z >= depth or y < 0 or y >= height or low == high:
+                            buffer[at : at + wide] = 0
+                        else:
+                            for k in range(at, at + low):
+                                buffer[k] = 0
+                            for k in range(at + high, at + wide):
+                                buffer[k] = 0
+                            here = ((i * x.shape[1] + c) * depth + z) * height + y
+                            here = here * width + low * s + shift
+                            copy(buffer, at + low, np.int64(1), flat, here, s, high - low)
+                        at += wide
+
+
+@compiled
+def _pack(
+    packed: Any, weight: Any, base: int, strides: Any, channels: int, live: int, which: Any
+) -> None:  # pragma: no cover - compiled
+    """Fill ``packed`` (channels, window, rows) with the elements ``which`` of the weight's windows.
+
+    ``strides`` are the weight's, between rows and between channels; rows beyond ``live`` are 0.
+    """
+    taps = which.size
+    whole = taps > 0 and which[taps - 1] - which[0] == taps - 1  # it is sorted
+    if live < ROWS:
+        packed[: channels * taps * ROWS] = 0
+    if whole and strides[1] == taps:
+        transpose(
+            packed, np.int64(0), np.int64(ROWS), weight, base + which[0], strides[0], live,
+            channels * taps,
+        )  # fmt: skip
+        return
+    k = 0
+    for i in range(channels):
+        at = base + i * strides[1]
+        for t in range(taps):
+            if live == ROWS:
+                move_rows(packed, k, 1, weight, at + which[t], strides[0])
+            else:
+                for r in range(live):
+                    packed[k + r] = weight[at + which[t] + r * strides[0]]
+            k += ROWS
+
+
+@compiled
+def _hand_out(
+    out: Any, sums: Any, image: int, count: int, row: int, live: int, origin: Any, to: Any,
+    box: Any, extent: Any,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Copy sums, in groups as :func:`_after` finds them, to the lines of ``out`` they belong to."""
+    lanes = GROUP // out.itemsize
+    pitch = sums.size // ROWS
+    _, channels, depth, height, width = out.shape
+    flat = out.reshape(-1)
+    n, step = extent[2], to[2]
+    for r in range(live):
+        v, start = r * pitch, 0
+        for i in range(count):
+            for a in range(extent[0]):
+                for b in range(extent[1]):
+                    place = ((i * box[0] + a) * box[1] + b) * box[2]
+                    line = ((image + i) * channels + row + r) * depth + origin[0] + a * to[0]
+                    line = (line * height + origin[1] + b * to[1]) * width + origin[2]
+                    if place >= start + lanes:
+                        v += lanes
+                        start = place
+                    copy(flat, line, step, sums, v + place - start, np.int64(1), n)
+                    beyond = (place - start + n - 1) // lanes  # groups of a line have no gaps
+                    v += beyond * lanes
+                    start += beyond * lanes
+
+
+@compiled
+def convolve(
+    out: Any, buffer: Any, sums: Any, packed: Any, x: Any, weight: Any, bias: Any, groups: int,
+    images: Any, blocks: Any, strides: Any, firsts: Any, step: Any, box: Any, which: Any,
+    offsets: Any, phases: Any, to: Any,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Fill some of ``out`` with the products of windows: a tile of it, some blocks of rows.
+
+    Args:
+        out: (images, channels, depth, height, width), as ``x``.
+        buffer: For ``x`` with its padding, as :func:`_lay` fills it, and a group.
+        sums: For (rows, positions).
+        packed: For (channels, window, rows); what it holds says how many channels at a time.
+        x: The images.
+        weight: Flat.
+        bias: Of the length 0 if there is none.
+        groups: Of channels, that do not mix.
+        images: First and last.
+        blocks: First and last of the blocks of rows (channels of ``out``) in all groups.
+        strides: Of weight, from row to row and from channel to channel of ``x``.
+        firsts: (phases of x, 3); see :func:`_lay`, as for the next two.
+        step: Of ``x``.
+        box: Of one image in one phase.
+        which: Elements of the window, one phase of ``out`` after another.
+        offsets: What each of them adds to a position.
+        phases: (phases of out, 8): elements from and to; first index in out; extent.
+        to: From a position to the next, in ``out``.
+    """
+    image, count = images[0], images[1] - images[0]
+    rows, channels = out.shape[1] // groups, x.shape[1] // groups
+    per = (rows + ROWS - 1) // ROWS
+    lanes = GROUP // x.itemsize
+    pitch = sums.size // ROWS
+    span = count * box[0] * box[1] * box[2]
+    zero, begins = x.dtype.type(0), np.int64(0)
+    for g in range(blocks[0] // per, (blocks[1] + per - 1) // per):
+        _lay(buffer, x, g * channels, channels, image, count, firsts, step, box)
+        for q in range(phases.shape[0]):
+            begin, end = phases[q, 0], phases[q, 1]
+            taps = end - begin
+            extent = (phases[q, 5], phases[q, 6], phases[q, 7])
+            if extent[0] <= 0 or extent[1] <= 0 or extent[2] <= 0:
+                continue
+            chunk = min(channels, packed.size // (ROWS * max(taps, 1)))
+            for block in range(max(blocks[0], g * per), min(blocks[1], (g + 1) * per)):
+                row = (block - g * per) * ROWS
+                live = min(ROWS, rows - row)
+                for r in range(ROWS):
+                    given = r < live and bias.size > 0
+                    sums[r * pitch : (r + 1) * pitch] = bias[g * rows + row + r] if given else zero
+                for c in range(0, channels if taps > 0 else 0, chunk):
+                    some = min(chunk, channels - c)
+                    base = g * (weight.size // groups) + row * strides[0] + c * strides[1]
+                    _pack(packed, weight, base, strides, some, live, which[begin:end])
+                    tail = buffer[c * firsts.shape[0] * span :]
+                    position: Any = np.int64(0)
+                    v: Any = np.int64(0)
+                    while position >= 0:
+                        one = position
+                        two = _after(one + lanes, count, box, extent)
+                        three = _after(two + lanes, count, box, extent) if two >= 0 else -1
+                        position = _after(three + lanes, count, box, extent) if three >= 0 else -1
+                        accumulate(
+                            sums, v, pitch, packed, begins, tail, one, max(two, 0), max(three, 0),
+                            some, firsts.shape[0] * span, offsets[begin:end],
+                        )  # fmt: skip
+                        v += TOGETHER * lanes
+                first = g * rows + row
+                _hand_out(out, sums, image, count, first, live, phases[q, 2:5], to, box, extent)
+
+
+@compiled
+def _lay_last(
+    buffer: Any, x: Any, channel: int, channels: int, image: int, count: int, first: Any, box: Any
+) -> None:  # pragma: no cover - compiled
+    """Fill ``buffer`` (images, *box, channels) with ``x`` from the index ``first`` on."""
+    _, _, depth, height, width = x.shape
+    plane = depth * height * width
+    flat = x.reshape(-1)
+    wide, shift = box[2], first[2]
+    low, high = reach(shift, width, wide, 1)
+    at: Any = np.int64(0)
+    for i in range(image, image + count):
+        for a in range(box[0]):
+            z = a + first[0]
+            for b in range(box[1]):
+                y = b + first[1]
+                if z < 0 or z >= depth or y < 0 or y >= height or low == high:
+                    buffer[at : at + wide * channels] = 0
+                else:
+                    first_one, end = at + low * channels, at + high * channels
+                    buffer[at:first_one] = 0
+                    buffer[end : at + wide * channels] = 0
+                    here = (
+                        (((i * x.shape[1] + channel) * depth + z) * height + y) * width
+                        + low
+                        + shift
+                    )
+                    for c in range(0, channels, ROWS):
+                        transpose(
+                            buffer,
+                            first_one + c,
+                            channels,
+                            flat,
+                            here,
+                            plane,
+                            min(ROWS, channels - c),
+                            high - low,
+                        )
+                        here += ROWS * plane
+                at += wide * channels
+
+
+@compiled
+def sum_windows(
+    sums: Any, buffer: Any, packed: Any, x: Any, grad: Any, groups: int, images: Any, blocks: Any,
+    first: Any, step: Any, box: Any, origin: Any, extent: Any, starts: Any, offsets: Any,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Add to the gradient of the weight what a tile of ``grad`` gives.
+
+    Args:
+        sums: (blocks, rows, groups of neighbors), flat.
+        buffer: For ``x`` with its padding, channels last, and a group.
+        packed: For the tile: (positions, rows).
+        x: (images, channels, depth, height, width), as ``grad``.
+        grad: Its channels are the rows.
+        groups: Of channels, that do not mix.
+        images: First and last.
+        blocks: First and last of the blocks.
+        first: Where the box begins in ``x``.
+        step: From a window to the next.
+        box: Of one image.
+        origin: Where the tile begins in ``grad``.
+        extent: Of the tile.
+        starts: Where groups of neighbors, along the window and the channels, begin.
+        offsets: What positions of a line add to that.
+    """
+    image, count = images[0], images[1] - images[0]
+    rows, channels = grad.shape[1] // groups, x.shape[1] // groups
+    per = (rows + ROWS - 1) // ROWS
+    lanes = GROUP // x.itemsize
+    pitch = starts.size * lanes
+    plane = extent[1] * extent[2]
+    _, _, deep, high, wide = grad.shape
+    flat = grad.reshape(-1)
+    for g in range(blocks[0] // per, (blocks[1] + per - 1) // per):
+        _lay_last(buffer, x, g * channels, channels, image, count, first, box)
+        for block in range(max(blocks[0], g * per), min(blocks[1], (g + 1) * per)):
+            row = (block - g * per) * ROWS
+            live = min(ROWS, rows - row)
+            k: Any = np.int64(0)
+            for i in range(image, image + count):
+                for a in range(extent[0]):
+                    for b in range(extent[1]):
+                        if live < ROWS:
+                            packed[k : k + extent[2] * ROWS] = 0
+                        z, y, w = a + origin[0], b + origin[1], origin[2]
+                        here = (
+                            ((i * grad.shape[1] + g * rows + row) * deep + z) * high + y
+                        ) * wide + w
+                        transpose(
+                            packed, k, np.int64(ROWS), flat, here, deep * high * wide, live,
+                            extent[2],
+                        )  # fmt: skip
+                        k += extent[2] * ROWS
+            for v in range(0, starts.size, TOGETHER):
+                for i in range(count):
+                    for a in range(extent[0]):
+                        here = (i * box[0] + a * step[0]) * box[1] * box[2] * channels
+                        accumulate(
+                            sums, (block - blocks[0]) * ROWS * pitch + v * lanes, pitch, packed,
+                            (i * extent[0] + a) * plane * ROWS, buffer[here:], starts[v],
+                            starts[v + 1], starts[v + 2], extent[1], step[1] * box[2] * channels,
+                            offsets,
+                        )  # fmt: skip
+
+
+@compiled
+def collect(
+    out: Any, sums: Any, groups: int, blocks: Any, places: Any, pitch: int
+) -> None:  # pragma: no cover - compiled
+    """Fill blocks of rows of ``out`` (rows, channels, window) with the total of parts of ``sums``.
+
+    Element ``t`` of the window begins at ``places[t]`` of a row.
+    """
+    rows = out.shape[0] // groups
+    per = (rows + ROWS - 1) // ROWS
+    for block in range(blocks[0], blocks[1]):
+        row = block % per * ROWS
+        for r in range(min(ROWS, rows - row)):
+            o = block // per * rows + row + r
+            base = ((block - blocks[0]) * ROWS + r) * pitch
+            for c in range(out.shape[1]):
+                for t in range(out.shape[2]):
+                    total = sums[0, base + places[t] + c]
+                    for k in range(1, sums.shape[0]):
+                        total += sums[k, base + places[t] + c]
+                    out[o, c, t] = total

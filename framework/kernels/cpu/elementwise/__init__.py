@@ -1,0 +1,1 @@
+"""Compiled elementwise kernels."""

@@ -1,0 +1,257 @@
+"""Compiled products of bfloat16 matrices, for CPUs with an instruction for that (AVX512-BF16).
+
+One instruction multiplies 16 pairs of neighbors along the contracted dim with one pair, and adds
+both products to 16 float32 sums. It goes through twice as many numbers as its float32 sister. So
+the contracted dim is taken two at a time: where its neighbors do not lie side by side they are
+brought together first, and the right matrix always is, a panel of ``COLUMNS`` columns
+at a time.
+
+A block of ``ROWS`` rows of a panel is summed in registers over the whole contracted dim, and
+rounded once; no sum is ever stored. Sums do not depend on how the work is shared out. The
+instruction takes subnormal numbers as zeros, and rounds the sum of two products once.
+
+Not optimal: the left matrix is read once for each panel, and a contracted dim of tens of thousands
+makes a panel larger than a core's cache.
+
+Source:
+    Intel's Intrinsics Guide, ``VDPBF16PS``.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils as _cgutils
+from numba.extending import intrinsic
+
+from ..elementwise.copy import recast, splat, tile, widened
+from ..support.jit import compiled, has
+
+cgutils: Any = _cgutils
+ROWS, COLUMNS = 6, 64
+_LANES = 16
+
+_I16, _I32, _I64 = (ir.IntType(n) for n in (16, 32, 64))
+_SUMS = ir.VectorType(ir.FloatType(), _LANES)
+
+
+class _BFloat(ir.Type):  # type: ignore[misc]
+    """LLVM's bfloat, which llvmlite has no class for."""
+
+    def _to_string(self) -> str:
+        return "bfloat"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _BFloat)
+
+    def __hash__(self) -> int:
+        return hash(_BFloat)
+
+
+_PAIRS = ir.VectorType(_BFloat(), 2 * _LANES)
+
+
+@cache
+def in_hardware() -> bool:
+    """True if this CPU multiplies bfloat16."""
+    return has("avx512bf16")
+
+
+def _at(b: Any, kind: Any, address: Any, offset: Any) -> Any:
+    return b.inttoptr(b.add(address, offset), kind.as_pointer())
+
+
+def _load(b: Any, kind: Any, address: Any, offset: Any, align: int) -> Any:
+    value = b.load(_at(b, kind, address, offset))
+    value.align = align
+    return value
+
+
+def _store(b: Any, value: Any, address: Any, offset: Any, align: int) -> None:
+    b.store(value, _at(b, value.type, address, offset)).align = align
+
+
+def _number(v: int) -> Any:
+    return ir.Constant(_I64, v)
+
+
+_INDEX = types.int64
+
+
+def _block_code(
+    typing: Any, out: Any, step: Any, left: Any, row: Any, pair: Any, right: Any, count: Any,
+    bias: Any,
+) -> Any:  # fmt: skip
+    """``ROWS`` rows of a panel of the result, by addresses; steps are in bytes."""
+    across = COLUMNS // _LANES
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        to, step, a, row, pair, panel, count, added = args
+        name = "llvm.x86.avx512bf16.dpbf16ps.512"
+        kind = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
+        multiply = cgutils.get_or_insert_function(b.module, kind, name)
+        zero = ir.Constant(_SUMS, [0.0] * _LANES)
+        sums = [[cgutils.alloca_once(b, _SUMS) for _ in range(across)] for _ in range(ROWS)]
+        for line in sums:
+            for s in line:
+                b.store(zero, s)
+        rows = [b.add(a, b.mul(row, _number(r))) for r in range(ROWS)]
+        with cgutils.for_range(b, count) as loop:
+            at = b.mul(loop.index, _number(4 * COLUMNS))
+            others = [
+                _load(b, _PAIRS, panel, b.add(at, _number(4 * _LANES * c)), 64)
+                for c in range(across)
+            ]
+            here = b.mul(loop.index, pair)
+            for first, line in zip(rows, sums, strict=True):
+                one = b.bitcast(splat(b, _load(b, _I32, first, here, 2)), _PAIRS)
+                for s, other in zip(line, others, strict=True):
+                    b.store(b.call(multiply, [b.load(s), one, other]), s)
+        for r, line in enumerate(sums):
+            first = b.add(to, b.mul(step, _number(r)))
+            for c, s in enumerate(line):
+                value = b.fadd(b.load(s), _load(b, _SUMS, added, _number(4 * _LANES * c), 4))
+                value = recast(b, value, types.float32, types.int16)
+                _store(b, value, first, _number(2 * _LANES * c), 2)
+        return context.get_dummy_value()
+
+    return types.void(*[_INDEX] * 8), generate
+
+
+def _pair_code(typing: Any, out: Any, first: Any, second: Any) -> Any:
+    """The elements at two addresses side by side."""
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        for k, address in enumerate(args[1:]):
+            value = _load(b, _I16, address, _number(0), 2)
+            _store(b, value, args[0], _number(2 * k), 2)
+        return context.get_dummy_value()
+
+    return types.void(*[_INDEX] * 3), generate
+
+
+def _zip_code(typing: Any, out: Any, first: Any, second: Any) -> Any:
+    """Interleave the 32 elements at two addresses."""
+
+    def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        kind = ir.VectorType(_I16, 32)
+        one, two = (_load(b, kind, k, _number(0), 2) for k in args[1:])
+        for half in (0, 1):
+            order = [k // 2 + 16 * half + 32 * (k % 2) for k in range(32)]
+            mask = ir.Constant(ir.VectorType(_I32, 32), order)
+            _store(b, b.shuffle_vector(one, two, mask), args[0], _number(64 * half), 2)
+        return context.get_dummy_value()
+
+    return types.void(*[_INDEX] * 3), generate
+
+
+_block: Any = intrinsic(_block_code)
+_zip: Any = intrinsic(_zip_code)
+_pair: Any = intrinsic(_pair_code)
+
+
+@cache
+def products() -> Any:
+    """``products(out, left, right, words, bias, packed, panel)``: a stack of products.
+
+    Args of it, all but ``words`` with bfloat16 in int16:
+        out: (B, M, N), with M at least ``ROWS``, N at least ``COLUMNS``, the last dim without gaps.
+        left: (B, M, K), K even, one of the last two dims without gaps.
+        right: (B, K, N), likewise.
+        words: Where that dim is K: ``right`` as (B, K // 2, N) of uint32, else an empty one.
+        bias: (N,), (1,) or (0,).
+        packed: Room for ``ROWS`` or more rows of ``left``: (rows * K,).
+        panel: Room for a panel of ``right``, on a cache line: (1, K // 2, COLUMNS) of uint32.
+    """
+    stack = types.Array(types.int16, 3, "A", readonly=True)
+    line = types.Array(types.int16, 1, "C", readonly=True)
+    return compiled(
+        _products,
+        signature=types.void(
+            types.Array(types.int16, 3, "A"), stack, stack,
+            types.Array(types.uint32, 3, "A", readonly=True), line,
+            types.Array(types.int16, 1, "C"), types.Array(types.uint32, 3, "C"),
+        ),
+    )  # fmt: skip
+
+
+@njit(nogil=True)
+def _bring(
+    to: int, source: int, step: int, count: int, columns: int
+) -> None:  # pragma: no cover - compiled
+    # Rows 2k and 2k + 1 together, element by element: (count, columns, 2). Addresses and bytes.
+    for k in range(count):
+        first = source + 2 * k * step
+        for j in range(0, columns - 31, 32):
+            _zip(to + 4 * (k * columns + j), first + 2 * j, first + step + 2 * j)
+        if columns % 32:
+            if columns > 32:
+                j = columns - 32
+                _zip(to + 4 * (k * columns + j), first + 2 * j, first + step + 2 * j)
+            else:
+                for j in range(columns):
+                    _pair(to + 4 * (k * columns + j), first + 2 * j, first + step + 2 * j)
+
+
+@njit(nogil=True)
+def _gather(
+    panel: Any, right: Any, words: Any, b: int, j: int
+) -> None:  # pragma: no cover - compiled
+    # Columns j to j + 64 of one matrix.
+    count = panel.shape[1]
+    to, columns, step = panel.ctypes.data, right.strides[2], right.strides[1]
+    source = right.ctypes.data + b * right.strides[0] + j * columns
+    if columns == 2:
+        _bring(to, source, step, count, 64)
+    elif words.size:
+        whole = count - count % 16
+        here = words[b : b + 1, :, j : j + 64]
+        for k in range(0, whole, 16):
+            for c in range(0, 64, 16):
+                tile(panel, here, 0, k, c)
+        for k in range(whole, count):
+            for c in range(64):
+                panel[0, k, c] = here[0, k, c]
+    else:
+        for k in range(count):
+            for c in range(64):
+                first = source + c * columns + 2 * k * step
+                _pair(to + 4 * (k * 64 + c), first, first + step)
+
+
+def _products(
+    out: Any, left: Any, right: Any, words: Any, bias: Any, packed: Any, panel: Any
+) -> None:  # pragma: no cover - compiled
+    batch, rows, columns = out.shape
+    inner = left.shape[2]
+    count = inner // 2
+    turned = left.strides[2] != 2
+    most = packed.size // inner if turned else rows
+    added = np.empty(64, np.float32)
+    for b in range(batch):
+        for block in range(0, rows, most):
+            first = max(0, min(block, rows - 6))  # some rows again rather than too few
+            size = min(first + most, rows) - first
+            source = left.ctypes.data + b * left.strides[0] + first * left.strides[1]
+            row, pair = left.strides[1], 4
+            if turned:
+                _bring(packed.ctypes.data, source, left.strides[2], count, size)
+                source, row, pair = packed.ctypes.data, 4, 4 * size
+            for k in range(0, columns, 64):
+                j = min(k, columns - 64)  # likewise
+                _gather(panel, right, words, b, j)
+                for c in range(64):  # -0.0 leaves every number as it is, zeros too
+                    added[c] = np.float32(-0.0)
+                    if bias.size:
+                        added[c] = widened(bias[j + c if bias.size > 1 else 0])
+                to = out.ctypes.data + b * out.strides[0] + first * out.strides[1] + 2 * j
+                for i in range(0, size, 6):
+                    start = min(i, size - 6)
+                    _block(
+                        to + start * out.strides[1], out.strides[1], source + start * row, row,
+                        pair, panel.ctypes.data, count, added.ctypes.data,
+                    )  # fmt: skip

@@ -1,0 +1,218 @@
+"""Compiled cross entropy of float32 logits with class numbers, log likelihoods, and gradients.
+
+Classes lie along rows (``rows``), or along the middle of (examples, classes, positions), as an
+image's do (``planes``); then a block of positions goes through its classes together. Of the
+exponentials no more exist at a time than a chunk. ``weight`` is (1, classes) or (1, 0).
+
+``cross_entropy_rows`` in ``ops/loss.py`` says what is computed; class numbers are checked before.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from ..attention import _dot, _largest, _sum
+from ..support.jit import FUSED, compiled
+from ..support.vector_math import exp32
+
+_ZERO, _ONE = np.float32(0), np.float32(1)
+CHUNK = 1024  # classes of a row, or positions of a plane, at a time
+
+
+@compiled
+def stray(target: Any, classes: int, ignored: int) -> bool:  # pragma: no cover - compiled
+    """Whether some class number is neither one of ``classes`` nor ``ignored``."""
+    found = False
+    for i in range(target.size):
+        t = target[i]
+        found |= ((t < 0) | (t >= classes)) & (t != ignored)
+    return found
+
+
+@njit(inline="always")
+def _all(weight: Any, classes: int) -> Any:  # pragma: no cover - compiled
+    return _sum(weight[0]) if weight.size else np.float32(classes)
+
+
+@compiled(fastmath=FUSED)
+def rows(
+    x: Any, out: Any, lse: Any, target: Any, weight: Any, ignored: int, smoothing: float
+) -> None:  # pragma: no cover - compiled
+    """The loss of each row, and the logarithm of its sum of exponentials."""
+    count, n = x.shape
+    chunk = np.empty(min(n, CHUNK), np.float32)
+    total, share = _all(weight, n), np.float32(smoothing / n)
+    rest = np.float32(1 - smoothing)
+    for i in range(count):
+        row = x[i]
+        m = _largest(row)
+        if not np.isfinite(m):
+            m = _ZERO  # rows of -inf: subtracting that would make NaN
+        s = _ZERO
+        for start in range(0, n, CHUNK):
+            part = row[start : start + CHUNK]
+            for j in range(part.size):
+                chunk[j] = exp32(part[j] - m)
+            s += _sum(chunk[: part.size])
+        low = np.log(s) + m
+        lse[i] = low
+        t = target[i]
+        if t == ignored:
+            out[i] = _ZERO
+            continue
+        loss = low - row[t]
+        if weight.size:
+            loss *= weight[0, t]
+        if share != _ZERO:
+            mean = _dot(weight[0], row) if weight.size else _sum(row)
+            loss = loss * rest + (low * total - mean) * share
+        out[i] = loss
+
+
+@compiled(fastmath=FUSED)
+def rows_grad(
+    out: Any, x: Any, grad: Any, lse: Any, target: Any, weight: Any, ignored: int,
+    smoothing: float,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """The gradient of :func:`rows` in the logits."""
+    count, n = x.shape
+    total, share = _all(weight, n), np.float32(smoothing / n)
+    rest = np.float32(1 - smoothing)
+    for i in range(count):
+        row, made, m, t = x[i], out[i], lse[i], target[i]
+        g = _ZERO if t == ignored else grad[i]
+        hit, spread = g * rest, g * share
+        if weight.size and t != ignored:
+            hit *= weight[0, t]
+        factor = hit + spread * total
+        for j in range(n):
+            made[j] = exp32(row[j] - m) * factor
+        if share != _ZERO:
+            if weight.size:
+                for j in range(n):
+                    made[j] -= spread * weight[0, j]
+            else:
+                for j in range(n):
+                    made[j] -= spread
+        if t != ignored:
+            made[t] -= hit
+
+
+@compiled(fastmath=FUSED)
+def planes(
+    x: Any, out: Any, lse: Any, target: Any, weight: Any, ignored: int, smoothing: float
+) -> None:  # pragma: no cover - compiled
+    """The same as :func:`rows` of each position: ``x`` is (count, classes, positions)."""
+    count, n, length = x.shape
+    mean = np.zeros(CHUNK, np.float32)
+    total, share = _all(weight, n), np.float32(smoothing / n)
+    rest = np.float32(1 - smoothing)
+    for i in range(count):
+        for start in range(0, length, CHUNK):
+            top, loss = lse[i, start : start + CHUNK], out[i, start : start + CHUNK]
+            first = x[i, 0, start : start + CHUNK]
+            for j in range(top.size):
+                top[j] = first[j]
+            for k in range(1, n):
+                row = x[i, k, start : start + CHUNK]
+                for j in range(top.size):
+                    v, m = row[j], top[j]
+                    top[j] = v if (v > m) | (v != v) else m
+            for j in range(top.size):
+                top[j] = top[j] if np.isfinite(top[j]) else _ZERO
+                loss[j] = _ZERO
+            for k in range(n):
+                row = x[i, k, start : start + CHUNK]
+                for j in range(top.size):
+                    loss[j] += exp32(row[j] - top[j])
+            if share != _ZERO:
+                mean[:] = _ZERO
+                for k in range(n):
+                    row = x[i, k, start : start + CHUNK]
+                    w = weight[0, k] if weight.size else _ONE
+                    for j in range(top.size):
+                        mean[j] += row[j] * w
+            for j in range(top.size):
+                low = np.log(loss[j]) + top[j]
+                top[j] = low
+                t = target[i, start + j]
+                if t == ignored:
+                    loss[j] = _ZERO
+                    continue
+                v = low - x[i, t, start + j]
+                if weight.size:
+                    v *= weight[0, t]
+                if share != _ZERO:
+                    v = v * rest + (low * total - mean[j]) * share
+                loss[j] = v
+
+
+@compiled(fastmath=FUSED)
+def planes_grad(
+    out: Any, x: Any, grad: Any, lse: Any, target: Any, weight: Any, ignored: int,
+    smoothing: float,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """The gradient of :func:`planes` in the logits."""
+    count, n, length = x.shape
+    hit, factor = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.float32)
+    total, share = _all(weight, n), np.float32(smoothing / n)
+    rest = np.float32(1 - smoothing)
+    for i in range(count):
+        for start in range(0, length, CHUNK):
+            m, above = lse[i, start : start + CHUNK], grad[i, start : start + CHUNK]
+            for j in range(m.size):
+                t = target[i, start + j]
+                g = _ZERO if t == ignored else above[j]
+                hit[j] = g * rest
+                if weight.size and t != ignored:
+                    hit[j] *= weight[0, t]
+                factor[j] = hit[j] + g * share * total
+            for k in range(n):
+                row, made = x[i, k, start : start + CHUNK], out[i, k, start : start + CHUNK]
+                for j in range(m.size):
+                    made[j] = exp32(row[j] - m[j]) * factor[j]
+                if share != _ZERO:
+                    w = share * weight[0, k] if weight.size else share
+                    for j in range(m.size):
+                        g = _ZERO if target[i, start + j] == ignored else above[j]
+                        made[j] -= g * w
+            for j in range(m.size):
+                t = target[i, start + j]
+                if t != ignored:
+                    out[i, t, start + j] -= hit[j]
+
+
+@compiled
+def picked(
+    x: Any, out: Any, target: Any, weight: Any, ignored: int
+) -> None:  # pragma: no cover - compiled
+    """``-x[target] * weight[target]`` of each position of (count, classes, positions)."""
+    count, length = out.shape
+    for i in range(count):
+        for j in range(length):
+            t = target[i, j]
+            if t == ignored:
+                out[i, j] = 0
+            elif weight.size:
+                out[i, j] = -(x[i, t, j] * weight[0, t])
+            else:
+                out[i, j] = -x[i, t, j]
+
+
+@compiled
+def picked_grad(
+    out: Any, grad: Any, target: Any, weight: Any, ignored: int
+) -> None:  # pragma: no cover - compiled
+    """The gradient of :func:`picked`: zero but at the classes."""
+    count, length = grad.shape
+    for i in range(count):
+        made = out[i].reshape(-1)
+        for j in range(made.size):
+            made[j] = 0
+        for j in range(length):
+            t = target[i, j]
+            if t != ignored:
+                out[i, t, j] = -(grad[i, j] * weight[0, t]) if weight.size else -grad[i, j]

@@ -1,0 +1,84 @@
+"""Compiled passes over one tile of logits, float32: what ``linear_cross_entropy`` does to it.
+
+A tile has some rows (tokens) and some columns (classes) of logits that nobody keeps. Forward folds
+it into the running sum of exponentials of each row; backward turns it into the gradient of the
+logits. Both overwrite it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...runtime import threads
+from ..attention import _largest, _sum
+from ..support.jit import FUSED, compiled
+from ..support.vector_math import exp32
+
+SHARE = 1 << 16  # elements of a tile below which another thread costs more than it saves
+_ZERO = np.float32(0)
+
+
+def over_rows(pass_: Any, cut: tuple[Any, ...], *whole: Any) -> None:
+    """Call ``pass_(*cut, *whole)`` on several threads, each with some rows of what is ``cut``."""
+    rows = cut[0].shape[0]
+    parts = min(threads.get_num_threads(), cut[0].size // SHARE, rows)
+    if parts <= 1:
+        pass_(*cut, *whole)
+        return
+    threads.split(lambda _, start, stop: pass_(*[a[start:stop] for a in cut], *whole), rows, parts)
+
+
+@compiled(fastmath=FUSED)
+def meet(
+    tile: Any, total: Any, top: Any, picked: Any, target: Any, first: int
+) -> None:  # pragma: no cover - compiled
+    """Fold a tile into ``total``, the sum of ``exp(logit - top)`` of each row so far.
+
+    ``top`` is the largest logit so far; ``picked`` becomes the logit of the class ``target``, if
+    that is one of the tile's columns, which begin with class ``first``.
+    """
+    rows, n = tile.shape
+    for i in range(rows):
+        row = tile[i]
+        here = target[i] - first
+        if 0 <= here < n:
+            picked[i] = row[here]
+        before, m = top[i], _largest(row)
+        if not m > before and m == m:
+            m = before
+        top[i] = m
+        if before != m:  # zero where nothing was summed yet
+            total[i] *= exp32(before - m)
+        if not np.isfinite(m):
+            m = _ZERO  # rows of -inf: subtracting that would make NaN
+        for j in range(n):
+            row[j] = exp32(row[j] - m)
+        total[i] += _sum(row)
+
+
+@compiled(fastmath=FUSED)
+def slopes(
+    tile: Any, lse: Any, scale: Any, hit: Any, spread: Any, target: Any, first: int, shares: Any
+) -> None:  # pragma: no cover - compiled
+    """Turn logits into ``exp(tile - lse) scale - spread shares``, less ``hit`` at the target.
+
+    ``shares`` has a number for each column, or none where nothing is spread. Rows without any of
+    the three factors are zero, whatever their logits.
+    """
+    rows, n = tile.shape
+    for i in range(rows):
+        row, m, factor = tile[i], lse[i], scale[i]
+        if factor == _ZERO and hit[i] == _ZERO and spread[i] == _ZERO:
+            for j in range(n):
+                row[j] = _ZERO
+            continue
+        for j in range(n):
+            row[j] = exp32(row[j] - m) * factor
+        if shares.size:
+            for j in range(n):
+                row[j] -= spread[i] * shares[j]
+        here = target[i] - first
+        if 0 <= here < n:
+            row[here] -= hit[i]

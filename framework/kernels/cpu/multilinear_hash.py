@@ -1,0 +1,32 @@
+"""The compiled multilinear hash of a file's rows.
+
+``framework/serialization/multilinear_hash.py`` defines it.
+One kernel with one signature, since its first use on a machine waits for the compiler (0.4 s).
+The sums of 32-bit products need no order, so the compiler splits them into lanes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from .support.jit import compiled
+
+_WORDS = types.Array(types.uint32, 1, "C", readonly=True, aligned=False)  # wherever bytes lie
+_KEYS = types.Array(types.uint32, 1, "C", readonly=True)
+
+
+def _sum_of_rows(words: Any, keys: Any, factor: Any) -> Any:  # pragma: no cover - compiled
+    total = np.uint64(0)
+    for start in range(0, words.size, keys.size):
+        row = words[start : start + keys.size]
+        part = np.uint64(0)
+        for i in range(keys.size):
+            part += np.uint64(row[i]) * np.uint64(keys[i])
+        total = total * factor + part
+    return total
+
+
+sum_of_rows: Any = compiled(_sum_of_rows, signature=types.uint64(_WORDS, _KEYS, types.uint64))

@@ -1,0 +1,160 @@
+"""Compiled loops over rows: layer and RMS normalization, its gradient, sums of repeated rows.
+
+Each makes one or two passes over a row while it is in the first cache, where the plain kernels
+pass over the whole array once per operation.
+
+A row's gradient is its own business, that of weight and bias a sum over rows. So there are two
+loops, one that threads share by rows and one that they share by columns; a single thread calls them
+in turn on a few rows at a time. The order of every sum is that of the rows either way.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...runtime import threads
+from ..support.jit import FUSED, SUMS, compiled
+
+_TILE = 16  # rows that stay in the cache between the two loops
+_LINE = 128  # columns that threads do not part: less of a row is slow to read
+
+
+@compiled
+def add_rows(out: Any, grad: Any, index: Any) -> None:  # pragma: no cover - compiled
+    """Add row ``k`` of ``grad`` to row ``index[k]`` of ``out``, in order."""
+    for k in range(index.size):
+        row = index[k]
+        for j in range(grad.shape[1]):
+            out[row, j] += grad[k, j]
+
+
+def normalize(*arrays: Any) -> None:
+    """Run :func:`layer_norm` on several threads if it pays; all arguments but the last two."""
+    out = arrays[0]
+    threads.ranges(partial(layer_norm, *arrays), out.size, out.shape[0])
+
+
+@compiled(fastmath=SUMS)
+def layer_norm(
+    out: Any, mean: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float, start: int,
+    stop: int,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    """Normalize rows ``start:stop``; an absent weight or bias has a length of 0.
+
+    ``mean`` has one for RMS normalization, which does not center.
+    """
+    n = x.shape[1]
+    zero = x.dtype.type(0)
+    share = x.dtype.type(1.0 / n)
+    for i in range(start, stop):
+        m = zero
+        if mean.size:
+            total = zero
+            for j in range(n):
+                total += x[i, j]
+            m = total * share
+            mean[i] = m
+        total = zero
+        for j in range(n):
+            d = x[i, j] - m
+            total += d * d
+        r = x.dtype.type(1.0 / np.sqrt(total * share + eps))
+        rstd[i] = r
+        if weight.size:
+            for j in range(n):
+                out[i, j] = (x[i, j] - m) * r * weight[j]
+        else:
+            for j in range(n):
+                out[i, j] = (x[i, j] - m) * r
+        if bias.size:
+            for j in range(n):
+                out[i, j] += bias[j]
+
+
+def normalize_grad(
+    dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any
+) -> None:
+    """The gradients of :func:`normalize`, on several threads if it pays."""
+    rows, n = x.shape
+    if threads.workers(x.size, rows) <= 1:
+        _grad(dx, dw, db, g, x, weight, mean, rstd)
+        return
+
+    def of_rows(start: int, stop: int) -> None:
+        _grad_of_rows(dx, g, x, weight, mean, rstd, start, stop)
+
+    def of_columns(first: int, last: int) -> None:
+        first, last = first * _LINE, min(last * _LINE, n)
+        _grad_of_columns(dw, db, g, x, mean, rstd, 0, rows, first, last)
+
+    dw[:] = 0
+    db[:] = 0
+    threads.ranges(of_rows, x.size, rows)
+    threads.ranges(of_columns, x.size, -(-n // _LINE))
+
+
+@compiled
+def _grad(
+    dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any
+) -> None:  # pragma: no cover - compiled
+    rows, n = x.shape
+    dw[:] = x.dtype.type(0)
+    db[:] = x.dtype.type(0)
+    for start in range(0, rows, _TILE):
+        stop = min(start + _TILE, rows)
+        _grad_of_rows(dx, g, x, weight, mean, rstd, start, stop)
+        _grad_of_columns(dw, db, g, x, mean, rstd, start, stop, 0, n)
+
+
+@compiled(fastmath=SUMS)
+def _grad_of_rows(
+    dx: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any, start: int, stop: int
+) -> None:  # pragma: no cover - compiled
+    n = x.shape[1]
+    zero = x.dtype.type(0)
+    share = x.dtype.type(1.0 / n)
+    centered = mean.size > 0
+    for i in range(start, stop):
+        m = mean[i] if centered else zero
+        r = rstd[i]
+        a, b = zero, zero
+        if weight.size:
+            for j in range(n):
+                v = g[i, j] * weight[j]
+                a += v
+                b += v * ((x[i, j] - m) * r)
+        else:
+            for j in range(n):
+                v = g[i, j]
+                a += v
+                b += v * ((x[i, j] - m) * r)
+        a = a * share if centered else zero
+        b *= share
+        if weight.size:
+            for j in range(n):
+                dx[i, j] = (g[i, j] * weight[j] - a - (x[i, j] - m) * r * b) * r
+        else:
+            for j in range(n):
+                dx[i, j] = (g[i, j] - a - (x[i, j] - m) * r * b) * r
+
+
+@compiled(fastmath=FUSED)
+def _grad_of_columns(
+    dw: Any, db: Any, g: Any, x: Any, mean: Any, rstd: Any, start: int, stop: int, first: int,
+    last: int,
+) -> None:  # pragma: no cover - compiled  # fmt: skip
+    # Add rows start:stop; dw has a length of 0 where there is no weight. Slices, because an index
+    # that might be negative keeps the compiler from vectorizing.
+    of_weight, of_bias = dw[first:last], db[first:last]
+    for i in range(start, stop):
+        m = mean[i] if mean.size else x.dtype.type(0)
+        r = rstd[i]
+        up, row = g[i, first:last], x[i, first:last]
+        if dw.size:
+            for j in range(up.size):
+                of_weight[j] += up[j] * ((row[j] - m) * r)
+        for j in range(up.size):
+            of_bias[j] += up[j]

@@ -1,0 +1,68 @@
+"""Compiled sums of float16 and bfloat16 in float32: each number is widened as it is read.
+
+Sums are of blocks, and then of those sums, so that an error does not grow with their number. Types
+as in ``kernels/cpu/elementwise/copy.py``.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import from_dtype, types
+
+from ..elementwise.copy import widened
+from ..support.jit import SUMS, compiled
+
+_ZERO = np.float32(0)
+
+
+@cache
+def columns(x: Any) -> Any:
+    """``columns(out, x)``: add up the second of the three dims of an array of this dtype."""
+    return compiled(_columns, signature=_signature(x, 2))
+
+
+@cache
+def rows(x: Any) -> Any:
+    """``rows(out, x)``: add up the last of the two dims."""
+    return compiled(_rows, signature=_signature(x, 1), fastmath=SUMS)
+
+
+def _signature(x: Any, ndim: int) -> Any:
+    source = types.Array(from_dtype(x), ndim + 1, "C", readonly=True)
+    return types.void(types.Array(types.float32, ndim, "C"), source)
+
+
+def _columns(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+    outer, n, inner = x.shape
+    part = np.empty(1024, np.float32)
+    for o in range(outer):
+        for start in range(0, inner, 1024):
+            width = min(1024, inner - start)
+            sums = out[o, start : start + width]
+            for j in range(width):
+                sums[j] = _ZERO
+            for first in range(0, n, 64):
+                for j in range(width):
+                    part[j] = _ZERO
+                for i in range(first, min(first + 64, n)):
+                    row = x[o, i, start : start + width]
+                    for j in range(width):
+                        part[j] += widened(row[j])
+                for j in range(width):
+                    sums[j] += part[j]
+
+
+def _rows(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+    n = x.shape[1]
+    for o in range(x.shape[0]):
+        total = 0.0
+        for first in range(0, n, 1024):
+            block = x[o, first : min(first + 1024, n)]
+            part: Any = _ZERO
+            for i in range(block.size):
+                part += widened(block[i])
+            total += part
+        out[o] = total

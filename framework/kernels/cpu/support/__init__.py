@@ -1,0 +1,1 @@
+"""What compiled kernels are made of: the compiler, vector math, micro-kernels."""

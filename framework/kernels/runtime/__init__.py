@@ -1,0 +1,1 @@
+"""What kernels run under: threads, BLAS, floating-point warnings."""
