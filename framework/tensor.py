@@ -78,7 +78,7 @@ class Tensor:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Build PyTorch's legacy way: from data, a tensor, or sizes."""
-        from .ops.legacy import legacy_tensor
+        from .ops.creation.legacy_types import legacy_tensor
 
         return legacy_tensor(cls, *args, **kwargs)
 

@@ -3,7 +3,7 @@
 from .device import device as _device
 from .dtypes import dtype as _dtype
 from .memory_format import layout as _layout, memory_format
-from .ops.sharing import TypedStorage, UntypedStorage
+from .ops.conversion.storage_access import TypedStorage, UntypedStorage
 from .spec import Size, Spec
 from builtins import bool as _bool, float as _float, int as _int
 from typing import Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..framework.ops.creation import empty
+from ..framework.ops.creation.fill import empty
 from ..framework.tensor import Tensor
 from . import functional as F
 from . import init

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..framework.ops.creation import empty
+from ..framework.ops.creation.fill import empty
 from ..framework.ops.gru import gru_sequence
 from ..framework.ops.lstm import lstm_sequence
 from ..framework.ops.recurrent import rnn_sequence

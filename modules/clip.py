@@ -16,8 +16,8 @@ from ..framework.data_dependence import presumed
 from ..framework.interrupts import defer_interrupts
 from ..framework.lanes import HOSTS, on_lanes
 from ..framework.modes import no_grad
-from ..framework.ops.arrays import tensor
-from ..framework.ops.joining import stack
+from ..framework.ops.creation.from_data import tensor
+from ..framework.ops.manipulation.cat import stack
 from ..framework.ops.matrix_norms import vector_norm
 from ..framework.tensor import Tensor
 

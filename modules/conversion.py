@@ -13,7 +13,7 @@ from ..framework.device import device as as_device
 from ..framework.dtypes import as_dtype, bfloat16, float16, float32, float64
 from ..framework.dtypes import dtype as dtype_class
 from ..framework.modes import no_grad
-from ..framework.ops.creation import empty_like
+from ..framework.ops.creation.fill import empty_like
 from ..framework.tensor import Tensor
 from .parameter import Parameter, keep_buffer
 

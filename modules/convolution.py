@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..framework.ops.convolution import several
-from ..framework.ops.creation import empty
+from ..framework.ops.creation.fill import empty
 from ..framework.tensor import Tensor
 from . import functional as F
 from . import init

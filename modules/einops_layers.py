@@ -11,7 +11,7 @@ from typing import Any
 from einops.layers import RearrangeMixin, ReduceMixin
 from einops.layers._einmix import _EinmixMixin
 
-from ..framework.ops.creation import empty
+from ..framework.ops.creation.fill import empty
 from ..framework.ops.einsum import einsum
 from ..framework.tensor import Tensor
 from . import init

@@ -47,12 +47,6 @@ from ..framework.ops.distances import triplet_margin_loss as triplet_margin_loss
 from ..framework.ops.distances import (
     triplet_margin_with_distance_loss as triplet_margin_with_distance_loss,
 )
-from ..framework.ops.dropout import alpha_dropout as alpha_dropout
-from ..framework.ops.dropout import dropout as dropout
-from ..framework.ops.dropout import dropout1d as dropout1d
-from ..framework.ops.dropout import dropout2d as dropout2d
-from ..framework.ops.dropout import dropout3d as dropout3d
-from ..framework.ops.dropout import feature_alpha_dropout as feature_alpha_dropout
 from ..framework.ops.elus import celu as celu
 from ..framework.ops.elus import celu_ as celu_
 from ..framework.ops.elus import elu as elu
@@ -75,11 +69,12 @@ from ..framework.ops.gating import mish as mish
 from ..framework.ops.gating import silu as silu
 from ..framework.ops.gating import softplus as softplus
 from ..framework.ops.grid_sampling import grid_sample as grid_sample
+from ..framework.ops.indexing.nonzero import one_hot as one_hot
 from ..framework.ops.linear_loss import linear_cross_entropy as linear_cross_entropy
 from ..framework.ops.linear_maps import linear as linear
-from ..framework.ops.locating import one_hot as one_hot
 from ..framework.ops.loss import cross_entropy as cross_entropy
 from ..framework.ops.loss import nll_loss as nll_loss
+from ..framework.ops.manipulation.pad import pad as pad
 from ..framework.ops.multihead import multi_head_attention_forward as multi_head_attention_forward
 from ..framework.ops.noisy import gumbel_softmax as gumbel_softmax
 from ..framework.ops.noisy import rrelu as rrelu
@@ -88,7 +83,6 @@ from ..framework.ops.normalizers import instance_norm as instance_norm
 from ..framework.ops.normalizers import local_response_norm as local_response_norm
 from ..framework.ops.normalizers import normalize as normalize
 from ..framework.ops.normalizers import rms_norm as rms_norm
-from ..framework.ops.padding import pad as pad
 from ..framework.ops.pairwise import pdist as pdist
 from ..framework.ops.patches import channel_shuffle as channel_shuffle
 from ..framework.ops.patches import fold as fold
@@ -115,6 +109,12 @@ from ..framework.ops.pools import lp_pool3d as lp_pool3d
 from ..framework.ops.pools import max_pool1d as max_pool1d
 from ..framework.ops.pools import max_pool2d as max_pool2d
 from ..framework.ops.pools import max_pool3d as max_pool3d
+from ..framework.ops.random.dropout import alpha_dropout as alpha_dropout
+from ..framework.ops.random.dropout import dropout as dropout
+from ..framework.ops.random.dropout import dropout1d as dropout1d
+from ..framework.ops.random.dropout import dropout2d as dropout2d
+from ..framework.ops.random.dropout import dropout3d as dropout3d
+from ..framework.ops.random.dropout import feature_alpha_dropout as feature_alpha_dropout
 from ..framework.ops.resampling import interpolate as interpolate
 from ..framework.ops.resampling import upsample as upsample
 from ..framework.ops.resampling import upsample_bilinear as upsample_bilinear

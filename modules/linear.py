@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..framework.ops.creation import empty
+from ..framework.ops.creation.fill import empty
 from ..framework.tensor import Tensor
 from . import functional as F
 from . import init

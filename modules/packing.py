@@ -15,8 +15,8 @@ import numpy as np
 
 from ..framework.device import device as as_device
 from ..framework.dtypes import int64
-from ..framework.ops.creation import full, tensor
-from ..framework.ops.joining import cat
+from ..framework.ops.creation.fill import full, tensor
+from ..framework.ops.manipulation.cat import cat
 from ..framework.tensor import Tensor
 
 

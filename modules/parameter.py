@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..framework.memory.ledger import BUFFER, INPUT, PARAMETER, SAVED, TEMPORARY
-from ..framework.ops.creation import empty
+from ..framework.ops.creation.fill import empty
 from ..framework.serialization.json_structure import restores
 from ..framework.tensor import Tensor
 

@@ -14,10 +14,10 @@ import warnings
 from typing import Any
 
 from ..framework.modes import local
-from ..framework.ops.creation import empty
+from ..framework.ops.creation.fill import empty
 from ..framework.ops.gru import gru_sequence
-from ..framework.ops.joining import cat, stack
 from ..framework.ops.lstm import lstm_sequence
+from ..framework.ops.manipulation.cat import cat, stack
 from ..framework.ops.recurrent import rnn_sequence
 from ..framework.tensor import Tensor
 from . import functional as F

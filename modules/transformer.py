@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..framework.dtypes import get_default_dtype
-from ..framework.ops.creation import full
+from ..framework.ops.creation.fill import full
 from ..framework.ops.multihead import additive
 from ..framework.tensor import Tensor
 from . import functional as F

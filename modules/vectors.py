@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ..framework.ops.joining import cat
+from ..framework.ops.manipulation.cat import cat
 from ..framework.tensor import Tensor
 
 

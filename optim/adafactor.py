@@ -12,8 +12,8 @@ from ..framework.dtypes import finfo
 from ..framework.kernels.common.copy import copy
 from ..framework.lanes import HOSTS, by_blocks, on_lanes, take_room
 from ..framework.modes import quietly
-from ..framework.ops.creation import empty, zeros_like
-from ..framework.pieces import limit_of, pieces
+from ..framework.ops.creation.fill import empty, zeros_like
+from ..framework.ops.views.tiled import limit_of, pieces
 from . import fused
 from .elementwise import by_pieces, reserve
 from .optimizer import Optimizer, check_options, number, own
@@ -32,8 +32,8 @@ class Adafactor(Optimizer):
 
     Memory: V and U are never whole. On the CPU a step is compiled and takes none beside the state
     (``framework/kernels/cpu/optim/adafactor.py``). What is not compiled (half precision, strides,
-    small models, other devices) runs on pieces (``framework/pieces.py``; one row, if that is
-    longer),
+    small models, other devices) runs on pieces (``framework/ops/views/tiled.py``; one row, if that
+    is longer),
     twice: once for RMS(U), before anything is written, once to apply it. From the first to the
     second the new rows and columns of all parameters are kept beside the old ones.
 

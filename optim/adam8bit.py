@@ -17,11 +17,11 @@ from ..framework.kernels.common.copy import copy
 from ..framework.lanes import HOSTS, need_places_of_their_own
 from ..framework.memory.ledger import WORKSPACE
 from ..framework.modes import quietly
-from ..framework.ops.arrays import tensor
-from ..framework.ops.creation import empty
-from ..framework.ops.creation import zeros as new_zeros
-from ..framework.ops.locating import bucketize
-from ..framework.pieces import limit_of
+from ..framework.ops.creation.fill import empty
+from ..framework.ops.creation.fill import zeros as new_zeros
+from ..framework.ops.creation.from_data import tensor
+from ..framework.ops.indexing.nonzero import bucketize
+from ..framework.ops.views.tiled import limit_of
 from . import fused
 from .adam import Adam, count_step
 from .elementwise import Elementwise, reserve
@@ -48,7 +48,7 @@ class Adam8bit(Elementwise):
     Memory: no mean is ever whole. On the CPU a step is compiled and takes none beside the state;
     for parameters that are strided or of half precision it takes two pieces in float32, once for
     all of them. Small models compute the step aside, and copy it. On other devices it runs in
-    tensor ops on pieces (``framework/pieces.py``), as :class:`Adam`'s.
+    tensor ops on pieces (``framework/ops/views/tiled.py``), as :class:`Adam`'s.
 
     Names and defaults are bitsandbytes'. Different here: ``weight_decay`` is an L2 penalty, as in
     Adam (theirs shrinks the parameter, as AdamW8bit); a v above 0 is never rounded to 0, so that no

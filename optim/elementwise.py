@@ -9,10 +9,10 @@ The compiled loop serves contiguous float32 and float64 on the CPU. All else the
 strided or complex parameters, small models) runs the tensor methods on lanes
 (``framework/lanes.py``). Neither takes memory, so a step whose state exists cannot fail half-way.
 
-On other devices they run on pieces of tensors (``framework/pieces.py``), so temporaries never grow
-with the parameter: at most ``PIECES_ALIVE`` pieces of scratch at any moment. So much is taken and
-given back before the first write: what a limit refuses, it refuses there. Not optimal: each op is a
-kernel of its own.
+On other devices they run on pieces of tensors (``framework/ops/views/tiled.py``), so temporaries
+never grow with the parameter: at most ``PIECES_ALIVE`` pieces of scratch at any moment. So much is
+taken and given back before the first write: what a limit refuses, it refuses there. Not optimal:
+each op is a kernel of its own.
 
 Complex parameters are stepped as pairs of real numbers, as PyTorch does.
 """
@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..framework.lanes import HOSTS, Lane, on_lanes
-from ..framework.ops.creation import empty, full_like, ones_like, zeros_like
-from ..framework.pieces import limit_of, pieces
+from ..framework.ops.creation.fill import empty, full_like, ones_like, zeros_like
+from ..framework.ops.views.tiled import limit_of, pieces
 from . import fused
 from .optimizer import Optimizer, number, own
 

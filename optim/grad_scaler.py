@@ -15,8 +15,8 @@ from ..framework.dtypes import float16, float32
 from ..framework.interrupts import defer_interrupts
 from ..framework.lanes import HOSTS, on_lanes
 from ..framework.modes import no_grad
-from ..framework.ops.creation import zeros
-from ..framework.pieces import pieces
+from ..framework.ops.creation.fill import zeros
+from ..framework.ops.views.tiled import pieces
 from ..framework.tensor import Tensor
 from . import fused
 from .elementwise import reserve

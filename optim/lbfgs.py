@@ -8,8 +8,8 @@ from typing import Any
 from ..framework.data_dependence import presumed
 from ..framework.interrupts import defer_interrupts
 from ..framework.modes import enable_grad, local
-from ..framework.ops.creation import empty
-from ..framework.ops.patching import view_as_real
+from ..framework.ops.creation.fill import empty
+from ..framework.ops.manipulation.slice_scatter import view_as_real
 from .line_search import strong_wolfe
 from .optimizer import Optimizer, check_options, number, own
 

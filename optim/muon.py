@@ -7,9 +7,9 @@ from typing import Any
 
 from ..framework.dtypes import bfloat16
 from ..framework.ops.added_products import addmm
-from ..framework.ops.creation import empty
+from ..framework.ops.creation.fill import empty
 from ..framework.ops.matmul import matmul
-from ..framework.pieces import pieces
+from ..framework.ops.views.tiled import pieces
 from .elementwise import planned_plain, zeros
 from .optimizer import Optimizer, check_options, number
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import numpy as np
 
-from ..framework import data_dependence, devices, modes, pieces, tensor
+from ..framework import data_dependence, devices, modes, tensor
 from ..framework.attribution import scopes
 from ..framework.autograd import anomaly
 from ..framework.devices import cuda, host
@@ -40,8 +40,11 @@ from ..framework.dtypes import as_dtype
 from ..framework.kernels.runtime.errstate import run_nested
 from ..framework.memory import events
 from ..framework.memory.ledger import NO_LIMIT
-from ..framework.ops import dispatch, distributions, factory, plan, random
+from ..framework.ops import dispatch, plan
+from ..framework.ops.creation import factory
+from ..framework.ops.random import distributions, draw
 from ..framework.ops.registry import OPS
+from ..framework.ops.views import tiled
 from ..framework.random.generator import generators_in_use
 from ..framework.serialization import save_load
 from ..framework.spec import Spec
@@ -203,7 +206,7 @@ class World:
         if not known and name in _CLAIMS and out.nbytes <= CHEAP_BYTES * CHEAPER:
             out.fill(_CLAIMS[name])
             self.now_real(arrays[0])
-        elif known or f is random._permute:  # a random order is there to be used as indices
+        elif known or f is draw._permute:  # a random order is there to be used as indices
             run_nested(f, *args)
             self.now_real(arrays[0])
         else:
@@ -318,7 +321,7 @@ class World:
             distributions,
             _check_probabilities=lambda p: check(p) if self.is_real(p._array) else None,
         )
-        put(pieces, _cut=self.cut(pieces._cut))
+        put(tiled, _cut=self.cut(tiled._cut))
         put(save_load, replacing=overlay.replacing)
         gpus = sum(isinstance(be, Elsewhere) for be in devices.live_backends())
         put(cuda, device_count=lambda: gpus)  # would ask the driver

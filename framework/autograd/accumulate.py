@@ -118,7 +118,7 @@ def add_arriving(entry: list[Tensor | None], index: int, g: Tensor, create: bool
 def _add(total: Tensor, g: Tensor) -> None:
     """``total += g``; in pieces, if it is computed in float32 workspace."""
     if total._spec.dtype.is_half:
-        from ..pieces import pieces
+        from ..ops.views.tiled import pieces
 
         with defer_interrupts():
             for part, more in pieces(total, g):

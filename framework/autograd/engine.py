@@ -140,7 +140,7 @@ def _batched_grad(
     allow_unused: bool | None,
     materialize: bool,
 ) -> tuple[Tensor | None, ...]:
-    from ..ops.joining import stack
+    from ..ops.manipulation.cat import stack
 
     batches = _as_list(grad_outputs)
     count = len(batches[0])

@@ -99,7 +99,7 @@ def jacobian(
         raise ValueError(
             f"jacobian: strategy is 'reverse-mode' or 'forward-mode'; got {strategy!r}."
         )
-    from ..ops.joining import stack
+    from ..ops.manipulation.cat import stack
 
     with enable_grad():
         xs, single_in = _prepared(inputs, "jacobian", create_graph)

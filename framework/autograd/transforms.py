@@ -195,7 +195,7 @@ def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False) -> Fu
 
     @functools.wraps(func)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        from ..ops.joining import stack
+        from ..ops.manipulation.cat import stack
 
         outer = local.state.grad
         with enable_grad():

@@ -51,7 +51,7 @@ def shortened(view: Tensor, viewed: ViewInfo) -> Link:
     start = view.storage_offset() - base.storage_offset() if view._spec.numel else 0
     if start < 0:  # an `as_strided` reached before the base
         return chain
-    from ..ops.striding import strided_view
+    from ..ops.views.as_strided import strided_view
 
     window = (tuple(view._spec.shape), view.stride(), start, base.stride())
     viewed.chain = (None, strided_view, window, 1)

@@ -337,8 +337,8 @@ def _parts(value: Any) -> list[tuple[Any, str, Any]]:
 
 
 def _start(root: Tensor) -> Any:
-    from ..ops.creation import ones_like
-    from ..ops.random import randn
+    from ..ops.creation.fill import ones_like
+    from ..ops.random.draw import randn
 
     if root.numel() == 1 or root.is_meta or not root.is_floating_point():
         return ones_like(root)

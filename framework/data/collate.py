@@ -10,9 +10,9 @@ import numpy as np
 
 from ..dtypes import float64
 from ..memory.ledger import INPUT, TEMPORARY
-from ..ops.arrays import as_tensor
-from ..ops.arrays import tensor as new_tensor
-from ..ops.joining import stack
+from ..ops.creation.from_data import as_tensor
+from ..ops.creation.from_data import tensor as new_tensor
+from ..ops.manipulation.cat import stack
 from ..tensor import Tensor
 
 

@@ -10,9 +10,9 @@ from itertools import accumulate
 from typing import Any, Generic, TypeVar
 
 from ..dtypes import int64
-from ..ops.arrays import tensor as new_tensor
-from ..ops.picking import index_select
-from ..ops.random import randperm
+from ..ops.creation.from_data import tensor as new_tensor
+from ..ops.indexing.index_select import index_select
+from ..ops.random.draw import randperm
 from ..random.generator import Generator
 from ..tensor import Tensor
 

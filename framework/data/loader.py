@@ -16,7 +16,7 @@ from typing import Any
 
 from ..dtypes import int64
 from ..interrupts import defer_interrupts, finalizer
-from ..ops.random import randint
+from ..ops.random.draw import randint
 from ..random.generator import Generator, default_generator
 from .collate import claimed, default_collate, default_convert
 from .dataset import IterableDataset

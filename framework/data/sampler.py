@@ -17,10 +17,10 @@ from typing import Any, Generic, TypeVar
 
 from ..dtypes import float64, int64
 from ..memory.ledger import INPUT, TEMPORARY
-from ..ops.arrays import as_tensor
-from ..ops.creation import empty
-from ..ops.distributions import multinomial
-from ..ops.random import randint, randperm
+from ..ops.creation.fill import empty
+from ..ops.creation.from_data import as_tensor
+from ..ops.random.distributions import multinomial
+from ..ops.random.draw import randint, randperm
 from ..random.generator import Generator, default_generator
 from ..tensor import Tensor
 

@@ -30,7 +30,7 @@ class _Backend:
         return isinstance(tensor, Tensor)
 
     def from_numpy(self, x: Any) -> Any:
-        from ..ops.arrays import from_numpy
+        from ..ops.creation.from_data import from_numpy
 
         return from_numpy(x)
 
@@ -38,7 +38,7 @@ class _Backend:
         return x.detach().cpu().numpy()
 
     def arange(self, start: int, stop: int) -> Any:
-        from ..ops.creation import arange
+        from ..ops.creation.fill import arange
 
         return arange(start, stop)
 
@@ -61,7 +61,7 @@ class _Backend:
         return x
 
     def stack_on_zeroth_dimension(self, tensors: Any) -> Any:
-        from ..ops.joining import stack
+        from ..ops.manipulation.cat import stack
 
         return stack(list(tensors))
 
@@ -79,7 +79,7 @@ class _Backend:
         return x.repeat(repeats)
 
     def concat(self, tensors: Any, axis: int) -> Any:
-        from ..ops.joining import cat
+        from ..ops.manipulation.cat import cat
 
         return cat(list(tensors), axis)
 

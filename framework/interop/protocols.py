@@ -120,7 +120,7 @@ def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None
 def _shared(ext_tensor: Any, kind: int, index: int) -> Tensor:
     from ..dtypes import as_dtype
     from ..memory.ledger import INPUT
-    from ..ops.arrays import from_numpy
+    from ..ops.creation.from_data import from_numpy
 
     if kind == 1:
         array = np.from_dlpack(ext_tensor)

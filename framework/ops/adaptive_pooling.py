@@ -160,7 +160,7 @@ def _(g_out, index, input_spec, size):
 
 
 def _plane_samples(make, gather):
-    from .creation import tensor
+    from .creation.fill import tensor
 
     for shape in ((2, 1, 1, 4), (2, 3, 3), (0, 4)):
         x = make(*shape)

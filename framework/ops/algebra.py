@@ -35,7 +35,7 @@ def logdet(input):
     Memory:
         Keeps ``input`` and the signs.
     """
-    from .selecting import where
+    from .indexing.where import where
 
     sign, log = determinants.slogdet(input)
     if input.is_complex():
@@ -83,7 +83,7 @@ def cholesky_solve(input, L, upper=False):
 @linear_algebra(method=True, public=True)
 def cholesky_inverse(L, upper=False):
     """Invert the matrices of which ``L`` is the Cholesky factor."""
-    from .counting import eye
+    from .creation.ranges import eye
 
     check_square("cholesky_inverse", L)
     one = eye(L.shape[-1], dtype=L.dtype, device=L.device)

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..dtypes import BOOL, COMPLEX, FLOAT, INT, bool_
 from ..tensor import Tensor
-from .creation import zeros_like
+from .creation.fill import zeros_like
 from .registry import (
     FUNCTIONS,
     broadcast,

@@ -32,7 +32,7 @@ from .attention_blocks import (
     worth_compiling,
 )
 from .attention_gradient import attend_grad
-from .dropout import mask as drop
+from .random.dropout import mask as drop
 from .registry import broadcast_shapes, function, op
 
 # How a result lies in memory: (batch, heads, rows, size), or the rows before the heads, or first.
@@ -50,7 +50,7 @@ def _attention_infer(query, key, value, attn_mask, rng, *, p, causal, scale, ord
 
 
 def _attention_samples(make):
-    from .creation import tensor
+    from .creation.fill import tensor
 
     base = {"p": 0.0, "causal": False, "scale": 0.5, "order": HEADS}
     q, k, v = make(1, 1, 3, 4), make(1, 1, 5, 4), make(1, 1, 5, 3)
@@ -168,7 +168,7 @@ def _order_of(query):
 
 def plain(query, key, value, attn_mask, rng, p, causal, scale):
     """The definition in plain ops: all scores at once."""
-    from .creation import ones
+    from .creation.fill import ones
     from .softmax import softmax
 
     shared = query.shape[1] // key.shape[1]

@@ -14,8 +14,8 @@ from math import prod
 
 from ..dtypes import bool_, float32, int32
 from ..spec import Spec
-from .dropout import draw_kept
 from .matmul import blas_ready
+from .random.dropout import draw_kept
 
 TILE = 1 << 20  # bytes of scores at a time, of all threads
 WORTH_THREADS = 1 << 22  # operations

@@ -15,10 +15,10 @@ from ..kernels.common.layout import contiguous
 from ..kernels.common.scatter_add import scatter_add
 from ..modes import no_grad
 from ..spec import Spec
-from .creation import tensor
+from .creation.fill import tensor
 from .embedding import shares
+from .indexing.index_put import take
 from .linear_loss_tiles import blocks
-from .places import take
 from .registry import function, op
 
 TILE = 256  # entries at a time, with their rows

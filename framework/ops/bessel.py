@@ -12,9 +12,9 @@ from typing import Any
 from ..dtypes import bool_
 from ..spec import Spec
 from .convolution import contiguous
+from .indexing.where import where_select
 from .pointwise import between, special
 from .registry import function, op, per_element, same, singles
-from .selecting import where_select
 
 
 def _unary(name, rule, doc, samples=singles, *, ufunc):

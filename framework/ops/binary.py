@@ -12,7 +12,8 @@ from ..kernels.common.elementwise import alike_singles, compile_gate
 from ..spec import Spec
 from ..tensor import Tensor
 from .arithmetic import alias, conjugate, in_pieces
-from .creation import zeros_like
+from .creation.fill import zeros_like
+from .indexing.where import where_select
 from .pointwise import LN2, special
 from .registry import (
     broadcast,
@@ -22,7 +23,6 @@ from .registry import (
     pairs,
     per_element,
 )
-from .selecting import where_select
 
 # Two operands
 

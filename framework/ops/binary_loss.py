@@ -15,9 +15,9 @@ from ..kernels.common.layout import contiguous, even
 from ..modes import no_grad
 from ..spec import Spec
 from .gating import softplus
+from .indexing.where import where_select
 from .loss import reduce_loss, reduction_of
 from .registry import broadcast, function, op, per_element
-from .selecting import where_select
 from .summed_losses import arriving, reduced, summed
 
 

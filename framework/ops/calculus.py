@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ..dtypes import BOOL, INT, int64
 from ..tensor import Tensor
-from .creation import ones, zeros
-from .joining import cat
+from .creation.fill import ones, zeros
+from .manipulation.cat import cat
 from .reduction import into
 from .registry import function
-from .shaping import normal_dim
-from .slicing import narrow_range
+from .views.reshape import normal_dim
+from .views.slice import narrow_range
 
 # Differences
 

@@ -113,9 +113,7 @@ def check_classes(xp, target, classes, ignore_index):
 
 
 def run_compiled(name, logits, numbers, weight, ignore_index, *smoothing):
-    """Run a loop of ``kernels/cpu/loss/cross_entropy.py``; the last of ``numbers`` are the
-    classes.
-    """
+    """Run a loop of ``kernels/cpu/loss/cross_entropy.py``; its last numbers are the classes."""
     from ..kernels.cpu.loss import cross_entropy
     from ..kernels.runtime.threads import spread
 

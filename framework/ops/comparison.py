@@ -8,7 +8,8 @@ from ..dtypes import BOOL, INT, bool_
 from ..spec import Spec
 from ..tensor import Tensor
 from .arithmetic import alias
-from .creation import ones_like
+from .creation.fill import ones_like
+from .indexing.where import where_select
 from .registry import (
     broadcast,
     broadcast_bool,
@@ -20,7 +21,6 @@ from .registry import (
     per_element,
     singles,
 )
-from .selecting import where_select
 from .sides import HIDDEN, INFINITY, chosen, marked, worth_bits
 
 _COMPARABLE = (Tensor, bool, int, float, complex, np.generic, np.ndarray)
@@ -122,7 +122,7 @@ def _bits(name, allow_bool=True):
 
 def integers(make):
     """Samples of an op on integers."""
-    from .arrays import tensor
+    from .creation.from_data import tensor
 
     for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3))):
         x, y = make(*a), make(*b)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from ..dtypes import COMPLEX, complex128
 from ..tensor import Tensor
-from .creation import zeros_like
+from .creation.fill import zeros_like
+from .indexing.where import where_select
 from .registry import function, op, per_element, same, singles
-from .selecting import where_select
 
 
 def _part(name, samples):

@@ -19,7 +19,7 @@ from .arithmetic import conjugate, in_pieces
 from .binary import complex_logaddexp
 from .convolution import contiguous, worth_compiling
 from .extremes import _pair, one_dim
-from .gathering import scatter_sum
+from .indexing.gather import scatter_sum
 from .reduction import _converted
 from .registry import WIDE_ON_CUDA, function, op, per_element
 
@@ -163,7 +163,7 @@ def _shifted(x, dim, reverse):
     """Each element's neighbor on the side the recurrence comes from; zero at the start."""
     n = x.shape[dim]
     zero = x.narrow(dim, 0, builtins.min(1, n)) * 0
-    from .joining import cat
+    from .manipulation.cat import cat
 
     if reverse:
         return cat([x.narrow(dim, 1, n - 1), zero], dim) if n else x
@@ -190,7 +190,7 @@ def _(g, factor, out, dim, reverse):
 
 def products_before(x, dim, reverse=False):
     """The product of all elements before each one along ``dim`` (after it, if ``reverse``)."""
-    from .joining import cat
+    from .manipulation.cat import cat
 
     n = x.shape[dim]
     one = ones_of(x._spec.like((*x.shape[:dim], 1, *x.shape[dim + 1 :])))
@@ -363,7 +363,7 @@ def _(g, input, out, dim):
     before = _shifted(out, dim, True)
     n = input.shape[dim]
     ratio = conjugate((out - before).narrow(dim, 0, n - 1).exp())
-    from .joining import cat
+    from .manipulation.cat import cat
 
     last = ones_of(ratio._spec.like((*out.shape[:dim], 1, *out.shape[dim + 1 :])))
     sums = recurrence(g, cat([ratio, last], dim), dim=dim, reverse=True)

@@ -40,7 +40,7 @@ def diagonal_of(x):
 
 def _withdiagonal_of(x, diagonal):
     # The matrices x with another diagonal.
-    from .striding import diag_embed
+    from .views.as_strided import diag_embed
 
     return x.tril(-1) + x.triu(1) + diag_embed(diagonal)
 
@@ -69,7 +69,7 @@ def hermitian(xp, A, part):
 
 def symmetric_samples(make):
     """Samples of ops on hermitian matrices."""
-    from .counting import arange
+    from .creation.ranges import arange
 
     for shape, part in (
         ((3, 3), "both"), ((2, 2, 2), "both"), ((1, 1), "lower"), ((1, 1), "upper"),
@@ -215,7 +215,7 @@ def _qr_tall(gq, gr, q, r):
 
 @qr_of.vjp("A")
 def _(g_q, g_r, q, r, mode):
-    from .joining import cat
+    from .manipulation.cat import cat
 
     m, n = q.shape[-2], r.shape[-1]
     if m >= n:

@@ -207,7 +207,7 @@ def sign_and_log(xp, A):
 
 @sign_and_log.vjp("A")
 def _(g_sign, g_logabsdet, A, sign):
-    from .creation import complex as complex_
+    from .creation.fill import complex as complex_
 
     total = g_logabsdet
     if A.is_complex() and g_sign is not None:

@@ -11,9 +11,9 @@ import warnings
 
 from ..kernels.common.elementwise import compile_gate
 from ..kernels.common.layout import alike, contiguous
+from .indexing.where import where_select
 from .loss import reduce_loss, reduction_of
 from .registry import broadcast, function, op, per_element
-from .selecting import where_select
 from .sides import by_sides, mark, sides_of, spread, worth_bits
 from .summed_losses import arriving, reduced, summed
 

@@ -1,5 +1,4 @@
-"""The tiles and tables of a convolution that is done directly
-(``kernels/cpu/convolution/direct.py``).
+"""The tiles and tables of a direct convolution (``kernels/cpu/convolution/direct.py``).
 
 All is three-dimensional here, with sizes of 1 in front. A tile is a few images, or a few lines of
 one, whose layout with padding stays in the cache. Sizes alone decide, so ``infer`` and the kernel

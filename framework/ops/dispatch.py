@@ -171,7 +171,7 @@ def python_value(op: Op, x: Any) -> Any:
     if isinstance(x, np.generic):
         return x.item()
     if isinstance(x, np.ndarray):  # from an operator: numpy leaves a mixed expression to us
-        from .arrays import tensor
+        from .creation.from_data import tensor
 
         return tensor(x)
     if isinstance(x, int | float | complex):  # a subclass, such as an IntEnum

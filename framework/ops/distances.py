@@ -13,7 +13,7 @@ from .gating import softplus
 from .loss import reduce_loss, reduction_of
 from .margins import label_margins
 from .registry import WIDE_ON_CUDA, function
-from .shaping import normal_dim
+from .views.reshape import normal_dim
 
 
 @function(autocast=WIDE_ON_CUDA)
@@ -80,7 +80,7 @@ def cosine_embedding_loss(
     Returns:
         Tensor (), or (N,) for "none".
     """
-    from .selecting import where
+    from .indexing.where import where
 
     how = reduction_of(size_average, reduce, reduction)
     if target.ndim + 1 != input1.ndim or target.ndim + 1 != input2.ndim or target.ndim > 1:
@@ -115,7 +115,7 @@ def hinge_embedding_loss(
     input, target, margin=1.0, size_average=None, reduce=None, reduction="mean"
 ):
     """Take ``input`` where the target is 1, and ``max(0, margin - input)`` where it is -1."""
-    from .selecting import where
+    from .indexing.where import where
 
     how = reduction_of(size_average, reduce, reduction)
     far = where(target != 1, (margin - input).clamp_min(0), 0.0)

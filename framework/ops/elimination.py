@@ -94,8 +94,8 @@ def _(xp, A, *, pivot):
 
 @lu_of.vjp("A")
 def _(g_lu, lu, pivots):
-    from .counting import eye
-    from .joining import cat
+    from .creation.ranges import eye
+    from .manipulation.cat import cat
 
     m, n = lu.shape[-2:]
     k = min(m, n)
@@ -133,7 +133,7 @@ def _permutation_infer(pivots, *, rows):
 
 
 def _permutation_samples(make):
-    from .arrays import tensor
+    from .creation.from_data import tensor
 
     yield (tensor([2, 3, 3]),), {"rows": 3}
     yield (tensor([[4, 2], [1, 3]]),), {"rows": 4}
@@ -221,7 +221,7 @@ def lu(A, *, pivot=True):
 
 def triangles(packed):
     """L and U of the packed form."""
-    from .counting import eye
+    from .creation.ranges import eye
 
     m, k = packed.shape[-2], min(packed.shape[-2:])
     one = eye(m, k, dtype=packed.dtype, device=packed.device)
@@ -230,7 +230,7 @@ def triangles(packed):
 
 def permutation_matrix(pivots, rows, dtype):
     """P of the exchanges of rows."""
-    from .counting import arange
+    from .creation.ranges import arange
 
     order = permutation_of(pivots, rows=rows)
     numbers = arange(rows, device=pivots.device).unsqueeze(-1)

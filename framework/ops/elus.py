@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from ..kernels.common.elementwise import compile_gate
 from .activation import floating, gradient_infer, need_float
+from .indexing.where import where_select
 from .registry import function, op, per_element, singles
-from .selecting import where_select
 from .sides import HIDDEN
 
 

@@ -13,7 +13,7 @@ from ..kernels.common.scatter_add import scatter_add
 from ..modes import no_grad
 from ..spec import Spec
 from .convolution import contiguous, worth_compiling
-from .places import take
+from .indexing.index_put import take
 from .registry import WIDE_ON_CUDA, function, op
 
 _PIECE = 1 << 12  # numbers at a time
@@ -38,7 +38,7 @@ def _embedding_infer(weight, index, *, padding):
 
 
 def _numbers(values):
-    from .creation import tensor
+    from .creation.fill import tensor
 
     return tensor(values)
 

@@ -15,7 +15,7 @@ from ..dtypes import bool_, int64
 from ..kernels.common.reduce import largest, smallest
 from ..spec import Spec
 from ..tensor import Tensor
-from .gathering import placed
+from .indexing.gather import placed
 from .inplace import need_separate
 from .reduction import into, kept, normalize_dims, reduced, reductions
 from .registry import function, op, per_element

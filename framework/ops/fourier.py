@@ -11,12 +11,12 @@ import numpy as np
 
 from ..dtypes import COMPLEX, FLOAT, complex128, float64, get_default_dtype
 from ..spec import Spec
-from .creation import tensor
-from .padding import pad_constant
+from .creation.fill import tensor
+from .manipulation.pad import pad_constant
 from .reduction import into
 from .registry import WIDE_ON_CPU, function, op
-from .shaping import normal_dim
-from .slicing import narrow_range
+from .views.reshape import normal_dim
+from .views.slice import narrow_range
 
 # The scale of a transform's adjoint: what "backward" leaves out, "forward" divides by.
 _ADJOINT = {"backward": "forward", "ortho": "ortho", "forward": "backward"}

@@ -30,7 +30,7 @@ def _fractional_infer(input, draws, *, kernel, size):
 
 
 def _fractional_samples(make):
-    from .arrays import tensor
+    from .creation.from_data import tensor
 
     u = tensor([[[0.2, 0.7], [0.5, 0.1]]])
     yield (make(1, 2, 5, 6), u), {"kernel": (2, 3), "size": (3, 2)}
@@ -96,7 +96,7 @@ def _(g_out, index, input_spec, size):
 
 
 def _pool(nd, input, kernel_size, output_size, output_ratio, draws):
-    from .random import rand
+    from .random.draw import rand
 
     name = f"fractional_max_pool{nd}d"
     if (output_size is None) == (output_ratio is None):

@@ -9,10 +9,10 @@ from ..kernels.common.elementwise import vectorized
 from ..kernels.common.layout import alike, contiguous, even
 from ..spec import Spec
 from .activation import need_float
-from .joining import cat
+from .indexing.where import where_select
+from .manipulation.cat import cat
 from .pointwise import sigmoid
 from .registry import broadcast, function, op, per_element
-from .selecting import where_select
 from .sides import HIDDEN
 
 

@@ -6,9 +6,9 @@ from math import pi, sqrt
 
 from ..kernels.common.elementwise import compile_gate
 from .activation import floating, gradient_infer, gradient_samples, need_float
+from .indexing.where import where_select
 from .pointwise import sigmoid, special, tanh
 from .registry import WIDE_ON_CUDA, function, op, per_element, singles
-from .selecting import where_select
 from .sides import HIDDEN
 
 # Smooth gates

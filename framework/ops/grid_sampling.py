@@ -17,8 +17,8 @@ import numpy as np
 
 from ..kernels.common.layout import contiguous
 from ..kernels.common.scatter_add import scatter_add
+from .indexing.index_put import take
 from .linear_loss_tiles import blocks
-from .places import take
 from .registry import function, op
 from .sampling import check_grid, composed, default_align
 

@@ -1,6 +1,6 @@
-"""Products of bfloat16 matrices on CPUs that multiply bfloat16
-(``kernels/cpu/linalg/bfloat16_matmul.py``).
+"""Products of bfloat16 matrices on CPUs that multiply bfloat16.
 
+The kernel is ``kernels/cpu/linalg/bfloat16_matmul.py``.
 Elsewhere, and for float16, operands and result are float32 workspace of twice their size. Here they
 are taken as they are. The workspace is, for each thread, a panel of the right matrix and up to
 ``BLOCK`` rows of the left one, whose neighbors are brought together where they lie apart.

@@ -6,12 +6,12 @@ from math import isfinite, prod
 
 from ..dtypes import FLOAT
 from ..tensor import Tensor
-from .creation import zeros
+from .creation.fill import zeros
 from .extremes import _pair
-from .locating import search
+from .indexing.nonzero import search
+from .indexing.where import where_select
 from .reduction import into
 from .registry import function
-from .selecting import where_select
 
 
 def _limits(name, input, low, high, margin):
@@ -91,7 +91,7 @@ def histogram(input, bins=100, *, range=None, weight=None, density=False):
 
 def _edges(x, bins, range):
     # The edges of one dim, from themselves or from their number.
-    from .counting import linspace
+    from .creation.ranges import linspace
 
     if isinstance(bins, Tensor):
         if bins.dtype is not x.dtype:

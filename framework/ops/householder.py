@@ -52,8 +52,8 @@ def geqrf(xp, A):
 
 def _vectors(A, tau):
     # V with ones on its diagonal, and T.
-    from .counting import eye
-    from .striding import diag_embed
+    from .creation.ranges import eye
+    from .views.as_strided import diag_embed
 
     m, k = A.shape[-2], tau.shape[-1]
     one = eye(m, k, dtype=A.dtype, device=A.device)
@@ -93,7 +93,7 @@ def householder_product(A, tau):
     Memory:
         Keeps V, T and their product.
     """
-    from .counting import eye
+    from .creation.ranges import eye
 
     m, n = _check("linalg.householder_product", A, tau)
     if m < n:
@@ -162,7 +162,7 @@ def svd_lowrank(A, q=6, niter=2, M=None):
         Halko, Martinsson, Tropp: "Finding structure with randomness", 2009, algorithm 5.1.
     """
     from .decompositions import qr
-    from .random import randn
+    from .random.draw import randn
     from .spectral import svd
 
     check_matrices("svd_lowrank", A)

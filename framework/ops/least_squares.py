@@ -30,7 +30,7 @@ def _pinv_infer(A, atol, rtol, *, part):
 
 
 def _pinv_samples(make):
-    from .arrays import tensor
+    from .creation.from_data import tensor
 
     for shape in ((3, 3), (4, 2), (2, 2, 3), (0, 3), (0, 2, 2)):
         yield (make(*shape), 0.0, 1e-5), {"part": None}
@@ -94,7 +94,7 @@ def _tolerances(A, atol, rtol):
 
 
 def _unless_positive(A, atol):
-    from .selecting import where
+    from .indexing.where import where
 
     if isinstance(atol, Tensor):
         return where(atol > 0, 0.0, default_rtol(A))
@@ -132,7 +132,7 @@ def matrix_rank(A, tol=None, hermitian=False, *, atol=None, rtol=None):
     Returns:
         int64 Tensor (*).
     """
-    from .selecting import where
+    from .indexing.where import where
 
     check_matrices("linalg.matrix_rank", A)
     if tol is not None:

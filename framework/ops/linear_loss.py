@@ -116,7 +116,7 @@ def _infer(input, linear_weight, linear_bias, target, weight, *, tiles, **_):
 
 
 def _classes(values):
-    from .creation import tensor
+    from .creation.fill import tensor
 
     return tensor(values, dtype=int64)
 

@@ -42,7 +42,7 @@ def _margin_infer(input, target):
 
 def _labels(rows, classes):
     # Some right classes of each example, none of the first, ended by -1
-    from .creation import tensor
+    from .creation.fill import tensor
 
     found = np.full((rows, classes), -1, np.int64)
     for n in range(rows):
@@ -162,7 +162,7 @@ def _(xp, out, gap, right, grad, input, target):
 
 @label_slopes.vjp("grad", "input")
 def _(g, needs, grad_spec, input, target):
-    from .creation import ones
+    from .creation.fill import ones
 
     if not needs[0]:
         return None, None

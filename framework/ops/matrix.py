@@ -24,7 +24,7 @@ from .solving import inv, solve
 @linear_algebra()
 def matrix_power(A, n):
     """Multiply matrices by themselves, or for a negative ``n`` their inverses."""
-    from .counting import eye
+    from .creation.ranges import eye
 
     if not isinstance(n, int):
         raise TypeError(f"linalg.matrix_power: n must be int, not {type(n).__name__}.")
@@ -95,8 +95,8 @@ def exponential(xp, A):
 
 @exponential.vjp("A")
 def _(g, A):
-    from .creation import zeros_like
-    from .joining import cat
+    from .creation.fill import zeros_like
+    from .manipulation.cat import cat
 
     h = adjoint(A)
     n = A.shape[-1]
@@ -166,8 +166,8 @@ def vander(x, N=None):
         x: (*, n); a 0-d one counts as (1,).
         N: Number of columns; n if None.
     """
-    from .creation import ones
-    from .joining import cat
+    from .creation.fill import ones
+    from .manipulation.cat import cat
 
     if not x.ndim:
         x = x.reshape(1)
@@ -200,7 +200,7 @@ def _cross_infer(input, other, *, dim):
 
 
 def _cross_samples(make):
-    from .joining import cat
+    from .manipulation.cat import cat
 
     def three(*shape):  # as many vectors as wanted, of three components each
         return cat([make(*shape, 1), make(*shape, 1), make(*shape, 1)], -1)
@@ -244,7 +244,7 @@ def cross(input, other, *, dim=-1):
     Memory:
         Keeps each input while the other needs a gradient.
     """
-    from .shaping import normal_dim
+    from .views.reshape import normal_dim
 
     if input.ndim != other.ndim:
         raise RuntimeError(

@@ -193,7 +193,7 @@ def zero_pivot(xp, matrix):
 
 def conditioned(make, *shape):
     """A sample: matrices far from singular."""
-    from .counting import eye
+    from .creation.ranges import eye
 
     m = make(*shape)
     return m * 0.5 + 3.0 * eye(m.shape[-1], dtype=m.dtype)

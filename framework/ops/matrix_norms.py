@@ -8,9 +8,9 @@ from ..dtypes import FLOAT
 from .matrix_checks import check_matrices, check_square, linear_algebra
 from .moments import norm_over
 from .reduction import normalize_dims
-from .shaping import normal_dim
 from .solving import inv_ex
 from .spectral import svdvals
+from .views.reshape import normal_dim
 
 
 def _converted(name, x, dtype):

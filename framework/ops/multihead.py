@@ -6,11 +6,11 @@ from typing import Any
 
 from ..dtypes import BOOL
 from .attention import ROWS_FIRST, attended
-from .creation import zeros, zeros_like
-from .dropout import dropout
-from .joining import cat
+from .creation.fill import zeros, zeros_like
 from .linear_maps import linear
-from .padding import pad
+from .manipulation.cat import cat
+from .manipulation.pad import pad
+from .random.dropout import dropout
 from .registry import function
 
 

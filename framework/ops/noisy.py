@@ -8,7 +8,7 @@ from ..random.generator import draw
 from ..random.philox import Rng, bits
 from ..spec import Spec
 from .activation import need_float
-from .dropout import CHUNK
+from .random.dropout import CHUNK
 from .registry import function, op, per_element
 from .sides import INFINITY, is_set, mark, sides_of
 from .softmax import softmax
@@ -32,7 +32,7 @@ def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
         Jang, Gu, Poole: "Categorical Reparameterization with Gumbel-Softmax", 2017; Maddison, Mnih,
         Teh: "The Concrete Distribution", 2017.
     """
-    from .creation import empty_like, zeros_like
+    from .creation.fill import empty_like, zeros_like
 
     plain = logits.detach()
     noise = -empty_like(plain).exponential_().log()

@@ -318,7 +318,7 @@ def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
 
 
 def _pad_channels(x, before, after):
-    from .padding import pad
+    from .manipulation.pad import pad
 
     return pad(x, (0, 0, before, after))
 

@@ -13,10 +13,10 @@ import numpy as np
 from ..dtypes import FLOAT, bool_
 from ..kernels.common.layout import contiguous
 from ..spec import Spec
-from .creation import tensor
+from .creation.fill import tensor
+from .indexing.where import where_select
 from .matmul import blas_ready, matmul
 from .registry import WIDE_ON_CUDA, broadcast_shapes, function, op
-from .selecting import where_select
 
 _ELEMENTS = 1 << 17  # of a tile of differences
 

@@ -14,8 +14,8 @@ import numpy as np
 from ..dtypes import FLOAT, bool_, get_default_dtype
 from ..kernels.common.elementwise import compile_gate
 from .arithmetic import alias, conjugate
+from .indexing.where import where_select
 from .registry import WIDE_ON_CUDA, function, op, per_element, same, singles
-from .selecting import where_select
 
 LN2, LN10 = log(2.0), log(10.0)
 

@@ -67,7 +67,7 @@ def poisson_nll_loss(
     Returns:
         Tensor (), or in the broadcast shape for "none".
     """
-    from .selecting import where
+    from .indexing.where import where
 
     how = reduction_of(size_average, reduce, reduction)
     log_rate = input if log_input else (input + eps).log()
@@ -97,7 +97,7 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
     Raises:
         ValueError: A variance is negative, or their shape does not fit.
     """
-    from .creation import full_like
+    from .creation.fill import full_like
 
     if isinstance(var, float):
         var = full_like(input.detach(), var)

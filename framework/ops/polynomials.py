@@ -13,8 +13,8 @@ from math import trunc
 
 from ..dtypes import bool_, int64
 from ..spec import Spec
+from .indexing.where import where_select
 from .registry import broadcast_shapes, function, op, per_element
-from .selecting import where_select
 
 # (a[0], b[0]), then (a, b, c) of each further degree.
 _CHEBYSHEV = (2.0, 0.0, 1.0)
@@ -114,7 +114,7 @@ def _named(name, kind, doc, limits=None):
 
 
 def _above(n, limit):
-    from .arrays import tensor
+    from .creation.from_data import tensor
 
     return n > limit if hasattr(n, "shape") else tensor(n > limit)
 

@@ -11,9 +11,9 @@ import numpy as np
 from ..dtypes import BOOL, int64
 from ..tensor import Tensor
 from .arithmetic import conjugate, in_pieces
-from .creation import zeros_like
+from .creation.fill import zeros_like
+from .indexing.where import where_select
 from .registry import WIDE_ON_CUDA, broadcast, op, per_element, same, singles
-from .selecting import where_select
 
 _PRODUCTS = frozenset(
     (-2, 3, 4, 5, 6, 7, 8)

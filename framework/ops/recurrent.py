@@ -24,8 +24,8 @@ from math import prod
 from ..dtypes import float32
 from ..spec import Spec
 from .convolution import contiguous
-from .joining import cat
 from .linear_maps import linear
+from .manipulation.cat import cat
 from .registry import op
 
 SMALL = 1 << 18  # bytes of a recurrent weight of which a transposed copy is made

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..dtypes import FLOAT
 from .convolution import contiguous, worth_compiling
-from .places import take
+from .indexing.index_put import take
 from .pools import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from .registry import function, op
 

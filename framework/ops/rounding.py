@@ -10,9 +10,9 @@ import numpy as np
 
 from ..dtypes import bool_
 from .arithmetic import alias, numeric
-from .creation import zeros_like
+from .creation.fill import zeros_like
+from .indexing.where import where_select
 from .registry import op, per_element, singles
-from .selecting import where_select
 
 
 def _rounding(name, doc):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..spec import Spec
 from ..tensor import Tensor
-from .names import node_name
+from .node_names import node_name
 
 if TYPE_CHECKING:
     from .registry import Op

@@ -16,11 +16,11 @@ from math import prod
 from ..dtypes import int64
 from ..kernels.common.scatter_add import scatter_add
 from .convolution import contiguous, worth_compiling
-from .counting import linspace
-from .creation import full_like, ones, zeros_like
-from .joining import cat, stack
+from .creation.fill import full_like, ones, zeros_like
+from .creation.ranges import linspace
+from .indexing.index_put import take
 from .linear_loss_tiles import blocks
-from .places import take
+from .manipulation.cat import cat, stack
 from .registry import function, op
 
 
@@ -30,7 +30,7 @@ def _sample_infer(input, weight, index):
 
 
 def _places(count, *shape):
-    from .creation import tensor
+    from .creation.fill import tensor
 
     n = prod(shape)
     return tensor([k * k % count for k in range(n)], dtype=int64).reshape(shape)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..dtypes import int16, int32, int64
 from ..kernels.common.strided import INFINITY, bits
-from .indexed import SUMMED, enough, enough_to_add
+from .indexing.cpu_routes import SUMMED, enough, enough_to_add
 
 
 def in_rows(input, *, dim, keepdim) -> bool:

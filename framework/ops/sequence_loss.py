@@ -13,9 +13,9 @@ from ..dtypes import INT, int64
 from ..spec import Spec
 from ..tensor import Tensor
 from .convolution import contiguous
-from .creation import tensor
-from .joining import cat, stack
+from .creation.fill import tensor
 from .loss import reduction_of
+from .manipulation.cat import cat, stack
 from .registry import function, op
 
 LOW = -1e30  # the composition's minus infinity, which has a gradient

@@ -19,7 +19,7 @@ from ..kernels.common.strided import INFINITY, bits
 from ..kernels.runtime.threads import LIMIT
 from ..spec import Spec
 from .extremes import _pair, into_each, one_dim, place
-from .indexed import enough_to_add
+from .indexing.cpu_routes import enough_to_add
 from .registry import function, op
 from .searching import key_dtype, sortable
 

@@ -13,10 +13,10 @@ from ..spec import Spec
 from ..tensor import Tensor
 from .bessel import over
 from .binary import _nonzero_pairs, float_power
-from .creation import arange, tensor
+from .creation.fill import arange, tensor
+from .indexing.where import where_select
 from .pointwise import between, exp2, log1p, polygamma, special
 from .registry import broadcast, function, install, op, pairs, per_element, same, singles
-from .selecting import where_select
 
 # Of one number
 

@@ -35,7 +35,7 @@ def _svd_infer(A, *, full_matrices):
 
 
 def _svd_samples(make):
-    from .counting import eye
+    from .creation.ranges import eye
 
     for shape, full in (
         ((3, 3), False), ((3, 2), False), ((2, 2, 3), False), ((2, 2), True), ((1, 3), False),
@@ -74,7 +74,7 @@ def _skew(x):
 
 def _gaps(values, diagonal):
     # values_j - values_i at (i, j), and something harmless on the diagonal.
-    from .striding import diag_embed
+    from .views.as_strided import diag_embed
 
     e = values.unsqueeze(-2) - values.unsqueeze(-1)
     return e + diag_embed(values.detach() * 0 + diagonal)
@@ -82,7 +82,7 @@ def _gaps(values, diagonal):
 
 @svd_of.vjp("A")
 def _(g_u, g_s, g_vh, u, s, vh):
-    from .striding import diag_embed
+    from .views.as_strided import diag_embed
 
     m, n, k = u.shape[-2], vh.shape[-1], s.shape[-1]
     # Of the complete bases only the first k vectors are functions of A.
@@ -188,7 +188,7 @@ def eigh_of(xp, A, *, part):
 
 @eigh_of.vjp("A")
 def _(g_values, g_vectors, values, vectors):
-    from .striding import diag_embed
+    from .views.as_strided import diag_embed
 
     h = adjoint(vectors)
     inner = None if g_values is None else diag_embed(g_values.to(vectors.dtype))
@@ -283,7 +283,7 @@ def eig_of(xp, A):
 
 @eig_of.vjp("A")
 def _(g_values, g_vectors, values, vectors, A_spec):
-    from .striding import diag_embed
+    from .views.as_strided import diag_embed
 
     h = adjoint(vectors)
     inner = None if g_values is None else diag_embed(g_values)

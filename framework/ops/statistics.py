@@ -13,16 +13,16 @@ import numpy as np
 
 from ..dtypes import BOOL, INT, float32, float64, int64, promote_types
 from ..tensor import Tensor
-from .creation import arange, empty, tensor, zeros
+from .creation.fill import arange, empty, tensor, zeros
 from .extremes import _pair, need_elements, one_dim
-from .locating import search
+from .indexing.nonzero import search
+from .indexing.where import where_select
 from .matmul import matmul
 from .middle import kth_along
 from .reduction import into
 from .registry import WIDE_ON_CPU, WIDE_ON_CUDA, function
-from .selecting import where_select
-from .shaping import normal_dim
 from .sorting import sort_along
+from .views.reshape import normal_dim
 
 # Quantiles
 
@@ -279,7 +279,7 @@ def corrcoef(input):
     c = c / deviation.unsqueeze(1) / deviation.unsqueeze(0)
     if not c.is_complex():
         return c.clamp(-1, 1)
-    from .creation import complex as paired
+    from .creation.fill import complex as paired
 
     return paired(c.real.clamp(-1, 1), c.imag.clamp(-1, 1))
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from ..dtypes import COMPLEX, FLOAT
 from .fourier import fft_c2c, fft_c2r, fft_r2c
-from .padding import pad
+from .manipulation.pad import pad
 from .registry import function
-from .striding import fold_sum, unfold_view
+from .views.as_strided import fold_sum, unfold_view
 
 
 def _sizes(name, n_fft, hop_length, win_length, window):
@@ -122,7 +122,7 @@ def stft(
         out = out.squeeze(0)
     if return_complex:
         return out
-    from .patching import view_as_real
+    from .manipulation.slice_scatter import view_as_real
 
     return view_as_real(out)
 

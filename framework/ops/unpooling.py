@@ -9,7 +9,7 @@ from math import prod
 
 from ..dtypes import int64
 from .convolution import several
-from .creation import zeros
+from .creation.fill import zeros
 from .pools import (
     adaptive_max_pool1d,
     adaptive_max_pool2d,

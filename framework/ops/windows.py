@@ -13,8 +13,8 @@ from typing import Any
 from ..devices import backend
 from ..dtypes import FLOAT, get_default_dtype
 from ..tensor import Tensor
-from .counting import _ramp
-from .factory import dtype_of, put, target
+from .creation.factory import dtype_of, put, target
+from .creation.ranges import _ramp
 from .pointwise import special
 from .registry import function
 

@@ -71,7 +71,7 @@ class Generator:
 
     def get_state(self) -> Any:
         """Seed and offset as an int64 tensor of shape (2,)."""
-        from ..ops.arrays import tensor
+        from ..ops.creation.from_data import tensor
 
         with self._lock:
             pair = [_signed(self._seed), _signed(self._offset)]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import lowtide as lt
-from lowtide.framework import pieces as cutting
 from lowtide.framework.autograd.accumulate import add_arriving
+from lowtide.framework.ops.views import tiled as cutting
 from lowtide.nn.functional import linear
 
 SIDE = 64

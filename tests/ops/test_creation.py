@@ -253,7 +253,7 @@ def test_legacy_types_answer_isinstance():
 
 
 def test_variable_is_a_tensor():
-    from lowtide.framework.ops.legacy import Variable
+    from lowtide.framework.ops.creation.legacy_types import Variable
 
     x = Variable([1.0], requires_grad=True)
     assert x.requires_grad

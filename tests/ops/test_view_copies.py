@@ -3,7 +3,7 @@
 import pytest
 
 import lowtide as lt
-from lowtide.framework.ops.view_copies import _VIEWS
+from lowtide.framework.ops.views.view_copy import _VIEWS
 
 X = lt.arange(12.0).reshape(3, 4)
 CALLS = {

@@ -14,8 +14,8 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
-from lowtide.framework import pieces as cutting
 from lowtide.framework.kernels.common import dynamic_code
+from lowtide.framework.ops.views import tiled as cutting
 from lowtide.optim import Adam8bit, AdamW, AdamW8bit, fuse_into_backward, fused
 
 BLOCK = 256

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework import pieces as cutting
+from lowtide.framework.ops.views import tiled as cutting
 from lowtide.optim import elementwise, fused
 from lowtide.optim.elementwise import Elementwise
 from tests.optim.cases import CASES, EXACT, OPTIONS, identity

@@ -12,7 +12,7 @@ from math import prod
 
 import numpy as np
 
-from ...ops.shaping import strided
+from ...ops.views.reshape import strided
 
 DEPTH = 4  # loops in the kernels that take walks
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

@@ -1,0 +1,1 @@
+"""Copies, conversions of dtype and device, access to storage."""

@@ -1,0 +1,1 @@
+"""Ops that make tensors: filled, ranges, from data."""

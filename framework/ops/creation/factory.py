@@ -1,0 +1,217 @@
+"""What every factory needs: the meaning of its arguments, memory, and one number everywhere."""
+
+from __future__ import annotations
+
+import operator
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from ...autograd.view_history import check_writable
+from ...device import device as as_device
+from ...device import get_default_device
+from ...devices import backend, placed
+from ...dtypes import (
+    BOOL,
+    FLOAT,
+    INT,
+    as_dtype,
+    bfloat16,
+    bool_,
+    finfo,
+    float16,
+    float32,
+    get_default_dtype,
+    int64,
+)
+from ...dtypes import dtype as dtype_class
+from ...memory.ledger import TEMPORARY
+from ...modes import local, quietly
+from ...spec import Spec
+from ...tensor import Tensor, wrap
+
+
+def new(spec: Spec, role: int = TEMPORARY) -> Tensor:
+    """An uninitialized tensor of a spec."""
+    storage, array = backend(spec.device).empty(spec, role)
+    return made(array, spec, storage)
+
+
+def made(array: Any, spec: Spec, storage: Any) -> Tensor:
+    """A tensor that no op computed; under ``inference_mode`` an inference tensor like any other."""
+    t = wrap(array, spec, storage)
+    if local.state.inference:
+        t._extra = {"inference": True}
+    return t
+
+
+def shape_of(name: str, size: Any) -> tuple[int, ...]:
+    """The shape that ``f(2, 3)``, ``f((2, 3))`` or ``f([2, 3])`` asks for.
+
+    Raises:
+        TypeError: A size is no integer.
+        RuntimeError: A size is negative.
+    """
+    if len(size) == 1 and isinstance(size[0], list | tuple):
+        size = size[0]
+    try:
+        shape = tuple(map(operator.index, size))
+    except TypeError:
+        listed = ", ".join(type(n).__name__ for n in size)
+        raise TypeError(f"{name}(): argument 'size' must be tuple of ints, not {listed}.") from None
+    if any(n < 0 for n in shape):
+        bad = min(shape)
+        raise RuntimeError(
+            f"{name}: Trying to create tensor with negative dimension {bad}: {list(shape)}."
+        )
+    return shape
+
+
+def size_of(name: str, size: tuple[Any, ...], named: dict[str, Any]) -> tuple[int, ...]:
+    """The same for a factory that also takes ``size=``, the only other name in ``named``.
+
+    Raises:
+        TypeError: No size, or another name.
+    """
+    keyword = named.pop("size", None)
+    if named:
+        raise TypeError(f"{name}() got an unexpected keyword argument '{next(iter(named))}'.")
+    if keyword is not None:
+        size = (tuple(keyword),)
+    elif not size:
+        raise TypeError(f'{name}() missing 1 required positional arguments: "size".')
+    return shape_of(name, size)
+
+
+def dtype_of(name: str, dtype: Any) -> dtype_class:
+    """The dtype an argument names: a lowtide dtype, or a Python or NumPy type.
+
+    Raises:
+        TypeError: A string, which PyTorch does not take either, or an unknown type.
+    """
+    if isinstance(dtype, dtype_class):
+        return dtype
+    if isinstance(dtype, str):
+        raise TypeError(f"{name}(): argument 'dtype' must be lowtide.dtype, not str.")
+    return as_dtype(dtype)
+
+
+def place_of(device: Any) -> as_device:
+    """The device an argument names; None is the default device."""
+    return get_default_device() if device is None else as_device(device)
+
+
+def target(
+    name: str, shape: tuple[int, ...], dtype: Any, default: dtype_class, device: Any, out: Any
+) -> Tensor:
+    """The tensor to fill: a new one, or ``out``, resized and counted as written."""
+    if out is None:
+        wanted = default if dtype is None else dtype_of(name, dtype)
+        return new(Spec(shape, wanted, place_of(device)))
+    if dtype is not None and dtype_of(name, dtype) is not out.dtype:
+        raise RuntimeError(
+            f"{name}: dtype {dtype_of(name, dtype)} does not match dtype of out parameter "
+            f"({out.dtype}). Leave dtype away."
+        )
+    check_writable(out, name)
+    if tuple(out.shape) != shape:
+        out.resize_(shape)
+    out._storage.version += 1
+    return out
+
+
+def put(t: Tensor, value: Any) -> Tensor:
+    """Write one number everywhere, outside autograd.
+
+    Raises:
+        RuntimeError: The dtype cannot hold it.
+    """
+    if backend(t.device).xp is not None and (type(value) is not int or value not in (0, 1)):
+        value = fitted(value, t.dtype)  # 0 and 1 every dtype holds
+    return written(t, _fill, value)
+
+
+def written(t: Tensor, f: Any, *args: Any) -> Tensor:
+    """Have ``f(array, *args)`` write the values of a tensor that no op computed.
+
+    A region of activation checkpointing notes it, and can have them written again.
+    """
+    be = backend(t.device)
+    if be.xp is not None:
+        quietly(placed(be, f), t._array, *args)
+    tape = local.state.tape
+    if tape is not None and t._viewed is None and t._storage.version == 0:
+        tape.filled(f.__name__.strip("_"), t, f, args)
+    return t
+
+
+def _fill(array: Any, value: Any) -> None:
+    array.fill(value)
+
+
+def as_it_is(array: Any) -> None:
+    """Write nothing: the values of ``empty``."""
+
+
+def fitted(value: Any, dtype: dtype_class) -> Any:
+    """A Python number as an element of a dtype: bool, int, float or complex.
+
+    Raises:
+        TypeError: It is no number.
+        RuntimeError: The dtype cannot hold it.
+    """
+    if isinstance(value, str) or not isinstance(value, NUMBERS):
+        raise TypeError(f"argument 'fill_value' must be Number, not {type(value).__name__}.")
+    category = dtype.category
+    try:
+        if category == BOOL:
+            return bool(value)
+        if category == INT:
+            whole = int(value.real if isinstance(value, complex) else value)
+            limits = np.iinfo(dtype.np)
+            if not limits.min and -limits.max <= whole < 0:
+                return whole + int(limits.max) + 1  # as PyTorch: a negative one wraps around
+            if limits.min <= whole <= limits.max:
+                return whole
+            raise OverflowError
+        if category == FLOAT:
+            value = float(value)  # type: ignore[arg-type]
+            if abs(value) > _LARGEST.get(dtype, inf) and abs(value) != inf:
+                raise OverflowError
+        return value
+    except (TypeError, ValueError, OverflowError):
+        raise RuntimeError(
+            f"value cannot be converted to type {dtype.name} without overflow; got {value}."
+        ) from None
+
+
+_LARGEST = {d: finfo(d).max for d in (float16, bfloat16, float32)}
+NUMBERS = (bool, int, float, complex)  # Python's, by category
+
+
+def scalar(value: Any) -> Any:
+    """A Python number from a number, a NumPy scalar, or a tensor of one element."""
+    if isinstance(value, Tensor | np.generic):
+        return value.item()
+    return value
+
+
+def natural_dtype(*values: Any) -> dtype_class:
+    """The dtype that Python numbers have together."""
+    category = max(
+        next((k for k, kind in enumerate(NUMBERS) if isinstance(v, kind)), FLOAT) for v in values
+    )
+    default = get_default_dtype()
+    return (bool_, int64, default, default.to_complex())[category]
+
+
+def like(name: str, input: Any, dtype: Any, device: Any, requires_grad: bool = False) -> Tensor:
+    """An uninitialized tensor with another's shape, and its dtype and device unless given."""
+    if not isinstance(input, Tensor):
+        raise TypeError(
+            f"{name}(): argument 'input' (position 1) must be Tensor, not {type(input).__name__}."
+        )
+    wanted = input.dtype if dtype is None else dtype_of(name, dtype)
+    t = new(Spec(input.shape, wanted, input.device if device is None else as_device(device)))
+    return t.requires_grad_() if requires_grad else t

@@ -1,0 +1,105 @@
+"""PyTorch's older names: ``Tensor(...)``, ``FloatTensor`` and its kin, ``Variable``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...device import device as as_device
+from ...dtypes import (
+    bfloat16,
+    bool_,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    get_default_dtype,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
+from ...interop.protocols import instance
+from ...spec import Size, Spec
+from ...tensor import Tensor
+from ..registry import FUNCTIONS
+from .factory import as_it_is, new, shape_of, written
+from .from_data import copied, tensor
+
+
+def legacy_tensor(cls: Any, *args: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """``Tensor(...)``: from data, from a tensor (the same memory), or from sizes.
+
+    Args:
+        cls: The class called.
+        args: None for an empty tensor, data, a tensor, or integers.
+        dtype: Of the result, by default the default dtype.
+        device: Of the result.
+    """
+    typed = dtype is not None
+    wanted = dtype if typed else get_default_dtype()
+    where = as_device("cpu") if device is None else as_device(device)
+    if len(args) == 1 and isinstance(args[0], Tensor):
+        if typed and args[0].dtype is not wanted:
+            raise TypeError(
+                f"expected a tensor of {wanted} (got {args[0].dtype}). Use .to({wanted})."
+            )
+        out = args[0].detach()
+    elif len(args) == 1 and not isinstance(args[0], int | np.integer | Size):
+        if isinstance(args[0], float | complex) or not hasattr(args[0], "__len__"):
+            raise TypeError(
+                f"new(): data must be a sequence (got {type(args[0]).__name__}). Use "
+                "lowtide.tensor()."
+            )
+        out = copied(args[0], wanted, where)
+    else:
+        out = written(new(Spec(shape_of("new", args or (0,)), wanted, where)), as_it_is)
+    return instance(cls, out, False, {})
+
+
+class _ByDtype(type):
+    """Makes ``isinstance(x, FloatTensor)`` ask for x's dtype."""
+
+    dtype: Any
+
+    def __call__(cls, *args: Any, device: Any = None) -> Any:
+        return legacy_tensor(Tensor, *args, dtype=cls.dtype, device=device)
+
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, Tensor) and x.dtype is cls.dtype and x.device.type == "cpu"
+
+
+class _AnyTensor(type):
+    def __call__(cls, data: Any, requires_grad: bool = False, volatile: Any = None) -> Any:
+        out = data.detach() if isinstance(data, Tensor) else tensor(data)
+        return out.requires_grad_(requires_grad)
+
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, Tensor)
+
+
+class Variable(metaclass=_AnyTensor):
+    """PyTorch's old wrapper: ``Variable(x, requires_grad=True)`` is a tensor."""
+
+
+LEGACY_TYPES: dict[str, Any] = {}
+for _name, _dtype in (
+    ("Float", float32), ("Double", float64), ("Half", float16), ("BFloat16", bfloat16),
+    ("Long", int64), ("Int", int32), ("Short", int16), ("Char", int8), ("Byte", uint8),
+    ("Bool", bool_), ("ComplexFloat", complex64), ("ComplexDouble", complex128),
+):  # fmt: skip
+    LEGACY_TYPES[f"{_name}Tensor"] = _ByDtype(
+        f"{_name}Tensor",
+        (),
+        {
+            "dtype": _dtype,
+            "__doc__": f"CPU tensors of {_dtype.name}: PyTorch's older constructor and type.",
+            "__module__": __name__,
+        },
+    )
+for _name in list(LEGACY_TYPES):
+    if not _name.startswith("Complex"):
+        FUNCTIONS[_name] = LEGACY_TYPES[_name]

@@ -1,0 +1,1 @@
+"""Indexing: getitem, index_put, gather, scatter, where, nonzero."""

@@ -1,0 +1,261 @@
+"""Gather along one dim, and its adjoint, the sum of what is scattered.
+
+``gather`` names an element by its own position with one coordinate replaced. On the CPU a compiled
+kernel reads many elements (``cpu_routes.py``); few go through the index in pieces that stay in the
+cache, so no temporary is large. Writing to such places is in ``scatter.py``.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ...dtypes import int32, int64
+from ...kernels.common.scatter_add import scatter_add as add_into
+from ...tensor import Tensor
+from ..creation.fill import tensor
+from ..inplace import need_separate
+from ..registry import function, op
+from ..views.reshape import normal_dim
+from .cpu_routes import enough, enough_to_add, read_along, write_along
+from .index_put import check_bounds, positions
+
+_PIECE = 2048  # index elements handled at a time
+_FEW = 256  # up to so many naming elements by all dims is faster than counting flat places
+
+
+def pieces_of(xp, shape):
+    """Slices that cut an index of this shape into pieces of bounded size, in C order."""
+    if 0 in shape:
+        return
+    if xp is not np or prod(shape) <= _PIECE:
+        yield tuple([slice(0, n) for n in shape])
+        return
+    axis = 0
+    inner = prod(shape[1:])
+    while inner > _PIECE:
+        axis += 1
+        inner //= shape[axis]
+    step = max(1, _PIECE // inner)
+    tail = tuple([slice(0, n) for n in shape[axis + 1 :]])
+    for outer in np.ndindex(shape[:axis]):
+        head = tuple([slice(k, k + 1) for k in outer])
+        for k in range(0, shape[axis], step):
+            yield (*head, slice(k, min(k + step, shape[axis])), *tail)
+
+
+def piece_places(xp, index, piece, dim):
+    """What names the elements of a piece: ranges in all dims, the index in one."""
+    found = []
+    for d, part in enumerate(piece):
+        if d == dim:
+            found.append(index[piece])
+        else:
+            along = [1] * index.ndim
+            along[d] = part.stop - part.start
+            found.append(xp.arange(part.start, part.stop).reshape(along))
+    return tuple(found)
+
+
+def check_index(name, dim, index, shape, others):
+    """Refuse an index whose dtype or shape does not fit.
+
+    Args:
+        name: Of the op.
+        dim: Along which.
+        index: Its spec.
+        shape: Of the tensor that is indexed.
+        others: More shapes that the index must fit inside, in all dims.
+    """
+    if index.dtype is not int64:
+        raise RuntimeError(
+            f"{name}(): Expected dtype int32/int64 for index; got {index.dtype.name}. "
+            "Convert it with .long()."
+        )
+    if not index.numel:
+        return
+    ndim = max(len(shape), 1)
+    if max(index.ndim, 1) != ndim or any(max(len(s), 1) != ndim for s in others):
+        raise RuntimeError(
+            f"{name}(): Index tensor must have the same number of dimensions as input and src "
+            f"tensor; got index {tuple(index.shape)} and "
+            f"{' and '.join(str(tuple(s)) for s in (shape, *others))}."
+        )
+    for d, n in enumerate(index.shape):
+        if (d != dim and n > shape[d]) or any(n > s[d] for s in others):
+            raise RuntimeError(
+                f"{name}(): Size does not match at dimension {d}: expected index "
+                f"{list(index.shape)} to be no larger than self {list(shape)} apart from "
+                f"dimension {dim}" + "".join(f" and no larger than src {list(s)}" for s in others)
+            )
+
+
+def _gather_infer(input, index, *, dim):
+    check_index("gather", dim, index, input.shape, ())
+    return input.like(index.shape)
+
+
+def _gather_samples(make):
+    x = make(3, 4)
+    yield (x, sample_positions(x.shape[1], x.shape[0], 2)), {"dim": 1}
+    yield (x, sample_positions(x.shape[0], 5, x.shape[1])), {"dim": 0}
+    yield (make(), sample_positions(1)), {"dim": 0}
+    yield (make(3, 2), sample_positions(3, 0, 2)), {"dim": 0}
+
+
+def sample_positions(size, *shape):
+    """An index of this shape into a dim of this size, for samples."""
+    return positions((size,), *shape)[0]
+
+
+@op(name="_gather", method=False, public=False, infer=_gather_infer, samples=_gather_samples)
+def gather_along(xp, out, input, index, *, dim):
+    """``out[i, j] = input[index[i, j], j]`` for dim 0, and so on."""
+    check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
+    if not input.ndim or not index.ndim:
+        out[...] = input.reshape(())
+        return
+    for piece in pieces_of(xp, index.shape):
+        out[piece] = input[piece_places(xp, index, piece, dim)]
+
+
+@gather_along.kernel(
+    "cpu", when=lambda input, index, *, dim: input.ndim > 0 and enough(index.numel, input.dtype)
+)
+def _(xp, out, input, index, *, dim):
+    check_bounds(xp, index[None], input.shape, (dim,), RuntimeError)
+    if not read_along(out, input, index, dim):
+        gather_along.op.plain(xp, out, input, index, dim=dim)
+
+
+@gather_along.vjp("input")
+def _(g, index, input_spec, dim):
+    return scatter_sum(g, index, shape=tuple(input_spec.shape), dim=dim)
+
+
+def _placed_samples(make):
+    x = make(2, 3)
+    index = tensor(np.array([[1, 0, 4], [2, 4, 0]], np.int64))  # no place twice
+    yield (x, index), {"shape": (2, 5), "dim": 1}
+    yield (make(3, 2), index.t().clone()), {"shape": (5, 2), "dim": 0}
+    yield (make(0, 3), index[:0]), {"shape": (0, 5), "dim": 1}
+
+
+def _scatter_sum_samples(make):
+    x = make(5, 3)
+    yield (x, sample_positions(4, *x.shape)), {"shape": (4, x.shape[1]), "dim": 0}
+    yield (make(2, 4), sample_positions(3, 2, 4)), {"shape": (2, 3), "dim": 1}
+    yield (make(0, 4), sample_positions(3, 0, 4)), {"shape": (0, 3), "dim": 1}
+
+
+@op(
+    name="_scatter_sum", method=False, public=False, half="float32", samples=_scatter_sum_samples,
+    infer=lambda input, index, *, shape, dim: input.like(shape),
+)  # fmt: skip
+def scatter_sum(xp, out, input, index, *, shape, dim):
+    """Zeros with ``input`` added at the places that ``gather`` reads: its transpose."""
+    out.fill(0)
+    add_at(xp, out, index, input, dim)
+
+
+@scatter_sum.kernel(
+    "cpu",
+    when=lambda input, index, *, shape, dim: (
+        shape != () and enough_to_add(index.numel, input.dtype)
+    ),
+)
+def _(xp, out, input, index, *, shape, dim):
+    out.fill(0)
+    if not write_along("add", out, input, index, dim):
+        add_at(xp, out, index, input, dim)
+
+
+@scatter_sum.vjp("input")
+def _(g, index, dim):
+    return gather_along(g, index, dim=dim)
+
+
+@op(
+    name="_placed", method=False, public=False, samples=_placed_samples,
+    infer=lambda input, index, *, shape, dim: input.like(shape),
+)  # fmt: skip
+def placed(xp, out, input, index, *, shape, dim):
+    """Zeros with ``input`` at the places that ``gather`` reads, none of which is named twice."""
+    out.fill(0)
+    for piece in pieces_of(xp, index.shape):
+        out[piece_places(xp, index, piece, dim)] = input[piece]
+
+
+@placed.kernel("cpu", when=lambda input, index, *, shape, dim: enough(index.numel, input.dtype))
+def _(xp, out, input, index, *, shape, dim):
+    out.fill(0)
+    if not write_along("put", out, input, index, dim):
+        for piece in pieces_of(xp, index.shape):
+            out[piece_places(xp, index, piece, dim)] = input[piece]
+
+
+@placed.vjp("input")
+def _(g, index, dim):
+    return gather_along(g, index, dim=dim)
+
+
+def add_at(xp, out, index, values, dim):
+    """Add values at the places of an index; those named twice get both."""
+    if not out.ndim or not index.ndim:
+        if index.size:
+            values = values.reshape(()) if hasattr(values, "shape") else values
+            xp.add(out, values, out=out, casting="unsafe")
+        return
+    if xp is not np or not out.flags.c_contiguous or index.size <= _FEW:
+        for piece in pieces_of(xp, index.shape):
+            add_into(xp, out, piece_places(xp, index, piece, dim), part_of(values, piece))
+        return
+    # np.add.at is fast in one dimension only, so the places are counted in the flat memory.
+    flat = out.reshape(-1)
+    steps = [s // out.itemsize for s in out.strides]
+    for piece in pieces_of(xp, index.shape):
+        where = np.where(index[piece] < 0, index[piece] + out.shape[dim], index[piece])
+        where *= steps[dim]
+        for d, place in enumerate(piece_places(xp, index, piece, dim)):
+            if d != dim:
+                where += place * steps[d]
+        part = part_of(values, piece)
+        np.add.at(flat, where.reshape(-1), part.reshape(-1) if hasattr(part, "shape") else part)
+
+
+def part_of(values, piece):
+    """The values of one piece; a number serves all."""
+    return values[piece] if hasattr(values, "shape") and values.ndim else values
+
+
+@function(method=True)
+def gather(input, dim, index, *, sparse_grad=False, out=None):
+    """Take along ``dim`` the element that the index names, for each position of the index.
+
+    Args:
+        input: A tensor.
+        dim: Along which.
+        index: int64 or int32, as many dims as ``input``, no larger than it except in ``dim``.
+        sparse_grad: Ignored: gradients are dense.
+        out: Where to leave the result.
+
+    Returns:
+        Tensor in the shape of ``index``.
+    """
+    d = normal_dim("gather", dim, input.ndim)
+    if out is not None:
+        if out.dtype is not input.dtype:
+            raise RuntimeError(
+                f"gather(): Expected out tensor to have dtype {input.dtype}, but got {out.dtype} "
+                "instead."
+            )
+        need_separate("gather", out, (input, index))
+    return gather_along(input, as_long(index), dim=d, out=out)
+
+
+def as_long(index):
+    """An index as the ops take it: int32 is widened to int64, and an empty one of any dtype."""
+    if isinstance(index, Tensor) and (index.dtype is int32 or not index.numel()):
+        return index.to(int64)
+    return index

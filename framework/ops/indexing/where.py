@@ -1,0 +1,250 @@
+"""Choosing elements by a condition: where, masked_fill, tril, triu."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ...dtypes import BY_NUMPY, COMPLEX
+from ...spec import ScalarSpec, Spec
+from ...tensor import Tensor
+from ..creation.factory import fitted
+from ..creation.fill import tensor
+from ..registry import broadcast_shapes, function, op
+from .cpu_routes import choose, enough
+
+
+def _where_infer(condition, input, other):
+    shape = broadcast_shapes("where", condition.shape, input.shape, other.shape)
+    return Spec(shape, input.dtype)
+
+
+def every_third(*shape):
+    """A mask for samples."""
+    return tensor(np.arange(prod(shape)).reshape(shape) % 3 == 0)
+
+
+def masks(make):
+    """Samples of an op of one mask."""
+    for shape in ((3, 4), (), (0, 3)):
+        yield (every_third(*make(*shape).shape),), {}
+
+
+def _where_samples(make):
+    for a, b, c in (((3, 4), (3, 4), (3, 4)), ((3, 1), (4,), ()), ((2,), (0, 1), (2,))):
+        yield (every_third(*make(*a).shape), make(*b), make(*c)), {}
+    x = make(2, 3)
+    yield (every_third(*x.shape), x, 1.5), {}
+
+
+@op(
+    name="_where", method=False, public=False, promote=("arith", ("input", "other")),
+    infer=_where_infer, samples=_where_samples, elementwise=True,
+)  # fmt: skip
+def where_select(xp, out, condition, input, other):
+    """``input`` where the condition holds, else ``other``."""
+    xp.copyto(out, other, casting="unsafe")
+    xp.copyto(out, input, where=condition, casting="unsafe")
+
+
+@where_select.kernel(
+    "cpu",
+    when=lambda condition, input, other: enough(
+        prod(broadcast_shapes("where", condition.shape, input.shape, other.shape)), input.dtype
+    ),
+)
+def _(xp, out, condition, input, other):
+    if not choose(out, condition, input, other):
+        where_select.op.plain(xp, out, condition, input, other)
+
+
+@where_select.vjp("input")
+def _(g, condition):
+    return where_select(condition, g, 0)
+
+
+@where_select.vjp("other")
+def _(g, condition):
+    return where_select(condition, 0, g)
+
+
+@function()
+def where(condition, input=None, other=None, *, out=None):
+    """Take ``input`` where the condition holds, else ``other``; alone: where it holds.
+
+    Args:
+        condition: A boolean tensor.
+        input: A tensor or a scalar.
+        other: A tensor or a scalar; all three broadcast.
+        out: Where to leave the result.
+
+    Memory:
+        Keeps the condition for backward, neither of the values.
+    """
+    if input is None and other is None:
+        return condition.nonzero(as_tuple=True)
+    if not isinstance(condition, Tensor):
+        raise TypeError(f"where: condition must be a Tensor; got {type(condition).__name__}.")
+    if condition.dtype.category:
+        if condition.dtype.name != "uint8":
+            raise RuntimeError(
+                "where expected condition to be a boolean tensor, but got a tensor with dtype "
+                f"{condition.dtype}. Compare it with something."
+            )
+        condition = condition != 0
+    return where_select(condition, input, other, out=out)
+
+
+def _where_method(self, condition, other):
+    """Keep the elements where the condition holds, take ``other`` elsewhere."""
+    return where(condition, self, other)
+
+
+Tensor.where = _where_method  # type: ignore[method-assign]
+
+
+# Masks
+
+
+def _masked_fill_infer(input, mask, value):
+    if not isinstance(mask, Spec):
+        raise TypeError("masked_fill: mask must be a Tensor; got a number. Compare tensors.")
+    if mask.dtype.category:
+        raise RuntimeError(
+            "masked_fill_ only supports boolean masks, but got mask with dtype "
+            f"{mask.dtype}. Compare it with something."
+        )
+    if value.ndim:
+        raise RuntimeError(
+            "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with "
+            f"{value.ndim} dimension(s)."
+        )
+    kind = value.category if isinstance(value, ScalarSpec) else value.dtype.category
+    if kind == COMPLEX != input.dtype.category:
+        raise RuntimeError(
+            f"masked_fill: value cannot be converted to type {input.dtype.name} without overflow: "
+            "it is complex. Pass its real part."
+        )
+    shape = broadcast_shapes("masked_fill", input.shape, mask.shape)
+    return input.like(shape)
+
+
+def _masked_fill_samples(make):
+    x = make(3, 4)
+    yield (x, every_third(*x.shape), 2.5), {}
+    x = make(2, 3, 4)
+    yield (x, every_third(x.shape[1], 1), make()), {}
+    x = make(0, 3)
+    yield (x, every_third(x.shape[1]), 0), {}
+    yield (make(), every_third(2), 1.5), {}
+
+
+@op(
+    inplace="masked_fill_", infer=_masked_fill_infer, out=False, samples=_masked_fill_samples,
+    elementwise=True,
+)  # fmt: skip
+def masked_fill(xp, out, input, mask, value):
+    """Put ``value`` where the mask is True; the mask broadcasts.
+
+    Memory:
+        Keeps the mask for backward, not the values.
+    """
+    if out is not input:
+        xp.copyto(out, input)
+    if isinstance(value, int | float):
+        value = fitted(value, BY_NUMPY[out.dtype])
+    xp.copyto(out, value, where=mask, casting="unsafe")
+
+
+@masked_fill.kernel(
+    "cpu",
+    when=lambda input, mask, value: enough(
+        prod(broadcast_shapes("masked_fill", input.shape, mask.shape)), input.dtype
+    ),
+)
+def _(xp, out, input, mask, value):
+    if isinstance(value, int | float):
+        value = fitted(value, BY_NUMPY[out.dtype])
+    value = xp.full((), value, out.dtype)
+    if not choose(out, mask, value, input):
+        masked_fill.op.plain(xp, out, input, mask, value)
+
+
+@masked_fill.vjp("input")
+def _(g, mask):
+    return masked_fill(g, mask, 0)
+
+
+@masked_fill.vjp("value")
+def _(g, mask):
+    return where_select(mask, g, 0).sum()
+
+
+# Triangles
+
+
+def _tri_infer(input, *, diagonal):
+    if input.ndim < 2:
+        raise RuntimeError(
+            f"tril and triu: input tensor must have at least 2 dimensions; got {input.ndim}."
+        )
+    return input
+
+
+def _tri_samples(make):
+    yield (make(3, 4),), {"diagonal": 0}
+    yield (make(2, 4, 3),), {"diagonal": -1}
+    yield (make(3, 3),), {"diagonal": 2}
+    yield (make(0, 3),), {"diagonal": 0}
+
+
+_ROWS = 32  # at a time: on one side of the diagonal all is kept, on the other all is zero
+
+
+def _keep(xp, out, input, diagonal, below):
+    # What is on and below a diagonal, or what is above it.
+    rows, columns = input.shape[-2:]
+    if rows < _ROWS // 2:  # line by line
+        if out is not input:
+            xp.copyto(out, input)
+        for r in range(rows):
+            end = max(0, min(columns, r + diagonal + 1))
+            out[..., r, slice(end, None) if below else slice(end)] = 0
+        return
+    for first in range(0, rows, _ROWS):
+        last = min(first + _ROWS, rows)
+        left, right = (max(0, min(columns, r + diagonal)) for r in (first + 1, last))
+        y, x = out[..., first:last, :], input[..., first:last, :]
+        kept, zeros = slice(right), slice(right, None)
+        if not below:
+            kept, zeros = slice(left, None), slice(left)
+        if out is not input:
+            xp.copyto(y[..., kept], x[..., kept])
+        y[..., zeros] = 0
+        if right > left:
+            reached = xp.tri(last - first, right - left, first + diagonal - left, dtype=bool)
+            where = ~reached if below else reached
+            xp.copyto(y[..., left:right], 0, casting="unsafe", where=where)
+
+
+@op(inplace="tril_", infer=_tri_infer, samples=_tri_samples)
+def tril(xp, out, input, *, diagonal=0):
+    """Keep a matrix on and below a diagonal, zeros above it."""
+    _keep(xp, out, input, diagonal, True)
+
+
+@tril.vjp("input")
+def _(g, diagonal):
+    return g.tril(diagonal)
+
+
+@op(inplace="triu_", infer=_tri_infer, samples=_tri_samples)
+def triu(xp, out, input, *, diagonal=0):
+    """Keep a matrix on and above a diagonal, zeros below it."""
+    _keep(xp, out, input, diagonal - 1, False)
+
+
+@triu.vjp("input")
+def _(g, diagonal):
+    return g.triu(diagonal)

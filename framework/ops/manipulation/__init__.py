@@ -1,0 +1,1 @@
+"""Tensors put together and written into: cat, repeat, pad, slice_scatter."""

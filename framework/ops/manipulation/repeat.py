@@ -1,0 +1,249 @@
+"""Repeating and turning: ``tile``, ``repeat``, ``roll``, ``flip``, ``rot90``.
+
+Every kernel writes the pieces of its input straight into their places of the result.
+"""
+
+from __future__ import annotations
+
+from ...data_dependence import decisive
+from ...kernels.common.strided import bits
+from ...tensor import Tensor
+from ..indexing.cpu_routes import enough
+from ..registry import function, op
+from ..views.reshape import normal_dim, normal_dims, reshape_copy, sizes
+
+# Repeats
+
+
+@function(method=True)
+def tile(input, *counts, dims=None):
+    """Repeat ``dims`` times along every dim; they may be fewer than the tensor's."""
+    counts = sizes(counts if dims is None else dims)
+    return input.repeat((1,) * (input.ndim - len(counts)) + counts)
+
+
+def _repeat_infer(input, *, counts):
+    lead = len(counts) - input.ndim
+    shape = (1,) * lead + tuple(input.shape)
+    return input.like([n * c for n, c in zip(shape, counts, strict=True)])
+
+
+def _repeat_samples(make):
+    yield (make(2, 3),), {"counts": (2, 1, 2)}
+    yield (make(2),), {"counts": (0,)}
+    yield (make(),), {"counts": (3,)}
+    yield (make(0, 2),), {"counts": (2, 3)}
+
+
+@op(
+    name="_repeat", method=False, public=False, infer=_repeat_infer, samples=_repeat_samples,
+)  # fmt: skip
+def repeat_counts(xp, out, input, *, counts):
+    """The whole input ``counts`` times along each dim."""
+    lead = len(counts) - input.ndim
+    shape = (1,) * lead + tuple(input.shape)
+    split = [m for pair in zip(counts, shape, strict=True) for m in pair]
+    one = [m for n in shape for m in (1, n)]
+    xp.copyto(out.reshape(split), input.reshape(one))
+
+
+@repeat_counts.vjp("input")
+def _(g, input_spec, counts):
+    lead = len(counts) - input_spec.ndim
+    shape = (1,) * lead + tuple(input_spec.shape)
+    split = g.reshape([m for pair in zip(counts, shape, strict=True) for m in pair])
+    return split.sum(tuple(range(0, 2 * len(counts), 2))).reshape(input_spec.shape)
+
+
+@function(method=True, public=False)
+def repeat(input, *counts, repeats=None):
+    """Repeat the whole tensor along each dim; more ``repeats`` than dims prepend dims."""
+    counts = sizes(counts if repeats is None else repeats)
+    if len(counts) < input.ndim:
+        raise RuntimeError(
+            "Number of dimensions of repeat dims can not be smaller than number of dimensions of "
+            f"tensor; got {counts} for shape {tuple(input.shape)}."
+        )
+    if any(c < 0 for c in counts):
+        raise RuntimeError(f"repeat: counts must not be negative; got {counts}.")
+    return repeat_counts(input, counts=counts)
+
+
+@function(method=True)
+def repeat_interleave(input, repeats, dim=None, *, output_size=None):
+    """Repeat every element in its place.
+
+    Args:
+        input: A tensor.
+        repeats: How often: one number, or one for each index of ``dim`` (a tensor).
+        dim: Along which; None flattens first.
+        output_size: Ignored; PyTorch uses it to spare a synchronization.
+    """
+    if dim is None:
+        input, dim = input.flatten(), 0
+        if not input.ndim:
+            input = input.reshape(1)
+    d = normal_dim("repeat_interleave", dim, input.ndim)
+    if isinstance(repeats, Tensor):
+        decisive("repeat_interleave", repeats)
+    if isinstance(repeats, Tensor) and repeats.numel() == 1:
+        repeats = int(repeats.item())
+    if isinstance(repeats, int):
+        if repeats < 0:
+            raise RuntimeError(f"repeats can not be negative; got {repeats}.")
+        shape = list(input.shape)
+        wide = input.unsqueeze(d + 1).expand((*shape[: d + 1], repeats, *shape[d + 1 :]))
+        shape[d] *= repeats
+        return reshape_copy(wide, shape=tuple(shape))
+    counts = repeats.tolist() if isinstance(repeats, Tensor) else [int(r) for r in repeats]
+    if len(counts) != input.shape[d]:
+        raise RuntimeError(
+            "repeats must have the same size as input along dim, but got repeats.size(0) = "
+            f"{len(counts)} and input.size({d}) = {input.shape[d]}"
+        )
+    if any(c < 0 for c in counts):
+        raise RuntimeError("repeats can not be negative")
+    from ..creation.fill import tensor
+
+    where = [k for k, c in enumerate(counts) for _ in range(c)]
+    from ...dtypes import int64
+
+    return input.index_select(d, tensor(where, dtype=int64, device=input.device))
+
+
+# Turned
+
+
+def _roll_pieces(shape, shifts, dims):
+    """(target, source) pairs of slices: each dim is cut in two."""
+    pieces = [((), ())]
+    for d, n in enumerate(shape):
+        s = shifts[dims.index(d)] % n if d in dims and n else 0
+        cuts = [(slice(s, n), slice(0, n - s))]
+        if s:
+            cuts.append((slice(0, s), slice(n - s, n)))
+        pieces = [((*t, a), (*f, b)) for t, f in pieces for a, b in cuts]
+    return pieces
+
+
+def _roll_samples(make):
+    yield (make(3, 4),), {"shifts": (1, -2), "dims": (0, 1)}
+    yield (make(5),), {"shifts": (7,), "dims": (0,)}
+    yield (make(0, 3),), {"shifts": (1,), "dims": (0,)}
+
+
+@op(
+    name="_roll", method=False, public=False, samples=_roll_samples,
+    infer=lambda input, *, shifts, dims: input,
+)  # fmt: skip
+def roll_dims(xp, out, input, *, shifts, dims):
+    """Move along ``dims``; what leaves at one end enters at the other."""
+    for target, source in _roll_pieces(input.shape, shifts, dims):
+        out[target] = input[source]
+
+
+@roll_dims.vjp("input")
+def _(g, shifts, dims):
+    return roll_dims(g, shifts=tuple([-s for s in shifts]), dims=dims)
+
+
+@function(method=True)
+def roll(input, shifts, dims=None):
+    """Move along dims; what leaves at one end enters at the other. No dims: of the flat tensor."""
+    shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    if dims is None or dims == () or dims == []:
+        if len(shifts) != 1:
+            raise RuntimeError(f"shifts and dimensions must align. shifts: {len(shifts)}, dims:0")
+        return input.flatten().roll(shifts, 0).view(input.shape) if input.numel() else input.clone()
+    dims = (dims,) if isinstance(dims, int) else tuple(dims)
+    if len(dims) != len(shifts):
+        raise RuntimeError(
+            f"shifts and dimensions must align. shifts: {len(shifts)}, dims:{len(dims)}"
+        )
+    if dims and not input.ndim:
+        raise IndexError(f"Dimension specified as {dims[0]} but tensor has no dimensions: roll.")
+    total = {}
+    for s, d in zip(shifts, dims, strict=True):
+        d = normal_dim("roll", d, input.ndim)
+        total[d] = total.get(d, 0) + s
+    return roll_dims(input, shifts=tuple(total.values()), dims=tuple(total))
+
+
+def _flip_samples(make):
+    yield (make(3, 4),), {"dims": (0, 1)}
+    yield (make(2, 0),), {"dims": (0,)}
+
+
+@op(
+    name="_flip", method=False, public=False, samples=_flip_samples,
+    infer=lambda input, *, dims: input,
+)  # fmt: skip
+def flip_dims(xp, out, input, *, dims):
+    """The elements in reverse order along ``dims``."""
+    back = slice(None, None, -1)
+    key = tuple([back if d in dims else slice(None) for d in range(input.ndim)])
+    out[...] = input[key]
+
+
+@flip_dims.kernel(
+    "cpu",
+    when=lambda input, *, dims: dims == (input.ndim - 1,) and enough(input.numel, input.dtype),
+)
+def _(xp, out, input, *, dims):
+    if not input.flags.c_contiguous:
+        flip_dims.op.plain(xp, out, input, dims=dims)
+        return
+    from ...kernels.cpu import indexing
+    from ...kernels.runtime.threads import spread
+
+    target, rows = (bits(a).reshape(-1, input.shape[-1]) for a in (out, input))
+    spread(indexing.reverse, out.size, target.shape[0], target, rows)
+
+
+@flip_dims.vjp("input")
+def _(g, dims):
+    return flip_dims(g, dims=dims)
+
+
+@function(method=True)
+def flip(input, *order, dims=None):
+    """Reverse the order along ``dims`` (a copy)."""
+    found = normal_dims("flip", sizes(order if dims is None else dims), input.ndim)
+    return flip_dims(input, dims=found if input.ndim else ())
+
+
+@function(method=True)
+def fliplr(input):
+    """Reverse the order along the second dim."""
+    if input.ndim < 2:
+        raise RuntimeError(f"fliplr: Input must be >= 2-d; got {input.ndim}-d.")
+    return flip_dims(input, dims=(1,))
+
+
+@function(method=True)
+def flipud(input):
+    """Reverse the order along the first dim."""
+    if input.ndim < 1:
+        raise RuntimeError(f"flipud: Input must be >= 1-d; got {input.ndim}-d.")
+    return flip_dims(input, dims=(0,))
+
+
+@function(method=True)
+def rot90(input, k=1, dims=(0, 1)):
+    """Rotate by ``k`` quarter turns in the plane of two dims, from the first to the second."""
+    if len(dims) != 2 or input.ndim < 2:
+        raise RuntimeError(
+            f"rot90: expected total rotation dims == 2 and total dims >= 2; got {tuple(dims)} "
+            f"and {input.ndim} dims."
+        )
+    a, b = (normal_dim("rot90", d, input.ndim) for d in dims)
+    if a == b:
+        raise RuntimeError(f"rot90: expected rotation dims to be different, but got {dims}.")
+    k %= 4
+    if k == 0:
+        return input.clone()
+    if k == 2:
+        return flip_dims(input, dims=(a, b))
+    if k == 1:
+        return flip_dims(input, dims=(b,)).transpose(a, b)
+    return flip_dims(input, dims=(a,)).transpose(a, b)

@@ -1,0 +1,1 @@
+"""Ops that draw: samples of distributions, dropout."""

@@ -1,0 +1,269 @@
+"""Dropout: random zeros that backward draws again.
+
+The mask is a function of (seed, offset) and the number of the element, or of the channel, so a node
+keeps those two integers and no mask, and the gradient is the same op applied to the arriving
+gradient.
+
+Source:
+    Srivastava et al.: "Dropout", 2014; alpha dropout: Klambauer et al.: "Self-Normalizing Neural
+    Networks", 2017. Scaled in training, as PyTorch does, so evaluation changes nothing.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+
+from ...dtypes import bool_, int32
+from ...kernels.common.layout import contiguous, worth_compiling
+from ...random.generator import draw
+from ...random.philox import Rng, bits
+from ...spec import Spec
+from ..registry import function, op, per_element
+
+CHUNK = 1 << 16  # elements whose random words are in memory at a time
+
+
+def _mask_infer(input, rng, **_):
+    if input.dtype.category < 2:
+        raise RuntimeError(
+            f"dropout: result type Float can't be cast to {input.dtype.name}. Convert the input "
+            "with .float()."
+        )
+    chunk = (min(input.numel, CHUNK),)
+    return input, Spec(chunk, int32), Spec(chunk, bool_)
+
+
+def _mask_samples(make):
+    yield (make(3, 4), Rng(3, 5)), {"p": 0.3, "scale": 1 / 0.7, "shift": 0.0, "value": 0.0}
+    yield (make(2, 0), Rng(3, 5)), {"p": 0.3, "scale": 1 / 0.7, "shift": 0.0, "value": 0.0}
+    yield (make(), Rng(3, 5)), {"p": 0.5, "scale": 2.0, "shift": 0.1, "value": -0.5}
+
+
+@op(
+    name="_dropout", method=False, public=False, inplace="_dropout_", infer=_mask_infer,
+    scratch=("words", "kept"), half="float32", layout=contiguous, flops=per_element(2),
+    samples=_mask_samples,
+)  # fmt: skip
+def mask(xp, out, words, kept, input, rng, *, p, scale, shift, value):
+    """``input * scale + shift``, or, with probability ``p`` for each element, ``value``."""
+    flat, target = input.reshape(-1), out.reshape(-1)
+    random = words.view(xp.uint32)
+    for start in range(0, flat.size, CHUNK):
+        x, y = flat[start : start + CHUNK], target[start : start + CHUNK]
+        keep = kept[: x.size]
+        draw_kept(xp, keep, random[: x.size], rng, start, p)
+        xp.multiply(x, scale, out=y)
+        if shift:
+            xp.add(y, shift, out=y)
+        if value:
+            xp.logical_not(keep, out=keep)
+            xp.copyto(y, value, where=keep)
+        else:
+            xp.multiply(y, keep, out=y)
+
+
+@mask.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
+def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
+    from ...kernels.cpu.random import dropout as noise
+
+    flat, target = input.reshape(-1), out.reshape(-1)
+    noise.dropout(target, flat, rng.seed, rng.offset, round(p * 2**32), scale, shift, value)
+
+
+def draw_kept(xp, kept, words, rng, first, p) -> None:
+    """Which elements of a mask are kept: ``first`` and those after it; a multiple of four."""
+    threshold = round(p * 2**32)
+    if threshold >> 32:
+        kept.fill(False)
+    else:
+        bits(xp, words, rng, first)
+        xp.greater_equal(words, threshold, out=kept)
+
+
+@mask.vjp("input")
+def _(g, rng, p, scale):
+    return mask(g, rng, p, scale, 0.0, 0.0)
+
+
+def _probability(name, p):
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(
+            f"{name}: dropout probability has to be between 0 and 1, but got {p}. Pass the share "
+            "of zeros."
+        )
+
+
+def zero_some(input, p):
+    """Zero with probability ``p``, scale the rest; the mask comes from the device's generator."""
+    rng = draw(input.numel(), input.device)
+    return mask(input, rng, float(p), 0.0 if p == 1 else 1.0 / (1.0 - p), 0.0, 0.0)
+
+
+@function()
+def dropout(input, p=0.5, training=True, inplace=False):
+    """Zero each element with probability ``p`` and scale the others by ``1 / (1 - p)``.
+
+    Args:
+        input: Values of any shape, floating point.
+        p: Probability of a zero, in [0, 1].
+        training: False returns ``input`` itself.
+        inplace: Write into ``input``.
+
+    Returns:
+        Tensor of the shape and dtype of ``input``.
+
+    Raises:
+        ValueError: ``p`` is outside [0, 1].
+
+    Memory:
+        Keeps (seed, offset), 16 bytes at any size: backward draws the mask again.
+
+    Example:
+        >>> import lowtide as lt
+        >>> lt.dropout(lt.tensor([1.0, 2.0]), p=0.0).tolist()
+        [1.0, 2.0]
+    """
+    _probability("dropout", p)
+    if not training or (p == 0 and inplace):
+        return input
+    if not inplace:
+        return zero_some(input, p)
+    if not input.is_contiguous():
+        return input.copy_(zero_some(input, p))
+    rng = draw(input.numel(), input.device)
+    return input._dropout_(rng, float(p), 0.0 if p == 1 else 1.0 / (1.0 - p), 0.0, 0.0)
+
+
+def _channel_infer(input, rng, *, lead, **_):
+    _, words, kept = _mask_infer(input, rng)
+    noise = Spec(input.shape[:lead], input.dtype)
+    count = (min(noise.numel, CHUNK),)
+    return input, noise, words.like(count), kept.like(count)
+
+
+def _channel_samples(make):
+    base = {"p": 0.3, "scale": 1.5, "low": 0.0, "shift": 0.0, "lead": 2}
+    yield (make(2, 3, 4), Rng(3, 5)), base
+    yield (make(2, 0, 3), Rng(3, 5)), base
+    yield (make(3, 4), Rng(3, 5)), {"p": 0.5, "scale": 2.0, "low": -0.5, "shift": 0.1, "lead": 1}
+
+
+@op(
+    name="_channel_dropout", method=False, public=False, inplace="_channel_dropout_",
+    infer=_channel_infer, scratch=("noise", "words", "kept"), half="float32",
+    flops=per_element(2), samples=_channel_samples,
+)  # fmt: skip
+def channel_mask(xp, out, noise, words, kept, input, rng, *, p, scale, low, shift, lead):
+    """``input * scale + shift`` in channels that are kept, ``low + shift`` in the others.
+
+    A channel is what the first ``lead`` dims tell apart.
+    """
+    flat, random = noise.reshape(-1), words.view(xp.uint32)
+    for start in range(0, flat.size, CHUNK):
+        part = flat[start : start + CHUNK]
+        draw_kept(xp, kept[: part.size], random[: part.size], rng, start, p)
+        xp.copyto(part, kept[: part.size])
+    each = noise.reshape(*noise.shape, *[1] * (input.ndim - lead))
+    xp.multiply(each, scale, out=each)
+    xp.multiply(input, each, out=out)
+    if low or shift:  # then low where the noise is 0
+        xp.equal(each, 0, out=each)
+        xp.multiply(each, low, out=each)
+        xp.add(each, shift, out=each)
+        xp.add(out, each, out=out)
+
+
+@channel_mask.vjp("input")
+def _(g, rng, p, scale, lead):
+    return channel_mask(g, rng, p, scale, 0.0, 0.0, lead)
+
+
+def _channels(input, p, scale, inplace, batched, low=0.0, shift=0.0):
+    lead = 2 if batched else 1
+    rng = draw(prod(input.shape[:lead]), input.device)
+    run = input._channel_dropout_ if inplace else partial(channel_mask, input)
+    return run(rng, float(p), scale, low, shift, lead)
+
+
+def _zero_channels(name, input, p, training, inplace, batched):
+    _probability(name, p)
+    if not training or p == 0:
+        return input
+    return _channels(input, p, 0.0 if p == 1 else 1.0 / (1.0 - p), inplace, batched)
+
+
+@function()
+def feature_dropout(input, p, train):
+    """Zero whole channels of (N, C, *) with probability ``p`` and scale the others."""
+    return _zero_channels("feature_dropout", input, p, train, False, True)
+
+
+@function(public=False)
+def dropout1d(input, p=0.5, training=True, inplace=False):
+    """Zero whole channels of (N, C, L) or (C, L); the others are scaled by ``1 / (1 - p)``."""
+    if input.ndim not in (2, 3):
+        raise RuntimeError(
+            f"dropout1d: Expected 2D or 3D input, but received a {input.ndim}D input. "
+            "Pass (N, C, L), or (C, L)."
+        )
+    return _zero_channels("dropout1d", input, p, training, inplace, input.ndim == 3)
+
+
+@function(public=False)
+def dropout2d(input, p=0.5, training=True, inplace=False):
+    """Zero whole channels of (N, C, H, W); the others are scaled by ``1 / (1 - p)``.
+
+    As in PyTorch, three dimensions are (N, C, L).
+    """
+    return _zero_channels("dropout2d", input, p, training, inplace, True)
+
+
+@function(public=False)
+def dropout3d(input, p=0.5, training=True, inplace=False):
+    """Zero whole channels of (N, C, D, H, W) or (C, D, H, W); the others are scaled."""
+    return _zero_channels("dropout3d", input, p, training, inplace, input.ndim != 4)
+
+
+_ALPHA = -1.7580993408473766  # what SELU tends to for very negative inputs
+
+
+def _alpha_terms(p):
+    # Chosen so that zero mean and unit variance stay that.
+    a = 0.0 if p == 1 else ((1.0 - p) * (1.0 + p * _ALPHA**2)) ** -0.5
+    return a, -a * _ALPHA * p
+
+
+@function()
+def alpha_dropout(input, p=0.5, training=False, inplace=False):
+    """Set elements to SELU's negative limit with probability ``p``, keeping mean and variance.
+
+    Args:
+        input: Values of any shape, floating point.
+        p: Probability, in [0, 1].
+        training: False returns ``input`` itself.
+        inplace: Write into ``input``.
+
+    Returns:
+        Tensor of the shape and dtype of ``input``.
+
+    Memory:
+        Keeps (seed, offset), 16 bytes at any size.
+    """
+    _probability("alpha_dropout", p)
+    if not training or p == 0:
+        return input
+    a, b = _alpha_terms(p)
+    rng = draw(input.numel(), input.device)
+    out = mask(input, rng, float(p), a, b, a * _ALPHA + b)
+    return input.copy_(out) if inplace else out
+
+
+@function()
+def feature_alpha_dropout(input, p=0.5, training=False, inplace=False):
+    """Set whole channels to SELU's negative limit with probability ``p``."""
+    _probability("feature_alpha_dropout", p)
+    if not training or p == 0:
+        return input
+    a, b = _alpha_terms(p)
+    return _channels(input, p, a, inplace, True, a * _ALPHA, b)

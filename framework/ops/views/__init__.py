@@ -1,0 +1,1 @@
+"""Views: reshape, permute, expand, slice, as_strided."""

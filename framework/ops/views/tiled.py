@@ -1,0 +1,49 @@
+"""Matching views of tensors, a piece at a time: work in tensor ops without whole temporaries.
+
+A line of tensor ops over a parameter has results as large as the parameter. Over pieces of it, in
+turn, the results are as large as a piece, whatever the parameter's size, and stay in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..manipulation.slice_scatter import view_as_real
+
+PIECE = 1 << 16  # elements that tensor ops take at once on the CPU
+PIECE_ELSEWHERE = 1 << 22  # where to start an op costs more than the memory of a few megabytes
+
+
+def limit_of(tensor: Any) -> int:
+    """How many elements a piece has at most, on a tensor's device."""
+    return PIECE if tensor.device.type in ("cpu", "meta") else PIECE_ELSEWHERE
+
+
+def pieces(*tensors: Any) -> Iterator[Sequence[Any]]:
+    """Yield matching detached views of tensors of one shape, each no larger than a piece.
+
+    Args:
+        *tensors: The first decides; complex ones are viewed as real; None stays None.
+    """
+    views = [
+        None if t is None else view_as_real(t.detach()) if t.is_complex() else t.detach()
+        for t in tensors
+    ]
+    yield from _cut(views, limit_of(tensors[0]))
+
+
+def _cut(views: list[Any], limit: int) -> Iterator[Sequence[Any]]:
+    n = views[0].numel()
+    if n <= limit:
+        yield views
+        return
+    if all(t is None or t.is_contiguous() for t in views):
+        views = [None if t is None else t.view(-1) for t in views]
+    rows = views[0].shape[0]
+    step = limit * rows // n
+    for k in range(0, rows, max(step, 1)):
+        if step:
+            yield [None if t is None else t[k : k + step] for t in views]
+        else:  # one row is too long by itself
+            yield from _cut([None if t is None else t[k] for t in views], limit)
