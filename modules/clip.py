@@ -17,8 +17,8 @@ from ..framework.interrupts import defer_interrupts
 from ..framework.lanes import HOSTS, on_lanes
 from ..framework.modes import no_grad
 from ..framework.ops.creation.from_data import tensor
+from ..framework.ops.linalg.norms import vector_norm
 from ..framework.ops.manipulation.cat import stack
-from ..framework.ops.matrix_norms import vector_norm
 from ..framework.tensor import Tensor
 
 Tensors = Tensor | Iterable[Tensor]

@@ -12,7 +12,7 @@ from einops.layers import RearrangeMixin, ReduceMixin
 from einops.layers._einmix import _EinmixMixin
 
 from ..framework.ops.creation.fill import empty
-from ..framework.ops.einsum import einsum
+from ..framework.ops.linalg.einsum import einsum
 from ..framework.tensor import Tensor
 from . import init
 from .module import Module

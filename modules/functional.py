@@ -12,12 +12,31 @@ from typing import Any
 
 from ..framework import ops
 from ..framework.ops import relu_ as relu_
-from ..framework.ops.activation import hardsigmoid as hardsigmoid
-from ..framework.ops.activation import hardswish as hardswish
-from ..framework.ops.activation import hardtanh as _hardtanh
-from ..framework.ops.activation import leaky_relu as _leaky_relu
-from ..framework.ops.activation import relu6 as relu6
-from ..framework.ops.activation import softsign as softsign
+from ..framework.ops.activation.elu import celu as celu
+from ..framework.ops.activation.elu import celu_ as celu_
+from ..framework.ops.activation.elu import elu as elu
+from ..framework.ops.activation.elu import selu as selu
+from ..framework.ops.activation.elu import selu_ as selu_
+from ..framework.ops.activation.gelu import gelu as gelu
+from ..framework.ops.activation.gelu import logsigmoid as logsigmoid
+from ..framework.ops.activation.gelu import mish as mish
+from ..framework.ops.activation.gelu import silu as silu
+from ..framework.ops.activation.gelu import softplus as softplus
+from ..framework.ops.activation.glu_prelu import glu as glu
+from ..framework.ops.activation.glu_prelu import prelu as prelu
+from ..framework.ops.activation.relu import hardsigmoid as hardsigmoid
+from ..framework.ops.activation.relu import hardswish as hardswish
+from ..framework.ops.activation.relu import hardtanh as _hardtanh
+from ..framework.ops.activation.relu import leaky_relu as _leaky_relu
+from ..framework.ops.activation.relu import relu6 as relu6
+from ..framework.ops.activation.relu import softsign as softsign
+from ..framework.ops.activation.shrink import hardshrink as hardshrink
+from ..framework.ops.activation.shrink import softshrink as softshrink
+from ..framework.ops.activation.shrink import tanhshrink as tanhshrink
+from ..framework.ops.activation.shrink import threshold as threshold
+from ..framework.ops.activation.shrink import threshold_ as threshold_
+from ..framework.ops.activation.stochastic import gumbel_softmax as gumbel_softmax
+from ..framework.ops.activation.stochastic import rrelu as rrelu
 from ..framework.ops.attention import scaled_dot_product_attention as scaled_dot_product_attention
 from ..framework.ops.bags import embedding_bag as embedding_bag
 from ..framework.ops.binary_loss import binary_cross_entropy as binary_cross_entropy
@@ -47,11 +66,8 @@ from ..framework.ops.distances import triplet_margin_loss as triplet_margin_loss
 from ..framework.ops.distances import (
     triplet_margin_with_distance_loss as triplet_margin_with_distance_loss,
 )
-from ..framework.ops.elus import celu as celu
-from ..framework.ops.elus import celu_ as celu_
-from ..framework.ops.elus import elu as elu
-from ..framework.ops.elus import selu as selu
-from ..framework.ops.elus import selu_ as selu_
+from ..framework.ops.elementwise.unary import sigmoid as sigmoid
+from ..framework.ops.elementwise.unary import tanh as tanh
 from ..framework.ops.embedding import embedding as embedding
 from ..framework.ops.fractional_pooling import fractional_max_pool2d as fractional_max_pool2d
 from ..framework.ops.fractional_pooling import (
@@ -61,36 +77,26 @@ from ..framework.ops.fractional_pooling import fractional_max_pool3d as fraction
 from ..framework.ops.fractional_pooling import (
     fractional_max_pool3d_with_indices as fractional_max_pool3d_with_indices,
 )
-from ..framework.ops.gated import glu as glu
-from ..framework.ops.gated import prelu as prelu
-from ..framework.ops.gating import gelu as gelu
-from ..framework.ops.gating import logsigmoid as logsigmoid
-from ..framework.ops.gating import mish as mish
-from ..framework.ops.gating import silu as silu
-from ..framework.ops.gating import softplus as softplus
 from ..framework.ops.grid_sampling import grid_sample as grid_sample
 from ..framework.ops.indexing.nonzero import one_hot as one_hot
+from ..framework.ops.linalg.bilinear import bilinear as bilinear
+from ..framework.ops.linalg.cdist import pdist as pdist
+from ..framework.ops.linalg.linear import linear as linear
 from ..framework.ops.linear_loss import linear_cross_entropy as linear_cross_entropy
-from ..framework.ops.linear_maps import linear as linear
 from ..framework.ops.loss import cross_entropy as cross_entropy
 from ..framework.ops.loss import nll_loss as nll_loss
 from ..framework.ops.manipulation.pad import pad as pad
 from ..framework.ops.multihead import multi_head_attention_forward as multi_head_attention_forward
-from ..framework.ops.noisy import gumbel_softmax as gumbel_softmax
-from ..framework.ops.noisy import rrelu as rrelu
-from ..framework.ops.normalizers import batch_norm as batch_norm
-from ..framework.ops.normalizers import instance_norm as instance_norm
-from ..framework.ops.normalizers import local_response_norm as local_response_norm
-from ..framework.ops.normalizers import normalize as normalize
-from ..framework.ops.normalizers import rms_norm as rms_norm
-from ..framework.ops.pairwise import pdist as pdist
+from ..framework.ops.normalization.functional import batch_norm as batch_norm
+from ..framework.ops.normalization.functional import instance_norm as instance_norm
+from ..framework.ops.normalization.functional import local_response_norm as local_response_norm
+from ..framework.ops.normalization.functional import normalize as normalize
+from ..framework.ops.normalization.functional import rms_norm as rms_norm
 from ..framework.ops.patches import channel_shuffle as channel_shuffle
 from ..framework.ops.patches import fold as fold
 from ..framework.ops.patches import pixel_shuffle as pixel_shuffle
 from ..framework.ops.patches import pixel_unshuffle as pixel_unshuffle
 from ..framework.ops.patches import unfold as unfold
-from ..framework.ops.pointwise import sigmoid as sigmoid
-from ..framework.ops.pointwise import tanh as tanh
 from ..framework.ops.pointwise_loss import gaussian_nll_loss as gaussian_nll_loss
 from ..framework.ops.pointwise_loss import kl_div as kl_div
 from ..framework.ops.pointwise_loss import poisson_nll_loss as poisson_nll_loss
@@ -121,12 +127,6 @@ from ..framework.ops.resampling import upsample_bilinear as upsample_bilinear
 from ..framework.ops.resampling import upsample_nearest as upsample_nearest
 from ..framework.ops.sampling import affine_grid as affine_grid
 from ..framework.ops.sequence_loss import ctc_loss as ctc_loss
-from ..framework.ops.shrinking import hardshrink as hardshrink
-from ..framework.ops.shrinking import softshrink as softshrink
-from ..framework.ops.shrinking import tanhshrink as tanhshrink
-from ..framework.ops.shrinking import threshold as threshold
-from ..framework.ops.shrinking import threshold_ as threshold_
-from ..framework.ops.trilinear import bilinear as bilinear
 from ..framework.ops.unpooling import (
     adaptive_max_pool1d_with_indices as adaptive_max_pool1d_with_indices,
 )

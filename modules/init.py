@@ -14,7 +14,7 @@ from typing import Any
 from ..framework.dtypes import float32
 from ..framework.modes import no_grad
 from ..framework.ops.creation.fill import empty
-from ..framework.ops.decompositions import qr
+from ..framework.ops.linalg.cholesky_qr import qr
 from ..framework.ops.random.draw import randperm
 from ..framework.tensor import Tensor
 

@@ -20,11 +20,11 @@ from typing import Any, TypeVar
 from ..framework.dtypes import finfo
 from ..framework.modes import no_grad
 from ..framework.ops.creation.ranges import eye
-from ..framework.ops.decompositions import qr
+from ..framework.ops.linalg.cholesky_qr import qr
+from ..framework.ops.linalg.matrix_functions import matrix_exp
+from ..framework.ops.linalg.solve import solve, solve_triangular
 from ..framework.ops.manipulation.cat import cat
-from ..framework.ops.matrix import matrix_exp
 from ..framework.ops.random.draw import randn
-from ..framework.ops.solving import solve, solve_triangular
 from ..framework.tensor import Tensor
 from .module import Module
 from .parametrize import register_parametrization

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from ..framework.modes import no_grad
-from ..framework.ops.normalizers import normalize
+from ..framework.ops.normalization.functional import normalize
 from ..framework.tensor import Tensor
 from .module import Module
 from .parameter import Parameter

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from ..framework.ops.matrix_norms import vector_norm
+from ..framework.ops.linalg.norms import vector_norm
 from ..framework.tensor import Tensor
 from .module import Module
 from .parameter import Parameter

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from ..framework.dtypes import bfloat16
-from ..framework.ops.added_products import addmm
 from ..framework.ops.creation.fill import empty
-from ..framework.ops.matmul import matmul
+from ..framework.ops.linalg.addmm import addmm
+from ..framework.ops.linalg.matmul import matmul
 from ..framework.ops.views.tiled import pieces
 from .elementwise import planned_plain, zeros
 from .optimizer import Optimizer, check_options, number

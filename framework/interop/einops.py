@@ -87,7 +87,7 @@ class _Backend:
         return bool(x.dtype.is_floating_point)
 
     def einsum(self, pattern: str, *x: Any) -> Any:
-        from ..ops.einsum import einsum
+        from ..ops.linalg.einsum import einsum
 
         return einsum(pattern, *x)
 

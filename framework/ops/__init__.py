@@ -23,7 +23,7 @@ def _import_below(package: _ModuleType) -> None:
 _import_below(_import_module(__name__))
 globals().update(_functions)
 # Here for nn.functional; lowtide itself has them no more than PyTorch does.
-for _name in ("activation", "elus", "gated", "gating", "shrinking"):
-    _family = _import_module(f"{__name__}.{_name}")
+for _name in ("relu", "elu", "glu_prelu", "gelu", "shrink"):
+    _family = _import_module(f"{__name__}.activation.{_name}")
     globals().update({name: getattr(_family, name) for name in _family.__all__})
 __all__ = sorted(_functions)

@@ -168,8 +168,8 @@ def _order_of(query):
 
 def plain(query, key, value, attn_mask, rng, p, causal, scale):
     """The definition in plain ops: all scores at once."""
+    from .activation.softmax import softmax
     from .creation.fill import ones
-    from .softmax import softmax
 
     shared = query.shape[1] // key.shape[1]
     if shared > 1:

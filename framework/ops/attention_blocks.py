@@ -14,7 +14,7 @@ from math import prod
 
 from ..dtypes import bool_, float32, int32
 from ..spec import Spec
-from .matmul import blas_ready
+from .linalg.matmul import blas_ready
 from .random.dropout import draw_kept
 
 TILE = 1 << 20  # bytes of scores at a time, of all threads

@@ -14,7 +14,7 @@ from ..kernels.common.elementwise import alike_singles, compile_gate
 from ..kernels.common.layout import contiguous, even
 from ..modes import no_grad
 from ..spec import Spec
-from .gating import softplus
+from .activation.gelu import softplus
 from .indexing.where import where_select
 from .loss import reduce_loss, reduction_of
 from .registry import broadcast, function, op, per_element

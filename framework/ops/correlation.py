@@ -21,8 +21,8 @@ from math import prod
 from ..kernels.common.layout import contiguous, worth_compiling
 from ..kernels.runtime import blas, threads
 from ..spec import Spec
-from .arithmetic import conjugate
 from .direct import weight_grad, windows
+from .elementwise.arithmetic import conjugate
 from .registry import op
 from .tiles import Tiling, output_size, roll, unroll
 

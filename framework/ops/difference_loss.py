@@ -11,10 +11,10 @@ import warnings
 
 from ..kernels.common.elementwise import compile_gate
 from ..kernels.common.layout import alike, contiguous
+from .elementwise.bitmask import by_sides, mark, sides_of, spread, worth_bits
 from .indexing.where import where_select
 from .loss import reduce_loss, reduction_of
 from .registry import broadcast, function, op, per_element
-from .sides import by_sides, mark, sides_of, spread, worth_bits
 from .summed_losses import arriving, reduced, summed
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 from math import inf
 
 from ..dtypes import FLOAT
+from .activation.gelu import softplus
 from .binary_loss import bce_logits
-from .gating import softplus
 from .loss import reduce_loss, reduction_of
 from .margins import label_margins
 from .registry import WIDE_ON_CUDA, function
@@ -171,7 +171,7 @@ def triplet_margin_with_distance_loss(
 
 
 def _triplet(anchor, positive, negative, distance, margin, swap, how):
-    from .comparison import minimum
+    from .elementwise.comparison import minimum
 
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}.")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from ..spec import Spec
 from .convolution import contiguous
-from .linear_maps import linear
+from .linalg.linear import linear
 from .lstm import sigmoid_in_place
 from .recurrent import (
     active,

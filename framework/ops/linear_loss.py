@@ -41,6 +41,7 @@ import numpy as np
 from ..dtypes import FLOAT, dtype, int64
 from ..spec import Spec
 from .classes import check_classes, class_shape
+from .linalg.linear import linear
 from .linear_loss_gradient import linear_rows_grad, worth_tiles
 from .linear_loss_tiles import (
     blocks,
@@ -52,7 +53,6 @@ from .linear_loss_tiles import (
     rows_of,
     tiles_of,
 )
-from .linear_maps import linear
 from .loss import (
     by_class,
     cross_entropy,

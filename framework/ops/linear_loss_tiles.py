@@ -13,7 +13,7 @@ from typing import Any
 from ..dtypes import float32
 from ..kernels.common.layout import contiguous
 from ..spec import Spec
-from .matmul import blas_ready
+from .linalg.matmul import blas_ready
 
 BYTES = 1 << 20  # of the workspace, at least
 LIMIT = 1 << 26  # and at most

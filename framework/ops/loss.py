@@ -124,7 +124,7 @@ def _(g, input, target, weight, lse, ignore_index, label_smoothing):
 
 @cross_entropy_rows.composite
 def _(input, target, weight, *, ignore_index, label_smoothing):
-    from .softmax import log_softmax
+    from .activation.softmax import log_softmax
 
     dim = 0 if input.ndim == 1 else 1
     log_p = log_softmax(input, dim)
@@ -405,7 +405,7 @@ def cross_entropy(
 
 
 def _soft_cross_entropy(input, target, weight, reduction, smoothing):
-    from .softmax import log_softmax
+    from .activation.softmax import log_softmax
 
     dim = 0 if input.ndim == 1 else 1
     if smoothing:

@@ -15,7 +15,7 @@ from math import prod
 
 from ..spec import Spec
 from .convolution import contiguous
-from .linear_maps import linear
+from .linalg.linear import linear
 from .recurrent import (
     active,
     advanced,

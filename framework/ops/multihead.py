@@ -7,7 +7,7 @@ from typing import Any
 from ..dtypes import BOOL
 from .attention import ROWS_FIRST, attended
 from .creation.fill import zeros, zeros_like
-from .linear_maps import linear
+from .linalg.linear import linear
 from .manipulation.cat import cat
 from .manipulation.pad import pad
 from .random.dropout import dropout

@@ -24,7 +24,7 @@ from math import prod
 from ..dtypes import float32
 from ..spec import Spec
 from .convolution import contiguous
-from .linear_maps import linear
+from .linalg.linear import linear
 from .manipulation.cat import cat
 from .registry import op
 

@@ -260,7 +260,7 @@ def op(
             alone (they broadcast), and it never fails halfway: on the CPU, large calls run in
             parts, on several threads (``kernels/common/parallel.py``). Scratch looks like the
             result. ``"tiles"``: so for tiles of 4096 elements in C order and bytes with their bits
-            (``sides.py``).
+            (``ops/elementwise/bitmask.py``).
         one_write: The plain kernel writes its result by one call of C code, after all else: an
             interrupt finds it written or not. In-place calls of other kernels hold Ctrl-C back,
             which costs a microsecond.

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.ops.arithmetic import divide_true, minus, mul, plus
+from lowtide.framework.ops.elementwise.arithmetic import divide_true, minus, mul, plus
 
 FOUR = [
     (lambda a, b: a + b, plus), (lambda a, b: a - b, minus), (lambda a, b: a * b, mul),

@@ -8,7 +8,7 @@ import lowtide.nn.functional as F
 from lowtide.framework.devices import backend
 from lowtide.framework.kernels.cpu.linalg import bfloat16_matmul
 from lowtide.framework.kernels.runtime import threads
-from lowtide.framework.ops import half_products
+from lowtide.framework.ops.linalg import bfloat16_matmul as half_products
 from lowtide.framework.ops.registry import OPS
 
 pytestmark = pytest.mark.skipif(

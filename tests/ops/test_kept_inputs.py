@@ -213,12 +213,12 @@ def test_bilinear_is_a_sum_over_both_inputs(sizes):
 
 
 def test_bilinear_in_tiles_is_the_same(monkeypatch):
-    from lowtide.framework.ops import trilinear
+    from lowtide.framework.ops.linalg import bilinear
 
     leaves = leaf(numbers(10, 4)), leaf(numbers(10, 5, seed=1)), leaf(numbers(3, 4, 5, seed=2))
-    monkeypatch.setattr(trilinear, "_ELEMENTS", 30)
+    monkeypatch.setattr(bilinear, "_ELEMENTS", 30)
     for name in ("_trilinear", "_trilinear_weight"):
-        monkeypatch.setattr(trilinear.op.__globals__["OPS"][name], "plans", {})
+        monkeypatch.setattr(bilinear.op.__globals__["OPS"][name], "plans", {})
     same(F.bilinear, lambda a, b, w: lt.einsum("ri,rj,kij->rk", a, b, w), *leaves)
 
 

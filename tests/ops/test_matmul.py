@@ -6,7 +6,7 @@ import pytest
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
 from lowtide.framework.devices import backend
-from lowtide.framework.ops.matmul import blas_ready, foldable
+from lowtide.framework.ops.linalg.matmul import blas_ready, foldable
 from lowtide.framework.ops.registry import OPS
 
 

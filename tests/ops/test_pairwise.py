@@ -5,7 +5,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
-from lowtide.framework.ops import pairwise
+from lowtide.framework.ops.linalg import cdist
 
 EXACT = "donot_use_mm_for_euclid_dist"
 
@@ -13,7 +13,7 @@ EXACT = "donot_use_mm_for_euclid_dist"
 @pytest.mark.parametrize("p", [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, float("inf")])
 @pytest.mark.parametrize("tile", [1, 7, 40, 1000])
 def test_results_do_not_depend_on_the_tile(p, tile, monkeypatch):
-    monkeypatch.setattr(pairwise, "_ELEMENTS", tile)
+    monkeypatch.setattr(cdist, "_ELEMENTS", tile)
     rng = np.random.default_rng(tile)
     # Sizes of its own for each tile: a plan remembers the workspace.
     points = {1: 3, 7: 4, 40: 5, 1000: 6}[tile]
@@ -42,7 +42,7 @@ def test_the_workspace_is_one_tile_forward_and_backward():
     x = lt.zeros(200, 64, requires_grad=True)
     y = lt.ones(100, 64)
     whole = 200 * 100 * 64 * 4
-    tile = (pairwise._ELEMENTS // 6400) * 6400 * 4
+    tile = (cdist._ELEMENTS // 6400) * 6400 * 4
     lt.reset_peak_memory_stats()
     before = lt.memory_allocated()
     out = lt.cdist(x, y, 3.0)

@@ -98,7 +98,7 @@ def test_the_slope_of_a_large_product_has_a_slope():
 
 @pytest.mark.parametrize("reverse", [False, True])
 def test_rows_four_by_four_and_the_rest_are_each_scanned_alone(reverse, monkeypatch):
-    from lowtide.framework.ops.cumulative import cumprod_along, cumsum_along
+    from lowtide.framework.ops.reduction.scan import cumprod_along, cumsum_along
 
     x = 1 + values(7, 2500) / 64
     x[5, 17] = np.inf

@@ -6,7 +6,7 @@ import pytest
 import lowtide as lt
 from lowtide.framework.devices import backend
 from lowtide.framework.kernels.runtime import threads
-from lowtide.framework.ops import sorting
+from lowtide.framework.ops.reduction import sort
 
 RNG = np.random.default_rng(0)
 DTYPES = (np.float32, np.float64, np.int64, np.int32)
@@ -170,7 +170,7 @@ def test_a_sort_takes_the_bytes_that_meta_foretells():
     parts = min(threads.LIMIT, 40)
     workspace = parts * 2 * 1000 * (4 + 4)
     assert ledger.peak - start == found.values.nbytes + found.indices.nbytes + workspace
-    assert [s.nbytes for s in sorting.sort_along.op.infer(x._spec, dim=1, descending=False)] == [
+    assert [s.nbytes for s in sort.sort_along.op.infer(x._spec, dim=1, descending=False)] == [
         x.nbytes, 2 * x.nbytes, workspace // 2, workspace // 2,
     ]  # fmt: skip
 

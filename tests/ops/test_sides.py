@@ -10,8 +10,8 @@ import pytest
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework import testing
-from lowtide.framework.ops import sides
-from lowtide.framework.ops.sides import WORTH
+from lowtide.framework.ops.elementwise import bitmask
+from lowtide.framework.ops.elementwise.bitmask import WORTH
 
 INF = float("inf")
 # name: (function, low and high end of the piece of slope `inside`, ends belong to it, other slope)
@@ -158,7 +158,7 @@ def test_on_meta_the_bytes_are_the_same():
 
 
 def test_gradients_agree_with_finite_differences(monkeypatch):
-    monkeypatch.setattr(sides, "WORTH", 8)
+    monkeypatch.setattr(bitmask, "WORTH", 8)
     x = lt.tensor(np.linspace(-4, 7.3, 24)).requires_grad_()
     for function, *_ in BENT.values():
         assert kept(function(x)) == [("sides", 3)]

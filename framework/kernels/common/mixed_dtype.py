@@ -51,7 +51,7 @@ def in_pieces(
         scratch: Its scratch: as large as the result, or empty.
         name: Of the op. Arithmetic has loops that convert as they go.
         bits: All arrays are in C order; a second result, and an input of another size than the
-            first, has one bit an element (``sides.py``).
+            first, has one bit an element (``ops/elementwise/bitmask.py``).
     """
     from ..runtime import threads
 

@@ -1,0 +1,322 @@
+"""Activations of two operands: glu, one half gated by the other, and prelu, with learned slopes."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...dtypes import bool_
+from ...kernels.common.elementwise import vectorized
+from ...kernels.common.layout import alike, contiguous, even
+from ...spec import Spec
+from ..elementwise.bitmask import HIDDEN
+from ..elementwise.unary import sigmoid
+from ..indexing.where import where_select
+from ..manipulation.cat import cat
+from ..registry import broadcast, function, op, per_element
+from .relu import need_float
+
+
+def _halves(x, dim):
+    # Of a tensor or an array.
+    n = x.shape[dim] // 2
+    lead = (slice(None),) * dim
+    return x[(*lead, slice(0, n))], x[(*lead, slice(n, None))]
+
+
+def _glu_infer(input, *, dim):
+    need_float("glu", input)
+    shape = list(input.shape)
+    shape[dim] //= 2
+    return input.like(tuple(shape))
+
+
+def _glus(make):
+    x = make(3, 4)
+    yield (x[:, : x.shape[1] // 2 * 2],), {"dim": 1}
+    y = make(2, 3, 2)
+    yield (y[: y.shape[0] // 2 * 2],), {"dim": 0}
+    yield (make(0, 4),), {"dim": 1}
+
+
+@op(
+    name="_glu", **HIDDEN, infer=_glu_infer, half="float32", flops=per_element(8), samples=_glus
+)  # fmt: skip
+def glu_of(xp, out, input, *, dim):
+    """The first half along ``dim`` times the sigmoid of the second."""
+    value, gate = _halves(input, dim)
+    sigmoid.op.plain(xp, out, gate)
+    xp.multiply(out, value, out=out)
+
+
+@glu_of.kernel("cpu", when=vectorized, layout=contiguous)
+def _(xp, out, input, *, dim):
+    _run_glu("glu", out, input, dim)
+
+
+def _run_glu(name, out, *arrays_and_dim):
+    # A whole has two parts for each of the rows that come before the dim.
+    from ...kernels.cpu.activation import smooth
+    from ...kernels.runtime.threads import spread
+
+    *arrays, dim = arrays_and_dim
+    rows = prod(out.shape[:dim])
+    half = min(a.shape[dim] for a in (out, *arrays))
+    shaped = [
+        a.reshape(rows, -1) if a.shape[dim] == half else a.reshape(rows, 2, -1)
+        for a in (out, *arrays)
+    ]
+    spread(getattr(smooth, name), out.size, rows, *shaped)
+
+
+@glu_of.vjp("input")
+def _(g, input, dim):
+    return glu_slope(g, input, dim)
+
+
+def _glu_slope_samples(make):
+    for ((input,), options), ((other,), _) in zip(_glus(make), _glus(make), strict=True):
+        yield (_halves(other, options["dim"])[0].clone(), input), options
+
+
+@op(
+    name="_glu_backward", **HIDDEN, infer=lambda grad, input, *, dim: (input, grad),
+    scratch=("share",), half="float32", flops=per_element(8), samples=_glu_slope_samples,
+)  # fmt: skip
+def glu_slope(xp, out, share, grad, input, *, dim):
+    """``grad`` times the derivative of glu in both halves."""
+    value, gate = _halves(input, dim)
+    first, second = _halves(out, dim)
+    sigmoid.op.plain(xp, share, gate)
+    xp.multiply(grad, share, out=first)
+    xp.subtract(1, share, out=second)
+    xp.multiply(second, first, out=second)
+    xp.multiply(second, value, out=second)
+
+
+@glu_slope.kernel(
+    "cpu", when=lambda grad, *_, **__: vectorized(grad), layout=contiguous, scratch=False
+)
+def _(xp, out, share, grad, input, *, dim):
+    _run_glu("glu_grad", out, grad, input, dim)
+
+
+@glu_slope.vjp("grad")
+def _(g, input, dim):
+    value, gate = _halves(input, dim)
+    first, second = _halves(g, dim)
+    share = sigmoid(gate)
+    return (first + second * value * (1 - share)) * share
+
+
+@glu_slope.vjp("input")
+def _(g, grad, input, dim):
+    value, gate = _halves(input, dim)
+    first, second = _halves(g, dim)
+    share = sigmoid(gate)
+    bend = (1 - share) * share * grad
+    return cat([second * bend, (first + second * value * (1 - 2 * share)) * bend], dim)
+
+
+@function(public=False)
+def glu(input, dim=-1):
+    """Split in two along ``dim`` and gate the first half by the sigmoid of the second.
+
+    Raises:
+        RuntimeError: The size of ``dim`` is odd, or there is no dimension.
+
+    Memory:
+        Keeps ``input``.
+    """
+    if input.ndim == 0:
+        raise RuntimeError("glu does not support 0-dimensional tensors. Unsqueeze it.")
+    size = input.shape[dim]
+    if size % 2:
+        raise RuntimeError(
+            f"glu: Halving dimension must be even, but dimension {dim} is size {size}. Pad it."
+        )
+    return glu_of(input, dim % input.ndim)
+
+
+def _prelus(make):
+    yield (make(3, 4), make(1)), {}
+    yield (make(2, 3, 2), make(3, 1)), {}
+    yield (make(), make(1)), {}
+    yield (make(0, 3), make(3)), {}
+
+
+def _prelu_infer(input, weight):
+    spec = broadcast(input, weight, op_name="prelu")
+    return spec, spec
+
+
+@op(
+    name="_prelu", **HIDDEN, infer=_prelu_infer, scratch=("low",), promote="same",
+    half="float32", flops=per_element(4), samples=_prelus,
+    autocast="low",
+)  # fmt: skip
+def prelu_of(xp, out, low, input, weight):
+    """``max(input, 0) + weight * min(input, 0)``."""
+    xp.minimum(input, 0, out=low)
+    xp.multiply(low, weight, out=low)
+    xp.maximum(input, 0, out=out)
+    xp.add(out, low, out=out)
+
+
+def _prelu_gradients(make):
+    for x, w in (((3, 4), (1,)), ((2, 3, 2), (3, 1)), ((3, 4), (4,)), ((), (1,)), ((0, 3), (3,))):
+        yield (make(*(x or (1,))), make(*x), make(*w)), {}
+
+
+def _prelu_slope_infer(grad, input, weight):
+    return grad, grad.like(dtype=bool_)
+
+
+@op(
+    name="_prelu_backward", **HIDDEN, infer=_prelu_slope_infer, scratch=("above",),
+    half="float32", flops=per_element(2), samples=_prelu_gradients,
+)  # fmt: skip
+def prelu_slope(xp, out, above, grad, input, weight):
+    """``grad`` where ``input`` is above zero, else ``weight * grad``."""
+    xp.greater(input, 0, out=above)
+    xp.multiply(grad, weight, out=out)
+    xp.copyto(out, grad, where=above)
+
+
+def _weight_gradients(make):
+    for (grad, x, w), _ in _prelu_gradients(make):
+        yield (grad, x), {"shape": tuple(w.shape)}
+
+
+def _weight_slope_infer(grad, input, *, shape):
+    return grad.like(shape), grad, grad.like(dtype=bool_)
+
+
+@op(
+    name="_prelu_weight_backward", **HIDDEN, infer=_weight_slope_infer, half="float32",
+    scratch=("each", "above"), flops=per_element(3), samples=_weight_gradients,
+)  # fmt: skip
+def prelu_weight_slope(xp, out, each, above, grad, input, *, shape):
+    """The sum of ``grad * input`` where that is not above zero, over what ``shape`` repeats."""
+    xp.greater(input, 0, out=above)
+    xp.multiply(grad, input, out=each)
+    xp.copyto(each, 0, where=above)
+    aligned = (1,) * (each.ndim - len(shape)) + tuple(shape)
+    axes = tuple(k for k, n in enumerate(aligned) if n == 1)
+    xp.sum(each, axis=axes, out=out.reshape([n for n in aligned if n != 1]))
+
+
+def _prelu_compiled(*arrays_and_weight, **_):
+    *arrays, weight = arrays_and_weight
+    return alike(*arrays) and vectorized(arrays[0]) and isinstance(weight, Spec)
+
+
+def _channels(weight_shape, *arrays):
+    # (examples, channels, elements) of each.
+    return [a.reshape(len(a), prod(weight_shape), -1) for a in arrays]
+
+
+def _arriving(weight_shape, grad):
+    # The same of a gradient; (1, 1, 1) of one that is a repeated number.
+    if grad.flags.c_contiguous:
+        return _channels(weight_shape, grad)[0]
+    return grad[(slice(0, 1),) * grad.ndim].reshape(1, 1, 1)
+
+
+@prelu_of.kernel("cpu", when=_prelu_compiled, layout=contiguous, scratch=False)
+def _(xp, out, low, input, weight):
+    from ...kernels.cpu.activation import prelu
+    from ...kernels.runtime.threads import spread
+
+    cubes = _channels(weight.shape, out, input)
+    spread(prelu.prelu, out.size, len(cubes[0]), *cubes, weight.reshape(1, -1))
+
+
+@prelu_slope.kernel("cpu", when=_prelu_compiled, layout=even, scratch=False)
+def _(xp, out, above, grad, input, weight):
+    from ...kernels.cpu.activation import prelu
+    from ...kernels.runtime.threads import spread
+
+    made, x = _channels(weight.shape, out, input)
+    arrays = made, _arriving(weight.shape, grad), x, weight.reshape(1, -1)
+    spread(prelu.prelu_grad, out.size, len(made), *arrays)
+
+
+@prelu_weight_slope.kernel(
+    "cpu", when=lambda grad, input, *, shape: alike(grad, input) and vectorized(grad), layout=even,
+    scratch=False,
+)  # fmt: skip
+def _(xp, out, each, above, grad, input, *, shape):
+    from ...kernels.cpu.activation import prelu
+
+    prelu.weight_grad(out.reshape(-1), _arriving(shape, grad), *_channels(shape, input))
+
+
+@prelu_of.vjp("input")
+def _(g, input, weight):
+    return prelu_slope(g, input, weight)
+
+
+@prelu_of.vjp("weight")
+def _(g, input, weight_spec):
+    return prelu_weight_slope(g, input, tuple(weight_spec.shape))
+
+
+@prelu_slope.vjp("grad")
+def _(g, input, weight):
+    return prelu_slope(g, input, weight)
+
+
+@prelu_slope.vjp("input")
+def _(g):
+    return None  # flat except at zero
+
+
+@prelu_slope.vjp("weight")
+def _(g, grad, input):
+    return where_select(input > 0, 0, g * grad)
+
+
+@prelu_weight_slope.vjp("grad")
+def _(g, input):
+    return where_select(input > 0, 0, g * input)
+
+
+@prelu_weight_slope.vjp("input")
+def _(g, grad, input):
+    return where_select(input > 0, 0, g * grad)
+
+
+@function(method=True)
+def prelu(input, weight):
+    """Apply ``max(0, x) + weight * min(0, x)`` with one learned weight, or one per channel.
+
+    Args:
+        input: Values (N, C, ...).
+        weight: (1) or (C).
+
+    Raises:
+        RuntimeError: The number of weights is neither 1 nor C.
+
+    Memory:
+        Keeps ``input`` and ``weight``.
+    """
+    if weight.ndim > 1:
+        raise RuntimeError(
+            "prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = "
+            f"{weight.ndim}. Reshape it."
+        )
+    count = weight.numel()
+    if count != 1:
+        channels = input.shape[1] if input.ndim > 1 else input.ndim and 1
+        if count != channels:
+            raise RuntimeError(
+                "Mismatch of parameter numbers and input channel size. Found parameter numbers = "
+                f"{count} and channel size = {channels}. Pass one weight per channel."
+            )
+        weight = weight.reshape(count, *[1] * (input.ndim - 2))
+    elif weight.ndim and not input.ndim:
+        weight = weight.reshape(())
+    return prelu_of(input, weight)
+
+
+__all__ = ["glu", "prelu"]

@@ -1,0 +1,424 @@
+"""Activation functions. Each keeps one value for backward: bits, the input, or the result.
+
+Those that PyTorch has only in ``nn.functional`` are no Tensor methods and not in ``lowtide.*``.
+"""
+
+from __future__ import annotations
+
+from ...dtypes import BOOL, bool_, uint8
+from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.layout import worth_compiling
+from ..elementwise.bitmask import HIDDEN, INFINITY, chosen, marked, worth_bits
+from ..registry import function, op, per_element, same, singles
+
+
+def need_float(name, input):
+    if input.dtype.category < 2:
+        raise NotImplementedError(
+            f"\"{name}\" not implemented for '{input.dtype.name}'. Convert with "
+            ".to(lowtide.float32)."
+        )
+
+
+def floating(name, *extra):
+    """The infer rule of an activation: results and scratch look like the input."""
+
+    def infer(input, **_):
+        need_float(name, input)
+        return (input, *[input.like(dtype=bool_) if e == "mask" else input for e in extra])
+
+    return infer
+
+
+def _masked_infer(grad, input, **_):
+    return grad, grad.like(dtype=bool_)
+
+
+def _windows(make):
+    for low, high, outside in ((0.0, INFINITY, 0.0), (-0.7, 0.7, 0.0), (0.0, INFINITY, 0.1)):
+        yield (make(3, 4), make(3, 4)), {"low": low, "high": high, "outside": outside}
+    yield (make(3, 4), make(3, 4)), {"low": 0.0, "high": 1.0, "outside": 0.0, "inside": 0.25}
+    for shape in ((), (0, 3)):
+        yield (make(*shape), make(*shape)), {"low": -1.3, "high": 0.3, "outside": 0.0}
+
+
+@op(
+    name="_window", **HIDDEN, infer=_masked_infer, scratch=("mask",), half="float32",
+    flops=per_element(2), samples=_windows,
+)  # fmt: skip
+def window(xp, out, mask, grad, input, *, low, high, outside, inside=1.0):
+    """``inside * grad`` where ``low < input < high`` (or nan), ``outside * grad`` elsewhere."""
+    xp.multiply(grad, inside, out=out)
+    for bound, beyond in ((low, xp.less_equal), (high, xp.greater_equal)):
+        if -INFINITY < bound < INFINITY:
+            beyond(input, bound, out=mask)
+            xp.copyto(out, 0, where=mask)
+    if outside != 0:  # with one bound, low
+        xp.logical_not(mask, out=mask)
+        xp.multiply(grad, outside, out=out)
+        xp.copyto(out, grad, where=mask)  # with an outside, inside is 1
+
+
+def _window_compiled(gates, low, high, outside, inside):
+    return gates.window, (float(low), float(high), float(outside), float(inside))
+
+
+compile_gate(window, _window_compiled, when=worth_compiling)
+
+
+@window.vjp("grad")
+def _(g, input, low, high, outside, inside):
+    return window(g, input, low=low, high=high, outside=outside, inside=inside)
+
+
+@window.vjp("input")
+def _(g):
+    return None  # flat except at the edges
+
+
+def _relu_infer(input):
+    if input.dtype.category == BOOL:
+        raise RuntimeError(
+            "Boolean inputs not supported for relu. Convert with .to(lowtide.int64)."
+        )
+    return input
+
+
+@op(
+    name="_relu", **HIDDEN, inplace="relu_", infer=_relu_infer, half="float32",
+    flops=per_element(1), samples=singles, real=True, elementwise=True, one_write=True,
+)  # fmt: skip
+def relu_of(xp, out, input):
+    """Apply ``max(input, 0)``. Keeps the result."""
+    xp.maximum(input, 0, out=out)
+
+
+@relu_of.vjp("input")
+def _(g, out):
+    return window(g, out, low=0.0, high=INFINITY, outside=0.0)
+
+
+relu_marked = marked(
+    relu_of, "_relu_marked", lambda dtype: (0.0, INFINITY), "relu", lambda dtype: ()
+)
+
+
+@relu_marked.vjp("input")
+def _(g_out, sides):
+    return chosen(g_out, sides)
+
+
+@function(method=True)
+def relu(input, *, out=None):
+    """Apply ``max(input, 0)``.
+
+    Memory:
+        Keeps one bit an element; the result below 16384 elements and in place (``relu_``).
+    """
+    if out is None and worth_bits(input, exact=False):
+        return relu_marked(input)[0]
+    return relu_of(input, out=out)
+
+
+def _slopes(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"negative_slope": 0.1}
+    yield (make(2, 3),), {"negative_slope": 0.0}
+
+
+@op(
+    name="_leaky_relu", **HIDDEN, infer=floating("leaky_relu", "low"), scratch=("low",),
+    half="float32", flops=per_element(3), inplace="_leaky_relu_", samples=_slopes,
+)  # fmt: skip
+def leaky_relu_of(xp, out, low, input, *, negative_slope):
+    """``max(input, 0) + negative_slope * min(input, 0)`` for a slope >= 0. Keeps the result."""
+    xp.minimum(input, 0, out=low)
+    xp.multiply(low, negative_slope, out=low)
+    xp.maximum(input, 0, out=out)
+    xp.add(out, low, out=out)
+
+
+compile_gate(leaky_relu_of, lambda gates, negative_slope: (gates.leaky_relu, (negative_slope,)))
+
+
+@leaky_relu_of.vjp("input")
+def _(g, out, negative_slope):
+    return window(g, out, low=0.0, high=INFINITY, outside=negative_slope)
+
+
+leaky_relu_marked = marked(
+    leaky_relu_of, "_leaky_relu_marked", lambda dtype, negative_slope: (0.0, INFINITY),
+    "leaky_relu", lambda dtype, negative_slope: (negative_slope,), of_result=False,
+)  # fmt: skip
+
+
+@leaky_relu_marked.vjp("input")
+def _(g_out, sides, negative_slope):
+    return chosen(g_out, sides, outside=negative_slope)
+
+
+@function(public=False)
+def leaky_relu(input, negative_slope=0.01, inplace=False):
+    """Apply ``max(input, 0) + negative_slope * min(input, 0)``.
+
+    Memory:
+        Keeps one bit an element; the result below 16384 elements and in place; the input where the
+        slope is negative.
+    """
+    slope = float(negative_slope)
+    if not slope < 0:
+        if not inplace and worth_bits(input, exact=False):
+            return leaky_relu_marked(input, slope)[0]
+        return input._leaky_relu_(slope) if inplace else leaky_relu_of(input, slope)
+    from .glu_prelu import prelu_of
+
+    out = prelu_of(input.clone() if inplace else input, slope)
+    return input.copy_(out) if inplace else out
+
+
+def _bounds(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"min_val": -0.7, "max_val": 0.7}
+    yield (make(2, 3),), {"min_val": 0.2, "max_val": 1.3}
+
+
+def _hardtanh_infer(input, *, min_val, max_val):
+    if min_val > max_val:
+        raise ValueError(
+            f"hardtanh: min_val cannot be greater than max_val; got {min_val} and {max_val}."
+        )
+    if input.dtype is uint8 and min_val < 0:
+        raise RuntimeError(
+            f"cannot do hardtanh on an unsigned type with negative limits; got {min_val}. Convert "
+            "it with .float()."
+        )
+    return input
+
+
+@op(
+    name="_hardtanh", **HIDDEN, infer=_hardtanh_infer, half="float32", flops=per_element(2),
+    samples=_bounds, inplace="_hardtanh_",
+)  # fmt: skip
+def hardtanh_of(xp, out, input, *, min_val, max_val):
+    """Limit to [min_val, max_val]; the gradient at a limit is 0. Keeps the result."""
+    if out.dtype.kind in "iu":
+        min_val, max_val = int(min_val), int(max_val)
+    xp.maximum(input, min_val, out=out)
+    xp.minimum(out, max_val, out=out)
+
+
+@hardtanh_of.vjp("input")
+def _(g, out, min_val, max_val):
+    # The limits as `out` holds them: 0.7 is 0.699 in bfloat16.
+    low, high = (float(out.dtype.np.type(v)) for v in (min_val, max_val))
+    return window(g, out, low=low, high=high, outside=0.0)
+
+
+def _limits(dtype, min_val, max_val):
+    return float(dtype.type(min_val)), float(dtype.type(max_val))
+
+
+hardtanh_marked = marked(
+    hardtanh_of, "_hardtanh_marked", _limits, "limit", lambda *a, **k: _limits(*a, **k) * 2
+)
+
+
+@hardtanh_marked.vjp("input")
+def _(g_out, sides):
+    return chosen(g_out, sides)
+
+
+@function(public=False)
+def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
+    """Limit to [min_val, max_val]; the gradient at a limit is 0.
+
+    Memory:
+        Keeps one bit an element; the result below 16384 elements and in place.
+    """
+    if inplace:
+        return input._hardtanh_(min_val, max_val)
+    if worth_bits(input):
+        return hardtanh_marked(input, min_val, max_val)[0]
+    return hardtanh_of(input, min_val, max_val)
+
+
+@function(public=False)
+def relu6(input, inplace=False):
+    """Apply ``min(max(input, 0), 6)``.
+
+    Memory:
+        Keeps one bit an element; the result below 16384 elements and in place.
+    """
+    return hardtanh(input, 0.0, 6.0, inplace)
+
+
+# Piecewise linear gates
+
+
+@op(
+    name="_hardsigmoid", **HIDDEN, infer=floating("hardsigmoid"), half="float32",
+    flops=per_element(4), inplace="_hardsigmoid_", samples=singles,
+)  # fmt: skip
+def hardsigmoid_of(xp, out, input):
+    """``min(max(input + 3, 0), 6) / 6``. Keeps the result."""
+    xp.add(input, 3, out=out)
+    xp.maximum(out, 0, out=out)
+    xp.minimum(out, 6, out=out)
+    xp.true_divide(out, 6, out=out)
+
+
+compile_gate(hardsigmoid_of, lambda gates: (gates.hardsigmoid, ()))
+
+
+@hardsigmoid_of.vjp("input")
+def _(g, out):
+    return window(g, out, low=0.0, high=1.0, outside=0.0, inside=1 / 6)
+
+
+hardsigmoid_marked = marked(
+    hardsigmoid_of, "_hardsigmoid_marked", lambda dtype: (0.0, 1.0), "hardsigmoid",
+    lambda dtype: (),
+)  # fmt: skip
+
+
+@hardsigmoid_marked.vjp("input")
+def _(g_out, sides):
+    return chosen(g_out, sides, inside=1 / 6)
+
+
+@function(public=False)
+def hardsigmoid(input, inplace=False):
+    """Apply ``min(max(input + 3, 0), 6) / 6``.
+
+    Memory:
+        Keeps one bit an element; the result below 16384 elements and in place.
+    """
+    if not inplace and worth_bits(input):
+        return hardsigmoid_marked(input)[0]
+    return input._hardsigmoid_() if inplace else hardsigmoid_of(input)
+
+
+@op(
+    name="_hardswish", **HIDDEN, infer=floating("hardswish"), half="float32",
+    flops=per_element(5), samples=singles,
+)  # fmt: skip
+def hardswish_of(xp, out, input):
+    """``input * hardsigmoid(input)``."""
+    xp.add(input, 3, out=out)
+    xp.maximum(out, 0, out=out)
+    xp.minimum(out, 6, out=out)
+    xp.multiply(out, input, out=out)
+    xp.true_divide(out, 6, out=out)
+
+
+def gradient_samples(make):
+    """Samples of an op of an arriving gradient and a value."""
+    for shape in ((3, 4), (2, 3), (0, 2)):
+        yield (make(*shape, low=-4.3, high=4.3), make(*shape, low=-4.3, high=4.3)), {}
+
+
+def gradient_infer(*extra):
+    """The infer rule of an op of an arriving gradient and a value, with such scratch."""
+
+    def infer(grad, value, **_):
+        return (grad, *[grad.like(dtype=bool_) if e == "mask" else grad for e in extra])
+
+    return infer
+
+
+@op(
+    name="_hardswish_backward", **HIDDEN, infer=gradient_infer("mask"), scratch=("mask",),
+    half="float32", flops=per_element(4), samples=gradient_samples,
+)  # fmt: skip
+def hardswish_slope(xp, out, mask, grad, input):
+    """``grad`` times the derivative of hardswish."""
+    xp.true_divide(input, 3, out=out)
+    xp.add(out, 0.5, out=out)
+    xp.less_equal(input, 3, out=mask)
+    xp.logical_not(mask, out=mask)  # also where it is NaN
+    xp.copyto(out, 1, where=mask)
+    xp.multiply(out, grad, out=out)
+    xp.less_equal(input, -3, out=mask)
+    xp.copyto(out, 0, where=mask)
+
+
+compile_gate(hardswish_of, lambda gates: (gates.hardswish, ()))
+compile_gate(hardswish_slope, lambda gates: (gates.hardswish_grad, ()))
+
+
+@hardswish_of.vjp("input")
+def _(g, input):
+    return hardswish_slope(g, input)
+
+
+@hardswish_slope.vjp("grad")
+def _(g, input):
+    return hardswish_slope(g, input)
+
+
+@hardswish_slope.vjp("input")
+def _(g, grad, input):
+    return window(g * grad, input, low=-3.0, high=3.0, outside=0.0, inside=1 / 3)
+
+
+@function(public=False)
+def hardswish(input, inplace=False):
+    """Apply ``input * min(max(input + 3, 0), 6) / 6``.
+
+    Memory:
+        Keeps ``input``; in place, a copy of it.
+    """
+    if inplace:  # backward wants the value that is about to go
+        return input.copy_(hardswish_of(input.clone() if input.requires_grad else input))
+    return hardswish_of(input)
+
+
+@op(
+    name="softsign", **HIDDEN, infer=same, promote="float", half="float32",
+    flops=per_element(3), samples=singles,
+)  # fmt: skip
+def softsign(xp, out, input):
+    """Apply ``input / (1 + |input|)``.
+
+    Memory:
+        Keeps ``input``.
+    """
+    xp.absolute(input, out=out)
+    xp.add(out, 1, out=out)
+    xp.true_divide(input, out, out=out)
+
+
+@op(
+    name="_softsign_backward", **HIDDEN, infer=gradient_infer(), half="float32",
+    flops=per_element(4), samples=gradient_samples,
+)  # fmt: skip
+def softsign_slope(xp, out, grad, input):
+    """``grad / (1 + |input|) ** 2``."""
+    xp.absolute(input, out=out)
+    xp.add(out, 1, out=out)
+    xp.multiply(out, out, out=out)
+    xp.true_divide(grad, out, out=out)
+
+
+compile_gate(softsign_slope, lambda gates: (gates.softsign_grad, ()))
+
+
+@softsign.vjp("input")
+def _(g, input):
+    if input.is_complex():  # |input| is real: it takes the real part of what arrives there
+        scale = input.abs() + 1
+        return g / scale - input.sgn() * ((g.conj() * input).real / scale.square())
+    return softsign_slope(g, input)
+
+
+@softsign_slope.vjp("grad")
+def _(g, input):
+    return softsign_slope(g, input)
+
+
+@softsign_slope.vjp("input")
+def _(g, grad, input):
+    return softsign_slope(g * grad, input) * (input.sign() * -2) / (input.abs() + 1)
+
+
+__all__ = ["hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "relu", "relu6", "softsign"]

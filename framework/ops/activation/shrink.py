@@ -1,0 +1,167 @@
+"""Activations that flatten what is small: shrinkage and thresholds."""
+
+from __future__ import annotations
+
+from ...dtypes import bool_
+from ...kernels.common.elementwise import compile_gate
+from ..elementwise.bitmask import HIDDEN, INFINITY, chosen, marked, worth_bits
+from ..elementwise.unary import tanh
+from ..registry import function, op, per_element, singles
+from .relu import floating, gradient_infer, gradient_samples, window
+
+
+def _lambdas(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"lambd": 0.53}
+    yield (make(2, 3),), {"lambd": 0.0}
+
+
+@op(
+    name="softshrink", **HIDDEN, infer=floating("softshrink"), half="float32",
+    flops=per_element(3), samples=_lambdas,
+)  # fmt: skip
+def softshrink_of(xp, out, input, *, lambd=0.5):
+    """Move each element toward zero by ``lambd``, to zero if it is nearer."""
+    xp.maximum(input, -lambd, out=out)
+    xp.minimum(out, lambd, out=out)
+    xp.subtract(input, out, out=out)
+
+
+@op(
+    name="_shrink_backward", **HIDDEN, infer=gradient_infer("mask"), scratch=("mask",),
+    half="float32", flops=per_element(1), samples=gradient_samples,
+)  # fmt: skip
+def shrink_slope(xp, out, mask, grad, result):
+    """Zero where ``result`` is zero, else ``grad``."""
+    xp.equal(result, 0, out=mask)
+    xp.copyto(out, grad)
+    xp.copyto(out, 0, where=mask)
+
+
+compile_gate(softshrink_of, lambda gates, lambd: (gates.softshrink, (lambd,)))
+compile_gate(shrink_slope, lambda gates: (gates.shrink_grad, ()))
+
+
+@softshrink_of.vjp("input")
+def _(g, out):
+    return shrink_slope(g, out)
+
+
+@shrink_slope.vjp("grad")
+def _(g, result):
+    return shrink_slope(g, result)
+
+
+@shrink_slope.vjp("result")
+def _(g):
+    return None  # flat except at the edges
+
+
+@function(public=False)
+def softshrink(input, lambd=0.5):
+    """Move each element toward zero by ``lambd``, to zero if it is nearer.
+
+    Raises:
+        RuntimeError: ``lambd`` is negative.
+
+    Memory:
+        Keeps the result.
+    """
+    if lambd < 0:
+        raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd}.")
+    return softshrink_of(input, lambd=float(lambd))
+
+
+@op(
+    infer=floating("hardshrink", "mask"), scratch=("mask",), half="float32",
+    flops=per_element(2), samples=_lambdas,
+)  # fmt: skip
+def hardshrink(xp, out, mask, input, *, lambd=0.5):
+    """Zero the elements in [-lambd, lambd].
+
+    Memory:
+        Keeps the result.
+    """
+    xp.absolute(input, out=out)
+    xp.less_equal(out, lambd, out=mask)
+    xp.copyto(out, input)
+    xp.copyto(out, 0, where=mask)
+
+
+compile_gate(hardshrink, lambda gates, lambd: (gates.hardshrink, (float(lambd),)))
+
+
+@hardshrink.vjp("input")
+def _(g, out):
+    return shrink_slope(g, out)
+
+
+@function(public=False)
+def tanhshrink(input):
+    """Apply ``input - tanh(input)``.
+
+    Memory:
+        Keeps ``tanh(input)``.
+    """
+    return input - tanh(input)
+
+
+def _thresholds(make):
+    for inputs, _ in singles(make):
+        yield inputs, {"threshold": 0.3, "value": 20.0}
+    yield (make(2, 3),), {"threshold": -0.8, "value": -1.0}
+
+
+def _threshold_infer(input, *, threshold, value):
+    return input, input.like(dtype=bool_)
+
+
+@op(
+    name="_threshold", **HIDDEN, infer=_threshold_infer, scratch=("mask",), half="float32",
+    flops=per_element(1), samples=_thresholds, inplace="_threshold_",
+)  # fmt: skip
+def threshold_of(xp, out, mask, input, *, threshold, value):
+    """``input`` above ``threshold``, else ``value``."""
+    xp.less_equal(input, threshold, out=mask)
+    if out is not input:
+        xp.copyto(out, input)
+    xp.copyto(out, value, where=mask, casting="unsafe")
+
+
+@threshold_of.vjp("input")
+def _(g, input, threshold):
+    return window(g, input, low=float(threshold), high=INFINITY, outside=0.0)
+
+
+threshold_marked = marked(
+    threshold_of, "_threshold_marked",
+    lambda dtype, threshold, value: (float(dtype.type(threshold)), INFINITY),
+    "threshold", lambda dtype, threshold, value: (threshold, value), of_result=False,
+)  # fmt: skip
+
+
+@threshold_marked.vjp("input")
+def _(g_out, sides):
+    return chosen(g_out, sides)
+
+
+@function()
+def threshold(input, threshold, value, inplace=False):
+    """Keep the elements above ``threshold`` and write ``value`` in place of the others.
+
+    Memory:
+        Keeps one bit an element; ``input`` below 16384 elements; in place, a copy of it.
+    """
+    if not inplace and worth_bits(input):
+        return threshold_marked(input, threshold, value)[0]
+    run = input._threshold_ if inplace else lambda *a: threshold_of(input, *a)
+    return run(threshold, value)
+
+
+@function()
+def threshold_(input, threshold, value):
+    """In-place twin of ``threshold``."""
+    return input._threshold_(threshold, value)
+
+
+__all__ = ["hardshrink", "softshrink", "tanhshrink", "threshold"]

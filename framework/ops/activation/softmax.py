@@ -1,0 +1,238 @@
+"""softmax, log_softmax and softmin, whose results are all that backward needs.
+
+The forward kernels work inside their result, with one scratch value per row. Their gradients are
+ops of their own, which write one array instead of chaining four, and have gradients in turn.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...dtypes import FLOAT, as_dtype, float32
+from ...kernels.common.reduce import largest as find_largest
+from ...kernels.common.reduce import total
+from ...spec import Spec
+from ..convolution import contiguous, worth_compiling
+from ..reduction.minmax import one_dim
+from ..registry import WIDE_ON_CUDA, function, op, per_element
+
+
+def _row(input, dim):
+    # One value per row along dim.
+    work = float32 if input.dtype.is_half else input.dtype
+    return Spec(tuple(1 if k == dim else n for k, n in enumerate(input.shape)), work)
+
+
+def _compiled(input, *_, dim):
+    return worth_compiling(input) and input.dtype is float32
+
+
+def _run(name, dim, out, lines, *inputs):
+    # By rows where they lie together, else by columns, with a line of sums for each matrix.
+    from ...kernels.cpu import attention
+    from ...kernels.runtime.threads import spread
+
+    shape = out.shape
+    if dim == len(shape) - 1:
+        rows = [a.reshape(-1, shape[-1]) for a in (out, *inputs)]
+        spread(getattr(attention, name), out.size, len(rows[0]), *rows)
+        return
+    count, columns = prod(shape[:dim]), prod(shape[dim + 1 :])
+    cubes = [a.reshape(count, shape[dim], columns) for a in (out, *inputs)]
+    lines = [a.reshape(count, columns) for a in lines]
+    run = getattr(attention, name + "_along")
+    spread(run, out.size, count, cubes[0], *lines, *cubes[1:])
+
+
+def _softmax_infer(input, *, dim):
+    if input.dtype.category != FLOAT:
+        raise NotImplementedError(
+            f"softmax is not implemented for {input.dtype}: it needs a floating dtype. Pass "
+            "dtype=float32, or convert with .to()."
+        )
+    return input, _row(input, dim)
+
+
+def _log_softmax_infer(input, *, dim):
+    out, row = _softmax_infer(input, dim=dim)
+    return out, row, row
+
+
+def _softmax_samples(make):
+    for shape, dim in (((3, 4), 1), ((2, 3, 4), 0), ((2, 3, 4), 1), ((), 0), ((0, 3), 1)):
+        yield (make(*shape),), {"dim": dim}
+
+
+def _pair_infer(incoming, output, *, dim):
+    return output, _row(output, dim)
+
+
+def _pair_samples(make):
+    for shape, dim in (((3, 4), 1), ((2, 3, 4), 0), ((0, 3), 1)):
+        yield (make(*shape), make(*shape)), {"dim": dim}
+
+
+@op(
+    name="_softmax", method=False, public=False, infer=_softmax_infer, half="float32",
+    scratch=("row",), flops=per_element(5), samples=_softmax_samples,
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+def softmax_along(xp, out, row, input, *, dim):
+    """Exponentiate and divide by the sum along ``dim``, the largest taken out first."""
+    if not input.size:
+        return
+    axis = dim if input.ndim else ()
+    find_largest(xp, input, axis, row)
+    xp.subtract(input, row, out=out)
+    xp.exp(out, out=out)
+    total(xp, out, axis, row)
+    xp.divide(out, row, out=out)
+
+
+@softmax_along.kernel("cpu", when=_compiled, layout=contiguous)
+def _(xp, out, row, input, *, dim):
+    _run("softmax", dim, out, [row], input)
+
+
+@softmax_along.vjp("input")
+def _(g, out, dim):
+    return softmax_gradient(g, out, dim=dim)
+
+
+@op(
+    name="_softmax_gradient", method=False, public=False, infer=_pair_infer, promote="same",
+    half="float32", scratch=("row",), flops=per_element(4), samples=_pair_samples,
+)  # fmt: skip
+def softmax_gradient(xp, out, row, incoming, output, *, dim):
+    """Backward of softmax: ``(incoming - sum(incoming * output)) * output``."""
+    axis = dim if output.ndim else ()
+    xp.multiply(incoming, output, out=out)
+    total(xp, out, axis, row)
+    xp.subtract(incoming, row, out=out)
+    xp.multiply(out, output, out=out)
+
+
+@softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
+def _(xp, out, row, incoming, output, *, dim):
+    _run("softmax_grad", dim, out, [row], incoming, output)
+
+
+@softmax_gradient.vjp("incoming")
+def _(g, output, dim):
+    return softmax_gradient(g, output, dim=dim)  # the Jacobian is symmetric
+
+
+@softmax_gradient.vjp("output")
+def _(g, incoming, output, dim):
+    rows = dim if output.ndim else None
+    centered = incoming - (incoming * output).sum(rows, True)
+    return g * centered - incoming * (g * output).sum(rows, True)
+
+
+@op(
+    name="_log_softmax", method=False, public=False, infer=_log_softmax_infer, half="float32",
+    scratch=("largest", "row"), flops=per_element(5), samples=_softmax_samples,
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+def log_softmax_along(xp, out, largest, row, input, *, dim):
+    """Subtract the logarithm of the sum of exponentials along ``dim``."""
+    if not input.size:
+        return
+    axis = dim if input.ndim else ()
+    find_largest(xp, input, axis, largest)
+    xp.subtract(input, largest, out=out)
+    xp.exp(out, out=out)  # the result is the workspace of its own sum
+    total(xp, out, axis, row)
+    xp.log(row, out=row)
+    xp.subtract(input, largest, out=out)
+    xp.subtract(out, row, out=out)
+
+
+@log_softmax_along.kernel("cpu", when=_compiled, layout=contiguous)
+def _(xp, out, largest, row, input, *, dim):
+    _run("log_softmax", dim, out, [largest, row], input)
+
+
+@log_softmax_along.vjp("input")
+def _(g, out, dim):
+    return log_softmax_gradient(g, out, dim=dim)
+
+
+@op(
+    name="_log_softmax_gradient", method=False, public=False, infer=_pair_infer, promote="same",
+    half="float32", scratch=("row",), flops=per_element(4), samples=_pair_samples,
+)  # fmt: skip
+def log_softmax_gradient(xp, out, row, incoming, output, *, dim):
+    """Backward of log_softmax: ``incoming - exp(output) * sum(incoming)``."""
+    total(xp, incoming, dim if output.ndim else (), row)
+    xp.exp(output, out=out)
+    xp.multiply(out, row, out=out)
+    xp.subtract(incoming, out, out=out)
+
+
+@log_softmax_gradient.kernel("cpu", when=_compiled, layout=contiguous)
+def _(xp, out, row, incoming, output, *, dim):
+    _run("log_softmax_grad", dim, out, [row], incoming, output)
+
+
+@log_softmax_gradient.vjp("incoming")
+def _(g, output, dim):
+    return g - (g * output.exp()).sum(dim if output.ndim else None, True)
+
+
+@log_softmax_gradient.vjp("output")
+def _(g, incoming, output, dim):
+    return -g * output.exp() * incoming.sum(dim if output.ndim else None, True)
+
+
+def _prepared(name, input, dim, dtype):
+    if dtype is not None and as_dtype(dtype) is not input.dtype:
+        input = input.to(dtype)
+    return input, one_dim(name, dim, input.ndim)
+
+
+@function(method=True)
+def softmax(input, dim, dtype=None, *, out=None):
+    """Turn scores into probabilities along ``dim``: ``exp(x) / sum(exp(x))``.
+
+    Args:
+        input: Scores, floating point, any shape.
+        dim: Along which the result adds up to 1.
+        dtype: Convert to this dtype first.
+        out: Where to write the result.
+
+    Returns:
+        Tensor of the same shape. A row of which all scores are -inf is NaN.
+
+    Memory:
+        Keeps the result.
+    """
+    input, d = _prepared("softmax", input, dim, dtype)
+    return softmax_along(input, dim=d, out=out)
+
+
+@function(method=True)
+def log_softmax(input, dim, dtype=None, *, out=None):
+    """Compute the logarithm of ``softmax`` along ``dim``, without leaving the log domain.
+
+    Args:
+        input: Scores, floating point, any shape.
+        dim: Along which the exponentials add up to 1.
+        dtype: Convert to this dtype first.
+        out: Where to write the result.
+
+    Memory:
+        Keeps the result.
+    """
+    input, d = _prepared("log_softmax", input, dim, dtype)
+    return log_softmax_along(input, dim=d, out=out)
+
+
+@function()
+def softmin(input, dim, dtype=None):
+    """Turn costs into probabilities along ``dim``: ``softmax(-input)``.
+
+    Memory:
+        Keeps the result.
+    """
+    return softmax(-input, dim, dtype)

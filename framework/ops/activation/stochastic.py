@@ -1,0 +1,146 @@
+"""Activations that draw random numbers: the Gumbel softmax, and leaky units of random slope."""
+
+from __future__ import annotations
+
+from ...dtypes import int32
+from ...kernels.common.layout import contiguous
+from ...random.generator import draw
+from ...random.philox import Rng, bits
+from ...spec import Spec
+from ..elementwise.bitmask import INFINITY, is_set, mark, sides_of
+from ..random.dropout import CHUNK
+from ..registry import function, op, per_element
+from .relu import need_float
+from .softmax import softmax
+
+
+@function(public=False)
+def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
+    """Draw from a categorical distribution, differentiably.
+
+    Args:
+        logits: Logarithms of unnormalized probabilities.
+        tau: Temperature: towards 0 the draws become one-hot.
+        hard: One-hot in value, with the gradient of the soft draw.
+        eps: Accepted and ignored.
+        dim: The dimension of the classes.
+
+    Returns:
+        Tensor of the shape of ``logits``.
+
+    Source:
+        Jang, Gu, Poole: "Categorical Reparameterization with Gumbel-Softmax", 2017; Maddison, Mnih,
+        Teh: "The Concrete Distribution", 2017.
+    """
+    from ..creation.fill import empty_like, zeros_like
+
+    plain = logits.detach()
+    noise = -empty_like(plain).exponential_().log()
+    soft = softmax((logits + noise) / tau, dim)
+    if not hard:
+        return soft
+    chosen = soft.detach().argmax(dim, keepdim=True)
+    return zeros_like(plain).scatter(dim, chosen, 1.0) - soft.detach() + soft
+
+
+def _rrelu_infer(input, rng, **_):
+    need_float("rrelu", input)
+    return input, *sides_of(input), _words_of(input)
+
+
+def _words_of(input):
+    return Spec((min(input.numel, CHUNK),), int32)
+
+
+def _rrelus(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape), Rng(3, 5)), {"lower": 0.1, "upper": 0.3}
+    yield (make(2, 3), Rng(3, 5)), {"lower": 0.2, "upper": 0.7}
+
+
+@op(
+    name="_rrelu", method=False, public=False, infer=_rrelu_infer, returns=("out", "sides"),
+    scratch=("work", "words"), half="float32", layout=contiguous, flops=per_element(3),
+    samples=_rrelus,
+)  # fmt: skip
+def rrelu_of(xp, out, sides, work, words, input, rng, *, lower, upper):
+    """Elements times a slope drawn for each, where they are not above 0; and which are above."""
+    mark(xp, sides, work, input, 0.0, INFINITY)
+    _sloped(xp, out, sides, work, words, input, rng, lower, upper)
+
+
+def _sloped(xp, out, sides, work, words, values, rng, lower, upper):
+    # A slope is a function of (seed, offset) and the number of its element, in every dtype.
+    flat, random = out.reshape(-1), words.view(xp.uint32)
+    for start in range(0, flat.size, CHUNK):
+        part = flat[start : start + CHUNK]
+        bits(xp, random[: part.size], rng, start)
+        xp.multiply(random[: part.size], (upper - lower) * 2.0**-32, out=part)
+    xp.add(out, lower, out=out)
+    xp.multiply(out, values, out=out)
+    for above, part, value in is_set(xp, sides, work, out, values):
+        xp.copyto(part, value, where=above)
+
+
+@rrelu_of.vjp("input")
+def _(g_out, sides, rng, lower, upper):
+    return None if g_out is None else rrelu_slope(g_out, sides.detach(), rng, lower, upper)
+
+
+def _slope_samples(make):
+    for (input, rng), options in _rrelus(make):
+        sides = rrelu_of(input.detach(), rng, **options)[1]
+        yield (input, sides, rng), options
+
+
+@op(
+    name="_rrelu_backward", method=False, public=False, scratch=("work", "words"), half="float32",
+    infer=lambda grad, *_, **__: (grad, sides_of(grad)[1], _words_of(grad)), layout=contiguous,
+    flops=per_element(3), samples=_slope_samples,
+)  # fmt: skip
+def rrelu_slope(xp, out, work, words, grad, sides, rng, *, lower, upper):
+    """``grad``, times the slope that was drawn where elements were not above 0."""
+    _sloped(xp, out, sides, work, words, grad, rng, lower, upper)
+
+
+@rrelu_slope.vjp("grad")
+def _(g, sides, rng, lower, upper):
+    return rrelu_slope(g, sides, rng, lower, upper)
+
+
+@function(public=False)
+def rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False):
+    """Multiply negative elements by a random slope in training, by the mean slope otherwise.
+
+    Args:
+        input: Values of any shape, floating point.
+        lower: The least slope.
+        upper: The largest slope.
+        training: Draw a slope for each element.
+        inplace: Write into ``input``.
+
+    Returns:
+        Tensor of the shape of ``input``.
+
+    Raises:
+        RuntimeError: ``lower`` is above ``upper``.
+
+    Memory:
+        Keeps one bit an element in training: backward draws the slopes again.
+    """
+    from .relu import leaky_relu
+
+    if lower > upper:
+        raise RuntimeError(
+            "rrelu: Lower bound should be less than or equal to the upper bound; got "
+            f"{lower} and {upper}."
+        )
+    if inplace and not training:
+        return input._leaky_relu_((lower + upper) / 2)
+    if training:
+        need_float("rrelu", input)
+        rng = draw(input.numel(), input.device)
+        out = rrelu_of(input, rng, float(lower), float(upper))[0]
+    else:
+        out = leaky_relu(input, (lower + upper) / 2)
+    return input.copy_(out) if inplace else out

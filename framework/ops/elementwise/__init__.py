@@ -1,0 +1,1 @@
+"""Elementwise ops: arithmetic, comparison, rounding, special functions."""

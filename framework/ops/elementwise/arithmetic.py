@@ -1,0 +1,473 @@
+"""Arithmetic: the operators of Python, with broadcasting and PyTorch's promotion."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ...dtypes import BOOL, COMPLEX, FLOAT, INT, bool_
+from ...tensor import Tensor
+from ..creation.fill import zeros_like
+from ..registry import (
+    FUNCTIONS,
+    broadcast,
+    function,
+    install,
+    op,
+    pairs,
+    per_element,
+    singles,
+)
+
+
+def _wrapped(x: Any, out: Any) -> Any:
+    # An integer that out's dtype cannot hold, modulo 2 ** bits, as PyTorch takes it.
+    if isinstance(x, int) and out.dtype.kind in "iu":
+        return np.array(x & (1 << 64) - 1, np.uint64).astype(out.dtype).item()
+    return x
+
+
+def _alpha(name: str, input: Any, other: Any, alpha: Any) -> Any:
+    if alpha == 1:
+        return other
+    if isinstance(alpha, float) and all(
+        x.dtype.category <= INT if isinstance(x, Tensor) else isinstance(x, int)
+        for x in (input, other)
+    ):
+        raise RuntimeError(
+            f"{name}: For integral input tensors, argument alpha must not be a floating point "
+            f"number; got {alpha}. Pass an int."
+        )
+    product = other * alpha
+    if isinstance(other, Tensor) and other.dtype is bool_ and not isinstance(alpha, bool):
+        # Of a bool tensor alpha makes no integers, where it meets no number either.
+        dtype = input.dtype if isinstance(input, Tensor) else bool_
+        return product.to(dtype) if dtype.category <= INT else product
+    return product
+
+
+@op(
+    name="_add", method=False, public=False, operator="__add__", inplace="_add_", infer=broadcast,
+    promote="arith", half="float32", flops=per_element(1), samples=pairs, elementwise=True,
+    one_write=True,
+)  # fmt: skip
+def plus(xp, out, input, other):
+    """Add elementwise, with broadcasting: ``out = input + other``."""
+    try:
+        xp.add(input, other, out)
+    except OverflowError:
+        xp.add(_wrapped(input, out), _wrapped(other, out), out=out)
+
+
+@plus.vjp("input")
+def _(g):
+    return g
+
+
+@plus.vjp("other")
+def _(g):
+    return g
+
+
+@function(method=True)
+def add(input, other, *, alpha=1, out=None):
+    """Add elementwise, with broadcasting: ``input + alpha * other``."""
+    return plus(input, _alpha("add", input, other, alpha), out=out)
+
+
+@function(method=True, public=False)
+def add_(input, other, *, alpha=1):
+    """In-place twin of ``add``."""
+    return input._add_(_alpha("add_", input, other, alpha))
+
+
+def _minus_infer(input, other):
+    spec = broadcast(input, other, op_name="sub")
+    if input.dtype.category == BOOL:
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` "
+            "or `logical_xor()` operator instead."
+        )
+    return spec
+
+
+@op(
+    name="_sub", method=False, public=False, operator="__sub__", inplace="_sub_",
+    infer=_minus_infer, promote="number", half="float32", flops=per_element(1), samples=pairs,
+    elementwise=True, one_write=True,
+)  # fmt: skip
+def minus(xp, out, input, other):
+    """Subtract elementwise, with broadcasting: ``out = input - other``."""
+    try:
+        xp.subtract(input, other, out)
+    except OverflowError:
+        xp.subtract(_wrapped(input, out), _wrapped(other, out), out=out)
+
+
+@minus.vjp("input")
+def _(g):
+    return g
+
+
+@minus.vjp("other")
+def _(g):
+    return -g
+
+
+@function(method=True)
+def sub(input, other, *, alpha=1, out=None):
+    """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
+    return minus(input, _alpha("sub", input, other, alpha), out=out)
+
+
+@function(method=True, public=False)
+def sub_(input, other, *, alpha=1):
+    """In-place twin of ``sub``."""
+    return input._sub_(_alpha("sub_", input, other, alpha))
+
+
+@function()
+def rsub(input, other, *, alpha=1):
+    """Subtract the other way round: ``other - alpha * input``."""
+    if not isinstance(input, Tensor):
+        raise TypeError(f"rsub(): argument 'input' must be Tensor, not {type(input).__name__}.")
+    return minus(other, _alpha("rsub", other, input, alpha))
+
+
+@op(
+    operator="__mul__", inplace="mul_", infer=broadcast, promote="arith", half="float32",
+    flops=per_element(1), samples=pairs, elementwise=True, one_write=True,
+)  # fmt: skip
+def mul(xp, out, input, other):
+    """Multiply elementwise, with broadcasting: ``out = input * other``."""
+    try:
+        xp.multiply(input, other, out)
+    except OverflowError:
+        xp.multiply(_wrapped(input, out), _wrapped(other, out), out=out)
+
+
+def conjugate(x):
+    """The factor of a product as its gradient needs it: conjugated if complex."""
+    if isinstance(x, Tensor):
+        return x.conj() if x._spec.dtype.category == COMPLEX else x
+    return x.conjugate() if isinstance(x, complex) else x
+
+
+@mul.vjp("input")
+def _(g, other):  # naming `other` keeps it alive, and only while `input` needs a gradient
+    return g * conjugate(other)
+
+
+@mul.vjp("other")
+def _(g, input):
+    return g * conjugate(input)
+
+
+def divisors(make):
+    """Samples of a division: nothing near zero below."""
+    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3)), ((2,), ())):
+        yield (make(*a), make(*b, low=0.5, high=2.0)), {}
+    yield (make(3, 2), 1.5), {}
+
+
+@op(
+    name="_div", method=False, public=False, operator="__truediv__", inplace="_div_",
+    infer=broadcast, promote="float", half="float32", flops=per_element(1), samples=divisors,
+    elementwise=True, one_write=True,
+)  # fmt: skip
+def divide_true(xp, out, input, other):
+    """Divide elementwise, with broadcasting: ``out = input / other``."""
+    xp.true_divide(input, other, out)
+
+
+@divide_true.vjp("input")
+def _(g, other):
+    return g / conjugate(other)
+
+
+@divide_true.vjp("other")
+def _(g, input, other):
+    return -g * conjugate((input / other) / other)
+
+
+def _refuse_zero(xp, out, other, name):
+    # PyTorch's CPU kernels raise; a GPU's answer is left undefined there as here.
+    if xp is np and out.dtype.kind in "iu" and not np.all(other):
+        raise RuntimeError(f"{name}: ZeroDivisionError: an integer divided by zero. Use div.")
+
+
+def _not_bool(name):
+    def infer(input, other):
+        spec = broadcast(input, other, op_name=name)
+        if spec.dtype.category == BOOL:
+            raise NotImplementedError(
+                f"\"{name}\" not implemented for 'Bool'. Convert one with .to(lowtide.int64)."
+            )
+        return spec
+
+    return infer
+
+
+@op(
+    operator="__floordiv__", inplace="floor_divide_", infer=_not_bool("floor_divide"),
+    promote="arith", half="float32", flops=per_element(1), samples=divisors, real=True,
+)  # fmt: skip
+def floor_divide(xp, out, input, other):
+    """Divide elementwise and round down."""
+    _refuse_zero(xp, out, other, "floor_divide")
+    xp.floor_divide(input, other, out=out)
+
+
+@floor_divide.vjp("input")
+def _(g):
+    return zeros_like(g)
+
+
+@floor_divide.vjp("other")
+def _(g):
+    return zeros_like(g)
+
+
+@op(
+    name="_div_trunc", method=False, public=False, infer=_not_bool("div"), promote="arith",
+    half="float32", flops=per_element(1), samples=divisors, real=True,
+)  # fmt: skip
+def divide_trunc(xp, out, input, other):
+    """Divide elementwise and round toward zero."""
+    if out.dtype.kind in "iu":
+        _refuse_zero(xp, out, other, "div")
+        xp.fmod(input, other, out=out)  # what truncation leaves; the rest divides exactly
+        xp.subtract(input, out, out=out)
+        xp.floor_divide(out, other, out=out)
+    else:
+        xp.true_divide(input, other, out)
+        xp.trunc(out, out=out)
+
+
+@divide_trunc.vjp("input")
+def _(g):
+    return zeros_like(g)
+
+
+@divide_trunc.vjp("other")
+def _(g):
+    return zeros_like(g)
+
+
+_MODES = {None: divide_true, "floor": floor_divide, "trunc": divide_trunc}
+
+
+@function(method=True)
+def div(input, other, *, rounding_mode=None, out=None):
+    """Divide elementwise, with broadcasting; integers become floats unless rounded.
+
+    Args:
+        input: The dividend.
+        other: The divisor.
+        rounding_mode: None, "floor" (down, as ``//``) or "trunc" (toward zero, as in C).
+        out: Where to leave the result.
+
+    Raises:
+        RuntimeError: The mode is another, or an integer is divided by zero while rounding.
+    """
+    if rounding_mode not in _MODES:
+        raise RuntimeError(
+            "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
+            f"'{rounding_mode}'"
+        )
+    return _MODES[rounding_mode](input, other, out=out)
+
+
+@function(method=True, public=False)
+def div_(input, other, *, rounding_mode=None):
+    """In-place twin of ``div``."""
+    if rounding_mode is None:
+        return input._div_(other)
+    if rounding_mode == "floor":
+        return input.floor_divide_(other)
+    return input._copy_result(div(input, other, rounding_mode=rounding_mode), "div_")
+
+
+@function(method="_copy_result", public=False)
+def copy_result(input, result, name):
+    """Write a result into a tensor as the in-place twin of an op does.
+
+    Raises:
+        RuntimeError: The result has another shape, or a dtype that the tensor cannot hold.
+    """
+    if result.shape != input.shape:
+        raise RuntimeError(
+            f"{name}: output with shape {tuple(input.shape)} doesn't match the broadcast shape "
+            f"{tuple(result.shape)}. Use the out-of-place op."
+        )
+    if result.dtype.category > input.dtype.category:
+        raise RuntimeError(
+            f"{name}: result type {result.dtype} can't be cast to the desired output type "
+            f"{input.dtype}. Use the out-of-place op, or convert the tensor first."
+        )
+    return input.copy_(result)
+
+
+@op(
+    operator="__mod__", inplace="remainder_", infer=_not_bool("remainder"),
+    promote="arith", half="float32", flops=per_element(1), samples=divisors, real=True,
+)  # fmt: skip
+def remainder(xp, out, input, other):
+    """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
+    _refuse_zero(xp, out, other, "remainder")
+    xp.remainder(input, other, out=out)
+
+
+@remainder.vjp("input")
+def _(g):
+    return g
+
+
+@remainder.vjp("other")
+def _(g, input, other):
+    return -g * floor_divide(input, other)
+
+
+@op(
+    inplace="fmod_", infer=_not_bool("fmod"), promote="arith", half="float32", flops=per_element(1),
+    samples=divisors, real=True, tensors=("input",),
+)  # fmt: skip
+def fmod(xp, out, input, other):
+    """Compute what division rounded toward zero leaves; it has the sign of ``input``."""
+    _refuse_zero(xp, out, other, "fmod")
+    xp.fmod(input, other, out=out)
+
+
+@fmod.vjp("input")
+def _(g):
+    return g
+
+
+@fmod.vjp("other")
+def _(g, input, other):
+    return -g * divide_trunc(input, other)
+
+
+def _neg_infer(input):
+    if input.dtype.category == BOOL:
+        raise RuntimeError(
+            "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to "
+            "invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+    return input
+
+
+@op(
+    operator="__neg__", inplace="neg_", infer=_neg_infer, flops=per_element(1), samples=singles,
+    elementwise=True, one_write=True,
+)  # fmt: skip
+def neg(xp, out, input):
+    """Negate: ``out = -input``."""
+    xp.negative(input, out=out)
+
+
+@neg.kernel("cpu", when=lambda input: input.dtype.is_half)
+def _(xp, out, input):
+    sign = np.uint16(0x8000)  # NumPy converts them one at a time, there and back
+    xp.bitwise_xor(input.view(np.uint16), sign, out=out.view(np.uint16))
+
+
+@neg.vjp("input")
+def _(g):
+    return -g
+
+
+@function(method=True)
+def positive(input):
+    """Return the tensor itself."""
+    if input.dtype.category == BOOL:
+        raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
+    return input
+
+
+install("__pos__", positive, "__pos__", None, None, None)
+
+
+def away_from_zero(make):
+    """Samples of an op with an edge at zero."""
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape, low=0.5, high=2.0),), {}
+
+
+def numeric(name, *, integers=True):
+    """A shape rule of one input, same as the result, that is no bool (and no integer)."""
+
+    def infer(input, **_):
+        if input.dtype.category < (INT if integers else FLOAT):
+            raise NotImplementedError(
+                f"\"{name}\" not implemented for '{input.dtype.name}'. Convert it with .to()."
+            )
+        return input
+
+    return infer
+
+
+def _abs_infer(input):
+    return numeric("abs")(input).like(dtype=input.dtype.to_real())
+
+
+@op(
+    operator="__abs__", inplace="abs_", infer=_abs_infer, half="float32", flops=per_element(1),
+    samples=away_from_zero, elementwise=True,
+)  # fmt: skip
+def abs(xp, out, input):
+    """Take the absolute value, or the modulus of a complex number."""
+    xp.absolute(input, out=out)
+
+
+@abs.vjp("input")
+def _(g, input):
+    return g * (input.sgn() if input.dtype.is_complex else input.sign())
+
+
+@op(
+    inplace="sign_", infer=lambda input: (input, input.like(dtype=bool_)), scratch=("mask",),
+    half="float32", flops=per_element(2), samples=away_from_zero, elementwise=True,
+)  # fmt: skip
+def sign(xp, out, mask, input):
+    """Give -1, 0 or 1 as the sign of each element; 0 for nan."""
+    if out.dtype.kind == "b":
+        xp.copyto(out, input)
+        return
+    xp.sign(input, out=out)
+    if out.dtype.kind == "f":
+        xp.isnan(out, out=mask)
+        xp.copyto(out, 0, where=mask)
+
+
+@sign.vjp("input")
+def _(g):
+    return zeros_like(g)
+
+
+def in_pieces(xp, f, out, *inputs):
+    """Run ``f(out, *inputs)`` elementwise on pieces so small that its temporaries do not count."""
+    if xp is not np:
+        f(out, *inputs)
+        return
+    flags = ["external_loop", "buffered", "zerosize_ok"]
+    access = [["writeonly"], *[["readonly"] for _ in inputs]]
+    with np.nditer([out, *inputs], flags, access, casting="unsafe") as pieces:
+        for piece in pieces:
+            f(*piece)
+
+
+def alias(name: str, of: str, inplace: bool = True) -> None:
+    """Give a function, its method and its in-place twin a second name."""
+    FUNCTIONS[name] = FUNCTIONS[of]
+    install(name, FUNCTIONS[of], name, None, None, None)
+    if inplace:
+        install(name, None, False, None, f"{name}_", getattr(Tensor, f"{of}_"))
+
+
+for _name, _of in (
+    ("subtract", "sub"), ("multiply", "mul"), ("divide", "div"), ("true_divide", "div"),
+    ("negative", "neg"), ("absolute", "abs"),
+):  # fmt: skip
+    alias(_name, _of)

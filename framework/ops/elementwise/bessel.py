@@ -1,0 +1,127 @@
+"""Bessel and Airy functions: those of ``special`` that belong together.
+
+PyTorch has no gradients for them; these have, of any order, by the recurrences between the
+functions (Abramowitz & Stegun 1964, "Handbook of Mathematical Functions", chapters 9 and 10).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from ...dtypes import bool_
+from ...spec import Spec
+from ..convolution import contiguous
+from ..indexing.where import where_select
+from ..registry import function, op, per_element, same, singles
+from .unary import between, special
+
+
+def _unary(name, rule, doc, samples=singles, *, ufunc):
+    def kernel(xp, out, input):
+        getattr(special(xp), ufunc)(input, out=out)
+
+    kernel.__doc__ = doc
+    made = op(
+        name=name, method=False, public=False, infer=same, promote="float", half="float32",
+        flops=per_element(20), samples=samples,
+    )(kernel)  # fmt: skip
+    made.vjp("input")(rule)
+    return made
+
+
+def over(input, value, at_zero):
+    """``value / input``, and its limit at 0."""
+    zero = input == 0
+    return where_select(zero, at_zero, value / where_select(zero, 1, input))
+
+
+bessel_j0 = _unary(
+    "bessel_j0", lambda g, input: -g * bessel_j1(input),
+    "Bessel function of the first kind, order 0.", ufunc="j0",
+)  # fmt: skip
+bessel_j1: Any = _unary(
+    "bessel_j1", lambda g, input, out: g * (bessel_j0(input) - over(input, out, 0.5)),
+    "Bessel function of the first kind, order 1.", ufunc="j1",
+)  # fmt: skip
+bessel_y0 = _unary(
+    "bessel_y0", lambda g, input: -g * bessel_y1(input),
+    "Bessel function of the second kind, order 0.", between(0.5, 3.0), ufunc="y0",
+)  # fmt: skip
+bessel_y1: Any = _unary(
+    "bessel_y1", lambda g, input, out: g * (bessel_y0(input) - out / input),
+    "Bessel function of the second kind, order 1.", between(0.5, 3.0), ufunc="y1",
+)  # fmt: skip
+modified_bessel_k0 = _unary(
+    "modified_bessel_k0", lambda g, input: -g * modified_bessel_k1(input),
+    "Modified Bessel function of the second kind, order 0.", between(0.5, 3.0), ufunc="k0",
+)  # fmt: skip
+modified_bessel_k1: Any = _unary(
+    "modified_bessel_k1", lambda g, input, out: -g * (modified_bessel_k0(input) + out / input),
+    "Modified Bessel function of the second kind, order 1.", between(0.5, 3.0), ufunc="k1",
+)  # fmt: skip
+scaled_modified_bessel_k0 = _unary(
+    "scaled_modified_bessel_k0", lambda g, input, out: g * (out - scaled_modified_bessel_k1(input)),
+    "Compute ``exp(input) * modified_bessel_k0(input)``.", between(0.5, 3.0), ufunc="k0e",
+)  # fmt: skip
+scaled_modified_bessel_k1: Any = _unary(
+    "scaled_modified_bessel_k1",
+    lambda g, input, out: g * (out - scaled_modified_bessel_k0(input) - out / input),
+    "Compute ``exp(input) * modified_bessel_k1(input)``.", between(0.5, 3.0), ufunc="k1e",
+)  # fmt: skip
+
+
+@op(
+    method=False, public=False, infer=lambda input: (input, Spec(input.shape, bool_)),
+    promote="float", half="float32", scratch=("limit",), flops=per_element(12), samples=singles,
+)  # fmt: skip
+def spherical_bessel_j0(xp, out, limit, input):
+    """Spherical Bessel function of the first kind, order 0: ``sin(x) / x``, 1 at 0."""
+    xp.sin(input, out=out)
+    xp.divide(out, input, out=out)
+    xp.equal(input, 0, out=limit)
+    xp.copyto(out, 1, where=limit)
+    xp.isinf(input, out=limit)
+    xp.copyto(out, 0, where=limit)
+
+
+@spherical_bessel_j0.vjp("input")
+def _(g, input, out):
+    return g * over(input, input.cos() - out, 0.0)
+
+
+_TILE = 1 << 12  # elements for which Airy's four functions lie beside the result at a time
+
+
+def _airy_samples(make):
+    for k, (inputs, _) in enumerate(singles(make)):
+        yield inputs, {"derivative": k % 2 == 1}
+
+
+@op(
+    name="_airy", method=False, public=False, infer=same, promote="float", half="float32",
+    layout=contiguous, flops=per_element(40), samples=_airy_samples,
+)  # fmt: skip
+def airy(xp, out, input, *, derivative):
+    """Airy's function or its derivative; always computed by SciPy, on the host."""
+    library = import_module("scipy.special")
+    host = xp.__name__ == "numpy"
+    source, flat = input.reshape(-1), out.reshape(-1)
+    for start in range(0, flat.size, _TILE):
+        part = source[start : start + _TILE]
+        values = library.airy(part if host else xp.asnumpy(part))[1 if derivative else 0]
+        xp.copyto(flat[start : start + _TILE], values if host else xp.asarray(values))
+
+
+@airy.vjp("input")
+def _(g, input, derivative):
+    if derivative:  # Ai'' = x Ai
+        return g * input * airy(input, derivative=False)
+    return g * airy(input, derivative=True)
+
+
+@function(public=False)
+def airy_ai(input, *, out=None):
+    """Airy's function Ai: the solution of ``y'' = x y`` that fades for large ``x``."""
+    found = airy(input, derivative=False)
+    return found if out is None else out.copy_(found)

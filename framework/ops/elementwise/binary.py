@@ -1,0 +1,211 @@
+"""Elementwise functions of two operands, beyond arithmetic and comparison."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import log
+
+import numpy as np
+
+from ...dtypes import float64
+from ...kernels.common.elementwise import alike_singles, compile_gate
+from ...spec import Spec
+from ...tensor import Tensor
+from ..creation.fill import zeros_like
+from ..indexing.where import where_select
+from ..registry import (
+    broadcast,
+    broadcast_shapes,
+    function,
+    op,
+    pairs,
+    per_element,
+)
+from .arithmetic import alias, conjugate, in_pieces
+from .unary import LN2, special
+
+# Two operands
+
+
+def _binary(
+    name, doc, *, promote="float", samples=pairs, ufunc=None, library=False, inplace=True,
+    tensors=("input", "other"), on_complex=None,
+):  # fmt: skip
+    called = ufunc or name
+
+    def kernel(xp, out, input, other):
+        if on_complex is not None and out.dtype.kind == "c":
+            in_pieces(xp, partial(on_complex, xp), out, input, other)
+        else:
+            getattr(special(xp) if library else xp, called)(input, other, out=out)
+
+    kernel.__doc__ = doc
+    return op(
+        name=name, inplace=f"{name}_" if inplace else None, infer=broadcast, promote=promote,
+        half="float32", flops=per_element(10), samples=samples, tensors=tensors,
+        elementwise=True,
+    )(kernel)  # fmt: skip
+
+
+def _tensor_pairs(make):
+    for inputs, attributes in pairs(make):
+        if isinstance(inputs[1], Tensor):
+            yield inputs, attributes
+
+
+def _nonzero_pairs(make):
+    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3)), ((2,), ())):
+        yield (make(*a, low=0.5, high=2.0), make(*b, low=0.5, high=2.0)), {}
+
+
+atan2 = _binary(
+    "atan2", "Take the angle of the point (other, input).", ufunc="arctan2", samples=_nonzero_pairs
+)
+
+
+@atan2.vjp("input")
+def _(g, input, other):
+    return g * (other / (input * input + other * other))
+
+
+@atan2.vjp("other")
+def _(g, input, other):
+    return -g * (input / (input * input + other * other))
+
+
+alias("arctan2", "atan2")
+hypot = _binary(
+    "hypot", "Compute ``sqrt(input ** 2 + other ** 2)`` without overflow.", samples=_nonzero_pairs
+)
+
+
+@hypot.vjp("input")
+def _(g, input, out):
+    return g * (input / out)
+
+
+@hypot.vjp("other")
+def _(g, other, out):
+    return g * (other / out)
+
+
+xlogy = _binary(
+    "xlogy", "Compute ``input * log(other)``, which is 0 where ``input`` is 0.",
+    samples=_nonzero_pairs, library=True, tensors=(),
+)  # fmt: skip
+
+compile_gate(
+    xlogy, lambda curves: (curves.xlogy, ()), when=alike_singles, module="elementwise.special"
+)
+
+
+@xlogy.vjp("input")
+def _(g, input, other):
+    if not isinstance(other, Tensor):
+        return g * (log(other) if other > 0 else float("nan"))
+    return g * where_select((input == 0) & (other <= 0), 0, other.log())
+
+
+@xlogy.vjp("other")
+def _(g, input, other):
+    return g * (input / other)
+
+
+def complex_logaddexp(xp, out, a, b):
+    """``log(exp(a) + exp(b))`` of complex arrays, the larger real part taken out first."""
+    swap = b.real > a.real
+    large, small = xp.where(swap, b, a), xp.where(swap, a, b)
+    rest = xp.exp(small - large)
+    value = large + (xp.log1p(rest) if xp is np else xp.log(rest + 1))  # CuPy's takes no complex
+    even = (a.real == b.real) & xp.isinf(a.real)  # inf - inf would be NaN
+    both = xp.where(a.real < 0, a, xp.log(xp.exp(a) + xp.exp(b)))
+    xp.copyto(out, xp.where(even, both, value))
+
+
+logaddexp = _binary(
+    "logaddexp", "Compute ``log(exp(input) + exp(other))`` without overflow.",
+    samples=_tensor_pairs, inplace=False, on_complex=complex_logaddexp,
+)  # fmt: skip
+logaddexp2 = _binary(
+    "logaddexp2", "Compute ``log2(2 ** input + 2 ** other)`` without overflow.",
+    samples=_tensor_pairs, inplace=False,
+)  # fmt: skip
+
+compile_gate(
+    logaddexp,
+    lambda curves: (curves.logaddexp, ()),
+    when=alike_singles,
+    module="elementwise.special",
+)
+
+
+@logaddexp.vjp("input")
+def _(g, input, other):
+    return g * conjugate((input - other).sigmoid())
+
+
+@logaddexp.vjp("other")
+def _(g, input, other):
+    return g * conjugate((other - input).sigmoid())
+
+
+@logaddexp2.vjp("input")
+def _(g, input, other):
+    return g * ((input - other) * LN2).sigmoid()
+
+
+@logaddexp2.vjp("other")
+def _(g, input, other):
+    return g * ((other - input) * LN2).sigmoid()
+
+
+copysign = _binary(
+    "copysign", "Give ``input`` the sign of ``other``.", samples=_nonzero_pairs, tensors=("input",)
+)
+
+
+@copysign.vjp("input")
+def _(g, input, out):
+    return where_select(input == 0, 0, g * (out / input))
+
+
+@copysign.vjp("other")
+def _(g):
+    return zeros_like(g)
+
+
+def _step_infer(input, values):
+    return Spec(broadcast_shapes("heaviside", input.shape, values.shape), input.dtype)
+
+
+@op(
+    inplace="heaviside_", infer=_step_infer, promote="same", half="float32", flops=per_element(1),
+    samples=_nonzero_pairs, tensors=("input", "values"),
+)  # fmt: skip
+def heaviside(xp, out, input, values):
+    """Step from 0 to 1 at zero, where it takes ``values``."""
+    xp.heaviside(input, values, out=out, casting="unsafe")
+
+
+@heaviside.vjp("input")
+def _(g):
+    return zeros_like(g)
+
+
+@heaviside.vjp("values")
+def _(g, input):
+    return where_select(input == 0, g, 0)
+
+
+@function(method=True)
+def float_power(input, exponent):
+    """Raise to a power in float64."""
+    if not (isinstance(input, Tensor) or isinstance(exponent, Tensor)):
+        raise TypeError("float_power() takes at least one Tensor; got two numbers. Use **.")
+
+    def wide(x):
+        if not isinstance(x, Tensor):
+            return x
+        return x.to(float64.to_complex() if x.is_complex() else float64)
+
+    return wide(input) ** wide(exponent)

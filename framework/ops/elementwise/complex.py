@@ -1,0 +1,125 @@
+"""The parts of complex numbers: ``real`` and ``imag`` as views, conjugates, angles, signs.
+
+The gradient of a real loss in a complex number is, as in PyTorch, its direction of steepest ascent:
+the derivative by the real part plus 1j times that by the imaginary part.
+"""
+
+from __future__ import annotations
+
+from ...dtypes import COMPLEX, complex128
+from ...tensor import Tensor
+from ..creation.fill import zeros_like
+from ..indexing.where import where_select
+from ..registry import function, op, per_element, same, singles
+
+
+def _part(name, samples):
+    def kernel(xp, input):
+        return getattr(input, name)
+
+    kernel.__doc__ = f"View the {name} parts of complex numbers."
+    return op(
+        name=f"_{name}", method=False, public=False, view=True, samples=samples,
+        infer=lambda input: input.like(dtype=input.dtype.to_real()),
+    )(kernel)  # fmt: skip
+
+
+def _complexes(make):
+    for shape in ((3, 4), (), (0, 3)):
+        yield (make(*shape).to(complex128) * (1 + 0.5j),), {}
+
+
+real_part = _part("real", _complexes)
+imag_part = _part("imag", _complexes)
+
+
+@real_part.vjp("input")
+def _(g):
+    return g
+
+
+@imag_part.vjp("input")
+def _(g):
+    return g * 1j
+
+
+@function()
+def real(input):
+    """View the real parts; a real tensor is returned itself."""
+    return real_part(input) if input.dtype.category == COMPLEX else input
+
+
+@function()
+def imag(input):
+    """View the imaginary parts.
+
+    Raises:
+        RuntimeError: The tensor is not complex.
+    """
+    if input.dtype.category != COMPLEX:
+        raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
+    return imag_part(input)
+
+
+Tensor.real = property(real)  # type: ignore[assignment, method-assign]
+Tensor.imag = property(imag)  # type: ignore[assignment, method-assign]
+
+
+@op(name="_conj", method=False, public=False, infer=same, samples=singles)
+def conj_of(xp, out, input):
+    """The complex conjugate."""
+    xp.conjugate(input, out=out)
+
+
+@conj_of.vjp("input")
+def _(g):
+    return conj_of(g) if g.dtype.is_complex else g
+
+
+@function(method=True)
+def conj(input):
+    """Conjugate; a real tensor is returned itself."""
+    return conj_of(input) if input.dtype.category == COMPLEX else input
+
+
+@function(method=True)
+def conj_physical(input):
+    """Conjugate into new memory."""
+    return conj_of(input) if input.dtype.category == COMPLEX else input.clone()
+
+
+@function(method=True)
+def resolve_conj(input):
+    """Return the tensor: conjugation is never deferred here."""
+    return input
+
+
+@function(method=True, inplace="sgn_")
+def sgn(input):
+    """Give the sign; for complex numbers the number of modulus 1 in the same direction."""
+    if input.dtype.category != COMPLEX:
+        return input.sign()
+    zero = input == 0  # there it is flat, and nothing is divided by 0, in no derivative either
+    return where_select(zero, 0, input / input.abs().masked_fill(zero, 1))
+
+
+def _angle_infer(input):
+    return input.like(dtype=input.dtype.to_real())
+
+
+@op(infer=_angle_infer, promote="float", half="float32", flops=per_element(10), samples=singles)
+def angle(xp, out, input):
+    """Take the angle of complex numbers; of real ones 0 or pi."""
+    if input.dtype.kind == "c":
+        xp.arctan2(input.imag, input.real, out=out)
+    else:
+        xp.add(input, 0.0, out=out)  # -0.0 lies at 0
+        xp.arctan2(0.0, out, out=out)
+
+
+@angle.vjp("input")
+def _(g, input):
+    if not input.dtype.is_complex:
+        return zeros_like(g)
+    size = input.abs()
+    return where_select(size == 0, 0, (input / (size * size)) * g * 1j)

@@ -1,0 +1,198 @@
+"""Powers, roots and reciprocals."""
+
+from __future__ import annotations
+
+import cmath
+import math
+from functools import partial
+
+import numpy as np
+
+from ...dtypes import BOOL, int64
+from ...tensor import Tensor
+from ..creation.fill import zeros_like
+from ..indexing.where import where_select
+from ..registry import WIDE_ON_CUDA, broadcast, op, per_element, same, singles
+from .arithmetic import conjugate, in_pieces
+
+_PRODUCTS = frozenset(
+    (-2, 3, 4, 5, 6, 7, 8)
+)  # of NumPy's powers: some take 20 times as long as products
+
+
+def _powers(make):
+    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3)), ((2,), ())):
+        yield (make(*a, low=0.5, high=2.0), make(*b)), {}
+    for exponent in (2, 3, 7, -2, 0.5, -1, 1.7, 0):
+        yield (make(3, 2, low=0.5, high=2.0), exponent), {}
+    yield (2.0, make(2, 3)), {}
+
+
+@op(
+    operator="__pow__", inplace="pow_", infer=broadcast, promote="arith", half="float32",
+    flops=per_element(10), samples=_powers, elementwise=True,
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+def pow(xp, out, input, exponent):
+    """Raise to a power elementwise; either may be a scalar.
+
+    Memory:
+        Keeps ``input``; with a gradient of ``exponent`` also the result.
+
+    Raises:
+        RuntimeError: An integer tensor with a negative integer exponent.
+    """
+    if out.dtype.kind == "b":
+        if not isinstance(exponent, bool):
+            raise NotImplementedError(
+                "\"pow\" not implemented for 'Bool'. Convert one with .to(lowtide.int64)."
+            )
+        xp.copyto(out, input if exponent else True)
+        return
+    if isinstance(exponent, int | float) and not isinstance(input, int | float | complex):
+        if exponent == 2:
+            xp.multiply(input, input, out=out)
+            return
+        if out.dtype.kind == "f":
+            if exponent == 0.5:
+                xp.sqrt(input, out=out)
+                return
+            if exponent == -1:
+                xp.reciprocal(input, out=out)
+                return
+            if xp is np and exponent in _PRODUCTS:
+                multiply = partial(_multiplied, n=int(exponent))
+                if np.may_share_memory(out, input):  # in place: what is written is read again
+                    in_pieces(np, lambda out, base: multiply(out, base.copy()), out, input)
+                else:
+                    multiply(out, input)
+                return
+            exponent = float(exponent)
+        elif exponent < 0:
+            raise RuntimeError("pow: Integers to negative integer powers are not allowed.")
+    try:
+        xp.power(input, exponent, out=out)
+    except ValueError:  # NumPy refuses integers to negative powers
+        in_pieces(xp, _integer_power, out, input, exponent)
+
+
+def _multiplied(out, base, n):
+    # By squares and products, from the first binary digit on.
+    now = base
+    for digit in bin(abs(n))[3:]:
+        np.multiply(now, now, out=out)
+        now = out
+        if digit == "1":
+            np.multiply(out, base, out=out)
+    if n < 0:
+        np.reciprocal(out, out=out)
+
+
+def _integer_power(out, base, exponent):
+    # Rounded toward zero: only 1 and -1 have powers below 0 that are not 0.
+    down = exponent < 0
+    np.power(base, np.where(down, exponent & 1, exponent), out=out)
+    np.copyto(out, 0, where=down & (base != 1) & (base != -1))
+
+
+@pow.vjp("input")
+def _(g, input, exponent):
+    if not isinstance(exponent, Tensor):
+        if exponent == 0:
+            return zeros_like(g)
+        base = input if exponent == 2 else input ** (exponent - 1)
+        return g * conjugate(base * exponent)
+    slope = exponent * input ** (exponent - 1)
+    return where_select(exponent == 0, 0, g * conjugate(slope))
+
+
+@pow.vjp("exponent")
+def _(g, input, exponent, out):
+    if not isinstance(input, Tensor) and input != 0:
+        return g * conjugate(out * _log(input))
+    if exponent.dtype.is_complex:  # 0 ** x is flat for x >= 0
+        rising = (exponent.imag == 0) & (exponent.real >= 0)
+    else:
+        rising = exponent >= 0
+    if not isinstance(input, Tensor):
+        return where_select(rising, 0, g * conjugate(out * float("-inf")))
+    slope = out * (input if input.dtype is out.dtype else input.to(out.dtype)).log()
+    return where_select((input == 0) & rising, 0, g * conjugate(slope))
+
+
+def _log(x):
+    """The logarithm of a Python number; nan of a negative one."""
+    if isinstance(x, complex):
+        return cmath.log(x)
+    return math.log(x) if x > 0 else math.nan
+
+
+def _square_infer(input):
+    return input.like(dtype=int64) if input.dtype.category == BOOL else input  # as ``** 2``
+
+
+@op(
+    inplace="square_", infer=_square_infer, promote="arith", half="float32", flops=per_element(1),
+    samples=singles, elementwise=True,
+)  # fmt: skip
+def square(xp, out, input):
+    """Multiply by itself: ``out = input ** 2``."""
+    if out.dtype == input.dtype:
+        xp.multiply(input, input, out=out)
+    else:
+        xp.copyto(out, input)
+
+
+@square.vjp("input")
+def _(g, input):
+    return g * (conjugate(input) * 2)
+
+
+def _positives(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape, low=0.5, high=2.0),), {}
+
+
+@op(
+    inplace="sqrt_", infer=same, promote="float", half="float32", flops=per_element(4),
+    samples=_positives, elementwise=True,
+)  # fmt: skip
+def sqrt(xp, out, input):
+    """Take the square root. Keeps the result for backward."""
+    xp.sqrt(input, out=out)
+
+
+@sqrt.vjp("input")
+def _(g, out):
+    return g / (conjugate(out) * 2)
+
+
+@op(
+    inplace="rsqrt_", infer=same, promote="float", half="float32", flops=per_element(5),
+    samples=_positives, elementwise=True,
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+def rsqrt(xp, out, input):
+    """Divide one by the square root. Keeps the result for backward."""
+    xp.sqrt(input, out=out)
+    xp.reciprocal(out, out=out)
+
+
+@rsqrt.vjp("input")
+def _(g, out):
+    return g * (conjugate(out) ** 3 * -0.5)
+
+
+@op(
+    inplace="reciprocal_", infer=same, promote="float", half="float32", flops=per_element(1),
+    samples=_positives, elementwise=True,
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+def reciprocal(xp, out, input):
+    """Divide one by each element. Keeps the result for backward."""
+    xp.reciprocal(input, out=out)
+
+
+@reciprocal.vjp("input")
+def _(g, out):
+    return -g * conjugate(out * out)

@@ -1,0 +1,130 @@
+"""Elementwise functions of three operands: scaled products and quotients added, interpolation."""
+
+from __future__ import annotations
+
+from ...dtypes import COMPLEX, FLOAT
+from ...spec import Spec
+from ..registry import broadcast, broadcast_shapes, install, op, per_element
+from .arithmetic import conjugate
+
+
+def _triples(make):
+    for a, b, c in (
+        ((3, 4), (3, 4), (3, 4)),
+        ((3, 1), (4,), ()),
+        ((), (2, 3), (3,)),
+        ((0,), (), (1,)),
+    ):
+        for value in (1, 0.5):
+            yield (make(*a), make(*b), make(*c, low=0.5, high=2.0)), {"value": value}
+
+
+def _add_triple(name, combine_name, doc):
+    def kernel(xp, out, input, tensor1, tensor2, *, value=1):
+        getattr(xp, combine_name)(tensor1, tensor2, out=out)
+        if value != 1:
+            xp.multiply(out, value, out=out)
+        xp.add(out, input, out=out)
+
+    kernel.__doc__ = doc
+    made = op(
+        name=name, infer=broadcast, promote="float" if name == "addcdiv" else "arith",
+        half="float32", flops=per_element(3), samples=_triples, elementwise=True,
+    )(kernel)  # fmt: skip
+
+    def in_place(self, tensor1, tensor2, *, value=1):
+        term = tensor1 * tensor2 if name == "addcmul" else tensor1 / tensor2
+        return self._add_(term if value == 1 else term * value)
+
+    in_place.__name__, in_place.__doc__ = f"{name}_", f"In-place twin of ``{name}``."
+    install(name, made, False, None, f"{name}_", in_place)
+
+    @made.vjp("input")
+    def _(g):
+        return g
+
+    return made
+
+
+def scaled(g, value):
+    """A gradient times an attribute that is mostly 1."""
+    return g if value == 1 else g * value
+
+
+addcmul = _add_triple(
+    "addcmul", "multiply", "Add a scaled product: ``input + value * tensor1 * tensor2``."
+)
+addcdiv = _add_triple(
+    "addcdiv", "true_divide", "Add a scaled quotient: ``input + value * tensor1 / tensor2``."
+)
+
+
+@addcmul.vjp("tensor1")
+def _(g, tensor2, value):
+    return scaled(g * conjugate(tensor2), conjugate(value))
+
+
+@addcmul.vjp("tensor2")
+def _(g, tensor1, value):
+    return scaled(g * conjugate(tensor1), conjugate(value))
+
+
+@addcdiv.vjp("tensor1")
+def _(g, tensor2, value):
+    return scaled(g / conjugate(tensor2), conjugate(value))
+
+
+@addcdiv.vjp("tensor2")
+def _(g, tensor1, tensor2, value):
+    return scaled(-g * conjugate(tensor1 / tensor2 / tensor2), conjugate(value))
+
+
+def _lerps(make):
+    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3))):
+        yield (make(*a), make(*b), 0.3), {}
+        yield (make(*a), make(*b), 0.8), {}
+        yield (make(*a), make(*b), make(*b)), {}
+
+
+def _lerp_infer(input, end, weight):
+    if input.dtype.category < FLOAT:
+        raise NotImplementedError(
+            f"\"lerp\" not implemented for '{input.dtype.name}'. Convert it with .float()."
+        )
+    if isinstance(weight, Spec):
+        wrong = weight.ndim and weight.dtype is not input.dtype
+    else:
+        wrong = weight.category == COMPLEX != input.dtype.category
+    if wrong:
+        raise RuntimeError(
+            f"lerp: expected dtype {input.dtype} for `weight`; got {weight!r}. Convert it."
+        )
+    shape = broadcast_shapes("lerp", input.shape, end.shape, weight.shape)
+    return Spec(shape, input.dtype), Spec(shape, input.dtype)
+
+
+@op(
+    infer=_lerp_infer, scratch=("rest",), promote=("same", ("input", "end")), half="float32",
+    flops=per_element(3), inplace="lerp_", samples=_lerps, tensors=("input", "end"),
+    elementwise=True,
+)  # fmt: skip
+def lerp(xp, out, rest, input, end, weight):
+    """Interpolate: ``input + weight * (end - input)``."""
+    xp.subtract(end, input, out=rest)
+    xp.multiply(rest, weight, out=rest, casting="same_kind")
+    xp.add(input, rest, out=out)
+
+
+@lerp.vjp("input")
+def _(g, weight):
+    return g * conjugate(1 - weight)
+
+
+@lerp.vjp("end")
+def _(g, weight):
+    return g * conjugate(weight)
+
+
+@lerp.vjp("weight")
+def _(g, input, end):
+    return g * conjugate(end - input)

@@ -1,0 +1,356 @@
+"""Functions of one number: exponentials, trigonometry, the error and gamma functions.
+
+Each keeps the smaller part for backward: the result where the derivative can be had from it
+(exp, tanh, sigmoid, tan, erfinv), else the input.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from math import factorial, log, pi
+
+import numpy as np
+
+from ...dtypes import FLOAT, bool_, get_default_dtype
+from ...kernels.common.elementwise import compile_gate
+from ..indexing.where import where_select
+from ..registry import WIDE_ON_CUDA, function, op, per_element, same, singles
+from .arithmetic import alias, conjugate
+
+LN2, LN10 = log(2.0), log(10.0)
+
+
+def special(xp):
+    """The module of special functions that goes with an array module."""
+    if xp is np:
+        return import_module("scipy.special")
+    if xp.__name__ == "cupy":
+        return import_module("cupyx.scipy.special")
+    return import_module("..devices.sim.backend", __package__).special()
+
+
+def between(low, high):
+    """Samples of an op of one tensor with values in (low, high)."""
+
+    def samples(make):
+        for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+            yield (make(*shape, low=low, high=high),), {}
+
+    return samples
+
+
+def _unary(
+    name, rule, samples=singles, *, ufunc=None, library=False, cost=10, autocast=None, doc
+):  # fmt: skip
+    """Declare a function of one number by its ufunc and its gradient rule."""
+    called = ufunc or name
+
+    def kernel(xp, out, input):
+        getattr(special(xp) if library else xp, called)(input, out=out)
+
+    kernel.__doc__ = doc
+    made = op(
+        name=name, inplace=f"{name}_", infer=same, promote="float", half="float32",
+        flops=per_element(cost), samples=samples, autocast=autocast, elementwise=True,
+    )(kernel)  # fmt: skip
+    made.vjp("input")(rule)
+    return made
+
+
+exp = _unary(
+    "exp", lambda g, out: g * conjugate(out),
+    doc="Raise e to each element. Keeps the result for backward.",
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+exp2 = _unary(
+    "exp2", lambda g, out: g * conjugate(out * LN2),
+    doc="Raise 2 to each element. Keeps the result for backward.",
+)  # fmt: skip
+expm1 = _unary(
+    "expm1", lambda g, out: g * conjugate(out + 1),
+    doc="Compute ``exp(input) - 1``, exact near 0. Keeps the result for backward.",
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+log_positive = between(0.5, 2.0)
+natural_log = _unary(
+    "log", lambda g, input: g / conjugate(input), log_positive, doc="Take the natural logarithm.",
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+log2 = _unary(
+    "log2", lambda g, input: g / conjugate(input * LN2), log_positive,
+    doc="Take the logarithm to base 2.",
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+log10 = _unary(
+    "log10", lambda g, input: g / conjugate(input * LN10), log_positive,
+    doc="Take the logarithm to base 10.",
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+log1p = _unary(
+    "log1p", lambda g, input: g / conjugate(input + 1), log_positive,
+    doc="Compute ``log(1 + input)``, exact near 0.",
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+sin = _unary("sin", lambda g, input: g * conjugate(input.cos()), doc="Take the sine.")
+cos = _unary("cos", lambda g, input: -g * conjugate(input.sin()), doc="Take the cosine.")
+tan = _unary(
+    "tan", lambda g, out: g * conjugate(out * out + 1), between(-1.0, 1.0),
+    doc="Take the tangent. Keeps the result for backward.",
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+asin = _unary(
+    "asin", lambda g, input: g * conjugate((1 - input * input).rsqrt()), between(-0.8, 0.8),
+    ufunc="arcsin",
+    doc="Take the inverse sine.",
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+acos = _unary(
+    "acos", lambda g, input: -g * conjugate((1 - input * input).rsqrt()), between(-0.8, 0.8),
+    ufunc="arccos",
+    doc="Take the inverse cosine.",
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+atan = _unary(
+    "atan", lambda g, input: g / conjugate(input * input + 1), ufunc="arctan",
+    doc="Take the inverse tangent.",
+)  # fmt: skip
+sinh = _unary(
+    "sinh", lambda g, input: g * conjugate(input.cosh()),
+    doc="Take the hyperbolic sine.", autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+cosh = _unary(
+    "cosh", lambda g, input: g * conjugate(input.sinh()),
+    doc="Take the hyperbolic cosine.", autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+tanh = _unary(
+    "tanh", lambda g, out: g * conjugate(1 - out * out),
+    doc="Take the hyperbolic tangent. Keeps the result for backward.",
+)  # fmt: skip
+asinh = _unary(
+    "asinh", lambda g, input: g * conjugate((input * input + 1).rsqrt()), ufunc="arcsinh",
+    doc="Take the inverse hyperbolic sine.",
+)  # fmt: skip
+acosh = _unary(
+    # Two roots: one of the product has its cut elsewhere in the complex plane.
+    "acosh", lambda g, input: g * conjugate((input + 1).rsqrt() * (input - 1).rsqrt()),
+    between(1.2, 3.0), ufunc="arccosh", doc="Take the inverse hyperbolic cosine.",
+)  # fmt: skip
+atanh = _unary(
+    "atanh", lambda g, input: g / conjugate(1 - input * input), between(-0.8, 0.8), ufunc="arctanh",
+    doc="Take the inverse hyperbolic tangent.",
+)  # fmt: skip
+erf = _unary(
+    "erf", lambda g, input: erf_slope(g, input), library=True,  # type: ignore[has-type]
+    doc="Take the error function.",
+)  # fmt: skip
+erfc = _unary(
+    "erfc", lambda g, input: erf_slope(-g, input), library=True,  # type: ignore[has-type]
+    doc="Take the complementary error function, ``1 - erf(input)``.",
+)  # fmt: skip
+erfinv = _unary(
+    "erfinv", lambda g, out: g * ((out * out).exp() * (pi**0.5 / 2)), between(-0.8, 0.8),
+    library=True, doc="Take the inverse error function. Keeps the result for backward.",
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+
+
+def _gradients(make):
+    for shape in ((3, 4), (), (0, 2)):
+        yield (make(*shape), make(*shape)), {}
+
+
+def _gradient_infer(grad, value):
+    return grad
+
+
+@op(
+    name="_erf_backward", method=False, public=False, infer=_gradient_infer, half="float32",
+    flops=per_element(14), samples=_gradients,
+)  # fmt: skip
+def erf_slope(xp, out, grad, input):
+    """``grad * 2 / sqrt(pi) * exp(-input ** 2)``."""
+    xp.multiply(input, input, out=out)
+    xp.negative(out, out=out)
+    xp.exp(out, out=out)
+    xp.multiply(out, 2 / pi**0.5, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+compile_gate(erf, lambda curves: (curves.erf, ()), module="elementwise.special")
+compile_gate(erf_slope, lambda curves: (curves.erf_grad, ()), module="elementwise.special")
+
+
+@erf_slope.vjp("grad")
+def _(g, input):
+    return erf_slope(g, input)
+
+
+@erf_slope.vjp("input")
+def _(g, grad, input):
+    return erf_slope(g * grad, input) * input * -2
+
+
+@op(
+    inplace="lgamma_", infer=lambda input: (input, input.like(dtype=bool_)), promote="float",
+    half="float32", scratch=("below",), flops=per_element(10), samples=log_positive,
+    elementwise=True,
+)  # fmt: skip
+def lgamma(xp, out, below, input):
+    """Take the logarithm of the gamma function's absolute value."""
+    special(xp).gammaln(input, out=out)
+    xp.equal(out, -np.inf, out=below)  # SciPy's answer at -inf; PyTorch's is that of the poles
+    xp.copyto(out, np.inf, where=below)
+
+
+@lgamma.vjp("input")
+def _(g, input):
+    return g * input.digamma()
+
+
+digamma = _unary(
+    "digamma", lambda g, input: g * polygamma_of(input, n=1), log_positive, library=True,  # type: ignore[has-type]
+    doc="Take the derivative of ``lgamma``.",
+)  # fmt: skip
+deg2rad = _unary("deg2rad", lambda g: g * (pi / 180), cost=1, doc="Convert degrees to radians.")
+rad2deg = _unary("rad2deg", lambda g: g * (180 / pi), cost=1, doc="Convert radians to degrees.")
+
+for _name, _of in (
+    ("arcsin", "asin"), ("arccos", "acos"), ("arctan", "atan"), ("arcsinh", "asinh"),
+    ("arccosh", "acosh"), ("arctanh", "atanh"),
+):  # fmt: skip
+    alias(_name, _of)
+
+
+def _polygammas(make):
+    for n in (1, 2):
+        for shape in ((3, 4), (), (0, 3)):
+            yield (make(*shape, low=0.5, high=2.0),), {"n": n}
+
+
+@op(
+    name="_polygamma", method=False, public=False, infer=lambda input, *, n: input,
+    promote="float", half="float32", flops=per_element(30), samples=_polygammas,
+    elementwise=True,
+)  # fmt: skip
+def polygamma_of(xp, out, input, *, n):
+    """The n-th derivative of digamma, n at least 1, by Hurwitz's zeta function."""
+    special(xp).zeta(float(n + 1), input, out=out)
+    xp.multiply(out, float((-1) ** (n + 1) * factorial(n)), out=out)
+
+
+@polygamma_of.vjp("input")
+def _(g, input, n):
+    return g * polygamma_of(input, n=n + 1)
+
+
+@function()
+def polygamma(n, input):
+    """Take the n-th derivative of ``digamma``."""
+    if n < 0:
+        raise RuntimeError(f"polygamma(n, x) does not support negative n; got {n}.")
+    return polygamma_of(input, n=n) if n else input.digamma()
+
+
+@op(
+    inplace="sigmoid_", infer=same, promote="float", half="float32", flops=per_element(12),
+    samples=singles, elementwise=True,
+)  # fmt: skip
+def sigmoid(xp, out, input):
+    """Compute ``1 / (1 + exp(-input))``. Keeps the result for backward.
+
+    Where exp overflows the result is 0, which is right.
+    """
+    xp.negative(input, out=out)
+    xp.exp(out, out=out)
+    xp.add(out, 1, out=out)
+    xp.reciprocal(out, out=out)
+
+
+@op(
+    name="_sigmoid_backward", method=False, public=False, infer=_gradient_infer, half="float32",
+    flops=per_element(3), samples=_gradients,
+)  # fmt: skip
+def sigmoid_slope(xp, out, grad, result):
+    """``grad * (1 - result) * result``; with complex numbers the slope's conjugate."""
+    xp.subtract(1, result, out=out)
+    xp.multiply(out, result, out=out)
+    if out.dtype.kind == "c":
+        xp.conjugate(out, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+compile_gate(sigmoid, lambda curves: (curves.sigmoid, ()), module="elementwise.special")
+compile_gate(sigmoid_slope, lambda curves: (curves.sigmoid_grad, ()), module="elementwise.special")
+
+
+@sigmoid.vjp("input")
+def _(g, out):
+    return sigmoid_slope(g, out)
+
+
+@sigmoid_slope.vjp("grad")
+def _(g, result):
+    return sigmoid_slope(g, conjugate(result))
+
+
+@sigmoid_slope.vjp("result")
+def _(g, grad, result):
+    return conjugate(g) * grad * conjugate(1 - 2 * result)
+
+
+@op(
+    name="_logit", method=False, public=False, infer=same, half="float32", flops=per_element(12),
+    samples=between(0.1, 0.9), elementwise=True,
+)  # fmt: skip
+def logit_of(xp, out, input):
+    """``log(input / (1 - input))``."""
+    xp.subtract(1, input, out=out)
+    xp.divide(input, out, out=out)
+    xp.log(out, out=out)
+
+
+@logit_of.vjp("input")
+def _(g, input):
+    return g / conjugate(input * (1 - input))
+
+
+@function(method=True, inplace="logit_")
+def logit(input, eps=None):
+    """Compute ``log(input / (1 - input))``, the inverse of ``sigmoid``.
+
+    Args:
+        input: Probabilities.
+        eps: Clamp them to [eps, 1 - eps] first.
+
+    Memory:
+        Keeps ``input``; with ``eps``, what it was clamped to and one bit an element.
+    """
+    if input.dtype.category < FLOAT:
+        input = input.to(get_default_dtype())
+    if eps is not None:
+        input = input.clamp(eps, 1 - eps)
+    return logit_of(input)
+
+
+def _sinc_infer(input):
+    return input, input, input.like(dtype=bool_)
+
+
+@op(
+    infer=_sinc_infer, scratch=("angle", "mask"), promote="float", half="float32",
+    inplace="sinc_", flops=per_element(12), samples=singles, elementwise=True,
+)  # fmt: skip
+def sinc(xp, out, angle, mask, input):
+    """Compute ``sin(pi * input) / (pi * input)``, which is 1 at 0."""
+    xp.multiply(input, pi, out=angle)
+    xp.equal(angle, 0, out=mask)
+    xp.sin(angle, out=out)
+    xp.true_divide(out, angle, out=out)
+    xp.copyto(out, 1, where=mask)
+
+
+@sinc.vjp("input")
+def _(g, input):
+    x = input * pi
+    slope = (x * x.cos() - x.sin()) / (x * input)
+    return where_select(input == 0, 0, g * conjugate(slope))

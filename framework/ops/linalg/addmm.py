@@ -1,0 +1,174 @@
+"""A product added to something: ``addmm``, ``addmv``, ``addr`` and their stacks, by one op.
+
+``beta * input + alpha * (mat1 @ mat2)`` is summed in the memory of the product; half precision is
+rounded once, after the sum. ``beta=0`` leaves ``input`` unread, NaN included.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...dtypes import float32
+from ...spec import Spec
+from ..elementwise.arithmetic import conjugate
+from ..registry import broadcast_shapes, function, op
+from .bfloat16_matmul import multiply, taken, workspace
+from .matmul import adjoint, blas_ready, check_number, matmul, multiply_rows, product_shape
+from .products import need_dims, write_out
+
+
+def _addmatmul_infer(input, mat1, mat2, *, beta, alpha):
+    shape = product_shape("addmm", mat1, mat2, "mat1", "mat2")
+    try:
+        fits = broadcast_shapes("addmm", shape, input.shape) == shape
+    except RuntimeError:
+        fits = False
+    if not fits:
+        raise RuntimeError(
+            f"addmm adds input to mat1 @ mat2, so it must expand to its shape {shape}; got input "
+            f"{tuple(input.shape)}. Reshape it."
+        )
+    check_number("addmm", mat1)
+    kept = float32 if input.dtype.is_half else input.dtype  # so that the sum rounds once
+    scaled = Spec(input.shape if beta not in (0, 1) else (0,), kept)
+    return Spec(shape, mat1.dtype), scaled
+
+
+def _addmatmul_flops(input, mat1, mat2, *, beta, alpha):
+    return 2 * prod(product_shape("addmm", mat1, mat2)) * mat1.shape[-1]
+
+
+def _addmatmul_samples(make):
+    yield (make(3, 2), make(3, 4), make(4, 2)), {"beta": 1, "alpha": 1}
+    yield (make(2), make(3, 4), make(4, 2)), {"beta": 0.5, "alpha": 2.0}
+    yield (make(2, 3, 2), make(2, 3, 4), make(2, 4, 2)), {"beta": 2, "alpha": -1}
+    yield (make(3), make(3, 4), make(4)), {"beta": 1, "alpha": 3}
+    yield (make(2), make(0, 4), make(4, 2)), {"beta": 0.5, "alpha": 1}
+    yield (make(2), make(3, 0), make(0, 2)), {"beta": 0.5, "alpha": 1}
+
+
+@op(
+    name="_addmatmul", method=False, public=False, infer=_addmatmul_infer, promote="same",
+    half="float32", scratch=("scaled",), layout=blas_ready, flops=_addmatmul_flops,
+    samples=_addmatmul_samples,
+    autocast="low",
+)  # fmt: skip
+def add_matmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
+    """Multiply and add: ``out = beta * input + alpha * (mat1 @ mat2)``; beta 0 ignores input."""
+    multiply_rows(xp, out, mat1, mat2)
+    if alpha != 1:
+        xp.multiply(out, alpha, out=out)
+    if beta == 0:
+        return
+    if beta != 1:
+        input = xp.multiply(input, beta, out=scaled)
+    xp.add(out, input, out=out)
+
+
+@add_matmul.half_kernel(
+    when=lambda input, mat1, mat2, *, beta, alpha: (
+        alpha == beta == 1
+        and mat2.ndim > 1 < mat1.ndim
+        and input.shape in ((), (1,), mat2.shape[-1:])
+        and taken(mat1, product_shape("addmm", mat1, mat2), mat1.shape[-1])
+    ),
+    layout=blas_ready,
+    scratch=lambda input, mat1, mat2, *, beta, alpha: workspace(
+        mat1, product_shape("addmm", mat1, mat2), mat1.shape[-1]
+    ),
+)
+def _(xp, out, room, input, mat1, mat2, *, beta, alpha):
+    multiply(out, room, mat1, mat2, input)
+
+
+@add_matmul.vjp("input")
+def _(g, beta):
+    return g if beta == 1 else g * beta.conjugate()
+
+
+@add_matmul.vjp("mat1")
+def _(g, mat2, alpha):
+    grad = matmul(g, adjoint(mat2)) if mat2.ndim > 1 else g.unsqueeze(-1) * conjugate(mat2)
+    return grad if alpha == 1 else grad * alpha.conjugate()
+
+
+@add_matmul.vjp("mat2")
+def _(g, mat1, alpha):
+    grad = matmul(adjoint(mat1), g)
+    return grad if alpha == 1 else grad * alpha.conjugate()
+
+
+def _scalars(x, beta, alpha):
+    if x.dtype.category < 2 and not (isinstance(beta, int) and isinstance(alpha, int)):
+        raise RuntimeError(
+            f"For integral input tensors, beta and alpha must not be floating point numbers; got "
+            f"beta {beta}, alpha {alpha} for {x.dtype}. Convert the tensors with .to()."
+        )
+
+
+@function(method=True, inplace="addmm_")
+def addmm(input, mat1, mat2, *, beta=1, alpha=1, out=None):
+    """Multiply two matrices and add: ``beta * input + alpha * (mat1 @ mat2)``.
+
+    Args:
+        input: Anything that expands to (M, N); ignored, NaN included, if ``beta`` is 0.
+        mat1: (M, K).
+        mat2: (K, N).
+        beta: Factor of ``input``.
+        alpha: Factor of the product.
+        out: Where to write the result.
+    """
+    need_dims("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
+    _scalars(mat1, beta, alpha)
+    return add_matmul(input, mat1, mat2, beta=beta, alpha=alpha, out=out)
+
+
+@function(method=True, inplace="addmv_")
+def addmv(input, mat, vec, *, beta=1, alpha=1, out=None):
+    """Multiply matrix and vector and add: ``beta * input + alpha * (mat @ vec)``."""
+    need_dims("addmv", mat=(mat, 2), vec=(vec, 1))
+    _scalars(mat, beta, alpha)
+    return add_matmul(input, mat, vec, beta=beta, alpha=alpha, out=out)
+
+
+@function(method=True, inplace="baddbmm_")
+def baddbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
+    """Multiply stacks of matrices and add: ``beta * input + alpha * (batch1 @ batch2)``."""
+    need_dims("baddbmm", batch1=(batch1, 3), batch2=(batch2, 3))
+    if batch1.shape[0] != batch2.shape[0]:
+        raise RuntimeError(
+            f"baddbmm: batch1 and batch2 must have the same number of matrices; got "
+            f"{tuple(batch1.shape)} and {tuple(batch2.shape)}. Expand one."
+        )
+    _scalars(batch1, beta, alpha)
+    return add_matmul(input, batch1, batch2, beta=beta, alpha=alpha, out=out)
+
+
+@function(method=True, inplace="addbmm_")
+def addbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
+    """Sum the products of two stacks and add: ``beta * input + alpha * (batch1 @ batch2).sum(0)``.
+
+    The sum over the stack is part of the contraction: one product of (M, B * K) and (B * K, N).
+    """
+    need_dims("addbmm", batch1=(batch1, 3), batch2=(batch2, 3))
+    _scalars(batch1, beta, alpha)
+    if batch1.shape[0] != batch2.shape[0] or batch1.shape[2] != batch2.shape[1]:
+        raise RuntimeError(
+            f"addbmm contracts batch1.shape[0] and [2] with batch2.shape[0] and [1]; got batch1 "
+            f"{tuple(batch1.shape)} and batch2 {tuple(batch2.shape)}. Transpose or expand one."
+        )
+    b, m, k = batch1.shape
+    wide = batch1.permute(1, 0, 2).reshape(m, b * k)
+    tall = batch2.reshape(b * k, batch2.shape[2])
+    return add_matmul(input, wide, tall, beta=beta, alpha=alpha, out=out)
+
+
+@function(method=True, inplace="addr_")
+def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
+    """Add an outer product: ``beta * input + alpha * outer(vec1, vec2)``."""
+    need_dims("addr", vec1=(vec1, 1), vec2=(vec2, 1))
+    column, row = vec1.unsqueeze(1), vec2.unsqueeze(0)
+    if input.dtype.category == vec1.dtype.category == vec2.dtype.category == 0:  # bool: or, and
+        found = (input & bool(beta)) | (column & row & bool(alpha))
+        return found if out is None else write_out(out, found)
+    return add_matmul(input, column, row, beta=beta, alpha=alpha, out=out)

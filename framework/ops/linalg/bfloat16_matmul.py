@@ -1,0 +1,109 @@
+"""Products of bfloat16 matrices on CPUs that multiply bfloat16.
+
+The kernel is ``kernels/cpu/linalg/bfloat16_matmul.py``.
+Elsewhere, and for float16, operands and result are float32 workspace of twice their size. Here they
+are taken as they are. The workspace is, for each thread, a panel of the right matrix and up to
+``BLOCK`` rows of the left one, whose neighbors are brought together where they lie apart.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...dtypes import bfloat16
+from ...spec import Spec
+
+COLUMNS = 64  # of a panel; ROWS and COLUMNS of ``kernels/cpu/linalg/bfloat16_matmul.py``
+ROWS = 6
+BLOCK = 256  # rows of the left matrix that are brought together at a time
+LEAST = 1 << 18  # multiplications from which on the kernel repays its import
+_SHARE = 1 << 23  # multiplications below which another thread costs more than it saves
+
+
+def taken(left: Any, shape: tuple[int, ...], inner: int) -> bool:
+    """True if a product of this shape is computed here; ``left`` is an operand's spec."""
+    if left.dtype is not bfloat16 or len(shape) < 2 or inner % 2:
+        return False
+    rows, columns = shape[-2:]
+    if rows < ROWS or columns < COLUMNS or prod(shape) * inner < LEAST:
+        return False
+    from ...kernels.cpu.linalg.bfloat16_matmul import in_hardware
+
+    return in_hardware()
+
+
+def workspace(left: Any, shape: tuple[int, ...], inner: int) -> tuple[Spec]:
+    """The scratch of such a product."""
+    return (left.like((_parts(shape) * (COLUMNS + min(shape[-2], BLOCK)), inner)),)
+
+
+def multiply(out: Any, room: Any, left: Any, right: Any, bias: Any = None) -> None:
+    """``out = left @ right + bias``, rounded once, of matrices or stacks of them.
+
+    Args:
+        out: (*, M, N), in C order.
+        room: As :func:`workspace` has it.
+        left: (*, M, K), one of its last two dims without gaps.
+        right: (*, K, N), likewise.
+        bias: (N,), a number in an array, or None.
+    """
+    batch = out.shape[:-2] or (1,)
+    out = out.reshape(*batch, *out.shape[-2:])
+    left, right = (np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (left, right))
+    for at in np.ndindex(*batch[:-1]):
+        _multiply(out[at], room, left[at], right[at], bias, _parts(out.shape))
+
+
+def _parts(shape: tuple[int, ...]) -> int:
+    from ...kernels.runtime import threads
+
+    return min(threads.LIMIT, max(prod(shape[:-2]), -(-shape[-1] // COLUMNS)))
+
+
+def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, parts: int) -> None:
+    # One dim of matrices: threads take some of them, or some columns of the only one.
+    from ...kernels.cpu.linalg import bfloat16_matmul
+    from ...kernels.runtime import threads
+
+    batch, _, n = out.shape
+    inner = left.shape[2]
+    panels = room[: COLUMNS * parts].view(np.uint32).reshape(parts, 1, inner // 2, COLUMNS)
+    packed = room[COLUMNS * parts :].view(np.int16).reshape(parts, -1)
+    out, left, right = (a.view(np.int16) for a in (out, left, right))
+    words = _words(right)
+    added = np.empty(0, np.int16)
+    if bias is not None:
+        added = np.ascontiguousarray(bias).reshape(-1).view(np.int16)
+    products = bfloat16_matmul.products()
+
+    def share(part: int, start: int, stop: int) -> None:
+        if batch > 1:
+            some, columns = slice(start, stop), slice(0, n)
+        else:
+            some = slice(0, 1)
+            columns = slice(min(start * COLUMNS, n - COLUMNS), min(stop * COLUMNS, n))
+        if start < stop:
+            products(
+                out[some, :, columns],
+                left[some],
+                right[some, :, columns],
+                words[some, :, columns],
+                added[columns] if added.size > 1 else added,
+                packed[part],
+                panels[part],
+            )
+
+    count = batch if batch > 1 else -(-n // COLUMNS)
+    threads.split(share, count, parts if out.size * inner >= _SHARE else 1)
+
+
+def _words(right: Any) -> Any:
+    # Pairs of neighbors in the contracted dim as one number, where they are neighbors in memory.
+    if right.strides[2] != right.itemsize and right.strides[1] == right.itemsize:
+        words = right.transpose(0, 2, 1).view(np.uint32).transpose(0, 2, 1)
+        if words.flags.aligned:
+            return words
+    return np.empty((0, 0, 0), np.uint32)

@@ -1,0 +1,421 @@
+"""Distances between all pairs of points.
+
+The differences of all pairs are many times the points: they are made a tile at a time, forward and
+backward, and none is kept. Second gradients make them whole.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from ...dtypes import FLOAT, bool_
+from ...kernels.common.layout import contiguous
+from ...spec import Spec
+from ..creation.fill import tensor
+from ..indexing.where import where_select
+from ..registry import WIDE_ON_CUDA, broadcast_shapes, function, op
+from .matmul import blas_ready, matmul
+
+_ELEMENTS = 1 << 17  # of a tile of differences
+
+
+def _tile(batch, p, r, m):
+    # (batch entries, rows of the first points) of a tile
+    row = max(1, r * m)
+    rows = max(1, min(p, _ELEMENTS // row))
+    return (max(1, min(batch, _ELEMENTS // (rows * row))) if rows >= p else 1), rows
+
+
+def _walk(x1, x2):
+    batch, p = x1.shape[:2]
+    count, rows = _tile(batch, p, *x2.shape[1:])
+    for n in range(0, batch, count):
+        for r in range(0, p, rows):
+            yield slice(n, min(batch, n + count)), slice(r, min(p, r + rows))
+
+
+def _shaped(flat, *shape):
+    size = 1
+    for n in shape:
+        size *= n
+    return flat[:size].reshape(shape)
+
+
+def _differences(xp, tile, x1, x2, b, rows):
+    a, c = x1[b, rows], x2[b]
+    d = _shaped(tile, *a.shape[:2], *c.shape[1:])
+    xp.subtract(a[:, :, None], c[:, None], out=d)
+    return d
+
+
+def _cdist_infer(x1, x2, *, p):
+    batch, rows, m = x1.shape
+    r = x2.shape[1]
+    count, tile = _tile(batch, rows, r, m)
+    return Spec((batch, rows, r), x1.dtype), Spec((count * tile * r * m,), x1.dtype)
+
+
+def _cdist_samples(make):
+    for p in (2.0, 1.0, 3.0, inf, 1.5):
+        yield (make(2, 3, 2), make(2, 4, 2)), {"p": p}
+    yield (make(0, 3, 2), make(0, 4, 2)), {"p": 2.0}
+
+
+@op(
+    name="_cdist", method=False, public=False, infer=_cdist_infer, scratch=("tile",),
+    half="float32", promote="same", samples=_cdist_samples,
+    flops=lambda x1, x2, *, p: 3 * x1.numel * x2.shape[1],
+)  # fmt: skip
+def distances(xp, out, tile, x1, x2, *, p):
+    """The norm of each difference of a row of ``x1`` and one of ``x2``."""
+    if not x1.shape[2]:
+        out.fill(0)
+        return
+    for b, rows in _walk(x1, x2):
+        _set_lengths(xp, out[b, rows], _differences(xp, tile, x1, x2, b, rows), p)
+
+
+def _set_lengths(xp, to, d, p):
+    # The norms of differences, which are used up
+    if p == 2:
+        xp.multiply(d, d, out=d)
+        xp.sum(d, axis=-1, out=to)
+        xp.sqrt(to, out=to)
+        return
+    xp.absolute(d, out=d)
+    if p == inf:
+        xp.max(d, axis=-1, out=to)
+        return
+    if p == 0:
+        xp.sign(d, out=d)
+    elif p != 1:
+        xp.power(d, p, out=d)
+    xp.sum(d, axis=-1, out=to)
+    if p not in (0, 1):
+        xp.power(to, 1 / p, out=to)
+
+
+@distances.vjp("x1")
+def _(g, x1, x2, out, p):
+    return distances_slope(g, x1, x2, out, p=p)
+
+
+@distances.vjp("x2")
+def _(g, x1, x2, out, p):
+    return distances_slope(g.mT, x2, x1, out.mT, p=p)
+
+
+def _slope_infer(grad, x1, x2, lengths, *, p):
+    batch, rows, m = x1.shape
+    r = x2.shape[1]
+    count, tile = _tile(batch, rows, r, m)
+    part = Spec((count * tile * r * m,), x1.dtype)
+    weights = (count * tile * r,)
+    return x1, part, part, Spec(weights, x1.dtype), Spec(weights, bool_)
+
+
+def _slope_samples(make):
+    for p in (2.0, 1.0, 3.0, 0.5):
+        sizes = make(2, 3, 4, low=0.5, high=2.0)
+        yield (make(2, 3, 4), make(2, 3, 2), make(2, 4, 2), sizes), {"p": p}
+    empty = make(0, 3, 4)
+    yield (empty, make(0, 3, 2), make(0, 4, 2), empty), {"p": 2.0}
+
+
+@op(
+    name="_cdist_backward", method=False, public=False, infer=_slope_infer, half="float32",
+    scratch=("tile", "size", "weight", "zero"), promote="same", samples=_slope_samples,
+    flops=lambda grad, x1, x2, lengths, *, p: 6 * x1.numel * x2.shape[1],
+)  # fmt: skip
+def distances_slope(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *, p):
+    """The gradient of the distances ``lengths`` in ``x1``; 0 where two points are one."""
+    if p == 0 or not x1.shape[2]:
+        out.fill(0)
+        return
+    for b, rows in _walk(x1, x2):
+        d = _differences(xp, tile, x1, x2, b, rows)
+        w, none = _shaped(weight, *d.shape[:3]), _shaped(zero, *d.shape[:3])
+        xp.copyto(w, lengths[b, rows])
+        _set_slopes(xp, d, w, _shaped(size, *d.shape), none, grad[b, rows], p)
+        xp.matmul(w[:, :, None], d, out=out[b, rows][:, :, None])
+
+
+def _set_slopes(xp, d, w, s, none, grad, p):
+    """Of differences ``d`` of lengths ``w`` make slopes, up to the factors that ``w`` becomes."""
+    least = 1e-300 if d.dtype.itemsize == 8 else 1e-37
+    if p != 2:
+        xp.absolute(d, out=s)
+        xp.sign(d, out=d)
+    if p == inf:  # each of several largest, as PyTorch
+        xp.equal(s, w[..., None], out=s)
+        xp.multiply(d, s, out=d)
+    elif p not in (1, 2):
+        xp.maximum(s, least, out=s)
+        xp.power(s, p - 1, out=s)
+        xp.multiply(d, s, out=d)
+    if p > 1 and p != inf:
+        xp.equal(w, 0, out=none)
+        xp.copyto(w, inf, where=none)
+    if p == inf:
+        w.fill(1)
+    else:
+        xp.power(w, 1 - p, out=w)
+    xp.multiply(w, grad, out=w)
+
+
+@distances_slope.vjp("grad", "x1", "x2", "lengths")
+def _(g, needs, grad, x1, x2, lengths, p):
+    if p == 0:
+        return None, None, None, None
+    d = x1.unsqueeze(-2) - x2.unsqueeze(-3)
+    h = g.unsqueeze(-2)
+    if p == inf:
+        return (h * d.sign() * (d.abs() == lengths.unsqueeze(-1))).sum(-1), None, None, None
+    zero, same = lengths == 0, d == 0
+    safe, size = where_select(zero, 1, lengths), where_select(same, 1, d.abs())
+    scale = where_select(zero, 0, safe ** (1 - p))
+    along = (h * d.sign() * size ** (p - 1)).sum(-1) * scale
+    of_out = along * grad * (1 - p) / safe
+    if p == 1:
+        return along, None, None, of_out
+    flat = 1.0 if p == 2 else 0.0  # the slope's slope where two coordinates are equal
+    bend = where_select(same, flat, size ** (p - 2)) * (p - 1)
+    moved = (grad * scale).unsqueeze(-1) * bend * h
+    return along, moved.sum(-2), -moved.sum(-3), of_out
+
+
+def _euclidean_infer(x1, x2):
+    out = x1.like((*broadcast_shapes("cdist", x1.shape[:-2], x2.shape[:-2]),
+                   x1.shape[-2], x2.shape[-2]))  # fmt: skip
+    return out, x1, x2, x1.like((*x1.shape[:-1], 1)), x2.like((*x2.shape[:-1], 1))
+
+
+def _euclidean_samples(make):
+    yield (make(3, 2), make(4, 2)), {}
+    yield (make(2, 3, 2), make(4, 2)), {}
+    yield (make(2, 1, 3, 2), make(3, 4, 2)), {}
+    yield (make(0, 3, 2), make(0, 4, 2)), {}
+
+
+@op(
+    name="_euclidean", method=False, public=False, infer=_euclidean_infer, promote="same",
+    scratch=("square1", "square2", "sum1", "sum2"), half="float32", layout=blas_ready,
+    samples=_euclidean_samples,
+    flops=lambda x1, x2: 2 * x1.numel * x2.shape[-2],
+)  # fmt: skip
+def euclidean(xp, out, square1, square2, sum1, sum2, x1, x2):
+    """Euclidean distances by a product: ``sqrt(|a|^2 + |b|^2 - 2 a b)``."""
+    for x, square, total in ((x1, square1, sum1), (x2, square2, sum2)):
+        xp.multiply(x, x, out=square)
+        xp.sum(square, axis=-1, keepdims=True, out=total)
+    xp.matmul(x1, x2.swapaxes(-1, -2), out=out)
+    xp.multiply(out, -2, out=out)
+    xp.add(out, sum1, out=out)
+    xp.add(out, sum2.swapaxes(-1, -2), out=out)
+    xp.maximum(out, 0, out=out)
+    xp.sqrt(out, out=out)
+
+
+euclidean.op.shown = "cdist"  # in messages, and for who asks for values by their op
+
+
+@euclidean.vjp("x1")
+def _(g, x1, x2, out):
+    return _toward(g, x1, x2, out)
+
+
+@euclidean.vjp("x2")
+def _(g, x1, x2, out):
+    return _toward(g.mT, x2, x1, out.mT)
+
+
+def _toward(g, x1, x2, out):
+    # The sum of g (x1 - x2) / out, 0 where two points are one
+    none = out == 0
+    ratio = where_select(none, 0, g / where_select(none, 1, out))
+    return x1 * ratio.sum(-1, True) - matmul(ratio, x2)
+
+
+_MODES = (
+    "use_mm_for_euclid_dist_if_necessary", "use_mm_for_euclid_dist",
+    "donot_use_mm_for_euclid_dist",
+)  # fmt: skip
+_MANY = 25  # points from which a product is the faster way to Euclidean distances
+
+
+@function(autocast="float32")
+def cdist(x1, x2, p=2.0, compute_mode=_MODES[0]):
+    """Take the ``p``-norm distances between each point of ``x1`` and each of ``x2``.
+
+    Args:
+        x1: (*, P, M), floating point.
+        x2: (*, R, M); the leading dims broadcast.
+        p: Not negative.
+        compute_mode: Whether Euclidean distances go through a matrix product: faster, less exact.
+            By default for more than 25 points.
+
+    Returns:
+        Tensor (*, P, R).
+
+    Memory:
+        Keeps both inputs and the result; the workspace is a tile of differences, about 1 MiB.
+    """
+    if x1.dtype.category != FLOAT or x2.dtype.category != FLOAT:
+        bad = x1 if x1.dtype.category != FLOAT else x2
+        raise RuntimeError(f"cdist only supports floating-point dtypes, got {bad.dtype}")
+    if x1.ndim < 2 or x2.ndim < 2:
+        raise RuntimeError("cdist only supports at least 2D tensors; pass points as rows.")
+    if x1.shape[-1] != x2.shape[-1]:
+        raise RuntimeError(
+            f"X1 and X2 must have the same number of columns. X1: {x1.shape[-1]} X2: {x2.shape[-1]}"
+        )
+    if p < 0:
+        raise RuntimeError(f"cdist only supports non-negative p values; got {p}.")
+    if compute_mode not in _MODES:
+        raise ValueError(f"{compute_mode} is not a valid value for compute_mode")
+    many = x1.shape[-2] > _MANY or x2.shape[-2] > _MANY
+    if p == 2 and (compute_mode == _MODES[1] or (compute_mode == _MODES[0] and many)):
+        return euclidean(x1, x2)
+    batch = broadcast_shapes("cdist", x1.shape[:-2], x2.shape[:-2])
+    count = 1
+    for n in batch:
+        count *= n
+    a, b = (x.expand(*batch, *x.shape[-2:]).reshape(count, *x.shape[-2:]) for x in (x1, x2))
+    return distances(a, b, p=float(p)).reshape(*batch, x1.shape[-2], x2.shape[-2])
+
+
+def _norm(difference, p):
+    if not difference.shape[-1]:
+        return difference.sum(-1)
+    return difference.norm(float(p), -1)
+
+
+def _condensed_infer(input, *, p):
+    n, m = input.shape
+    return input.like((n * (n - 1) // 2,)), input.like((max(0, n - 1) * m,))
+
+
+def _condensed_samples(make):
+    for p in (2.0, 1.0, 3.0, inf, 0.0):
+        yield (make(4, 2),), {"p": p}
+    yield (make(1, 3),), {"p": 2.0}
+    yield (make(3, 0),), {"p": 2.0}
+
+
+@op(
+    name="_pdist", method=False, public=False, infer=_condensed_infer, scratch=("tile",),
+    half="float32", samples=_condensed_samples,
+    flops=lambda input, *, p: 3 * input.numel * input.shape[0] // 2,
+)  # fmt: skip
+def condensed(xp, out, tile, input, *, p):
+    """The norms of the differences of each row and all that follow it."""
+    if not input.shape[1]:
+        out.fill(0)
+        return
+    for row, to in _followers(out, input.shape[0]):
+        rest = input[row + 1 :]
+        d = _shaped(tile, *rest.shape)
+        xp.subtract(input[row], rest, out=d)
+        _set_lengths(xp, to, d, p)
+
+
+def _worth(*specs, p):
+    points = specs[-2 if len(specs) > 1 else -1]
+    return points.numel * points.shape[0] >= 1 << 12 and points.dtype.name in (
+        "float32", "float64",
+    )  # fmt: skip
+
+
+@condensed.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
+def _(xp, out, tile, input, *, p):
+    from ...kernels.cpu.linalg import pdist as pairs
+
+    pairs.lengths(out, input, p)
+
+
+def _followers(pairs, n):
+    start = 0
+    for row in range(n - 1):
+        yield row, pairs[start : start + n - 1 - row]
+        start += n - 1 - row
+
+
+@condensed.composite
+def _(input, *, p):
+    n = input.shape[0]
+    first, second = (tensor(k, device=input.device) for k in np.triu_indices(n, 1))
+    return _norm(input.index_select(0, first) - input.index_select(0, second), p)
+
+
+@condensed.vjp("input")
+def _(g, input, out, p):
+    return condensed_slope(g, input, out, p=p)
+
+
+def _condensed_slope_infer(grad, input, lengths, *, p):
+    n, m = input.shape
+    part = input.like((max(0, n - 1) * m,))
+    return input, part, part, input.like((max(0, n - 1),)), Spec((max(0, n - 1),), bool_)
+
+
+def _condensed_slope_samples(make):
+    for p in (2.0, 1.0, 0.5, 3.0):
+        x = make(4, 2)
+        lengths = condensed(x, p)
+        yield (lengths + 0.5, x, lengths), {"p": p}
+    yield (make(0), make(1, 3), make(0)), {"p": 2.0}
+
+
+@op(
+    name="_pdist_backward", method=False, public=False, infer=_condensed_slope_infer,
+    scratch=("tile", "size", "weight", "zero"), half="float32", samples=_condensed_slope_samples,
+    flops=lambda grad, input, lengths, *, p: 6 * input.numel * input.shape[0] // 2,
+)  # fmt: skip
+def condensed_slope(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
+    """The gradient of the distances ``lengths`` in ``input``; 0 where two points are one."""
+    out.fill(0)
+    if p == 0 or not input.shape[1]:
+        return
+    n = input.shape[0]
+    for (row, g), (_, length) in zip(_followers(grad, n), _followers(lengths, n), strict=True):
+        rest = input[row + 1 :]
+        d = _shaped(tile, *rest.shape)
+        w, none = weight[: len(rest)], zero[: len(rest)]
+        xp.subtract(input[row], rest, out=d)
+        xp.copyto(w, length)
+        _set_slopes(xp, d, w, _shaped(size, *d.shape), none, g, p)
+        xp.multiply(d, w[:, None], out=d)
+        out[row] += xp.sum(d, axis=0)
+        xp.subtract(out[row + 1 :], d, out=out[row + 1 :])
+
+
+@condensed_slope.kernel("cpu", when=_worth, layout=contiguous, scratch=False)
+def _(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
+    from ...kernels.cpu.linalg import pdist as pairs
+
+    pairs.slopes(out, grad, input, lengths, p)
+
+
+@function(autocast=WIDE_ON_CUDA)
+def pdist(input, p=2):
+    """Take the ``p``-norm distances between all pairs of rows, ``(0, 1), (0, 2), ...``.
+
+    Args:
+        input: (N, M).
+        p: Not negative.
+
+    Returns:
+        Tensor (N (N - 1) / 2,).
+
+    Memory:
+        Keeps ``input`` and the result; the workspace is the differences to one row.
+    """
+    if input.ndim != 2:
+        raise RuntimeError(
+            f"pdist only supports 2D tensors, got: {input.ndim}D. Pass points as rows."
+        )
+    if p < 0:
+        raise RuntimeError(f"pdist only supports non-negative p values; got {p}.")
+    return condensed(input, p=float(p))

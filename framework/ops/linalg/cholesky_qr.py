@@ -1,0 +1,266 @@
+"""Decompositions of matrices into triangles: Cholesky and QR.
+
+Gradient rules, by source:
+
+- Cholesky: Murray 2016, "Differentiation of the Cholesky decomposition".
+- QR: Walter & Lehmann 2012 ("Algorithmic differentiation of linear algebra functions with
+  application in optimum experimental design"); wide matrices: Roberts & Roberts 2020, "QR and LQ
+  decomposition matrix backpropagation algorithms for square, wide, and deep matrices".
+
+Every rule reads the results alone: the matrix itself is not kept. float16 and bfloat16 are computed
+in float32.
+"""
+
+from __future__ import annotations
+
+from ...dtypes import int32
+from ...spec import Spec
+from ..registry import WIDE_ON_CPU, op
+from .checks import (
+    attempted,
+    check_matrices,
+    check_square,
+    linear_algebra,
+    named,
+    strict,
+)
+from .matmul import adjoint, matmul
+from .solve import solve_triangle
+
+
+def cube(A, *_, **__):
+    """The size of a matrix product, in operations."""
+    return A.numel * min(A.shape[-2:], default=0)
+
+
+def diagonal_of(x):
+    """The diagonals of matrices."""
+    return x.diagonal(0, -2, -1)
+
+
+def _withdiagonal_of(x, diagonal):
+    # The matrices x with another diagonal.
+    from ..views.as_strided import diag_embed
+
+    return x.tril(-1) + x.triu(1) + diag_embed(diagonal)
+
+
+def _scale_diagonal(x, factor):
+    return _withdiagonal_of(x, diagonal_of(x) * factor)
+
+
+def total(*terms):
+    """The sum of those that are not None."""
+    found = None
+    for t in terms:
+        if t is not None:
+            found = t if found is None else found + t
+    return found
+
+
+def hermitian(xp, A, part):
+    """The hermitian matrix meant by a triangle of A, or, for the generated tests, by both."""
+    if part == "both":
+        return (A + xp.conj(xp.swapaxes(A, -1, -2))) / 2
+    if part == "upper":
+        return xp.conj(xp.swapaxes(A, -1, -2))
+    return A
+
+
+def symmetric_samples(make):
+    """Samples of ops on hermitian matrices."""
+    from ..creation.ranges import arange
+
+    for shape, part in (
+        ((3, 3), "both"), ((2, 2, 2), "both"), ((1, 1), "lower"), ((1, 1), "upper"),
+        ((0, 0), "both"), ((0, 2, 2), "lower"),
+    ):  # fmt: skip
+        m = make(*shape) * 0.3
+        spread = arange(m.shape[-1]).to(m.dtype)
+        yield (_withdiagonal_of(m, diagonal_of(m) + 2.0 + 3.0 * spread),), {"part": part}
+
+
+# Cholesky
+
+
+def _cholesky_infer(A, *, part, checked):
+    check_square("linalg.cholesky", A)
+    return A, Spec(A.shape[:-2], int32)
+
+
+def _cholesky_samples(make):
+    for inputs, attributes in symmetric_samples(make):
+        yield inputs, {**attributes, "checked": attributes["part"] == "both"}
+
+
+def _leading_minor(xp, a):
+    # The order of the first leading minor that is not positive.
+    for k in range(1, a.shape[-1] + 1):
+        try:
+            with strict(xp):
+                xp.linalg.cholesky(a[:k, :k])
+        except xp.linalg.LinAlgError:
+            return k
+    return a.shape[-1]
+
+
+@op(
+    name="_cholesky", method=False, public=False, adopt=True, returns=("out", "info"),
+    half="float32", infer=_cholesky_infer, samples=_cholesky_samples,
+    flops=lambda A, **_: A.numel * A.shape[-1] // 3,
+    autocast=WIDE_ON_CPU,
+)  # fmt: skip
+def cholesky_of(xp, A, *, part, checked):
+    """Factor hermitian positive-definite matrices, and say which are not."""
+    A = hermitian(xp, A, part)
+    return attempted(
+        xp, xp.linalg.cholesky, [A], _leading_minor, checked,
+        "linalg.cholesky: {where}The factorization could not be completed because the input is not "
+        "positive-definite (the leading minor of order {number} is not positive-definite). Add a "
+        "multiple of the identity.",
+    )  # fmt: skip
+
+
+@cholesky_of.vjp("A")
+def _(g_out, out):
+    h = adjoint(out)
+    phi = _scale_diagonal(matmul(h, g_out).tril(), 0.5)
+    middle = (phi + adjoint(phi)) * 0.5
+    left = solve_triangle(h, middle, upper=True, unitriangular=False)
+    return adjoint(solve_triangle(h, adjoint(left), upper=True, unitriangular=False))
+
+
+CholeskyEx = named("linalg_cholesky_ex", "L", "info")
+
+
+def _cholesky(A, upper, checked):
+    out, info = cholesky_of(A, part="upper" if upper else "lower", checked=checked)
+    return adjoint(out) if upper else out, info
+
+
+@linear_algebra()
+def cholesky(A, *, upper=False):
+    """Factor hermitian positive-definite matrices: ``A = L @ L.mH`` with lower triangular L.
+
+    Args:
+        A: (*, n, n); only one triangle is read.
+        upper: Return ``L.mH``, from the upper triangle.
+
+    Raises:
+        LinAlgError: A matrix is not positive-definite.
+
+    Memory:
+        Keeps the factor. The gradient is hermitian.
+    """
+    return _cholesky(A, upper, True)[0]
+
+
+@linear_algebra()
+def cholesky_ex(A, *, upper=False, check_errors=False):
+    """Do what :func:`cholesky` does; ``info`` is the order of the failing minor, not an error.
+
+    Returns:
+        The named pair (L, info); NaN where there is no factor.
+    """
+    return CholeskyEx(*_cholesky(A, upper, check_errors))
+
+
+# QR
+
+
+def _qr_infer(A, *, mode):
+    check_matrices("linalg.qr", A)
+    m, n = A.shape[-2:]
+    k = m if mode == "complete" else min(m, n)
+    return A.like((*A.shape[:-1], k)), A.like((*A.shape[:-2], k, n))
+
+
+def _qr_samples(make):
+    for shape, mode in (
+        ((3, 3), "reduced"), ((4, 2), "reduced"), ((2, 2, 3), "reduced"), ((2, 4), "complete"),
+        ((3, 0), "reduced"), ((0, 2, 2), "reduced"), ((3, 1), "reduced"),
+    ):  # fmt: skip
+        yield (make(*shape),), {"mode": mode}
+
+
+@op(
+    name="_qr", method=False, public=False, adopt=True, returns=("q", "r"), half="float32",
+    infer=_qr_infer, samples=_qr_samples, flops=lambda A, **_: 4 * cube(A),
+    autocast=WIDE_ON_CPU,
+)  # fmt: skip
+def qr_of(xp, A, *, mode):
+    """Factor into orthonormal columns and an upper triangle."""
+    m, n = A.shape[-2:]
+    k = m if mode == "complete" else min(m, n)
+    if not A.size:
+        q = xp.zeros((*A.shape[:-1], k), dtype=A.dtype)
+        if k and q.size:
+            xp.add(q, xp.eye(m, k, dtype=A.dtype), out=q)
+        return q, xp.zeros((*A.shape[:-2], k, n), dtype=A.dtype)
+    return tuple(xp.linalg.qr(A, mode=mode))
+
+
+def _qr_tall(gq, gr, q, r):
+    # For r square: gA = (gQ + Q H(gR R^H - Q^H gQ)) R^-H, H(x) = triu(x) + triu(x)^H, its diagonal
+    # once.
+    middle = total(
+        None if gr is None else matmul(gr, adjoint(r)),
+        None if gq is None else -matmul(adjoint(q), gq),
+    ).triu()
+    middle = _scale_diagonal(middle + adjoint(middle), 0.5)
+    inside = total(matmul(q, middle), gq)
+    # X R^H = inside, from the other side: R X^H = inside^H.
+    return adjoint(solve_triangle(r, adjoint(inside), upper=True, unitriangular=False))
+
+
+@qr_of.vjp("A")
+def _(g_q, g_r, q, r, mode):
+    from ..manipulation.cat import cat
+
+    m, n = q.shape[-2], r.shape[-1]
+    if m >= n:
+        if mode == "complete" and m > n:
+            raise RuntimeError(
+                "The QR decomposition is not differentiable when mode='complete' and nrows > ncols"
+                f"; got {m} by {n}. Use mode='reduced'."
+            )
+        return _qr_tall(g_q, g_r, q, r)
+    # A = [X, Y] with X square: X = Q U, Y = Q V.
+    if g_r is None:
+        g_left, g_right = None, None
+        g_total = g_q
+    else:
+        g_left, g_right = g_r.narrow(-1, 0, m), g_r.narrow(-1, m, n - m)
+        y = matmul(q, r.narrow(-1, m, n - m))
+        g_total = total(g_q, matmul(y, adjoint(g_right)))
+    left = _qr_tall(g_total, g_left, q, r.narrow(-1, 0, m))
+    right = left.new_zeros((*left.shape[:-1], n - m)) if g_right is None else matmul(q, g_right)
+    return cat([left, right], -1)
+
+
+QR = named("linalg_qr", "Q", "R")
+
+
+@linear_algebra()
+def qr(A, mode="reduced"):
+    """Factor matrices: ``A = Q @ R`` with orthonormal columns in Q and R upper triangular.
+
+    Args:
+        A: (*, m, n).
+        mode: "reduced": Q is (*, m, k) and R (*, k, n), k = min(m, n). "complete": Q is square.
+            "r": only R; Q is empty.
+
+    Returns:
+        The named pair (Q, R). Differentiable if the first k columns are independent, and not for
+        "complete" with m > n.
+
+    Memory:
+        Keeps Q and R.
+    """
+    if mode not in ("reduced", "complete", "r"):
+        raise RuntimeError(
+            f"qr received unrecognized mode '{mode}' but expected one of 'reduced' (default), "
+            "'r', or 'complete'"
+        )
+    q, r = qr_of(A, mode="reduced" if mode == "r" else mode)
+    return QR(q.detach().new_empty((0,)) if mode == "r" else q, r)

@@ -1,0 +1,234 @@
+"""Determinants, their signs and logarithms, and how they change.
+
+The gradient of a determinant is its cofactors, which exist for singular matrices too. They come
+from the inverse where that is accurate, and from singular values where it is not.
+"""
+
+from __future__ import annotations
+
+from ..elementwise.arithmetic import conjugate
+from ..registry import op
+from .checks import check_square, conditioned, converging, linear_algebra, named
+from .cholesky_qr import cube
+from .matmul import adjoint, matmul
+from .solve import in_stacks, invert, invert_small, small, stacked
+
+
+def _det_samples(make):
+    for shape in ((3, 3), (2, 2, 2), (1, 1), (0, 0), (0, 2, 2)):
+        yield (conditioned(make, *shape),), {}
+
+
+def _det_infer(A):
+    check_square("linalg.det", A)
+    return A.like(A.shape[:-2])
+
+
+@op(
+    name="_det", method=False, public=False, adopt=True, half="float32", infer=_det_infer,
+    samples=_det_samples, flops=lambda A: 2 * cube(A) // 3,
+)  # fmt: skip
+def determinant(xp, A):
+    """Take determinants."""
+    if not A.size:
+        return xp.ones(A.shape[:-2], dtype=A.dtype)
+    return xp.asarray(xp.linalg.det(A))
+
+
+@determinant.kernel("cpu", when=small)
+def _(xp, A):
+    return _determinants(xp, A)
+
+
+def _determinants(xp, A):
+    from ...kernels.cpu.linalg import small_lu
+
+    out = xp.empty(A.shape[:-2], dtype=A.dtype)
+    in_stacks(small_lu.determinants, out.reshape(-1), stacked(A))
+    return out
+
+
+@determinant.vjp("A")
+def _(g, A):
+    return _as_matrix(g) * conjugate(cofactors(A))
+
+
+def _as_matrix(x):
+    return x.unsqueeze(-1).unsqueeze(-1)
+
+
+def _cofactors_infer(A):
+    check_square("linalg.det", A)
+    return A
+
+
+@op(
+    name="_cofactors", method=False, public=False, adopt=True, half="float32",
+    infer=_cofactors_infer, samples=_det_samples, flops=lambda A: 20 * cube(A),
+)  # fmt: skip
+def cofactors(xp, A):
+    """Find the matrices of cofactors: ``det(A) * inv(A).mT``, also where A is singular."""
+    if not A.size:
+        return xp.zeros(A.shape, dtype=A.dtype)
+    # By singular values: nothing is divided. Each is replaced by the product of the others.
+    u, s, vh = converging(xp, "linalg.svd", xp.linalg.svd, A)
+    others = xp.ones(s.shape, dtype=s.dtype)
+    for k in range(s.shape[-1]):
+        others[..., :k] *= s[..., k : k + 1]
+        others[..., k + 1 :] *= s[..., k : k + 1]
+    sign = xp.linalg.det(u) * xp.linalg.det(vh)
+    left = xp.conj(u) * others[..., None, :]
+    return xp.matmul(left, xp.conj(vh)) * xp.asarray(sign)[..., None, None]
+
+
+@cofactors.kernel("cpu", when=small)
+def _(xp, A):
+    return _through_inverse(xp, A, _determinants(xp, A), invert_small(xp, A))
+
+
+@cofactors.kernel("cpu")
+def _(xp, A):
+    if not A.size:
+        return xp.zeros(A.shape, dtype=A.dtype)
+    det = xp.asarray(xp.linalg.det(A))
+    regular = det != 0
+    if regular.all():
+        return _through_inverse(xp, A, det, xp.linalg.inv(A))
+    inverse = xp.full(A.shape, xp.nan, dtype=A.dtype)
+    inverse[regular] = xp.linalg.inv(A[regular])
+    return _through_inverse(xp, A, det, inverse)
+
+
+def _through_inverse(xp, A, det, inverse):
+    # By the inverse where it is accurate, in a tenth of the time; by singular values elsewhere.
+    size, limits = xp.abs(det), xp.finfo(A.dtype)
+    condition = xp.sqrt(_squares(xp, A)) * xp.sqrt(_squares(xp, inverse))  # or more
+    accurate = condition * float(limits.eps) ** 0.5 < 1  # not if NaN
+    accurate &= (size >= limits.tiny) & (size <= limits.max)
+    out = xp.empty(A.shape, dtype=A.dtype)
+    xp.multiply(xp.swapaxes(inverse, -1, -2), det[..., None, None], out=out)
+    if not accurate.all():
+        out[~accurate] = cofactors.op.plain(xp, A[~accurate])
+    return out
+
+
+def _squares(xp, A):
+    # The sum of squares of each matrix.
+    flat = A.reshape(*A.shape[:-2], -1)
+    return xp.linalg.vecdot(flat, flat).real
+
+
+@cofactors.vjp("A")
+def _(g, A):
+    return conjugate(cofactors_slope(A, conjugate(g)))
+
+
+def _slope_samples(make):
+    for inputs, _ in _det_samples(make):
+        yield (*inputs, make(*inputs[0].shape)), {}
+
+
+@op(
+    name="_cofactors_slope", method=False, public=False, adopt=True, half="float32",
+    infer=lambda A, P: A, promote="same", samples=_slope_samples,
+    flops=lambda A, P: 24 * cube(A),
+)  # fmt: skip
+def cofactors_slope(xp, A, P):
+    """How the cofactors change as A moves along P: a symmetric form of A's second minors.
+
+    It is ``det(A) (tr(X P) X.mT - X.mT @ P.mT @ X.mT)``, X the inverse, also where that is not.
+    """
+    if not A.size:
+        return xp.zeros(A.shape, dtype=A.dtype)
+    u, s, vh = converging(xp, "linalg.svd", xp.linalg.svd, A)
+    n = s.shape[-1]
+    # The product of all singular values but two, which are different ones.
+    others = xp.ones(A.shape, dtype=s.dtype)
+    for k in range(n):
+        for rows in (slice(0, k), slice(k + 1, n)):
+            for columns in (slice(0, k), slice(k + 1, n)):
+                others[..., rows, columns] *= s[..., k, None, None]
+        others[..., k, k] = 0
+    sign = xp.linalg.det(u) * xp.linalg.det(vh)
+    v = xp.conj(xp.swapaxes(vh, -1, -2))
+    inner = xp.matmul(xp.matmul(xp.conj(xp.swapaxes(u, -1, -2)), P), v)
+    along = xp.diagonal(inner, 0, -2, -1)
+    middle = -others * xp.swapaxes(inner, -1, -2)
+    total = xp.matmul(others.astype(A.dtype), along[..., None])[..., 0]
+    for k in range(n):
+        middle[..., k, k] += total[..., k]
+    return xp.matmul(xp.matmul(xp.conj(u), middle), xp.conj(vh)) * xp.asarray(sign)[..., None, None]
+
+
+@cofactors_slope.vjp("P")
+def _(g, A):
+    return conjugate(cofactors_slope(A, conjugate(g)))
+
+
+@cofactors_slope.vjp("A")
+def _(g, A, P):
+    # The third derivative of the determinant goes through the inverse.
+    h, x = conjugate(g), invert(A, checked=False)[0]
+    xp_, xh = matmul(x, P), matmul(x, h)
+    a, b = (_as_matrix(m.diagonal(0, -2, -1).sum(-1)) for m in (xp_, xh))
+    both = matmul(xp_, xh)
+    c = _as_matrix(both.diagonal(0, -2, -1).sum(-1))
+    inner = (a * b - c) * x - b * matmul(xp_, x) - a * matmul(xh, x)
+    inner = inner + matmul(both, x) + matmul(matmul(xh, xp_), x)
+    return conjugate(_as_matrix(determinant(A)) * inner.mT)
+
+
+@linear_algebra()
+def det(A):
+    """Take the determinants of square matrices (*, n, n).
+
+    Memory:
+        Keeps ``A``. Two orders of gradient exist for singular matrices too.
+    """
+    return determinant(A)
+
+
+def _slogdet_infer(A):
+    check_square("linalg.slogdet", A)
+    return A.like(A.shape[:-2]), A.like(A.shape[:-2], A.dtype.to_real())
+
+
+@op(
+    name="_slogdet", method=False, public=False, adopt=True, returns=("sign", "logabsdet"),
+    half="float32", infer=_slogdet_infer, samples=_det_samples, flops=lambda A: 2 * cube(A) // 3,
+)  # fmt: skip
+def sign_and_log(xp, A):
+    """Take the signs of determinants and the logarithms of their magnitudes."""
+    if not A.size:
+        real = xp.real(A).dtype
+        return xp.ones(A.shape[:-2], dtype=A.dtype), xp.zeros(A.shape[:-2], dtype=real)
+    return tuple(map(xp.asarray, xp.linalg.slogdet(A)))
+
+
+@sign_and_log.vjp("A")
+def _(g_sign, g_logabsdet, A, sign):
+    from ..creation.fill import complex as complex_
+
+    total = g_logabsdet
+    if A.is_complex() and g_sign is not None:
+        turn = -(g_sign.conj() * sign).imag
+        total = complex_(turn * 0 if total is None else total, turn)
+    if total is None:
+        return None
+    return _as_matrix(total.to(A.dtype)) * adjoint(invert(A, checked=False)[0])
+
+
+SLogDet = named("linalg_slogdet", "sign", "logabsdet")
+
+
+@linear_algebra()
+def slogdet(A):
+    """Take the signs of determinants and the logarithms of their magnitudes.
+
+    Returns:
+        The named pair (sign, logabsdet); 0 and -inf for a singular matrix.
+
+    Memory:
+        Keeps ``A`` and the sign.
+    """
+    return SLogDet(*sign_and_log(A))

@@ -1,0 +1,201 @@
+"""Linear algebra under its older names: ``lowtide.cholesky``, ``Tensor.det``, ``lowtide.svd``.
+
+Most are ``linalg``'s functions; some return other things, as PyTorch's do.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from ...dtypes import int32
+from ..registry import function
+from . import cholesky_qr, eig_svd, lstsq, matrix_functions, solve
+from . import det as determinants
+from . import lu as elimination
+from .checks import check_matrices, check_square, linear_algebra, named
+from .matmul import adjoint, matmul
+from .solve import solve_triangular
+
+# The same
+
+
+def _also(f):
+    # A function of linalg under the same name, as a method too; __name__ stays.
+    return function(method=True)(f)
+
+
+det = _also(determinants.det)
+slogdet = _also(determinants.slogdet)
+matrix_power = _also(matrix_functions.matrix_power)
+matrix_exp = _also(matrix_functions.matrix_exp)
+
+
+@linear_algebra(method=True, public=True)
+def logdet(input):
+    """Take the logarithms of determinants; NaN where one is negative.
+
+    Memory:
+        Keeps ``input`` and the signs.
+    """
+    from ..indexing.where import where
+
+    sign, log = determinants.slogdet(input)
+    if input.is_complex():
+        return sign.log() + log
+    return where(sign < 0, float("nan"), log)
+
+
+@linear_algebra(method=True, public=True)
+def inverse(input):
+    """Do what :func:`linalg.inv` does."""
+    return solve.inv(input)
+
+
+@linear_algebra(method=True, public=True)
+def pinverse(input, rcond=1e-15):
+    """Find pseudoinverses; singular values up to ``rcond`` times the largest count as zero."""
+    return lstsq.pinv(input, rtol=rcond)
+
+
+# Their own
+
+
+@linear_algebra(method=True, public=True)
+def cholesky(input, upper=False):
+    """Do what :func:`linalg.cholesky` does."""
+    return cholesky_qr.cholesky(input, upper=upper)
+
+
+@linear_algebra(method=True, public=True)
+def cholesky_solve(input, L, upper=False):
+    """Solve ``A @ X = input`` given the Cholesky factor of ``A``.
+
+    Args:
+        input: (*, n, k).
+        L: (*, n, n).
+        upper: ``L`` is the upper factor.
+    """
+    check_matrices("cholesky_solve", input, letters="B")
+    check_square("cholesky_solve", L)
+    h = adjoint(L)
+    first, second = (h, L) if upper else (L, h)
+    return solve_triangular(second, solve_triangular(first, input, upper=False), upper=True)
+
+
+@linear_algebra(method=True, public=True)
+def cholesky_inverse(L, upper=False):
+    """Invert the matrices of which ``L`` is the Cholesky factor."""
+    from ..creation.ranges import eye
+
+    check_square("cholesky_inverse", L)
+    one = eye(L.shape[-1], dtype=L.dtype, device=L.device)
+    half = solve_triangular(L, one, upper=upper)
+    return matmul(half, adjoint(half)) if upper else matmul(adjoint(half), half)
+
+
+Qr = named("qr", "Q", "R")
+Svd = named("svd", "U", "S", "V")
+Triangular = named("triangular_solve", "solution", "cloned_coefficient")
+
+
+@linear_algebra(method=True, public=True)
+def qr(input, some=True):
+    """Factor matrices: :func:`linalg.qr`, "reduced" with ``some``, else "complete"."""
+    return Qr(*cholesky_qr.qr(input, "reduced" if some else "complete"))
+
+
+@linear_algebra(method=True, public=True)
+def svd(input, some=True, compute_uv=True):
+    """Factor matrices: :func:`linalg.svd`, but with V in place of ``V.mH``.
+
+    Args:
+        input: (*, m, n).
+        some: U and V have min(m, n) columns; else they are square.
+        compute_uv: Else U and V are zero, and only S is computed.
+    """
+    if compute_uv:
+        u, s, vh = eig_svd.svd(input, full_matrices=not some)
+        return Svd(u, s, adjoint(vh))
+    m, n = input.shape[-2:]
+    source = input.detach()
+    u, v = (source.new_zeros((*input.shape[:-2], k, k)) for k in (m, n))
+    return Svd(u, eig_svd.svdvals(input), v)
+
+
+@linear_algebra(method=True, public=True)
+def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False):
+    """Solve ``A @ X = input`` for a triangular ``A``.
+
+    Returns:
+        The named pair (solution, cloned_coefficient).
+    """
+    coefficient = A
+    if transpose:
+        A, upper = A.mT, not upper
+    solution = solve_triangular(A, input, upper=upper, unitriangular=unitriangular)
+    return Triangular(solution, coefficient.clone())
+
+
+@linear_algebra(method=True, public=True)
+def cross(input, other, dim=None):
+    """Multiply vectors of three components; without ``dim`` along the first dim of size 3."""
+    if dim is None:
+        warnings.warn(
+            "Using cross without specifying the dim arg is deprecated. Pass dim, or use "
+            "linalg.cross.",
+            UserWarning,
+            stacklevel=3,
+        )
+        sizes = [max(a, b) for a, b in zip(input.shape, other.shape, strict=False)]
+        if 3 not in sizes:
+            raise RuntimeError("no dimension of size 3 in input")
+        dim = sizes.index(3)
+    return matrix_functions.cross(input, other, dim=dim)
+
+
+@linear_algebra(method=True, public=True)
+def lu_solve(input, LU_data, LU_pivots):
+    """Solve ``A @ X = input`` given :func:`linalg.lu_factor` of ``A``."""
+    return elimination.lu_solve(LU_data, LU_pivots, input)
+
+
+@linear_algebra(public=True)
+def lu(A, pivot=True, get_infos=False):
+    """Factor matrices into triangles: :func:`linalg.lu_factor` under an older name.
+
+    Returns:
+        The tuple (LU, pivots), and with ``get_infos`` the number of the first zero pivot.
+    """
+    factored = elimination.lu_factor_ex(A, pivot=pivot)
+    return tuple(factored) if get_infos else tuple(factored[:2])
+
+
+Unpacked = named("lu_unpack", "P", "L", "U")
+
+
+@linear_algebra(public=True)
+def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
+    """Take apart what :func:`linalg.lu_factor` packs: ``A = P @ L @ U``.
+
+    Args:
+        LU_data: (*, m, n).
+        LU_pivots: (*, min(m, n)), int32.
+        unpack_data: Else L and U are empty.
+        unpack_pivots: Else P is empty.
+
+    Returns:
+        The named tuple (P, L, U).
+    """
+    check_matrices("lu_unpack", LU_data, letters=("LU_data",))
+    if unpack_pivots and LU_pivots.dtype is not int32:
+        raise RuntimeError(
+            "torch.lu_unpack: LU_pivots is expected to be a contiguous tensor of torch.int32 "
+            f"dtype; got {LU_pivots.dtype}. Pass what lu_factor returns."
+        )
+    nothing = LU_data.detach().new_empty((0,))
+    rows = LU_data.shape[-2]
+    return Unpacked(
+        elimination.permutation_matrix(LU_pivots, rows, LU_data.dtype)
+        if unpack_pivots else nothing,
+        *(elimination.triangles(LU_data) if unpack_data else (nothing, nothing)),
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Normalization: batch, layer, group, instance, RMS."""

@@ -1,0 +1,380 @@
+"""Running sums, products, extremes and log-sum-exps along a dim, and linear recurrences.
+
+A running product's gradient is a linear recurrence, and so is that recurrence's own gradient; with
+one op for it (``_recurrence``) every derivative is right at zeros too, where dividing by the
+elements fails. On any device it is computed by doubling: log2(n) passes over whole arrays; on a CPU
+large ones take one compiled pass.
+"""
+
+from __future__ import annotations
+
+import builtins
+from functools import partial
+from math import prod
+
+from ...autograd.engine import ones_of
+from ...dtypes import bool_, float32, float64, int64
+from ...spec import Spec
+from ..convolution import contiguous, worth_compiling
+from ..elementwise.arithmetic import conjugate, in_pieces
+from ..elementwise.binary import complex_logaddexp
+from ..indexing.gather import scatter_sum
+from ..registry import WIDE_ON_CUDA, function, op, per_element
+from .minmax import _pair, one_dim
+from .sum import _converted
+
+
+def _samples(make):
+    for shape, dim in (((3, 4), 1), ((2, 3, 4), 0), ((), 0), ((0, 3), 0), ((3, 1), 1)):
+        yield (make(*shape),), {"dim": dim}
+
+
+def _sum_samples(make):
+    for (x,), attributes in _samples(make):
+        for reverse in (False, True):
+            yield (x,), {**attributes, "dtype": None, "reverse": reverse}
+    yield (make(3, 2),), {"dim": 0, "dtype": float64, "reverse": False}
+
+
+def _flipped(array, dim, reverse):
+    # Backwards along dim, as a view.
+    if not reverse or not array.ndim:
+        return array
+    return array[(slice(None),) * dim + (slice(None, None, -1),)]
+
+
+def _accumulate(xp, ufunc, target, source, dim):
+    if source.dtype != target.dtype:  # NumPy would convert into an array of its own
+        xp.copyto(target, source)
+        source = target
+    ufunc(source, axis=dim, out=target)
+
+
+def part(array, dim, start, stop):
+    """A slice along one dim, as a view."""
+    return array[(slice(None),) * dim + (slice(start, stop),)]
+
+
+def _compile(op, name, attributes=lambda dim, reverse, dtype=None: (reverse,)):
+    """Give an op that runs along ``dim`` a compiled CPU kernel of (count, n, columns) arrays."""
+
+    def fits(input, *_, dtype=None, **__):
+        return input.ndim > 0 and worth_compiling(input) and dtype in (None, input.dtype)
+
+    @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
+    def _(xp, *arrays, dim, **given):
+        from ...kernels.cpu.reduction import scan
+        from ...kernels.runtime.threads import spread
+
+        arrays = [a for k, a in enumerate(arrays) if k not in skipped]
+        shape = arrays[0].shape
+        count = prod(shape[:dim])
+        cubes = [a.reshape(count, shape[dim], prod(shape[dim + 1 :])) for a in arrays]
+        spread(getattr(scan, name), arrays[0].size, count, *cubes, *attributes(dim, **given))
+
+    first = len(op.op.returns)
+    skipped = range(first, first + len(op.op.scratch))
+
+
+def _accumulating(name, doc):
+    """Declare a running sum or product, from the start or to the end."""
+
+    def kernel(xp, out, input, *, dim, dtype, reverse):
+        if not input.ndim:
+            xp.copyto(out, input)
+            return
+        source, target = _flipped(input, dim, reverse), _flipped(out, dim, reverse)
+        _accumulate(xp, getattr(xp, name), target, source, dim)
+
+    kernel.__doc__ = doc
+    declared = op(
+        name=f"_{name}", method=False, public=False, half="float32", flops=per_element(1),
+        infer=lambda input, *, dim, dtype, reverse: input.like(dtype=dtype), samples=_sum_samples,
+        autocast=WIDE_ON_CUDA,
+    )(kernel)  # fmt: skip
+    _compile(declared, name)
+    return declared
+
+
+cumsum_along = _accumulating(
+    "cumsum", "Add up the elements so far along ``dim``, or from there on."
+)
+
+
+@cumsum_along.vjp("input")
+def _(g, dim, reverse):
+    return cumsum_along(g, dim=dim, dtype=g.dtype, reverse=not reverse)
+
+
+@function(method=True, inplace="cumsum_")
+def cumsum(input, dim, *, dtype=None, out=None):
+    """Add up the elements so far along ``dim``; integers in int64.
+
+    Memory:
+        Keeps nothing.
+    """
+    d = one_dim("cumsum", dim, input.ndim)
+    input, wanted = _converted(input, dtype)
+    return cumsum_along(input, dim=d, dtype=wanted, reverse=False, out=out)
+
+
+# Products
+
+
+def _recurrence_infer(input, factor, *, dim, reverse):
+    return input, Spec((2, *input.shape), float32 if input.dtype.is_half else input.dtype)
+
+
+def _recurrence_samples(make):
+    for shape, dim in (((3, 4), 1), ((5, 2), 0), ((7,), 0), ((0, 3), 0), ((3, 1), 1)):
+        for reverse in (False, True):
+            yield (make(*shape), make(*shape)), {"dim": dim, "reverse": reverse}
+
+
+@op(
+    name="_recurrence", method=False, public=False, infer=_recurrence_infer, promote="same",
+    half="float32", scratch=("work",), flops=per_element(2), samples=_recurrence_samples,
+)  # fmt: skip
+def recurrence(xp, out, work, input, factor, *, dim, reverse):
+    """Run ``out[k] = input[k] + factor[k] * out[k - 1]`` along ``dim``, or from its end."""
+    xp.copyto(out, input)
+    if not out.ndim:
+        return
+    window, step = work[0], work[1]
+    xp.copyto(window, factor)
+    out, window, step = (_flipped(a, dim, reverse) for a in (out, window, step))
+    n, width = out.shape[dim], 1
+    while width < n:
+        # Invariant: out[k] holds the last `width` terms, window[k] the factor before them.
+        late, early = part(out, dim, width, None), part(out, dim, None, n - width)
+        factors, before = part(window, dim, width, None), part(window, dim, None, n - width)
+        spare = part(step, dim, width, None)
+        xp.multiply(factors, early, out=spare)
+        xp.add(late, spare, out=late)
+        xp.multiply(factors, before, out=spare)
+        xp.copyto(factors, spare)
+        width *= 2
+
+
+_compile(recurrence, "recurrence")
+
+
+def _shifted(x, dim, reverse):
+    """Each element's neighbor on the side the recurrence comes from; zero at the start."""
+    n = x.shape[dim]
+    zero = x.narrow(dim, 0, builtins.min(1, n)) * 0
+    from ..manipulation.cat import cat
+
+    if reverse:
+        return cat([x.narrow(dim, 1, n - 1), zero], dim) if n else x
+    return cat([zero, x.narrow(dim, 0, n - 1)], dim) if n else x
+
+
+@recurrence.vjp("input")
+def _(g, factor, dim, reverse):
+    # What follows k contains out[k] times the factors on the way: the recurrence, run back.
+    if not g.ndim:
+        return g
+    factor = factor.conj()
+    return recurrence(g, _shifted(factor, dim, not reverse), dim=dim, reverse=not reverse)
+
+
+@recurrence.vjp("factor")
+def _(g, factor, out, dim, reverse):
+    if not g.ndim:
+        return g * 0
+    factor = factor.conj()
+    back = recurrence(g, _shifted(factor, dim, not reverse), dim=dim, reverse=not reverse)
+    return back * _shifted(out, dim, reverse).conj()
+
+
+def products_before(x, dim, reverse=False):
+    """The product of all elements before each one along ``dim`` (after it, if ``reverse``)."""
+    from ..manipulation.cat import cat
+
+    n = x.shape[dim]
+    one = ones_of(x._spec.like((*x.shape[:dim], 1, *x.shape[dim + 1 :])))
+    first = [x.narrow(dim, 1, n - 1), one] if reverse else [one, x.narrow(dim, 0, n - 1)]
+    return cumprod_along(cat(first, dim), dim=dim, dtype=x.dtype, reverse=reverse)
+
+
+@op(
+    name="_prod_others", method=False, public=False, half="float32", flops=per_element(3),
+    infer=lambda input, *, dim: (input, input), scratch=("after",), samples=_samples,
+)  # fmt: skip
+def products_of_others(xp, out, after, input, *, dim):
+    """Multiply all elements along ``dim`` but each one: what a product changes with it.
+
+    With any number of zeros, where the product divided by the element fails.
+    """
+    if not input.ndim or not input.size:
+        out.fill(1)
+        return
+    n = input.shape[dim]
+    for target, reverse in ((out, False), (after, True)):
+        source, target = _flipped(input, dim, reverse), _flipped(target, dim, reverse)
+        part(target, dim, 0, 1).fill(1)
+        _accumulate(xp, xp.cumprod, part(target, dim, 1, n), part(source, dim, 0, n - 1), dim)
+    xp.multiply(out, after, out=out)
+
+
+_compile(products_of_others, "others", lambda dim: ())
+
+
+cumprod_along = _accumulating(
+    "cumprod", "Multiply the elements so far along ``dim``, or from there on."
+)
+
+
+@cumprod_along.vjp("input")
+def _(g, input, dim, reverse):
+    if not input.ndim or not input.numel():
+        return g
+    # Every later product has x[k] once: those before it, times g added up with those between.
+    input = input.to(g.dtype).conj()
+    between = recurrence(g, _shifted(input, dim, not reverse), dim=dim, reverse=not reverse)
+    return products_before(input, dim, reverse) * between
+
+
+@function(method=True, inplace="cumprod_")
+def cumprod(input, dim, *, dtype=None, out=None):
+    """Multiply the elements so far along ``dim``; integers in int64.
+
+    Memory:
+        Keeps ``input``. The gradient is right however many elements are zero.
+    """
+    d = one_dim("cumprod", dim, input.ndim)
+    input, wanted = _converted(input, dtype)
+    return cumprod_along(input, dim=d, dtype=wanted, reverse=False, out=out)
+
+
+# Extremes
+
+
+def _extreme_infer(input, *, dim):
+    return input, input.like(dtype=int64), input.like(dtype=bool_), input.like(dtype=bool_)
+
+
+def _running(name, word):
+    def kernel(xp, values, indices, hit, isnan, input, *, dim):
+        xp.copyto(values, input)
+        if not input.ndim:
+            indices.fill(0)
+            return
+        n = input.shape[dim]
+        pick = xp.greater_equal if word == "largest" else xp.less_equal
+        part(indices, dim, 0, 1).fill(0)
+        for k in range(1, n):
+            now, before = part(values, dim, k, k + 1), part(values, dim, k - 1, k)
+            place = part(indices, dim, k, k + 1)
+            place.fill(k)
+            take, nan = part(hit, dim, k, k + 1), part(isnan, dim, k, k + 1)
+            # The newest of equal elements wins, and NaN wins over all.
+            pick(now, before, out=take)
+            xp.not_equal(now, now, out=nan)
+            xp.logical_or(take, nan, out=take)
+            xp.logical_not(take, out=take)
+            xp.copyto(now, before, where=take)
+            xp.copyto(place, part(indices, dim, k - 1, k), where=take)
+
+    def fast(xp, values, indices, hit, isnan, input, *, dim):
+        if not input.ndim:
+            return kernel(xp, values, indices, hit, isnan, input, dim=dim)
+        accumulate = (xp.maximum if word == "largest" else xp.minimum).accumulate
+        accumulate(input, axis=dim, out=values)
+        xp.equal(input, values, out=hit)
+        xp.not_equal(input, input, out=isnan)
+        xp.logical_or(hit, isnan, out=hit)
+        xp.logical_not(hit, out=hit)
+        n = input.shape[dim]
+        for k in range(n):
+            part(indices, dim, k, k + 1).fill(k)
+        xp.copyto(indices, 0, where=hit)
+        for k in range(1, n):
+            now, before = part(indices, dim, k, k + 1), part(indices, dim, k - 1, k)
+            xp.maximum(now, before, out=now)
+        return None
+
+    kernel.__doc__ = f"Find the {word} element so far along ``dim``, and where it was last."
+    running = op(
+        name=name, method=False, public=False, returns=("values", "indices"),
+        scratch=("hit", "isnan"), infer=_extreme_infer, samples=_samples, flops=per_element(1),
+    )(kernel)  # fmt: skip
+    _compile(running, "extreme", lambda dim: (word == "largest",))
+    running.kernel("cpu")(fast)
+
+    @running.vjp("input")
+    def _(g_values, indices, input_spec, dim):
+        if not input_spec.ndim:
+            return g_values
+        return scatter_sum(g_values, indices, shape=tuple(input_spec.shape), dim=dim)
+
+    return running
+
+
+running_largest = _running("_cummax", "largest")
+running_smallest = _running("_cummin", "smallest")
+Cummax, Cummin = _pair("cummax"), _pair("cummin")
+
+
+@function(method=True)
+def cummax(input, dim):
+    """Find the largest element so far along ``dim``, as the named pair ``(values, indices)``.
+
+    Memory:
+        Keeps the indices.
+    """
+    return Cummax(*running_largest(input, dim=one_dim("cummax", dim, input.ndim)))
+
+
+@function(method=True)
+def cummin(input, dim):
+    """Find the smallest element so far along ``dim``, as the named pair ``(values, indices)``.
+
+    Memory:
+        Keeps the indices.
+    """
+    return Cummin(*running_smallest(input, dim=one_dim("cummin", dim, input.ndim)))
+
+
+# log-sum-exp
+
+
+@op(
+    name="_logcumsumexp", method=False, public=False, half="float32", promote="float",
+    infer=lambda input, *, dim: input, samples=_samples, flops=per_element(30),
+)  # fmt: skip
+def logcumsumexp_along(xp, out, input, *, dim):
+    """Take the logarithm of the sum of exponentials so far along ``dim``."""
+    xp.copyto(out, input)
+    for k in range(1, input.shape[dim] if input.ndim else 0):
+        now = part(out, dim, k, k + 1)
+        if out.dtype.kind == "c":
+            in_pieces(xp, partial(complex_logaddexp, xp), now, part(out, dim, k - 1, k), now)
+        else:
+            xp.logaddexp(part(out, dim, k - 1, k), now, out=now)
+
+
+@logcumsumexp_along.vjp("input")
+def _(g, input, out, dim):
+    if not input.ndim or not input.numel():
+        return g
+    # Sum of g[i] exp(x[k] - out[i]) over i >= k, as a recurrence whose factors are at most 1.
+    before = _shifted(out, dim, True)
+    n = input.shape[dim]
+    ratio = conjugate((out - before).narrow(dim, 0, n - 1).exp())
+    from ..manipulation.cat import cat
+
+    last = ones_of(ratio._spec.like((*out.shape[:dim], 1, *out.shape[dim + 1 :])))
+    sums = recurrence(g, cat([ratio, last], dim), dim=dim, reverse=True)
+    return sums * conjugate((input - out).exp())
+
+
+@function(method=True)
+def logcumsumexp(input, dim, *, out=None):
+    """Take the logarithm of the sum of exponentials so far along ``dim``, without overflow.
+
+    Memory:
+        Keeps ``input`` and the result.
+    """
+    return logcumsumexp_along(input, dim=one_dim("logcumsumexp", dim, input.ndim), out=out)

@@ -1,0 +1,320 @@
+"""Reductions that measure spread and size: variance, standard deviation, norms, logsumexp."""
+
+from __future__ import annotations
+
+import builtins
+import warnings
+from math import inf, nan
+
+from ...dtypes import FLOAT, float32
+from ...kernels.common.reduce import largest as find_largest
+from ...kernels.common.reduce import total
+from ...spec import Spec
+from ..registry import WIDE_ON_CUDA, function, op, per_element
+from .sum import count_of, into, kept, mean, normalize_dims, reduced, reductions
+
+# Variance and standard deviation
+
+
+def _var_infer(input, *, dim, keepdim, correction):
+    if input.dtype.category < FLOAT:
+        raise RuntimeError(
+            f"std and var only support floating point and complex dtypes; got {input.dtype}. "
+            "Convert with .to(float32)."
+        )
+    count = count_of(input, dim)
+    out = Spec(reduced(input.shape, dim, keepdim), input.dtype)
+    if count - correction <= 0 and out.numel:
+        warnings.warn(
+            f"var(): degrees of freedom is <= 0: {count} elements less a correction of "
+            f"{correction}; the result is not a finite number. Pass correction=0.",
+            UserWarning,
+            stacklevel=7,
+        )
+    work = float32 if input.dtype.is_half else input.dtype
+    return out, Spec(reduced(input.shape, dim, True), work), input.like(dtype=work)
+
+
+def _var_samples(make):
+    for (x,), attributes in reductions(make):
+        if x.ndim:  # one element has no spread
+            yield (x,), {**attributes, "correction": x.ndim - 1}
+
+
+def _variance(xp, out, average, centered, input, dim, keepdim, correction):
+    # Two passes over the data: the mean first, so that nothing cancels.
+    count = builtins.max(input.size // builtins.max(average.size, 1), 0)
+    total(xp, input, dim, average)
+    xp.divide(average, count, out=average)
+    xp.subtract(input, average, out=centered)
+    xp.multiply(centered, centered, out=centered)
+    total(xp, centered, dim, out, keepdim)
+    xp.divide(out, builtins.max(count - correction, 0), out=out)
+
+
+@op(
+    name="_var", method=False, public=False, infer=_var_infer, half="float32",
+    scratch=("average", "centered"), flops=per_element(4), samples=_var_samples,
+)  # fmt: skip
+def var_over(xp, out, average, centered, input, *, dim, keepdim, correction):
+    """Mean square distance from the mean over ``dim``, with n - correction for n."""
+    _variance(xp, out, average, centered, input, dim, keepdim, correction)
+
+
+@var_over.vjp("input")
+def _(g, input, dim, keepdim, correction):
+    return _var_gradient(g, input, dim, keepdim, correction)
+
+
+def _var_gradient(g, input, dim, keepdim, correction):
+    free = count_of(input._spec, dim) - correction
+    centered = input - input.mean(dim or None, True)
+    return kept(g, dim, keepdim) * (2 / free if free > 0 else nan if free == 0 else inf) * centered
+
+
+@op(
+    name="_std", method=False, public=False, infer=_var_infer, half="float32",
+    scratch=("average", "centered"), flops=per_element(4), samples=_var_samples,
+)  # fmt: skip
+def std_over(xp, out, average, centered, input, *, dim, keepdim, correction):
+    """Square root of the variance over ``dim``."""
+    _variance(xp, out, average, centered, input, dim, keepdim, correction)
+    xp.sqrt(out, out=out)
+
+
+@std_over.vjp("input")
+def _(g, input, out, dim, keepdim, correction):
+    # PyTorch's choice where all elements are equal: no gradient rather than an infinite one.
+    g = g / (out * 2).masked_fill(out == 0, inf)
+    return _var_gradient(g, input, dim, keepdim, correction)
+
+
+def _moments(name, input, dim, unbiased, correction):
+    # PyTorch's three spellings: (dim, correction=), (dim, unbiased, keepdim), (unbiased).
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if correction is None:
+        correction = 1 if unbiased is None else int(unbiased)
+    elif unbiased is not None:
+        raise TypeError(f"{name}() takes unbiased or correction, not both. Leave one out.")
+    return normalize_dims(name, dim, input.ndim), correction
+
+
+@function(method=True)
+def var(input, dim=None, unbiased=None, keepdim=False, *, correction=None, out=None):
+    """Average the square distance from the mean over ``dim``.
+
+    Args:
+        input: Floating point or complex, any shape.
+        dim: An int, several, or None for all.
+        unbiased: False divides by n instead of n - 1.
+        keepdim: Leave the reduced dims, with size 1.
+        correction: Divides by n - correction; 1 if left out.
+        out: Where to write the result.
+
+    Memory:
+        Keeps ``input``.
+    """
+    dims, correction = _moments("var", input, dim, unbiased, correction)
+    if input.is_complex():
+        parts = [
+            var_over(p, dim=dims, keepdim=keepdim, correction=correction)
+            for p in (input.real, input.imag)
+        ]
+        return into(out, parts[0] + parts[1])
+    return var_over(input, dim=dims, keepdim=keepdim, correction=correction, out=out)
+
+
+@function(method=True)
+def std(input, dim=None, unbiased=None, keepdim=False, *, correction=None, out=None):
+    """Take the square root of the variance over ``dim``; the arguments are those of ``var``.
+
+    Memory:
+        Keeps ``input`` and the result.
+    """
+    dims, correction = _moments("std", input, dim, unbiased, correction)
+    if input.is_complex():
+        return into(out, var(input, dims, None, keepdim, correction=correction).sqrt())
+    return std_over(input, dim=dims, keepdim=keepdim, correction=correction, out=out)
+
+
+@function()
+def var_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
+    """Return the variance and the mean over ``dim``."""
+    dims, correction = _moments("var_mean", input, dim, unbiased, correction)
+    wanted = dims or None
+    return var(input, wanted, None, keepdim, correction=correction), mean(input, wanted, keepdim)
+
+
+@function()
+def std_mean(input, dim=None, unbiased=None, keepdim=False, *, correction=None):
+    """Return the standard deviation and the mean over ``dim``."""
+    dims, correction = _moments("std_mean", input, dim, unbiased, correction)
+    wanted = dims or None
+    return std(input, wanted, None, keepdim, correction=correction), mean(input, wanted, keepdim)
+
+
+# Norms and logsumexp
+
+
+def _norm_infer(input, *, p, dim, keepdim):
+    if input.dtype.category < FLOAT:
+        raise RuntimeError(
+            f"norm(): input dtype should be either floating point or complex; got {input.dtype}. "
+            "Convert with .to(float32)."
+        )
+    out = Spec(reduced(input.shape, dim, keepdim), input.dtype.to_real())
+    if not input.numel and out.numel and (p < 0 or p == inf):
+        raise RuntimeError(
+            f"norm(): the {p} norm of no elements has no identity; got shape {tuple(input.shape)}. "
+            "Reduce a dim that is not empty, or use another p."
+        )
+    real = input.dtype.to_real()
+    work = float32 if real.is_half else real
+    whole = p == 2 and len(dim) == input.ndim and not input.dtype.is_complex
+    return out, Spec((0,) if whole else input.shape, work)
+
+
+def _norm_samples(make):
+    for p in (2, 1, 3, inf, 0.5):
+        yield (make(3, 4),), {"p": p, "dim": (1,), "keepdim": False}
+    yield (make(2, 3, 4),), {"p": 2, "dim": (0, 1, 2), "keepdim": True}
+    yield (make(0, 3),), {"p": 2, "dim": (0,), "keepdim": False}
+
+
+@op(
+    name="_norm", method=False, public=False, infer=_norm_infer, half="float32",
+    scratch=("powers",), layout=lambda array: array.flags.c_contiguous, flops=per_element(2),
+    samples=_norm_samples,
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+def norm_over(xp, out, powers, input, *, p, dim, keepdim):
+    """Take the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
+    if not input.size:
+        out.fill(0)
+        return
+    if p == 2 and not powers.size:  # of a whole tensor: one dot product
+        flat = input.reshape(-1)
+        xp.dot(flat, flat, out=out.reshape(()))
+        xp.sqrt(out, out=out)
+        return
+    if p == 2 and input.dtype.kind != "c":
+        xp.multiply(input, input, out=powers)
+    elif p == 0:
+        xp.not_equal(input, 0, out=powers, casting="unsafe")
+    else:
+        xp.absolute(input, out=powers)
+        if p in (inf, -inf):
+            extreme = xp.max if p > 0 else xp.min
+            extreme(powers, axis=dim, keepdims=keepdim, out=out)
+            return
+        if p != 1:
+            xp.power(powers, p, out=powers)
+    total(xp, powers, dim, out, keepdim)
+    if p == 2:
+        xp.sqrt(out, out=out)
+    elif p not in (0, 1):
+        xp.power(out, 1 / p, out=out)
+
+
+@norm_over.vjp("input")
+def _(g, input, out, p, dim, keepdim):
+    if p == 0:
+        return None
+    g, out = kept(g, dim, keepdim), kept(out, dim, keepdim)
+    if p == 1:
+        return input.sgn() * g
+    if p == 2:  # the gradient at zero is zero: so is a quotient by infinity, and its derivative
+        return input * (g / out.masked_fill(out == 0, inf))
+    magnitude = input.abs()
+    if p in (inf, -inf):
+        largest = magnitude == out
+        return input.sgn() * largest * (g / largest.sum(dim or None, True))
+    if p > 1:
+        zero = out == 0
+        scale = g / out.masked_fill(zero, 1).pow(p - 1).masked_fill(zero, inf)
+    else:
+        scale = g / out.pow(p - 1)
+    if p < 1:
+        return (input.sgn() * magnitude.pow(p - 1)).masked_fill(input == 0, 0) * scale
+    if p < 2:
+        return input.sgn() * magnitude.pow(p - 1) * scale
+    return input * magnitude.pow(p - 2) * scale
+
+
+@function(method=True)
+def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
+    """Measure size: the p-th root of the sum of the p-th powers of magnitudes, over ``dim``.
+
+    Args:
+        input: Floating point or complex, any shape.
+        p: A number, inf, -inf, 0 (counts nonzeros), ``"fro"``, which is 2, or ``"nuc"``: the sum
+            of a matrix's singular values.
+        dim: An int, several, or None for all.
+        keepdim: Leave the reduced dims, with size 1.
+        out: Where to write the result.
+        dtype: Convert to this dtype first.
+
+    Memory:
+        Keeps ``input`` and the result. The gradient at 0 is 0.
+    """
+    if p is None or p == "fro":
+        p = 2.0
+    if dtype is not None:
+        input = input.to(dtype)
+    if p == "nuc":
+        from ..linalg.norms import matrix_norm
+
+        return matrix_norm(input, "nuc", (-2, -1) if dim is None else dim, keepdim, out=out)
+    if isinstance(p, str):
+        raise RuntimeError(f"norm() takes a number, 'fro' or 'nuc' for p; got {p!r}.")
+    dims = normalize_dims("norm", dim, input.ndim)
+    return norm_over(input, p=float(p), dim=dims, keepdim=keepdim, out=out)
+
+
+def _logsumexp_infer(input, *, dim, keepdim):
+    work = float32 if input.dtype.is_half else input.dtype
+    out = Spec(reduced(input.shape, dim, keepdim), input.dtype)
+    return out, Spec(reduced(input.shape, dim, True), work), input.like(dtype=work)
+
+
+@op(
+    name="_logsumexp", method=False, public=False, infer=_logsumexp_infer, promote="float",
+    half="float32", scratch=("largest", "powers"), flops=per_element(3), samples=reductions,
+    autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+def logsumexp_over(xp, out, largest, powers, input, *, dim, keepdim):
+    """Take the logarithm of the sum of exponentials, the largest taken out first."""
+    if not input.size:
+        out.fill(-inf)
+        return
+    if out.dtype.kind == "c":  # only the real part can overflow; the angle stays the principal one
+        largest.imag = 0
+        xp.max(input.real, axis=dim, keepdims=True, out=largest.real)
+    else:
+        find_largest(xp, input, dim, largest)
+    # An infinite largest is subtracted as 0: inf - inf would be NaN.
+    xp.copyto(largest, 0, where=xp.isinf(largest))
+    xp.subtract(input, largest, out=powers)
+    xp.exp(powers, out=powers)
+    total(xp, powers, dim, out, keepdim)
+    xp.log(out, out=out)
+    xp.add(out, largest.reshape(out.shape), out=out)
+
+
+@logsumexp_over.vjp("input")
+def _(g, input, out, dim, keepdim):
+    shift = kept(out, dim, keepdim)
+    shift = shift.masked_fill(shift.abs() == inf, 0)
+    return kept(g, dim, keepdim) * (input - shift).exp().conj()
+
+
+@function(method=True)
+def logsumexp(input, dim, keepdim=False, *, out=None):
+    """Compute ``log(sum(exp(input)))`` over ``dim`` without overflow.
+
+    Memory:
+        Keeps ``input`` and the result.
+    """
+    dims = normalize_dims("logsumexp", dim, input.ndim)
+    return logsumexp_over(input, dim=dims, keepdim=keepdim, out=out)

@@ -1,0 +1,1 @@
+"""Signal processing: FFT, STFT, windows, finite differences."""
