@@ -1,6 +1,8 @@
 """Modules: what ``lowtide.nn`` re-exports."""
 
-from ..framework.ops.linear_loss import LinearCrossEntropyOptions as LinearCrossEntropyOptions
+from ..framework.ops.loss.linear_cross_entropy import (
+    LinearCrossEntropyOptions as LinearCrossEntropyOptions,
+)
 from . import functional as functional
 from . import init as init
 from .activation import CELU as CELU

@@ -9,9 +9,9 @@ import math
 from typing import Any
 
 from ..framework.ops.creation.fill import empty
-from ..framework.ops.gru import gru_sequence
-from ..framework.ops.lstm import lstm_sequence
-from ..framework.ops.recurrent import rnn_sequence
+from ..framework.ops.recurrent.gru import gru_sequence
+from ..framework.ops.recurrent.lstm import lstm_sequence
+from ..framework.ops.recurrent.rnn import rnn_sequence
 from ..framework.tensor import Tensor
 from . import init
 from .module import Module

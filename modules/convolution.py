@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..framework.ops.convolution import several
+from ..framework.ops.convolution.functional import several
 from ..framework.ops.creation.fill import empty
 from ..framework.tensor import Tensor
 from . import functional as F

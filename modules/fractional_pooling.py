@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..framework.ops.convolution import several
+from ..framework.ops.convolution.functional import several
 from ..framework.tensor import Tensor
 from . import functional as F
 from .module import Module

@@ -37,111 +37,117 @@ from ..framework.ops.activation.shrink import threshold as threshold
 from ..framework.ops.activation.shrink import threshold_ as threshold_
 from ..framework.ops.activation.stochastic import gumbel_softmax as gumbel_softmax
 from ..framework.ops.activation.stochastic import rrelu as rrelu
-from ..framework.ops.attention import scaled_dot_product_attention as scaled_dot_product_attention
-from ..framework.ops.bags import embedding_bag as embedding_bag
-from ..framework.ops.binary_loss import binary_cross_entropy as binary_cross_entropy
-from ..framework.ops.binary_loss import (
-    binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
+from ..framework.ops.attention.multihead import (
+    multi_head_attention_forward as multi_head_attention_forward,
 )
-from ..framework.ops.convolution import conv1d as conv1d
-from ..framework.ops.convolution import conv2d as conv2d
-from ..framework.ops.convolution import conv3d as conv3d
-from ..framework.ops.convolution import conv_transpose1d as conv_transpose1d
-from ..framework.ops.convolution import conv_transpose2d as conv_transpose2d
-from ..framework.ops.convolution import conv_transpose3d as conv_transpose3d
-from ..framework.ops.difference_loss import huber_loss as huber_loss
-from ..framework.ops.difference_loss import l1_loss as l1_loss
-from ..framework.ops.difference_loss import mse_loss as mse_loss
-from ..framework.ops.difference_loss import smooth_l1_loss as smooth_l1_loss
-from ..framework.ops.distances import cosine_embedding_loss as cosine_embedding_loss
-from ..framework.ops.distances import cosine_similarity as cosine_similarity
-from ..framework.ops.distances import hinge_embedding_loss as hinge_embedding_loss
-from ..framework.ops.distances import margin_ranking_loss as margin_ranking_loss
-from ..framework.ops.distances import multi_margin_loss as multi_margin_loss
-from ..framework.ops.distances import multilabel_margin_loss as multilabel_margin_loss
-from ..framework.ops.distances import multilabel_soft_margin_loss as multilabel_soft_margin_loss
-from ..framework.ops.distances import pairwise_distance as pairwise_distance
-from ..framework.ops.distances import soft_margin_loss as soft_margin_loss
-from ..framework.ops.distances import triplet_margin_loss as triplet_margin_loss
-from ..framework.ops.distances import (
-    triplet_margin_with_distance_loss as triplet_margin_with_distance_loss,
+from ..framework.ops.attention.sdpa import (
+    scaled_dot_product_attention as scaled_dot_product_attention,
 )
+from ..framework.ops.convolution.functional import conv1d as conv1d
+from ..framework.ops.convolution.functional import conv2d as conv2d
+from ..framework.ops.convolution.functional import conv3d as conv3d
+from ..framework.ops.convolution.functional import conv_transpose1d as conv_transpose1d
+from ..framework.ops.convolution.functional import conv_transpose2d as conv_transpose2d
+from ..framework.ops.convolution.functional import conv_transpose3d as conv_transpose3d
+from ..framework.ops.convolution.unfold import channel_shuffle as channel_shuffle
+from ..framework.ops.convolution.unfold import fold as fold
+from ..framework.ops.convolution.unfold import pixel_shuffle as pixel_shuffle
+from ..framework.ops.convolution.unfold import pixel_unshuffle as pixel_unshuffle
+from ..framework.ops.convolution.unfold import unfold as unfold
 from ..framework.ops.elementwise.unary import sigmoid as sigmoid
 from ..framework.ops.elementwise.unary import tanh as tanh
-from ..framework.ops.embedding import embedding as embedding
-from ..framework.ops.fractional_pooling import fractional_max_pool2d as fractional_max_pool2d
-from ..framework.ops.fractional_pooling import (
-    fractional_max_pool2d_with_indices as fractional_max_pool2d_with_indices,
-)
-from ..framework.ops.fractional_pooling import fractional_max_pool3d as fractional_max_pool3d
-from ..framework.ops.fractional_pooling import (
-    fractional_max_pool3d_with_indices as fractional_max_pool3d_with_indices,
-)
-from ..framework.ops.grid_sampling import grid_sample as grid_sample
+from ..framework.ops.embedding.embedding import embedding as embedding
+from ..framework.ops.embedding.embedding_bag import embedding_bag as embedding_bag
 from ..framework.ops.indexing.nonzero import one_hot as one_hot
 from ..framework.ops.linalg.bilinear import bilinear as bilinear
 from ..framework.ops.linalg.cdist import pdist as pdist
 from ..framework.ops.linalg.linear import linear as linear
-from ..framework.ops.linear_loss import linear_cross_entropy as linear_cross_entropy
-from ..framework.ops.loss import cross_entropy as cross_entropy
-from ..framework.ops.loss import nll_loss as nll_loss
+from ..framework.ops.loss.binary_cross_entropy import binary_cross_entropy as binary_cross_entropy
+from ..framework.ops.loss.binary_cross_entropy import (
+    binary_cross_entropy_with_logits as binary_cross_entropy_with_logits,
+)
+from ..framework.ops.loss.cross_entropy import cross_entropy as cross_entropy
+from ..framework.ops.loss.cross_entropy import nll_loss as nll_loss
+from ..framework.ops.loss.ctc import ctc_loss as ctc_loss
+from ..framework.ops.loss.likelihood import gaussian_nll_loss as gaussian_nll_loss
+from ..framework.ops.loss.likelihood import kl_div as kl_div
+from ..framework.ops.loss.likelihood import poisson_nll_loss as poisson_nll_loss
+from ..framework.ops.loss.linear_cross_entropy import linear_cross_entropy as linear_cross_entropy
+from ..framework.ops.loss.regression import huber_loss as huber_loss
+from ..framework.ops.loss.regression import l1_loss as l1_loss
+from ..framework.ops.loss.regression import mse_loss as mse_loss
+from ..framework.ops.loss.regression import smooth_l1_loss as smooth_l1_loss
+from ..framework.ops.loss.similarity import cosine_embedding_loss as cosine_embedding_loss
+from ..framework.ops.loss.similarity import cosine_similarity as cosine_similarity
+from ..framework.ops.loss.similarity import hinge_embedding_loss as hinge_embedding_loss
+from ..framework.ops.loss.similarity import margin_ranking_loss as margin_ranking_loss
+from ..framework.ops.loss.similarity import multi_margin_loss as multi_margin_loss
+from ..framework.ops.loss.similarity import multilabel_margin_loss as multilabel_margin_loss
+from ..framework.ops.loss.similarity import (
+    multilabel_soft_margin_loss as multilabel_soft_margin_loss,
+)
+from ..framework.ops.loss.similarity import pairwise_distance as pairwise_distance
+from ..framework.ops.loss.similarity import soft_margin_loss as soft_margin_loss
+from ..framework.ops.loss.similarity import triplet_margin_loss as triplet_margin_loss
+from ..framework.ops.loss.similarity import (
+    triplet_margin_with_distance_loss as triplet_margin_with_distance_loss,
+)
 from ..framework.ops.manipulation.pad import pad as pad
-from ..framework.ops.multihead import multi_head_attention_forward as multi_head_attention_forward
 from ..framework.ops.normalization.functional import batch_norm as batch_norm
 from ..framework.ops.normalization.functional import instance_norm as instance_norm
 from ..framework.ops.normalization.functional import local_response_norm as local_response_norm
 from ..framework.ops.normalization.functional import normalize as normalize
 from ..framework.ops.normalization.functional import rms_norm as rms_norm
-from ..framework.ops.patches import channel_shuffle as channel_shuffle
-from ..framework.ops.patches import fold as fold
-from ..framework.ops.patches import pixel_shuffle as pixel_shuffle
-from ..framework.ops.patches import pixel_unshuffle as pixel_unshuffle
-from ..framework.ops.patches import unfold as unfold
-from ..framework.ops.pointwise_loss import gaussian_nll_loss as gaussian_nll_loss
-from ..framework.ops.pointwise_loss import kl_div as kl_div
-from ..framework.ops.pointwise_loss import poisson_nll_loss as poisson_nll_loss
-from ..framework.ops.pools import adaptive_avg_pool1d as adaptive_avg_pool1d
-from ..framework.ops.pools import adaptive_avg_pool2d as adaptive_avg_pool2d
-from ..framework.ops.pools import adaptive_avg_pool3d as adaptive_avg_pool3d
-from ..framework.ops.pools import adaptive_max_pool1d as adaptive_max_pool1d
-from ..framework.ops.pools import adaptive_max_pool2d as adaptive_max_pool2d
-from ..framework.ops.pools import adaptive_max_pool3d as adaptive_max_pool3d
-from ..framework.ops.pools import avg_pool1d as avg_pool1d
-from ..framework.ops.pools import avg_pool2d as avg_pool2d
-from ..framework.ops.pools import avg_pool3d as avg_pool3d
-from ..framework.ops.pools import lp_pool1d as lp_pool1d
-from ..framework.ops.pools import lp_pool2d as lp_pool2d
-from ..framework.ops.pools import lp_pool3d as lp_pool3d
-from ..framework.ops.pools import max_pool1d as max_pool1d
-from ..framework.ops.pools import max_pool2d as max_pool2d
-from ..framework.ops.pools import max_pool3d as max_pool3d
+from ..framework.ops.pooling.fractional import fractional_max_pool2d as fractional_max_pool2d
+from ..framework.ops.pooling.fractional import (
+    fractional_max_pool2d_with_indices as fractional_max_pool2d_with_indices,
+)
+from ..framework.ops.pooling.fractional import fractional_max_pool3d as fractional_max_pool3d
+from ..framework.ops.pooling.fractional import (
+    fractional_max_pool3d_with_indices as fractional_max_pool3d_with_indices,
+)
+from ..framework.ops.pooling.functional import adaptive_avg_pool1d as adaptive_avg_pool1d
+from ..framework.ops.pooling.functional import adaptive_avg_pool2d as adaptive_avg_pool2d
+from ..framework.ops.pooling.functional import adaptive_avg_pool3d as adaptive_avg_pool3d
+from ..framework.ops.pooling.functional import adaptive_max_pool1d as adaptive_max_pool1d
+from ..framework.ops.pooling.functional import adaptive_max_pool2d as adaptive_max_pool2d
+from ..framework.ops.pooling.functional import adaptive_max_pool3d as adaptive_max_pool3d
+from ..framework.ops.pooling.functional import avg_pool1d as avg_pool1d
+from ..framework.ops.pooling.functional import avg_pool2d as avg_pool2d
+from ..framework.ops.pooling.functional import avg_pool3d as avg_pool3d
+from ..framework.ops.pooling.functional import lp_pool1d as lp_pool1d
+from ..framework.ops.pooling.functional import lp_pool2d as lp_pool2d
+from ..framework.ops.pooling.functional import lp_pool3d as lp_pool3d
+from ..framework.ops.pooling.functional import max_pool1d as max_pool1d
+from ..framework.ops.pooling.functional import max_pool2d as max_pool2d
+from ..framework.ops.pooling.functional import max_pool3d as max_pool3d
+from ..framework.ops.pooling.unpool import (
+    adaptive_max_pool1d_with_indices as adaptive_max_pool1d_with_indices,
+)
+from ..framework.ops.pooling.unpool import (
+    adaptive_max_pool2d_with_indices as adaptive_max_pool2d_with_indices,
+)
+from ..framework.ops.pooling.unpool import (
+    adaptive_max_pool3d_with_indices as adaptive_max_pool3d_with_indices,
+)
+from ..framework.ops.pooling.unpool import max_pool1d_with_indices as max_pool1d_with_indices
+from ..framework.ops.pooling.unpool import max_pool2d_with_indices as max_pool2d_with_indices
+from ..framework.ops.pooling.unpool import max_pool3d_with_indices as max_pool3d_with_indices
+from ..framework.ops.pooling.unpool import max_unpool1d as max_unpool1d
+from ..framework.ops.pooling.unpool import max_unpool2d as max_unpool2d
+from ..framework.ops.pooling.unpool import max_unpool3d as max_unpool3d
 from ..framework.ops.random.dropout import alpha_dropout as alpha_dropout
 from ..framework.ops.random.dropout import dropout as dropout
 from ..framework.ops.random.dropout import dropout1d as dropout1d
 from ..framework.ops.random.dropout import dropout2d as dropout2d
 from ..framework.ops.random.dropout import dropout3d as dropout3d
 from ..framework.ops.random.dropout import feature_alpha_dropout as feature_alpha_dropout
-from ..framework.ops.resampling import interpolate as interpolate
-from ..framework.ops.resampling import upsample as upsample
-from ..framework.ops.resampling import upsample_bilinear as upsample_bilinear
-from ..framework.ops.resampling import upsample_nearest as upsample_nearest
-from ..framework.ops.sampling import affine_grid as affine_grid
-from ..framework.ops.sequence_loss import ctc_loss as ctc_loss
-from ..framework.ops.unpooling import (
-    adaptive_max_pool1d_with_indices as adaptive_max_pool1d_with_indices,
-)
-from ..framework.ops.unpooling import (
-    adaptive_max_pool2d_with_indices as adaptive_max_pool2d_with_indices,
-)
-from ..framework.ops.unpooling import (
-    adaptive_max_pool3d_with_indices as adaptive_max_pool3d_with_indices,
-)
-from ..framework.ops.unpooling import max_pool1d_with_indices as max_pool1d_with_indices
-from ..framework.ops.unpooling import max_pool2d_with_indices as max_pool2d_with_indices
-from ..framework.ops.unpooling import max_pool3d_with_indices as max_pool3d_with_indices
-from ..framework.ops.unpooling import max_unpool1d as max_unpool1d
-from ..framework.ops.unpooling import max_unpool2d as max_unpool2d
-from ..framework.ops.unpooling import max_unpool3d as max_unpool3d
+from ..framework.ops.vision.grid_sample import grid_sample as grid_sample
+from ..framework.ops.vision.grid_sample_composite import affine_grid as affine_grid
+from ..framework.ops.vision.interpolate import interpolate as interpolate
+from ..framework.ops.vision.interpolate import upsample as upsample
+from ..framework.ops.vision.interpolate import upsample_bilinear as upsample_bilinear
+from ..framework.ops.vision.interpolate import upsample_nearest as upsample_nearest
 from ..framework.tensor import Tensor
 
 __all__ = [

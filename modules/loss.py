@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..framework.ops.linear_loss import LinearCrossEntropyOptions
-from ..framework.ops.loss import reduction_of
+from ..framework.ops.loss.cross_entropy import reduction_of
+from ..framework.ops.loss.linear_cross_entropy import LinearCrossEntropyOptions
 from ..framework.tensor import Tensor
 from . import functional as F
 from .linear import Linear

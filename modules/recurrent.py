@@ -1,7 +1,7 @@
 """Recurrent layers: RNN, LSTM, GRU.
 
-Each layer in each direction is one op over the whole sequence (``framework/ops/recurrent.py``), so
-a step of training records a handful of nodes. Names, order and distribution of parameters are
+Each layer in each direction is one op over the whole sequence (``framework/ops/recurrent/rnn.py``),
+so a step of training records a handful of nodes. Names, order and distribution of parameters are
 PyTorch's: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_ih_l0``, ``bias_hh_l0``, ``weight_hr_l0``, and
 ``_reverse`` behind those of the other direction.
 """
@@ -15,10 +15,10 @@ from typing import Any
 
 from ..framework.modes import local
 from ..framework.ops.creation.fill import empty
-from ..framework.ops.gru import gru_sequence
-from ..framework.ops.lstm import lstm_sequence
 from ..framework.ops.manipulation.cat import cat, stack
-from ..framework.ops.recurrent import rnn_sequence
+from ..framework.ops.recurrent.gru import gru_sequence
+from ..framework.ops.recurrent.lstm import lstm_sequence
+from ..framework.ops.recurrent.rnn import rnn_sequence
 from ..framework.tensor import Tensor
 from . import functional as F
 from . import init

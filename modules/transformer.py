@@ -16,8 +16,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..framework.dtypes import get_default_dtype
+from ..framework.ops.attention.multihead import additive
 from ..framework.ops.creation.fill import full
-from ..framework.ops.multihead import additive
 from ..framework.tensor import Tensor
 from . import functional as F
 from . import init

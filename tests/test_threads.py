@@ -42,7 +42,7 @@ def test_every_share_runs_once(several, wanted):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", [(2, 3, 70, 16), (1, 2, 300, 8), (5, 1, 64, 32)])
 def test_attention_on_threads_is_attention(several, shape, causal):
-    from lowtide.framework.ops.attention import plain
+    from lowtide.framework.ops.attention.sdpa import plain
 
     random = np.random.default_rng(0)
     q, k, v, g = (lt.tensor(random.standard_normal(shape).astype(np.float32)) for _ in range(4))

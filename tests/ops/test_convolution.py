@@ -8,7 +8,7 @@ import lowtide as lt
 from lowtide.framework.autograd.engine import grad
 from lowtide.framework.kernels.common.layout import worth_compiling
 from lowtide.framework.kernels.runtime import threads
-from lowtide.framework.ops import correlation, direct, tiles
+from lowtide.framework.ops.convolution import direct, im2col, primitives
 from lowtide.framework.ops.registry import OPS
 
 
@@ -21,8 +21,8 @@ def test_results_do_not_depend_on_the_tile(tile, monkeypatch):
     x, w = numbers(3, 4, 9, 8), numbers(6, 2, 3, 3)
     found = []
     for size in (tile, 1 << 30):
-        monkeypatch.setattr(tiles, "TILE", size)
-        for op in (correlation.conv, correlation.conv_input_grad, correlation.conv_weight_grad):
+        monkeypatch.setattr(im2col, "TILE", size)
+        for op in (primitives.conv, primitives.conv_input_grad, primitives.conv_weight_grad):
             op.op.plans.clear()
         out = lt.conv2d(x, w, None, 2, 1, 1, 2)
         found.append([out, *grad(out, [x, w], [out.detach()])])
@@ -35,8 +35,8 @@ def test_workspace_does_not_grow_with_the_batch():
     sizes = []
     for batch in (64, 640):
         x, w = (lt.tensor(np.zeros(s)) for s in ((batch, 16, 32, 32), (8, 16, 3, 3)))
-        sizes.append(correlation.conv.op.infer(x._spec, w._spec, None, **spec)[1].nbytes)
-    assert sizes[0] == sizes[1] <= 2 * tiles.TILE * threads.LIMIT
+        sizes.append(primitives.conv.op.infer(x._spec, w._spec, None, **spec)[1].nbytes)
+    assert sizes[0] == sizes[1] <= 2 * im2col.TILE * threads.LIMIT
 
 
 def test_only_what_a_gradient_needs_is_kept():
@@ -136,7 +136,7 @@ NAMES = ("_conv", "_conv_input_grad", "_conv_weight_grad")
 
 def compiled(monkeypatch, wanted):
     """Let every convolution from here on be compiled, or none."""
-    monkeypatch.setattr(correlation, "worth_compiling", lambda *_, **__: wanted)
+    monkeypatch.setattr(primitives, "worth_compiling", lambda *_, **__: wanted)
     for op in (OPS[n] for n in NAMES):
         monkeypatch.setattr(op, "plans", {})
         found = [
@@ -162,7 +162,7 @@ def convolved(name, arrays, dtype):
 def test_compiled_and_threaded_convolutions_are_the_plain_ones(name, workers, dtype, monkeypatch):
     shape, window, _ = GEOMETRIES[name]
     arrays = [numbers(*s).detach().numpy().astype(dtype) for s in (shape, window, window[:1])]
-    for module in (tiles, direct):
+    for module in (im2col, direct):
         monkeypatch.setattr(module, "TILE", 1 << 14)
         monkeypatch.setattr(module, "_WORTH", 1)
     monkeypatch.setattr(direct, "_POSITIONS", 40)
@@ -212,7 +212,7 @@ def test_no_kernel_writes_beyond_its_workspace(name, dtype, monkeypatch):
         padding = 1
     padding = tuple((p, p) for p in each(padding))
     stride, dilation = each(options.get("stride", 1)), each(options.get("dilation", 1))
-    size = tuple(map(tiles.output_size, shape[2:], window[2:], stride, padding, dilation))
+    size = tuple(map(im2col.output_size, shape[2:], window[2:], stride, padding, dilation))
     sizes = (shape, window, size, stride, padding, dilation, 1, np.dtype(dtype).itemsize)
 
     def solid(array):

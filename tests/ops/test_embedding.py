@@ -5,7 +5,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
-from lowtide.framework.ops import embedding
+from lowtide.framework.ops.embedding import embedding
 from lowtide.nn import functional as F
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import lowtide as lt
 import lowtide.nn.functional as F
-from lowtide.framework.ops.sampling import composed
+from lowtide.framework.ops.vision.grid_sample_composite import composed
 from lowtide.framework.testing import check_gradient, check_second_gradient
 from tests.ops.test_kept import kept
 

@@ -10,7 +10,7 @@ from lowtide.framework.devices import backend
 from lowtide.framework.dtypes import tolerance
 from lowtide.framework.kernels.cpu.loss import linear_cross_entropy
 from lowtide.framework.kernels.runtime import threads
-from lowtide.framework.ops import linear_loss_gradient, linear_loss_tiles
+from lowtide.framework.ops.loss import linear_cross_entropy_backward, linear_cross_entropy_tiling
 from lowtide.framework.ops.registry import OPS
 from lowtide.nn import functional as F
 
@@ -104,16 +104,16 @@ def everything(function, *tensors):
 @pytest.mark.parametrize("large", [8, 64, 96])
 def test_tiles_in_what_is_not_yet_written_change_nothing(large, monkeypatch):
     """The gradient of the weight is room for tiles until it is made itself."""
-    monkeypatch.setattr(linear_loss_tiles, "BYTES", 1 << 10)
-    monkeypatch.setattr(linear_loss_gradient, "LARGE", large)
-    found, space = [], linear_loss_gradient._space
+    monkeypatch.setattr(linear_cross_entropy_tiling, "BYTES", 1 << 10)
+    monkeypatch.setattr(linear_cross_entropy_backward, "LARGE", large)
+    found, space = [], linear_cross_entropy_backward._space
 
     def noted(unwritten, tokens, start, tile, work, part):
         chosen = space(unwritten, tokens, start, tile, work, part)
         found.append(chosen[0] == tile)
         return chosen
 
-    monkeypatch.setattr(linear_loss_gradient, "_space", noted)
+    monkeypatch.setattr(linear_cross_entropy_backward, "_space", noted)
     x, w, target = head(70, 40, 400)
     b = lt.randn(400, dtype=lt.float64, requires_grad=True)
     ours = everything(lambda: F.linear_cross_entropy(x, w, target, linear_bias=b), x, w, b)
@@ -129,9 +129,9 @@ def test_tiles_in_what_is_not_yet_written_change_nothing(large, monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize("chunk", [1, 7, 33, 1000])
 def test_results_do_not_depend_on_the_tile(chunk, smoothing, monkeypatch):
-    monkeypatch.setattr(linear_loss_tiles, "BYTES", 1 << 10)
+    monkeypatch.setattr(linear_cross_entropy_tiling, "BYTES", 1 << 10)
     x, w, target = head(70, 5, 131)
-    tiles = linear_loss_tiles.tiles_of(70, 131, 5, lt.float64)
+    tiles = linear_cross_entropy_tiling.tiles_of(70, 131, 5, lt.float64)
     assert all(columns < 131 for _, columns in tiles)
     b, factors = lt.randn(131, dtype=lt.float64, requires_grad=True), lt.rand(131).double()
     target[3:9] = -100
@@ -149,7 +149,7 @@ def test_results_do_not_depend_on_the_tile(chunk, smoothing, monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_compiled_passes_are_the_plain_ones(smoothing, weighted, monkeypatch):
-    monkeypatch.setattr(linear_loss_tiles, "BYTES", 1 << 14)
+    monkeypatch.setattr(linear_cross_entropy_tiling, "BYTES", 1 << 14)
     x, w, target = head(150, 6, 211, np.float32)
     target[10] = -100
     b = lt.randn(211, requires_grad=True)
@@ -196,7 +196,7 @@ def test_infinite_logits_stay_in_their_token(tokens):
 
 @pytest.mark.parametrize("tokens", [3, 2000])
 def test_a_first_tile_of_minus_infinity_counts_for_nothing(tokens, monkeypatch):
-    monkeypatch.setattr(linear_loss_tiles, "BYTES", 1 << 6)  # tiles of 32 columns
+    monkeypatch.setattr(linear_cross_entropy_tiling, "BYTES", 1 << 6)  # tiles of 32 columns
     b = np.zeros(64, np.float32)
     b[:40] = -np.inf
     x, w = lt.ones(tokens, 1) * -200, lt.ones(64, 1)

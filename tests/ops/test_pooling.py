@@ -6,7 +6,7 @@ import pytest
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
 from lowtide.framework.dtypes import tolerance
-from lowtide.framework.ops import pooling
+from lowtide.framework.ops.pooling import primitives
 from lowtide.framework.ops.registry import OPS
 from lowtide.nn import functional as F
 
@@ -80,13 +80,13 @@ def test_the_compiled_kernel_equals_the_plain_one(padding, dilation, monkeypatch
     x.detach()[0, 0, 3, 4] = float("nan")
     found = []
     for kernels in (None, {}):
-        for op in (pooling.max_pool.op, pooling.unpick.op):
+        for op in (primitives.max_pool.op, primitives.unpick.op):
             op.plans.clear()
             if kernels is not None:
                 monkeypatch.setattr(op, "kernels", kernels)
         out, index = F.max_pool2d(x, (3, 2), 2, padding, dilation, True, True)
         found.append([out, index, *grad(out, [x], [lt.ones_like(out)])])
-        for op in (pooling.max_pool.op, pooling.unpick.op):
+        for op in (primitives.max_pool.op, primitives.unpick.op):
             op.plans.clear()
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a.detach().numpy(), b.detach().numpy())

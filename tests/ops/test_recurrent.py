@@ -7,9 +7,9 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import testing
-from lowtide.framework.ops.gru import gru_sequence
-from lowtide.framework.ops.lstm import lstm_sequence
-from lowtide.framework.ops.recurrent import joined, rnn_sequence, steps
+from lowtide.framework.ops.recurrent.gru import gru_sequence
+from lowtide.framework.ops.recurrent.lstm import lstm_sequence
+from lowtide.framework.ops.recurrent.rnn import joined, rnn_sequence, steps
 from lowtide.nn.utils import rnn
 
 KINDS = {"RNN": 1, "GRU": 3, "LSTM": 4}

@@ -102,7 +102,7 @@ def ragged(dtype):
 
 
 def test_the_compiled_recursion_equals_the_plain_one():
-    from lowtide.framework.ops.sequence_loss import _compiles
+    from lowtide.framework.ops.loss.ctc import _compiles
 
     x, loss = ragged(lt.float32)
     wide, expected = ragged(lt.float64)  # which is not compiled

@@ -12,7 +12,7 @@ from ...dtypes import FLOAT, as_dtype, float32
 from ...kernels.common.reduce import largest as find_largest
 from ...kernels.common.reduce import total
 from ...spec import Spec
-from ..convolution import contiguous, worth_compiling
+from ..convolution.functional import contiguous, worth_compiling
 from ..reduction.minmax import one_dim
 from ..registry import WIDE_ON_CUDA, function, op, per_element
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ...dtypes import bool_
 from ...spec import Spec
-from ..convolution import contiguous
+from ..convolution.functional import contiguous
 from ..indexing.where import where_select
 from ..registry import function, op, per_element, same, singles
 from .unary import between, special

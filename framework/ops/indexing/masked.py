@@ -12,7 +12,7 @@ from math import prod
 
 from ...dtypes import int64
 from ...spec import Spec
-from ..linear_loss_tiles import blocks
+from ..loss.linear_cross_entropy_tiling import blocks
 from ..registry import op
 from .cpu_routes import enough, read_places, write_places
 from .index_put import index_elements, index_sum, mask_places, set_places

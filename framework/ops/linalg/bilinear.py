@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from ...kernels.common.layout import contiguous
 from ..elementwise.arithmetic import conjugate
-from ..linear_loss_tiles import blocks
+from ..loss.linear_cross_entropy_tiling import blocks
 from ..registry import function, op
 from .matmul import as_rows, check_number
 

@@ -8,7 +8,7 @@ from ...dtypes import finfo
 from ...interrupts import defer_interrupts
 from ...kernels.common.layout import contiguous
 from ...modes import no_grad
-from ..pooling import avg_pool
+from ..pooling.primitives import avg_pool
 from ..registry import WIDE_ON_CUDA, function, op
 from .primitives import (
     batch_norm_view,

@@ -15,7 +15,7 @@ from math import prod
 from ...dtypes import float32
 from ...kernels.common.reduce import average, total
 from ...spec import Spec
-from ..convolution import contiguous, worth_compiling
+from ..convolution.functional import contiguous, worth_compiling
 from ..registry import op, per_element
 
 # Kernels on the view: x, out, g and dx have its shape; mean and rstd are 1 along the axes

@@ -4,7 +4,8 @@ Classes lie along rows (``rows``), or along the middle of (examples, classes, po
 image's do (``planes``); then a block of positions goes through its classes together. Of the
 exponentials no more exist at a time than a chunk. ``weight`` is (1, classes) or (1, 0).
 
-``cross_entropy_rows`` in ``ops/loss.py`` says what is computed; class numbers are checked before.
+``cross_entropy_rows`` in ``ops/loss/cross_entropy.py`` says what is computed; class numbers are
+checked before.
 """
 
 from __future__ import annotations

@@ -1,0 +1,194 @@
+"""The gradient of attention: the probabilities are made again, a block at a time.
+
+With P the probabilities, G the incoming gradient and D the row sums of ``G * out``: the gradient of
+value is ``P^T G``; that of the scores ``P * (G value^T - D)``, from which those of query, key and
+mask follow by products and sums. Keys that several query heads share add up their gradients.
+
+Source:
+    D from the result instead of the probabilities: Dao et al.: "FlashAttention", 2022.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from ...dtypes import float32
+from ...random.philox import Rng
+from ...spec import Spec
+from ..registry import op
+from .tiling import (
+    Blocks,
+    attention_flops,
+    kept_block,
+    kept_rows,
+    mask_view,
+    masked_scores,
+    plain_scores,
+    rows_ready,
+    workspaces,
+    worth_compiling,
+)
+
+
+def _grad_samples(make):
+    base = {"p": 0.0, "causal": False, "scale": 0.5, "bias": False}
+
+    def given(mask, rng, batch=1):
+        yield make(batch, 1, 3, 3)
+        yield from (make(batch, 1, 3, 4), make(batch, 1, 5, 4), make(batch, 1, 5, 3))
+        yield from (mask, rng, make(batch, 1, 3, 3))
+        lse = make(batch, 1, 3, 1, low=3.0, high=5.0)
+        yield lse.to(float32) if lse.dtype.is_half else lse
+
+    yield tuple(given(None, None)), base
+    causal = base | {"p": 0.3, "causal": True, "scale": 0.25}
+    yield tuple(given(None, Rng(3, 1))), causal
+    yield tuple(given(make(1, 5), None)), base | {"bias": True}
+    yield tuple(given(None, None, 0)), base
+
+
+def _grad_infer(
+    grad, query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias
+):  # fmt: skip
+    dtype = lse.dtype
+    blocks = Blocks(query.shape, key.shape, causal, dtype.itemsize)
+    scores, hidden, words, drawn, kept = workspaces(
+        query, key, attn_mask, p=p, causal=causal, blocks=blocks, dtype=dtype
+    )
+    width = max(query.shape[3], value.shape[3])
+    part = blocks.threads * blocks.group * blocks.shared * blocks.columns * width
+    rows = blocks.threads * blocks.of_one(width)
+    dmask = attn_mask if bias else query.like((0,))
+    summed = Spec((blocks.tile if bias else 0,), dtype)
+    return (
+        query, key, value, dmask, scores, scores, hidden, words, drawn, kept,
+        Spec((0 if blocks.whole else part,), dtype), Spec((rows,), dtype), summed,
+    )  # fmt: skip
+
+
+@op(
+    name="_attention_grad", method=False, public=False, infer=_grad_infer,
+    returns=("dq", "dk", "dv", "dmask"),
+    scratch=("scores", "grads", "hidden", "words", "drawn", "kept", "part", "weighted", "summed"),
+    half="float32", layout=rows_ready, samples=_grad_samples,
+    flops=lambda grad, query, key, value, *_, **a: 5 * attention_flops(query, key, value, **a) // 2,
+)  # fmt: skip
+def attend_grad(
+    xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, part, weighted, summed, grad,
+    query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
+):  # fmt: skip
+    """Gradients in query, key, value and, with ``bias``, mask; probabilities are made again."""
+    if result.size == 0 or key.shape[2] == 0:
+        for d in (dq, dk, dv, dmask):
+            d.fill(0)
+        return
+    dmask.fill(0)
+    blocks = Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)
+    q, o, g, sums, dq = (blocks.split(a) for a in (query, result, grad, lse, dq))
+    mask = mask_view(xp, blocks, attn_mask)
+    _clear(blocks, causal, dk, dv)
+    for block in blocks:
+        b, heads, rows, columns = block
+        s = masked_scores(xp, blocks, scores, hidden, q, key, mask, block, scale)
+        xp.subtract(s, sums[b, heads, :, rows], out=s)
+        xp.exp(s, out=s)
+        t = grads[: s.size].reshape(s.shape)
+        above = g[b, heads, :, rows]
+        if p:
+            keep = kept_block(xp, blocks, kept, words, drawn, rng, block, s.shape, p)
+            xp.multiply(s, keep, out=t)
+            xp.divide(t, 1.0 - p, out=t)
+            _add_to(xp, blocks, part, dv, block, t, above)
+        else:
+            _add_to(xp, blocks, part, dv, block, s, above)
+        xp.matmul(above, value[b, heads, None, :columns].swapaxes(-1, -2), out=t)
+        if p:
+            xp.multiply(t, keep, out=t)
+            xp.divide(t, 1.0 - p, out=t)
+        both = weighted[: above.size].reshape(above.shape)
+        xp.multiply(above, o[b, heads, :, rows], out=both)
+        xp.subtract(t, xp.sum(both, axis=-1, keepdims=True), out=t)
+        xp.multiply(t, s, out=t)
+        if bias:
+            _add_to_mask(xp, blocks, dmask, summed, t, block)
+        xp.multiply(t, scale, out=t)
+        xp.matmul(t, key[b, heads, None, :columns], out=dq[b, heads, :, rows])
+        _add_to(xp, blocks, part, dk, block, t, q[b, heads, :, rows])
+
+
+@attend_grad.kernel("cpu", when=lambda grad, *rest, **_: worth_compiling(*rest), layout=rows_ready)
+def _(
+    xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, part, weighted, summed, grad,
+    query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
+):  # fmt: skip
+    from ...kernels.cpu.attention import probabilities, scores_grad
+
+    blocks = Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)
+    q, o, g, sums, dq = (blocks.split(a) for a in (query, result, grad, lse, dq))
+    _clear(blocks, causal, dk, dv)
+    factor, share = xp.float32(scale), xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
+
+    def run(block, scores, grads, kept, part, weighted):
+        b, heads, rows, columns = block
+        above, lines = g[b, heads, :, rows], rows.stop - rows.start
+        s = plain_scores(xp, scores, q[b, heads, :, rows], key[b, heads, None, :columns])
+        t = grads[: s.size].reshape(s.shape)
+        flat, other = s.reshape(-1, columns), t.reshape(-1, columns)
+        keep = kept_rows(blocks, kept, rng, block, s, p)
+        row = xp.ascontiguousarray(sums[b, heads, :, rows]).reshape(-1)
+        probabilities(flat, other, row, keep, factor, rows.start, lines, causal, share)
+        _add_to(xp, blocks, part, dv, block, t if p else s, above)
+        xp.matmul(above, value[b, heads, None, :columns].swapaxes(-1, -2), out=t)
+        both = weighted[: above.size].reshape(above.shape)
+        xp.multiply(above, o[b, heads, :, rows], out=both)
+        dot = xp.sum(both, axis=-1).reshape(-1)
+        scores_grad(other, flat, dot, keep, factor, share)
+        xp.matmul(t, key[b, heads, None, :columns], out=dq[b, heads, :, rows])
+        _add_to(xp, blocks, part, dk, block, t, q[b, heads, :, rows])
+
+    blocks.spread(run, scores, grads, kept, part, weighted)
+
+
+def _clear(blocks, causal, dk, dv) -> None:
+    if not blocks.whole:
+        dk.fill(0)
+        dv.fill(0)
+    elif causal and blocks.rows < blocks.columns:  # no query looks so far
+        dk[:, :, blocks.rows :].fill(0)
+        dv[:, :, blocks.rows :].fill(0)
+
+
+def _add_to(xp, blocks, part, total, block, rows, other) -> None:
+    # total[keys] += rows^T @ other, summed over the query heads that share the keys
+    b, heads, _, columns = block
+    target = total[b, heads, :columns]
+    if blocks.whole:
+        xp.matmul(rows.swapaxes(-1, -2), other, out=target[:, None])
+        return
+    shape = (*rows.shape[:2], columns, other.shape[-1])
+    product = part[: prod(shape)].reshape(shape)
+    xp.matmul(rows.swapaxes(-1, -2), other, out=product)
+    for j in range(blocks.shared):
+        xp.add(target, product[:, j], out=target)
+
+
+def _add_to_mask(xp, blocks, dmask, summed, t, block) -> None:
+    # The gradient of the scores, summed over what the mask was repeated along.
+    b, heads, rows, columns = block
+    total = dmask.reshape((1,) * (4 - dmask.ndim) + dmask.shape)
+    t = t.reshape(1, -1, *t.shape[2:])
+    whole = (blocks.batch, blocks.heads, blocks.rows, blocks.columns)
+    repeated = [n == 1 and n != m for n, m in zip(total.shape, whole, strict=True)]
+    first, last = heads.start * blocks.shared, heads.stop * blocks.shared
+    target = total[
+        0 if repeated[0] else b,
+        slice(0, 1) if repeated[1] else slice(first, last),
+        slice(0, 1) if repeated[2] else rows,
+        slice(0, 1) if repeated[3] else slice(0, columns),
+    ]
+    axes = tuple(d for d in (1, 2, 3) if repeated[d])
+    if axes:
+        shape = (1, *target.shape)
+        part = summed[: target.size].reshape(shape)
+        t = xp.sum(t, axis=axes, keepdims=True, out=part)
+    xp.add(target, t[0], out=target)

@@ -1,0 +1,250 @@
+"""Embedding: rows of a table by number, and the sum of gradients for each row.
+
+Gradients of a row that occurs several times are added in the order of occurrence, so a repeated
+run gives the same bits.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from ...dtypes import INT, float32, int64
+from ...kernels.common.scatter_add import scatter_add
+from ...modes import no_grad
+from ...spec import Spec
+from ..convolution.functional import contiguous, worth_compiling
+from ..indexing.index_put import take
+from ..registry import WIDE_ON_CUDA, function, op
+
+_PIECE = 1 << 12  # numbers at a time
+_ROWS = 256  # rows at a time
+
+
+def _check_index(index):
+    if index.dtype.category != INT:
+        raise RuntimeError(
+            f"embedding: Expected tensor for argument 'indices' to have an integer dtype; got "
+            f"{index.dtype}. Convert it with .to(lowtide.int64)."
+        )
+
+
+def _embedding_infer(weight, index, *, padding):
+    if weight.ndim != 2:
+        raise RuntimeError(
+            f"embedding: 'weight' must be 2-D; got {tuple(weight.shape)}. Pass (rows, features)."
+        )
+    _check_index(index)
+    return Spec((*index.shape, weight.shape[1]), weight.dtype)
+
+
+def _numbers(values):
+    from ..creation.fill import tensor
+
+    return tensor(values)
+
+
+def _embedding_samples(make):
+    yield (make(5, 3), _numbers([[0, 4, 4], [1, 0, 2]])), {"padding": None}
+    yield (make(5, 3), _numbers([0, 4, 4])), {"padding": 3}
+    yield (make(5, 3), _numbers(3)), {"padding": None}
+    yield (make(5, 3), _numbers([[]]).to(int64)), {"padding": None}
+
+
+@op(
+    name="_embedding", method=False, public=False, infer=_embedding_infer, layout=contiguous,
+    samples=_embedding_samples, flops=lambda *_, **__: 0,
+)  # fmt: skip
+def lookup(xp, out, weight, index, *, padding):
+    """The row of ``weight`` for each number; row ``padding`` gets no gradient."""
+    xp.take(weight, index, axis=0, out=out)
+
+
+@lookup.kernel("cpu")
+def _(xp, out, weight, index, *, padding):
+    if index.size:
+        low, high = index.min(), index.max()
+        if low < 0 or high >= weight.shape[0]:
+            raise IndexError(
+                f"embedding: index out of range in self: indices are in [{low}, {high}], and "
+                f"weight has rows 0 to {weight.shape[0] - 1}. Use a larger table, or map unknown "
+                "indices first."
+            )
+    # "clip" writes straight into `out`; checking as it goes would go through a buffer.
+    xp.take(weight, index, axis=0, out=out, mode="clip")
+
+
+@lookup.vjp("weight")
+def _(g, index, weight_spec, padding):
+    return row_sums(g, index, weight_spec.shape[0], padding)
+
+
+def _row_sums_samples(make):
+    g = make(3, 2)
+    numbers = _numbers([k * k % 5 for k in range(g.shape[0])])
+    yield (g, numbers), {"rows": 5, "padding": None}
+    yield (make(2, 2, 3), _numbers([[0, 4], [4, 1]])), {"rows": 6, "padding": 4}
+    yield (make(3), _numbers(1)), {"rows": 2, "padding": None}
+    yield (make(0, 3), _numbers([]).to(int64)), {"rows": 2, "padding": None}
+
+
+@op(
+    name="_embedding_grad", method=False, public=False, half="float32", layout=contiguous,
+    infer=lambda grad, index, *, rows, padding: grad.like((rows, grad.shape[-1])),
+    flops=lambda grad, index, **_: grad.numel,
+    samples=_row_sums_samples,
+)  # fmt: skip
+def row_sums(xp, out, grad, index, *, rows, padding):
+    """Add each gradient to the row it was looked up from; row ``padding`` stays zero."""
+    out.fill(0)
+    xp.add.at(out, index.reshape(-1), grad.reshape(-1, out.shape[1]))
+    if padding is not None:
+        out[padding].fill(0)
+
+
+@row_sums.kernel("cpu", when=worth_compiling, layout=contiguous)
+def _(xp, out, grad, index, *, rows, padding):
+    from ...kernels.cpu.normalization.layer_norm import add_rows
+
+    out.fill(0)
+    add_rows(out, grad.reshape(-1, out.shape[1]), index.reshape(-1))
+    if padding is not None:
+        out[padding].fill(0)
+
+
+@row_sums.vjp("grad")
+def _(g, index, grad_spec, padding):
+    rows = lookup(g, index, padding)
+    if padding is None:
+        return rows
+    return rows * index.ne(padding).unsqueeze(-1).to(grad_spec.dtype)
+
+
+def _share_samples(make):
+    x = make(3)
+    yield (_numbers([k * k % 5 for k in range(x.numel())]),), {"rows": 5, "dtype": x.dtype}
+    yield (_numbers(1),), {"rows": 2, "dtype": float32}
+    yield (_numbers([]).to(int64),), {"rows": 5, "dtype": x.dtype}
+
+
+@op(
+    name="_index_shares", method=False, public=False,
+    infer=lambda index, *, rows, dtype: (index.like(dtype=dtype), Spec((rows,), int64)),
+    scratch=("counts",), layout=contiguous, flops=lambda index, **_: 2 * index.numel,
+    samples=_share_samples,
+)  # fmt: skip
+def shares(xp, out, counts, index, *, rows, dtype):
+    """For each number, one over how often it occurs."""
+    counts.fill(0)
+    flat, target = index.reshape(-1), out.reshape(-1)
+    scatter_add(xp, counts, flat, 1)
+    for start in range(0, flat.shape[0], _PIECE):
+        here = counts[flat[start : start + _PIECE]]
+        xp.true_divide(1.0, here, out=target[start : start + _PIECE], casting="unsafe")
+
+
+def _frequency_samples(make):
+    x = make(3, 2)
+    yield (
+        (x, _numbers(list(range(x.shape[0])))),
+        {"rows": x.shape[0]},
+    )  # each once: all shares are 1
+    yield (make(2), _numbers(1)), {"rows": 2}
+    yield (make(0, 3), _numbers([]).to(int64)), {"rows": 4}
+
+
+@op(
+    name="_scale_gradient", method=False, public=False, infer=lambda input, index, *, rows: input,
+    flops=lambda *_, **__: 0, samples=_frequency_samples,
+)  # fmt: skip
+def scale_gradient(xp, out, input, index, *, rows):
+    """The same values; the gradient is divided by how often the row of ``index`` occurs."""
+    xp.copyto(out, input)
+
+
+@scale_gradient.vjp("input")
+def _(g, index, rows):
+    return g * shares(index, rows, g.dtype).unsqueeze(-1)
+
+
+def _renormalize_samples(make):
+    yield (make(5, 3), _numbers([0, 4, 4])), {"max_norm": 1.0, "norm_type": 2.0}
+    yield (make(5, 3), _numbers(3)), {"max_norm": 0.7, "norm_type": 1.0}
+    yield (make(5, 3), _numbers([]).to(int64)), {"max_norm": 0.7, "norm_type": 1.0}
+
+
+def _renormalize_infer(weight, index, *, max_norm, norm_type):
+    part = weight.like((min(_ROWS, index.numel), weight.shape[1]))
+    return weight, part, part
+
+
+@op(
+    name="_renormalize_rows", method=False, public=False, inplace="_renormalize_rows_",
+    infer=_renormalize_infer, scratch=("rows", "powers"), half="float32",
+    flops=lambda weight, index, **_: 4 * index.numel * weight.shape[1],
+    samples=_renormalize_samples, autocast=WIDE_ON_CUDA,
+)  # fmt: skip
+def renormalize(xp, out, rows, powers, weight, index, *, max_norm, norm_type):
+    """Shrink the rows that ``index`` names to a norm of at most ``max_norm``."""
+    if out is not weight:
+        xp.copyto(out, weight)
+    flat = index.reshape(-1)
+    for start in range(0, flat.shape[0], _ROWS):
+        # A row that comes again in another tile is short enough by then.
+        here = xp.unique(flat[start : start + _ROWS])
+        tile, work = rows[: here.shape[0]], powers[: here.shape[0]]
+        take(xp, out, here, 0, tile)
+        xp.absolute(tile, out=work)
+        if norm_type == inf:
+            size = xp.max(work, axis=1)
+        else:
+            xp.power(work, norm_type, out=work)
+            size = xp.sum(work, axis=1) ** (1 / norm_type)
+        shrink = xp.where(size > max_norm, max_norm / (size + 1e-7), 1).astype(tile.dtype)
+        xp.multiply(tile, shrink[:, None], out=tile)
+        out[here] = tile
+
+
+@function(public=False)
+def embedding(
+    input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False,
+    sparse=False,
+):  # fmt: skip
+    """Look up a row of ``weight`` for each number in ``input``.
+
+    Args:
+        input: Row numbers of any shape (*), an integer dtype.
+        weight: (rows, features).
+        padding_idx: A row that gets no gradient.
+        max_norm: Rows that are looked up are first shrunk, in place, to at most this norm.
+        norm_type: Which norm.
+        scale_grad_by_freq: Divide the gradient of each row by how often it occurs.
+        sparse: Accepted; gradients are dense.
+
+    Returns:
+        Tensor (*, features).
+
+    Raises:
+        IndexError: A number is not a row (on the CPU).
+
+    Memory:
+        Keeps ``input``.
+    """
+    if weight.ndim != 2:
+        raise RuntimeError(
+            f"embedding: 'weight' must be 2-D, (rows, features); got {tuple(weight.shape)}."
+        )
+    rows = weight.shape[0]
+    if padding_idx is not None:
+        if not -rows <= padding_idx < rows:
+            raise AssertionError(
+                f"embedding: Padding_idx must be within num_embeddings: {padding_idx} is not in "
+                f"[-{rows}, {rows - 1}]."
+            )
+        padding_idx %= rows
+    if max_norm is not None:
+        with no_grad():
+            weight._renormalize_rows_(input, float(max_norm), float(norm_type))
+    out = lookup(weight, input, padding_idx)
+    if scale_grad_by_freq:
+        out = scale_gradient(out, input, rows)
+    return out

@@ -1,0 +1,464 @@
+"""Bags of embeddings: the sum, mean or maximum of rows of a table, without the rows themselves.
+
+A sum of bags is a trilinear form of table, factors and arriving gradient: entry ``i`` adds
+``factors[i] * table[source[i]]`` to ``out[target[i]]``. Its gradient in the table is the same op
+with source and target exchanged, so derivatives of any order close.
+
+Bag and factor of an entry follow from what the call was given (``_bag_entries``). They are made as
+workspace, forward and backward, and the node keeps the given numbers alone.
+"""
+
+from __future__ import annotations
+
+from ...dtypes import INT, float32, int64
+from ...kernels.common.layout import contiguous
+from ...kernels.common.scatter_add import scatter_add
+from ...modes import no_grad
+from ...spec import Spec
+from ..creation.fill import tensor
+from ..indexing.index_put import take
+from ..loss.linear_cross_entropy_tiling import blocks
+from ..registry import function, op
+from .embedding import shares
+
+TILE = 256  # entries at a time, with their rows
+PIECE = 1 << 12  # and without
+
+
+def _numbers(count, n):
+    return tensor([k * k % count for k in range(n)], dtype=int64)
+
+
+def _bag_infer(table, factors, source, target, *, rows):
+    out = table.like((rows, table.shape[1]))
+    return out, out.like((min(TILE, source.shape[0]), table.shape[1]))
+
+
+def _bag_samples(make):
+    for n, rows in ((4, 3), (0, 2)):
+        x, f = make(5, 3), make(n)
+        n = f.shape[0]
+        yield (x, f, _numbers(5, n), _numbers(rows, n)), {"rows": rows}
+
+
+def _check_rows(xp, source, rows):
+    if xp.__name__ == "numpy" and source.size:
+        low, high = int(source.min()), int(source.max())
+        if low < 0 or high >= rows:
+            raise RuntimeError(
+                f"embedding_bag: Expected idx >= 0 && idx < num_embeddings ({rows}), but found idx "
+                f"to be {low if low < 0 else high}. Use a larger table, or map unknown indices "
+                "first."
+            )
+
+
+@op(
+    name="_bag", method=False, public=False, infer=_bag_infer, scratch=("part",), half="float32",
+    layout=contiguous, samples=_bag_samples,
+    flops=lambda table, factors, *_, **__: 2 * factors.numel * table.shape[1],
+)  # fmt: skip
+def bag(xp, out, part, table, factors, source, target, *, rows):
+    """Add rows of ``table``, each times its factor, to the rows of ``out`` named by ``target``."""
+    _check_rows(xp, source, table.shape[0])
+    _add_rows(xp, out, part, table, factors, source, target)
+
+
+def _add_rows(xp, out, part, table, factors, source, target):
+    out.fill(0)
+    for here in blocks(source.shape[0], TILE):
+        tile = part[: len(source[here])]
+        take(xp, table, source[here], 0, tile)
+        xp.multiply(tile, factors[here][:, None], out=tile)
+        scatter_add(xp, out, (target[here],), tile)
+
+
+def _many(table, factors, *_, **__):
+    return factors.numel * table.shape[1] >= 1 << 12 and table.dtype.name in ("float32", "float64")
+
+
+@bag.kernel("cpu", when=_many, layout=contiguous, scratch=False)
+def _(xp, out, part, table, factors, source, target, *, rows):
+    from ...kernels.cpu import embedding
+
+    _check_rows(xp, source, table.shape[0])
+    embedding.bag(out, table, factors, source, target)
+
+
+@bag.vjp("table")
+def _(g, factors, source, target, table_spec):
+    return bag(g, factors, target, source, table_spec.shape[0])
+
+
+@bag.vjp("factors")
+def _(g, table, source, target):
+    return products(table, g, source, target)
+
+
+def _products_infer(a, b, source, target):
+    part = a.like((min(TILE, source.shape[0]), a.shape[1]))
+    return a.like(tuple(source.shape)), part, part
+
+
+def _products_samples(make):
+    for n in (4, 0):
+        a, b = make(5, 3), make(3, 3)
+        n = n * a.shape[0] // 5
+        yield (a, b[:, : a.shape[1]], _numbers(5, n), _numbers(3, n)), {}
+
+
+@op(
+    name="_bag_products", method=False, public=False, infer=_products_infer,
+    scratch=("left", "right"), half="float32", layout=contiguous, samples=_products_samples,
+    flops=lambda a, b, source, target: 2 * source.numel * a.shape[1],
+)  # fmt: skip
+def products(xp, out, left, right, a, b, source, target):
+    """The scalar product of ``a[source[i]]`` and ``b[target[i]]`` for each entry."""
+    for here in blocks(source.shape[0], TILE):
+        x, y = left[: len(source[here])], right[: len(source[here])]
+        take(xp, a, source[here], 0, x)
+        take(xp, b, target[here], 0, y)
+        xp.multiply(x, y, out=x)
+        xp.sum(x, axis=1, out=out[here])
+
+
+@products.kernel(
+    "cpu", when=lambda a, b, source, target: _many(a, source), layout=contiguous, scratch=False
+)
+def _(xp, out, left, right, a, b, source, target):
+    from ...kernels.cpu import embedding
+
+    embedding.products(out, a, b, source, target)
+
+
+@products.vjp("a")
+def _(g, b, source, target, a_spec):
+    return bag(b, g, target, source, a_spec.shape[0])
+
+
+@products.vjp("b")
+def _(g, a, source, target, b_spec):
+    return bag(a, g, source, target, b_spec.shape[0])
+
+
+def _winners_infer(table, source, target, counts, *, rows):
+    out = table.like((rows, table.shape[1]))
+    return out.like(dtype=int64), out
+
+
+def _winners_samples(make):
+    for n, rows in ((4, 3), (0, 2)):
+        x, n = make(5, 3), n
+        yield (
+            (x, _numbers(5, n), _numbers(rows, n), _numbers(2, n)), {"rows": rows},
+        )  # fmt: skip
+
+
+@op(
+    name="_bag_winners", method=False, public=False, infer=_winners_infer, scratch=("best",),
+    layout=contiguous, samples=_winners_samples,
+    flops=lambda table, source, *_, **__: source.numel * table.shape[1],
+)  # fmt: skip
+def winners(xp, out, best, table, source, target, counts, *, rows):
+    """Which row of ``table`` is the largest of each bag, per column; -1 for an empty bag.
+
+    Entries whose ``counts`` is 0 take no part.
+    """
+    _check_rows(xp, source, table.shape[0])
+    out.fill(-1)
+    best.fill(0)
+    for s, t, c in zip(source.tolist(), target.tolist(), counts.tolist(), strict=True):
+        if c:
+            row, top, place = table[s], best[t], out[t]
+            wins = (place < 0) | (row > top) | (row != row)
+            xp.copyto(top, row, where=wins)
+            xp.copyto(place, s, where=wins)
+
+
+@winners.kernel("cpu", when=lambda table, source, *_, **__: _many(table, source), layout=contiguous)
+def _(xp, out, best, table, source, target, counts, *, rows):
+    from ...kernels.cpu import embedding
+
+    _check_rows(xp, source, table.shape[0])
+    embedding.winners(out, best, table, source, target, counts)
+
+
+# Where the entries belong
+
+
+def _set_entries(xp, factors, target, counts, source, offsets, weights, *, length, mean, padding):
+    """Bag and factor of each entry; ``counts`` is workspace, a number for each bag."""
+    entries = source.shape[0]
+    bags = counts.shape[0]
+    if offsets is None:
+        lines = target.reshape(bags, length)
+        for here in blocks(bags, PIECE):
+            lines[here] = xp.arange(here.start, here.stop)[:, None]
+    else:
+        target.fill(0)
+        for here in blocks(bags - 1 if entries else 0, PIECE):
+            starts = offsets[1 + here.start : 1 + min(here.stop, bags - 1)]
+            inside = starts < entries  # the others begin empty bags at the end
+            scatter_add(xp, target, (xp.where(inside, starts, 0),), inside.astype(target.dtype))
+        xp.cumsum(target, out=target)
+    if padding is None:
+        factors.fill(1)
+    else:
+        xp.not_equal(source, padding, out=factors)
+    if weights is not None:
+        xp.multiply(factors, weights, out=factors)
+    if mean:
+        counts.fill(0)
+        for here in blocks(entries, PIECE):
+            scatter_add(xp, counts, (target[here],), factors[here])
+        xp.maximum(counts, 1, out=counts)
+        for here in blocks(entries, PIECE):
+            xp.divide(factors[here], counts[target[here]], out=factors[here])
+
+
+def _entries_infer(source, offsets, weights, *, bags, dtype, **_):
+    return Spec(source.shape, dtype), Spec(source.shape, int64), Spec((bags,), dtype)
+
+
+def _entries_samples(make):
+    x = make(6)
+    n = x.shape[0]
+    base = {"bags": n // 2, "length": 2, "mean": False, "padding": None, "dtype": x.dtype}
+    yield (_numbers(5, n), None, None), base
+    yield (_numbers(5, n), None, x.detach()), base | {"padding": 1}
+    given = {"bags": 4, "length": 0, "mean": True}
+    yield (_numbers(5, n), tensor([0, 2, 2, n]), None), base | given
+    yield (_numbers(5, n), tensor([0, 0, 2, 3]), None), base | given | {"padding": 1}
+    yield (_numbers(5, 0), None, None), base | {"bags": 0}
+    yield (_numbers(5, 0), tensor([0, 0]), None), base | given | {"bags": 2, "dtype": float32}
+
+
+@op(
+    name="_bag_entries", method=False, public=False, returns=("factors", "target"),
+    infer=_entries_infer, scratch=("counts",), layout=contiguous, samples=_entries_samples,
+    flops=lambda source, *_, **__: 2 * source.numel,
+)  # fmt: skip
+def entries_of(
+    xp, factors, target, counts, source, offsets, weights, *, bags, length, mean, padding, dtype
+):
+    """Factor and bag of each entry. No gradient goes through here.
+
+    Args:
+        source: Row numbers of all entries, bag after bag.
+        offsets: Where each bag begins; None where each has ``length`` entries.
+        weights: A factor for each entry, or None.
+        bags: How many there are.
+        length: Of each bag, without ``offsets``.
+        mean: Divide by the number of entries of the bag.
+        padding: Entries with this row number count for nothing.
+        dtype: Of the factors.
+    """
+    _set_entries(
+        xp, factors, target, counts, source, offsets, weights, length=length, mean=mean,
+        padding=padding,
+    )  # fmt: skip
+
+
+def _bags_infer(table, source, offsets, weights, *, bags, **_):
+    out = table.like((bags, table.shape[1]))
+    factors = table.like((source.shape[0],))
+    part = out.like((min(TILE, source.shape[0]), table.shape[1]))
+    return out, factors, factors.like(dtype=int64), table.like((bags,)), part
+
+
+def _bags_samples(make):
+    base = {"bags": 3, "length": 2, "mean": False, "padding": None, "by_frequency": False}
+    x = make(5, 3)
+    rows = x.shape[0]
+    n = 6 * rows // 5
+    even = base | {"bags": n // 2}
+    yield (x, _numbers(rows, n), None, None), even | {"padding": 1}
+    yield (x, _numbers(rows, n), None, make(n)), even
+    yield (x, _numbers(rows, n), tensor([0, 2, 2]), None), base | {"length": 0, "mean": True}
+    yield (x, _numbers(rows, n), tensor([0, 1, n]), make(n)), base | {"length": 0, "padding": 0}
+    alone = base | {"bags": 1, "length": 3, "by_frequency": True}  # then it changes nothing
+    yield (make(5, 3), _numbers(5, 3), None, None), alone
+    yield (make(0, 3), _numbers(5, 0), tensor([0, 0, 0]), None), base | {"length": 0}
+
+
+@op(
+    name="_embedding_bag", method=False, public=False, infer=_bags_infer,
+    scratch=("factors", "target", "counts", "part"), half="float32", layout=contiguous,
+    samples=_bags_samples,
+    flops=lambda table, source, *_, **__: 2 * source.numel * table.shape[1],
+)  # fmt: skip
+def bags_of_rows(
+    xp, out, factors, target, counts, part, table, source, offsets, weights, *, bags, length, mean,
+    padding, by_frequency,
+):  # fmt: skip
+    """The rows of each bag, added up, each times its factor: see :func:`entries_of`.
+
+    ``by_frequency`` divides the gradient of each row by how often it occurs.
+    """
+    _check_rows(xp, source, table.shape[0])
+    _set_entries(
+        xp, factors, target, counts, source, offsets, weights, length=length, mean=mean,
+        padding=padding,
+    )  # fmt: skip
+    _add_rows(xp, out, part, table, factors, source, target)
+
+
+@bags_of_rows.kernel(
+    "cpu", when=lambda table, source, *_, **__: _many(table, source), layout=contiguous
+)
+def _(
+    xp, out, factors, target, counts, part, table, source, offsets, weights, *, bags, length, mean,
+    padding, by_frequency,
+):  # fmt: skip
+    from ...kernels.cpu import embedding
+
+    _check_rows(xp, source, table.shape[0])
+    _set_entries(
+        xp, factors, target, counts, source, offsets, weights, length=length, mean=mean,
+        padding=padding,
+    )  # fmt: skip
+    embedding.bag(out, table, factors, source, target)
+
+
+@bags_of_rows.vjp("table")
+def _(
+    g, source, offsets, weights, table_spec, bags, length, mean, padding, by_frequency
+):  # fmt: skip
+    rows = table_spec.shape[0]
+    how = {"bags": bags, "length": length, "mean": mean, "padding": padding, "dtype": g.dtype}
+    factors, target = entries_of(source, offsets, None, **how)
+    if weights is not None:
+        factors = factors * weights.to(g.dtype)
+    if by_frequency:
+        factors = factors * shares(source, rows, g.dtype)
+    return bag(g, factors, target, source, rows)
+
+
+@bags_of_rows.vjp("weights")
+def _(g, table, source, offsets, bags, length, mean, padding):
+    how = {"bags": bags, "length": length, "mean": mean, "padding": padding, "dtype": g.dtype}
+    factors, target = entries_of(source, offsets, None, **how)
+    return products(table, g, source, target) * factors
+
+
+def _check_offsets(offsets, count):
+    if offsets.device.type == "cpu" and offsets.shape[0]:
+        first, last = int(offsets[0].item()), int(offsets.max().item())
+        if first != 0:
+            raise RuntimeError(
+                "embedding_bag: offsets[0] has to be 0, i.e., the first sequence in the mini-batch "
+                f"has to start from position 0. However, got {first}"
+            )
+        if last > count:
+            raise RuntimeError(
+                f"embedding_bag: offsets[-1] can not be greater than input's length ({count}) but "
+                f"got offsets[-1] of {last}"
+            )
+
+
+@function(public=False)
+def embedding_bag(
+    input, weight, offsets=None, max_norm=None, norm_type=2, scale_grad_by_freq=False,
+    mode="mean", sparse=False, per_sample_weights=None, include_last_offset=False,
+    padding_idx=None,
+):  # fmt: skip
+    """Reduce bags of rows: their sum, mean or maximum.
+
+    Args:
+        input: (B, N) row numbers, one bag per line; or all bags one after the other, 1-D.
+        weight: (rows, features).
+        offsets: For 1-D ``input``: (B,), where each bag begins; the first is 0.
+        max_norm: Rows that are looked up are first shrunk, in place, to at most this norm.
+        norm_type: Which norm.
+        scale_grad_by_freq: Divide the gradient of each row by how often it occurs; not for "max".
+        mode: "sum", "mean" or "max".
+        sparse: Accepted (not for "max"); gradients are dense.
+        per_sample_weights: Factors in the shape of ``input``, for mode "sum".
+        include_last_offset: ``offsets`` has one more element, the length of ``input``.
+        padding_idx: Entries with this row number do not count.
+
+    Returns:
+        Tensor (B, features); an empty bag is zero.
+
+    Raises:
+        ValueError: Shapes or arguments do not fit.
+        RuntimeError: An entry or offset is out of range (on the CPU).
+
+    Memory:
+        Keeps ``input``, ``offsets`` and ``per_sample_weights``; for the gradient of the last,
+        ``weight``; for "max" where the rows were that won. Never the rows.
+    """
+    if per_sample_weights is not None and input.shape != per_sample_weights.shape:
+        raise ValueError(
+            f"embedding_bag: If per_sample_weights ({tuple(per_sample_weights.shape)}) is not "
+            f"None, then it must have the same shape as the input ({tuple(input.shape)})"
+        )
+    if weight.ndim != 2:
+        raise ValueError(f"weight has to be a 2D Tensor, but got Tensor of dimension {weight.ndim}")
+    if input.ndim not in (1, 2):
+        raise ValueError(
+            f"input has to be 1D or 2D Tensor, but got Tensor of dimension {input.ndim}"
+        )
+    if input.ndim == 2 and offsets is not None:
+        raise ValueError(
+            "if input is 2D, then offsets has to be None, as input is treated is a mini-batch of "
+            f"fixed length sequences. However, found offsets of type {type(offsets)}"
+        )
+    if input.ndim == 1 and (offsets is None or offsets.ndim != 1):
+        raise ValueError(
+            f"offsets has to be a 1D Tensor{' but got None' if offsets is None else ''}"
+        )
+    if mode not in ("sum", "mean", "max"):
+        raise ValueError(f"mode has to be one of sum, mean or max; got {mode!r}.")
+    if mode == "max" and scale_grad_by_freq:
+        raise ValueError("max mode does not support scaling the gradient by the frequency")
+    if mode == "max" and sparse:
+        raise ValueError("max mode does not support sparse weights")
+    if per_sample_weights is not None and mode != "sum":
+        raise NotImplementedError(
+            "embedding_bag: per_sample_weights was not None; it is only supported for mode='sum' "
+            f"(got mode={mode!r}). Pass mode='sum'."
+        )
+    if input.dtype.category != INT:
+        raise RuntimeError(
+            f"embedding_bag: Expected tensor for argument 'indices' to have an integer dtype; got "
+            f"{input.dtype}. Convert it with .to(lowtide.int64)."
+        )
+    rows = weight.shape[0]
+    if padding_idx is not None:
+        if not -rows <= padding_idx < rows:
+            raise RuntimeError(
+                f"embedding_bag: padding_idx must be within the number of embeddings, -{rows} "
+                f"through {rows - 1}, but got {padding_idx}"
+            )
+        padding_idx %= rows
+    if max_norm is not None:
+        with no_grad():
+            weight._renormalize_rows_(input, float(max_norm), float(norm_type))
+    if input.ndim == 2:
+        bags, length = input.shape
+        offsets = None
+    else:
+        bags, length = offsets.shape[0] - bool(include_last_offset), 0
+        if bags < 0:
+            raise RuntimeError(
+                "embedding_bag: include_last_offset: number of offsets should be > 0"
+            )
+        _check_offsets(offsets, input.shape[0])
+        offsets = offsets[:bags].to(int64)
+    source = input.reshape(-1).to(int64)
+    how = {"bags": bags, "length": length, "padding": padding_idx}
+    if mode == "max":
+        return _largest(weight, source, offsets, how)
+    factors = None if per_sample_weights is None else per_sample_weights.reshape(-1)
+    return bags_of_rows(
+        weight, source, offsets, factors, mean=mode == "mean",
+        by_frequency=bool(scale_grad_by_freq), **how,
+    )  # fmt: skip
+
+
+def _largest(weight, source, offsets, how):
+    with no_grad():
+        counts, target = entries_of(source, offsets, None, mean=False, dtype=weight.dtype, **how)
+        found = winners(weight, source, target, counts.to(int64), how["bags"])
+        empty = found.lt(0)
+    return weight.gather(0, found.clamp(min=0)).masked_fill(empty, 0.0)

@@ -1,0 +1,401 @@
+"""Binary cross entropy: of probabilities, of logits, and of logits with weights of their classes.
+
+Probabilities near 0 and 1 want logarithms that are bounded, logits an exponential that does not
+overflow; so each is an op of its own, and so is the gradient of each.
+"""
+
+from __future__ import annotations
+
+import math
+from math import prod
+
+from ...dtypes import float32
+from ...kernels.common.elementwise import alike_singles, compile_gate
+from ...kernels.common.layout import contiguous, even
+from ...modes import no_grad
+from ...spec import Spec
+from ..activation.gelu import softplus
+from ..indexing.where import where_select
+from ..registry import broadcast, function, op, per_element
+from .cross_entropy import reduce_loss, reduction_of
+from .fused_reduction import arriving, reduced, summed
+
+
+def _pair_infer(input, target):
+    out = broadcast(input, target)
+    return out, out
+
+
+def _probabilities(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape, low=0.1, high=0.9), make(*shape, low=0.1, high=0.9)), {}
+
+
+@op(
+    name="_binary_cross_entropy", method=False, public=False, infer=_pair_infer,
+    promote="arith", half="float32", scratch=("work",), flops=per_element(8),
+    samples=_probabilities,
+)  # fmt: skip
+def bce(xp, out, work, input, target):
+    """``-(target * log(input) + (1 - target) * log(1 - input))``, logarithms at least -100."""
+    xp.negative(input, out=work)
+    xp.log1p(work, out=work)
+    xp.maximum(work, -100.0, out=work)
+    xp.subtract(target, 1.0, out=out)
+    xp.multiply(out, work, out=out)
+    xp.log(input, out=work)
+    xp.maximum(work, -100.0, out=work)
+    xp.multiply(work, target, out=work)
+    xp.subtract(out, work, out=out)
+
+
+def _arriving_probabilities(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        x, t = (make(*shape, low=0.1, high=0.9) for _ in range(2))
+        yield (make(*shape), x, t), {}
+
+
+@op(
+    name="_binary_cross_entropy_backward", method=False, public=False, promote="arith",
+    infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy"),) * 2,
+    half="float32", scratch=("work",), flops=per_element(6), samples=_arriving_probabilities,
+)  # fmt: skip
+def bce_slope(xp, out, work, grad, input, target):
+    """``grad * (input - target) / ((1 - input) input)``, the divisor at least 1e-12."""
+    xp.subtract(1, input, out=work)
+    xp.multiply(work, input, out=work)
+    xp.maximum(work, 1e-12, out=work)
+    xp.subtract(input, target, out=out)
+    xp.true_divide(out, work, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+for _op, _name in ((bce, "bce"), (bce_slope, "bce_grad")):
+    compile_gate(
+        _op, lambda losses, _name=_name: (getattr(losses, _name), ()), when=alike_singles,
+        module="loss.elementwise",
+    )  # fmt: skip
+
+
+@bce.vjp("input")
+def _(g, input, target):
+    return bce_slope(g, input, target)
+
+
+@bce_slope.vjp("grad")
+def _(g, input, target):
+    return bce_slope(g, input, target)
+
+
+@bce_slope.vjp("input")
+def _(g, grad, input, target):
+    room = (1 - input) * input
+    bend = (input - target) * (1 - 2 * input) / (room * room)
+    return g * grad * (1 / room.clamp_min(1e-12) - where_select(room < 1e-12, 0, bend))
+
+
+@bce_slope.vjp("target")
+def _(g, grad, input):
+    return -g * grad / ((1 - input) * input).clamp_min(1e-12)
+
+
+@bce.vjp("target")
+def _(g, input):
+    return g * ((1 - input).log().clamp_min(-100) - input.log().clamp_min(-100))
+
+
+bce_total = summed(bce, when=alike_singles)
+
+
+@bce_total.vjp("input")
+def _(g, input, target, divisor):
+    return bce_slope(arriving(g, input, divisor), input, target)
+
+
+@bce_total.vjp("target")
+def _(g, input, divisor):
+    low, high = ((1 - input).log().clamp_min(-100), input.log().clamp_min(-100))
+    return arriving(g, input, divisor) * (low - high)
+
+
+@function(public=False, autocast={"cpu": "float32", "cuda": "refuse"})
+def binary_cross_entropy(
+    input, target, weight=None, size_average=None, reduce=None, reduction="mean"
+):
+    """Compare probabilities with the chance that they speak of.
+
+    Args:
+        input: Probabilities in [0, 1].
+        target: Numbers in [0, 1], the same shape.
+        weight: A factor for each element, broadcasting.
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean" (over all elements), "sum" or "none".
+
+    Returns:
+        Tensor (), or in the shape of ``input`` for "none".
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    if tuple(target.shape) != tuple(input.shape):
+        raise ValueError(
+            f"Using a target size ({target.shape}) that is different to the input size "
+            f"({input.shape}) is deprecated. Please ensure they have the same size."
+        )
+    if input.device.type == "cpu" and input.numel():
+        with no_grad():
+            if bool(((input < 0) | (input > 1)).any()):
+                raise RuntimeError(
+                    "binary_cross_entropy: all elements of input should be between 0 and 1. For "
+                    "logits, call binary_cross_entropy_with_logits."
+                )
+    if weight is None:
+        return reduced(bce, bce_total, how, input, target)
+    return reduce_loss(bce(input, target) * weight, how)
+
+
+def _logits(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape), make(*shape)), {}
+
+
+@op(
+    name="_bce_with_logits", method=False, public=False, infer=_pair_infer, promote="arith",
+    half="float32", scratch=("work",), flops=per_element(6), samples=_logits,
+)  # fmt: skip
+def bce_logits(xp, out, work, input, target):
+    """``log(1 + exp(input)) - input * target``, without overflow."""
+    xp.logaddexp(input, 0.0, out=out)
+    xp.multiply(input, target, out=work)
+    xp.subtract(out, work, out=out)
+
+
+def _three(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape), make(*shape), make(*shape)), {}
+
+
+@op(
+    name="_bce_with_logits_backward", method=False, public=False, infer=broadcast, promote="arith",
+    half="float32", flops=per_element(6), samples=_three,
+)  # fmt: skip
+def bce_logits_slope(xp, out, grad, input, target):
+    """``grad * (sigmoid(input) - target)``."""
+    xp.negative(input, out=out)
+    xp.exp(out, out=out)
+    xp.add(out, 1, out=out)
+    xp.reciprocal(out, out=out)
+    xp.subtract(out, target, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+compile_gate(
+    bce_logits,
+    lambda losses: (losses.bce_logits, ()),
+    when=alike_singles,
+    module="loss.elementwise",
+)
+compile_gate(
+    bce_logits_slope,
+    lambda losses: (losses.bce_logits_grad, ()),
+    when=alike_singles,
+    module="loss.elementwise",
+)
+
+
+@bce_logits.vjp("input")
+def _(g, input, target):
+    return bce_logits_slope(g, input, target)
+
+
+@bce_logits.vjp("target")
+def _(g, input):
+    return -g * input
+
+
+@bce_logits_slope.vjp("grad")
+def _(g, input, target):
+    return bce_logits_slope(g, input, target)
+
+
+@bce_logits_slope.vjp("input")
+def _(g, grad, input):
+    share = input.sigmoid()
+    return g * grad * (share * (1 - share))
+
+
+@bce_logits_slope.vjp("target")
+def _(g, grad):
+    return -g * grad
+
+
+bce_logits_total = summed(bce_logits, when=alike_singles)
+
+
+@bce_logits_total.vjp("input")
+def _(g, input, target, divisor):
+    return bce_logits_slope(arriving(g, input, divisor), input, target)
+
+
+@bce_logits_total.vjp("target")
+def _(g, input, divisor):
+    return -arriving(g, input, divisor) * input
+
+
+def _weighted_logits(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        target = make(*shape, low=0.1, high=0.9)
+        yield (make(*shape), target, make(*shape[1:], low=0.5, high=2.0)), {}
+
+
+@op(
+    name="_bce_with_pos_weight", method=False, public=False, promote="arith",
+    infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy_with_logits"),) * 2,
+    half="float32", scratch=("work",), flops=per_element(10), samples=_weighted_logits,
+)  # fmt: skip
+def bce_weighted(xp, out, work, input, target, pos_weight):
+    """``(1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))``."""
+    xp.negative(input, out=work)
+    xp.logaddexp(work, 0.0, out=work)
+    xp.subtract(pos_weight, 1, out=out)
+    xp.multiply(out, target, out=out)
+    xp.add(out, 1, out=out)
+    xp.multiply(out, work, out=out)
+    xp.subtract(1, target, out=work)
+    xp.multiply(work, input, out=work)
+    xp.add(out, work, out=out)
+
+
+def _arriving_logits(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        weight = make(*shape[1:], low=0.5, high=2.0)
+        yield (make(*shape), make(*shape), make(*shape), weight), {}
+
+
+@op(
+    name="_bce_with_pos_weight_backward", method=False, public=False, promote="arith",
+    infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy_with_logits"),) * 2,
+    half="float32", scratch=("work",), flops=per_element(12), samples=_arriving_logits,
+)  # fmt: skip
+def bce_weighted_slope(xp, out, work, grad, input, target, pos_weight):
+    """``grad (1 - t - (1 + (w - 1) t) / (1 + exp(x)))``."""
+    xp.subtract(pos_weight, 1, out=out)
+    xp.multiply(out, target, out=out)
+    xp.add(out, 1, out=out)
+    xp.exp(input, out=work)
+    xp.add(work, 1, out=work)
+    xp.true_divide(out, work, out=out)
+    xp.subtract(1, target, out=work)
+    xp.subtract(work, out, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+def _cube(shape, weight):
+    """Sizes (before, of, after) the one dim that a weight varies along, or None: it is none."""
+    long = [k for k, n in enumerate(weight) if n > 1]
+    if len(weight) > len(shape) or len(long) > 1:
+        return None
+    if not long:
+        return shape[0], 1, -1
+    dim = len(shape) - len(weight) + long[0]
+    return prod(shape[:dim]), shape[dim], prod(shape[dim + 1 :])
+
+
+def _by_class(*specs):
+    *others, weight = specs
+    if not (alike_singles(*others) and isinstance(weight, Spec) and weight.dtype is float32):
+        return False
+    return _cube(others[0].shape, weight.shape) is not None
+
+
+def _run_weighted(name, out, *arrays):
+    from ...kernels.cpu.loss import elementwise as loops
+    from ...kernels.runtime.threads import spread
+
+    *others, weight = arrays
+    cube = _cube(out.shape, weight.shape)
+    shaped = [a.reshape(cube) for a in (out, *others)]
+    if len(others) == 3 and not others[0].flags.c_contiguous:
+        shaped[1] = shaped[1][:1, :1, :1]  # the gradient is one number
+    spread(getattr(loops, name), out.size, len(shaped[0]), *shaped, weight.reshape(1, -1))
+
+
+@bce_weighted.kernel("cpu", when=_by_class, layout=contiguous, scratch=False)
+def _(xp, out, work, *arrays):
+    _run_weighted("bce_weighted", out, *arrays)
+
+
+@bce_weighted_slope.kernel("cpu", when=_by_class, layout=even, scratch=False)
+def _(xp, out, work, grad, *arrays):
+    _run_weighted("bce_weighted_grad", out, grad, *arrays)
+
+
+@bce_weighted.vjp("input")
+def _(g, input, target, pos_weight):
+    return bce_weighted_slope(g, input, target, pos_weight)
+
+
+@bce_weighted.vjp("target")
+def _(g, input, pos_weight):
+    return g * ((pos_weight - 1) * softplus(-input, 1.0, math.inf) - input)
+
+
+@bce_weighted.vjp("pos_weight")
+def _(g, input, target):
+    return g * target * softplus(-input, 1.0, math.inf)
+
+
+@bce_weighted_slope.vjp("grad")
+def _(g, input, target, pos_weight):
+    return bce_weighted_slope(g, input, target, pos_weight)
+
+
+@bce_weighted_slope.vjp("input")
+def _(g, grad, input, target, pos_weight):
+    share = input.sigmoid()
+    return g * grad * (1 + (pos_weight - 1) * target) * (share * (1 - share))
+
+
+@bce_weighted_slope.vjp("target")
+def _(g, grad, input, pos_weight):
+    return -g * grad * (1 + (pos_weight - 1) * (-input).sigmoid())
+
+
+@bce_weighted_slope.vjp("pos_weight")
+def _(g, grad, input, target):
+    return -g * grad * target * (-input).sigmoid()
+
+
+@function(public=False, autocast="float32")
+def binary_cross_entropy_with_logits(
+    input, target, weight=None, size_average=None, reduce=None, reduction="mean", pos_weight=None
+):
+    """Compare logits with the chance that they speak of.
+
+    Args:
+        input: Logits of any shape.
+        target: Numbers in [0, 1], the same shape.
+        weight: A factor for each element, broadcasting.
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean" (over all elements), "sum" or "none".
+        pos_weight: A factor of the positive part, broadcasting.
+
+    Returns:
+        Tensor (), or in the shape of ``input`` for "none".
+
+    Memory:
+        Keeps input and target; ``pos_weight`` too. Without weights, from 16384 elements on, the
+        mean and the sum make no array of losses (on the CPU).
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    if tuple(target.shape) != tuple(input.shape):
+        raise ValueError(
+            f"Target size ({target.shape}) must be the same as input size ({input.shape})."
+        )
+    if pos_weight is None:
+        if weight is None:
+            return reduced(bce_logits, bce_logits_total, how, input, target)
+        loss = bce_logits(input, target)
+    else:
+        loss = bce_weighted(input, target, pos_weight)
+    return reduce_loss(loss if weight is None else loss * weight, how)

@@ -1,0 +1,131 @@
+"""What losses of class numbers share: their shapes, a tile of rows at a time, refusing bad classes.
+
+Logits are (examples, classes, positions) here, whatever their shape; a row is one position.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from ...dtypes import FLOAT, INT
+
+TILE_BYTES = 1 << 18  # of logits at a time
+TILE_ROWS = 2048  # and at most so many rows, so that what is made per row stays small
+
+
+def tiles(n: int, c: int, length: int, itemsize: int):
+    """Slices (examples, positions) of (n, c, length) logits, a tile each."""
+    rows = max(1, min(TILE_ROWS, TILE_BYTES // max(1, c * itemsize)))
+    if length <= rows:
+        step = max(1, rows // max(1, length))
+        for k in range(0, n, step):
+            yield slice(k, min(k + step, n)), slice(0, length)
+    else:
+        for k in range(n):
+            for start in range(0, length, rows):
+                yield slice(k, k + 1), slice(start, min(start + rows, length))
+
+
+def tile_size(n: int, c: int, length: int, itemsize: int) -> int:
+    """The most elements that a tile has."""
+    rows = max(1, min(TILE_ROWS, TILE_BYTES // max(1, c * itemsize)))
+    return c * min(n * length, rows)
+
+
+def class_shape(name, input, target, weight):
+    """(examples, classes, positions) of the logits ``input``, a spec.
+
+    Raises:
+        NotImplementedError: The logits are not floating.
+        RuntimeError: The target is no integer, or there is no weight for some class.
+        ValueError: The target has another shape than the logits without their classes.
+    """
+    if input.dtype.category != FLOAT:
+        raise NotImplementedError(
+            f"{name} is not implemented for {input.dtype}. Convert input with .to(lowtide.float32)."
+        )
+    if input.ndim == 0:
+        raise RuntimeError(f"{name} takes input (C,) or (N, C, *); got a 0-d tensor.")
+    classes = input.shape[0] if input.ndim == 1 else input.shape[1]
+    wanted = () if input.ndim == 1 else (input.shape[0], *input.shape[2:])
+    if tuple(target.shape) != wanted:
+        hint = "batch_size to match target batch_size" if input.ndim > 1 else "target ()"
+        raise ValueError(
+            f"{name}: Expected input {hint}: input {tuple(input.shape)} needs class indices of "
+            f"shape {wanted}; got target {tuple(target.shape)}. Put classes in dim 1."
+        )
+    if target.dtype.category != INT:
+        raise RuntimeError(
+            f"{name}: expected scalar type Long for class indices but found {target.dtype}. "
+            "Convert target with .to(lowtide.int64), or pass probabilities of input's shape."
+        )
+    if weight is not None and tuple(weight.shape) != (classes,):
+        raise RuntimeError(
+            f"{name}: weight tensor should be defined either for all {classes} classes or no "
+            f"classes but got weight tensor of shape: {list(weight.shape)}."
+        )
+    return (1 if input.ndim == 1 else input.shape[0]), classes, prod(wanted[1:])
+
+
+def sizes(input):
+    """(examples, classes, positions) of an array of logits."""
+    n = 1 if input.ndim == 1 else input.shape[0]
+    c = input.shape[0] if input.ndim == 1 else input.shape[1]
+    return n, c, prod(input.shape[2:])
+
+
+def checked(xp, target, classes, ignore_index):
+    """(class numbers without the ignored ones, which of them count); a tile's worth."""
+    counts = target != ignore_index
+    safe = xp.where(counts, target, 0)
+    if xp is np and safe.size and (safe.min() < 0 or safe.max() >= classes):
+        bad = int(safe.min()) if safe.min() < 0 else int(safe.max())
+        raise IndexError(
+            f"Target {bad} is out of bounds: cross_entropy and nll_loss take class indices 0 to "
+            f"{classes - 1}, or ignore_index ({ignore_index})."
+        )
+    return safe[:, None], counts
+
+
+def where_in(xp, x, safe):
+    """Index of each row's class in (rows, classes, columns); half ``take_along_axis``'s time."""
+    rows, _, columns = x.shape
+    return xp.arange(rows)[:, None], safe[:, 0], xp.arange(columns)
+
+
+def weights_of(xp, weight, safe, counts, dtype):
+    """The weight of each row: of its class, or one; zero where it is ignored."""
+    if weight is None:
+        return counts.astype(dtype)
+    return weight[safe[:, 0]] * counts
+
+
+def check_classes(xp, target, classes, ignore_index):
+    """Refuse class numbers out of range, on the CPU; ``target`` is (N,).
+
+    Raises:
+        IndexError: There is one; the message names it.
+    """
+    for start in range(0, target.size, TILE_ROWS):
+        checked(xp, target[start : start + TILE_ROWS], classes, ignore_index)
+
+
+def run_compiled(name, logits, numbers, weight, ignore_index, *smoothing):
+    """Run a loop of ``kernels/cpu/loss/cross_entropy.py``; its last numbers are the classes."""
+    from ...kernels.cpu.loss import cross_entropy
+    from ...kernels.runtime.threads import spread
+
+    whole = logits[0]
+    n, c, length = sizes(whole)
+    if smoothing:  # rows where classes lie together, else planes
+        name = ("rows" if length == 1 else "planes") + name
+    shape = (n,) if smoothing and length == 1 else (n, length)
+    cubes = [a.reshape(n, c, *shape[1:]) for a in logits]
+    lines = [a.reshape(shape) for a in numbers]  # checks sizes, which compiled loops do not
+    if cross_entropy.stray(lines[-1].reshape(-1), c, ignore_index):
+        check_classes(np, lines[-1].reshape(-1), c, ignore_index)
+    weights = np.empty((1, 0), whole.dtype) if weight is None else weight.reshape(1, c)
+    run = getattr(cross_entropy, name)
+    spread(run, whole.size, n, *cubes, *lines, weights, ignore_index, *smoothing)

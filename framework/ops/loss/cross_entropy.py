@@ -1,0 +1,446 @@
+"""Losses: cross entropy and its relatives as fused ops.
+
+Cross entropy keeps the logits, which the layer before may keep as well, and one number per row,
+the logarithm of the sum of exponentials. Neither the softmax nor its logarithm exists as a whole:
+forward and backward go through a tile of rows at a time.
+
+The elementwise losses are in ``regression.py``, ``binary_cross_entropy.py`` and
+``likelihood.py``, those of distances in ``similarity.py``.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from ...dtypes import FLOAT, float32, int64
+from ...kernels.common.layout import contiguous, worth_compiling
+from ...spec import Spec
+from ..registry import function, op
+from .class_targets import (
+    TILE_ROWS,
+    checked,
+    class_shape,
+    run_compiled,
+    sizes,
+    tile_size,
+    tiles,
+    weights_of,
+    where_in,
+)
+
+# Cross entropy with class numbers
+
+
+def _computed(dtype):
+    return float32 if dtype.is_half else dtype
+
+
+def _cross_entropy_infer(input, target, weight, *, ignore_index, label_smoothing):
+    n, c, length = class_shape("cross_entropy", input, target, weight)
+    dtype = _computed(input.dtype)
+    tile = tile_size(n, c, length, dtype.itemsize)
+    return (
+        Spec(target.shape, input.dtype), Spec((n, 1, length), dtype), Spec((tile,), dtype),
+    )  # fmt: skip
+
+
+def _classes(values):
+    from ..creation.fill import tensor
+
+    return tensor(values, dtype=int64)
+
+
+def _some_classes(x):
+    return _classes([k * k % x.shape[1] for k in range(x.shape[0])])
+
+
+def _cross_entropy_samples(make):
+    base = {"ignore_index": -100, "label_smoothing": 0.0}
+    x = make(4, 5)
+    yield (x, _some_classes(x), None), base
+    yield (make(4, 5), _classes([0, -100, 2, 2]), None), base | {"label_smoothing": 0.1}
+    yield (make(2, 3, 2), _classes([[0, 1], [2, 0]]), None), base | {"ignore_index": 0}
+    yield (make(3), _classes(1), make(3, low=0.5)), base
+    yield (make(0, 3), _classes([]), None), base
+
+
+@op(
+    name="_cross_entropy", method=False, public=False, infer=_cross_entropy_infer,
+    aux=("lse",), scratch=("work",), half="float32", layout=contiguous,
+    flops=lambda input, *_, **__: 4 * input.numel, samples=_cross_entropy_samples,
+)  # fmt: skip
+def cross_entropy_rows(
+    xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing
+):  # fmt: skip
+    """The cross entropy of each row of logits with its class."""
+    n, c, length = sizes(input)
+    logits = input.reshape(n, c, length)
+    losses, classes = out.reshape(n, 1, length), target.reshape(n, length)
+    total = float(weight.sum()) if label_smoothing and weight is not None else c
+    for rows, columns in tiles(n, c, length, lse.dtype.itemsize):
+        x, row, loss = logits[rows, :, columns], lse[rows, :, columns], losses[rows, :, columns]
+        tile = work[: x.size].reshape(x.shape)
+        xp.max(x, axis=1, keepdims=True, out=loss)
+        loss[~xp.isfinite(loss)] = 0  # rows of -inf: subtracting that would make NaN
+        xp.subtract(x, loss, out=tile)
+        xp.exp(tile, out=tile)
+        xp.sum(tile, axis=1, keepdims=True, out=row)
+        xp.log(row, out=row)
+        xp.add(row, loss, out=row)
+        safe, counts = checked(xp, classes[rows, columns], c, ignore_index)
+        factor = weights_of(xp, weight, safe, counts, out.dtype)[:, None]
+        xp.subtract(row, x[where_in(xp, x, safe)][:, None], out=loss)
+        xp.multiply(loss, factor * (1.0 - label_smoothing), out=loss)
+        if label_smoothing:
+            # The mean over classes of what the loss would be for each.
+            if weight is None:
+                smooth = x.sum(1, keepdims=True)
+            else:
+                xp.multiply(x, weight[:, None], out=tile)
+                smooth = tile.sum(1, keepdims=True)
+            smooth = (row * total - smooth) * (label_smoothing / c)
+            xp.add(loss, smooth * counts[:, None], out=loss)
+        loss[~counts[:, None]] = 0  # also where logits are not finite
+
+
+def _compiled(input, weight):
+    if input.ndim < 2 or not (weight is None or weight.dtype is float32):
+        return False
+    return worth_compiling(input) and input.dtype is float32
+
+
+@cross_entropy_rows.kernel(
+    "cpu", when=lambda input, target, weight, **_: _compiled(input, weight), layout=contiguous,
+    scratch=False,
+)  # fmt: skip
+def _(xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing):
+    run_compiled("", [input], [out, lse, target], weight, ignore_index, label_smoothing)
+
+
+@cross_entropy_rows.vjp("input")
+def _(g, input, target, weight, lse, ignore_index, label_smoothing):
+    return cross_entropy_grad(g, input, target, weight, lse, ignore_index, label_smoothing)
+
+
+@cross_entropy_rows.composite
+def _(input, target, weight, *, ignore_index, label_smoothing):
+    from ..activation.softmax import log_softmax
+
+    dim = 0 if input.ndim == 1 else 1
+    log_p = log_softmax(input, dim)
+    loss = nll_rows(log_p, target, weight, ignore_index)
+    if not label_smoothing:
+        return loss
+    scaled = log_p if weight is None else log_p * weight.view(-1, *[1] * max(input.ndim - 2, 0))
+    smooth = -scaled.sum(dim) * target.ne(ignore_index).to(input.dtype)
+    return loss * (1.0 - label_smoothing) + smooth * (label_smoothing / input.shape[dim])
+
+
+def _grad_samples(make):
+    lse = make(4, 1, 1).detach() + 4.0
+    base = {"ignore_index": 2, "label_smoothing": 0.0}
+    yield (make(4), make(4, 5), _classes([0, 4, 2, 1]), None, lse), base
+    yield (
+        (make(4), make(4, 5), _classes([0, 4, 2, 1]), make(5), lse),
+        base | {"label_smoothing": 0.2},
+    )
+    x = make(4, 5)
+    plain = {"ignore_index": -100, "label_smoothing": 0.0}
+    yield (x[:, 0], x, _some_classes(x), None, x[:, :1].unsqueeze(2) + 4.0), plain
+    yield (make(0), make(0, 3), _classes([]), None, make(0, 1, 1)), plain
+
+
+def _cross_entropy_grad_infer(grad, input, target, weight, lse, **_):
+    return input
+
+
+@op(
+    name="_cross_entropy_grad", method=False, public=False, infer=_cross_entropy_grad_infer,
+    half="float32", layout=contiguous, flops=lambda grad, input, *_, **__: 4 * input.numel,
+    samples=_grad_samples,
+)  # fmt: skip
+def cross_entropy_grad(
+    xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing
+):  # fmt: skip
+    """The gradient in the logits: softmax minus target, scaled, made from ``lse`` in one pass."""
+    n, c, length = sizes(input)
+    logits, result = input.reshape(n, c, length), out.reshape(n, c, length)
+    arriving, classes = grad.reshape(n, length), target.reshape(n, length)
+    total = float(weight.sum()) if label_smoothing and weight is not None else c
+    for rows, columns in tiles(n, c, length, lse.dtype.itemsize):
+        x, y = logits[rows, :, columns], result[rows, :, columns]
+        g = arriving[rows, columns]
+        safe, counts = checked(xp, classes[rows, columns], c, ignore_index)
+        factor = weights_of(xp, weight, safe, counts, out.dtype) * g
+        hit = factor * (1.0 - label_smoothing)
+        spread = (g * counts) * (label_smoothing / c)
+        xp.subtract(x, lse[rows, :, columns], out=y)
+        xp.exp(y, out=y)
+        xp.multiply(y, (hit + spread * total)[:, None], out=y)
+        if label_smoothing:
+            if weight is None:
+                xp.subtract(y, spread[:, None], out=y)
+            else:
+                for k in range(c):
+                    xp.subtract(y[:, k], spread * weight[k], out=y[:, k])
+        y[where_in(xp, y, safe)] -= hit
+
+
+@cross_entropy_grad.kernel(
+    "cpu", when=lambda grad, input, target, weight, lse, **_: _compiled(input, weight),
+    layout=contiguous,
+)  # fmt: skip
+def _(xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing):
+    run_compiled("_grad", [out, input], [grad, lse, target], weight, ignore_index, label_smoothing)
+
+
+# Negative log likelihood: linear in its input
+
+
+def _nll_infer(input, target, weight, *, ignore_index):
+    class_shape("nll_loss", input, target, weight)
+    return Spec(target.shape, input.dtype)
+
+
+def _nll_grad_samples(make):
+    x = make(3, 5)
+    yield (x[:, 0], _some_classes(x), None), {"shape": tuple(x.shape), "ignore_index": 2}
+    given = (make(2, 2), _classes([[0, 1], [2, 0]]), make(3, low=0.5))
+    yield given, {"shape": (2, 3, 2), "ignore_index": -100}
+    yield (make(0), _classes([]), None), {"shape": (0, 3), "ignore_index": -100}
+    yield (make(), _classes(1), None), {"shape": (3,), "ignore_index": -100}
+
+
+def _nll_samples(make):
+    x = make(4, 5)
+    yield (x, _some_classes(x), None), {"ignore_index": 2}
+    yield (make(2, 3, 2), _classes([[0, 1], [2, 0]]), make(3, low=0.5)), {"ignore_index": -100}
+    yield (make(0, 3), _classes([]), None), {"ignore_index": -100}
+    yield (make(3), _classes(1), None), {"ignore_index": -100}
+
+
+@op(
+    name="_nll", method=False, public=False, infer=_nll_infer, half="float32", layout=contiguous,
+    flops=lambda input, target, *_, **__: target.numel, samples=_nll_samples,
+)  # fmt: skip
+def nll_rows(xp, out, input, target, weight, *, ignore_index):
+    """Minus the element of each row that its class names, times the weight of the class."""
+    n, c, length = sizes(input)
+    x, losses = input.reshape(n, c, length), out.reshape(n, 1, length)
+    classes = target.reshape(n, length)
+    for rows, columns in tiles(n, c, length, 4):
+        loss, tile = losses[rows, :, columns], x[rows, :, columns]
+        safe, counts = checked(xp, classes[rows, columns], c, ignore_index)
+        factor = weights_of(xp, weight, safe, counts, out.dtype)
+        xp.multiply(tile[where_in(xp, tile, safe)], factor, out=loss[:, 0])
+        xp.negative(loss, out=loss)
+        loss[~counts[:, None]] = 0
+
+
+def _pickable(large, weight):
+    return worth_compiling(large) and (weight is None or weight.dtype is large.dtype)
+
+
+@nll_rows.kernel(
+    "cpu", when=lambda input, target, weight, **_: input.ndim > 1 and _pickable(input, weight),
+    layout=contiguous,
+)  # fmt: skip
+def _(xp, out, input, target, weight, *, ignore_index):
+    run_compiled("picked", [input], [out, target], weight, ignore_index)
+
+
+@nll_rows.vjp("input")
+def _(g, target, weight, input_spec, ignore_index):
+    return nll_grad(g, target, weight, tuple(input_spec.shape), ignore_index)
+
+
+@op(
+    name="_nll_grad", method=False, public=False, half="float32", layout=contiguous,
+    infer=lambda grad, target, weight, *, shape, ignore_index: grad.like(shape),
+    flops=lambda grad, *_, **__: grad.numel,
+    samples=_nll_grad_samples,
+)  # fmt: skip
+def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
+    """Minus the arriving gradient at each row's class, zero elsewhere."""
+    n, c, length = sizes(out)
+    y, arriving = out.reshape(n, c, length), grad.reshape(n, length)
+    classes = target.reshape(n, length)
+    out.fill(0)
+    for rows, columns in tiles(n, c, length, 4):
+        safe, counts = checked(xp, classes[rows, columns], c, ignore_index)
+        factor = weights_of(xp, weight, safe, counts, out.dtype)
+        tile = y[rows, :, columns]
+        tile[where_in(xp, tile, safe)] = arriving[rows, columns] * -factor
+
+
+@nll_grad.kernel(
+    "cpu", when=lambda grad, target, weight, *, shape, **_: len(shape) > 1
+    and _pickable(grad.like(shape), weight),
+    layout=contiguous,
+)  # fmt: skip
+def _(xp, out, grad, target, weight, *, shape, ignore_index):
+    run_compiled("picked_grad", [out], [grad, target], weight, ignore_index)
+
+
+@nll_grad.vjp("grad")
+def _(g, target, weight, ignore_index):
+    return nll_rows(g, target, weight, ignore_index)
+
+
+# The mean of either
+
+
+def _mean_samples(make):
+    yield (make(3), _classes([0, 1, 4]), None), {"ignore_index": 2}
+    yield (make(3), _classes([0, 4, 2]), make(5, low=0.5)), {"ignore_index": 2}
+    yield (make(2, 2), _classes([[0, 1], [2, 0]]), make(3, low=0.5)), {"ignore_index": -100}
+    yield (make(), _classes(1), None), {"ignore_index": -100}
+
+
+@op(
+    name="_class_mean", method=False, public=False, aux=("divisor",), layout=contiguous,
+    infer=lambda loss, target, weight, *, ignore_index: (loss.like(()), loss.like(())),
+    flops=lambda loss, *_, **__: loss.numel, samples=_mean_samples,
+)  # fmt: skip
+def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
+    """The sum of class losses, divided by that of the weights of the rows that count."""
+    flat = target.reshape(1, -1)
+    divisor.fill(0)
+    for start in range(0, flat.shape[1], TILE_ROWS):
+        part = flat[:, start : start + TILE_ROWS]
+        if weight is None:
+            counted = (part != ignore_index).sum(dtype=divisor.dtype)
+        else:
+            safe, counts = checked(xp, part, weight.shape[0], ignore_index)
+            counted = weights_of(xp, weight, safe, counts, divisor.dtype).sum()
+        xp.add(divisor, counted, out=divisor)
+    xp.sum(loss, out=out)
+    xp.divide(out, divisor, out=out)
+
+
+@class_mean.vjp("loss")
+def _(g, target, weight, divisor, loss_spec):  # the composite needs both; the losses keep them too
+    return (g / divisor).expand(loss_spec.shape)
+
+
+@class_mean.composite
+def _(loss, target, weight, *, ignore_index):
+    counts = target.ne(ignore_index)
+    factors = counts.to(loss.dtype)
+    if weight is not None:
+        factors = factors * weight[target.masked_fill(~counts, 0)]
+    return loss.sum() / factors.sum()
+
+
+# The public functions
+
+
+def reduction_of(size_average, reduce, reduction: str) -> str:
+    """PyTorch's ``reduction``, also from the two arguments it replaced."""
+    if size_average is not None or reduce is not None:
+        warnings.warn(
+            "size_average and reduce args will be deprecated, please use reduction instead.",
+            UserWarning,
+            stacklevel=4,
+        )
+        if reduce is False:
+            return "none"
+        return "sum" if size_average is False else "mean"
+    if reduction not in ("none", "mean", "sum"):
+        raise ValueError(f"{reduction} is not a valid value for reduction: none, mean or sum.")
+    return reduction
+
+
+def reduce_loss(loss, reduction: str):
+    """The losses themselves, their mean or their sum."""
+    if reduction == "mean":
+        return loss.mean()
+    return loss.sum() if reduction == "sum" else loss
+
+
+def by_class(loss, target, weight, ignore_index, reduction):
+    """Reduce class losses: their mean is over weights, and ignored rows have none."""
+    if reduction == "none":
+        return loss
+    if loss.dtype.is_half and reduction == "mean":  # the sum may be beyond float16's range
+        return by_class(loss.to(float32), target, weight, ignore_index, reduction).to(loss.dtype)
+    if reduction == "sum":
+        return loss.sum()
+    return class_mean(loss, target, weight, ignore_index)
+
+
+@function(public=False, autocast="float32")
+def cross_entropy(
+    input, target, weight=None, size_average=None, ignore_index=-100, reduce=None,
+    reduction="mean", label_smoothing=0.0,
+):  # fmt: skip
+    """Compare logits with classes, or with the probabilities of classes.
+
+    Args:
+        input: Logits (N, C), (N, C, *) or (C,).
+        target: Class indices (N,), (N, *) or (); or probabilities in the shape of ``input``.
+        weight: (C,), a factor for each class.
+        size_average: Old form of ``reduction``.
+        ignore_index: Rows of this class count for nothing.
+        reduce: Old form of ``reduction``.
+        reduction: "mean" (over the weights of the rows that count), "sum" or "none".
+        label_smoothing: Share of the target that is spread evenly over all classes.
+
+    Returns:
+        Tensor (), or in the shape of the class indices for "none".
+
+    Raises:
+        IndexError: A class index is out of range (on the CPU).
+
+    Memory:
+        Keeps input, target, weight and one number per row; no softmax. Workspace: at most a tile.
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise RuntimeError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}.")
+    if target.dtype.category >= FLOAT and tuple(target.shape) == tuple(input.shape):
+        return _soft_cross_entropy(input, target, weight, how, float(label_smoothing))
+    loss = cross_entropy_rows(input, target, weight, ignore_index, float(label_smoothing))
+    return by_class(loss, target, weight, ignore_index, how)
+
+
+def _soft_cross_entropy(input, target, weight, reduction, smoothing):
+    from ..activation.softmax import log_softmax
+
+    dim = 0 if input.ndim == 1 else 1
+    if smoothing:
+        target = target * (1.0 - smoothing) + smoothing / input.shape[dim]
+    log_p = log_softmax(input, dim)
+    if weight is not None:
+        log_p = log_p * weight.view(-1, *[1] * max(input.ndim - 2, 0))
+    loss = -(log_p * target).sum(dim)
+    if reduction == "mean":
+        return loss.sum() / max(loss.numel(), 1)
+    return reduce_loss(loss, reduction)
+
+
+@function(public=False, autocast="float32")
+def nll_loss(
+    input, target, weight=None, size_average=None, ignore_index=-100, reduce=None,
+    reduction="mean",
+):  # fmt: skip
+    """Take minus the log probability of each row's class.
+
+    Args:
+        input: Log probabilities (N, C), (N, C, *) or (C,).
+        target: Class indices (N,), (N, *) or ().
+        weight: (C,), a factor for each class.
+        size_average: Old form of ``reduction``.
+        ignore_index: Rows of this class count for nothing.
+        reduce: Old form of ``reduction``.
+        reduction: "mean" (over the weights of the rows that count), "sum" or "none".
+
+    Returns:
+        Tensor (), or in the shape of ``target`` for "none".
+
+    Memory:
+        Keeps target and weight, and not the input.
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    loss = nll_rows(input, target, weight, ignore_index)
+    return by_class(loss, target, weight, ignore_index, how)

@@ -1,0 +1,96 @@
+"""Losses added up as they are made: their mean or sum, and no array of losses.
+
+A loss of two arrays that is reduced at once is computed a tile at a time, and a tile's sum is all
+that stays of it. Sums of tiles are added in double precision, in one order whatever the number of
+threads. Backward is that of the loss itself, with a gradient that is one number repeated.
+
+Below 16384 elements, on GPUs, and where operands differ in shape or dtype, the losses are made and
+then reduced: there an array of them costs little, or a tile at a time would cost more.
+"""
+
+from __future__ import annotations
+
+from inspect import Parameter, Signature
+
+import numpy as np
+
+from ...kernels.common.layout import alike, contiguous
+from ...spec import Spec
+from ..registry import op
+from .cross_entropy import reduce_loss
+
+TILE = 1 << 16  # losses that exist at a time in the plain kernel
+
+
+def summed(plain, *, when=alike):
+    """Declare the sum of an op's results: ``(input, target, numbers..., divisor)``.
+
+    Args:
+        plain: An op of two arrays; its scratch looks like its result.
+        when: Which specs its compiled loop is for: ``<name>_sums`` of
+            ``kernels/cpu/loss/elementwise.py``.
+    """
+    declared = plain.op
+    name = declared.name.strip("_")
+    count = len(declared.scratch)
+
+    def infer(input, target, **_):
+        tile = Spec((min(TILE, input.numel),), input.dtype)
+        return input.like(()), tile, *[tile] * count
+
+    def samples(make):
+        for k, ((input, target), attributes) in enumerate(declared.samples(make)):
+            if input.shape == target.shape:
+                yield (input, target), {**attributes, "divisor": 1 + 2 * (k % 2)}
+
+    def kernel(xp, out, tile, *arrays, divisor, **attributes):
+        *work, x, y = arrays
+        x, y = x.reshape(-1), y.reshape(-1)
+        out.fill(0)
+        for start in range(0, x.size, TILE):
+            some = [a[start : start + TILE] for a in (x, y)]
+            part, *rest = [w[: some[0].size] for w in (tile, *work)]
+            declared.plain(xp, part, *rest, *some, **attributes)
+            xp.add(out, xp.sum(part), out=out)
+        xp.divide(out, divisor, out=out)
+
+    leading = ("xp", "out", "tile", *declared.scratch, "input", "target")
+    keywords = [Parameter(n, Parameter.KEYWORD_ONLY) for n in (*declared.attributes, "divisor")]
+    kernel.__signature__ = Signature(
+        [*[Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in leading], *keywords]
+    )
+    kernel.__doc__ = f"The sum of what ``{name}`` gives, over ``divisor``."
+    kernel.__module__ = declared.plain.__module__
+    made = op(
+        name=f"_{name}_total", method=False, public=False, infer=infer, promote="arith",
+        half="float32", scratch=("tile", *declared.scratch), flops=declared.flops,
+        samples=samples, layout=contiguous,
+    )(kernel)  # fmt: skip
+    made.op.shown = declared.shown
+
+    @made.kernel("cpu", when=when, layout=contiguous, scratch=False)
+    def _(xp, out, *arrays, divisor, **attributes):
+        from ...kernels.cpu.loss import elementwise as losses
+        from ...kernels.runtime import threads
+
+        x, y = (a.reshape(-1) for a in arrays[count + 1 :])
+        chunks = -(-x.size // losses.CHUNK)
+        sums = np.empty(chunks, np.float64)
+        run = getattr(losses, f"{name}_sums")
+        numbers = attributes.values()
+        threads.ranges(lambda a, b: run(a, b, sums, x, y, *numbers), x.size, chunks)
+        out[...] = sums.sum() / divisor
+
+    return made
+
+
+def reduced(plain, total, how, input, target, *numbers):
+    """The losses themselves, their mean or their sum, without an array of them where that pays."""
+    if how != "none" and input.device.type in ("cpu", "meta") and alike(input._spec, target._spec):
+        return total(input, target, *numbers, divisor=input.numel() if how == "mean" else 1)
+    return reduce_loss(plain(input, target, *numbers), how)
+
+
+def arriving(g, like, divisor):
+    """The gradient of each loss: what arrives at the sum, over the divisor, one number repeated."""
+    return (g if divisor == 1 else g / divisor).expand(like.shape)

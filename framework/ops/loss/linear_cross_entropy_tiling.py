@@ -1,0 +1,99 @@
+"""How ``linear_cross_entropy`` cuts its logits into tiles, and what both directions do to one.
+
+A tile is the product of some rows of ``input`` (tokens) with some rows of ``linear_weight``
+(classes). It is about square: the products that follow contract over both of its sides, and what
+they add up to is written once per tile.
+"""
+
+from __future__ import annotations
+
+from math import isqrt
+from typing import Any
+
+from ...dtypes import float32
+from ...kernels.common.layout import contiguous
+from ...spec import Spec
+from ..linalg.matmul import blas_ready
+
+BYTES = 1 << 20  # of the workspace, at least
+LIMIT = 1 << 26  # and at most
+SHARE = 72  # part of the bytes of input, linear_weight and their gradients that it may take
+
+
+def computed(dtype):
+    """What logits of this dtype are computed in."""
+    return float32 if dtype.is_half else dtype
+
+
+def tiles_of(
+    tokens: int, classes: int, features: int, dtype: Any
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Rows and columns of the tiles of forward and of backward.
+
+    They are square, unless there are fewer tokens or classes than that. What else the workspace
+    has grows with their sides: in backward one product of the longer side, before it is added; for
+    inputs of 16 bits the rows that a tile is made from, and in backward the sum of products.
+    """
+    whole = 2 * (tokens + classes) * features * dtype.itemsize
+    room = max(BYTES, min(LIMIT, whole // SHARE)) // computed(dtype).itemsize
+    beside = (2, 4) if dtype.is_half else (0, 1)
+    forward, backward = (_within(tokens, classes, room, k * features) for k in beside)
+    return forward, backward
+
+
+def _within(tokens, classes, room, beside):
+    side = (isqrt(beside * beside + 4 * room) - beside) // 2  # side ** 2 + side * beside
+    side = max(32, side - side % 32)
+    rows = min(tokens, side)
+    columns = min(classes, max(side, room // max(1, rows + beside)))
+    if columns < side:
+        rows = min(tokens, max(side, room // max(1, columns + beside)))
+    return max(1, rows), max(1, columns)
+
+
+def ready(array):
+    """Whether products take a matrix, and compiled loops a row of numbers, as it lies."""
+    return blas_ready(array) if array.ndim == 2 else contiguous(array)
+
+
+def blocks(count: int, size: int):
+    """Slices of ``range(count)``, ``size`` long."""
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))
+
+
+def room(input, linear_weight, tile):
+    """Specs of a tile, and of the rows of 16-bit inputs and weights that it is made from."""
+    dtype, features = computed(input.dtype), input.shape[-1]
+    rows, columns = tile
+    wide = features if input.dtype.is_half else 0
+    return (
+        Spec((rows * columns,), dtype), Spec((rows * wide,), dtype), Spec((columns * wide,), dtype),
+    )  # fmt: skip
+
+
+def rows_of(xp, array, part, buffer):
+    """Some rows of a matrix in the type that is computed in; converted into ``buffer``."""
+    rows = array[part]
+    if rows.dtype == buffer.dtype:
+        return rows
+    wide = buffer[: rows.size].reshape(rows.shape)
+    xp.copyto(wide, rows, casting="unsafe")
+    return wide
+
+
+def logits_of(xp, work, x, w, linear_bias, columns):
+    """A tile of logits."""
+    tile = work[: x.shape[0] * w.shape[0]].reshape(x.shape[0], w.shape[0])
+    xp.matmul(x, w.T, out=tile)
+    if linear_bias is not None:
+        xp.add(tile, linear_bias[columns], out=tile)
+    return tile
+
+
+def found_in(xp, target, columns):
+    """(column of each row's class in a tile, or some column; whether it is that)."""
+    here = target - columns.start
+    last = columns.stop - columns.start - 1
+    inside = (here >= 0) & (here <= last)
+    return xp.clip(here, 0, last), inside

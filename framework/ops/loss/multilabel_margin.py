@@ -1,0 +1,170 @@
+"""Margins between right and wrong classes, where an example may have several right ones.
+
+``_multilabel_margin`` adds up ``max(0, 1 - x[right] + x[wrong])`` over all pairs of an example. The
+pairs are the square of the classes: they are met one right class at a time, for some examples at
+once, forward and backward, and what is kept are the two inputs. The slope of the loss is piecewise
+constant, so second gradients are those in the arriving gradient alone.
+
+Not optimal: a pass over the wrong scores for each right class; sorted, they would need one in all.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...dtypes import INT, bool_, int64
+from ...kernels.common.layout import contiguous
+from ..registry import op
+from .linear_cross_entropy_tiling import blocks
+
+_ELEMENTS = 1 << 15  # scores of a tile
+_ROWS = 1 << 10  # and at most so many examples
+
+
+def _tile(input):
+    rows = max(1, min(input.shape[0], _ROWS, _ELEMENTS // max(1, input.shape[1])))
+    shape = (rows, input.shape[1])
+    return input.like(shape), input.like(shape, dtype=bool_)
+
+
+def _check(target):
+    if target.dtype.category != INT:
+        raise RuntimeError(
+            f"multilabel_margin_loss: expected class numbers in target, got {target.dtype}. "
+            "Convert it with .to(lowtide.int64)."
+        )
+
+
+def _margin_infer(input, target):
+    _check(target)
+    return input.like((input.shape[0],)), *_tile(input)
+
+
+def _labels(rows, classes):
+    # Some right classes of each example, none of the first, ended by -1
+    from ..creation.fill import tensor
+
+    found = np.full((rows, classes), -1, np.int64)
+    for n in range(rows):
+        for k in range(min(n, classes)):
+            found[n, k] = (n + 2 * k) % classes if classes % 2 else (n + k) % classes
+    return tensor(found, dtype=int64)
+
+
+def _margin_samples(make):
+    for shape in ((4, 5), (2, 3), (3, 1), (0, 3)):
+        x = make(*shape)
+        yield (x, _labels(*x.shape)), {}
+
+
+@op(
+    name="_multilabel_margin", method=False, public=False, infer=_margin_infer,
+    scratch=("gap", "right"), half="float32", samples=_margin_samples,
+    flops=lambda input, target: 4 * input.numel,
+)  # fmt: skip
+def label_margins(xp, out, gap, right, input, target):
+    """The mean over classes of ``max(0, 1 - x[right] + x[wrong])``, all pairs added up.
+
+    Args:
+        input: (N, C).
+        target: (N, C), the right classes, ended by a negative number.
+    """
+    classes = input.shape[1]
+    for rows in blocks(input.shape[0], gap.shape[0]):
+        total = out[rows]
+        total.fill(0)
+        for here, _, on in _leaders(xp, gap, right, input[rows], target[rows]):
+            xp.maximum(here, 0, out=here)
+            xp.add(total, xp.where(on, xp.sum(here, axis=1), 0), out=total)
+        xp.divide(total, classes, out=total)
+
+
+def _leaders(xp, gap, right, x, target):
+    """For each right class: (its margins, -1 to the right ones; the class; who has one)."""
+    count = x.shape[0]
+    gap, right, row = gap[:count], right[:count], xp.arange(count)
+    xp.less(target, 0, out=right)
+    listed = xp.where(right.any(axis=1), right.argmax(axis=1), target.shape[1])
+    right.fill(False)
+
+    def chosen():
+        for k in range(int(listed.max())):
+            on = listed > k
+            yield xp.where(on, target[:, k], 0), on
+
+    for column, on in chosen():
+        if xp is np and column.max() >= x.shape[1]:
+            _refuse(int(column.max()), x.shape[1])
+        right[row, column] |= on
+    for column, on in chosen():
+        xp.subtract(x, (x[row, column] - 1)[:, None], out=gap)
+        xp.copyto(gap, -1, where=right)
+        yield gap, column, on
+
+
+label_margins.op.shown = "multilabel_margin_loss"
+
+
+def _worth(*specs):
+    return specs[-2].numel >= 1 << 12 and specs[-2].dtype.name in ("float32", "float64")
+
+
+def _refuse(found, classes):
+    if found:
+        raise RuntimeError(
+            f"multilabel_margin_loss: class {found} in target is out of range for {classes} "
+            "classes. Take classes from 0, and end them with -1."
+        )
+
+
+@label_margins.kernel("cpu", when=_worth, layout=contiguous)
+def _(xp, out, gap, right, input, target):
+    from ...kernels.cpu.loss.multilabel_margin import margins
+
+    _refuse(margins(out, gap[0], right[0], input, target), input.shape[1])
+
+
+@label_margins.vjp("input")
+def _(g, input, target):
+    return label_slopes(g, input, target)
+
+
+def _slope_samples(make):
+    for (x, target), _ in _margin_samples(make):
+        yield (make(x.shape[0]), x, target), {}
+
+
+@op(
+    name="_multilabel_margin_grad", method=False, public=False,
+    infer=lambda grad, input, target: (input, *_tile(input)), scratch=("gap", "right"),
+    half="float32", samples=_slope_samples, flops=lambda grad, input, target: 4 * input.numel,
+)  # fmt: skip
+def label_slopes(xp, out, gap, right, grad, input, target):
+    """The gradient of :func:`label_margins`, times ``grad``; at a margin of 0 it is 0."""
+    for rows in blocks(input.shape[0], gap.shape[0]):
+        slope = out[rows]
+        slope.fill(0)
+        row = xp.arange(slope.shape[0])
+        for here, column, on in _leaders(xp, gap, right, input[rows], target[rows]):
+            xp.greater(here, 0, out=here)
+            xp.multiply(here, on[:, None], out=here)
+            xp.add(slope, here, out=slope)
+            slope[row, column] -= xp.sum(here, axis=1)
+        xp.multiply(slope, (grad[rows] / input.shape[1])[:, None], out=slope)
+
+
+@label_slopes.kernel("cpu", when=_worth, layout=contiguous)
+def _(xp, out, gap, right, grad, input, target):
+    from ...kernels.cpu.loss.multilabel_margin import slopes
+
+    _refuse(slopes(out, gap[0], right[0], grad, input, target), input.shape[1])
+
+
+@label_slopes.vjp("grad", "input")
+def _(g, needs, grad_spec, input, target):
+    from ..creation.fill import ones
+
+    if not needs[0]:
+        return None, None
+    unit = ones(*grad_spec.shape, dtype=grad_spec.dtype, device=g.device)
+    return (g * label_slopes(unit, input, target)).sum(1), None

@@ -1,0 +1,330 @@
+"""Losses of a difference: its square, its absolute value, and what lies between.
+
+They are ops of their own, which keep input and target, or of the absolute value the sign in two
+bits, and not the difference: a third array that nobody else has.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.layout import alike, contiguous
+from ..elementwise.bitmask import by_sides, mark, sides_of, spread, worth_bits
+from ..indexing.where import where_select
+from ..registry import broadcast, function, op, per_element
+from .cross_entropy import reduce_loss, reduction_of
+from .fused_reduction import arriving, reduced, summed
+
+
+def _compared(input, target) -> None:
+    if tuple(target.shape) != tuple(input.shape):
+        warnings.warn(
+            f"Using a target size ({target.shape}) that is different to the input size "
+            f"({input.shape}). This will likely lead to incorrect results due to broadcasting. "
+            "Please ensure they have the same size.",
+            UserWarning,
+            stacklevel=4,
+        )
+
+
+def _weighted(loss, weight, reduction, over_weights=True):
+    # A weight per element; the mean is over the weights.
+    if weight is None:
+        return reduce_loss(loss, reduction)
+    if tuple(weight.shape) != tuple(loss.shape):
+        raise ValueError(
+            f"Weights and input must have the same size; got {tuple(weight.shape)} and "
+            f"{tuple(loss.shape)}. Expand the weights."
+        )
+    if reduction == "mean" and over_weights:
+        return (loss * weight).sum() / weight.sum()
+    return reduce_loss(loss * weight, reduction)
+
+
+def _error_infer(input, target, **_):
+    return broadcast(input, target)
+
+
+def _bent_infer(input, target, **_):
+    out = broadcast(input, target)
+    return out, out
+
+
+def _differing(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape), make(*shape)), {}
+    yield (make(3, 4), make(4)), {}
+
+
+def _bends(make):
+    for inputs, _ in _differing(make):
+        yield inputs, {"bend": 0.71, "slope": 0.71}
+    yield (make(3, 4), make(3, 4)), {"bend": 1.3, "slope": 1.0}
+
+
+def _arriving(make):
+    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
+        yield (make(*shape), make(*shape), make(*shape)), {}
+    yield (make(3, 4), make(3, 4), make(4)), {}
+
+
+def _arriving_bends(make):
+    for inputs, _ in _arriving(make):
+        yield inputs, {"bend": 0.71, "slope": 0.71}
+    yield (make(3, 4), make(3, 4), make(3, 4)), {"bend": 1.3, "slope": 1.0}
+
+
+@op(
+    name="_squared_error", method=False, public=False, infer=_error_infer, promote="arith",
+    half="float32", flops=per_element(2), samples=_differing,
+)  # fmt: skip
+def squared_error(xp, out, input, target):
+    """``(input - target) ** 2``."""
+    xp.subtract(input, target, out=out)
+    xp.multiply(out, out, out=out)
+
+
+@op(
+    name="_absolute_error", method=False, public=False, infer=_error_infer, promote="arith",
+    half="float32", flops=per_element(2), samples=_differing,
+)  # fmt: skip
+def absolute_error(xp, out, input, target):
+    """``|input - target|``."""
+    xp.subtract(input, target, out=out)
+    xp.absolute(out, out=out)
+
+
+@op(
+    name="_bent_error", method=False, public=False, infer=_bent_infer, promote="arith",
+    scratch=("half",), half="float32", flops=per_element(6), samples=_bends,
+)  # fmt: skip
+def bent_error(xp, out, half, input, target, *, bend, slope):
+    """``slope / (2 bend)`` times the square of the difference below ``bend``, then a line.
+
+    With ``h`` half the difference or half of ``bend``, the smaller, it is
+    ``2 slope / bend * (difference - h) * h`` on both sides.
+    """
+    xp.subtract(input, target, out=out)
+    xp.absolute(out, out=out)
+    xp.multiply(out, 0.5, out=half)
+    xp.minimum(half, 0.5 * bend, out=half)
+    xp.subtract(out, half, out=out)
+    xp.multiply(out, half, out=out)
+    xp.multiply(out, 2 * slope / bend, out=out)
+
+
+# The gradients in ``input``; those in ``target`` are the same with the other sign.
+
+
+@op(
+    name="_squared_error_backward", method=False, public=False, infer=broadcast,
+    promote="arith", half="float32", flops=per_element(3), samples=_arriving,
+)  # fmt: skip
+def squared_slope(xp, out, grad, input, target):
+    """``grad * 2 (input - target)``."""
+    xp.subtract(input, target, out=out)
+    xp.multiply(out, 2, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+@op(
+    name="_bent_error_backward", method=False, public=False, infer=broadcast,
+    promote="arith", half="float32", flops=per_element(5), samples=_arriving_bends,
+)  # fmt: skip
+def bent_slope(xp, out, grad, input, target, *, bend, slope):
+    """``grad`` times the derivative of bent_error, between ``-slope`` and ``slope``."""
+    xp.subtract(input, target, out=out)
+    xp.multiply(out, slope / bend, out=out)
+    xp.maximum(out, -slope, out=out)
+    xp.minimum(out, slope, out=out)
+    xp.multiply(out, grad, out=out)
+
+
+for _op, _name in (
+    (squared_error, "squared_error"), (squared_slope, "squared_error_grad"),
+    (bent_error, "bent_error"), (bent_slope, "bent_error_grad"),
+):  # fmt: skip
+    compile_gate(
+        _op, lambda losses, _name=_name, **numbers: (getattr(losses, _name), numbers.values()),
+        when=alike, module="loss.elementwise",
+    )  # fmt: skip
+
+
+squared_total, bent_total = summed(squared_error), summed(bent_error)
+
+
+@squared_total.vjp("input", "target")
+def _(g, needs, input, target, divisor):
+    return _both(squared_slope(arriving(g, input, divisor), input, target), needs)
+
+
+@bent_total.vjp("input", "target")
+def _(g, needs, input, target, bend, slope, divisor):
+    each = arriving(g, input, divisor)
+    return _both(bent_slope(each, input, target, bend, slope), needs)
+
+
+def _sided_infer(input, target):
+    out = broadcast(input, target)
+    sides, work = sides_of(out)
+    return out, sides, sides, work
+
+
+@op(
+    name="_absolute_error_marked", method=False, public=False, infer=_sided_infer,
+    returns=("out", "above", "apart"), scratch=("work",), promote="arith", half="float32",
+    flops=per_element(2), samples=_differing, layout=contiguous,
+)  # fmt: skip
+def absolute_error_marked(xp, out, above, apart, work, input, target):
+    """``|input - target|``, and bits: where ``input`` is the larger, and where they differ."""
+    xp.subtract(input, target, out=out)
+    mark(xp, above, work, out, 0.0, math.inf)
+    xp.absolute(out, out=out)
+    mark(xp, apart, work, out, 0.0, math.inf)
+
+
+absolute_error_marked.op.shown = absolute_error.op.shown
+
+
+@absolute_error_marked.kernel("cpu", when=alike, layout=contiguous, scratch=False)
+def _(xp, out, above, apart, work, input, target):
+    flat = out.reshape(-1), above, apart, input.reshape(-1), target.reshape(-1)
+    spread("absolute_error", out.size, *flat)
+
+
+@absolute_error_marked.vjp("input", "target")
+def _(g_out, needs, above, apart):
+    if g_out is None:
+        return None, None
+    return _both(by_sides(g_out, above.detach(), apart.detach()), needs)
+
+
+@squared_error.vjp("input", "target")
+def _(g, needs, input, target):
+    return _both(squared_slope(g, input, target), needs)
+
+
+@absolute_error.vjp("input", "target")
+def _(g, needs, input, target):
+    return _both(g * (input - target).sign(), needs)
+
+
+@bent_error.vjp("input", "target")
+def _(g, needs, input, target, bend, slope):
+    return _both(bent_slope(g, input, target, bend, slope), needs)
+
+
+@squared_slope.vjp("grad")
+def _(g, input, target):
+    return squared_slope(g, input, target)
+
+
+@squared_slope.vjp("input", "target")
+def _(g, needs, grad):
+    return _both(g * grad * 2, needs)
+
+
+@bent_slope.vjp("grad")
+def _(g, input, target, bend, slope):
+    return bent_slope(g, input, target, bend, slope)
+
+
+@bent_slope.vjp("input", "target")
+def _(g, needs, grad, input, target, bend, slope):
+    curved = g * grad * (slope / bend)
+    return _both(where_select((input - target).abs() > bend, 0, curved), needs)
+
+
+def _both(slope, needs):
+    return slope if needs[0] else None, -slope if needs[1] else None
+
+
+def _real_floats(input, target) -> bool:
+    return input.is_floating_point() and not target.is_complex()
+
+
+@function(public=False, autocast="float32")
+def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
+    """Take squares of differences.
+
+    Args:
+        input: Any shape.
+        target: The same shape.
+        size_average: Old form of ``reduction``.
+        reduce: Old form of ``reduction``.
+        reduction: "mean", "sum" or "none".
+        weight: A factor for each element; the mean is over the weights.
+
+    Returns:
+        Tensor (), or in the shape of ``input`` for "none".
+
+    Memory:
+        Keeps ``input`` and ``target``, and not their difference; from 16384 elements on, the mean
+        and the sum make no array of losses either (on the CPU, without ``weight``).
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    _compared(input, target)
+    if _real_floats(input, target):
+        if weight is None:
+            return reduced(squared_error, squared_total, how, input, target)
+        return _weighted(squared_error(input, target), weight, how)
+    difference = input - target
+    return _weighted(difference * difference, weight, how)
+
+
+@function(public=False, autocast="float32")
+def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
+    """Take absolute differences. The arguments are those of :func:`mse_loss`.
+
+    Memory:
+        Keeps two bits an element; ``input`` and ``target`` below 16384 elements.
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    _compared(input, target)
+    if _real_floats(input, target):
+        if worth_bits(input, exact=False) or worth_bits(target, exact=False):
+            return _weighted(absolute_error_marked(input, target)[0], weight, how)
+        return _weighted(absolute_error(input, target), weight, how)
+    return _weighted((input - target).abs(), weight, how)
+
+
+@function(public=False, autocast="float32")
+def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mean", beta=1.0):
+    """Take absolute differences, squared (over ``2 beta``) where they are below ``beta``.
+
+    The other arguments are those of :func:`mse_loss`.
+    """
+    how = reduction_of(size_average, reduce, reduction)
+    if beta < 0:
+        raise RuntimeError(f"smooth_l1_loss does not support negative values for beta; got {beta}.")
+    if beta == 0:
+        return l1_loss(input, target, reduction=how)
+    _compared(input, target)
+    return _quadratic_then_linear(input, target, float(beta), 1.0, None, how)
+
+
+@function(public=False, autocast="float32")
+def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
+    """Take half squares of differences below ``delta``, and lines of slope ``delta`` beyond.
+
+    The other arguments are those of :func:`mse_loss`.
+    """
+    how = reduction_of(None, None, reduction)
+    if delta <= 0:
+        raise RuntimeError(f"huber_loss does not support non-positive values for delta: {delta}.")
+    _compared(input, target)
+    delta = float(delta)
+    return _quadratic_then_linear(input, target, delta, delta, weight, how)
+
+
+def _quadratic_then_linear(input, target, bend, slope, weight, how):
+    if _real_floats(input, target):
+        if weight is None:
+            return reduced(bent_error, bent_total, how, input, target, bend, slope)
+        return _weighted(bent_error(input, target, bend, slope), weight, how, False)
+    size = (input - target).abs()
+    line = (size - 0.5 * bend) * slope
+    loss = where_select(size < bend, size * size * (0.5 * slope / bend), line)
+    return _weighted(loss, weight, how, False)

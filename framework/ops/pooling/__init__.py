@@ -1,0 +1,1 @@
+"""Pooling: max, average, adaptive, fractional, unpooling."""

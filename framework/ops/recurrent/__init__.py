@@ -1,0 +1,1 @@
+"""Recurrent networks over whole sequences: RNN, LSTM, GRU."""

@@ -1,0 +1,302 @@
+"""Gated recurrent units over a whole sequence; how the loop works is told in ``rnn.py``.
+
+Gates lie side by side in PyTorch's order: reset r, update z, new n, with
+``n = tanh(W x + b + r q)`` and ``q = U h + c``. For backward, the node keeps the activated gates
+and q, four numbers per unit and step, beside the input and the result. (q could be had again for
+one more product per step.)
+
+Source:
+    Cho et al.: "Learning Phrase Representations using RNN Encoder-Decoder", 2014; with the reset
+    gate after the product, as in cuDNN and PyTorch.
+"""
+
+from __future__ import annotations
+
+from ...spec import Spec
+from ..convolution.functional import contiguous
+from ..linalg.linear import linear
+from ..registry import op
+from .lstm import sigmoid_in_place
+from .rnn import (
+    active,
+    advanced,
+    begin,
+    compilable,
+    flat,
+    geometry,
+    gradient_specs,
+    input_gradients,
+    joined,
+    kernel_type,
+    more_spec,
+    packed_again,
+    preceding,
+    projection_flops,
+    recurrent_product,
+    start,
+    steps,
+    sum_biases,
+    turn,
+    turned_spec,
+    weight_gradient,
+)
+
+
+def _infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
+    size = w_hh.shape[1]
+    rows, batch, hidden = geometry(
+        "gru", input, runs, 3, w_ih, w_hh, (b_ih, b_hh), ((h0, size),)
+    )  # fmt: skip
+    kind = kernel_type(input)
+    return (
+        input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
+        input.like((rows, 3 * hidden)), input.like((rows, hidden)), Spec((4 * hidden,), kind),
+        Spec((3 * hidden * batch,), kind), turned_spec(w_hh, kind),
+    )  # fmt: skip
+
+
+def _samples(make):
+    base = {"runs": None, "reverse": False}
+    weights = make(6, 3), make(6, 2), make(6), make(6)
+    yield (make(3, 2, 3), *weights, make(2, 2)), base
+    yield (make(3, 2, 3), *weights, None), base | {"reverse": True}
+    yield (make(2, 2, 3), *weights[:2], None, None, make(2, 2)), base
+    packed = base | {"runs": ((1, 3), (1, 2), (2, 1))}
+    yield (make(7, 3), *weights, make(3, 2)), packed
+    yield (make(7, 3), *weights, make(3, 2)), packed | {"reverse": True}
+    yield (make(3, 0, 3), *weights, make(0, 2)), base
+
+
+@op(
+    name="_gru", method=False, public=False, infer=_infer, returns=("out", "h_n"),
+    aux=("gates", "inner"), scratch=("bias", "product", "turned"), promote="same", half="float32",
+    layout=contiguous, samples=_samples,
+    flops=lambda input, w_ih, w_hh, *_, **__: projection_flops(3, input, w_ih, w_hh),
+    autocast="low",
+)  # fmt: skip
+def gru_sequence(
+    xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
+    reverse,
+):  # fmt: skip
+    """Run gated recurrent units over a sequence.
+
+    Args:
+        input: (steps, batch, features), or (rows, features) with ``runs``.
+        w_ih: (3 hidden, features).
+        w_hh: (3 hidden, hidden).
+        b_ih: (3 hidden,), or None.
+        b_hh: (3 hidden,), or None.
+        h0: (batch, hidden), or None for zeros.
+        runs: How many steps have how many rows, or None.
+        reverse: From the last step to the first.
+
+    Returns:
+        (all states, the last of each sequence).
+    """
+    _forward(
+        _step, xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0,
+        runs, reverse,
+    )  # fmt: skip
+
+
+@gru_sequence.kernel("cpu", when=compilable, layout=contiguous)
+def _(
+    xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
+    reverse,
+):  # fmt: skip
+    from ...kernels.cpu import recurrent
+
+    def step(xp, *arrays):
+        recurrent.gru(*arrays)
+
+    _forward(
+        step, xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0,
+        runs, reverse,
+    )  # fmt: skip
+
+
+def _forward(
+    step, xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0,
+    runs, reverse,
+):  # fmt: skip
+    y, hidden = flat(out), h_n.shape[1]
+    wide = 2 * hidden
+    # r and z add both biases; n and q keep theirs apart.
+    sum_biases(xp, bias[:wide], *(b if b is None else b[:wide] for b in (b_ih, b_hh)))
+    sum_biases(xp, bias[wide : 3 * hidden], b_ih if b_ih is None else b_ih[wide:])
+    sum_biases(xp, bias[3 * hidden :], b_hh if b_hh is None else b_hh[wide:])
+    begin(xp, h_n, h0)
+    xp.matmul(flat(input), w_ih.T, out=gates)
+    turn(xp, turned, w_hh)
+    for first, count, *_ in steps(input.shape[:-1], runs, reverse):
+        rows, h = slice(first, first + count), h_n[:count]
+        made = recurrent_product(xp, product, w_hh, turned, h)
+        step(xp, gates[rows], inner[rows], made, bias, h)
+        xp.copyto(y[rows], h)
+
+
+def _thirds(array):
+    size = array.shape[1] // 3
+    return tuple(array[:, k * size : (k + 1) * size] for k in range(3))
+
+
+def _step(xp, gates, inner, product, bias, h):
+    wide = 2 * h.shape[1]
+    r, z, new = _thirds(gates)
+    both = gates[:, :wide]
+    xp.add(both, product[:, :wide], out=both)
+    xp.add(gates, bias[: gates.shape[1]], out=gates)
+    xp.add(product[:, wide:], bias[gates.shape[1] :], out=inner)
+    sigmoid_in_place(xp, both)
+    room = product[:, wide:]  # no longer wanted
+    xp.multiply(r, inner, out=room)
+    xp.add(new, room, out=new)
+    xp.tanh(new, out=new)
+    xp.subtract(h, new, out=h)
+    xp.multiply(h, z, out=h)
+    xp.add(h, new, out=h)
+
+
+@gru_sequence.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "h0")
+def _(g_out, g_h_n, needs, input, w_ih, w_hh, b_ih, b_hh, h0, out, gates, inner, runs, reverse):
+    dx, dw_ih, dw_hh, db_ih, db_hh, dh = gru_grad(
+        g_out, g_h_n, input, w_ih, w_hh, h0, out, gates, inner, runs, reverse, tuple(needs[:5])
+    )
+    found = (dx, dw_ih, dw_hh, db_ih, db_hh, dh)
+    return tuple(d if n else None for d, n in zip(found, needs, strict=True))
+
+
+@gru_sequence.composite
+def _(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
+    order = steps(tuple(input.shape[:-1]), runs, reverse)
+    h = start(h0, input, order[-1 if reverse else 0][1], w_hh.shape[1])
+    pre = linear(flat(input), w_ih, b_ih)
+    found = []
+    for first, count, *_ in order:
+        rx, zx, nx = pre[first : first + count].chunk(3, 1)
+        rh, zh, q = linear(h[:count], w_hh, b_hh).chunk(3, 1)
+        z = (zx + zh).sigmoid()
+        new = (nx + (rx + rh).sigmoid() * q).tanh()
+        new = new + z * (h[:count] - new)
+        found.append(new)
+        h = advanced(h, new)
+    return packed_again(found, reverse).reshape(*input.shape[:-1], h.shape[-1]), h
+
+
+def _grad_infer(
+    grad_out, grad_h, input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs
+):  # fmt: skip
+    rows, hidden = inner.shape
+    kind, batch = kernel_type(input), runs[0][1] if runs else input.shape[1]
+    bias = w_hh.like((w_hh.shape[0] if needs[4] else 0,))
+    more = more_spec(input, w_hh, h0, runs, reverse, needs[2])
+    return (
+        *gradient_specs(input, w_ih, w_hh, needs), bias, input.like((batch, hidden)),
+        Spec((rows, 3 * hidden), kind), Spec((rows, hidden), kind),
+        Spec((batch, 3 * hidden), kind), Spec((batch, hidden), kind), more,
+    )  # fmt: skip
+
+
+def _grad_samples(make):
+    base = {"runs": None, "reverse": False, "needs": (True,) * 5}
+    weights, kept = (make(6, 3), make(6, 2)), active(make, (3, 2, 2), (3, 2, 6), (3, 2, 2))
+    kept = kept[0], *map(flat, kept[1:])
+    x, state = make(3, 2, 3), make(2, 2)
+    yield (make(3, 2, 2), state, x, *weights, state, *kept), base
+    less = base | {"reverse": True, "needs": (False, True, False, False, True)}
+    yield (None, state, x, *weights, None, *kept), less
+    packed = base | {"runs": ((1, 3), (1, 2), (2, 1))}
+    kept = active(make, (7, 2), (7, 6), (7, 2))
+    yield (make(7, 2), None, make(7, 3), *weights, make(3, 2), *kept), packed
+    none, kept = make(3, 0, 2), (make(3, 0, 2), make(0, 6), make(0, 2))
+    yield (none, None, make(3, 0, 3), *weights, None, *kept), base
+
+
+@op(
+    name="_gru_grad", method=False, public=False, infer=_grad_infer,
+    returns=("dx", "dw_ih", "dw_hh", "db_ih", "db_hh", "dh"),
+    scratch=("dgates", "dinner", "side", "room", "more"), half="float32", layout=contiguous,
+    samples=_grad_samples,
+    flops=lambda g, h, input, w_ih, w_hh, *_, **__: 2 * projection_flops(3, input, w_ih, w_hh),
+)  # fmt: skip
+def gru_grad(
+    xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
+    input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
+):  # fmt: skip
+    """Gradients of ``_gru``; ``needs`` says which of input, weights and biases want theirs."""
+    _backward(
+        _slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out,
+        grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
+    )  # fmt: skip
+
+
+@gru_grad.kernel(
+    "cpu", when=lambda g, h, input, w_ih, *_, **__: compilable(input, w_ih), layout=contiguous
+)
+def _(
+    xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
+    input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
+):  # fmt: skip
+    from ...kernels.cpu import recurrent
+
+    def slope(xp, *arrays):
+        recurrent.gru_grad(*arrays)
+
+    _backward(
+        slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out,
+        grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
+    )  # fmt: skip
+
+
+def _backward(
+    slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out,
+    grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
+):  # fmt: skip
+    y, shape, wide = flat(result), input.shape[:-1], 2 * inner.shape[1]
+    above = None if grad_out is None else flat(grad_out)
+    begin(xp, dh, grad_h)
+    for step in reversed(steps(shape, runs, reverse)):
+        first, count = step[:2]
+        d = dh[:count]
+        if above is not None:
+            xp.add(d, above[first : first + count], out=d)
+        for part, before in preceding(step, y, h0):
+            here = slice(first + part.start, first + part.stop)
+            arrays = (dgates[here], dinner[here], side[part], gates[here], inner[here])
+            slope(xp, *arrays, before, d[part])
+        xp.add(d, xp.matmul(side[:count], w_hh, out=room[:count]), out=d)
+    if needs[2]:
+        parts = joined(shape, runs, reverse)
+        # The new gate's share reaches the weight through q.
+        weight_gradient(xp, dw_hh[:wide], more[:wide], dgates[:, :wide], y, h0, parts)
+        weight_gradient(xp, dw_hh[wide:], more[wide:], dinner, y, h0, parts)
+    input_gradients(xp, dx, dw_ih, db_ih, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
+    if needs[4]:
+        xp.sum(dgates[:, :wide], axis=0, out=db_hh[:wide])
+        xp.sum(dinner, axis=0, out=db_hh[wide:])
+
+
+def _slope(xp, dgates, dinner, side, gates, inner, before, dh):
+    r, z, new = _thirds(gates)
+    dr, dz, dn = _thirds(dgates)
+    room = side[:, : dh.shape[1]]
+    xp.multiply(new, new, out=dn)
+    xp.subtract(1, dn, out=dn)
+    xp.subtract(1, z, out=dz)
+    xp.multiply(dn, dz, out=dn)
+    xp.multiply(dn, dh, out=dn)
+    xp.multiply(dz, z, out=dz)
+    xp.multiply(dz, dh, out=dz)
+    if before.shape[0]:
+        xp.subtract(before, new, out=room)
+    else:
+        xp.negative(new, out=room)
+    xp.multiply(dz, room, out=dz)
+    xp.subtract(1, r, out=dr)
+    xp.multiply(dr, r, out=dr)
+    xp.multiply(dr, inner, out=dr)
+    xp.multiply(dr, dn, out=dr)
+    xp.multiply(dn, r, out=dinner)
+    for part, made in zip(_thirds(side), (dr, dz, dinner), strict=True):
+        xp.copyto(part, made)
+    xp.multiply(dh, z, out=dh)

@@ -1,0 +1,483 @@
+"""Recurrent layers, one op for a whole sequence; here what they share, and the plain recurrence.
+
+A layer in one direction is one op (``_rnn``, ``_lstm``, ``_gru``): the inputs of all steps are
+projected by one product, then a loop over time does one product with the recurrent weight and one
+pass over the gates per step. Backward is another op with the loop the other way; it collects the
+gradients before the activations of all steps, so each weight's gradient is one product too. An op
+per time step would record hundreds of nodes and keep the gates several times over.
+
+Sequences of different lengths lie as PyTorch packs them: longest first, the rows of a step after
+those of the step before. ``runs`` says how many steps have how many rows, as ((steps, rows), ..);
+None means that ``input`` is (steps, batch, features). Products with few rows take OpenBLAS a third
+less time the other way round, ``weight @ state.T``, or, where the weight is small enough to stay in
+the cache, with a transposed copy of it.
+
+Not optimal: both directions of a bidirectional layer run one after the other; nothing here uses a
+second thread but BLAS.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+
+from ...dtypes import float32
+from ...spec import Spec
+from ..convolution.functional import contiguous
+from ..linalg.linear import linear
+from ..manipulation.cat import cat
+from ..registry import op
+
+SMALL = 1 << 18  # bytes of a recurrent weight of which a transposed copy is made
+
+# Where the rows of a step are, and which rows came before them
+
+
+@lru_cache(maxsize=128)
+def steps(shape, runs, reverse):
+    """The steps of a sequence in the order in which they are computed.
+
+    Returns:
+        ((start, count, before, carried), ..): rows ``start .. start + count``, of which the first
+        ``carried`` continue the rows from ``before`` on, and the others the initial state.
+    """
+    rows = [n for many, n in runs or (shape[:2],) for _ in range(many)]
+    starts = [0]
+    for n in rows:
+        starts.append(starts[-1] + n)
+    order = range(len(rows) - 1, -1, -1) if reverse else range(len(rows))
+    found, before, last = [], 0, 0
+    for t in order:
+        found.append((starts[t], rows[t], before, min(last, rows[t])))
+        before, last = starts[t], rows[t]
+    return tuple(found)
+
+
+@lru_cache(maxsize=128)
+def joined(shape, runs, reverse):
+    """The same as few, long ranges.
+
+    Returns:
+        ((start, stop, before, initial), ..): the rows follow those from ``before`` on, or, where
+        ``initial``, the rows of the initial state from ``before`` on.
+    """
+    parts = []
+    for start, count, before, carried in steps(shape, runs, reverse):
+        if carried:
+            parts.append((start, start + carried, before, False))
+        if carried < count:
+            parts.append((start + carried, start + count, carried, True))
+    merged = []
+    for part in sorted(parts):
+        if merged and not part[3] and not merged[-1][3]:
+            start, stop, before, _ = merged[-1]
+            if stop == part[0] and before + stop - start == part[2]:
+                merged[-1] = (start, part[1], before, False)
+                continue
+        merged.append(part)
+    return tuple(merged)
+
+
+def preceding(step, states, initial):
+    """Yield (part of a step's rows, the states before them; none of length 0 if they are zero)."""
+    _, count, before, carried = step
+    if carried:
+        yield slice(0, carried), states[before : before + carried]
+    if carried < count:
+        rows = slice(carried, count)
+        yield rows, states[:0] if initial is None else initial[rows]
+
+
+# What kernels share
+
+
+def flat(array):
+    """All steps' rows one after the other: (rows, features)."""
+    return array.reshape(prod(array.shape[:-1]), array.shape[-1])
+
+
+def begin(xp, state, initial):
+    """Set the running state to the initial one, or to zero."""
+    if initial is None:
+        state.fill(0)
+    else:
+        xp.copyto(state, initial)
+
+
+def turned_spec(w_hh, kind):
+    """Spec of the buffer for a transposed copy of the recurrent weight; empty for a large one."""
+    small = w_hh.numel * kind.itemsize <= SMALL
+    return Spec(w_hh.shape[::-1] if small else (0, 0), kind)
+
+
+def turn(xp, turned, weight):
+    """Fill the transposed copy, if there is one."""
+    if turned.size:
+        xp.copyto(turned, weight.T)
+
+
+def recurrent_product(xp, buffer, weight, turned, state):
+    """``state @ weight.T``, in as much of a flat buffer as it takes."""
+    rows, wide = state.shape[0], weight.shape[0]
+    out = buffer[: rows * wide]
+    if turned.size:
+        return xp.matmul(state, turned, out=out.reshape(rows, wide))
+    return xp.matmul(weight, state.T, out=out.reshape(wide, rows)).T
+
+
+def weight_gradient(xp, target, more, dgates, states, initial, parts):
+    """``target = dgates.T @ (the state before each row)``; ``more`` holds further addends."""
+    first = True
+    for start, stop, before, fresh in parts:
+        if fresh and initial is None:
+            continue
+        source = (initial if fresh else states)[before : before + stop - start]
+        into = target if first else more
+        xp.matmul(dgates[start:stop].T, source, out=into)
+        if not first:
+            xp.add(target, more, out=target)
+        first = False
+    if first:
+        target.fill(0)
+
+
+def input_gradients(xp, dx, dw, db, dgates, input, weight, needs):
+    """What the projection of the inputs gets, where it is needed."""
+    if needs[0]:
+        xp.matmul(dgates, weight, out=flat(dx))
+    if needs[1]:
+        xp.matmul(dgates.T, flat(input), out=dw)
+    if needs[2]:
+        xp.sum(dgates, axis=0, out=db)
+
+
+def sum_biases(xp, out, *biases):
+    """Add up those that are given."""
+    out.fill(0)
+    for b in biases:
+        if b is not None:
+            xp.add(out, b, out=out)
+
+
+def compilable(input, w_ih, *_, **__):
+    """True where a compiled step repays its import."""
+    rows = prod(input.shape[:-1])
+    return input.dtype.name == "float32" and rows * w_ih.shape[0] >= 1 << 12
+
+
+# What infer functions share
+
+
+def geometry(name, input, runs, gates, w_ih, w_hh, biases, states):
+    """Check sizes.
+
+    Args:
+        name: The op.
+        input: Its first input's spec.
+        runs: Its attribute.
+        gates: Gates per unit.
+        w_ih: Spec of the input's weight.
+        w_hh: Spec of the state's weight.
+        biases: Specs of biases, or None.
+        states: (spec or None, size) of each initial state.
+
+    Returns:
+        (rows, batch, size of the layer).
+
+    Raises:
+        RuntimeError: They do not fit.
+    """
+    if runs is None:
+        if input.ndim != 3:
+            raise RuntimeError(
+                f"{name} takes input (steps, batch, features), or (rows, features) with runs; got "
+                f"{tuple(input.shape)}. Unsqueeze it."
+            )
+        rows, batch = input.shape[0] * input.shape[1], input.shape[1]
+    else:
+        sizes = [n for _, n in runs]
+        rows, batch = sum(many * n for many, n in runs), sizes[0]
+        if input.ndim != 2 or rows != input.shape[0] or sorted(sizes, reverse=True) != sizes:
+            raise RuntimeError(
+                f"{name}: runs are (steps, rows) with rows not increasing, {rows} in all; got "
+                f"input {tuple(input.shape)} and runs {runs}. Pack the sequences longest first."
+            )
+    wide = w_ih.shape[0]
+    size = wide // gates
+    if size * gates != wide or w_ih.shape[1] != input.shape[-1] or w_hh.shape[0] != wide:
+        raise RuntimeError(
+            f"{name} multiplies input features by w_ih ({gates} hidden, features) and the state by "
+            f"w_hh ({gates} hidden, size of the state); got input {tuple(input.shape)}, w_ih "
+            f"{tuple(w_ih.shape)} and w_hh {tuple(w_hh.shape)}. Reshape one."
+        )
+    for b in biases:
+        if b is not None and tuple(b.shape) != (wide,):
+            raise RuntimeError(f"{name} adds biases ({wide},); got {tuple(b.shape)}.")
+    for state, width in states:
+        if state is not None and tuple(state.shape) != (batch, width):
+            raise RuntimeError(
+                f"{name} begins with a state ({batch}, {width}); got {tuple(state.shape)}."
+            )
+    return rows, batch, size
+
+
+def projection_flops(gates, input, w_ih, w_hh):
+    """Of the two products and ``gates`` activations."""
+    rows = prod(input.shape[:-1])
+    return rows * (2 * w_ih.numel + 2 * w_hh.numel + 10 * gates * (w_ih.shape[0] // gates))
+
+
+def packed_again(pieces, reverse):
+    """The results of steps, in computed order, as rows in the order of time."""
+    return cat(pieces[::-1] if reverse else pieces)
+
+
+def advanced(state, new):
+    """A composition's running state after a step that had fewer rows."""
+    return new if new.shape[0] == state.shape[0] else cat([new, state[new.shape[0] :]])
+
+
+def start(initial, like, batch, size):
+    """A composition's initial state."""
+    return like.new_zeros(batch, size) if initial is None else initial
+
+
+# The plain recurrence: h = tanh(W x + U h + b), or relu
+
+
+def _rnn_infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash):
+    size = w_hh.shape[1]
+    _, batch, hidden = geometry(
+        "rnn", input, runs, 1, w_ih, w_hh, (b_ih, b_hh), ((h0, size),)
+    )  # fmt: skip
+    kind = kernel_type(input)
+    return (
+        input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
+        Spec((hidden,), kind), Spec((hidden * batch,), kind), turned_spec(w_hh, kind),
+    )  # fmt: skip
+
+
+def kernel_type(spec):
+    """The dtype that a kernel computes in."""
+    return float32 if spec.dtype.is_half else spec.dtype
+
+
+def _rnn_samples(make):
+    base = {"runs": None, "reverse": False, "squash": True}
+    weights = make(3, 2), make(3, 3), make(3), make(3)
+    yield (make(4, 2, 2), *weights, make(2, 3)), base
+    yield (make(4, 2, 2), *weights, None), base | {"squash": False, "reverse": True}
+    yield (make(2, 3, 2), make(3, 2), make(3, 3), None, None, make(3, 3)), base
+    packed = base | {"runs": ((2, 3), (1, 2), (2, 1))}
+    yield (make(10, 2), *weights, make(3, 3)), packed
+    yield (make(10, 2), *weights, make(3, 3)), packed | {"reverse": True}
+    yield (make(3, 0, 2), *weights, make(0, 3)), base
+
+
+@op(
+    name="_rnn", method=False, public=False, infer=_rnn_infer, returns=("out", "h_n"),
+    scratch=("bias", "product", "turned"), promote="same", half="float32", layout=contiguous,
+    flops=lambda input, w_ih, w_hh, *_, **__: projection_flops(1, input, w_ih, w_hh),
+    samples=_rnn_samples,
+    autocast="low",
+)  # fmt: skip
+def rnn_sequence(
+    xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
+):  # fmt: skip
+    """Run ``h = tanh(w_ih x + b_ih + w_hh h + b_hh)`` over a sequence; relu without ``squash``.
+
+    Returns:
+        (all states, the last of each sequence).
+
+    Memory:
+        Keeps the input, the states and the weights.
+    """
+    _rnn_forward(
+        _rnn_step, xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, runs,
+        reverse, squash,
+    )  # fmt: skip
+
+
+@rnn_sequence.kernel("cpu", when=compilable, layout=contiguous)
+def _(
+    xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
+):  # fmt: skip
+    from ...kernels.cpu import recurrent
+
+    def step(xp, *arrays):
+        recurrent.rnn(*arrays)
+
+    _rnn_forward(
+        step,
+        xp,
+        out,
+        h_n,
+        bias,
+        product,
+        turned,
+        input,
+        w_ih,
+        w_hh,
+        b_ih,
+        b_hh,
+        h0,
+        runs,
+        reverse,
+        squash,
+    )
+
+
+def _rnn_forward(
+    step, xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, runs, reverse,
+    squash,
+):  # fmt: skip
+    y = flat(out)
+    sum_biases(xp, bias, b_ih, b_hh)
+    begin(xp, h_n, h0)
+    xp.matmul(flat(input), w_ih.T, out=y)
+    turn(xp, turned, w_hh)
+    for first, count, *_ in steps(input.shape[:-1], runs, reverse):
+        h = h_n[:count]
+        made = recurrent_product(xp, product, w_hh, turned, h)
+        step(xp, y[first : first + count], made, bias, h, squash)
+
+
+def _rnn_step(xp, out, product, bias, h, squash):
+    xp.add(out, product, out=out)
+    xp.add(out, bias, out=out)
+    if squash:
+        xp.tanh(out, out=out)
+    else:
+        xp.maximum(out, 0, out=out)
+    xp.copyto(h, out)
+
+
+@rnn_sequence.vjp("input", "w_ih", "w_hh", "b_ih", "b_hh", "h0")
+def _(g_out, g_h_n, needs, input, w_ih, w_hh, b_ih, b_hh, h0, out, runs, reverse, squash):
+    wanted = (needs[0], needs[1], needs[2], needs[3] or needs[4])
+    dx, dw_ih, dw_hh, db, dh = rnn_grad(
+        g_out, g_h_n, input, w_ih, w_hh, h0, out, runs, reverse, squash, wanted
+    )
+    return tuple(
+        d if n else None for d, n in zip((dx, dw_ih, dw_hh, db, db, dh), needs, strict=True)
+    )
+
+
+@rnn_sequence.composite
+def _(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash):
+    order = steps(tuple(input.shape[:-1]), runs, reverse)
+    h = start(h0, input, order[-1 if reverse else 0][1], w_hh.shape[1])
+    pre = linear(flat(input), w_ih, b_ih)
+    found = []
+    for first, count, *_ in order:
+        new = pre[first : first + count] + linear(h[:count], w_hh, b_hh)
+        new = new.tanh() if squash else new.relu()
+        found.append(new)
+        h = advanced(h, new)
+    return packed_again(found, reverse).reshape(*input.shape[:-1], h.shape[-1]), h
+
+
+def gradient_specs(input, w_ih, w_hh, needs):
+    """Specs of the gradients of input, weights and bias: empty where not needed."""
+    none = input.like((0,))
+    return (
+        input if needs[0] else none, w_ih if needs[1] else none, w_hh if needs[2] else none,
+        w_ih.like((w_ih.shape[0],)) if needs[3] else none,
+    )  # fmt: skip
+
+
+def active(make, *shapes):
+    """What activations of these shapes may be: gradients of larger values explode."""
+    return tuple(make(*shape, low=0.1, high=0.9) for shape in shapes)
+
+
+def more_spec(input, w_hh, initial, runs, reverse, needed):
+    """Spec of the buffer for addends of the recurrent weight's gradient."""
+    parts = joined(tuple(input.shape[:-1]), runs, reverse)
+    count = sum(not (fresh and initial is None) for *_, fresh in parts)
+    return Spec(w_hh.shape if needed and count > 1 else (0,), kernel_type(input))
+
+
+def _rnn_grad_infer(
+    grad_out, grad_h, input, w_ih, w_hh, h0, result, *, runs, reverse, squash, needs
+):  # fmt: skip
+    batch = runs[0][1] if runs else input.shape[1]
+    return (
+        *gradient_specs(input, w_ih, w_hh, needs), input.like((batch, w_hh.shape[1])),
+        Spec((prod(input.shape[:-1]), w_hh.shape[0]), kernel_type(input)),
+        more_spec(input, w_hh, h0, runs, reverse, needs[2]),
+    )  # fmt: skip
+
+
+def _rnn_grad_samples(make):
+    base = {"runs": None, "reverse": False, "squash": True, "needs": (True,) * 4}
+    x, weights, kept = make(4, 2, 2), (make(3, 2), make(3, 3)), active(make, (4, 2, 3))
+    yield (make(4, 2, 3), make(2, 3), x, *weights, make(2, 3), *kept), base
+    less = base | {"squash": False, "reverse": True, "needs": (False, True, False, False)}
+    yield (None, make(2, 3), x, *weights, None, *kept), less
+    packed = base | {"runs": ((2, 3), (1, 2), (2, 1))}
+    yield (make(10, 3), None, make(10, 2), *weights, make(3, 3), *active(make, (10, 3))), packed
+    empty = make(3, 0, 3)
+    yield (empty, None, make(3, 0, 2), *weights, None, empty), base
+
+
+@op(
+    name="_rnn_grad", method=False, public=False, infer=_rnn_grad_infer,
+    returns=("dx", "dw_ih", "dw_hh", "db", "dh"), scratch=("dgates", "more"), half="float32",
+    layout=contiguous, samples=_rnn_grad_samples,
+    flops=lambda g, h, input, w_ih, w_hh, *_, **__: 2 * projection_flops(1, input, w_ih, w_hh),
+)  # fmt: skip
+def rnn_grad(
+    xp, dx, dw_ih, dw_hh, db, dh, dgates, more, grad_out, grad_h, input, w_ih, w_hh, h0, result, *,
+    runs, reverse, squash, needs,
+):  # fmt: skip
+    """Gradients of ``_rnn``; ``needs`` says which of input, weights and bias want theirs."""
+    _rnn_backward(
+        _rnn_slope, xp, dx, dw_ih, dw_hh, db, dh, dgates, more, grad_out, grad_h, input, w_ih,
+        w_hh, h0, result, runs, reverse, squash, needs,
+    )  # fmt: skip
+
+
+@rnn_grad.kernel(
+    "cpu", when=lambda g, h, input, w_ih, *_, **__: compilable(input, w_ih), layout=contiguous
+)
+def _(
+    xp, dx, dw_ih, dw_hh, db, dh, dgates, more, grad_out, grad_h, input, w_ih, w_hh, h0, result, *,
+    runs, reverse, squash, needs,
+):  # fmt: skip
+    from ...kernels.cpu import recurrent
+
+    def slope(xp, *arrays):
+        recurrent.rnn_grad(*arrays)
+
+    _rnn_backward(
+        slope, xp, dx, dw_ih, dw_hh, db, dh, dgates, more, grad_out, grad_h, input, w_ih, w_hh, h0,
+        result, runs, reverse, squash, needs,
+    )  # fmt: skip
+
+
+def _rnn_backward(
+    slope, xp, dx, dw_ih, dw_hh, db, dh, dgates, more, grad_out, grad_h, input, w_ih, w_hh, h0,
+    result, runs, reverse, squash, needs,
+):  # fmt: skip
+    y, shape = flat(result), input.shape[:-1]
+    above = None if grad_out is None else flat(grad_out)
+    begin(xp, dh, grad_h)
+    for first, count, *_ in reversed(steps(shape, runs, reverse)):
+        rows, d = slice(first, first + count), dh[:count]
+        if above is not None:
+            xp.add(d, above[rows], out=d)
+        slope(xp, dgates[rows], y[rows], d, squash)
+        xp.matmul(dgates[rows], w_hh, out=d)
+    if needs[2]:
+        weight_gradient(xp, dw_hh, more, dgates, y, h0, joined(shape, runs, reverse))
+    input_gradients(xp, dx, dw_ih, db, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
+
+
+def _rnn_slope(xp, dgates, out, dh, squash):
+    if squash:
+        xp.multiply(out, out, out=dgates)
+        xp.subtract(1, dgates, out=dgates)
+    else:
+        xp.greater(out, 0, out=dgates)
+    xp.multiply(dgates, dh, out=dgates)

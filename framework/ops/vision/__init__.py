@@ -1,0 +1,1 @@
+"""Resampling of images: interpolate, grid_sample."""

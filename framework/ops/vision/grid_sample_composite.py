@@ -1,0 +1,422 @@
+"""Sampling at computed positions: the ops that ``grid_sample`` is composed of; ``affine_grid``.
+
+A sample is a weighted sum of a few elements of its image. ``_taps`` is that sum, a trilinear
+form of image, weights and arriving gradient; the two other sides of the form are its gradients,
+and the three close under differentiation. Positions and weights are made of ordinary ops on
+arrays of the size of the grid, without channels, so the gradient in the grid needs no formula.
+``grid_sample.py`` does the same in one op, which keeps none of that.
+"""
+
+from __future__ import annotations
+
+import warnings
+from itertools import product
+from math import prod
+
+from ...dtypes import int64
+from ...kernels.common.scatter_add import scatter_add
+from ..convolution.functional import contiguous, worth_compiling
+from ..creation.fill import full_like, ones, zeros_like
+from ..creation.ranges import linspace
+from ..indexing.index_put import take
+from ..loss.linear_cross_entropy_tiling import blocks
+from ..manipulation.cat import cat, stack
+from ..registry import function, op
+
+
+def _sample_infer(input, weight, index):
+    out = input.like((*input.shape[:2], index.shape[2]))
+    return out, out.like(out.shape[1:])
+
+
+def _places(count, *shape):
+    from ..creation.fill import tensor
+
+    n = prod(shape)
+    return tensor([k * k % count for k in range(n)], dtype=int64).reshape(shape)
+
+
+def _sample_samples(make):
+    for n in (2, 0):
+        x, w = make(n, 2, 5), make(n, 3, 4)
+        yield (x, w, _places(x.shape[2], *w.shape)), {}
+
+
+@op(
+    name="_taps", method=False, public=False, infer=_sample_infer, scratch=("part",),
+    half="float32", layout=contiguous, samples=_sample_samples,
+    flops=lambda input, weight, index: 2 * input.shape[1] * index.numel,
+)  # fmt: skip
+def sample(xp, out, part, input, weight, index):
+    """``out[n, c, p] = sum_k weight[n, k, p] * input[n, c, index[n, k, p]]``."""
+    out.fill(0)
+    for n in range(index.shape[0]):
+        for k in range(index.shape[1]):
+            take(xp, input[n], index[n, k], 1, part)
+            xp.multiply(part, weight[n, k], out=part)
+            xp.add(out[n], part, out=out[n])
+
+
+def _compile(op, name):
+    """Give one of the three a compiled CPU kernel, images in parts on several threads."""
+
+    def fits(first, *others, **_):
+        return worth_compiling(first) or any(map(worth_compiling, others[:1]))
+
+    @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
+    def _(xp, out, part, *arrays, **_):
+        from ...kernels.cpu import embedding
+        from ...kernels.runtime.threads import spread
+
+        work = arrays[-1].size * max(out.shape[1], arrays[0].shape[1])
+        spread(getattr(embedding, name), work, out.shape[0], out, *arrays)
+
+
+_compile(sample, "taps")
+
+
+@sample.vjp("input")
+def _(g, weight, index, input_spec):
+    return spread(g, weight, index, input_spec.shape[2])
+
+
+@sample.vjp("weight")
+def _(g, input, index):
+    return agreement(input, g, index)
+
+
+def _spread_infer(grad, weight, index, *, size):
+    out = grad.like((*grad.shape[:2], size))
+    return out, grad.like((grad.shape[2],))
+
+
+def _spread_samples(make):
+    for n, size in ((2, 5), (0, 3)):
+        g, w = make(n, 2, 4), make(n, 3, 4)
+        yield (g, w, _places(size, *w.shape)), {"size": size}
+
+
+@op(
+    name="_taps_spread", method=False, public=False, infer=_spread_infer, scratch=("part",),
+    half="float32", layout=contiguous, samples=_spread_samples,
+    flops=lambda grad, weight, index, **_: 2 * grad.shape[1] * index.numel,
+)  # fmt: skip
+def spread(xp, out, part, grad, weight, index, *, size):
+    """Add each gradient, times its weight, to the elements it was made of."""
+    out.fill(0)
+    for n in range(index.shape[0]):
+        for k in range(index.shape[1]):
+            for c in range(grad.shape[1]):
+                xp.multiply(grad[n, c], weight[n, k], out=part)
+                scatter_add(xp, out[n, c], (index[n, k],), part)
+
+
+_compile(spread, "taps_spread")
+
+
+@spread.vjp("grad")
+def _(g, weight, index):
+    return sample(g, weight, index)
+
+
+@spread.vjp("weight")
+def _(g, grad, index):
+    return agreement(g, grad, index)
+
+
+def _agreement_infer(input, grad, index):
+    return index.like(dtype=input.dtype), grad.like(grad.shape[1:])
+
+
+def _agreement_samples(make):
+    for n in (2, 0):
+        x, g = make(n, 2, 5), make(n, 2, 4)
+        yield (x, g, _places(x.shape[2], x.shape[0], 3, g.shape[2])), {}
+
+
+@op(
+    name="_taps_agreement", method=False, public=False, infer=_agreement_infer,
+    scratch=("part",), half="float32", layout=contiguous, samples=_agreement_samples,
+    flops=lambda input, grad, index: 2 * input.shape[1] * index.numel,
+)  # fmt: skip
+def agreement(xp, out, part, input, grad, index):
+    """``out[n, k, p] = sum_c input[n, c, index[n, k, p]] * grad[n, c, p]``."""
+    for n in range(index.shape[0]):
+        for k in range(index.shape[1]):
+            take(xp, input[n], index[n, k], 1, part)
+            xp.multiply(part, grad[n], out=part)
+            xp.sum(part, axis=0, out=out[n, k])
+
+
+_compile(agreement, "taps_agreement")
+
+
+@agreement.vjp("input")
+def _(g, grad, index, input_spec):
+    return spread(grad, g, index, input_spec.shape[2])
+
+
+@agreement.vjp("grad")
+def _(g, input, index):
+    return sample(input, g, index)
+
+
+# Positions
+
+
+def _pixels(at, n, align):
+    # From [-1, 1] to positions of elements.
+    return (at + 1) * ((n - 1) / 2) if align else ((at + 1) * n - 1) / 2
+
+
+def _clipped(at, n):
+    # No gradient at and beyond the edges; NaN goes to the first element.
+    inside = (at > 0).logical_and(at < n - 1)
+    edge = full_like(at, n - 1).where(at >= n - 1, zeros_like(at))
+    return at.where(inside, edge)
+
+
+def _reflected(at, low, high):
+    # ``low`` and ``high`` are twice the positions of the mirrors.
+    if low == high:
+        return zeros_like(at)
+    span, start = (high - low) / 2, low / 2
+    off = (at - start).abs()
+    turns = (off.detach() / span).floor()
+    rest = off - turns * span
+    even = turns.remainder(2).eq(0)
+    return (rest + start).where(even, span - rest + start)
+
+
+def _mirrored(at, n, align):
+    return _reflected(at, 0, 2 * (n - 1)) if align else _reflected(at, -1, 2 * n - 1)
+
+
+def _placed(at, n, padding, align):
+    """Positions of elements with the padding mode applied."""
+    if padding == "border":
+        return _clipped(at, n)
+    if padding == "reflection":
+        return _clipped(_mirrored(at, n, align), n)
+    return at
+
+
+def _cubic(t, k):
+    # The weight of the tap at distance t - k, for k in -1..2 and t in [0, 1).
+    a = -0.75
+    if k in (0, 1):
+        x = t if k == 0 else 1 - t
+        return ((a + 2) * x - (a + 3)) * x * x + 1
+    x = t + 1 if k == -1 else 2 - t
+    return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+
+
+def _axis_taps(at, n, mode, padding, align):
+    """(element, is it inside, weight) of each tap along one dim; weight None stands for one."""
+    at = _pixels(at, n, align)
+    if mode == "bicubic":
+        first = at.detach().floor()
+        t = at - first
+        found = []
+        for k in range(-1, 3):
+            place = _placed(first + k, n, padding, align)
+            found.append((place, _cubic(t, k)))
+    else:
+        at = _placed(at, n, padding, align)
+        if mode == "nearest":
+            found = [(at.detach().round(), None)]
+        else:
+            first = at.detach().floor()
+            t = at - first
+            found = [(first, 1 - t), (first + 1, t)]
+    taps = []
+    for place, weight in found:
+        inside = (place >= 0).logical_and(place <= n - 1)
+        place = place.where(inside, zeros_like(place)).to(int64)
+        taps.append((place, inside, weight))
+    return taps
+
+
+def _grid_taps(grid, sizes, mode, padding, align):
+    """(elements, weights) of every tap: both (N, taps, positions)."""
+    nd = len(sizes)
+    flat = grid.reshape(grid.shape[0], prod(grid.shape[1:-1]), nd)
+    axes = [  # the grid's last component is the first dim's
+        _axis_taps(flat[..., nd - 1 - d], n, mode, padding, align) for d, n in enumerate(sizes)
+    ]
+    places, weights = [], []
+    for taps in product(*axes):
+        place, inside, weight = taps[0]
+        for (p, i, w), n in zip(taps[1:], sizes[1:], strict=True):
+            place = place * n + p
+            inside = inside.logical_and(i)
+            weight = w if weight is None else weight * w
+        if weight is None:
+            weight = inside.to(grid.dtype)
+        else:
+            weight = weight.where(inside, zeros_like(weight))  # also where it is NaN
+        places.append(place)
+        weights.append(weight)
+    return stack(places, 1), stack(weights, 1)
+
+
+def composed(input, grid, mode, padding, align):
+    """Samples of images, as a composition of ops that makes elements and weights whole."""
+    sizes = tuple(input.shape[2:])
+    index, weight = _grid_taps(grid, sizes, mode, padding, align)
+    flat = input.reshape(*input.shape[:2], prod(sizes))
+    return sample(flat, weight, index).reshape(*input.shape[:2], *grid.shape[1:-1])
+
+
+def check_grid(input, grid, mode):
+    """Refuse images and grids that do not fit.
+
+    Raises:
+        RuntimeError: They do not.
+    """
+    if input.dtype is not grid.dtype:
+        raise RuntimeError(
+            "grid_sampler(): expected input and grid to have same dtype, but input has "
+            f"{input.dtype} and grid has {grid.dtype}. Convert one with .to()."
+        )
+    if input.ndim not in (4, 5) or input.ndim != grid.ndim:
+        raise RuntimeError(
+            "grid_sampler(): expected 4D or 5D input and grid with same number of dimensions, but "
+            f"got input with sizes {list(input.shape)} and grid with sizes {list(grid.shape)}"
+        )
+    if input.shape[0] != grid.shape[0]:
+        raise RuntimeError(
+            "grid_sampler(): expected grid and input to have same batch size, but got input with "
+            f"sizes {list(input.shape)} and grid with sizes {list(grid.shape)}"
+        )
+    if grid.shape[-1] != input.ndim - 2:
+        raise RuntimeError(
+            f"grid_sampler(): expected grid to have size {input.ndim - 2} in last dimension, but "
+            f"got grid with sizes {list(grid.shape)}"
+        )
+    if 0 in input.shape[2:]:
+        raise RuntimeError(
+            "grid_sampler(): expected input to have non-empty spatial dimensions, but input has "
+            f"sizes {list(input.shape)}"
+        )
+    if mode == "bicubic" and input.ndim != 4:
+        raise RuntimeError(
+            "grid_sampler(): bicubic interpolation only supports 4D input; got "
+            f"{list(input.shape)}. Take mode 'bilinear'."
+        )
+
+
+def default_align() -> bool:
+    """PyTorch's warning where ``align_corners`` is left out, and False."""
+    warnings.warn(
+        "Default grid_sample and affine_grid behavior has changed to align_corners=False since "
+        "1.3.0. Please specify align_corners=True if the old behavior is desired. See the "
+        "documentation of grid_sample for details.",
+        UserWarning,
+        stacklevel=3,
+    )
+    return False
+
+
+_PLACES = 1 << 12  # along a dim, of all images, at a time
+
+
+def _affine_infer(theta, *, sizes, align):
+    return theta.like((theta.shape[0], *sizes, len(sizes)))
+
+
+def _affine_samples(make):
+    for n, sizes, align in ((2, (3, 2), True), (2, (1, 4), False), (2, (2, 3, 2), False)):
+        nd, sizes = len(sizes), tuple(make(*sizes).shape)
+        count = n * nd * (nd + 1)
+        yield (make(count)[:count].reshape(n, nd, nd + 1),), {"sizes": sizes, "align": align}
+    yield (make(0, 2, 3),), {"sizes": (3, 2), "align": True}
+
+
+@op(
+    name="_affine_grid", method=False, public=False, infer=_affine_infer, half="float32",
+    samples=_affine_samples,
+    flops=lambda theta, *, sizes, align: 2 * theta.numel * prod(sizes),
+)  # fmt: skip
+def affine(xp, out, theta, *, sizes, align):
+    """``theta`` times (x, y, 1), or (x, y, z, 1), at every place of an image of ``sizes``."""
+    nd, batch = len(sizes), theta.shape[0]
+    for d in range(nd):
+        part = out[..., d]
+        part[...] = theta[:, d, nd].reshape(batch, *[1] * nd)
+        for e in range(nd):  # the last dim of the image is the first component
+            first, last, count = _edges(sizes[nd - 1 - e], align)
+            step = (last - first) / max(1, count - 1)
+            for some in blocks(count, max(1, _PLACES // max(1, batch))):
+                line = (xp.arange(some.start, some.stop) * step + first).astype(out.dtype)
+                term = theta[:, d, e, None] * line
+                there = part[(slice(None),) * (nd - e) + (some,)]
+                xp.add(
+                    there, term.reshape(batch, *[1] * (nd - 1 - e), len(line), *[1] * e), out=there
+                )
+
+
+def _edges(n, align):
+    # (first, last, count) of the positions along a dim
+    if n == 1:
+        return 0.0, 0.0, 1
+    return (-1.0, 1.0, n) if align else (-(n - 1) / n, (n - 1) / n, n)
+
+
+@affine.vjp("theta")
+def _(g, sizes, align):
+    nd = len(sizes)
+    rows = g.reshape(g.shape[0], prod(sizes), nd)
+    columns = []
+    for e in range(nd):
+        line = linspace(*_edges(sizes[nd - 1 - e], align), dtype=g.dtype, device=g.device)
+        columns.append(line.reshape(-1, *[1] * e).expand(*sizes).reshape(-1, 1))
+    columns.append(ones(prod(sizes), 1, dtype=g.dtype, device=g.device))
+    return rows.mT @ cat(columns, 1)
+
+
+@function(public=False, autocast="low")  # a product of matrices, as PyTorch computes it
+def affine_grid(theta, size, align_corners=None):
+    """Positions for :func:`grid_sample` that move an image by an affine map.
+
+    Args:
+        theta: (N, 2, 3), or (N, 3, 4) for volumes.
+        size: Of the result of sampling: (N, C, H, W) or (N, C, D, H, W).
+        align_corners: As for :func:`grid_sample`.
+
+    Returns:
+        Tensor (N, H, W, 2) or (N, D, H, W, 3).
+
+    Raises:
+        ValueError: ``theta`` does not fit ``size``.
+        NotImplementedError: ``size`` has neither 4 nor 5 elements.
+
+    Memory:
+        Keeps nothing but sizes.
+    """
+    align = default_align() if align_corners is None else bool(align_corners)
+    if not theta.is_floating_point():
+        raise ValueError(f"Expected theta to have floating point type, but got {theta.dtype}")
+    size = tuple(int(n) for n in size)
+    nd = len(size) - 2
+    if nd not in (2, 3):
+        raise NotImplementedError(
+            "affine_grid only supports 4D and 5D sizes, for 2D and 3D affine transforms, "
+            f"respectively. Got size {size}."
+        )
+    if theta.ndim != 3 or tuple(theta.shape[1:]) != (nd, nd + 1):
+        raise ValueError(
+            f"Expected a batch of {nd}D affine matrices of shape Nx{nd}x{nd + 1} for size {size}. "
+            f"Got {tuple(theta.shape)}."
+        )
+    if align and min(size[2:]) == 1:
+        warnings.warn(
+            "Since version 1.3.0, affine_grid behavior has changed for unit-size grids when "
+            "align_corners=True. This is not an intended use case of affine_grid. See the "
+            "documentation of affine_grid for details.",
+            UserWarning,
+            stacklevel=2,
+        )
+    elif min(size) <= 0:
+        raise ValueError(f"Expected non-zero, positive output size. Got {size}")
+    return affine(theta, sizes=size[2:], align=align)
