@@ -17,7 +17,7 @@ from PIL import Image
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide import checkpointing as ck
-from lowtide.profiling.plot import figure
+from lowtide.profiling.report.plot import figure
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"

@@ -1,5 +1,6 @@
-"""What to decide by where a tensor has no values: in an estimate (``profiling/imagination.py``).
+"""Decisions that depend on a tensor's values, where it has none.
 
+That is in an estimate (``profiling/estimate/fake_kernels.py``).
 The framework itself seldom looks at values. Where it does, an estimate would go another way than
 the real step. So such a place says what is usual (:func:`presumed`), or that there is no telling
 (:func:`decisive`): a shape that depends on values. Outside of estimates both only read.

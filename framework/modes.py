@@ -89,7 +89,8 @@ def quietly(f: Any, *args: Any) -> Any:
     """Call what computes: a kernel, or what surrounds one, with NumPy's warnings off.
 
     Whatever writes values goes through here or through ``State.run``, so that a thread can be told
-    not to compute (``profiling/imagination.py``). The first array among ``args`` is written.
+    not to compute (``profiling/estimate/fake_kernels.py``). The first array among ``args`` is
+    written.
     """
     try:
         return local.state.run(f, *args)

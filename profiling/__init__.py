@@ -7,24 +7,24 @@ if __name__ == "profiling":  # found through the root on sys.path; Python 3.15 w
 else:
     from ..framework.attribution.scopes import record_function as record_function
     from ..framework.attribution.scopes import scope as scope
-    from .advice import Advice as Advice
-    from .advice import Proposal as Proposal
-    from .advice import advise as advise
-    from .findings import Finding as Finding
-    from .prediction import DeviceEstimate as DeviceEstimate
-    from .prediction import Estimate as Estimate
-    from .prediction import estimate as estimate
+    from .analysis.saved_tensors import SavedTensor as SavedTensor
+    from .analysis.saved_tensors import SavedTensors as SavedTensors
+    from .analysis.saved_tensors import saved_tensors as saved_tensors
+    from .analysis.tables import Table as Table
+    from .analysis.timeline import Timeline as Timeline
+    from .estimate.advise import Advice as Advice
+    from .estimate.advise import Proposal as Proposal
+    from .estimate.advise import advise as advise
+    from .estimate.estimate import DeviceEstimate as DeviceEstimate
+    from .estimate.estimate import Estimate as Estimate
+    from .estimate.estimate import estimate as estimate
+    from .estimate.what_if import Comparison as Comparison
+    from .estimate.what_if import compare as compare
+    from .leaks.detect import detect_retained as detect_retained
+    from .leaks.findings import Finding as Finding
     from .profile import Profile as Profile
     from .profiler import MemoryProfiler as MemoryProfiler
-    from .recording import Mark as Mark
-    from .recording import Owner as Owner
-    from .recording import Peak as Peak
-    from .recording import Recording as Recording
-    from .retained import detect_retained as detect_retained
-    from .saving import SavedTensor as SavedTensor
-    from .saving import SavedTensors as SavedTensors
-    from .saving import saved_tensors as saved_tensors
-    from .tables import Table as Table
-    from .timelines import Timeline as Timeline
-    from .whatif import Comparison as Comparison
-    from .whatif import compare as compare
+    from .record.recording import Mark as Mark
+    from .record.recording import Owner as Owner
+    from .record.recording import Peak as Peak
+    from .record.recording import Recording as Recording

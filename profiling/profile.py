@@ -1,7 +1,8 @@
 """Profile: the questions one can ask a recording.
 
-Each answer is a :class:`~lowtide.profiling.tables.Table` or a plain object; :meth:`Profile.report`
-prints the main ones on a page, :meth:`Profile.to_json` stores the recording behind them.
+Each answer is a :class:`~lowtide.profiling.analysis.tables.Table` or a plain object;
+:meth:`Profile.report` prints the main ones on a page, :meth:`Profile.to_json` stores the recording
+behind them.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..framework.memory.ledger import format_bytes
-from . import compare, probes, storing, timelines
-from .recording import Cells, Mark, Peak, Recording, busiest
-from .tables import Table, check_by, grouped, selection
+from .analysis import diff
+from .analysis import timeline as timelines
+from .analysis.tables import Table, check_by, grouped, selection
+from .record import json_format, system_memory
+from .record.recording import Cells, Mark, Peak, Recording, busiest
 
 
 class Profile:
     """What a profiler recorded, and the questions to it.
 
     Args:
-        recording: The data; see ``recording.py`` for its schema.
+        recording: The data; see ``profiling/record/recording.py`` for its schema.
 
     Every ``device`` argument is a device's name; by default the one with the highest peak.
     """
@@ -146,8 +149,8 @@ class Profile:
             ValueError: There is no such mark.
         """
         index = self._index(device)
-        first, last = compare.between(self.recording.marks, start, end)
-        sums = compare.changes(self.recording, first, last, index, by, depth)
+        first, last = diff.between(self.recording.marks, start, end)
+        sums = diff.changes(self.recording, first, last, index, by, depth)
         names = [self.recording.marks[k].name for k in (first, last)]
         title = f"{self.recording.devices[index]} from {names[0]!r} to {names[1]!r}"
         return Table(title, " · ".join(check_by(by)), sums)
@@ -195,8 +198,8 @@ class Profile:
             mark: Name of a mark; the last one by default.
         """
         marks = self.marks
-        found = marks[-1] if mark is None else marks[compare.position(marks, mark)]
-        return probes.rows(found.probes)
+        found = marks[-1] if mark is None else marks[diff.position(marks, mark)]
+        return system_memory.rows(found.probes)
 
     # All of it
 
@@ -217,11 +220,11 @@ class Profile:
         """
         if not isinstance(other, Profile):
             raise TypeError(f"diff compares with another profile; got {type(other).__name__}.")
-        return compare.diff(self, other, by, depth, device)
+        return diff.diff(self, other, by, depth, device)
 
     def report(self, limit: int = 8) -> str:
         """A page of text: the peak and its owners, what is saved, growth, steps, the process."""
-        from .report import page
+        from .report.text import page
 
         self.settle()
         return page(self, limit)
@@ -236,7 +239,7 @@ class Profile:
             by: What the areas are: ``role``, ``module`` or ``line``.
             device: Whose bytes.
         """
-        from .plot import plot
+        from .report.plot import plot
 
         self.settle()
         plot(self.recording, path, by, device)
@@ -256,7 +259,7 @@ class Profile:
             names: What to call the two.
             device: Which device to show first.
         """
-        from .page import html
+        from .report.html import html
 
         self.settle()
         if other is not None:
@@ -287,7 +290,7 @@ class Profile:
     def to_dict(self) -> dict[str, Any]:
         """The recording as JSON has it; see docs/profiler_json.md."""
         self.settle()
-        return storing.to_dict(self.recording)
+        return json_format.to_dict(self.recording)
 
     def to_json(self, path: Any) -> None:
         """Write the recording; a reader never sees half a file.
@@ -295,7 +298,7 @@ class Profile:
         Args:
             path: Where to. A file that is there is replaced.
         """
-        storing.write(self.to_dict(), path)
+        json_format.write(self.to_dict(), path)
 
     @staticmethod
     def from_json(path: Any) -> Profile:
@@ -304,7 +307,7 @@ class Profile:
         Raises:
             ValueError: It is something else, or of a later version.
         """
-        return Profile(storing.read(path))
+        return Profile(json_format.read(path))
 
     def __str__(self) -> str:
         return self.report()

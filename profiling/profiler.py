@@ -1,7 +1,7 @@
 """MemoryProfiler: listens to the ledgers and writes a recording.
 
 This file begins and ends a recording, names what modules and optimizers hold, and sets marks; the
-events themselves are ``booking.py``.
+events themselves are ``profiling/record/event_log.py``.
 
 An observer sees the bookings of all threads, or the sums would not be the ledger's; so a profiler
 in one thread sees what the others allocate meanwhile, each under its own path and line.
@@ -20,11 +20,11 @@ from ..framework.attribution import scopes
 from ..framework.devices import backend, device, live_backends, on_new_backend
 from ..framework.interrupts import WholeContext
 from ..framework.tensor import Tensor
-from . import probes
-from .booking import IF_BEFORE, Bookkeeper
-from .leaves import called, leaves, names
 from .profile import Profile
-from .recording import Mark, Recording
+from .record import system_memory
+from .record.event_log import IF_BEFORE, Bookkeeper
+from .record.recording import Mark, Recording
+from .record.variable_names import called, leaves, names
 
 
 class MemoryProfiler(WholeContext, Profile):
@@ -40,7 +40,7 @@ class MemoryProfiler(WholeContext, Profile):
         sample_ms: Also look at process and devices every so many milliseconds, in a thread.
 
     Attributes:
-        recording: What was noted so far; see ``recording.py``.
+        recording: What was noted so far; see ``profiling/record/recording.py``.
 
     Raises:
         RuntimeError: Entered a second time.
@@ -173,7 +173,7 @@ class MemoryProfiler(WholeContext, Profile):
     def _mark(self, name: str, kind: str) -> None:
         at = self._books.now()
         mark = Mark(name, kind, at / 1e9)
-        mark.probes = probes.look(d.backend for d in self._books.accounts)
+        mark.probes = system_memory.look(d.backend for d in self._books.accounts)
         self._books.mark(mark, at)
 
     def _stepped(self, optimizer: Any) -> None:

@@ -12,11 +12,11 @@ from collections import Counter
 from typing import Any
 
 from ...framework.serialization.atomic_files import replacing
-from ..moments import device_index
-from ..recording import Recording
-from ..summary import short_lines
-from ..tables import OUTSIDE
-from .paths import modules_of
+from ..analysis.snapshots import device_index
+from ..analysis.summary import short_lines
+from ..analysis.tables import OUTSIDE
+from ..record.recording import Recording
+from .module_frames import modules_of
 
 
 def to_flamegraph(

@@ -25,9 +25,9 @@ from itertools import islice
 from typing import Any
 
 from ...framework.serialization.atomic_files import replacing
-from ..moments import NANOSECONDS, need_timeline, phases
-from ..recording import ALLOC, FREE, ROLE, ROLES, Books, Recording, apply
-from .paths import modules_of
+from ..analysis.snapshots import NANOSECONDS, need_timeline, phases
+from ..record.recording import ALLOC, FREE, ROLE, ROLES, Books, Recording, apply
+from .module_frames import modules_of
 
 Event = dict[str, Any]
 AT_ONCE = 10_000  # events that are written together

@@ -30,9 +30,9 @@ from typing import Any
 from ...framework.memory.ledger import TEMPORARY
 from ...framework.memory.pool import ALIGNMENT, Pool
 from ...framework.serialization.atomic_files import replacing
-from ..moments import need_timeline
-from ..recording import ALLOC, FREE, ROLES, Owner, Recording
-from .paths import modules_of
+from ..analysis.snapshots import need_timeline
+from ..record.recording import ALLOC, FREE, ROLES, Owner, Recording
+from .module_frames import modules_of
 
 BASE = 1 << 32  # where a device's segment begins; any address but 0 will do
 PROTOCOL = 4

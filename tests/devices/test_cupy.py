@@ -38,7 +38,8 @@ def parameters_of(function):
 
 
 # Every call of framework/devices/cuda.py, framework/checkpointing/offload.py and disk.py,
-# lowtide/cuda and profiling/probes.py: how many are passed by position, and which by name.
+# lowtide/cuda and profiling/record/system_memory.py: how many are passed by position, and which by
+# name.
 CALLS = {
     "ndarray.get": (1, ["out"]),
     "ndarray.set": (2, []),

@@ -20,7 +20,7 @@ from lowtide.framework.checkpointing import offload as offload_module
 from lowtide.framework.devices import backend
 from lowtide.framework.devices.cuda import device_count
 from lowtide.profiling import MemoryProfiler, estimate
-from lowtide.profiling.probes import look, rows
+from lowtide.profiling.record.system_memory import look, rows
 from tests.checkpointing.asynchronous import Gpu, running
 from tests.checkpointing.nets import Block, conv_net, gpt
 from tests.checkpointing.queues import Late

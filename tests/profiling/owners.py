@@ -7,7 +7,7 @@ import inspect
 from lowtide import nn
 from lowtide.framework.attribution import scopes
 from lowtide.profiling import scope
-from lowtide.profiling.recording import ALLOC
+from lowtide.profiling.record.recording import ALLOC
 
 
 def here() -> str:

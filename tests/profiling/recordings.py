@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lowtide.profiling.recording import ALLOC, FREE, ROLE, ROLES, Mark, Owner, Peak, Recording
+from lowtide.profiling.record.recording import (
+    ALLOC,
+    FREE,
+    ROLE,
+    ROLES,
+    Mark,
+    Owner,
+    Peak,
+    Recording,
+)
 
 TEMPORARY, SAVED, PARAMETER, GRADIENT, OPTIMIZER, BUFFER, INPUT, WORKSPACE = range(len(ROLES))
 

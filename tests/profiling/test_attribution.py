@@ -14,7 +14,7 @@ from lowtide.framework.attribution import frames
 from lowtide.framework.memory.ledger import SAVED
 from lowtide.nn import functional as F
 from lowtide.profiling import MemoryProfiler
-from lowtide.profiling.recording import BEFORE
+from lowtide.profiling.record.recording import BEFORE
 
 from .owners import after, births, here
 

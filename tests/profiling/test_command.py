@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.profiling import MemoryProfiler
-from lowtide.profiling.storing import from_dict
+from lowtide.profiling.record.json_format import from_dict
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = """

@@ -14,7 +14,8 @@ from lowtide.framework import devices
 from lowtide.framework.devices import backend, device
 from lowtide.framework.devices.cuda import CudaStorage
 from lowtide.framework.memory.ledger import Ledger
-from lowtide.profiling import MemoryProfiler, estimate, imagination
+from lowtide.profiling import MemoryProfiler, estimate
+from lowtide.profiling.estimate import fake_kernels
 
 from .predictions import measured, predicted
 from .steps import NEEDS_VALUES, STEPS, mlp, training
@@ -30,7 +31,7 @@ CASES = [
 @pytest.mark.parametrize(("name", "cheap"), CASES)
 def test_equals_the_real_step(name, cheap, monkeypatch):
     if not cheap:  # small models too, whose values would be known at next to no cost
-        monkeypatch.setattr(imagination, "CHEAP_BYTES", -1)
+        monkeypatch.setattr(fake_kernels, "CHEAP_BYTES", -1)
     lt.manual_seed(0)
     step = STEPS[name]()
     for _ in range(2):  # the first makes gradients and the optimizer's state

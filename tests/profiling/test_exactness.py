@@ -15,7 +15,7 @@ from lowtide.framework.devices import backend, live_backends
 from lowtide.framework.memory.events import observe
 from lowtide.framework.memory.ledger import ROLES, SAVED
 from lowtide.profiling import MemoryProfiler
-from lowtide.profiling.recording import BEFORE, replay
+from lowtide.profiling.record.recording import BEFORE, replay
 
 from .programs import PROGRAMS, Model, train
 

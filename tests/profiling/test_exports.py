@@ -18,10 +18,10 @@ from lowtide.profiling.exports import (
     to_pytorch_snapshot,
 )
 from lowtide.profiling.exports.flamegraph import folded
-from lowtide.profiling.exports.paths import modules_of
+from lowtide.profiling.exports.module_frames import modules_of
 from lowtide.profiling.exports.perfetto import MARKS, MODULES, OPS, PHASES, trace_events
 from lowtide.profiling.exports.pytorch_snapshot import snapshot
-from lowtide.profiling.recording import ALLOC, FREE, ROLES, Recording
+from lowtide.profiling.record.recording import ALLOC, FREE, ROLES, Recording
 from tests.profiling.recordings import GRADIENT, PARAMETER, SAVED, TEMPORARY, Tape, gpt
 
 # What the viewer's own unpickler knows (MemoryViz.js of PyTorch 2.13).

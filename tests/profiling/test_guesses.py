@@ -12,8 +12,9 @@ import pytest
 import lowtide as lt
 from lowtide import nn, optim
 from lowtide.nn import functional as F
-from lowtide.profiling import MemoryProfiler, estimate, imagination
-from lowtide.profiling.recording import ALLOC, FREE
+from lowtide.profiling import MemoryProfiler, estimate
+from lowtide.profiling.estimate import fake_kernels
+from lowtide.profiling.record.recording import ALLOC, FREE
 
 from .predictions import measured, predicted
 
@@ -62,7 +63,7 @@ def test_a_program_may_divide_and_take_logarithms(big):
 @pytest.mark.parametrize("cheap", [True, False])
 def test_numbers_are_finite(where, dtype, cheap, monkeypatch):
     if not cheap:
-        monkeypatch.setattr(imagination, "CHEAP_BYTES", -1)
+        monkeypatch.setattr(fake_kernels, "CHEAP_BYTES", -1)
     x = lt.ones(600, 600, device=where).to(dtype)
 
     def look():

@@ -12,7 +12,7 @@ from lowtide import nn
 from lowtide.framework.devices import backend
 from lowtide.nn import functional as F
 from lowtide.profiling import MemoryProfiler
-from lowtide.profiling.leaves import names
+from lowtide.profiling.record.variable_names import names
 
 
 def weight(*shape):

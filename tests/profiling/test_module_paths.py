@@ -13,7 +13,7 @@ from lowtide import nn
 from lowtide.framework.attribution import scopes
 from lowtide.framework.memory.ledger import OPTIMIZER
 from lowtide.profiling import MemoryProfiler, record_function, scope
-from lowtide.profiling.recording import BEFORE, replay
+from lowtide.profiling.record.recording import BEFORE, replay
 
 from .owners import Attention, Tower, births
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lowtide.profiling.moments import Span, device_index, moments, phases
-from lowtide.profiling.recording import ALLOC, FREE, ROLES, Recording, busiest
-from lowtide.profiling.summary import kind_of, module_groups, short_lines, summarize
+from lowtide.profiling.analysis.snapshots import Span, device_index, moments, phases
+from lowtide.profiling.analysis.summary import kind_of, module_groups, short_lines, summarize
+from lowtide.profiling.record.recording import ALLOC, FREE, ROLES, Recording, busiest
 from tests.profiling.recordings import GRADIENT, SAVED, TEMPORARY, WORKSPACE, Tape, gpt
 
 

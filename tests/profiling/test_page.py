@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import pytest
 
 from lowtide.framework.memory.ledger import format_bytes
-from lowtide.profiling import plot
-from lowtide.profiling.page import html, page
-from lowtide.profiling.palette import PHASE_COLORS
-from lowtide.profiling.recording import Recording
-from lowtide.profiling.sheets import ROWS
+from lowtide.profiling.analysis.role_style import PHASE_COLORS
+from lowtide.profiling.record.recording import Recording
+from lowtide.profiling.report import plot
+from lowtide.profiling.report.html import html, page
+from lowtide.profiling.report.html_tables import ROWS
 from tests.profiling.recordings import INPUT, SAVED, TEMPORARY, Tape, gpt
 
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=window.hacked=1>\"'&<!--"

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from lowtide.framework.memory.ledger import format_bytes
-from lowtide.profiling.page import html
-from lowtide.profiling.recording import ROLES
+from lowtide.profiling.record.recording import ROLES
+from lowtide.profiling.report.html import html
 from tests.profiling.browser import CHROMIUM, Browser
 from tests.profiling.recordings import TEMPORARY, Tape, gpt
 from tests.profiling.test_page import HOSTILE, hostile

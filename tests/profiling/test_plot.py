@@ -8,9 +8,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from lowtide.profiling.palette import GROUP_COLORS, PHASE_COLORS, ROLE_COLORS, ROLE_WORDS, STACK
-from lowtide.profiling.plot import figure, grouping, plot
-from lowtide.profiling.recording import PHASES, ROLES, Recording
+from lowtide.profiling.analysis.role_style import (
+    GROUP_COLORS,
+    PHASE_COLORS,
+    ROLE_COLORS,
+    ROLE_WORDS,
+    STACK,
+)
+from lowtide.profiling.record.recording import PHASES, ROLES, Recording
+from lowtide.profiling.report.plot import figure, grouping, plot
 from tests.profiling.recordings import TEMPORARY, Tape, gpt
 
 MIB = 1 << 20

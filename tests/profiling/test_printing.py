@@ -5,7 +5,7 @@ from __future__ import annotations
 import lowtide as lt
 from lowtide import nn
 from lowtide.profiling import MemoryProfiler
-from lowtide.profiling.tables import cut
+from lowtide.profiling.analysis.tables import cut
 
 LONG = "/home/somebody/projects/a_rather_long_name_of_a_project/experiments/train_the_model_once.py"
 

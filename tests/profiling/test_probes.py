@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import lowtide as lt
-from lowtide.profiling.probes import look, rows
+from lowtide.profiling.record.system_memory import look, rows
 from tests.checkpointing.asynchronous import Gpu, running
 from tests.checkpointing.queues import Order
 

@@ -23,8 +23,8 @@ from lowtide.profiling import (
     estimate,
     saved_tensors,
 )
-from lowtide.profiling.probes import look, process, rows
-from lowtide.profiling.tables import Table
+from lowtide.profiling.analysis.tables import Table
+from lowtide.profiling.record.system_memory import look, process, rows
 
 from .programs import Model, train
 

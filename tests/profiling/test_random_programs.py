@@ -13,8 +13,8 @@ from lowtide import nn
 from lowtide.framework.devices import backend
 from lowtide.framework.memory.ledger import ROLES
 from lowtide.profiling import MemoryProfiler
-from lowtide.profiling.moments import moments
-from lowtide.profiling.recording import replay
+from lowtide.profiling.analysis.snapshots import moments
+from lowtide.profiling.record.recording import replay
 from lowtide.utils.checkpoint import checkpoint
 
 N = 8

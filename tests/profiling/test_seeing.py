@@ -10,7 +10,7 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
-from lowtide.profiling.moments import moments
+from lowtide.profiling.analysis.snapshots import moments
 
 
 def train(device: str, **options) -> lt.profiling.MemoryProfiler:

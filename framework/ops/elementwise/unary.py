@@ -26,7 +26,7 @@ def special(xp):
         return import_module("scipy.special")
     if xp.__name__ == "cupy":
         return import_module("cupyx.scipy.special")
-    return import_module("..devices.sim.backend", __package__).special()
+    return import_module("...devices.sim.backend", __package__).special()
 
 
 def between(low, high):

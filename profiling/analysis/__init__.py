@@ -1,0 +1,1 @@
+"""Analysis of a recording: tables, timelines, differences, saved tensors."""

@@ -1,0 +1,193 @@
+"""What a recording comes to: the peak in one sentence, and its owners in a few groups.
+
+Read by the picture and the page, so that both say the same.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...framework.memory.ledger import format_bytes
+from ..record.recording import ROLES, Peak, Recording
+from .role_style import ROLE_WORDS
+from .tables import NO_LINE, OUTSIDE
+
+OTHERS = "(all others)"
+
+
+@dataclass
+class Summary:
+    """The peak of one device.
+
+    Attributes:
+        device: Its name.
+        peak: The peak.
+        phase: The phase it was in; empty if the recording has no timeline.
+        step: The step of the optimizer it was in, counted from 1; 0 if there was none.
+        roles: Role -> bytes, largest first.
+        modules: Module path -> bytes, largest first.
+        lines: Line -> bytes, largest first.
+        layer: The module path that owns most by itself; empty if no module owns anything.
+        kind: The same with equal layers of repeated blocks taken together, see :func:`kind_of`.
+        kinds: How many layers that is, and their bytes.
+    """
+
+    device: str
+    peak: Peak
+    phase: str
+    step: int
+    roles: dict[str, int]
+    modules: dict[str, int]
+    lines: dict[str, int]
+    layer: str
+    kind: str
+    kinds: tuple[int, int]
+
+    def moment(self) -> str:
+        """When the peak was: ``0.83 s in, backward of step 2``."""
+        text = f"{seconds(self.peak.time)} in"
+        if self.phase:
+            text += f", {self.phase}" + (f" of step {self.step}" if self.step else "")
+        elif self.step:
+            text += f", step {self.step}"
+        return text
+
+    def sentences(self) -> list[str]:
+        """The headline: where the peak is, what it is made of, which layer owns it."""
+        total = self.peak.nbytes
+        if not total:
+            return [f"Nothing was allocated on {self.device}."]
+        lines = [f"The peak is {format_bytes(total)} on {self.device}, {self.moment()}."]
+        role, nbytes = next(iter(self.roles.items()))
+        text = f"{percent(nbytes, total)} of it is {ROLE_WORDS[role]}"
+        if not self.layer:
+            return [*lines, text + "; no module owns any of it."]
+        count, together = self.kinds
+        share = percent(together, total)
+        if count > 1:
+            return [
+                *lines,
+                f"{text}. Its largest owner is {self.kind}: {share}, in {count} layers; the "
+                f"largest layer is {self.layer} with {format_bytes(self.modules[self.layer])}.",
+            ]
+        return [*lines, f"{text}. Its largest owner is {self.kind}: {share}."]
+
+
+def summarize(recording: Recording, device: int) -> Summary:
+    """Find out what the peak of a device was made of."""
+    peak = recording.peaks[device] if device < len(recording.peaks) else Peak()
+    owners = recording.owners
+    modules = total_by(peak, lambda owner, role: owners[owner].module)
+    events, event = recording.events, peak.event - 1
+    phase = ""
+    while 0 <= event < len(events) and events.owner[event] <= 0:  # it says nothing of the phase
+        event -= 1
+    if 0 <= event < len(events):
+        phase = owners[events.owner[event]].phase
+    steps = [mark.time for mark in recording.marks if mark.kind == "step"]
+    layers = [path for path in modules if path]
+    kinds: Counter[str] = Counter()
+    for path in layers:
+        kinds[kind_of(path)] += modules[path]
+    kind = max(kinds, key=lambda k: kinds[k], default="")
+    return Summary(
+        device=recording.devices[device] if device < len(recording.devices) else "no device",
+        peak=peak,
+        phase=phase,
+        step=sum(time < peak.time for time in steps) + 1 if steps else 0,
+        roles=total_by(peak, lambda owner, role: ROLES[role]),
+        modules=modules,
+        lines=total_by(peak, lambda owner, role: owners[owner].line),
+        layer=layers[0] if layers else "",
+        kind=kind,
+        kinds=(sum(kind_of(path) == kind for path in layers), kinds[kind]),
+    )
+
+
+def total_by(peak: Peak, group: Callable[[int, int], str]) -> dict[str, int]:
+    """Bytes at the peak by group, largest first; ``group`` maps (owner, role number) to a name."""
+    sums: Counter[str] = Counter()
+    for (owner, role), nbytes in peak.cells.items():
+        sums[group(owner, role)] += nbytes
+    return dict(sums.most_common())
+
+
+def kind_of(path: str) -> str:
+    """A module path without the numbers of the blocks it lies in: ``blocks.*.mlp.0``.
+
+    The last part stays: the members of a ``Sequential`` are no equals.
+    """
+    above, dot, last = path.rpartition(".")
+    return f"{_starred(above)}{dot}{last}"
+
+
+def _starred(path: str) -> str:
+    return ".".join("*" if part.isdigit() else part for part in path.split("."))
+
+
+def module_groups(modules: dict[str, int], limit: int) -> Callable[[str], str]:
+    """Divide module paths into at most ``limit`` groups that tell something.
+
+    Paths are cut at the largest depth that leaves few enough groups. If one group then has most of
+    the bytes, because a model has more equal blocks than fit, its blocks are taken together
+    instead: ``blocks.*.attention``, ``blocks.*.mlp``.
+
+    Returns:
+        The map from any module path to its group.
+    """
+    sums = _cut(modules, 1, False)
+    depth, by_kind = 1, False
+    for stars in (False, True):
+        if stars and 5 * max(sums.values(), default=0) < 3 * sum(sums.values()):
+            break
+        for deeper in range(2, 9):
+            found = _cut(modules, deeper, stars)
+            if len(sums) < len(found) <= limit:
+                sums, depth, by_kind = found, deeper, stars
+    kept = set(sorted(sums, key=lambda group: (-sums[group], group))[:limit])
+
+    def group(path: str) -> str:
+        cut = _prefix(path, depth, by_kind)
+        return cut if cut in kept else OTHERS if path else OUTSIDE
+
+    return group
+
+
+def _cut(modules: dict[str, int], depth: int, stars: bool) -> Counter[str]:
+    sums: Counter[str] = Counter()
+    for path, nbytes in modules.items():
+        if path:
+            sums[_prefix(path, depth, stars)] += nbytes
+    return sums
+
+
+def _prefix(path: str, depth: int, stars: bool) -> str:
+    cut = ".".join(path.split(".")[:depth])
+    return _starred(cut) if stars else cut
+
+
+def short_lines(recording: Recording) -> dict[str, str]:
+    """Each source line without the folder that all of them have in common."""
+    lines = {owner.line for owner in recording.owners}
+    files = sorted({line.rpartition(":")[0] for line in lines} - {""})
+    absolute = [os.path.dirname(f) for f in files if os.path.isabs(f)]
+    folder = os.path.commonpath(absolute) if absolute else ""
+    cut = len(folder) + 1 if folder not in ("", os.sep) else 0
+    return {
+        line: line[cut:] if cut and line.startswith(folder + os.sep) else line or NO_LINE
+        for line in lines
+    }
+
+
+def seconds(time: float) -> str:
+    """A time for people: ``12.3 ms``, ``1.25 s``."""
+    return f"{time:.2f} s" if time >= 1 else f"{time * 1e3:.1f} ms"
+
+
+def percent(part: int, whole: int) -> str:
+    """``part`` of ``whole``: ``61 %``, ``0.4 %``."""
+    share = 100 * part / whole if whole else 0.0
+    return f"{share:.0f} %" if share >= 9.95 else f"{share:.1f} %"

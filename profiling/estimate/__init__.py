@@ -1,0 +1,1 @@
+"""Estimates of a step that is not computed, and what a change would save."""

@@ -1,0 +1,222 @@
+"""Prediction: what a step will take, from running it where no kernel runs.
+
+:func:`estimate` runs the step itself, not a model of it: in a forked copy of the process
+(``fork_sandbox.py``) whose kernels do nothing (``fake_kernels.py``). Modules, optimizers, hooks,
+loaders and whatever else the step closes over are the caller's own, so there is nothing to trace
+and nothing that could differ; and because pool and ledger do what they always do, the figures are
+the real step's to the byte. Nothing of the caller's changes: it all happens to the copy.
+
+What it costs: the page tables of the process, and Python's share of the step.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ...framework.devices import live_backends, on_new_backend
+from ...framework.memory.ledger import NO_LIMIT, ROLES, describe, format_bytes
+from ..profile import Profile
+from ..profiler import MemoryProfiler
+from ..record.recording import Recording
+from . import fake_kernels
+from .fork_sandbox import run_apart
+
+
+@dataclass(frozen=True)
+class DeviceEstimate:
+    """What a step takes of one device.
+
+    Attributes:
+        device: Its name.
+        peak_bytes: Highest live bytes of the ledger, what lived before the step included.
+        peak_roles: The same bytes by role.
+        start_bytes: Live bytes before the step.
+        end_bytes: Live bytes after it.
+        reserved_bytes: Highest bytes that the pool holds. On cuda 0: its pool is CuPy's.
+        allocations: Storages made.
+        limit_bytes: The limit set on the device, or None. It does not stop an estimate.
+    """
+
+    device: str
+    peak_bytes: int
+    peak_roles: dict[str, int]
+    start_bytes: int
+    end_bytes: int
+    reserved_bytes: int
+    allocations: int
+    limit_bytes: int | None
+
+    @property
+    def fits(self) -> bool:
+        """True if the limit set on the device allows the step."""
+        return self.limit_bytes is None or self.peak_bytes <= self.limit_bytes
+
+
+class Estimate(Profile):
+    """What a step would take, with a profile's questions: ``at_peak``, ``timeline``, ``saved``.
+
+    Plain data: no tensor is kept. What it says of the process is said of the copy.
+
+    Attributes:
+        devices: One :class:`DeviceEstimate` for each device in use, the fullest first; those last
+            of which the step takes nothing.
+        flops_by_op: Operations of the step by op, backward included, as the ops declare them;
+            compiled optimizer loops are not counted.
+        guesses: Where the step asked for a value that only computing would give, and got a guess
+            (see :func:`estimate`); with how often. If the step decides by such a value, the
+            estimate is of that decision.
+        seconds: How long the step took without kernels.
+    """
+
+    def __init__(
+        self,
+        recording: Recording,
+        devices: list[DeviceEstimate],
+        flops_by_op: dict[str, int],
+        guesses: dict[str, int],
+        seconds: float,
+    ) -> None:
+        super().__init__(recording)
+        self.devices = devices
+        self.flops_by_op = flops_by_op
+        self.guesses = guesses
+        self.seconds = seconds
+
+    @property
+    def peak_bytes(self) -> int:
+        """Highest live bytes of the ledger, of the device that comes first in ``devices``."""
+        return self.devices[0].peak_bytes
+
+    @property
+    def peak_roles(self) -> dict[str, int]:
+        """These bytes by role."""
+        return self.devices[0].peak_roles
+
+    @property
+    def flops(self) -> int:
+        """Operations of the step, backward included."""
+        return sum(self.flops_by_op.values())
+
+    @property
+    def fits(self) -> bool:
+        """True if the limits set on the devices allow the step."""
+        return all(d.fits for d in self.devices)
+
+    def __str__(self) -> str:
+        lines = []
+        for d in self.devices:
+            roles = describe({r: n for r, n in d.peak_roles.items() if n})
+            lines.append(f"{d.device}: peak {format_bytes(d.peak_bytes)} ({roles})")
+            lines.append(
+                f"  {format_bytes(d.start_bytes)} before, {format_bytes(d.end_bytes)} after; "
+                f"{d.allocations} allocations; pool {format_bytes(d.reserved_bytes)}"
+            )
+            if d.limit_bytes is not None:
+                verdict = "fits" if d.fits else "does not fit"
+                lines.append(f"  {verdict} the limit of {format_bytes(d.limit_bytes)}")
+        lines.append(f"{self.flops / 1e9:.3f} GFLOP; estimated in {self.seconds:.2f} s")
+        lines += [f"  unknown, guessed: {what} ({n}x)" for what, n in self.guesses.items()]
+        return "\n".join(lines)
+
+
+def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate:
+    """Predict what ``step(*args, **kwargs)`` takes, without computing it.
+
+    The step runs in a forked copy of the process with every kernel left out, so what it would
+    change (parameters, gradients, optimizer state, generators, loaders, files) stays as it is. Its
+    output is thrown away. A memory limit is lifted meanwhile; ``fits`` says whether it is kept.
+
+    What tensors contain is known if it was there before the step; also small whole numbers, truth
+    values and masks that follow from that. Else ``item()``, ``float()``, ``bool()``, ``tolist()``
+    and ``numpy()`` give a guess, which ``guesses`` lists: 1.0, 0, or False; no number is NaN or
+    infinite. Where a truth value decides whether the program raises an exception, as in
+    ``assert``, it is the one with which it does not. Every thousandth question of a line is
+    answered the other way, for a loop may wait for it.
+
+    Args:
+        step: Any function: a training step, an evaluation, a whole epoch.
+        *args: What to call it with.
+        **kwargs: The same, by name.
+
+    Returns:
+        An :class:`Estimate`; ``peak_bytes`` equals the ledger's peak of the real step begun from
+        the same state.
+
+    Raises:
+        Exception: What the step raises, with the copy's traceback as a note.
+        NotImplementedError: An op's result has a shape that depends on values that are unknown;
+            or the system cannot fork.
+
+    Example:
+        >>> import lowtide as lt
+        >>> x = lt.ones(1000, requires_grad=True)
+        >>> found = lt.profiling.estimate(lambda: (x * x).sum().backward())
+        >>> found.peak_bytes - found.devices[0].start_bytes, x.grad
+        (8008, None)
+    """
+    return run_apart(lambda: imagined(step, args, kwargs))
+
+
+def imagined(step: Callable[..., Any], args: Any, kwargs: Any, before: Any = None) -> Estimate:
+    """Run a step without kernels, here and now. For a forked copy of the process only.
+
+    Args:
+        step: The step.
+        args: Its arguments.
+        kwargs: Its named arguments.
+        before: Called first; what it does is not counted.
+    """
+    limits = {id(be): be.ledger.limit for be in live_backends()}
+    world = fake_kernels.begin()
+    if before is not None:
+        before()
+        world.flops.clear()
+        world.guesses.clear()
+    start: dict[int, tuple[int, int]] = {}
+
+    def watch(be: Any) -> None:
+        be.ledger.reset_peak()
+        be.pool.reset_peak()
+        start[id(be)] = be.ledger.live, be.ledger.allocations
+
+    for be in live_backends():
+        be.ledger.observers = ()  # who listens in the original hears of nothing
+        watch(be)
+    on_new_backend.append(watch)
+    began = time.perf_counter()
+    try:
+        with MemoryProfiler() as prof:
+            step(*args, **kwargs)
+    except BaseException as error:
+        if world.guesses:
+            asked = "; ".join(f"{what} ({n}x)" for what, n in world.guesses.items())
+            error.add_note(
+                "An estimate computes no values. Those that the step asked for were guessed, which "
+                f"may be why it failed: {asked}"
+            )
+        raise
+    finally:
+        workers = fake_kernels.workers_in_use()
+        if workers is not None:
+            workers._close_all()  # those of loaders that the step started
+    seconds = time.perf_counter() - began
+    found = [_found(be, *start[id(be)], limits.get(id(be), NO_LIMIT)) for be in live_backends()]
+    found.sort(key=lambda d: (not d.allocations, -d.peak_bytes))
+    return Estimate(prof.recording, found, dict(world.flops), dict(world.guesses), seconds)
+
+
+def _found(be: Any, live: int, allocations: int, limit: int) -> DeviceEstimate:
+    ledger = be.ledger
+    return DeviceEstimate(
+        str(be.device),
+        ledger.peak,
+        dict(zip(ROLES, ledger.peak_roles, strict=True)),
+        live,
+        ledger.live,
+        0 if be.device.type == "cuda" else be.pool.peak,
+        ledger.allocations - allocations,
+        None if limit == NO_LIMIT else limit,
+    )

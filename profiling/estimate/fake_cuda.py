@@ -1,0 +1,103 @@
+"""CUDA in a process that must not use it: a stand-in for a GPU's backend, in a forked copy.
+
+A forked process cannot use CUDA. So there the ledger goes on, kernels and the driver are left
+alone, and arrays of the GPU's tensors become arrays of a mapping without pages
+(``fake_kernels.py``).
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ...framework import devices
+from ...framework.autograd import saved
+from ...framework.devices import cuda, host
+from ...framework.ops.plan import Plan
+from ...framework.ops.registry import OPS
+from ...framework.tensor import Tensor
+
+
+class NoModule:
+    """The array module of a device on which nothing is computed: no kernel is called with it.
+
+    What makes views has NumPy's functions: the arrays are NumPy's, without pages behind them.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(np, name)
+
+
+NOTHING = NoModule()
+
+
+class Elsewhere(host.HostBackend):
+    """In the place of a GPU's backend: its ledger, addresses without memory, no kernels."""
+
+    def __init__(self, d: Any, real: Any = None) -> None:
+        super().__init__(str(d), 1 << 46, computes=False)
+        self.kernel_key = "cuda"
+        self.xp = NOTHING
+        if real is not None:
+            real.ledger.base = self.ledger.base
+            self.ledger = real.ledger
+            for op in OPS.values():  # plans that call the GPU
+                for key in [k for k, p in op.plans.items() if p.backend is real]:
+                    del op.plans[key]
+
+    def window(self, storage: Any, spec: Any, place: Any) -> Any:
+        """An array on bytes of a storage, also of one that the GPU had before."""
+        if isinstance(storage, cuda.CudaStorage):
+            storage = _block_of(storage, self)
+        return super().window(storage, spec, place)
+
+
+class Block(np.ndarray):
+    """Bytes in the place of a storage of the GPU, which it keeps alive as the GPU's arrays did."""
+
+    owner: Any
+
+
+_kept: list[Any] = []  # the GPU's memory: giving it back would call the driver
+
+
+def on_no_gpu() -> None:
+    """Give what was made on the GPU to the stand-in: arrays, of the same strides, and plans."""
+    if not any(isinstance(be, Elsewhere) for be in devices.live_backends()):
+        return
+    gc.unfreeze()  # else those put aside would not be found
+    for thing in gc.get_objects():
+        kind = type(thing)  # isinstance would ask a weak proxy's object, which may be dead
+        if issubclass(kind, Tensor) and isinstance(thing._storage, cuda.CudaStorage):
+            thing._array = _stand_in(thing._array, thing._storage, thing._spec.device)
+        elif issubclass(kind, saved.Held) and isinstance(thing.storage, cuda.CudaStorage):
+            thing.array = _stand_in(thing.array, thing.storage, thing.spec.device)
+        elif issubclass(kind, Plan) and isinstance(thing.backend, cuda.CudaBackend):
+            # Of a call that a region of activation checkpointing may make again.
+            thing.backend = devices.backend(thing.backend.device)
+            thing.xp = NOTHING
+            thing.run = partial(thing.kernel, NOTHING, **thing.attributes)
+
+
+def _stand_in(array: Any, storage: Any, d: Any) -> Any:
+    block = _block_of(storage, devices.backend(d))
+    offset = int(array.data.ptr - storage.memory.ptr)
+    return np.ndarray(tuple(array.shape), array.dtype, block, offset, tuple(array.strides))
+
+
+_blocks: weakref.WeakValueDictionary[int, Block] = weakref.WeakValueDictionary()  # by storage
+
+
+def _block_of(storage: Any, be: Elsewhere) -> Block:
+    block = _blocks.get(id(storage))
+    if block is None:
+        _kept.append(storage.memory)
+        offset = be.pool.take(-(-storage.nbytes // 64) * 64)
+        block = np.ndarray.__new__(Block, (storage.nbytes,), np.uint8, be.arena, offset)
+        block.owner = storage
+        _blocks[id(storage)] = block
+    return block

@@ -1,0 +1,398 @@
+"""What if: a step with a part of it under ``no_grad``, detached, checkpointed, or narrower.
+
+:func:`compare` estimates the step twice (``estimate.py``), as it is and with the change made in
+the forked copy, by the means a user would have: ``forward`` of a module is wrapped, a parameter's
+``requires_grad`` taken away, a module converted. So the difference is the real one, to the byte.
+
+A change that touches nothing is an error: a parent that reads a child's parameters itself, as
+attention does with its output projection, never calls the child.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...framework.attribution import scopes
+from ...framework.autograd.hooks import register_post_accumulate_hook
+from ...framework.checkpointing.regions import checkpointing
+from ...framework.dtypes import dtype as dtype_class
+from ...framework.memory.ledger import format_bytes
+from ...framework.modes import no_grad as no_grad_mode
+from ...framework.tensor import Tensor
+from ..analysis.tables import Table
+from .estimate import Estimate, imagined
+from .fork_sandbox import run_apart
+from .targets import (
+    Models,
+    called,
+    described,
+    is_module,
+    matches,
+    models_of,
+    modules_of,
+    needed,
+    only,
+    parameters_of,
+    parts_of,
+    tensor_of,
+)
+
+
+@dataclass
+class Comparison:
+    """A step as it is, and with a change.
+
+    Attributes:
+        change: What was changed, in words.
+        before: The :class:`~lowtide.profiling.Estimate` of the step as it is.
+        after: That of the changed step.
+        lost: Names of the parameters that receive a gradient before and none after.
+        trained: How many parameters receive one after.
+    """
+
+    change: str
+    before: Estimate
+    after: Estimate
+    lost: list[str]
+    trained: int
+
+    @property
+    def saved_bytes(self) -> int:
+        """How much lower the peak is; negative if it is higher."""
+        return self.before.peak(self.device).nbytes - self.after.peak(self.device).nbytes
+
+    @property
+    def device(self) -> str:
+        """The device that questions mean: the fullest before the change."""
+        return self.before.device
+
+    @property
+    def flops_added(self) -> int:
+        """Operations that the change adds to the step; negative if it removes some."""
+        return self.after.flops - self.before.flops
+
+    def saved(self, by: str | Sequence[str] = "module", depth: int | None = None) -> Table:
+        """Bytes that the peak loses by the change, by owner; negative where it gains some.
+
+        Args:
+            by: ``role``, ``module``, ``op``, ``line`` or ``phase``, or several of them.
+            depth: How many segments of module paths to show.
+        """
+        return self.before.diff(self.after, by, depth, self.device)
+
+    def __str__(self) -> str:
+        before, after = (e.peak(self.device).nbytes for e in (self.before, self.after))
+        verb = "saves" if before >= after else "costs"
+        flops = "no FLOPs more or less"
+        if self.flops_added:
+            verb_of = "adds" if self.flops_added > 0 else "removes"
+            changed, total = abs(self.flops_added) / 1e9, self.before.flops / 1e9
+            flops = f"{verb_of} {changed:.3f} of {total:.3f} GFLOP"
+        saved, share = format_bytes(abs(before - after)), abs(before - after) / max(before, 1)
+        lines = [
+            f"{self.change} {verb} {saved} ({share:.1%}) of the peak of {self.device}: "
+            f"{format_bytes(before)} before, {format_bytes(after)} after; {flops}."
+        ]
+        if self.lost:
+            shown = ", ".join(self.lost[:8]) + (", ..." if len(self.lost) > 8 else "")
+            one = len(self.lost) == 1
+            what = "1 parameter loses its" if one else f"{len(self.lost)} parameters lose their"
+            lines.append(f"{what} gradient: {shown}.")
+        else:
+            lines.append(f"All {self.trained} parameters that receive a gradient still do.")
+        for by in ("role", "module", "line"):
+            table = self.saved(by)
+            if table.rows:
+                lines += ["", f"Saved by {by}:", table.text(10, signed=True)]
+        return "\n".join(lines)
+
+
+def compare(
+    step: Callable[..., Any],
+    /,
+    *args: Any,
+    no_grad: Any = None,
+    detach: Any = None,
+    dtype: Any = None,
+    checkpoint: Any = None,
+    model: Any = None,
+    **kwargs: Any,
+) -> Comparison:
+    """Predict what a change would save, without computing anything or changing the program.
+
+    A *part* is a module, its path (``"encoder.blocks.2"``; ``"blocks.*.mlp"`` for several), the
+    name of a variable of the step's that holds it, or a list of those. A list of modules, such as
+    a ``ModuleList``, stands for its items. Paths are looked up in ``model``, else in the modules
+    that ``step`` reaches: its arguments, closure, globals and ``self``, and what these hold.
+
+    Args:
+        step: As for :func:`estimate`.
+        *args: What to call it with.
+        no_grad: Parts whose ``forward`` runs under ``no_grad``; also names or paths of
+            ``lowtide.profiling.scope`` blocks.
+        detach: Parts whose results are detached; also tensors that exist before the step, or
+            names of parameters and of the step's variables, which then require no gradient.
+        dtype: A floating dtype for all of the model, or a dict of part and dtype. The part is
+            converted as by ``module.to(dtype)``; floating tensors are converted on their way in,
+            and, for a part of a model, results on their way out to what came in.
+        checkpoint: Parts whose activations are recomputed in backward, each a region of its own;
+            also scopes. Or a dict of part and policy (``lowtide.checkpointing``), None for all.
+        model: Where to look up paths; a dict of names and modules if there are several.
+        **kwargs: What to call the step with, by name.
+
+    Returns:
+        A :class:`Comparison`; print it for the tables.
+
+    Raises:
+        ValueError: No change is asked for, a name means nothing, or several things; or the step
+            never came by the part.
+
+    Example:
+        >>> import lowtide as lt
+        >>> net = lt.nn.Sequential(lt.nn.Linear(64, 64), lt.nn.Tanh(), lt.nn.Linear(64, 1))
+        >>> x = lt.randn(256, 64)
+        >>> found = lt.profiling.compare(lambda: net(x).sum().backward(), detach="1")
+        >>> found.lost
+        ['0.weight', '0.bias']
+    """
+    roots = models_of(step, args, kwargs, model)
+    changes: list[_Change] = [c for part in parts_of(no_grad) for c in _without(part, roots)]
+    changes += [c for part in parts_of(detach) for c in _cuts(part, roots)]
+    if not isinstance(checkpoint, dict):
+        checkpoint = dict.fromkeys(parts_of(checkpoint))
+    changes += [c for part, policy in checkpoint.items() for c in _regions(part, roots, policy)]
+    if dtype is not None and not isinstance(dtype, dict):
+        dtype = dict.fromkeys(only(roots, "dtype").values(), dtype)
+    changes += [c for part, to in (dtype or {}).items() for c in _narrowed(part, roots, to)]
+    if not changes:
+        raise ValueError("compare needs a change: no_grad=, detach=, checkpoint= or dtype=.")
+    before, reached = run_apart(lambda: _with(step, args, kwargs, roots, []))
+    after, still = run_apart(lambda: _with(step, args, kwargs, roots, changes))
+    words = " and ".join(dict.fromkeys(c.words for c in changes))
+    lost = [name for name in reached if name not in set(still)]
+    return Comparison(words, before, after, lost, len(still))
+
+
+def _with(
+    step: Callable[..., Any], args: Any, kwargs: Any, roots: Models, changes: list[_Change]
+) -> tuple[Estimate, list[str]]:
+    # In the copy: the estimate of the changed step, and the parameters that got a gradient.
+    reached: set[str] = set()
+    names = dict(parameters_of(roots))
+
+    def prepare() -> None:
+        for name, p in names.items():
+            if p.requires_grad and p._node is None:
+                register_post_accumulate_hook(p, lambda _, name=name: reached.add(name))
+        for change in changes:
+            change.make()
+
+    found = imagined(step, args, kwargs, prepare)
+    for change in changes:
+        change.check()
+    return found, [name for name in names if name in reached]
+
+
+# Changes, made in the copy
+
+
+class _Change:
+    """A change to the program: wraps ``forward`` of a module, if nothing else.
+
+    Attributes:
+        words: What it is, for a title.
+    """
+
+    words: str
+    module: Any = None
+    met = False
+
+    def make(self) -> None:
+        """Change the program."""
+        inner = self.module.forward
+
+        @functools.wraps(inner)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            self.met = True
+            return self.around(inner, args, kwargs)
+
+        object.__setattr__(self.module, "forward", forward)
+
+    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
+        """Call ``forward`` with the change."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Refuse a change that the step never came by."""
+        if not self.met:
+            raise ValueError(
+                f"compare: {self.words}: the step never called it. A parent that reads a child's "
+                "parameters itself does not call it: name the parent."
+            )
+
+
+def _each(
+    part: Any, roots: Models, what: str, make: Callable[[str, Any], _Change]
+) -> list[_Change]:
+    # A change for each module that a part means; of a list of modules, for each item.
+    changes: list[_Change] = []
+    for name, module in needed(part, modules_of(part, roots), roots):
+        items = called(module)
+        each = "each of " if items != [module] else ""
+        for m in items:
+            changes.append(make(name, m))
+            changes[-1].words = f"{what} {each}{name}"
+    return changes
+
+
+def _without(part: Any, roots: Models) -> list[_Change]:
+    if isinstance(part, str) and not modules_of(part, roots):
+        return [_Scopes("no_grad in", part, no_grad_mode, described(part, roots))]
+    return _each(part, roots, "no_grad in", _NoGrad)
+
+
+def _cuts(part: Any, roots: Models) -> list[_Change]:
+    tensor = part if isinstance(part, Tensor) and not is_module(part) else None
+    if tensor is None and isinstance(part, str) and not modules_of(part, roots):
+        tensor = tensor_of(part, roots)
+    if tensor is None:
+        return _each(part, roots, "detach of", _Detached)
+    names = [n for n, p in parameters_of(roots) if p is tensor]
+    names += [part] if isinstance(part, str) else []
+    return [_Leaf(names[0] if names else f"a tensor of shape {tuple(tensor.shape)}", tensor)]
+
+
+def _regions(part: Any, roots: Models, policy: Any) -> list[_Change]:
+    if isinstance(part, str) and not modules_of(part, roots):
+        region = functools.partial(checkpointing, policy)
+        return [_Scopes("checkpoint of", part, region, described(part, roots))]
+    return _each(part, roots, "checkpoint of", lambda n, m: _Checkpointed(n, m, policy))
+
+
+def _narrowed(part: Any, roots: Models, to: Any) -> list[_Change]:
+    if not isinstance(to, dtype_class) or not to.is_floating_point:
+        raise TypeError(f"compare(dtype=...) takes a floating dtype; got {to!r}.")
+
+    def make(name: str, module: Any) -> _Change:
+        return _Narrow(name, module, to, any(module is root for root in roots.values()))
+
+    return _each(part, roots, f"{to.name} in", make)
+
+
+class _NoGrad(_Change):
+    def __init__(self, name: str, module: Any) -> None:
+        self.module, self.words = module, f"no_grad in {name}"
+
+    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
+        with no_grad_mode():
+            return forward(*args, **kwargs)
+
+
+class _Scopes(_Change):
+    """Named scopes with a mode inside, each time one is entered."""
+
+    def __init__(self, what: str, name: str, mode: Callable[[], Any], instead: str) -> None:
+        self.name, self.mode, self.instead = name, mode, instead
+        self.words = f"{what} {name}"
+
+    def make(self) -> None:
+        enter, leave, change = scopes.scope.__enter__, scopes.scope.__exit__, self
+        open_modes: dict[int, list[Any]] = {}
+
+        def entered(self: Any) -> Any:
+            result = enter(self)
+            mode = None
+            top = scopes.current()
+            path = top.path if top is not None else self.name
+            if any(matches(change.name, called) for called in (self.name, path)):
+                change.met = True
+                mode = change.mode()
+                mode.__enter__()
+            open_modes.setdefault(id(self), []).append(mode)
+            return result
+
+        def left(self: Any, *exc: object) -> None:
+            mode = open_modes[id(self)].pop()
+            if mode is not None:
+                mode.__exit__(*exc)
+            leave(self, *exc)
+
+        scopes.scope.__enter__ = entered  # type: ignore[method-assign]
+        scopes.scope.__exit__ = left  # type: ignore[assignment]
+
+    def check(self) -> None:
+        if not self.met:
+            raise ValueError(
+                f"compare: {self.words}: the step reaches no module {self.name!r}, and enters no "
+                f"scope of that name. {self.instead}"
+            )
+
+
+class _Detached(_Change):
+    def __init__(self, name: str, module: Any) -> None:
+        self.module, self.words = module, f"detach of {name}"
+
+    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
+        return _mapped(forward(*args, **kwargs), lambda t: t.detach())
+
+
+class _Leaf(_Change):
+    """A tensor that was there before and requires no gradient now."""
+
+    met = True
+
+    def __init__(self, name: str, tensor: Tensor) -> None:
+        self.tensor, self.words = tensor, f"detach of {name}"
+
+    def make(self) -> None:
+        self.tensor._node = None
+        self.tensor._requires_grad = False
+
+
+class _Checkpointed(_Change):
+    def __init__(self, name: str, module: Any, policy: Any = None) -> None:
+        self.module, self.policy, self.words = module, policy, f"checkpoint of {name}"
+
+    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
+        with checkpointing(self.policy):
+            return forward(*args, **kwargs)
+
+
+class _Narrow(_Change):
+    def __init__(self, name: str, module: Any, to: Any, whole: bool) -> None:
+        self.module, self.to, self.whole = module, to, whole
+        self.words = f"{to.name} in {name}"
+
+    def make(self) -> None:
+        self.module.to(self.to)
+        super().make()
+
+    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
+        came: list[Any] = []
+
+        def narrow(t: Any) -> Any:
+            if not t.is_floating_point():
+                return t
+            came.append(t.dtype)
+            return t.to(self.to)
+
+        result = forward(*_mapped(args, narrow), **_mapped(kwargs, narrow))
+        if self.whole or not came:
+            return result
+        return _mapped(result, lambda t: t.to(came[0]) if t.is_floating_point() else t)
+
+
+def _mapped(tree: Any, f: Callable[[Any], Any]) -> Any:
+    # The same tuples, lists and dicts with f of each tensor.
+    if isinstance(tree, Tensor):
+        return f(tree)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*[_mapped(t, f) for t in tree])
+    if isinstance(tree, list | tuple):
+        return type(tree)([_mapped(t, f) for t in tree])
+    if isinstance(tree, dict):
+        return type(tree)({k: _mapped(v, f) for k, v in tree.items()})
+    return tree

@@ -1,0 +1,1 @@
+"""What outlives its step, and who holds it."""

@@ -1,0 +1,394 @@
+"""Leaks: which graphs survive the step that made them, who holds them, and what to write instead.
+
+``detect_retained`` watches a training loop. At the end of each step it looks which lines have
+living nodes from three or more steps (``node_tracker.py``), and walks from those nodes up to a name
+that a user knows (``referrers.py``). Only a suspicion costs that walk; a clean loop pays for a note
+on each node.
+
+What is told apart:
+
+- *held*: graphs side by side, each held by a tensor in one growing container;
+- *carried*: one graph that leads from step to step, as a running sum and a recurrent state do;
+- *static*: one old graph with saved activations that no later step uses, as in a kept exception;
+- *idle*: what ``retain_graph=True`` left, and no other backward came for;
+- *fed*: data that requires grad, and so gathers a gradient for every sample;
+- *cycles*: graphs that only the garbage collector frees.
+
+A step is a period of the loop's optimizers, or what ``watch.step()`` says; without either, a
+backward that accumulates into leaves. When another optimizer turns up, what was taken for steps
+may have been parts of one, so counting begins again and young findings are dropped.
+
+Not optimal: the first place that is found to hold a graph is named; others show when it is mended.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+import weakref
+from typing import Any
+
+from ...framework.interrupts import WholeContext
+from .findings import NOTHING, Case, Finding, Size, fix, page
+from .node_tracker import Generations, Site
+from .referrers import Trail, trails
+from .survivors import SIGN, SOURCES, Look
+
+_RIPE = 10  # steps after which a finding is not doubted any more
+_ABSENT = 32  # steps of others after which an optimizer is not waited for
+
+
+class detect_retained(WholeContext):
+    """Watch a loop for graphs that survive their step.
+
+    Args:
+        warn: Also warn (``UserWarning``) of each finding at the end of the step that shows it, or
+            of the block.
+
+    Attributes:
+        findings: A :class:`Finding` each, the most bytes first.
+
+    Memory:
+        Keeps nothing of the program alive: weak references, strings and numbers.
+
+    Example:
+        >>> import lowtide as lt
+        >>> w, losses = lt.ones(3, requires_grad=True), []
+        >>> with lt.profiling.detect_retained() as watch:
+        ...     for _ in range(3):
+        ...         losses.append((w * w).sum())
+        ...         losses[-1].backward()
+        >>> watch.findings[0].kind
+        'list'
+    """
+
+    def __init__(self, warn: bool = False) -> None:
+        self.warn = bool(warn)
+        self._generations = Generations(self._passed, self._optimized)
+        self._lock = threading.RLock()
+        self._cases: dict[tuple[str, ...], Case] = {}
+        self._mode = "backward"
+        self._ends = 0
+        self._optimizers: dict[int, list[Any]] = {}  # id -> [weak reference, stepped, missed]
+        self._explained: set[Site] = set()
+        self._fruitless = self._rest = 0
+        self._next = self._looked = 0
+        self._old: dict[int, Any] = {}  # static graphs already told of
+        self._idle: dict[str, set[int]] = {}
+
+    def _enter(self) -> detect_retained:
+        self._generations.start()
+        return self
+
+    def _leave(self) -> None:
+        with self._lock:
+            before = set(self._cases)
+            # What the last step left behind it is new: no step ends after that.
+            self._look_around(only_new=self._looked == self._ends)
+        self._generations.stop()
+        self._old.clear()
+        self._optimizers.clear()
+        self._tell(before, 4)  # past the guard of the block's end
+
+    # When a step ends
+
+    def step(self) -> None:
+        """Say that a step ends here; from then on nothing else ends one."""
+        with self._lock:
+            if self._mode != "manual":
+                self._mode = "manual"
+                self._begin_again()
+            self._end_of_step()
+
+    def _passed(self) -> None:
+        if self._mode == "backward":
+            with self._lock:
+                self._end_of_step()
+
+    def _optimized(self, optimizer: Any) -> None:
+        if self._mode == "manual":
+            return
+        with self._lock:
+            known = self._optimizers.get(id(optimizer))
+            if known is None or known[0]() is not optimizer:
+                known = self._optimizers[id(optimizer)] = [weakref.ref(optimizer), True, 0]
+                if self._mode == "backward" or len(self._optimizers) > 1:
+                    self._mode = "optimizer"
+                    self._begin_again()
+                    for one in self._optimizers.values():  # in the period that was one step
+                        one[1] = True
+            for one in self._optimizers.values():
+                one[2] += 1
+            known[1:] = [True, 0]
+            self._optimizers = {
+                key: one
+                for key, one in self._optimizers.items()
+                if one[0]() is not None and one[2] < _ABSENT
+            }
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    self._generations.leaves.pop(id(p), None)
+            if all(one[1] for one in self._optimizers.values()):
+                for one in self._optimizers.values():
+                    one[1] = False
+                self._end_of_step()
+
+    def _begin_again(self) -> None:
+        self._generations.begin_again()
+        self._cases = {key: case for key, case in self._cases.items() if case.seen >= _RIPE}
+        self._ends = self._ends if self._cases else 0
+        self._explained.clear()
+        self._idle.clear()
+        self._fruitless = self._rest = 0
+        self._next = 0
+
+    # What is left then
+
+    def _end_of_step(self) -> None:
+        self._ends += 1
+        before = set(self._cases)
+        if self._ends >= self._next:
+            self._look_around()
+            # A leak grows: then it is looked at ever less often, or steps would slow down.
+            self._next = self._ends + (self._ends // 8 or 1 if self._explained else 1)
+        self._collected()
+        self._idle_passes()
+        self._fed()
+        self._generations.step += 1
+        self._tell(before, 5)
+
+    def _tell(self, before: set[Any], level: int) -> None:
+        if self.warn:
+            for key in self._cases.keys() - before:
+                warnings.warn(str(self._cases[key].finding()), UserWarning, stacklevel=level)
+
+    def _look_around(self, only_new: bool = False) -> None:
+        self._looked = self._ends
+        alive = self._generations.alive()
+        try:
+            look = Look(self._generations, alive)
+            suspicious = {s for s, steps in look.by_site.items() if len(steps) >= SIGN}
+            self._explained &= suspicious
+            if not only_new:
+                self._update(look)
+            if suspicious - self._explained:
+                if self._rest:
+                    self._rest -= 1
+                elif self._growing(look, suspicious - self._explained):
+                    self._explained |= suspicious
+                    self._fruitless = 0
+                else:
+                    self._fruitless += 1
+                    self._rest = 0 if self._fruitless < 8 else 2 ** min(self._fruitless - 8, 6)
+            if not only_new:
+                self._static(look, suspicious)
+        finally:
+            alive.clear()
+
+    def _growing(self, look: Look, suspicious: set[Site]) -> bool:
+        held, carried = look.ends(suspicious)
+        found = False
+        if carried:
+            for k, trail in zip(carried, look.trails(carried), strict=True):
+                found |= self._carried(look, k, trail)
+        if held:
+            found |= self._held(look, held, look.trails(held))
+        return found
+
+    def _carried(self, look: Look, k: int, trail: Trail | None) -> bool:
+        site = look.sites[k]
+        adds = site.op.startswith(("Add", "Cat", "Stack")) and any(
+            look.sites[below] == site for below in look.below[k]
+        )
+        kind = "running sum" if adds else "carried state"
+        if trail is None:
+            trail = Trail(kind, "the graph of the next step", numel=None)
+        elif trail.kind in ("gradient graph", "cycle"):
+            kind = trail.kind
+        case = Case(kind, trail.text, site.line, None, fix(kind, trail), self._ends, carried=True)
+        case.size, case.growth = look.measure(look.newest(site))
+        case.steps = len(look.by_site[site])
+        return self._add(case, {site}, trail.name)
+
+    def _held(self, look: Look, held: list[int], found: list[Trail | None]) -> bool:
+        # Which container has graphs of several steps?
+        steps: dict[Any, set[int]] = {c: set() for t in found for c in _containers(t)}
+        for k, trail in zip(held, found, strict=True):
+            if trail is not None:
+                for container in steps.keys() & {*trail.ancestors, *_containers(trail)}:
+                    steps[container].add(look.steps[k])
+        groups: dict[Any, list[tuple[int, Trail]]] = {}
+        for k, trail in zip(held, found, strict=True):
+            for container in _containers(trail):
+                assert trail is not None
+                # Two variables may hold the last and the best by right; two of a list are many.
+                fixed = trail.kind in ("dict", "attribute", "module attribute")
+                enough = 3 if fixed and container not in trail.lists else 2
+                if len(steps[container]) >= enough:
+                    groups.setdefault(container, []).append((k, trail))
+                    break
+        for container, members in groups.items():
+            trail = members[0][1]
+            sites = {look.sites[k] for k, _ in members}
+            newest = {look.sites[k]: k for k, _ in members}
+            top = max(sites, key=lambda s: newest[s])
+            first = next((t for k, t in members if look.sites[k] == top), trail)
+            newest_too = look.now in steps[container]
+            case = Case(
+                first.kind, first.text, top.line, first.kept_at, fix(first.kind, first), self._ends
+            )
+            case.newest = newest_too
+            case.size, case.growth = look.measure(look.nodes_at(sites, newest_too))
+            case.steps = len(steps[container])
+            self._add(case, sites, first.name)
+        return bool(groups)
+
+    def _static(self, look: Look, suspicious: set[Site]) -> None:
+        # Old graphs with saved values that nothing of the last two steps leads to.
+        tops = []
+        for k in look.idle_tops():
+            node = look.alive[k]
+            known = self._old.get(id(node))
+            if look.sites[k] in suspicious or (known is not None and known() is node):
+                continue
+            tops.append(k)
+        if not tops:
+            return
+        tops = tops[:SOURCES]
+        for k, trail in zip(tops, look.trails(tops), strict=True):
+            node = look.alive[k]
+            self._old[id(node)] = weakref.ref(node)
+            if trail is None:
+                continue
+            line = look.sites[k].line
+            case = Case(trail.kind, trail.text, line, None, fix(trail.kind, trail), self._ends)
+            case.size, case.growth = look.measure([k])[0], NOTHING
+            case.steps = 1
+            self._add(case, set(), trail.name)
+
+    def _collected(self) -> None:
+        for line, (steps, nbytes) in self._generations.freed_by_gc().items():
+            if len(steps) >= SIGN - 1 and self._ends >= SIGN:
+                case = self._cases.get(("cycle", line, ""))
+                if case is None:
+                    text = "a reference cycle, freed only by gc"
+                    trail = Trail("cycle", text)
+                    case = Case("cycle", text, line, None, fix("cycle", trail), self._ends)
+                    self._cases["cycle", line, ""] = case
+                case.steps = len(steps)
+                if not case.sites:  # nothing of it was met alive
+                    case.size, case.growth = Size(nbytes, 0), Size(nbytes // len(steps), 0)
+
+    def _idle_passes(self) -> None:
+        notes = self._generations
+        for one in notes.passes:
+            lines = self._idle.setdefault(one.line, set())
+            nbytes = one.held_bytes() if one.step == notes.step and not one.used else 0
+            if one.used:
+                lines.discard(one.step)
+            elif nbytes:
+                lines.add(one.step)
+                if len(lines) >= SIGN:
+                    key = ("retain_graph", one.line, "")
+                    text = "the graph of a backward with retain_graph=True, used by no other"
+                    trail = Trail("retain_graph", text)
+                    advice = fix("retain_graph", trail)
+                    case = self._cases.setdefault(
+                        key, Case("retain_graph", text, one.line, None, advice, self._ends)
+                    )
+                    case.size, case.steps = Size(nbytes, len(one.notes)), len(lines)
+        notes.passes = [p for p in notes.passes if p.step >= notes.step - 1]
+
+    def _fed(self) -> None:
+        notes = self._generations
+        lines: dict[str, dict[int, list[Any]]] = {}
+        for number, fed in list(notes.leaves.items()):
+            leaf = fed.leaf()
+            if leaf is None:
+                notes.leaves.pop(number, None)
+            elif leaf._grad is not None:
+                lines.setdefault(fed.line, {}).setdefault(fed.step, []).append(leaf)
+        for line, steps in lines.items():
+            if len(steps) < SIGN:
+                continue
+            leaves = [leaf for some in steps.values() for leaf in some]
+            nbytes = sum({id(t._grad._storage): t._grad._storage.nbytes for t in leaves}.values())
+            key = ("input gradient", line, "")
+            case = self._cases.get(key)
+            if case is None:
+                trail = trails(leaves[:1], [leaves, *steps.values()], set())[0]
+                text = "data" if trail is None else trail.text
+                advice = fix("input gradient", trail or Trail("input gradient", text))
+                case = Case("input gradient", text, line, None, advice, self._ends)
+                case.size, case.growth = Size(nbytes, 0), Size(nbytes // len(steps), 0)
+                self._add(case, set(), "")
+            else:
+                self._grew(case, Size(nbytes, 0))
+            case.steps = len(steps)
+
+    # Keeping book
+
+    def _add(self, case: Case, sites: set[Site], name: str) -> bool:
+        key = (case.kind, case.line if not case.carried or not name else "", name)
+        known = self._cases.get(key)
+        if known is None and sites and not case.carried:
+            # One container, and another line of what leads to its values: the later one is nearer.
+            same = (c for c in self._cases.values() if c.sites and not c.carried)
+            known = next((c for c in same if (c.kind, c.root) == (case.kind, case.root)), None)
+            if known is not None:
+                known.line, known.fix = case.line, case.fix
+        if known is None:
+            case.sites = set(sites)
+            case.first = case.size
+            self._cases[key] = case
+        else:
+            known.sites |= sites
+        return True
+
+    def _grew(self, case: Case, size: Size) -> None:
+        case.size = size
+        passed = self._ends - case.began
+        if passed > 0:
+            more, nodes = size.bytes - case.first.bytes, size.nodes - case.first.nodes
+            case.growth = Size(max(more, 0) // passed, max(nodes, 0) // passed)
+
+    def _update(self, look: Look) -> None:
+        # Bytes and growth of what is known.
+        for case in self._cases.values():
+            alive = [s for s in case.sites if s in look.by_site]
+            if not alive:
+                continue
+            case.seen += 1
+            if case.carried:
+                nodes = [k for s in alive for k in look.newest(s)]
+            else:
+                nodes = look.nodes_at(set(alive), case.newest)
+            if nodes:
+                self._grew(case, look.measure(nodes)[0])
+                case.steps = len({look.steps[k] for k in nodes})
+                if case.carried:
+                    case.steps = max(len(look.by_site[s]) for s in alive)
+
+    # What is told
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What was found until now, the most bytes first."""
+        with self._lock:
+            found = [case.finding() for case in self._cases.values()]
+        return sorted(found, key=lambda f: (-f.growth_bytes_per_step, -f.bytes, f.line))
+
+    def report(self) -> str:
+        """The findings as text."""
+        return page(self.findings, self._ends)
+
+    def __repr__(self) -> str:
+        return f"<detect_retained: {len(self._cases)} findings in {self._ends} steps>"
+
+
+def _containers(trail: Trail | None) -> list[Any]:
+    if trail is None:
+        return []
+    if trail.kind in ("cycle", "unseen"):
+        return [trail.kind]
+    return trail.above

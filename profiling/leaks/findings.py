@@ -1,0 +1,170 @@
+"""Findings: what is told of a graph that survives, and how it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ...framework.memory.ledger import format_bytes
+from .node_tracker import Site
+from .referrers import Trail
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A graph that survives.
+
+    Attributes:
+        kind: What holds it: ``list``, ``dict``, ``running sum``, ``carried state``, ``attribute``,
+            ``module attribute``, ``closure``, ``hook``, ``exception``, ``generator``, ``cache``,
+            ``default argument``, ``global``, ``local variable``, ``gradient graph``,
+            ``retain_graph``, ``input gradient``, ``cycle`` or ``unseen``.
+        root: Where it is held, in words.
+        line: ``file:line`` of the op that made the surviving value, or of the backward call.
+        kept_at: ``file:line`` of the statement that put it there, if only one can have.
+        bytes: Bytes held when last looked at.
+        growth_bytes_per_step: By how much they grow with each step.
+        nodes: Nodes of the graph that are kept, the memory of which Python has, not the ledger.
+        growth_nodes_per_step: By how many they grow.
+        steps: From how many steps something was alive.
+        fix: What to write instead.
+    """
+
+    kind: str
+    root: str
+    line: str
+    kept_at: str | None
+    bytes: int
+    growth_bytes_per_step: int
+    nodes: int
+    growth_nodes_per_step: int
+    steps: int
+    fix: str
+
+    def __str__(self) -> str:
+        kept = f", kept at {self.kept_at}" if self.kept_at else ""
+        return (
+            f"{self.kind}: {self.root} holds {format_bytes(self.bytes)} and {self.nodes} nodes "
+            f"of the graph made at {self.line}{kept}; each step adds "
+            f"{format_bytes(self.growth_bytes_per_step)} and {self.growth_nodes_per_step} nodes. "
+            f"{self.fix}"
+        )
+
+
+class Size(NamedTuple):
+    """How much is kept: bytes of the ledger, and nodes."""
+
+    bytes: int
+    nodes: int
+
+
+NOTHING = Size(0, 0)
+
+
+@dataclass
+class Case:
+    """A finding as it develops."""
+
+    kind: str
+    root: str
+    line: str
+    kept_at: str | None
+    fix: str
+    began: int  # at the end of which step it was found
+    first: Size = NOTHING  # when it was found
+    size: Size = NOTHING
+    growth: Size = NOTHING
+    steps: int = 0
+    seen: int = 1  # step ends at which it was there
+    sites: set[Site] = field(default_factory=set)
+    carried: bool = False
+    newest: bool = False  # the present step's graph is held too
+
+    def finding(self) -> Finding:
+        """As it is now, for the user."""
+        return Finding(
+            self.kind,
+            self.root,
+            self.line,
+            self.kept_at,
+            self.size.bytes,
+            self.growth.bytes,
+            self.size.nodes,
+            self.growth.nodes,
+            self.steps,
+            self.fix,
+        )
+
+
+def page(found: list[Finding], ends: int) -> str:
+    """The findings as text.
+
+    Args:
+        found: Them.
+        ends: How many steps were watched.
+    """
+    if not found:
+        return f"No graph survives its step ({ends} steps watched).\n"
+    rows = [("kind", "bytes", "per step", "nodes", "per step", "made at")]
+    rows += [
+        (
+            f.kind,
+            format_bytes(f.bytes),
+            f"+{format_bytes(f.growth_bytes_per_step)}",
+            str(f.nodes),
+            f"+{f.growth_nodes_per_step}",
+            f.line,
+        )
+        for f in found
+    ]
+    widths = [max(len(r[k]) for r in rows) for k in range(6)]
+    out = [f"{len(found)} graphs survive their step ({ends} steps watched)", ""]
+    if len(found) == 1:
+        out[0] = f"1 graph survives its step ({ends} steps watched)"
+    for k, row in enumerate(rows):
+        cells = [
+            c.ljust(w) if i in (0, 5) else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
+        ]
+        out.append("  ".join(cells).rstrip())
+        if k:
+            f = found[k - 1]
+            out.append(f"    held by {f.root}")
+            if f.kept_at:
+                out.append(f"    kept at {f.kept_at}")
+            out.append(f"    fix: {f.fix}")
+    return "\n".join(out) + "\n"
+
+
+def fix(kind: str, trail: Trail) -> str:
+    """What to write instead."""
+    one = trail.numel == 1
+    value = ".item()" if one else ".detach()"
+    name = trail.name or "it"
+    if kind == "closure" and name in ("args", "keywords"):
+        return f"Give the partial {value} instead of the tensor."
+    if kind == "local variable" and f"`{name}`" not in trail.text:  # a part of what it names
+        return f"Keep {value} instead of the tensor in {name}."
+    if kind == "running sum":
+        return f"Add the value without its graph: {name} += x{value}."
+    if kind == "carried state" and f"{name}[" in trail.text:
+        return f"Cut the graph between steps: detach() what {name} holds; or run under no_grad()."
+    if kind == "carried state":
+        return f"Cut the graph between steps: {name} = {name}.detach(); or run under no_grad()."
+    return {
+        "gradient graph": "Call zero_grad(set_to_none=True) before the next backward, or use "
+        "autograd.grad(..., create_graph=True), which leaves nothing in .grad.",
+        "retain_graph": "Leave retain_graph=True out: no second backward came through this graph.",
+        "input gradient": "Make the data without requires_grad, or .detach() the batch.",
+        "exception": "Drop the exception, or keep str(error): its traceback holds the frame's "
+        "tensors (traceback.clear_frames(error.__traceback__) lets them go).",
+        "hook": f"Close over {name}{value} in the hook, and remove it with handle.remove().",
+        "closure": f"Close over {name}{value} instead of the tensor.",
+        "cache": "Return .detach() from the cached function, or call cache_clear() every step.",
+        "generator": "Exhaust or close() the generator, and keep .detach() in its variables.",
+        "default argument": f"Keep {value} in it, or give None as the default.",
+        "cycle": "Break the cycle (set one of its references to None); until then gc.collect() "
+        "frees it.",
+        "unseen": f"Keep {value} where the tensor is kept.",
+        "local variable": f"Compute it under no_grad(), or del {name} when it is used up.",
+    }.get(kind, f"Keep {value} instead of the tensor in {name}.")

@@ -1,0 +1,300 @@
+"""Which nodes of the graph were made in which step, and which of them still live.
+
+While someone watches, every new node is noted with a weak reference, the user's line and the
+number of the present step. In a loop that keeps nothing, the nodes of one line are alive from two
+steps at most: the present one, and the last one that a variable still names. Three are a sign.
+
+Nothing here keeps a node alive: what outlives a call are weak references, strings and numbers.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Any, NamedTuple
+
+from ...framework.attribution import scopes
+from ...framework.autograd import engine
+from ...framework.devices import live_backends
+from ...framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER
+from ...framework.modes import local
+from ...framework.tensor import Tensor
+
+_OWNED = (PARAMETER, BUFFER, OPTIMIZER)  # alive with or without a graph
+
+
+class Site(NamedTuple):
+    """Where nodes are made: the user's line and the op."""
+
+    line: str
+    op: str
+
+
+class Made(weakref.ref[Any]):
+    """A note on one node, which it refers to weakly: call it for the node, or None.
+
+    Attributes:
+        key: Its id.
+        number: Counted in the order of their making.
+        line: The user's line.
+        step: The step in which it was made.
+        kept_by: The backward pass that left it its saved values, or None.
+    """
+
+    __slots__ = ("kept_by", "key", "line", "number", "step")
+    key: int
+    number: int
+    line: str
+    step: int
+    kept_by: Pass | None
+
+
+class Pass:
+    """A backward pass with ``retain_graph``: was it of use to a later pass?
+
+    Attributes:
+        line: The user's line that called it.
+        step: Its step.
+        used: A later pass came by one of its nodes.
+        notes: Of its nodes.
+    """
+
+    def __init__(self, line: str, step: int) -> None:
+        self.line = line
+        self.step = step
+        self.used = False
+        self.notes: list[Made] = []
+
+    def held_bytes(self) -> int:
+        """Bytes of saved values that its nodes still hold."""
+        nodes = [node for made in self.notes if (node := made()) is not None]
+        return sum(saved_bytes(nodes).values())
+
+
+class Fed:
+    """A leaf that received a gradient.
+
+    Attributes:
+        leaf: Weak reference.
+        line: The user's line that first used it.
+        step: The step in which it first received one.
+    """
+
+    __slots__ = ("leaf", "line", "step")
+
+    def __init__(self, leaf: Tensor, line: str, step: int) -> None:
+        self.leaf = weakref.ref(leaf)
+        self.line = line
+        self.step = step
+
+
+class Generations:
+    """Notes on nodes, passes and leaves, while it listens.
+
+    Attributes:
+        step: Number of the present step; the first is 1.
+        nodes: Notes by id of the node.
+        passes: Passes with ``retain_graph`` of the last steps.
+        leaves: Notes on leaves by id.
+    """
+
+    def __init__(self, passed: Callable[[], None], stepped: Callable[[Any], None]) -> None:
+        self.step = 1
+        self.nodes: dict[int, Made] = {}
+        self.passes: list[Pass] = []
+        self.leaves: dict[int, Fed] = {}
+        self._freed: dict[str, tuple[set[int], int]] = {}
+        self._dead: list[Made] | None = None  # while the garbage collector runs
+        self._live = 0
+        self._numbers = count(1)
+        self._passed = passed
+        self._stepped = stepped
+        self._depth = 0
+
+    # Listening
+
+    def start(self) -> None:
+        """Begin to listen."""
+        scopes.listen(True, stepped=self._stepped, made=self._made)
+        gc.callbacks.append(self._around_gc)
+        _join(self)
+
+    def stop(self) -> None:
+        """End it, and forget all notes."""
+        _leave(self)
+        gc.callbacks.remove(self._around_gc)
+        scopes.unlisten(True, stepped=self._stepped, made=self._made)
+        self.nodes.clear()
+        self.leaves.clear()
+        self.passes.clear()
+
+    def _made(self, node: Any) -> None:
+        line = node._site[1]
+        if local.state.running is not None:  # recorded by a backward: the line that called it
+            line = scopes.user_line()
+        made = Made(node, self._died)
+        made.key, made.number = id(node), next(self._numbers)
+        made.line, made.step, made.kept_by = line, self.step, None
+        self.nodes[id(node)] = made
+
+    def _died(self, made: Made) -> None:
+        if self.nodes.get(made.key) is made:
+            self.nodes.pop(made.key, None)
+        if self._dead is not None:
+            self._dead.append(made)
+
+    def begin_pass(self, roots: list[Tensor], retain: bool, create: bool, inputs: Any) -> None:
+        """A backward pass begins: note what it will leave, and whom it uses."""
+        self._depth += 1
+        made = Pass(scopes.user_line(), self.step) if retain and not create else None
+        seen: set[int] = set()
+        pending = [root._node for root in roots if root._node is not None]
+        while pending:
+            node = pending.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            note = self.note(node)
+            if note is not None:
+                if note.kept_by is not None:
+                    note.kept_by.used = True
+                note.kept_by = made
+                if made is not None:
+                    made.notes.append(note)
+            for target, _ in node.edges:
+                if target._is_node:
+                    pending.append(target)
+                elif inputs is None and target._storage.role not in _OWNED:
+                    known = self.leaves.get(id(target))
+                    if known is None or known.leaf() is not target:
+                        line = note.line if note is not None else ""
+                        self.leaves[id(target)] = Fed(target, line, self.step)
+        if made is not None:
+            self.passes.append(made)
+
+    def end_pass(self, accumulated: bool) -> None:
+        """A backward pass ended."""
+        self._depth -= 1
+        if accumulated and self._depth == 0:
+            self._passed()
+
+    def _around_gc(self, phase: str, info: dict[str, int]) -> None:
+        # What dies between the two calls was held by cycles alone.
+        if phase == "start":
+            self._dead, self._live = [], _live_bytes()
+            return
+        dead, self._dead = self._dead, None
+        if dead:
+            top = max(dead, key=lambda made: (made.step, made.number))
+            steps, nbytes = self._freed.get(top.line, (set(), 0))
+            freed = max(self._live - _live_bytes(), 0)
+            self._freed[top.line] = (steps | {made.step for made in dead}, nbytes + freed)
+
+    # Asking
+
+    def note(self, node: Any) -> Made | None:
+        """The note on a node."""
+        made = self.nodes.get(id(node))
+        return made if made is not None and made() is node else None
+
+    def freed_by_gc(self) -> dict[str, tuple[set[int], int]]:
+        """Per line: the steps whose nodes the garbage collector had to free, and their bytes."""
+        return dict(self._freed)
+
+    def alive(self) -> list[Any]:
+        """The nodes that live, oldest first."""
+        found = [node for made in list(self.nodes.values()) if (node := made()) is not None]
+        found = [n for n in found if hasattr(n, "seq") and hasattr(n, "edges")]
+        found.sort(key=lambda n: n.seq)
+        return found
+
+    def begin_again(self) -> None:
+        """All steps until now were parts of one."""
+        self.step = 1
+        for made in list(self.nodes.values()):
+            made.step = 1
+        for fed in list(self.leaves.values()):
+            fed.step = 1
+        for one in self.passes:
+            one.step = 1
+        self._freed.clear()
+
+
+# Backward passes, seen from outside: the engine's `_run` is replaced while someone watches.
+
+_watching: tuple[Generations, ...] = ()
+_lock = threading.Lock()
+_plain_run = engine._run
+
+
+def _join(watcher: Generations) -> None:
+    global _watching
+    with _lock:
+        _watching = (*_watching, watcher)
+        engine._run = _seen_run
+
+
+def _leave(watcher: Generations) -> None:
+    global _watching
+    with _lock:
+        _watching = tuple(w for w in _watching if w is not watcher)
+        if not _watching:
+            engine._run = _plain_run
+
+
+def _seen_run(
+    roots: list[Tensor], gradients: list[Tensor], retain: bool, create: bool, inputs: Any
+) -> Any:
+    watchers = _watching
+    for watcher in watchers:
+        watcher.begin_pass(roots, retain, create, inputs)
+    try:
+        return _plain_run(roots, gradients, retain, create, inputs)
+    finally:
+        for watcher in watchers:
+            watcher.end_pass(inputs is None)
+
+
+# Bytes
+
+
+def _live_bytes() -> int:
+    return sum(be.ledger.live for be in live_backends())
+
+
+def saved_bytes(nodes: Iterable[Any]) -> dict[int, int]:
+    """Bytes by id of the storages that nodes keep for backward; parameters and leaves left out."""
+    found: dict[int, int] = {}
+    for node in nodes:
+        handles = getattr(node, "handles", None) or getattr(node, "_handles", None) or ()
+        for handle in handles:
+            storage = getattr(handle, "storage", None)
+            if storage is not None:
+                leaf = isinstance(handle.source, Tensor)
+                if storage.role not in _OWNED and not leaf:
+                    found[id(storage)] = int(storage.nbytes)
+            elif hasattr(handle, "held_bytes") and handle.held_bytes:
+                found[id(handle)] = int(handle.held_bytes)
+    return found
+
+
+def tensors_of(nodes: list[Any]) -> list[Tensor]:
+    """The living tensors that nodes made."""
+    wanted = {id(n) for n in nodes}
+    # get_referrers compares each reference with each node; one look at all objects is less soon.
+    near = gc.get_referrers(*nodes) if len(nodes) <= 8 else gc.get_objects()
+    return [
+        t for t in near if issubclass(type(t), Tensor) and id(getattr(t, "_node", None)) in wanted
+    ]
+
+
+def held_bytes(nodes: Iterable[Any], tensors: Iterable[Tensor]) -> int:
+    """Bytes that nodes and tensors hold, each storage once; parameters left out."""
+    found = saved_bytes(nodes)
+    for t in tensors:
+        if t._storage.role not in _OWNED:
+            found[id(t._storage)] = int(t._storage.nbytes)
+    return sum(found.values())

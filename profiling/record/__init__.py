@@ -1,0 +1,1 @@
+"""Recording: events, their names, the system's memory, files."""

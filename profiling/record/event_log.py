@@ -1,0 +1,399 @@
+"""Booking: from the events of ledgers to books, peaks, marks and the timeline of a recording.
+
+On the hot path (``Bookkeeper._observer``) an event costs a look at where the program is and six
+integers at the end of a list. Everything else waits for :meth:`Bookkeeper.settle`: at a question,
+at the end, or when the list has grown long.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from ...framework.attribution import scopes
+from ...framework.memory.events import attach, detach
+from ...framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER, ROLES, SAVED, TEMPORARY
+from ..analysis.tables import grouped
+from .oom_hints import remedies
+from .recording import ALLOC, FREE, OWNER, ROLE, Books, Mark, Owner, Peak, Recording
+
+MARK = 4  # in the list of events, beside the kinds of the recording
+IF_BEFORE = 1 << 8  # a name only for what has none yet
+LONG = 6 * 20_000  # integers in the list; then they are booked
+
+
+class Account:
+    """What is known of one device while it is recorded."""
+
+    def __init__(self, index: int, be: Any, peak: Peak, fullest: Peak) -> None:
+        self.index = index
+        self.peak, self.fullest = peak, fullest
+        self.ledger = be.ledger
+        self.backend = be
+        self.books = Books()
+        self.high = 0  # live bytes at their highest since the last mark
+        self.named: dict[int, str] = {}  # address -> path of storages that have a name
+        self.numbers: dict[int, int] = {}  # address -> number of the block
+        self.at_mark: dict[tuple[int, int], int] = {}
+        self.peak_is_new = self.fullest_is_new = False
+        self.at_peak = True  # nothing was freed since
+        self.allocations = be.ledger.allocations  # of those noted; the ledger may be ahead by one
+        self.late: list[int] = []  # what was freed while it was
+
+    def flush(self, log: list[int]) -> None:
+        """Note what was freed while an allocation was on its way."""
+        late, self.late = self.late, []  # no call between the two: threads may meet here
+        log.extend(late)
+
+    def note_peak(self) -> None:
+        """Copy who owns what, if it is more than ever and not noted yet: it is about to fall."""
+        if self.peak_is_new and self.books.live == self.peak.nbytes:
+            self.peak.cells = dict(self.books.cells)
+        self.peak_is_new = False
+
+    def note_fullest(self) -> None:
+        """The same for what the graph holds."""
+        if self.fullest_is_new and self.books.saved == self.fullest.nbytes:
+            self.fullest.cells = dict(self.books.savers)
+            self.fullest.holders = self.books.holders()
+        self.fullest_is_new = False
+
+
+def _forget(_: Any) -> None:
+    """Keep nothing of an event."""
+
+
+class Bookkeeper:
+    """Listens to ledgers, and writes a recording.
+
+    Args:
+        recording: To be filled.
+
+    Attributes:
+        accounts: One for each device, in the order of ``recording.devices``.
+        log: Events that are not booked yet, six integers each: nanoseconds, kind and device,
+            address, bytes, role and old role, owner.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.accounts: list[Account] = []
+        self.log: list[int] = []
+        self.lock = threading.RLock()
+        self.paths: list[str] = []
+        self._numbers: dict[str, int] = {}  # path -> its position there
+        self._owners: dict[scopes.Site, int] = {recording.owners[0]: 0}
+        self._by_ledger: dict[int, Account] = {}
+        self._observers: list[tuple[Any, Any]] = []
+        self._pending: list[Mark] = []  # all marks; the log names them by position
+        self._blocks = self._last = 0
+        self._settling = False
+        self._since: list[tuple[int, int, int, int]] = []  # device, role, bytes, owner: see `_was`
+        self._began = time.perf_counter_ns()
+
+    def now(self) -> int:
+        """Nanoseconds since the beginning."""
+        return time.perf_counter_ns() - self._began
+
+    # Listening
+
+    def watch(self, be: Any) -> None:
+        """Listen to one more device."""
+        with self.lock:
+            d = Account(len(self.accounts), be, Peak(), Peak())
+            observer = self._observer(d)
+            self.accounts.append(d)
+            self._by_ledger[id(be.ledger)] = d
+            self._observers.append((be.ledger, observer))
+            self.recording.devices.append(be.ledger.name)
+            self.recording.peaks.append(d.peak)
+            self.recording.fullest.append(d.fullest)
+            d.books = Books(attach(be.ledger, observer))
+            d.allocations = be.ledger.allocations
+            d.high = d.books.live
+            d.peak.nbytes, d.fullest.nbytes = d.books.live, d.books.saved
+            d.peak_is_new = d.fullest_is_new = True
+            for mark in self.recording.marks:  # a device met later held nothing then
+                mark.roles.append([0] * len(ROLES))
+                mark.live.append(0)
+                mark.peak.append(0)
+
+    def leave(self) -> None:
+        """Listen no more; what was noted stays to be booked."""
+        for ledger, observer in self._observers:
+            detach(ledger, observer)
+        self._observers.clear()
+        self._by_ledger.clear()
+
+    def _observer(self, d: Account) -> Any:
+        extend, now, began, log = self.log.extend, time.perf_counter_ns, self._began, self.log
+        owners, named, shift = self._owners, d.named, d.index << 3
+        ledger = d.ledger
+
+        def observer(
+            event: str, device: str, nbytes: int, role: int, address: int, old: int
+        ) -> None:
+            if event == "free":
+                if not nbytes:
+                    return
+                if address in named:
+                    named.pop(address, None)
+                at = now() - began
+                # A collection inside an allocation frees others before that allocation is noted;
+                # so may another thread.
+                to = extend if ledger.allocations == d.allocations else d.late.extend
+                to((at, FREE | shift, address, nbytes, role, -1))
+            elif event == "alloc" or role == SAVED:
+                where = scopes.site()
+                owner = owners.get(where)
+                if owner is None:
+                    owner = self._owner(where)
+                at = now() - began
+                if event == "alloc":
+                    if d.late and address in d.late[2::6]:  # that block was free already
+                        d.flush(log)
+                    if nbytes:
+                        extend((at, ALLOC | shift, address, nbytes, role, owner))
+                    d.allocations += 1
+                    if d.late:
+                        d.flush(log)
+                elif nbytes:
+                    extend((at, ROLE | shift, address, nbytes, role | old << 4, owner))
+                if len(log) > LONG:
+                    self.settle()
+            elif nbytes:
+                at = now() - began
+                extend((at, ROLE | shift, address, nbytes, role | old << 4, -1))
+
+        observer.owners = lambda: self._owners_now(d)  # type: ignore[attr-defined]
+        observer.remedies = lambda missing: self._remedies(d, missing)  # type: ignore[attr-defined]
+        return observer
+
+    def _owners_now(self, d: Account) -> dict[str, dict[str, int]]:
+        # What is told when an allocation fails: bytes by module and line, largest first.
+        self.settle()
+        with self.lock:
+            sums = {by: grouped(self.recording, d.books.cells, by) for by in ("module", "line")}
+        return {
+            by: dict(sorted(held.items(), key=lambda item: (-item[1], item[0])))
+            for by, held in sums.items()
+        }
+
+    def _remedies(self, d: Account, missing: int) -> tuple[dict[str, int], list[str]]:
+        # What would free the bytes that are missing.
+        self.settle()
+        with self.lock:
+            return remedies(self.recording, d.books, d.numbers, d.ledger, missing)
+
+    def _owner(self, where: tuple[str, str, str, str]) -> int:
+        with self.lock:
+            owner = self._owners.get(where)
+            if owner is None:
+                owner = self._owners[where] = len(self.recording.owners)
+                self.recording.owners.append(Owner(*where))
+            return owner
+
+    def name(self, tensor: Any, path: str, flag: int = 0) -> None:
+        """Say that the storage of a tensor belongs to the module at ``path``.
+
+        Args:
+            tensor: Any; nothing happens if it has a name, or no bytes on a watched device.
+            path: Of the module.
+            flag: ``IF_BEFORE`` leaves what was allocated meanwhile to where it was allocated.
+        """
+        storage = tensor._storage
+        d = self._by_ledger.get(id(storage.ledger))
+        if d is None or not storage.nbytes:
+            return
+        address = storage.address
+        if address in d.named:
+            return
+        d.named[address] = path
+        with self.lock:
+            number = self._numbers.setdefault(path, len(self.paths))
+            if number == len(self.paths):
+                self.paths.append(path)
+        role = storage.role | storage.role << 4 | flag
+        self.log.extend((self.now(), OWNER | d.index << 3, address, storage.nbytes, role, number))
+
+    def held(self) -> list[tuple[int, ...]]:
+        """Figures that change whenever something that bears a name comes, goes or gets it."""
+        return [
+            (r[PARAMETER], r[BUFFER], r[OPTIMIZER], len(d.named))
+            for d in self.accounts
+            for r in [d.ledger.roles]
+        ]
+
+    def path_of(self, tensor: Any) -> str | None:
+        """The name that ``name`` gave the storage of a tensor."""
+        storage = tensor._storage
+        d = self._by_ledger.get(id(storage.ledger))
+        return d.named.get(storage.address) if d is not None and storage.nbytes else None
+
+    def mark(self, mark: Mark, at: int) -> None:
+        """Note a mark; its figures come when it is booked."""
+        with self.lock:
+            self._pending.append(mark)
+            self.log.extend((at, MARK, len(self._pending) - 1, 0, 0, 0))
+
+    # Booking
+
+    def settle(self) -> None:
+        """Book what was noted since the last time; in the order in which it happened."""
+        with self.lock:
+            if self._settling:  # a finalizer, started inside
+                return
+            self._settling = True
+            try:
+                for d in self.accounts:
+                    if d.late:  # during an allocation of another thread
+                        d.flush(self.log)
+                values = self.log[:]
+                del self.log[: len(values)]
+                self._book(values)
+            finally:
+                self._settling = False
+            for d in self.accounts:
+                d.note_peak()
+                d.note_fullest()
+
+    def _book(self, values: list[int]) -> None:
+        # Bring the books forward. Births and deaths are written out instead of asking `Books`: this
+        # is the larger part of what a profiler costs.
+        kept: list[int] = []  # of the timeline, seven numbers an event
+        keep = kept.extend if self.recording.timeline else _forget
+        each = iter(values)
+        last = self._last
+        for at, code, address, nbytes, role, owner in zip(*[each] * 6, strict=True):
+            kind = code & 7
+            if at < last:  # what was freed during an allocation is noted after it
+                at = last
+            last = at
+            if kind == MARK:
+                self._keep(kept)
+                self._book_mark(at, address)
+                continue
+            d = self.accounts[code >> 3]
+            books = d.books
+            if kind == ALLOC:
+                self._blocks = number = self._blocks + 1
+                d.numbers[address] = number
+                books.blocks[number] = [nbytes, role, owner, 0]
+                cell = (owner, role)
+                cells = books.cells
+                cells[cell] = cells.get(cell, 0) + nbytes
+                books.live = live = books.live + nbytes
+                keep((at, ALLOC, d.index, number, nbytes, role, owner))
+                if live > d.high:
+                    d.high = live
+                    peak = d.peak
+                    if live > peak.nbytes:
+                        peak.nbytes, d.peak_is_new, d.at_peak = live, True, True
+                        peak.time, peak.event = at / 1e9, self._events(kept)
+            elif kind == FREE:
+                if d.peak_is_new:
+                    d.note_peak()
+                d.at_peak = False
+                if role == SAVED and d.fullest_is_new:
+                    d.note_fullest()
+                number = d.numbers.pop(address, 0)
+                books.free(number, nbytes, role)
+                keep((at, FREE, d.index, number, nbytes, role, -1))
+            else:
+                self._book_change(d, keep, at, kind, address, nbytes, role, owner)
+                if d.peak_is_new and not d.at_peak:  # it is as high again, and the roles are of now
+                    d.at_peak = True
+                    d.peak.time, d.peak.event = at / 1e9, self._events(kept)
+                if books.saved > d.fullest.nbytes:
+                    d.fullest.nbytes, d.fullest_is_new = books.saved, True
+                    d.fullest.time, d.fullest.event = at / 1e9, self._events(kept)
+        self._last = last
+        self._keep(kept)
+        if self._since:
+            self._correct_first_mark()
+
+    def _book_change(
+        self,
+        d: Account,
+        keep: Any,
+        at: int,
+        kind: int,
+        address: int,
+        nbytes: int,
+        role: int,
+        owner: int,
+    ) -> None:
+        # A new role or a new owner.
+        books = d.books
+        old = role >> 4 & 15
+        number = d.numbers.get(address, 0)
+        unknown = not number
+        if unknown:  # it lived before: from now on it has a number
+            number = d.numbers[address] = self._blocks = self._blocks + 1
+            books.name(number, nbytes, old, 0)
+            keep((at, OWNER, d.index, number, nbytes, old, 0))
+        if kind == OWNER:
+            held = books.blocks[number]
+            if role & IF_BEFORE and held[2]:
+                return
+            role = held[1]
+            owner = self._owner((self.paths[owner], *self.recording.owners[held[2]][1:]))
+            books.name(number, nbytes, role, owner)
+            if unknown:
+                self._was(d, nbytes, role, owner)
+        else:
+            role &= 15
+            if old == SAVED:
+                if d.fullest_is_new:
+                    d.note_fullest()
+                if role == TEMPORARY and d.peak_is_new:  # with the roles before, as the ledger
+                    d.note_peak()
+            books.change(number, nbytes, old, role, owner)
+        keep((at, kind, d.index, number, nbytes, role, owner))
+        if books.live == d.peak.nbytes and not (old == SAVED and role == TEMPORARY):
+            d.peak_is_new = True  # as the ledger: the roles at the peak change along
+
+    def _was(self, d: Account, nbytes: int, role: int, owner: int) -> None:
+        # It had this owner before anyone could know: the marks show no change of it.
+        for cell, n in (((0, role), -nbytes), ((owner, role), nbytes)):
+            d.at_mark[cell] = d.at_mark.get(cell, 0) + n
+        self._since.append((d.index, role, nbytes, owner))
+
+    def _correct_first_mark(self) -> None:
+        first = self.recording.marks[0]
+        cells = {(device, owner, role): n for device, owner, role, n in first.changes}
+        for device, role, nbytes, owner in self._since:
+            for cell, n in (((device, 0, role), -nbytes), ((device, owner, role), nbytes)):
+                cells[cell] = cells.get(cell, 0) + n
+        first.changes = [(*cell, n) for cell, n in sorted(cells.items()) if n]
+        self._since.clear()
+
+    def _events(self, kept: list[int]) -> int:
+        return len(self.recording.events) + len(kept) // 7
+
+    def _keep(self, kept: list[int]) -> None:
+        for k, column in enumerate(self.recording.events.columns().values()):
+            column.extend(kept[k::7])
+        kept.clear()
+
+    def _book_mark(self, at: int, number: int) -> None:
+        mark = self._pending[number]
+        mark.event = len(self.recording.events)
+        for d in self.accounts:
+            roles = [0] * len(ROLES)
+            for (_, role), n in d.books.cells.items():
+                roles[role] += n
+            mark.roles.append(roles)
+            mark.live.append(d.books.live)
+            now, before = d.books.cells, d.at_mark
+            mark.changes += [
+                (d.index, *cell, now.get(cell, 0) - before.get(cell, 0))
+                for cell in sorted(now.keys() | before.keys())
+                if now.get(cell, 0) != before.get(cell, 0)
+            ]
+            mark.peak.append(d.high)
+            d.high, d.at_mark = d.books.live, dict(now)
+        self.recording.marks.append(mark)
+        if mark.kind == "stop":
+            self.recording.seconds = at / 1e9

@@ -1,0 +1,138 @@
+"""A recording as JSON, and back. The schema is ``docs/profiler_json.md``."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from array import array
+from collections.abc import Iterable
+from typing import Any
+
+from ...framework.memory.ledger import ROLES
+from .recording import KINDS, Cells, Events, Mark, Owner, Peak, Recording
+
+FORMAT, VERSION = "lowtide memory profile", 1
+
+
+def to_dict(recording: Recording) -> dict[str, Any]:
+    """The recording as dicts, lists, strings and numbers."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "roles": list(ROLES),
+        "kinds": list(KINDS),
+        "devices": recording.devices,
+        "start": recording.start,
+        "seconds": recording.seconds,
+        "owners": [list(o) for o in recording.owners],
+        "peaks": [_peak(p) for p in recording.peaks],
+        "fullest": [_peak(p) for p in recording.fullest],
+        "timeline": recording.timeline,
+        "marks": [{**vars(m), "changes": [list(c) for c in m.changes]} for m in recording.marks],
+        "events": {name: list(c) for name, c in recording.events.columns().items()},
+    }
+
+
+def from_dict(data: Any) -> Recording:
+    """The recording that ``to_dict`` described.
+
+    Raises:
+        ValueError: It is something else, or of a later version.
+    """
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ValueError(
+            f"this is not a {FORMAT}: such a file is a JSON object with that as its 'format'. "
+            "Write one with MemoryProfiler.to_json."
+        )
+    if data.get("version", 0) > VERSION:
+        raise ValueError(
+            f"this profile has version {data['version']}, and this lowtide reads up to {VERSION}. "
+            "Update lowtide."
+        )
+    if data.get("roles") != list(ROLES):
+        raise ValueError(f"this profile has other roles: {data.get('roles')}; known are {ROLES}.")
+    try:
+        return _recording(data)
+    except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(
+            f"this {FORMAT} is damaged or written by hand: {type(error).__name__}: {error}. Its "
+            "schema is docs/profiler_json.md."
+        ) from error
+
+
+def _recording(data: dict[str, Any]) -> Recording:
+    events = Events()
+    for name, column in events.columns().items():
+        setattr(events, name, array(column.typecode, data["events"][name]))
+    return Recording(
+        devices=list(data["devices"]),
+        owners=[Owner(*o) for o in data["owners"]],
+        start=data["start"],
+        seconds=data["seconds"],
+        peaks=[_as_peak(p) for p in data["peaks"]],
+        fullest=[_as_peak(p) for p in data["fullest"]],
+        marks=[
+            Mark(**{**m, "changes": [(a, b, c, d) for a, b, c, d in m["changes"]]})
+            for m in data["marks"]
+        ],
+        timeline=data["timeline"],
+        events=events,
+    )
+
+
+def _peak(peak: Peak) -> dict[str, Any]:
+    return {
+        "bytes": peak.nbytes,
+        "time": peak.time,
+        "event": peak.event,
+        "cells": _cells(peak.cells),
+        "holders": _cells(peak.holders),
+    }
+
+
+def _cells(cells: Cells) -> list[list[int]]:
+    return [[owner, role, n] for (owner, role), n in cells.items()]
+
+
+def _as_peak(data: dict[str, Any]) -> Peak:
+    return Peak(
+        data["bytes"],
+        data["time"],
+        data["event"],
+        _as_cells(data["cells"]),
+        _as_cells(data["holders"]),
+    )
+
+
+def _as_cells(rows: Iterable[Any]) -> Cells:
+    return {(owner, role): n for owner, role, n in rows}
+
+
+def write(data: dict[str, Any], path: Any) -> None:
+    """Write JSON beside ``path``, then rename it there."""
+    path = os.fspath(path)
+    folder = os.path.dirname(os.path.abspath(path))
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".json")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as f:
+            json.dump(data, f, separators=(",", ":"))
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def read(path: Any) -> Recording:
+    """Read a recording.
+
+    Raises:
+        ValueError: The file holds something else, or is of a later version.
+    """
+    with open(path, encoding="utf-8") as f:
+        try:
+            data = json.load(f)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{os.fspath(path)} is no JSON: {error}.") from error
+    return from_dict(data)
