@@ -318,17 +318,16 @@ def beside(program: Program, other: Any, ours: Notes | None = None) -> tuple[lis
     """
     ours = ours or run(program, lt)
     try:
-        theirs = run(program, other)
+        found, why = _judged(ours, run(program, other), program)
+        if why == MUTATED:
+            with other.autograd.graph.allow_mutation_on_saved_tensors():
+                theirs = run(program, other)
+            found, again = _judged(ours, theirs, program)
+            why = again or "kept a copy where PyTorch refuses"
     except RuntimeError as error:  # PyTorch refuses to be asked for a flag of such a view
         if "view was created in no_grad mode" not in str(error):
             raise
         return [], "PyTorch will not tell of a view made under no_grad"
-    found, why = _judged(ours, theirs, program)
-    if why == MUTATED:
-        with other.autograd.graph.allow_mutation_on_saved_tensors():
-            theirs = run(program, other)
-        found, again = _judged(ours, theirs, program)
-        why = again or "kept a copy where PyTorch refuses"
     return found, why
 
 
