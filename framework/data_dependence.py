@@ -8,10 +8,9 @@ the real step. So such a place says what is usual (:func:`presumed`), or that th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-knows: Callable[[Any], bool] | None = None  # in an estimate: whether a tensor has values
+from . import execution
 
 
 def presumed(value: Any, usual: Any) -> Any:
@@ -23,7 +22,7 @@ def presumed(value: Any, usual: Any) -> Any:
     """
     if not hasattr(value, "item"):
         return value
-    if knows is not None and not knows(value):
+    if not execution.current.knows(value):
         return usual
     return value.item()
 
@@ -38,7 +37,7 @@ def decisive(name: str, value: Any) -> Any:
     Raises:
         NotImplementedError: It has no values.
     """
-    if knows is not None and not knows(value):
+    if not execution.current.knows(value):
         raise NotImplementedError(
             f"{name}: the shape of its result depends on values, and an estimate has none for "
             "what the step computes. Compute it before the step from real values, or use an op "

@@ -12,8 +12,9 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self, TypeVar, overload
 
+from . import execution
 from .interrupts import RestoringExit
-from .kernels.runtime.errstate import quiet_runner, run_nested, was_busy
+from .kernels.runtime.errstate import run_nested, was_busy
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -38,7 +39,8 @@ class State:
         running: The backward pass that runs, or None; the innermost, if one runs inside another.
         tape: Notes every kernel call while a region of activation checkpointing is open, or None.
         watch: ``inference`` or a tape: results need more than a node.
-        run: ``run(f, *args)`` calls a kernel with NumPy's floating-point warnings off.
+        run: ``run(f, *args)`` calls a kernel with NumPy's floating-point warnings off: the
+            executor's ``runner`` (``execution.py``).
     """
 
     __slots__ = (
@@ -74,7 +76,7 @@ class State:
         self.running: Any = None
         self.tape: Any = None
         self.watch = False
-        self.run = quiet_runner()
+        self.run = execution.current.runner()
 
 
 class _Local(threading.local):
@@ -85,12 +87,16 @@ class _Local(threading.local):
 local = _Local()
 
 
+@execution.when_installed
+def _run_by(executor: execution.Executor) -> None:
+    local.state.run = executor.runner()
+
+
 def quietly(f: Any, *args: Any) -> Any:
     """Call what computes: a kernel, or what surrounds one, with NumPy's warnings off.
 
-    Whatever writes values goes through here or through ``State.run``, so that a thread can be told
-    not to compute (``profiling/estimate/fake_kernels.py``). The first array among ``args`` is
-    written.
+    Whatever writes values goes through here or through ``State.run``, so that an executor can leave
+    it out (``execution.py``). The first array among ``args`` is written.
     """
     try:
         return local.state.run(f, *args)

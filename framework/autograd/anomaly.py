@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from .. import execution
 from ..attribution.scopes import enter_node, listening
 from ..devices import backend
 from ..interrupts import RestoringExit
@@ -146,7 +147,7 @@ def apply_watched(
     except Exception as error:
         error.add_note(f"Error detected in {node.name()}. {where_made(node)}")
         raise
-    if local.state.check_nan:
+    if local.state.check_nan and execution.current.computes:
         for k, g in enumerate(results):
             if isinstance(g, Tensor) and _has_nan(g):
                 raise RuntimeError(

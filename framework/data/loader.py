@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -214,15 +215,18 @@ class DataLoader:
             return here
         crew = self._crew
         if crew is None or crew.closed:
-            crew = Crew(
-                self._recipe(), self.num_workers, self.worker_init_fn,
-                self.multiprocessing_context, self.timeout,
-            )  # fmt: skip
+            crew = self._hire()
             if self.persistent_workers:
                 self._crew = crew
         ahead = _Ahead(self, resumed, crew)
         self._epoch = ahead.progress
         return ahead
+
+    def _hire(self) -> Crew:
+        return Crew(
+            self._recipe(), self.num_workers, self.worker_init_fn, self.multiprocessing_context,
+            self.timeout,
+        )  # fmt: skip
 
     def _begin_walk(self, resumed: dict[str, Any] | None) -> Walk[Any]:
         walk, self._walk = self._walk, None
@@ -371,6 +375,7 @@ class _Ahead:
 
     def __init__(self, loader: DataLoader, resumed: dict[str, Any] | None, crew: Crew) -> None:
         self.crew = crew
+        self.loader = weakref.ref(loader)
         self.kept = loader.persistent_workers
         self.loader_length = loader._index_sampler
         progress = self.progress = _Progress(loader, resumed)
@@ -408,7 +413,25 @@ class _Ahead:
         self.crew.give(self.next_batch % self.count, self.next_batch, index)
         self.next_batch += 1
 
+    def _hire_again(self) -> None:
+        # In a forked copy of the process: go on from the same place with workers of its own.
+        loader, progress = self.loader(), self.progress
+        if loader is None or loader._epoch is not progress:
+            raise RuntimeError(
+                "an estimate cannot go on with a loader's workers, and the loader that knows how "
+                "to start others is gone. Keep the DataLoader in a variable, or take the batch "
+                "before the step."
+            )
+        loader.load_state_dict(loader.state_dict())
+        resumed, loader._resumed = loader._resumed, None
+        fresh = _Ahead(loader, resumed, loader._hire())
+        vars(self).update(vars(fresh))
+        fresh.kept = True  # its end must not be the crew's
+        loader._epoch = self.progress
+
     def __next__(self) -> Any:
+        if self.crew.disowned:
+            self._hire_again()
         progress = self.progress
         while not progress.over:
             if progress.iterable:

@@ -47,7 +47,7 @@ from ..devices import live_backends
 from ..interrupts import defer_interrupts, finalizer
 from ..kernels.runtime.threads import set_num_threads
 from ..memory.ledger import NO_LIMIT
-from ..random.generator import default_generator, generators_in_use, manual_seed
+from ..random.generator import default_generator, manual_seed
 from .fetch import IterableFetcher, MapFetcher, Recipe
 from .shared_memory import Inbox, Outbox
 
@@ -115,14 +115,15 @@ class Crew:
     ) -> None:  # fmt: skip
         self.timeout = timeout
         self.closed = False
+        self.disowned = False
         self._process = os.getpid()
         self._epoch = 0
         self._workers: list[Any] = []
         self._inboxes: list[Inbox] = []
         self._method = (context := context or default_context()).get_start_method()
         if not _crews:
-            atexit.unregister(_close_all)
-            atexit.register(_close_all)  # before multiprocessing's own: it was registered later
+            atexit.unregister(close_all)
+            atexit.register(close_all)  # before multiprocessing's own: it was registered later
         _crews.add(self)
         try:
             for number in range(count):
@@ -247,9 +248,19 @@ class Crew:
             self.close()
 
 
-def _close_all() -> None:
+def close_all() -> None:
+    """End the workers of all loaders."""
     for crew in list(_crews):
         crew.close()
+
+
+def disown_all() -> None:
+    """Give up the workers of all loaders, in a forked copy of the process: they serve the original.
+
+    An epoch that is under way goes on with others, which start when its next batch is asked for.
+    """
+    for crew in list(_crews):
+        crew.closed = crew.disowned = True
 
 
 def default_context() -> Any:
@@ -311,8 +322,6 @@ def _after_fork() -> None:
     gc.freeze()  # what the main process left is not ours to collect
     for end in list(_main_ends):  # else no other worker would see that the main process is gone
         end.close()
-    for g in generators_in_use().values():
-        g._lock = threading.Lock()  # another thread may have held it
     for d in [d for d in devices._backends if d is not None and d.type == "cuda"]:
         devices._backends[d] = _NoCuda()
 

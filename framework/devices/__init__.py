@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import execution
 from ..device import device as device
 from ..device import get_default_device as get_default_device
 from ..device import set_default_device as set_default_device
@@ -21,7 +22,7 @@ def backend(d: device | None) -> Any:
     """
     found = _backends.get(d)
     if found is None:
-        found = _backends[d] = _make(d)
+        found = _backends[d] = execution.current.new_backend(d, _make)
         for tell in list(on_new_backend):
             tell(found)
     return found
@@ -44,6 +45,12 @@ def _make(d: device | None) -> Any:
     from .cuda import cuda_backend
 
     return cuda_backend(d)
+
+
+@execution.when_installed
+def _run_by(executor: execution.Executor) -> None:
+    for d, be in list(_backends.items()):
+        _backends[d] = executor.known_backend(d, be)
 
 
 def placed(be: Any, f: Any) -> Any:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import execution
 from ..device import device
 from ..errors import OutOfMemoryError
 from ..interrupts import finalizer
@@ -289,6 +290,10 @@ def cuda_backend(where: device) -> CudaBackend:
 
 def device_count() -> int:
     """The number of GPUs; 0 without CuPy, driver or GPU, and never an error."""
+    return execution.current.device_count(_ask_driver)
+
+
+def _ask_driver() -> int:
     try:
         import cupy
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import execution
 from ..device import device
 from ..errors import OutOfMemoryError
 from ..kernels.common.copy import copy
@@ -31,9 +32,16 @@ if TYPE_CHECKING:
 
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)  # the constant came with Python 3.13
 _HUGE = 1 << 21  # bytes of a huge page
+_Storage = Storage
 _ndarray = np.ndarray
 _new_array = np.ndarray.__new__
 _byte = np.dtype(np.uint8)
+
+
+@execution.when_installed
+def _run_by(executor: execution.Executor) -> None:
+    global Storage  # a name of this module, for HostBackend.empty is called for every result
+    Storage = executor.storage_class(_Storage)  # type: ignore[misc]
 
 
 def reserve(largest: int, writable: bool) -> mmap.mmap:

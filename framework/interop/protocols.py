@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import execution
 from ..device import device
 from ..devices import backend
 from ..dtypes import BY_NAME
@@ -241,5 +242,14 @@ for _method in (
 ):  # fmt: skip
     if _method.__name__ not in Tensor.__dict__:
         setattr(Tensor, _method.__name__, _method)
+
+_READERS = {name: Tensor.__dict__[name] for name in ("item", "tolist", "numpy", "__array__")}
+
+
+@execution.when_installed
+def _read_by(executor: execution.Executor) -> None:
+    for name, usual in _READERS.items():
+        setattr(Tensor, name, executor.reader(name, usual))
+
 
 watch()  # for einops

@@ -7,6 +7,7 @@ the sum of the events agree.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from contextlib import contextmanager
@@ -21,6 +22,16 @@ Observer = Callable[[str, str, int, int, int, int], None]
 _changing = threading.RLock()
 _attached = [0]  # observers of all ledgers
 _watches: list[Callable[[bool], None]] = []
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held it.
+    global _changing
+    _changing = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def on_observe(watch: Callable[[bool], None]) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from .. import execution
 from ..device import device
 from ..devices import backend, placed
 from ..dtypes import INT, combine, dtype, float32, get_default_dtype
 from ..kernels.common.mixed_dtype import in_pieces, worth_pieces
 from ..kernels.common.parallel import in_parts
 from ..spec import NONE, ScalarSpec, Spec
-from .registry import Op
+from .registry import OPS, Op
 from .rules import RuleSet
 
 
@@ -129,6 +130,7 @@ class Plan:
         self.differentiable = bool(op.rules) and (
             op.infer is None or any(r.dtype.is_differentiable for r in self.results)
         )
+        execution.current.plan_made(self)
 
     def rule_set(self, mask: int) -> RuleSet:
         """The rules for the inputs in ``mask``."""
@@ -138,6 +140,13 @@ class Plan:
                 self.op, self.specs, self.attributes, self.results, mask
             )
         return found
+
+
+@execution.when_installed
+def _run_by(executor: execution.Executor) -> None:
+    for op in OPS.values():
+        for plan in op.plans.values():
+            executor.plan_made(plan)
 
 
 def _common_device(op: Op, specs: tuple[Any, ...]) -> device:

@@ -7,6 +7,7 @@ a seed and an offset, and a draw always starts at a fresh counter. Each device h
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Iterable
@@ -154,6 +155,16 @@ def generators_in_use() -> dict[device, Generator]:
 
 
 default_generator = generator_of(device("cpu"))
+
+
+def _after_fork() -> None:
+    # Another thread of the parent may have held them.
+    for g in _generators.values():
+        g._lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def draw(n: int, d: device, generator: Generator | None = None) -> Rng:

@@ -11,6 +11,7 @@ import json
 import os
 from typing import Any
 
+from .. import execution
 from ..errors import SerializationError
 from .atomic_files import Source, is_path, replacing
 from .checksums import OURS
@@ -57,7 +58,7 @@ def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = Non
     _encodable(structure)
     metadata = {FORMAT: VERSION, STRUCTURE: structure}
     if is_path(f):
-        with replacing(f) as out:
+        with execution.current.replacing(replacing, f) as out:
             write(out, encoder.arrays, metadata, patch=True)
     elif hasattr(f, "write"):
         write(f, encoder.arrays, metadata)

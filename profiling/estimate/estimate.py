@@ -170,11 +170,11 @@ def imagined(step: Callable[..., Any], args: Any, kwargs: Any, before: Any = Non
         before: Called first; what it does is not counted.
     """
     limits = {id(be): be.ledger.limit for be in live_backends()}
-    world = fake_kernels.begin()
+    executor = fake_kernels.begin()
     if before is not None:
         before()
-        world.flops.clear()
-        world.guesses.clear()
+        executor.flops.clear()
+        executor.guesses.clear()
     start: dict[int, tuple[int, int]] = {}
 
     def watch(be: Any) -> None:
@@ -191,8 +191,8 @@ def imagined(step: Callable[..., Any], args: Any, kwargs: Any, before: Any = Non
         with MemoryProfiler() as prof:
             step(*args, **kwargs)
     except BaseException as error:
-        if world.guesses:
-            asked = "; ".join(f"{what} ({n}x)" for what, n in world.guesses.items())
+        if executor.guesses:
+            asked = "; ".join(f"{what} ({n}x)" for what, n in executor.guesses.items())
             error.add_note(
                 "An estimate computes no values. Those that the step asked for were guessed, which "
                 f"may be why it failed: {asked}"
@@ -201,11 +201,11 @@ def imagined(step: Callable[..., Any], args: Any, kwargs: Any, before: Any = Non
     finally:
         workers = fake_kernels.workers_in_use()
         if workers is not None:
-            workers._close_all()  # those of loaders that the step started
+            workers.close_all()  # those of loaders that the step started
     seconds = time.perf_counter() - began
     found = [_found(be, *start[id(be)], limits.get(id(be), NO_LIMIT)) for be in live_backends()]
     found.sort(key=lambda d: (not d.allocations, -d.peak_bytes))
-    return Estimate(prof.recording, found, dict(world.flops), dict(world.guesses), seconds)
+    return Estimate(prof.recording, found, dict(executor.flops), dict(executor.guesses), seconds)
 
 
 def _found(be: Any, live: int, allocations: int, limit: int) -> DeviceEstimate:

@@ -65,10 +65,15 @@ class Block(np.ndarray):
 _kept: list[Any] = []  # the GPU's memory: giving it back would call the driver
 
 
-def on_no_gpu() -> None:
-    """Give what was made on the GPU to the stand-in: arrays, of the same strides, and plans."""
-    if not any(isinstance(be, Elsewhere) for be in devices.live_backends()):
-        return
+def on_no_gpu() -> int:
+    """Give what was made on GPUs to the stand-ins: arrays, of the same strides, and plans.
+
+    Returns:
+        How many GPUs there are.
+    """
+    gpus = sum(isinstance(be, Elsewhere) for be in devices.live_backends())
+    if not gpus:
+        return 0
     gc.unfreeze()  # else those put aside would not be found
     for thing in gc.get_objects():
         kind = type(thing)  # isinstance would ask a weak proxy's object, which may be dead
@@ -81,6 +86,7 @@ def on_no_gpu() -> None:
             thing.backend = devices.backend(thing.backend.device)
             thing.xp = NOTHING
             thing.run = partial(thing.kernel, NOTHING, **thing.attributes)
+    return gpus
 
 
 def _stand_in(array: Any, storage: Any, d: Any) -> Any:

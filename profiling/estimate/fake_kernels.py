@@ -1,56 +1,48 @@
-"""Imagination: from :func:`begin` on, kernels of this process do nothing, and all else goes on.
+"""The executor of estimates: from :func:`begin` on, kernels of this process do nothing.
 
 Every op is dispatched, every block taken from the pool, booked in the ledger and given back, every
-node recorded and every hook called, as if the step ran. Only ``State.run``, through which all
-kernels are called, calls none of them. So bytes and addresses are those of the real step without a
-line that foretells them. There is no way back: it is for a forked copy (``fork_sandbox.py``).
+node recorded and every hook called, as if the step ran. Only :meth:`FakeExecutor.run`, through
+which all kernels are called, calls none of them. So bytes and addresses are those of the real step
+without a line that foretells them. It is an executor like the usual one (``framework/execution.py``
+says what the framework asks of it), and there is no way back: it is for a forked copy
+(``fork_sandbox.py``).
 
-**Values.** A storage is *real* or *imagined*, and its class says which: storages that were there
-before are of class ``Storage`` and real; those born since are ``Imagined``; writing makes one real
-or imagined, as the values written are. What follows from real values alone and costs next to
+**Values.** A storage is *real* or *fake*, and its class says which: storages that were there before
+are of class ``Storage`` and real; those born since are ``FakeStorage``; writing makes one real or
+fake, as the values written are. What follows from real values alone and costs next to
 nothing (``CHEAP_BYTES``, ``CHEAP_FLOPS``) is computed if it is whole numbers, truth values, or
 floating-point values moved and not calculated: sizes, lengths, masks, random orders. All other
 values are unknown. Asked for (``item``, ``float``, ``bool``, ``tolist``, ``numpy``) they are
 guessed: 1.0, 0, False, for none is NaN or infinite, programs divide by the first and use the
-second as an index; and the program does not raise (``raise_analysis.py``). :attr:`World.guesses`
-notes where. An op whose result's shape depends on values computes it from real ones at any price
-and refuses imagined ones.
+second as an index; and the program does not raise (``raise_analysis.py``).
+:attr:`FakeExecutor.guesses` notes where. An op whose result's shape depends on values computes it
+from real ones at any price and refuses fake ones.
 
 **CUDA** cannot be used in a forked process. A stand-in takes its place (``fake_cuda.py``).
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
-import threading
 from collections import Counter
+from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ...framework import data_dependence, devices, modes, tensor
-from ...framework.attribution import scopes
-from ...framework.autograd import anomaly
-from ...framework.devices import cuda, host
+from ...framework import devices, execution
 from ...framework.dtypes import as_dtype
 from ...framework.kernels.runtime.errstate import run_nested
-from ...framework.memory import events
 from ...framework.memory.ledger import NO_LIMIT
-from ...framework.ops import dispatch, plan
+from ...framework.ops import dispatch
 from ...framework.ops.creation import factory
-from ...framework.ops.random import distributions, draw
+from ...framework.ops.random import draw
 from ...framework.ops.registry import OPS
-from ...framework.ops.views import tiled
-from ...framework.random.generator import generators_in_use
-from ...framework.serialization import save_load
 from ...framework.spec import Spec
 from ...framework.storage import Storage
-from ...framework.tensor import Tensor
-from ..record import system_memory
 from . import overlay_files
 from .fake_cuda import NOTHING, Block, Elsewhere, on_no_gpu
 from .raise_analysis import past_raising
@@ -72,19 +64,19 @@ PATIENCE = 1000  # questions at one line, after which a loop may wait for anothe
 FEW_PIECES = 16  # into which a parameter is cut, above which not all are gone through
 
 
-class Imagined(Storage):
+class FakeStorage(Storage):
     """A storage whose values are unknown."""
 
     __slots__ = ()
 
 
-class Yes(Imagined):
+class HintTrue(FakeStorage):
     """Unknown truth values that are presumed to be true: a number is finite."""
 
     __slots__ = ()
 
 
-class No(Imagined):
+class HintFalse(FakeStorage):
     """Those that are presumed to be false."""
 
     __slots__ = ()
@@ -94,29 +86,23 @@ class Blank(np.ndarray):
     """Guesses in the place of values that are unknown."""
 
 
-world: World | None = None  # of this process
-
-
-def begin() -> World:
+def begin() -> FakeExecutor:
     """Stop computing in this process, in all its threads; return what is learnt meanwhile."""
-    global world
-    if world is None:  # else an estimate within an estimate: this already is a copy of a copy
-        world = World()
-        world.take_over()
-    else:
-        world.guesses.clear()
-        world.flops.clear()
-    return world
+    found = execution.current
+    if isinstance(found, FakeExecutor):  # an estimate within an estimate: a copy of a copy
+        found.guesses.clear()
+        found.flops.clear()
+        return found
+    executor = FakeExecutor()
+    execution.install(executor)
+    executor.gpus = on_no_gpu()
+    workers = workers_in_use()
+    if workers is not None:
+        workers.disown_all()
+    return executor
 
 
-def put(owner: Any, **replacements: Any) -> None:
-    """Replace what a module or a class has under these names."""
-    for name, value in replacements.items():
-        getattr(owner, name)  # whoever renames it shall hear of it
-        setattr(owner, name, value)
-
-
-class World:
+class FakeExecutor(execution.Executor):
     """What takes the place of the kernels.
 
     Attributes:
@@ -124,7 +110,10 @@ class World:
         guesses: Source lines that asked for a value that is unknown, with what they asked for.
     """
 
+    computes = False
+
     def __init__(self) -> None:
+        self.gpus = 0
         self.flops: Counter[str] = Counter()
         self.guesses: Counter[str] = Counter()
         self.hollow: dict[Any, Any] = {}
@@ -160,7 +149,7 @@ class World:
         """An array was computed: if it is all of its storage, that is real."""
         storage: Any = _storage_of(array)
         kind = type(storage)
-        if issubclass(kind, Imagined) and array.nbytes == storage.nbytes:
+        if issubclass(kind, FakeStorage) and array.nbytes == storage.nbytes:
             storage.__class__ = Storage
 
     def now_unknown(self, array: Any) -> None:
@@ -169,8 +158,8 @@ class World:
         if storage is None:
             if isinstance(array, np.ndarray):
                 self.written.append(array)
-        elif type(storage) in (Storage, Yes, No):
-            storage.__class__ = Imagined
+        elif type(storage) in (Storage, HintTrue, HintFalse):
+            storage.__class__ = FakeStorage
 
     def guess(self, what: str) -> int:
         """Note that the user's program asked for a value that is unknown; return how often."""
@@ -181,7 +170,7 @@ class World:
     # What computes
 
     def run(self, f: Any, *args: Any) -> Any:
-        """In the place of ``State.run``: the first array among ``args`` is written."""
+        """Leave a kernel out, or run it: the first array among ``args`` is written."""
         if f is dispatch.execute:
             return self.execute(*args)
         if f in self.copies:
@@ -198,7 +187,7 @@ class World:
         kernel = bound or op is not None or len(arrays) == 1
         known = all(map(self.is_real, arrays[1:] if kernel else arrays))
         likely = out.dtype.kind in _EXACT or name in _MASKING
-        if f is factory._fill:
+        if f is factory.fill:
             likely = likely or args[1] != 0 or self.afford(out.nbytes)
             name = "fill"
         times = CHEAPER if likely else name in _MOVING
@@ -207,7 +196,7 @@ class World:
         if not known and name in _CLAIMS and out.nbytes <= CHEAP_BYTES * CHEAPER:
             out.fill(_CLAIMS[name])
             self.now_real(arrays[0])
-        elif known or f is draw._permute:  # a random order is there to be used as indices
+        elif known or f is draw.permute:  # a random order is there to be used as indices
             run_nested(f, *args)
             self.now_real(arrays[0])
         else:
@@ -267,13 +256,13 @@ class World:
         """Note what is presumed of truth values where there are none."""
         kind: Any = None
         if name in _CLAIMS:
-            kind = Yes if _CLAIMS[name] else No
+            kind = HintTrue if _CLAIMS[name] else HintFalse
         elif name in ("all", "any", "logical_not") and len(arrays) > 1:
             kind = type(_storage_of(arrays[1]))
             if name == "logical_not":
-                kind = {Yes: No, No: Yes}.get(kind)
+                kind = {HintTrue: HintFalse, HintFalse: HintTrue}.get(kind)
         storage: Any = _storage_of(arrays[0])
-        if kind in (Yes, No) and isinstance(storage, Imagined):
+        if kind in (HintTrue, HintFalse) and isinstance(storage, FakeStorage):
             storage.__class__ = kind
 
     def count(self, f: Any, arrays: list[Any]) -> int:
@@ -290,48 +279,41 @@ class World:
         self.flops[op.shown] += cost
         return cost
 
-    # Taking the kernels' place
+    # What the framework asks of an executor
 
-    def take_over(self) -> None:
-        """Put all of this where the framework's own was."""
-        modes.local.state.run = self.run
-        modes.local.state.check_nan = False
-        put(modes, quiet_runner=lambda: self.run)
-        put(anomaly, _has_nan=lambda tensor: False)
-        put(host, Storage=Imagined)
-        make = devices._make
-        put(devices, _make=lambda d: self.prepared(Elsewhere(d) if d.type == "cuda" else make(d)))
-        for d, be in list(devices._backends.items()):
-            if d is not None and d.type == "cuda":
-                devices._backends[d] = be = Elsewhere(d, be)
-            self.prepared(be)
-        on_no_gpu()
-        self._without_values()
-        for op in OPS.values():
-            for p in op.plans.values():
-                _countable(p)
-        really = plan.Plan.__init__
+    def runner(self) -> Callable[..., Any]:
+        """Return :meth:`run`, for all threads."""
+        return self.run
 
-        def init(self: Any, *args: Any) -> None:
-            really(self, *args)
-            _countable(self)
+    def storage_class(self, usual: Any) -> Any:
+        """Values of new storages are unknown."""
+        return FakeStorage
 
-        put(plan.Plan, __init__=init)
-        check = distributions._check_probabilities
-        put(
-            distributions,
-            _check_probabilities=lambda p: check(p) if self.is_real(p._array) else None,
-        )
-        put(tiled, _cut=self.cut(tiled._cut))
-        put(save_load, replacing=overlay_files.replacing)
-        gpus = sum(isinstance(be, Elsewhere) for be in devices.live_backends())
-        put(cuda, device_count=lambda: gpus)  # would ask the driver
-        put(system_memory, _gpu=lambda be: {})
-        _hire_again()
-        for g in generators_in_use().values():
-            g._lock = threading.Lock()  # another thread may have held it
-        put(events, _changing=threading.Lock())
-        put(scopes, _lock=threading.RLock())
+    def plan_made(self, plan: Any) -> None:
+        """Have kernels of devices that compute nothing called, so that they are counted."""
+        if plan.xp is None and plan.simple and not plan.op.view:
+            plan.xp = NOTHING
+            plan.run = partial(plan.kernel, NOTHING, **plan.attributes)
+
+    def new_backend(self, d: Any, make: Callable[[Any], Any]) -> Any:
+        """Put a stand-in in the place of a GPU."""
+        return self.prepared(Elsewhere(d) if d.type == "cuda" else make(d))
+
+    def known_backend(self, d: Any, be: Any) -> Any:
+        """The same for a GPU that was used before."""
+        return self.prepared(Elsewhere(d, be) if d.type == "cuda" else be)
+
+    def knows(self, tensor: Any) -> bool:
+        """True if the values of a tensor are known."""
+        return not tensor.is_meta and self.is_real(tensor._array)
+
+    def replacing(self, usual: Callable[[Any], Any], path: Any) -> Any:
+        """A file beside the disk."""
+        return overlay_files.replacing(path)
+
+    def device_count(self, ask: Callable[[], int]) -> int:
+        """GPUs that were in use: the driver must not be asked."""
+        return self.gpus
 
     def prepared(self, be: Any) -> Any:
         """Let a device's backend copy and read what is real only."""
@@ -363,59 +345,50 @@ class World:
         self.copies.add(copy)
         return be
 
-    def cut(self, really: Any) -> Any:
-        """In the place of ``pieces._cut``: of many pieces alike the first and the last are enough.
+    def tiles(self, cut: Callable[..., Any], views: list[Any], limit: int) -> Iterator[list[Any]]:
+        """Of many tiles alike the first and the last are enough.
 
-        What is done to a piece takes and gives back the same blocks each time; so the peak stands
+        What is done to a tile takes and gives back the same blocks each time; so the peak stands
         after the second, and the rest is counted, not repeated.
         """
+        n = views[0].numel()
+        if n <= FEW_PIECES * limit or not all(t is None or t.is_contiguous() for t in views):
+            yield from cut(views, limit)
+            return
+        flat = [None if t is None else t.view(-1) for t in views]
+        starts = range(0, n, limit)
+        ledger = devices.backend(views[0].device).ledger
+        for k in (0, 1, 2, len(starts) - 2, len(starts) - 1):
+            start = starts[k]
+            flops, made = self.flops.copy(), ledger.allocations
+            yield [None if t is None else t[start : start + limit] for t in flat]
+            if k == 2:
+                left_out = len(starts) - 5
+                ledger.allocations += left_out * (ledger.allocations - made)
+                for op, count in (self.flops - flops).items():
+                    self.flops[op] += left_out * count
 
-        def cut(views: list[Any], limit: int) -> Any:
-            n = views[0].numel()
-            if n <= FEW_PIECES * limit or not all(t is None or t.is_contiguous() for t in views):
-                yield from really(views, limit)
-                return
-            flat = [None if t is None else t.view(-1) for t in views]
-            starts = range(0, n, limit)
-            ledger = devices.backend(views[0].device).ledger
-            for k in (0, 1, 2, len(starts) - 2, len(starts) - 1):
-                start = starts[k]
-                flops, made = self.flops.copy(), ledger.allocations
-                yield [None if t is None else t[start : start + limit] for t in flat]
-                if k == 2:
-                    left_out = len(starts) - 5
-                    ledger.allocations += left_out * (ledger.allocations - made)
-                    for op, count in (self.flops - flops).items():
-                        self.flops[op] += left_out * count
+    def reader(self, name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that gives the user values gives guesses, and notes it."""
+        label = "numpy" if name == "__array__" else name
 
-        return cut
+        def asked(self_: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.knows(self_):
+                return usual(self_, *args, **kwargs)
+            if not (name == "item" and self_.numel() != 1):
+                times = self.guess(f"{label}()")
+                if name == "item":
+                    return _expected(self_, times)
+                if not self_.is_meta and getattr(self_._array.flags, "writeable", False):
+                    self_._array.fill(_guess_for(self_._array)[()])
+            return usual(self_, *args, **kwargs)
 
-    def _without_values(self) -> None:
-        # What gives the user values gives zeros, and notes it.
-        def asking(name: str, real: Any) -> Any:
-            def asked(self_: Any, *args: Any, **kwargs: Any) -> Any:
-                if not self_.is_meta and self.is_real(self_._array):
-                    return real(self_, *args, **kwargs)
-                if not (name == "item" and self_.numel() != 1):
-                    asked = self.guess(f"{name}()")
-                    if name == "item":
-                        return _expected(self_, asked)
-                    if not self_.is_meta and getattr(self_._array.flags, "writeable", False):
-                        self_._array.fill(_guess_for(self_._array)[()])
-                return real(self_, *args, **kwargs)
-
-            return asked
-
-        for name in ("item", "tolist", "numpy", "__array__"):
-            label = "numpy" if name == "__array__" else name
-            put(Tensor, **{name: asking(label, getattr(Tensor, name))})
-        put(Tensor, _need_values=lambda self_, what: None)
-        put(data_dependence, knows=lambda t: not t.is_meta and self.is_real(t._array))
+        return asked
 
 
 def _guess_for(array: Any) -> Any:
     # A 0-d array: 1.0, 0 or False, or what is presumed of its values.
-    usual: Any = {Yes: True, No: False}.get(type(_storage_of(array)))
+    usual: Any = {HintTrue: True, HintFalse: False}.get(type(_storage_of(array)))
     if usual is None:
         usual = as_dtype(array.dtype).category >= 2
     return np.asarray(usual).astype(array.dtype)
@@ -424,7 +397,7 @@ def _guess_for(array: Any) -> Any:
 def _expected(t: Any, asked: int) -> Any:
     # The guess for one number. Sometimes the opposite: a loop may wait for it.
     guess = _guess_for(t._array).item()
-    if guess is False and type(_storage_of(t._array)) is not No:
+    if guess is False and type(_storage_of(t._array)) is not HintFalse:
         frame = _users_frame()
         guess = past_raising(frame.f_code, frame.f_lasti, False)
     return guess if asked % PATIENCE else type(guess)(not guess)
@@ -445,15 +418,8 @@ def _flops(op: Any, specs: Any, attributes: Any) -> int:
     return int(op.flops(*[s if isinstance(s, Spec) else None for s in specs], **attributes))
 
 
-def _countable(p: Any) -> None:
-    # A plan of a device that computes nothing: the dispatcher calls its kernel, so it is counted.
-    if p.xp is None and p.simple and not p.op.view:
-        p.xp = NOTHING
-        p.run = partial(p.kernel, NOTHING, **p.attributes)
-
-
 _OURS = tuple(
-    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(tensor.__file__))), folder)
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(execution.__file__))), folder)
     + os.sep
     for folder in ("framework", "modules", "optim", "profiling")
 )
@@ -477,40 +443,3 @@ def _users_frame() -> Any:
             break
         frame = frame.f_back
     return frame
-
-
-def _hire_again() -> None:
-    # Workers of a loader answer to the original. Whoever asks for their next batch gets others,
-    # which go on from the same place.
-    if workers_in_use() is None:
-        return
-    from ...framework.data import loader, workers
-
-    for crew in list(workers._crews):
-        crew.closed = True
-    theirs, really = list(workers._crews), loader._Ahead.__next__
-
-    def following(ahead: Any) -> Any:
-        if ahead.crew in theirs:
-            # type(), for isinstance asks a weak proxy's object, which may be dead
-            loaders = (d for d in gc.get_objects() if issubclass(type(d), loader.DataLoader))
-            of = next((d for d in loaders if d._epoch is ahead.progress), None)
-            if of is None:
-                raise RuntimeError(
-                    "an estimate cannot go on with a loader's workers, and the loader that knows "
-                    "how to start others is gone. Keep the DataLoader in a variable, or take the "
-                    "batch before the step."
-                )
-            of.load_state_dict(of.state_dict())
-            resumed, of._resumed = of._resumed, None
-            crew = workers.Crew(
-                of._recipe(), of.num_workers, of.worker_init_fn, of.multiprocessing_context,
-                of.timeout,
-            )  # fmt: skip
-            fresh = loader._Ahead(of, resumed, crew)
-            vars(ahead).update(vars(fresh))
-            fresh.kept = True  # its end must not be the crew's
-            of._epoch = ahead.progress
-        return really(ahead)
-
-    put(loader._Ahead, __next__=following)

@@ -19,6 +19,8 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
+from ...framework import execution
+
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
@@ -78,13 +80,12 @@ def _device(be: Any) -> dict[str, Any]:
         "reserved": int(be.reserved_bytes()),
         "method": "ledger and pool",
     }
-    if be.device.type == "cuda":
+    if be.device.type == "cuda" and execution.current.computes:  # an estimate has no driver
         found.update(_gpu(be))
     return found
 
 
 def _gpu(be: Any) -> dict[str, Any]:
-    # What an estimate must not ask (imagination.py): its process has no driver.
     with be._here():
         free, total = be.xp.cuda.runtime.memGetInfo()
     used = int(total - free)

@@ -129,7 +129,7 @@ def put(t: Tensor, value: Any) -> Tensor:
     """
     if backend(t.device).xp is not None and (type(value) is not int or value not in (0, 1)):
         value = fitted(value, t.dtype)  # 0 and 1 every dtype holds
-    return written(t, _fill, value)
+    return written(t, fill, value)
 
 
 def written(t: Tensor, f: Any, *args: Any) -> Tensor:
@@ -146,7 +146,8 @@ def written(t: Tensor, f: Any, *args: Any) -> Tensor:
     return t
 
 
-def _fill(array: Any, value: Any) -> None:
+def fill(array: Any, value: Any) -> None:
+    """Write one number everywhere in an array."""
     array.fill(value)
 
 

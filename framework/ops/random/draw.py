@@ -271,8 +271,8 @@ def limits_of(t: Tensor) -> tuple[int, int]:
 _SPREAD_FROM = 1 << 12  # keys from which spreading them over parts of their range beats sorting
 
 
-def _permute(out: Any, be: Any, rng: Rng) -> None:
-    # The stable order of random keys, int64 of two words each.
+def permute(out: Any, be: Any, rng: Rng) -> None:
+    """Write a random order: the stable one of random keys, int64 of two words each."""
     xp, n = be.xp, out.size
     _held, keys = be.empty(Spec((n,), int64, be.device), WORKSPACE)
     stream.bits(xp, keys.view(xp.uint32), rng)
@@ -300,7 +300,7 @@ def randperm(
     if t.dtype.category not in (INT, FLOAT):
         raise NotImplementedError(f'"randperm" not implemented for {t.dtype}. Convert with .to().')
     rng = draw(2 * n, t.device, generator)
-    written(t, _permute, backend(t.device), rng)
+    written(t, permute, backend(t.device), rng)
     return t.requires_grad_() if requires_grad else t
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ... import execution
 from ..manipulation.slice_scatter import view_as_real
 
 PIECE = 1 << 16  # elements that tensor ops take at once on the CPU
@@ -30,7 +31,7 @@ def pieces(*tensors: Any) -> Iterator[Sequence[Any]]:
         None if t is None else view_as_real(t.detach()) if t.is_complex() else t.detach()
         for t in tensors
     ]
-    yield from _cut(views, limit_of(tensors[0]))
+    yield from execution.current.tiles(_cut, views, limit_of(tensors[0]))
 
 
 def _cut(views: list[Any], limit: int) -> Iterator[Sequence[Any]]:
@@ -46,4 +47,5 @@ def _cut(views: list[Any], limit: int) -> Iterator[Sequence[Any]]:
         if step:
             yield [None if t is None else t[k : k + step] for t in views]
         else:  # one row is too long by itself
-            yield from _cut([None if t is None else t[k] for t in views], limit)
+            row = [None if t is None else t[k] for t in views]
+            yield from execution.current.tiles(_cut, row, limit)

@@ -1,0 +1,108 @@
+"""The executor: who runs kernels, makes backends, and gives values of tensors to Python.
+
+There is one for the process. The usual one, :class:`Executor`, computes; :func:`install` puts
+another in its place. That of an estimate (``profiling/estimate/fake_kernels.py``) computes nothing
+and books all memory as ever. Each method says what the framework asks it for; what a subclass
+leaves alone goes on as usual.
+
+Nothing that is called for every op asks the executor: what the hot path uses is bound when it is
+made. A thread's ``State.run`` is the executor's ``runner``, a plan and a backend were shown to it,
+and the methods of Tensor that read values are those that it returned. So the usual executor costs
+nothing, and :func:`install` has these bound anew, by the functions that modules declared with
+:func:`when_installed`.
+
+What has no method of its own goes through one of these: writing outside of ops and random draws
+are calls of the runner (``modes.quietly``), copies between devices are methods of the backends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from .kernels.runtime.errstate import quiet_runner
+
+Follow = Callable[["Executor"], None]
+F = TypeVar("F", bound=Follow)
+
+
+class Executor:
+    """The usual executor: everything is computed.
+
+    Attributes:
+        computes: Kernels write what they should. If not, nobody looks for NaN or damage in what
+            they left, and tensors on meta may be asked for values.
+    """
+
+    computes = True
+
+    def runner(self) -> Callable[..., Any]:
+        """Return ``run(f, *args)``, with which a thread calls whatever writes values.
+
+        The first array among ``args`` is written. It is asked for once per thread.
+        """
+        return quiet_runner()
+
+    def plan_made(self, plan: Any) -> None:
+        """See a plan (``ops/plan.py``) that was made; what it calls may be exchanged."""
+
+    def new_backend(self, d: Any, make: Callable[[Any], Any]) -> Any:
+        """Return the backend of a device that is used for the first time: ``make(d)``."""
+        return make(d)
+
+    def known_backend(self, d: Any, be: Any) -> Any:
+        """Return what takes the place of the backend of a device made under another executor."""
+        return be
+
+    def storage_class(self, usual: Any) -> Any:
+        """Return the class of storages that backends of the host make."""
+        return usual
+
+    def reader(self, name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the method ``name`` of Tensor: "item", "tolist", "numpy" or "__array__"."""
+        return usual
+
+    def knows(self, tensor: Any) -> bool:
+        """Whether the values of a tensor are there for the framework to decide by."""
+        return True
+
+    def tiles(self, cut: Callable[..., Any], views: list[Any], limit: int) -> Any:
+        """Return an iterator over the tiles of matching views (``ops/views/tiled.py``)."""
+        return cut(views, limit)
+
+    def replacing(self, usual: Callable[[Any], Any], path: Any) -> Any:
+        """Return the context in which a file is written that takes the place of ``path``."""
+        return usual(path)
+
+    def device_count(self, ask: Callable[[], int]) -> int:
+        """Return the number of GPUs; ``ask()`` asks the driver."""
+        return ask()
+
+
+current: Executor = Executor()
+_followers: list[Follow] = []
+
+
+def when_installed(follow: F) -> F:
+    """Call ``follow(executor)`` with each executor that is installed, in the order of imports.
+
+    For a module that has bound something an executor returned.
+    """
+    _followers.append(follow)
+    if type(current) is not Executor:  # the module was imported late
+        follow(current)
+    return follow
+
+
+def install(executor: Executor) -> Executor:
+    """Let ``executor`` run what comes; return the one until now.
+
+    It holds for this thread and for those that begin later; of the plans and backends there are,
+    it is shown each. What it exchanges in them stays: an executor that does so is for a process
+    that will end with it, such as a forked copy.
+    """
+    global current
+    before, current = current, executor
+    for follow in _followers:
+        follow(executor)
+    return before
