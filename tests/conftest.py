@@ -12,6 +12,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.devices import backend, live_backends
+from tests.samples import fresh_start
 
 TIME_LIMIT = 60  # seconds a test may take
 SLOW_TIME_LIMIT = 600  # one marked slow
@@ -38,14 +39,8 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 @pytest.fixture(autouse=True)
 def seed() -> Iterator[int]:
     """Start each test from one seed and the default dtype and device."""
-    dtype, device = lt.get_default_dtype(), lt.get_default_device()
-    lt.manual_seed(0)
-    yield 0
-    lt.set_default_dtype(dtype)
-    lt.set_default_device(device)
-    left_off = not lt.is_grad_enabled()
-    lt.set_grad_enabled(True)
-    assert not left_off, "the test left grad mode switched off"
+    with fresh_start():
+        yield 0
 
 
 @pytest.fixture(params=["cpu", "meta", "sim", pytest.param("cuda", marks=pytest.mark.gpu)])
