@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,22 +19,47 @@ TIME_LIMIT = 60  # seconds a test may take
 SLOW_TIME_LIMIT = 600  # one marked slow
 
 
-# Many tests ask for a garbage collection, or fork. What lives on from file to file (tens of
-# thousands of test items, plans, reports) would be gone through each time: it is put aside.
+# Many tests ask for a garbage collection, or fork. What lives on from test to test (thousands of
+# test items, plans, what the compiler knows, reports) would be gone through each time: it is put
+# aside, after each file and when going through it has taken long.
+PATIENCE = 0.005  # seconds for a collection
+
+
+class _Collections:
+    """Told of each full collection: how long it took."""
+
+    slow = False
+    _start = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] == 2:
+            if phase == "start":
+                self._start = time.perf_counter()
+            elif time.perf_counter() - self._start > PATIENCE:
+                self.slow = True
+
+
+collections = _Collections()
+gc.callbacks.append(collections)
+
+
+def put_aside() -> None:
+    """Leave what is alive now to itself."""
+    gc.collect()
+    gc.freeze()
+    collections.slow = False
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Put aside what collecting the tests has made."""
-    gc.collect()
-    gc.freeze()
+    put_aside()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Put aside what a file of tests leaves behind."""
-    if nextitem is None or nextitem.path != item.path:
-        gc.collect()
-        gc.freeze()
+    """Put aside what a file of tests leaves behind, or what makes collections slow."""
+    if collections.slow or nextitem is None or nextitem.path != item.path:
+        put_aside()
 
 
 @pytest.fixture(autouse=True)
