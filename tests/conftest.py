@@ -16,7 +16,20 @@ from lowtide.framework.devices import backend, live_backends
 from tests.samples import fresh_start
 
 TIME_LIMIT = 60  # seconds a test may take
-SLOW_TIME_LIMIT = 600  # one marked slow
+DEEP_TIME_LIMIT = 600  # one marked deep
+
+
+VARIANTS = ("float64", "float16", "bfloat16")  # of a compiled kernel
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as deep what compiles for another dtype than float32: each takes about a second."""
+    for item in items:
+        if item.get_closest_marker("compiled"):
+            given = item.callspec.params.values()  # type: ignore[attr-defined]
+            if any(getattr(v, "name", getattr(v, "__name__", v)) in VARIANTS for v in given):
+                item.add_marker(pytest.mark.deep)
 
 
 # Many tests ask for a garbage collection, or fork. What lives on from test to test (thousands of
@@ -104,7 +117,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
     """End a test that takes too long, with a traceback of where it stood."""
     if threading.current_thread() is not threading.main_thread():
         return (yield)
-    limit = SLOW_TIME_LIMIT if item.get_closest_marker("slow") else TIME_LIMIT
+    limit = DEEP_TIME_LIMIT if item.get_closest_marker("deep") else TIME_LIMIT
 
     def stop(*_: object) -> None:
         pytest.fail(f"{item.nodeid} took more than {limit} s", pytrace=True)

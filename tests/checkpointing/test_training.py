@@ -30,7 +30,7 @@ from lowtide.checkpointing import (
 
 F = nn.functional
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-STEPS = [10, pytest.param(200, marks=pytest.mark.slow)]
+STEPS = [10, pytest.param(200, marks=pytest.mark.deep)]
 names = policies
 
 READY = {
@@ -178,7 +178,7 @@ def test_what_is_compared_tells_runs_apart(name):
     assert [line[1] for line in other] != list(gradients[:2])
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("name", MODELS)
 def test_the_plain_run_learns(name):
     losses = [line[0] for line in plain(name, 200)[0]]

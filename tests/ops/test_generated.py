@@ -276,8 +276,9 @@ LARGE = testing.LARGEST // 8
 FIXED_SIZE: dict[str, str] = {}
 
 
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.deep)])
 @pytest.mark.parametrize("name", sorted(OPS))
-def test_kernels_allocate_nothing_outside_the_ledger(name):
+def test_kernels_allocate_nothing_outside_the_ledger(name, whole):
     op = OPS[name]
     if op.adopt:
         pytest.skip("the library allocates its result; the ledger adopts it")
@@ -295,6 +296,8 @@ def test_kernels_allocate_nothing_outside_the_ledger(name):
             largest = max(largest, *[x.numel() for x in tensors])
             hidden = testing.hidden_allocation(op, inputs, attributes)
             assert hidden < HIDDEN_LIMIT, f"sample {number}: {hidden} bytes beside the pool"
+        if largest >= LARGE and not whole:  # one that is large will do
+            return
     assert largest >= LARGE, "no sample grows: declare one, or list the op in FIXED_SIZE"
 
 

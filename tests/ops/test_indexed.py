@@ -123,6 +123,7 @@ def test_an_index_out_of_range_is_refused_before_anything_is_written():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32])
 @pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.compiled
 def test_index_add_has_the_bits_of_adding_in_order(dim, dtype):
     x = made(71, 67, dtype=dtype)
     shape = [71, 67]

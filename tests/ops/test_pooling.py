@@ -110,6 +110,7 @@ def plainly(function, monkeypatch):
         ((3, 4, 41, 43), (41, 43)),
     ],
 )  # fmt: skip
+@pytest.mark.compiled
 def test_compiled_adaptive_pooling_equals_the_plain_one(shape, size, dtype, monkeypatch):
     nd = len(shape) - 2
     rng = np.random.default_rng(0)

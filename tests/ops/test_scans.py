@@ -42,6 +42,7 @@ SHAPES = [((130, 131), 0), ((130, 131), 1), ((3, 90, 67), 1), ((20000,), 0)]
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
+@pytest.mark.compiled
 def test_running_sums_and_extremes(shape, dim, dtype, monkeypatch):
     x = values(*shape, dtype=dtype)
     x.reshape(-1)[[5, 77]] = 0.25  # equal ones

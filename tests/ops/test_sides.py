@@ -45,6 +45,7 @@ def kept(y):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", BENT)
+@pytest.mark.compiled
 def test_one_bit_an_element_and_the_gradient_by_the_definition(name, dtype):
     function, low, high, closed, inside, outside = BENT[name]
     for n in SIZES:

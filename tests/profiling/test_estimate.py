@@ -20,7 +20,12 @@ from .predictions import measured, predicted
 from .steps import NEEDS_VALUES, STEPS, mlp, training
 
 CASES = [
-    pytest.param(name, cheap, id=f"{name}{'' if cheap else ', nothing computed'}")
+    pytest.param(
+        name,
+        cheap,
+        id=f"{name}{'' if cheap else ', nothing computed'}",
+        marks=() if cheap else pytest.mark.deep,
+    )
     for name in STEPS
     for cheap in (True, False)
     if cheap or not name.startswith(NEEDS_VALUES)

@@ -54,7 +54,9 @@ def compare(step: Any, d: lt.device) -> None:
 
 
 @pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
+@pytest.mark.parametrize(
+    "used", [False, pytest.param(True, marks=pytest.mark.deep)], ids=["fresh", "used"]
+)
 def test_a_step_takes_what_was_predicted(
     around: str, used: bool, d: lt.device, tmp_path: Any
 ) -> None:
