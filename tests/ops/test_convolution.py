@@ -178,13 +178,11 @@ def test_compiled_and_threaded_convolutions_are_the_plain_ones(name, workers, dt
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * 50)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "plain",
-        *(pytest.param(n, marks=pytest.mark.deep) for n in ("strided", "groups", "volume steps")),
-    ],
-)
+MORE = ("strided", "groups", "volume steps")  # each is compiled anew
+FOR_SMALL_REGISTERS = ["plain", *(pytest.param(n, marks=pytest.mark.deep) for n in MORE)]
+
+
+@pytest.mark.parametrize("name", FOR_SMALL_REGISTERS)
 def test_parts_of_a_register_and_whole_ones_give_the_same_sums(name, monkeypatch):
     # Processors have registers of 64 bytes or smaller ones: the loop is written for both.
     from lowtide.framework.kernels.cpu import direct as kernels
