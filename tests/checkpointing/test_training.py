@@ -1,6 +1,6 @@
 """Training recipes' models, checkpointed under every ready policy: bit for bit as plain.
 
-200 steps where that is allowed to take minutes (``-m slow``), else the first 10 of them. Models,
+200 steps in the deep tier (``-m deep``), else the first 10 of them. Models,
 losses and optimizers are the recipes' own, smaller; data are made up. After each step are
 compared: the loss, every gradient, every buffer (batch normalization's among them) and the state of
 the random generator; at the end the weights too.

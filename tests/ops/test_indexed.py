@@ -42,6 +42,7 @@ def along(shape, index, dim):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.compiled
 def test_gather(dim, dtype):
     x = made(17, 31, 37, dtype=dtype)
     shape = [15, 29, 33]
@@ -226,6 +227,7 @@ def test_sums_have_the_same_bits_however_many_threads():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.compiled
 def test_writing_at_indices_leaves_the_last(dtype):
     x, i, j = made(60, 70, 9, dtype=dtype), named(60, 3000), named(70, 3000)
     values = made(3000, 9, dtype=dtype)

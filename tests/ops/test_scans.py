@@ -63,6 +63,7 @@ def test_running_products(shape, dim, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("shape", "dim"), [*SHAPES, ((2, 9000), 1), ((30, 600), None)])
+@pytest.mark.compiled
 def test_products_and_their_slopes(shape, dim, dtype, monkeypatch):
     x = (1 + values(*shape, dtype=dtype) / 64).astype(dtype)
     x.reshape(-1)[[3, 5]] = 0.0  # where dividing the product by an element would fail
