@@ -206,9 +206,12 @@ def test_two_runs_are_compared(script):
 @pytest.mark.parametrize(
     "words",
     [
-        ("profile", "missing.py"), ("estimate", "missing.py"), ("report", "missing.json"),
-        ("report", "train.py"), ("diff", "train.py", "train.py"), ("report", "."),
-        ("profile", "-m", "missing.train"), ("profile", "-o", "train.py/out", "train.py"),
+        ("profile", "missing.py"), ("report", "train.py"),
+        *(pytest.param(words, marks=pytest.mark.deep) for words in (
+            ("estimate", "missing.py"), ("report", "missing.json"),
+            ("diff", "train.py", "train.py"), ("report", "."),
+            ("profile", "-m", "missing.train"), ("profile", "-o", "train.py/out", "train.py"),
+        )),
     ],
 )  # fmt: skip
 def test_what_is_no_run_or_script_is_refused(script, words):
