@@ -1,6 +1,6 @@
 """Decisions that depend on a tensor's values, where it has none.
 
-That is in an estimate (``profiling/estimate/fake_kernels.py``).
+That is under an executor that computes nothing: an estimate's (``execution.py``).
 The framework itself seldom looks at values. Where it does, an estimate would go another way than
 the real step. So such a place says what is usual (:func:`presumed`), or that there is no telling
 (:func:`decisive`): a shape that depends on values. Outside of estimates both only read.

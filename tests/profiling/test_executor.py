@@ -18,8 +18,10 @@ import lowtide.framework.data.loader
 import lowtide.framework.devices.cuda  # loaded, so that a change of it would be seen
 from lowtide.framework import devices, execution
 from lowtide.framework.attribution import scopes
+from lowtide.framework.devices.host import HostBackend
 from lowtide.framework.execution import Executor, install
 from lowtide.framework.memory import events
+from lowtide.framework.ops import dispatch, inplace
 from lowtide.framework.random.generator import default_generator
 from lowtide.profiling.estimate import fake_kernels
 from lowtide.profiling.estimate.fork_sandbox import run_apart
@@ -100,6 +102,15 @@ def test_a_thread_and_a_plan_that_come_later_belong_to_the_executor(counting):
     thread.join()
     assert counting.plans.total() > made
     assert counting.kernels == run + 2
+
+
+@pytest.mark.parametrize(
+    "f",
+    [dispatch.dispatch, dispatch.dispatch_pair, inplace._written_at_once, HostBackend.empty],
+    ids=lambda f: f.__qualname__,
+)
+def test_the_hot_path_never_asks_the_executor(f):
+    assert not {"execution", "current", "executor"} & {*f.__code__.co_names}
 
 
 # Estimates
