@@ -68,7 +68,7 @@ class Op:
         self.adopt: bool = options["adopt"]
         self.inplace: str | None = options["inplace"]
         self.promote = options["promote"]
-        self.half: str = options["half"]
+        self.half: str = options["half"] or ("exact" if self.view else "float32")
         self.autocast: Any = options["autocast"]
         self.tensors: tuple[str, ...] = options["tensors"]
         self.layout = options["layout"]
@@ -201,7 +201,7 @@ def op(
     *,
     infer: Any = None,
     name: str | None = None,
-    method: str | bool = True,
+    method: str | bool | None = None,
     operator: str | None = None,
     inplace: str | None = None,
     returns: tuple[str, ...] = ("out",),
@@ -210,11 +210,11 @@ def op(
     view: bool = False,
     adopt: bool = False,
     promote: Any = None,
-    half: str = "exact",
+    half: str | None = None,
     autocast: Any = None,
     layout: Any = None,
     out: bool = True,
-    public: bool = True,
+    public: bool | None = None,
     flops: Any = None,
     samples: Any = None,
     nondeterministic: bool = False,
@@ -229,8 +229,9 @@ def op(
         infer: Maps the inputs' specs and the attributes to the spec of the result, or to a tuple
             (results, aux, scratch). Words the user's errors. None with ``adopt`` if the shape
             depends on values.
-        name: The op's name, if not the kernel's.
-        method: Also a Tensor method: True for the same name, or a name, or False.
+        name: The op's name, if not the kernel's. With a leading underscore the op is private:
+            ``method`` and ``public`` are False unless they say otherwise.
+        method: Also a Tensor method: True (the default) for the same name, or a name, or False.
         operator: Also an operator: ``"__mul__"`` installs ``__rmul__`` and ``__imul__`` along.
         inplace: Name of the in-place twin, for kernels that read each element before writing it.
         returns: Names of the visible results.
@@ -243,14 +244,15 @@ def op(
             ``"arith"``: to their common type, as PyTorch does. ``"float"``: the same, integers
             to the default float. ``"number"``: as ``"arith"``, but bool is refused. A tuple
             (rule, names) restricts it to some inputs.
-        half: What float16 and bfloat16 mean to the kernel: ``"exact"`` (it moves or compares
-            values), ``"float32"`` (it computes in float32 and rounds once; the dispatcher converts)
-            or ``"tiles"`` (the same, and it converts a part at a time by itself).
+        half: What float16 and bfloat16 mean to the kernel: ``"float32"`` (it computes in float32
+            and rounds once; the dispatcher converts), ``"tiles"`` (the same, and it converts a
+            part at a time by itself) or ``"exact"`` (it moves or compares values). ``"float32"``
+            is the default, of views ``"exact"``.
         autocast: What an autocast region makes of its float inputs: ``"low"``, ``"float32"``,
             ``"promote"``, or a dict of these by device type (``framework/amp/autocast.py``).
         layout: Predicate on input arrays; those that fail are copied to workspace first.
         out: The function takes ``out=``.
-        public: The function is part of ``lowtide``.
+        public: The function is part of ``lowtide``; True is the default.
         flops: Called with the specs and attributes; the number of operations.
         samples: Yields (inputs, attributes) for the generated tests, given ``make``.
         nondeterministic: Activation checkpointing must keep its result.
@@ -276,6 +278,7 @@ def op(
         if declared.name in OPS:
             raise TypeError(f"an op named {declared.name} is declared twice.")
         OPS[declared.name] = declared
+        shown = not declared.name.startswith("_")
         from .functions import make_functions
 
         function, in_place = make_functions(declared, allow_out=out and not (view or adopt))
@@ -283,9 +286,10 @@ def op(
         function.op, function.vjp = declared, declared.vjp
         function.kernel, function.composite = declared.kernel, declared.composite
         function.half_kernel = declared.half_kernel
-        if public:
+        if shown if public is None else public:
             FUNCTIONS[declared.name] = function
-        install(declared.name, function, method, operator, inplace, in_place)
+        as_method = shown if method is None else method
+        install(declared.name, function, as_method, operator, inplace, in_place)
         return function
 
     return declare
@@ -346,7 +350,7 @@ def function(
     method: str | bool = False,
     operator: str | None = None,
     inplace: str | None = None,
-    public: bool = True,
+    public: bool | None = None,
     samples: Any = None,
     autocast: Any = None,
 ) -> Callable[[Any], Any]:
@@ -356,7 +360,7 @@ def function(
         method: Also a Tensor method: True for the same name, or a name.
         operator: Also an operator.
         inplace: Name of an in-place twin, which computes the result and copies it in.
-        public: It is part of ``lowtide``.
+        public: It is part of ``lowtide``; the default, unless its name begins with an underscore.
         samples: Yields (inputs, attributes) for the generated tests, given ``make``.
         autocast: As of an op; the ops inside then run without it.
     """
@@ -365,7 +369,7 @@ def function(
         if autocast is not None:
             f = casts(autocast)(f)
         f = numpy_names(f)
-        if public:
+        if public or (public is None and not f.__name__.startswith("_")):
             if f.__name__ in FUNCTIONS:
                 raise TypeError(f"a function named {f.__name__} is declared twice.")
             FUNCTIONS[f.__name__] = f

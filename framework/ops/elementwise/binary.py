@@ -42,8 +42,7 @@ def _binary(
     kernel.__doc__ = doc
     return op(
         name=name, inplace=f"{name}_" if inplace else None, infer=broadcast, promote=promote,
-        half="float32", flops=per_element(10), samples=samples, tensors=tensors,
-        elementwise=True,
+        flops=per_element(10), samples=samples, tensors=tensors, elementwise=True,
     )(kernel)  # fmt: skip
 
 
@@ -179,7 +178,7 @@ def _step_infer(input, values):
 
 
 @op(
-    inplace="heaviside_", infer=_step_infer, promote="same", half="float32", flops=per_element(1),
+    inplace="heaviside_", infer=_step_infer, promote="same", flops=per_element(1),
     samples=_nonzero_pairs, tensors=("input", "values"),
 )  # fmt: skip
 def heaviside(xp, out, input, values):

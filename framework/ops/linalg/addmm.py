@@ -48,10 +48,8 @@ def _addmatmul_samples(make):
 
 
 @op(
-    name="_addmatmul", method=False, public=False, infer=_addmatmul_infer, promote="same",
-    half="float32", scratch=("scaled",), layout=blas_ready, flops=_addmatmul_flops,
-    samples=_addmatmul_samples,
-    autocast="low",
+    name="_addmatmul", infer=_addmatmul_infer, promote="same", scratch=("scaled",),
+    layout=blas_ready, flops=_addmatmul_flops, samples=_addmatmul_samples, autocast="low",
 )  # fmt: skip
 def add_matmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
     """Multiply and add: ``out = beta * input + alpha * (mat1 @ mat2)``; beta 0 ignores input."""

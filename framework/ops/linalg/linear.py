@@ -47,9 +47,8 @@ def _linear_samples(make):
 
 
 @op(
-    method=False, infer=_linear_infer, promote="same", half="float32", layout=foldable,
-    flops=_linear_flops, samples=_linear_samples,
-    autocast="low",
+    method=False, infer=_linear_infer, promote="same", layout=foldable, flops=_linear_flops,
+    samples=_linear_samples, autocast="low",
 )  # fmt: skip
 def linear(xp, out, input, weight, bias=None):
     """Apply an affine map to the last dimension: ``out = input @ weight.mT + bias``.

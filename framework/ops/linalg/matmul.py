@@ -143,9 +143,8 @@ def _matmul_samples(make):
 
 
 @op(
-    operator="__matmul__", infer=_matmul_infer, half="float32", layout=blas_ready,
-    flops=_matmul_flops, samples=_matmul_samples,
-    autocast="low",
+    operator="__matmul__", infer=_matmul_infer, layout=blas_ready, flops=_matmul_flops,
+    samples=_matmul_samples, autocast="low",
 )  # fmt: skip
 def matmul(xp, out, input, other):
     """Multiply matrices, or stacks of them with broadcasting, or vectors: ``input @ other``.
