@@ -27,6 +27,7 @@ from ..dtypes import bool_
 from ..modes import local
 from ..spec import SCALARS, Spec
 from ..tensor import Tensor
+from .kernel_choice import Kernel
 from .rules import Rule
 
 OPS: dict[str, Op] = {}  # every primitive, by name
@@ -49,6 +50,7 @@ class Op:
         aux: Names of the results that only gradient rules see.
         scratch: Names of the buffers given back when the kernel ends.
         variadic: Name of the input that takes any number of tensors (``*tensors``), or None.
+        kernels: Those beside the plain one, in the order in which they are tried.
         rules: The gradient rules.
         plans: What is known for each (specs, attributes) met so far.
         function: The public function.
@@ -80,9 +82,7 @@ class Op:
         if options["real"]:
             self.infer = _refusing_complex(self.name.strip("_"), self.infer)
         self.doc = inspect.getdoc(kernel) or ""
-        self.kernels: dict[str, list[tuple[Any, Any, Any]]] = {}
-        self.lean: set[Any] = set()  # kernels that take no scratch
-        self.halves: list[tuple[Any, ...]] = []  # kernels that take 16-bit floats as they are
+        self.kernels: list[Kernel] = []
         self.rules: list[Rule] = []
         self.composition: Any = None
         self.plans: dict[Any, Any] = {}
@@ -123,17 +123,6 @@ class Op:
         fixed = self.inputs[:-1]
         return (*fixed, *[self.variadic] * (count - len(fixed)))
 
-    def kernel_for(self, key: str, specs: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
-        """The fastest kernel of a device that takes these specs.
-
-        Returns:
-            (kernel, layout): the function, and the predicate its input arrays must meet.
-        """
-        for function, when, layout in self.kernels.get(key, ()):
-            if when is None or when(*specs, **attributes):
-                return function, layout
-        return self.plain, self.layout
-
     # Decorators on the public function
 
     def vjp(self, *inputs: str) -> Callable[[Any], Any]:
@@ -145,48 +134,20 @@ class Op:
 
         return declare
 
-    def kernel(
-        self, device: str, *, when: Any = None, layout: Any = None, scratch: bool = True
-    ) -> Callable[[Any], Any]:
-        """Declare a faster kernel with the same signature for one device.
+    def kernel(self, device: str, **options: Any) -> Callable[[Any], Any]:
+        """Declare a further kernel of the same signature for one device; the first that fits runs.
 
         Args:
             device: "cpu" or "cuda".
-            when: Called with the specs and attributes; False leaves the call to the plain kernel.
-            layout: Predicate on arrays; inputs that fail it are copied to workspace first.
-            scratch: False if it wants none of the op's scratch; it gets buffers without elements.
+            **options: ``when``, ``layout``, ``scratch`` and ``dtypes`` of
+                :class:`~lowtide.framework.ops.kernel_choice.Kernel`.
         """
 
         def declare(function: Any) -> Any:
-            self.kernels.setdefault(device, []).append((function, when, layout))
-            if not scratch:
-                self.lean.add(function)
+            self.kernels.append(Kernel(function, device, **options))
             return function
 
         return declare
-
-    def half_kernel(self, *, when: Any, layout: Any, scratch: Any) -> Callable[[Any], Any]:
-        """Declare a CPU kernel that takes float16 or bfloat16 where the others want float32.
-
-        Args:
-            when: Called with the promoted specs and the attributes, as of :meth:`kernel`.
-            layout: As of :meth:`kernel`.
-            scratch: Called as ``when`` is; the specs of its buffers, which replace the op's.
-        """
-
-        def declare(function: Any) -> Any:
-            self.halves.append((function, when, layout, scratch))
-            return function
-
-        return declare
-
-    def half_kernel_for(self, specs: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
-        """The first such kernel that takes these specs: (it, layout, specs of scratch), or None."""
-        if any(isinstance(s, Spec) and s.dtype.is_half for s in specs):
-            for function, when, layout, scratch in self.halves:
-                if when(*specs, **attributes):
-                    return function, layout, scratch(*specs, **attributes)
-        return None
 
     def composite(self, function: Any) -> Any:
         """Declare the plain composition: oracle in tests, path of double backward."""
@@ -285,7 +246,6 @@ def op(
         declared.function = function
         function.op, function.vjp = declared, declared.vjp
         function.kernel, function.composite = declared.kernel, declared.composite
-        function.half_kernel = declared.half_kernel
         if shown if public is None else public:
             FUNCTIONS[declared.name] = function
         as_method = shown if method is None else method

@@ -136,7 +136,7 @@ class World:
         self.kernels = {
             function: op
             for op in OPS.values()
-            for function in (op.plain, *[k[0] for found in op.kernels.values() for k in found])
+            for function in (op.plain, *[k.function for k in op.kernels])
         }
 
     def op_of(self, f: Any) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...dtypes import BOOL, COMPLEX, FLOAT, INT, bool_
+from ...kernels.common.mixed_dtype import converting_arithmetic
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
 from ..registry import (
@@ -59,6 +60,9 @@ def plus(xp, out, input, other):
         xp.add(_wrapped(input, out), _wrapped(other, out), out=out)
 
 
+plus.kernel("cpu", dtypes="mixed")(converting_arithmetic("add"))
+
+
 @plus.vjp("input")
 def _(g):
     return g
@@ -101,6 +105,9 @@ def minus(xp, out, input, other):
         xp.subtract(input, other, out)
     except OverflowError:
         xp.subtract(_wrapped(input, out), _wrapped(other, out), out=out)
+
+
+minus.kernel("cpu", dtypes="mixed")(converting_arithmetic("sub"))
 
 
 @minus.vjp("input")
@@ -152,6 +159,9 @@ def conjugate(x):
     return x.conjugate() if isinstance(x, complex) else x
 
 
+mul.kernel("cpu", dtypes="mixed")(converting_arithmetic("mul"))
+
+
 @mul.vjp("input")
 def _(g, other):  # naming `other` keeps it alive, and only while `input` needs a gradient
     return g * conjugate(other)
@@ -176,6 +186,9 @@ def divisors(make):
 def divide_true(xp, out, input, other):
     """Divide elementwise, with broadcasting: ``out = input / other``."""
     xp.true_divide(input, other, out)
+
+
+divide_true.kernel("cpu", dtypes="mixed")(converting_arithmetic("div"))
 
 
 @divide_true.vjp("input")

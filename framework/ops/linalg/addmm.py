@@ -63,7 +63,9 @@ def add_matmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
     xp.add(out, input, out=out)
 
 
-@add_matmul.half_kernel(
+@add_matmul.kernel(
+    "cpu",
+    dtypes="half",
     when=lambda input, mat1, mat2, *, beta, alpha: (
         alpha == beta == 1
         and mat2.ndim > 1 < mat1.ndim

@@ -78,7 +78,9 @@ def _half_shape(input, weight):
     return prod(input.shape[:-1]), weight.shape[0]
 
 
-@linear.half_kernel(
+@linear.kernel(
+    "cpu",
+    dtypes="half",
     when=lambda input, weight, bias: (
         weight.ndim == 2 and taken(input, _half_shape(input, weight), input.shape[-1])
     ),

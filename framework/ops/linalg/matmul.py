@@ -172,7 +172,9 @@ def _tall(input, other):
     return prod(input.shape[:-1]), other.shape[-1]
 
 
-@matmul.half_kernel(
+@matmul.kernel(
+    "cpu",
+    dtypes="half",
     when=lambda input, other: (
         input.ndim > 1 and other.ndim == 2 and taken(input, _tall(input, other), input.shape[-1])
     ),
@@ -184,7 +186,9 @@ def _(xp, out, room, input, other):
     multiply(out.reshape(rows, -1), room, input.reshape(rows, inner), other)
 
 
-@matmul.half_kernel(
+@matmul.kernel(
+    "cpu",
+    dtypes="half",
     when=lambda input, other: (
         input.ndim > 1
         and other.ndim > 2

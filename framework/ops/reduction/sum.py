@@ -134,7 +134,9 @@ def sum_over(xp, out, input, *, dim, keepdim, dtype):
     total(xp, input, dim, out, keepdim)
 
 
-@sum_over.half_kernel(when=summed_as_is, layout=contiguous, scratch=sums_in_float32)
+@sum_over.kernel(
+    "cpu", dtypes="half", when=summed_as_is, layout=contiguous, scratch=sums_in_float32
+)
 def _(xp, out, sums, input, *, dim, keepdim, dtype):
     sum_halves(out, sums, input, dim, divide=False)
 
@@ -177,7 +179,9 @@ def mean_over(xp, out, input, *, dim, keepdim, dtype):
     average(xp, input, dim, out, keepdim)
 
 
-@mean_over.half_kernel(when=summed_as_is, layout=contiguous, scratch=sums_in_float32)
+@mean_over.kernel(
+    "cpu", dtypes="half", when=summed_as_is, layout=contiguous, scratch=sums_in_float32
+)
 def _(xp, out, sums, input, *, dim, keepdim, dtype):
     sum_halves(out, sums, input, dim, divide=True)
 
