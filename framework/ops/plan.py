@@ -70,8 +70,8 @@ class Plan:
         for k, (n, s) in enumerate(zip(names, specs, strict=True)):
             if n in op.tensors and not isinstance(s, Spec):
                 raise TypeError(
-                    f"{op.shown}(): argument '{n}' (position {k + 1}) must be Tensor, not {s.name}."
-                    " Wrap it in lowtide.tensor()."
+                    f"{op.display_name}(): argument '{n}' (position {k + 1}) must be Tensor, "
+                    f"not {s.name}. Wrap it in lowtide.tensor()."
                 )
         common = _promoted(op, names, specs)
         seen = tuple(
@@ -154,13 +154,13 @@ def _common_device(op: Op, specs: tuple[Any, ...]) -> device:
                     if isinstance(s, Spec)
                 )
                 raise RuntimeError(
-                    f"{op.shown} needs all tensors on one device (Expected all tensors to be on "
-                    f"the same device); got {listed}. Move one with .to()."
+                    f"{op.display_name} needs all tensors on one device (Expected all tensors to "
+                    f"be on the same device); got {listed}. Move one with .to()."
                 )
     if found is None:
         raise TypeError(
-            f"{op.shown}: at least one input must be a Tensor; got only scalars. Wrap one in "
-            "lowtide.tensor()."
+            f"{op.display_name}: at least one input must be a Tensor; got only scalars. Wrap one "
+            "in lowtide.tensor()."
         )
     return found
 
@@ -182,7 +182,7 @@ def _promoted(op: Op, names: Any, specs: tuple[Any, ...]) -> list[dtype | None]:
                 f"{n} {s.dtype}" for n, s, t in zip(names, specs, takes, strict=True) if t
             )
             raise RuntimeError(
-                f"{op.shown}: expected its inputs to have the same dtype; got {listed}. "
+                f"{op.display_name}: expected its inputs to have the same dtype; got {listed}. "
                 "Convert one with .to()."
             )
         common = types.pop()

@@ -43,7 +43,7 @@ class Op:
 
     Attributes:
         name: Name of the function.
-        shown: The same for messages, without the underscore of a private op.
+        display_name: The same for messages, without the underscore of a private op.
         inputs: Names of the tensor inputs (a scalar or None may stand for one).
         attributes: Names of the attributes, with their defaults (``inspect.Parameter.empty``).
         returns: Names of the visible results; ``("out",)`` for most.
@@ -59,10 +59,10 @@ class Op:
     def __init__(self, kernel: Callable[..., Any], options: dict[str, Any]) -> None:
         self.plain = kernel
         self.name: str = options["name"] or kernel.__name__
-        self.shown = self.name.strip("_")  # in messages: what the user called
+        self.display_name = self.name.strip("_")  # in messages: what the user called
         self.infer = options["infer"]
         if self.infer in (broadcast, broadcast_bool):  # their errors name the op
-            self.infer = partial(self.infer, op_name=self.shown)
+            self.infer = partial(self.infer, op_name=self.display_name)
         self.returns: tuple[str, ...] = options["returns"]
         self.aux: tuple[str, ...] = options["aux"]
         self.scratch: tuple[str, ...] = options["scratch"]

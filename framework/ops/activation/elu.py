@@ -10,7 +10,7 @@ absolute precision of the dtype there and not the relative one.
 
 from __future__ import annotations
 
-from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.elementwise import elementwise_kernel
 from ..indexing.where import where_select
 from ..registry import function, op, per_element, singles
 from .relu import floating, gradient_infer, need_float
@@ -61,11 +61,11 @@ def elu_slope(xp, out, mask, grad, result, *, alpha, scale, input_scale):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(
+elementwise_kernel(
     scaled_elu,
     lambda gates, alpha, scale, input_scale: (gates.elu, (alpha * scale, scale, input_scale)),
 )
-compile_gate(
+elementwise_kernel(
     elu_slope,
     lambda gates, alpha, scale, input_scale: (gates.elu_grad, (alpha * scale, scale, input_scale)),
 )

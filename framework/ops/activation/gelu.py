@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import pi, sqrt
 
-from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.elementwise import elementwise_kernel
 from ..elementwise.bitmask import HIDDEN
 from ..elementwise.unary import sigmoid, special, tanh
 from ..indexing.where import where_select
@@ -49,8 +49,8 @@ def silu_slope(xp, out, gate, grad, input):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(silu_of, lambda gates: (gates.silu, ()))
-compile_gate(silu_slope, lambda gates: (gates.silu_grad, ()))
+elementwise_kernel(silu_of, lambda gates: (gates.silu, ()))
+elementwise_kernel(silu_slope, lambda gates: (gates.silu_grad, ()))
 
 
 @silu_of.vjp("input")
@@ -167,8 +167,8 @@ def _gelu_slope_compiled(gates, approximate):
     return gates.gelu_tanh_grad if approximate == "tanh" else gates.gelu_grad, ()
 
 
-compile_gate(gelu, _gelu_compiled)
-compile_gate(gelu_slope, _gelu_slope_compiled)
+elementwise_kernel(gelu, _gelu_compiled)
+elementwise_kernel(gelu_slope, _gelu_slope_compiled)
 
 
 @gelu.vjp("input")
@@ -245,8 +245,8 @@ def mish_slope(xp, out, power, share, grad, input):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(mish_of, lambda gates: (gates.mish, ()))
-compile_gate(mish_slope, lambda gates: (gates.mish_grad, ()))
+elementwise_kernel(mish_of, lambda gates: (gates.mish, ()))
+elementwise_kernel(mish_slope, lambda gates: (gates.mish_grad, ()))
 
 
 @mish_of.vjp("input")
@@ -329,8 +329,8 @@ def _line_slope(gates, beta, threshold):
     return gates.softplus_grad, (float(beta), float(threshold))
 
 
-compile_gate(softplus, _line)
-compile_gate(softplus_slope, _line_slope)
+elementwise_kernel(softplus, _line)
+elementwise_kernel(softplus_slope, _line_slope)
 
 
 @softplus.vjp("input")
@@ -381,8 +381,8 @@ def logsigmoid_slope(xp, out, grad, result):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(logsigmoid, lambda gates: (gates.logsigmoid, ()))
-compile_gate(logsigmoid_slope, lambda gates: (gates.logsigmoid_grad, ()))
+elementwise_kernel(logsigmoid, lambda gates: (gates.logsigmoid, ()))
+elementwise_kernel(logsigmoid_slope, lambda gates: (gates.logsigmoid_grad, ()))
 
 
 @logsigmoid.vjp("input")

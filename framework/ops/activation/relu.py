@@ -6,7 +6,7 @@ Those that PyTorch has only in ``nn.functional`` are no Tensor methods and not i
 from __future__ import annotations
 
 from ...dtypes import BOOL, bool_, uint8
-from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.elementwise import elementwise_kernel
 from ...kernels.common.layout import worth_compiling
 from ..elementwise.bitmask import HIDDEN, INFINITY, chosen, marked, worth_bits
 from ..registry import function, op, per_element, same, singles
@@ -60,7 +60,7 @@ def _window_compiled(gates, low, high, outside, inside):
     return gates.window, (float(low), float(high), float(outside), float(inside))
 
 
-compile_gate(window, _window_compiled, when=worth_compiling)
+elementwise_kernel(window, _window_compiled, when=worth_compiling)
 
 
 @window.vjp("grad")
@@ -135,7 +135,9 @@ def leaky_relu_of(xp, out, low, input, *, negative_slope):
     xp.add(out, low, out=out)
 
 
-compile_gate(leaky_relu_of, lambda gates, negative_slope: (gates.leaky_relu, (negative_slope,)))
+elementwise_kernel(
+    leaky_relu_of, lambda gates, negative_slope: (gates.leaky_relu, (negative_slope,))
+)
 
 
 @leaky_relu_of.vjp("input")
@@ -264,7 +266,7 @@ def hardsigmoid_of(xp, out, input):
     xp.true_divide(out, 6, out=out)
 
 
-compile_gate(hardsigmoid_of, lambda gates: (gates.hardsigmoid, ()))
+elementwise_kernel(hardsigmoid_of, lambda gates: (gates.hardsigmoid, ()))
 
 
 @hardsigmoid_of.vjp("input")
@@ -336,8 +338,8 @@ def hardswish_slope(xp, out, mask, grad, input):
     xp.copyto(out, 0, where=mask)
 
 
-compile_gate(hardswish_of, lambda gates: (gates.hardswish, ()))
-compile_gate(hardswish_slope, lambda gates: (gates.hardswish_grad, ()))
+elementwise_kernel(hardswish_of, lambda gates: (gates.hardswish, ()))
+elementwise_kernel(hardswish_slope, lambda gates: (gates.hardswish_grad, ()))
 
 
 @hardswish_of.vjp("input")
@@ -391,7 +393,7 @@ def softsign_slope(xp, out, grad, input):
     xp.true_divide(grad, out, out=out)
 
 
-compile_gate(softsign_slope, lambda gates: (gates.softsign_grad, ()))
+elementwise_kernel(softsign_slope, lambda gates: (gates.softsign_grad, ()))
 
 
 @softsign.vjp("input")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...dtypes import bool_
-from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.elementwise import elementwise_kernel
 from ..elementwise.bitmask import HIDDEN, INFINITY, chosen, marked, worth_bits
 from ..elementwise.unary import tanh
 from ..registry import function, op, per_element, singles
@@ -38,8 +38,8 @@ def shrink_slope(xp, out, mask, grad, result):
     xp.copyto(out, 0, where=mask)
 
 
-compile_gate(softshrink_of, lambda gates, lambd: (gates.softshrink, (lambd,)))
-compile_gate(shrink_slope, lambda gates: (gates.shrink_grad, ()))
+elementwise_kernel(softshrink_of, lambda gates, lambd: (gates.softshrink, (lambd,)))
+elementwise_kernel(shrink_slope, lambda gates: (gates.shrink_grad, ()))
 
 
 @softshrink_of.vjp("input")
@@ -85,7 +85,7 @@ def hardshrink(xp, out, mask, input, *, lambd=0.5):
     xp.copyto(out, 0, where=mask)
 
 
-compile_gate(hardshrink, lambda gates, lambd: (gates.hardshrink, (float(lambd),)))
+elementwise_kernel(hardshrink, lambda gates, lambd: (gates.hardshrink, (float(lambd),)))
 
 
 @hardshrink.vjp("input")

@@ -8,7 +8,7 @@ from math import log
 import numpy as np
 
 from ...dtypes import float64
-from ...kernels.common.elementwise import alike_singles, compile_gate
+from ...kernels.common.elementwise import alike_singles, elementwise_kernel
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
@@ -93,7 +93,7 @@ xlogy = _binary(
     samples=_nonzero_pairs, library=True, tensors=(),
 )  # fmt: skip
 
-compile_gate(
+elementwise_kernel(
     xlogy, lambda curves: (curves.xlogy, ()), when=alike_singles, module="elementwise.special"
 )
 
@@ -130,7 +130,7 @@ logaddexp2 = _binary(
     samples=_tensor_pairs, inplace=False,
 )  # fmt: skip
 
-compile_gate(
+elementwise_kernel(
     logaddexp,
     lambda curves: (curves.logaddexp, ()),
     when=alike_singles,

@@ -130,7 +130,8 @@ def marked(plain, name, ends, loop, for_loop, of_result=True):
         scratch=(*declared.scratch, "work"), layout=contiguous, flops=declared.flops,
         samples=declared.samples, elementwise="tiles",
     )(kernel)  # fmt: skip
-    made.op.shown = declared.shown  # in messages, and for who asks for values by their op
+    # in messages, and for who asks for values by their op
+    made.op.display_name = declared.display_name
 
     @made.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
     def _(xp, out, sides, *arrays, **attributes):

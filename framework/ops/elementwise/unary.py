@@ -12,7 +12,7 @@ from math import factorial, log, pi
 import numpy as np
 
 from ...dtypes import FLOAT, bool_, get_default_dtype
-from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.elementwise import elementwise_kernel
 from ..indexing.where import where_select
 from ..registry import WIDE_ON_CUDA, function, op, per_element, same, singles
 from .arithmetic import alias, conjugate
@@ -173,8 +173,8 @@ def erf_slope(xp, out, grad, input):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(erf, lambda curves: (curves.erf, ()), module="elementwise.special")
-compile_gate(erf_slope, lambda curves: (curves.erf_grad, ()), module="elementwise.special")
+elementwise_kernel(erf, lambda curves: (curves.erf, ()), module="elementwise.special")
+elementwise_kernel(erf_slope, lambda curves: (curves.erf_grad, ()), module="elementwise.special")
 
 
 @erf_slope.vjp("grad")
@@ -271,8 +271,10 @@ def sigmoid_slope(xp, out, grad, result):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(sigmoid, lambda curves: (curves.sigmoid, ()), module="elementwise.special")
-compile_gate(sigmoid_slope, lambda curves: (curves.sigmoid_grad, ()), module="elementwise.special")
+elementwise_kernel(sigmoid, lambda curves: (curves.sigmoid, ()), module="elementwise.special")
+elementwise_kernel(
+    sigmoid_slope, lambda curves: (curves.sigmoid_grad, ()), module="elementwise.special"
+)
 
 
 @sigmoid.vjp("input")

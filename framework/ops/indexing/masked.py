@@ -78,7 +78,7 @@ def _(xp, out, places, input, mask, index, *, count, at):
         index_elements.op.plain(xp, out, input, index, dims=_dims(mask, at), at=at)
 
 
-masked_elements.op.shown = "index"  # in messages, and for who asks for values by their op
+masked_elements.op.display_name = "index"  # in messages, and for who asks for values by their op
 
 
 @masked_elements.vjp("input")

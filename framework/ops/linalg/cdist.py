@@ -216,7 +216,7 @@ def euclidean(xp, out, square1, square2, sum1, sum2, x1, x2):
     xp.sqrt(out, out=out)
 
 
-euclidean.op.shown = "cdist"  # in messages, and for who asks for values by their op
+euclidean.op.display_name = "cdist"  # in messages, and for who asks for values by their op
 
 
 @euclidean.vjp("x1")

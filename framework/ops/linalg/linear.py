@@ -11,7 +11,7 @@ from math import prod
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import op
-from .bfloat16_matmul import multiply, taken, workspace
+from .bfloat16_matmul import multiply, supports, workspace
 from .matmul import as_rows, check_number, foldable, matmul, multiply_rows
 
 
@@ -82,7 +82,7 @@ def _half_shape(input, weight):
     "cpu",
     dtypes="half",
     when=lambda input, weight, bias: (
-        weight.ndim == 2 and taken(input, _half_shape(input, weight), input.shape[-1])
+        weight.ndim == 2 and supports(input, _half_shape(input, weight), input.shape[-1])
     ),
     layout=foldable,
     scratch=lambda input, weight, bias: workspace(

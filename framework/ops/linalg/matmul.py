@@ -21,7 +21,7 @@ from math import prod
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import broadcast_shapes, op
-from .bfloat16_matmul import multiply, taken, workspace
+from .bfloat16_matmul import multiply, supports, workspace
 
 
 def _is_matrix(strides, shape, itemsize):
@@ -176,7 +176,7 @@ def _tall(input, other):
     "cpu",
     dtypes="half",
     when=lambda input, other: (
-        input.ndim > 1 and other.ndim == 2 and taken(input, _tall(input, other), input.shape[-1])
+        input.ndim > 1 and other.ndim == 2 and supports(input, _tall(input, other), input.shape[-1])
     ),
     layout=foldable,
     scratch=lambda input, other: workspace(input, _tall(input, other), input.shape[-1]),
@@ -192,7 +192,7 @@ def _(xp, out, room, input, other):
     when=lambda input, other: (
         input.ndim > 1
         and other.ndim > 2
-        and taken(input, product_shape("matmul", input, other), input.shape[-1])
+        and supports(input, product_shape("matmul", input, other), input.shape[-1])
     ),
     layout=blas_ready,
     scratch=lambda input, other: workspace(

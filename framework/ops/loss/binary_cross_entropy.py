@@ -10,7 +10,7 @@ import math
 from math import prod
 
 from ...dtypes import float32
-from ...kernels.common.elementwise import alike_singles, compile_gate
+from ...kernels.common.elementwise import alike_singles, elementwise_kernel
 from ...kernels.common.layout import contiguous, even
 from ...modes import no_grad
 from ...spec import Spec
@@ -70,7 +70,7 @@ def bce_slope(xp, out, work, grad, input, target):
 
 
 for _op, _name in ((bce, "bce"), (bce_slope, "bce_grad")):
-    compile_gate(
+    elementwise_kernel(
         _op, lambda losses, _name=_name: (getattr(losses, _name), ()), when=alike_singles,
         module="loss.elementwise",
     )  # fmt: skip
@@ -187,13 +187,13 @@ def bce_logits_slope(xp, out, grad, input, target):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(
+elementwise_kernel(
     bce_logits,
     lambda losses: (losses.bce_logits, ()),
     when=alike_singles,
     module="loss.elementwise",
 )
-compile_gate(
+elementwise_kernel(
     bce_logits_slope,
     lambda losses: (losses.bce_logits_grad, ()),
     when=alike_singles,

@@ -65,7 +65,7 @@ def summed(plain, *, when=alike):
         name=f"_{name}_total", infer=infer, promote="arith", scratch=("tile", *declared.scratch),
         flops=declared.flops, samples=samples, layout=contiguous,
     )(kernel)  # fmt: skip
-    made.op.shown = declared.shown
+    made.op.display_name = declared.display_name
 
     @made.kernel("cpu", when=when, layout=contiguous, scratch=False)
     def _(xp, out, *arrays, divisor, **attributes):

@@ -101,7 +101,7 @@ def _leaders(xp, gap, right, x, target):
         yield gap, column, on
 
 
-label_margins.op.shown = "multilabel_margin_loss"
+label_margins.op.display_name = "multilabel_margin_loss"
 
 
 def _worth(*specs):

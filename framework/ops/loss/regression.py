@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 
-from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.elementwise import elementwise_kernel
 from ...kernels.common.layout import alike, contiguous
 from ..elementwise.bitmask import by_sides, mark, sides_of, spread, worth_bits
 from ..indexing.where import where_select
@@ -146,7 +146,7 @@ for _op, _name in (
     (squared_error, "squared_error"), (squared_slope, "squared_error_grad"),
     (bent_error, "bent_error"), (bent_slope, "bent_error_grad"),
 ):  # fmt: skip
-    compile_gate(
+    elementwise_kernel(
         _op, lambda losses, _name=_name, **numbers: (getattr(losses, _name), numbers.values()),
         when=alike, module="loss.elementwise",
     )  # fmt: skip
@@ -184,7 +184,7 @@ def absolute_error_marked(xp, out, above, apart, work, input, target):
     mark(xp, apart, work, out, 0.0, math.inf)
 
 
-absolute_error_marked.op.shown = absolute_error.op.shown
+absolute_error_marked.op.display_name = absolute_error.op.display_name
 
 
 @absolute_error_marked.kernel("cpu", when=alike, layout=contiguous, scratch=False)
