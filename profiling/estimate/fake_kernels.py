@@ -236,8 +236,8 @@ class World:
         if depends and not real:
             raise NotImplementedError(
                 f"{op.display_name}: the shape of its result depends on values, and an "
-                "estimate has none for what the step computes. Compute it before the step from real "
-                "values, or use an op whose shape is known (where, a mask, topk)."
+                "estimate has none for what the step computes. Compute it before the step from "
+                "real values, or use an op whose shape is known (where, a mask, topk)."
             )
         outs = [a for _, a in targets] if targets else []
         nbytes = sum(a.nbytes for a in inputs) + sum(s.nbytes for s in plan.results)
