@@ -76,7 +76,6 @@ class Op:
         self.layout = options["layout"]
         self.flops = options["flops"]
         self.samples = options["samples"]
-        self.nondeterministic: bool = options["nondeterministic"]
         self.elementwise: bool | str = options["elementwise"]
         self.one_write: bool = options["one_write"]
         if options["real"]:
@@ -178,7 +177,6 @@ def op(
     public: bool | None = None,
     flops: Any = None,
     samples: Any = None,
-    nondeterministic: bool = False,
     real: bool = False,
     tensors: tuple[str, ...] = (),
     elementwise: bool | str = False,
@@ -216,7 +214,6 @@ def op(
         public: The function is part of ``lowtide``; True is the default.
         flops: Called with the specs and attributes; the number of operations.
         samples: Yields (inputs, attributes) for the generated tests, given ``make``.
-        nondeterministic: Activation checkpointing must keep its result.
         real: Complex inputs are refused: what it asks of numbers, only real ones have.
         tensors: Inputs for which a number may not stand, as in PyTorch.
         elementwise: What the plain kernel writes at a place depends on that place of the inputs

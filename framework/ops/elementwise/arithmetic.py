@@ -388,15 +388,12 @@ def _(g):
     return -g
 
 
-@function(method=True)
+@function(method=True, operator="__pos__")
 def positive(input):
     """Return the tensor itself."""
     if input.dtype.category == BOOL:
         raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
     return input
-
-
-install("__pos__", positive, "__pos__", None, None, None)
 
 
 def away_from_zero(make):

@@ -171,6 +171,7 @@ def bitwise_not(xp, out, input):
     xp.invert(input, out=out)
 
 
+@function(method="__invert__")
 def _invert(self):
     """Flip every bit, ``~x``; logical for bool."""
     if self.dtype.category > INT:
@@ -179,9 +180,6 @@ def _invert(self):
             f"{self.dtype}. Compare it with something."
         )
     return bitwise_not(self)
-
-
-Tensor.__invert__ = _invert  # type: ignore[method-assign]
 
 
 # What kind of number

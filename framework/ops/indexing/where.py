@@ -96,12 +96,10 @@ def where(condition, input=None, other=None, *, out=None):
     return where_select(condition, input, other, out=out)
 
 
+@function(method="where")
 def _where_method(self, condition, other):
     """Keep the elements where the condition holds, take ``other`` elsewhere."""
     return where(condition, self, other)
-
-
-Tensor.where = _where_method  # type: ignore[method-assign]
 
 
 # Masks
