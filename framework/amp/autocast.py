@@ -181,7 +181,7 @@ def _dispatch(op: Any, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> 
 
     mapping = local.state.autocast
     if mapping is not None:
-        found = _converted(op.shown, op.autocast, inputs, mapping)
+        found = _converted(op.display_name, op.autocast, inputs, mapping)
         if found is not inputs and "dtype" in op.attributes:  # the result's, of the input as it was
             k = list(op.attributes).index("dtype")
             if attributes[k] is inputs[0].dtype:

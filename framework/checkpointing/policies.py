@@ -283,7 +283,7 @@ def ops_named(name: str) -> list[str]:
     if set(name) & set("*?["):
         return [name]
     ops = SYNONYMS.get(name, name).split("|")
-    known = {op.shown for op in OPS.values()}
+    known = {op.display_name for op in OPS.values()}
     if ops[0].removesuffix("_") not in known:
         near = difflib.get_close_matches(name, sorted(known | set(SYNONYMS)))
         raise ValueError(

@@ -182,7 +182,7 @@ def dtypes(op: Op) -> str:
 def devices(op: Op) -> str:
     """Where it runs, and which devices have a kernel of their own."""
     meta = "" if op.adopt and op.infer is None else ", meta"
-    own = ", ".join(sorted(op.kernels))
+    own = ", ".join(sorted({k.device for k in op.kernels}))
     return f"cpu, cuda{meta}" + (f"; own kernel on {own}" if own else "")
 
 

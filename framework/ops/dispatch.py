@@ -177,7 +177,7 @@ def python_value(op: Op, x: Any) -> Any:
     if isinstance(x, int | float | complex):  # a subclass, such as an IntEnum
         return x.__index__() if isinstance(x, int) else type(x).__mro__[-2](x)
     raise TypeError(
-        f"{op.shown} takes Tensors and Python scalars; got {type(x).__name__}. "
+        f"{op.display_name} takes Tensors and Python scalars; got {type(x).__name__}. "
         "Convert it with lowtide.tensor() or lowtide.as_tensor()."
     )
 
@@ -200,7 +200,7 @@ def _frozen(op: Op, value: Any) -> Any:
         hash(value)
     except TypeError:
         raise TypeError(
-            f"{op.shown}: an attribute must be hashable; got {type(value).__name__}."
+            f"{op.display_name}: an attribute must be hashable; got {type(value).__name__}."
         ) from None
     return value
 
@@ -255,8 +255,8 @@ def _adopt(plan: Plan, arrays: list[Any]) -> list[Tensor]:
     if plan.run is None:
         if not plan.results:
             raise NotImplementedError(
-                f"{plan.op.shown} on meta: the shape of its result depends on values, and meta "
-                "has none. Run it on cpu or cuda."
+                f"{plan.op.display_name} on meta: the shape of its result depends on values, "
+                "and meta has none. Run it on cpu or cuda."
             )
         return [wrap(a, s, st) for s in plan.results for st, a in [be.empty(s)]]
     made = plan.run(*arrays)

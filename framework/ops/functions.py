@@ -65,5 +65,7 @@ def make_functions(op: Op, allow_out: bool) -> tuple[Any, Any]:
         if f is not None:
             f.__name__ = f.__qualname__ = n
             f.__module__ = op.plain.__module__
-            f.__doc__ = op.doc if f is function else f"In-place twin of ``{op.shown}``.\n\n{op.doc}"
+            f.__doc__ = (
+                op.doc if f is function else f"In-place twin of ``{op.display_name}``.\n\n{op.doc}"
+            )
     return function, in_place

@@ -268,7 +268,7 @@ def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], o
         isinstance(x, Tensor) and x.requires_grad for x in (*inputs, *outs)
     ):
         raise RuntimeError(
-            f"{op.shown}(): functions with out=... arguments don't support automatic "
+            f"{op.display_name}(): functions with out=... arguments don't support automatic "
             "differentiation, but one of the arguments requires grad. Detach it, or leave out=."
         )
     with no_grad():
@@ -277,8 +277,8 @@ def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], o
         for o, r in zip(outs, results, strict=True):
             if not can_cast(r.dtype, o.dtype):
                 raise RuntimeError(
-                    f"{op.shown}(): result type {r.dtype} can't be cast to the desired output type "
-                    f"{o.dtype}. Pass an out= of that dtype."
+                    f"{op.display_name}(): result type {r.dtype} can't be cast to the desired "
+                    f"output type {o.dtype}. Pass an out= of that dtype."
                 )
         with defer_interrupts():
             for o, r in zip(outs, results, strict=True):

@@ -17,6 +17,7 @@ from ..dtypes import INT, combine, dtype, float32, get_default_dtype
 from ..kernels.common.mixed_dtype import in_pieces, worth_pieces
 from ..kernels.common.parallel import in_parts
 from ..spec import NONE, ScalarSpec, Spec
+from .kernel_choice import Kernel, choose, mixed_kernel
 from .registry import OPS, Op
 from .rules import RuleSet
 
@@ -70,8 +71,8 @@ class Plan:
         for k, (n, s) in enumerate(zip(names, specs, strict=True)):
             if n in op.tensors and not isinstance(s, Spec):
                 raise TypeError(
-                    f"{op.shown}(): argument '{n}' (position {k + 1}) must be Tensor, not {s.name}."
-                    " Wrap it in lowtide.tensor()."
+                    f"{op.display_name}(): argument '{n}' (position {k + 1}) must be Tensor, "
+                    f"not {s.name}. Wrap it in lowtide.tensor()."
                 )
         common = _promoted(op, names, specs)
         seen = tuple(
@@ -84,25 +85,25 @@ class Plan:
         inferred = tuple(s.on(where) for s in inferred)
         count = len(op.returns) + len(op.aux)
         self.results = inferred[:count]
-        direct = op.half_kernel_for(seen, attributes) if be.kernel_key == "cpu" else None
-        up = op.half == "float32" and direct is None
-        self.scratch = tuple(
-            s.like(dtype=float32) if up and s.dtype.is_half else s for s in inferred[count:]
-        )
+        up = op.half == "float32"
         casts = [_kernel_spec(s, c, up) for s, c in zip(specs, common, strict=True)]
+        converted = tuple(c or (None if s is NONE else s) for c, s in zip(casts, seen, strict=True))
+        chosen = choose(op.kernels, be.kernel_key, seen, converted, attributes)
+        chosen = chosen or Kernel(op.plain, layout=op.layout)
+        if up and chosen.dtypes == "half":
+            up = False
+            casts = [_kernel_spec(s, c, up) for s, c in zip(specs, common, strict=True)]
         self.casts = tuple(casts) if any(casts) else None
         compute = [r.like(dtype=float32) if up and r.dtype.is_half else None for r in self.results]
         self.compute = tuple(compute) if any(compute) else None
-        kernel_sees = tuple(
-            c or (None if s is NONE else s) for c, s in zip(casts, seen, strict=True)
+        self.scratch = tuple(
+            s.like(dtype=float32) if up and s.dtype.is_half else s for s in inferred[count:]
         )
-        kernel, self.layout = op.kernel_for(be.kernel_key, kernel_sees, attributes)
-        if direct is not None:
-            kernel, self.layout, self.scratch = direct
-        elif op.lean:  # meta foretells what the CPU takes
-            key = "cpu" if where.type == "meta" else be.kernel_key
-            if op.kernel_for(key, kernel_sees, attributes)[0] in op.lean:
-                self.scratch = tuple(s.like((0,)) for s in self.scratch)
+        if callable(chosen.scratch):
+            self.scratch = chosen.scratch(*seen, **attributes)
+        elif not chosen.scratch:
+            self.scratch = tuple(s.like((0,)) for s in self.scratch)
+        kernel, self.layout = chosen.function, chosen.layout
         converts = self.casts is not None or self.compute is not None
         if op.elementwise and converts and be.kernel_key == "cpu" and worth_pieces(self.results):
             made = None if self.compute is None else self.compute[0]
@@ -112,7 +113,7 @@ class Plan:
                 self.casts or (None,) * len(specs),
                 made,
                 self.scratch,
-                op.name,
+                mixed_kernel(op.kernels, be.kernel_key),
                 op.elementwise == "tiles",
             )
             if all(casts[k] for k, s in enumerate(specs) if isinstance(s, Spec)):
@@ -162,13 +163,13 @@ def _common_device(op: Op, specs: tuple[Any, ...]) -> device:
                     if isinstance(s, Spec)
                 )
                 raise RuntimeError(
-                    f"{op.shown} needs all tensors on one device (Expected all tensors to be on "
-                    f"the same device); got {listed}. Move one with .to()."
+                    f"{op.display_name} needs all tensors on one device (Expected all tensors to "
+                    f"be on the same device); got {listed}. Move one with .to()."
                 )
     if found is None:
         raise TypeError(
-            f"{op.shown}: at least one input must be a Tensor; got only scalars. Wrap one in "
-            "lowtide.tensor()."
+            f"{op.display_name}: at least one input must be a Tensor; got only scalars. Wrap one "
+            "in lowtide.tensor()."
         )
     return found
 
@@ -190,7 +191,7 @@ def _promoted(op: Op, names: Any, specs: tuple[Any, ...]) -> list[dtype | None]:
                 f"{n} {s.dtype}" for n, s, t in zip(names, specs, takes, strict=True) if t
             )
             raise RuntimeError(
-                f"{op.shown}: expected its inputs to have the same dtype; got {listed}. "
+                f"{op.display_name}: expected its inputs to have the same dtype; got {listed}. "
                 "Convert one with .to()."
             )
         common = types.pop()

@@ -27,6 +27,7 @@ from ..dtypes import bool_
 from ..modes import local
 from ..spec import SCALARS, Spec
 from ..tensor import Tensor
+from .kernel_choice import Kernel
 from .rules import Rule
 
 OPS: dict[str, Op] = {}  # every primitive, by name
@@ -42,13 +43,14 @@ class Op:
 
     Attributes:
         name: Name of the function.
-        shown: The same for messages, without the underscore of a private op.
+        display_name: The same for messages, without the underscore of a private op.
         inputs: Names of the tensor inputs (a scalar or None may stand for one).
         attributes: Names of the attributes, with their defaults (``inspect.Parameter.empty``).
         returns: Names of the visible results; ``("out",)`` for most.
         aux: Names of the results that only gradient rules see.
         scratch: Names of the buffers given back when the kernel ends.
         variadic: Name of the input that takes any number of tensors (``*tensors``), or None.
+        kernels: Those beside the plain one, in the order in which they are tried.
         rules: The gradient rules.
         plans: What is known for each (specs, attributes) met so far.
         function: The public function.
@@ -57,10 +59,10 @@ class Op:
     def __init__(self, kernel: Callable[..., Any], options: dict[str, Any]) -> None:
         self.plain = kernel
         self.name: str = options["name"] or kernel.__name__
-        self.shown = self.name.strip("_")  # in messages: what the user called
+        self.display_name = self.name.strip("_")  # in messages: what the user called
         self.infer = options["infer"]
         if self.infer in (broadcast, broadcast_bool):  # their errors name the op
-            self.infer = partial(self.infer, op_name=self.shown)
+            self.infer = partial(self.infer, op_name=self.display_name)
         self.returns: tuple[str, ...] = options["returns"]
         self.aux: tuple[str, ...] = options["aux"]
         self.scratch: tuple[str, ...] = options["scratch"]
@@ -68,21 +70,18 @@ class Op:
         self.adopt: bool = options["adopt"]
         self.inplace: str | None = options["inplace"]
         self.promote = options["promote"]
-        self.half: str = options["half"]
+        self.half: str = options["half"] or ("exact" if self.view else "float32")
         self.autocast: Any = options["autocast"]
         self.tensors: tuple[str, ...] = options["tensors"]
         self.layout = options["layout"]
         self.flops = options["flops"]
         self.samples = options["samples"]
-        self.nondeterministic: bool = options["nondeterministic"]
         self.elementwise: bool | str = options["elementwise"]
         self.one_write: bool = options["one_write"]
         if options["real"]:
             self.infer = _refusing_complex(self.name.strip("_"), self.infer)
         self.doc = inspect.getdoc(kernel) or ""
-        self.kernels: dict[str, list[tuple[Any, Any, Any]]] = {}
-        self.lean: set[Any] = set()  # kernels that take no scratch
-        self.halves: list[tuple[Any, ...]] = []  # kernels that take 16-bit floats as they are
+        self.kernels: list[Kernel] = []
         self.rules: list[Rule] = []
         self.composition: Any = None
         self.plans: dict[Any, Any] = {}
@@ -123,17 +122,6 @@ class Op:
         fixed = self.inputs[:-1]
         return (*fixed, *[self.variadic] * (count - len(fixed)))
 
-    def kernel_for(self, key: str, specs: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
-        """The fastest kernel of a device that takes these specs.
-
-        Returns:
-            (kernel, layout): the function, and the predicate its input arrays must meet.
-        """
-        for function, when, layout in self.kernels.get(key, ()):
-            if when is None or when(*specs, **attributes):
-                return function, layout
-        return self.plain, self.layout
-
     # Decorators on the public function
 
     def vjp(self, *inputs: str) -> Callable[[Any], Any]:
@@ -145,48 +133,20 @@ class Op:
 
         return declare
 
-    def kernel(
-        self, device: str, *, when: Any = None, layout: Any = None, scratch: bool = True
-    ) -> Callable[[Any], Any]:
-        """Declare a faster kernel with the same signature for one device.
+    def kernel(self, device: str, **options: Any) -> Callable[[Any], Any]:
+        """Declare a further kernel of the same signature for one device; the first that fits runs.
 
         Args:
             device: "cpu" or "cuda".
-            when: Called with the specs and attributes; False leaves the call to the plain kernel.
-            layout: Predicate on arrays; inputs that fail it are copied to workspace first.
-            scratch: False if it wants none of the op's scratch; it gets buffers without elements.
+            **options: ``when``, ``layout``, ``scratch`` and ``dtypes`` of
+                :class:`~lowtide.framework.ops.kernel_choice.Kernel`.
         """
 
         def declare(function: Any) -> Any:
-            self.kernels.setdefault(device, []).append((function, when, layout))
-            if not scratch:
-                self.lean.add(function)
+            self.kernels.append(Kernel(function, device, **options))
             return function
 
         return declare
-
-    def half_kernel(self, *, when: Any, layout: Any, scratch: Any) -> Callable[[Any], Any]:
-        """Declare a CPU kernel that takes float16 or bfloat16 where the others want float32.
-
-        Args:
-            when: Called with the promoted specs and the attributes, as of :meth:`kernel`.
-            layout: As of :meth:`kernel`.
-            scratch: Called as ``when`` is; the specs of its buffers, which replace the op's.
-        """
-
-        def declare(function: Any) -> Any:
-            self.halves.append((function, when, layout, scratch))
-            return function
-
-        return declare
-
-    def half_kernel_for(self, specs: tuple[Any, ...], attributes: dict[str, Any]) -> Any:
-        """The first such kernel that takes these specs: (it, layout, specs of scratch), or None."""
-        if any(isinstance(s, Spec) and s.dtype.is_half for s in specs):
-            for function, when, layout, scratch in self.halves:
-                if when(*specs, **attributes):
-                    return function, layout, scratch(*specs, **attributes)
-        return None
 
     def composite(self, function: Any) -> Any:
         """Declare the plain composition: oracle in tests, path of double backward."""
@@ -201,7 +161,7 @@ def op(
     *,
     infer: Any = None,
     name: str | None = None,
-    method: str | bool = True,
+    method: str | bool | None = None,
     operator: str | None = None,
     inplace: str | None = None,
     returns: tuple[str, ...] = ("out",),
@@ -210,14 +170,13 @@ def op(
     view: bool = False,
     adopt: bool = False,
     promote: Any = None,
-    half: str = "exact",
+    half: str | None = None,
     autocast: Any = None,
     layout: Any = None,
     out: bool = True,
-    public: bool = True,
+    public: bool | None = None,
     flops: Any = None,
     samples: Any = None,
-    nondeterministic: bool = False,
     real: bool = False,
     tensors: tuple[str, ...] = (),
     elementwise: bool | str = False,
@@ -229,8 +188,9 @@ def op(
         infer: Maps the inputs' specs and the attributes to the spec of the result, or to a tuple
             (results, aux, scratch). Words the user's errors. None with ``adopt`` if the shape
             depends on values.
-        name: The op's name, if not the kernel's.
-        method: Also a Tensor method: True for the same name, or a name, or False.
+        name: The op's name, if not the kernel's. With a leading underscore the op is private:
+            ``method`` and ``public`` are False unless they say otherwise.
+        method: Also a Tensor method: True (the default) for the same name, or a name, or False.
         operator: Also an operator: ``"__mul__"`` installs ``__rmul__`` and ``__imul__`` along.
         inplace: Name of the in-place twin, for kernels that read each element before writing it.
         returns: Names of the visible results.
@@ -243,17 +203,17 @@ def op(
             ``"arith"``: to their common type, as PyTorch does. ``"float"``: the same, integers
             to the default float. ``"number"``: as ``"arith"``, but bool is refused. A tuple
             (rule, names) restricts it to some inputs.
-        half: What float16 and bfloat16 mean to the kernel: ``"exact"`` (it moves or compares
-            values), ``"float32"`` (it computes in float32 and rounds once; the dispatcher converts)
-            or ``"tiles"`` (the same, and it converts a part at a time by itself).
+        half: What float16 and bfloat16 mean to the kernel: ``"float32"`` (it computes in float32
+            and rounds once; the dispatcher converts), ``"tiles"`` (the same, and it converts a
+            part at a time by itself) or ``"exact"`` (it moves or compares values). ``"float32"``
+            is the default, of views ``"exact"``.
         autocast: What an autocast region makes of its float inputs: ``"low"``, ``"float32"``,
             ``"promote"``, or a dict of these by device type (``framework/amp/autocast.py``).
         layout: Predicate on input arrays; those that fail are copied to workspace first.
         out: The function takes ``out=``.
-        public: The function is part of ``lowtide``.
+        public: The function is part of ``lowtide``; True is the default.
         flops: Called with the specs and attributes; the number of operations.
         samples: Yields (inputs, attributes) for the generated tests, given ``make``.
-        nondeterministic: Activation checkpointing must keep its result.
         real: Complex inputs are refused: what it asks of numbers, only real ones have.
         tensors: Inputs for which a number may not stand, as in PyTorch.
         elementwise: What the plain kernel writes at a place depends on that place of the inputs
@@ -276,16 +236,17 @@ def op(
         if declared.name in OPS:
             raise TypeError(f"an op named {declared.name} is declared twice.")
         OPS[declared.name] = declared
+        shown = not declared.name.startswith("_")
         from .functions import make_functions
 
         function, in_place = make_functions(declared, allow_out=out and not (view or adopt))
         declared.function = function
         function.op, function.vjp = declared, declared.vjp
         function.kernel, function.composite = declared.kernel, declared.composite
-        function.half_kernel = declared.half_kernel
-        if public:
+        if shown if public is None else public:
             FUNCTIONS[declared.name] = function
-        install(declared.name, function, method, operator, inplace, in_place)
+        as_method = shown if method is None else method
+        install(declared.name, function, as_method, operator, inplace, in_place)
         return function
 
     return declare
@@ -346,7 +307,7 @@ def function(
     method: str | bool = False,
     operator: str | None = None,
     inplace: str | None = None,
-    public: bool = True,
+    public: bool | None = None,
     samples: Any = None,
     autocast: Any = None,
 ) -> Callable[[Any], Any]:
@@ -356,7 +317,7 @@ def function(
         method: Also a Tensor method: True for the same name, or a name.
         operator: Also an operator.
         inplace: Name of an in-place twin, which computes the result and copies it in.
-        public: It is part of ``lowtide``.
+        public: It is part of ``lowtide``; the default, unless its name begins with an underscore.
         samples: Yields (inputs, attributes) for the generated tests, given ``make``.
         autocast: As of an op; the ops inside then run without it.
     """
@@ -365,7 +326,7 @@ def function(
         if autocast is not None:
             f = casts(autocast)(f)
         f = numpy_names(f)
-        if public:
+        if public or (public is None and not f.__name__.startswith("_")):
             if f.__name__ in FUNCTIONS:
                 raise TypeError(f"a function named {f.__name__} is declared twice.")
             FUNCTIONS[f.__name__] = f

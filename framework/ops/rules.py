@@ -119,7 +119,7 @@ class RuleSet:
         missing = [names[i] for i in needed if i not in served]
         if missing:
             raise NotImplementedError(
-                f"the derivative for {op.shown} with respect to {', '.join(missing)} is not "
+                f"the derivative for {op.display_name} with respect to {', '.join(missing)} is not "
                 "implemented. Detach that input, or add a rule with "
                 f"@{op.name}.vjp({missing[0]!r})."
             )

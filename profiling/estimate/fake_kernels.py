@@ -125,7 +125,7 @@ class FakeExecutor(execution.Executor):
         self.kernels = {
             function: op
             for op in OPS.values()
-            for function in (op.plain, *[k[0] for found in op.kernels.values() for k in found])
+            for function in (op.plain, *[k.function for k in op.kernels])
         }
 
     def op_of(self, f: Any) -> Any:
@@ -179,7 +179,7 @@ class FakeExecutor(execution.Executor):
         arrays = [a for a in args if hasattr(a, "dtype") and hasattr(a, "strides")]
         cost = self.count(f, arrays)
         op = self.op_of(f)
-        name = op.shown if op is not None else ""
+        name = op.display_name if op is not None else ""
         out = getattr(arrays[0], "_a", arrays[0])
         if (f.args if bound else args)[0] is NOTHING or not out.flags.writeable:
             self.presume(name, arrays)
@@ -218,20 +218,20 @@ class FakeExecutor(execution.Executor):
         cost = self.costs.get(plan)
         if cost is None:
             cost = self.costs[plan] = _flops(op, plan.specs, plan.attributes)
-        self.flops[op.shown] += cost
+        self.flops[op.display_name] += cost
         depends = op.adopt and not plan.results
         inputs = [a for a in arrays if hasattr(a, "dtype")]
         real = plan.xp is not None and plan.xp is not NOTHING and all(map(self.is_real, inputs))
         if depends and not real:
             raise NotImplementedError(
-                f"{op.shown}: the shape of its result depends on values, and an estimate has none "
-                "for what the step computes. Compute it before the step from real values, or use "
-                "an op whose shape is known (where, a mask, topk)."
+                f"{op.display_name}: the shape of its result depends on values, and an "
+                "estimate has none for what the step computes. Compute it before the step from "
+                "real values, or use an op whose shape is known (where, a mask, topk)."
             )
         outs = [a for _, a in targets] if targets else []
         nbytes = sum(a.nbytes for a in inputs) + sum(s.nbytes for s in plan.results)
         exact = all(s.dtype.category < 2 for s in plan.results)  # no floating-point result
-        times = CHEAPER if exact or op.shown in _MASKING else op.shown in _MOVING
+        times = CHEAPER if exact or op.display_name in _MASKING else op.display_name in _MOVING
         cheap = times > 0 and nbytes <= CHEAP_BYTES * times and cost <= CHEAP_FLOPS
         if real and (depends or cheap):
             self.forced, before = True, self.forced
@@ -249,7 +249,7 @@ class FakeExecutor(execution.Executor):
         results = dispatch.execute(hollow, arrays, targets)
         for array in outs:
             self.now_unknown(array)
-        self.presume(op.shown, [results[0]._array, *inputs])
+        self.presume(op.display_name, [results[0]._array, *inputs])
         return results
 
     def presume(self, name: str, arrays: list[Any]) -> None:
@@ -276,7 +276,7 @@ class FakeExecutor(execution.Executor):
         if cost is None:
             specs = [Spec(a.shape, as_dtype(a.dtype)) for a in arrays[1:]]
             cost = self.costs[key] = _flops(op, specs, attributes)
-        self.flops[op.shown] += cost
+        self.flops[op.display_name] += cost
         return cost
 
     # What the framework asks of an executor

@@ -34,6 +34,7 @@ from lowtide.framework.devices.cuda import CudaBackend
 from lowtide.framework.devices.sim.array import SimArray
 from lowtide.framework.devices.sim.backend import SIM
 from lowtide.framework.memory.events import observe
+from lowtide.framework.ops.kernel_choice import Kernel
 from lowtide.framework.ops.registry import OPS
 from tests.checkpointing.queues import (
     COPY_BACK,
@@ -463,7 +464,9 @@ def running(gpu: Gpu, count: int = 1) -> Iterator[list[lt.device]]:
         patch.setattr(offload_module, "_slabs", {})
         patch.setattr(offload_module, "_SLAB", 1 << 18)
         for op in OPS.values():
-            patch.setitem(op.kernels, "cuda", [(_queued(op), None, op.layout)])
+            patch.setattr(
+                op, "kernels", [Kernel(_queued(op), "cuda", layout=op.layout), *op.kernels]
+            )
         for name in ("__bool__", "__int__", "__float__", "__index__", "item", "get", "tolist"):
             patch.setattr(SimArray, name, _peeking(getattr(SimArray, name)))
         stack.callback(_forget_plans, found)

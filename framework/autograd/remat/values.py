@@ -161,7 +161,7 @@ class OpCall(_Made):
     @property
     def name(self) -> str:
         """The op's name."""
-        return self.plan.op.shown  # type: ignore[no-any-return]
+        return self.plan.op.display_name  # type: ignore[no-any-return]
 
     def run(self, arrays: list[Any], old: Any) -> list[Any]:
         """Run the kernel again."""
@@ -193,7 +193,7 @@ class WriteCall(_Made):
     @property
     def name(self) -> str:
         """The op's name, with PyTorch's underscore."""
-        return f"{self.plan.op.shown}_"
+        return f"{self.plan.op.display_name}_"
 
     def run(self, arrays: list[Any], old: Any) -> list[Any]:
         """Write again, into ``old``: the storage of the content before, or a copy of it."""

@@ -28,7 +28,7 @@ def alike_singles(*specs, **_):
     return alike(*specs) and specs[0].dtype.name == "float32"
 
 
-def compile_gate(op, kernel, *, when=vectorized, module="activation.smooth"):
+def elementwise_kernel(op, kernel, *, when=vectorized, module="activation.smooth"):
     """Give an op of arrays that look alike a compiled CPU kernel: ``kernel(loops, attributes)``.
 
     By this it is declared ``elementwise``.

@@ -13,6 +13,7 @@ pieces side by side, each in workspace of its own.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -23,8 +24,7 @@ from . import copy as copies
 from .copy import copy, line_copier
 
 PIECE = 1 << 16  # elements
-# as in ``kernels/cpu/elementwise/half_arithmetic.py``
-_DIRECT = {"_add": 0, "_sub": 1, "mul": 2, "_div": 3}
+_KINDS = ("add", "sub", "mul", "div")  # as in ``kernels/cpu/elementwise/half_arithmetic.py``
 
 
 def worth_pieces(results: tuple[Spec, ...]) -> bool:
@@ -38,7 +38,7 @@ def in_pieces(
     casts: tuple[Any, ...],
     made: Spec | None,
     scratch: tuple[Spec, ...],
-    name: str = "",
+    direct: Any = None,
     bits: bool = False,
 ) -> tuple[Any, tuple[Spec, ...]]:
     """A kernel that converts for itself, and the workspace it wants.
@@ -49,7 +49,7 @@ def in_pieces(
         casts: For each input the spec that the kernel takes it in; None if that is its own.
         made: What the kernel writes, if that is another dtype than the result's.
         scratch: Its scratch: as large as the result, or empty.
-        name: Of the op. Arithmetic has loops that convert as they go.
+        direct: A kernel that converts as it goes, or returns False for these arrays.
         bits: All arrays are in C order; a second result, and an input of another size than the
             first, has one bit an element (``ops/elementwise/bitmask.py``).
     """
@@ -72,7 +72,7 @@ def in_pieces(
         def compute(to: Any, *operands: Any) -> None:
             kernel(xp, to, *operands, **attributes)
 
-        if name in _DIRECT and _combined(_DIRECT[name], out, *arrays):
+        if direct is not None and direct(xp, out, *arrays, **attributes):
             return
         if bits or _lie_alike(out, arrays):
             work: Any = _Lines(compute, (out, *sides), arrays, homes, rounded, free)
@@ -89,6 +89,19 @@ def _lie_alike(out: Any, arrays: Any) -> bool:
         for a in (out, *arrays)
         if getattr(a, "ndim", 0)
     )
+
+
+def converting_arithmetic(kind: str) -> Callable[..., bool]:
+    """A kernel of two operands that converts as it goes: "add", "sub", "mul" or "div".
+
+    It returns False for arrays that it does not take.
+    """
+    number = _KINDS.index(kind)
+
+    def kernel(xp: Any, out: Any, input: Any, other: Any) -> bool:
+        return _combined(number, out, input, other)
+
+    return kernel
 
 
 def _combined(kind: int, out: Any, *operands: Any) -> bool:

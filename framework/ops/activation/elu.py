@@ -10,8 +10,7 @@ absolute precision of the dtype there and not the relative one.
 
 from __future__ import annotations
 
-from ...kernels.common.elementwise import compile_gate
-from ..elementwise.bitmask import HIDDEN
+from ...kernels.common.elementwise import elementwise_kernel
 from ..indexing.where import where_select
 from ..registry import function, op, per_element, singles
 from .relu import floating, gradient_infer, need_float
@@ -24,8 +23,8 @@ def _elus(make):
 
 
 @op(
-    name="_elu", **HIDDEN, infer=floating("elu", "high"), scratch=("high",), half="float32",
-    flops=per_element(12), inplace="_elu_", samples=_elus,
+    name="_elu", infer=floating("elu", "high"), scratch=("high",), flops=per_element(12),
+    inplace="_elu_", samples=_elus,
 )  # fmt: skip
 def scaled_elu(xp, out, high, input, *, alpha, scale, input_scale):
     """``scale * (max(x, 0) + alpha * expm1(input_scale * min(x, 0)))``. Keeps the result."""
@@ -49,8 +48,8 @@ def _slope_samples(make):
 
 
 @op(
-    name="_elu_backward", **HIDDEN, infer=gradient_infer("mask"), scratch=("mask",),
-    half="float32", flops=per_element(4), samples=_slope_samples,
+    name="_elu_backward", infer=gradient_infer("mask"), scratch=("mask",), flops=per_element(4),
+    samples=_slope_samples,
 )  # fmt: skip
 def elu_slope(xp, out, mask, grad, result, *, alpha, scale, input_scale):
     """``grad`` times the derivative of elu, from what elu gave."""
@@ -62,11 +61,11 @@ def elu_slope(xp, out, mask, grad, result, *, alpha, scale, input_scale):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(
+elementwise_kernel(
     scaled_elu,
     lambda gates, alpha, scale, input_scale: (gates.elu, (alpha * scale, scale, input_scale)),
 )
-compile_gate(
+elementwise_kernel(
     elu_slope,
     lambda gates, alpha, scale, input_scale: (gates.elu_grad, (alpha * scale, scale, input_scale)),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import pi, sqrt
 
-from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.elementwise import elementwise_kernel
 from ..elementwise.bitmask import HIDDEN
 from ..elementwise.unary import sigmoid, special, tanh
 from ..indexing.where import where_select
@@ -14,10 +14,7 @@ from .relu import floating, gradient_infer, gradient_samples, need_float
 # Smooth gates
 
 
-@op(
-    name="silu", **HIDDEN, infer=floating("silu"), half="float32", flops=per_element(13),
-    samples=singles,
-)  # fmt: skip
+@op(name="silu", **HIDDEN, infer=floating("silu"), flops=per_element(13), samples=singles)
 def silu_of(xp, out, input):
     """Apply ``input * sigmoid(input)``. Keeps ``input`` for backward."""
     xp.negative(input, out=out)
@@ -36,8 +33,8 @@ def _two_like(grad, input, **_):
 
 
 @op(
-    name="_silu_backward", **HIDDEN, infer=_two_like, scratch=("gate",), half="float32",
-    flops=per_element(17), samples=_gradients,
+    name="_silu_backward", infer=_two_like, scratch=("gate",), flops=per_element(17),
+    samples=_gradients,
 )  # fmt: skip
 def silu_slope(xp, out, gate, grad, input):
     """``grad * s * (1 + input * (1 - s))`` with ``s = sigmoid(input)``."""
@@ -52,8 +49,8 @@ def silu_slope(xp, out, gate, grad, input):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(silu_of, lambda gates: (gates.silu, ()))
-compile_gate(silu_slope, lambda gates: (gates.silu_grad, ()))
+elementwise_kernel(silu_of, lambda gates: (gates.silu, ()))
+elementwise_kernel(silu_slope, lambda gates: (gates.silu_grad, ()))
 
 
 @silu_of.vjp("input")
@@ -103,7 +100,7 @@ def _tanh_inner(xp, out, x):
 
 
 @op(
-    name="gelu", **HIDDEN, infer=_gelu_infer, half="float32", flops=per_element(20),
+    name="gelu", **HIDDEN, infer=_gelu_infer, flops=per_element(20),
     samples=_gelu_attributes(singles),
 )  # fmt: skip
 def gelu(xp, out, input, *, approximate="none"):
@@ -130,8 +127,8 @@ def gelu(xp, out, input, *, approximate="none"):
 
 
 @op(
-    name="_gelu_backward", **HIDDEN, infer=_two_like, scratch=("other",), half="float32",
-    flops=per_element(35), samples=_gelu_attributes(_gradients),
+    name="_gelu_backward", infer=_two_like, scratch=("other",), flops=per_element(35),
+    samples=_gelu_attributes(_gradients),
 )  # fmt: skip
 def gelu_slope(xp, out, other, grad, input, *, approximate):
     """``grad`` times the derivative of gelu."""
@@ -170,8 +167,8 @@ def _gelu_slope_compiled(gates, approximate):
     return gates.gelu_tanh_grad if approximate == "tanh" else gates.gelu_grad, ()
 
 
-compile_gate(gelu, _gelu_compiled)
-compile_gate(gelu_slope, _gelu_slope_compiled)
+elementwise_kernel(gelu, _gelu_compiled)
+elementwise_kernel(gelu_slope, _gelu_slope_compiled)
 
 
 @gelu.vjp("input")
@@ -210,10 +207,7 @@ def silu(input, inplace=False):
     return silu_of(input)
 
 
-@op(
-    name="_mish", **HIDDEN, infer=floating("mish"), half="float32", flops=per_element(30),
-    samples=singles,
-)  # fmt: skip
+@op(name="_mish", infer=floating("mish"), flops=per_element(30), samples=singles)
 def mish_of(xp, out, input):
     """``input * tanh(log(1 + exp(input)))``."""
     xp.logaddexp(input, 0.0, out=out)
@@ -226,8 +220,8 @@ def _two_scratch(grad, input, **_):
 
 
 @op(
-    name="_mish_backward", **HIDDEN, infer=_two_scratch, scratch=("power", "share"),
-    half="float32", flops=per_element(25), samples=gradient_samples,
+    name="_mish_backward", infer=_two_scratch, scratch=("power", "share"), flops=per_element(25),
+    samples=gradient_samples,
 )  # fmt: skip
 def mish_slope(xp, out, power, share, grad, input):
     """``grad`` times the derivative of mish.
@@ -251,8 +245,8 @@ def mish_slope(xp, out, power, share, grad, input):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(mish_of, lambda gates: (gates.mish, ()))
-compile_gate(mish_slope, lambda gates: (gates.mish_grad, ()))
+elementwise_kernel(mish_of, lambda gates: (gates.mish, ()))
+elementwise_kernel(mish_slope, lambda gates: (gates.mish_grad, ()))
 
 
 @mish_of.vjp("input")
@@ -291,8 +285,7 @@ def _softpluses(make):
 
 @op(
     name="softplus", **HIDDEN, infer=floating("softplus", "mask"), scratch=("mask",),
-    half="float32", flops=per_element(20), samples=_softpluses,
-    autocast=WIDE_ON_CUDA,
+    flops=per_element(20), samples=_softpluses, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def softplus(xp, out, mask, input, *, beta=1.0, threshold=20.0):
     """Apply ``log(1 + exp(beta * input)) / beta``; ``input`` where beta * input > threshold.
@@ -314,8 +307,8 @@ def _softplus_gradients(make):
 
 
 @op(
-    name="_softplus_backward", **HIDDEN, infer=gradient_infer("mask"), scratch=("mask",),
-    half="float32", flops=per_element(14), samples=_softplus_gradients,
+    name="_softplus_backward", infer=gradient_infer("mask"), scratch=("mask",),
+    flops=per_element(14), samples=_softplus_gradients,
 )  # fmt: skip
 def softplus_slope(xp, out, mask, grad, input, *, beta, threshold):
     """``grad * sigmoid(beta * input)``; ``grad`` where beta * input > threshold."""
@@ -336,8 +329,8 @@ def _line_slope(gates, beta, threshold):
     return gates.softplus_grad, (float(beta), float(threshold))
 
 
-compile_gate(softplus, _line)
-compile_gate(softplus_slope, _line_slope)
+elementwise_kernel(softplus, _line)
+elementwise_kernel(softplus_slope, _line_slope)
 
 
 @softplus.vjp("input")
@@ -359,7 +352,7 @@ def _(g, grad, input, beta, threshold):
 
 @op(
     name="logsigmoid", **HIDDEN, infer=floating("logsigmoid", "low"), scratch=("low",),
-    half="float32", flops=per_element(20), samples=singles,
+    flops=per_element(20), samples=singles,
 )  # fmt: skip
 def logsigmoid(xp, out, low, input):
     """Apply ``log(sigmoid(input))``, as ``min(x, 0) - log1p(exp(-|x|))``.
@@ -380,10 +373,7 @@ def _below_zero(make):
         yield (make(*shape), make(*shape, low=-4.3, high=-0.1)), {}
 
 
-@op(
-    name="_logsigmoid_backward", **HIDDEN, infer=gradient_infer(), half="float32",
-    flops=per_element(12), samples=_below_zero,
-)  # fmt: skip
+@op(name="_logsigmoid_backward", infer=gradient_infer(), flops=per_element(12), samples=_below_zero)
 def logsigmoid_slope(xp, out, grad, result):
     """``grad * (1 - exp(result))``: one minus the sigmoid."""
     xp.expm1(result, out=out)
@@ -391,8 +381,8 @@ def logsigmoid_slope(xp, out, grad, result):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(logsigmoid, lambda gates: (gates.logsigmoid, ()))
-compile_gate(logsigmoid_slope, lambda gates: (gates.logsigmoid_grad, ()))
+elementwise_kernel(logsigmoid, lambda gates: (gates.logsigmoid, ()))
+elementwise_kernel(logsigmoid_slope, lambda gates: (gates.logsigmoid_grad, ()))
 
 
 @logsigmoid.vjp("input")

@@ -8,7 +8,6 @@ from ...dtypes import bool_
 from ...kernels.common.elementwise import vectorized
 from ...kernels.common.layout import alike, contiguous, even
 from ...spec import Spec
-from ..elementwise.bitmask import HIDDEN
 from ..elementwise.unary import sigmoid
 from ..indexing.where import where_select
 from ..manipulation.cat import cat
@@ -38,9 +37,7 @@ def _glus(make):
     yield (make(0, 4),), {"dim": 1}
 
 
-@op(
-    name="_glu", **HIDDEN, infer=_glu_infer, half="float32", flops=per_element(8), samples=_glus
-)  # fmt: skip
+@op(name="_glu", infer=_glu_infer, flops=per_element(8), samples=_glus)
 def glu_of(xp, out, input, *, dim):
     """The first half along ``dim`` times the sigmoid of the second."""
     value, gate = _halves(input, dim)
@@ -79,8 +76,8 @@ def _glu_slope_samples(make):
 
 
 @op(
-    name="_glu_backward", **HIDDEN, infer=lambda grad, input, *, dim: (input, grad),
-    scratch=("share",), half="float32", flops=per_element(8), samples=_glu_slope_samples,
+    name="_glu_backward", infer=lambda grad, input, *, dim: (input, grad), scratch=("share",),
+    flops=per_element(8), samples=_glu_slope_samples,
 )  # fmt: skip
 def glu_slope(xp, out, share, grad, input, *, dim):
     """``grad`` times the derivative of glu in both halves."""
@@ -150,9 +147,8 @@ def _prelu_infer(input, weight):
 
 
 @op(
-    name="_prelu", **HIDDEN, infer=_prelu_infer, scratch=("low",), promote="same",
-    half="float32", flops=per_element(4), samples=_prelus,
-    autocast="low",
+    name="_prelu", infer=_prelu_infer, scratch=("low",), promote="same", flops=per_element(4),
+    samples=_prelus, autocast="low",
 )  # fmt: skip
 def prelu_of(xp, out, low, input, weight):
     """``max(input, 0) + weight * min(input, 0)``."""
@@ -172,8 +168,8 @@ def _prelu_slope_infer(grad, input, weight):
 
 
 @op(
-    name="_prelu_backward", **HIDDEN, infer=_prelu_slope_infer, scratch=("above",),
-    half="float32", flops=per_element(2), samples=_prelu_gradients,
+    name="_prelu_backward", infer=_prelu_slope_infer, scratch=("above",), flops=per_element(2),
+    samples=_prelu_gradients,
 )  # fmt: skip
 def prelu_slope(xp, out, above, grad, input, weight):
     """``grad`` where ``input`` is above zero, else ``weight * grad``."""
@@ -192,8 +188,8 @@ def _weight_slope_infer(grad, input, *, shape):
 
 
 @op(
-    name="_prelu_weight_backward", **HIDDEN, infer=_weight_slope_infer, half="float32",
-    scratch=("each", "above"), flops=per_element(3), samples=_weight_gradients,
+    name="_prelu_weight_backward", infer=_weight_slope_infer, scratch=("each", "above"),
+    flops=per_element(3), samples=_weight_gradients,
 )  # fmt: skip
 def prelu_weight_slope(xp, out, each, above, grad, input, *, shape):
     """The sum of ``grad * input`` where that is not above zero, over what ``shape`` repeats."""

@@ -6,7 +6,7 @@ Those that PyTorch has only in ``nn.functional`` are no Tensor methods and not i
 from __future__ import annotations
 
 from ...dtypes import BOOL, bool_, uint8
-from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.elementwise import elementwise_kernel
 from ...kernels.common.layout import worth_compiling
 from ..elementwise.bitmask import HIDDEN, INFINITY, chosen, marked, worth_bits
 from ..registry import function, op, per_element, same, singles
@@ -42,10 +42,7 @@ def _windows(make):
         yield (make(*shape), make(*shape)), {"low": -1.3, "high": 0.3, "outside": 0.0}
 
 
-@op(
-    name="_window", **HIDDEN, infer=_masked_infer, scratch=("mask",), half="float32",
-    flops=per_element(2), samples=_windows,
-)  # fmt: skip
+@op(name="_window", infer=_masked_infer, scratch=("mask",), flops=per_element(2), samples=_windows)
 def window(xp, out, mask, grad, input, *, low, high, outside, inside=1.0):
     """``inside * grad`` where ``low < input < high`` (or nan), ``outside * grad`` elsewhere."""
     xp.multiply(grad, inside, out=out)
@@ -63,7 +60,7 @@ def _window_compiled(gates, low, high, outside, inside):
     return gates.window, (float(low), float(high), float(outside), float(inside))
 
 
-compile_gate(window, _window_compiled, when=worth_compiling)
+elementwise_kernel(window, _window_compiled, when=worth_compiling)
 
 
 @window.vjp("grad")
@@ -85,8 +82,8 @@ def _relu_infer(input):
 
 
 @op(
-    name="_relu", **HIDDEN, inplace="relu_", infer=_relu_infer, half="float32",
-    flops=per_element(1), samples=singles, real=True, elementwise=True, one_write=True,
+    name="_relu", inplace="relu_", infer=_relu_infer, flops=per_element(1), samples=singles,
+    real=True, elementwise=True, one_write=True,
 )  # fmt: skip
 def relu_of(xp, out, input):
     """Apply ``max(input, 0)``. Keeps the result."""
@@ -127,8 +124,8 @@ def _slopes(make):
 
 
 @op(
-    name="_leaky_relu", **HIDDEN, infer=floating("leaky_relu", "low"), scratch=("low",),
-    half="float32", flops=per_element(3), inplace="_leaky_relu_", samples=_slopes,
+    name="_leaky_relu", infer=floating("leaky_relu", "low"), scratch=("low",), flops=per_element(3),
+    inplace="_leaky_relu_", samples=_slopes,
 )  # fmt: skip
 def leaky_relu_of(xp, out, low, input, *, negative_slope):
     """``max(input, 0) + negative_slope * min(input, 0)`` for a slope >= 0. Keeps the result."""
@@ -138,7 +135,9 @@ def leaky_relu_of(xp, out, low, input, *, negative_slope):
     xp.add(out, low, out=out)
 
 
-compile_gate(leaky_relu_of, lambda gates, negative_slope: (gates.leaky_relu, (negative_slope,)))
+elementwise_kernel(
+    leaky_relu_of, lambda gates, negative_slope: (gates.leaky_relu, (negative_slope,))
+)
 
 
 @leaky_relu_of.vjp("input")
@@ -196,8 +195,8 @@ def _hardtanh_infer(input, *, min_val, max_val):
 
 
 @op(
-    name="_hardtanh", **HIDDEN, infer=_hardtanh_infer, half="float32", flops=per_element(2),
-    samples=_bounds, inplace="_hardtanh_",
+    name="_hardtanh", infer=_hardtanh_infer, flops=per_element(2), samples=_bounds,
+    inplace="_hardtanh_",
 )  # fmt: skip
 def hardtanh_of(xp, out, input, *, min_val, max_val):
     """Limit to [min_val, max_val]; the gradient at a limit is 0. Keeps the result."""
@@ -256,8 +255,8 @@ def relu6(input, inplace=False):
 
 
 @op(
-    name="_hardsigmoid", **HIDDEN, infer=floating("hardsigmoid"), half="float32",
-    flops=per_element(4), inplace="_hardsigmoid_", samples=singles,
+    name="_hardsigmoid", infer=floating("hardsigmoid"), flops=per_element(4),
+    inplace="_hardsigmoid_", samples=singles,
 )  # fmt: skip
 def hardsigmoid_of(xp, out, input):
     """``min(max(input + 3, 0), 6) / 6``. Keeps the result."""
@@ -267,7 +266,7 @@ def hardsigmoid_of(xp, out, input):
     xp.true_divide(out, 6, out=out)
 
 
-compile_gate(hardsigmoid_of, lambda gates: (gates.hardsigmoid, ()))
+elementwise_kernel(hardsigmoid_of, lambda gates: (gates.hardsigmoid, ()))
 
 
 @hardsigmoid_of.vjp("input")
@@ -298,10 +297,7 @@ def hardsigmoid(input, inplace=False):
     return input._hardsigmoid_() if inplace else hardsigmoid_of(input)
 
 
-@op(
-    name="_hardswish", **HIDDEN, infer=floating("hardswish"), half="float32",
-    flops=per_element(5), samples=singles,
-)  # fmt: skip
+@op(name="_hardswish", infer=floating("hardswish"), flops=per_element(5), samples=singles)
 def hardswish_of(xp, out, input):
     """``input * hardsigmoid(input)``."""
     xp.add(input, 3, out=out)
@@ -327,8 +323,8 @@ def gradient_infer(*extra):
 
 
 @op(
-    name="_hardswish_backward", **HIDDEN, infer=gradient_infer("mask"), scratch=("mask",),
-    half="float32", flops=per_element(4), samples=gradient_samples,
+    name="_hardswish_backward", infer=gradient_infer("mask"), scratch=("mask",),
+    flops=per_element(4), samples=gradient_samples,
 )  # fmt: skip
 def hardswish_slope(xp, out, mask, grad, input):
     """``grad`` times the derivative of hardswish."""
@@ -342,8 +338,8 @@ def hardswish_slope(xp, out, mask, grad, input):
     xp.copyto(out, 0, where=mask)
 
 
-compile_gate(hardswish_of, lambda gates: (gates.hardswish, ()))
-compile_gate(hardswish_slope, lambda gates: (gates.hardswish_grad, ()))
+elementwise_kernel(hardswish_of, lambda gates: (gates.hardswish, ()))
+elementwise_kernel(hardswish_slope, lambda gates: (gates.hardswish_grad, ()))
 
 
 @hardswish_of.vjp("input")
@@ -373,10 +369,7 @@ def hardswish(input, inplace=False):
     return hardswish_of(input)
 
 
-@op(
-    name="softsign", **HIDDEN, infer=same, promote="float", half="float32",
-    flops=per_element(3), samples=singles,
-)  # fmt: skip
+@op(name="softsign", **HIDDEN, infer=same, promote="float", flops=per_element(3), samples=singles)
 def softsign(xp, out, input):
     """Apply ``input / (1 + |input|)``.
 
@@ -389,8 +382,8 @@ def softsign(xp, out, input):
 
 
 @op(
-    name="_softsign_backward", **HIDDEN, infer=gradient_infer(), half="float32",
-    flops=per_element(4), samples=gradient_samples,
+    name="_softsign_backward", infer=gradient_infer(), flops=per_element(4),
+    samples=gradient_samples,
 )  # fmt: skip
 def softsign_slope(xp, out, grad, input):
     """``grad / (1 + |input|) ** 2``."""
@@ -400,7 +393,7 @@ def softsign_slope(xp, out, grad, input):
     xp.true_divide(grad, out, out=out)
 
 
-compile_gate(softsign_slope, lambda gates: (gates.softsign_grad, ()))
+elementwise_kernel(softsign_slope, lambda gates: (gates.softsign_grad, ()))
 
 
 @softsign.vjp("input")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...dtypes import bool_
-from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.elementwise import elementwise_kernel
 from ..elementwise.bitmask import HIDDEN, INFINITY, chosen, marked, worth_bits
 from ..elementwise.unary import tanh
 from ..registry import function, op, per_element, singles
@@ -17,8 +17,8 @@ def _lambdas(make):
 
 
 @op(
-    name="softshrink", **HIDDEN, infer=floating("softshrink"), half="float32",
-    flops=per_element(3), samples=_lambdas,
+    name="softshrink", **HIDDEN, infer=floating("softshrink"), flops=per_element(3),
+    samples=_lambdas,
 )  # fmt: skip
 def softshrink_of(xp, out, input, *, lambd=0.5):
     """Move each element toward zero by ``lambd``, to zero if it is nearer."""
@@ -28,8 +28,8 @@ def softshrink_of(xp, out, input, *, lambd=0.5):
 
 
 @op(
-    name="_shrink_backward", **HIDDEN, infer=gradient_infer("mask"), scratch=("mask",),
-    half="float32", flops=per_element(1), samples=gradient_samples,
+    name="_shrink_backward", infer=gradient_infer("mask"), scratch=("mask",), flops=per_element(1),
+    samples=gradient_samples,
 )  # fmt: skip
 def shrink_slope(xp, out, mask, grad, result):
     """Zero where ``result`` is zero, else ``grad``."""
@@ -38,8 +38,8 @@ def shrink_slope(xp, out, mask, grad, result):
     xp.copyto(out, 0, where=mask)
 
 
-compile_gate(softshrink_of, lambda gates, lambd: (gates.softshrink, (lambd,)))
-compile_gate(shrink_slope, lambda gates: (gates.shrink_grad, ()))
+elementwise_kernel(softshrink_of, lambda gates, lambd: (gates.softshrink, (lambd,)))
+elementwise_kernel(shrink_slope, lambda gates: (gates.shrink_grad, ()))
 
 
 @softshrink_of.vjp("input")
@@ -72,10 +72,7 @@ def softshrink(input, lambd=0.5):
     return softshrink_of(input, lambd=float(lambd))
 
 
-@op(
-    infer=floating("hardshrink", "mask"), scratch=("mask",), half="float32",
-    flops=per_element(2), samples=_lambdas,
-)  # fmt: skip
+@op(infer=floating("hardshrink", "mask"), scratch=("mask",), flops=per_element(2), samples=_lambdas)
 def hardshrink(xp, out, mask, input, *, lambd=0.5):
     """Zero the elements in [-lambd, lambd].
 
@@ -88,7 +85,7 @@ def hardshrink(xp, out, mask, input, *, lambd=0.5):
     xp.copyto(out, 0, where=mask)
 
 
-compile_gate(hardshrink, lambda gates, lambd: (gates.hardshrink, (float(lambd),)))
+elementwise_kernel(hardshrink, lambda gates, lambd: (gates.hardshrink, (float(lambd),)))
 
 
 @hardshrink.vjp("input")
@@ -117,8 +114,8 @@ def _threshold_infer(input, *, threshold, value):
 
 
 @op(
-    name="_threshold", **HIDDEN, infer=_threshold_infer, scratch=("mask",), half="float32",
-    flops=per_element(1), samples=_thresholds, inplace="_threshold_",
+    name="_threshold", infer=_threshold_infer, scratch=("mask",), flops=per_element(1),
+    samples=_thresholds, inplace="_threshold_",
 )  # fmt: skip
 def threshold_of(xp, out, mask, input, *, threshold, value):
     """``input`` above ``threshold``, else ``value``."""

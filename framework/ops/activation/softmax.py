@@ -73,9 +73,8 @@ def _pair_samples(make):
 
 
 @op(
-    name="_softmax", method=False, public=False, infer=_softmax_infer, half="float32",
-    scratch=("row",), flops=per_element(5), samples=_softmax_samples,
-    autocast=WIDE_ON_CUDA,
+    name="_softmax", infer=_softmax_infer, scratch=("row",), flops=per_element(5),
+    samples=_softmax_samples, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def softmax_along(xp, out, row, input, *, dim):
     """Exponentiate and divide by the sum along ``dim``, the largest taken out first."""
@@ -100,8 +99,8 @@ def _(g, out, dim):
 
 
 @op(
-    name="_softmax_gradient", method=False, public=False, infer=_pair_infer, promote="same",
-    half="float32", scratch=("row",), flops=per_element(4), samples=_pair_samples,
+    name="_softmax_gradient", infer=_pair_infer, promote="same", scratch=("row",),
+    flops=per_element(4), samples=_pair_samples,
 )  # fmt: skip
 def softmax_gradient(xp, out, row, incoming, output, *, dim):
     """Backward of softmax: ``(incoming - sum(incoming * output)) * output``."""
@@ -130,9 +129,8 @@ def _(g, incoming, output, dim):
 
 
 @op(
-    name="_log_softmax", method=False, public=False, infer=_log_softmax_infer, half="float32",
-    scratch=("largest", "row"), flops=per_element(5), samples=_softmax_samples,
-    autocast=WIDE_ON_CUDA,
+    name="_log_softmax", infer=_log_softmax_infer, scratch=("largest", "row"), flops=per_element(5),
+    samples=_softmax_samples, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def log_softmax_along(xp, out, largest, row, input, *, dim):
     """Subtract the logarithm of the sum of exponentials along ``dim``."""
@@ -159,8 +157,8 @@ def _(g, out, dim):
 
 
 @op(
-    name="_log_softmax_gradient", method=False, public=False, infer=_pair_infer, promote="same",
-    half="float32", scratch=("row",), flops=per_element(4), samples=_pair_samples,
+    name="_log_softmax_gradient", infer=_pair_infer, promote="same", scratch=("row",),
+    flops=per_element(4), samples=_pair_samples,
 )  # fmt: skip
 def log_softmax_gradient(xp, out, row, incoming, output, *, dim):
     """Backward of log_softmax: ``incoming - exp(output) * sum(incoming)``."""

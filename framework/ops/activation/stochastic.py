@@ -59,9 +59,8 @@ def _rrelus(make):
 
 
 @op(
-    name="_rrelu", method=False, public=False, infer=_rrelu_infer, returns=("out", "sides"),
-    scratch=("work", "words"), half="float32", layout=contiguous, flops=per_element(3),
-    samples=_rrelus,
+    name="_rrelu", infer=_rrelu_infer, returns=("out", "sides"), scratch=("work", "words"),
+    layout=contiguous, flops=per_element(3), samples=_rrelus,
 )  # fmt: skip
 def rrelu_of(xp, out, sides, work, words, input, rng, *, lower, upper):
     """Elements times a slope drawn for each, where they are not above 0; and which are above."""
@@ -94,7 +93,7 @@ def _slope_samples(make):
 
 
 @op(
-    name="_rrelu_backward", method=False, public=False, scratch=("work", "words"), half="float32",
+    name="_rrelu_backward", scratch=("work", "words"),
     infer=lambda grad, *_, **__: (grad, sides_of(grad)[1], _words_of(grad)), layout=contiguous,
     flops=per_element(3), samples=_slope_samples,
 )  # fmt: skip

@@ -71,11 +71,10 @@ def _attention_samples(make):
 
 
 @op(
-    name="_attention", method=False, public=False, infer=_attention_infer, aux=("lse",),
+    name="_attention", infer=_attention_infer, aux=("lse",),
     scratch=("scores", "hidden", "words", "drawn", "kept"),
-    promote=("same", ("query", "key", "value")), half="float32", layout=rows_ready,
-    flops=attention_flops, samples=_attention_samples,
-    autocast="low",
+    promote=("same", ("query", "key", "value")), layout=rows_ready, flops=attention_flops,
+    samples=_attention_samples, autocast="low",
 )  # fmt: skip
 def attend(
     xp, out, lse, scores, hidden, words, drawn, kept, query, key, value, attn_mask, rng, *,

@@ -67,10 +67,9 @@ def _grad_infer(
 
 
 @op(
-    name="_attention_grad", method=False, public=False, infer=_grad_infer,
-    returns=("dq", "dk", "dv", "dmask"),
+    name="_attention_grad", infer=_grad_infer, returns=("dq", "dk", "dv", "dmask"),
     scratch=("scores", "grads", "hidden", "words", "drawn", "kept", "part", "weighted", "summed"),
-    half="float32", layout=rows_ready, samples=_grad_samples,
+    layout=rows_ready, samples=_grad_samples,
     flops=lambda grad, query, key, value, *_, **a: 5 * attention_flops(query, key, value, **a) // 2,
 )  # fmt: skip
 def attend_grad(

@@ -38,7 +38,7 @@ def worth_moving(*specs, **_) -> bool:
     return all(isinstance(s, Spec) for s in specs) and specs[0].numel >= copies.WORTH
 
 
-@op(infer=same, samples=singles)
+@op(infer=same, half="exact", samples=singles)
 def clone(xp, out, input, *, memory_format=None):
     """Copy into memory of its own; the gradient passes through."""
     xp.copyto(out, input)
@@ -61,7 +61,7 @@ def _convert_samples(make):
 
 
 @op(
-    name="_convert", method=False, public=False, samples=_convert_samples,
+    name="_convert", half="exact", samples=_convert_samples,
     infer=lambda input, *, dtype: input.like(dtype=dtype),
 )  # fmt: skip
 def convert(xp, out, input, *, dtype):
@@ -100,8 +100,8 @@ def _copy_samples(make):
 
 
 @op(
-    name="_copy", method=False, public=False, inplace="_copy_", infer=_copy_infer,
-    samples=_copy_samples, one_write=True,
+    name="_copy", inplace="_copy_", infer=_copy_infer, half="exact", samples=_copy_samples,
+    one_write=True,
 )  # fmt: skip
 def copy(xp, out, input, src):
     """The values of ``src`` in the shape and dtype of ``input``."""
@@ -156,8 +156,8 @@ def _fill_samples(make):
 
 
 @op(
-    name="_fill", method=False, public=False, inplace="fill_", infer=_fill_infer,
-    samples=_fill_samples, one_write=True,
+    name="_fill", inplace="fill_", infer=_fill_infer, half="exact", samples=_fill_samples,
+    one_write=True,
 )  # fmt: skip
 def filled(xp, out, input, value):
     """One value everywhere, in the shape and dtype of ``input``."""

@@ -24,7 +24,7 @@ from ...dtypes import dtype as dtype_class
 from ...spec import SCALARS
 from ...tensor import Tensor
 from ..creation.legacy_types import LEGACY_TYPES
-from ..registry import function, install
+from ..registry import function
 
 _NAMES = {
     "float": float32, "double": float64, "half": float16, "bfloat16": bfloat16, "int": int32,
@@ -43,7 +43,7 @@ def _by_name(name: str, wanted: dtype_class) -> Any:
 
 
 for _name, _dtype in _NAMES.items():
-    install(_name, _by_name(_name, _dtype), True, None, None, None)
+    function(method=True, public=False)(_by_name(_name, _dtype))
 
 
 @function(method=True, public=False)

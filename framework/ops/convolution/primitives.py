@@ -128,9 +128,8 @@ def _conv_samples(make):
 
 
 @op(
-    name="_conv", method=False, public=False, infer=_conv_infer, scratch=("columns",),
-    promote="same", half="float32", layout=contiguous, flops=_conv_flops, samples=_conv_samples,
-    autocast="low",
+    name="_conv", infer=_conv_infer, scratch=("columns",), promote="same", layout=contiguous,
+    flops=_conv_flops, samples=_conv_samples, autocast="low",
 )  # fmt: skip
 def conv(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
     """Slide ``weight`` over ``input`` and contract channels: cross-correlation, as PyTorch's."""
@@ -266,11 +265,9 @@ def _input_grad_samples(make):
 
 
 @op(
-    name="_conv_input_grad", method=False, public=False, infer=_input_grad_infer,
-    scratch=("columns",), promote="same", half="float32", layout=contiguous,
-    flops=lambda grad, weight, **_: 2 * grad.numel * prod(weight.shape[1:]),
-    samples=_input_grad_samples,
-    autocast="low",
+    name="_conv_input_grad", infer=_input_grad_infer, scratch=("columns",), promote="same",
+    layout=contiguous, flops=lambda grad, weight, **_: 2 * grad.numel * prod(weight.shape[1:]),
+    samples=_input_grad_samples, autocast="low",
 )  # fmt: skip
 def conv_input_grad(
     xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups
@@ -364,9 +361,8 @@ def _weight_grad_samples(make):
 
 
 @op(
-    name="_conv_weight_grad", method=False, public=False, infer=_weight_grad_infer,
-    scratch=("columns", "rows", "part"), promote="same", half="float32", layout=contiguous,
-    flops=lambda input, grad, *, kernel, groups, **_: (
+    name="_conv_weight_grad", infer=_weight_grad_infer, scratch=("columns", "rows", "part"),
+    promote="same", layout=contiguous, flops=lambda input, grad, *, kernel, groups, **_: (
         2 * grad.numel * input.shape[1] // groups * prod(kernel)
     ),
     samples=_weight_grad_samples,

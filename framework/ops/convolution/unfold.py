@@ -63,8 +63,8 @@ def _columns_samples(make):
 
 
 @op(
-    name="_columns", method=False, public=False, infer=_columns_infer,
-    flops=lambda *_, **__: 0, samples=_columns_samples,
+    name="_columns", infer=_columns_infer, half="exact", flops=lambda *_, **__: 0,
+    samples=_columns_samples,
 )  # fmt: skip
 def columns(xp, out, input, *, kernel, dilation, padding, stride):
     """Every window of an image as a column, zeros where it reaches beyond."""
@@ -119,10 +119,7 @@ def _image_samples(make):
         yield (columns(x, **geometry).clone(),), geometry | {"size": tuple(x.shape[-2:])}
 
 
-@op(
-    name="_image", method=False, public=False, infer=_image_infer, half="float32",
-    flops=lambda input, **_: input.numel, samples=_image_samples,
-)  # fmt: skip
+@op(name="_image", infer=_image_infer, flops=lambda input, **_: input.numel, samples=_image_samples)
 def image(xp, out, input, *, size, kernel, dilation, padding, stride):
     """Add every column to the pixels of its window."""
     blocks = tuple(

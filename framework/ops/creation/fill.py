@@ -302,7 +302,7 @@ def _complex_samples(make):
 
 
 @op(
-    name="_complex", method=False, public=False, infer=_complex_infer, samples=_complex_samples,
+    name="_complex", infer=_complex_infer, half="exact", samples=_complex_samples,
     tensors=("real", "imag"),
 )  # fmt: skip
 def make_complex(xp, out, real, imag):

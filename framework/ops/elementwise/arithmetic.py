@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ...dtypes import BOOL, COMPLEX, FLOAT, INT, bool_
+from ...kernels.common.mixed_dtype import converting_arithmetic
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
 from ..registry import (
@@ -48,9 +49,8 @@ def _alpha(name: str, input: Any, other: Any, alpha: Any) -> Any:
 
 
 @op(
-    name="_add", method=False, public=False, operator="__add__", inplace="_add_", infer=broadcast,
-    promote="arith", half="float32", flops=per_element(1), samples=pairs, elementwise=True,
-    one_write=True,
+    name="_add", operator="__add__", inplace="_add_", infer=broadcast, promote="arith",
+    flops=per_element(1), samples=pairs, elementwise=True, one_write=True,
 )  # fmt: skip
 def plus(xp, out, input, other):
     """Add elementwise, with broadcasting: ``out = input + other``."""
@@ -58,6 +58,9 @@ def plus(xp, out, input, other):
         xp.add(input, other, out)
     except OverflowError:
         xp.add(_wrapped(input, out), _wrapped(other, out), out=out)
+
+
+plus.kernel("cpu", dtypes="mixed")(converting_arithmetic("add"))
 
 
 @plus.vjp("input")
@@ -93,9 +96,8 @@ def _minus_infer(input, other):
 
 
 @op(
-    name="_sub", method=False, public=False, operator="__sub__", inplace="_sub_",
-    infer=_minus_infer, promote="number", half="float32", flops=per_element(1), samples=pairs,
-    elementwise=True, one_write=True,
+    name="_sub", operator="__sub__", inplace="_sub_", infer=_minus_infer, promote="number",
+    flops=per_element(1), samples=pairs, elementwise=True, one_write=True,
 )  # fmt: skip
 def minus(xp, out, input, other):
     """Subtract elementwise, with broadcasting: ``out = input - other``."""
@@ -103,6 +105,9 @@ def minus(xp, out, input, other):
         xp.subtract(input, other, out)
     except OverflowError:
         xp.subtract(_wrapped(input, out), _wrapped(other, out), out=out)
+
+
+minus.kernel("cpu", dtypes="mixed")(converting_arithmetic("sub"))
 
 
 @minus.vjp("input")
@@ -136,8 +141,8 @@ def rsub(input, other, *, alpha=1):
 
 
 @op(
-    operator="__mul__", inplace="mul_", infer=broadcast, promote="arith", half="float32",
-    flops=per_element(1), samples=pairs, elementwise=True, one_write=True,
+    operator="__mul__", inplace="mul_", infer=broadcast, promote="arith", flops=per_element(1),
+    samples=pairs, elementwise=True, one_write=True,
 )  # fmt: skip
 def mul(xp, out, input, other):
     """Multiply elementwise, with broadcasting: ``out = input * other``."""
@@ -152,6 +157,9 @@ def conjugate(x):
     if isinstance(x, Tensor):
         return x.conj() if x._spec.dtype.category == COMPLEX else x
     return x.conjugate() if isinstance(x, complex) else x
+
+
+mul.kernel("cpu", dtypes="mixed")(converting_arithmetic("mul"))
 
 
 @mul.vjp("input")
@@ -172,13 +180,15 @@ def divisors(make):
 
 
 @op(
-    name="_div", method=False, public=False, operator="__truediv__", inplace="_div_",
-    infer=broadcast, promote="float", half="float32", flops=per_element(1), samples=divisors,
-    elementwise=True, one_write=True,
+    name="_div", operator="__truediv__", inplace="_div_", infer=broadcast, promote="float",
+    flops=per_element(1), samples=divisors, elementwise=True, one_write=True,
 )  # fmt: skip
 def divide_true(xp, out, input, other):
     """Divide elementwise, with broadcasting: ``out = input / other``."""
     xp.true_divide(input, other, out)
+
+
+divide_true.kernel("cpu", dtypes="mixed")(converting_arithmetic("div"))
 
 
 @divide_true.vjp("input")
@@ -211,7 +221,7 @@ def _not_bool(name):
 
 @op(
     operator="__floordiv__", inplace="floor_divide_", infer=_not_bool("floor_divide"),
-    promote="arith", half="float32", flops=per_element(1), samples=divisors, real=True,
+    promote="arith", flops=per_element(1), samples=divisors, real=True,
 )  # fmt: skip
 def floor_divide(xp, out, input, other):
     """Divide elementwise and round down."""
@@ -230,8 +240,8 @@ def _(g):
 
 
 @op(
-    name="_div_trunc", method=False, public=False, infer=_not_bool("div"), promote="arith",
-    half="float32", flops=per_element(1), samples=divisors, real=True,
+    name="_div_trunc", infer=_not_bool("div"), promote="arith", flops=per_element(1),
+    samples=divisors, real=True,
 )  # fmt: skip
 def divide_trunc(xp, out, input, other):
     """Divide elementwise and round toward zero."""
@@ -310,8 +320,8 @@ def copy_result(input, result, name):
 
 
 @op(
-    operator="__mod__", inplace="remainder_", infer=_not_bool("remainder"),
-    promote="arith", half="float32", flops=per_element(1), samples=divisors, real=True,
+    operator="__mod__", inplace="remainder_", infer=_not_bool("remainder"), promote="arith",
+    flops=per_element(1), samples=divisors, real=True,
 )  # fmt: skip
 def remainder(xp, out, input, other):
     """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
@@ -330,7 +340,7 @@ def _(g, input, other):
 
 
 @op(
-    inplace="fmod_", infer=_not_bool("fmod"), promote="arith", half="float32", flops=per_element(1),
+    inplace="fmod_", infer=_not_bool("fmod"), promote="arith", flops=per_element(1),
     samples=divisors, real=True, tensors=("input",),
 )  # fmt: skip
 def fmod(xp, out, input, other):
@@ -359,8 +369,8 @@ def _neg_infer(input):
 
 
 @op(
-    operator="__neg__", inplace="neg_", infer=_neg_infer, flops=per_element(1), samples=singles,
-    elementwise=True, one_write=True,
+    operator="__neg__", inplace="neg_", infer=_neg_infer, half="exact", flops=per_element(1),
+    samples=singles, elementwise=True, one_write=True,
 )  # fmt: skip
 def neg(xp, out, input):
     """Negate: ``out = -input``."""
@@ -378,15 +388,12 @@ def _(g):
     return -g
 
 
-@function(method=True)
+@function(method=True, operator="__pos__")
 def positive(input):
     """Return the tensor itself."""
     if input.dtype.category == BOOL:
         raise RuntimeError("The `+` operator, on a bool tensor is not supported.")
     return input
-
-
-install("__pos__", positive, "__pos__", None, None, None)
 
 
 def away_from_zero(make):
@@ -413,7 +420,7 @@ def _abs_infer(input):
 
 
 @op(
-    operator="__abs__", inplace="abs_", infer=_abs_infer, half="float32", flops=per_element(1),
+    operator="__abs__", inplace="abs_", infer=_abs_infer, flops=per_element(1),
     samples=away_from_zero, elementwise=True,
 )  # fmt: skip
 def abs(xp, out, input):
@@ -428,7 +435,7 @@ def _(g, input):
 
 @op(
     inplace="sign_", infer=lambda input: (input, input.like(dtype=bool_)), scratch=("mask",),
-    half="float32", flops=per_element(2), samples=away_from_zero, elementwise=True,
+    flops=per_element(2), samples=away_from_zero, elementwise=True,
 )  # fmt: skip
 def sign(xp, out, mask, input):
     """Give -1, 0 or 1 as the sign of each element; 0 for nan."""

@@ -23,8 +23,8 @@ def _unary(name, rule, doc, samples=singles, *, ufunc):
 
     kernel.__doc__ = doc
     made = op(
-        name=name, method=False, public=False, infer=same, promote="float", half="float32",
-        flops=per_element(20), samples=samples,
+        name=name, method=False, public=False, infer=same, promote="float", flops=per_element(20),
+        samples=samples,
     )(kernel)  # fmt: skip
     made.vjp("input")(rule)
     return made
@@ -73,7 +73,7 @@ scaled_modified_bessel_k1: Any = _unary(
 
 @op(
     method=False, public=False, infer=lambda input: (input, Spec(input.shape, bool_)),
-    promote="float", half="float32", scratch=("limit",), flops=per_element(12), samples=singles,
+    promote="float", scratch=("limit",), flops=per_element(12), samples=singles,
 )  # fmt: skip
 def spherical_bessel_j0(xp, out, limit, input):
     """Spherical Bessel function of the first kind, order 0: ``sin(x) / x``, 1 at 0."""
@@ -99,8 +99,8 @@ def _airy_samples(make):
 
 
 @op(
-    name="_airy", method=False, public=False, infer=same, promote="float", half="float32",
-    layout=contiguous, flops=per_element(40), samples=_airy_samples,
+    name="_airy", infer=same, promote="float", layout=contiguous, flops=per_element(40),
+    samples=_airy_samples,
 )  # fmt: skip
 def airy(xp, out, input, *, derivative):
     """Airy's function or its derivative; always computed by SciPy, on the host."""

@@ -8,7 +8,7 @@ from math import log
 import numpy as np
 
 from ...dtypes import float64
-from ...kernels.common.elementwise import alike_singles, compile_gate
+from ...kernels.common.elementwise import alike_singles, elementwise_kernel
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
@@ -42,8 +42,7 @@ def _binary(
     kernel.__doc__ = doc
     return op(
         name=name, inplace=f"{name}_" if inplace else None, infer=broadcast, promote=promote,
-        half="float32", flops=per_element(10), samples=samples, tensors=tensors,
-        elementwise=True,
+        flops=per_element(10), samples=samples, tensors=tensors, elementwise=True,
     )(kernel)  # fmt: skip
 
 
@@ -94,7 +93,7 @@ xlogy = _binary(
     samples=_nonzero_pairs, library=True, tensors=(),
 )  # fmt: skip
 
-compile_gate(
+elementwise_kernel(
     xlogy, lambda curves: (curves.xlogy, ()), when=alike_singles, module="elementwise.special"
 )
 
@@ -131,7 +130,7 @@ logaddexp2 = _binary(
     samples=_tensor_pairs, inplace=False,
 )  # fmt: skip
 
-compile_gate(
+elementwise_kernel(
     logaddexp,
     lambda curves: (curves.logaddexp, ()),
     when=alike_singles,
@@ -179,7 +178,7 @@ def _step_infer(input, values):
 
 
 @op(
-    inplace="heaviside_", infer=_step_infer, promote="same", half="float32", flops=per_element(1),
+    inplace="heaviside_", infer=_step_infer, promote="same", flops=per_element(1),
     samples=_nonzero_pairs, tensors=("input", "values"),
 )  # fmt: skip
 def heaviside(xp, out, input, values):

@@ -126,11 +126,12 @@ def marked(plain, name, ends, loop, for_loop, of_result=True):
     kernel.__doc__ = f"What ``{declared.name}`` does, and on which side of its bends elements lie."
     kernel.__module__ = declared.plain.__module__
     made = op(
-        name=name, **HIDDEN, infer=infer, returns=("out", "sides"),
-        scratch=(*declared.scratch, "work"), half="float32", layout=contiguous,
-        flops=declared.flops, samples=declared.samples, elementwise="tiles",
+        name=name, infer=infer, returns=("out", "sides"),
+        scratch=(*declared.scratch, "work"), layout=contiguous, flops=declared.flops,
+        samples=declared.samples, elementwise="tiles",
     )(kernel)  # fmt: skip
-    made.op.shown = declared.shown  # in messages, and for who asks for values by their op
+    # in messages, and for who asks for values by their op
+    made.op.display_name = declared.display_name
 
     @made.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
     def _(xp, out, sides, *arrays, **attributes):
@@ -189,8 +190,8 @@ def _choose_samples(make):
 
 
 @op(
-    name="_by_side", **HIDDEN, infer=_choose_infer, scratch=("work",), half="float32",
-    layout=contiguous, flops=per_element(1), samples=_choose_samples, elementwise="tiles",
+    name="_by_side", infer=_choose_infer, scratch=("work",), layout=contiguous,
+    flops=per_element(1), samples=_choose_samples, elementwise="tiles",
 )  # fmt: skip
 def by_side(xp, out, work, grad, sides, *, inside, outside):
     """``inside * grad`` where the bit is set; else ``outside * grad``, or 0 where that is 0."""
@@ -225,8 +226,8 @@ def _signs_samples(make):
 
 
 @op(
-    name="_by_sides", **HIDDEN, infer=_signs_infer, scratch=("work",), half="float32",
-    layout=contiguous, flops=per_element(1), samples=_signs_samples, elementwise="tiles",
+    name="_by_sides", infer=_signs_infer, scratch=("work",), layout=contiguous,
+    flops=per_element(1), samples=_signs_samples, elementwise="tiles",
 )  # fmt: skip
 def by_sides(xp, out, work, grad, above, apart):
     """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0."""

@@ -21,7 +21,7 @@ from ..registry import (
     singles,
 )
 from .arithmetic import alias
-from .bitmask import HIDDEN, INFINITY, chosen, marked, worth_bits
+from .bitmask import INFINITY, chosen, marked, worth_bits
 
 _COMPARABLE = (Tensor, bool, int, float, complex, np.generic, np.ndarray)
 
@@ -32,8 +32,8 @@ def _comparison(name, ufunc, sign, doc):
 
     kernel.__doc__ = doc
     compare = op(
-        name=name, infer=broadcast_bool, promote="arith", half="float32", flops=per_element(1),
-        samples=pairs, real=name not in ("eq", "ne"), tensors=("input",), elementwise=True,
+        name=name, infer=broadcast_bool, promote="arith", flops=per_element(1), samples=pairs,
+        real=name not in ("eq", "ne"), tensors=("input",), elementwise=True,
     )(kernel)  # fmt: skip
 
     def operator(self, other):
@@ -83,8 +83,8 @@ def _logical(name, doc, infer=broadcast_bool, samples=_tensor_pairs):
     kernel = single if name == "logical_not" else pair
     kernel.__doc__ = doc
     made = op(
-        name=name, infer=infer, promote="arith", half="float32", flops=per_element(1),
-        samples=samples, tensors=("input", "other"), elementwise=True,
+        name=name, infer=infer, promote="arith", flops=per_element(1), samples=samples,
+        tensors=("input", "other"), elementwise=True,
     )(kernel)  # fmt: skip
 
     def in_place(self, *other):
@@ -142,7 +142,7 @@ def _bitwise(name, operator, ufunc, doc, allow_bool=True):
     kernel.__doc__ = doc
     return op(
         name=name, operator=operator, inplace=f"{name}_", infer=_bits(name, allow_bool),
-        promote="arith", flops=per_element(1), samples=integers, elementwise=True,
+        promote="arith", half="exact", flops=per_element(1), samples=integers, elementwise=True,
     )(kernel)  # fmt: skip
 
 
@@ -163,15 +163,15 @@ bitwise_right_shift = _bitwise(
 
 
 @op(
-    inplace="bitwise_not_", infer=_bits("bitwise_not"),
-    flops=per_element(1), elementwise=True,
-    samples=lambda make: ((inputs[:1], {}) for inputs, _ in integers(make)),
+    inplace="bitwise_not_", infer=_bits("bitwise_not"), half="exact", flops=per_element(1),
+    elementwise=True, samples=lambda make: ((inputs[:1], {}) for inputs, _ in integers(make)),
 )  # fmt: skip
 def bitwise_not(xp, out, input):
     """Flip every bit; logical for bool."""
     xp.invert(input, out=out)
 
 
+@function(method="__invert__")
 def _invert(self):
     """Flip every bit, ``~x``; logical for bool."""
     if self.dtype.category > INT:
@@ -182,17 +182,14 @@ def _invert(self):
     return bitwise_not(self)
 
 
-Tensor.__invert__ = _invert  # type: ignore[method-assign]
-
-
 # What kind of number
 
 
 def _claim(name, doc, kernel):
     kernel.__doc__ = doc
     return op(
-        name=name, infer=lambda input: input.like(dtype=bool_), half="float32",
-        flops=per_element(1), samples=singles, elementwise=True,
+        name=name, infer=lambda input: input.like(dtype=bool_), flops=per_element(1),
+        samples=singles, elementwise=True,
     )(kernel)  # fmt: skip
 
 
@@ -285,8 +282,8 @@ def _extreme(name, loses, doc):
 
     kernel.__doc__ = doc
     made = op(
-        name=name, infer=broadcast, promote="arith", half="float32", flops=per_element(1),
-        samples=_tensor_pairs, real=True, tensors=("input", "other"), elementwise=True,
+        name=name, infer=broadcast, promote="arith", flops=per_element(1), samples=_tensor_pairs,
+        real=True, tensors=("input", "other"), elementwise=True,
     )(kernel)  # fmt: skip
 
     if name in ("maximum", "minimum"):  # equal elements share the gradient
@@ -354,8 +351,8 @@ def _clamps(make):
 
 
 @op(
-    name="_clamp", **HIDDEN, inplace="clamp_", infer=_clamp_infer, promote="arith", half="float32",
-    flops=per_element(2), samples=_clamps, tensors=("input",), elementwise=True,
+    name="_clamp", inplace="clamp_", infer=_clamp_infer, promote="arith", flops=per_element(2),
+    samples=_clamps, tensors=("input",), elementwise=True,
 )  # fmt: skip
 def clamp_of(xp, out, input, min=None, max=None):
     """Limit each element to [min, max]. Keeps ``input`` and the ends that are tensors."""
@@ -403,7 +400,7 @@ def _between(make):
 
 
 @op(
-    name="_clamp_between", **HIDDEN, infer=_clamp_between_infer, flops=per_element(2),
+    name="_clamp_between", infer=_clamp_between_infer, half="exact", flops=per_element(2),
     samples=_between, elementwise=True,
 )  # fmt: skip
 def clamp_between(xp, out, input, *, low, high):

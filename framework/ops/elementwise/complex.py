@@ -19,7 +19,7 @@ def _part(name, samples):
 
     kernel.__doc__ = f"View the {name} parts of complex numbers."
     return op(
-        name=f"_{name}", method=False, public=False, view=True, samples=samples,
+        name=f"_{name}", view=True, samples=samples,
         infer=lambda input: input.like(dtype=input.dtype.to_real()),
     )(kernel)  # fmt: skip
 
@@ -65,7 +65,7 @@ Tensor.real = property(real)  # type: ignore[assignment, method-assign]
 Tensor.imag = property(imag)  # type: ignore[assignment, method-assign]
 
 
-@op(name="_conj", method=False, public=False, infer=same, samples=singles)
+@op(name="_conj", infer=same, half="exact", samples=singles)
 def conj_of(xp, out, input):
     """The complex conjugate."""
     xp.conjugate(input, out=out)
@@ -107,7 +107,7 @@ def _angle_infer(input):
     return input.like(dtype=input.dtype.to_real())
 
 
-@op(infer=_angle_infer, promote="float", half="float32", flops=per_element(10), samples=singles)
+@op(infer=_angle_infer, promote="float", flops=per_element(10), samples=singles)
 def angle(xp, out, input):
     """Take the angle of complex numbers; of real ones 0 or pi."""
     if input.dtype.kind == "c":

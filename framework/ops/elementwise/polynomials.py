@@ -53,9 +53,8 @@ def _polynomial_samples(make):
 
 
 @op(
-    name="_polynomial", method=False, public=False, infer=_polynomial_infer, promote="float",
-    half="float32", scratch=("rows", "reached"), flops=per_element(20),
-    samples=_polynomial_samples,
+    name="_polynomial", infer=_polynomial_infer, promote="float", scratch=("rows", "reached"),
+    flops=per_element(20), samples=_polynomial_samples,
 )  # fmt: skip
 def polynomial(xp, out, rows, reached, input, n, *, kind, order):
     """The derivative of some order of the polynomial of degree ``n``; 0 for negative degrees."""

@@ -29,9 +29,8 @@ def _powers(make):
 
 
 @op(
-    operator="__pow__", inplace="pow_", infer=broadcast, promote="arith", half="float32",
-    flops=per_element(10), samples=_powers, elementwise=True,
-    autocast=WIDE_ON_CUDA,
+    operator="__pow__", inplace="pow_", infer=broadcast, promote="arith", flops=per_element(10),
+    samples=_powers, elementwise=True, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def pow(xp, out, input, exponent):
     """Raise to a power elementwise; either may be a scalar.
@@ -132,8 +131,8 @@ def _square_infer(input):
 
 
 @op(
-    inplace="square_", infer=_square_infer, promote="arith", half="float32", flops=per_element(1),
-    samples=singles, elementwise=True,
+    inplace="square_", infer=_square_infer, promote="arith", flops=per_element(1), samples=singles,
+    elementwise=True,
 )  # fmt: skip
 def square(xp, out, input):
     """Multiply by itself: ``out = input ** 2``."""
@@ -154,8 +153,8 @@ def _positives(make):
 
 
 @op(
-    inplace="sqrt_", infer=same, promote="float", half="float32", flops=per_element(4),
-    samples=_positives, elementwise=True,
+    inplace="sqrt_", infer=same, promote="float", flops=per_element(4), samples=_positives,
+    elementwise=True,
 )  # fmt: skip
 def sqrt(xp, out, input):
     """Take the square root. Keeps the result for backward."""
@@ -168,9 +167,8 @@ def _(g, out):
 
 
 @op(
-    inplace="rsqrt_", infer=same, promote="float", half="float32", flops=per_element(5),
-    samples=_positives, elementwise=True,
-    autocast=WIDE_ON_CUDA,
+    inplace="rsqrt_", infer=same, promote="float", flops=per_element(5), samples=_positives,
+    elementwise=True, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def rsqrt(xp, out, input):
     """Divide one by the square root. Keeps the result for backward."""
@@ -184,9 +182,8 @@ def _(g, out):
 
 
 @op(
-    inplace="reciprocal_", infer=same, promote="float", half="float32", flops=per_element(1),
-    samples=_positives, elementwise=True,
-    autocast=WIDE_ON_CUDA,
+    inplace="reciprocal_", infer=same, promote="float", flops=per_element(1), samples=_positives,
+    elementwise=True, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def reciprocal(xp, out, input):
     """Divide one by each element. Keeps the result for backward."""

@@ -24,8 +24,8 @@ def _rounding(name, doc):
 
     kernel.__doc__ = doc
     made = op(
-        name=name, inplace=f"{name}_", infer=numeric(name), half="float32", flops=per_element(1),
-        samples=singles, real=True, elementwise=True,
+        name=name, inplace=f"{name}_", infer=numeric(name), flops=per_element(1), samples=singles,
+        real=True, elementwise=True,
     )(kernel)  # fmt: skip
 
     @made.vjp("input")
@@ -51,10 +51,7 @@ def _round_infer(input, *, decimals):
     return numeric("round", integers=decimals == 0)(input)
 
 
-@op(
-    inplace="round_", infer=_round_infer, half="float32",
-    flops=per_element(3), samples=_rounds, elementwise=True,
-)  # fmt: skip
+@op(inplace="round_", infer=_round_infer, flops=per_element(3), samples=_rounds, elementwise=True)
 def round(xp, out, input, *, decimals=0):
     """Round to ``decimals`` places; halves go to the even neighbor."""
     if out.dtype.kind != "f":
@@ -78,8 +75,10 @@ def _frac_infer(input):
     return numeric("frac", integers=False)(input), input
 
 
-@op(infer=_frac_infer, scratch=("whole",), half="float32", inplace="frac_",
-    flops=per_element(2), samples=singles, elementwise=True)  # fmt: skip
+@op(
+    infer=_frac_infer, scratch=("whole",), inplace="frac_", flops=per_element(2), samples=singles,
+    elementwise=True,
+)  # fmt: skip
 def frac(xp, out, whole, input):
     """Take the part after the point, with the sign of ``input``."""
     xp.trunc(input, out=whole)
@@ -102,8 +101,8 @@ def _nan_infer(input, *, nan, posinf, neginf):
 
 
 @op(
-    infer=_nan_infer, scratch=("mask",), half="float32", inplace="nan_to_num_",
-    flops=per_element(3), samples=_nans, elementwise=True,
+    infer=_nan_infer, scratch=("mask",), inplace="nan_to_num_", flops=per_element(3), samples=_nans,
+    elementwise=True,
 )  # fmt: skip
 def nan_to_num(xp, out, mask, input, *, nan=0.0, posinf=None, neginf=None):
     """Replace nan, +inf and -inf by numbers; by default 0, the largest and the smallest."""
@@ -126,12 +125,7 @@ def _(g, input):
     return where_select(input.isfinite(), g, 0)
 
 
-@op(
-    infer=lambda input: input.like(dtype=bool_),
-    half="float32",
-    flops=per_element(1),
-    samples=singles,
-)
+@op(infer=lambda input: input.like(dtype=bool_), flops=per_element(1), samples=singles)
 def signbit(xp, out, input):
     """Tell which elements have their sign bit set."""
     if input.dtype.kind == "f":

@@ -29,8 +29,8 @@ def _unary(name, rule, doc, samples=singles, *, ufunc=None, public=False):
 
     kernel.__doc__ = doc
     made = op(
-        name=name, method=public, public=public, inplace=f"{name}_" if public else None,
-        infer=same, promote="float", half="float32", flops=per_element(20), samples=samples,
+        name=name, method=public, public=public, inplace=f"{name}_" if public else None, infer=same,
+        promote="float", flops=per_element(20), samples=samples,
     )(kernel)  # fmt: skip
     if rule is not None:
         made.vjp("input")(rule)
@@ -88,7 +88,7 @@ def _binary(name, doc, samples, *, ufunc=None, public=False):
     kernel.__doc__ = doc
     return op(
         name=name, method=public, public=public, inplace=f"{name}_" if public else None,
-        infer=broadcast, promote="float", half="float32", flops=per_element(30), samples=samples,
+        infer=broadcast, promote="float", flops=per_element(30), samples=samples,
         tensors=("input", "other") if public else (),
     )(kernel)  # fmt: skip
 
@@ -138,8 +138,8 @@ def _xlog1py_infer(input, other):
 
 
 @op(
-    name="_xlog1py", method=False, public=False, infer=_xlog1py_infer, promote="float",
-    scratch=("here",), half="float32", flops=per_element(20), samples=_nonzero_pairs,
+    name="_xlog1py", infer=_xlog1py_infer, promote="float", scratch=("here",),
+    flops=per_element(20), samples=_nonzero_pairs,
 )  # fmt: skip
 def _xlog1py(xp, out, here, input, other):
     """``input * log1p(other)``, which is 0 where ``input`` is 0."""
@@ -263,8 +263,8 @@ def _integers(name, doc):
 
     kernel.__doc__ = doc
     return op(
-        name=name, inplace=f"{name}_", infer=infer, promote="arith", flops=per_element(20),
-        samples=samples, tensors=("input", "other"),
+        name=name, inplace=f"{name}_", infer=infer, promote="arith", half="exact",
+        flops=per_element(20), samples=samples, tensors=("input", "other"),
     )(kernel)  # fmt: skip
 
 
@@ -284,10 +284,7 @@ def _frexp_infer(input):
     return input, Spec(input.shape, int32)
 
 
-@op(
-    returns=("mantissa", "exponent"), infer=_frexp_infer, half="float32", flops=per_element(1),
-    samples=singles,
-)  # fmt: skip
+@op(returns=("mantissa", "exponent"), infer=_frexp_infer, flops=per_element(1), samples=singles)
 def frexp(xp, mantissa, exponent, input):
     """Split into a mantissa, of size in [0.5, 1), and an exponent of 2."""
     xp.frexp(input, mantissa, exponent)
@@ -299,7 +296,7 @@ def _(g_mantissa, exponent):
 
 
 @op(
-    inplace="nextafter_", infer=broadcast, promote="same", flops=per_element(2),
+    inplace="nextafter_", infer=broadcast, promote="same", half="exact", flops=per_element(2),
     samples=lambda make: (s for s in pairs(make) if isinstance(s[0][1], Tensor)),
 )  # fmt: skip
 def nextafter(xp, out, input, other):

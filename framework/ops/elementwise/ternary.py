@@ -29,7 +29,7 @@ def _add_triple(name, combine_name, doc):
     kernel.__doc__ = doc
     made = op(
         name=name, infer=broadcast, promote="float" if name == "addcdiv" else "arith",
-        half="float32", flops=per_element(3), samples=_triples, elementwise=True,
+        flops=per_element(3), samples=_triples, elementwise=True,
     )(kernel)  # fmt: skip
 
     def in_place(self, tensor1, tensor2, *, value=1):
@@ -104,9 +104,8 @@ def _lerp_infer(input, end, weight):
 
 
 @op(
-    infer=_lerp_infer, scratch=("rest",), promote=("same", ("input", "end")), half="float32",
-    flops=per_element(3), inplace="lerp_", samples=_lerps, tensors=("input", "end"),
-    elementwise=True,
+    infer=_lerp_infer, scratch=("rest",), promote=("same", ("input", "end")), flops=per_element(3),
+    inplace="lerp_", samples=_lerps, tensors=("input", "end"), elementwise=True,
 )  # fmt: skip
 def lerp(xp, out, rest, input, end, weight):
     """Interpolate: ``input + weight * (end - input)``."""

@@ -12,7 +12,7 @@ from math import factorial, log, pi
 import numpy as np
 
 from ...dtypes import FLOAT, bool_, get_default_dtype
-from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.elementwise import elementwise_kernel
 from ..indexing.where import where_select
 from ..registry import WIDE_ON_CUDA, function, op, per_element, same, singles
 from .arithmetic import alias, conjugate
@@ -50,8 +50,8 @@ def _unary(
 
     kernel.__doc__ = doc
     made = op(
-        name=name, inplace=f"{name}_", infer=same, promote="float", half="float32",
-        flops=per_element(cost), samples=samples, autocast=autocast, elementwise=True,
+        name=name, inplace=f"{name}_", infer=same, promote="float", flops=per_element(cost),
+        samples=samples, autocast=autocast, elementwise=True,
     )(kernel)  # fmt: skip
     made.vjp("input")(rule)
     return made
@@ -163,10 +163,7 @@ def _gradient_infer(grad, value):
     return grad
 
 
-@op(
-    name="_erf_backward", method=False, public=False, infer=_gradient_infer, half="float32",
-    flops=per_element(14), samples=_gradients,
-)  # fmt: skip
+@op(name="_erf_backward", infer=_gradient_infer, flops=per_element(14), samples=_gradients)
 def erf_slope(xp, out, grad, input):
     """``grad * 2 / sqrt(pi) * exp(-input ** 2)``."""
     xp.multiply(input, input, out=out)
@@ -176,8 +173,8 @@ def erf_slope(xp, out, grad, input):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(erf, lambda curves: (curves.erf, ()), module="elementwise.special")
-compile_gate(erf_slope, lambda curves: (curves.erf_grad, ()), module="elementwise.special")
+elementwise_kernel(erf, lambda curves: (curves.erf, ()), module="elementwise.special")
+elementwise_kernel(erf_slope, lambda curves: (curves.erf_grad, ()), module="elementwise.special")
 
 
 @erf_slope.vjp("grad")
@@ -192,8 +189,7 @@ def _(g, grad, input):
 
 @op(
     inplace="lgamma_", infer=lambda input: (input, input.like(dtype=bool_)), promote="float",
-    half="float32", scratch=("below",), flops=per_element(10), samples=log_positive,
-    elementwise=True,
+    scratch=("below",), flops=per_element(10), samples=log_positive, elementwise=True,
 )  # fmt: skip
 def lgamma(xp, out, below, input):
     """Take the logarithm of the gamma function's absolute value."""
@@ -228,9 +224,8 @@ def _polygammas(make):
 
 
 @op(
-    name="_polygamma", method=False, public=False, infer=lambda input, *, n: input,
-    promote="float", half="float32", flops=per_element(30), samples=_polygammas,
-    elementwise=True,
+    name="_polygamma", infer=lambda input, *, n: input, promote="float", flops=per_element(30),
+    samples=_polygammas, elementwise=True,
 )  # fmt: skip
 def polygamma_of(xp, out, input, *, n):
     """The n-th derivative of digamma, n at least 1, by Hurwitz's zeta function."""
@@ -252,8 +247,8 @@ def polygamma(n, input):
 
 
 @op(
-    inplace="sigmoid_", infer=same, promote="float", half="float32", flops=per_element(12),
-    samples=singles, elementwise=True,
+    inplace="sigmoid_", infer=same, promote="float", flops=per_element(12), samples=singles,
+    elementwise=True,
 )  # fmt: skip
 def sigmoid(xp, out, input):
     """Compute ``1 / (1 + exp(-input))``. Keeps the result for backward.
@@ -266,10 +261,7 @@ def sigmoid(xp, out, input):
     xp.reciprocal(out, out=out)
 
 
-@op(
-    name="_sigmoid_backward", method=False, public=False, infer=_gradient_infer, half="float32",
-    flops=per_element(3), samples=_gradients,
-)  # fmt: skip
+@op(name="_sigmoid_backward", infer=_gradient_infer, flops=per_element(3), samples=_gradients)
 def sigmoid_slope(xp, out, grad, result):
     """``grad * (1 - result) * result``; with complex numbers the slope's conjugate."""
     xp.subtract(1, result, out=out)
@@ -279,8 +271,10 @@ def sigmoid_slope(xp, out, grad, result):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(sigmoid, lambda curves: (curves.sigmoid, ()), module="elementwise.special")
-compile_gate(sigmoid_slope, lambda curves: (curves.sigmoid_grad, ()), module="elementwise.special")
+elementwise_kernel(sigmoid, lambda curves: (curves.sigmoid, ()), module="elementwise.special")
+elementwise_kernel(
+    sigmoid_slope, lambda curves: (curves.sigmoid_grad, ()), module="elementwise.special"
+)
 
 
 @sigmoid.vjp("input")
@@ -298,10 +292,7 @@ def _(g, grad, result):
     return conjugate(g) * grad * conjugate(1 - 2 * result)
 
 
-@op(
-    name="_logit", method=False, public=False, infer=same, half="float32", flops=per_element(12),
-    samples=between(0.1, 0.9), elementwise=True,
-)  # fmt: skip
+@op(name="_logit", infer=same, flops=per_element(12), samples=between(0.1, 0.9), elementwise=True)
 def logit_of(xp, out, input):
     """``log(input / (1 - input))``."""
     xp.subtract(1, input, out=out)
@@ -337,8 +328,8 @@ def _sinc_infer(input):
 
 
 @op(
-    infer=_sinc_infer, scratch=("angle", "mask"), promote="float", half="float32",
-    inplace="sinc_", flops=per_element(12), samples=singles, elementwise=True,
+    infer=_sinc_infer, scratch=("angle", "mask"), promote="float", inplace="sinc_",
+    flops=per_element(12), samples=singles, elementwise=True,
 )  # fmt: skip
 def sinc(xp, out, angle, mask, input):
     """Compute ``sin(pi * input) / (pi * input)``, which is 1 at 0."""

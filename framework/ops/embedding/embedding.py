@@ -51,7 +51,7 @@ def _embedding_samples(make):
 
 
 @op(
-    name="_embedding", method=False, public=False, infer=_embedding_infer, layout=contiguous,
+    name="_embedding", infer=_embedding_infer, layout=contiguous, half="exact",
     samples=_embedding_samples, flops=lambda *_, **__: 0,
 )  # fmt: skip
 def lookup(xp, out, weight, index, *, padding):
@@ -88,10 +88,9 @@ def _row_sums_samples(make):
 
 
 @op(
-    name="_embedding_grad", method=False, public=False, half="float32", layout=contiguous,
+    name="_embedding_grad", layout=contiguous,
     infer=lambda grad, index, *, rows, padding: grad.like((rows, grad.shape[-1])),
-    flops=lambda grad, index, **_: grad.numel,
-    samples=_row_sums_samples,
+    flops=lambda grad, index, **_: grad.numel, samples=_row_sums_samples,
 )  # fmt: skip
 def row_sums(xp, out, grad, index, *, rows, padding):
     """Add each gradient to the row it was looked up from; row ``padding`` stays zero."""
@@ -127,9 +126,9 @@ def _share_samples(make):
 
 
 @op(
-    name="_index_shares", method=False, public=False,
+    name="_index_shares",
     infer=lambda index, *, rows, dtype: (index.like(dtype=dtype), Spec((rows,), int64)),
-    scratch=("counts",), layout=contiguous, flops=lambda index, **_: 2 * index.numel,
+    scratch=("counts",), layout=contiguous, half="exact", flops=lambda index, **_: 2 * index.numel,
     samples=_share_samples,
 )  # fmt: skip
 def shares(xp, out, counts, index, *, rows, dtype):
@@ -153,7 +152,7 @@ def _frequency_samples(make):
 
 
 @op(
-    name="_scale_gradient", method=False, public=False, infer=lambda input, index, *, rows: input,
+    name="_scale_gradient", infer=lambda input, index, *, rows: input, half="exact",
     flops=lambda *_, **__: 0, samples=_frequency_samples,
 )  # fmt: skip
 def scale_gradient(xp, out, input, index, *, rows):
@@ -178,9 +177,8 @@ def _renormalize_infer(weight, index, *, max_norm, norm_type):
 
 
 @op(
-    name="_renormalize_rows", method=False, public=False, inplace="_renormalize_rows_",
-    infer=_renormalize_infer, scratch=("rows", "powers"), half="float32",
-    flops=lambda weight, index, **_: 4 * index.numel * weight.shape[1],
+    name="_renormalize_rows", inplace="_renormalize_rows_", infer=_renormalize_infer,
+    scratch=("rows", "powers"), flops=lambda weight, index, **_: 4 * index.numel * weight.shape[1],
     samples=_renormalize_samples, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def renormalize(xp, out, rows, powers, weight, index, *, max_norm, norm_type):

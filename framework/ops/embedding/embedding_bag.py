@@ -53,8 +53,7 @@ def _check_rows(xp, source, rows):
 
 
 @op(
-    name="_bag", method=False, public=False, infer=_bag_infer, scratch=("part",), half="float32",
-    layout=contiguous, samples=_bag_samples,
+    name="_bag", infer=_bag_infer, scratch=("part",), layout=contiguous, samples=_bag_samples,
     flops=lambda table, factors, *_, **__: 2 * factors.numel * table.shape[1],
 )  # fmt: skip
 def bag(xp, out, part, table, factors, source, target, *, rows):
@@ -107,9 +106,8 @@ def _products_samples(make):
 
 
 @op(
-    name="_bag_products", method=False, public=False, infer=_products_infer,
-    scratch=("left", "right"), half="float32", layout=contiguous, samples=_products_samples,
-    flops=lambda a, b, source, target: 2 * source.numel * a.shape[1],
+    name="_bag_products", infer=_products_infer, scratch=("left", "right"), layout=contiguous,
+    samples=_products_samples, flops=lambda a, b, source, target: 2 * source.numel * a.shape[1],
 )  # fmt: skip
 def products(xp, out, left, right, a, b, source, target):
     """The scalar product of ``a[source[i]]`` and ``b[target[i]]`` for each entry."""
@@ -154,9 +152,8 @@ def _winners_samples(make):
 
 
 @op(
-    name="_bag_winners", method=False, public=False, infer=_winners_infer, scratch=("best",),
-    layout=contiguous, samples=_winners_samples,
-    flops=lambda table, source, *_, **__: source.numel * table.shape[1],
+    name="_bag_winners", infer=_winners_infer, scratch=("best",), layout=contiguous, half="exact",
+    samples=_winners_samples, flops=lambda table, source, *_, **__: source.numel * table.shape[1],
 )  # fmt: skip
 def winners(xp, out, best, table, source, target, counts, *, rows):
     """Which row of ``table`` is the largest of each bag, per column; -1 for an empty bag.
@@ -233,8 +230,8 @@ def _entries_samples(make):
 
 
 @op(
-    name="_bag_entries", method=False, public=False, returns=("factors", "target"),
-    infer=_entries_infer, scratch=("counts",), layout=contiguous, samples=_entries_samples,
+    name="_bag_entries", returns=("factors", "target"), infer=_entries_infer, scratch=("counts",),
+    layout=contiguous, half="exact", samples=_entries_samples,
     flops=lambda source, *_, **__: 2 * source.numel,
 )  # fmt: skip
 def entries_of(
@@ -281,9 +278,8 @@ def _bags_samples(make):
 
 
 @op(
-    name="_embedding_bag", method=False, public=False, infer=_bags_infer,
-    scratch=("factors", "target", "counts", "part"), half="float32", layout=contiguous,
-    samples=_bags_samples,
+    name="_embedding_bag", infer=_bags_infer, scratch=("factors", "target", "counts", "part"),
+    layout=contiguous, samples=_bags_samples,
     flops=lambda table, source, *_, **__: 2 * source.numel * table.shape[1],
 )  # fmt: skip
 def bags_of_rows(

@@ -109,7 +109,7 @@ def sample_positions(size, *shape):
     return positions((size,), *shape)[0]
 
 
-@op(name="_gather", method=False, public=False, infer=_gather_infer, samples=_gather_samples)
+@op(name="_gather", infer=_gather_infer, half="exact", samples=_gather_samples)
 def gather_along(xp, out, input, index, *, dim):
     """``out[i, j] = input[index[i, j], j]`` for dim 0, and so on."""
     check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
@@ -150,7 +150,7 @@ def _scatter_sum_samples(make):
 
 
 @op(
-    name="_scatter_sum", method=False, public=False, half="float32", samples=_scatter_sum_samples,
+    name="_scatter_sum", samples=_scatter_sum_samples,
     infer=lambda input, index, *, shape, dim: input.like(shape),
 )  # fmt: skip
 def scatter_sum(xp, out, input, index, *, shape, dim):
@@ -177,7 +177,7 @@ def _(g, index, dim):
 
 
 @op(
-    name="_placed", method=False, public=False, samples=_placed_samples,
+    name="_placed", half="exact", samples=_placed_samples,
     infer=lambda input, index, *, shape, dim: input.like(shape),
 )  # fmt: skip
 def placed(xp, out, input, index, *, shape, dim):

@@ -234,6 +234,7 @@ def _one_mask(input, found):
     return input, found
 
 
+@function(method="__getitem__")
 def _getitem(self, key):
     """The elements that a key names: a view for basic indices, else a copy.
 
@@ -278,6 +279,7 @@ def _getitem(self, key):
     return index_elements(view, index, dims=dims, at=at)
 
 
+@function(method="__setitem__")
 def _setitem(self, key, value):
     """Write into the elements that a key names.
 
@@ -322,16 +324,12 @@ def _without_leading_ones(value, ndim):
     return value if len(shape) == value.ndim else value.reshape(shape)
 
 
+@function(method="__iter__")
 def _iter(self):
     """The indices of the first dim, as views."""
     if not self._spec.ndim:
         raise TypeError("iteration over a 0-d tensor")
     return iter(self.unbind(0))
-
-
-Tensor.__getitem__ = _getitem  # type: ignore[method-assign]
-Tensor.__setitem__ = _setitem  # type: ignore[method-assign]
-Tensor.__iter__ = _iter  # type: ignore[method-assign]
 
 
 def _mismatch(input, values):

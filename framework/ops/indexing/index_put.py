@@ -93,7 +93,7 @@ def _index_samples(make):
     yield (y, positions((y.shape[2],), 0)), {"dims": (2,), "at": 2}
 
 
-@op(name="_index", method=False, public=False, infer=_index_infer, samples=_index_samples)
+@op(name="_index", infer=_index_infer, half="exact", samples=_index_samples)
 def index_elements(xp, out, input, index, *, dims, at):
     """The elements of ``input`` at ``index``."""
     check_bounds(xp, index, input.shape, dims)
@@ -161,7 +161,7 @@ def _index_sum_samples(make):
 
 
 @op(
-    name="_index_sum", method=False, public=False, half="float32", samples=_index_sum_samples,
+    name="_index_sum", samples=_index_sum_samples,
     infer=lambda input, index, *, shape, dims, at: input.like(shape),
 )  # fmt: skip
 def index_sum(xp, out, input, index, *, shape, dims, at):
@@ -209,8 +209,7 @@ def _put_samples(make):
 
 
 @op(
-    name="_index_put", method=False, public=False, inplace="_index_put_", infer=_put_infer,
-    samples=_put_samples,
+    name="_index_put", inplace="_index_put_", infer=_put_infer, half="exact", samples=_put_samples,
     autocast="promote",
 )  # fmt: skip
 def index_assign(xp, out, input, index, values, *, dims, at):
@@ -259,10 +258,7 @@ def _put_add_samples(make):
     yield (make(0, 4), positions((4,), 2), make()), {"dims": (1,), "at": 1}
 
 
-@op(
-    name="_index_put_add", method=False, public=False, inplace="_index_put_add_", half="float32",
-    infer=_put_infer, samples=_put_add_samples,
-)  # fmt: skip
+@op(name="_index_put_add", inplace="_index_put_add_", infer=_put_infer, samples=_put_add_samples)
 def index_accumulate(xp, out, input, index, values, *, dims, at):
     """``input`` with ``values`` added at ``index``, as often as each occurs."""
     check_bounds(xp, index, input.shape, dims)
@@ -311,10 +307,7 @@ def set_places(xp, places, mask):
         rows[0] = found
 
 
-@op(
-    name="_mask_places", method=False, public=False, adopt=True,
-    samples=masks,
-)  # fmt: skip
+@op(name="_mask_places", adopt=True, half="exact", samples=masks)
 def mask_places(xp, mask):
     """Where a mask is True: (ndim, count)."""
     if not mask.ndim:

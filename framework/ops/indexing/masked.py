@@ -50,8 +50,8 @@ def _read_samples(make):
 
 
 @op(
-    name="_index_masked", method=False, public=False, infer=_read_infer, scratch=("places",),
-    layout=_ready, samples=_read_samples,
+    name="_index_masked", infer=_read_infer, scratch=("places",), layout=_ready, half="exact",
+    samples=_read_samples,
 )  # fmt: skip
 def masked_elements(xp, out, places, input, mask, index, *, count, at):
     """The ``count`` elements of ``input`` where ``mask`` holds, which begins at dim ``at``.
@@ -78,7 +78,7 @@ def _(xp, out, places, input, mask, index, *, count, at):
         index_elements.op.plain(xp, out, input, index, dims=_dims(mask, at), at=at)
 
 
-masked_elements.op.shown = "index"  # in messages, and for who asks for values by their op
+masked_elements.op.display_name = "index"  # in messages, and for who asks for values by their op
 
 
 @masked_elements.vjp("input")
@@ -99,8 +99,8 @@ def _sum_samples(make):
 
 
 @op(
-    name="_index_masked_grad", method=False, public=False, infer=_sum_infer, scratch=("places",),
-    half="float32", layout=_ready, samples=_sum_samples,
+    name="_index_masked_grad", infer=_sum_infer, scratch=("places",), layout=_ready,
+    samples=_sum_samples,
 )  # fmt: skip
 def masked_sum(xp, out, places, input, mask, *, shape, at):
     """Zeros of ``shape`` with ``input`` where ``mask`` holds: the transpose of reading."""
@@ -133,11 +133,10 @@ def _write_samples(make):
 
 
 @op(
-    name="_masked_scatter", method=False, public=False, inplace="_masked_scatter_",
-    infer=lambda input, mask, values, index: (
+    name="_masked_scatter", inplace="_masked_scatter_", infer=lambda input, mask, values, index: (
         input, Spec((mask.ndim, values.shape[0] if index is None else 0), int64)
     ),
-    scratch=("places",), layout=_ready, samples=_write_samples, autocast="promote",
+    scratch=("places",), layout=_ready, half="exact", samples=_write_samples, autocast="promote",
 )  # fmt: skip
 def masked_assign(xp, out, places, input, mask, values, index):
     """``input`` with ``values``, in order, where ``mask`` holds; ``index`` as above."""

@@ -16,10 +16,7 @@ from .index_put import set_places
 from .where import masks
 
 
-@op(
-    name="_argwhere", method=False, public=False, adopt=True,
-    samples=masks,
-)  # fmt: skip
+@op(name="_argwhere", adopt=True, half="exact", samples=masks)
 def places_of_nonzero(xp, input):
     """The coordinates of the elements that are not zero, one row each."""
     if not input.ndim:
@@ -94,7 +91,7 @@ def _bincount_samples(make):
     yield (tensor(np.zeros(0, np.int64)), None), {"minlength": 2}
 
 
-@op(name="_bincount", method=False, public=False, adopt=True, samples=_bincount_samples)
+@op(name="_bincount", adopt=True, half="exact", samples=_bincount_samples)
 def counts_of(xp, input, weights, *, minlength):
     """How often each number occurs."""
     if not input.size:
@@ -144,8 +141,8 @@ def _search_infer(sorted_sequence, input, *, right):
 
 
 @op(
-    name="_searchsorted", method=False, public=False, adopt=True, promote="arith",
-    infer=_search_infer, samples=_search_samples,
+    name="_searchsorted", adopt=True, promote="arith", infer=_search_infer, half="exact",
+    samples=_search_samples,
 )  # fmt: skip
 def search(xp, sorted_sequence, input, *, right):
     """Where each value would be inserted into a sorted sequence, or row."""

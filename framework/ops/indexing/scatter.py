@@ -50,7 +50,7 @@ def _scatter_samples(make):
 
 
 @op(
-    name="_scatter", method=False, public=False, inplace="_scatter_", infer=_scatter_infer,
+    name="_scatter", inplace="_scatter_", infer=_scatter_infer, half="exact",
     samples=_scatter_samples,
 )  # fmt: skip
 def scatter_along(xp, out, input, index, src, *, dim):
@@ -108,9 +108,8 @@ def _scatter_add_samples(make):
 
 
 @op(
-    name="_scatter_add", method=False, public=False, inplace="_scatter_add_", half="float32",
-    infer=_scatter_infer, samples=_scatter_add_samples,
-    autocast="promote",
+    name="_scatter_add", inplace="_scatter_add_", infer=_scatter_infer,
+    samples=_scatter_add_samples, autocast="promote",
 )  # fmt: skip
 def scatter_add_along(xp, out, input, index, src, *, dim):
     """``input`` with ``src`` added at the places that ``gather`` would read."""
@@ -226,10 +225,7 @@ def _combine_samples(make):
         yield (make(0, 4), sample_positions(4, 0, 3), make(0, 3)), {"dim": 1, "reduce": reduce}
 
 
-@op(
-    name="_scatter_combine", method=False, public=False, half="float32", infer=_combine_infer,
-    samples=_combine_samples,
-)  # fmt: skip
+@op(name="_scatter_combine", infer=_combine_infer, samples=_combine_samples)
 def scatter_combine(xp, out, input, index, src, *, dim, reduce):
     """``input`` multiplied with, or the extreme of it and, ``src`` at the places of ``index``."""
     check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)

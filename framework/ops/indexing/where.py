@@ -39,8 +39,8 @@ def _where_samples(make):
 
 
 @op(
-    name="_where", method=False, public=False, promote=("arith", ("input", "other")),
-    infer=_where_infer, samples=_where_samples, elementwise=True,
+    name="_where", promote=("arith", ("input", "other")), infer=_where_infer, half="exact",
+    samples=_where_samples, elementwise=True,
 )  # fmt: skip
 def where_select(xp, out, condition, input, other):
     """``input`` where the condition holds, else ``other``."""
@@ -96,12 +96,10 @@ def where(condition, input=None, other=None, *, out=None):
     return where_select(condition, input, other, out=out)
 
 
+@function(method="where")
 def _where_method(self, condition, other):
     """Keep the elements where the condition holds, take ``other`` elsewhere."""
     return where(condition, self, other)
-
-
-Tensor.where = _where_method  # type: ignore[method-assign]
 
 
 # Masks
@@ -141,8 +139,8 @@ def _masked_fill_samples(make):
 
 
 @op(
-    inplace="masked_fill_", infer=_masked_fill_infer, out=False, samples=_masked_fill_samples,
-    elementwise=True,
+    inplace="masked_fill_", infer=_masked_fill_infer, out=False, half="exact",
+    samples=_masked_fill_samples, elementwise=True,
 )  # fmt: skip
 def masked_fill(xp, out, input, mask, value):
     """Put ``value`` where the mask is True; the mask broadcasts.
@@ -228,7 +226,7 @@ def _keep(xp, out, input, diagonal, below):
             xp.copyto(y[..., left:right], 0, casting="unsafe", where=where)
 
 
-@op(inplace="tril_", infer=_tri_infer, samples=_tri_samples)
+@op(inplace="tril_", infer=_tri_infer, half="exact", samples=_tri_samples)
 def tril(xp, out, input, *, diagonal=0):
     """Keep a matrix on and below a diagonal, zeros above it."""
     _keep(xp, out, input, diagonal, True)
@@ -239,7 +237,7 @@ def _(g, diagonal):
     return g.tril(diagonal)
 
 
-@op(inplace="triu_", infer=_tri_infer, samples=_tri_samples)
+@op(inplace="triu_", infer=_tri_infer, half="exact", samples=_tri_samples)
 def triu(xp, out, input, *, diagonal=0):
     """Keep a matrix on and above a diagonal, zeros below it."""
     _keep(xp, out, input, diagonal - 1, False)

@@ -12,7 +12,7 @@ from ...dtypes import float32
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import broadcast_shapes, function, op
-from .bfloat16_matmul import multiply, taken, workspace
+from .bfloat16_matmul import multiply, supports, workspace
 from .matmul import adjoint, blas_ready, check_number, matmul, multiply_rows, product_shape
 from .products import need_dims, write_out
 
@@ -48,10 +48,8 @@ def _addmatmul_samples(make):
 
 
 @op(
-    name="_addmatmul", method=False, public=False, infer=_addmatmul_infer, promote="same",
-    half="float32", scratch=("scaled",), layout=blas_ready, flops=_addmatmul_flops,
-    samples=_addmatmul_samples,
-    autocast="low",
+    name="_addmatmul", infer=_addmatmul_infer, promote="same", scratch=("scaled",),
+    layout=blas_ready, flops=_addmatmul_flops, samples=_addmatmul_samples, autocast="low",
 )  # fmt: skip
 def add_matmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
     """Multiply and add: ``out = beta * input + alpha * (mat1 @ mat2)``; beta 0 ignores input."""
@@ -65,12 +63,14 @@ def add_matmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
     xp.add(out, input, out=out)
 
 
-@add_matmul.half_kernel(
+@add_matmul.kernel(
+    "cpu",
+    dtypes="half",
     when=lambda input, mat1, mat2, *, beta, alpha: (
         alpha == beta == 1
         and mat2.ndim > 1 < mat1.ndim
         and input.shape in ((), (1,), mat2.shape[-1:])
-        and taken(mat1, product_shape("addmm", mat1, mat2), mat1.shape[-1])
+        and supports(mat1, product_shape("addmm", mat1, mat2), mat1.shape[-1])
     ),
     layout=blas_ready,
     scratch=lambda input, mat1, mat2, *, beta, alpha: workspace(

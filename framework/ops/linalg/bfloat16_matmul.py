@@ -23,7 +23,7 @@ LEAST = 1 << 18  # multiplications from which on the kernel repays its import
 _SHARE = 1 << 23  # multiplications below which another thread costs more than it saves
 
 
-def taken(left: Any, shape: tuple[int, ...], inner: int) -> bool:
+def supports(left: Any, shape: tuple[int, ...], inner: int) -> bool:
     """True if a product of this shape is computed here; ``left`` is an operand's spec."""
     if left.dtype is not bfloat16 or len(shape) < 2 or inner % 2:
         return False

@@ -56,9 +56,8 @@ def _samples(make):
 
 
 @op(
-    name="_trilinear", method=False, public=False, infer=_infer, scratch=("part",),
-    promote="same", half="float32", layout=contiguous, samples=_samples,
-    flops=lambda a, b, weight, *, free: a.shape[0] * (
+    name="_trilinear", infer=_infer, scratch=("part",), promote="same", layout=contiguous,
+    samples=_samples, flops=lambda a, b, weight, *, free: a.shape[0] * (
         2 * weight.numel + 2 * _route(weight.shape, free)[1]
     ),
 )  # fmt: skip
@@ -141,8 +140,8 @@ def _weight_samples(make):
 
 
 @op(
-    name="_trilinear_weight", method=False, public=False, infer=_weight_infer, scratch=("part",),
-    promote="same", half="float32", layout=contiguous, samples=_weight_samples,
+    name="_trilinear_weight", infer=_weight_infer, scratch=("part",), promote="same",
+    layout=contiguous, samples=_weight_samples,
     flops=lambda x0, x1, x2: 2 * x0.numel * x1.shape[1] * x2.shape[1],
 )  # fmt: skip
 def form_weight(xp, out, part, x0, x1, x2):

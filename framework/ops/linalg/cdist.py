@@ -64,8 +64,7 @@ def _cdist_samples(make):
 
 
 @op(
-    name="_cdist", method=False, public=False, infer=_cdist_infer, scratch=("tile",),
-    half="float32", promote="same", samples=_cdist_samples,
+    name="_cdist", infer=_cdist_infer, scratch=("tile",), promote="same", samples=_cdist_samples,
     flops=lambda x1, x2, *, p: 3 * x1.numel * x2.shape[1],
 )  # fmt: skip
 def distances(xp, out, tile, x1, x2, *, p):
@@ -125,8 +124,8 @@ def _slope_samples(make):
 
 
 @op(
-    name="_cdist_backward", method=False, public=False, infer=_slope_infer, half="float32",
-    scratch=("tile", "size", "weight", "zero"), promote="same", samples=_slope_samples,
+    name="_cdist_backward", infer=_slope_infer, scratch=("tile", "size", "weight", "zero"),
+    promote="same", samples=_slope_samples,
     flops=lambda grad, x1, x2, lengths, *, p: 6 * x1.numel * x2.shape[1],
 )  # fmt: skip
 def distances_slope(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *, p):
@@ -200,9 +199,8 @@ def _euclidean_samples(make):
 
 
 @op(
-    name="_euclidean", method=False, public=False, infer=_euclidean_infer, promote="same",
-    scratch=("square1", "square2", "sum1", "sum2"), half="float32", layout=blas_ready,
-    samples=_euclidean_samples,
+    name="_euclidean", infer=_euclidean_infer, promote="same",
+    scratch=("square1", "square2", "sum1", "sum2"), layout=blas_ready, samples=_euclidean_samples,
     flops=lambda x1, x2: 2 * x1.numel * x2.shape[-2],
 )  # fmt: skip
 def euclidean(xp, out, square1, square2, sum1, sum2, x1, x2):
@@ -218,7 +216,7 @@ def euclidean(xp, out, square1, square2, sum1, sum2, x1, x2):
     xp.sqrt(out, out=out)
 
 
-euclidean.op.shown = "cdist"  # in messages, and for who asks for values by their op
+euclidean.op.display_name = "cdist"  # in messages, and for who asks for values by their op
 
 
 @euclidean.vjp("x1")
@@ -305,8 +303,7 @@ def _condensed_samples(make):
 
 
 @op(
-    name="_pdist", method=False, public=False, infer=_condensed_infer, scratch=("tile",),
-    half="float32", samples=_condensed_samples,
+    name="_pdist", infer=_condensed_infer, scratch=("tile",), samples=_condensed_samples,
     flops=lambda input, *, p: 3 * input.numel * input.shape[0] // 2,
 )  # fmt: skip
 def condensed(xp, out, tile, input, *, p):
@@ -369,8 +366,8 @@ def _condensed_slope_samples(make):
 
 
 @op(
-    name="_pdist_backward", method=False, public=False, infer=_condensed_slope_infer,
-    scratch=("tile", "size", "weight", "zero"), half="float32", samples=_condensed_slope_samples,
+    name="_pdist_backward", infer=_condensed_slope_infer,
+    scratch=("tile", "size", "weight", "zero"), samples=_condensed_slope_samples,
     flops=lambda grad, input, lengths, *, p: 6 * input.numel * input.shape[0] // 2,
 )  # fmt: skip
 def condensed_slope(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):

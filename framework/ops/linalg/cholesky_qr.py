@@ -105,9 +105,8 @@ def _leading_minor(xp, a):
 
 
 @op(
-    name="_cholesky", method=False, public=False, adopt=True, returns=("out", "info"),
-    half="float32", infer=_cholesky_infer, samples=_cholesky_samples,
-    flops=lambda A, **_: A.numel * A.shape[-1] // 3,
+    name="_cholesky", adopt=True, returns=("out", "info"), infer=_cholesky_infer,
+    samples=_cholesky_samples, flops=lambda A, **_: A.numel * A.shape[-1] // 3,
     autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def cholesky_of(xp, A, *, part, checked):
@@ -184,9 +183,8 @@ def _qr_samples(make):
 
 
 @op(
-    name="_qr", method=False, public=False, adopt=True, returns=("q", "r"), half="float32",
-    infer=_qr_infer, samples=_qr_samples, flops=lambda A, **_: 4 * cube(A),
-    autocast=WIDE_ON_CPU,
+    name="_qr", adopt=True, returns=("q", "r"), infer=_qr_infer, samples=_qr_samples,
+    flops=lambda A, **_: 4 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def qr_of(xp, A, *, mode):
     """Factor into orthonormal columns and an upper triangle."""

@@ -25,8 +25,8 @@ def _det_infer(A):
 
 
 @op(
-    name="_det", method=False, public=False, adopt=True, half="float32", infer=_det_infer,
-    samples=_det_samples, flops=lambda A: 2 * cube(A) // 3,
+    name="_det", adopt=True, infer=_det_infer, samples=_det_samples,
+    flops=lambda A: 2 * cube(A) // 3,
 )  # fmt: skip
 def determinant(xp, A):
     """Take determinants."""
@@ -63,8 +63,8 @@ def _cofactors_infer(A):
 
 
 @op(
-    name="_cofactors", method=False, public=False, adopt=True, half="float32",
-    infer=_cofactors_infer, samples=_det_samples, flops=lambda A: 20 * cube(A),
+    name="_cofactors", adopt=True, infer=_cofactors_infer, samples=_det_samples,
+    flops=lambda A: 20 * cube(A),
 )  # fmt: skip
 def cofactors(xp, A):
     """Find the matrices of cofactors: ``det(A) * inv(A).mT``, also where A is singular."""
@@ -129,9 +129,8 @@ def _slope_samples(make):
 
 
 @op(
-    name="_cofactors_slope", method=False, public=False, adopt=True, half="float32",
-    infer=lambda A, P: A, promote="same", samples=_slope_samples,
-    flops=lambda A, P: 24 * cube(A),
+    name="_cofactors_slope", adopt=True, infer=lambda A, P: A, promote="same",
+    samples=_slope_samples, flops=lambda A, P: 24 * cube(A),
 )  # fmt: skip
 def cofactors_slope(xp, A, P):
     """How the cofactors change as A moves along P: a symmetric form of A's second minors.
@@ -194,8 +193,8 @@ def _slogdet_infer(A):
 
 
 @op(
-    name="_slogdet", method=False, public=False, adopt=True, returns=("sign", "logabsdet"),
-    half="float32", infer=_slogdet_infer, samples=_det_samples, flops=lambda A: 2 * cube(A) // 3,
+    name="_slogdet", adopt=True, returns=("sign", "logabsdet"), infer=_slogdet_infer,
+    samples=_det_samples, flops=lambda A: 2 * cube(A) // 3,
 )  # fmt: skip
 def sign_and_log(xp, A):
     """Take the signs of determinants and the logarithms of their magnitudes."""

@@ -50,9 +50,8 @@ def _svd_samples(make):
 
 
 @op(
-    name="_svd", method=False, public=False, adopt=True, returns=("u", "s", "vh"), half="float32",
-    infer=_svd_infer, samples=_svd_samples, flops=lambda A, **_: 14 * cube(A),
-    autocast=WIDE_ON_CPU,
+    name="_svd", adopt=True, returns=("u", "s", "vh"), infer=_svd_infer, samples=_svd_samples,
+    flops=lambda A, **_: 14 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def svd_of(xp, A, *, full_matrices):
     """Factor into orthonormal vectors on both sides and singular values in falling order."""
@@ -120,11 +119,9 @@ def _skew_diagonal(x):
 
 
 @op(
-    name="_svdvals", method=False, public=False, adopt=True, half="float32",
-    infer=lambda A: _svd_infer(A, full_matrices=False)[1],
+    name="_svdvals", adopt=True, infer=lambda A: _svd_infer(A, full_matrices=False)[1],
     samples=lambda make: ((inputs, {}) for inputs, _ in _svd_samples(make)),
-    flops=lambda A: 3 * cube(A),
-    autocast=WIDE_ON_CPU,
+    flops=lambda A: 3 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def singular_values(xp, A):
     """Find singular values, in falling order; has no gradient."""
@@ -174,10 +171,8 @@ def _eigh_infer(A, *, part):
 
 
 @op(
-    name="_eigh", method=False, public=False, adopt=True, returns=("values", "vectors"),
-    half="float32", infer=_eigh_infer, samples=symmetric_samples,
-    flops=lambda A, **_: 9 * cube(A),
-    autocast=WIDE_ON_CPU,
+    name="_eigh", adopt=True, returns=("values", "vectors"), infer=_eigh_infer,
+    samples=symmetric_samples, flops=lambda A, **_: 9 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def eigh_of(xp, A, *, part):
     """Find eigenvalues, in rising order, and orthonormal eigenvectors of hermitian matrices."""
@@ -200,10 +195,8 @@ def _(g_values, g_vectors, values, vectors):
 
 
 @op(
-    name="_eigvalsh", method=False, public=False, adopt=True, half="float32",
-    infer=lambda A, *, part: _eigh_infer(A, part=part)[0], samples=symmetric_samples,
-    flops=lambda A, **_: 2 * cube(A),
-    autocast=WIDE_ON_CPU,
+    name="_eigvalsh", adopt=True, infer=lambda A, *, part: _eigh_infer(A, part=part)[0],
+    samples=symmetric_samples, flops=lambda A, **_: 2 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def eigenvalues_hermitian(xp, A, *, part):
     """Find eigenvalues of hermitian matrices, in rising order; has no gradient."""
@@ -267,10 +260,8 @@ def _eig_samples(make):
 
 
 @op(
-    name="_eig", method=False, public=False, adopt=True, returns=("values", "vectors"),
-    half="float32", infer=_eig_infer, samples=_eig_samples,
-    flops=lambda A: 25 * cube(A),
-    autocast=WIDE_ON_CPU,
+    name="_eig", adopt=True, returns=("values", "vectors"), infer=_eig_infer, samples=_eig_samples,
+    flops=lambda A: 25 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def eig_of(xp, A):
     """Find eigenvalues and eigenvectors, complex also where they might be real."""

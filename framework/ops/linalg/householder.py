@@ -29,8 +29,8 @@ def _geqrf_samples(make):
 
 
 @op(
-    name="geqrf", returns=("a", "tau"), adopt=True, half="float32", infer=_geqrf_infer,
-    samples=_geqrf_samples, flops=lambda A: 2 * cube(A),
+    name="geqrf", returns=("a", "tau"), adopt=True, infer=_geqrf_infer, samples=_geqrf_samples,
+    flops=lambda A: 2 * cube(A),
 )  # fmt: skip
 def geqrf(xp, A):
     """Factor matrices into R, on and above the diagonal, and the reflections of Q, below it.

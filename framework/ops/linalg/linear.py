@@ -11,7 +11,7 @@ from math import prod
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import op
-from .bfloat16_matmul import multiply, taken, workspace
+from .bfloat16_matmul import multiply, supports, workspace
 from .matmul import as_rows, check_number, foldable, matmul, multiply_rows
 
 
@@ -47,9 +47,8 @@ def _linear_samples(make):
 
 
 @op(
-    method=False, infer=_linear_infer, promote="same", half="float32", layout=foldable,
-    flops=_linear_flops, samples=_linear_samples,
-    autocast="low",
+    method=False, infer=_linear_infer, promote="same", layout=foldable, flops=_linear_flops,
+    samples=_linear_samples, autocast="low",
 )  # fmt: skip
 def linear(xp, out, input, weight, bias=None):
     """Apply an affine map to the last dimension: ``out = input @ weight.mT + bias``.
@@ -79,9 +78,11 @@ def _half_shape(input, weight):
     return prod(input.shape[:-1]), weight.shape[0]
 
 
-@linear.half_kernel(
+@linear.kernel(
+    "cpu",
+    dtypes="half",
     when=lambda input, weight, bias: (
-        weight.ndim == 2 and taken(input, _half_shape(input, weight), input.shape[-1])
+        weight.ndim == 2 and supports(input, _half_shape(input, weight), input.shape[-1])
     ),
     layout=foldable,
     scratch=lambda input, weight, bias: workspace(

@@ -39,9 +39,8 @@ def _pinv_samples(make):
 
 
 @op(
-    name="_pinv", method=False, public=False, adopt=True, half="float32", infer=_pinv_infer,
-    samples=_pinv_samples, flops=lambda A, *_, **__: 20 * cube(A),
-    autocast=WIDE_ON_CPU,
+    name="_pinv", adopt=True, infer=_pinv_infer, samples=_pinv_samples,
+    flops=lambda A, *_, **__: 20 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def pseudoinverse(xp, A, atol, rtol, *, part):
     """Invert what can be inverted: singular values above the tolerance."""
@@ -170,9 +169,8 @@ def _lstsq_samples(make):
 
 
 @op(
-    name="_lstsq", method=False, public=False, adopt=True, half="float32", promote="same",
-    returns=("out", "rank"), infer=_lstsq_infer, samples=_lstsq_samples,
-    flops=lambda A, *_, **__: 14 * cube(A),
+    name="_lstsq", adopt=True, promote="same", returns=("out", "rank"), infer=_lstsq_infer,
+    samples=_lstsq_samples, flops=lambda A, *_, **__: 14 * cube(A),
 )  # fmt: skip
 def least_squares(xp, A, B, *, rcond):
     """Find the shortest X with the smallest residual, and the rank of A."""

@@ -69,8 +69,8 @@ def _lu_samples(make):
 
 
 @op(
-    name="_lu_factor", method=False, public=False, adopt=True, returns=("lu", "pivots", "info"),
-    half="float32", infer=_lu_infer, samples=_lu_samples, flops=lambda A, **_: 2 * cube(A) // 3,
+    name="_lu_factor", adopt=True, returns=("lu", "pivots", "info"), infer=_lu_infer,
+    samples=_lu_samples, flops=lambda A, **_: 2 * cube(A) // 3,
 )  # fmt: skip
 def lu_of(xp, A, *, pivot):
     """Factor into triangles, packed in one matrix, with exchanges of rows."""
@@ -141,7 +141,7 @@ def _permutation_samples(make):
 
 
 @op(
-    name="_permutation", method=False, public=False, adopt=True, infer=_permutation_infer,
+    name="_permutation", adopt=True, infer=_permutation_infer, half="exact",
     samples=_permutation_samples,
 )  # fmt: skip
 def permutation_of(xp, pivots, *, rows):

@@ -21,7 +21,7 @@ from math import prod
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import broadcast_shapes, op
-from .bfloat16_matmul import multiply, taken, workspace
+from .bfloat16_matmul import multiply, supports, workspace
 
 
 def _is_matrix(strides, shape, itemsize):
@@ -143,9 +143,8 @@ def _matmul_samples(make):
 
 
 @op(
-    operator="__matmul__", infer=_matmul_infer, half="float32", layout=blas_ready,
-    flops=_matmul_flops, samples=_matmul_samples,
-    autocast="low",
+    operator="__matmul__", infer=_matmul_infer, layout=blas_ready, flops=_matmul_flops,
+    samples=_matmul_samples, autocast="low",
 )  # fmt: skip
 def matmul(xp, out, input, other):
     """Multiply matrices, or stacks of them with broadcasting, or vectors: ``input @ other``.
@@ -173,9 +172,11 @@ def _tall(input, other):
     return prod(input.shape[:-1]), other.shape[-1]
 
 
-@matmul.half_kernel(
+@matmul.kernel(
+    "cpu",
+    dtypes="half",
     when=lambda input, other: (
-        input.ndim > 1 and other.ndim == 2 and taken(input, _tall(input, other), input.shape[-1])
+        input.ndim > 1 and other.ndim == 2 and supports(input, _tall(input, other), input.shape[-1])
     ),
     layout=foldable,
     scratch=lambda input, other: workspace(input, _tall(input, other), input.shape[-1]),
@@ -185,11 +186,13 @@ def _(xp, out, room, input, other):
     multiply(out.reshape(rows, -1), room, input.reshape(rows, inner), other)
 
 
-@matmul.half_kernel(
+@matmul.kernel(
+    "cpu",
+    dtypes="half",
     when=lambda input, other: (
         input.ndim > 1
         and other.ndim > 2
-        and taken(input, product_shape("matmul", input, other), input.shape[-1])
+        and supports(input, product_shape("matmul", input, other), input.shape[-1])
     ),
     layout=blas_ready,
     scratch=lambda input, other: workspace(

@@ -65,8 +65,8 @@ _REACH = 5.371920351148152
 
 
 @op(
-    name="_matrix_exp", method=False, public=False, adopt=True, half="float32", infer=_exp_infer,
-    samples=_exp_samples, flops=lambda A: 16 * cube(A),
+    name="_matrix_exp", adopt=True, infer=_exp_infer, samples=_exp_samples,
+    flops=lambda A: 16 * cube(A),
 )  # fmt: skip
 def exponential(xp, A):
     """Take matrix exponentials, by scaling and squaring."""
@@ -212,8 +212,8 @@ def _cross_samples(make):
 
 
 @op(
-    name="_cross", method=False, public=False, scratch=("product",), promote="arith",
-    half="float32", infer=_cross_infer, samples=_cross_samples,
+    name="_cross", scratch=("product",), promote="arith", infer=_cross_infer,
+    samples=_cross_samples,
     flops=lambda input, other, *, dim: 9 * max(input.numel, other.numel) // 3,
 )  # fmt: skip
 def cross_along(xp, out, product, input, other, *, dim):

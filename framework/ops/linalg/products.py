@@ -151,7 +151,7 @@ def chain_matmul(*matrices, out=None):
     return result if out is None else write_out(out, result)
 
 
-@function(method=False)
+@function()
 def tensordot(a, b, dims=2, out=None):
     """Contract several dimensions of two tensors at once.
 

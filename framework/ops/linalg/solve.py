@@ -88,9 +88,8 @@ _NO_INVERSE = (
 
 
 @op(
-    name="_inv", method=False, public=False, adopt=True, returns=("out", "info"), half="float32",
-    infer=_inv_infer, flops=_cube, samples=_inv_samples,
-    autocast=WIDE_ON_CPU,
+    name="_inv", adopt=True, returns=("out", "info"), infer=_inv_infer, flops=_cube,
+    samples=_inv_samples, autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def invert(xp, A, *, checked):
     """Invert matrices, and say which are singular."""
@@ -187,9 +186,8 @@ _NO_SOLUTION = (
 
 
 @op(
-    name="_solve", method=False, public=False, adopt=True, returns=("out", "info"),
-    half="float32", promote="same", infer=_solve_infer, flops=_solve_flops, samples=_solve_samples,
-    autocast=WIDE_ON_CPU,
+    name="_solve", adopt=True, returns=("out", "info"), promote="same", infer=_solve_infer,
+    flops=_solve_flops, samples=_solve_samples, autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def solve_matrices(xp, A, B, *, checked):
     """Solve ``A @ X = B`` for matrices, and say which of them are singular."""
@@ -291,9 +289,8 @@ def _triangular_samples(make):
 
 
 @op(
-    name="_solve_triangular", method=False, public=False, adopt=True, half="float32",
-    promote="same", infer=_triangular_infer, samples=_triangular_samples,
-    flops=lambda A, B, **_: B.numel * A.shape[-1],
+    name="_solve_triangular", adopt=True, promote="same", infer=_triangular_infer,
+    samples=_triangular_samples, flops=lambda A, B, **_: B.numel * A.shape[-1],
 )  # fmt: skip
 def solve_triangle(xp, A, B, *, upper, unitriangular):
     """Solve ``A @ X = B`` for triangular matrices; the other triangle is not read."""

@@ -10,7 +10,7 @@ import math
 from math import prod
 
 from ...dtypes import float32
-from ...kernels.common.elementwise import alike_singles, compile_gate
+from ...kernels.common.elementwise import alike_singles, elementwise_kernel
 from ...kernels.common.layout import contiguous, even
 from ...modes import no_grad
 from ...spec import Spec
@@ -32,9 +32,8 @@ def _probabilities(make):
 
 
 @op(
-    name="_binary_cross_entropy", method=False, public=False, infer=_pair_infer,
-    promote="arith", half="float32", scratch=("work",), flops=per_element(8),
-    samples=_probabilities,
+    name="_binary_cross_entropy", infer=_pair_infer, promote="arith", scratch=("work",),
+    flops=per_element(8), samples=_probabilities,
 )  # fmt: skip
 def bce(xp, out, work, input, target):
     """``-(target * log(input) + (1 - target) * log(1 - input))``, logarithms at least -100."""
@@ -56,9 +55,9 @@ def _arriving_probabilities(make):
 
 
 @op(
-    name="_binary_cross_entropy_backward", method=False, public=False, promote="arith",
+    name="_binary_cross_entropy_backward", promote="arith",
     infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy"),) * 2,
-    half="float32", scratch=("work",), flops=per_element(6), samples=_arriving_probabilities,
+    scratch=("work",), flops=per_element(6), samples=_arriving_probabilities,
 )  # fmt: skip
 def bce_slope(xp, out, work, grad, input, target):
     """``grad * (input - target) / ((1 - input) input)``, the divisor at least 1e-12."""
@@ -71,7 +70,7 @@ def bce_slope(xp, out, work, grad, input, target):
 
 
 for _op, _name in ((bce, "bce"), (bce_slope, "bce_grad")):
-    compile_gate(
+    elementwise_kernel(
         _op, lambda losses, _name=_name: (getattr(losses, _name), ()), when=alike_singles,
         module="loss.elementwise",
     )  # fmt: skip
@@ -159,8 +158,8 @@ def _logits(make):
 
 
 @op(
-    name="_bce_with_logits", method=False, public=False, infer=_pair_infer, promote="arith",
-    half="float32", scratch=("work",), flops=per_element(6), samples=_logits,
+    name="_bce_with_logits", infer=_pair_infer, promote="arith", scratch=("work",),
+    flops=per_element(6), samples=_logits,
 )  # fmt: skip
 def bce_logits(xp, out, work, input, target):
     """``log(1 + exp(input)) - input * target``, without overflow."""
@@ -175,8 +174,8 @@ def _three(make):
 
 
 @op(
-    name="_bce_with_logits_backward", method=False, public=False, infer=broadcast, promote="arith",
-    half="float32", flops=per_element(6), samples=_three,
+    name="_bce_with_logits_backward", infer=broadcast, promote="arith", flops=per_element(6),
+    samples=_three,
 )  # fmt: skip
 def bce_logits_slope(xp, out, grad, input, target):
     """``grad * (sigmoid(input) - target)``."""
@@ -188,13 +187,13 @@ def bce_logits_slope(xp, out, grad, input, target):
     xp.multiply(out, grad, out=out)
 
 
-compile_gate(
+elementwise_kernel(
     bce_logits,
     lambda losses: (losses.bce_logits, ()),
     when=alike_singles,
     module="loss.elementwise",
 )
-compile_gate(
+elementwise_kernel(
     bce_logits_slope,
     lambda losses: (losses.bce_logits_grad, ()),
     when=alike_singles,
@@ -248,9 +247,9 @@ def _weighted_logits(make):
 
 
 @op(
-    name="_bce_with_pos_weight", method=False, public=False, promote="arith",
+    name="_bce_with_pos_weight", promote="arith",
     infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy_with_logits"),) * 2,
-    half="float32", scratch=("work",), flops=per_element(10), samples=_weighted_logits,
+    scratch=("work",), flops=per_element(10), samples=_weighted_logits,
 )  # fmt: skip
 def bce_weighted(xp, out, work, input, target, pos_weight):
     """``(1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))``."""
@@ -272,9 +271,9 @@ def _arriving_logits(make):
 
 
 @op(
-    name="_bce_with_pos_weight_backward", method=False, public=False, promote="arith",
+    name="_bce_with_pos_weight_backward", promote="arith",
     infer=lambda *specs: (broadcast(*specs, op_name="binary_cross_entropy_with_logits"),) * 2,
-    half="float32", scratch=("work",), flops=per_element(12), samples=_arriving_logits,
+    scratch=("work",), flops=per_element(12), samples=_arriving_logits,
 )  # fmt: skip
 def bce_weighted_slope(xp, out, work, grad, input, target, pos_weight):
     """``grad (1 - t - (1 + (w - 1) t) / (1 + exp(x)))``."""

@@ -65,9 +65,9 @@ def _cross_entropy_samples(make):
 
 
 @op(
-    name="_cross_entropy", method=False, public=False, infer=_cross_entropy_infer,
-    aux=("lse",), scratch=("work",), half="float32", layout=contiguous,
-    flops=lambda input, *_, **__: 4 * input.numel, samples=_cross_entropy_samples,
+    name="_cross_entropy", infer=_cross_entropy_infer, aux=("lse",), scratch=("work",),
+    layout=contiguous, flops=lambda input, *_, **__: 4 * input.numel,
+    samples=_cross_entropy_samples,
 )  # fmt: skip
 def cross_entropy_rows(
     xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing
@@ -155,9 +155,8 @@ def _cross_entropy_grad_infer(grad, input, target, weight, lse, **_):
 
 
 @op(
-    name="_cross_entropy_grad", method=False, public=False, infer=_cross_entropy_grad_infer,
-    half="float32", layout=contiguous, flops=lambda grad, input, *_, **__: 4 * input.numel,
-    samples=_grad_samples,
+    name="_cross_entropy_grad", infer=_cross_entropy_grad_infer, layout=contiguous,
+    flops=lambda grad, input, *_, **__: 4 * input.numel, samples=_grad_samples,
 )  # fmt: skip
 def cross_entropy_grad(
     xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing
@@ -220,7 +219,7 @@ def _nll_samples(make):
 
 
 @op(
-    name="_nll", method=False, public=False, infer=_nll_infer, half="float32", layout=contiguous,
+    name="_nll", infer=_nll_infer, layout=contiguous,
     flops=lambda input, target, *_, **__: target.numel, samples=_nll_samples,
 )  # fmt: skip
 def nll_rows(xp, out, input, target, weight, *, ignore_index):
@@ -255,10 +254,9 @@ def _(g, target, weight, input_spec, ignore_index):
 
 
 @op(
-    name="_nll_grad", method=False, public=False, half="float32", layout=contiguous,
+    name="_nll_grad", layout=contiguous,
     infer=lambda grad, target, weight, *, shape, ignore_index: grad.like(shape),
-    flops=lambda grad, *_, **__: grad.numel,
-    samples=_nll_grad_samples,
+    flops=lambda grad, *_, **__: grad.numel, samples=_nll_grad_samples,
 )  # fmt: skip
 def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
     """Minus the arriving gradient at each row's class, zero elsewhere."""
@@ -298,9 +296,9 @@ def _mean_samples(make):
 
 
 @op(
-    name="_class_mean", method=False, public=False, aux=("divisor",), layout=contiguous,
+    name="_class_mean", aux=("divisor",), layout=contiguous,
     infer=lambda loss, target, weight, *, ignore_index: (loss.like(()), loss.like(())),
-    flops=lambda loss, *_, **__: loss.numel, samples=_mean_samples,
+    half="exact", flops=lambda loss, *_, **__: loss.numel, samples=_mean_samples,
 )  # fmt: skip
 def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
     """The sum of class losses, divided by that of the weights of the rows that count."""

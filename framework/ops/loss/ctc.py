@@ -72,9 +72,8 @@ def _step(xp, new, old, tmp, skips) -> None:
 
 
 @op(
-    name="_ctc", method=False, public=False, infer=_ctc_infer, aux=("alpha",),
-    scratch=("old", "new", "tmp"), half="float32", layout=contiguous, samples=_ctc_samples,
-    flops=lambda log_probs, labels, *_: 8 * log_probs.shape[0] * labels.numel,
+    name="_ctc", infer=_ctc_infer, aux=("alpha",), scratch=("old", "new", "tmp"), layout=contiguous,
+    samples=_ctc_samples, flops=lambda log_probs, labels, *_: 8 * log_probs.shape[0] * labels.numel,
 )  # fmt: skip
 def ctc(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
     """Minus the log probability of each sequence of labels, blanks between and around them."""
@@ -175,8 +174,8 @@ def _numbers(x, labels, lengths, ends):
 
 
 @op(
-    name="_ctc_grad", method=False, public=False, infer=_ctc_grad_infer,
-    scratch=("beta", "new", "tmp"), half="float32", layout=contiguous, samples=_ctc_grad_samples,
+    name="_ctc_grad", infer=_ctc_grad_infer, scratch=("beta", "new", "tmp"), layout=contiguous,
+    samples=_ctc_grad_samples,
     flops=lambda grad, log_probs, labels, *_: 12 * log_probs.shape[0] * labels.numel,
 )  # fmt: skip
 def ctc_grad(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, loss, alpha):

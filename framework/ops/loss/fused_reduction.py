@@ -62,11 +62,10 @@ def summed(plain, *, when=alike):
     kernel.__doc__ = f"The sum of what ``{name}`` gives, over ``divisor``."
     kernel.__module__ = declared.plain.__module__
     made = op(
-        name=f"_{name}_total", method=False, public=False, infer=infer, promote="arith",
-        half="float32", scratch=("tile", *declared.scratch), flops=declared.flops,
-        samples=samples, layout=contiguous,
+        name=f"_{name}_total", infer=infer, promote="arith", scratch=("tile", *declared.scratch),
+        flops=declared.flops, samples=samples, layout=contiguous,
     )(kernel)  # fmt: skip
-    made.op.shown = declared.shown
+    made.op.display_name = declared.display_name
 
     @made.kernel("cpu", when=when, layout=contiguous, scratch=False)
     def _(xp, out, *arrays, divisor, **attributes):

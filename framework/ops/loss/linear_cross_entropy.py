@@ -155,7 +155,7 @@ def _flops(input, linear_weight, *_, **__):
 
 
 @op(
-    name="_linear_cross_entropy", method=False, public=False, infer=_infer, aux=("lse",),
+    name="_linear_cross_entropy", infer=_infer, aux=("lse",),
     scratch=("work", "some_inputs", "some_weights", "sums"),
     promote=("same", ("input", "linear_weight", "linear_bias")), half="tiles", layout=ready,
     flops=_flops, samples=_samples,

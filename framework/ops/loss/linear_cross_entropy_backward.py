@@ -83,8 +83,7 @@ def _grad_flops(grad, input, linear_weight, *_, needs, **__):
 
 
 @op(
-    name="_linear_cross_entropy_grad", method=False, public=False, infer=_grad_infer,
-    returns=("dinput", "dweight", "dbias"),
+    name="_linear_cross_entropy_grad", infer=_grad_infer, returns=("dinput", "dweight", "dbias"),
     scratch=("work", "some_inputs", "some_weights", "part", "all_inputs", "summed", "line",
              "factors"),
     half="tiles", layout=ready, flops=_grad_flops, samples=_grad_samples,

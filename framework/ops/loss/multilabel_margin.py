@@ -58,9 +58,8 @@ def _margin_samples(make):
 
 
 @op(
-    name="_multilabel_margin", method=False, public=False, infer=_margin_infer,
-    scratch=("gap", "right"), half="float32", samples=_margin_samples,
-    flops=lambda input, target: 4 * input.numel,
+    name="_multilabel_margin", infer=_margin_infer, scratch=("gap", "right"),
+    samples=_margin_samples, flops=lambda input, target: 4 * input.numel,
 )  # fmt: skip
 def label_margins(xp, out, gap, right, input, target):
     """The mean over classes of ``max(0, 1 - x[right] + x[wrong])``, all pairs added up.
@@ -102,7 +101,7 @@ def _leaders(xp, gap, right, x, target):
         yield gap, column, on
 
 
-label_margins.op.shown = "multilabel_margin_loss"
+label_margins.op.display_name = "multilabel_margin_loss"
 
 
 def _worth(*specs):
@@ -135,9 +134,9 @@ def _slope_samples(make):
 
 
 @op(
-    name="_multilabel_margin_grad", method=False, public=False,
-    infer=lambda grad, input, target: (input, *_tile(input)), scratch=("gap", "right"),
-    half="float32", samples=_slope_samples, flops=lambda grad, input, target: 4 * input.numel,
+    name="_multilabel_margin_grad", infer=lambda grad, input, target: (input, *_tile(input)),
+    scratch=("gap", "right"), samples=_slope_samples,
+    flops=lambda grad, input, target: 4 * input.numel,
 )  # fmt: skip
 def label_slopes(xp, out, gap, right, grad, input, target):
     """The gradient of :func:`label_margins`, times ``grad``; at a margin of 0 it is 0."""

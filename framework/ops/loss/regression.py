@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 
-from ...kernels.common.elementwise import compile_gate
+from ...kernels.common.elementwise import elementwise_kernel
 from ...kernels.common.layout import alike, contiguous
 from ..elementwise.bitmask import by_sides, mark, sides_of, spread, worth_bits
 from ..indexing.where import where_select
@@ -77,8 +77,8 @@ def _arriving_bends(make):
 
 
 @op(
-    name="_squared_error", method=False, public=False, infer=_error_infer, promote="arith",
-    half="float32", flops=per_element(2), samples=_differing,
+    name="_squared_error", infer=_error_infer, promote="arith", flops=per_element(2),
+    samples=_differing,
 )  # fmt: skip
 def squared_error(xp, out, input, target):
     """``(input - target) ** 2``."""
@@ -87,8 +87,8 @@ def squared_error(xp, out, input, target):
 
 
 @op(
-    name="_absolute_error", method=False, public=False, infer=_error_infer, promote="arith",
-    half="float32", flops=per_element(2), samples=_differing,
+    name="_absolute_error", infer=_error_infer, promote="arith", flops=per_element(2),
+    samples=_differing,
 )  # fmt: skip
 def absolute_error(xp, out, input, target):
     """``|input - target|``."""
@@ -97,8 +97,8 @@ def absolute_error(xp, out, input, target):
 
 
 @op(
-    name="_bent_error", method=False, public=False, infer=_bent_infer, promote="arith",
-    scratch=("half",), half="float32", flops=per_element(6), samples=_bends,
+    name="_bent_error", infer=_bent_infer, promote="arith", scratch=("half",), flops=per_element(6),
+    samples=_bends,
 )  # fmt: skip
 def bent_error(xp, out, half, input, target, *, bend, slope):
     """``slope / (2 bend)`` times the square of the difference below ``bend``, then a line.
@@ -119,8 +119,8 @@ def bent_error(xp, out, half, input, target, *, bend, slope):
 
 
 @op(
-    name="_squared_error_backward", method=False, public=False, infer=broadcast,
-    promote="arith", half="float32", flops=per_element(3), samples=_arriving,
+    name="_squared_error_backward", infer=broadcast, promote="arith", flops=per_element(3),
+    samples=_arriving,
 )  # fmt: skip
 def squared_slope(xp, out, grad, input, target):
     """``grad * 2 (input - target)``."""
@@ -130,8 +130,8 @@ def squared_slope(xp, out, grad, input, target):
 
 
 @op(
-    name="_bent_error_backward", method=False, public=False, infer=broadcast,
-    promote="arith", half="float32", flops=per_element(5), samples=_arriving_bends,
+    name="_bent_error_backward", infer=broadcast, promote="arith", flops=per_element(5),
+    samples=_arriving_bends,
 )  # fmt: skip
 def bent_slope(xp, out, grad, input, target, *, bend, slope):
     """``grad`` times the derivative of bent_error, between ``-slope`` and ``slope``."""
@@ -146,7 +146,7 @@ for _op, _name in (
     (squared_error, "squared_error"), (squared_slope, "squared_error_grad"),
     (bent_error, "bent_error"), (bent_slope, "bent_error_grad"),
 ):  # fmt: skip
-    compile_gate(
+    elementwise_kernel(
         _op, lambda losses, _name=_name, **numbers: (getattr(losses, _name), numbers.values()),
         when=alike, module="loss.elementwise",
     )  # fmt: skip
@@ -173,9 +173,8 @@ def _sided_infer(input, target):
 
 
 @op(
-    name="_absolute_error_marked", method=False, public=False, infer=_sided_infer,
-    returns=("out", "above", "apart"), scratch=("work",), promote="arith", half="float32",
-    flops=per_element(2), samples=_differing, layout=contiguous,
+    name="_absolute_error_marked", infer=_sided_infer, returns=("out", "above", "apart"),
+    scratch=("work",), promote="arith", flops=per_element(2), samples=_differing, layout=contiguous,
 )  # fmt: skip
 def absolute_error_marked(xp, out, above, apart, work, input, target):
     """``|input - target|``, and bits: where ``input`` is the larger, and where they differ."""
@@ -185,7 +184,7 @@ def absolute_error_marked(xp, out, above, apart, work, input, target):
     mark(xp, apart, work, out, 0.0, math.inf)
 
 
-absolute_error_marked.op.shown = absolute_error.op.shown
+absolute_error_marked.op.display_name = absolute_error.op.display_name
 
 
 @absolute_error_marked.kernel("cpu", when=alike, layout=contiguous, scratch=False)

@@ -42,10 +42,7 @@ def _cat_samples(make):
     yield (make(2, 3), make(2, 0), make(2, 1)), {"dim": 1}
 
 
-@op(
-    name="_cat", method=False, public=False, promote="arith", infer=_cat_infer,
-    samples=_cat_samples,
-)  # fmt: skip
+@op(name="_cat", promote="arith", infer=_cat_infer, half="exact", samples=_cat_samples)
 def cat_along(xp, out, *tensors, dim):
     """The inputs one after another along ``dim``."""
     head = (slice(None),) * dim
@@ -127,10 +124,7 @@ def _stack_samples(make):
     yield (make(0, 2), make(0, 2)), {"dim": 0}
 
 
-@op(
-    name="_stack", method=False, public=False, promote="arith", infer=_stack_infer,
-    samples=_stack_samples,
-)  # fmt: skip
+@op(name="_stack", promote="arith", infer=_stack_infer, half="exact", samples=_stack_samples)
 def stack_along(xp, out, *tensors, dim):
     """The inputs one after another along a new dim."""
     head = (slice(None),) * dim

@@ -33,7 +33,7 @@ def _overlap(shape, before, after):
     return tuple(target), tuple(source)
 
 
-@op(name="_pad", method=False, public=False, infer=_pad_infer, samples=_pad_samples)
+@op(name="_pad", infer=_pad_infer, half="exact", samples=_pad_samples)
 def pad_constant(xp, out, input, *, before, after, value):
     """A constant around the input; negative counts crop it."""
     target, source = _overlap(input.shape, before, after)

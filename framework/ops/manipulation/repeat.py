@@ -35,9 +35,7 @@ def _repeat_samples(make):
     yield (make(0, 2),), {"counts": (2, 3)}
 
 
-@op(
-    name="_repeat", method=False, public=False, infer=_repeat_infer, samples=_repeat_samples,
-)  # fmt: skip
+@op(name="_repeat", infer=_repeat_infer, half="exact", samples=_repeat_samples)
 def repeat_counts(xp, out, input, *, counts):
     """The whole input ``counts`` times along each dim."""
     lead = len(counts) - input.ndim
@@ -132,10 +130,7 @@ def _roll_samples(make):
     yield (make(0, 3),), {"shifts": (1,), "dims": (0,)}
 
 
-@op(
-    name="_roll", method=False, public=False, samples=_roll_samples,
-    infer=lambda input, *, shifts, dims: input,
-)  # fmt: skip
+@op(name="_roll", half="exact", samples=_roll_samples, infer=lambda input, *, shifts, dims: input)
 def roll_dims(xp, out, input, *, shifts, dims):
     """Move along ``dims``; what leaves at one end enters at the other."""
     for target, source in _roll_pieces(input.shape, shifts, dims):
@@ -174,10 +169,7 @@ def _flip_samples(make):
     yield (make(2, 0),), {"dims": (0,)}
 
 
-@op(
-    name="_flip", method=False, public=False, samples=_flip_samples,
-    infer=lambda input, *, dims: input,
-)  # fmt: skip
+@op(name="_flip", half="exact", samples=_flip_samples, infer=lambda input, *, dims: input)
 def flip_dims(xp, out, input, *, dims):
     """The elements in reverse order along ``dims``."""
     back = slice(None, None, -1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...dtypes import COMPLEX, FLOAT, int64
 from ...spec import Spec
 from ..creation.fill import empty
-from ..registry import FUNCTIONS, function, install, op
+from ..registry import FUNCTIONS, function, op
 from ..views.reshape import normal_dim, strided
 
 # A copy with a part replaced
@@ -143,13 +143,10 @@ def put(input, index, source, accumulate=False):
     return flat.index_put(places, source.reshape(-1), accumulate).reshape(input.shape)
 
 
-@function()
+@function(method=True)
 def diagflat(input, offset=0):
     """Make a matrix with the flattened input on a diagonal."""
     return input.reshape(-1).diag_embed(offset)
-
-
-install("diagflat", diagflat, True, None, None, None)
 
 
 @function(method=True, public=False)

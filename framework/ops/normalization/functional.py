@@ -231,8 +231,8 @@ def _blend_samples(make):
 
 
 @op(
-    name="_blend", method=False, public=False, inplace="_blend_", infer=_blend_infer,
-    scratch=("part",), promote=("arith", ("input", "other")), half="float32", layout=contiguous,
+    name="_blend", inplace="_blend_", infer=_blend_infer, scratch=("part",),
+    promote=("arith", ("input", "other")), layout=contiguous,
     flops=lambda input, *_: 3 * input.numel, samples=_blend_samples,
 )  # fmt: skip
 def blend(xp, out, part, input, other, keep, share):

@@ -97,9 +97,8 @@ def _grad_infer(grad, input, weight, mean, rstd, *, shape, axes, affine):
 
 
 @op(
-    name="_norm_grad", method=False, public=False, infer=_grad_infer, returns=("dx", "dw", "db"),
-    scratch=("work", "row"), half="float32", layout=contiguous, flops=per_element(12),
-    samples=_grad_cases,
+    name="_norm_grad", infer=_grad_infer, returns=("dx", "dw", "db"), scratch=("work", "row"),
+    layout=contiguous, flops=per_element(12), samples=_grad_cases,
 )  # fmt: skip
 def norm_grad(
     xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine
@@ -165,8 +164,8 @@ def _declare(name, doc, cases):
         return input, row, row
 
     @op(
-        name=f"_{name}", method=False, public=False, infer=infer, aux=("mean", "rstd"),
-        half="float32", layout=contiguous, flops=per_element(8), samples=cases,
+        name=f"_{name}", infer=infer, aux=("mean", "rstd"), layout=contiguous, flops=per_element(8),
+        samples=cases,
     )  # fmt: skip
     def normalize_view(
         xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps
@@ -315,8 +314,8 @@ def _rms_cases(make):
 
 
 @op(
-    name="_rms_norm", method=False, public=False, infer=_rms_infer, aux=("rstd",),
-    half="float32", layout=contiguous, flops=per_element(5), samples=_rms_cases,
+    name="_rms_norm", infer=_rms_infer, aux=("rstd",), layout=contiguous, flops=per_element(5),
+    samples=_rms_cases,
 )  # fmt: skip
 def rms_norm_view(xp, out, rstd, input, weight, *, shape, axes, affine, eps):
     """Divide each row by its root mean square, then scale."""
@@ -375,9 +374,8 @@ def _batch_cases(make):
 
 
 @op(
-    name="_batch_norm", method=False, public=False, infer=_batch_infer,
-    returns=("out", "mean", "var"), aux=("rstd",), half="float32", layout=contiguous,
-    flops=per_element(8), samples=_batch_cases,
+    name="_batch_norm", infer=_batch_infer, returns=("out", "mean", "var"), aux=("rstd",),
+    layout=contiguous, flops=per_element(8), samples=_batch_cases,
 )  # fmt: skip
 def batch_norm_view(
     xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps

@@ -38,7 +38,7 @@ def _adaptive_samples(make):
 
 
 @op(
-    name="_adaptive_avg_pool", method=False, public=False, half="float32",
+    name="_adaptive_avg_pool",
     infer=lambda input, *, size: input.like((*input.shape[: -len(size)], *size)),
     samples=_adaptive_samples, flops=lambda input, **_: input.numel,
 )  # fmt: skip
@@ -82,10 +82,9 @@ def _adaptive_grad_samples(make):
 
 
 @op(
-    name="_adaptive_avg_pool_grad", method=False, public=False, half="float32",
+    name="_adaptive_avg_pool_grad",
     infer=lambda grad, *, size: (grad.like((*grad.shape[: -len(size)], *size)), grad),
-    scratch=("share",), flops=lambda grad, **_: grad.numel,
-    samples=_adaptive_grad_samples,
+    scratch=("share",), flops=lambda grad, **_: grad.numel, samples=_adaptive_grad_samples,
 )  # fmt: skip
 def adaptive_avg_pool_grad(xp, out, share, grad, *, size):
     """Give each element of a window its share of the window's gradient."""
@@ -119,9 +118,8 @@ def _adaptive_max_infer(input, *, size):
 
 
 @op(
-    name="_adaptive_max_pool", method=False, public=False, infer=_adaptive_max_infer,
-    returns=("out", "index"), scratch=("larger", "nan"),
-    samples=_adaptive_samples,
+    name="_adaptive_max_pool", infer=_adaptive_max_infer, returns=("out", "index"),
+    scratch=("larger", "nan"), half="exact", samples=_adaptive_samples,
     flops=lambda input, **_: input.numel,
 )  # fmt: skip
 def adaptive_max_pool(xp, out, index, larger, nan, input, *, size):
@@ -172,7 +170,7 @@ def _plane_samples(make, gather):
 
 
 @op(
-    name="_plane_scatter", method=False, public=False, half="float32",
+    name="_plane_scatter",
     infer=lambda grad, index, *, size: grad.like((*grad.shape[: -len(size)], *size)),
     layout=contiguous, flops=lambda grad, index, **_: grad.numel,
     samples=lambda make: _plane_samples(make, False),
@@ -205,9 +203,8 @@ def _(g, index, size):
 
 
 @op(
-    name="_plane_gather", method=False, public=False,
-    infer=lambda input, index, *, dims: index.like(dtype=input.dtype), layout=contiguous,
-    samples=lambda make: _plane_samples(make, True),
+    name="_plane_gather", infer=lambda input, index, *, dims: index.like(dtype=input.dtype),
+    layout=contiguous, half="exact", samples=lambda make: _plane_samples(make, True),
 )  # fmt: skip
 def plane_gather(xp, out, input, index, *, dims):
     """The value of each plane (the last ``dims`` dimensions) that ``index`` points to."""

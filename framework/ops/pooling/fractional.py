@@ -40,8 +40,8 @@ def _fractional_samples(make):
 
 
 @op(
-    name="_fractional_max_pool", method=False, public=False, infer=_fractional_infer,
-    returns=("out", "index"), scratch=("starts", "flat", "value", "wins", "nan"), layout=contiguous,
+    name="_fractional_max_pool", infer=_fractional_infer, returns=("out", "index"),
+    scratch=("starts", "flat", "value", "wins", "nan"), layout=contiguous, half="exact",
     flops=lambda input, draws, *, kernel, size: (
         prod(input.shape[: -len(size)]) * prod(size) * prod(kernel)
     ),

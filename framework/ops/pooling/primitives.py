@@ -98,8 +98,8 @@ def _max_pool_samples(make):
 
 
 @op(
-    name="_max_pool", method=False, public=False, infer=_max_pool_infer,
-    returns=("out", "index"), scratch=("larger", "nan"), samples=_max_pool_samples,
+    name="_max_pool", infer=_max_pool_infer, returns=("out", "index"), scratch=("larger", "nan"),
+    half="exact", samples=_max_pool_samples,
     flops=lambda input, *, kernel, stride, **_: input.numel * prod(kernel) // prod(stride),
 )  # fmt: skip
 def max_pool(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
@@ -192,8 +192,8 @@ def _unpick_infer(grad, index, *, size, kernel, stride, padding, dilation):
 
 
 @op(
-    name="_max_pool_grad", method=False, public=False, infer=_unpick_infer,
-    scratch=("won", "part"), flops=lambda grad, index, **_: grad.numel, samples=_unpick_samples,
+    name="_max_pool_grad", infer=_unpick_infer, scratch=("won", "part"), half="exact",
+    flops=lambda grad, index, **_: grad.numel, samples=_unpick_samples,
 )  # fmt: skip
 def unpick(
     xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation
@@ -229,9 +229,9 @@ def _(g, index, kernel, stride, padding, dilation):
 
 
 @op(
-    name="_max_pool_pick", method=False, public=False, scratch=("won",),
+    name="_max_pool_pick", scratch=("won",),
     infer=lambda input, index, **_: (index.like(dtype=input.dtype), index.like(dtype=bool_)),
-    flops=lambda input, index, **_: index.numel, samples=_pick_samples,
+    half="exact", flops=lambda input, index, **_: index.numel, samples=_pick_samples,
 )  # fmt: skip
 def pick(xp, out, won, input, index, *, kernel, stride, padding, dilation):
     """The element of each window that ``index`` names."""
@@ -255,8 +255,8 @@ def _flat_index_infer(index, *, size, kernel, stride, padding, dilation):
 
 
 @op(
-    name="_max_pool_flat_index", method=False, public=False, infer=_flat_index_infer,
-    scratch=("along",), samples=_flat_index_samples,
+    name="_max_pool_flat_index", infer=_flat_index_infer, scratch=("along",), half="exact",
+    samples=_flat_index_samples,
 )  # fmt: skip
 def flat_index(xp, out, along, index, *, size, kernel, stride, padding, dilation):
     """Where in the flattened plane of the input each window's winner is, as PyTorch counts."""
@@ -331,8 +331,7 @@ def _avg_pool_grad_samples(make):
 
 
 @op(
-    name="_avg_pool", method=False, public=False, infer=_avg_pool_infer, half="float32",
-    samples=_avg_pool_samples,
+    name="_avg_pool", infer=_avg_pool_infer, samples=_avg_pool_samples,
     flops=lambda input, *, kernel, stride, **_: input.numel * prod(kernel) // prod(stride),
 )  # fmt: skip
 def avg_pool(xp, out, input, *, kernel, stride, padding, ceil, include, divisor):
@@ -361,7 +360,7 @@ def _(g, input_spec, kernel, stride, padding, include, divisor, ceil):
 
 
 @op(
-    name="_avg_pool_grad", method=False, public=False, half="float32", scratch=("share",),
+    name="_avg_pool_grad", scratch=("share",),
     infer=lambda grad, *, size, **_: (grad.like((*grad.shape[: -len(size)], *size)), grad),
     flops=lambda grad, *, kernel, **_: grad.numel * prod(kernel), samples=_avg_pool_grad_samples,
 )  # fmt: skip

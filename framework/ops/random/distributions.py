@@ -123,7 +123,7 @@ def _row_samples(make):
 
 
 @op(
-    name="_bernoulli", method=False, public=False, scratch=("noise",), infer=_bernoulli_infer,
+    name="_bernoulli", scratch=("noise",), infer=_bernoulli_infer, half="exact",
     samples=_row_samples,
 )  # fmt: skip
 def bernoulli_from(xp, out, noise, input, rng):
@@ -208,7 +208,7 @@ def _multinomial_samples(make):
 
 
 @op(
-    name="_multinomial", method=False, public=False, adopt=True, infer=_multinomial_infer,
+    name="_multinomial", adopt=True, infer=_multinomial_infer, half="exact",
     samples=_multinomial_samples,
 )  # fmt: skip
 def multinomial_from(xp, input, rng, *, num_samples, replacement):
@@ -280,7 +280,7 @@ def multinomial(
     return result if out is None else out.copy_(result)
 
 
-@op(name="_poisson", method=False, public=False, adopt=True, infer=same, samples=_row_samples)
+@op(name="_poisson", adopt=True, infer=same, half="exact", samples=_row_samples)
 def poisson_from(xp, input, rng):
     """Counts of the rates in ``input``. Drawn on the host, so that all devices agree."""
     rates = np.asarray(input if xp is np else input.get(), dtype=np.float64)

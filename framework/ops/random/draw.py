@@ -115,8 +115,8 @@ def _sample_samples(make):  # integers: the floating kinds draw other words for 
 
 
 @op(
-    name="_sample", method=False, public=False, inplace="_sample_", out=False,
-    infer=lambda input, rng, **_: input, samples=_sample_samples,
+    name="_sample", inplace="_sample_", out=False, infer=lambda input, rng, **_: input,
+    half="exact", samples=_sample_samples,
 )  # fmt: skip
 def sample(xp, out, input, rng, *, kind, a, b):
     """Draw values of the shape and dtype of ``input``."""

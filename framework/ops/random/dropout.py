@@ -41,9 +41,8 @@ def _mask_samples(make):
 
 
 @op(
-    name="_dropout", method=False, public=False, inplace="_dropout_", infer=_mask_infer,
-    scratch=("words", "kept"), half="float32", layout=contiguous, flops=per_element(2),
-    samples=_mask_samples,
+    name="_dropout", inplace="_dropout_", infer=_mask_infer, scratch=("words", "kept"),
+    layout=contiguous, flops=per_element(2), samples=_mask_samples,
 )  # fmt: skip
 def mask(xp, out, words, kept, input, rng, *, p, scale, shift, value):
     """``input * scale + shift``, or, with probability ``p`` for each element, ``value``."""
@@ -150,9 +149,8 @@ def _channel_samples(make):
 
 
 @op(
-    name="_channel_dropout", method=False, public=False, inplace="_channel_dropout_",
-    infer=_channel_infer, scratch=("noise", "words", "kept"), half="float32",
-    flops=per_element(2), samples=_channel_samples,
+    name="_channel_dropout", inplace="_channel_dropout_", infer=_channel_infer,
+    scratch=("noise", "words", "kept"), flops=per_element(2), samples=_channel_samples,
 )  # fmt: skip
 def channel_mask(xp, out, noise, words, kept, input, rng, *, p, scale, low, shift, lead):
     """``input * scale + shift`` in channels that are kept, ``low + shift`` in the others.

@@ -68,9 +68,8 @@ def _samples(make):
 
 
 @op(
-    name="_gru", method=False, public=False, infer=_infer, returns=("out", "h_n"),
-    aux=("gates", "inner"), scratch=("bias", "product", "turned"), promote="same", half="float32",
-    layout=contiguous, samples=_samples,
+    name="_gru", infer=_infer, returns=("out", "h_n"), aux=("gates", "inner"),
+    scratch=("bias", "product", "turned"), promote="same", layout=contiguous, samples=_samples,
     flops=lambda input, w_ih, w_hh, *_, **__: projection_flops(3, input, w_ih, w_hh),
     autocast="low",
 )  # fmt: skip
@@ -213,10 +212,8 @@ def _grad_samples(make):
 
 
 @op(
-    name="_gru_grad", method=False, public=False, infer=_grad_infer,
-    returns=("dx", "dw_ih", "dw_hh", "db_ih", "db_hh", "dh"),
-    scratch=("dgates", "dinner", "side", "room", "more"), half="float32", layout=contiguous,
-    samples=_grad_samples,
+    name="_gru_grad", infer=_grad_infer, returns=("dx", "dw_ih", "dw_hh", "db_ih", "db_hh", "dh"),
+    scratch=("dgates", "dinner", "side", "room", "more"), layout=contiguous, samples=_grad_samples,
     flops=lambda g, h, input, w_ih, w_hh, *_, **__: 2 * projection_flops(3, input, w_ih, w_hh),
 )  # fmt: skip
 def gru_grad(

@@ -80,9 +80,9 @@ def _samples(make):
 
 
 @op(
-    name="_lstm", method=False, public=False, infer=_infer, returns=("out", "h_n", "c_n"),
-    aux=("gates", "cells"), scratch=("bias", "product", "hidden", "turned"), promote="same",
-    half="float32", layout=contiguous, flops=_flops, samples=_samples, autocast="low",
+    name="_lstm", infer=_infer, returns=("out", "h_n", "c_n"), aux=("gates", "cells"),
+    scratch=("bias", "product", "hidden", "turned"), promote="same", layout=contiguous,
+    flops=_flops, samples=_samples, autocast="low",
 )  # fmt: skip
 def lstm_sequence(
     xp, out, h_n, c_n, gates, cells, bias, product, hidden, turned, input, w_ih, w_hh, b_ih, b_hh,
@@ -244,9 +244,9 @@ def _grad_samples(make):
 
 
 @op(
-    name="_lstm_grad", method=False, public=False, infer=_grad_infer,
+    name="_lstm_grad", infer=_grad_infer,
     returns=("dx", "dw_ih", "dw_hh", "db", "dw_hr", "dh", "dc"),
-    scratch=("dgates", "more", "dhidden", "above", "hidden"), half="float32", layout=contiguous,
+    scratch=("dgates", "more", "dhidden", "above", "hidden"), layout=contiguous,
     samples=_grad_samples,
     flops=lambda g, h, c, input, w_ih, w_hh, *r, **__: 2 * projection_flops(4, input, w_ih, w_hh),
 )  # fmt: skip

@@ -275,11 +275,10 @@ def _rnn_samples(make):
 
 
 @op(
-    name="_rnn", method=False, public=False, infer=_rnn_infer, returns=("out", "h_n"),
-    scratch=("bias", "product", "turned"), promote="same", half="float32", layout=contiguous,
+    name="_rnn", infer=_rnn_infer, returns=("out", "h_n"), scratch=("bias", "product", "turned"),
+    promote="same", layout=contiguous,
     flops=lambda input, w_ih, w_hh, *_, **__: projection_flops(1, input, w_ih, w_hh),
-    samples=_rnn_samples,
-    autocast="low",
+    samples=_rnn_samples, autocast="low",
 )  # fmt: skip
 def rnn_sequence(
     xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
@@ -422,9 +421,8 @@ def _rnn_grad_samples(make):
 
 
 @op(
-    name="_rnn_grad", method=False, public=False, infer=_rnn_grad_infer,
-    returns=("dx", "dw_ih", "dw_hh", "db", "dh"), scratch=("dgates", "more"), half="float32",
-    layout=contiguous, samples=_rnn_grad_samples,
+    name="_rnn_grad", infer=_rnn_grad_infer, returns=("dx", "dw_ih", "dw_hh", "db", "dh"),
+    scratch=("dgates", "more"), layout=contiguous, samples=_rnn_grad_samples,
     flops=lambda g, h, input, w_ih, w_hh, *_, **__: 2 * projection_flops(1, input, w_ih, w_hh),
 )  # fmt: skip
 def rnn_grad(

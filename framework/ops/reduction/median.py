@@ -28,10 +28,7 @@ def _median_infer(input):
     return Spec((), input.dtype), input.like((input.numel,))
 
 
-@op(
-    name="_median", method=False, public=False, infer=_median_infer, scratch=("order",),
-    half="float32", samples=_median_samples, real=True,
-)  # fmt: skip
+@op(name="_median", infer=_median_infer, scratch=("order",), samples=_median_samples, real=True)
 def median_of_all(xp, out, order, input):
     """Find the lower of the two middle elements; NaN if there is one."""
     size = input.size
@@ -67,8 +64,8 @@ def _kth_samples(make):
 
 
 @op(
-    name="_kthvalue", method=False, public=False, returns=("values", "indices"),
-    scratch=("keys", "places"), infer=_kth_infer, samples=_kth_samples, real=True,
+    name="_kthvalue", returns=("values", "indices"), scratch=("keys", "places"), infer=_kth_infer,
+    half="exact", samples=_kth_samples, real=True,
 )  # fmt: skip
 def kth_along(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
     """Find the k-th smallest element along ``dim``; for a median, NaN if there is one."""

@@ -109,8 +109,8 @@ def _declare(name, word):
 
     kernel.__doc__ = f"Find the {word} over ``dim``."
     chosen = op(
-        name=name, method=False, public=False, infer=_amax_infer, flops=per_element(1),
-        samples=reductions, real=True,
+        name=name, infer=_amax_infer, half="exact",
+        flops=per_element(1), samples=reductions, real=True,
     )(kernel)  # fmt: skip
 
     @chosen.kernel("cpu", when=of_halves)
@@ -225,9 +225,9 @@ def _search(name, word):
 
     kernel.__doc__ = f"Find the {word} element along ``dim``, and where it is first."
     chosen = op(
-        name=name, method=False, public=False, returns=("values", "indices"), scratch=("moved",),
-        infer=_search_infer, layout=_contiguous, flops=per_element(1), samples=search_samples,
-        real=True,
+        name=name, returns=("values", "indices"), scratch=("moved",),
+        infer=_search_infer, layout=_contiguous, half="exact", flops=per_element(1),
+        samples=search_samples, real=True,
     )(kernel)  # fmt: skip
 
     @chosen.kernel("cpu", when=in_rows, layout=_contiguous, scratch=False)
@@ -337,8 +337,8 @@ def _arg(name, word):
 
     kernel.__doc__ = f"Find where the {word} element along ``dim`` is first; None flattens."
     found = op(
-        name=name, method=False, public=False, scratch=("moved",), infer=_argmax_infer,
-        layout=_contiguous, flops=per_element(1), samples=_arg_samples, real=True,
+        name=name, scratch=("moved",), infer=_argmax_infer,
+        layout=_contiguous, half="exact", flops=per_element(1), samples=_arg_samples, real=True,
     )(kernel)  # fmt: skip
 
     @found.kernel("cpu", when=in_rows, layout=_contiguous, scratch=False)

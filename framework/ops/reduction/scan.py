@@ -88,7 +88,7 @@ def _accumulating(name, doc):
 
     kernel.__doc__ = doc
     declared = op(
-        name=f"_{name}", method=False, public=False, half="float32", flops=per_element(1),
+        name=f"_{name}", flops=per_element(1),
         infer=lambda input, *, dim, dtype, reverse: input.like(dtype=dtype), samples=_sum_samples,
         autocast=WIDE_ON_CUDA,
     )(kernel)  # fmt: skip
@@ -132,8 +132,8 @@ def _recurrence_samples(make):
 
 
 @op(
-    name="_recurrence", method=False, public=False, infer=_recurrence_infer, promote="same",
-    half="float32", scratch=("work",), flops=per_element(2), samples=_recurrence_samples,
+    name="_recurrence", infer=_recurrence_infer, promote="same", scratch=("work",),
+    flops=per_element(2), samples=_recurrence_samples,
 )  # fmt: skip
 def recurrence(xp, out, work, input, factor, *, dim, reverse):
     """Run ``out[k] = input[k] + factor[k] * out[k - 1]`` along ``dim``, or from its end."""
@@ -199,8 +199,8 @@ def products_before(x, dim, reverse=False):
 
 
 @op(
-    name="_prod_others", method=False, public=False, half="float32", flops=per_element(3),
-    infer=lambda input, *, dim: (input, input), scratch=("after",), samples=_samples,
+    name="_prod_others", flops=per_element(3), infer=lambda input, *, dim: (input, input),
+    scratch=("after",), samples=_samples,
 )  # fmt: skip
 def products_of_others(xp, out, after, input, *, dim):
     """Multiply all elements along ``dim`` but each one: what a product changes with it.
@@ -297,8 +297,8 @@ def _running(name, word):
 
     kernel.__doc__ = f"Find the {word} element so far along ``dim``, and where it was last."
     running = op(
-        name=name, method=False, public=False, returns=("values", "indices"),
-        scratch=("hit", "isnan"), infer=_extreme_infer, samples=_samples, flops=per_element(1),
+        name=name, returns=("values", "indices"), scratch=("hit", "isnan"), infer=_extreme_infer,
+        half="exact", samples=_samples, flops=per_element(1),
     )(kernel)  # fmt: skip
     _compile(running, "extreme", lambda dim: (word == "largest",))
     running.kernel("cpu")(fast)
@@ -341,8 +341,8 @@ def cummin(input, dim):
 
 
 @op(
-    name="_logcumsumexp", method=False, public=False, half="float32", promote="float",
-    infer=lambda input, *, dim: input, samples=_samples, flops=per_element(30),
+    name="_logcumsumexp", promote="float", infer=lambda input, *, dim: input, samples=_samples,
+    flops=per_element(30),
 )  # fmt: skip
 def logcumsumexp_along(xp, out, input, *, dim):
     """Take the logarithm of the sum of exponentials so far along ``dim``."""

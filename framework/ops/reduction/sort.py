@@ -85,8 +85,8 @@ def _sort_samples(make):
 
 
 @op(
-    name="_sort", method=False, public=False, returns=("values", "indices"),
-    scratch=("keys", "places"), infer=_sort_infer, samples=_sort_samples, real=True,
+    name="_sort", returns=("values", "indices"), scratch=("keys", "places"), infer=_sort_infer,
+    half="exact", samples=_sort_samples, real=True,
 )  # fmt: skip
 def sort_along(xp, values, indices, keys, places, input, *, dim, descending):
     """Sort along ``dim``, stably, and say where each element came from."""
@@ -110,8 +110,7 @@ def _(g_values, indices, input_spec, dim):
 
 
 @op(
-    name="_argsort", method=False, public=False, scratch=("keys", "places"),
-    samples=_sort_samples, real=True,
+    name="_argsort", scratch=("keys", "places"), half="exact", samples=_sort_samples, real=True,
     infer=lambda input, *, dim, descending: (input.like(dtype=int64), *_buffers(input, dim)),
 )  # fmt: skip
 def argsort_along(xp, out, keys, places, input, *, dim, descending):
@@ -167,8 +166,8 @@ def _topk_samples(make):
 
 
 @op(
-    name="_topk", method=False, public=False, returns=("values", "indices"),
-    scratch=("keys", "places"), infer=_topk_infer, samples=_topk_samples, real=True,
+    name="_topk", returns=("values", "indices"), scratch=("keys", "places"), infer=_topk_infer,
+    half="exact", samples=_topk_samples, real=True,
 )  # fmt: skip
 def topk_along(xp, values, indices, keys, places, input, *, k, dim, largest):
     """Find the ``k`` largest or smallest along ``dim``, in order, and where they are."""
@@ -245,7 +244,7 @@ def _unique_samples(make):
 
 
 @op(
-    name="_unique", method=False, public=False, returns=("values", "inverse", "counts"), adopt=True,
+    name="_unique", returns=("values", "inverse", "counts"), adopt=True, half="exact",
     samples=_unique_samples,
 )  # fmt: skip
 def unique_of(xp, input, *, dim, where):
@@ -312,8 +311,8 @@ def _run_samples(make):
 
 
 @op(
-    name="_unique_consecutive", method=False, public=False,
-    returns=("values", "inverse", "counts"), adopt=True, samples=_run_samples,
+    name="_unique_consecutive", returns=("values", "inverse", "counts"), adopt=True, half="exact",
+    samples=_run_samples,
 )  # fmt: skip
 def unique_runs(xp, input, *, dim):
     """Find the first of each run of equal elements, or slices; their places and lengths."""

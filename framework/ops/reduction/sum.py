@@ -126,8 +126,7 @@ def _need_float(name, input, dtype):
 
 
 @op(
-    name="_sum", method=False, public=False, infer=_reduced_infer, half="float32",
-    flops=per_element(1), samples=with_dtype,
+    name="_sum", infer=_reduced_infer, flops=per_element(1), samples=with_dtype,
     autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def sum_over(xp, out, input, *, dim, keepdim, dtype):
@@ -135,7 +134,9 @@ def sum_over(xp, out, input, *, dim, keepdim, dtype):
     total(xp, input, dim, out, keepdim)
 
 
-@sum_over.half_kernel(when=summed_as_is, layout=contiguous, scratch=sums_in_float32)
+@sum_over.kernel(
+    "cpu", dtypes="half", when=summed_as_is, layout=contiguous, scratch=sums_in_float32
+)
 def _(xp, out, sums, input, *, dim, keepdim, dtype):
     sum_halves(out, sums, input, dim, divide=False)
 
@@ -172,16 +173,15 @@ def nansum(input, dim=None, keepdim=False, *, dtype=None, out=None):
     return sum(input, dim, keepdim, dtype=dtype, out=out)
 
 
-@op(
-    name="_mean", method=False, public=False, infer=_reduced_infer, half="float32",
-    flops=per_element(1), samples=_mean_samples,
-)  # fmt: skip
+@op(name="_mean", infer=_reduced_infer, flops=per_element(1), samples=_mean_samples)
 def mean_over(xp, out, input, *, dim, keepdim, dtype):
     """Average over ``dim``; nothing averages to NaN."""
     average(xp, input, dim, out, keepdim)
 
 
-@mean_over.half_kernel(when=summed_as_is, layout=contiguous, scratch=sums_in_float32)
+@mean_over.kernel(
+    "cpu", dtypes="half", when=summed_as_is, layout=contiguous, scratch=sums_in_float32
+)
 def _(xp, out, sums, input, *, dim, keepdim, dtype):
     sum_halves(out, sums, input, dim, divide=True)
 
@@ -241,8 +241,7 @@ def sum_to_size(input, *size):
 
 
 @op(
-    name="_prod", method=False, public=False, infer=_reduced_infer, half="float32",
-    flops=per_element(1), samples=_prod_samples,
+    name="_prod", infer=_reduced_infer, flops=per_element(1), samples=_prod_samples,
     autocast="float32",
 )  # fmt: skip
 def prod_over(xp, out, input, *, dim, keepdim, dtype):
@@ -328,13 +327,13 @@ def _truth_infer(input, *, dim, keepdim):
     return Spec(reduced(input.shape, dim, keepdim), kind)
 
 
-@op(name="_all", method=False, public=False, infer=_truth_infer, samples=reductions)
+@op(name="_all", infer=_truth_infer, half="exact", samples=reductions)
 def all_over(xp, out, input, *, dim, keepdim):
     """True where every element over ``dim`` is nonzero."""
     xp.all(input, axis=dim, keepdims=keepdim, out=out)
 
 
-@op(name="_any", method=False, public=False, infer=_truth_infer, samples=reductions)
+@op(name="_any", infer=_truth_infer, half="exact", samples=reductions)
 def any_over(xp, out, input, *, dim, keepdim):
     """True where some element over ``dim`` is nonzero."""
     xp.any(input, axis=dim, keepdims=keepdim, out=out)
@@ -364,7 +363,7 @@ def _count_samples(make):
 
 
 @op(
-    name="_count_nonzero", method=False, public=False, infer=_count_infer, scratch=("mask",),
+    name="_count_nonzero", infer=_count_infer, scratch=("mask",), half="exact",
     samples=_count_samples,
 )  # fmt: skip
 def count_over(xp, out, mask, input, *, dim):

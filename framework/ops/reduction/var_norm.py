@@ -53,8 +53,8 @@ def _variance(xp, out, average, centered, input, dim, keepdim, correction):
 
 
 @op(
-    name="_var", method=False, public=False, infer=_var_infer, half="float32",
-    scratch=("average", "centered"), flops=per_element(4), samples=_var_samples,
+    name="_var", infer=_var_infer, scratch=("average", "centered"), flops=per_element(4),
+    samples=_var_samples,
 )  # fmt: skip
 def var_over(xp, out, average, centered, input, *, dim, keepdim, correction):
     """Mean square distance from the mean over ``dim``, with n - correction for n."""
@@ -73,8 +73,8 @@ def _var_gradient(g, input, dim, keepdim, correction):
 
 
 @op(
-    name="_std", method=False, public=False, infer=_var_infer, half="float32",
-    scratch=("average", "centered"), flops=per_element(4), samples=_var_samples,
+    name="_std", infer=_var_infer, scratch=("average", "centered"), flops=per_element(4),
+    samples=_var_samples,
 )  # fmt: skip
 def std_over(xp, out, average, centered, input, *, dim, keepdim, correction):
     """Square root of the variance over ``dim``."""
@@ -183,9 +183,8 @@ def _norm_samples(make):
 
 
 @op(
-    name="_norm", method=False, public=False, infer=_norm_infer, half="float32",
-    scratch=("powers",), layout=lambda array: array.flags.c_contiguous, flops=per_element(2),
-    samples=_norm_samples,
+    name="_norm", infer=_norm_infer, scratch=("powers",),
+    layout=lambda array: array.flags.c_contiguous, flops=per_element(2), samples=_norm_samples,
     autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def norm_over(xp, out, powers, input, *, p, dim, keepdim):
@@ -279,9 +278,8 @@ def _logsumexp_infer(input, *, dim, keepdim):
 
 
 @op(
-    name="_logsumexp", method=False, public=False, infer=_logsumexp_infer, promote="float",
-    half="float32", scratch=("largest", "powers"), flops=per_element(3), samples=reductions,
-    autocast=WIDE_ON_CUDA,
+    name="_logsumexp", infer=_logsumexp_infer, promote="float", scratch=("largest", "powers"),
+    flops=per_element(3), samples=reductions, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def logsumexp_over(xp, out, largest, powers, input, *, dim, keepdim):
     """Take the logarithm of the sum of exponentials, the largest taken out first."""

@@ -41,7 +41,7 @@ def _c2c_samples(make):
 
 
 @op(
-    name="_fft_c2c", method=False, public=False, adopt=True, samples=_c2c_samples,
+    name="_fft_c2c", adopt=True, half="exact", samples=_c2c_samples,
     infer=lambda input, *, dims, norm, inverse: input,
     flops=lambda input, *, dims, norm, inverse: _cost(input.shape, dims),
 )  # fmt: skip
@@ -95,12 +95,11 @@ def _r2c_samples(make):
 
 
 @op(
-    name="_fft_r2c", method=False, public=False, adopt=True, samples=_r2c_samples,
+    name="_fft_r2c", adopt=True, half="exact", samples=_r2c_samples,
     infer=lambda input, *, dims, norm: Spec(
         _half_of(input.shape, dims[-1]), input.dtype.to_complex()
     ),
-    flops=lambda input, *, dims, norm: _cost(input.shape, dims) // 2,
-    autocast=WIDE_ON_CPU,
+    flops=lambda input, *, dims, norm: _cost(input.shape, dims) // 2, autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def fft_r2c(xp, input, *, dims, norm):
     """Transform real numbers over some dims; the last one keeps its non-negative frequencies."""
@@ -141,7 +140,7 @@ def _c2r_samples(make):
 
 
 @op(
-    name="_fft_c2r", method=False, public=False, adopt=True, samples=_c2r_samples,
+    name="_fft_c2r", adopt=True, half="exact", samples=_c2r_samples,
     infer=lambda input, *, dims, size, norm: Spec(
         (*input.shape[: dims[-1]], size, *input.shape[dims[-1] + 1 :]), input.dtype.to_real()
     ),

@@ -31,10 +31,7 @@ def _diagonal_samples(make):
     yield (make(0, 3),), {"offset": 0, "dim1": 0, "dim2": 1}
 
 
-@op(
-    name="_diagonal", method=False, public=False, view=True, infer=_diagonal_infer,
-    samples=_diagonal_samples,
-)  # fmt: skip
+@op(name="_diagonal", view=True, infer=_diagonal_infer, samples=_diagonal_samples)
 def diagonal_view(xp, input, *, offset, dim1, dim2):
     """A diagonal of two dims, as the last dim."""
     return _diagonal_of(xp, input, offset, dim1, dim2)
@@ -70,7 +67,7 @@ def _diagonal_amid_samples(make):
 
 
 @op(
-    name="_diagonal_amid_zeros", method=False, public=False, samples=_diagonal_amid_samples,
+    name="_diagonal_amid_zeros", half="exact", samples=_diagonal_amid_samples,
     infer=lambda input, *, shape, offset, dim1, dim2: input.like(shape),
 )  # fmt: skip
 def diagonal_amid_zeros(xp, out, input, *, shape, offset, dim1, dim2):
@@ -136,10 +133,7 @@ def _unfold_samples(make):
     yield (make(0, 5),), {"dim": 1, "size": 2, "step": 3}
 
 
-@op(
-    name="_unfold", method=False, public=False, view=True, infer=_unfold_infer,
-    samples=_unfold_samples,
-)  # fmt: skip
+@op(name="_unfold", view=True, infer=_unfold_infer, samples=_unfold_samples)
 def unfold_view(xp, input, *, dim, size, step):
     """Windows of one dim, their elements in a new last dim."""
     shape, strides = list(input.shape), list(input.strides)
@@ -165,7 +159,7 @@ def _fold_samples(make):
 
 
 @op(
-    name="_fold_sum", method=False, public=False, half="float32", samples=_fold_samples,
+    name="_fold_sum", samples=_fold_samples,
     infer=lambda input, *, shape, dim, size, step: input.like(shape),
 )  # fmt: skip
 def fold_sum(xp, out, input, *, shape, dim, size, step):
@@ -225,10 +219,7 @@ def _as_strided_samples(make):
     yield (make(0),), {"size": (0, 2), "stride": (1, 1), "start": 0, "geometry": (1,)}
 
 
-@op(
-    name="_as_strided", method=False, public=False, view=True, infer=_as_strided_infer,
-    samples=_as_strided_samples,
-)  # fmt: skip
+@op(name="_as_strided", view=True, infer=_as_strided_infer, samples=_as_strided_samples)
 def strided_view(xp, input, *, size, stride, start, geometry):
     """Any shape and strides over the elements from ``start``, relative to the input's first.
 

@@ -43,10 +43,7 @@ def _expand_samples(make):
     yield (make(0, 1),), {"shape": (0, 2)}
 
 
-@op(
-    name="_expand", method=False, public=False, view=True, infer=_expand_infer,
-    samples=_expand_samples,
-)  # fmt: skip
+@op(name="_expand", view=True, infer=_expand_infer, samples=_expand_samples)
 def expand_shape(xp, input, *, shape):
     """Repeat dims of size 1 without memory, by stride 0."""
     extra = len(shape) - input.ndim

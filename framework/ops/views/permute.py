@@ -20,10 +20,7 @@ def _permute_samples(make):
     yield (make(),), {"dims": ()}
 
 
-@op(
-    name="_permute", method=False, public=False, view=True, infer=_permute_infer,
-    samples=_permute_samples,
-)  # fmt: skip
+@op(name="_permute", view=True, infer=_permute_infer, samples=_permute_samples)
 def permute_dims(xp, input, *, dims, named=None):
     """Reorder the dimensions. The node goes by ``named``."""
     return input.transpose(dims)

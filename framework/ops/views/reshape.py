@@ -148,7 +148,7 @@ def _view_samples(make):
 
 
 @op(
-    name="_view", method=False, public=False, view=True, samples=_view_samples,
+    name="_view", view=True, samples=_view_samples,
     infer=lambda input, *, shape, named: input.like(shape),
 )  # fmt: skip
 def view_shape(xp, input, *, shape, named=None):
@@ -166,7 +166,7 @@ view_shape.vjp("input")(_view_rule)
 
 
 @op(
-    name="_reshape_copy", method=False, public=False, samples=_view_samples,
+    name="_reshape_copy", half="exact", samples=_view_samples,
     infer=lambda input, *, shape: input.like(shape),
 )  # fmt: skip
 def reshape_copy(xp, out, input, *, shape):
@@ -200,10 +200,7 @@ def _view_dtype_samples(make):
         yield (make(*shape),), {"dtype": float64}
 
 
-@op(
-    name="_view_dtype", method=False, public=False, view=True, infer=_view_dtype_infer,
-    samples=_view_dtype_samples,
-)  # fmt: skip
+@op(name="_view_dtype", view=True, infer=_view_dtype_infer, samples=_view_dtype_samples)
 def view_dtype(xp, input, *, dtype):
     """The same bytes as elements of another type."""
     if input.dtype.itemsize != dtype.itemsize and input.strides[-1] != input.dtype.itemsize:

@@ -35,10 +35,7 @@ def _select_samples(make):
     yield (make(0, 3), 2), {"dim": 1}
 
 
-@op(
-    name="_select", method=False, public=False, view=True, infer=_select_infer,
-    samples=_select_samples,
-)  # fmt: skip
+@op(name="_select", view=True, infer=_select_infer, samples=_select_samples)
 def select_index(xp, input, index, *, dim, named=None):
     """One index of a dim, which goes. The node goes by ``named``."""
     if dim:
@@ -63,10 +60,7 @@ def _narrow_samples(make):
     yield (make(0, 2), 1), {"dim": 1, "length": 1}
 
 
-@op(
-    name="_narrow", method=False, public=False, view=True, infer=_narrow_infer,
-    samples=_narrow_samples,
-)  # fmt: skip
+@op(name="_narrow", view=True, infer=_narrow_infer, samples=_narrow_samples)
 def narrow_range(xp, input, start, *, dim, length, named=None):
     """A range of one dim. The node goes by ``named``."""
     if dim:
@@ -90,7 +84,7 @@ def _amid_samples(make):
     yield (make(0, 2), 1), {"dim": 0, "size": 3}
 
 
-@op(name="_amid_zeros", method=False, public=False, infer=_amid_infer, samples=_amid_samples)
+@op(name="_amid_zeros", infer=_amid_infer, half="exact", samples=_amid_samples)
 def amid_zeros(xp, out, input, start, *, dim, size):
     """The input as a range of a longer dim, zeros before and after it."""
     head = (slice(None),) * dim
@@ -134,7 +128,7 @@ def _slice_samples(make):
 
 
 @op(
-    name="_slice", method=False, public=False, view=True, samples=_slice_samples,
+    name="_slice", view=True, samples=_slice_samples,
     infer=lambda input, *, key: input.like(_slice_shape(input.shape, key)),
 )  # fmt: skip
 def slice_view(xp, input, *, key):
@@ -156,7 +150,7 @@ def _slice_amid_samples(make):
 
 
 @op(
-    name="_slice_amid_zeros", method=False, public=False, samples=_slice_amid_samples,
+    name="_slice_amid_zeros", half="exact", samples=_slice_amid_samples,
     infer=lambda input, *, key, shape: input.like(shape),
 )  # fmt: skip
 def slice_amid_zeros(xp, out, input, *, key, shape):

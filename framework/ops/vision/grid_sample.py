@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from itertools import product
 from math import prod
-from typing import Any
 
 import numpy as np
 
@@ -163,12 +162,9 @@ def _flops(first, grid, *rest, mode, **_):
     return 2 * taps * first.shape[1] * prod(grid.shape[:-1])
 
 
-_HOW: dict[str, Any] = {"method": False, "public": False, "half": "float32", "layout": contiguous}
-
-
 @op(
-    name="_grid_sample", **_HOW, infer=_image_infer, scratch=("part",), samples=_image_samples,
-    flops=_flops,
+    name="_grid_sample", infer=_image_infer, scratch=("part",), layout=contiguous,
+    samples=_image_samples, flops=_flops,
 )  # fmt: skip
 def images(xp, out, part, input, grid, *, mode, padding, align):
     """Weighted sums of the elements of ``input`` around each position of ``grid``."""
@@ -248,8 +244,8 @@ def _image_grad_samples(make):
 
 
 @op(
-    name="_grid_sample_image_grad", **_HOW, scratch=("part",), samples=_image_grad_samples,
-    infer=lambda grad, grid, *, sizes, **_: (
+    name="_grid_sample_image_grad", scratch=("part",), layout=contiguous,
+    samples=_image_grad_samples, infer=lambda grad, grid, *, sizes, **_: (
         grad.like((*grad.shape[:2], *sizes)), grad.like((min(_positions(grid), _PIECE),))
     ),
     flops=_flops,
@@ -279,8 +275,8 @@ def _grid_grad_samples(make):
 
 
 @op(
-    name="_grid_sample_grid_grad", **_HOW, scratch=("part",), samples=_grid_grad_samples,
-    infer=lambda grad, input, grid, **_: (grid, _part(input, grid)),
+    name="_grid_sample_grid_grad", scratch=("part",), layout=contiguous,
+    samples=_grid_grad_samples, infer=lambda grad, input, grid, **_: (grid, _part(input, grid)),
     flops=lambda grad, input, grid, **how: _flops(input, grid, **how),
 )  # fmt: skip
 def grid_gradients(xp, out, part, grad, input, grid, *, mode, padding, align):

@@ -43,9 +43,8 @@ def _sample_samples(make):
 
 
 @op(
-    name="_taps", method=False, public=False, infer=_sample_infer, scratch=("part",),
-    half="float32", layout=contiguous, samples=_sample_samples,
-    flops=lambda input, weight, index: 2 * input.shape[1] * index.numel,
+    name="_taps", infer=_sample_infer, scratch=("part",), layout=contiguous,
+    samples=_sample_samples, flops=lambda input, weight, index: 2 * input.shape[1] * index.numel,
 )  # fmt: skip
 def sample(xp, out, part, input, weight, index):
     """``out[n, c, p] = sum_k weight[n, k, p] * input[n, c, index[n, k, p]]``."""
@@ -97,9 +96,8 @@ def _spread_samples(make):
 
 
 @op(
-    name="_taps_spread", method=False, public=False, infer=_spread_infer, scratch=("part",),
-    half="float32", layout=contiguous, samples=_spread_samples,
-    flops=lambda grad, weight, index, **_: 2 * grad.shape[1] * index.numel,
+    name="_taps_spread", infer=_spread_infer, scratch=("part",), layout=contiguous,
+    samples=_spread_samples, flops=lambda grad, weight, index, **_: 2 * grad.shape[1] * index.numel,
 )  # fmt: skip
 def spread(xp, out, part, grad, weight, index, *, size):
     """Add each gradient, times its weight, to the elements it was made of."""
@@ -135,9 +133,8 @@ def _agreement_samples(make):
 
 
 @op(
-    name="_taps_agreement", method=False, public=False, infer=_agreement_infer,
-    scratch=("part",), half="float32", layout=contiguous, samples=_agreement_samples,
-    flops=lambda input, grad, index: 2 * input.shape[1] * index.numel,
+    name="_taps_agreement", infer=_agreement_infer, scratch=("part",), layout=contiguous,
+    samples=_agreement_samples, flops=lambda input, grad, index: 2 * input.shape[1] * index.numel,
 )  # fmt: skip
 def agreement(xp, out, part, input, grad, index):
     """``out[n, k, p] = sum_c input[n, c, index[n, k, p]] * grad[n, c, p]``."""
@@ -334,8 +331,7 @@ def _affine_samples(make):
 
 
 @op(
-    name="_affine_grid", method=False, public=False, infer=_affine_infer, half="float32",
-    samples=_affine_samples,
+    name="_affine_grid", infer=_affine_infer, samples=_affine_samples,
     flops=lambda theta, *, sizes, align: 2 * theta.numel * prod(sizes),
 )  # fmt: skip
 def affine(xp, out, theta, *, sizes, align):

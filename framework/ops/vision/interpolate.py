@@ -119,8 +119,8 @@ def _resize_samples(make):
 
 
 @op(
-    name="_resize", method=False, public=False, infer=_resize_infer, scratch=("part",),
-    half="float32", layout=contiguous, samples=_resize_samples,
+    name="_resize", infer=_resize_infer, scratch=("part",), layout=contiguous,
+    samples=_resize_samples,
     flops=lambda input, *, dim, size, **_: 4 * input.numel // max(1, input.shape[dim]) * size,
 )  # fmt: skip
 def resize(xp, out, part, input, *, dim, size, kind, align, scale, back):

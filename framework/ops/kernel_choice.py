@@ -1,0 +1,70 @@
+"""Kernels of an op in the order in which they are tried, and the choice among them.
+
+A plan chooses once: the first kernel of the list that is for the device, the dtypes and the call;
+else the plain one, which takes everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..spec import Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of an op, and what it is for.
+
+    Attributes:
+        function: Takes what the op's plain kernel takes.
+        device: ``kernel_key`` of the backends it is for: "cpu" or "cuda".
+        when: Called with the specs and attributes; False leaves the call to later kernels. None:
+            always.
+        layout: Predicate on arrays; inputs that fail it are copied to workspace first. None: any.
+        scratch: True for the op's scratch buffers; False if it wants none of them, and gets buffers
+            without elements; or what is called as ``when`` is and returns the specs of its own.
+        dtypes: ``"own"``: what the op's ``half`` says. ``"half"``: float16 or bfloat16 among the
+            inputs, which it takes as they are; ``when`` sees the promoted specs. ``"mixed"``: it
+            converts as it goes, where the others would have large operands converted a piece at a
+            time, and returns False for arrays that it leaves to them; only of elementwise ops.
+    """
+
+    function: Callable[..., Any]
+    device: str = "cpu"
+    when: Callable[..., bool] | None = None
+    layout: Callable[[Any], bool] | None = None
+    scratch: bool | Callable[..., tuple[Spec, ...]] = True
+    dtypes: str = "own"
+
+
+def choose(
+    kernels: list[Kernel],
+    device: str,
+    specs: tuple[Any, ...],
+    converted: tuple[Any, ...],
+    attributes: dict[str, Any],
+) -> Kernel | None:
+    """The first kernel that takes a call, or None where only the plain one does.
+
+    Args:
+        kernels: Of the op.
+        device: ``kernel_key`` of the backend.
+        specs: The inputs' specs, promoted.
+        converted: The same after ``half="float32"``: what a kernel of ``dtypes="own"`` is given.
+        attributes: Of the call.
+    """
+    for k in kernels:
+        if k.device != device or k.dtypes == "mixed":
+            continue
+        if k.dtypes == "half" and not any(isinstance(s, Spec) and s.dtype.is_half for s in specs):
+            continue
+        if k.when is None or k.when(*(specs if k.dtypes == "half" else converted), **attributes):
+            return k
+    return None
+
+
+def mixed_kernel(kernels: list[Kernel], device: str) -> Callable[..., Any] | None:
+    """The kernel that converts as it goes, if an op has one."""
+    return next((k.function for k in kernels if k.device == device and k.dtypes == "mixed"), None)
