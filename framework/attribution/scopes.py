@@ -33,9 +33,6 @@ from ..autograd.node import Node
 from ..interrupts import RestoringExit
 from ..modes import _Mode, local, state_of_thread
 from .frames import ENGINE, OP, forget, walk
-from .frames import is_ours as is_ours
-from .frames import shown as shown
-from .frames import user_line as user_line
 
 Site = tuple[str, str, str, str]  # module path, op, phase, file:line
 

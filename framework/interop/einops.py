@@ -38,7 +38,7 @@ class _Backend:
         return x.detach().cpu().numpy()
 
     def arange(self, start: int, stop: int) -> Any:
-        from ..ops.creation.fill import arange
+        from ..ops.creation.ranges import arange
 
         return arange(start, stop)
 

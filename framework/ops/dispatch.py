@@ -18,8 +18,7 @@ from ..autograd.view_history import RETYPED, refresh
 from ..dtypes import FLOAT
 from ..kernels.runtime.errstate import run_nested, was_busy
 from ..memory.ledger import WORKSPACE
-from ..modes import local
-from ..modes import quietly as quietly
+from ..modes import local, quietly
 from ..spec import SCALARS, Spec
 from ..tensor import Tensor, ViewInfo, wrap
 from .plan import Plan

@@ -16,10 +16,10 @@ from ..dtypes import can_cast
 from ..interrupts import defer_interrupts
 from ..kernels.runtime.errstate import run_nested, was_busy
 from ..memory.ledger import BUFFER
-from ..modes import local, no_grad
+from ..modes import local, no_grad, quietly
 from ..spec import SCALARS
 from ..tensor import Tensor
-from .dispatch import dispatch, execute, hashable, make_plan, python_value, quietly, record
+from .dispatch import dispatch, execute, hashable, make_plan, python_value, record
 from .registry import Op
 
 

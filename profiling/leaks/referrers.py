@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...framework.attribution.scopes import is_ours
+from ...framework.attribution.frames import is_ours
 from ...framework.autograd.hooks import RemovableHandle
 from ...framework.autograd.node import Node
 from ...framework.autograd.saved import Held, Hooked

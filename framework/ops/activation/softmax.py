@@ -9,10 +9,10 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import FLOAT, as_dtype, float32
+from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.reduce import largest as find_largest
 from ...kernels.common.reduce import total
 from ...spec import Spec
-from ..convolution.functional import contiguous, worth_compiling
 from ..reduction.minmax import one_dim
 from ..registry import WIDE_ON_CUDA, function, op, per_element
 

@@ -50,7 +50,7 @@ def _attention_infer(query, key, value, attn_mask, rng, *, p, causal, scale, ord
 
 
 def _attention_samples(make):
-    from ..creation.fill import tensor
+    from ..creation.from_data import tensor
 
     base = {"p": 0.0, "causal": False, "scale": 0.5, "order": HEADS}
     q, k, v = make(1, 1, 3, 4), make(1, 1, 5, 4), make(1, 1, 5, 3)

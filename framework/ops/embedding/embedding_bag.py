@@ -15,7 +15,7 @@ from ...kernels.common.layout import contiguous
 from ...kernels.common.scatter_add import scatter_add
 from ...modes import no_grad
 from ...spec import Spec
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
 from ..indexing.index_put import take
 from ..loss.linear_cross_entropy_tiling import blocks
 from ..registry import function, op

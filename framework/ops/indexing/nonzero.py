@@ -10,7 +10,7 @@ from ...data_dependence import decisive
 from ...dtypes import INT, int32, int64
 from ...spec import Spec
 from ...tensor import Tensor
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
 from ..registry import function, op
 from .index_put import set_places
 from .where import masks

@@ -13,7 +13,7 @@ from ...dtypes import BOOL, INT
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.factory import fitted
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
 from ..registry import function, op
 from ..views.reshape import normal_dim
 from .cpu_routes import enough, enough_to_add, write_along

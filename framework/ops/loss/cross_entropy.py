@@ -45,7 +45,7 @@ def _cross_entropy_infer(input, target, weight, *, ignore_index, label_smoothing
 
 
 def _classes(values):
-    from ..creation.fill import tensor
+    from ..creation.from_data import tensor
 
     return tensor(values, dtype=int64)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import INT, int64
+from ...kernels.common.layout import contiguous
 from ...spec import Spec
 from ...tensor import Tensor
-from ..convolution.functional import contiguous
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
 from ..manipulation.cat import cat, stack
 from ..registry import function, op
 from .cross_entropy import reduction_of

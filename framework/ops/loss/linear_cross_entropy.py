@@ -117,7 +117,7 @@ def _infer(input, linear_weight, linear_bias, target, weight, *, tiles, **_):
 
 
 def _classes(values):
-    from ..creation.fill import tensor
+    from ..creation.from_data import tensor
 
     return tensor(values, dtype=int64)
 

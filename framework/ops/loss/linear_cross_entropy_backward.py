@@ -24,7 +24,7 @@ LARGE = 1 << 10  # tokens and classes of a tile where there is room for it
 
 
 def _classes(values):
-    from ..creation.fill import tensor
+    from ..creation.from_data import tensor
 
     return tensor(values, dtype=int64)
 

@@ -42,7 +42,7 @@ def _margin_infer(input, target):
 
 def _labels(rows, classes):
     # Some right classes of each example, none of the first, ended by -1
-    from ..creation.fill import tensor
+    from ..creation.from_data import tensor
 
     found = np.full((rows, classes), -1, np.int64)
     for n in range(rows):

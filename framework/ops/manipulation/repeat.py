@@ -103,7 +103,7 @@ def repeat_interleave(input, repeats, dim=None, *, output_size=None):
         )
     if any(c < 0 for c in counts):
         raise RuntimeError("repeats can not be negative")
-    from ..creation.fill import tensor
+    from ..creation.from_data import tensor
 
     where = [k for k, c in enumerate(counts) for _ in range(c)]
     from ...dtypes import int64

@@ -275,7 +275,7 @@ def map2_(input, x, y, callable):
 
 
 def _tensor(values, like):
-    from ..creation.fill import tensor
+    from ..creation.from_data import tensor
 
     return tensor(values, dtype=like.dtype, device=like.device)
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import float32
+from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.reduce import average, total
 from ...spec import Spec
-from ..convolution.functional import contiguous, worth_compiling
 from ..registry import op, per_element
 
 # Kernels on the view: x, out, g and dx have its shape; mean and rstd are 1 along the axes

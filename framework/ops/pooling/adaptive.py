@@ -10,9 +10,8 @@ from itertools import product
 from math import prod
 
 from ...dtypes import bool_, int32
-from ...kernels.common.layout import worth_compiling
+from ...kernels.common.layout import contiguous, worth_compiling
 from ...spec import Spec
-from ..convolution.functional import contiguous
 from ..registry import op
 from .primitives import index_dtype
 
@@ -160,7 +159,7 @@ def _(g_out, index, input_spec, size):
 
 
 def _plane_samples(make, gather):
-    from ..creation.fill import tensor
+    from ..creation.from_data import tensor
 
     for shape in ((2, 1, 1, 4), (2, 3, 3), (0, 4)):
         x = make(*shape)

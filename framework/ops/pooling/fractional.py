@@ -11,8 +11,9 @@ from itertools import product
 from math import prod
 
 from ...dtypes import bool_, int64
+from ...kernels.common.layout import contiguous
 from ...spec import Spec
-from ..convolution.functional import contiguous, several
+from ..convolution.functional import several
 from ..registry import function, op
 from .adaptive import plane_scatter
 from .primitives import index_dtype

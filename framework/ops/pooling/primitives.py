@@ -14,8 +14,8 @@ from itertools import product
 from math import prod
 
 from ...dtypes import bool_, int16, int32, int64, uint8
+from ...kernels.common.layout import contiguous, worth_compiling
 from ...spec import Spec
-from ..convolution.functional import contiguous, worth_compiling
 from ..convolution.im2col import reach
 from ..registry import op
 

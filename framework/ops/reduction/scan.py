@@ -14,8 +14,8 @@ from math import prod
 
 from ...autograd.engine import ones_of
 from ...dtypes import bool_, float32, float64, int64
+from ...kernels.common.layout import contiguous, worth_compiling
 from ...spec import Spec
-from ..convolution.functional import contiguous, worth_compiling
 from ..elementwise.arithmetic import conjugate, in_pieces
 from ..elementwise.binary import complex_logaddexp
 from ..indexing.gather import scatter_sum

@@ -13,7 +13,9 @@ import numpy as np
 
 from ...dtypes import BOOL, INT, float32, float64, int64, promote_types
 from ...tensor import Tensor
-from ..creation.fill import arange, empty, tensor, zeros
+from ..creation.fill import empty, zeros
+from ..creation.from_data import tensor
+from ..creation.ranges import arange
 from ..indexing.nonzero import search
 from ..indexing.where import where_select
 from ..linalg.matmul import matmul

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...dtypes import COMPLEX, FLOAT, complex128, float64, get_default_dtype
 from ...spec import Spec
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
 from ..manipulation.pad import pad_constant
 from ..reduction.sum import into
 from ..registry import WIDE_ON_CPU, function, op

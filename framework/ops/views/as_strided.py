@@ -310,7 +310,7 @@ def _(g, input_spec, size, stride, start, geometry):
 
 def _places(size, stride, start, device):
     """Where each element of a strided view lies, flat."""
-    from ..creation.fill import arange
+    from ..creation.ranges import arange
 
     where = arange(1, device=device) + start
     for n, s in zip(size, stride, strict=True):

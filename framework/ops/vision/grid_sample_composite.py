@@ -14,8 +14,8 @@ from itertools import product
 from math import prod
 
 from ...dtypes import int64
+from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.scatter_add import scatter_add
-from ..convolution.functional import contiguous, worth_compiling
 from ..creation.fill import full_like, ones, zeros_like
 from ..creation.ranges import linspace
 from ..indexing.index_put import take
@@ -30,7 +30,7 @@ def _sample_infer(input, weight, index):
 
 
 def _places(count, *shape):
-    from ..creation.fill import tensor
+    from ..creation.from_data import tensor
 
     n = prod(shape)
     return tensor([k * k % count for k in range(n)], dtype=int64).reshape(shape)

@@ -18,7 +18,7 @@ from math import prod
 import numpy as np
 
 from ...dtypes import FLOAT
-from ..convolution.functional import contiguous, worth_compiling
+from ...kernels.common.layout import contiguous, worth_compiling
 from ..indexing.index_put import take
 from ..pooling.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from ..registry import function, op
