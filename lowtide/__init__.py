@@ -55,8 +55,8 @@ from lowtide.framework.tensor import Tensor as Tensor
 from lowtide.framework.ops import *  # noqa: F403
 
 # NumPy's and other libraries' memory; printing
-from lowtide.framework.interop.protocols import from_dlpack as from_dlpack
 from lowtide.framework.interop.protocols import to_dlpack as to_dlpack
+from lowtide.framework.ops.creation.from_data import from_dlpack as from_dlpack
 from lowtide.framework.printing import set_printoptions as set_printoptions
 
 # Gradients

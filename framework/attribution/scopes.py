@@ -29,7 +29,6 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from ..autograd.node import Node
 from ..interrupts import RestoringExit
 from ..modes import _Mode, local, state_of_thread
 from .frames import ENGINE, OP, forget, walk
@@ -431,9 +430,11 @@ def site() -> Site:
 
 # Nodes
 
+node_classes: list[type] = []  # whose births are told, subclasses included: autograd's Node
+
 
 def _wrap_nodes() -> None:
-    pending: list[type] = [Node]
+    pending = list(node_classes)
     while pending:
         cls = pending.pop()
         pending += cls.__subclasses__()

@@ -22,11 +22,12 @@ from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Any
 
-from ..amp.autocast import casts
 from ..dtypes import bool_
 from ..modes import local
 from ..spec import SCALARS, Spec
 from ..tensor import Tensor
+from .autocast_policy import casts
+from .functions import make_functions
 from .rules import Rule
 
 OPS: dict[str, Op] = {}  # every primitive, by name
@@ -276,8 +277,6 @@ def op(
         if declared.name in OPS:
             raise TypeError(f"an op named {declared.name} is declared twice.")
         OPS[declared.name] = declared
-        from .functions import make_functions
-
         function, in_place = make_functions(declared, allow_out=out and not (view or adopt))
         declared.function = function
         function.op, function.vjp = declared, declared.vjp

@@ -40,8 +40,9 @@ from ...framework.dtypes import as_dtype
 from ...framework.kernels.runtime.errstate import run_nested
 from ...framework.memory import events
 from ...framework.memory.ledger import NO_LIMIT
-from ...framework.ops import dispatch, plan
+from ...framework.ops import plan
 from ...framework.ops.creation import factory
+from ...framework.ops.plan import execute
 from ...framework.ops.random import distributions, draw
 from ...framework.ops.registry import OPS
 from ...framework.ops.views import tiled
@@ -182,7 +183,7 @@ class World:
 
     def run(self, f: Any, *args: Any) -> Any:
         """In the place of ``State.run``: the first array among ``args`` is written."""
-        if f is dispatch.execute:
+        if f is execute:
             return self.execute(*args)
         if f in self.copies:
             return f(*args)
@@ -224,7 +225,7 @@ class World:
         return False
 
     def execute(self, plan: Any, arrays: list[Any], targets: Any) -> Any:
-        """In the place of ``dispatch.execute``, for ops with more than a kernel and a result."""
+        """In the place of ``plan.execute``, for ops with more than a kernel and a result."""
         op = plan.op
         cost = self.costs.get(plan)
         if cost is None:
@@ -247,7 +248,7 @@ class World:
         if real and (depends or cheap):
             self.forced, before = True, self.forced
             try:
-                results = run_nested(dispatch.execute, plan, arrays, targets)
+                results = run_nested(execute, plan, arrays, targets)
             finally:
                 self.forced = before
             for r in results:
@@ -257,7 +258,7 @@ class World:
         if hollow is None:
             hollow = self.hollow[plan] = copy(plan)
             hollow.run = None
-        results = dispatch.execute(hollow, arrays, targets)
+        results = execute(hollow, arrays, targets)
         for array in outs:
             self.now_unknown(array)
         self.presume(op.shown, [results[0]._array, *inputs])

@@ -6,6 +6,7 @@ tensor is in ``repeat.py``, padding in ``pad.py``.
 
 from __future__ import annotations
 
+from ...autograd import given_ops
 from ...spec import Spec
 from ...tensor import Tensor
 from ..inplace import need_separate
@@ -149,6 +150,9 @@ def stack(tensors, dim=0, *, out=None):
     tensors = _some("stack", tensors)
     d = normal_dim("stack", dim, tensors[0].ndim + 1)
     return stack_along(*tensors, dim=d, out=out)
+
+
+given_ops.stack = stack
 
 
 def _each(function_of_one, tensors):

@@ -122,7 +122,7 @@ def stft(
         out = out.squeeze(0)
     if return_complex:
         return out
-    from ..manipulation.slice_scatter import view_as_real
+    from ..views.view_as_real import view_as_real
 
     return view_as_real(out)
 

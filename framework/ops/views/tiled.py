@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ..manipulation.slice_scatter import view_as_real
+from ...autograd import given_ops
+from .view_as_real import view_as_real
 
 PIECE = 1 << 16  # elements that tensor ops take at once on the CPU
 PIECE_ELSEWHERE = 1 << 22  # where to start an op costs more than the memory of a few megabytes
@@ -31,6 +32,9 @@ def pieces(*tensors: Any) -> Iterator[Sequence[Any]]:
         for t in tensors
     ]
     yield from _cut(views, limit_of(tensors[0]))
+
+
+given_ops.pieces = pieces
 
 
 def _cut(views: list[Any], limit: int) -> Iterator[Sequence[Any]]:
