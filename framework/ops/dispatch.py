@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..autograd.anomaly import remember
 from ..autograd.node import OpNode
 from ..autograd.saved import OWN, Held
 from ..autograd.view_history import RETYPED, refresh
@@ -285,8 +286,6 @@ def record(
             saved.append(x)
     node = OpNode(rules, edges, saved)
     if state.anomaly:
-        from ..autograd.anomaly import remember
-
         remember(node)
     if rules.output_count == 1:
         out = outputs[0]

@@ -278,3 +278,12 @@ def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], o
                     o.resize_(r.shape)
                 o.copy_(r)
     return out
+
+
+def into(out: Any, result: Any) -> Any:
+    """A composition's value, in the tensor given as ``out=`` if there is one."""
+    if out is None:
+        return result
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)

@@ -13,6 +13,7 @@ from math import prod
 import numpy as np
 
 from ...storage import Storage
+from ..runtime import threads
 
 DEPTH = 4  # loops in the kernels that take walks
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -93,8 +94,6 @@ def run(kernel, shape, written, work, lines, steps, *numbers):
         steps: Of each.
         *numbers: What else it takes.
     """
-    from ..runtime import threads
-
     parts = threads.workers(prod(shape) * work, max(shape))
     cut = [d for d in range(DEPTH) if steps[written][d] and shape[d] >= parts]
     if parts <= 1 or not cut:

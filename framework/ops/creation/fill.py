@@ -15,7 +15,7 @@ from ...devices import backend
 from ...dtypes import FLOAT, get_default_dtype
 from ...spec import Spec
 from ...tensor import Tensor
-from ..reduction.sum import into
+from ..inplace import into
 from ..registry import FUNCTIONS, broadcast_shapes, function, op
 from .factory import (
     NUMBERS,

@@ -13,6 +13,7 @@ from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.scatter_add import scatter_add
 from ...modes import no_grad
 from ...spec import Spec
+from ..creation.from_data import tensor
 from ..indexing.index_put import take
 from ..registry import WIDE_ON_CUDA, function, op
 
@@ -38,8 +39,6 @@ def _embedding_infer(weight, index, *, padding):
 
 
 def _numbers(values):
-    from ..creation.from_data import tensor
-
     return tensor(values)
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import warnings
 
 from ...dtypes import int32
+from ..creation.ranges import eye
+from ..indexing.where import where
 from ..reduction.sum import normalize_dims
 from ..reduction.var_norm import norm_over
 from ..registry import function
@@ -40,8 +42,6 @@ def logdet(input):
     Memory:
         Keeps ``input`` and the signs.
     """
-    from ..indexing.where import where
-
     sign, log = determinants.slogdet(input)
     if input.is_complex():
         return sign.log() + log
@@ -88,8 +88,6 @@ def cholesky_solve(input, L, upper=False):
 @linear_algebra(method=True, public=True)
 def cholesky_inverse(L, upper=False):
     """Invert the matrices of which ``L`` is the Cholesky factor."""
-    from ..creation.ranges import eye
-
     check_square("cholesky_inverse", L)
     one = eye(L.shape[-1], dtype=L.dtype, device=L.device)
     half = solve_triangular(L, one, upper=upper)

@@ -7,7 +7,7 @@ tensor is in ``repeat.py``, padding in ``pad.py``.
 from __future__ import annotations
 
 from ...autograd import given_ops
-from ...spec import Spec
+from ...spec import Size, Spec
 from ...tensor import Tensor
 from ..inplace import need_separate
 from ..registry import broadcast_shapes as common_shape
@@ -233,8 +233,6 @@ atleast_3d = _at_least("atleast_3d", _to_3d)
 @function()
 def broadcast_shapes(*shapes):
     """The shape that shapes broadcast to."""
-    from ...spec import Size
-
     shapes = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
     return Size(common_shape("broadcast_shapes", *shapes))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...dtypes import int64
 from ..creation.fill import empty
+from ..creation.from_data import tensor
 from ..registry import FUNCTIONS, function, install
 from ..views.reshape import normal_dim
 
@@ -212,8 +213,6 @@ def map2_(input, x, y, callable):
 
 
 def _tensor(values, like):
-    from ..creation.from_data import tensor
-
     return tensor(values, dtype=like.dtype, device=like.device)
 
 

@@ -11,7 +11,9 @@ from math import prod
 
 from ...dtypes import bool_, int32
 from ...kernels.common.layout import contiguous, worth_compiling
+from ...kernels.runtime.threads import spread
 from ...spec import Spec
+from ..creation.from_data import tensor
 from ..registry import op
 from .primitives import index_dtype
 
@@ -57,7 +59,6 @@ def _volumes(array, size):
 
 def _spread(name, elements, size, *arrays):
     from ...kernels.cpu.pooling import adaptive
-    from ...kernels.runtime.threads import spread
 
     arrays = [_volumes(a, size) for a in arrays]
     spread(getattr(adaptive, name), elements, len(arrays[0]), *arrays)
@@ -159,8 +160,6 @@ def _(g_out, index, input_spec, size):
 
 
 def _plane_samples(make, gather):
-    from ..creation.from_data import tensor
-
     for shape in ((2, 1, 1, 4), (2, 3, 3), (0, 4)):
         x = make(*shape)
         dims = 1 if x.ndim < 4 else 2
@@ -191,7 +190,6 @@ def plane_scatter(xp, out, grad, index, *, size):
 @plane_scatter.kernel("cpu", when=_worth_spreading, layout=contiguous)
 def _(xp, out, grad, index, *, size):
     from ...kernels.cpu.pooling import adaptive
-    from ...kernels.runtime.threads import spread
 
     planes, count = prod(grad.shape[: -len(size)]), prod(index.shape[-len(size) :])
     rows = grad.reshape(planes, count), index.reshape(planes, count)

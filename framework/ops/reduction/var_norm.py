@@ -10,8 +10,9 @@ from ...dtypes import FLOAT, float32
 from ...kernels.common.reduce import largest as find_largest
 from ...kernels.common.reduce import total
 from ...spec import Spec
+from ..inplace import into
 from ..registry import WIDE_ON_CUDA, function, op, per_element
-from .sum import count_of, into, kept, mean, normalize_dims, reduced, reductions
+from .sum import count_of, kept, mean, normalize_dims, reduced, reductions
 
 # Variance and standard deviation
 

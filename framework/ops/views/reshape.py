@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ...dtypes import float64
+from ...dtypes import as_dtype, dtype, float64
 from ..registry import function, op
 
 # Arguments
@@ -208,16 +208,12 @@ def view(input, *shape, dtype=None, size=None):
         RuntimeError: The strides do not allow it; use ``reshape``.
     """
     if dtype is not None or (len(shape) == 1 and _is_dtype(shape[0])):
-        from ...dtypes import as_dtype
-
         return view_dtype(input, as_dtype(shape[0] if dtype is None else dtype))
     wanted = sizes(shape if size is None else size)
     return view_shape(input, resolve("view", wanted, input._spec.numel))
 
 
 def _is_dtype(value):
-    from ...dtypes import dtype
-
     return isinstance(value, dtype | type)
 
 
