@@ -25,7 +25,7 @@ import numpy as np
 from .autograd.saved import count_write
 from .kernels.common.copy import copy
 from .modes import quietly
-from .ops.manipulation.slice_scatter import view_as_real
+from .ops.views.view_as_real import view_as_real
 
 BLOCK = 1 << 12  # elements of a lane at most
 ROWS = 20  # results of one recurrence, at most, and the four rows that conversions use

@@ -1,8 +1,9 @@
 """Tensor: an array view, its storage, its place in the graph.
 
-This file knows no op. Arithmetic, reshaping and indexing are declared in ``framework/ops``, and
-the registry installs them here as methods; ``tensor.pyi``, generated from the declarations, is
-what editors and type checkers see.
+This file knows no op and no graph. Arithmetic, reshaping and indexing are declared in
+``framework/ops``, and the registry installs them here as methods; ``autograd/methods.py`` installs
+``backward`` and what else the graph gives a tensor.
+``tensor.pyi``, generated from all of them, is what editors and type checkers see.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from .devices import backend
 from .dtypes import dtype
 from .memory.ledger import GRADIENT, INPUT, SAVED, TEMPORARY
 from .memory_format import contiguous_format, layout, memory_format, strided
-from .modes import local
+from .modes import is_inference_mode_enabled, local
 from .spec import Size, Spec
 
 _new = object.__new__
+legacy_tensor: Any = None  # what Tensor() calls; set by ops/creation/legacy_types.py
 
 
 class ViewInfo:
@@ -79,8 +81,6 @@ class Tensor:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Build PyTorch's legacy way: from data, a tensor, or sizes."""
-        from .ops.creation.legacy_types import legacy_tensor
-
         return legacy_tensor(cls, *args, **kwargs)
 
     # What it is
@@ -252,14 +252,11 @@ class Tensor:
                 "only Tensors of floating point and complex dtype can require gradients; got "
                 f"{self._spec.dtype}. Convert with .to(lowtide.float32)."
             )
-        if value and self.is_inference():
-            from .modes import is_inference_mode_enabled
-
-            if not is_inference_mode_enabled():
-                raise RuntimeError(
-                    "Setting requires_grad=True on an inference tensor outside inference_mode is "
-                    "not allowed. Clone it first."
-                )
+        if value and self.is_inference() and not is_inference_mode_enabled():
+            raise RuntimeError(
+                "Setting requires_grad=True on an inference tensor outside inference_mode is "
+                "not allowed. Clone it first."
+            )
         self._requires_grad = value
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
@@ -354,55 +351,10 @@ class Tensor:
     def _is_view(self) -> bool:
         return self._viewed is not None
 
-    def _refresh(self) -> None:
-        viewed = self._viewed
-        if viewed is not None and viewed.version != self._storage.version:
-            from .autograd.view_history import refresh
-
-            refresh(self)
-
     @property
     def name(self) -> str | None:
         """A name for messages and graphs, or None."""
         return self._extra.get("name") if self._extra else None
-
-    def backward(
-        self,
-        gradient: Tensor | None = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
-        inputs: Any = None,
-    ) -> None:
-        """Accumulate into ``.grad`` of the leaves the gradient of this tensor.
-
-        Args:
-            gradient: The gradient of what follows with respect to this tensor, in its shape.
-                May be left out for a single element.
-            retain_graph: Keep saved values for another backward; defaults to ``create_graph``.
-            create_graph: Record the backward itself, for higher derivatives.
-            inputs: Accumulate into these tensors only.
-        """
-        from .autograd.engine import backward
-
-        backward(self, gradient, retain_graph, create_graph, inputs=inputs)
-
-    def register_hook(self, hook: Any) -> Any:
-        """Call ``hook(grad)`` when the gradient of this tensor is known; it may return another."""
-        from .autograd.hooks import register_tensor_hook
-
-        return register_tensor_hook(self, hook)
-
-    def register_post_accumulate_grad_hook(self, hook: Any) -> Any:
-        """Call ``hook(tensor)`` after backward accumulated into this leaf's ``.grad``."""
-        from .autograd.hooks import register_post_accumulate_hook
-
-        return register_post_accumulate_hook(self, hook)
-
-    def retain_grad(self) -> None:
-        """Keep the gradient of this non-leaf in ``.grad``."""
-        from .autograd.hooks import retain_grad
-
-        retain_grad(self)
 
     # What Python asks of a value
 
@@ -487,3 +439,18 @@ def wrap(array: Any, spec: Spec, storage: Any) -> Tensor:
     t._viewed = None
     t._extra = None
     return t
+
+
+_SLOTS = tuple(s for s in Tensor.__slots__ if not s.startswith("__"))
+
+
+def instance(cls: type, t: Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Tensor:
+    """Make ``t`` an instance of a subclass, without calling the subclass's constructor."""
+    out: Tensor = t
+    if cls is not Tensor:
+        out = object.__new__(cls)
+        for slot in _SLOTS:
+            setattr(out, slot, getattr(t, slot))
+    out._requires_grad = requires_grad
+    out.__dict__.update(attributes)
+    return out

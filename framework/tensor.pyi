@@ -5,7 +5,7 @@ from .dtypes import dtype as _dtype
 from .memory_format import layout as _layout, memory_format
 from .ops.conversion.storage_access import TypedStorage, UntypedStorage
 from .spec import Size, Spec
-from builtins import bool as _bool, float as _float, int as _int
+from builtins import bool as _bool, float as _float, int as _int, type as _type
 from typing import Any
 
 
@@ -138,18 +138,9 @@ class Tensor:
     def _base(self) -> Tensor | None:
         """The tensor it is a view of, or None."""
     def _is_view(self) -> _bool: ...
-    def _refresh(self) -> None: ...
     @property
     def name(self) -> str | None:
         """A name for messages and graphs, or None."""
-    def backward(self, gradient: Tensor | None=..., retain_graph: _bool | None=..., create_graph: _bool=..., inputs: Any=...) -> None:
-        """Accumulate into ``.grad`` of the leaves the gradient of this tensor."""
-    def register_hook(self, hook: Any) -> Any:
-        """Call ``hook(grad)`` when the gradient of this tensor is known; it may return another."""
-    def register_post_accumulate_grad_hook(self, hook: Any) -> Any:
-        """Call ``hook(tensor)`` after backward accumulated into this leaf's ``.grad``."""
-    def retain_grad(self) -> None:
-        """Keep the gradient of this non-leaf in ``.grad``."""
     def __hash__(self) -> _int: ...
     def __len__(self) -> _int: ...
     def __bool__(self) -> _bool: ...
@@ -303,6 +294,7 @@ class Tensor:
         """In-place twin of ``leaky_relu``."""
     def _masked_scatter_(self, mask: Any, values: Any, index: Any) -> Tensor:
         """In-place twin of ``masked_scatter``."""
+    def _refresh(self) -> None: ...
     def _renormalize_rows_(self, index: Any, max_norm: Any, norm_type: Any) -> Tensor:
         """In-place twin of ``renormalize_rows``."""
     def _sample_(self, rng: Any, kind: Any, a: Any, b: Any) -> Tensor:
@@ -439,6 +431,8 @@ class Tensor:
         """Take the inverse hyperbolic tangent."""
     def atanh_(self) -> Tensor:
         """In-place twin of ``atanh``."""
+    def backward(self, gradient: Tensor | None = ..., retain_graph: _bool | None = ..., create_graph: _bool = ..., inputs: Any = ...) -> None:
+        """Accumulate into ``.grad`` of the leaves the gradient of this tensor."""
     def baddbmm(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ..., out: Any = ...) -> Tensor:
         """Multiply stacks of matrices and add: ``beta * input + alpha * (batch1 @ batch2)``."""
     def baddbmm_(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
@@ -1067,6 +1061,10 @@ class Tensor:
         """Divide one by each element. Keeps the result for backward."""
     def reciprocal_(self) -> Tensor:
         """In-place twin of ``reciprocal``."""
+    def register_hook(self, hook: Any) -> Any:
+        """Call ``hook(grad)`` when the gradient of this tensor is known; it may return another."""
+    def register_post_accumulate_grad_hook(self, hook: Any) -> Any:
+        """Call ``hook(tensor)`` after backward accumulated into this leaf's ``.grad``."""
     def relu(self, *, out: Any = ...) -> Tensor:
         """Apply ``max(input, 0)``."""
     def relu_(self) -> Tensor:
@@ -1095,6 +1093,8 @@ class Tensor:
         """Return the tensor: conjugation is never deferred here."""
     def resolve_neg(self) -> Tensor:
         """Return the tensor: negation is never deferred here."""
+    def retain_grad(self) -> None:
+        """Keep the gradient of this non-leaf in ``.grad``."""
     def roll(self, shifts: Any, dims: Any = ...) -> Tensor:
         """Move along dims; what leaves at one end enters at the other. No dims: of the flat tensor."""
     def rot90(self, k: Any = ..., dims: Any = ...) -> Tensor:
@@ -1304,3 +1304,6 @@ class Tensor:
 
 def wrap(array: Any, spec: Spec, storage: Any) -> Tensor:
     """Make a Tensor of parts, outside any graph. For the dispatcher and the backends."""
+
+def instance(cls: _type, t: Tensor, requires_grad: _bool, attributes: dict[str, Any]) -> Tensor:
+    """Make ``t`` an instance of a subclass, without calling the subclass's constructor."""

@@ -22,7 +22,7 @@ from .devices import backend
 from .dtypes import dtype, float32, float64, tolerance
 from .modes import enable_grad, no_grad
 from .ops import registry
-from .ops.creation.fill import tensor
+from .ops.creation.from_data import tensor
 from .ops.registry import Op
 from .tensor import Tensor
 

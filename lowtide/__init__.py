@@ -19,9 +19,9 @@ if __name__ == "lowtide" and not _os.path.isfile(
 __version__ = "0.1.0"
 
 # Values and their types
-from lowtide.framework.devices import device as device
-from lowtide.framework.devices import get_default_device as get_default_device
-from lowtide.framework.devices import set_default_device as set_default_device
+from lowtide.framework.device import device as device
+from lowtide.framework.device import get_default_device as get_default_device
+from lowtide.framework.device import set_default_device as set_default_device
 from lowtide.framework.dtypes import bfloat16 as bfloat16
 from lowtide.framework.dtypes import bool_ as _bool
 from lowtide.framework.dtypes import can_cast as can_cast
@@ -55,8 +55,8 @@ from lowtide.framework.tensor import Tensor as Tensor
 from lowtide.framework.ops import *  # noqa: F403
 
 # NumPy's and other libraries' memory; printing
-from lowtide.framework.interop.protocols import from_dlpack as from_dlpack
 from lowtide.framework.interop.protocols import to_dlpack as to_dlpack
+from lowtide.framework.ops.creation.from_data import from_dlpack as from_dlpack
 from lowtide.framework.printing import set_printoptions as set_printoptions
 
 # Gradients

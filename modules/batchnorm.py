@@ -9,7 +9,8 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-from ..framework.ops.creation.fill import empty, ones, tensor, zeros
+from ..framework.ops.creation.fill import empty, ones, zeros
+from ..framework.ops.creation.from_data import tensor
 from ..framework.tensor import Tensor
 from . import functional as F
 from . import init

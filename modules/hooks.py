@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..framework.attribution import scopes
 from ..framework.autograd.engine import zeros_of
-from ..framework.autograd.hooks import RemovableHandle, add_hook
 from ..framework.autograd.node import Node, _sequence, attach, edge_to
+from ..framework.autograd.removable_handle import RemovableHandle, add_hook
 from ..framework.checkpointing.regions import checkpointing
 from ..framework.modes import local
 from ..framework.tensor import Tensor

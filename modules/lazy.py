@@ -11,7 +11,8 @@ from inspect import signature
 from typing import Any
 
 from ..framework.modes import no_grad
-from ..framework.ops.creation.fill import empty, tensor
+from ..framework.ops.creation.fill import empty
+from ..framework.ops.creation.from_data import tensor
 from ..framework.tensor import Tensor
 from .batchnorm import (
     BatchNorm1d,

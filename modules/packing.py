@@ -15,7 +15,8 @@ import numpy as np
 
 from ..framework.device import device as as_device
 from ..framework.dtypes import int64
-from ..framework.ops.creation.fill import full, tensor
+from ..framework.ops.creation.fill import full
+from ..framework.ops.creation.from_data import tensor
 from ..framework.ops.manipulation.cat import cat
 from ..framework.tensor import Tensor
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from ..framework.modes import no_grad
 from ..framework.ops.normalization.functional import normalize
 from ..framework.tensor import Tensor
+from .convolution import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .module import Module
 from .parameter import Parameter
 from .parametrize import register_parametrization
@@ -43,8 +44,6 @@ def _drawn(matrix: Tensor, n: int, eps: float) -> Tensor:
 
 
 def _default_dim(module: Module) -> int:
-    from .convolution import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
-
     return int(isinstance(module, ConvTranspose1d | ConvTranspose2d | ConvTranspose3d))
 
 

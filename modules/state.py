@@ -17,7 +17,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..framework.autograd.hooks import RemovableHandle, add_hook
+from ..framework.autograd.removable_handle import RemovableHandle, add_hook
 from ..framework.autograd.view_history import check_writable
 from ..framework.devices import backend
 from ..framework.interrupts import defer_interrupts

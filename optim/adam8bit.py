@@ -14,6 +14,7 @@ from ..framework.autograd.saved import count_write
 from ..framework.dtypes import float32, float64, uint8
 from ..framework.kernels.common import dynamic_code
 from ..framework.kernels.common.copy import copy
+from ..framework.kernels.runtime.threads import spread
 from ..framework.lanes import HOSTS, need_places_of_their_own
 from ..framework.memory.ledger import WORKSPACE
 from ..framework.modes import quietly
@@ -236,7 +237,6 @@ def _run(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> None:
 
 def _run_on(arrays: list[Any], numbers: Sequence[float]) -> None:
     from ..framework.kernels.cpu.optim import adam8bit
-    from ..framework.kernels.runtime.threads import spread
 
     n = arrays[0].size
     full = n // BLOCK

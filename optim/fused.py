@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from ..framework.autograd.saved import count_write
+from ..framework.kernels.runtime import threads
 from ..framework.modes import quietly
 
 LEAST = 1 << 14  # elements in all, below which plain steps are fast enough without Numba
@@ -89,7 +90,6 @@ _compiled: set[tuple[str, Any]] = set()
 @cache
 def _loop(name: str) -> tuple[Any, Any]:
     from ..framework.kernels.cpu.optim import elementwise
-    from ..framework.kernels.runtime import threads
 
     return getattr(elementwise, name), threads
 

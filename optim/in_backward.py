@@ -18,7 +18,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from ..framework.autograd.hooks import add_hook
+from ..framework.autograd.removable_handle import add_hook
 from ..framework.modes import local
 from .optimizer import Optimizer
 

@@ -9,7 +9,7 @@ from ..framework.data_dependence import presumed
 from ..framework.interrupts import defer_interrupts
 from ..framework.modes import enable_grad, local
 from ..framework.ops.creation.fill import empty
-from ..framework.ops.manipulation.slice_scatter import view_as_real
+from ..framework.ops.views.view_as_real import view_as_real
 from .line_search import strong_wolfe
 from .optimizer import Optimizer, check_options, number, own
 

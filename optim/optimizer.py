@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..framework.attribution import scopes
-from ..framework.autograd.hooks import RemovableHandle, add_hook
+from ..framework.autograd.removable_handle import RemovableHandle, add_hook
 from ..framework.interrupts import defer_interrupts
 from ..framework.memory.ledger import OPTIMIZER, PARAMETER, SAVED, TEMPORARY
 from ..framework.modes import enable_grad, local, no_grad

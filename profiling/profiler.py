@@ -17,7 +17,8 @@ import weakref
 from typing import Any
 
 from ..framework.attribution import scopes
-from ..framework.devices import backend, device, live_backends, on_new_backend
+from ..framework.device import device
+from ..framework.devices import backend, live_backends, on_new_backend
 from ..framework.interrupts import WholeContext
 from ..framework.tensor import Tensor
 from .profile import Profile

@@ -12,6 +12,7 @@ import lowtide.nn.functional as F
 from lowtide import nn
 from lowtide.amp import GradScaler, autocast, custom_bwd, custom_fwd
 from lowtide.framework.amp import autocast as amp
+from lowtide.framework.ops import autocast_policy
 from lowtide.framework.ops.dispatch import dispatch, dispatch_pair
 from lowtide.framework.ops.registry import OPS
 from lowtide.optim import SGD, fused
@@ -28,8 +29,8 @@ def closed():
         names = op.function.__globals__
         assert names["dispatch"] is dispatch
         assert names["dispatch_pair"] is dispatch_pair
-    assert all(names["run"] is function for names, function, _ in amp._compositions)
-    assert len(amp._compositions) > 15
+    assert all(names["run"] is function for names, function, _ in autocast_policy._compositions)
+    assert len(autocast_policy._compositions) > 15
 
 
 # Which ops
@@ -303,7 +304,7 @@ def test_a_weight_is_converted_once_in_a_region():
         b = x @ w
         assert lt.memory_allocated() - before < w.nbytes // 2
     assert a.tolist() == b.tolist()
-    assert not amp._thread.cache
+    assert not autocast_policy.thread.cache
     del a, b
     with autocast("cpu", cache_enabled=False):
         first = x @ w

@@ -12,7 +12,7 @@ import lowtide as lt
 from lowtide.framework.devices import backend
 from lowtide.framework.random import generator as generators
 from lowtide.framework.random import philox as stream
-from lowtide.framework.random.generator import Rng
+from lowtide.framework.random.philox import Rng
 
 KERNELS = stream._KERNELS
 REAL = (np.float32, np.float64)

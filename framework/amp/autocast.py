@@ -24,37 +24,23 @@ bfloat16 product: what mixed precision saves there is memory.
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
 import warnings
-from collections.abc import Callable
 from typing import Any, Self
 
-from ..dtypes import bfloat16, dtype, float16, float32
+from ..dtypes import dtype
 from ..interrupts import WholeContext
 from ..modes import local
-from ..tensor import Tensor
+from ..ops import autocast_policy
+from ..ops.autocast_policy import LOW, converted, thread
+from ..ops.dispatch import dispatch
+from ..ops.registry import OPS
 
 DEVICE_TYPES = ("cpu", "cuda", "sim", "meta")
-LOW = (bfloat16, float16)
 
 _lock = threading.Lock()
 _regions = 0  # threads that are inside one
 _closed: dict[Any, dict[str, Any]] = {}  # while the door is open: what each op's function called
-_compositions: list[tuple[dict[str, Any], Any, Any]] = []  # (globals, function, casting function)
-
-
-class _Thread(threading.local):
-    """What a thread was told, whether or not it is inside a region."""
-
-    def __init__(self) -> None:
-        self.dtypes = {"cpu": bfloat16, "cuda": float16, "sim": float16, "meta": bfloat16}
-        self.cache: dict[tuple[int, dtype], tuple[Any, Any, int]] = {}
-        self.caching = True
-        self.nesting = 0
-
-
-_thread = _Thread()
 
 
 class autocast(WholeContext):
@@ -110,16 +96,16 @@ class autocast(WholeContext):
         self._before: list[Any] = []  # a stack: one object may be entered again inside itself
 
     def _enter(self) -> Self:
-        self._before.append((local.state.autocast, _thread.dtypes[self.device], _thread.caching))
-        _thread.dtypes[self.device] = self.fast_dtype
+        self._before.append((local.state.autocast, thread.dtypes[self.device], thread.caching))
+        thread.dtypes[self.device] = self.fast_dtype
         if self._cache_enabled is not None:
-            _thread.caching = self._cache_enabled
+            thread.caching = self._cache_enabled
         autocast_increment_nesting()
         set_autocast_enabled(self.device, self._enabled)
         return self
 
     def _leave(self) -> None:
-        mapping, _thread.dtypes[self.device], _thread.caching = self._before.pop()
+        mapping, thread.dtypes[self.device], thread.caching = self._before.pop()
         if autocast_decrement_nesting() == 0:
             clear_autocast_cache()
         _switch(mapping)
@@ -157,31 +143,25 @@ def _switch(mapping: dict[str, dtype] | None) -> None:
 
 
 def _open() -> None:
-    from ..ops.registry import OPS
-
     for op in OPS.values():
         if op.autocast is not None and op.function is not None:
             names = op.function.__globals__
             _closed[op] = {n: names[n] for n in ("dispatch", "dispatch_pair")}
             names["dispatch"], names["dispatch_pair"] = _dispatch, _dispatch_pair
-    for names, _, casting in _compositions:
-        names["run"] = casting
+    autocast_policy.open_compositions()
 
 
 def _close() -> None:
     for op, names in _closed.items():
         op.function.__globals__.update(names)
     _closed.clear()
-    for names, function, _ in _compositions:
-        names["run"] = function
+    autocast_policy.close_compositions()
 
 
 def _dispatch(op: Any, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Any:
-    from ..ops.dispatch import dispatch
-
     mapping = local.state.autocast
     if mapping is not None:
-        found = _converted(op.display_name, op.autocast, inputs, mapping)
+        found = converted(op.display_name, op.autocast, inputs, mapping)
         if found is not inputs and "dtype" in op.attributes:  # the result's, of the input as it was
             k = list(op.attributes).index("dtype")
             if attributes[k] is inputs[0].dtype:
@@ -192,110 +172,6 @@ def _dispatch(op: Any, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> 
 
 def _dispatch_pair(op: Any, a: Any, b: Any) -> Any:
     return _dispatch(op, (a, b), ())
-
-
-def casts(policy: Any) -> Callable[[Any], Any]:
-    """Declare what autocast does to a composition: as ``autocast=`` of an op does.
-
-    The composition runs on converted arguments, and the ops inside without autocast. It gets a door
-    too: the result is a function of the same signature that calls its global name ``run``.
-
-    Args:
-        policy: "low", "float32", "promote", or a dict of these by device type.
-    """
-
-    def declare(function: Any) -> Any:
-        def casting(*args: Any, **kwargs: Any) -> Any:
-            state = local.state
-            mapping = state.autocast
-            if mapping is None:
-                return function(*args, **kwargs)
-            values = (*args, *kwargs.values())
-            found = _converted(function.__name__, policy, values, mapping)
-            if found is values and isinstance(policy, dict):
-                return function(*args, **kwargs)  # a device it says nothing of
-            named = dict(zip(kwargs, found[len(args) :], strict=True))
-            state.autocast = None
-            try:
-                return function(*found[: len(args)], **named)
-            finally:
-                state.autocast = mapping
-
-        names = _passing(function)
-        _compositions.append((names, function, casting))
-        if _regions:  # declared inside a region
-            names["run"] = casting
-        return functools.wraps(function)(names["call"])
-
-    return declare
-
-
-def _passing(function: Any) -> dict[str, Any]:
-    """The globals of ``call``, which has a function's signature and passes all on to ``run``."""
-    head, passed, names = [], [], {"run": function}
-    for n, p in inspect.signature(function).parameters.items():
-        if p.kind is p.KEYWORD_ONLY and "*" not in head:
-            head.append("*")
-        if p.default is not p.empty:
-            names[f"_d_{n}"] = p.default
-        head.append(n if p.default is p.empty else f"{n}=_d_{n}")
-        passed.append(f"{n}={n}" if p.kind is p.KEYWORD_ONLY else n)
-    source = f"def call({', '.join(head)}):\n    return run({', '.join(passed)})\n"
-    exec(compile(source, f"<function {function.__name__}>", "exec"), names)
-    return names
-
-
-def _converted(
-    name: str, policy: Any, inputs: tuple[Any, ...], mapping: dict[str, dtype]
-) -> tuple[Any, ...]:
-    """Inputs as the policy wants them: float tensors of the region's device, never float64."""
-    kind = next((x.device.type for x in inputs if isinstance(x, Tensor)), None)
-    if kind == "meta" and kind not in mapping:
-        kind = next(reversed(mapping))
-    low = mapping.get(kind) if kind is not None else None
-    if low is None:
-        return inputs
-    if isinstance(policy, dict):
-        policy = policy.get("cuda" if kind == "sim" else kind)
-        if policy is None:
-            return inputs
-    if policy == "refuse":
-        raise RuntimeError(
-            f"{name} and lowtide.nn.BCELoss are unsafe to autocast: a probability in lower "
-            "precision may be 0 or 1. Combine the sigmoid with the loss by "
-            "binary_cross_entropy_with_logits or BCEWithLogitsLoss."
-        )
-    wanted = low if policy == "low" else float32
-    if policy == "promote" and not any(
-        isinstance(x, Tensor) and x.dtype is float32 for x in inputs
-    ):
-        return inputs
-    return tuple(_cast(x, wanted) if eligible(x) else x for x in inputs)
-
-
-def eligible(x: Any) -> bool:
-    """True for tensors that are converted: float32 and half precision, never float64."""
-    return isinstance(x, Tensor) and (x.dtype is float32 or x.dtype in LOW)
-
-
-def _cast(x: Any, wanted: dtype) -> Any:
-    if x.dtype is wanted:
-        return x
-    if not (
-        _thread.caching and wanted is not float32 and x._requires_grad and x.is_leaf
-        and x._viewed is None
-    ):  # fmt: skip
-        return x.to(wanted)
-    key = (id(x), wanted)
-    found = _thread.cache.get(key)
-    if found is not None:
-        source, cast, version = found
-        recorded = cast._requires_grad or not local.state.grad
-        if source is x and version == x._storage.version and recorded:
-            return cast
-    cast = x.to(wanted)
-    _thread.cache[key] = (x, cast, x._storage.version)
-    return cast
 
 
 # PyTorch's functions around it
@@ -344,44 +220,44 @@ def set_autocast_enabled(device_type: Any, enabled: bool | None = None) -> None:
     mapping = dict(local.state.autocast or {})
     mapping.pop(checked(device_type), None)
     if enabled:
-        mapping[device_type] = _thread.dtypes[device_type]
+        mapping[device_type] = thread.dtypes[device_type]
     _switch(mapping or None)
 
 
 def get_autocast_dtype(device_type: str) -> dtype:
     """What ``autocast(device_type)`` computes in."""
-    return _thread.dtypes[checked(device_type)]
+    return thread.dtypes[checked(device_type)]
 
 
 def set_autocast_dtype(device_type: str, dtype: dtype) -> None:
     """Set what ``autocast(device_type)`` computes in, also in a region that is open."""
-    _thread.dtypes[checked(device_type)] = dtype
+    thread.dtypes[checked(device_type)] = dtype
     if is_autocast_enabled(device_type):
         local.state.autocast = {**(local.state.autocast or {}), device_type: dtype}
 
 
 def is_autocast_cache_enabled() -> bool:
     """True if converted weights are kept inside a region."""
-    return _thread.caching
+    return thread.caching
 
 
 def set_autocast_cache_enabled(enabled: bool) -> None:
     """Say whether converted weights are kept inside a region."""
-    _thread.caching = bool(enabled)
+    thread.caching = bool(enabled)
 
 
 def clear_autocast_cache() -> None:
     """Drop the converted weights."""
-    _thread.cache.clear()
+    thread.cache.clear()
 
 
 def autocast_increment_nesting() -> int:
     """Count a region that begins; return how many there are."""
-    _thread.nesting += 1
-    return _thread.nesting
+    thread.nesting += 1
+    return thread.nesting
 
 
 def autocast_decrement_nesting() -> int:
     """Count a region that ends; return how many are left."""
-    _thread.nesting -= 1
-    return _thread.nesting
+    thread.nesting -= 1
+    return thread.nesting

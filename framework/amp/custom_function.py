@@ -6,8 +6,9 @@ import functools
 from typing import Any
 
 from ..dtypes import dtype
+from ..ops.autocast_policy import eligible
 from ..tensor import Tensor
-from .autocast import autocast, checked, eligible, get_autocast_dtype, is_autocast_enabled
+from .autocast import autocast, checked, get_autocast_dtype, is_autocast_enabled
 
 
 def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: dtype | None = None) -> Any:

@@ -29,13 +29,9 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any
 
-from ..autograd.node import Node
 from ..interrupts import RestoringExit
 from ..modes import _Mode, local, state_of_thread
 from .frames import ENGINE, OP, forget, walk
-from .frames import is_ours as is_ours
-from .frames import shown as shown
-from .frames import user_line as user_line
 
 Site = tuple[str, str, str, str]  # module path, op, phase, file:line
 
@@ -434,9 +430,11 @@ def site() -> Site:
 
 # Nodes
 
+node_classes: list[type] = []  # whose births are told, subclasses included: autograd's Node
+
 
 def _wrap_nodes() -> None:
-    pending: list[type] = [Node]
+    pending = list(node_classes)
     while pending:
         cls = pending.pop()
         pending += cls.__subclasses__()

@@ -14,6 +14,7 @@ from typing import Any
 from ..interrupts import defer_interrupts
 from ..memory.ledger import GRADIENT, TEMPORARY
 from ..tensor import Tensor, wrap
+from . import given_ops
 
 # Threads that share parameters may end their passes together: none may miss another's gradient, nor
 # write into a sum while another does. The same thread may come back here, from a finalizer.
@@ -118,10 +119,8 @@ def add_arriving(entry: list[Tensor | None], index: int, g: Tensor, create: bool
 def _add(total: Tensor, g: Tensor) -> None:
     """``total += g``; in pieces, if it is computed in float32 workspace."""
     if total._spec.dtype.is_half:
-        from ..ops.views.tiled import pieces
-
         with defer_interrupts():
-            for part, more in pieces(total, g):
+            for part, more in given_ops.pieces(total, g):
                 part.add_(more)
     else:
         total.add_(g)

@@ -20,6 +20,7 @@ from ..modes import local
 from ..spec import Spec
 from ..tensor import Tensor
 from .accumulate import accumulate, add_arriving
+from .anomaly import apply_watched
 from .hooks import run_hooks
 from .node import Node, edge_to
 
@@ -172,8 +173,6 @@ class Pass:
             ):
                 results: Any = [None] * len(node.edges)
             elif watched:
-                from .anomaly import apply_watched
-
                 results = apply_watched(node, grads, wanted, retain, create)
             else:
                 results = node.apply(grads, wanted, retain, create)

@@ -11,6 +11,7 @@ from ..memory.ledger import TEMPORARY
 from ..modes import local, quietly
 from ..spec import Spec
 from ..tensor import Tensor, wrap
+from . import given_ops
 from .accumulate import accumulate
 from .backward_pass import Pass
 
@@ -140,8 +141,6 @@ def _batched_grad(
     allow_unused: bool | None,
     materialize: bool,
 ) -> tuple[Tensor | None, ...]:
-    from ..ops.manipulation.cat import stack
-
     batches = _as_list(grad_outputs)
     count = len(batches[0])
     if count == 0:
@@ -160,9 +159,8 @@ def _batched_grad(
         )
         for k in range(count)
     ]
-    return tuple(
-        None if column[0] is None else stack(list(column)) for column in zip(*rows, strict=True)
-    )
+    columns = zip(*rows, strict=True)
+    return tuple(None if c[0] is None else given_ops.stack(list(c)) for c in columns)
 
 
 def _as_list(tensors: Any) -> list[Tensor]:

@@ -17,6 +17,7 @@ from typing import Any
 from ..errors import GradientError
 from ..modes import local, no_grad
 from ..tensor import Tensor
+from .anomaly import remember
 from .engine import zeros_of
 from .node import Node, SavedValue, _sequence, attach, describe_saved, edge_to
 from .saved import OWN, Held
@@ -385,8 +386,6 @@ class Function:
         finally:
             state.function, state.phase = before[:2]
         if recording and state.anomaly:
-            from .anomaly import remember
-
             remember(ctx)
         return _rebuilt(output, outputs) if several else outputs[0]
 

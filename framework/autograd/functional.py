@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..modes import enable_grad
+from ..ops.manipulation.cat import stack
 from ..tensor import Tensor
 from .engine import grad, ones_of, zeros_of
 
@@ -99,7 +100,6 @@ def jacobian(
         raise ValueError(
             f"jacobian: strategy is 'reverse-mode' or 'forward-mode'; got {strategy!r}."
         )
-    from ..ops.manipulation.cat import stack
 
     with enable_grad():
         xs, single_in = _prepared(inputs, "jacobian", create_graph)

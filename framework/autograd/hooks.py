@@ -5,41 +5,14 @@ from __future__ import annotations
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from itertools import count
 from typing import Any
 
 from ..interrupts import RestoringExit
 from ..modes import local, state_of_thread
 from ..tensor import Tensor
+from .node import edge_to
+from .removable_handle import RemovableHandle, add_hook
 from .saved import HookSaver
-
-_ids = count()
-
-
-class RemovableHandle:
-    """Removes its hook: ``handle.remove()``, or at the end of ``with handle:``."""
-
-    def __init__(self, hooks: OrderedDict[int, Any], key: int) -> None:
-        self._hooks = hooks
-        self.id = key
-
-    def remove(self) -> None:
-        """Remove the hook; a second call does nothing."""
-        self._hooks.pop(self.id, None)
-
-    def __enter__(self) -> RemovableHandle:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.remove()
-
-
-def add_hook(extras: dict[Any, Any], kind: Any, hook: Any) -> RemovableHandle:
-    """Append a hook to a dict of hooks by kind."""
-    hooks = extras.setdefault(kind, OrderedDict())
-    key = next(_ids)
-    hooks[key] = hook
-    return RemovableHandle(hooks, key)
 
 
 def _extras(owner: Any) -> dict[Any, Any]:
@@ -218,8 +191,6 @@ def register_multi_grad_hook(
     Returns:
         A handle that removes the hook.
     """
-    from .node import edge_to
-
     if mode not in ("all", "any"):
         raise ValueError(f"register_multi_grad_hook: mode is 'all' or 'any'; got {mode!r}.")
     # Weakly: the nodes keep these hooks. What has arrived is noted with the pass, and goes with it.

@@ -7,14 +7,17 @@ is its own target, so recording an op on parameters makes no extra object; the
 
 from __future__ import annotations
 
+import weakref
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..attribution.scopes import node_classes
 from ..dtypes import dtype
 from ..errors import GradientError
-from ..modes import enable_grad, local
+from ..modes import local
 from ..tensor import Tensor
 from .accumulate import claim
+from .removable_handle import add_hook
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,18 +111,17 @@ class Node:
 
     def register_hook(self, hook: Any) -> Any:
         """Call ``hook(grad_inputs, grad_outputs)`` after the node ran; it may replace the first."""
-        from .hooks import add_hook
-
         return add_hook(self._extras(), "post", hook)
 
     def register_prehook(self, hook: Any) -> Any:
         """Call ``hook(grad_outputs)`` before the node runs; it may replace them."""
-        from .hooks import add_hook
-
         return add_hook(self._extras(), "pre", hook)
 
     def __repr__(self) -> str:
         return f"<{self.name()} object at {id(self):#x}>"
+
+
+node_classes.append(Node)
 
 
 class OpNode(Node):
@@ -200,7 +202,7 @@ class OpNode(Node):
         if not retain and rules.frees:
             self.handles = None
         if create and rules.composite is not None:
-            return _through_composite(self, values, grads)
+            return rules.through_composite(values, grads)  # type: ignore[no-any-return]
         values += grads
         values += rules.constants
         edges = self.edges
@@ -233,30 +235,6 @@ class OpNode(Node):
         """Drop the saved values."""
         if self.rules.frees:
             self.handles = None
-
-
-def _through_composite(
-    node: OpNode, values: list[Any], grads: list[Tensor | None]
-) -> Sequence[Tensor | None]:
-    # A fused op keeps statistics that are constants to its rule, so the rule's own derivative
-    # would be wrong. Its plain composition is differentiated instead, on the kept inputs. An
-    # input that no rule names cannot matter to the gradient: zeros stand for it.
-    from .engine import grad as autograd_grad
-
-    rules = node.rules
-    with enable_grad():
-        inputs, sources = rules.composite_inputs(values)
-        outputs = rules.composite(*inputs, **rules.attributes)
-        if isinstance(outputs, Tensor):
-            outputs = (outputs,)
-        pairs = [(o, g) for o, g in zip(outputs, grads, strict=False) if g is not None]
-        return autograd_grad(
-            [o for o, _ in pairs],
-            sources,
-            [g for _, g in pairs],
-            create_graph=True,
-            allow_unused=True,
-        )
 
 
 class Alias(Node):
@@ -320,8 +298,6 @@ class AccumulateGrad(Node):
 
 def accumulate_node(leaf: Tensor) -> AccumulateGrad:
     """The AccumulateGrad of a leaf: the same object as long as someone holds it."""
-    import weakref
-
     if leaf._extra is None:
         leaf._extra = {}
     reference = leaf._extra.get("accumulate")

@@ -24,6 +24,7 @@ from ..memory.events import on_observe, publish
 from ..memory.ledger import SAVED, TEMPORARY
 from ..modes import local
 from ..tensor import Tensor, wrap
+from .node import Alias, attach
 
 if TYPE_CHECKING:
     from ..spec import Spec
@@ -221,8 +222,6 @@ def check_savable(tensor: Tensor) -> None:
 def as_value_of(leaf: Tensor, value: Tensor) -> Tensor:
     """Connect other values of a leaf to it, so that their gradient is its gradient."""
     if local.state.grad and leaf._requires_grad:
-        from .node import Alias, attach
-
         attach(value, Alias(leaf))
     return value
 

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..modes import enable_grad, local
+from ..ops.manipulation.cat import stack
 from ..tensor import Tensor
 from .engine import grad as autograd_grad
 from .engine import ones_of, zeros_of
@@ -195,8 +196,6 @@ def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False) -> Fu
 
     @functools.wraps(func)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
-        from ..ops.manipulation.cat import stack
-
         outer = local.state.grad
         with enable_grad():
             args, sources, rebuild = _own(args, argnums, outer)

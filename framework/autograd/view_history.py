@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from ..errors import GradientError
 from ..modes import enable_grad, local, no_grad
 from ..tensor import Tensor, ViewInfo
+from . import given_ops
 from .hooks import move_retained
 from .node import Node, _sequence, attach, edge_to
 
@@ -51,10 +52,8 @@ def shortened(view: Tensor, viewed: ViewInfo) -> Link:
     start = view.storage_offset() - base.storage_offset() if view._spec.numel else 0
     if start < 0:  # an `as_strided` reached before the base
         return chain
-    from ..ops.views.as_strided import strided_view
-
     window = (tuple(view._spec.shape), view.stride(), start, base.stride())
-    viewed.chain = (None, strided_view, window, 1)
+    viewed.chain = (None, given_ops.strided_view, window, 1)
     return viewed.chain
 
 

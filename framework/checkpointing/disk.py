@@ -26,8 +26,8 @@ import warnings
 import weakref
 from typing import Any
 
+from ..device import device as _device
 from ..devices import backend
-from ..devices import device as _device
 from ..memory.ledger import TEMPORARY, WORKSPACE, format_bytes
 from ..memory.pool import Block, Pool
 from ..modes import quietly

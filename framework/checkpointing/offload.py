@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from ..autograd.saved import Pin
+from ..device import device as _device
 from ..devices import backend
-from ..devices import device as _device
 from ..errors import GradientError, OutOfMemoryError
 from ..interrupts import finalizer
 from ..memory.events import publish

@@ -26,7 +26,7 @@ from typing import Any, Protocol
 from ..autograd.remat.recorder import Tape, _gone, _Reference
 from ..autograd.remat.replay import Region
 from ..autograd.remat.values import Content, StashCall
-from ..autograd.saved import Pin
+from ..autograd.saved import Pin, written_at
 from ..devices import backend
 from ..dtypes import uint8
 from ..errors import GradientError
@@ -152,8 +152,6 @@ class Kept:
 
 def written_since(storage: Any, version: int) -> GradientError:
     """The error of a value that was overwritten while its stash still needed it."""
-    from ..autograd.saved import written_at
-
     return GradientError(
         f"A value of {storage.nbytes} bytes that a checkpointed region keeps has been modified by "
         f"an inplace operation{written_at(storage)}: version {version} then, {storage.version} "

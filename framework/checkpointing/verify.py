@@ -25,6 +25,8 @@ from ..devices import backend, live_backends
 from ..errors import CheckpointError
 from ..memory.ledger import SAVED, format_bytes
 from ..modes import enable_grad, no_grad
+from ..ops.creation.fill import ones_like
+from ..ops.random.draw import randn
 from ..random.generator import Generator, generators_in_use
 from ..tensor import Tensor
 from .regions import checkpointing
@@ -337,9 +339,6 @@ def _parts(value: Any) -> list[tuple[Any, str, Any]]:
 
 
 def _start(root: Tensor) -> Any:
-    from ..ops.creation.fill import ones_like
-    from ..ops.random.draw import randn
-
     if root.numel() == 1 or root.is_meta or not root.is_floating_point():
         return ones_like(root)
     generator = Generator().manual_seed(_SEED)

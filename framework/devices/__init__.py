@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import execution
-from ..device import device as device
-from ..device import get_default_device as get_default_device
-from ..device import set_default_device as set_default_device
+from ..device import device
 
 _backends: dict[device | None, Any] = {}
 on_new_backend: list[Callable[[Any], None]] = []  # called with each backend that is made

@@ -16,6 +16,10 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+from ..ops.creation.from_data import from_numpy
+from ..ops.creation.ranges import arange
+from ..ops.linalg.einsum import einsum
+from ..ops.manipulation.cat import cat, stack
 from ..tensor import Tensor
 
 HOME = "einops._backends"  # the module of AbstractBackend
@@ -30,16 +34,12 @@ class _Backend:
         return isinstance(tensor, Tensor)
 
     def from_numpy(self, x: Any) -> Any:
-        from ..ops.creation.from_data import from_numpy
-
         return from_numpy(x)
 
     def to_numpy(self, x: Any) -> Any:
         return x.detach().cpu().numpy()
 
     def arange(self, start: int, stop: int) -> Any:
-        from ..ops.creation.fill import arange
-
         return arange(start, stop)
 
     def shape(self, x: Any) -> Any:
@@ -61,8 +61,6 @@ class _Backend:
         return x
 
     def stack_on_zeroth_dimension(self, tensors: Any) -> Any:
-        from ..ops.manipulation.cat import stack
-
         return stack(list(tensors))
 
     def add_axis(self, x: Any, new_position: int) -> Any:
@@ -79,16 +77,12 @@ class _Backend:
         return x.repeat(repeats)
 
     def concat(self, tensors: Any, axis: int) -> Any:
-        from ..ops.manipulation.cat import cat
-
         return cat(list(tensors), axis)
 
     def is_float_type(self, x: Any) -> bool:
         return bool(x.dtype.is_floating_point)
 
     def einsum(self, pattern: str, *x: Any) -> Any:
-        from ..ops.linalg.einsum import einsum
-
         return einsum(pattern, *x)
 
 

@@ -19,10 +19,8 @@ from ..dtypes import BY_NAME
 from ..memory.ledger import ROLE_NUMBER
 from ..modes import local
 from ..spec import Spec
-from ..tensor import Tensor, wrap
+from ..tensor import Tensor, instance, wrap
 from .einops import watch
-
-_SLOTS = tuple(s for s in Tensor.__dict__["__slots__"] if not s.startswith("__"))
 
 
 def numpy(self: Tensor, *, force: bool = False) -> Any:
@@ -92,66 +90,6 @@ def __dlpack_device__(self: Tensor) -> tuple[int, int]:
     return int(kind), int(index)
 
 
-def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """Make a tensor that shares the memory of another library's array.
-
-    Args:
-        ext_tensor: An object with ``__dlpack__`` and ``__dlpack_device__``.
-        device: Where the result shall be.
-        copy: True copies; False refuses to.
-
-    Raises:
-        TypeError: It has no ``__dlpack__``.
-        BufferError: ``copy=False``, and it lies on another device.
-    """
-    if not hasattr(ext_tensor, "__dlpack__") or not hasattr(ext_tensor, "__dlpack_device__"):
-        raise TypeError(
-            "from_dlpack takes an object with __dlpack__ and __dlpack_device__; got "
-            f"{type(ext_tensor).__name__}. Use lowtide.as_tensor."
-        )
-    kind, index = ext_tensor.__dlpack_device__()
-    out = _shared(ext_tensor, int(kind), int(index))
-    if device is not None and out.to(device) is not out:
-        if copy is False:
-            raise BufferError(f"copy=False, but the data is on {out.device}, not on {device}.")
-        return out.to(device)
-    return out.clone() if copy else out
-
-
-def _shared(ext_tensor: Any, kind: int, index: int) -> Tensor:
-    from ..dtypes import as_dtype
-    from ..memory.ledger import INPUT
-    from ..ops.creation.from_data import from_numpy
-
-    if kind == 1:
-        array = np.from_dlpack(ext_tensor)
-        if not array.flags.writeable:  # an exporter of DLPack 0 cannot say that it may be written
-            array = _writable(array)
-        out: Tensor = from_numpy(array)
-        return out
-    if kind == 2:
-        where = device("cuda", index)
-        be = backend(where)
-        array = be.xp.from_dlpack(ext_tensor)
-        storage, shared = be.adopt(array, INPUT)
-        return wrap(shared, Spec(array.shape, as_dtype(array.dtype), where), storage)
-    raise BufferError(f"from_dlpack reads memory of the cpu and of cuda; got device type {kind}.")
-
-
-def _writable(array: Any) -> Any:
-    interface = dict(array.__array_interface__)
-    interface["data"] = (interface["data"][0], False)
-    return np.asarray(_Shared(interface, array))
-
-
-class _Shared:
-    """Memory of another array, offered again as writable; the array lives as long."""
-
-    def __init__(self, interface: dict[str, Any], owner: Any) -> None:
-        self.__array_interface__ = interface
-        self.owner = owner
-
-
 def to_dlpack(tensor: Tensor) -> Any:
     """Export a tensor's memory as a DLPack capsule."""
     return __dlpack__(tensor)
@@ -173,18 +111,6 @@ def _rebuild(
         host = np.frombuffer(data, spec.np_dtype).reshape(shape)
         storage, array = be.from_host(host, spec, ROLE_NUMBER[role])
     return instance(cls, wrap(array, spec, storage), requires_grad, attributes)
-
-
-def instance(cls: type, t: Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Tensor:
-    """Make ``t`` an instance of a subclass, without calling the subclass's constructor."""
-    out: Tensor = t
-    if cls is not Tensor:
-        out = object.__new__(cls)
-        for slot in _SLOTS:
-            setattr(out, slot, getattr(t, slot))
-    out._requires_grad = requires_grad
-    out.__dict__.update(attributes)
-    return out
 
 
 def _role_name(t: Tensor) -> str:

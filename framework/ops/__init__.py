@@ -9,7 +9,7 @@ from pkgutil import iter_modules as _iter_modules
 from types import ModuleType as _ModuleType
 
 from .. import printing as _printing  # noqa: F401
-from ..interop import protocols as _interop  # noqa: F401 - installs methods, as the families do
+from ..autograd import methods as _methods  # noqa: F401 - installs them, as the families do
 from .registry import FUNCTIONS as _functions
 
 

@@ -8,24 +8,26 @@ kernel, and, if a gradient is wanted, a node with a handle for each saved value.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..autograd.anomaly import remember
 from ..autograd.node import OpNode
 from ..autograd.saved import OWN, Held
 from ..autograd.view_history import RETYPED, refresh
 from ..dtypes import FLOAT
 from ..kernels.runtime.errstate import run_nested, was_busy
-from ..memory.ledger import WORKSPACE
-from ..modes import local
-from ..modes import quietly as quietly
+from ..modes import local, quietly
 from ..spec import SCALARS, Spec
 from ..tensor import Tensor, ViewInfo, wrap
-from .plan import Plan
-from .registry import Op
+from .plan import Plan, execute
+
+if TYPE_CHECKING:
+    from .registry import Op
 
 _new = object.__new__
+OPERANDS: dict[type, Any] = {}  # how an operand of a foreign type becomes a tensor: from_data.py
 MAX_PLANS = 4096  # per op; a program whose shapes never repeat must not grow without bound
 
 
@@ -171,9 +173,7 @@ def python_value(op: Op, x: Any) -> Any:
     if isinstance(x, np.generic):
         return x.item()
     if isinstance(x, np.ndarray):  # from an operator: numpy leaves a mixed expression to us
-        from .creation.from_data import tensor
-
-        return tensor(x)
+        return OPERANDS[np.ndarray](x)
     if isinstance(x, int | float | complex):  # a subclass, such as an IntEnum
         return x.__index__() if isinstance(x, int) else type(x).__mro__[-2](x)
     raise TypeError(
@@ -203,75 +203,6 @@ def _frozen(op: Op, value: Any) -> Any:
             f"{op.display_name}: an attribute must be hashable; got {type(value).__name__}."
         ) from None
     return value
-
-
-def execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
-    """Run a kernel with all that it may want: conversions, scratch, several results."""
-    be, op = plan.backend, plan.op
-    held = []  # workspace, given back when this function ends
-    arrays = list(arrays)
-    if plan.casts is not None:
-        for i, spec in enumerate(plan.casts):
-            if spec is not None:
-                storage, array = be.empty(spec, WORKSPACE)
-                held.append(storage)
-                if be.xp is not None:
-                    be.copy(array, arrays[i])
-                arrays[i] = array
-    if plan.layout is not None:
-        for i, array in enumerate(arrays):
-            if hasattr(array, "shape") and not plan.layout(array):
-                spec = plan.specs[i] if plan.casts is None else plan.casts[i] or plan.specs[i]
-                storage, fresh = be.empty(spec, WORKSPACE)
-                held.append(storage)
-                if be.xp is not None:
-                    be.copy(fresh, array)
-                arrays[i] = fresh
-    if op.adopt:
-        return _adopt(plan, arrays)
-    outs = targets or [be.empty(spec) for spec in plan.results]
-    buffers = [array for _, array in outs]
-    if plan.compute is not None:
-        for i, spec in enumerate(plan.compute):
-            if spec is not None:
-                storage, buffers[i] = be.empty(spec, WORKSPACE)
-                held.append(storage)
-    for spec in plan.scratch:
-        storage, array = be.empty(spec, WORKSPACE)
-        held.append(storage)
-        buffers.append(array)
-    if plan.run is not None:
-        plan.run(*buffers, *arrays)
-        if plan.compute is not None:
-            for i, spec in enumerate(plan.compute):
-                if spec is not None:
-                    be.copy(outs[i][1], buffers[i])
-    return [wrap(a, s, st) for (st, a), s in zip(outs, plan.results, strict=True)]
-
-
-def _adopt(plan: Plan, arrays: list[Any]) -> list[Tensor]:
-    # A library allocated the result: its bytes move to the pool, where the ledger sees them.
-    be = plan.backend
-    if plan.run is None:
-        if not plan.results:
-            raise NotImplementedError(
-                f"{plan.op.display_name} on meta: the shape of its result depends on values, "
-                "and meta has none. Run it on cpu or cuda."
-            )
-        return [wrap(a, s, st) for s in plan.results for st, a in [be.empty(s)]]
-    made = plan.run(*arrays)
-    made = made if isinstance(made, tuple) else (made,)
-    results = []
-    for k, array in enumerate(made):
-        from ..dtypes import as_dtype
-
-        spec = (
-            plan.results[k] if plan.results else Spec(array.shape, as_dtype(array.dtype), be.device)
-        )
-        storage, out = be.empty(spec)
-        be.copy(out, array)
-        results.append(wrap(out, spec, storage))
-    return results
 
 
 def _view(
@@ -355,8 +286,6 @@ def record(
             saved.append(x)
     node = OpNode(rules, edges, saved)
     if state.anomaly:
-        from ..autograd.anomaly import remember
-
         remember(node)
     if rules.output_count == 1:
         out = outputs[0]

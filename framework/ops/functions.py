@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .dispatch import dispatch, dispatch_pair
 from .inplace import dispatch_inplace, dispatch_out
-from .registry import Op
+
+if TYPE_CHECKING:
+    from .registry import Op
 
 
 def make_functions(op: Op, allow_out: bool) -> tuple[Any, Any]:

@@ -6,7 +6,7 @@ require grad, memory that overlaps. Values that backward needs and the write des
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..autograd.remat.recorder import leave_copies
 from ..autograd.saved import check_savable, count_write
@@ -19,8 +19,10 @@ from ..memory.ledger import BUFFER
 from ..modes import local, no_grad
 from ..spec import SCALARS
 from ..tensor import Tensor
-from .dispatch import dispatch, execute, hashable, make_plan, python_value, quietly, record
-from .registry import Op
+from .dispatch import dispatch, hashable, make_plan, python_value, record
+
+if TYPE_CHECKING:
+    from .registry import Op
 
 
 def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Tensor:
@@ -94,7 +96,7 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
             noted = state.tape.before_write(inputs)
         elif storage.pins and storage.role == BUFFER:  # a module's state, such as running averages
             leave_copies(storage)
-        write(plan, arrays, storage, target._array, target._spec)
+        plan.write(arrays, storage, target._array, target._spec)
         count_write(storage, name)
         if noted is not None:
             state.tape.wrote(plan, noted, target)
@@ -156,16 +158,6 @@ def _run(state: Any, plan: Any, array: Any, arrays: list[Any]) -> None:
         if not was_busy(error):
             raise
         run_nested(plan.run, array, *arrays)
-
-
-def write(plan: Any, arrays: list[Any], storage: Any, array: Any, spec: Any) -> None:
-    """Run a plan's kernel with ``array`` of ``storage`` as its result; ``spec`` describes it."""
-    if plan.results[0].dtype is spec.dtype and len(plan.results) == 1:
-        quietly(execute, plan, arrays, [(storage, array)])
-        return
-    result = quietly(execute, plan, arrays, None)[0]
-    if plan.backend.xp is not None:
-        quietly(plan.backend.copy, array, result._array)
 
 
 def _shares(x: Any, target: Tensor) -> bool:
@@ -286,3 +278,12 @@ def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], o
                     o.resize_(r.shape)
                 o.copy_(r)
     return out
+
+
+def into(out: Any, result: Any) -> Any:
+    """A composition's value, in the tensor given as ``out=`` if there is one."""
+    if out is None:
+        return result
+    if out.shape != result.shape:
+        out.resize_(result.shape)
+    return out.copy_(result)

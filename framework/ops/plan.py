@@ -8,18 +8,23 @@ dtypes and shapes are raised here.
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import execution
 from ..device import device
 from ..devices import backend, placed
-from ..dtypes import INT, combine, dtype, float32, get_default_dtype
+from ..dtypes import INT, as_dtype, combine, dtype, float32, get_default_dtype
 from ..kernels.common.mixed_dtype import in_pieces, worth_pieces
 from ..kernels.common.parallel import in_parts
+from ..memory.ledger import WORKSPACE
+from ..modes import quietly
 from ..spec import NONE, ScalarSpec, Spec
+from ..tensor import Tensor, wrap
 from .kernel_choice import Kernel, choose, mixed_kernel
-from .registry import OPS, Op
 from .rules import RuleSet
+
+if TYPE_CHECKING:
+    from .registry import Op
 
 
 class Plan:
@@ -142,12 +147,85 @@ class Plan:
             )
         return found
 
+    def storages(self, arrays: list[Any]) -> list[Any]:
+        """Run the kernel; return the storages of its results, aux values included."""
+        return [r._storage for r in quietly(execute, self, arrays, None)]
 
-@execution.when_installed
-def _run_by(executor: execution.Executor) -> None:
-    for op in OPS.values():
-        for plan in op.plans.values():
-            executor.plan_made(plan)
+    def write(self, arrays: list[Any], storage: Any, array: Any, spec: Any) -> None:
+        """Run the kernel with ``array`` of ``storage`` as its result; ``spec`` describes it."""
+        if self.results[0].dtype is spec.dtype and len(self.results) == 1:
+            quietly(execute, self, arrays, [(storage, array)])
+            return
+        result = quietly(execute, self, arrays, None)[0]
+        if self.backend.xp is not None:
+            quietly(self.backend.copy, array, result._array)
+
+
+def execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
+    """Run a kernel with all that it may want: conversions, scratch, several results."""
+    be, op = plan.backend, plan.op
+    held = []  # workspace, given back when this function ends
+    arrays = list(arrays)
+    if plan.casts is not None:
+        for i, spec in enumerate(plan.casts):
+            if spec is not None:
+                storage, array = be.empty(spec, WORKSPACE)
+                held.append(storage)
+                if be.xp is not None:
+                    be.copy(array, arrays[i])
+                arrays[i] = array
+    if plan.layout is not None:
+        for i, array in enumerate(arrays):
+            if hasattr(array, "shape") and not plan.layout(array):
+                spec = plan.specs[i] if plan.casts is None else plan.casts[i] or plan.specs[i]
+                storage, fresh = be.empty(spec, WORKSPACE)
+                held.append(storage)
+                if be.xp is not None:
+                    be.copy(fresh, array)
+                arrays[i] = fresh
+    if op.adopt:
+        return _adopt(plan, arrays)
+    outs = targets or [be.empty(spec) for spec in plan.results]
+    buffers = [array for _, array in outs]
+    if plan.compute is not None:
+        for i, spec in enumerate(plan.compute):
+            if spec is not None:
+                storage, buffers[i] = be.empty(spec, WORKSPACE)
+                held.append(storage)
+    for spec in plan.scratch:
+        storage, array = be.empty(spec, WORKSPACE)
+        held.append(storage)
+        buffers.append(array)
+    if plan.run is not None:
+        plan.run(*buffers, *arrays)
+        if plan.compute is not None:
+            for i, spec in enumerate(plan.compute):
+                if spec is not None:
+                    be.copy(outs[i][1], buffers[i])
+    return [wrap(a, s, st) for (st, a), s in zip(outs, plan.results, strict=True)]
+
+
+def _adopt(plan: Plan, arrays: list[Any]) -> list[Tensor]:
+    # A library allocated the result: its bytes move to the pool, where the ledger sees them.
+    be = plan.backend
+    if plan.run is None:
+        if not plan.results:
+            raise NotImplementedError(
+                f"{plan.op.display_name} on meta: the shape of its result depends on values, "
+                "and meta has none. Run it on cpu or cuda."
+            )
+        return [wrap(a, s, st) for s in plan.results for st, a in [be.empty(s)]]
+    made = plan.run(*arrays)
+    made = made if isinstance(made, tuple) else (made,)
+    results = []
+    for k, array in enumerate(made):
+        spec = (
+            plan.results[k] if plan.results else Spec(array.shape, as_dtype(array.dtype), be.device)
+        )
+        storage, out = be.empty(spec)
+        be.copy(out, array)
+        results.append(wrap(out, spec, storage))
+    return results
 
 
 def _common_device(op: Op, specs: tuple[Any, ...]) -> device:

@@ -22,11 +22,13 @@ from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from typing import Any
 
-from ..amp.autocast import casts
+from .. import execution
 from ..dtypes import bool_
 from ..modes import local
 from ..spec import SCALARS, Spec
 from ..tensor import Tensor
+from .autocast_policy import casts
+from .functions import make_functions
 from .kernel_choice import Kernel
 from .rules import Rule
 
@@ -237,8 +239,6 @@ def op(
             raise TypeError(f"an op named {declared.name} is declared twice.")
         OPS[declared.name] = declared
         shown = not declared.name.startswith("_")
-        from .functions import make_functions
-
         function, in_place = make_functions(declared, allow_out=out and not (view or adopt))
         declared.function = function
         function.op, function.vjp = declared, declared.vjp
@@ -250,6 +250,13 @@ def op(
         return function
 
     return declare
+
+
+@execution.when_installed
+def _run_by(executor: execution.Executor) -> None:
+    for op in OPS.values():
+        for plan in op.plans.values():
+            executor.plan_made(plan)
 
 
 def _refusing_complex(name: str, infer: Any) -> Any:

@@ -12,11 +12,15 @@ import inspect
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from ..autograd.engine import grad, zeros_of
+from ..modes import enable_grad
 from ..spec import Spec
 from ..tensor import Tensor
 from .node_names import node_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .registry import Op
 
 
@@ -180,7 +184,7 @@ class RuleSet:
         self.constants = tuple(constants)
 
         uses_aux = any(from_outputs and i >= len(op.returns) for from_outputs, i in slots)
-        self.composite = op.composition if uses_aux or not op.aux else None
+        self.composite: Any = op.composition if uses_aux or not op.aux else None
         # For the composite: where each input's value comes from.
         self.composite_plan = tuple(
             (slots.get((False, i)), specs[i], edge_of.get(i)) for i in range(len(specs))
@@ -191,14 +195,35 @@ class RuleSet:
                 f"backward: declare one with @{op.name}.composite."
             )
 
+    def through_composite(
+        self, values: list[Any], grads: list[Tensor | None]
+    ) -> Sequence[Tensor | None]:
+        """The gradients of the inputs with an edge, recorded: through the plain composition.
+
+        A fused op keeps statistics that are constants to its rule, so the rule's own derivative
+        would be wrong. Its composition is differentiated instead, on the kept inputs. An input that
+        no rule names cannot matter to the gradient: zeros stand for it.
+        """
+        with enable_grad():
+            inputs, sources = self.composite_inputs(values)
+            outputs = self.composite(*inputs, **self.attributes)
+            if isinstance(outputs, Tensor):
+                outputs = (outputs,)
+            pairs = [(o, g) for o, g in zip(outputs, grads, strict=False) if g is not None]
+            return grad(
+                [o for o, _ in pairs],
+                sources,
+                [g for _, g in pairs],
+                create_graph=True,
+                allow_unused=True,
+            )
+
     def composite_inputs(self, values: list[Any]) -> tuple[list[Any], list[Tensor]]:
         """Inputs for the composition, cut off from their history but connected to it.
 
         Returns:
             (inputs, sources): every input of the op, and those that have an edge, in edge order.
         """
-        from ..autograd.engine import zeros_of
-
         inputs: list[Any] = []
         sources: dict[int, Tensor] = {}
         for slot, spec, edge in self.composite_plan:

@@ -14,8 +14,16 @@ from collections.abc import Iterable
 from contextlib import ContextDecorator
 from typing import Any
 
+import numpy as np
+
 from ..device import device
+from ..devices import backend
+from ..dtypes import int64
 from ..interrupts import WholeContext
+from ..memory.ledger import INPUT
+from ..modes import local
+from ..spec import Spec
+from ..tensor import wrap
 from .philox import MASK64, Rng
 
 _UNSEEDED = 67280421310721  # PyTorch's seed of a Generator that was given none
@@ -72,13 +80,14 @@ class Generator:
 
     def get_state(self) -> Any:
         """Seed and offset as an int64 tensor of shape (2,)."""
-        from ..ops.creation.from_data import tensor
-
         with self._lock:
             pair = [_signed(self._seed), _signed(self._offset)]
-        from ..dtypes import int64
-
-        return tensor(pair, dtype=int64, device="cpu")
+        spec = Spec((2,), int64, device("cpu"))
+        storage, array = backend(spec.device).from_host(np.array(pair, np.int64), spec, INPUT)
+        state = wrap(array, spec, storage)
+        if local.state.inference:
+            state._extra = {"inference": True}
+        return state
 
     def set_state(self, state: Any) -> Generator:
         """Go back to what ``get_state`` returned.

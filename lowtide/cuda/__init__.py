@@ -13,6 +13,7 @@ from lowtide.framework.devices import backend as _backend
 from lowtide.framework.devices import live_backends as _live_backends
 from lowtide.framework.devices import memory_statistics as _statistics
 from lowtide.framework.errors import OutOfMemoryError as OutOfMemoryError
+from lowtide.framework.random.generator import generator_of as _generator_of
 
 _current = [0]
 
@@ -186,14 +187,10 @@ def empty_cache() -> None:
 
 def manual_seed(seed: int) -> None:
     """Seed the generator of the current GPU; kept for later where there is none."""
-    from lowtide.framework.random.generator import generator_of
-
-    generator_of(_device("cuda", _current[0])).manual_seed(seed)
+    _generator_of(_device("cuda", _current[0])).manual_seed(seed)
 
 
 def manual_seed_all(seed: int) -> None:
     """Seed the generators of all GPUs."""
-    from lowtide.framework.random.generator import generator_of
-
     for index in range(max(device_count(), 1)):
-        generator_of(_device("cuda", index)).manual_seed(seed)
+        _generator_of(_device("cuda", index)).manual_seed(seed)

@@ -6,7 +6,7 @@ gray, and are stacked so that what stays from step to step is at the bottom and 
 
 from __future__ import annotations
 
-from ..record.recording import ROLES
+from ...framework.memory.ledger import ROLES
 
 ROLE_COLORS = {
     "parameter": "#4477aa",

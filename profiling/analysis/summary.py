@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ...framework.memory.ledger import format_bytes
-from ..record.recording import ROLES, Peak, Recording
+from ...framework.memory.ledger import ROLES, format_bytes
+from ..record.recording import Peak, Recording
 from .role_style import ROLE_WORDS
 from .tables import NO_LINE, OUTSIDE
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...framework.devices import device as as_device
+from ...framework.device import device as as_device
 from ...framework.dtypes import bfloat16
 from ...framework.memory.ledger import format_bytes
 from ...framework.tensor import Tensor

@@ -37,8 +37,8 @@ from ...framework import devices, execution
 from ...framework.dtypes import as_dtype
 from ...framework.kernels.runtime.errstate import run_nested
 from ...framework.memory.ledger import NO_LIMIT
-from ...framework.ops import dispatch
 from ...framework.ops.creation import factory
+from ...framework.ops.plan import execute
 from ...framework.ops.random import draw
 from ...framework.ops.registry import OPS
 from ...framework.spec import Spec
@@ -171,7 +171,7 @@ class FakeExecutor(execution.Executor):
 
     def run(self, f: Any, *args: Any) -> Any:
         """Leave a kernel out, or run it: the first array among ``args`` is written."""
-        if f is dispatch.execute:
+        if f is execute:
             return self.execute(*args)
         if f in self.copies:
             return f(*args)
@@ -213,7 +213,7 @@ class FakeExecutor(execution.Executor):
         return False
 
     def execute(self, plan: Any, arrays: list[Any], targets: Any) -> Any:
-        """In the place of ``dispatch.execute``, for ops with more than a kernel and a result."""
+        """In the place of ``plan.execute``, for ops with more than a kernel and a result."""
         op = plan.op
         cost = self.costs.get(plan)
         if cost is None:
@@ -236,7 +236,7 @@ class FakeExecutor(execution.Executor):
         if real and (depends or cheap):
             self.forced, before = True, self.forced
             try:
-                results = run_nested(dispatch.execute, plan, arrays, targets)
+                results = run_nested(execute, plan, arrays, targets)
             finally:
                 self.forced = before
             for r in results:
@@ -246,7 +246,7 @@ class FakeExecutor(execution.Executor):
         if hollow is None:
             hollow = self.hollow[plan] = copy(plan)
             hollow.run = None
-        results = dispatch.execute(hollow, arrays, targets)
+        results = execute(hollow, arrays, targets)
         for array in outs:
             self.now_unknown(array)
         self.presume(op.display_name, [results[0]._array, *inputs])

@@ -24,9 +24,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
+from ...framework.memory.ledger import ROLES
 from ...framework.serialization.atomic_files import replacing
 from ..analysis.snapshots import NANOSECONDS, need_timeline, phases
-from ..record.recording import ALLOC, FREE, ROLE, ROLES, Books, Recording, apply
+from ..record.recording import ALLOC, FREE, ROLE, Books, Recording, apply
 from .module_frames import modules_of
 
 Event = dict[str, Any]

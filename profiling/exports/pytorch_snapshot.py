@@ -27,11 +27,11 @@ import pickle
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...framework.memory.ledger import TEMPORARY
+from ...framework.memory.ledger import ROLES, TEMPORARY
 from ...framework.memory.pool import ALIGNMENT, Pool
 from ...framework.serialization.atomic_files import replacing
 from ..analysis.snapshots import need_timeline
-from ..record.recording import ALLOC, FREE, ROLES, Owner, Recording
+from ..record.recording import ALLOC, FREE, Owner, Recording
 from .module_frames import modules_of
 
 BASE = 1 << 32  # where a device's segment begins; any address but 0 will do

@@ -9,7 +9,7 @@ import ast
 import functools
 import linecache
 
-from ...framework.attribution.scopes import shown
+from ...framework.attribution.frames import shown
 
 _GROWS = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put"}
 

@@ -17,6 +17,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from ...framework.attribution import scopes
+from ...framework.attribution.frames import user_line
 from ...framework.autograd import engine
 from ...framework.devices import live_backends
 from ...framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER
@@ -134,7 +135,7 @@ class Generations:
     def _made(self, node: Any) -> None:
         line = node._site[1]
         if local.state.running is not None:  # recorded by a backward: the line that called it
-            line = scopes.user_line()
+            line = user_line()
         made = Made(node, self._died)
         made.key, made.number = id(node), next(self._numbers)
         made.line, made.step, made.kept_by = line, self.step, None
@@ -149,7 +150,7 @@ class Generations:
     def begin_pass(self, roots: list[Tensor], retain: bool, create: bool, inputs: Any) -> None:
         """A backward pass begins: note what it will leave, and whom it uses."""
         self._depth += 1
-        made = Pass(scopes.user_line(), self.step) if retain and not create else None
+        made = Pass(user_line(), self.step) if retain and not create else None
         seen: set[int] = set()
         pending = [root._node for root in roots if root._node is not None]
         while pending:

@@ -27,9 +27,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...framework.attribution.scopes import is_ours
-from ...framework.autograd.hooks import RemovableHandle
+from ...framework.attribution.frames import is_ours
 from ...framework.autograd.node import Node
+from ...framework.autograd.removable_handle import RemovableHandle
 from ...framework.autograd.saved import Held, Hooked
 from ...framework.tensor import Tensor, ViewInfo
 from .container_writes import kept_at, place

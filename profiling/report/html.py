@@ -25,13 +25,13 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from typing import Any
 
-from ...framework.memory.ledger import format_bytes
+from ...framework.memory.ledger import ROLES, format_bytes
 from ...framework.serialization.atomic_files import replacing
 from ..analysis.role_style import PHASE_COLORS, ROLE_COLORS, ROLE_WORDS, STACK
 from ..analysis.snapshots import Moments, device_index, moments, phases
 from ..analysis.summary import Summary, percent, seconds, short_lines, summarize
 from ..analysis.tables import OUTSIDE, place
-from ..record.recording import PHASES, ROLES, Recording
+from ..record.recording import PHASES, Recording
 from .html_tables import tables, text_of
 from .plot import grouping
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import html as escaping
 from collections.abc import Callable, Iterable
 
-from ...framework.memory.ledger import format_bytes
+from ...framework.memory.ledger import ROLES, format_bytes
 from ..analysis.role_style import ROLE_COLORS, ROLE_WORDS
 from ..analysis.summary import percent, short_lines, total_by
 from ..analysis.tables import place
 from ..record import system_memory
-from ..record.recording import ROLES, Cells, Mark, Recording
+from ..record.recording import Cells, Mark, Recording
 
 ROWS = 1_000  # of a table; the rest is summed in a last one
 SAMPLES = 100  # of the sampler's marks, at most about so many

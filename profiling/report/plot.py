@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...framework.memory.ledger import format_bytes
+from ...framework.memory.ledger import ROLES, format_bytes
 from ...framework.serialization.atomic_files import replacing
 from ..analysis.role_style import (
     GROUP_COLORS,
@@ -34,7 +34,7 @@ from ..analysis.summary import (
     total_by,
 )
 from ..analysis.tables import OUTSIDE
-from ..record.recording import ROLES, Recording
+from ..record.recording import Recording
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

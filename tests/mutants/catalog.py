@@ -37,6 +37,7 @@ class Mutant:
 
 
 DISPATCH = "framework/ops/dispatch.py"
+PLAN = "framework/ops/plan.py"
 PASS = "framework/autograd/backward_pass.py"
 GROWN = "framework/autograd/accumulate.py"
 VIEWS = "framework/autograd/view_history.py"
@@ -53,7 +54,7 @@ MUTANTS = (
         "                mask += 2", "                mask += 0", AUTOGRAD,
     ),
     Mutant(
-        "kernels get the layouts that they refuse", DISPATCH,
+        "kernels get the layouts that they refuse", PLAN,
         "and not plan.layout(array)", "and plan.layout(array)", ("tests/ops",),
     ),
     Mutant(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lowtide.framework.devices import backend, device
+from lowtide.framework.device import device
+from lowtide.framework.devices import backend
 from lowtide.profiling import estimate
 
 

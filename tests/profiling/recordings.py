@@ -8,16 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from lowtide.profiling.record.recording import (
-    ALLOC,
-    FREE,
-    ROLE,
-    ROLES,
-    Mark,
-    Owner,
-    Peak,
-    Recording,
-)
+from lowtide.framework.memory.ledger import ROLES
+from lowtide.profiling.record.recording import ALLOC, FREE, ROLE, Mark, Owner, Peak, Recording
 
 TEMPORARY, SAVED, PARAMETER, GRADIENT, OPTIMIZER, BUFFER, INPUT, WORKSPACE = range(len(ROLES))
 

@@ -17,7 +17,8 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn, optim
-from lowtide.framework.devices import backend, device
+from lowtide.framework.device import device
+from lowtide.framework.devices import backend
 from lowtide.profiling import MemoryProfiler, estimate
 from lowtide.utils.data import DataLoader, TensorDataset
 

@@ -11,7 +11,8 @@ import pytest
 import lowtide as lt
 from lowtide import nn, optim
 from lowtide.framework import devices
-from lowtide.framework.devices import backend, device
+from lowtide.framework.device import device
+from lowtide.framework.devices import backend
 from lowtide.framework.devices.cuda import CudaStorage
 from lowtide.framework.memory.ledger import Ledger
 from lowtide.profiling import MemoryProfiler, estimate

@@ -11,6 +11,7 @@ from itertools import accumulate, pairwise
 
 import pytest
 
+from lowtide.framework.memory.ledger import ROLES
 from lowtide.profiling.exports import (
     perfetto,
     to_flamegraph,
@@ -21,7 +22,7 @@ from lowtide.profiling.exports.flamegraph import folded
 from lowtide.profiling.exports.module_frames import modules_of
 from lowtide.profiling.exports.perfetto import MARKS, MODULES, OPS, PHASES, trace_events
 from lowtide.profiling.exports.pytorch_snapshot import snapshot
-from lowtide.profiling.record.recording import ALLOC, FREE, ROLES, Recording
+from lowtide.profiling.record.recording import ALLOC, FREE, Recording
 from tests.profiling.recordings import GRADIENT, PARAMETER, SAVED, TEMPORARY, Tape, gpt
 
 # What the viewer's own unpickler knows (MemoryViz.js of PyTorch 2.13).

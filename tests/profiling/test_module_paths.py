@@ -11,6 +11,7 @@ import pytest
 import lowtide as lt
 from lowtide import nn
 from lowtide.framework.attribution import scopes
+from lowtide.framework.attribution.frames import shown
 from lowtide.framework.memory.ledger import OPTIMIZER
 from lowtide.profiling import MemoryProfiler, record_function, scope
 from lowtide.profiling.record.recording import BEFORE, replay
@@ -211,7 +212,7 @@ def test_models_built_inside_get_their_names_when_called():
         net(lt.randn(2, 4))
     line, first = inspect.getsourcelines(Attention.__init__)
     assert "nn.Linear" in line[2]
-    made = scopes.shown(inspect.getsourcefile(Attention), first + 2)
+    made = shown(inspect.getsourcefile(Attention), first + 2)
     table = prof.growth("start", "stop", ("role", "module", "line"))
     assert table.as_dict() == {f"parameter · blocks.{k}.0.qkv · {made}": 240 for k in (0, 1)}
 

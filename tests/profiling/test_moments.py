@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from lowtide.framework.memory.ledger import ROLES
 from lowtide.profiling.analysis.snapshots import Span, device_index, moments, phases
 from lowtide.profiling.analysis.summary import kind_of, module_groups, short_lines, summarize
-from lowtide.profiling.record.recording import ALLOC, FREE, ROLES, Recording, busiest
+from lowtide.profiling.record.recording import ALLOC, FREE, Recording, busiest
 from tests.profiling.recordings import GRADIENT, SAVED, TEMPORARY, WORKSPACE, Tape, gpt
 
 

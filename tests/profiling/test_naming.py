@@ -9,7 +9,8 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn, optim
-from lowtide.framework.devices import backend, device
+from lowtide.framework.device import device
+from lowtide.framework.devices import backend
 from lowtide.nn import functional as F
 from lowtide.profiling import advise, compare, estimate
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from lowtide.framework.memory.ledger import format_bytes
-from lowtide.profiling.record.recording import ROLES
+from lowtide.framework.memory.ledger import ROLES, format_bytes
 from lowtide.profiling.report.html import html
 from tests.profiling.browser import CHROMIUM, Browser
 from tests.profiling.recordings import TEMPORARY, Tape, gpt

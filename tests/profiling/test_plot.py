@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from lowtide.framework.memory.ledger import ROLES
 from lowtide.profiling.analysis.role_style import (
     GROUP_COLORS,
     PHASE_COLORS,
@@ -15,7 +16,7 @@ from lowtide.profiling.analysis.role_style import (
     ROLE_WORDS,
     STACK,
 )
-from lowtide.profiling.record.recording import PHASES, ROLES, Recording
+from lowtide.profiling.record.recording import PHASES, Recording
 from lowtide.profiling.report.plot import figure, grouping, plot
 from tests.profiling.recordings import TEMPORARY, Tape, gpt
 

@@ -171,9 +171,7 @@ class OpCall(_Made):
             if plan.run is not None:
                 quietly(plan.run, array, *arrays)
             return [storage]
-        from ...ops.dispatch import execute
-
-        return [r._storage for r in quietly(execute, plan, arrays, None)]
+        return plan.storages(arrays)  # type: ignore[no-any-return]
 
 
 class WriteCall(_Made):
@@ -197,9 +195,7 @@ class WriteCall(_Made):
 
     def run(self, arrays: list[Any], old: Any) -> list[Any]:
         """Write again, into ``old``: the storage of the content before, or a copy of it."""
-        from ...ops.inplace import write
-
-        write(self.plan, arrays, old, self.target.on(old), self.target.spec)
+        self.plan.write(arrays, old, self.target.on(old), self.target.spec)
         old.version += 1
         return [old]
 

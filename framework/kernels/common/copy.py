@@ -18,6 +18,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from ..runtime.threads import ranges
+
 WORTH = 1 << 14  # elements from which a compiled conversion repays its import; twice as many a copy
 _SHORT = 1 << 10  # elements below which three dims are not worth a call
 _SIDE = 16  # of the squares that are transposed at a time
@@ -129,8 +131,6 @@ def _move(out: Any, array: Any) -> None:
 
 def by_threads(run: Any, *arrays: Any) -> None:
     """Call ``run(*arrays)`` for arrays of three dims and one shape, cut along the longest."""
-    from ..runtime.threads import ranges
-
     shape = arrays[0].shape
     longest = max(range(3), key=shape.__getitem__)
     before = (slice(None),) * longest

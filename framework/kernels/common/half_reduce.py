@@ -13,6 +13,7 @@ import numpy as np
 
 from ...dtypes import float32
 from ...spec import Spec
+from ..runtime.threads import spread
 from . import copy
 
 
@@ -35,7 +36,6 @@ def sums_in_float32(input: Spec, *, dim: Any, keepdim: bool, dtype: Any) -> tupl
 def sum_halves(out: Any, sums: Any, input: Any, dim: Any, divide: bool) -> None:
     """Add up ``input``, in C order, over ``dim``; or average it."""
     from ..cpu.reduction import half_sum
-    from ..runtime.threads import spread
 
     found = _three(input.shape, dim)
     assert found is not None

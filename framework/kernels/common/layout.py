@@ -43,3 +43,9 @@ def alike(input, *others, **_) -> bool:
             for s in others
         )
     )
+
+
+def blocks(count: int, size: int):
+    """Slices of ``range(count)``, ``size`` long."""
+    for start in range(0, count, size):
+        yield slice(start, min(start + size, count))

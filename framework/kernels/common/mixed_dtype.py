@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ...spec import Spec
+from ..runtime import threads
 from . import copy as copies
 from .copy import copy, line_copier
 
@@ -53,8 +54,6 @@ def in_pieces(
         bits: All arrays are in C order; a second result, and an input of another size than the
             first, has one bit an element (``ops/elementwise/bitmask.py``).
     """
-    from ..runtime import threads
-
     parts = min(threads.LIMIT, -(-results[0].numel // PIECE))
     others = len(results) - 1
     wanted = [*[s for s in casts if s is not None], *([made] if made else [])]

@@ -15,6 +15,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from ..runtime import threads
+
 LEAST = 1 << 19  # elements of a result from which on a call is shared out
 _FEW = 16  # places along a dim that can be shared out evenly enough
 
@@ -37,7 +39,6 @@ def in_parts(kernel: Callable[..., None], shape: tuple[int, ...], rows: bool) ->
         return kernel
     n, after = shape[axis], len(shape) - axis
     elements = prod(shape)
-    from ..runtime import threads
 
     def shared(xp: Any, *arrays: Any, **attributes: Any) -> None:
         if threads.workers(elements, n) <= 1:

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from ..runtime import threads
+
 LEAST = 1 << 19  # elements from which on an array is shared out
 _LINE = 16  # places along the kept dim that stay together: NumPy goes through single ones otherwise
 
@@ -63,7 +65,6 @@ def _reduce(ufunc: Any, x: Any, axis: Any, out: Any, keepdims: bool) -> None:
 
 def _shared(ufunc: Any, x: Any, axis: Any, out: Any, keepdims: bool) -> bool:
     # Whether threads did it.
-    from ..runtime import threads
 
     axes = {d % x.ndim for d in ((axis,) if isinstance(axis, int) else axis)}
     kept = [d for d in range(x.ndim) if d not in axes]

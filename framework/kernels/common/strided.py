@@ -12,10 +12,25 @@ from math import prod
 
 import numpy as np
 
-from ...ops.views.reshape import strided
+from ...storage import Storage
+from ..runtime import threads
 
 DEPTH = 4  # loops in the kernels that take walks
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def strided(xp, array, shape, strides):
+    """A writable view of ``array`` with any shape and strides (in bytes), from its first element.
+
+    ``numpy.broadcast_to`` and ``numpy.diagonal`` give read-only views, which a write in place
+    through the view could not use.
+    """
+    storage = array.base
+    if type(storage) is Storage and array.size:
+        # The same array over the storage's bytes: a fifth of the time of as_strided.
+        start = array.__array_interface__["data"][0] - storage.__array_interface__["data"][0]
+        return np.ndarray(shape, array.dtype, storage, start, strides)
+    return xp.lib.stride_tricks.as_strided(array, shape, strides)
 
 
 def line(array):
@@ -79,8 +94,6 @@ def run(kernel, shape, written, work, lines, steps, *numbers):
         steps: Of each.
         *numbers: What else it takes.
     """
-    from ..runtime import threads
-
     parts = threads.workers(prod(shape) * work, max(shape))
     cut = [d for d in range(DEPTH) if steps[written][d] and shape[d] >= parts]
     if parts <= 1 or not cut:

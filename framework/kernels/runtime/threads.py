@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...interrupts import defer_interrupts
+from . import blas
 
 SHARE = 1 << 18  # elements below which another thread costs more than it saves
 PIECE = 1 << 17  # elements of a part where there are more parts than threads
@@ -62,7 +63,6 @@ def set_num_threads(n: int) -> None:
         raise TypeError(f"set_num_threads expects an int, but got {type(n).__name__}.")
     if n <= 0:
         raise RuntimeError(f"set_num_threads expects a positive integer; got {n}.")
-    from . import blas
 
     _wanted = min(n, LIMIT)
     blas.set_num_threads(_wanted)

@@ -7,6 +7,7 @@ from math import prod
 from ...dtypes import bool_
 from ...kernels.common.elementwise import vectorized
 from ...kernels.common.layout import alike, contiguous, even
+from ...kernels.runtime.threads import spread
 from ...spec import Spec
 from ..elementwise.unary import sigmoid
 from ..indexing.where import where_select
@@ -53,7 +54,6 @@ def _(xp, out, input, *, dim):
 def _run_glu(name, out, *arrays_and_dim):
     # A whole has two parts for each of the rows that come before the dim.
     from ...kernels.cpu.activation import smooth
-    from ...kernels.runtime.threads import spread
 
     *arrays, dim = arrays_and_dim
     rows = prod(out.shape[:dim])
@@ -221,7 +221,6 @@ def _arriving(weight_shape, grad):
 @prelu_of.kernel("cpu", when=_prelu_compiled, layout=contiguous, scratch=False)
 def _(xp, out, low, input, weight):
     from ...kernels.cpu.activation import prelu
-    from ...kernels.runtime.threads import spread
 
     cubes = _channels(weight.shape, out, input)
     spread(prelu.prelu, out.size, len(cubes[0]), *cubes, weight.reshape(1, -1))
@@ -230,7 +229,6 @@ def _(xp, out, low, input, weight):
 @prelu_slope.kernel("cpu", when=_prelu_compiled, layout=even, scratch=False)
 def _(xp, out, above, grad, input, weight):
     from ...kernels.cpu.activation import prelu
-    from ...kernels.runtime.threads import spread
 
     made, x = _channels(weight.shape, out, input)
     arrays = made, _arriving(weight.shape, grad), x, weight.reshape(1, -1)

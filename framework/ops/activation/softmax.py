@@ -9,10 +9,11 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import FLOAT, as_dtype, float32
+from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.reduce import largest as find_largest
 from ...kernels.common.reduce import total
+from ...kernels.runtime.threads import spread
 from ...spec import Spec
-from ..convolution.functional import contiguous, worth_compiling
 from ..reduction.minmax import one_dim
 from ..registry import WIDE_ON_CUDA, function, op, per_element
 
@@ -30,7 +31,6 @@ def _compiled(input, *_, dim):
 def _run(name, dim, out, lines, *inputs):
     # By rows where they lie together, else by columns, with a line of sums for each matrix.
     from ...kernels.cpu import attention
-    from ...kernels.runtime.threads import spread
 
     shape = out.shape
     if dim == len(shape) - 1:

@@ -7,10 +7,11 @@ from ...kernels.common.layout import contiguous
 from ...random.generator import draw
 from ...random.philox import Rng, bits
 from ...spec import Spec
+from ..creation.fill import empty_like, zeros_like
 from ..elementwise.bitmask import INFINITY, is_set, mark, sides_of
 from ..random.dropout import CHUNK
 from ..registry import function, op, per_element
-from .relu import need_float
+from .relu import leaky_relu, need_float
 from .softmax import softmax
 
 
@@ -32,8 +33,6 @@ def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
         Jang, Gu, Poole: "Categorical Reparameterization with Gumbel-Softmax", 2017; Maddison, Mnih,
         Teh: "The Concrete Distribution", 2017.
     """
-    from ..creation.fill import empty_like, zeros_like
-
     plain = logits.detach()
     noise = -empty_like(plain).exponential_().log()
     soft = softmax((logits + noise) / tau, dim)
@@ -127,8 +126,6 @@ def rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False):
     Memory:
         Keeps one bit an element in training: backward draws the slopes again.
     """
-    from .relu import leaky_relu
-
     if lower > upper:
         raise RuntimeError(
             "rrelu: Lower bound should be less than or equal to the upper bound; got "

@@ -19,6 +19,9 @@ from ...dtypes import BOOL, bool_, float32
 from ...random.generator import draw
 from ...random.philox import Rng
 from ...spec import Spec
+from ..activation.softmax import softmax
+from ..creation.fill import ones
+from ..creation.from_data import tensor
 from ..random.dropout import mask as drop
 from ..registry import broadcast_shapes, function, op
 from .sdpa_backward import attend_grad
@@ -50,8 +53,6 @@ def _attention_infer(query, key, value, attn_mask, rng, *, p, causal, scale, ord
 
 
 def _attention_samples(make):
-    from ..creation.fill import tensor
-
     base = {"p": 0.0, "causal": False, "scale": 0.5, "order": HEADS}
     q, k, v = make(1, 1, 3, 4), make(1, 1, 5, 4), make(1, 1, 5, 3)
     yield (q, k, v, None, None), base
@@ -167,9 +168,6 @@ def _order_of(query):
 
 def plain(query, key, value, attn_mask, rng, p, causal, scale):
     """The definition in plain ops: all scores at once."""
-    from ..activation.softmax import softmax
-    from ..creation.fill import ones
-
     shared = query.shape[1] // key.shape[1]
     if shared > 1:
         key = key.repeat_interleave(shared, 1)

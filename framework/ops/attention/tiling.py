@@ -13,6 +13,7 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import bool_, float32, int32
+from ...kernels.runtime import blas, threads
 from ...spec import Spec
 from ..linalg.matmul import blas_ready
 from ..random.dropout import draw_kept
@@ -28,7 +29,6 @@ def rows_ready(array):
 
 def _threads(batch, key_heads):
     # How many threads may share the work: the workspace has a part for each.
-    from ...kernels.runtime import blas, threads
 
     return max(1, min(threads.LIMIT, batch * key_heads)) if blas.controllable() else 1
 
@@ -82,8 +82,6 @@ class Blocks:
 
     def spread(self, run, *scratch):
         """Call ``run(block, *parts of scratch)`` for each block, on several threads if it pays."""
-        from ...kernels.runtime import blas, threads
-
         units = self.batch * self.key_heads
         work = 4 * prod((units, self.shared, self.rows, self.columns, self.size))
         parts = self.threads if work >= WORTH_THREADS else 1

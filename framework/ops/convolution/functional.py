@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from ...kernels.common.layout import contiguous as contiguous
-from ...kernels.common.layout import worth_compiling as worth_compiling
 from ..registry import function
 from .primitives import conv, conv_input_grad
 

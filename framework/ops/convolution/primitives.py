@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ...dtypes import float32
 from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.runtime import blas, threads
 from ...spec import Spec
@@ -105,8 +106,6 @@ def _conv_infer(input, weight, bias, *, stride, padding, dilation, groups):
 
 
 def _computed(dtype):
-    from ...dtypes import float32
-
     return float32 if dtype.is_half else dtype
 
 

@@ -15,7 +15,7 @@ from ...devices import backend
 from ...dtypes import FLOAT, get_default_dtype
 from ...spec import Spec
 from ...tensor import Tensor
-from ..reduction.sum import into
+from ..inplace import into
 from ..registry import FUNCTIONS, broadcast_shapes, function, op
 from .factory import (
     NUMBERS,
@@ -24,6 +24,7 @@ from .factory import (
     like,
     made,
     natural_dtype,
+    new,
     place_of,
     put,
     scalar,
@@ -32,12 +33,7 @@ from .factory import (
     target,
     written,
 )
-from .factory import new as new
-from .from_data import as_tensor as as_tensor
 from .from_data import copied
-from .from_data import from_numpy as from_numpy
-from .from_data import tensor as tensor
-from .ranges import arange as arange
 
 
 @function()

@@ -13,7 +13,8 @@ from ...dtypes import COMPLEX, INT, as_dtype, bool_, get_default_dtype, int64, p
 from ...dtypes import dtype as dtype_class
 from ...memory.ledger import INPUT
 from ...spec import Spec
-from ...tensor import Tensor
+from ...tensor import Tensor, wrap
+from ..dispatch import OPERANDS
 from ..registry import function
 from .factory import NUMBERS, dtype_of, made, place_of
 
@@ -45,6 +46,9 @@ def tensor(
     if requires_grad:
         out.requires_grad = True
     return out
+
+
+OPERANDS[np.ndarray] = tensor
 
 
 def copied(data: Any, wanted: dtype_class | None, where: as_device) -> Tensor:
@@ -217,8 +221,6 @@ def asarray(
             else True
         )
     elif hasattr(obj, "__dlpack__"):
-        from ...interop.protocols import from_dlpack
-
         first = from_dlpack(obj)
         out = first.to(device=device, dtype=dtype)
         fresh = out is not first
@@ -325,3 +327,59 @@ def frombuffer(
         )
     out = from_numpy(np.frombuffer(buffer, wanted.np, count, offset))
     return out.requires_grad_() if requires_grad else out
+
+
+def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
+    """Make a tensor that shares the memory of another library's array.
+
+    Args:
+        ext_tensor: An object with ``__dlpack__`` and ``__dlpack_device__``.
+        device: Where the result shall be.
+        copy: True copies; False refuses to.
+
+    Raises:
+        TypeError: It has no ``__dlpack__``.
+        BufferError: ``copy=False``, and it lies on another device.
+    """
+    if not hasattr(ext_tensor, "__dlpack__") or not hasattr(ext_tensor, "__dlpack_device__"):
+        raise TypeError(
+            "from_dlpack takes an object with __dlpack__ and __dlpack_device__; got "
+            f"{type(ext_tensor).__name__}. Use lowtide.as_tensor."
+        )
+    kind, index = ext_tensor.__dlpack_device__()
+    out = _shared(ext_tensor, int(kind), int(index))
+    if device is not None and out.to(device) is not out:
+        if copy is False:
+            raise BufferError(f"copy=False, but the data is on {out.device}, not on {device}.")
+        return out.to(device)
+    return out.clone() if copy else out
+
+
+def _shared(ext_tensor: Any, kind: int, index: int) -> Tensor:
+    if kind == 1:
+        array = np.from_dlpack(ext_tensor)
+        if not array.flags.writeable:  # an exporter of DLPack 0 cannot say that it may be written
+            array = _writable(array)
+        out: Tensor = from_numpy(array)
+        return out
+    if kind == 2:
+        where = as_device("cuda", index)
+        be = backend(where)
+        array = be.xp.from_dlpack(ext_tensor)
+        storage, shared = be.adopt(array, INPUT)
+        return wrap(shared, Spec(array.shape, as_dtype(array.dtype), where), storage)
+    raise BufferError(f"from_dlpack reads memory of the cpu and of cuda; got device type {kind}.")
+
+
+def _writable(array: Any) -> Any:
+    interface = dict(array.__array_interface__)
+    interface["data"] = (interface["data"][0], False)
+    return np.asarray(_Shared(interface, array))
+
+
+class _Shared:
+    """Memory of another array, offered again as writable; the array lives as long."""
+
+    def __init__(self, interface: dict[str, Any], owner: Any) -> None:
+        self.__array_interface__ = interface
+        self.owner = owner

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ... import tensor as tensor_file
 from ...device import device as as_device
 from ...dtypes import (
     bfloat16,
@@ -22,9 +23,8 @@ from ...dtypes import (
     int64,
     uint8,
 )
-from ...interop.protocols import instance
 from ...spec import Size, Spec
-from ...tensor import Tensor
+from ...tensor import Tensor, instance
 from ..registry import FUNCTIONS
 from .factory import as_it_is, new, shape_of, written
 from .from_data import copied
@@ -58,6 +58,9 @@ def legacy_tensor(cls: Any, *args: Any, dtype: Any = None, device: Any = None) -
     else:
         out = written(new(Spec(shape_of("new", args or (0,)), wanted, where)), as_it_is)
     return instance(cls, out, False, {})
+
+
+tensor_file.legacy_tensor = legacy_tensor  # type: ignore[attr-defined]
 
 
 class _ByDtype(type):

@@ -10,8 +10,8 @@ from importlib import import_module
 from typing import Any
 
 from ...dtypes import bool_
+from ...kernels.common.layout import contiguous
 from ...spec import Spec
-from ..convolution.functional import contiguous
 from ..indexing.where import where_select
 from ..registry import function, op, per_element, same, singles
 from .unary import between, special

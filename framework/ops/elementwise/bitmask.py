@@ -19,6 +19,7 @@ from typing import Any
 
 from ...dtypes import bool_, uint8
 from ...kernels.common.layout import contiguous, even, lines, worth_compiling
+from ...kernels.runtime import threads
 from ...modes import local
 from ...spec import Spec
 from ...tensor import Tensor
@@ -146,7 +147,9 @@ def chosen(g, sides, inside=1.0, outside=0.0):
     return None if g is None else by_side(g, sides.detach(), inside=inside, outside=outside)
 
 
-_modules: list[Any] = []  # once imported: a statement for it takes as long as a small loop
+_modules: list[
+    Any
+] = []  # the loops, once imported: a statement for it takes as long as a small loop
 
 
 def spread(loop, elements, *arrays) -> None:
@@ -159,10 +162,9 @@ def spread(loop, elements, *arrays) -> None:
     """
     if not _modules:
         from ...kernels.cpu.elementwise import bitmask
-        from ...kernels.runtime import threads
 
-        _modules.extend((bitmask, threads))
-    run, threads = getattr(_modules[0], loop), _modules[1]
+        _modules.append(bitmask)
+    run = getattr(_modules[0], loop)
     tiles = -(-elements // TILE)
     parts = min(threads.get_num_threads(), elements // threads.SHARE)
     if parts <= 1:

@@ -8,6 +8,7 @@ from ...dtypes import BOOL, INT, bool_
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import ones_like
+from ..creation.from_data import tensor
 from ..indexing.where import where_select
 from ..registry import (
     broadcast,
@@ -122,8 +123,6 @@ def _bits(name, allow_bool=True):
 
 def integers(make):
     """Samples of an op on integers."""
-    from ..creation.from_data import tensor
-
     for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3))):
         x, y = make(*a), make(*b)
         yield (

@@ -13,6 +13,7 @@ from math import trunc
 
 from ...dtypes import bool_, int64
 from ...spec import Spec
+from ..creation.from_data import tensor
 from ..indexing.where import where_select
 from ..registry import broadcast_shapes, function, op, per_element
 
@@ -113,8 +114,6 @@ def _named(name, kind, doc, limits=None):
 
 
 def _above(n, limit):
-    from ..creation.from_data import tensor
-
     return n > limit if hasattr(n, "shape") else tensor(n > limit)
 
 

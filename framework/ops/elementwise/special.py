@@ -11,7 +11,8 @@ from typing import Any
 from ...dtypes import FLOAT, INT, bool_, int32
 from ...spec import Spec
 from ...tensor import Tensor
-from ..creation.fill import arange, tensor
+from ..creation.from_data import tensor
+from ..creation.ranges import arange
 from ..indexing.where import where_select
 from ..registry import broadcast, function, install, op, pairs, per_element, same, singles
 from .bessel import over

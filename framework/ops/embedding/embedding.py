@@ -9,10 +9,11 @@ from __future__ import annotations
 from math import inf
 
 from ...dtypes import INT, float32, int64
+from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.scatter_add import scatter_add
 from ...modes import no_grad
 from ...spec import Spec
-from ..convolution.functional import contiguous, worth_compiling
+from ..creation.from_data import tensor
 from ..indexing.index_put import take
 from ..registry import WIDE_ON_CUDA, function, op
 
@@ -38,8 +39,6 @@ def _embedding_infer(weight, index, *, padding):
 
 
 def _numbers(values):
-    from ..creation.fill import tensor
-
     return tensor(values)
 
 

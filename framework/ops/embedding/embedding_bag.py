@@ -11,13 +11,12 @@ workspace, forward and backward, and the node keeps the given numbers alone.
 from __future__ import annotations
 
 from ...dtypes import INT, float32, int64
-from ...kernels.common.layout import contiguous
+from ...kernels.common.layout import blocks, contiguous
 from ...kernels.common.scatter_add import scatter_add
 from ...modes import no_grad
 from ...spec import Spec
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
 from ..indexing.index_put import take
-from ..loss.linear_cross_entropy_tiling import blocks
 from ..registry import function, op
 from .embedding import shares
 

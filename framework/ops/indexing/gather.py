@@ -14,7 +14,7 @@ import numpy as np
 from ...dtypes import int32, int64
 from ...kernels.common.scatter_add import scatter_add as add_into
 from ...tensor import Tensor
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
 from ..inplace import need_separate
 from ..registry import function, op
 from ..views.reshape import normal_dim

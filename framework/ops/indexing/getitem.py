@@ -17,7 +17,7 @@ import numpy as np
 
 from ...dtypes import BOOL, INT, int64, uint8
 from ...tensor import Tensor
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
 from ..manipulation.cat import stack_along
 from ..registry import broadcast_shapes, function
 from ..views.expand import expand_shape

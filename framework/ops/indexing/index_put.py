@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 
 from ...kernels.common.scatter_add import scatter_add
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
 from ..registry import broadcast_shapes, op
 from .cpu_routes import enough, enough_to_add, read_places, write_places
 from .where import masks

@@ -11,8 +11,8 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import int64
+from ...kernels.common.layout import blocks
 from ...spec import Spec
-from ..loss.linear_cross_entropy_tiling import blocks
 from ..registry import op
 from .cpu_routes import enough, read_places, write_places
 from .index_put import index_elements, index_sum, mask_places, set_places

@@ -10,7 +10,8 @@ from ...data_dependence import decisive
 from ...dtypes import INT, int32, int64
 from ...spec import Spec
 from ...tensor import Tensor
-from ..creation.fill import tensor
+from ..creation.fill import zeros
+from ..creation.from_data import tensor
 from ..registry import function, op
 from .index_put import set_places
 from .where import masks
@@ -78,7 +79,6 @@ def one_hot(tensor, num_classes=-1):
             raise RuntimeError(
                 f"Class values must be smaller than num_classes; got {top} and {num_classes}."
             )
-    from ..creation.fill import zeros
 
     out = zeros((*tensor.shape, num_classes), dtype=int64, device=tensor.device)
     return out.scatter_(-1, tensor.unsqueeze(-1), 1) if out.numel() else out

@@ -13,7 +13,9 @@ from ...dtypes import BOOL, INT
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.factory import fitted
-from ..creation.fill import tensor
+from ..creation.fill import full
+from ..creation.from_data import tensor
+from ..manipulation.pad import pad_constant
 from ..registry import function, op
 from ..views.reshape import normal_dim
 from .cpu_routes import enough, enough_to_add, write_along
@@ -94,7 +96,6 @@ def _to_source(g, spec):
     shape = tuple(spec.shape)
     if tuple(g.shape) == shape or not shape:
         return g if shape else g.sum()
-    from ..manipulation.pad import pad_constant
 
     after = tuple([n - m for n, m in zip(shape, g.shape, strict=True)])
     return pad_constant(g, before=(0,) * len(shape), after=after, value=0.0)
@@ -162,8 +163,6 @@ def _scattered(name, input, dim, index, src, reduce, in_place):
     if reduce != "multiply":
         raise RuntimeError(f"reduce argument must be either add or multiply; got {reduce!r}.")
     if not isinstance(src, Tensor):
-        from ..creation.fill import full
-
         src = full(tuple(index.shape), src, dtype=input.dtype, device=input.device)
     out = scatter_reduce(input, d, index, src, "prod")
     return input.copy_(out) if in_place else out
@@ -336,7 +335,6 @@ def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
 
 def _counts(input, dim, index, start):
     # How many values each element takes. Along a dim that the index is expanded over all are alike.
-    from ..creation.fill import full
 
     shape = list(input.shape)
     for k, n in enumerate(index.shape):

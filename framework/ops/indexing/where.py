@@ -10,7 +10,7 @@ from ...dtypes import BY_NUMPY, COMPLEX
 from ...spec import ScalarSpec, Spec
 from ...tensor import Tensor
 from ..creation.factory import fitted
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
 from ..registry import broadcast_shapes, function, op
 from .cpu_routes import choose, enough
 

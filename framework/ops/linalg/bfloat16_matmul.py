@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ...dtypes import bfloat16
+from ...kernels.runtime import threads
 from ...spec import Spec
 
 COLUMNS = 64  # of a panel; ROWS and COLUMNS of ``kernels/cpu/linalg/bfloat16_matmul.py``
@@ -58,15 +59,12 @@ def multiply(out: Any, room: Any, left: Any, right: Any, bias: Any = None) -> No
 
 
 def _parts(shape: tuple[int, ...]) -> int:
-    from ...kernels.runtime import threads
-
     return min(threads.LIMIT, max(prod(shape[:-2]), -(-shape[-1] // COLUMNS)))
 
 
 def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, parts: int) -> None:
     # One dim of matrices: threads take some of them, or some columns of the only one.
     from ...kernels.cpu.linalg import bfloat16_matmul
-    from ...kernels.runtime import threads
 
     batch, _, n = out.shape
     inner = left.shape[2]

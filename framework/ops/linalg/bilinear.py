@@ -11,9 +11,8 @@ matrix product and a pass over what it makes, or the other way round; the weight
 
 from __future__ import annotations
 
-from ...kernels.common.layout import contiguous
+from ...kernels.common.layout import blocks, contiguous
 from ..elementwise.arithmetic import conjugate
-from ..loss.linear_cross_entropy_tiling import blocks
 from ..registry import function, op
 from .matmul import as_rows, check_number
 

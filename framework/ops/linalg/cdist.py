@@ -13,7 +13,7 @@ import numpy as np
 from ...dtypes import FLOAT, bool_
 from ...kernels.common.layout import contiguous
 from ...spec import Spec
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
 from ..indexing.where import where_select
 from ..registry import WIDE_ON_CUDA, broadcast_shapes, function, op
 from .matmul import blas_ready, matmul

@@ -16,6 +16,7 @@ from ...dtypes import FLOAT
 from ...errors import LinAlgError
 from ...modes import no_grad
 from ...tensor import Tensor
+from ..creation.ranges import eye
 from ..registry import function
 
 
@@ -193,7 +194,5 @@ def zero_pivot(xp, matrix):
 
 def conditioned(make, *shape):
     """A sample: matrices far from singular."""
-    from ..creation.ranges import eye
-
     m = make(*shape)
     return m * 0.5 + 3.0 * eye(m.shape[-1], dtype=m.dtype)

@@ -15,7 +15,10 @@ from __future__ import annotations
 
 from ...dtypes import int32
 from ...spec import Spec
+from ..creation.ranges import arange
+from ..manipulation.cat import cat
 from ..registry import WIDE_ON_CPU, op
+from ..views.as_strided import diag_embed
 from .checks import (
     attempted,
     check_matrices,
@@ -40,7 +43,6 @@ def diagonal_of(x):
 
 def _withdiagonal_of(x, diagonal):
     # The matrices x with another diagonal.
-    from ..views.as_strided import diag_embed
 
     return x.tril(-1) + x.triu(1) + diag_embed(diagonal)
 
@@ -69,8 +71,6 @@ def hermitian(xp, A, part):
 
 def symmetric_samples(make):
     """Samples of ops on hermitian matrices."""
-    from ..creation.ranges import arange
-
     for shape, part in (
         ((3, 3), "both"), ((2, 2, 2), "both"), ((1, 1), "lower"), ((1, 1), "upper"),
         ((0, 0), "both"), ((0, 2, 2), "lower"),
@@ -213,8 +213,6 @@ def _qr_tall(gq, gr, q, r):
 
 @qr_of.vjp("A")
 def _(g_q, g_r, q, r, mode):
-    from ..manipulation.cat import cat
-
     m, n = q.shape[-2], r.shape[-1]
     if m >= n:
         if mode == "complete" and m > n:

@@ -6,6 +6,7 @@ from the inverse where that is accurate, and from singular values where it is no
 
 from __future__ import annotations
 
+from ..creation.fill import complex as complex_
 from ..elementwise.arithmetic import conjugate
 from ..registry import op
 from .checks import check_square, conditioned, converging, linear_algebra, named
@@ -206,8 +207,6 @@ def sign_and_log(xp, A):
 
 @sign_and_log.vjp("A")
 def _(g_sign, g_logabsdet, A, sign):
-    from ..creation.fill import complex as complex_
-
     total = g_logabsdet
     if A.is_complex() and g_sign is not None:
         turn = -(g_sign.conj() * sign).imag

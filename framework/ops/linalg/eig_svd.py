@@ -15,7 +15,9 @@ alone: the matrix itself is not kept. float16 and bfloat16 are computed in float
 
 from __future__ import annotations
 
+from ..creation.ranges import eye
 from ..registry import WIDE_ON_CPU, _recorded, op
+from ..views.as_strided import diag_embed
 from .checks import check_matrices, check_square, converging, linear_algebra, named
 from .cholesky_qr import cube, diagonal_of, hermitian, symmetric_samples, total
 from .matmul import adjoint, matmul
@@ -35,8 +37,6 @@ def _svd_infer(A, *, full_matrices):
 
 
 def _svd_samples(make):
-    from ..creation.ranges import eye
-
     for shape, full in (
         ((3, 3), False), ((3, 2), False), ((2, 2, 3), False), ((2, 2), True), ((1, 3), False),
         ((0, 2), False), ((0, 2, 2), False),
@@ -73,7 +73,6 @@ def _skew(x):
 
 def _gaps(values, diagonal):
     # values_j - values_i at (i, j), and something harmless on the diagonal.
-    from ..views.as_strided import diag_embed
 
     e = values.unsqueeze(-2) - values.unsqueeze(-1)
     return e + diag_embed(values.detach() * 0 + diagonal)
@@ -81,8 +80,6 @@ def _gaps(values, diagonal):
 
 @svd_of.vjp("A")
 def _(g_u, g_s, g_vh, u, s, vh):
-    from ..views.as_strided import diag_embed
-
     m, n, k = u.shape[-2], vh.shape[-1], s.shape[-1]
     # Of the complete bases only the first k vectors are functions of A.
     u, vh = u.narrow(-1, 0, k), vh.narrow(-2, 0, k)
@@ -183,8 +180,6 @@ def eigh_of(xp, A, *, part):
 
 @eigh_of.vjp("A")
 def _(g_values, g_vectors, values, vectors):
-    from ..views.as_strided import diag_embed
-
     h = adjoint(vectors)
     inner = None if g_values is None else diag_embed(g_values.to(vectors.dtype))
     if g_vectors is not None:
@@ -274,8 +269,6 @@ def eig_of(xp, A):
 
 @eig_of.vjp("A")
 def _(g_values, g_vectors, values, vectors, A_spec):
-    from ..views.as_strided import diag_embed
-
     h = adjoint(vectors)
     inner = None if g_values is None else diag_embed(g_values)
     if g_vectors is not None:

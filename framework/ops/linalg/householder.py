@@ -11,9 +11,13 @@ from __future__ import annotations
 
 from math import prod
 
+from ..creation.ranges import eye
+from ..random.draw import randn
 from ..registry import op
+from ..views.as_strided import diag_embed
 from .checks import check_matrices, linear_algebra
-from .cholesky_qr import cube
+from .cholesky_qr import cube, qr
+from .eig_svd import svd
 from .matmul import adjoint, matmul
 from .solve import solve_triangle
 
@@ -52,8 +56,6 @@ def geqrf(xp, A):
 
 def _vectors(A, tau):
     # V with ones on its diagonal, and T.
-    from ..creation.ranges import eye
-    from ..views.as_strided import diag_embed
 
     m, k = A.shape[-2], tau.shape[-1]
     one = eye(m, k, dtype=A.dtype, device=A.device)
@@ -93,8 +95,6 @@ def householder_product(A, tau):
     Memory:
         Keeps V, T and their product.
     """
-    from ..creation.ranges import eye
-
     m, n = _check("linalg.householder_product", A, tau)
     if m < n:
         raise RuntimeError(
@@ -161,10 +161,6 @@ def svd_lowrank(A, q=6, niter=2, M=None):
     Source:
         Halko, Martinsson, Tropp: "Finding structure with randomness", 2009, algorithm 5.1.
     """
-    from ..random.draw import randn
-    from .cholesky_qr import qr
-    from .eig_svd import svd
-
     check_matrices("svd_lowrank", A)
     A = A if M is None else A - M
     m, n = A.shape[-2:]

@@ -8,12 +8,17 @@ from __future__ import annotations
 import warnings
 
 from ...dtypes import int32
+from ..creation.ranges import eye
+from ..indexing.where import where
+from ..reduction.sum import normalize_dims
+from ..reduction.var_norm import norm_over
 from ..registry import function
 from . import cholesky_qr, eig_svd, lstsq, matrix_functions, solve
 from . import det as determinants
 from . import lu as elimination
 from .checks import check_matrices, check_square, linear_algebra, named
 from .matmul import adjoint, matmul
+from .norms import matrix_norm
 from .solve import solve_triangular
 
 # The same
@@ -37,8 +42,6 @@ def logdet(input):
     Memory:
         Keeps ``input`` and the signs.
     """
-    from ..indexing.where import where
-
     sign, log = determinants.slogdet(input)
     if input.is_complex():
         return sign.log() + log
@@ -85,8 +88,6 @@ def cholesky_solve(input, L, upper=False):
 @linear_algebra(method=True, public=True)
 def cholesky_inverse(L, upper=False):
     """Invert the matrices of which ``L`` is the Cholesky factor."""
-    from ..creation.ranges import eye
-
     check_square("cholesky_inverse", L)
     one = eye(L.shape[-1], dtype=L.dtype, device=L.device)
     half = solve_triangular(L, one, upper=upper)
@@ -199,3 +200,31 @@ def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
         if unpack_pivots else nothing,
         *(elimination.triangles(LU_data) if unpack_data else (nothing, nothing)),
     )  # fmt: skip
+
+
+@function(method=True)
+def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
+    """Measure size: the p-th root of the sum of the p-th powers of magnitudes, over ``dim``.
+
+    Args:
+        input: Floating point or complex, any shape.
+        p: A number, inf, -inf, 0 (counts nonzeros), ``"fro"``, which is 2, or ``"nuc"``: the sum
+            of a matrix's singular values.
+        dim: An int, several, or None for all.
+        keepdim: Leave the reduced dims, with size 1.
+        out: Where to write the result.
+        dtype: Convert to this dtype first.
+
+    Memory:
+        Keeps ``input`` and the result. The gradient at 0 is 0.
+    """
+    if p is None or p == "fro":
+        p = 2.0
+    if dtype is not None:
+        input = input.to(dtype)
+    if p == "nuc":
+        return matrix_norm(input, "nuc", (-2, -1) if dim is None else dim, keepdim, out=out)
+    if isinstance(p, str):
+        raise RuntimeError(f"norm() takes a number, 'fro' or 'nuc' for p; got {p!r}.")
+    dims = normalize_dims("norm", dim, input.ndim)
+    return norm_over(input, p=float(p), dim=dims, keepdim=keepdim, out=out)

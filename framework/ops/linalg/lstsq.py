@@ -11,6 +11,8 @@ import ml_dtypes
 from ...dtypes import int64
 from ...spec import Spec
 from ...tensor import Tensor
+from ..creation.from_data import tensor
+from ..indexing.where import where
 from ..registry import WIDE_ON_CPU, broadcast_shapes, op
 from .checks import check_matrices, check_square, converging, linear_algebra, named
 from .cholesky_qr import cube, hermitian, symmetric_samples
@@ -30,8 +32,6 @@ def _pinv_infer(A, atol, rtol, *, part):
 
 
 def _pinv_samples(make):
-    from ..creation.from_data import tensor
-
     for shape in ((3, 3), (4, 2), (2, 2, 3), (0, 3), (0, 2, 2)):
         yield (make(*shape), 0.0, 1e-5), {"part": None}
     for (m,), attributes in list(symmetric_samples(make))[:2]:
@@ -93,8 +93,6 @@ def _tolerances(A, atol, rtol):
 
 
 def _unless_positive(A, atol):
-    from ..indexing.where import where
-
     if isinstance(atol, Tensor):
         return where(atol > 0, 0.0, default_rtol(A))
     return 0.0 if atol > 0 else default_rtol(A)
@@ -131,8 +129,6 @@ def matrix_rank(A, tol=None, hermitian=False, *, atol=None, rtol=None):
     Returns:
         int64 Tensor (*).
     """
-    from ..indexing.where import where
-
     check_matrices("linalg.matrix_rank", A)
     if tol is not None:
         atol, rtol = tol, 0.0

@@ -10,6 +10,9 @@ from math import prod
 
 from ...dtypes import int32, int64
 from ...spec import Spec
+from ..creation.from_data import tensor
+from ..creation.ranges import arange, eye
+from ..manipulation.cat import cat
 from ..registry import broadcast_shapes, op
 from .checks import (
     check_matrices,
@@ -94,9 +97,6 @@ def _(xp, A, *, pivot):
 
 @lu_of.vjp("A")
 def _(g_lu, lu, pivots):
-    from ..creation.ranges import eye
-    from ..manipulation.cat import cat
-
     m, n = lu.shape[-2:]
     k = min(m, n)
     square, g = lu.narrow(-2, 0, k).narrow(-1, 0, k), g_lu.narrow(-2, 0, k).narrow(-1, 0, k)
@@ -133,8 +133,6 @@ def _permutation_infer(pivots, *, rows):
 
 
 def _permutation_samples(make):
-    from ..creation.from_data import tensor
-
     yield (tensor([2, 3, 3]),), {"rows": 3}
     yield (tensor([[4, 2], [1, 3]]),), {"rows": 4}
     yield (tensor([[4, 2]])[:0],), {"rows": 4}
@@ -221,8 +219,6 @@ def lu(A, *, pivot=True):
 
 def triangles(packed):
     """L and U of the packed form."""
-    from ..creation.ranges import eye
-
     m, k = packed.shape[-2], min(packed.shape[-2:])
     one = eye(m, k, dtype=packed.dtype, device=packed.device)
     return packed.narrow(-1, 0, k).tril(-1) + one, packed.narrow(-2, 0, k).triu()
@@ -230,8 +226,6 @@ def triangles(packed):
 
 def permutation_matrix(pivots, rows, dtype):
     """P of the exchanges of rows."""
-    from ..creation.ranges import arange
-
     order = permutation_of(pivots, rows=rows)
     numbers = arange(rows, device=pivots.device).unsqueeze(-1)
     return (order.unsqueeze(-2) == numbers).to(dtype)

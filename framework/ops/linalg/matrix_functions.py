@@ -10,8 +10,12 @@ from math import ceil, log2, prod
 
 from ...dtypes import INT
 from ...spec import Spec
+from ..creation.fill import ones, zeros_like
+from ..creation.ranges import eye
 from ..elementwise.arithmetic import conjugate
+from ..manipulation.cat import cat
 from ..registry import broadcast_shapes, op
+from ..views.reshape import normal_dim
 from .checks import check_square, linear_algebra, strict
 from .cholesky_qr import cube
 from .matmul import adjoint, matmul
@@ -24,8 +28,6 @@ from .solve import inv, solve
 @linear_algebra()
 def matrix_power(A, n):
     """Multiply matrices by themselves, or for a negative ``n`` their inverses."""
-    from ..creation.ranges import eye
-
     if not isinstance(n, int):
         raise TypeError(f"linalg.matrix_power: n must be int, not {type(n).__name__}.")
     if A.ndim < 2 or A.shape[-1] != A.shape[-2]:
@@ -95,9 +97,6 @@ def exponential(xp, A):
 
 @exponential.vjp("A")
 def _(g, A):
-    from ..creation.fill import zeros_like
-    from ..manipulation.cat import cat
-
     h = adjoint(A)
     n = A.shape[-1]
     above = cat([h, g], -1)
@@ -166,9 +165,6 @@ def vander(x, N=None):
         x: (*, n); a 0-d one counts as (1,).
         N: Number of columns; n if None.
     """
-    from ..creation.fill import ones
-    from ..manipulation.cat import cat
-
     if not x.ndim:
         x = x.reshape(1)
     N = x.shape[-1] if N is None else N
@@ -200,8 +196,6 @@ def _cross_infer(input, other, *, dim):
 
 
 def _cross_samples(make):
-    from ..manipulation.cat import cat
-
     def three(*shape):  # as many vectors as wanted, of three components each
         return cat([make(*shape, 1), make(*shape, 1), make(*shape, 1)], -1)
 
@@ -244,8 +238,6 @@ def cross(input, other, *, dim=-1):
     Memory:
         Keeps each input while the other needs a gradient.
     """
-    from ..views.reshape import normal_dim
-
     if input.ndim != other.ndim:
         raise RuntimeError(
             "linalg.cross: inputs must have the same number of dimensions; got "

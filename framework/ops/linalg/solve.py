@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from ...dtypes import int32
 from ...kernels.common.layout import worth_compiling
+from ...kernels.runtime import threads
 from ...spec import Spec
 from ...tensor import Tensor
 from ..registry import WIDE_ON_CPU, broadcast_shapes, op
@@ -39,8 +40,6 @@ def small(A, *others, **_):
 
 def in_stacks(run, *arrays):
     """Call a compiled loop on stacks of numbers or matrices, these as (n, k, count)."""
-    from ...kernels.runtime import threads
-
     count = arrays[0].shape[-1]
     parts = max(1, min(threads.get_num_threads(), 64 * count // threads.SHARE))
     threads.split(lambda _part, first, last: run(*arrays, first, last), count, parts)

@@ -12,6 +12,7 @@ from math import prod
 from ...dtypes import float32
 from ...kernels.common.elementwise import alike_singles, elementwise_kernel
 from ...kernels.common.layout import contiguous, even
+from ...kernels.runtime.threads import spread
 from ...modes import no_grad
 from ...spec import Spec
 from ..activation.gelu import softplus
@@ -308,7 +309,6 @@ def _by_class(*specs):
 
 def _run_weighted(name, out, *arrays):
     from ...kernels.cpu.loss import elementwise as loops
-    from ...kernels.runtime.threads import spread
 
     *others, weight = arrays
     cube = _cube(out.shape, weight.shape)

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from ...dtypes import FLOAT, INT
+from ...kernels.runtime.threads import spread
 
 TILE_BYTES = 1 << 18  # of logits at a time
 TILE_ROWS = 2048  # and at most so many rows, so that what is made per row stays small
@@ -115,7 +116,6 @@ def check_classes(xp, target, classes, ignore_index):
 def run_compiled(name, logits, numbers, weight, ignore_index, *smoothing):
     """Run a loop of ``kernels/cpu/loss/cross_entropy.py``; its last numbers are the classes."""
     from ...kernels.cpu.loss import cross_entropy
-    from ...kernels.runtime.threads import spread
 
     whole = logits[0]
     n, c, length = sizes(whole)

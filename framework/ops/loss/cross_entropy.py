@@ -15,6 +15,8 @@ import warnings
 from ...dtypes import FLOAT, float32, int64
 from ...kernels.common.layout import contiguous, worth_compiling
 from ...spec import Spec
+from ..activation.softmax import log_softmax
+from ..creation.from_data import tensor
 from ..registry import function, op
 from .class_targets import (
     TILE_ROWS,
@@ -45,8 +47,6 @@ def _cross_entropy_infer(input, target, weight, *, ignore_index, label_smoothing
 
 
 def _classes(values):
-    from ..creation.fill import tensor
-
     return tensor(values, dtype=int64)
 
 
@@ -124,8 +124,6 @@ def _(g, input, target, weight, lse, ignore_index, label_smoothing):
 
 @cross_entropy_rows.composite
 def _(input, target, weight, *, ignore_index, label_smoothing):
-    from ..activation.softmax import log_softmax
-
     dim = 0 if input.ndim == 1 else 1
     log_p = log_softmax(input, dim)
     loss = nll_rows(log_p, target, weight, ignore_index)
@@ -403,8 +401,6 @@ def cross_entropy(
 
 
 def _soft_cross_entropy(input, target, weight, reduction, smoothing):
-    from ..activation.softmax import log_softmax
-
     dim = 0 if input.ndim == 1 else 1
     if smoothing:
         target = target * (1.0 - smoothing) + smoothing / input.shape[dim]

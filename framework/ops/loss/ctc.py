@@ -10,10 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import INT, int64
+from ...kernels.common.layout import contiguous
+from ...kernels.runtime import threads
 from ...spec import Spec
 from ...tensor import Tensor
-from ..convolution.functional import contiguous
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
 from ..manipulation.cat import cat, stack
 from ..registry import function, op
 from .cross_entropy import reduction_of
@@ -107,7 +108,6 @@ def _compiles(log_probs, labels):
 
 def _in_parts(run, log_probs, labels, *arrays):
     # Sequences do not meet, so that threads can share them.
-    from ...kernels.runtime import threads
 
     batch = labels.shape[0]
     work = 16 * log_probs.shape[0] * labels.size

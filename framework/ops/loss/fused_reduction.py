@@ -15,6 +15,7 @@ from inspect import Parameter, Signature
 import numpy as np
 
 from ...kernels.common.layout import alike, contiguous
+from ...kernels.runtime import threads
 from ...spec import Spec
 from ..registry import op
 from .cross_entropy import reduce_loss
@@ -70,7 +71,6 @@ def summed(plain, *, when=alike):
     @made.kernel("cpu", when=when, layout=contiguous, scratch=False)
     def _(xp, out, *arrays, divisor, **attributes):
         from ...kernels.cpu.loss import elementwise as losses
-        from ...kernels.runtime import threads
 
         x, y = (a.reshape(-1) for a in arrays[count + 1 :])
         chunks = -(-x.size // losses.CHUNK)

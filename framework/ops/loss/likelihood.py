@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 import warnings
 
+from ..creation.fill import full_like
+from ..indexing.where import where
 from ..registry import function
 from .cross_entropy import reduce_loss, reduction_of
 
@@ -67,8 +69,6 @@ def poisson_nll_loss(
     Returns:
         Tensor (), or in the broadcast shape for "none".
     """
-    from ..indexing.where import where
-
     how = reduction_of(size_average, reduce, reduction)
     log_rate = input if log_input else (input + eps).log()
     loss = (input.exp() if log_input else input) - target * log_rate
@@ -97,8 +97,6 @@ def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"
     Raises:
         ValueError: A variance is negative, or their shape does not fit.
     """
-    from ..creation.fill import full_like
-
     if isinstance(var, float):
         var = full_like(input.detach(), var)
     if var.device.type != "meta" and var.numel() and bool((var < 0).any()):

@@ -40,7 +40,9 @@ from typing import Any
 import numpy as np
 
 from ...dtypes import FLOAT, dtype, int64
+from ...kernels.common.layout import blocks
 from ...spec import Spec
+from ..creation.from_data import tensor
 from ..linalg.linear import linear
 from ..registry import function, op
 from .class_targets import check_classes, class_shape
@@ -52,7 +54,6 @@ from .cross_entropy import (
 )
 from .linear_cross_entropy_backward import linear_rows_grad, worth_tiles
 from .linear_cross_entropy_tiling import (
-    blocks,
     computed,
     found_in,
     logits_of,
@@ -117,8 +118,6 @@ def _infer(input, linear_weight, linear_bias, target, weight, *, tiles, **_):
 
 
 def _classes(values):
-    from ..creation.fill import tensor
-
     return tensor(values, dtype=int64)
 
 

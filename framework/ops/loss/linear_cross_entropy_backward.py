@@ -16,16 +16,16 @@ Source:
 from __future__ import annotations
 
 from ...dtypes import float32, int64
+from ...kernels.common.layout import blocks
 from ...spec import Spec
+from ..creation.from_data import tensor
 from ..registry import op
-from .linear_cross_entropy_tiling import blocks, computed, found_in, logits_of, ready, room, rows_of
+from .linear_cross_entropy_tiling import computed, found_in, logits_of, ready, room, rows_of
 
 LARGE = 1 << 10  # tokens and classes of a tile where there is room for it
 
 
 def _classes(values):
-    from ..creation.fill import tensor
-
     return tensor(values, dtype=int64)
 
 

@@ -56,12 +56,6 @@ def ready(array):
     return blas_ready(array) if array.ndim == 2 else contiguous(array)
 
 
-def blocks(count: int, size: int):
-    """Slices of ``range(count)``, ``size`` long."""
-    for start in range(0, count, size):
-        yield slice(start, min(start + size, count))
-
-
 def room(input, linear_weight, tile):
     """Specs of a tile, and of the rows of 16-bit inputs and weights that it is made from."""
     dtype, features = computed(input.dtype), input.shape[-1]

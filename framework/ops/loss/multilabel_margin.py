@@ -13,9 +13,10 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import INT, bool_, int64
-from ...kernels.common.layout import contiguous
+from ...kernels.common.layout import blocks, contiguous
+from ..creation.fill import ones
+from ..creation.from_data import tensor
 from ..registry import op
-from .linear_cross_entropy_tiling import blocks
 
 _ELEMENTS = 1 << 15  # scores of a tile
 _ROWS = 1 << 10  # and at most so many examples
@@ -42,7 +43,6 @@ def _margin_infer(input, target):
 
 def _labels(rows, classes):
     # Some right classes of each example, none of the first, ended by -1
-    from ..creation.fill import tensor
 
     found = np.full((rows, classes), -1, np.int64)
     for n in range(rows):
@@ -161,8 +161,6 @@ def _(xp, out, gap, right, grad, input, target):
 
 @label_slopes.vjp("grad", "input")
 def _(g, needs, grad_spec, input, target):
-    from ..creation.fill import ones
-
     if not needs[0]:
         return None, None
     unit = ones(*grad_spec.shape, dtype=grad_spec.dtype, device=g.device)

@@ -9,6 +9,8 @@ from math import inf
 
 from ...dtypes import FLOAT
 from ..activation.gelu import softplus
+from ..elementwise.comparison import minimum
+from ..indexing.where import where
 from ..registry import WIDE_ON_CUDA, function
 from ..views.reshape import normal_dim
 from .binary_cross_entropy import bce_logits
@@ -80,8 +82,6 @@ def cosine_embedding_loss(
     Returns:
         Tensor (), or (N,) for "none".
     """
-    from ..indexing.where import where
-
     how = reduction_of(size_average, reduce, reduction)
     if target.ndim + 1 != input1.ndim or target.ndim + 1 != input2.ndim or target.ndim > 1:
         raise RuntimeError(
@@ -115,8 +115,6 @@ def hinge_embedding_loss(
     input, target, margin=1.0, size_average=None, reduce=None, reduction="mean"
 ):
     """Take ``input`` where the target is 1, and ``max(0, margin - input)`` where it is -1."""
-    from ..indexing.where import where
-
     how = reduction_of(size_average, reduce, reduction)
     far = where(target != 1, (margin - input).clamp_min(0), 0.0)
     return reduce_loss(far + where(target != -1, input, 0.0), how)
@@ -171,8 +169,6 @@ def triplet_margin_with_distance_loss(
 
 
 def _triplet(anchor, positive, negative, distance, margin, swap, how):
-    from ..elementwise.comparison import minimum
-
     if margin <= 0:
         raise ValueError(f"margin must be greater than 0, got {margin}.")
     if not anchor.ndim == positive.ndim == negative.ndim:

@@ -6,7 +6,8 @@ tensor is in ``repeat.py``, padding in ``pad.py``.
 
 from __future__ import annotations
 
-from ...spec import Spec
+from ...autograd import given_ops
+from ...spec import Size, Spec
 from ...tensor import Tensor
 from ..inplace import need_separate
 from ..registry import broadcast_shapes as common_shape
@@ -145,6 +146,9 @@ def stack(tensors, dim=0, *, out=None):
     return stack_along(*tensors, dim=d, out=out)
 
 
+given_ops.stack = stack
+
+
 def _each(function_of_one, tensors):
     return [function_of_one(x) for x in tensors]
 
@@ -223,8 +227,6 @@ atleast_3d = _at_least("atleast_3d", _to_3d)
 @function()
 def broadcast_shapes(*shapes):
     """The shape that shapes broadcast to."""
-    from ...spec import Size
-
     shapes = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
     return Size(common_shape("broadcast_shapes", *shapes))
 

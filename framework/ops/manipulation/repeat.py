@@ -6,8 +6,11 @@ Every kernel writes the pieces of its input straight into their places of the re
 from __future__ import annotations
 
 from ...data_dependence import decisive
+from ...dtypes import int64
 from ...kernels.common.strided import bits
+from ...kernels.runtime.threads import spread
 from ...tensor import Tensor
+from ..creation.from_data import tensor
 from ..indexing.cpu_routes import enough
 from ..registry import function, op
 from ..views.reshape import normal_dim, normal_dims, reshape_copy, sizes
@@ -101,10 +104,8 @@ def repeat_interleave(input, repeats, dim=None, *, output_size=None):
         )
     if any(c < 0 for c in counts):
         raise RuntimeError("repeats can not be negative")
-    from ..creation.fill import tensor
 
     where = [k for k, c in enumerate(counts) for _ in range(c)]
-    from ...dtypes import int64
 
     return input.index_select(d, tensor(where, dtype=int64, device=input.device))
 
@@ -186,7 +187,6 @@ def _(xp, out, input, *, dims):
         flip_dims.op.plain(xp, out, input, dims=dims)
         return
     from ...kernels.cpu import indexing
-    from ...kernels.runtime.threads import spread
 
     target, rows = (bits(a).reshape(-1, input.shape[-1]) for a in (out, input))
     spread(indexing.reverse, out.size, target.shape[0], target, rows)

@@ -8,6 +8,8 @@ from ...dtypes import finfo
 from ...interrupts import defer_interrupts
 from ...kernels.common.layout import contiguous
 from ...modes import no_grad
+from ..elementwise.arithmetic import div
+from ..manipulation.pad import pad
 from ..pooling.primitives import avg_pool
 from ..registry import WIDE_ON_CUDA, function, op
 from .primitives import (
@@ -318,8 +320,6 @@ def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
 
 
 def _pad_channels(x, before, after):
-    from ..manipulation.pad import pad
-
     return pad(x, (0, 0, before, after))
 
 
@@ -337,7 +337,5 @@ def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
     Returns:
         Tensor of the shape of ``input``.
     """
-    from ..elementwise.arithmetic import div
-
     norm = input.norm(p, dim, keepdim=True).clamp_min(eps)
     return div(input, norm, out=out) if out is not None else input / norm

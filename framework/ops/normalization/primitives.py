@@ -13,9 +13,10 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import float32
+from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.reduce import average, total
+from ...kernels.runtime import threads
 from ...spec import Spec
-from ..convolution.functional import contiguous, worth_compiling
 from ..registry import op, per_element
 
 # Kernels on the view: x, out, g and dx have its shape; mean and rstd are 1 along the axes
@@ -410,7 +411,6 @@ def _(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps
 def _by_channels(name, x, *arrays):
     # Planes of one element: channels lie side by side.
     from ...kernels.cpu.normalization import batch_norm_2d
-    from ...kernels.runtime import threads
 
     run, channels = getattr(batch_norm_2d, name), x.shape[1]
     threads.ranges(

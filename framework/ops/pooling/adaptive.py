@@ -10,9 +10,10 @@ from itertools import product
 from math import prod
 
 from ...dtypes import bool_, int32
-from ...kernels.common.layout import worth_compiling
+from ...kernels.common.layout import contiguous, worth_compiling
+from ...kernels.runtime.threads import spread
 from ...spec import Spec
-from ..convolution.functional import contiguous
+from ..creation.from_data import tensor
 from ..registry import op
 from .primitives import index_dtype
 
@@ -58,7 +59,6 @@ def _volumes(array, size):
 
 def _spread(name, elements, size, *arrays):
     from ...kernels.cpu.pooling import adaptive
-    from ...kernels.runtime.threads import spread
 
     arrays = [_volumes(a, size) for a in arrays]
     spread(getattr(adaptive, name), elements, len(arrays[0]), *arrays)
@@ -158,8 +158,6 @@ def _(g_out, index, input_spec, size):
 
 
 def _plane_samples(make, gather):
-    from ..creation.fill import tensor
-
     for shape in ((2, 1, 1, 4), (2, 3, 3), (0, 4)):
         x = make(*shape)
         dims = 1 if x.ndim < 4 else 2
@@ -190,7 +188,6 @@ def plane_scatter(xp, out, grad, index, *, size):
 @plane_scatter.kernel("cpu", when=_worth_spreading, layout=contiguous)
 def _(xp, out, grad, index, *, size):
     from ...kernels.cpu.pooling import adaptive
-    from ...kernels.runtime.threads import spread
 
     planes, count = prod(grad.shape[: -len(size)]), prod(index.shape[-len(size) :])
     rows = grad.reshape(planes, count), index.reshape(planes, count)

@@ -11,8 +11,11 @@ from itertools import product
 from math import prod
 
 from ...dtypes import bool_, int64
+from ...kernels.common.layout import contiguous
 from ...spec import Spec
-from ..convolution.functional import contiguous, several
+from ..convolution.functional import several
+from ..creation.from_data import tensor
+from ..random.draw import rand
 from ..registry import function, op
 from .adaptive import plane_scatter
 from .primitives import index_dtype
@@ -30,8 +33,6 @@ def _fractional_infer(input, draws, *, kernel, size):
 
 
 def _fractional_samples(make):
-    from ..creation.from_data import tensor
-
     u = tensor([[[0.2, 0.7], [0.5, 0.1]]])
     yield (make(1, 2, 5, 6), u), {"kernel": (2, 3), "size": (3, 2)}
     x = make(3, 7)
@@ -96,8 +97,6 @@ def _(g_out, index, input_spec, size):
 
 
 def _pool(nd, input, kernel_size, output_size, output_ratio, draws):
-    from ..random.draw import rand
-
     name = f"fractional_max_pool{nd}d"
     if (output_size is None) == (output_ratio is None):
         raise ValueError(

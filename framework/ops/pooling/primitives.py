@@ -14,8 +14,9 @@ from itertools import product
 from math import prod
 
 from ...dtypes import bool_, int16, int32, int64, uint8
+from ...kernels.common.layout import contiguous, worth_compiling
+from ...kernels.runtime.threads import spread
 from ...spec import Spec
-from ..convolution.functional import contiguous, worth_compiling
 from ..convolution.im2col import reach
 from ..registry import op
 
@@ -136,7 +137,6 @@ def _window(kernel, stride, padding, dilation):
 @max_pool.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
 def _(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
     from ...kernels.cpu.pooling import max_pool3d
-    from ...kernels.runtime.threads import spread
 
     x, y, where = _volumes(len(kernel), input, out, index)
     work = _HEAVY * max(x.size, y.size)
@@ -215,7 +215,6 @@ def _onto_much(grad, *_, size, **__):
 @unpick.kernel("cpu", when=_onto_much, layout=contiguous, scratch=False)
 def _(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation):
     from ...kernels.cpu.pooling import max_pool3d
-    from ...kernels.runtime.threads import spread
 
     x, g, where = _volumes(len(kernel), out, grad, index)
     work = _HEAVY * max(x.size, g.size)

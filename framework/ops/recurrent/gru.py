@@ -12,8 +12,8 @@ Source:
 
 from __future__ import annotations
 
+from ...kernels.common.layout import contiguous
 from ...spec import Spec
-from ..convolution.functional import contiguous
 from ..linalg.linear import linear
 from ..registry import op
 from .lstm import sigmoid_in_place

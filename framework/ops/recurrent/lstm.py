@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from math import prod
 
+from ...kernels.common.layout import contiguous
 from ...spec import Spec
-from ..convolution.functional import contiguous
 from ..linalg.linear import linear
 from ..registry import op
 from .rnn import (

@@ -22,8 +22,8 @@ from functools import lru_cache
 from math import prod
 
 from ...dtypes import float32
+from ...kernels.common.layout import contiguous
 from ...spec import Spec
-from ..convolution.functional import contiguous
 from ..linalg.linear import linear
 from ..manipulation.cat import cat
 from ..registry import op

@@ -7,11 +7,12 @@ from math import isfinite, prod
 from ...dtypes import FLOAT
 from ...tensor import Tensor
 from ..creation.fill import zeros
+from ..creation.ranges import linspace
 from ..indexing.nonzero import search
 from ..indexing.where import where_select
+from ..inplace import into
 from ..registry import function
 from .minmax import _pair
-from .sum import into
 
 
 def _limits(name, input, low, high, margin):
@@ -91,7 +92,6 @@ def histogram(input, bins=100, *, range=None, weight=None, density=False):
 
 def _edges(x, bins, range):
     # The edges of one dim, from themselves or from their number.
-    from ..creation.ranges import linspace
 
     if isinstance(bins, Tensor):
         if bins.dtype is not x.dtype:

@@ -11,6 +11,7 @@ from math import nan, prod
 from ...dtypes import int32, int64
 from ...kernels.common.layout import contiguous
 from ...kernels.common.strided import INFINITY, bits
+from ...kernels.runtime import threads
 from ...kernels.runtime.threads import LIMIT
 from ...spec import Spec
 from ..registry import function, op
@@ -89,7 +90,6 @@ def kth_along(xp, values, indices, keys, places, input, *, k, dim, keepdim, medi
 @kth_along.kernel("cpu", when=sortable, layout=contiguous)
 def _(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
     from ...kernels.cpu.reduction import sort
-    from ...kernels.runtime import threads
 
     count, columns = prod(input.shape[:dim]), prod(input.shape[dim + 1 :])
     x = bits(input).reshape(count, -1, columns)

@@ -15,11 +15,12 @@ from ...dtypes import bool_, int64
 from ...kernels.common.reduce import largest, smallest
 from ...spec import Spec
 from ...tensor import Tensor
+from ..elementwise.comparison import maximum, minimum
 from ..indexing.gather import placed
-from ..inplace import need_separate
+from ..inplace import into, need_separate
 from ..registry import function, op, per_element
 from .minmax_strided import in_rows, of_halves, search_rows
-from .sum import into, kept, normalize_dims, reduced, reductions
+from .sum import kept, normalize_dims, reduced, reductions
 
 
 def _pair(name, *fields):
@@ -265,14 +266,10 @@ def _extreme(name, over, search, result, elementwise, input, dim, keepdim, other
 
 
 def _maximum():
-    from ..elementwise.comparison import maximum
-
     return maximum
 
 
 def _minimum():
-    from ..elementwise.comparison import minimum
-
     return minimum
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...dtypes import int16, int32, int64
 from ...kernels.common.strided import INFINITY, bits
+from ...kernels.runtime import threads
 from ..indexing.cpu_routes import SUMMED, enough, enough_to_add
 
 
@@ -55,7 +56,6 @@ def search_rows(values, indices, input, dim, largest) -> None:
         largest: Else smallest.
     """
     from ...kernels.cpu.reduction import sort, topk
-    from ...kernels.runtime import threads
 
     first, last = (dim, dim) if isinstance(dim, int) else (dim[0], dim[-1])
     count, columns = prod(input.shape[:first]), prod(input.shape[last + 1 :])

@@ -14,11 +14,13 @@ from math import prod
 
 from ...autograd.engine import ones_of
 from ...dtypes import bool_, float32, float64, int64
+from ...kernels.common.layout import contiguous, worth_compiling
+from ...kernels.runtime.threads import spread
 from ...spec import Spec
-from ..convolution.functional import contiguous, worth_compiling
 from ..elementwise.arithmetic import conjugate, in_pieces
 from ..elementwise.binary import complex_logaddexp
 from ..indexing.gather import scatter_sum
+from ..manipulation.cat import cat
 from ..registry import WIDE_ON_CUDA, function, op, per_element
 from .minmax import _pair, one_dim
 from .sum import _converted
@@ -64,7 +66,6 @@ def _compile(op, name, attributes=lambda dim, reverse, dtype=None: (reverse,)):
     @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
     def _(xp, *arrays, dim, **given):
         from ...kernels.cpu.reduction import scan
-        from ...kernels.runtime.threads import spread
 
         arrays = [a for k, a in enumerate(arrays) if k not in skipped]
         shape = arrays[0].shape
@@ -163,7 +164,6 @@ def _shifted(x, dim, reverse):
     """Each element's neighbor on the side the recurrence comes from; zero at the start."""
     n = x.shape[dim]
     zero = x.narrow(dim, 0, builtins.min(1, n)) * 0
-    from ..manipulation.cat import cat
 
     if reverse:
         return cat([x.narrow(dim, 1, n - 1), zero], dim) if n else x
@@ -190,8 +190,6 @@ def _(g, factor, out, dim, reverse):
 
 def products_before(x, dim, reverse=False):
     """The product of all elements before each one along ``dim`` (after it, if ``reverse``)."""
-    from ..manipulation.cat import cat
-
     n = x.shape[dim]
     one = ones_of(x._spec.like((*x.shape[:dim], 1, *x.shape[dim + 1 :])))
     first = [x.narrow(dim, 1, n - 1), one] if reverse else [one, x.narrow(dim, 0, n - 1)]
@@ -363,7 +361,6 @@ def _(g, input, out, dim):
     before = _shifted(out, dim, True)
     n = input.shape[dim]
     ratio = conjugate((out - before).narrow(dim, 0, n - 1).exp())
-    from ..manipulation.cat import cat
 
     last = ones_of(ratio._spec.like((*out.shape[:dim], 1, *out.shape[dim + 1 :])))
     sums = recurrence(g, cat([ratio, last], dim), dim=dim, reverse=True)

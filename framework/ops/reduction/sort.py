@@ -16,7 +16,8 @@ import numpy as np
 from ...dtypes import int32, int64
 from ...kernels.common.layout import contiguous
 from ...kernels.common.strided import INFINITY, bits
-from ...kernels.runtime.threads import LIMIT
+from ...kernels.runtime import threads
+from ...kernels.runtime.threads import LIMIT, spread
 from ...spec import Spec
 from ..indexing.cpu_routes import enough_to_add
 from ..registry import function, op
@@ -55,7 +56,6 @@ def _buffers(input, dim, wanted=True):
 
 def _run_sort(values, indices, keys, places, input, dim, descending):
     from ...kernels.cpu.reduction import sort as order
-    from ...kernels.runtime import threads
 
     x, found, where = (
         a.reshape(prod(a.shape[:dim]), a.shape[dim], prod(a.shape[dim + 1 :]))
@@ -199,7 +199,6 @@ def _few(input, *, k, dim, largest):
 @topk_along.kernel("cpu", when=_few, layout=contiguous)
 def _(xp, values, indices, keys, places, input, *, k, dim, largest):
     from ...kernels.cpu.reduction import topk as selection
-    from ...kernels.runtime.threads import spread
 
     cubes = [
         a.reshape(prod(a.shape[:dim]), a.shape[dim], prod(a.shape[dim + 1 :]))

@@ -13,16 +13,19 @@ import numpy as np
 
 from ...dtypes import BOOL, INT, float32, float64, int64, promote_types
 from ...tensor import Tensor
-from ..creation.fill import arange, empty, tensor, zeros
+from ..creation.fill import complex as paired
+from ..creation.fill import empty, zeros
+from ..creation.from_data import tensor
+from ..creation.ranges import arange
 from ..indexing.nonzero import search
 from ..indexing.where import where_select
+from ..inplace import into
 from ..linalg.matmul import matmul
 from ..registry import WIDE_ON_CPU, WIDE_ON_CUDA, function
 from ..views.reshape import normal_dim
 from .median import kth_along
 from .minmax import _pair, need_elements, one_dim
 from .sort import sort_along
-from .sum import into
 
 # Quantiles
 
@@ -279,7 +282,6 @@ def corrcoef(input):
     c = c / deviation.unsqueeze(1) / deviation.unsqueeze(0)
     if not c.is_complex():
         return c.clamp(-1, 1)
-    from ..creation.fill import complex as paired
 
     return paired(c.real.clamp(-1, 1), c.imag.clamp(-1, 1))
 

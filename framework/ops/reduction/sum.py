@@ -9,7 +9,9 @@ from ...dtypes import BOOL, FLOAT, INT, as_dtype, bool_, float64, int64, uint8
 from ...kernels.common.half_reduce import sum_halves, summed_as_is, sums_in_float32
 from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.reduce import average, total
+from ...kernels.runtime import threads
 from ...spec import Spec
+from ..inplace import into
 from ..registry import WIDE_ON_CUDA, function, op, per_element
 
 
@@ -59,15 +61,6 @@ def kept(x, dims, keepdim):
 def count_of(spec, dims):
     """How many elements each result is made of."""
     return product(spec.shape[d] for d in dims)
-
-
-def into(out, result):
-    """A composition's value, in the tensor given as ``out=`` if there is one."""
-    if out is None:
-        return result
-    if out.shape != result.shape:
-        out.resize_(result.shape)
-    return out.copy_(result)
 
 
 def reductions(make):
@@ -293,9 +286,8 @@ def _last_dims(input, *, dim, keepdim, dtype):
 def _(xp, out, input, *, dim, keepdim, dtype):
     # NumPy multiplies what lies in a row one after the other.
     from ...kernels.cpu.reduction import scan
-    from ...kernels.runtime.threads import spread
 
-    spread(scan.product, input.size, out.size, out.reshape(-1), input.reshape(out.size, -1))
+    threads.spread(scan.product, input.size, out.size, out.reshape(-1), input.reshape(out.size, -1))
 
 
 @function(method=True)

@@ -10,8 +10,9 @@ from ...dtypes import FLOAT, float32
 from ...kernels.common.reduce import largest as find_largest
 from ...kernels.common.reduce import total
 from ...spec import Spec
+from ..inplace import into
 from ..registry import WIDE_ON_CUDA, function, op, per_element
-from .sum import count_of, into, kept, mean, normalize_dims, reduced, reductions
+from .sum import count_of, kept, mean, normalize_dims, reduced, reductions
 
 # Variance and standard deviation
 
@@ -239,36 +240,6 @@ def _(g, input, out, p, dim, keepdim):
     if p < 2:
         return input.sgn() * magnitude.pow(p - 1) * scale
     return input * magnitude.pow(p - 2) * scale
-
-
-@function(method=True)
-def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
-    """Measure size: the p-th root of the sum of the p-th powers of magnitudes, over ``dim``.
-
-    Args:
-        input: Floating point or complex, any shape.
-        p: A number, inf, -inf, 0 (counts nonzeros), ``"fro"``, which is 2, or ``"nuc"``: the sum
-            of a matrix's singular values.
-        dim: An int, several, or None for all.
-        keepdim: Leave the reduced dims, with size 1.
-        out: Where to write the result.
-        dtype: Convert to this dtype first.
-
-    Memory:
-        Keeps ``input`` and the result. The gradient at 0 is 0.
-    """
-    if p is None or p == "fro":
-        p = 2.0
-    if dtype is not None:
-        input = input.to(dtype)
-    if p == "nuc":
-        from ..linalg.norms import matrix_norm
-
-        return matrix_norm(input, "nuc", (-2, -1) if dim is None else dim, keepdim, out=out)
-    if isinstance(p, str):
-        raise RuntimeError(f"norm() takes a number, 'fro' or 'nuc' for p; got {p!r}.")
-    dims = normalize_dims("norm", dim, input.ndim)
-    return norm_over(input, p=float(p), dim=dims, keepdim=keepdim, out=out)
 
 
 def _logsumexp_infer(input, *, dim, keepdim):

@@ -10,10 +10,11 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import COMPLEX, FLOAT, complex128, float64, get_default_dtype
+from ...kernels.runtime import threads
 from ...spec import Spec
-from ..creation.fill import tensor
+from ..creation.from_data import tensor
+from ..inplace import into
 from ..manipulation.pad import pad_constant
-from ..reduction.sum import into
 from ..registry import WIDE_ON_CPU, function, op
 from ..views.reshape import normal_dim
 from ..views.slice import narrow_range
@@ -64,8 +65,6 @@ def _by_scipy(op, name):
     @op.kernel("cpu", when=_single)
     def _(xp, input, *, dims, norm, inverse=False, **given):
         from scipy import fft
-
-        from ...kernels.runtime import threads
 
         workers = max(1, min(threads.get_num_threads(), input.size // threads.SHARE))
         if "size" in given:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ...dtypes import BOOL, INT, int64
 from ...tensor import Tensor
 from ..creation.fill import ones, zeros
+from ..inplace import into
 from ..manipulation.cat import cat
-from ..reduction.sum import into
 from ..registry import function
 from ..views.reshape import normal_dim
 from ..views.slice import narrow_range

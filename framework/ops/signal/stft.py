@@ -12,6 +12,7 @@ from ...dtypes import COMPLEX, FLOAT
 from ..manipulation.pad import pad
 from ..registry import function
 from ..views.as_strided import fold_sum, unfold_view
+from ..views.view_as_real import view_as_real
 from .fft import fft_c2c, fft_c2r, fft_r2c
 
 
@@ -122,7 +123,6 @@ def stft(
         out = out.squeeze(0)
     if return_complex:
         return out
-    from ..manipulation.slice_scatter import view_as_real
 
     return view_as_real(out)
 

@@ -6,10 +6,14 @@ from math import prod
 
 import numpy as np
 
+from ...autograd import given_ops
 from ...autograd.view_history import base_of
+from ...kernels.common.strided import strided
+from ..creation.fill import ones, zeros
+from ..creation.ranges import arange
 from ..registry import function, op
 from .inplace_views import become
-from .reshape import normal_dim, strided
+from .reshape import normal_dim
 
 # Diagonals
 
@@ -273,10 +277,11 @@ def _overlaps(size, stride):
     return False
 
 
+given_ops.strided_view = strided_view
+
+
 @strided_view.vjp("input")
 def _(g, input_spec, size, stride, start, geometry):
-    from ..creation.fill import zeros
-
     shape = tuple(input_spec.shape)
     first = -min(start, 0)  # where the input's first element lies in memory that both reach
     start += first
@@ -289,8 +294,6 @@ def _(g, input_spec, size, stride, start, geometry):
         flat.as_strided(size, stride, start).copy_(g)
     out = flat.as_strided(shape, geometry, first)
     if _overlaps(shape, geometry):  # elements that share memory share its gradient
-        from ..creation.fill import ones
-
         where = _places(shape, geometry, first, g.device)
         counts = zeros((length,), dtype=g.dtype, device=g.device).index_add(
             0, where, ones((prod(shape),), dtype=g.dtype, device=g.device)
@@ -301,8 +304,6 @@ def _(g, input_spec, size, stride, start, geometry):
 
 def _places(size, stride, start, device):
     """Where each element of a strided view lies, flat."""
-    from ..creation.fill import arange
-
     where = arange(1, device=device) + start
     for n, s in zip(size, stride, strict=True):
         where = where.unsqueeze(-1) + arange(n, device=device) * s

@@ -5,8 +5,9 @@ The gradient of an expanded tensor is the sum over what was repeated.
 
 from __future__ import annotations
 
+from ...kernels.common.strided import strided
 from ..registry import function, op
-from .reshape import sizes, strided
+from .reshape import sizes
 
 
 def _expand_infer(input, *, shape):

@@ -11,14 +11,8 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
-from ...dtypes import float64
-from ...storage import Storage
+from ...dtypes import as_dtype, dtype, float64
 from ..registry import function, op
-
-_ndarray = np.ndarray
-
 
 # Arguments
 
@@ -117,20 +111,6 @@ def fits(array, wanted) -> bool:
     return array.flags.c_contiguous or viewable(array.shape, array.strides, wanted)
 
 
-def strided(xp, array, shape, strides):
-    """A writable view of ``array`` with any shape and strides (in bytes), from its first element.
-
-    ``numpy.broadcast_to`` and ``numpy.diagonal`` give read-only views, which a write in place
-    through the view could not use.
-    """
-    storage = array.base
-    if type(storage) is Storage and array.size:
-        # The same array over the storage's bytes: a fifth of the time of as_strided.
-        start = array.__array_interface__["data"][0] - storage.__array_interface__["data"][0]
-        return _ndarray(shape, array.dtype, storage, start, strides)
-    return xp.lib.stride_tricks.as_strided(array, shape, strides)
-
-
 # Another shape
 
 
@@ -225,16 +205,12 @@ def view(input, *shape, dtype=None, size=None):
         RuntimeError: The strides do not allow it; use ``reshape``.
     """
     if dtype is not None or (len(shape) == 1 and _is_dtype(shape[0])):
-        from ...dtypes import as_dtype
-
         return view_dtype(input, as_dtype(shape[0] if dtype is None else dtype))
     wanted = sizes(shape if size is None else size)
     return view_shape(input, resolve("view", wanted, input._spec.numel))
 
 
 def _is_dtype(value):
-    from ...dtypes import dtype
-
     return isinstance(value, dtype | type)
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ... import execution
-from ..manipulation.slice_scatter import view_as_real
+from ...autograd import given_ops
+from .view_as_real import view_as_real
 
 PIECE = 1 << 16  # elements that tensor ops take at once on the CPU
 PIECE_ELSEWHERE = 1 << 22  # where to start an op costs more than the memory of a few megabytes
@@ -32,6 +33,9 @@ def pieces(*tensors: Any) -> Iterator[Sequence[Any]]:
         for t in tensors
     ]
     yield from execution.current.tiles(_cut, views, limit_of(tensors[0]))
+
+
+given_ops.pieces = pieces
 
 
 def _cut(views: list[Any], limit: int) -> Iterator[Sequence[Any]]:

@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any
 
 from ...tensor import Tensor
-from ..reduction.sum import into
+from ..inplace import into
 from ..registry import FUNCTIONS, function
 
 _VIEWS = (

@@ -14,10 +14,10 @@ from math import prod
 
 import numpy as np
 
-from ...kernels.common.layout import contiguous
+from ...kernels.common.layout import blocks, contiguous
 from ...kernels.common.scatter_add import scatter_add
+from ...kernels.runtime.threads import spread
 from ..indexing.index_put import take
-from ..loss.linear_cross_entropy_tiling import blocks
 from ..registry import function, op
 from .grid_sample_composite import check_grid, composed, default_align
 
@@ -201,7 +201,6 @@ def _compile(op, name, of_image):
     @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
     def _(xp, out, part, *arrays, mode, padding, align, sizes=None):
         from ...kernels.cpu import vision
-        from ...kernels.runtime.threads import spread
 
         sizes = arrays[of_image].shape[2:] if sizes is None else sizes
         flat = [_rows(out), *[_rows(a) for a in arrays[:-1]], _places(arrays[-1])]

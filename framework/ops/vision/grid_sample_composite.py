@@ -14,12 +14,13 @@ from itertools import product
 from math import prod
 
 from ...dtypes import int64
+from ...kernels.common.layout import blocks, contiguous, worth_compiling
 from ...kernels.common.scatter_add import scatter_add
-from ..convolution.functional import contiguous, worth_compiling
+from ...kernels.runtime import threads
 from ..creation.fill import full_like, ones, zeros_like
+from ..creation.from_data import tensor
 from ..creation.ranges import linspace
 from ..indexing.index_put import take
-from ..loss.linear_cross_entropy_tiling import blocks
 from ..manipulation.cat import cat, stack
 from ..registry import function, op
 
@@ -30,8 +31,6 @@ def _sample_infer(input, weight, index):
 
 
 def _places(count, *shape):
-    from ..creation.fill import tensor
-
     n = prod(shape)
     return tensor([k * k % count for k in range(n)], dtype=int64).reshape(shape)
 
@@ -65,10 +64,9 @@ def _compile(op, name):
     @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
     def _(xp, out, part, *arrays, **_):
         from ...kernels.cpu import embedding
-        from ...kernels.runtime.threads import spread
 
         work = arrays[-1].size * max(out.shape[1], arrays[0].shape[1])
-        spread(getattr(embedding, name), work, out.shape[0], out, *arrays)
+        threads.spread(getattr(embedding, name), work, out.shape[0], out, *arrays)
 
 
 _compile(sample, "taps")

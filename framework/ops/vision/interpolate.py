@@ -18,7 +18,8 @@ from math import prod
 import numpy as np
 
 from ...dtypes import FLOAT
-from ..convolution.functional import contiguous, worth_compiling
+from ...kernels.common.layout import contiguous, worth_compiling
+from ...kernels.runtime.threads import spread
 from ..indexing.index_put import take
 from ..pooling.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from ..registry import function, op
@@ -147,7 +148,6 @@ def resize(xp, out, part, input, *, dim, size, kind, align, scale, back):
 @resize.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
 def _(xp, out, part, input, *, dim, size, kind, align, scale, back):
     from ...kernels.cpu import embedding
-    from ...kernels.runtime.threads import spread
 
     real = np.float64 if input.dtype.itemsize == 8 else np.float32
     n = input.shape[dim]

@@ -1,0 +1,156 @@
+"""What autocast makes of the inputs of a call: the policies that ops and compositions declare.
+
+``"low"``, ``"float32"``, ``"promote"``, or a dict of these by device type. Regions, and the door in
+the functions of ops, are ``framework/amp/autocast.py``; the registry decorates compositions with
+:func:`casts`, so this lies below it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from ..dtypes import bfloat16, dtype, float16, float32
+from ..modes import local
+from ..tensor import Tensor
+
+LOW = (bfloat16, float16)
+
+_compositions: list[tuple[dict[str, Any], Any, Any]] = []  # (globals, function, casting function)
+_is_open = False  # some thread is inside a region
+
+
+class _Thread(threading.local):
+    """What a thread was told, whether or not it is inside a region."""
+
+    def __init__(self) -> None:
+        self.dtypes = {"cpu": bfloat16, "cuda": float16, "sim": float16, "meta": bfloat16}
+        self.cache: dict[tuple[int, dtype], tuple[Any, Any, int]] = {}
+        self.caching = True
+        self.nesting = 0
+
+
+thread = _Thread()
+
+
+def open_compositions() -> None:
+    """Have compositions convert their arguments: the first region begins."""
+    global _is_open
+    _is_open = True
+    for names, _, casting in _compositions:
+        names["run"] = casting
+
+
+def close_compositions() -> None:
+    """Have compositions run as they are: the last region has ended."""
+    global _is_open
+    _is_open = False
+    for names, function, _ in _compositions:
+        names["run"] = function
+
+
+def casts(policy: Any) -> Callable[[Any], Any]:
+    """Declare what autocast does to a composition: as ``autocast=`` of an op does.
+
+    The composition runs on converted arguments, and the ops inside without autocast. It gets a door
+    too: the result is a function of the same signature that calls its global name ``run``.
+
+    Args:
+        policy: "low", "float32", "promote", or a dict of these by device type.
+    """
+
+    def declare(function: Any) -> Any:
+        def casting(*args: Any, **kwargs: Any) -> Any:
+            state = local.state
+            mapping = state.autocast
+            if mapping is None:
+                return function(*args, **kwargs)
+            values = (*args, *kwargs.values())
+            found = converted(function.__name__, policy, values, mapping)
+            if found is values and isinstance(policy, dict):
+                return function(*args, **kwargs)  # a device it says nothing of
+            named = dict(zip(kwargs, found[len(args) :], strict=True))
+            state.autocast = None
+            try:
+                return function(*found[: len(args)], **named)
+            finally:
+                state.autocast = mapping
+
+        names = _passing(function)
+        _compositions.append((names, function, casting))
+        if _is_open:  # declared inside a region
+            names["run"] = casting
+        return functools.wraps(function)(names["call"])
+
+    return declare
+
+
+def _passing(function: Any) -> dict[str, Any]:
+    """The globals of ``call``, which has a function's signature and passes all on to ``run``."""
+    head, passed, names = [], [], {"run": function}
+    for n, p in inspect.signature(function).parameters.items():
+        if p.kind is p.KEYWORD_ONLY and "*" not in head:
+            head.append("*")
+        if p.default is not p.empty:
+            names[f"_d_{n}"] = p.default
+        head.append(n if p.default is p.empty else f"{n}=_d_{n}")
+        passed.append(f"{n}={n}" if p.kind is p.KEYWORD_ONLY else n)
+    source = f"def call({', '.join(head)}):\n    return run({', '.join(passed)})\n"
+    exec(compile(source, f"<function {function.__name__}>", "exec"), names)
+    return names
+
+
+def converted(
+    name: str, policy: Any, inputs: tuple[Any, ...], mapping: dict[str, dtype]
+) -> tuple[Any, ...]:
+    """Inputs as the policy wants them: float tensors of the region's device, never float64."""
+    kind = next((x.device.type for x in inputs if isinstance(x, Tensor)), None)
+    if kind == "meta" and kind not in mapping:
+        kind = next(reversed(mapping))
+    low = mapping.get(kind) if kind is not None else None
+    if low is None:
+        return inputs
+    if isinstance(policy, dict):
+        policy = policy.get("cuda" if kind == "sim" else kind)
+        if policy is None:
+            return inputs
+    if policy == "refuse":
+        raise RuntimeError(
+            f"{name} and lowtide.nn.BCELoss are unsafe to autocast: a probability in lower "
+            "precision may be 0 or 1. Combine the sigmoid with the loss by "
+            "binary_cross_entropy_with_logits or BCEWithLogitsLoss."
+        )
+    wanted = low if policy == "low" else float32
+    if policy == "promote" and not any(
+        isinstance(x, Tensor) and x.dtype is float32 for x in inputs
+    ):
+        return inputs
+    return tuple(_cast(x, wanted) if eligible(x) else x for x in inputs)
+
+
+def eligible(x: Any) -> bool:
+    """True for tensors that are converted: float32 and half precision, never float64."""
+    return isinstance(x, Tensor) and (x.dtype is float32 or x.dtype in LOW)
+
+
+def _cast(x: Any, wanted: dtype) -> Any:
+    if x.dtype is wanted:
+        return x
+    if not (
+        thread.caching and wanted is not float32 and x._requires_grad and x.is_leaf
+        and x._viewed is None
+    ):  # fmt: skip
+        return x.to(wanted)
+    key = (id(x), wanted)
+    found = thread.cache.get(key)
+    if found is not None:
+        source, cast, version = found
+        recorded = cast._requires_grad or not local.state.grad
+        if source is x and version == x._storage.version and recorded:
+            return cast
+    cast = x.to(wanted)
+    thread.cache[key] = (x, cast, x._storage.version)
+    return cast
