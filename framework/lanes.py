@@ -24,7 +24,7 @@ import numpy as np
 
 from .autograd.saved import count_write
 from .kernels.common.copy import copy
-from .modes import quietly
+from .modes import run_kernel
 from .ops.manipulation.slice_scatter import view_as_real
 
 BLOCK = 1 << 12  # elements of a lane at most
@@ -93,7 +93,7 @@ def _write(
         if t is not None and k != 1:
             count_write(t._storage, "step")
     if not tensors[0].is_meta:
-        quietly(by_blocks, *arrays, recurrence, numbers, room)
+        run_kernel(by_blocks, *arrays, recurrence, numbers, room)
 
 
 def by_blocks(*arguments: Any) -> None:

@@ -85,7 +85,7 @@ class _Local(threading.local):
 local = _Local()
 
 
-def quietly(f: Any, *args: Any) -> Any:
+def run_kernel(f: Any, *args: Any) -> Any:
     """Call what computes: a kernel, or what surrounds one, with NumPy's warnings off.
 
     Whatever writes values goes through here or through ``State.run``, so that a thread can be told

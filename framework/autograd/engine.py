@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import interrupts
-from ..devices import backend, placed
+from ..devices import backend, on_device
 from ..memory.ledger import TEMPORARY
-from ..modes import local, quietly
+from ..modes import local, run_kernel
 from ..spec import Spec
 from ..tensor import Tensor, wrap
 from .accumulate import accumulate
@@ -180,7 +180,7 @@ def zeros_of(spec: Spec) -> Tensor:
     be = backend(spec.device)
     storage, array = be.empty(spec, TEMPORARY)
     if be.xp is not None:
-        quietly(placed(be, _fill), array, 0)
+        run_kernel(on_device(be, _fill), array, 0)
     return wrap(array, spec, storage)
 
 
@@ -239,7 +239,7 @@ def ones_of(spec: Spec) -> Tensor:
     """A new tensor of ones."""
     out = zeros_of(spec)
     if spec.device.type != "meta":  # type: ignore[union-attr]
-        quietly(placed(backend(spec.device), _fill), out._array, 1)
+        run_kernel(on_device(backend(spec.device), _fill), out._array, 1)
     return out
 
 

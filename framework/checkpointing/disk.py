@@ -30,7 +30,7 @@ from ..devices import backend
 from ..devices import device as _device
 from ..memory.ledger import TEMPORARY, WORKSPACE, format_bytes
 from ..memory.pool import Block, Pool
-from ..modes import quietly
+from ..modes import run_kernel
 from ..tensor import Tensor
 from .stash import Kept, Stash, Stashed, array_of, taken
 
@@ -120,11 +120,11 @@ class OnDisk:
         """A new storage with the bytes."""
         storage, array = taken(self.device, self.size, role=TEMPORARY)
         if self.device == _HOST:
-            quietly(self.file.read, array, self.block.offset)
+            run_kernel(self.file.read, array, self.block.offset)
         elif backend(self.device).xp is not None:
             held, host = taken(_HOST, self.size, role=WORKSPACE)
-            quietly(self.file.read, host, self.block.offset)
-            quietly(_upload, array, host)
+            run_kernel(self.file.read, host, self.block.offset)
+            run_kernel(_upload, array, host)
             backend(self.device).synchronize()  # a GPU may still be reading it
             del held
         return storage
@@ -170,11 +170,11 @@ class SpillFile:
         if be.xp is None:
             return
         if device == _HOST:
-            quietly(self.write, array, offset)
+            run_kernel(self.write, array, offset)
             return
         held, host = taken(_HOST, array.size, role=WORKSPACE)
-        quietly(_download, host, array, be)
-        quietly(self.write, host, offset)
+        run_kernel(_download, host, array, be)
+        run_kernel(self.write, host, offset)
         del held
 
     def _warn(self, nbytes: int) -> None:

@@ -32,7 +32,7 @@ from ..dtypes import uint8
 from ..errors import GradientError
 from ..interrupts import RestoringExit, WholeContext
 from ..memory.ledger import SAVED, TEMPORARY
-from ..modes import local, quietly, state_of_thread
+from ..modes import local, run_kernel, state_of_thread
 from ..spec import Spec
 from ..tensor import Tensor
 
@@ -145,7 +145,7 @@ class Kept:
             be = backend(storage.ledger.device)
             fresh, copy = taken(be.device, storage.nbytes)
             if be.xp is not None:
-                quietly(be.copy, copy, array_of(storage, be.device))
+                run_kernel(be.copy, copy, array_of(storage, be.device))
             pin = Pin(fresh)
             self.pin, self.version = pin, fresh.version
 

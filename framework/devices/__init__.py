@@ -46,13 +46,13 @@ def _make(d: device | None) -> Any:
     return cuda_backend(d)
 
 
-def placed(be: Any, f: Any) -> Any:
+def on_device(be: Any, f: Any) -> Any:
     """``f``, which runs kernels, to be called where those of a backend run.
 
     CuPy launches on the GPU that is current, and on its current stream: with several GPUs, that of
     the tensors has to be made so.
     """
-    return be.placed(f) if getattr(be, "several", False) else f
+    return be.on_device(f) if getattr(be, "several", False) else f
 
 
 def live_backends() -> list[Any]:

@@ -142,10 +142,10 @@ class CudaBackend:
 
     @property
     def several(self) -> bool:
-        """Whether the machine has other GPUs too: then kernels must be told theirs (``placed``)."""
+        """Whether the machine has other GPUs too: then kernels must be told theirs (``on_device``)."""
         return self._several
 
-    def placed(self, f: Any) -> Any:
+    def on_device(self, f: Any) -> Any:
         """``f``, which runs kernels, with this GPU as the current one."""
 
         @functools.wraps(f)

@@ -19,7 +19,7 @@ from ..dtypes import FLOAT
 from ..kernels.runtime.errstate import run_nested, was_busy
 from ..memory.ledger import WORKSPACE
 from ..modes import local
-from ..modes import quietly as quietly
+from ..modes import run_kernel as run_kernel
 from ..spec import SCALARS, Spec
 from ..tensor import Tensor, ViewInfo, wrap
 from .plan import Plan
@@ -77,7 +77,7 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
         elif state.watch:
             watched(plan, inputs, (out,))
         return out
-    results = quietly(execute, plan, arrays, None)
+    results = run_kernel(execute, plan, arrays, None)
     if recording:
         record(plan, mask, inputs, results)
     elif state.watch:

@@ -19,7 +19,7 @@ from ..memory.ledger import BUFFER
 from ..modes import local, no_grad
 from ..spec import SCALARS
 from ..tensor import Tensor
-from .dispatch import dispatch, execute, hashable, make_plan, python_value, quietly, record
+from .dispatch import dispatch, execute, hashable, make_plan, python_value, record, run_kernel
 from .registry import Op
 
 
@@ -161,11 +161,11 @@ def _run(state: Any, plan: Any, array: Any, arrays: list[Any]) -> None:
 def write(plan: Any, arrays: list[Any], storage: Any, array: Any, spec: Any) -> None:
     """Run a plan's kernel with ``array`` of ``storage`` as its result; ``spec`` describes it."""
     if plan.results[0].dtype is spec.dtype and len(plan.results) == 1:
-        quietly(execute, plan, arrays, [(storage, array)])
+        run_kernel(execute, plan, arrays, [(storage, array)])
         return
-    result = quietly(execute, plan, arrays, None)[0]
+    result = run_kernel(execute, plan, arrays, None)[0]
     if plan.backend.xp is not None:
-        quietly(plan.backend.copy, array, result._array)
+        run_kernel(plan.backend.copy, array, result._array)
 
 
 def _shares(x: Any, target: Tensor) -> bool:

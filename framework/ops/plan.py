@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from ..device import device
-from ..devices import backend, placed
+from ..devices import backend, on_device
 from ..dtypes import INT, combine, dtype, float32, get_default_dtype
 from ..kernels.common.mixed_dtype import in_pieces, worth_pieces
 from ..kernels.common.parallel import in_parts
@@ -119,7 +119,7 @@ class Plan:
             self.casts = self.compute = None
         elif op.elementwise is True and where.type == "cpu" and kernel is op.plain:
             kernel = in_parts(kernel, self.results[0].shape, self.layout is not None)
-        kernel = placed(be, kernel)
+        kernel = on_device(be, kernel)
         self.kernel, self.xp = kernel, be.xp
         self.one_write = op.one_write and kernel is op.plain
         self.run = None if be.xp is None else partial(kernel, be.xp, **attributes)

@@ -28,7 +28,7 @@ from ...dtypes import FLOAT, uint8
 from ...errors import GradientError
 from ...interrupts import finalizer
 from ...memory.ledger import TEMPORARY
-from ...modes import local, quietly
+from ...modes import local, run_kernel
 from ...spec import Spec
 from ...tensor import Tensor, wrap
 from ..node import OpNode
@@ -386,7 +386,7 @@ class _Replay:
         be = backend(where)
         copy, array = be.empty(whole, TEMPORARY)
         if be.xp is not None:
-            quietly(be.copy, array, be.window(storage, whole, None))
+            run_kernel(be.copy, array, be.window(storage, whole, None))
         return copy
 
 

@@ -17,9 +17,9 @@ import weakref
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...devices import backend, placed
+from ...devices import backend, on_device
 from ...memory.ledger import TEMPORARY
-from ...modes import quietly
+from ...modes import run_kernel
 from ..saved import OWN, Held, Pin
 
 if TYPE_CHECKING:
@@ -169,11 +169,11 @@ class OpCall(_Made):
         if plan.simple:  # as in the dispatcher: nothing but a kernel and a result
             storage, array = plan.backend.empty(plan.results[0])
             if plan.run is not None:
-                quietly(plan.run, array, *arrays)
+                run_kernel(plan.run, array, *arrays)
             return [storage]
         from ...ops.dispatch import execute
 
-        return [r._storage for r in quietly(execute, plan, arrays, None)]
+        return [r._storage for r in run_kernel(execute, plan, arrays, None)]
 
 
 class WriteCall(_Made):
@@ -221,7 +221,7 @@ class FillCall(_Made):
         be = backend(self.spec.device)
         storage, array = be.empty(self.spec, TEMPORARY)
         if be.xp is not None:
-            quietly(placed(be, self.f), array, *self.args)
+            run_kernel(on_device(be, self.f), array, *self.args)
         return [storage]
 
 
@@ -288,7 +288,7 @@ class Outside(Held):
             storage, _ = be.empty(spec.like((span if spec.numel else 0,)), TEMPORARY)
             copy = be.window(storage, spec, (0, place[1]))
             if be.xp is not None:
-                quietly(be.copy, copy, array)
+                run_kernel(be.copy, copy, array)
             copies[key] = storage, copy
         storage, copy = copies[key]
         pin = Pin(storage)  # this handle takes it over, and gives the one it had: in one row
