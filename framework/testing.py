@@ -69,6 +69,19 @@ def sample_ids() -> list[tuple[str, int]]:
     return [(n, k) for n, op in registry.OPS.items() for k in range(len(samples(op, Make())))]
 
 
+def describe(inputs: tuple[Any, ...], attributes: dict[str, Any]) -> str:
+    """A sample in words: dtypes and shapes of its tensors, its other inputs and its attributes."""
+
+    def word(value: Any) -> str:
+        if isinstance(value, Tensor):
+            return f"{value.dtype.name}{list(value.shape)}"
+        if isinstance(value, list | tuple):
+            return f"[{', '.join(map(word, value))}]"
+        return repr(value)
+
+    return ", ".join([*map(word, inputs), *(f"{k}={word(v)}" for k, v in attributes.items())])
+
+
 def place(inputs: tuple[Any, ...], where: Any = "cpu", op: Op | None = None) -> list[Any]:
     """Fresh leaves on a device with the values of ``inputs``; scalars stay.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,40 +13,73 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.devices import backend, live_backends
+from tests.samples import fresh_start
 
 TIME_LIMIT = 60  # seconds a test may take
-SLOW_TIME_LIMIT = 600  # one marked slow
+DEEP_TIME_LIMIT = 600  # one marked deep
 
 
-# Many tests ask for a garbage collection, or fork. What lives on from file to file (tens of
-# thousands of test items, plans, reports) would be gone through each time: it is put aside.
+VARIANTS = ("float64", "float16", "bfloat16")  # of a compiled kernel
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as deep what compiles for another dtype than float32: each takes about a second."""
+    for item in items:
+        if item.get_closest_marker("compiled"):
+            given = item.callspec.params.values()  # type: ignore[attr-defined]
+            if any(getattr(v, "name", getattr(v, "__name__", v)) in VARIANTS for v in given):
+                item.add_marker(pytest.mark.deep)
+
+
+# Many tests ask for a garbage collection, or fork. What lives on from test to test (thousands of
+# test items, plans, what the compiler knows, reports) would be gone through each time: it is put
+# aside, after each file and when going through it has taken long.
+PATIENCE = 0.005  # seconds for a collection
+
+
+class _Collections:
+    """Told of each full collection: how long it took."""
+
+    slow = False
+    _start = 0.0
+
+    def __call__(self, phase: str, info: dict[str, int]) -> None:
+        if info["generation"] == 2:
+            if phase == "start":
+                self._start = time.perf_counter()
+            elif time.perf_counter() - self._start > PATIENCE:
+                self.slow = True
+
+
+collections = _Collections()
+gc.callbacks.append(collections)
+
+
+def put_aside() -> None:
+    """Leave what is alive now to itself."""
+    gc.collect()
+    gc.freeze()
+    collections.slow = False
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Put aside what collecting the tests has made."""
-    gc.collect()
-    gc.freeze()
+    put_aside()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Put aside what a file of tests leaves behind."""
-    if nextitem is None or nextitem.path != item.path:
-        gc.collect()
-        gc.freeze()
+    """Put aside what a file of tests leaves behind, or what makes collections slow."""
+    if collections.slow or nextitem is None or nextitem.path != item.path:
+        put_aside()
 
 
 @pytest.fixture(autouse=True)
 def seed() -> Iterator[int]:
     """Start each test from one seed and the default dtype and device."""
-    dtype, device = lt.get_default_dtype(), lt.get_default_device()
-    lt.manual_seed(0)
-    yield 0
-    lt.set_default_dtype(dtype)
-    lt.set_default_device(device)
-    left_off = not lt.is_grad_enabled()
-    lt.set_grad_enabled(True)
-    assert not left_off, "the test left grad mode switched off"
+    with fresh_start():
+        yield 0
 
 
 @pytest.fixture(params=["cpu", "meta", "sim", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -83,7 +117,7 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
     """End a test that takes too long, with a traceback of where it stood."""
     if threading.current_thread() is not threading.main_thread():
         return (yield)
-    limit = SLOW_TIME_LIMIT if item.get_closest_marker("slow") else TIME_LIMIT
+    limit = DEEP_TIME_LIMIT if item.get_closest_marker("deep") else TIME_LIMIT
 
     def stop(*_: object) -> None:
         pytest.fail(f"{item.nodeid} took more than {limit} s", pytrace=True)

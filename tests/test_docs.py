@@ -16,7 +16,11 @@ PAGES = [
 ]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+QUICK = ("README.md", "add_an_op.md", "memory_model.md")
+RUN = [pytest.param(p, marks=() if p.name in QUICK else pytest.mark.deep) for p in PAGES]
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda p: p.name)
 def test_python_blocks_of_a_page_run_in_order(page, tmp_path):
     """In an interpreter of their own, as a reader would: pages state byte counts."""
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)

@@ -1,6 +1,6 @@
 """Training recipes' models, checkpointed under every ready policy: bit for bit as plain.
 
-200 steps where that is allowed to take minutes (``-m slow``), else the first 10 of them. Models,
+200 steps in the deep tier (``-m deep``), else the first 10 of them. Models,
 losses and optimizers are the recipes' own, smaller; data are made up. After each step are
 compared: the loss, every gradient, every buffer (batch normalization's among them) and the state of
 the random generator; at the end the weights too.
@@ -30,7 +30,7 @@ from lowtide.checkpointing import (
 
 F = nn.functional
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
-STEPS = [10, pytest.param(200, marks=pytest.mark.slow)]
+STEPS = [10, pytest.param(200, marks=pytest.mark.deep)]
 names = policies
 
 READY = {
@@ -178,7 +178,7 @@ def test_what_is_compared_tells_runs_apart(name):
     assert [line[1] for line in other] != list(gradients[:2])
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("name", MODELS)
 def test_the_plain_run_learns(name):
     losses = [line[0] for line in plain(name, 200)[0]]

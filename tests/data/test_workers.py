@@ -504,7 +504,7 @@ def test_workers_end_when_the_main_process_is_killed(tmp_path) -> None:
     assert ended
 
 
-@pytest.mark.slow  # the workers have five seconds to end by themselves
+@pytest.mark.deep  # the workers have five seconds to end by themselves
 def test_ctrl_c_ends_the_run_with_one_traceback_and_no_worker(tmp_path) -> None:
     code = SLOW + "\n    os.write(1, b'waiting\\n')\n    [next(loader) for _ in range(9)]"
     process = start(tmp_path, code, start_new_session=True)

@@ -13,12 +13,11 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework import testing
 from lowtide.framework.devices.cuda import CudaBackend, cuda_backend, device_count
 from lowtide.framework.devices.sim import functions
 from lowtide.framework.devices.sim.array import SimArray
-from lowtide.framework.ops.registry import OPS
 from lowtide.framework.spec import Spec
+from tests.samples import over_samples
 
 cupy = pytest.importorskip("cupy")  # installing it needs no GPU
 
@@ -158,14 +157,9 @@ def on_host(array):
     )  # fmt: skip
 
 
-VIEWS = [(n, k) for n, k in testing.sample_ids() if OPS[n].view]
-
-
-@pytest.mark.parametrize(("name", "number"), VIEWS, ids=[f"{n}-{k}" for n, k in VIEWS])
+@over_samples(of=lambda op: op.view)
 @pytest.mark.parametrize("dtype", [lt.float32, lt.bfloat16], ids=str)
-def test_views_are_those_of_numpy(name, number, dtype):
-    op = OPS[name]
-    inputs, attributes = testing.samples(op, testing.Make(dtype))[number]
+def test_views_are_those_of_numpy(op, inputs, attributes, dtype):
     given = [x._array if isinstance(x, lt.Tensor) else x for x in inputs]
     attributes = {**op.attributes, **attributes}
     expected = op.plain(np, *given, **attributes)

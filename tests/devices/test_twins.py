@@ -12,11 +12,7 @@ from lowtide.framework.autograd.engine import grad, ones_of
 from lowtide.framework.devices import backend
 from lowtide.framework.devices.cuda import device_count
 from lowtide.framework.dtypes import bfloat16, float32, float64, tolerance
-from lowtide.framework.ops.registry import OPS
-
-IDS = testing.sample_ids()
-each_sample = pytest.mark.parametrize(("name", "number"), IDS, ids=[f"{n}-{k}" for n, k in IDS])
-
+from tests.samples import over_samples
 
 TWINS = ["sim", *[pytest.param("cuda", marks=pytest.mark.gpu)] * bool(device_count())]
 
@@ -37,10 +33,8 @@ def host(t):
     return np.array(backend(t.device).to_host(t.detach().array), copy=True)
 
 
-def run(name, number, dtype, where):
+def run(op, inputs, attributes, where):
     """Results, gradients and saved values of one sample on one device."""
-    op = OPS[name]
-    inputs, attributes = testing.samples(op, testing.Make(dtype))[number]
     inputs = testing.place(inputs, where, op)
     outputs = testing.call(op, inputs, attributes)
     saved = testing.saved_of(outputs)
@@ -70,18 +64,18 @@ def assert_equal(actual, expected, dtype):
             np.testing.assert_allclose(a, e, rtol=4 * rtol, atol=4 * atol)
 
 
-@each_sample
+@over_samples
 @pytest.mark.parametrize("dtype", [float64, bfloat16], ids=lambda d: d.name)
-def test_results_and_gradients_equal_those_of_the_cpu(name, number, dtype, twin):
-    outputs, gradients, saved = run(name, number, dtype, lt.device("cpu"))
-    there, gradients_there, saved_there = run(name, number, dtype, twin)
+def test_results_and_gradients_equal_those_of_the_cpu(op, inputs, attributes, dtype, twin):
+    outputs, gradients, saved = run(op, inputs, attributes, lt.device("cpu"))
+    there, gradients_there, saved_there = run(op, inputs, attributes, twin)
     assert_equal(there, outputs, dtype)
     assert_equal(gradients_there, gradients, dtype)
     assert saved_there == saved
 
 
-@each_sample
-def test_no_bytes_stay_behind(name, number, twin):
+@over_samples(made_in=float32)
+def test_no_bytes_stay_behind(op, inputs, attributes, twin):
     before = backend(twin).ledger.live
-    run(name, number, float32, twin)
+    run(op, inputs, attributes, twin)
     assert backend(twin).ledger.live == before

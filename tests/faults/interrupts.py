@@ -12,6 +12,7 @@ that of a run without interrupts, bit by bit.
 
 from __future__ import annotations
 
+import _weakrefset
 import argparse
 import collections
 import dis
@@ -40,7 +41,13 @@ from .scenarios import SCENARIOS
 # Not the scenarios' own lines; nor weakref's callbacks, of which Python only prints that it ignores
 # an interrupt there (lowtide has it raised again); nor logging, whose lock stays taken by an
 # interrupt in its hook of a fork.
-HERE = (__file__, SCENARIOS[0].__init__.__code__.co_filename, weakref.__file__, logging.__file__)
+HERE = (
+    __file__,
+    SCENARIOS[0].__init__.__code__.co_filename,
+    weakref.__file__,
+    _weakrefset.__file__,
+    logging.__file__,
+)
 
 
 _PROCESS = os.getpid()

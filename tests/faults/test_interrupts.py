@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import gc
 import signal
 import sys
 import threading
@@ -43,18 +42,21 @@ def interruptible() -> Iterator[None]:
     yield
     signal.signal(signal.SIGINT, before)
     sys.unraisablehook = hook
-    gc.unfreeze()
     # An interrupt in a callback of Python's own, or between `open` and `with`, is Python's affair.
     assert not [t for t in told if not t.startswith(("KeyboardInterrupt", "ResourceWarning"))]
 
 
-@pytest.mark.parametrize("kind", SCENARIOS, ids=lambda k: k.__name__)
+INJECTED = [pytest.param(k, marks=pytest.mark.deep if k is Profiled else ()) for k in SCENARIOS]
+
+
+@pytest.mark.parametrize("kind", INJECTED, ids=lambda k: k.__name__)
 def test_injected_interrupts_leave_everything_whole(kind: Any) -> None:
     trial = sample(kind, 6 if kind is Profiled else 16, seed=3)
     assert not trial.failures
     assert trial.outcomes["interrupted"] >= 5
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("kind", SCENARIOS, ids=lambda k: k.__name__)
 def test_signals_at_random_instants_leave_everything_whole(kind: Any) -> None:
     trial = real(kind, 8, seed=4)
@@ -214,7 +216,9 @@ CONTEXTS = {
 }
 
 
-@pytest.mark.parametrize("name", CONTEXTS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.deep if n == "profiler" else ()) for n in CONTEXTS]
+)
 def test_a_context_is_left_wherever_ctrl_c_falls(name: str) -> None:
     before, device = modes_now(), lt.get_default_device()
     with Interrupting() as counted, CONTEXTS[name]():

@@ -32,6 +32,7 @@ def test_an_error_at_any_call_to_the_disk_leaves_the_old_file_whole(action, tmp_
     assert outcomes["refused"] > 10
 
 
+@pytest.mark.deep
 def test_a_run_killed_at_random_instants_ends_with_equal_parameters() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "tests.faults.kills", "--count", "5", "--only-random"]

@@ -159,6 +159,7 @@ def convolved(name, arrays, dtype):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.compiled
 def test_compiled_and_threaded_convolutions_are_the_plain_ones(name, workers, dtype, monkeypatch):
     shape, window, _ = GEOMETRIES[name]
     arrays = [numbers(*s).detach().numpy().astype(dtype) for s in (shape, window, window[:1])]
@@ -177,7 +178,11 @@ def test_compiled_and_threaded_convolutions_are_the_plain_ones(name, workers, dt
         np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * 50)
 
 
-@pytest.mark.parametrize("name", ["plain", "strided", "groups", "volume steps"])
+MORE = ("strided", "groups", "volume steps")  # each is compiled anew
+FOR_SMALL_REGISTERS = ["plain", *(pytest.param(n, marks=pytest.mark.deep) for n in MORE)]
+
+
+@pytest.mark.parametrize("name", FOR_SMALL_REGISTERS)
 def test_parts_of_a_register_and_whole_ones_give_the_same_sums(name, monkeypatch):
     # Processors have registers of 64 bytes or smaller ones: the loop is written for both.
     from lowtide.framework.kernels.cpu.convolution import direct as kernels
@@ -200,6 +205,7 @@ def test_parts_of_a_register_and_whole_ones_give_the_same_sums(name, monkeypatch
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", [n for n in GEOMETRIES if "groups" not in GEOMETRIES[n][2]])
+@pytest.mark.compiled
 def test_no_kernel_writes_beyond_its_workspace(name, dtype, monkeypatch):
     shape, window, options = GEOMETRIES[name]
     nd = len(shape) - 2

@@ -253,11 +253,11 @@ def test_legacy_types_answer_isinstance():
 
 
 def test_variable_is_a_tensor():
-    from lowtide.framework.ops.creation.legacy_types import Variable
-
-    x = Variable([1.0], requires_grad=True)
+    x = lt.autograd.Variable(lt.ones(2), requires_grad=True)
     assert x.requires_grad
-    assert isinstance(x, Variable)
+    assert isinstance(x, lt.autograd.Variable)
+    with pytest.raises(TypeError, match="Variable data has to be a tensor, but got list"):
+        lt.autograd.Variable([1.0])
 
 
 def test_like_functions_do_not_inherit_requires_grad():

@@ -91,6 +91,7 @@ def test_a_probability_outside_0_1_is_refused(function):
 @pytest.mark.parametrize("dtype", [lt.float32, lt.float64, lt.float16])
 @pytest.mark.parametrize("p", [0.0, 0.1, 0.75, 1.0])
 @pytest.mark.parametrize("zero", [lt.dropout, lt.alpha_dropout])
+@pytest.mark.compiled
 def test_the_compiled_mask_is_the_plain_one(zero, p, dtype, monkeypatch):
     op = OPS["_dropout"]
     values = np.random.default_rng(0).standard_normal((131, 1003)) * 3

@@ -42,6 +42,7 @@ def along(shape, index, dim):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.compiled
 def test_gather(dim, dtype):
     x = made(17, 31, 37, dtype=dtype)
     shape = [15, 29, 33]
@@ -123,6 +124,7 @@ def test_an_index_out_of_range_is_refused_before_anything_is_written():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int64, np.int32])
 @pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.compiled
 def test_index_add_has_the_bits_of_adding_in_order(dim, dtype):
     x = made(71, 67, dtype=dtype)
     shape = [71, 67]
@@ -225,6 +227,7 @@ def test_sums_have_the_same_bits_however_many_threads():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.compiled
 def test_writing_at_indices_leaves_the_last(dtype):
     x, i, j = made(60, 70, 9, dtype=dtype), named(60, 3000), named(70, 3000)
     values = made(3000, 9, dtype=dtype)

@@ -161,7 +161,7 @@ def test_rarer_products_keep_their_operands():
 
 
 SAMPLINGS = [
-    (mode, padding, align, volume)
+    pytest.param(mode, padding, align, volume, marks=pytest.mark.deep if volume else ())
     for mode in ("bilinear", "nearest", "bicubic")
     for padding in ("zeros", "border", "reflection")
     for align in (True, False)

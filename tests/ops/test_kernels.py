@@ -124,6 +124,7 @@ NORMS = {
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("name", NORMS)
+@pytest.mark.compiled
 def test_normalization_is_that_of_the_plain_kernels(name, affine, dtype, plainly):
     norm, channels = NORMS[name]
     arrays = [values(5, channels, 23, 29, dtype=dtype)]
@@ -137,6 +138,7 @@ def test_normalization_is_that_of_the_plain_kernels(name, affine, dtype, plainly
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("affine", [True, False])
 @pytest.mark.parametrize("channels", [5, 128, 133])
+@pytest.mark.compiled
 def test_batch_norm_of_features_is_that_of_the_plain_kernel(
     channels, affine, dtype, plainly, monkeypatch
 ):

@@ -284,6 +284,7 @@ def test_a_zero_on_a_small_diagonal_spoils_its_own_system_only():
 
 @pytest.mark.parametrize("dtype", [lt.float32, lt.float64])
 @pytest.mark.parametrize("n", range(1, 10))
+@pytest.mark.compiled
 def test_large_stacks_of_small_matrices_are_eliminated_as_by_numpy(n, dtype):
     count = (1 << 14) // (n * n) + 3
     rng = np.random.default_rng(n)

@@ -277,6 +277,7 @@ def test_cross_entropy_takes_no_workspace():
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", [(512, 37, 1), (3, 5, 1101)])
+@pytest.mark.compiled
 def test_nll_picks_what_the_classes_name(shape, weighted, dtype):
     n, c, length = shape
     last = () if length == 1 else (length,)

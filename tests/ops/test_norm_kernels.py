@@ -72,6 +72,7 @@ CASES = {
 @pytest.mark.parametrize("affine", ["both", "weight", "none"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.compiled
 def test_it_is_what_the_definition_says(name, dtype, affine):
     norm, shape, count, axes, expanded, centered = CASES[name]
     weight = None if affine == "none" else numbers(count, seed=1, dtype=dtype)

@@ -78,6 +78,7 @@ def test_the_families_take_part():
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
     "atanh erf erfinv lgamma sigmoid sqrt rsqrt reciprocal square abs neg sign floor".split(),
 )
+@pytest.mark.compiled
 def test_functions_do_not_depend_on_where_an_element_lies(name, dtype, three, monkeypatch):
     n = parallel.LEAST + 37  # no vector's width divides a part
     x = np.random.default_rng(0).standard_normal(n).astype(dtype) * 3

@@ -110,6 +110,7 @@ def plainly(function, monkeypatch):
         ((3, 4, 41, 43), (41, 43)),
     ],
 )  # fmt: skip
+@pytest.mark.compiled
 def test_compiled_adaptive_pooling_equals_the_plain_one(shape, size, dtype, monkeypatch):
     nd = len(shape) - 2
     rng = np.random.default_rng(0)
@@ -145,6 +146,7 @@ def test_compiled_adaptive_pooling_equals_the_plain_one(shape, size, dtype, monk
         ((5, 1), (1, 7), (2, 0), (3, 1)), ((1, 6), (4, 1), (0, 3), (1, 5)),
     ],
 )  # fmt: skip
+@pytest.mark.compiled
 def test_compiled_windows_of_ties_and_nan_are_the_plain_ones(
     kernel, stride, padding, dilation, dtype, monkeypatch
 ):

@@ -42,6 +42,7 @@ SHAPES = [((130, 131), 0), ((130, 131), 1), ((3, 90, 67), 1), ((20000,), 0)]
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("shape", "dim"), SHAPES)
+@pytest.mark.compiled
 def test_running_sums_and_extremes(shape, dim, dtype, monkeypatch):
     x = values(*shape, dtype=dtype)
     x.reshape(-1)[[5, 77]] = 0.25  # equal ones
@@ -62,6 +63,7 @@ def test_running_products(shape, dim, monkeypatch):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize(("shape", "dim"), [*SHAPES, ((2, 9000), 1), ((30, 600), None)])
+@pytest.mark.compiled
 def test_products_and_their_slopes(shape, dim, dtype, monkeypatch):
     x = (1 + values(*shape, dtype=dtype) / 64).astype(dtype)
     x.reshape(-1)[[3, 5]] = 0.0  # where dividing the product by an element would fail

@@ -33,6 +33,7 @@ def best(x, k, dim, largest):
     [(701, 1), (701, 4), (9001, 33), (701, 64), (701, 600), (97, 24), (97, 25), (160, 160)],
 )
 @pytest.mark.parametrize("dim", [0, 1, 2])
+@pytest.mark.compiled
 def test_topk(dim, n, k, largest, dtype):
     shape = [9, 8, 13]
     shape[dim] = n
@@ -198,6 +199,7 @@ def test_topk_of_a_transposed_tensor_into_out():
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(300, 77), (3, 40, 150), (9, 2000), (2, 3, 17, 400)])
 @pytest.mark.parametrize("name", ["max", "min"])
+@pytest.mark.compiled
 def test_extremes_along_a_dim_that_is_not_the_last(name, shape, dtype):
     x = made(*shape, dtype=dtype, ties=True)
     dim = len(shape) - 2
@@ -259,6 +261,7 @@ def halves(dtype, *shape):
 @pytest.mark.parametrize("nan", [False, True])
 @pytest.mark.parametrize("shape", [(40, 701), (701, 40), (5, 300, 20), (1100, 31)])
 @pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.compiled
 def test_halves_are_compared_as_singles_are(dim, shape, nan, largest, dtype):
     t, x = halves(dtype, *shape)
     if nan:

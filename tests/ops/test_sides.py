@@ -45,6 +45,7 @@ def kept(y):
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("name", BENT)
+@pytest.mark.compiled
 def test_one_bit_an_element_and_the_gradient_by_the_definition(name, dtype):
     function, low, high, closed, inside, outside = BENT[name]
     for n in SIZES:
@@ -66,6 +67,7 @@ def test_one_bit_an_element_and_the_gradient_by_the_definition(name, dtype):
 
 @pytest.mark.parametrize("dtype", [lt.float32, lt.float64, lt.bfloat16, lt.float16])
 @pytest.mark.parametrize("name", BENT)
+@pytest.mark.compiled
 def test_values_and_gradients_are_those_of_small_tensors_bit_for_bit(name, dtype):
     function, n = BENT[name][0], WORTH + 1001
     values, g = lt.tensor(given(n)).to(dtype), lt.randn(n).to(dtype)

@@ -27,7 +27,7 @@ print(np.array_equal(lt.nn.functional.conv2d(lt.tensor(x), lt.tensor(w)).numpy()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="names x86's features")
 @pytest.mark.parametrize(
     ("features", "expected"),

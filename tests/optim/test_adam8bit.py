@@ -162,6 +162,7 @@ OPTIONS = [
 @pytest.mark.parametrize("dtype", [lt.float32, lt.float64, lt.bfloat16], ids=str)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("kind", [Adam8bit, AdamW8bit])
+@pytest.mark.compiled
 def test_a_step_is_adams_from_the_decoded_state(kind, options, dtype, road):
     rng = np.random.default_rng(1)
     n = 3 * BLOCK + 100

@@ -70,6 +70,7 @@ def only(found, change):
     return proposal
 
 
+@pytest.mark.deep
 def test_a_step_that_fits_needs_no_change(world):
     _, step, x, y = world
     peak = estimate(step, x, y).peak_bytes
@@ -82,6 +83,7 @@ def test_a_step_that_fits_needs_no_change(world):
 
 
 @pytest.mark.parametrize("part", ["encoder", "blocks"])
+@pytest.mark.deep
 def test_no_grad_in_a_part_is_the_real_change(world, part):
     net, step, x, y = world
     found = advise(step, x, y, limit=lt.memory_allocated() + ROOM)
@@ -93,6 +95,7 @@ def test_no_grad_in_a_part_is_the_real_change(world, part):
     assert passes_with_exactly(proposal.peak_bytes, step, x, y)
 
 
+@pytest.mark.deep
 def test_no_grad_in_the_head_makes_no_sense(world):
     _, step, x, y = world
     found = advise(step, x, y, limit=lt.memory_allocated() + ROOM)
@@ -122,6 +125,7 @@ def test_the_largest_batch_fits_exactly_and_one_more_does_not():
     lt.set_memory_limit(None)
 
 
+@pytest.mark.deep
 def test_a_batch_that_cannot_be_one_and_one_that_never_fits():
     net = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.Linear(32, 1))
     x = lt.randn(64, 8)
@@ -140,6 +144,7 @@ def test_a_batch_that_cannot_be_one_and_one_that_never_fits():
     assert "No single change fits" in str(never)
 
 
+@pytest.mark.deep
 def test_an_evaluation_that_forgot_no_grad_loses_nothing(world):
     net, _, x, _ = world
     found = advise(lambda: net(x), limit=lt.memory_allocated() + ROOM)
@@ -149,6 +154,7 @@ def test_an_evaluation_that_forgot_no_grad_loses_nothing(world):
         assert passes_with_exactly(proposal.peak_bytes, lambda: net(x))
 
 
+@pytest.mark.deep
 def test_variables_of_the_step_are_its_batch_if_it_has_no_arguments(world):
     _, step, x, y = world
     limit = lt.memory_allocated() + ROOM
@@ -169,6 +175,7 @@ def test_bfloat16_of_a_part_is_the_real_change(world):
     assert passes_with_exactly(proposal.peak_bytes, step, x, y)
 
 
+@pytest.mark.deep
 def test_layers_alike_are_a_region_each_however_deep():
     gc.collect()
     layer = nn.TransformerEncoderLayer(16, 2, 32, 0.0, batch_first=True)
@@ -187,6 +194,7 @@ def test_layers_alike_are_a_region_each_however_deep():
     assert passes_with_exactly(each.peak_bytes, step, x)
 
 
+@pytest.mark.deep
 def test_the_table_and_json_say_the_same(world):
     _, step, x, y = world
     lt.set_memory_limit(lt.memory_allocated() + ROOM)

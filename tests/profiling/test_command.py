@@ -163,6 +163,7 @@ def test_a_script_that_ends_early_is_reported_up_to_there(script, word, code, sa
     assert not (script / "out" / "memory.png").exists()
 
 
+@pytest.mark.deep
 def test_an_estimate_is_what_the_run_takes(script):
     lowtide(script, "profile", "-o", "out", "train.py")
     real = MemoryProfiler.from_json(script / "out" / "run.json")
@@ -178,6 +179,7 @@ def test_an_estimate_is_what_the_run_takes(script):
     assert "profile_command" not in failed.stderr
 
 
+@pytest.mark.deep
 def test_two_runs_are_compared(script):
     lowtide(script, "profile", "-o", "a", "train.py")
     (script / "beside.py").write_text("SIZE = 512\n")
@@ -204,9 +206,12 @@ def test_two_runs_are_compared(script):
 @pytest.mark.parametrize(
     "words",
     [
-        ("profile", "missing.py"), ("estimate", "missing.py"), ("report", "missing.json"),
-        ("report", "train.py"), ("diff", "train.py", "train.py"), ("report", "."),
-        ("profile", "-m", "missing.train"), ("profile", "-o", "train.py/out", "train.py"),
+        ("profile", "missing.py"), ("report", "train.py"),
+        *(pytest.param(words, marks=pytest.mark.deep) for words in (
+            ("estimate", "missing.py"), ("report", "missing.json"),
+            ("diff", "train.py", "train.py"), ("report", "."),
+            ("profile", "-m", "missing.train"), ("profile", "-o", "train.py/out", "train.py"),
+        )),
     ],
 )  # fmt: skip
 def test_what_is_no_run_or_script_is_refused(script, words):

@@ -20,8 +20,19 @@ from lowtide.profiling.estimate import fake_kernels
 from .predictions import measured, predicted
 from .steps import NEEDS_VALUES, STEPS, mlp, training
 
+
+def _is_quick(name):
+    """Whether the quick tier has it: of what a recipe's model does, that it trains."""
+    return not name.startswith("recipe") or name.endswith("trains")
+
+
 CASES = [
-    pytest.param(name, cheap, id=f"{name}{'' if cheap else ', nothing computed'}")
+    pytest.param(
+        name,
+        cheap,
+        id=f"{name}{'' if cheap else ', nothing computed'}",
+        marks=() if cheap and _is_quick(name) else pytest.mark.deep,
+    )
     for name in STEPS
     for cheap in (True, False)
     if cheap or not name.startswith(NEEDS_VALUES)

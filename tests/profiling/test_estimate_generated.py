@@ -93,7 +93,7 @@ def taken(steps):
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("what", ["ops", "layers"])
 def test_each_takes_what_was_estimated(what):
     def told():

@@ -33,6 +33,8 @@ AROUND = {
     ),
 }
 
+EACH = [pytest.param(n, marks=() if n in ("plain", "all") else pytest.mark.deep) for n in AROUND]
+
 
 def figures(take: Any, step: Any, where: str) -> dict[str, Any]:
     found = take(step, where)
@@ -53,8 +55,10 @@ def compare(step: Any, d: lt.device) -> None:
         assert figures(predicted, step, where) == figures(measured, step, where)
 
 
-@pytest.mark.parametrize("around", AROUND)
-@pytest.mark.parametrize("used", [False, True], ids=["fresh", "used"])
+@pytest.mark.parametrize("around", EACH)
+@pytest.mark.parametrize(
+    "used", [False, pytest.param(True, marks=pytest.mark.deep)], ids=["fresh", "used"]
+)
 def test_a_step_takes_what_was_predicted(
     around: str, used: bool, d: lt.device, tmp_path: Any
 ) -> None:
@@ -79,7 +83,7 @@ def test_a_step_takes_what_was_predicted(
     assert prof.at_peak("op").as_dict() == found.at_peak("op").as_dict()
 
 
-@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("around", EACH)
 def test_the_backward_pass_of_a_graph_that_is_there(
     around: str, d: lt.device, tmp_path: Any
 ) -> None:

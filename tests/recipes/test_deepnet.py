@@ -8,7 +8,7 @@ import pytest
 
 from tests.recipes.test_recipes import run
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 
 @pytest.fixture(scope="module")

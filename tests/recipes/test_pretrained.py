@@ -21,7 +21,7 @@ data = importlib.import_module("lowtide.recipes.data")
 fetch = importlib.import_module("lowtide.recipes.data.fetch")
 sentiment = importlib.import_module("lowtide.recipes.sentiment")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 # MiniLM. Of the first sentence: its pieces, how its unit vector begins; its cosines with the
 # others.

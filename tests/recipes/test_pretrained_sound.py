@@ -19,7 +19,7 @@ from lowtide import nn
 # Recipes are run, never imported; their way to files is what is used here.
 fetch = importlib.import_module("lowtide.recipes.data.fetch")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.deep
 
 # Resemblyzer: which voice is it?
 RESEMBLYZER = fetch.Wheel(

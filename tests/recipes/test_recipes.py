@@ -49,8 +49,9 @@ def run(name: str, tmp_path: Path, out: Path, *options: str) -> tuple[str, dict]
     return done.stdout, json.loads((out / "results.json").read_text())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", ["digits", *(pytest.param(n, marks=pytest.mark.deep) for n in NAMES if n != "digits")]
+)
 def test_it_runs_on_what_is_built_in(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
     said, record = run(name, tmp_path, out, "--memory-report")
@@ -68,7 +69,7 @@ def test_it_runs_on_what_is_built_in(name: str, tmp_path: Path) -> None:
     assert f"{steps} step{'s' * (steps > 1)} in" in (out / "memory.html").read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("name", ["chargpt", "vowels"])
 def test_a_stopped_run_resumes_with_the_same_losses(name: str, tmp_path: Path) -> None:
     _, whole = run(name, tmp_path, tmp_path / "whole", "--checkpoint-every", "1000")

@@ -434,7 +434,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_run_killed_at_random_instants_gives_the_same_losses(workers, tmp_path) -> None:
     script = tmp_path / "train.py"

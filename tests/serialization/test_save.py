@@ -327,7 +327,7 @@ def test_a_failing_disk_leaves_the_old_file(call, tmp_path, monkeypatch) -> None
     assert os.listdir(tmp_path) == ["x"]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 def test_a_run_killed_while_saving_leaves_a_whole_file(tmp_path) -> None:
     code = """
         import sys, lowtide as lt

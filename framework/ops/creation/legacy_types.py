@@ -27,7 +27,7 @@ from ...spec import Size, Spec
 from ...tensor import Tensor
 from ..registry import FUNCTIONS
 from .factory import as_it_is, new, shape_of, written
-from .from_data import copied, tensor
+from .from_data import copied
 
 
 def legacy_tensor(cls: Any, *args: Any, dtype: Any = None, device: Any = None) -> Tensor:
@@ -70,19 +70,6 @@ class _ByDtype(type):
 
     def __instancecheck__(cls, x: Any) -> bool:
         return isinstance(x, Tensor) and x.dtype is cls.dtype and x.device.type == "cpu"
-
-
-class _AnyTensor(type):
-    def __call__(cls, data: Any, requires_grad: bool = False, volatile: Any = None) -> Any:
-        out = data.detach() if isinstance(data, Tensor) else tensor(data)
-        return out.requires_grad_(requires_grad)
-
-    def __instancecheck__(cls, x: Any) -> bool:
-        return isinstance(x, Tensor)
-
-
-class Variable(metaclass=_AnyTensor):
-    """PyTorch's old wrapper: ``Variable(x, requires_grad=True)`` is a tensor."""
 
 
 LEGACY_TYPES: dict[str, Any] = {}

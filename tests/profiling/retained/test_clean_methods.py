@@ -12,6 +12,8 @@ from lowtide.nn import functional as F
 from lowtide.profiling import detect_retained
 from tests.profiling.retained.loops import BATCH, HIDDEN, WIDTH, batches, loop, mlp, setup, train
 
+pytestmark = pytest.mark.deep  # one more of many: the other files are quick
+
 
 def test_clean_truncated_backpropagation_through_time() -> None:
     cell, head = nn.LSTM(WIDTH, HIDDEN), nn.Linear(HIDDEN, 1)

@@ -6,12 +6,17 @@ import copy
 from collections import deque
 from typing import Any
 
+import pytest
+
 import lowtide as lt
 from lowtide import nn
 from lowtide.nn import functional as F
 from lowtide.profiling import detect_retained
 from lowtide.utils.checkpoint import checkpoint
 from tests.profiling.retained.loops import BATCH, HIDDEN, WIDTH, batches, loop, mlp, setup, train
+
+pytestmark = pytest.mark.deep  # one more of many: the other files are quick
+
 
 STEPS = 6
 

@@ -28,6 +28,8 @@ from tests.profiling.retained.loops import (
     train,
 )
 
+pytestmark = pytest.mark.deep  # one more of many: the other files are quick
+
 
 def test_averages_of_weights_with_recording_on() -> None:
     model, optimizer = setup()

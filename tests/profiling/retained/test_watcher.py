@@ -159,6 +159,7 @@ def test_an_error_in_the_loop_leaves_the_findings() -> None:
     assert only(watch).kind == "list"
 
 
+@pytest.mark.deep
 def test_a_long_run_is_looked_at_ever_less_often_and_once_more_at_its_end() -> None:
     w = lt.ones(WIDTH, requires_grad=True)
     kept = []

@@ -1,0 +1,231 @@
+"""Forty mistakes that somebody could make, and the tests that are asked first about each.
+
+A mutant replaces one text, which stands exactly once in its file. ``run.py`` says which tier of
+tests kills it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+AUTOGRAD = ("tests/autograd",)
+OPS = ("tests/ops/test_generated.py", "tests/ops/test_dispatch.py")
+MEMORY = ("tests/memory",)
+REGIONS = ("tests/checkpointing/test_regions.py", "tests/checkpointing/test_passes.py")
+DATA = ("tests/data",)
+FILES = ("tests/serialization",)
+OPTIM = ("tests/optim",)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake.
+
+    Attributes:
+        name: What is wrong with it.
+        file: Where.
+        before: The text that is replaced.
+        after: What by.
+        tests: Files or folders that are run first; the whole tier follows if they pass.
+    """
+
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+
+DISPATCH = "framework/ops/dispatch.py"
+PASS = "framework/autograd/backward_pass.py"
+GROWN = "framework/autograd/accumulate.py"
+VIEWS = "framework/autograd/view_history.py"
+SAVED = "framework/autograd/saved.py"
+POOL = "framework/memory/pool.py"
+LEDGER = "framework/memory/ledger.py"
+REPLAY = "framework/autograd/remat/replay.py"
+CPU = "framework/kernels/cpu/"
+
+MUTANTS = (
+    # The dispatcher
+    Mutant(
+        "the second operand's need of a gradient is forgotten", DISPATCH,
+        "                mask += 2", "                mask += 0", AUTOGRAD,
+    ),
+    Mutant(
+        "kernels get the layouts that they refuse", DISPATCH,
+        "and not plan.layout(array)", "and plan.layout(array)", ("tests/ops",),
+    ),
+    Mutant(
+        "plans are kept without bound", DISPATCH,
+        "len(op.plans) >= MAX_PLANS", "len(op.plans) >= 99 * MAX_PLANS", OPS,
+    ),
+    Mutant(
+        "integer results of an op require a gradient", DISPATCH,
+        "if out._spec.dtype.category >= FLOAT:", "if True:", (*OPS, *AUTOGRAD),
+    ),
+    Mutant(
+        "a view made under no_grad is taken for one with a history", DISPATCH,
+        "tracked = state.grad and viewed.tracked", "tracked = True", AUTOGRAD,
+    ),
+    Mutant(
+        "a 0-d tensor of another device stays where it is", DISPATCH,
+        "if len(where) == 1 and any(", "if len(where) == 9 and any(", (*OPS, "tests/devices"),
+    ),
+    # The engine
+    Mutant(
+        "the oldest node runs first", PASS,
+        "                        heappush(heap, (-target.seq, target))",
+        "                        heappush(heap, (target.seq, target))", AUTOGRAD,
+    ),
+    Mutant(
+        "a leaf accumulates before its gradient is whole", PASS,
+        "                if left == 0:\n                    self._leaf",
+        "                if left <= 1:\n                    self._leaf",
+        AUTOGRAD,
+    ),
+    Mutant(
+        "gradients come in the wrong dtype", PASS,
+        "if g is not None and g._spec is not specs[k]:", "if False:", AUTOGRAD,
+    ),
+    Mutant(
+        "with inputs= every node runs", PASS,
+        "            if any(wanted):", "            if True:", AUTOGRAD,
+    ),
+    Mutant(
+        "a replaced gradient of a node's hook is ignored", PASS,
+        "            grads[:] = _checked(hook, replaced, grads)",
+        "            _checked(hook, replaced, grads)", AUTOGRAD,
+    ),
+    Mutant(
+        "the first gradient is shared with its maker", GROWN,
+        "elif not share and _is_ours(g, _AT_LEAF):", "elif not share:", AUTOGRAD,
+    ),
+    Mutant(
+        "a second gradient replaces the first", GROWN,
+        "            _add(old, g)\n            old._storage", "            old._storage", AUTOGRAD,
+    ),
+    # Views
+    Mutant(
+        "the written part of a base keeps its old gradient", VIEWS,
+        "replay(outside, self.chain).zero_()", "replay(outside, self.chain)", AUTOGRAD,
+    ),
+    Mutant(
+        "a long chain forgets where its base begins", VIEWS,
+        "start = view.storage_offset() - base.storage_offset()",
+        "start = view.storage_offset()", AUTOGRAD,
+    ),
+    Mutant(
+        "a leaf may be written with grad mode on", VIEWS,
+        "    if leaf or (owner._node", "    if (owner._node", AUTOGRAD,
+    ),
+    Mutant(
+        "a write through a view made under no_grad is recorded", VIEWS,
+        "    if not viewed.tracked:\n        raise GradientError",
+        "    if False:\n        raise GradientError",
+        AUTOGRAD,
+    ),
+    Mutant(
+        "a saved value may be overwritten", SAVED,
+        "        if self.storage.version != self.version:", "        if False:", AUTOGRAD,
+    ),
+    # Pool and ledger
+    Mutant(
+        "the limit is one byte short", LEDGER,
+        "if self.live + nbytes > self.limit:", "if self.live + nbytes >= self.limit:", MEMORY,
+    ),
+    Mutant(
+        "the roles at the peak go on changing", LEDGER,
+        "            self.peak_roles = roles[:]", "            self.peak_roles = roles", MEMORY,
+    ),
+    Mutant(
+        "a saved value's pin outlives it", SAVED,
+        "            roles[TEMPORARY] += n\n            roles[SAVED] -= n\n\n    @property",
+        "            roles[TEMPORARY] += n\n\n    @property", MEMORY,
+    ),
+    Mutant(
+        "the best fit is a block too large", POOL,
+        "bisect_left(by_size, (size, -1))", "bisect_left(by_size, (size + 64, -1))", MEMORY,
+    ),
+    Mutant(
+        "merged extents forget the one behind", POOL,
+        "            end += after\n", "", MEMORY,
+    ),
+    Mutant(
+        "the top never comes down", POOL,
+        "            self.top = last\n", "", MEMORY,
+    ),
+    Mutant(
+        "a tail that was trimmed is not given back", POOL,
+        "release(self.top, max(old_top - self.top, 0))", "release(self.top, 0)", MEMORY,
+    ),
+    # Recomputation
+    Mutant(
+        "regions that nest have the wrong one in common", REPLAY,
+        "        if a.depth >= b.depth:", "        if a.depth <= b.depth:",
+        ("tests/checkpointing/test_nesting.py",),
+    ),
+    Mutant(
+        "a call keeps its demand for an outer region's value", REPLAY,
+        "        crossed[content] -= 1\n", "", ("tests/checkpointing",),
+    ),
+    Mutant(
+        "a replay brings back one value at a time", REPLAY,
+        "if (id(c) in read or c in self.crossed)", "if c in self.crossed",
+        ("tests/checkpointing",),
+    ),
+    # Kernels
+    Mutant(
+        "layer norm forgets eps", CPU + "normalization/layer_norm.py",
+        "np.sqrt(total * share + eps)", "np.sqrt(total * share)", ("tests/ops", "tests/modules"),
+    ),
+    Mutant(
+        "an ignored class has a gradient", CPU + "loss/cross_entropy.py",
+        "g = _ZERO if t == ignored else grad[i]", "g = grad[i]", ("tests/ops", "tests/modules"),
+    ),
+    Mutant(
+        "the slope of gelu lacks its density", CPU + "activation/smooth.py",
+        "return share + v * (e * _DENSITY)", "return share", ("tests/ops",),
+    ),
+    Mutant(
+        "silu is a sigmoid", CPU + "activation/smooth.py",
+        "out[i] = x[i] / (_ONE + exp32(-x[i]))", "out[i] = _ONE / (_ONE + exp32(-x[i]))",
+        ("tests/ops",),
+    ),
+    Mutant(
+        "cumsum of columns begins with the second row twice", CPU + "reduction/scan.py",
+        "x[i, k, j] + out[i, before, j] if step", "x[i, k, j] + x[i, before, j] if step",
+        ("tests/ops",),
+    ),
+    # Data
+    Mutant(
+        "an iterable's last batch comes although it is to be dropped", "framework/data/fetch.py",
+        "if not batch or drop_last:", "if not batch:", DATA,
+    ),
+    Mutant(
+        "a share of a shuffled order is the same in each epoch", "framework/data/sampler.py",
+        "_Course([self.seed + self.epoch, 0])", "_Course([self.seed, 0])", DATA,
+    ),
+    Mutant(
+        "all workers have one seed", "framework/data/workers.py",
+        "        self.seed = base_seed + number", "        self.seed = base_seed", DATA,
+    ),
+    Mutant(
+        "workers draw NumPy's numbers alike in each batch", "framework/data/workers.py",
+        "SeedSequence([self.seed, batch + 1])", "SeedSequence([self.seed, 1])", DATA,
+    ),
+    # Files and optimizers
+    Mutant(
+        "checksums are read and not compared", "framework/serialization/checksums.py",
+        "if expected is not None and found != expected", "if False and found != expected", FILES,
+    ),
+    Mutant(
+        "a saved file keeps no mode", "framework/serialization/atomic_files.py",
+        "                os.fchmod(out.fileno(), mode)", "                pass", FILES,
+    ),
+    Mutant(
+        "decoupled weight decay is added to the gradient", "optim/adam.py",
+        "            decoupled_weight_decay=True,\n",
+        "            decoupled_weight_decay=False,\n", OPTIM,
+    ),
+)  # fmt: skip
