@@ -2,8 +2,9 @@
 
 That is in an estimate (``profiling/estimate/fake_kernels.py``).
 The framework itself seldom looks at values. Where it does, an estimate would go another way than
-the real step. So such a place says what is usual (:func:`presumed`), or that there is no telling
-(:func:`decisive`): a shape that depends on values. Outside of estimates both only read.
+the real step. So such a place takes a hint of what is usual (:func:`value_or_hint`), or
+refuses where a shape depends on values (:func:`require_values`). Outside of estimates both only
+read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 knows: Callable[[Any], bool] | None = None  # in an estimate: whether a tensor has values
 
 
-def presumed(value: Any, usual: Any) -> Any:
+def value_or_hint(value: Any, usual: Any) -> Any:
     """The only element of a tensor as a Python scalar; ``usual`` where it has no value.
 
     Args:
@@ -28,7 +29,7 @@ def presumed(value: Any, usual: Any) -> Any:
     return value.item()
 
 
-def decisive(name: str, value: Any) -> Any:
+def require_values(name: str, value: Any) -> Any:
     """A tensor whose values decide about a shape.
 
     Args:
@@ -47,4 +48,4 @@ def decisive(name: str, value: Any) -> Any:
     return value
 
 
-__all__ = ["decisive", "presumed"]
+__all__ = ["require_values", "value_or_hint"]

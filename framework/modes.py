@@ -1,4 +1,4 @@
-"""What the current thread does with graphs: record or not, and how values are saved.
+"""Grad mode and inference mode, and the other modes of a thread.
 
 One :class:`State` object per thread, so that the dispatcher reads one thread-local attribute per
 op and plain slots after that.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Self, TypeVar, overload
 
 from .interrupts import RestoringExit
-from .kernels.runtime.errstate import quiet_runner, run_nested, was_busy
+from .kernels.runtime.errstate import is_reentrancy_error, quiet_runner, run_nested
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -36,8 +36,9 @@ class State:
         scope: The innermost module call or named scope we are in (``scopes.Scope``), or None.
         site: Where the op was recorded whose backward runs, while a profiler listens.
         running: The backward pass that runs, or None; the innermost, if one runs inside another.
-        tape: Notes every kernel call while a region of activation checkpointing is open, or None.
-        watch: ``inference`` or a tape: results need more than a node.
+        recorder: Notes every kernel call while a checkpointed region is open, or None
+            (``autograd/remat/recorder.py``).
+        notes_results: ``inference`` or a recorder: results need more than a node.
         run: ``run(f, *args)`` calls a kernel with NumPy's floating-point warnings off.
     """
 
@@ -49,14 +50,14 @@ class State:
         "grad",
         "hooks_disabled",
         "inference",
+        "notes_results",
         "phase",
+        "recorder",
         "run",
         "running",
         "saver",
         "scope",
         "site",
-        "tape",
-        "watch",
     )
 
     def __init__(self) -> None:
@@ -72,8 +73,8 @@ class State:
         self.scope: Any = None
         self.site: tuple[str, str, str, str] | None = None
         self.running: Any = None
-        self.tape: Any = None
-        self.watch = False
+        self.recorder: Any = None
+        self.notes_results = False
         self.run = quiet_runner()
 
 
@@ -86,7 +87,7 @@ local = _Local()
 
 
 def run_kernel(f: Any, *args: Any) -> Any:
-    """Call what computes: a kernel, or what surrounds one, with NumPy's warnings off.
+    """Run a kernel, or what surrounds one, with NumPy's floating-point warnings off.
 
     Whatever writes values goes through here or through ``State.run``, so that a thread can be told
     not to compute (``profiling/estimate/fake_kernels.py``). The first array among ``args`` is
@@ -95,7 +96,7 @@ def run_kernel(f: Any, *args: Any) -> Any:
     try:
         return local.state.run(f, *args)
     except RuntimeError as error:
-        if not was_busy(error):
+        if not is_reentrancy_error(error):
             raise
         return run_nested(f, *args)
 
@@ -248,12 +249,12 @@ class inference_mode(_Mode):
 
     def __enter__(self) -> None:
         state, mode = local.state, self.mode
-        self._before[:] = state.grad, state.inference, state.watch
+        self._before[:] = state.grad, state.inference, state.notes_results
         state.inference = mode
-        state.watch = mode or state.tape is not None
+        state.notes_results = mode or state.recorder is not None
         state.grad = not mode  # False ends no_grad too, as in PyTorch
 
-    __exit__ = RestoringExit(state_of_thread, "grad", "inference", "watch")
+    __exit__ = RestoringExit(state_of_thread, "grad", "inference", "notes_results")
 
 
 def is_grad_enabled() -> bool:

@@ -257,8 +257,8 @@ def _run(
     interrupts.listen()
     state = local.state
     before = (state.grad, state.saver, state.running, state.autocast)
-    tape, state.tape, state.watch = state.tape, None, state.inference
-    if tape is not None and state.saver is tape:
+    recorder, state.recorder, state.notes_results = state.recorder, None, state.inference
+    if recorder is not None and state.saver is recorder:
         state.saver = None
     phase, site = state.phase, state.site
     state.phase, state.site = "backward", None
@@ -273,7 +273,7 @@ def _run(
         done = state.running
         state.grad, state.saver, state.running, state.autocast = before  # all modes in one row
         state.phase, state.site = phase, site
-        state.tape, state.watch = tape, state.inference or tape is not None
+        state.recorder, state.notes_results = recorder, state.inference or recorder is not None
         if done is not running:
             for reference in done.replayed:
                 content = reference()

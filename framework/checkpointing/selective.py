@@ -93,8 +93,8 @@ class _Deciding(WholeContext):
         self.policy = policy
 
     def _enter(self) -> None:
-        tape = local.state.tape
-        self._region = None if tape is None else tape.region
+        recorder = local.state.recorder
+        self._region = None if recorder is None else recorder.region
         if self._region is not None:
             self._before, self._region.policy = self._region.policy, self.policy
 

@@ -142,7 +142,7 @@ class CudaBackend:
 
     @property
     def several(self) -> bool:
-        """Whether the machine has other GPUs too: then kernels must be told theirs (``on_device``)."""
+        """Whether the machine has other GPUs too: kernels must be told theirs (``on_device``)."""
         return self._several
 
     def on_device(self, f: Any) -> Any:

@@ -140,9 +140,9 @@ def written(t: Tensor, f: Any, *args: Any) -> Tensor:
     be = backend(t.device)
     if be.xp is not None:
         run_kernel(on_device(be, f), t._array, *args)
-    tape = local.state.tape
-    if tape is not None and t._viewed is None and t._storage.version == 0:
-        tape.filled(f.__name__.strip("_"), t, f, args)
+    recorder = local.state.recorder
+    if recorder is not None and t._viewed is None and t._storage.version == 0:
+        recorder.filled(f.__name__.strip("_"), t, f, args)
     return t
 
 
