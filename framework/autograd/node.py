@@ -184,7 +184,7 @@ class OpNode(Node):
                 "through the graph a second time). Pass retain_graph=True there, or compute the "
                 "loss again."
             )
-        handled = self.rules.handled
+        handled = self.rules.handle_labels
         values: list[Any] = []
         for value in saved:  # no comprehension: before Python 3.12 that is a call
             label = handled[len(values)]
@@ -197,7 +197,7 @@ class OpNode(Node):
         """Run the rules on the saved values."""
         rules = self.rules
         values = self.unpack()
-        if not retain and rules.frees:
+        if not retain and rules.releases_saved:
             self.handles = None
         if create and rules.composite is not None:
             return _through_composite(self, values, grads)
@@ -231,7 +231,7 @@ class OpNode(Node):
 
     def release(self) -> None:
         """Drop the saved values."""
-        if self.rules.frees:
+        if self.rules.releases_saved:
             self.handles = None
 
 
