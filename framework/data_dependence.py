@@ -1,4 +1,4 @@
-"""Decisions that depend on a tensor's values, where it has none.
+"""Data-dependent decisions, and what they do where a tensor has no values.
 
 That is in an estimate (``profiling/estimate/fake_kernels.py``).
 The framework itself seldom looks at values. Where it does, an estimate would go another way than
@@ -30,7 +30,7 @@ def value_or_hint(value: Any, usual: Any) -> Any:
 
 
 def require_values(name: str, value: Any) -> Any:
-    """A tensor whose values decide about a shape.
+    """Return a tensor whose values decide about a shape; refuse one without values.
 
     Args:
         name: The op, for the message.

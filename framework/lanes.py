@@ -42,7 +42,7 @@ def take_room() -> Room:
 
 
 def on_lanes(recurrence: Callable[..., None], tensors: Sequence[Any], numbers: Any) -> Any:
-    """What runs a recurrence over tensors on the CPU (or meta), in place.
+    """Return the function that runs a recurrence in place on the CPU (or meta).
 
     Everything that can fail happens here, and nothing is written yet.
 

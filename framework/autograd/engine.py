@@ -1,4 +1,4 @@
-"""The engine: ``backward``, ``grad``, and what surrounds a pass (``backward_pass.py``)."""
+"""The autograd engine: ``backward`` and ``grad``, around a pass (``backward_pass.py``)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from .view_history import rebase
 
 
 class FunctionCtx(Node):
-    """What forward tells backward. Every :class:`Function` has a subclass of its own.
+    """The context of a :class:`Function`: what forward saves for backward.
 
     Attributes:
         needs_input_grad: For each argument of forward, whether it is a tensor that requires grad.

@@ -1,4 +1,4 @@
-"""Nodes: one recorded op each, its edges to what it was computed from, and its saved values.
+"""Graph nodes: one recorded op each, its edges to its inputs' nodes, and its saved values.
 
 An edge is a pair (target, index): a node and which of its outputs, or a leaf tensor and 0. A leaf
 is its own target, so recording an op on parameters makes no extra object; the
@@ -25,7 +25,7 @@ _sequence = count(1)
 
 
 class SavedValue(NamedTuple):
-    """What ``grad_fn.saved`` tells of one value kept for backward.
+    """Description of one value saved for backward, an entry of ``grad_fn.saved``.
 
     Attributes:
         label: Which value of which op, such as ``mul.other``.
@@ -52,7 +52,7 @@ def describe_saved(handles: Any, labels: Sequence[str]) -> tuple[SavedValue, ...
 
 
 class Node:
-    """What the engine needs of any node: edges, order, and ``apply``.
+    """Base of graph nodes: edges, order, and ``apply``.
 
     Attributes:
         edges: (target, index) of each input that needs a gradient.
@@ -123,7 +123,7 @@ class Node:
 
 
 class OpNode(Node):
-    """A recorded op of the registry.
+    """The node of an op of the registry.
 
     Attributes:
         rules: The gradient rules of the op, compiled for the inputs that need one
@@ -260,7 +260,7 @@ def _through_composite(
 
 
 class Alias(Node):
-    """Stands between a leaf and other values of it, as an unpack hook returns them."""
+    """The node between a leaf and other values of it, as an unpack hook returns them."""
 
     __slots__ = ("edge_specs",)
 

@@ -1,4 +1,4 @@
-"""Offload to disk: saved values of any device wait in a file.
+"""Offload to disk: saved values of any device are kept in a file until backward.
 
 One file for each run and folder. It has no name: made so where the system can (``O_TMPFILE``), or
 made and unlinked in one breath, so the system takes it away with the process, however that ends.
@@ -250,7 +250,7 @@ def _lock(fd: int) -> bool:
 
 
 def sweep(folder: str) -> None:
-    """Remove the files of processes that are gone: nobody holds the lock on them."""
+    """Remove the offload files of processes that have ended: nobody holds the lock on them."""
     for name in os.listdir(folder):
         if not name.startswith(PREFIX):
             continue

@@ -293,7 +293,7 @@ def _upload(out: Any, array: Any) -> None:
 
 
 class Standstill:
-    """Copies nothing, where a GPU's memory is only counted."""
+    """A copier that copies nothing, where a GPU's memory is only counted."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []  # events of the GPU: the end of one would call the driver

@@ -1,4 +1,4 @@
-"""Packing: saved values in fewer bytes.
+"""Packing: saved values compressed to fewer bytes.
 
 Lossless, :func:`pack` with no argument: truth values take one bit, and integers the narrowest
 integer type that holds the smallest and the largest of them. Gradients do not change.

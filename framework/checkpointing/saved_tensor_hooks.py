@@ -33,7 +33,7 @@ class Hooks(Stash):
 
 
 class Packed:
-    """What a pack hook made of a storage."""
+    """The result of a pack hook for one storage."""
 
     __slots__ = ("kept", "packed", "saver", "spec")
 

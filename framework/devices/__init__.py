@@ -47,7 +47,7 @@ def _make(d: device | None) -> Any:
 
 
 def on_device(be: Any, f: Any) -> Any:
-    """``f``, which runs kernels, to be called where those of a backend run.
+    """Wrap ``f``, which runs kernels, to run on the device of a backend.
 
     CuPy launches on the GPU that is current, and on its current stream: with several GPUs, that of
     the tensors has to be made so.

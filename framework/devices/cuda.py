@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through CuPy. The only module that imports it, when a cuda device is asked for.
+"""The CUDA backend, through CuPy; only this module imports it, once a cuda device is asked for.
 
 Memory comes from CuPy's default pool, with the ledger in front: a :class:`CudaStorage` holds one
 block, every array of a tensor names it as the owner of its memory, and its death gives the block

@@ -1,4 +1,4 @@
-"""Tensors and the rest of Python: NumPy, DLPack, pickle, ``copy``, einops.
+"""Protocols of tensors: NumPy arrays, DLPack, pickle, ``copy``.
 
 Memory is shared where it can be. The array that ``numpy()`` returns is a view of the pool's
 block, and NumPy keeps that block alive through ``.base``: so the array outlives its tensor, and

@@ -139,14 +139,14 @@ def _held(storage: Any) -> list[RegionInput]:
 
 
 def leave_copies(storage: Any) -> None:
-    """Someone is about to write into a storage: regions that will read it again keep a copy."""
+    """Copy on write: regions that will read a storage again keep a copy of what it has now."""
     copies: dict[Any, Any] = {}
     for held in _held(storage):
         held.keep_copy(copies)
 
 
 class RegionRecorder:
-    """What the open regions of a thread have noted; also their saver (``modes.State.saver``)."""
+    """The recorder of a thread's open regions; also their saver (``modes.State.saver``)."""
 
     __slots__ = ("contents", "region")
 

@@ -38,7 +38,7 @@ from .values import StashCall, StridedView, ValueVersion, WriteCall
 
 
 class Region:
-    """One stretch of a program whose values are made again instead of kept.
+    """A checkpointed region: a stretch of program whose values are recomputed instead of kept.
 
     Args:
         policy: Called with a :class:`Value`, returns what becomes of it; None recomputes all.
@@ -195,7 +195,7 @@ class CrossRegionUse:
 
 
 class Recomputed:
-    """A saved value whose bytes may go: they are found while someone has them, or made again.
+    """A saved value that is recomputed, unless someone still has its bytes.
 
     Args:
         tensor: The value.
