@@ -1,4 +1,4 @@
-"""Wishes that PyTorch scripts state at their beginning, and what becomes of them here.
+"""PyTorch's global settings, accepted for compatibility, and what each does here.
 
 Lowtide has one implementation of each op: on the CPU it is deterministic, and a matrix product runs
 in the precision of its inputs. So these are remembered and answered, and change nothing.

@@ -1,9 +1,10 @@
-"""Decisions that depend on a tensor's values, where it has none.
+"""Data-dependent decisions, and what they do where a tensor has no values.
 
 That is under an executor that computes nothing: an estimate's (``execution.py``).
 The framework itself seldom looks at values. Where it does, an estimate would go another way than
-the real step. So such a place says what is usual (:func:`presumed`), or that there is no telling
-(:func:`decisive`): a shape that depends on values. Outside of estimates both only read.
+the real step. So such a place takes a hint of what is usual (:func:`value_or_hint`), or
+refuses where a shape depends on values (:func:`require_values`). Outside of estimates both only
+read.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 from . import execution
 
 
-def presumed(value: Any, usual: Any) -> Any:
+def value_or_hint(value: Any, usual: Any) -> Any:
     """The only element of a tensor as a Python scalar; ``usual`` where it has no value.
 
     Args:
@@ -27,8 +28,8 @@ def presumed(value: Any, usual: Any) -> Any:
     return value.item()
 
 
-def decisive(name: str, value: Any) -> Any:
-    """A tensor whose values decide about a shape.
+def require_values(name: str, value: Any) -> Any:
+    """Return a tensor whose values decide about a shape; refuse one without values.
 
     Args:
         name: The op, for the message.
@@ -46,4 +47,4 @@ def decisive(name: str, value: Any) -> Any:
     return value
 
 
-__all__ = ["decisive", "presumed"]
+__all__ = ["require_values", "value_or_hint"]

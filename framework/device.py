@@ -1,4 +1,4 @@
-"""Names of devices: ``cpu``, ``cuda:N``, ``meta``, and ``sim``, the strict stand-in of tests."""
+"""Devices by name: ``cpu``, ``cuda:N``, ``meta``, and ``sim``, the simulated GPU of tests."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ nothing, and :func:`install` has these bound anew, by the functions that modules
 :func:`when_installed`.
 
 What has no method of its own goes through one of these: writing outside of ops and random draws
-are calls of the runner (``modes.quietly``), copies between devices are methods of the backends.
+are calls of the runner (``modes.run_kernel``), copies between devices are methods of the backends.
 """
 
 from __future__ import annotations

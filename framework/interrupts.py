@@ -1,4 +1,4 @@
-"""Interrupts: what must happen whole happens whole, also where Ctrl-C falls into the middle of it.
+"""Interrupt safety: what must happen as a whole does, also where Ctrl-C falls into it.
 
 CPython calls the handler of a signal between two bytecodes of the main thread: at the entry of a
 function, after a call, and where a loop jumps back; nowhere else. So a row of statements without

@@ -24,7 +24,7 @@ import numpy as np
 
 from .autograd.saved import count_write
 from .kernels.common.copy import copy
-from .modes import quietly
+from .modes import run_kernel
 from .ops.views.view_as_real import view_as_real
 
 BLOCK = 1 << 12  # elements of a lane at most
@@ -42,7 +42,7 @@ def take_room() -> Room:
 
 
 def on_lanes(recurrence: Callable[..., None], tensors: Sequence[Any], numbers: Any) -> Any:
-    """What runs a recurrence over tensors on the CPU (or meta), in place.
+    """Return the function that runs a recurrence in place on the CPU (or meta).
 
     Everything that can fail happens here, and nothing is written yet.
 
@@ -93,7 +93,7 @@ def _write(
         if t is not None and k != 1:
             count_write(t._storage, "step")
     if not tensors[0].is_meta:
-        quietly(by_blocks, *arrays, recurrence, numbers, room)
+        run_kernel(by_blocks, *arrays, recurrence, numbers, room)
 
 
 def by_blocks(*arguments: Any) -> None:

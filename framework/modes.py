@@ -1,4 +1,4 @@
-"""What the current thread does with graphs: record or not, and how values are saved.
+"""Grad mode and inference mode, and the other modes of a thread.
 
 One :class:`State` object per thread, so that the dispatcher reads one thread-local attribute per
 op and plain slots after that.
@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar, overload
 
 from . import execution
 from .interrupts import RestoringExit
-from .kernels.runtime.errstate import run_nested, was_busy
+from .kernels.runtime.errstate import is_reentrancy_error, run_nested
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,8 +37,9 @@ class State:
         scope: The innermost module call or named scope we are in (``scopes.Scope``), or None.
         site: Where the op was recorded whose backward runs, while a profiler listens.
         running: The backward pass that runs, or None; the innermost, if one runs inside another.
-        tape: Notes every kernel call while a region of activation checkpointing is open, or None.
-        watch: ``inference`` or a tape: results need more than a node.
+        recorder: Notes every kernel call while a checkpointed region is open, or None
+            (``autograd/remat/recorder.py``).
+        notes_results: ``inference`` or a recorder: results need more than a node.
         run: ``run(f, *args)`` calls a kernel with NumPy's floating-point warnings off: the
             executor's ``runner`` (``execution.py``).
     """
@@ -51,14 +52,14 @@ class State:
         "grad",
         "hooks_disabled",
         "inference",
+        "notes_results",
         "phase",
+        "recorder",
         "run",
         "running",
         "saver",
         "scope",
         "site",
-        "tape",
-        "watch",
     )
 
     def __init__(self) -> None:
@@ -74,8 +75,8 @@ class State:
         self.scope: Any = None
         self.site: tuple[str, str, str, str] | None = None
         self.running: Any = None
-        self.tape: Any = None
-        self.watch = False
+        self.recorder: Any = None
+        self.notes_results = False
         self.run = execution.current.runner()
 
 
@@ -92,8 +93,8 @@ def _run_by(executor: execution.Executor) -> None:
     local.state.run = executor.runner()
 
 
-def quietly(f: Any, *args: Any) -> Any:
-    """Call what computes: a kernel, or what surrounds one, with NumPy's warnings off.
+def run_kernel(f: Any, *args: Any) -> Any:
+    """Run a kernel, or what surrounds one, with NumPy's floating-point warnings off.
 
     Whatever writes values goes through here or through ``State.run``, so that an executor can leave
     it out (``execution.py``). The first array among ``args`` is written.
@@ -101,7 +102,7 @@ def quietly(f: Any, *args: Any) -> Any:
     try:
         return local.state.run(f, *args)
     except RuntimeError as error:
-        if not was_busy(error):
+        if not is_reentrancy_error(error):
             raise
         return run_nested(f, *args)
 
@@ -254,12 +255,12 @@ class inference_mode(_Mode):
 
     def __enter__(self) -> None:
         state, mode = local.state, self.mode
-        self._before[:] = state.grad, state.inference, state.watch
+        self._before[:] = state.grad, state.inference, state.notes_results
         state.inference = mode
-        state.watch = mode or state.tape is not None
+        state.notes_results = mode or state.recorder is not None
         state.grad = not mode  # False ends no_grad too, as in PyTorch
 
-    __exit__ = RestoringExit(state_of_thread, "grad", "inference", "watch")
+    __exit__ = RestoringExit(state_of_thread, "grad", "inference", "notes_results")
 
 
 def is_grad_enabled() -> bool:

@@ -1,4 +1,4 @@
-"""How a tensor prints: PyTorch's format, number by number.
+"""Printing of tensors, in PyTorch's format.
 
 A :class:`_Style` looks at the numbers that will be shown and chooses one notation and width for
 all of them; :func:`_block` lays them out in rows and brackets.

@@ -1,4 +1,4 @@
-"""What is known of a tensor without its values: shape, dtype and device, interned.
+"""Tensor specs: shape, dtype and device, interned.
 
 Equal specs are one object. So a dispatcher's cache key is a tuple of specs, compared and hashed
 by identity, and "does this gradient fit that input" is one ``is``.
@@ -109,7 +109,7 @@ class Spec:
 
 
 class ScalarSpec:
-    """Stands in a cache key for a Python scalar: its category is known, its value is not.
+    """The spec of a Python scalar in a cache key: its category is known, its value is not.
 
     A scalar takes part in promotion weakly and has the shape of a 0-d tensor.
     """

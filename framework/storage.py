@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Accounts:
-    """What every kind of storage has beside its bytes.
+    """Base of storages: role, version and entry in the ledger.
 
     Attributes:
         ledger: The ledger of its device.

@@ -125,9 +125,9 @@ class Tensor:
     @property
     def array(self) -> Any:
         """The raw array of its device, for kernels; writing to it goes unnoticed by autograd."""
-        tape = local.state.tape
-        if tape is not None:  # whoever has the array may write what no region sees
-            tape.escaped(self._storage)
+        recorder = local.state.recorder
+        if recorder is not None:  # whoever has the array may write what no region sees
+            recorder.became_writable(self._storage)
         return self._array
 
     def size(self, dim: int | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Checks that follow from an op's declaration, and what they need: samples, poison, comparison.
+"""Checks generated from an op's declaration, with samples, poisoned memory and comparison.
 
 The generated tests (``tests/ops/test_generated.py``) are these functions applied to every op of
 the registry and every sample it declares. They are public so that an op declared outside lowtide

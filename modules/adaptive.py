@@ -1,4 +1,4 @@
-"""Softmax over very many classes: frequent ones in a head, rare ones in smaller tails.
+"""Adaptive softmax over very many classes: frequent ones in a head, rare ones in tails.
 
 A class of a tail has the probability of its cluster, from the head, times its own within the
 cluster. Training runs a tail only on the rows whose target is in it.

@@ -19,7 +19,7 @@ from .parameter import Parameter
 
 
 class RNNCellBase(Module):
-    """What cells share.
+    """Base of recurrent cells: parameters, checks and ``repr``.
 
     Args:
         input_size: Features of the input.

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from ..framework.data_dependence import presumed
+from ..framework.data_dependence import value_or_hint
 from ..framework.interrupts import defer_interrupts
 from ..framework.lanes import HOSTS, on_lanes
 from ..framework.modes import no_grad
@@ -129,7 +129,7 @@ def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | Non
 def _scaling(g: Any, factor: Any) -> tuple[Any, ...]:
     if g.device.type not in HOSTS or (factor.dtype is g.dtype and not g.dtype.is_half):
         return g.mul_, factor
-    value = 1.0 if factor.is_meta else presumed(factor, 1.0)
+    value = 1.0 if factor.is_meta else value_or_hint(factor, 1.0)
     if g.dtype.is_half:
         return on_lanes(_scale, (g, None), (value,))
     return g.mul_, value

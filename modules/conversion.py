@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Convertible:
-    """What every module knows about devices and dtypes; a part of :class:`Module`."""
+    """Methods of :class:`Module` for devices and dtypes."""
 
     if TYPE_CHECKING:  # what Module brings
         _parameters: dict[str, Parameter | None]

@@ -101,7 +101,7 @@ def _kind(kind: str) -> property:
 
 
 class Hooked:
-    """What every module knows about hooks; a part of :class:`Module`."""
+    """Methods of :class:`Module` for hooks."""
 
     _call_hooks: CallHooks | None = None
 

@@ -116,7 +116,7 @@ def is_lazy(value: Any) -> bool:
 
 
 class LazyModuleMixin:
-    """What makes a layer lazy; a subclass says what it becomes and how it gets its shapes."""
+    """Mixin for lazy layers; a subclass says what it becomes and how it gets its shapes."""
 
     cls_to_become: Any = None
 

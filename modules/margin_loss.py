@@ -1,4 +1,4 @@
-"""Losses of margins between scores, distances or similarities: what leads by enough is free."""
+"""Margin losses: hinges of differences between scores, distances or similarities."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _cache: dict[tuple[int, str], Any] = {}
 
 
 class cached(WholeContext):
-    """Compute each parametrized tensor once inside, and give that one out again.
+    """Cache parametrized tensors: inside, each is computed once.
 
     For modules that read a weight several times. What was kept goes at the end of the outermost.
     """

@@ -30,7 +30,7 @@ _GATES = {"RNN_TANH": 1, "RNN_RELU": 1, "GRU": 3, "LSTM": 4}
 
 
 class RNNBase(Module):
-    """What recurrent layers share: parameters by layer and direction, checks, the loop over layers.
+    """Base of recurrent layers: parameters by layer and direction, checks, the loop over layers.
 
     Args:
         mode: "RNN_TANH", "RNN_RELU", "GRU" or "LSTM".

@@ -33,7 +33,7 @@ Hook = Callable[..., Any]
 
 
 class IncompatibleKeys(NamedTuple):
-    """What ``load_state_dict`` did not find, and what it found too much."""
+    """The missing and the unexpected keys of a ``load_state_dict``."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -49,7 +49,7 @@ class IncompatibleKeys(NamedTuple):
 
 
 class Stateful:
-    """What every module knows about its state dict; a part of :class:`Module`."""
+    """Methods of :class:`Module` for its state dict."""
 
     _parameters: dict[str, Parameter | None]
     _buffers: dict[str, Tensor | None]

@@ -11,7 +11,7 @@ from ..framework.autograd.saved import count_write
 from ..framework.dtypes import finfo
 from ..framework.kernels.common.copy import copy
 from ..framework.lanes import HOSTS, by_blocks, on_lanes, take_room
-from ..framework.modes import quietly
+from ..framework.modes import run_kernel
 from ..framework.ops.creation.fill import empty, zeros_like
 from ..framework.ops.views.tiled import limit_of, pieces
 from . import fused
@@ -126,7 +126,7 @@ def _compiled(p: Any, g: Any, held: list[Any], numbers: Any) -> Any:
         arrays = [t._array.reshape(-1, n, m) for t in (p, g)]
         arrays += [t._array.reshape(-1, k) for t, k in zip(held, (n, m), strict=True)]
     if (loop, kind) not in _ready:  # compiled at its first call, which may fail: here, on copies
-        quietly(loop, *[np.ones((1,) * a.ndim, a.dtype) for a in arrays], *scalars)
+        run_kernel(loop, *[np.ones((1,) * a.ndim, a.dtype) for a in arrays], *scalars)
         _ready.add((loop, kind))
     return _run, storages, loop, *arrays, *scalars
 
@@ -135,7 +135,7 @@ def _run(storages: list[Any], loop: Any, *arguments: Any) -> None:
     for storage in storages:
         count_write(storage, "step")
     if loop is not None:
-        quietly(loop, *arguments)
+        run_kernel(loop, *arguments)
 
 
 def _start(p: Any) -> dict[str, Any]:
@@ -242,9 +242,9 @@ def _move_matrix(
 ) -> None:
     for storage in storages:
         count_write(storage, "step")
-    quietly(by_blocks, *arrays, _move_part, numbers, room)
+    run_kernel(by_blocks, *arrays, _move_part, numbers, room)
     for to, source in copies:
-        quietly(copy, to, source)
+        run_kernel(copy, to, source)
 
 
 def _move_part(

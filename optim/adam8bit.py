@@ -17,7 +17,7 @@ from ..framework.kernels.common.copy import copy
 from ..framework.kernels.runtime.threads import spread
 from ..framework.lanes import HOSTS, need_places_of_their_own
 from ..framework.memory.ledger import WORKSPACE
-from ..framework.modes import quietly
+from ..framework.modes import run_kernel
 from ..framework.ops.creation.fill import empty
 from ..framework.ops.creation.fill import zeros as new_zeros
 from ..framework.ops.creation.from_data import tensor
@@ -224,7 +224,7 @@ def _ready(dtype: Any) -> None:
     values, codes = np.empty((0, BLOCK), dtype.name), np.empty((0, BLOCK), np.uint8)
     scales = np.empty(0, np.float32)
     kind = values.dtype.type
-    quietly(adam8bit.adam, values, values, codes, codes, scales, scales, *[kind(1)] * 10)
+    run_kernel(adam8bit.adam, values, values, codes, codes, scales, scales, *[kind(1)] * 10)
     _compiled_for.add(dtype)
 
 
@@ -247,10 +247,10 @@ def _run_on(arrays: list[Any], numbers: Sequence[float]) -> None:
     if full:
         blocks = [a[:end].reshape(full, BLOCK) for a in flat]
         first = [s[:full] for s in scales]
-        quietly(spread, adam8bit.adam, end, full, *blocks, *first, *scalars)
+        run_kernel(spread, adam8bit.adam, end, full, *blocks, *first, *scalars)
     if end < n:
         blocks = [a[end:].reshape(1, -1) for a in flat]
-        quietly(adam8bit.adam, *blocks, *[s[full:] for s in scales], *scalars)
+        run_kernel(adam8bit.adam, *blocks, *[s[full:] for s in scales], *scalars)
 
 
 _rooms: weakref.WeakValueDictionary[Any, Any] = weakref.WeakValueDictionary()
@@ -280,19 +280,19 @@ def _by_parts(p: Any, g: Any, held: list[Any], numbers: Sequence[float], room: A
         part = [row[: end - start] for row in room._array]
         for to, source in zip(part, arrays, strict=True):
             for piece, at in _spans(source, start, end, 0):
-                quietly(copy, to[at : at + piece.size].reshape(piece.shape), piece)
+                run_kernel(copy, to[at : at + piece.size].reshape(piece.shape), piece)
         blocks = slice(start // BLOCK, -(-end // BLOCK))
         of_part = [c[start:end] for c in codes] + [s[blocks] for s in scales]
         _run_on([*part, *of_part], numbers)
         for piece, at in _spans(arrays[0], start, end, 0):
-            quietly(copy, piece, part[0][at : at + piece.size].reshape(piece.shape))
+            run_kernel(copy, piece, part[0][at : at + piece.size].reshape(piece.shape))
 
 
 def _copied(tensors: list[Any], values: list[Any]) -> None:
     for t, value in zip(tensors, values, strict=True):
         count_write(t._storage, "step")
         if not t.is_meta:
-            quietly(copy, t.detach()._array, value._array)
+            run_kernel(copy, t.detach()._array, value._array)
 
 
 # The same in tensor ops

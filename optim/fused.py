@@ -13,7 +13,7 @@ from typing import Any
 
 from ..framework.autograd.saved import count_write
 from ..framework.kernels.runtime import threads
-from ..framework.modes import quietly
+from ..framework.modes import run_kernel
 
 LEAST = 1 << 14  # elements in all, below which plain steps are fast enough without Numba
 
@@ -65,7 +65,7 @@ def planned(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
     kind = flat.dtype.type
     scalars = _scalars(kind, numbers)
     if (name, kind) not in _compiled:  # compiled at its first call, which may fail: here
-        quietly(loop, *[a[:0] for a in arrays], *scalars)
+        run_kernel(loop, *[a[:0] for a in arrays], *scalars)
         _compiled.add((name, kind))
     n = flat.size
     if n < threads.SHARE:
@@ -76,7 +76,7 @@ def planned(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
 def _run(storages: list[Any], loop: Any, arrays: list[Any], scalars: list[Any]) -> None:
     for storage in storages:
         count_write(storage, "step")
-    quietly(loop, *arrays, *scalars)
+    run_kernel(loop, *arrays, *scalars)
 
 
 def _count(storages: list[Any]) -> None:

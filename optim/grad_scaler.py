@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..framework.data_dependence import presumed
+from ..framework.data_dependence import value_or_hint
 from ..framework.dtypes import float16, float32
 from ..framework.interrupts import defer_interrupts
 from ..framework.lanes import HOSTS, on_lanes
@@ -343,7 +343,7 @@ def _unscale(g: Any, factor: float, found: Any) -> None:
 
 
 def _any(found: dict[Any, Any]) -> bool:
-    return any(bool(presumed(f, False)) for f in found.values() if not f.is_meta)
+    return any(bool(value_or_hint(f, False)) for f in found.values() if not f.is_meta)
 
 
 def _rounded(value: float) -> float:

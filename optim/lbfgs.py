@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..framework.data_dependence import presumed
+from ..framework.data_dependence import value_or_hint
 from ..framework.interrupts import defer_interrupts
 from ..framework.modes import enable_grad, local
 from ..framework.ops.creation.fill import empty
@@ -130,7 +130,7 @@ class LBFGS(Optimizer):
             raise RuntimeError(f"LBFGS: only 'strong_wolfe' is supported; got {search!r}.")
         lr, small = number(group["lr"]), group["tolerance_change"]
         first_loss = closure()
-        loss, evaluations = float(presumed(first_loss, 0.0)), 1
+        loss, evaluations = float(value_or_hint(first_loss, 0.0)), 1
         state["func_evals"] = state.get("func_evals", 0) + 1
         state.setdefault("n_iter", 0)
         g = self._flat_gradient()
@@ -141,9 +141,9 @@ class LBFGS(Optimizer):
             d = self._direction(g, state, group["history_size"])
             before = state["prev_loss"] = loss
             first = state["n_iter"] == 1  # no curvature is known yet: a step of length 1 at most
-            t = min(1.0, 1.0 / presumed(g.abs().sum(), 2.0)) * lr if first else lr
+            t = min(1.0, 1.0 / value_or_hint(g.abs().sum(), 2.0)) * lr if first else lr
             state["t"] = t
-            slope = presumed(g.dot(d), -1.0)
+            slope = value_or_hint(g.dot(d), -1.0)
             if slope > -small:
                 break
             calls, flat = 0, False
@@ -158,7 +158,7 @@ class LBFGS(Optimizer):
             else:
                 self._move(t, d)
                 if iteration != group["max_iter"]:  # else the next step computes it anyway
-                    loss, calls = float(presumed(closure(), before - 1.0)), 1
+                    loss, calls = float(value_or_hint(closure(), before - 1.0)), 1
                     g = self._flat_gradient()
                     flat = _largest(g) <= group["tolerance_grad"]
             evaluations += calls
@@ -178,7 +178,7 @@ class LBFGS(Optimizer):
         before, d = state["prev_flat_grad"], state["d"]
         ys, ss, ro = state["old_dirs"], state["old_stps"], state["ro"]
         y, s = own(g.sub(before)), own(d.mul(number(state["t"])))
-        curvature = presumed(y.dot(s), 2.0)
+        curvature = value_or_hint(y.dot(s), 2.0)
         if curvature > 1e-10:  # else H would not stay positive
             if len(ys) == history:
                 for old in (ys, ss, ro):
@@ -186,15 +186,15 @@ class LBFGS(Optimizer):
             ys.append(y)
             ss.append(s)
             ro.append(1.0 / curvature)
-            state["H_diag"] = curvature / presumed(y.dot(y), 1.0)
+            state["H_diag"] = curvature / value_or_hint(y.dot(y), 1.0)
         q = d.copy_(g).neg_()
         weights = [0.0] * len(ys)
         for i in reversed(range(len(ys))):
-            weights[i] = presumed(ss[i].dot(q), 0.5) * number(ro[i])
+            weights[i] = value_or_hint(ss[i].dot(q), 0.5) * number(ro[i])
             q.add_(ys[i], alpha=-weights[i])
         q.mul_(number(state["H_diag"]))
         for i in range(len(ys)):
-            q.add_(ss[i], alpha=weights[i] - presumed(ys[i].dot(q), 1.0) * number(ro[i]))
+            q.add_(ss[i], alpha=weights[i] - value_or_hint(ys[i].dot(q), 1.0) * number(ro[i]))
         before.copy_(g)
         return q
 
@@ -237,7 +237,7 @@ class LBFGS(Optimizer):
     def _probe(self, closure: Any, x: Any, d: Any, before: float, t: float) -> tuple[float, Any]:
         """Loss and gradient at ``x + t d``; the parameters are x again afterwards."""
         self._move(t, d)
-        loss = float(presumed(closure(), before - t))
+        loss = float(value_or_hint(closure(), before - t))
         g = self._flat_gradient()
         self._go_to(x)
         return loss, g
@@ -250,4 +250,4 @@ class LBFGS(Optimizer):
 
 
 def _largest(x: Any) -> float:
-    return float(presumed(x.abs().max(), 1.0))
+    return float(value_or_hint(x.abs().max(), 1.0))

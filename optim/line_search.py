@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..framework.data_dependence import presumed
+from ..framework.data_dependence import value_or_hint
 
 ENOUGH = 1e-4  # c1: share of the first slope's promise that the loss must fall by
 FLAT = 0.9  # c2: share of the first slope that may be left
@@ -54,9 +54,9 @@ def strong_wolfe(
 
     def at(t: float) -> Point:
         f, gradient = probe(t)
-        return Point(t, f, gradient, presumed(gradient.dot(d), slope / 2))
+        return Point(t, f, gradient, value_or_hint(gradient.dot(d), slope / 2))
 
-    reach = presumed(d.abs().max(), 1.0)
+    reach = value_or_hint(d.abs().max(), 1.0)
     start = before = Point(0.0, loss, g, slope)
     here = at(t)
     probes, tries = 1, 0

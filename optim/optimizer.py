@@ -47,12 +47,12 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
             return step(*args, **kwargs)
         # No call from here to the try: an interrupt comes before all of it is set, or is undone.
         state = local.state
-        phase, tape, saver = state.phase, state.tape, state.saver
+        phase, recorder, saver = state.phase, state.recorder, state.saver
         self._in_step = True
         state.phase = "optimizer"
-        if tape is not None:  # a region around the step: what a step makes is not made again
-            state.tape, state.watch = None, state.inference
-            state.saver = None if saver is tape else saver
+        if recorder is not None:  # a region around the step: what a step makes is not made again
+            state.recorder, state.notes_results = None, state.inference
+            state.saver = None if saver is recorder else saver
         try:
             for hook in (*_hooks(_everywhere, "before"), *_hooks(self._hooks, "before")):
                 result = hook(self, args, kwargs)
@@ -73,8 +73,8 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             self._in_step = False
             state.phase = phase
-            if tape is not None:
-                state.tape, state.saver, state.watch = tape, saver, True
+            if recorder is not None:
+                state.recorder, state.saver, state.notes_results = recorder, saver, True
 
     return call
 

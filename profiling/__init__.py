@@ -1,4 +1,4 @@
-"""Profiling: what the bytes of a step are, when, and whose."""
+"""Memory profiling: which bytes of a step live when, and who owns them."""
 
 if __name__ == "profiling":  # found through the root on sys.path; Python 3.15 wants its own
     import os as _os

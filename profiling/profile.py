@@ -1,4 +1,4 @@
-"""Profile: the questions one can ask a recording.
+"""Profile: the queries on a recording.
 
 Each answer is a :class:`~lowtide.profiling.analysis.tables.Table` or a plain object;
 :meth:`Profile.report` prints the main ones on a page, :meth:`Profile.to_json` stores the recording
@@ -19,7 +19,7 @@ from .record.recording import Cells, Mark, Peak, Recording, busiest
 
 
 class Profile:
-    """What a profiler recorded, and the questions to it.
+    """A recording of the profiler, and the queries on it.
 
     Args:
         recording: The data; see ``profiling/record/recording.py`` for its schema.

@@ -6,9 +6,9 @@ dict of these by device type, where PyTorch's lists differ; a composition is dec
 :func:`casts`. Everything else runs in the types it is given.
 
 While no thread is inside an autocast region, an op's function calls the dispatcher directly, and
-mixed precision costs nothing. The first region opens a **door** in the functions of the ops that
-declare something: their global name ``dispatch`` then leads through a function that converts the
-inputs. The last region closes it. The dispatcher itself knows nothing of this.
+mixed precision costs nothing. The first region patches the functions of the ops that declare
+something: their global name ``dispatch`` then leads through a function that converts the inputs.
+The last region restores them. The dispatcher itself knows nothing of this.
 
 Conversions are recorded ops, so gradients arrive in the types of what was converted: float32
 weights have float32 gradients. A converted leaf that requires grad is kept until the outermost
@@ -40,7 +40,7 @@ DEVICE_TYPES = ("cpu", "cuda", "sim", "meta")
 
 _lock = threading.Lock()
 _regions = 0  # threads that are inside one
-_closed: dict[Any, dict[str, Any]] = {}  # while the door is open: what each op's function called
+_unpatched: dict[Any, dict[str, Any]] = {}  # while patched: what each op's function called
 
 
 class autocast(WholeContext):
@@ -137,24 +137,24 @@ def _switch(mapping: dict[str, dtype] | None) -> None:
         with _lock:
             _regions += 1 if before is None else -1
             if _regions == 1 and before is None:
-                _open()
+                _patch_dispatch()
             elif _regions == 0:
-                _close()
+                _restore_dispatch()
 
 
-def _open() -> None:
+def _patch_dispatch() -> None:
     for op in OPS.values():
         if op.autocast is not None and op.function is not None:
             names = op.function.__globals__
-            _closed[op] = {n: names[n] for n in ("dispatch", "dispatch_pair")}
+            _unpatched[op] = {n: names[n] for n in ("dispatch", "dispatch_pair")}
             names["dispatch"], names["dispatch_pair"] = _dispatch, _dispatch_pair
     autocast_policy.open_compositions()
 
 
-def _close() -> None:
-    for op, names in _closed.items():
+def _restore_dispatch() -> None:
+    for op, names in _unpatched.items():
         op.function.__globals__.update(names)
-    _closed.clear()
+    _unpatched.clear()
     autocast_policy.close_compositions()
 
 

@@ -1,4 +1,4 @@
-"""Whose frames are on the stack: which op runs, which line of the user's program led to it.
+"""Stack frames: which op runs, and which line of the user's program called it.
 
 A file is somebody's: the user's, the standard library's, or one of ours with its part in a call.
 Walking the stack costs about 0.1 us a frame. Nothing of a frame is kept but the code object it ran,
@@ -31,7 +31,7 @@ _lines: dict[tuple[int, int], tuple[str, Any]] = {}  # (id of code, offset) -> (
 
 
 def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
-    """Look from a frame outwards.
+    """Walk the stack from a frame outwards.
 
     Args:
         frame: The innermost to look at.
@@ -120,7 +120,7 @@ _STANDARD = tuple({sysconfig.get_path(n) + os.sep for n in ("stdlib", "platstdli
 
 
 def kind_of(filename: str) -> int:
-    """What the frames of a file are."""
+    """The kind of a file's frames: lowtide's own, another library's, or the user's."""
     if filename.startswith("<op "):
         return OP
     if filename.startswith(("<function ", "<frozen ")):
@@ -152,7 +152,7 @@ def kind_of(filename: str) -> int:
 
 
 def forget() -> None:
-    """Let the code objects go whose lines are known."""
+    """Clear the cache of code objects whose lines are known."""
     _lines.clear()
 
 

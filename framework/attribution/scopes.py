@@ -1,4 +1,4 @@
-"""Where in the user's program an allocation happens: module path, op, phase and source line.
+"""Scopes: the module path, op, phase and source line of an allocation.
 
 Nothing here runs while nobody listens. The first listener (:func:`listen`) puts three things in
 place, the last one takes them away again:
@@ -93,7 +93,7 @@ def on_listen(watch: Callable[[bool], None]) -> None:
 
 
 def listen(lines: bool, **told: Callable[..., Any]) -> None:
-    """Begin to note sites, for as long as :func:`unlisten` is not called with the same arguments.
+    """Start to record call sites, until :func:`unlisten` is called with the same arguments.
 
     Args:
         lines: The user's source lines too.
@@ -275,7 +275,7 @@ def leave(entry: Scope) -> None:
 
 
 class resumed:
-    """Be in a scope of earlier again, in a phase: for whoever runs a part of a forward once more.
+    """Enter an earlier scope again, in a phase: for whoever runs a part of a forward once more.
 
     Args:
         scoped: What :func:`current` returned then; it may have been left since.
@@ -468,7 +468,7 @@ def place(frame: Any) -> tuple[str, str]:
 
 
 def enter_node(node: Any) -> None:
-    """Say that a node's backward runs: what is allocated belongs to the forward op."""
+    """Attribute what is allocated from now on to a node's backward: to its forward op."""
     if local.state.site is None:
         for listener in list(_told["began"]):
             listener(node)

@@ -1,4 +1,4 @@
-"""Sums of gradients: on their way, and at its end in ``.grad``, without a copy if nobody can tell.
+"""Accumulation of gradients: pending ones and ``.grad``, without a copy if nobody can tell.
 
 Whether anybody else can see a gradient's bytes is asked of Python: it counts who holds the tensor,
 its array and its storage.

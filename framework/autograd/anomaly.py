@@ -131,7 +131,7 @@ def apply_watched(
     retain: bool,
     create: bool,
 ) -> Sequence[Tensor | None]:
-    """Run a node's backward, under the eyes of a profiler or of anomaly detection.
+    """Run a node's backward for a profiler or for anomaly detection.
 
     Where the latter is on, a failure says where the node was made.
 

@@ -1,4 +1,4 @@
-"""The engine: ``backward``, ``grad``, and what surrounds a pass (``backward_pass.py``)."""
+"""The autograd engine: ``backward`` and ``grad``, around a pass (``backward_pass.py``)."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import interrupts
-from ..devices import backend, placed
+from ..devices import backend, on_device
 from ..memory.ledger import TEMPORARY
-from ..modes import local, quietly
+from ..modes import local, run_kernel
 from ..spec import Spec
 from ..tensor import Tensor, wrap
 from . import given_ops
@@ -178,7 +178,7 @@ def zeros_of(spec: Spec) -> Tensor:
     be = backend(spec.device)
     storage, array = be.empty(spec, TEMPORARY)
     if be.xp is not None:
-        quietly(placed(be, _fill), array, 0)
+        run_kernel(on_device(be, _fill), array, 0)
     return wrap(array, spec, storage)
 
 
@@ -237,7 +237,7 @@ def ones_of(spec: Spec) -> Tensor:
     """A new tensor of ones."""
     out = zeros_of(spec)
     if spec.device.type != "meta":  # type: ignore[union-attr]
-        quietly(placed(backend(spec.device), _fill), out._array, 1)
+        run_kernel(on_device(backend(spec.device), _fill), out._array, 1)
     return out
 
 
@@ -255,8 +255,8 @@ def _run(
     interrupts.listen()
     state = local.state
     before = (state.grad, state.saver, state.running, state.autocast)
-    tape, state.tape, state.watch = state.tape, None, state.inference
-    if tape is not None and state.saver is tape:
+    recorder, state.recorder, state.notes_results = state.recorder, None, state.inference
+    if recorder is not None and state.saver is recorder:
         state.saver = None
     phase, site = state.phase, state.site
     state.phase, state.site = "backward", None
@@ -271,7 +271,7 @@ def _run(
         done = state.running
         state.grad, state.saver, state.running, state.autocast = before  # all modes in one row
         state.phase, state.site = phase, site
-        state.tape, state.watch = tape, state.inference or tape is not None
+        state.recorder, state.notes_results = recorder, state.inference or recorder is not None
         if done is not running:
             for reference in done.replayed:
                 content = reference()

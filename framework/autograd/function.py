@@ -25,7 +25,7 @@ from .view_history import rebase
 
 
 class FunctionCtx(Node):
-    """What forward tells backward. Every :class:`Function` has a subclass of its own.
+    """The context of a :class:`Function`: what forward saves for backward.
 
     Attributes:
         needs_input_grad: For each argument of forward, whether it is a tensor that requires grad.
@@ -365,14 +365,14 @@ class Function:
         # What is saved belongs to the function by its name, and a forward is one though no gradient
         # is recorded in it. A region of activation checkpointing notes nothing of a forward that
         # may not run again: what it makes is kept.
-        before = state.function, state.phase, state.grad, state.tape
+        before = state.function, state.phase, state.grad, state.recorder
         state.function = name
         if recording and state.phase is None:
             state.phase = "forward"
         try:
             state.grad = False
             if not cls.recompute:
-                state.tape = None
+                state.recorder = None
             try:
                 if separate:
                     output = cls.forward(*args)
@@ -380,7 +380,7 @@ class Function:
                 else:
                     output = cls.forward(ctx, *args)
             finally:
-                state.grad, state.tape = before[2:]
+                state.grad, state.recorder = before[2:]
             several = isinstance(output, tuple | list)
             outputs = ctx._finish(args, list(output) if several else [output], versions, recording)
         finally:

@@ -1,4 +1,4 @@
-"""Gradients against finite differences.
+"""Gradient checks: analytical gradients against finite differences.
 
 A complex number counts as two real ones, so one rule serves every dtype: for a real direction
 ``u`` of the input and ``v`` of the output, ``<v, f(x + eps u) - f(x - eps u)> / 2 eps`` must equal
@@ -27,7 +27,7 @@ Function = Callable[..., Any]
 
 
 class GradcheckError(RuntimeError):
-    """An analytical gradient that finite differences contradict."""
+    """An analytical gradient differs from the finite differences."""
 
 
 def gradcheck(

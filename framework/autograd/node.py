@@ -1,4 +1,4 @@
-"""Nodes: one recorded op each, its edges to what it was computed from, and its saved values.
+"""Graph nodes: one recorded op each, its edges to its inputs' nodes, and its saved values.
 
 An edge is a pair (target, index): a node and which of its outputs, or a leaf tensor and 0. A leaf
 is its own target, so recording an op on parameters makes no extra object; the
@@ -28,7 +28,7 @@ _sequence = count(1)
 
 
 class SavedValue(NamedTuple):
-    """What ``grad_fn.saved`` tells of one value kept for backward.
+    """Description of one value saved for backward, an entry of ``grad_fn.saved``.
 
     Attributes:
         label: Which value of which op, such as ``mul.other``.
@@ -55,7 +55,7 @@ def describe_saved(handles: Any, labels: Sequence[str]) -> tuple[SavedValue, ...
 
 
 class Node:
-    """What the engine needs of any node: edges, order, and ``apply``.
+    """Base of graph nodes: edges, order, and ``apply``.
 
     Attributes:
         edges: (target, index) of each input that needs a gradient.
@@ -125,7 +125,7 @@ node_classes.append(Node)
 
 
 class OpNode(Node):
-    """A recorded op of the registry.
+    """The node of an op of the registry.
 
     Attributes:
         rules: The gradient rules of the op, compiled for the inputs that need one
@@ -186,7 +186,7 @@ class OpNode(Node):
                 "through the graph a second time). Pass retain_graph=True there, or compute the "
                 "loss again."
             )
-        handled = self.rules.handled
+        handled = self.rules.handle_labels
         values: list[Any] = []
         for value in saved:  # no comprehension: before Python 3.12 that is a call
             label = handled[len(values)]
@@ -199,7 +199,7 @@ class OpNode(Node):
         """Run the rules on the saved values."""
         rules = self.rules
         values = self.unpack()
-        if not retain and rules.frees:
+        if not retain and rules.releases_saved:
             self.handles = None
         if create and rules.composite is not None:
             return rules.through_composite(values, grads)  # type: ignore[no-any-return]
@@ -233,12 +233,12 @@ class OpNode(Node):
 
     def release(self) -> None:
         """Drop the saved values."""
-        if self.rules.frees:
+        if self.rules.releases_saved:
             self.handles = None
 
 
 class Alias(Node):
-    """Stands between a leaf and other values of it, as an unpack hook returns them."""
+    """The node between a leaf and other values of it, as an unpack hook returns them."""
 
     __slots__ = ("edge_specs",)
 

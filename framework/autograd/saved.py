@@ -33,7 +33,7 @@ OWN = object()  # the source of a node's own output
 
 
 class Handle(Protocol):
-    """What every state of a saved value offers."""
+    """The protocol of handles: what every form of a saved value offers."""
 
     spec: Spec
 
@@ -50,7 +50,7 @@ class Handle(Protocol):
 
 
 class Held:
-    """A saved value whose array is simply kept.
+    """A saved value that is kept as it is.
 
     Args:
         tensor: The value.
@@ -227,7 +227,7 @@ def as_value_of(leaf: Tensor, value: Tensor) -> Tensor:
 
 
 class Pin:
-    """Says that a graph holds a storage, as long as it lives."""
+    """A pin: a graph holds a storage for as long as this object lives."""
 
     __slots__ = ("storage",)
 

@@ -1,4 +1,4 @@
-"""Functions that turn a function into its gradient: ``grad``, ``vjp``, ``jacrev`` and relatives.
+"""Function transforms: ``grad``, ``vjp``, ``jacrev`` and relatives.
 
 They nest, since they are made of ``autograd.grad`` on inputs of their own: an input that belongs
 to an outer graph (of another transform, or of the user's) stays connected to it. Whether a result
@@ -341,7 +341,7 @@ def _cut(aux: Any, create: bool) -> Any:
 
 
 def flatten(tree: Any) -> tuple[list[Any], Callable[[Sequence[Any]], Any]]:
-    """The leaves of nested tuples, lists and dicts, and what puts leaves back in their places."""
+    """Flatten nested tuples, lists and dicts into leaves, and a function that unflattens them."""
     if isinstance(tree, dict):
         keys: list[Any] = list(tree)
         children = [tree[k] for k in keys]

@@ -1,4 +1,4 @@
-"""Writes into views: how the history of a base and of all its views is rewritten.
+"""View history: how a write in place changes the graph of a base and of all its views.
 
 A write in place makes a new value. For a tensor of its own that is all: its node becomes the node
 of the write. A view shares its bytes with its base, so the base has a new value too: the old base
@@ -147,7 +147,7 @@ def _replace(tensor: Tensor, node: Node, index: int) -> None:
 
 
 class ViewScatter(Node):
-    """The base after a write into a view of it: the old base, with the written values inside.
+    """The node of a base after a write into a view of it: PyTorch's ``CopySlices``.
 
     The gradient of the written values is the view of the base's gradient; that of the old base is
     the rest, with zeros in the view's place.

@@ -1,4 +1,4 @@
-"""Offload to disk: saved values of any device wait in a file.
+"""Offload to disk: saved values of any device are kept in a file until backward.
 
 One file for each run and folder. It has no name: made so where the system can (``O_TMPFILE``), or
 made and unlinked in one breath, so the system takes it away with the process, however that ends.
@@ -30,7 +30,7 @@ from ..device import device as _device
 from ..devices import backend
 from ..memory.ledger import TEMPORARY, WORKSPACE, format_bytes
 from ..memory.pool import Block, Pool
-from ..modes import quietly
+from ..modes import run_kernel
 from ..tensor import Tensor
 from .stash import Kept, Stash, Stashed, array_of, taken
 
@@ -120,11 +120,11 @@ class OnDisk:
         """A new storage with the bytes."""
         storage, array = taken(self.device, self.size, role=TEMPORARY)
         if self.device == _HOST:
-            quietly(self.file.read, array, self.block.offset)
+            run_kernel(self.file.read, array, self.block.offset)
         elif backend(self.device).xp is not None:
             held, host = taken(_HOST, self.size, role=WORKSPACE)
-            quietly(self.file.read, host, self.block.offset)
-            quietly(_upload, array, host)
+            run_kernel(self.file.read, host, self.block.offset)
+            run_kernel(_upload, array, host)
             backend(self.device).synchronize()  # a GPU may still be reading it
             del held
         return storage
@@ -170,11 +170,11 @@ class SpillFile:
         if be.xp is None:
             return
         if device == _HOST:
-            quietly(self.write, array, offset)
+            run_kernel(self.write, array, offset)
             return
         held, host = taken(_HOST, array.size, role=WORKSPACE)
-        quietly(_download, host, array, be)
-        quietly(self.write, host, offset)
+        run_kernel(_download, host, array, be)
+        run_kernel(self.write, host, offset)
         del held
 
     def _warn(self, nbytes: int) -> None:
@@ -250,7 +250,7 @@ def _lock(fd: int) -> bool:
 
 
 def sweep(folder: str) -> None:
-    """Remove the files of processes that are gone: nobody holds the lock on them."""
+    """Remove the offload files of processes that have ended: nobody holds the lock on them."""
     for name in os.listdir(folder):
         if not name.startswith(PREFIX):
             continue

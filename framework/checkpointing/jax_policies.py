@@ -56,25 +56,25 @@ def checkpoint_name(x: Tensor, name: str) -> Tensor:
     """
     if not isinstance(name, str) or not name:
         raise TypeError(f"checkpoint_name: a name is a non-empty string; got {name!r}.")
-    tape = local.state.tape
-    region = None if tape is None else tape.region
+    recorder = local.state.recorder
+    region = None if recorder is None else recorder.region
     if region is None or region.policy is None:
         return x
-    content = tape.content_of(x._storage)
-    if content is None or content.maker is None or isinstance(content.maker, StashCall):
+    content = recorder.content_of(x._storage)
+    if content is None or content.producer is None or isinstance(content.producer, StashCall):
         return x
-    plan = getattr(content.maker, "plan", None)
-    op = content.maker.name
+    plan = getattr(content.producer, "plan", None)
+    op = content.producer.name
     names = ("out",) if plan is None else (*plan.op.returns, *plan.op.aux)
     result = names[content.index] if content.index < len(names) else "out"
     value = NamedValue(plan, op, f"{op}.{result}", x._spec, region)
     value.number -= 1
     value.given = name
-    content.level, content.stash = _decide(region, value)
-    if content.demand and (content.level is None or content.stash is not None):
+    content.owner_region, content.stash = _decide(region, value)
+    if content.consumers and (content.owner_region is None or content.stash is not None):
         # Its own op saved it before it had the name.
         stashed = Kept(x._storage) if content.stash is None else content.stash(x)
-        content.maker, content.index = StashCall(stashed, content.maker), 0
+        content.producer, content.index = StashCall(stashed, content.producer), 0
     return x
 
 

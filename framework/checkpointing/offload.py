@@ -38,7 +38,7 @@ from ..interrupts import finalizer
 from ..memory.events import publish
 from ..memory.ledger import SAVED, TEMPORARY
 from ..memory.pool import ALIGNMENT, Block, Pool
-from ..modes import local, quietly
+from ..modes import local, run_kernel
 from ..storage import Accounts
 from ..tensor import Tensor
 from .stash import Kept, Stash, Stashed, array_of, taken, written_since
@@ -272,13 +272,13 @@ class Direct:
         """Copy a storage to the host."""
         be = self.be
         if be.xp is not None:
-            quietly(_download, array_of(host, _HOST), array_of(storage, be.device), be)
+            run_kernel(_download, array_of(host, _HOST), array_of(storage, be.device), be)
 
     def fetch(self, host: Any, storage: Any) -> Any:
         """Copy it back."""
         be = self.be
         if be.xp is not None:
-            quietly(_upload, array_of(storage, be.device), array_of(host, _HOST))
+            run_kernel(_upload, array_of(storage, be.device), array_of(host, _HOST))
 
     def wait(self, ticket: Any) -> None:
         """What runs from now on, runs after a copy: so it does."""
@@ -293,7 +293,7 @@ def _upload(out: Any, array: Any) -> None:
 
 
 class Standstill:
-    """Copies nothing, where a GPU's memory is only counted."""
+    """A copier that copies nothing, where a GPU's memory is only counted."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []  # events of the GPU: the end of one would call the driver

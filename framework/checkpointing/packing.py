@@ -1,4 +1,4 @@
-"""Packing: saved values in fewer bytes.
+"""Packing: saved values compressed to fewer bytes.
 
 Lossless, :func:`pack` with no argument: truth values take one bit, and integers the narrowest
 integer type that holds the smallest and the largest of them. Gradients do not change.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..devices import backend, placed
+from ..devices import backend, on_device
 from ..dtypes import (
     BOOL,
     FLOAT,
@@ -34,7 +34,7 @@ from ..dtypes import (
     uint8,
 )
 from ..memory.ledger import TEMPORARY, WORKSPACE
-from ..modes import quietly
+from ..modes import run_kernel
 from ..spec import Spec
 from ..tensor import Tensor
 from .stash import Kept, Stash, Stashed, array_of, taken
@@ -162,11 +162,11 @@ class _Cast(_Packed):
         out = self._take(self.size, narrow)
         be = backend(device)
         if be.xp is not None:
-            quietly(be.copy, out, array_of(storage, device, dtype))
+            run_kernel(be.copy, out, array_of(storage, device, dtype))
 
     def unpack(self, out: Any) -> None:
         """Convert back."""
-        quietly(backend(self.device).copy, out, self._array(0, self.narrow))
+        run_kernel(backend(self.device).copy, out, self._array(0, self.narrow))
 
 
 class _Bits(_Packed):
@@ -181,13 +181,13 @@ class _Bits(_Packed):
         xp = be.xp
         if xp is not None:
             _, work = held = taken(device, count, uint8, WORKSPACE)
-            quietly(placed(be, _to_bits), out, work, array_of(storage, device), xp)
+            run_kernel(on_device(be, _to_bits), out, work, array_of(storage, device), xp)
             del held
 
     def unpack(self, out: Any) -> None:
         """Spread the bits."""
         be = backend(self.device)
-        quietly(placed(be, _from_bits), out.view("uint8"), self._array(0, uint8), be.xp)
+        run_kernel(on_device(be, _from_bits), out.view("uint8"), self._array(0, uint8), be.xp)
 
 
 def _to_bits(out: Any, work: Any, values: Any, xp: Any) -> None:
@@ -223,7 +223,7 @@ class _Blocks(_Packed):
             for rows, piece, one, factor in self._pieces():
                 target, x = _like(out, piece), _like(values, piece)
                 big = largest[rows].reshape(-1, 1)
-                quietly(placed(be, _to_blocks), target, big, x, one, factor, be)
+                run_kernel(on_device(be, _to_blocks), target, big, x, one, factor, be)
 
     def unpack(self, out: Any) -> None:
         """Multiply back."""
@@ -232,7 +232,7 @@ class _Blocks(_Packed):
         for rows, piece, one, factor in self._pieces():
             target, given = _like(out, piece), _like(steps, piece)
             big = largest[rows].reshape(-1, 1)
-            quietly(placed(be, _from_blocks), target, given, big, one, factor, be)
+            run_kernel(on_device(be, _from_blocks), target, given, big, one, factor, be)
 
     def _pieces(self) -> Any:
         # (blocks, (first element, rows, columns), workspace of that shape, workspace of a column):
@@ -283,7 +283,7 @@ def _extremes(storage: Any, dtype: Any, device: Any) -> tuple[int, int]:
     values = array_of(storage, device, dtype)
     held = [be.empty(Spec((), dtype, device), WORKSPACE) for _ in range(2)]
     (_, low), (_, high) = held
-    quietly(placed(be, _range), low, high, values, be.xp)
+    run_kernel(on_device(be, _range), low, high, values, be.xp)
     return int(be.item(low)), int(be.item(high))
 
 

@@ -90,7 +90,7 @@ def save_matmuls(value: Value) -> str:
 
 
 def shown(value: Any) -> str:
-    """How a part of a policy prints: functions by their names."""
+    """The ``repr`` of a part of a policy: functions by their names."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{shown(k)}: {shown(v)}" for k, v in value.items()) + "}"
     if isinstance(value, tuple):

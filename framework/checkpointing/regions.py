@@ -20,7 +20,7 @@ from ..autograd.saved import HookSaver
 from ..interrupts import WholeContext
 from ..modes import _Mode, local
 from .saved_tensor_hooks import Hooks
-from .stash import Stash, StashRegion, StashTape, WatchfulTape
+from .stash import Stash, StashRecorder, StashRegion, WriteCheckingRecorder
 
 Policy = Callable[[Any], Any]
 
@@ -69,22 +69,26 @@ class checkpointing(WholeContext, _Mode):
             return
         stashes = isinstance(self.policy, Stash)
         around = None
-        if state.saver.__class__ is HookSaver and state.tape is None and not stashes:
+        if state.saver.__class__ is HookSaver and state.recorder is None and not stashes:
             around = checkpointing(Hooks(state.saver))
             around._enter()
-        tape = state.tape
-        before = (tape, state.saver)
+        recorder = state.recorder
+        before = (recorder, state.saver)
         kind = StashRegion if stashes else Region
-        parent = None if tape is None else tape.region
+        parent = None if recorder is None else recorder.region
         region = kind(self.policy, user_line() or "an unknown line", parent)
         if region.by_module:
             listen(False)
-        if tape is None:
-            tape = StashTape(region) if isinstance(region, StashRegion) else WatchfulTape()
-            state.tape = tape
-        mine.append((before, tape, region, around))
-        tape.region = region
-        state.saver, state.watch = tape, True
+        if recorder is None:
+            recorder = (
+                StashRecorder(region)
+                if isinstance(region, StashRegion)
+                else WriteCheckingRecorder()
+            )
+            state.recorder = recorder
+        mine.append((before, recorder, region, around))
+        recorder.region = region
+        state.saver, state.notes_results = recorder, True
 
     def _leave(self) -> None:
         mine = self._open[get_ident()]
@@ -92,26 +96,30 @@ class checkpointing(WholeContext, _Mode):
         if not mine:
             del self._open[get_ident()]
         if opened is not None:
-            before, tape, region, around = opened
-            self._close(before, tape, region)
+            before, recorder, region, around = opened
+            self._close(before, recorder, region)
             if around is not None:
                 around._leave()
 
-    def _close(self, before: Any, tape: Any, region: Region) -> None:
+    def _close(self, before: Any, recorder: Any, region: Region) -> None:
         outer, saver = before
         if region.by_module:
             unlisten(False)
         state = local.state
         parent = region.parent
-        innermost: Region | None = tape.region if state.tape is tape else None
+        innermost: Region | None = recorder.region if state.recorder is recorder else None
         while innermost is not region:
             if innermost is None:  # left out of turn, by a generator: the one around it is closed
                 return
             innermost = innermost.parent
-        tape.region = parent
+        recorder.region = parent
         if outer is None:
-            tape.contents.clear()
-        state.tape, state.saver, state.watch = outer, saver, state.inference or outer is not None
+            recorder.contents.clear()
+        state.recorder, state.saver, state.notes_results = (
+            outer,
+            saver,
+            state.inference or outer is not None,
+        )
 
 
 def checkpoint(

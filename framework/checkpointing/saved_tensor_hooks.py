@@ -13,7 +13,7 @@ from ..autograd.saved import HookSaver
 from ..dtypes import uint8
 from ..spec import Spec
 from ..tensor import Tensor, wrap
-from .stash import Kept, Stash, Stashed, array_of, aside
+from .stash import Kept, Stash, Stashed, array_of, unrecorded
 
 
 class Hooks(Stash):
@@ -33,7 +33,7 @@ class Hooks(Stash):
 
 
 class Packed:
-    """What a pack hook made of a storage."""
+    """The result of a pack hook for one storage."""
 
     __slots__ = ("kept", "packed", "saver", "spec")
 
@@ -64,7 +64,7 @@ class Packed:
         """
         if self.kept is not None:
             self.kept.restore()
-        with aside():
+        with unrecorded():
             value = self.saver.unpack(self.packed)
             spec = self.spec
             if not isinstance(value, Tensor) or value._spec.shape != spec.shape:

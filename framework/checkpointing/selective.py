@@ -20,7 +20,7 @@ from .policies import Policy, ops_named
 
 
 class CheckpointPolicy(enum.Enum):
-    """What a policy function says of an op's results.
+    """PyTorch's decisions of a policy function on an op's results.
 
     ``MUST_SAVE`` keeps them, ``PREFER_SAVE`` too unless a region around says otherwise; those of
     ``RECOMPUTE`` make them again; those of ``CPU_OFFLOAD`` send them to the host.
@@ -35,7 +35,7 @@ class CheckpointPolicy(enum.Enum):
 
 
 class SelectiveCheckpointContext:
-    """What a policy function gets first.
+    """The first argument of a policy function.
 
     Attributes:
         is_recompute: False: a policy is asked once, in the forward.
@@ -93,8 +93,8 @@ class _Deciding(WholeContext):
         self.policy = policy
 
     def _enter(self) -> None:
-        tape = local.state.tape
-        self._region = None if tape is None else tape.region
+        recorder = local.state.recorder
+        self._region = None if recorder is None else recorder.region
         if self._region is not None:
             self._before, self._region.policy = self._region.policy, self.policy
 

@@ -23,16 +23,16 @@ from __future__ import annotations
 from threading import get_ident
 from typing import Any, Protocol
 
-from ..autograd.remat.recorder import Tape, _gone, _Reference
+from ..autograd.remat.recorder import RegionRecorder, _gone, _Reference
 from ..autograd.remat.replay import Region
-from ..autograd.remat.values import Content, StashCall
+from ..autograd.remat.values import StashCall, ValueVersion
 from ..autograd.saved import Pin, written_at
 from ..devices import backend
 from ..dtypes import uint8
 from ..errors import GradientError
 from ..interrupts import RestoringExit, WholeContext
 from ..memory.ledger import SAVED, TEMPORARY
-from ..modes import local, quietly, state_of_thread
+from ..modes import local, run_kernel, state_of_thread
 from ..spec import Spec
 from ..tensor import Tensor
 
@@ -68,7 +68,7 @@ class Stash(WholeContext):
         if isinstance(what, Tensor):
             if what._storage.nbytes < max(self.min_bytes, 1):
                 return Kept(what._storage)
-            with aside():
+            with unrecorded():
                 return self.stash(what)
         if callable(what):
             from .regions import checkpointing
@@ -95,18 +95,23 @@ class Stash(WholeContext):
         return {**self.__dict__, "_open": {}}
 
 
-class aside:
-    """Within, no graph is recorded and no region notes anything: a stash may call ops."""
+class unrecorded:
+    """A context in which no graph and no region records anything: a stash may call ops."""
 
     def __init__(self) -> None:
         self._before: list[Any] = [None] * 4
 
     def __enter__(self) -> None:
         state = local.state
-        self._before[:] = state.grad, state.tape, state.saver, state.watch
-        state.grad, state.tape, state.saver, state.watch = False, None, None, state.inference
+        self._before[:] = state.grad, state.recorder, state.saver, state.notes_results
+        state.grad, state.recorder, state.saver, state.notes_results = (
+            False,
+            None,
+            None,
+            state.inference,
+        )
 
-    __exit__ = RestoringExit(state_of_thread, "grad", "tape", "saver", "watch")
+    __exit__ = RestoringExit(state_of_thread, "grad", "recorder", "saver", "notes_results")
 
 
 class Kept:
@@ -145,7 +150,7 @@ class Kept:
             be = backend(storage.ledger.device)
             fresh, copy = taken(be.device, storage.nbytes)
             if be.xp is not None:
-                quietly(be.copy, copy, array_of(storage, be.device))
+                run_kernel(be.copy, copy, array_of(storage, be.device))
             pin = Pin(fresh)
             self.pin, self.version = pin, fresh.version
 
@@ -175,15 +180,15 @@ class StashRegion(Region):
 
     __slots__ = ()
 
-    def stash(self, content: Content, tensor: Tensor) -> None:
+    def stash(self, content: ValueVersion, tensor: Tensor) -> None:
         """Somebody is about to want a content; the first has it stashed."""
         if content.stash is None:
             content.stash = self.policy
         super().stash(content, tensor)
 
 
-class WatchfulTape(Tape):
-    """A tape that tells stashes of writes into what they may still be copying."""
+class WriteCheckingRecorder(RegionRecorder):
+    """A recorder that tells stashes of writes in place into what they may still be copying."""
 
     __slots__ = ()
 
@@ -191,15 +196,15 @@ class WatchfulTape(Tape):
         """Note the arguments of a write into the first input, while they are what they were."""
         content = self.content_of(inputs[0]._storage)
         noted = super().before_write(inputs)  # wants the content again: that may stash it
-        if content is not None and isinstance(content.maker, StashCall):
-            stashed = content.maker.stashed
+        if content is not None and isinstance(content.producer, StashCall):
+            stashed = content.producer.stashed
             if hasattr(stashed, "before_write"):
                 stashed.before_write()
         return noted
 
 
-class StashTape(WatchfulTape):
-    """The tape of an outermost such region: it also stashes what was computed before it began."""
+class StashRecorder(WriteCheckingRecorder):
+    """The recorder of an outermost stash region: stashes also what was computed before it."""
 
     __slots__ = ("around",)
 
@@ -208,7 +213,7 @@ class StashTape(WatchfulTape):
         self.around = around
 
     def arguments(self, inputs: Any) -> Any:
-        """Inputs of a call as its maker keeps them."""
+        """Inputs of a call as its producer keeps them."""
         for x in inputs:
             if isinstance(x, Tensor):
                 self._adopt(x)
@@ -228,7 +233,7 @@ class StashTape(WatchfulTape):
             return
         if self.content_of(storage) is not None:
             return
-        content = Content(None, 0, self.around)  # type: ignore[arg-type]  # stashed before asked
+        content = ValueVersion(None, 0, self.around)  # type: ignore[arg-type]  # stashed before asked
         content.stash = self.around.policy
         contents, key = self.contents, id(storage)
         reference = _Reference(storage, _gone)  # one row with the next: the callback reads them
@@ -240,12 +245,12 @@ class StashTape(WatchfulTape):
 __all__ = [
     "Kept",
     "Stash",
+    "StashRecorder",
     "StashRegion",
-    "StashTape",
     "Stashed",
-    "WatchfulTape",
+    "WriteCheckingRecorder",
     "array_of",
-    "aside",
     "taken",
+    "unrecorded",
     "written_since",
 ]  # fmt: skip

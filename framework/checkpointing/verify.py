@@ -1,4 +1,4 @@
-"""Proof that checkpointing changes nothing: run twice, compare every bit.
+"""Verification of checkpointing: run a function plainly and checkpointed, compare every bit.
 
 :func:`verify` runs a function plainly and in a checkpointed region, from the same state: the same
 random streams, the same values of buffers, arguments and gradients. Then it compares what came out,
@@ -68,7 +68,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Verification:
-    """What :func:`verify` found.
+    """The result of :func:`verify`.
 
     Attributes:
         plain: Memory of the plain run.

@@ -1,4 +1,4 @@
-"""From samples to a batch: tensors are stacked, numbers become a tensor, containers are kept."""
+"""Collation of samples to a batch: tensors are stacked, numbers become a tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One batch from a data set: what a loader does by itself, and what each of its workers does."""
+"""Fetching one batch from a data set, in the main process or in a worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects from one process to another, their arrays through shared memory.
+"""Shared memory between processes: objects are sent, and their arrays not copied through pipes.
 
 A message is a pickle in which large tensors and arrays are only named; their bytes lie in a
 segment, a file without a name whose descriptor is passed over the socket once. So there is nothing

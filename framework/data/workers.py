@@ -64,7 +64,7 @@ _crews: weakref.WeakSet[Crew] = weakref.WeakSet()  # what must be closed at exit
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a worker knows of itself.
+    """Number, seed and data set of a worker.
 
     Attributes:
         id: Its number, from 0.

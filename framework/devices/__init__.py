@@ -51,13 +51,13 @@ def _run_by(executor: execution.Executor) -> None:
         _backends[d] = executor.known_backend(d, be)
 
 
-def placed(be: Any, f: Any) -> Any:
-    """``f``, which runs kernels, to be called where those of a backend run.
+def on_device(be: Any, f: Any) -> Any:
+    """Wrap ``f``, which runs kernels, to run on the device of a backend.
 
     CuPy launches on the GPU that is current, and on its current stream: with several GPUs, that of
     the tensors has to be made so.
     """
-    return be.placed(f) if getattr(be, "several", False) else f
+    return be.on_device(f) if getattr(be, "several", False) else f
 
 
 def live_backends() -> list[Any]:

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs through CuPy. The only module that imports it, when a cuda device is asked for.
+"""The CUDA backend, through CuPy; only this module imports it, once a cuda device is asked for.
 
 Memory comes from CuPy's default pool, with the ledger in front: a :class:`CudaStorage` holds one
 block, every array of a tensor names it as the owner of its memory, and its death gives the block
@@ -143,10 +143,10 @@ class CudaBackend:
 
     @property
     def several(self) -> bool:
-        """Whether the machine has other GPUs too: then kernels must be told theirs (``placed``)."""
+        """Whether the machine has other GPUs too: kernels must be told theirs (``on_device``)."""
         return self._several
 
-    def placed(self, f: Any) -> Any:
+    def on_device(self, f: Any) -> Any:
         """``f``, which runs kernels, with this GPU as the current one."""
 
         @functools.wraps(f)

@@ -1,4 +1,4 @@
-"""The devices whose arrays are NumPy's: ``cpu``, and ``meta``, which has no values.
+"""The NumPy backends: ``cpu``, and ``meta``, which has no values.
 
 Both hand out views of one reserved mapping. That of the CPU is written; its pages come from the
 system when first touched. That of meta is read-only and as large as the address space allows:

@@ -1,4 +1,4 @@
-"""What a device's memory holds, asked and limited: PyTorch's names, for every device.
+"""Memory statistics and limits of every device, under PyTorch's names.
 
 Two figures must not be confused. *Allocated* is the ledger's: the bytes of living storages, by
 role. *Reserved* is the pool's: the part of its mapping that was ever handed out and not given

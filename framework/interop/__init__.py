@@ -1,1 +1,1 @@
-"""Tensors meet other libraries: array protocols, einops."""
+"""Interoperation with other libraries: array protocols, einops."""

@@ -1,4 +1,4 @@
-"""Tensors and the rest of Python: NumPy, DLPack, pickle, ``copy``, einops.
+"""Protocols of tensors: NumPy arrays, DLPack, pickle, ``copy``.
 
 Memory is shared where it can be. The array that ``numpy()`` returns is a view of the pool's
 block, and NumPy keeps that block alive through ``.base``: so the array outlives its tensor, and
@@ -48,9 +48,9 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
             f"can't convert {self.device} device type tensor to numpy. Use Tensor.cpu() to copy "
             "the tensor to host memory first."
         )
-    tape = local.state.tape
-    if tape is not None:  # whoever has the array may write what no region sees
-        tape.escaped(self._storage)
+    recorder = local.state.recorder
+    if recorder is not None:  # whoever has the array may write what no region sees
+        recorder.became_writable(self._storage)
     return self._array.view()  # an object of its own: reshaping it in place must not reach us
 
 
@@ -77,8 +77,8 @@ def __dlpack__(self: Tensor, **options: Any) -> Any:
         if stream not in (None, -1):
             raise BufferError(f"a tensor on the cpu has no stream; got stream={stream}.")
         return numpy(self).__dlpack__(**options)
-    if local.state.tape is not None:
-        local.state.tape.escaped(self._storage)
+    if local.state.recorder is not None:
+        local.state.recorder.became_writable(self._storage)
     return self._array.__dlpack__(**options)
 
 

@@ -17,8 +17,8 @@ from ..autograd.node import OpNode
 from ..autograd.saved import OWN, Held
 from ..autograd.view_history import RETYPED, refresh
 from ..dtypes import FLOAT
-from ..kernels.runtime.errstate import run_nested, was_busy
-from ..modes import local, quietly
+from ..kernels.runtime.errstate import is_reentrancy_error, run_nested
+from ..modes import local, run_kernel
 from ..spec import SCALARS, Spec
 from ..tensor import Tensor, ViewInfo, wrap
 from .plan import Plan, execute
@@ -70,20 +70,20 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
             try:
                 state.run(plan.run, array, *arrays)
             except RuntimeError as error:
-                if not was_busy(error):
+                if not is_reentrancy_error(error):
                     raise
                 run_nested(plan.run, array, *arrays)
         out = wrap(array, spec, storage)
         if recording:
             record(plan, mask, inputs, (out,))
-        elif state.watch:
-            watched(plan, inputs, (out,))
+        elif state.notes_results:
+            note_without_node(plan, inputs, (out,))
         return out
-    results = quietly(execute, plan, arrays, None)
+    results = run_kernel(execute, plan, arrays, None)
     if recording:
         record(plan, mask, inputs, results)
-    elif state.watch:
-        watched(plan, inputs, results)
+    elif state.notes_results:
+        note_without_node(plan, inputs, results)
     count = len(op.returns)
     return results[0] if count == 1 else tuple(results[:count])
 
@@ -110,7 +110,7 @@ def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
     except (KeyError, AttributeError):
         return dispatch(op, (a, b), ())
     state = local.state
-    if not plan.simple or state.watch:
+    if not plan.simple or state.notes_results:
         return dispatch(op, (a, b), ())
     spec = plan.results[0]
     storage, array = plan.backend.empty(spec)
@@ -118,7 +118,7 @@ def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
         try:
             state.run(plan.kernel, plan.xp, array, a._array, barray)
         except RuntimeError as error:
-            if not was_busy(error):
+            if not is_reentrancy_error(error):
                 raise
             run_nested(plan.kernel, plan.xp, array, a._array, barray)
     out: Tensor = _new(Tensor)  # `wrap`, written out
@@ -237,14 +237,14 @@ def _view(
     return out
 
 
-def watched(plan: Plan, inputs: tuple[Any, ...], outputs: Any) -> None:
+def note_without_node(plan: Plan, inputs: tuple[Any, ...], outputs: Any) -> None:
     """What is left to do for results without a node, under ``inference_mode`` or in a region."""
     state = local.state
     if state.inference:
         for out in outputs:
             out._extra = {"inference": True}
-    elif state.tape is not None:
-        state.tape.note(plan, inputs, outputs)
+    elif state.recorder is not None:
+        state.recorder.note(plan, inputs, outputs)
 
 
 def record(
@@ -277,8 +277,8 @@ def record(
                 x = inputs[i]
                 saved.append(Held(x) if isinstance(x, Tensor) else x)
     else:
-        if state.tape is not None and keep is None and not plan.op.view:
-            state.tape.note(plan, inputs, outputs)
+        if state.recorder is not None and keep is None and not plan.op.view:
+            state.recorder.note(plan, inputs, outputs)
         for from_outputs, i in rules.saves:
             x = outputs[i] if from_outputs else inputs[i]
             if isinstance(x, Tensor):

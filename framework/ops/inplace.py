@@ -14,7 +14,7 @@ from ..autograd.view_history import check_writable, rebase
 from ..devices import backend
 from ..dtypes import can_cast
 from ..interrupts import defer_interrupts
-from ..kernels.runtime.errstate import run_nested, was_busy
+from ..kernels.runtime.errstate import is_reentrancy_error, run_nested
 from ..memory.ledger import BUFFER
 from ..modes import local, no_grad
 from ..spec import SCALARS
@@ -78,7 +78,7 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
             for i in wanted:
                 if isinstance(inputs[i], Tensor):
                     check_savable(inputs[i])
-        again = state.tape is not None and state.tape.makes_again(target)
+        again = state.recorder is not None and state.recorder.makes_again(target)
         saved_inputs = tuple(
             _copy_of(x) if i in wanted and not again and _shares(x, target) else x
             for i, x in enumerate(inputs)
@@ -92,14 +92,14 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
     storage = target._storage
     with defer_interrupts():  # what is written, and what the graph and regions know of it
         noted = None
-        if state.tape is not None:
-            noted = state.tape.before_write(inputs)
+        if state.recorder is not None:
+            noted = state.recorder.before_write(inputs)
         elif storage.pins and storage.role == BUFFER:  # a module's state, such as running averages
             leave_copies(storage)
         plan.write(arrays, storage, target._array, target._spec)
         count_write(storage, name)
         if noted is not None:
-            state.tape.wrote(plan, noted, target)
+            state.recorder.wrote(plan, noted, target)
         if recording:
             before = (target._node, target._index, target._requires_grad)
             node = record(plan, mask, inputs, (target,), saved_inputs)
@@ -113,7 +113,7 @@ def _written_at_once(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
     # no region knows of, and that no other input shares. False: nothing has happened.
     target = inputs[0]
     state = local.state
-    if not isinstance(target, Tensor) or state.watch or target._extra is not None:
+    if not isinstance(target, Tensor) or state.notes_results or target._extra is not None:
         return False
     array, storage = target._array, target._storage
     if storage.pins or not array.flags.c_contiguous:
@@ -155,7 +155,7 @@ def _run(state: Any, plan: Any, array: Any, arrays: list[Any]) -> None:
     try:
         state.run(plan.run, array, *arrays)
     except RuntimeError as error:
-        if not was_busy(error):
+        if not is_reentrancy_error(error):
             raise
         run_nested(plan.run, array, *arrays)
 
@@ -167,11 +167,11 @@ def _shares(x: Any, target: Tensor) -> bool:
 def _copy_of(x: Tensor) -> Tensor:
     # The value before the write, with the history it had. A region cannot make it again.
     state = local.state
-    tape, state.tape = state.tape, None
+    recorder, state.recorder = state.recorder, None
     try:
         kept: Tensor = x.detach().clone()
     finally:
-        state.tape = tape
+        state.recorder = recorder
     kept._node, kept._index, kept._requires_grad = x._node, x._index, x._requires_grad
     if x._requires_grad and x._node is None:
         kept._requires_grad = False  # an edge leads to the leaf itself, not to its copy

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from .. import execution
 from ..device import device
-from ..devices import backend, placed
+from ..devices import backend, on_device
 from ..dtypes import INT, as_dtype, combine, dtype, float32, get_default_dtype
 from ..kernels.common.mixed_dtype import in_pieces, worth_pieces
 from ..kernels.common.parallel import in_parts
 from ..memory.ledger import WORKSPACE
-from ..modes import quietly
+from ..modes import run_kernel
 from ..spec import NONE, ScalarSpec, Spec
 from ..tensor import Tensor, wrap
 from .kernel_choice import Kernel, choose, mixed_kernel
@@ -126,7 +126,7 @@ class Plan:
             self.casts = self.compute = None
         elif op.elementwise is True and where.type == "cpu" and kernel is op.plain:
             kernel = in_parts(kernel, self.results[0].shape, self.layout is not None)
-        kernel = placed(be, kernel)
+        kernel = on_device(be, kernel)
         self.kernel, self.xp = kernel, be.xp
         self.one_write = op.one_write and kernel is op.plain
         self.run = None if be.xp is None else partial(kernel, be.xp, **attributes)
@@ -149,16 +149,16 @@ class Plan:
 
     def storages(self, arrays: list[Any]) -> list[Any]:
         """Run the kernel; return the storages of its results, aux values included."""
-        return [r._storage for r in quietly(execute, self, arrays, None)]
+        return [r._storage for r in run_kernel(execute, self, arrays, None)]
 
     def write(self, arrays: list[Any], storage: Any, array: Any, spec: Any) -> None:
         """Run the kernel with ``array`` of ``storage`` as its result; ``spec`` describes it."""
         if self.results[0].dtype is spec.dtype and len(self.results) == 1:
-            quietly(execute, self, arrays, [(storage, array)])
+            run_kernel(execute, self, arrays, [(storage, array)])
             return
-        result = quietly(execute, self, arrays, None)[0]
+        result = run_kernel(execute, self, arrays, None)[0]
         if self.backend.xp is not None:
-            quietly(self.backend.copy, array, result._array)
+            run_kernel(self.backend.copy, array, result._array)
 
 
 def execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:

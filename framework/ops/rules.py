@@ -60,9 +60,9 @@ class RuleSet:
         edge_specs: Their specs.
         tensor_needs: For each tensor input of the call, whether it has an edge.
         saves: What to keep: (from outputs?, position) in the order of ``OpNode.handles``.
-        frees: Backward frees what was kept, and a second one is refused.
+        releases_saved: Backward frees what was kept, and a second one is refused.
         labels: A name for each of them, for messages and reports.
-        handled: The same names, but None where a plain number is kept and no handle.
+        handle_labels: The same names, but None where a plain number is kept and no handle.
         constants: Arguments of rules that are the same for all calls alike.
         calls: (function, what picks its arguments, joint, edge per result). It picks from one list:
             the values kept, the gradients of the outputs, ``constants``.
@@ -77,12 +77,12 @@ class RuleSet:
         "constants",
         "edge_inputs",
         "edge_specs",
-        "frees",
-        "handled",
+        "handle_labels",
         "labels",
         "name",
         "op",
         "output_count",
+        "releases_saved",
         "saves",
         "tensor_needs",
     )
@@ -136,12 +136,12 @@ class RuleSet:
                     slots.setdefault((True, results.index(name)), len(slots))
         self.saves = tuple(slots)
         # Of a view op only positions are kept, of some calls only numbers: nothing to free.
-        self.frees = not op.view and any(o or isinstance(specs[i], Spec) for o, i in slots)
+        self.releases_saved = not op.view and any(o or isinstance(specs[i], Spec) for o, i in slots)
         self.labels = tuple(
             f"{op.name}.{results[i] if from_outputs else names[i]}" for from_outputs, i in slots
         )
 
-        self.handled = tuple(
+        self.handle_labels = tuple(
             label if from_outputs or isinstance(specs[i], Spec) else None
             for label, (from_outputs, i) in zip(self.labels, slots, strict=True)
         )

@@ -1,4 +1,4 @@
-"""Random numbers: one counter-based stream per generator, the same on every device.
+"""Random generators: one counter-based stream each, the same on every device.
 
 ``philox.py`` has the stream itself. Here is who draws from it: a generator's state is two integers,
 a seed and an offset, and a draw always starts at a fresh counter. Each device has a default one;

@@ -1,4 +1,4 @@
-"""The stream of random numbers as a function: words, uniforms, normals and integers of it.
+"""Philox, the counter-based random stream: its words, uniforms, normals and integers.
 
 It is the same on every device: word ``i`` of (seed, offset) is a word of Philox 4x32-10 at counter
 ``offset + i // 4`` under the key ``seed``. An op that draws keeps these 16 bytes, a :class:`Rng`,

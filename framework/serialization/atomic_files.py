@@ -1,4 +1,4 @@
-"""Files underneath: replacing one atomically, and reading pieces of one without trusting it.
+"""Atomic replacement of files, and bounded reads of files that are not trusted.
 
 A file is written under a temporary name in the same folder, flushed to the disk, and renamed over
 the old one; then the folder is flushed too. Whoever is killed at any instant leaves either the

@@ -1,4 +1,4 @@
-"""Objects as JSON plus named arrays, and back. Nothing here can name a class or a function.
+"""JSON structure of objects plus named arrays; nothing here can name a class or a function.
 
 What JSON has is written as it is: None, bool, int, float, str, list, and a dict whose keys are
 strings that do not begin with ``$``. Everything else is an object with a ``$`` that says what it

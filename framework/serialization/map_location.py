@@ -1,4 +1,4 @@
-"""From bytes in a file to a tensor on a device: where it goes, and how it gets there.
+"""``map_location``: on which device a tensor of a file is placed, and how it is read there.
 
 A tensor of the CPU is read straight into memory of the pool, with role *input*. With ``mmap`` it
 lies over the file's mapping instead: its pages come when they are read, belong to the system's
@@ -25,7 +25,7 @@ CPU, META = device("cpu"), device("meta")
 
 
 class Placement:
-    """What ``map_location`` says: a device for each location that a file names.
+    """A parsed ``map_location``: a device for each location that a file names.
 
     Args:
         map_location: None keeps locations; a device or its name takes all; a dict maps locations

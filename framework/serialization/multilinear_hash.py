@@ -1,4 +1,4 @@
-"""A sum of bytes, of 64 bits, that is as fast as memory: a multilinear hash with fixed keys.
+"""A multilinear hash of 64 bits with fixed keys: a checksum that is as fast as memory.
 
 The bytes are little-endian words of 32 bits, the last one filled up with zeros. A row is 2048
 words, its sum ``s = w[0] * k[0] + w[1] * k[1] + ...`` over the words it has. Rows are combined in

@@ -1,4 +1,4 @@
-"""PyTorch's files, without PyTorch: the zip format and the older row of pickles.
+"""Reader of PyTorch's files without PyTorch: the zip format and the older row of pickles.
 
 Both hold a pickle of the object, in which a tensor is a call of ``_rebuild_tensor_v2`` on a
 storage that the pickle only names, and the raw bytes of the storages. The pickle is run by
@@ -67,7 +67,7 @@ class Extent(NamedTuple):
 
 
 class StorageRef(NamedTuple):
-    """What a pickle says of a storage."""
+    """A pickle's reference to a storage."""
 
     key: str
     dtype: dtype

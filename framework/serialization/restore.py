@@ -1,4 +1,4 @@
-"""Giving objects their saved states, all of them or none.
+"""Restoring objects from their saved states, all of them or none.
 
 The objects take their states one after the other, and each is asked by its own ``load_state_dict``
 whether the state fits. If one refuses, or reading or memory fails, or Ctrl-C comes, it and those

@@ -1,4 +1,4 @@
-"""A pickle reader that cannot run code, and cannot be made to take absurd memory or time.
+"""A safe unpickler: it cannot run code, nor be made to take absurd memory or time.
 
 A pickle is a program for a small stack machine. This one knows the instructions that data needs,
 and resolves a global name only through the table it is given. There is no attribute access, no
@@ -419,7 +419,7 @@ _STEPS: dict[bytes, tuple[int, Callable[[_Machine], None]]] = {
 
 
 class Memo:
-    """What a pickle remembers: in a list, since nearly all count from 0, and a dict for the rest.
+    """The memo of a pickle: in a list, since nearly all count from 0, and a dict for the rest.
 
     Args:
         budget: Where entries are booked.

@@ -1,4 +1,4 @@
-"""What a file may cost: memory and time in proportion to its size, however it refers to itself.
+"""A budget for reading a file: memory and time in proportion to its size.
 
 A small file can describe much: a text that is remembered once and encoded 5000 times, one entry
 as 1000 objects. So whatever is built is booked with its bytes, before it is built, and nothing is

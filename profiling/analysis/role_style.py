@@ -1,4 +1,4 @@
-"""Colors and words that pictures, pages and exports share: a role looks the same everywhere.
+"""Styles of roles: the colors and words that pictures, pages and exports share.
 
 The colors can be told apart by people who see no red or no green, lie on white as well as on dark
 gray, and are stacked so that what stays from step to step is at the bottom and the tide on top.

@@ -1,4 +1,4 @@
-"""Moments: exact states of one device's books at chosen instants of a recording.
+"""Snapshots: live bytes of one device by owner, exact, at chosen instants of a recording.
 
 A picture has a thousand columns and a recording may have millions of events. Here events are left
 out, never averaged: in each stretch the moment of the most live bytes and that of the least are
@@ -35,7 +35,7 @@ class Span(NamedTuple):
 
 @dataclass
 class Moments:
-    """Books at instants, each written as its difference from the one before.
+    """Snapshots at instants, each written as its difference from the one before.
 
     Attributes:
         times: Nanoseconds since the start, ascending; a state holds until the next.
@@ -83,7 +83,7 @@ class Moments:
 
 
 def moments(recording: Recording, device: int, limit: int = 2000, *, even: str = "time") -> Moments:
-    """The moments of a device.
+    """The snapshots of a device.
 
     Args:
         recording: A recording, finished or not.
@@ -101,7 +101,7 @@ def moments(recording: Recording, device: int, limit: int = 2000, *, even: str =
 
 
 def phases(recording: Recording) -> list[Span]:
-    """The phases the program went through, as its allocations and saved values tell."""
+    """The program's phases, as its allocations and saved values tell."""
     spans: list[Span] = []
     e = recording.events
     start, phase = 0, ""

@@ -1,4 +1,4 @@
-"""What a recording comes to: the peak in one sentence, and its owners in a few groups.
+"""Summary of a recording: the peak in one sentence, and its owners in a few groups.
 
 Read by the picture and the page, so that both say the same.
 """

@@ -70,7 +70,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Advice:
-    """Whether a step fits, and what would make it.
+    """The result of :func:`advise`: whether a step fits, and the changes that were tried.
 
     Attributes:
         device: The device whose bytes are meant.

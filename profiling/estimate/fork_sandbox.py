@@ -1,4 +1,4 @@
-"""Running a function in a forked copy of the process: what it does to the world, it does there.
+"""A fork sandbox: a function runs in a forked copy of the process, which keeps its effects.
 
 ``fork`` gives a copy of everything there is, memory included, at the price of its page tables: the
 pages themselves are shared until one side writes. So whatever the function closes over, and

@@ -1,4 +1,4 @@
-"""Overlay: what a forked copy does to files, it does beside the disk, and finds it there again.
+"""Overlay of files: a forked process writes beside the disk, and reads there what it wrote.
 
 A file that is opened for writing is one without a name, remembered under its path; whoever opens
 that path afterwards, asks whether it exists or lists its folder gets what was written, renamed or
@@ -120,7 +120,7 @@ _laid: Overlay | None = None
 
 
 def lay() -> Overlay:
-    """From now on, in this process, writing to files is writing beside them."""
+    """Install the overlay in this process: from now on, writes go beside the files."""
     global _laid
     if _laid is not None:  # a copy of a copy
         return _laid
@@ -361,7 +361,7 @@ class Sparse:
 
 @contextlib.contextmanager
 def replacing(path: Any) -> Iterator[Any]:
-    """In the place of ``serialization.files.replacing``."""
+    """The overlay's ``serialization.atomic_files.replacing``."""
     with open(path, "wb") as file:
         yield Sparse(file)
 

@@ -1,4 +1,4 @@
-"""Memory that a forked copy shares with its original: files and segments mapped by both.
+"""Private copies of shared mappings: files and segments that a forked process inherits.
 
 ``fork`` copies a process's own memory on writing, but a shared mapping stays shared: what the copy
 wrote into an ``np.memmap`` would be in the file, and in the original. So the copy maps the same
@@ -18,7 +18,7 @@ _LEFT = ("/dev/shm/sem.", "/dev/nvidia", "/dev/dri", "/SYSV", "anon_inode:")
 
 
 def make_private() -> None:
-    """Have what this process writes into shared mappings stay its own."""
+    """Remap shared mappings privately, so that what this process writes stays its own."""
     try:
         with open("/proc/self/maps") as file:
             lines = file.read().splitlines()

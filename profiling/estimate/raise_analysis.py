@@ -1,4 +1,4 @@
-"""Branches: which answer to a question the program does not answer with an exception.
+"""Raise analysis: the truth value of a condition for which the program does not raise.
 
 ``assert mask.all()`` and ``if (x < 0).any(): raise ...`` decide by truth values that an estimate
 does not have. The step that is estimated is one that works, so the answer is the one that leads
@@ -18,7 +18,7 @@ _BETWEEN = ("CACHE", "NOP", "PRECALL", "TO_BOOL", "COPY")
 
 @functools.lru_cache(maxsize=1024)
 def past_raising(code: types.CodeType, at: int, guess: bool) -> bool:
-    """The truth value with which a program does not raise.
+    """The truth value for which the program does not raise.
 
     Args:
         code: Of the function that asks.

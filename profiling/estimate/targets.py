@@ -1,4 +1,4 @@
-"""Naming: what a user may call the parts of a program that a change is for.
+"""Targets of a change: modules, parameters and variables by the names a user has for them.
 
 A step is any function. The modules it reaches are those among its arguments, in its closure and
 globals, in ``self``, in the functions of the user's that it calls, and in lists, dicts and objects
@@ -219,7 +219,7 @@ def tensor_of(name: str, roots: Models) -> Tensor | None:
 
 
 def needed(part: Any, found: list[Any], roots: Models) -> list[Any]:
-    """What was found, which must be something.
+    """Require that something was found.
 
     Raises:
         ValueError: It is nothing; the message names what is there.

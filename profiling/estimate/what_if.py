@@ -1,4 +1,4 @@
-"""What if: a step with a part of it under ``no_grad``, detached, checkpointed, or narrower.
+"""What-if estimates: a step with a part under ``no_grad``, detached, checkpointed, or narrower.
 
 :func:`compare` estimates the step twice (``estimate.py``), as it is and with the change made in
 the forked copy, by the means a user would have: ``forward`` of a module is wrapped, a parameter's

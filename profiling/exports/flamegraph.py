@@ -1,4 +1,4 @@
-"""Folded stacks, one line an owner: ``blocks;blocks.3;attention;model.py:31;matmul 8192``.
+"""Flame graph export as folded stacks: ``blocks;blocks.3;attention;model.py:31;matmul 8192``.
 
 The format of Brendan Gregg's ``flamegraph.pl``, which speedscope, inferno and Firefox's profiler
 open too. The width of a frame is bytes. The numbers sum to the peak, or to the most that was saved

@@ -1,1 +1,1 @@
-"""What outlives its step, and who holds it."""
+"""Leak detection: graphs that outlive their step, and who holds them."""

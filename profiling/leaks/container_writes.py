@@ -1,4 +1,4 @@
-"""Statements: which line of a source file puts things into a container.
+"""Container writes: which line of a source file puts things into a container.
 
 The program is read, not run: ``name.append(...)``, ``name[key] = ...`` and ``name += ...`` count.
 """

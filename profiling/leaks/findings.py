@@ -1,4 +1,4 @@
-"""Findings: what is told of a graph that survives, and how it is told."""
+"""Findings: reports on graphs that survive their step."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Finding:
 
 
 class Size(NamedTuple):
-    """How much is kept: bytes of the ledger, and nodes."""
+    """The size of what is kept: bytes of the ledger, and nodes."""
 
     bytes: int
     nodes: int
@@ -137,7 +137,7 @@ def page(found: list[Finding], ends: int) -> str:
 
 
 def fix(kind: str, trail: Trail) -> str:
-    """What to write instead."""
+    """The suggested fix: what to write instead."""
     one = trail.numel == 1
     value = ".item()" if one else ".detach()"
     name = trail.name or "it"

@@ -1,4 +1,4 @@
-"""Which nodes of the graph were made in which step, and which of them still live.
+"""Node tracker: in which step each node of the graph was made, and which still live.
 
 While someone watches, every new node is noted with a weak reference, the user's line and the
 number of the present step. In a loop that keeps nothing, the nodes of one line are alive from two
@@ -35,7 +35,7 @@ class Site(NamedTuple):
 
 
 class Made(weakref.ref[Any]):
-    """A note on one node, which it refers to weakly: call it for the node, or None.
+    """A weak reference to one node, with its site and step: call it for the node, or None.
 
     Attributes:
         key: Its id.

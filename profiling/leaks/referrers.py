@@ -1,4 +1,4 @@
-"""Who holds an object: from a tensor up to a name that its user knows.
+"""Referrers of an object: from a tensor up to a name that its user knows.
 
 ``gc.get_referrers`` tells who refers to an object. Level by level that leads from a node of the
 graph to a tensor, its list, the instance whose attribute that list is, and at last to a local

@@ -1,4 +1,4 @@
-"""Booking: from the events of ledgers to books, peaks, marks and the timeline of a recording.
+"""Event log: from the events of ledgers to owners, peaks, marks and timeline of a recording.
 
 On the hot path (``Bookkeeper._observer``) an event costs a look at where the program is and six
 integers at the end of a list. Everything else waits for :meth:`Bookkeeper.settle`: at a question,
@@ -24,7 +24,7 @@ LONG = 6 * 20_000  # integers in the list; then they are booked
 
 
 class Account:
-    """What is known of one device while it is recorded."""
+    """The state of one device while it is recorded."""
 
     def __init__(self, index: int, be: Any, peak: Peak, fullest: Peak) -> None:
         self.index = index

@@ -1,4 +1,4 @@
-"""Remedies: what would free the bytes that an allocation asks for in vain.
+"""Hints for an out-of-memory error: what would free the bytes that an allocation lacks.
 
 When an allocation fails, books and graph know what is kept for backward, where it was born and for
 which modules. In a region of activation checkpointing what was born there and is kept for nobody

@@ -1,4 +1,4 @@
-"""Probes: what the system says of the process and the devices, beside what the ledger counts.
+"""System memory of the process and the devices, beside what the ledger counts.
 
 Figures, each with the method it came by:
 

@@ -1,4 +1,4 @@
-"""Leaves: what the program calls the parameters that no module holds, and modules used alone.
+"""Variable names of parameters that no module holds, and of modules used alone.
 
 A model written in functions has its weights in variables, lists and dicts. When a backward begins,
 its graph tells which leaves get a gradient, and the frames on the stack tell what they are called:

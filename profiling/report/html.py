@@ -1,4 +1,4 @@
-"""One HTML page of a recording, or of two side by side: nothing is loaded from anywhere.
+"""HTML page of a recording, or of two side by side: nothing is loaded from anywhere.
 
 ``assets/page.html`` is the skeleton; style, script and data are put inside. What the page says at
 once, the headline, the key figures and the tables, is plain HTML and needs no script; the script

@@ -1,4 +1,4 @@
-"""A picture of a recording: live bytes over time, phases, the peak and who owns it.
+"""Plot of a recording: live bytes over time, phases, the peak and who owns it.
 
 Left the tide: what each role, module or line held, stacked, as steps, since memory does not slope.
 Right, of the same bytes at the peak, the parts and the layers that own most.

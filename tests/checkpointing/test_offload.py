@@ -236,7 +236,7 @@ def test_a_write_outside_into_what_is_still_leaving_is_refused() -> None:
         with lt.no_grad():
             y.mul_(2)
         z = (z.exp() + y).sum()
-    z.backward()  # inside, the tape knew of the write
+    z.backward()  # inside, the recorder knew of the write
 
 
 class Cube(lt.autograd.Function):

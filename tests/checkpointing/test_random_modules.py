@@ -138,7 +138,7 @@ class Program:
         if a.is_leaf or (a._base is not None and a._base.is_leaf):
             a = a * 1.0
             self.values.append(a)
-        self.wrote_outside |= self.regions and local.state.tape is None
+        self.wrote_outside |= self.regions and local.state.recorder is None
         kind = self.r.randrange(5)
         if kind == 0:
             a.mul_(0.9)

@@ -175,7 +175,7 @@ class Loop:
         found["rates"] = [group["lr"] for group in self.optimizer.param_groups]
         found["schedule"] = (self.scheduler.last_epoch, self.scheduler._step_count)
         found["scaler"] = self.scaler.state_dict()
-        found["modes"] = (lt.is_grad_enabled(), local.state.phase, local.state.tape)
+        found["modes"] = (lt.is_grad_enabled(), local.state.phase, local.state.recorder)
         found["busy"] = bool(self.optimizer.__dict__.get("_in_step"))
         return found
 

@@ -1,12 +1,12 @@
-"""What open regions of activation checkpointing note, and what their policies are asked.
+"""The recorder of checkpointed regions: what kernels made, and what policies decide about it.
 
-The dispatcher tells a thread's :class:`Tape` of each kernel call while a region is open, the
-factories of what they wrote. The tape keeps what every live storage holds (``values.py``), and
-gives values that are saved for backward their handles.
+While a region is open, the dispatcher tells its thread's :class:`RegionRecorder` of each kernel
+call, and the factories of what they wrote. The recorder knows the version of the value that each
+live storage holds (``values.py``), and gives values that are saved for backward their handles.
 
 A policy says of each value that it is made again (``recompute``), kept after all (``save``), that
 the region around decides (``prefer_save``), or in which form it is stashed
-(:attr:`Content.stash`).
+(:attr:`ValueVersion.stash`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ...modes import local
 from ...spec import Spec
 from ...tensor import Tensor
 from ..saved import Handle, Held
-from .replay import Crossing, Recomputed, Region, common
-from .values import Content, FillCall, MoveCall, OpCall, Outside, Window, WriteCall
+from .replay import CrossRegionUse, Recomputed, Region, common
+from .values import FillCall, MoveCall, OpCall, RegionInput, StridedView, ValueVersion, WriteCall
 
 SAVE, PREFER_SAVE, RECOMPUTE = "save", "prefer_save", "recompute"
 
@@ -86,9 +86,9 @@ class Value:
 
 
 class _Reference(weakref.ref):  # type: ignore[type-arg]
-    # To a storage: takes its content off the tape when it dies.
+    # To a storage: takes its content off the recorder when it dies.
     __slots__ = ("contents", "key")
-    contents: dict[int, Content]
+    contents: dict[int, ValueVersion]
     key: int
 
 
@@ -98,22 +98,22 @@ def _gone(reference: Any) -> None:
 
 
 class _Holder(weakref.ref):  # type: ignore[type-arg]
-    # To what a maker holds from outside: takes itself off the list below when that dies. One that
-    # an interrupt kept from being put there has no hash of its referent's by then.
+    # To what a producer holds from outside: takes itself off the list below when that dies. One
+    # that an interrupt kept from being put there has no hash of its referent's by then.
     __slots__ = ("key",)
     __hash__ = object.__hash__
     __eq__ = object.__eq__
     key: int
 
 
-# All that makers hold from outside, of regions that are open and of those that are not, by the id
-# of its storage. Should two threads be here at once, one may be missed when it is overwritten: then
-# its replay refuses, as after any write that leaves no copy.
+# All that producers hold from outside, of regions that are open and of those that are not, by the
+# id of its storage. Should two threads be here at once, one may be missed when it is overwritten:
+# then its replay refuses, as after any write that leaves no copy.
 _flowed: dict[int, set[_Holder]] = {}
 
 
-def _flows_in(tensor: Tensor) -> Outside:
-    held = Outside(tensor)
+def _flows_in(tensor: Tensor) -> RegionInput:
+    held = RegionInput(tensor)
     key = id(held.storage)
     holder = _Holder(held, _left)  # one row with the next: the callback reads it
     holder.key = key
@@ -130,8 +130,8 @@ def _left(holder: Any) -> None:
             _flowed.pop(holder.key, None)
 
 
-def _held(storage: Any) -> list[Outside]:
-    # What makers hold of the present bytes of a storage.
+def _held(storage: Any) -> list[RegionInput]:
+    # What producers hold of the present bytes of a storage.
     found = [holder() for holder in list(_flowed.get(id(storage), ()))]
     return [
         h for h in found if h is not None and h.storage is storage and h.version == storage.version
@@ -139,22 +139,22 @@ def _held(storage: Any) -> list[Outside]:
 
 
 def leave_copies(storage: Any) -> None:
-    """Someone is about to write into a storage: regions that will read it again keep a copy."""
+    """Copy on write: regions that will read a storage again keep a copy of what it has now."""
     copies: dict[Any, Any] = {}
     for held in _held(storage):
         held.keep_copy(copies)
 
 
-class Tape:
-    """What the open regions of a thread have noted; also their saver (``modes.State.saver``)."""
+class RegionRecorder:
+    """The recorder of a thread's open regions; also their saver (``modes.State.saver``)."""
 
     __slots__ = ("contents", "region")
 
     def __init__(self) -> None:
-        self.contents: dict[int, Content] = {}  # by the id of the storage
+        self.contents: dict[int, ValueVersion] = {}  # by the id of the storage
         self.region: Region | None = None
 
-    def content_of(self, storage: Any) -> Content | None:
+    def content_of(self, storage: Any) -> ValueVersion | None:
         """What is known of the present bytes of a storage."""
         content = self.contents.get(id(storage))
         return content if content is not None and content.available() is storage else None
@@ -164,9 +164,9 @@ class Tape:
         if local.state.saver is not self:
             return False
         content = self.content_of(tensor._storage)
-        return content is not None and content.level is not None
+        return content is not None and content.owner_region is not None
 
-    def turned(self, tensor: Tensor) -> None:
+    def aliased_in_place(self, tensor: Tensor) -> None:
         """The version of a tensor rises, and its bytes stay: it becomes a view of what it was."""
         content = self.content_of(tensor._storage)
         if content is not None:
@@ -174,26 +174,26 @@ class Tape:
         for held in _held(tensor._storage):
             held.version += 1
 
-    def arguments(self, inputs: Any) -> tuple[tuple[Any, ...], list[Crossing] | None]:
-        """Inputs of a call as its maker keeps them, and what crosses into its region."""
+    def arguments(self, inputs: Any) -> tuple[tuple[Any, ...], list[CrossRegionUse] | None]:
+        """Inputs of a call as its producer keeps them, and what crosses into its region."""
         region = self.region
         assert region is not None
         found: list[Any] = []
-        crossings: list[Crossing] | None = None
+        crossings: list[CrossRegionUse] | None = None
         for x in inputs:
             if not isinstance(x, Tensor):
                 found.append(x)
                 continue
             content = self.content_of(x._storage)
-            if content is None or content.level is None:  # kept by the policy, as if from outside
+            if content is None or content.owner_region is None:  # kept, as if from outside
                 found.append(_flows_in(x))
                 continue
-            found.append(Window(content, x))
-            if content.level is not region:
-                around = common(content.level, region)
+            found.append(StridedView(content, x))
+            if content.owner_region is not region:
+                around = common(content.owner_region, region)
                 if around is not region:
                     crossings = crossings or []
-                    crossings.append(Crossing(content, around, x))
+                    crossings.append(CrossRegionUse(content, around, x))
         return tuple(found), crossings
 
     def note(self, plan: Any, inputs: Any, outputs: Any) -> None:
@@ -223,7 +223,7 @@ class Tape:
         """
         storage = inputs[0]._storage
         content = self.content_of(storage)
-        if content is None or content.level is None:
+        if content is None or content.owner_region is None:
             leave_copies(storage)
             return None
         arguments, crossings = self.arguments(inputs)
@@ -241,7 +241,7 @@ class Tape:
         call.crossings = crossings
         self._add(call, 0, out, None, "out")
 
-    def escaped(self, storage: Any) -> None:
+    def became_writable(self, storage: Any) -> None:
         """Others can write to a storage from now on: what it holds is kept, not made again."""
         self.contents.pop(id(storage), None)
 
@@ -249,13 +249,13 @@ class Tape:
         region = self.region
         assert region is not None
         storage = out._storage
-        content = Content(call, index, region)
+        content = ValueVersion(call, index, region)
         if region.policy is not None:
             name = call.name
             value = Value(plan, name, f"{name}.{result}", out._spec, region)
-            content.level, content.stash = _decide(region, value)
-            if content.level is None and not getattr(region.policy, "reconsiders", False):
-                content.maker = None  # else it would keep what the value was computed from
+            content.owner_region, content.stash = _decide(region, value)
+            if content.owner_region is None and not getattr(region.policy, "reconsiders", False):
+                content.producer = None  # else it would keep what the value was computed from
         region.values += 1
         if listening():
             call.site = place(sys._getframe(2))
@@ -269,29 +269,29 @@ class Tape:
         """The handle for a value saved for backward."""
         content = self.content_of(tensor._storage)
         leaf = source is None and tensor._requires_grad and tensor._node is None
-        if content is None or content.level is None or leaf:
+        if content is None or content.owner_region is None or leaf:
             return Held(tensor, source, index)
         assert self.region is not None
-        level = common(content.level, self.region)
-        return Recomputed(tensor, content, level, source, index)
+        owner_region = common(content.owner_region, self.region)
+        return Recomputed(tensor, content, owner_region, source, index)
 
 
 def _decide(region: Region, value: Value) -> tuple[Region | None, Any]:
     # The region whose replay brings the value back (None: it is kept), and how it is stashed.
     decision = region.policy(value)
-    level: Region | None = region
+    owner_region: Region | None = region
     while decision == PREFER_SAVE:
-        assert level is not None
-        level = level.parent
-        if level is None:
+        assert owner_region is not None
+        owner_region = owner_region.parent
+        if owner_region is None:
             return None, None
-        decision = RECOMPUTE if level.policy is None else level.policy(value)
+        decision = RECOMPUTE if owner_region.policy is None else owner_region.policy(value)
     if decision == SAVE:
         return None, None
     if decision == RECOMPUTE:
-        return level, None
+        return owner_region, None
     if callable(decision):
-        return level, decision
+        return owner_region, decision
     raise ValueError(
         f"A checkpointing policy must return 'save', 'prefer_save', 'recompute' or a stash such as "
         f"checkpointing.pack(); for {value.name} it returned {decision!r}."

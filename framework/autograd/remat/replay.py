@@ -1,8 +1,9 @@
-"""Regions of activation checkpointing: how they make values again.
+"""Replay of checkpointed regions: kernels run again, and the values they made come back.
 
-While a :class:`Region` is open, the dispatcher tells its thread's tape (``recorder.py``) of every
-kernel call, recorded or not, and values saved for backward become :class:`Recomputed` handles.
-Nothing else changes: the function runs once, and what nobody holds is freed by reference counts.
+While a :class:`Region` is open, the dispatcher tells its thread's recorder (``recorder.py``) of
+every kernel call, recorded or not, and values saved for backward become :class:`Recomputed`
+handles. Nothing else changes: the function runs once, and what nobody holds is freed by reference
+counts.
 
 When backward asks for a value that is gone, its region is replayed: the kernels that lead to it
 and to every other value of the region that a handle still wants, in their order, without any of the
@@ -28,16 +29,16 @@ from ...dtypes import FLOAT, uint8
 from ...errors import GradientError
 from ...interrupts import finalizer
 from ...memory.ledger import TEMPORARY
-from ...modes import local, quietly
+from ...modes import local, run_kernel
 from ...spec import Spec
 from ...tensor import Tensor, wrap
 from ..node import OpNode
 from ..saved import OWN, Held, written_at
-from .values import Content, StashCall, Window, WriteCall
+from .values import StashCall, StridedView, ValueVersion, WriteCall
 
 
 class Region:
-    """One stretch of a program whose values are made again instead of kept.
+    """A checkpointed region: a stretch of program whose values are recomputed instead of kept.
 
     Args:
         policy: Called with a :class:`Value`, returns what becomes of it; None recomputes all.
@@ -63,21 +64,21 @@ class Region:
         self.parent = parent
         self.by_module: bool = asks_for_modules(policy) or (parent is not None and parent.by_module)
         self.depth: int = 0 if parent is None else parent.depth + 1
-        self.demanded: dict[Content, int] = {}  # what its replay brings back, and for how many
-        self.crossed: dict[Content, int] = {}  # the part of it that is for regions further in
+        self.demanded: dict[ValueVersion, int] = {}  # what its replay brings back, and for how many
+        self.crossed: dict[ValueVersion, int] = {}  # the part of it that is for regions further in
         self.values = 0  # made in it so far
 
-    def stash(self, content: Content, tensor: Tensor) -> None:
+    def stash(self, content: ValueVersion, tensor: Tensor) -> None:
         """Somebody is about to want a content made in or below this region: stash it, if it is to.
 
         May fail, or be interrupted: nobody is counted yet. Who then counts itself does so in one
-        row, and in one row takes itself off again (:class:`Recomputed`, :class:`Crossing`).
+        row, and in one row takes itself off again (:class:`Recomputed`, :class:`CrossRegionUse`).
         """
-        if content.stash is not None and content.maker.__class__ is not StashCall:
-            call = StashCall(content.stash(tensor), content.maker)
-            content.maker, content.index = call, 0
+        if content.stash is not None and content.producer.__class__ is not StashCall:
+            call = StashCall(content.stash(tensor), content.producer)
+            content.producer, content.index = call, 0
 
-    def replay(self, asked: Content) -> Any:
+    def replay(self, asked: ValueVersion) -> Any:
         """Make a content again, and with it all that the backward pass still wants of this region.
 
         Returns:
@@ -96,22 +97,22 @@ class Region:
             runs[-1].found[done.asked] = found[done.asked]
             del done, found  # what they hold is to go as soon as the next run is through with it
 
-    def wanted(self, asked: Content) -> set[Content]:
+    def wanted(self, asked: ValueVersion) -> set[ValueVersion]:
         """The contents that its replay for ``asked`` brings back."""
         running = local.state.running
         found = {asked}
-        if running is not None and asked.maker.__class__ is not StashCall:
+        if running is not None and asked.producer.__class__ is not StashCall:
             read = _read_by(running)
             found.update(
                 c
                 for c in list(self.demanded)  # a garbage collection may end a handle meanwhile
                 if (id(c) in read or c in self.crossed)
-                and c.maker.__class__ is not StashCall
+                and c.producer.__class__ is not StashCall
                 and c.available() is None
             )
         return found
 
-    def above(self, content: Content) -> Region | None:
+    def above(self, content: ValueVersion) -> Region | None:
         """The region around this one that wants a content, if one does."""
         region = self.parent
         while region is not None and content not in region.demanded:
@@ -157,25 +158,25 @@ def _read_by(running: Any) -> set[int]:
     return found
 
 
-class Crossing:
-    """The demand of a call for what an outer region made."""
+class CrossRegionUse:
+    """The use, by a call in one region, of a value that an outer region made."""
 
-    __slots__ = ("content", "region", "round")
+    __slots__ = ("content", "generation", "region")
 
-    def __init__(self, content: Content, region: Region, tensor: Tensor) -> None:
+    def __init__(self, content: ValueVersion, region: Region, tensor: Tensor) -> None:
         region.stash(content, tensor)
         self.content = content
         self.region = region
         demanded, crossed = region.demanded, region.crossed  # one row from here
         demanded[content] = demanded[content] + 1 if content in demanded else 1
         crossed[content] = crossed[content] + 1 if content in crossed else 1
-        content.demand += 1
-        self.round = content.round
+        content.consumers += 1
+        self.generation = content.generation
 
     @finalizer
     def __del__(self) -> None:
         try:
-            made = self.round
+            made = self.generation
         except AttributeError:  # stashing failed: nothing was counted
             return
         content, region = self.content, self.region
@@ -186,57 +187,59 @@ class Crossing:
         demanded[content] -= 1
         if not demanded[content]:
             del demanded[content]
-        content.demand -= 1
-        if made != content.round:  # and it has not read what was made again
-            content.owed -= 1
-            if content.owed <= 0:
+        content.consumers -= 1
+        if made != content.generation:  # and it has not read what was made again
+            content.pending_reads -= 1
+            if content.pending_reads <= 0:
                 content.held = None
 
 
 class Recomputed:
-    """A saved value whose bytes may go: they are found while someone has them, or made again.
+    """A saved value that is recomputed, unless someone still has its bytes.
 
     Args:
         tensor: The value.
         content: What its storage holds.
-        level: The region whose replay brings it back.
+        owner_region: The region whose replay brings it back.
         source: ``OWN`` for an output of the node that saves it; else None.
         index: Which output, with ``OWN``.
     """
 
-    __slots__ = ("content", "index", "level", "place", "round", "source", "spec", "window")
+    __slots__ = (
+        "content", "generation", "index", "owner_region", "place", "source", "spec", "window",
+    )  # fmt: skip
 
     def __init__(
-        self, tensor: Tensor, content: Content, level: Region, source: Any, index: int
+        self, tensor: Tensor, content: ValueVersion, owner_region: Region, source: Any, index: int
     ) -> None:
         self.spec = tensor._spec
         if source is None and tensor._requires_grad:
             source, index = tensor._node, tensor._index
         self.source = source
         self.index = index
-        self.window = Window(content, tensor)
-        level.stash(content, tensor)
+        self.window = StridedView(content, tensor)
+        owner_region.stash(content, tensor)
         self.content = content
-        self.level = level
-        demanded = level.demanded  # one row from here
+        self.owner_region = owner_region
+        demanded = owner_region.demanded  # one row from here
         demanded[content] = demanded[content] + 1 if content in demanded else 1
-        content.demand += 1
-        self.round = content.round
+        content.consumers += 1
+        self.generation = content.generation
 
     @finalizer
     def __del__(self) -> None:
         try:
-            made = self.round
+            made = self.generation
         except AttributeError:  # stashing failed: nothing was counted
             return
-        content, demanded = self.content, self.level.demanded  # one row from here
+        content, demanded = self.content, self.owner_region.demanded  # one row from here
         demanded[content] -= 1
         if not demanded[content]:
             del demanded[content]
-        content.demand -= 1
-        if made != content.round:  # and it has not read what was made again
-            content.owed -= 1
-            if content.owed <= 0:
+        content.consumers -= 1
+        if made != content.generation:  # and it has not read what was made again
+            content.pending_reads -= 1
+            if content.pending_reads <= 0:
                 content.held = None
 
     @property
@@ -249,21 +252,23 @@ class Recomputed:
         """Bytes kept alive: of the value made again and not yet read, or of its stash."""
         if self.content.held is not None:
             return int(self.content.held.storage.nbytes)
-        maker = self.content.maker
-        return maker.stashed.nbytes if isinstance(maker, StashCall) else 0
+        producer = self.content.producer
+        return producer.stashed.nbytes if isinstance(producer, StashCall) else 0
 
     def unpack(self, node: Any, label: str) -> Tensor:
         """The value, where the graph has it."""
         content = self.content
         storage = content.available()
         if storage is None:
-            storage = self.level.replay(content)
-        elif content.maker.__class__ is StashCall and hasattr(content.maker.stashed, "look_ahead"):
-            content.maker.stashed.look_ahead()
-        if self.round != content.round:  # read, in one row
-            self.round = content.round
-            content.owed -= 1
-            if content.owed <= 0:
+            storage = self.owner_region.replay(content)
+        elif content.producer.__class__ is StashCall and hasattr(
+            content.producer.stashed, "look_ahead"
+        ):
+            content.producer.stashed.look_ahead()
+        if self.generation != content.generation:  # read, in one row
+            self.generation = content.generation
+            content.pending_reads -= 1
+            if content.pending_reads <= 0:
                 content.held = None
         value = wrap(self.window.on(storage), self.spec, storage)
         source = self.source
@@ -277,18 +282,18 @@ class Recomputed:
 class _Replay:
     """One run of kernels: finds which, then runs them in their order."""
 
-    def __init__(self, region: Region, asked: Content) -> None:
+    def __init__(self, region: Region, asked: ValueVersion) -> None:
         self.region = region
         self.asked = asked
         self.wanted = region.wanted(asked)
-        self.found: dict[Content, Any] = {}  # storages, held while this runs
-        self.uses: dict[Content, int] = {}  # kernels still to read each
-        self.makes: dict[Any, list[Content]] = {}
-        self.reads: dict[Any, list[Window]] = {}  # by maker
-        self._planned: set[Content] = set()
+        self.found: dict[ValueVersion, Any] = {}  # storages, held while this runs
+        self.uses: dict[ValueVersion, int] = {}  # kernels still to read each
+        self.makes: dict[Any, list[ValueVersion]] = {}
+        self.reads: dict[Any, list[StridedView]] = {}  # by producer
+        self._planned: set[ValueVersion] = set()
         self._stack = list(self.wanted)
 
-    def plan(self) -> tuple[Region, Content] | None:
+    def plan(self) -> tuple[Region, ValueVersion] | None:
         """Find the kernels to run.
 
         Returns:
@@ -311,44 +316,49 @@ class _Replay:
                 found[content] = storage
                 continue
             planned.add(content)
-            maker = content.maker
-            makes.setdefault(maker, []).append(content)
-            if len(makes[maker]) > 1:
+            producer = content.producer
+            makes.setdefault(producer, []).append(content)
+            if len(makes[producer]) > 1:
                 continue
-            self.reads[maker] = windows = _windows(maker)
+            self.reads[producer] = windows = _windows(producer)
             for argument in windows:
                 uses[argument.content] = uses.get(argument.content, 0) + 1
                 stack.append(argument.content)
         return None
 
-    def run(self) -> dict[Content, Any]:
+    def run(self) -> dict[ValueVersion, Any]:
         """Run the kernels; return the storages of what was wanted, and of what was there."""
         state = local.state
-        before = (state.phase, state.site, state.tape, state.saver, state.watch)
-        state.phase, state.tape, state.saver, state.watch = "recompute", None, None, False
+        before = (state.phase, state.site, state.recorder, state.saver, state.notes_results)
+        state.phase, state.recorder, state.saver, state.notes_results = (
+            "recompute",
+            None,
+            None,
+            False,
+        )
         try:
-            for maker in sorted(self.makes, key=lambda m: m.order):
-                site = maker.site
+            for producer in sorted(self.makes, key=lambda m: m.order):
+                site = producer.site
                 if site is not None:
-                    state.site = (site[0], maker.name, "recompute", site[1])
-                self._again(maker)
+                    state.site = (site[0], producer.name, "recompute", site[1])
+                self._again(producer)
         finally:
-            state.phase, state.site, state.tape, state.saver, state.watch = before
+            state.phase, state.site, state.recorder, state.saver, state.notes_results = before
         return self.found
 
-    def _again(self, maker: Any) -> None:
+    def _again(self, producer: Any) -> None:
         found, uses, wanted = self.found, self.uses, self.wanted
-        old = self._old(maker) if isinstance(maker, WriteCall) else None
-        arrays = [self._array(maker, a, old) for a in maker.arguments]
-        results = maker.run(arrays, old)
+        old = self._old(producer) if isinstance(producer, WriteCall) else None
+        arrays = [self._array(producer, a, old) for a in producer.arguments]
+        results = producer.run(arrays, old)
         del arrays, old
-        for argument in self.reads[maker]:
+        for argument in self.reads[producer]:
             content = argument.content
             uses[content] -= 1
             if not uses[content] and content not in wanted:
                 found.pop(content, None)
         running = local.state.running
-        for content in self.makes[maker]:
+        for content in self.makes[producer]:
             storage = results[content.index]
             kept = content in wanted
             if kept and running is not None:
@@ -359,54 +369,56 @@ class _Replay:
             if kept or uses.get(content):
                 found[content] = storage
 
-    def _array(self, maker: Any, argument: Any, old: Any) -> Any:
-        if isinstance(argument, Window):
-            if old is not None and argument.content is maker.target.content:
+    def _array(self, producer: Any, argument: Any, old: Any) -> Any:
+        if isinstance(argument, StridedView):
+            if old is not None and argument.content is producer.target.content:
                 return argument.on(old)  # what is written is also read where it is written
             return argument.on(self.found[argument.content])
         if not isinstance(argument, Held):
             return argument
         if argument.storage.version != argument.version:
-            _refuse(self.region, maker, argument)
+            _refuse(self.region, producer, argument)
         return argument.array
 
-    def _old(self, maker: WriteCall) -> Any:
+    def _old(self, producer: WriteCall) -> Any:
         # The storage that a write may write into: that of the content before, if nobody else reads
         # it any more and it was made by this run; else a copy.
-        before = maker.target.content
+        before = producer.target.content
         storage = self.found[before]
         if (
-            self.uses[before] == _reads(maker, before)
+            self.uses[before] == _reads(producer, before)
             and before not in self.wanted
-            and before.maker in self.makes
+            and before.producer in self.makes
         ):
             return storage
-        where = maker.target.spec.device
+        where = producer.target.spec.device
         whole = Spec((storage.nbytes,), uint8, where)
         be = backend(where)
         copy, array = be.empty(whole, TEMPORARY)
         if be.xp is not None:
-            quietly(be.copy, array, be.window(storage, whole, None))
+            run_kernel(be.copy, array, be.window(storage, whole, None))
         return copy
 
 
-def _windows(maker: Any) -> list[Window]:
-    # The contents a maker reads, as often as it does.
-    found = [a for a in maker.arguments if isinstance(a, Window)]
-    if isinstance(maker, WriteCall):
-        found.append(maker.target)
+def _windows(producer: Any) -> list[StridedView]:
+    # The contents a producer reads, as often as it does.
+    found = [a for a in producer.arguments if isinstance(a, StridedView)]
+    if isinstance(producer, WriteCall):
+        found.append(producer.target)
     return found
 
 
-def _reads(maker: Any, content: Content) -> int:
-    return sum(w.content is content for w in _windows(maker))
+def _reads(producer: Any, content: ValueVersion) -> int:
+    return sum(w.content is content for w in _windows(producer))
 
 
-def _refuse(region: Region, maker: Any, held: Held) -> None:
-    place = f", called at {maker.site[1]}" if maker.site is not None and maker.site[1] else ""
+def _refuse(region: Region, producer: Any, held: Held) -> None:
+    place = (
+        f", called at {producer.site[1]}" if producer.site is not None and producer.site[1] else ""
+    )
     raise GradientError(
         f"A value that flowed into the checkpointed region begun at {region.where} cannot be used "
-        f"to make the region's values again: {maker.name}{place} read shape "
+        f"to make the region's values again: {producer.name}{place} read shape "
         f"{tuple(held.spec.shape)} at version {held.version}, and an inplace operation"
         f"{written_at(held.storage)} has made it version {held.storage.version} since. Write after "
         "the backward, use the out-of-place op, or clone the value before the region."

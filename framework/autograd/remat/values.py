@@ -1,13 +1,13 @@
-"""What storages held inside a region of activation checkpointing, and how to make it again.
+"""Versions of values in a checkpointed region, and the calls that produce them.
 
-A :class:`Content` is what one storage held from one write to the next. It refers to the storage
-weakly, and to its *maker*: the kernel call that wrote it, with that call's arguments. An argument
-is a :class:`Window` on another content (offset, shape and strides: whatever chain of views led
-there needs no replay), a ``Held`` value that flowed in from outside, or a scalar. So the contents
-of a region form the recipe of each of its values, and reference counts keep of it exactly what
-some handle may still ask for.
+A :class:`ValueVersion` is the content of one storage from one write to the next. It refers to the
+storage weakly, and to its *producer*: the kernel call that wrote it, with that call's arguments. An
+argument is a :class:`StridedView` on another content (offset, shape and strides: whatever chain of
+views led there needs no replay), a ``Held`` value that flowed in from outside, or a scalar. So the
+contents of a region form the recipe of each of its values, and reference counts keep of it exactly
+what some handle may still ask for.
 
-A write in place makes a new content whose maker is the write; handles of the old one never read
+A write in place makes a new content whose producer is the write; handles of the old one never read
 the overwritten bytes.
 """
 
@@ -17,9 +17,9 @@ import weakref
 from itertools import count
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ...devices import backend, placed
+from ...devices import backend, on_device
 from ...memory.ledger import TEMPORARY
-from ...modes import quietly
+from ...modes import run_kernel
 from ..saved import OWN, Held, Pin
 
 if TYPE_CHECKING:
@@ -30,33 +30,33 @@ if TYPE_CHECKING:
 _order = count(1)
 
 
-class Content:
-    """What a storage held between two writes.
+class ValueVersion:
+    """The content of a storage between two writes.
 
     Attributes:
-        maker: Whoever can make it again; None if nobody will be asked: it is kept.
-        index: Which of the maker's results it is.
-        level: The region whose replay brings it back; None if a handle simply holds it.
+        producer: Whoever can make it again; None if nobody will be asked: it is kept.
+        index: Which of the producer's results it is.
+        owner_region: The region whose replay brings it back; None if a handle simply holds it.
         version: The storage's version for which it holds.
-        demand: How many handles, and calls of inner regions, may ask for it.
-        owed: How many of them have not read it since it was last made again.
-        round: Counts how often it was made again.
+        consumers: How many handles, and calls of inner regions, may ask for it.
+        pending_reads: How many of them have not read it since it was last made again.
+        generation: Counts how often it was made again.
         held: A pin on the storage made again, while somebody is still to read it.
         stash: How to keep it (``checkpointing.stashes``), once a handle wants it; None to replay.
     """
 
     __slots__ = (
-        "__weakref__", "_storage", "demand", "held", "index", "level", "maker", "owed", "round",
-        "stash", "version",
+        "__weakref__", "_storage", "consumers", "generation", "held", "index", "owner_region",
+        "pending_reads", "producer", "stash", "version",
     )  # fmt: skip
 
-    def __init__(self, maker: Maker, index: int, level: Region | None) -> None:
-        self.maker: Any = maker
+    def __init__(self, producer: Producer, index: int, owner_region: Region | None) -> None:
+        self.producer: Any = producer
         self.index = index
-        self.level = level
+        self.owner_region = owner_region
         self.stash: Any = None
         self.held: Any = None
-        self.demand = self.owed = self.round = 0
+        self.consumers = self.pending_reads = self.generation = 0
         self._storage: Any = None
         self.version = 0
 
@@ -73,11 +73,11 @@ class Content:
     def hold(self, storage: Any) -> None:
         """Keep the bytes made again until everybody who may ask has read them."""
         reference = weakref.ref(storage)
-        held = Pin(storage) if self.demand else None
+        held = Pin(storage) if self.consumers else None
         self._storage = reference  # one row: made again, for all who may ask
         self.version = storage.version
-        self.round += 1
-        self.owed = self.demand
+        self.generation += 1
+        self.pending_reads = self.consumers
         self.held = held
 
     def drop(self) -> None:
@@ -85,8 +85,8 @@ class Content:
         self.held = None
 
 
-class Window:
-    """An argument of a call: some elements of a content.
+class StridedView:
+    """A strided view of a content, as an argument of a call.
 
     Attributes:
         content: Whose.
@@ -96,7 +96,7 @@ class Window:
 
     __slots__ = ("content", "place", "spec")
 
-    def __init__(self, content: Content, tensor: Tensor) -> None:
+    def __init__(self, content: ValueVersion, tensor: Tensor) -> None:
         self.content = content
         self.spec = tensor._spec
         self.place = place_of(tensor)
@@ -115,8 +115,8 @@ def place_of(tensor: Tensor) -> tuple[int, tuple[int, ...]] | None:
     return offset, tuple(array.strides)
 
 
-class Maker(Protocol):
-    """What can make contents again.
+class Producer(Protocol):
+    """A recorded call that can make contents again.
 
     Attributes:
         order: Makers run in this order.
@@ -169,7 +169,7 @@ class OpCall(_Made):
         if plan.simple:  # as in the dispatcher: nothing but a kernel and a result
             storage, array = plan.backend.empty(plan.results[0])
             if plan.run is not None:
-                quietly(plan.run, array, *arrays)
+                run_kernel(plan.run, array, *arrays)
             return [storage]
         return plan.storages(arrays)  # type: ignore[no-any-return]
 
@@ -183,7 +183,7 @@ class WriteCall(_Made):
 
     __slots__ = ("plan", "target")
 
-    def __init__(self, plan: Any, arguments: tuple[Any, ...], target: Window) -> None:
+    def __init__(self, plan: Any, arguments: tuple[Any, ...], target: StridedView) -> None:
         super().__init__(arguments)
         self.plan = plan
         self.target = target
@@ -217,7 +217,7 @@ class FillCall(_Made):
         be = backend(self.spec.device)
         storage, array = be.empty(self.spec, TEMPORARY)
         if be.xp is not None:
-            quietly(placed(be, self.f), array, *self.args)
+            run_kernel(on_device(be, self.f), array, *self.args)
         return [storage]
 
 
@@ -254,15 +254,15 @@ class StashCall(_Made):
     def __init__(self, stashed: Any, instead: Any) -> None:
         super().__init__(())
         self.stashed = stashed
-        self.order = 0 if instead is None else instead.order  # of the maker it stands for
+        self.order = 0 if instead is None else instead.order  # of the producer it stands for
 
     def run(self, arrays: list[Any], old: Any) -> list[Any]:
         """Bring it back."""
         return [self.stashed.restore()]
 
 
-class Outside(Held):
-    """A value that flowed in, without its history: the recipe needs none."""
+class RegionInput(Held):
+    """A value that flowed into a region, without its history: the recipe needs none."""
 
     __slots__ = ("__weakref__",)
 
@@ -284,7 +284,7 @@ class Outside(Held):
             storage, _ = be.empty(spec.like((span if spec.numel else 0,)), TEMPORARY)
             copy = be.window(storage, spec, (0, place[1]))
             if be.xp is not None:
-                quietly(be.copy, copy, array)
+                run_kernel(be.copy, copy, array)
             copies[key] = storage, copy
         storage, copy = copies[key]
         pin = Pin(storage)  # this handle takes it over, and gives the one it had: in one row
@@ -293,6 +293,6 @@ class Outside(Held):
 
 
 __all__ = [
-    "Content", "FillCall", "Maker", "MoveCall", "OpCall", "Outside", "StashCall", "Window",
-    "WriteCall", "place_of",
+    "FillCall", "MoveCall", "OpCall", "Producer", "RegionInput", "StashCall", "StridedView",
+    "ValueVersion", "WriteCall", "place_of",
 ]  # fmt: skip

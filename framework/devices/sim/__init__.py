@@ -1,1 +1,1 @@
-"""A stand-in for a GPU on machines without one: arrays that nothing takes for NumPy's."""
+"""A simulated GPU for tests on machines without one, with arrays that are not NumPy's."""

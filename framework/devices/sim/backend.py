@@ -1,4 +1,4 @@
-"""``sim``: a GPU's manners on a machine without one.
+"""The backend of ``sim``, a simulated GPU.
 
 Its arrays lie in host memory and NumPy computes, but nothing passes that CuPy would refuse. A
 :class:`SimArray` does not turn into a NumPy array by itself, functions refuse NumPy's arrays and
@@ -37,7 +37,7 @@ from .functions import (
 
 
 class SimBackend(HostBackend):
-    """The host's allocator under the arrays of a stand-in for a GPU."""
+    """The host's allocator under the arrays of a simulated GPU."""
 
     def __init__(self, largest: int) -> None:
         super().__init__("sim", largest, computes=True)

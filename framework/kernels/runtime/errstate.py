@@ -26,7 +26,7 @@ def quiet_runner() -> Callable[..., Any]:
     return context.run
 
 
-def was_busy(error: RuntimeError) -> bool:
+def is_reentrancy_error(error: RuntimeError) -> bool:
     """True if a call did not happen because its runner was in use.
 
     It returns instead of raising: a frame in the error's traceback that holds the error would be

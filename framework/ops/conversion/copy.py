@@ -286,8 +286,8 @@ def move(input: Tensor, where: device) -> Tensor:
         attach(out, ToDevice(input))
     elif local.state.inference:
         out._extra = {"inference": True}
-    if local.state.tape is not None:
-        local.state.tape.moved(input, out)
+    if local.state.recorder is not None:
+        local.state.recorder.moved(input, out)
     return out
 
 

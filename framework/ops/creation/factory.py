@@ -11,7 +11,7 @@ import numpy as np
 from ...autograd.view_history import check_writable
 from ...device import device as as_device
 from ...device import get_default_device
-from ...devices import backend, placed
+from ...devices import backend, on_device
 from ...dtypes import (
     BOOL,
     FLOAT,
@@ -27,7 +27,7 @@ from ...dtypes import (
 )
 from ...dtypes import dtype as dtype_class
 from ...memory.ledger import TEMPORARY
-from ...modes import local, quietly
+from ...modes import local, run_kernel
 from ...spec import Spec
 from ...tensor import Tensor, wrap
 
@@ -139,10 +139,10 @@ def written(t: Tensor, f: Any, *args: Any) -> Tensor:
     """
     be = backend(t.device)
     if be.xp is not None:
-        quietly(placed(be, f), t._array, *args)
-    tape = local.state.tape
-    if tape is not None and t._viewed is None and t._storage.version == 0:
-        tape.filled(f.__name__.strip("_"), t, f, args)
+        run_kernel(on_device(be, f), t._array, *args)
+    recorder = local.state.recorder
+    if recorder is not None and t._viewed is None and t._storage.version == 0:
+        recorder.filled(f.__name__.strip("_"), t, f, args)
     return t
 
 

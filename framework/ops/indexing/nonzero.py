@@ -6,7 +6,7 @@ from math import prod
 
 import numpy as np
 
-from ...data_dependence import decisive
+from ...data_dependence import require_values
 from ...dtypes import INT, int32, int64
 from ...spec import Spec
 from ...tensor import Tensor
@@ -69,7 +69,7 @@ def one_hot(tensor, num_classes=-1):
         )
     if not tensor.is_meta and tensor.numel():
         if num_classes < 0:
-            decisive("one_hot", tensor)
+            require_values("one_hot", tensor)
         if int(tensor.min()) < 0:
             raise RuntimeError("Class values must be non-negative.")
         top = int(tensor.max())

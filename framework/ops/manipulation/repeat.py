@@ -5,7 +5,7 @@ Every kernel writes the pieces of its input straight into their places of the re
 
 from __future__ import annotations
 
-from ...data_dependence import decisive
+from ...data_dependence import require_values
 from ...dtypes import int64
 from ...kernels.common.strided import bits
 from ...kernels.runtime.threads import spread
@@ -86,7 +86,7 @@ def repeat_interleave(input, repeats, dim=None, *, output_size=None):
             input = input.reshape(1)
     d = normal_dim("repeat_interleave", dim, input.ndim)
     if isinstance(repeats, Tensor):
-        decisive("repeat_interleave", repeats)
+        require_values("repeat_interleave", repeats)
     if isinstance(repeats, Tensor) and repeats.numel() == 1:
         repeats = int(repeats.item())
     if isinstance(repeats, int):

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from ...devices import backend, placed
+from ...devices import backend, on_device
 from ...dtypes import BOOL, COMPLEX, FLOAT, INT, float32, get_default_dtype, int64
 from ...memory.ledger import WORKSPACE
-from ...modes import no_grad, quietly
+from ...modes import no_grad, run_kernel
 from ...random import philox as stream
 from ...random.generator import draw
 from ...random.philox import Rng
@@ -148,7 +148,7 @@ def _draw_new(t: Tensor, kind: str, a: Any, b: Any, rng: Any) -> Tensor:
         written(t, _fill_new, be.xp, rng, kind, a, b)
     elif be.xp is not None:
         _held, array = be.empty(t._spec, WORKSPACE)
-        quietly(placed(be, _fill), be.xp, array, rng, kind, a, b)
+        run_kernel(on_device(be, _fill), be.xp, array, rng, kind, a, b)
         be.copy(t._array, array)
     return t
 

@@ -26,8 +26,8 @@ def become(name, input, make):
             out = make(old)
     storage, state = input._storage, local.state
     with defer_interrupts():
-        if state.tape is not None:
-            state.tape.turned(input)
+        if state.recorder is not None:
+            state.recorder.aliased_in_place(input)
         input._array, input._spec = out._array, out._spec
         storage.version += 1
         if input._node is None and input._requires_grad:
