@@ -95,6 +95,7 @@ def test_a_stopped_run_resumes_with_the_same_losses(name: str, tmp_path: Path) -
     assert resumed["measured"] == whole["measured"]
 
 
+@pytest.mark.deep
 def test_an_unfinished_run_is_not_overwritten(tmp_path: Path) -> None:
     out = tmp_path / "out"
     run("diamonds", tmp_path, out, "--steps", "4", "--checkpoint-every", "2")

@@ -400,6 +400,7 @@ HONEST = {
 
 @pytest.mark.parametrize("name", HONEST)
 @pytest.mark.parametrize("make", [archive, legacy])
+@pytest.mark.deep
 def test_a_large_honest_object_is_loaded(name, make) -> None:
     value = HONEST[name]()
     options = {"keys": (), "counts": (), "data": ()} if make is legacy else {}
