@@ -147,9 +147,9 @@ def test_an_arrow_of_the_table_is_allowed(tmp_path: Path, place: str) -> None:
 
 
 LAYERS = """
-    framework/errors framework/interrupts framework/compat framework/data_dependence
-    framework/memory_format framework/dtypes framework/device framework/kernels/runtime
-    framework/modes framework/memory framework/spec framework/storage framework/kernels/common
+    framework/errors framework/interrupts framework/compat framework/memory_format
+    framework/dtypes framework/device framework/kernels/runtime framework/execution
+    framework/data_dependence framework/modes framework/memory framework/spec framework/storage framework/kernels/common
     framework/kernels/cpu framework/devices framework/devices/sim framework/tensor
     framework/printing framework/attribution framework/random framework/autograd/given_ops
     framework/autograd framework/autograd/remat framework/ops framework/ops/creation
@@ -195,9 +195,6 @@ LATE = {  # (file, what it imports inside a function): why
     ("framework/serialization/save_load.py", "framework/serialization/pytorch_files"): "only"
     " PyTorch's files need zip archives and the unpickler",
     ("modules/hooks.py", "modules/module"): "hooks on all modules, and Module inherits from hooks",
-    ("profiling/estimate/fake_kernels.py", "framework/data/loader"): "workers are hired again only"
-    " if a program has hired some",
-    ("profiling/estimate/fake_kernels.py", "framework/data/workers"): "as above",
     ("lowtide/cli.py", "lowtide/profile_command"): "other commands need no profiler",
     ("lowtide/cli.py", "framework/memory/ledger"): "the command starts without the framework",
     ("lowtide/profile_command.py", "profiling"): "its help is shown without the framework",
