@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import contextlib
+import gc
 import signal
 import sys
 import threading
@@ -288,6 +289,7 @@ def test_deferring_does_nothing_in_other_threads_and_where_signals_are_ignored()
 
 
 def test_an_interrupted_finalizer_is_called_again_and_ctrl_c_is_not_lost() -> None:
+    gc.unfreeze()  # whatever lives counts
     t = lt.ones(1000)
     _ = t._spec  # else its end would come first
     live = testing.live_bytes()
