@@ -4,7 +4,7 @@ Each block is written once and run with both libraries. Counted are the storages
 keeps alive, each once, without parameters and buffers; what flows into the block counts. In lowtide
 ``profiling.saved_tensors`` lists them, on ``meta``: nothing is computed, and the bytes are those of
 the cpu. In PyTorch ``saved_tensors_hooks`` sees them. ``EXPECTED`` has lowtide's bytes as formulas,
-and ``tests/profiling/test_saved_bytes.py`` holds them.
+and ``tests/profiling/analysis/test_saved_tensors.py`` holds them.
 
 A second table has the GPT block in a region of activation checkpointing whose policy repeats no
 matrix product. There the ledger is asked: what lives after the forward, less the result.

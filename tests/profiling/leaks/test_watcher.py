@@ -14,7 +14,7 @@ from lowtide.framework.attribution import scopes
 from lowtide.framework.autograd import engine
 from lowtide.nn import functional as F
 from lowtide.profiling import Finding, detect_retained
-from tests.profiling.retained.loops import BATCH, WIDTH, batches, only, setup, train
+from tests.profiling.leaks.loops import BATCH, WIDTH, batches, only, setup, train
 
 
 def test_watching_keeps_nothing_alive() -> None:

@@ -10,7 +10,7 @@ import lowtide as lt
 from lowtide import nn
 from lowtide.nn import functional as F
 from lowtide.profiling import detect_retained
-from tests.profiling.retained.loops import BATCH, HIDDEN, WIDTH, batches, loop, mlp, setup, train
+from tests.profiling.leaks.loops import BATCH, HIDDEN, WIDTH, batches, loop, mlp, setup, train
 
 pytestmark = pytest.mark.deep  # one more of many: the other files are quick
 

@@ -17,7 +17,7 @@ import lowtide as lt
 from lowtide import nn
 from lowtide.nn import functional as F
 from lowtide.profiling import detect_retained
-from tests.profiling.retained.loops import (
+from tests.profiling.leaks.loops import (
     BATCH,
     WIDTH,
     batches,

@@ -21,9 +21,8 @@ from lowtide.framework.device import device
 from lowtide.framework.devices import backend
 from lowtide.profiling import MemoryProfiler, estimate
 from lowtide.utils.data import DataLoader, TensorDataset
-
-from .predictions import measured, predicted
-from .steps import classified, mlp
+from tests.profiling.predictions import measured, predicted
+from tests.profiling.steps import classified, mlp
 
 
 def state_of(model, optimizer):

@@ -16,8 +16,7 @@ from lowtide.framework.memory.events import observe
 from lowtide.framework.memory.ledger import ROLES, SAVED
 from lowtide.profiling import MemoryProfiler
 from lowtide.profiling.record.recording import BEFORE, replay
-
-from .programs import PROGRAMS, Model, train
+from tests.profiling.programs import PROGRAMS, Model, train
 
 
 @pytest.fixture(autouse=True)

@@ -17,9 +17,8 @@ from lowtide.framework.devices.cuda import CudaStorage
 from lowtide.framework.memory.ledger import Ledger
 from lowtide.profiling import MemoryProfiler, estimate
 from lowtide.profiling.estimate import fake_kernels
-
-from .predictions import measured, predicted
-from .steps import NEEDS_VALUES, STEPS, mlp, training
+from tests.profiling.predictions import measured, predicted
+from tests.profiling.steps import NEEDS_VALUES, STEPS, mlp, training
 
 
 def _is_quick(name):

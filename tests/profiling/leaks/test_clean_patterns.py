@@ -13,7 +13,7 @@ from lowtide import nn
 from lowtide.nn import functional as F
 from lowtide.profiling import detect_retained
 from lowtide.utils.checkpoint import checkpoint
-from tests.profiling.retained.loops import BATCH, HIDDEN, WIDTH, batches, loop, mlp, setup, train
+from tests.profiling.leaks.loops import BATCH, HIDDEN, WIDTH, batches, loop, mlp, setup, train
 
 pytestmark = pytest.mark.deep  # one more of many: the other files are quick
 

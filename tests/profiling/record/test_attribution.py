@@ -15,8 +15,7 @@ from lowtide.framework.memory.ledger import SAVED
 from lowtide.nn import functional as F
 from lowtide.profiling import MemoryProfiler
 from lowtide.profiling.record.recording import BEFORE
-
-from .owners import after, births, here
+from tests.profiling.owners import after, births, here
 
 # Lines
 

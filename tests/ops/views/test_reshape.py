@@ -94,7 +94,7 @@ def test_meta_has_the_same_shape_strides_and_view(name):
     here = function(counted(shape))
     x = counted(shape).to("meta")
     if "index by a list" in name:
-        pytest.skip("a list becomes a tensor: test_indexing.py")
+        pytest.skip("a list becomes a tensor: test_getitem.py")
     there = function(x)
     assert (there.shape, there.stride()) == (here.shape, here.stride())
     assert (there._storage is x._storage) == (kind != COPY)

@@ -16,7 +16,7 @@ from lowtide import nn
 from lowtide.nn import functional as F
 from lowtide.profiling import detect_retained
 from lowtide.utils.data import DataLoader
-from tests.profiling.retained.loops import (
+from tests.profiling.leaks.loops import (
     BATCH,
     HIDDEN,
     WIDTH,

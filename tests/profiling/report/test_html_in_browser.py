@@ -10,7 +10,7 @@ from lowtide.framework.memory.ledger import ROLES, format_bytes
 from lowtide.profiling.report.html import html
 from tests.profiling.browser import CHROMIUM, Browser
 from tests.profiling.recordings import TEMPORARY, Tape, gpt
-from tests.profiling.test_page import HOSTILE, hostile
+from tests.profiling.report.test_html import HOSTILE, hostile
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ import lowtide as lt
 from lowtide import nn
 from lowtide.nn import functional as F
 from lowtide.profiling import detect_retained
-from tests.profiling.retained.loops import BATCH, HIDDEN, WIDTH, batches, only, place, setup, train
+from tests.profiling.leaks.loops import BATCH, HIDDEN, WIDTH, batches, only, place, setup, train
 
 
 def test_a_closure() -> None:

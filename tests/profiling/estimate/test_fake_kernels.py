@@ -15,8 +15,7 @@ from lowtide.nn import functional as F
 from lowtide.profiling import MemoryProfiler, estimate
 from lowtide.profiling.estimate import fake_kernels
 from lowtide.profiling.record.recording import ALLOC, FREE
-
-from .predictions import measured, predicted
+from tests.profiling.predictions import measured, predicted
 
 
 class Told(Exception):

@@ -18,8 +18,7 @@ import pytest
 import lowtide as lt
 from lowtide import nn, optim
 from lowtide.profiling import estimate
-
-from .predictions import measured, predicted
+from tests.profiling.predictions import measured, predicted
 
 
 @pytest.fixture
