@@ -147,7 +147,7 @@ def test_an_error_names_what_was_guessed(big):
     with pytest.raises(ZeroDivisionError) as caught:
         estimate(step)
     notes = "\n".join(caught.value.__notes__)
-    assert f"test_guesses.py:{line} (1x)" in notes
+    assert f"test_fake_kernels.py:{line} (1x)" in notes
     assert "were guessed, which may be why it failed: item() at " in notes
     assert notes.count("were guessed") == 1
     assert "run_apart" not in notes  # the copy's own frames say nothing
