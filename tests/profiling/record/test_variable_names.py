@@ -63,7 +63,7 @@ def test_the_line_is_that_of_the_birth():
         (w * 2).sum().backward()
     (name,) = held(prof, ("module", "line"))
     assert name.startswith("w · ")
-    assert name.rpartition(":")[0].endswith("test_leaves.py")
+    assert name.rpartition(":")[0].endswith("test_variable_names.py")
     assert int(name.rpartition(":")[2]) == weight.__code__.co_firstlineno + 1
 
 
