@@ -53,7 +53,15 @@ def result(seed: int, order: Order, region: Any, around: Any) -> tuple[Any, int]
     return found, sum(w.kind != KERNEL for w in gpu.queued)
 
 
-@pytest.mark.parametrize("order", [Order(), Late(KERNEL, COPY_BACK, COPY_OUT), Drawn(0)], ids=repr)
+@pytest.mark.parametrize(
+    "order",
+    [
+        Order(),
+        pytest.param(Late(KERNEL, COPY_BACK, COPY_OUT), marks=pytest.mark.deep),
+        pytest.param(Drawn(0), marks=pytest.mark.deep),
+    ],
+    ids=repr,
+)
 def test_programs_do_what_they_do_with_copies(order: Order) -> None:
     failed, copies = {}, 0
     for seed in range(COUNT):

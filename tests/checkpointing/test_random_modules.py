@@ -163,7 +163,9 @@ class Program:
         return loss, found, dict(self.layers.named_buffers())
 
 
-@pytest.mark.parametrize(("where", "first"), [("cpu", 0), ("cpu", COUNT), ("sim", 0)])
+@pytest.mark.parametrize(
+    ("where", "first"), [("cpu", 0), ("cpu", COUNT), pytest.param("sim", 0, marks=pytest.mark.deep)]
+)
 def test_programs_of_layers_do_the_same_and_leave_nothing(where, first, tmp_path):
     disk = ck.offload_to_disk(tmp_path, min_bytes=0)
     different, left, same = [], {}, 0

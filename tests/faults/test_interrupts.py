@@ -47,7 +47,10 @@ def interruptible() -> Iterator[None]:
     assert not [t for t in told if not t.startswith(("KeyboardInterrupt", "ResourceWarning"))]
 
 
-INJECTED = [pytest.param(k, marks=pytest.mark.deep if k is Profiled else ()) for k in SCENARIOS]
+LONG = ("Profiled", "Attention", "Loading")
+INJECTED = [
+    pytest.param(k, marks=pytest.mark.deep if k.__name__ in LONG else ()) for k in SCENARIOS
+]
 
 
 @pytest.mark.parametrize("kind", INJECTED, ids=lambda k: k.__name__)
@@ -289,7 +292,7 @@ def test_deferring_does_nothing_in_other_threads_and_where_signals_are_ignored()
 
 
 def test_an_interrupted_finalizer_is_called_again_and_ctrl_c_is_not_lost() -> None:
-    gc.unfreeze()  # whatever lives counts
+    gc.unfreeze()  # for `broken` to find every storage
     t = lt.ones(1000)
     _ = t._spec  # else its end would come first
     live = testing.live_bytes()

@@ -84,6 +84,7 @@ def test_a_step_takes_what_was_predicted(
 
 
 @pytest.mark.parametrize("around", EACH)
+@pytest.mark.deep
 def test_the_backward_pass_of_a_graph_that_is_there(
     around: str, d: lt.device, tmp_path: Any
 ) -> None:

@@ -297,12 +297,15 @@ def test_the_workspace_is_what_was_foretold(monkeypatch):
     assert peaks[0] == peaks[1]
 
 
-def test_a_threaded_gradient_repeats_its_bits(monkeypatch):
+@pytest.mark.compiled
+@pytest.mark.parametrize("dtype", [lt.float32, lt.float64])
+def test_a_threaded_gradient_repeats_its_bits(dtype, monkeypatch):
     monkeypatch.setattr(threads, "LIMIT", 3)
     monkeypatch.setattr(direct, "_WORTH", 1)
     for n in NAMES:
         monkeypatch.setattr(OPS[n], "plans", {})
-    x, w = numbers(9, 4, 30, 30), numbers(8, 4, 3, 3)
+    x, w = (numbers(*s).detach().to(dtype) for s in ((9, 4, 30, 30), (8, 4, 3, 3)))
+    x.requires_grad_(), w.requires_grad_()
     found = [[g.numpy() for g in grad(lt.conv2d(x, w).sum(), [x, w])] for _ in range(3)]
     for other in found[1:]:
         for a, b in zip(found[0], other, strict=True):

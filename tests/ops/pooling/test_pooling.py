@@ -75,9 +75,12 @@ def test_adaptive_sizes_are_checked():
 
 @pytest.mark.parametrize("padding", [0, 1])
 @pytest.mark.parametrize("dilation", [1, 2])
-def test_the_compiled_kernel_equals_the_plain_one(padding, dilation, monkeypatch):
-    x = numbers(2, 4, 50, 51)
-    x.detach()[0, 0, 3, 4] = float("nan")
+@pytest.mark.parametrize("dtype", [lt.float32, lt.float64])
+@pytest.mark.compiled
+def test_the_compiled_kernel_equals_the_plain_one(padding, dilation, dtype, monkeypatch):
+    x = numbers(2, 4, 50, 51).detach().to(dtype)
+    x[0, 0, 3, 4] = float("nan")
+    x.requires_grad_()
     found = []
     for kernels in (None, {}):
         for op in (primitives.max_pool.op, primitives.unpick.op):

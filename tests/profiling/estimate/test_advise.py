@@ -103,6 +103,7 @@ def test_no_grad_in_the_head_makes_no_sense(world):
     assert not [p for p in found.proposals if p.change == "no_grad in head"]
 
 
+@pytest.mark.deep
 def test_the_largest_batch_fits_exactly_and_one_more_does_not():
     _net, step, x, y = make()
     limit = lt.memory_allocated() + ROOM
@@ -230,6 +231,7 @@ def test_a_model_on_meta():
     assert 0 <= limit - proposal.peak_bytes < 3 * 4 << 10
 
 
+@pytest.mark.deep
 def test_nothing_changes(world):
     net, step, x, y = world
     before = [p.detach().clone() for p in net.parameters()]

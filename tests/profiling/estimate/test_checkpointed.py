@@ -154,6 +154,7 @@ def test_compare_takes_policies():
     assert "checkpoint of each of blocks saves" in str(every)
 
 
+@pytest.mark.deep
 def test_advise_proposes_it_first():
     _, step = training()
     peak = estimate(step).peak_bytes

@@ -183,6 +183,7 @@ class Trainer:
         self.step()
 
 
+@pytest.mark.deep
 def test_in_what_the_step_holds():
     setup = Setup({"first": nn.Sequential(nn.Linear(16, 16)), "second": Net()}, lt.randn(8, 16))
     pair = [nn.Linear(16, 16), nn.Linear(16, 16)]
@@ -202,6 +203,7 @@ def test_in_what_the_step_holds():
         assert found.before.peak_bytes - found.after.peak_bytes == found.saved_bytes > 0
 
 
+@pytest.mark.deep
 def test_advice_finds_them_too():
     trainer = Trainer()
     trainer.step()

@@ -10,11 +10,15 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+
 import lowtide as lt
 from lowtide import nn
 from lowtide.nn import functional as F
 from lowtide.profiling import detect_retained
 from tests.profiling.leaks.loops import BATCH, HIDDEN, WIDTH, batches, only, place, setup, train
+
+pytestmark = pytest.mark.deep  # one more of many: the other files are quick
 
 
 def test_a_closure() -> None:
