@@ -135,25 +135,39 @@ def test_of_many_that_take_over_at_once_one_does(started, tmp_path) -> None:
     dead.kill()
     dead.wait()
     for _ in range(12):
-        go, going = os.pipe()
-        children = []
+        (go, going), (end, ending) = os.pipe(), os.pipe()
+        children = set()
         for _ in range(6):
-            children.append(os.fork())
-            if children[-1] == 0:
+            child = os.fork()
+            if child == 0:
                 os.close(going)
+                os.close(ending)
                 os.read(go, 1)  # until the parent closes it
                 try:
                     CheckpointDirectory(tmp_path / "run").claim()
                     held = file_locks.lock_folder(tmp_path / "run")
-                    time.sleep(0.03)
+                    os.read(end, 1)  # it has the folder until all others have asked
                     os._exit(0 if held.is_current() else 2)
                 except lt.SerializationError:
                     os._exit(7)
                 finally:
                     os._exit(1)
-        os.close(go)
-        os.close(going)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children]
+            children.add(child)
+        for one in (go, end, going):
+            os.close(one)
+        codes = []
+        deadline = time.monotonic() + 20
+        while children:
+            if len(children) == 1 or time.monotonic() > deadline:
+                os.close(ending)
+                codes += [os.waitstatus_to_exitcode(os.waitpid(c, 0)[1]) for c in children]
+                break
+            for child in list(children):
+                pid, status = os.waitpid(child, os.WNOHANG)
+                if pid:
+                    children.remove(child)
+                    codes.append(os.waitstatus_to_exitcode(status))
+            time.sleep(0.001)
         assert sorted(codes) == [0, 7, 7, 7, 7, 7]
 
 
