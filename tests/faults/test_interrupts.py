@@ -292,7 +292,7 @@ def test_deferring_does_nothing_in_other_threads_and_where_signals_are_ignored()
 
 
 def test_an_interrupted_finalizer_is_called_again_and_ctrl_c_is_not_lost() -> None:
-    gc.unfreeze()  # for `broken` to find every storage
+    gc.unfreeze()  # whatever lives counts
     t = lt.ones(1000)
     _ = t._spec  # else its end would come first
     live = testing.live_bytes()
