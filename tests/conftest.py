@@ -19,16 +19,17 @@ TIME_LIMIT = 60  # seconds a test may take
 DEEP_TIME_LIMIT = 600  # one marked deep
 
 
-VARIANTS = ("float64", "float16", "bfloat16")  # of a compiled kernel
+# What a compiled kernel may be compiled for: each takes about a second.
+VARIANTS = set("float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64".split())
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as deep what compiles for another dtype than float32: each takes about a second."""
+    """Mark as deep what compiles for another dtype than float32."""
     for item in items:
         if item.get_closest_marker("compiled"):
             given = item.callspec.params.values()  # type: ignore[attr-defined]
-            if any(getattr(v, "name", getattr(v, "__name__", v)) in VARIANTS for v in given):
+            if any(str(getattr(v, "name", getattr(v, "__name__", v))) in VARIANTS for v in given):
                 item.add_marker(pytest.mark.deep)
 
 

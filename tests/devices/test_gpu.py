@@ -90,6 +90,7 @@ def training(place: lt.device, around: Callable[[], Any] = lt.enable_grad) -> Ca
 
 
 @pytest.mark.parametrize("kept", ["plain", "offload", "recompute"])
+@pytest.mark.deep
 def test_the_estimate_of_a_gpt_step_equals_the_ledger_to_the_byte(
     place: lt.device, kept: str
 ) -> None:

@@ -140,6 +140,7 @@ def test_a_script_that_a_batch_system_ends_is_reported_and_its_workers_die_as_ev
     assert MemoryProfiler.from_json(script / "out" / "run.json").peak_bytes == 4000
 
 
+@pytest.mark.deep
 def test_a_script_that_runs_out_of_memory_says_who_owns_it(script):
     done = lowtide(script, "profile", "-o", "out", "--no-timeline", "train.py", "--full")
     assert done.returncode == 1
@@ -153,6 +154,7 @@ def test_a_script_that_runs_out_of_memory_says_who_owns_it(script):
 @pytest.mark.parametrize(
     ("word", "code", "said"), [("--crash", 1, "ValueError: inside the script"), ("--leave", 7, "")]
 )
+@pytest.mark.deep
 def test_a_script_that_ends_early_is_reported_up_to_there(script, word, code, said):
     done = lowtide(script, "profile", "-o", "out", "--no-timeline", "train.py", word)
     assert done.returncode == code

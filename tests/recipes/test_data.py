@@ -93,7 +93,12 @@ def test_what_was_tried_is_said_once_all_has_failed(nothing):
     assert "there is no apt-get here" in said[-1]
 
 
-@pytest.mark.parametrize("name", ["digits", "fashion", "vowels", "diamonds", "bible", "reviews"])
+OTHERS = ("fashion", "vowels", "diamonds", "bible", "reviews")
+
+
+@pytest.mark.parametrize(
+    "name", ["digits", *(pytest.param(n, marks=pytest.mark.deep) for n in OTHERS)]
+)
 def test_a_stand_in_is_announced_and_has_the_shapes_of_the_real_thing(nothing, name):
     said = []
     found = getattr(data, name)(say=said.append)

@@ -153,6 +153,7 @@ class Knot:
 
 
 @pytest.mark.parametrize("collected", [False, True])
+@pytest.mark.deep
 def test_a_cycle_that_nobody_names(collected: bool) -> None:
     model, optimizer = setup()
     with detect_retained() as watch:
