@@ -14,8 +14,11 @@ import pytest
 PROGRAM = """
 import numpy as np
 import lowtide as lt
-from lowtide.framework.kernels.cpu import bfloat16, compiler, moves, registers
-print(*(compiler.has(f) for f in ("avx2", "avx512f")), bfloat16.in_hardware(), registers._REGISTER)
+from lowtide.framework.kernels.cpu.elementwise import copy as moves
+from lowtide.framework.kernels.cpu.linalg import bfloat16_matmul
+from lowtide.framework.kernels.cpu.support import jit, microkernel
+print(*(jit.has(f) for f in ("avx2", "avx512f")), end=" ")
+print(bfloat16_matmul.in_hardware(), microkernel._REGISTER)
 whole = np.random.default_rng(0)
 a, b = (whole.integers(-3, 4, (128, 128)).astype(np.float32) for _ in range(2))
 made = lt.tensor(a).to(lt.bfloat16) @ lt.tensor(b).to(lt.bfloat16)
