@@ -52,7 +52,7 @@ def elementwise_kernel(op, kernel, *, when=vectorized, module="activation.smooth
             found = [
                 import_module(f"..{m}", __package__) for m in (f"cpu.{module}", "runtime.threads")
             ]
-            modules.extend(found)
+            modules[:] = found  # at once: several threads may compute the first pieces
         loops, threads = modules
         run, numbers = kernel(loops, **attributes)
         arrays = arrays[skipped:]
