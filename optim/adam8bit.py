@@ -14,7 +14,8 @@ from ..framework.autograd.saved import count_write
 from ..framework.dtypes import float32, float64, uint8
 from ..framework.kernels.common import dynamic_code
 from ..framework.kernels.common.copy import copy
-from ..framework.kernels.runtime.threads import spread
+from ..framework.kernels.common.schedule import parallel_rows
+from ..framework.kernels.runtime import thresholds
 from ..framework.lanes import HOSTS, need_places_of_their_own
 from ..framework.memory.ledger import WORKSPACE
 from ..framework.modes import run_kernel
@@ -149,7 +150,7 @@ class Adam8bit(Elementwise):
             reserve(p)
             return _by_tensors, p, g, held, numbers, _plain(p.device)
         need_places_of_their_own(p._array, p)
-        if self.elements >= fused.LEAST:
+        if self.elements >= thresholds.COMPILED_STEP:
             _ready(_precision(p))
             return _by_parts, p, g, held, numbers, _room_for(p)
         # So few elements that all is computed aside, and copied.
@@ -247,7 +248,7 @@ def _run_on(arrays: list[Any], numbers: Sequence[float]) -> None:
     if full:
         blocks = [a[:end].reshape(full, BLOCK) for a in flat]
         first = [s[:full] for s in scales]
-        run_kernel(spread, adam8bit.adam, end, full, *blocks, *first, *scalars)
+        run_kernel(parallel_rows, adam8bit.adam, end, full, *blocks, *first, *scalars)
     if end < n:
         blocks = [a[end:].reshape(1, -1) for a in flat]
         run_kernel(adam8bit.adam, *blocks, *[s[full:] for s in scales], *scalars)

@@ -18,9 +18,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..runtime.threads import ranges
+from ..runtime import thresholds
+from .schedule import parallel_slices
 
-WORTH = 1 << 14  # elements from which a compiled conversion repays its import; twice as many a copy
 _SHORT = 1 << 10  # elements below which three dims are not worth a call
 _SIDE = 16  # of the squares that are transposed at a time
 
@@ -39,7 +39,7 @@ _CONVERSIONS: dict[
 
 def copy(out: Any, array: Any) -> None:
     """Fill ``out`` with ``array``, broadcast and converted: what does not fit is not reported."""
-    if out.size < WORTH or not _copied(out, array):
+    if out.size < thresholds.COMPILED or not _copied(out, array):
         np.copyto(out, array, casting="unsafe")
 
 
@@ -94,7 +94,7 @@ def _copied(out: Any, array: Any) -> bool:
         else:
             _move(to, source)
         return True
-    if as_is and out.size < 2 * WORTH:
+    if as_is and out.size < 2 * thresholds.COMPILED:
         return False
     if to.shape != source.shape:
         source = np.broadcast_to(source, to.shape)
@@ -133,12 +133,7 @@ def by_threads(run: Any, *arrays: Any) -> None:
     """Call ``run(*arrays)`` for arrays of three dims and one shape, cut along the longest."""
     shape = arrays[0].shape
     longest = max(range(3), key=shape.__getitem__)
-    before = (slice(None),) * longest
-
-    def part(start: int, stop: int) -> None:
-        run(*[a[(*before, slice(start, stop))] for a in arrays])
-
-    ranges(part, prod(shape), shape[longest])
+    parallel_slices(run, arrays, (longest,) * len(arrays), shape[longest], prod(shape))
 
 
 def merged(out: Any, *arrays: Any) -> tuple[list[int], list[int], list[tuple[int, ...]]]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from ...dtypes import int32
 from ...kernels.common.layout import contiguous
+from ...kernels.runtime import thresholds
 from ...random.generator import draw
 from ...random.philox import Rng, bits
 from ...spec import Spec
 from ..creation.fill import empty_like, zeros_like
 from ..elementwise.bitmask import INFINITY, is_set, mark, sides_of
-from ..random.dropout import CHUNK
 from ..registry import function, op, per_element
 from .relu import leaky_relu, need_float
 from .softmax import softmax
@@ -48,7 +48,7 @@ def _rrelu_infer(input, rng, **_):
 
 
 def _words_of(input):
-    return Spec((min(input.numel, CHUNK),), int32)
+    return Spec((min(input.numel, thresholds.TILE),), int32)
 
 
 def _rrelus(make):
@@ -70,8 +70,8 @@ def rrelu_of(xp, out, sides, work, words, input, rng, *, lower, upper):
 def _sloped(xp, out, sides, work, words, values, rng, lower, upper):
     # A slope is a function of (seed, offset) and the number of its element, in every dtype.
     flat, random = out.reshape(-1), words.view(xp.uint32)
-    for start in range(0, flat.size, CHUNK):
-        part = flat[start : start + CHUNK]
+    for start in range(0, flat.size, thresholds.TILE):
+        part = flat[start : start + thresholds.TILE]
         bits(xp, random[: part.size], rng, start)
         xp.multiply(random[: part.size], (upper - lower) * 2.0**-32, out=part)
     xp.add(out, lower, out=out)

@@ -104,7 +104,7 @@ class _Direct:
         if not self.batch:
             return
         count = self.batch if self.by_image else self.blocks
-        threads.split(images if self.by_image else blocks, count, self.workers)
+        threads.parallel_chunks(images if self.by_image else blocks, count, self.workers)
 
 
 class Windows(_Direct):

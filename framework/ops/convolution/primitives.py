@@ -149,7 +149,7 @@ def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, group
 
     x, w, y = plan.volumes(input), _windows(weight, plan), _planes(out, plan)
     rest = plan.geometry(0, 0)[2:]
-    threads.split(
+    threads.parallel_chunks(
         lambda _, start, stop: depthwise(y, x, w, given, *rest, start, stop),
         weight.shape[0], min(plan.threads, weight.shape[0]),
     )  # fmt: skip
@@ -186,7 +186,7 @@ def _slide(plan, out, x, weight, bias, back):
         low = tuple(
             (k - 1) * d - p for k, d, p in zip(plan.kernel, plan.dilation, low, strict=True)
         )
-    threads.split(
+    threads.parallel_chunks(
         lambda _, start, stop: slide(
             out, x, filters, bias, low, tuple(plan.dilation), back, start, stop
         ),
@@ -210,7 +210,7 @@ def _share(plan, run):
         run(0, 0, plan.batch)
         return
     with blas.single():
-        threads.split(run, plan.batch, plan.workers)
+        threads.parallel_chunks(run, plan.batch, plan.workers)
 
 
 def _forward(xp, out, columns, input, weight, bias, plan):
@@ -286,7 +286,7 @@ def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups
 
     x, w, y = plan.volumes(out), _windows(weight, plan), _planes(grad, plan)
     rest = plan.geometry(0, 0)[2:]
-    threads.split(
+    threads.parallel_chunks(
         lambda _, start, stop: depthwise_input_grad(x, y, w, *rest, start, stop),
         plan.channels, min(plan.threads, plan.channels),
     )  # fmt: skip
@@ -382,7 +382,7 @@ def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dil
 
         filters = out.reshape(out.shape[0], *plan.kernel)
         low = tuple(p[0] for p in padding)
-        threads.split(
+        threads.parallel_chunks(
             lambda _, start, stop: slide_weight(filters, input, grad, low, dilation, start, stop),
             out.shape[0], min(plan.threads, out.shape[0]),
         )  # fmt: skip
@@ -391,7 +391,7 @@ def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dil
 
     x, w, y = plan.volumes(input), _windows(out, plan), _planes(grad, plan)
     rest = plan.geometry(0, 0)[2:]
-    threads.split(
+    threads.parallel_chunks(
         lambda _, start, stop: depthwise_weight_grad(w, x, y, *rest, start, stop),
         out.shape[0], min(plan.threads, out.shape[0]),
     )  # fmt: skip

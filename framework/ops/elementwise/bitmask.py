@@ -7,9 +7,9 @@ keeps it anyway (a product or a convolution that follows), and 32 times as much 
 the bits are kept, which are at most 3 % more than the best, and the result may be written in place.
 
 The bits of a tile of 4096 elements lie together, and those of neighbours in neighbouring bytes, so
-that kernels run over both without a shift (``kernels/cpu/elementwise/bitmask.py``). Below ``WORTH``
-elements, in place, and where nothing is recorded, the plain ops serve, which take fewer calls and
-keep their result or input.
+that kernels run over both without a shift (``kernels/cpu/elementwise/bitmask.py``). Below
+``thresholds.COMPILED`` elements, in place, and where nothing is recorded, the plain ops serve,
+which take fewer calls and keep their result or input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 
 from ...dtypes import bool_, uint8
 from ...kernels.common.layout import contiguous, even, lines, worth_compiling
-from ...kernels.runtime import threads
+from ...kernels.runtime import threads, thresholds
 from ...modes import local
 from ...spec import Spec
 from ...tensor import Tensor
@@ -27,7 +27,6 @@ from ..registry import op, per_element
 
 INFINITY = float("inf")
 TILE = 1 << 12
-WORTH = 1 << 14  # elements from which bits are kept: where compiled kernels begin
 HIDDEN: dict[str, Any] = {"public": False, "method": False}
 
 
@@ -42,7 +41,7 @@ def worth_bits(input, exact=True) -> bool:
         isinstance(input, Tensor)
         and input._requires_grad
         and local.state.grad
-        and input._spec.numel >= WORTH
+        and input._spec.numel >= thresholds.COMPILED
         and input._spec.dtype.is_floating_point
         and not (exact and input._spec.dtype.is_half)
     )
@@ -137,7 +136,7 @@ def marked(plain, name, ends, loop, for_loop, of_result=True):
     @made.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
     def _(xp, out, sides, *arrays, **attributes):
         numbers = [float(v) for v in for_loop(out.dtype, **attributes)]
-        spread(loop, out.size, out.reshape(-1), sides, arrays[-1].reshape(-1), *numbers)
+        parallel_tiles(loop, out.size, out.reshape(-1), sides, arrays[-1].reshape(-1), *numbers)
 
     return made
 
@@ -147,13 +146,12 @@ def chosen(g, sides, inside=1.0, outside=0.0):
     return None if g is None else by_side(g, sides.detach(), inside=inside, outside=outside)
 
 
-_modules: list[
-    Any
-] = []  # the loops, once imported: a statement for it takes as long as a small loop
+# The loops, once imported: a statement for it takes as long as a small loop.
+_modules: list[Any] = []
 
 
-def spread(loop, elements, *arrays) -> None:
-    """Call a loop of ``kernels/cpu/elementwise/bitmask.py`` for shares of the tiles, side by side.
+def parallel_tiles(loop, elements, *arrays) -> None:
+    """Call a loop of ``kernels/cpu/elementwise/bitmask.py`` for chunks of the tiles.
 
     Args:
         loop: Its name; it takes (first, last, *arrays).
@@ -163,14 +161,10 @@ def spread(loop, elements, *arrays) -> None:
     if not _modules:
         from ...kernels.cpu.elementwise import bitmask
 
-        _modules.append(bitmask)
+        _modules[:] = [bitmask]
     run = getattr(_modules[0], loop)
     tiles = -(-elements // TILE)
-    parts = min(threads.get_num_threads(), elements // threads.SHARE)
-    if parts <= 1:
-        run(0, tiles, *arrays)
-    else:
-        threads.split(lambda _, first, last: run(first, last, *arrays), tiles, parts)
+    threads.parallel_for(lambda first, last: run(first, last, *arrays), elements, tiles)
 
 
 # The gradient
@@ -209,7 +203,7 @@ def by_side(xp, out, work, grad, sides, *, inside, outside):
 @by_side.kernel("cpu", when=worth_compiling, layout=even, scratch=False)
 def _(xp, out, work, grad, sides, *, inside, outside):
     numbers = (float(inside), float(outside))
-    spread("choose", out.size, *lines(out, grad, sides), *numbers)
+    parallel_tiles("choose", out.size, *lines(out, grad, sides), *numbers)
 
 
 @by_side.vjp("grad")
@@ -240,7 +234,7 @@ def by_sides(xp, out, work, grad, above, apart):
 
 @by_sides.kernel("cpu", when=worth_compiling, layout=even, scratch=False)
 def _(xp, out, work, grad, above, apart):
-    spread("signs", out.size, *lines(out, grad, above, apart))
+    parallel_tiles("signs", out.size, *lines(out, grad, above, apart))
 
 
 @by_sides.vjp("grad")

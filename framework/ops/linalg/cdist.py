@@ -12,6 +12,7 @@ import numpy as np
 
 from ...dtypes import FLOAT, bool_
 from ...kernels.common.layout import contiguous
+from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..creation.from_data import tensor
 from ..indexing.where import where_select
@@ -320,7 +321,7 @@ def condensed(xp, out, tile, input, *, p):
 
 def _worth(*specs, p):
     points = specs[-2 if len(specs) > 1 else -1]
-    return points.numel * points.shape[0] >= 1 << 12 and points.dtype.name in (
+    return points.numel * points.shape[0] >= thresholds.COMPILED_HEAVY and points.dtype.name in (
         "float32", "float64",
     )  # fmt: skip
 

@@ -12,7 +12,7 @@ from math import prod
 from ...dtypes import float32
 from ...kernels.common.elementwise import alike_singles, elementwise_kernel
 from ...kernels.common.layout import contiguous, even
-from ...kernels.runtime.threads import spread
+from ...kernels.common.schedule import parallel_rows
 from ...modes import no_grad
 from ...spec import Spec
 from ..activation.gelu import softplus
@@ -315,7 +315,7 @@ def _run_weighted(name, out, *arrays):
     shaped = [a.reshape(cube) for a in (out, *others)]
     if len(others) == 3 and not others[0].flags.c_contiguous:
         shaped[1] = shaped[1][:1, :1, :1]  # the gradient is one number
-    spread(getattr(loops, name), out.size, len(shaped[0]), *shaped, weight.reshape(1, -1))
+    parallel_rows(getattr(loops, name), out.size, len(shaped[0]), *shaped, weight.reshape(1, -1))
 
 
 @bce_weighted.kernel("cpu", when=_by_class, layout=contiguous, scratch=False)

@@ -15,12 +15,10 @@ from inspect import Parameter, Signature
 import numpy as np
 
 from ...kernels.common.layout import alike, contiguous
-from ...kernels.runtime import threads
+from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 from ..registry import op
 from .cross_entropy import reduce_loss
-
-TILE = 1 << 16  # losses that exist at a time in the plain kernel
 
 
 def summed(plain, *, when=alike):
@@ -36,7 +34,7 @@ def summed(plain, *, when=alike):
     count = len(declared.scratch)
 
     def infer(input, target, **_):
-        tile = Spec((min(TILE, input.numel),), input.dtype)
+        tile = Spec((min(thresholds.TILE, input.numel),), input.dtype)
         return input.like(()), tile, *[tile] * count
 
     def samples(make):
@@ -48,8 +46,8 @@ def summed(plain, *, when=alike):
         *work, x, y = arrays
         x, y = x.reshape(-1), y.reshape(-1)
         out.fill(0)
-        for start in range(0, x.size, TILE):
-            some = [a[start : start + TILE] for a in (x, y)]
+        for start in range(0, x.size, thresholds.TILE):
+            some = [a[start : start + thresholds.TILE] for a in (x, y)]
             part, *rest = [w[: some[0].size] for w in (tile, *work)]
             declared.plain(xp, part, *rest, *some, **attributes)
             xp.add(out, xp.sum(part), out=out)
@@ -77,7 +75,7 @@ def summed(plain, *, when=alike):
         sums = np.empty(chunks, np.float64)
         run = getattr(losses, f"{name}_sums")
         numbers = attributes.values()
-        threads.ranges(lambda a, b: run(a, b, sums, x, y, *numbers), x.size, chunks)
+        threads.parallel_for(lambda a, b: run(a, b, sums, x, y, *numbers), x.size, chunks)
         out[...] = sums.sum() / divisor
 
     return made

@@ -11,7 +11,7 @@ import warnings
 
 from ...kernels.common.elementwise import elementwise_kernel
 from ...kernels.common.layout import alike, contiguous
-from ..elementwise.bitmask import by_sides, mark, sides_of, spread, worth_bits
+from ..elementwise.bitmask import by_sides, mark, parallel_tiles, sides_of, worth_bits
 from ..indexing.where import where_select
 from ..registry import broadcast, function, op, per_element
 from .cross_entropy import reduce_loss, reduction_of
@@ -190,7 +190,7 @@ absolute_error_marked.op.display_name = absolute_error.op.display_name
 @absolute_error_marked.kernel("cpu", when=alike, layout=contiguous, scratch=False)
 def _(xp, out, above, apart, work, input, target):
     flat = out.reshape(-1), above, apart, input.reshape(-1), target.reshape(-1)
-    spread("absolute_error", out.size, *flat)
+    parallel_tiles("absolute_error", out.size, *flat)
 
 
 @absolute_error_marked.vjp("input", "target")

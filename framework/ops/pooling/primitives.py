@@ -15,7 +15,7 @@ from math import prod
 
 from ...dtypes import bool_, int16, int32, int64, uint8
 from ...kernels.common.layout import contiguous, worth_compiling
-from ...kernels.runtime.threads import spread
+from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..convolution.im2col import reach
 from ..registry import op
@@ -141,7 +141,7 @@ def _(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, 
     x, y, where = _volumes(len(kernel), input, out, index)
     work = _HEAVY * max(x.size, y.size)
     window = _window(kernel, stride, padding, dilation)
-    spread(max_pool3d.max_pool, work, len(x), y, where, x, *window)
+    parallel_rows(max_pool3d.max_pool, work, len(x), y, where, x, *window)
 
 
 @max_pool.vjp("input")
@@ -219,7 +219,7 @@ def _(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilatio
     x, g, where = _volumes(len(kernel), out, grad, index)
     work = _HEAVY * max(x.size, g.size)
     window = _window(kernel, stride, padding, dilation)
-    spread(max_pool3d.max_pool_grad, work, len(x), x, g, where, *window)
+    parallel_rows(max_pool3d.max_pool_grad, work, len(x), x, g, where, *window)
 
 
 @unpick.vjp("grad")

@@ -23,6 +23,7 @@ from math import prod
 
 from ...dtypes import float32
 from ...kernels.common.layout import contiguous
+from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..linalg.linear import linear
 from ..manipulation.cat import cat
@@ -162,7 +163,7 @@ def sum_biases(xp, out, *biases):
 def compilable(input, w_ih, *_, **__):
     """True where a compiled step repays its import."""
     rows = prod(input.shape[:-1])
-    return input.dtype.name == "float32" and rows * w_ih.shape[0] >= 1 << 12
+    return input.dtype.name == "float32" and rows * w_ih.shape[0] >= thresholds.COMPILED_HEAVY
 
 
 # What infer functions share

@@ -100,7 +100,7 @@ def _(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
         room = keys[part], places[part]
         sort.select(found, where, x, *room, infinity, k - 1, median, start, stop)
 
-    threads.split(run, count, max(1, threads.workers(8 * input.size, count)))
+    threads.parallel_chunks(run, count, max(1, threads.workers(8 * input.size, count)))
 
 
 @kth_along.vjp("input")

@@ -9,7 +9,7 @@ from ...dtypes import BOOL, FLOAT, INT, as_dtype, bool_, float64, int64, uint8
 from ...kernels.common.half_reduce import sum_halves, summed_as_is, sums_in_float32
 from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.reduce import average, total
-from ...kernels.runtime import threads
+from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..inplace import into
 from ..registry import WIDE_ON_CUDA, function, op, per_element
@@ -45,7 +45,7 @@ def reduced(shape, dims, keepdim):
     return tuple(n for k, n in enumerate(shape) if k not in dims)
 
 
-def spread(g, spec, dims, keepdim):
+def expand_reduced(g, spec, dims, keepdim):
     """Expand a reduced gradient over the dims that were reduced."""
     return kept(g, dims, keepdim).expand(spec.shape)
 
@@ -136,7 +136,7 @@ def _(xp, out, sums, input, *, dim, keepdim, dtype):
 
 @sum_over.vjp("input")
 def _(g, input_spec, dim, keepdim):
-    return spread(g, input_spec, dim, keepdim)
+    return expand_reduced(g, input_spec, dim, keepdim)
 
 
 @function(method=True)
@@ -181,7 +181,7 @@ def _(xp, out, sums, input, *, dim, keepdim, dtype):
 
 @mean_over.vjp("input")
 def _(g, input_spec, dim, keepdim):
-    return spread(g / (count_of(input_spec, dim) or 1), input_spec, dim, keepdim)
+    return expand_reduced(g / (count_of(input_spec, dim) or 1), input_spec, dim, keepdim)
 
 
 @function(method=True)
@@ -287,7 +287,7 @@ def _(xp, out, input, *, dim, keepdim, dtype):
     # NumPy multiplies what lies in a row one after the other.
     from ...kernels.cpu.reduction import scan
 
-    threads.spread(scan.product, input.size, out.size, out.reshape(-1), input.reshape(out.size, -1))
+    parallel_rows(scan.product, input.size, out.size, out.reshape(-1), input.reshape(out.size, -1))
 
 
 @function(method=True)
