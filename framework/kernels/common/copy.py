@@ -90,7 +90,7 @@ def _copied(out: Any, array: Any) -> bool:
     if to.flags.c_contiguous and source.flags.c_contiguous and to.shape == source.shape:
         to, source = to.reshape(1, 1, -1), source.reshape(1, 1, -1)
         if as_is:
-            by_threads(np.copyto, to, source)
+            by_threads(np.copyto, _work(to), to, source)
         else:
             _move(to, source)
         return True
@@ -126,14 +126,19 @@ def _by_planes(out: Any, array: Any, as_is: bool) -> bool:
 def _move(out: Any, array: Any) -> None:
     from ..cpu.elementwise.copy import mover
 
-    by_threads(mover(out.dtype, array.dtype), out, array)
+    by_threads(mover(out.dtype, array.dtype), _work(out), out, array)
 
 
-def by_threads(run: Any, *arrays: Any) -> None:
+def _work(out: Any) -> int:
+    # In additions: a copy keeps memory busier than those.
+    return out.size * thresholds.THREAD // thresholds.COPY_THREAD
+
+
+def by_threads(run: Any, work: int, *arrays: Any) -> None:
     """Call ``run(*arrays)`` for arrays of three dims and one shape, cut along the longest."""
     shape = arrays[0].shape
     longest = max(range(3), key=shape.__getitem__)
-    parallel_slices(run, arrays, (longest,) * len(arrays), shape[longest], prod(shape))
+    parallel_slices(run, arrays, (longest,) * len(arrays), shape[longest], work)
 
 
 def merged(out: Any, *arrays: Any) -> tuple[list[int], list[int], list[tuple[int, ...]]]:

@@ -126,7 +126,7 @@ def _combined(kind: int, out: Any, *operands: Any) -> bool:
     shape = (*(1,) * (3 - len(sizes)), *sizes)
     views = [a.view(w).transpose(axes).reshape(shape) for a, w in zip(arrays, words, strict=True)]
     combine = combiner(*words)
-    copies.by_threads(lambda *parts: combine(*parts, kind), *views)
+    copies.by_threads(lambda *chunk: combine(*chunk, kind), out.size, *views)
     return True
 
 

@@ -81,7 +81,7 @@ class Blocks:
         """Call ``run(block, *parts of scratch)`` for each block, on several threads if it pays."""
         units = self.batch * self.key_heads
         work = 4 * prod((units, self.shared, self.rows, self.columns, self.size))
-        parts = self.threads if work >= thresholds.PRODUCT_THREAD // 2 else 1
+        parts = self.threads if work >= thresholds.PRODUCT_THREAD else 1
 
         def share(k, start, stop):
             mine = [a[a.size // self.threads * k :][: a.size // self.threads] for a in scratch]

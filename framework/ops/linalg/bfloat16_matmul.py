@@ -95,7 +95,7 @@ def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, parts: int)
 
     count = batch if batch > 1 else -(-n // COLUMNS)
     threads.parallel_chunks(
-        share, count, parts if out.size * inner >= thresholds.PRODUCT_THREAD else 1
+        share, count, parts if out.size * inner >= 2 * thresholds.PRODUCT_THREAD else 1
     )
 
 
