@@ -66,7 +66,7 @@ def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
                 key = (id(code), frame.f_lasti)
                 known = _lines.get(key)
                 if known is None or known[1] is not code:
-                    known = _lines[key] = (shown(filename, frame.f_lineno), code)
+                    known = _lines[key] = (file_line(filename, frame.f_lineno), code)
                 line = known[0]
             break
         elif kind == CALL and code.co_name == "_call_in_scope":
@@ -93,13 +93,13 @@ def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
         frame = frame.f_back
     if lines:
         if not line and last is not None:
-            line = shown(last[1], last[0])
+            line = file_line(last[1], last[0])
         for entry in asking:
             entry.line = line
     return op or name or private or "python", line, found
 
 
-def shown(filename: str, line: int) -> str:
+def file_line(filename: str, line: int) -> str:
     """``file:line``, relative to the working directory where the file lies below it."""
     here = os.getcwd() + os.sep
     return f"{filename.removeprefix(here)}:{line}"
@@ -166,6 +166,6 @@ def user_line() -> str:
     frame: Any = sys._getframe(1)
     while frame is not None:
         if kind_of(frame.f_code.co_filename) == USER:
-            return shown(frame.f_code.co_filename, frame.f_lineno)
+            return file_line(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return ""

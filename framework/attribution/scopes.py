@@ -41,7 +41,7 @@ _counts = {"listening": 0, "lines": 0}
 _children: dict[int, tuple[Any, dict[int, tuple[Any, str]]]] = {}
 _roots: dict[tuple[int, str], tuple[Any, Scope]] = {}
 _given: list[tuple[Any, str]] = []
-_told: dict[str, list[Callable[..., Any]]] = {
+_listeners: dict[str, list[Callable[..., Any]]] = {
     "seen": [], "stepped": [], "made": [], "owned": [], "began": [], "called": []
 }  # fmt: skip
 _wrapped: list[tuple[type, Any]] = []
@@ -108,7 +108,7 @@ def listen(lines: bool, **told: Callable[..., Any]) -> None:
         _counts["listening"] += 1
         _counts["lines"] += lines
         for what, listener in told.items():
-            _told[what].append(listener)
+            _listeners[what].append(listener)
         if "seen" in told:
             for reference, entry in list(_roots.values()):
                 if reference() is not None:
@@ -125,7 +125,7 @@ def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
         _counts["listening"] -= 1
         _counts["lines"] -= lines
         for what, listener in told.items():
-            _told[what].remove(listener)
+            _listeners[what].remove(listener)
         if _counts["listening"] == 0:
             for watch in _watches:
                 watch(False)
@@ -148,13 +148,13 @@ def name_module(module: Any, prefix: str) -> None:
 
 def stepped(optimizer: Any) -> None:
     """Tell the listeners that an optimizer made a step."""
-    for listener in list(_told["stepped"]):
+    for listener in list(_listeners["stepped"]):
         listener(optimizer)
 
 
 def belongs(tensor: Any, parameter: Any) -> None:
     """Tell the listeners that a new tensor is an optimizer's state of a parameter."""
-    for listener in list(_told["owned"]):
+    for listener in list(_listeners["owned"]):
         listener(tensor, parameter)
 
 
@@ -274,7 +274,7 @@ def leave(entry: Scope) -> None:
         state.scope = entry.outer
 
 
-class resumed:
+class resume_scope:
     """Enter an earlier scope again, in a phase: for whoever runs a part of a forward once more.
 
     Args:
@@ -338,7 +338,7 @@ def _known_root(module: Any, base: str) -> tuple[Any, Scope]:
             if known is not None and known[0]() is module:
                 return known
             known = _new_root(module, base)
-        for listener in list(_told["seen"]):
+        for listener in list(_listeners["seen"]):
             listener(module, known[1].prefix)
     return known
 
@@ -388,7 +388,7 @@ def _free(name: str, base: str) -> str:
 def _called(module: Any) -> tuple[str, Any, bool]:
     # What the program calls it, or an empty string; the module around it, if that has the name;
     # and whether there is no other model beside it.
-    for listener in list(_told["called"]):
+    for listener in list(_listeners["called"]):
         told: tuple[str, Any, bool] | None = listener(module)
         if told is not None:
             return told
@@ -453,7 +453,7 @@ def _noting(original: Any) -> Any:
             self._site = (state.site[0], state.site[3])
         else:
             self._site = place(sys._getframe(1))
-        for listener in _told["made"]:
+        for listener in _listeners["made"]:
             listener(self)
 
     return init
@@ -470,7 +470,7 @@ def place(frame: Any) -> tuple[str, str]:
 def enter_node(node: Any) -> None:
     """Attribute what is allocated from now on to a node's backward: to its forward op."""
     if local.state.site is None:
-        for listener in list(_told["began"]):
+        for listener in list(_listeners["began"]):
             listener(node)
     made = getattr(node, "_site", None)
     module, line = ("", "before the profiler" if _counts["lines"] else "") if made is None else made

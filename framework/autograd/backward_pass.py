@@ -25,7 +25,7 @@ from .hooks import run_hooks
 from .node import Node, edge_to
 
 
-class Pass:
+class BackwardPass:
     """One backward pass: runs when it is made.
 
     Args:

@@ -13,7 +13,7 @@ from ..spec import Spec
 from ..tensor import Tensor, wrap
 from . import given_ops
 from .accumulate import accumulate
-from .backward_pass import Pass
+from .backward_pass import BackwardPass
 
 
 def backward(
@@ -266,7 +266,7 @@ def _run(
         state.saver = None
     running = state.running
     try:
-        return Pass(roots, gradients, retain, create, inputs).results()
+        return BackwardPass(roots, gradients, retain, create, inputs).results()
     finally:
         done = state.running
         state.grad, state.saver, state.running, state.autocast = before  # all modes in one row

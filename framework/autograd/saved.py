@@ -78,7 +78,7 @@ class Held:
                 check_savable(tensor)
         self.source = source
         self.index = index
-        # Accounts.set_role, written out: every saved value comes by here.
+        # LedgerEntry.set_role, written out: every saved value comes by here.
         if storage.role == TEMPORARY:
             ledger = storage.ledger
             if ledger is not None:
@@ -254,7 +254,7 @@ class Pin:
                     publish(ledger, "role", storage, SAVED)
 
 
-class Hooked:
+class PackedValue:
     """A saved value that a user's pack hook turned into something else.
 
     The tensors among what the hook returned (itself, or elements of a list, tuple or dict) are what
@@ -357,4 +357,4 @@ class HookSaver:
 
     def save(self, tensor: Tensor, source: Any, index: int) -> Handle:
         """The handle for one value; the dispatcher calls it once for each."""
-        return Hooked(tensor, source, index, self.pack, self.unpack)
+        return PackedValue(tensor, source, index, self.pack, self.unpack)

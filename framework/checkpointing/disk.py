@@ -32,7 +32,7 @@ from ..memory.ledger import TEMPORARY, WORKSPACE, format_bytes
 from ..memory.pool import Block, Pool
 from ..modes import run_kernel
 from ..tensor import Tensor
-from .stash import Kept, Stash, Stashed, array_of, taken
+from .stash import Stash, Stashed, UncopiedStorage, array_of, new_storage
 
 PREFIX = "lowtide-offload-"
 _PAGE = 4096
@@ -101,7 +101,11 @@ class offload_to_disk(Stash):
         if file is None or file.owner != os.getpid():  # a forked process has a file of its own
             file = self._file = SpillFile(self.dir, self.limit)
         block = file.put(storage, device)
-        return Kept(storage) if block is None else OnDisk(file, block, storage.nbytes, device)
+        return (
+            UncopiedStorage(storage)
+            if block is None
+            else OnDisk(file, block, storage.nbytes, device)
+        )
 
 
 class OnDisk:
@@ -118,11 +122,11 @@ class OnDisk:
 
     def restore(self) -> Any:
         """A new storage with the bytes."""
-        storage, array = taken(self.device, self.size, role=TEMPORARY)
+        storage, array = new_storage(self.device, self.size, role=TEMPORARY)
         if self.device == _HOST:
             run_kernel(self.file.read, array, self.block.offset)
         elif backend(self.device).xp is not None:
-            held, host = taken(_HOST, self.size, role=WORKSPACE)
+            held, host = new_storage(_HOST, self.size, role=WORKSPACE)
             run_kernel(self.file.read, host, self.block.offset)
             run_kernel(_upload, array, host)
             backend(self.device).synchronize()  # a GPU may still be reading it
@@ -172,7 +176,7 @@ class SpillFile:
         if device == _HOST:
             run_kernel(self.write, array, offset)
             return
-        held, host = taken(_HOST, array.size, role=WORKSPACE)
+        held, host = new_storage(_HOST, array.size, role=WORKSPACE)
         run_kernel(_download, host, array, be)
         run_kernel(self.write, host, offset)
         del held

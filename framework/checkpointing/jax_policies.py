@@ -21,7 +21,7 @@ from ..modes import local
 from ..tensor import Tensor
 from .offload import offload
 from .policies import PRODUCTS, Policy, decision_of, everything, names_of
-from .stash import Kept
+from .stash import UncopiedStorage
 
 
 class NamedValue(Value):
@@ -73,7 +73,7 @@ def checkpoint_name(x: Tensor, name: str) -> Tensor:
     content.owner_region, content.stash = _decide(region, value)
     if content.consumers and (content.owner_region is None or content.stash is not None):
         # Its own op saved it before it had the name.
-        stashed = Kept(x._storage) if content.stash is None else content.stash(x)
+        stashed = UncopiedStorage(x._storage) if content.stash is None else content.stash(x)
         content.producer, content.index = StashCall(stashed, content.producer), 0
     return x
 

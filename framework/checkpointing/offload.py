@@ -39,9 +39,9 @@ from ..memory.events import publish
 from ..memory.ledger import SAVED, TEMPORARY
 from ..memory.pool import ALIGNMENT, Block, Pool
 from ..modes import local, run_kernel
-from ..storage import Accounts
+from ..storage import LedgerEntry
 from ..tensor import Tensor
-from .stash import Kept, Stash, Stashed, array_of, taken, written_since
+from .stash import Stash, Stashed, UncopiedStorage, array_of, new_storage, written_since
 
 _SLAB = 1 << 28  # bytes pinned at a time, at least
 _FROM_HOST, _TO_HOST = 1, 2  # kinds of cudaMemcpy
@@ -86,8 +86,10 @@ class offload(Stash):
         """Send the storage of ``tensor``."""
         device = tensor._spec.device
         if device == _HOST:
-            return Kept(tensor._storage)
-        return Sent(tensor._storage, device, traffic(device), self.ahead, self.pin_memory)
+            return UncopiedStorage(tensor._storage)
+        return OffloadedStorage(
+            tensor._storage, device, traffic(device), self.ahead, self.pin_memory
+        )
 
 
 class save_on_cpu(offload):
@@ -112,7 +114,7 @@ class save_on_cpu(offload):
         return super().__enter__()
 
 
-class Traffic:
+class HostTransfers:
     """What is on its way between a device and the host."""
 
     def __init__(self, device: Any) -> None:
@@ -131,21 +133,21 @@ class Traffic:
         return found
 
 
-_traffic: dict[Any, Traffic] = {}
+_traffic: dict[Any, HostTransfers] = {}
 
 
-def traffic(device: Any) -> Traffic:
+def traffic(device: Any) -> HostTransfers:
     """The traffic of a device in this process."""
     found = _traffic.get(device)
     if found is None:
-        found = _traffic[device] = Traffic(device)
+        found = _traffic[device] = HostTransfers(device)
     return found
 
 
 def _lane_of(be: Any) -> Any:
     if be.device.type != "cuda":
-        return Direct(be)
-    return Streams(be) if _has_cuda(be) else Standstill()
+        return SyncCopier(be)
+    return StreamCopier(be) if _has_cuda(be) else NoopCopier()
 
 
 def _has_cuda(be: Any) -> bool:
@@ -153,7 +155,7 @@ def _has_cuda(be: Any) -> bool:
     return hasattr(be.xp, "cuda")
 
 
-class Sent:
+class OffloadedStorage:
     """One storage that is sent to the host.
 
     It is here (the copy out may run), then away, coming back, and away again.
@@ -167,7 +169,9 @@ class Sent:
         "pin", "size", "spoiled", "ticket", "traffic", "version",
     )  # fmt: skip
 
-    def __init__(self, storage: Any, device: Any, road: Traffic, ahead: int, pinned: bool) -> None:
+    def __init__(
+        self, storage: Any, device: Any, road: HostTransfers, ahead: int, pinned: bool
+    ) -> None:
         self.here: Any = None
         self.pin: Pin | None = None  # on what is here, or coming back
         self.back: Any = None  # (storage, ticket)
@@ -220,7 +224,7 @@ class Sent:
     def _fetch(self) -> None:
         if self.spoiled is not None:
             raise GradientError(self.spoiled)
-        storage, _ = taken(self.device, self.size, role=TEMPORARY)
+        storage, _ = new_storage(self.device, self.size, role=TEMPORARY)
         pin = Pin(storage)
         self.back = (storage, self.traffic.lane.fetch(self.host, storage))
         self.pin = pin
@@ -234,7 +238,7 @@ class Sent:
 
     def look_ahead(self) -> None:
         """Fetch what was sent just before: it will be wanted next."""
-        other: Sent = self
+        other: OffloadedStorage = self
         for _ in range(self.ahead):
             found = None if other.before is None else other.before()
             if found is None:
@@ -262,7 +266,7 @@ def _gone() -> None:
 # Lanes
 
 
-class Direct:
+class SyncCopier:
     """Copies at once, for a device without streams."""
 
     def __init__(self, be: Any) -> None:
@@ -292,7 +296,7 @@ def _upload(out: Any, array: Any) -> None:
     out.set(array)
 
 
-class Standstill:
+class NoopCopier:
     """A copier that copies nothing, where a GPU's memory is only counted."""
 
     def __init__(self) -> None:
@@ -309,7 +313,7 @@ class Standstill:
         self.kept.append(ticket)
 
 
-class Streams:
+class StreamCopier:
     """Copies beside the kernels of a GPU, in the order in which they were asked for."""
 
     def __init__(self, be: Any) -> None:
@@ -349,7 +353,9 @@ class Streams:
     def _copy(self, to: Any, start: Any, kind: int, stream: Any, host: Any) -> None:
         nbytes = int(start.nbytes)
         self.cuda.runtime.memcpyAsync(to.address, start.address, nbytes, kind, stream.ptr)
-        if not isinstance(host, Pinned):  # CUDA may or may not have waited; then others may have it
+        if not isinstance(
+            host, PinnedBlock
+        ):  # CUDA may or may not have waited; then others may have it
             stream.synchronize()
 
     def _so_far(self, stream: Any) -> Any:
@@ -361,7 +367,7 @@ class Streams:
 # Room on the host
 
 
-class Pinned(Accounts):
+class PinnedBlock(LedgerEntry):
     """A block of a pinned slab, on the ledger of the CPU."""
 
     __slots__ = (
@@ -397,7 +403,7 @@ _slabs: dict[Any, list[tuple[Any, Pool]]] = {}  # by device
 
 def _room(device: Any, nbytes: int, pinned: bool) -> Any:
     if device.type != "cuda" or not pinned:
-        return taken(_HOST, nbytes)[0]
+        return new_storage(_HOST, nbytes)[0]
     size = -(-nbytes // ALIGNMENT) * ALIGNMENT
     ledger, slabs = backend(_HOST).ledger, _slabs.setdefault(device, [])
     for slab, pool in slabs:
@@ -405,24 +411,32 @@ def _room(device: Any, nbytes: int, pinned: bool) -> Any:
             block = Block(pool, size)
         except MemoryError:
             continue
-        return Pinned(ledger, nbytes, slab, block)
+        return PinnedBlock(ledger, nbytes, slab, block)
     room = max(_SLAB, size)
     slab, pool = _slab(backend(device), room), Pool(room)
     slabs.append((slab, pool))
-    return Pinned(ledger, nbytes, slab, Block(pool, size))
+    return PinnedBlock(ledger, nbytes, slab, Block(pool, size))
 
 
 def _slab(be: Any, size: int) -> Any:
     if not _has_cuda(be):
-        return _Nowhere()
+        return _FakePinnedMemory()
     with be._here():
         return be.xp.cuda.PinnedMemory(size)
 
 
-class _Nowhere:
+class _FakePinnedMemory:
     """In the place of a slab that would be pinned: addresses without memory."""
 
     ptr = 0
 
 
-__all__ = ["Direct", "Sent", "Streams", "Traffic", "offload", "save_on_cpu", "traffic"]
+__all__ = [
+    "HostTransfers",
+    "OffloadedStorage",
+    "StreamCopier",
+    "SyncCopier",
+    "offload",
+    "save_on_cpu",
+    "traffic",
+]

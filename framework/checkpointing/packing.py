@@ -37,7 +37,7 @@ from ..memory.ledger import TEMPORARY, WORKSPACE
 from ..modes import run_kernel
 from ..spec import Spec
 from ..tensor import Tensor
-from .stash import Kept, Stash, Stashed, array_of, taken
+from .stash import Stash, Stashed, UncopiedStorage, array_of, new_storage
 
 _NARROW = ((uint8, 0, 255), (int8, -128, 127), (int16, -(1 << 15), (1 << 15) - 1),
            (int32, -(1 << 31), (1 << 31) - 1))  # fmt: skip
@@ -100,7 +100,7 @@ class pack(Stash):
         storage, spec = tensor._storage, tensor._spec
         dtype, device = spec.dtype, spec.device
         if storage.nbytes % dtype.itemsize:
-            return Kept(storage)
+            return UncopiedStorage(storage)
         if dtype.category == FLOAT and self.to is not None:
             if self.to is int8:
                 return _Blocks(storage, dtype, device, self.block)
@@ -114,7 +114,7 @@ class pack(Stash):
             for narrow, least, most in _NARROW:
                 if least <= low and high <= most and narrow.itemsize < dtype.itemsize:
                     return _Cast(storage, dtype, device, narrow)
-        return Kept(storage)
+        return UncopiedStorage(storage)
 
 
 class _Packed:
@@ -133,7 +133,7 @@ class _Packed:
         return sum(s.nbytes for s in self.storages)
 
     def _take(self, count: int, dtype: Any) -> Any:
-        storage, array = taken(self.device, count, dtype)
+        storage, array = new_storage(self.device, count, dtype)
         self.storages.append(storage)
         return array
 
@@ -142,7 +142,7 @@ class _Packed:
 
     def restore(self) -> Any:
         """A new storage with the values."""
-        storage, out = taken(self.device, self.size, self.dtype, TEMPORARY)
+        storage, out = new_storage(self.device, self.size, self.dtype, TEMPORARY)
         if backend(self.device).xp is not None:
             self.unpack(out)
         return storage
@@ -180,7 +180,7 @@ class _Bits(_Packed):
         be = backend(device)
         xp = be.xp
         if xp is not None:
-            _, work = held = taken(device, count, uint8, WORKSPACE)
+            _, work = held = new_storage(device, count, uint8, WORKSPACE)
             run_kernel(on_device(be, _to_bits), out, work, array_of(storage, device), xp)
             del held
 
@@ -240,8 +240,8 @@ class _Blocks(_Packed):
         block, near = self.block, self.device.type in ("cpu", "sim", "meta")
         step = max((_CHUNK if near else _CHUNK_ELSEWHERE) // block, 1)
         whole, rest = divmod(self.size, block)
-        space, one = taken(self.device, min(step * block, self.size), float32, WORKSPACE)
-        column, factor = taken(self.device, min(step, max(whole, 1)), float32, WORKSPACE)
+        space, one = new_storage(self.device, min(step * block, self.size), float32, WORKSPACE)
+        column, factor = new_storage(self.device, min(step, max(whole, 1)), float32, WORKSPACE)
         pieces = [(k, min(step, whole - k), block) for k in range(0, whole, step)]
         if rest:
             pieces.append((whole, 1, rest))

@@ -89,12 +89,12 @@ def save_matmuls(value: Value) -> str:
     return SAVE if small else RECOMPUTE
 
 
-def shown(value: Any) -> str:
+def rule_repr(value: Any) -> str:
     """The ``repr`` of a part of a policy: functions by their names."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{shown(k)}: {shown(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{rule_repr(k)}: {rule_repr(v)}" for k, v in value.items()) + "}"
     if isinstance(value, tuple):
-        return "(" + ", ".join(map(shown, value)) + ("," if len(value) == 1 else "") + ")"
+        return "(" + ", ".join(map(rule_repr, value)) + ("," if len(value) == 1 else "") + ")"
     return getattr(value, "__name__", None) or repr(value)
 
 
@@ -116,7 +116,7 @@ class Policy:
 
     def __repr__(self) -> str:
         own = {k: v for k, v in self.__dict__.items() if k[0] != "_" and k != "by_module"}
-        return f"{type(self).__name__}({', '.join(f'{k}={shown(v)}' for k, v in own.items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={rule_repr(v)}' for k, v in own.items())})"
 
     def __eq__(self, other: Any) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
@@ -202,7 +202,7 @@ class policy(Policy):
         return self.default if isinstance(self.default, str) else self.default(value)
 
     def __repr__(self) -> str:
-        return f"policy({shown(self.rules)}, default={shown(self.default)})"
+        return f"policy({rule_repr(self.rules)}, default={rule_repr(self.default)})"
 
     def __reduce__(self) -> Any:
         return policy, (self.rules, self.default)

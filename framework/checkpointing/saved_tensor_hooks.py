@@ -13,7 +13,7 @@ from ..autograd.saved import HookSaver
 from ..dtypes import uint8
 from ..spec import Spec
 from ..tensor import Tensor, wrap
-from .stash import Kept, Stash, Stashed, array_of, unrecorded
+from .stash import Stash, Stashed, UncopiedStorage, array_of, unrecorded
 
 
 class Hooks(Stash):
@@ -48,7 +48,7 @@ class Packed:
                 "A saved tensor pack hook is modifying its input in place. Clone it first."
             )
         same = isinstance(self.packed, Tensor) and self.packed._storage is storage
-        self.kept = Kept(storage) if same else None  # it watches for writes
+        self.kept = UncopiedStorage(storage) if same else None  # it watches for writes
 
     @property
     def nbytes(self) -> int:

@@ -67,7 +67,7 @@ class Stash(WholeContext):
         """Stash a tensor; decide, as a policy, to stash a value; or decorate a function."""
         if isinstance(what, Tensor):
             if what._storage.nbytes < max(self.min_bytes, 1):
-                return Kept(what._storage)
+                return UncopiedStorage(what._storage)
             with unrecorded():
                 return self.stash(what)
         if callable(what):
@@ -114,7 +114,7 @@ class unrecorded:
     __exit__ = RestoringExit(state_of_thread, "grad", "recorder", "saver", "notes_results")
 
 
-class Kept:
+class UncopiedStorage:
     """The bytes themselves, where another form has no room for them or gains nothing."""
 
     __slots__ = ("pin", "version")
@@ -148,7 +148,7 @@ class Kept:
         storage = self.storage
         if storage.version == self.version:
             be = backend(storage.ledger.device)
-            fresh, copy = taken(be.device, storage.nbytes)
+            fresh, copy = new_storage(be.device, storage.nbytes)
             if be.xp is not None:
                 run_kernel(be.copy, copy, array_of(storage, be.device))
             pin = Pin(fresh)
@@ -170,7 +170,7 @@ def array_of(storage: Any, device: Any, dtype: Any = uint8) -> Any:
     return backend(device).window(storage, spec, None)
 
 
-def taken(device: Any, count: int, dtype: Any = uint8, role: int = SAVED) -> tuple[Any, Any]:
+def new_storage(device: Any, count: int, dtype: Any = uint8, role: int = SAVED) -> tuple[Any, Any]:
     """A new storage for ``count`` elements, and all of it as an array."""
     return backend(device).empty(Spec((count,), dtype, device), role)  # type: ignore[no-any-return]
 
@@ -243,14 +243,14 @@ class StashRecorder(WriteCheckingRecorder):
 
 
 __all__ = [
-    "Kept",
     "Stash",
     "StashRecorder",
     "StashRegion",
     "Stashed",
+    "UncopiedStorage",
     "WriteCheckingRecorder",
     "array_of",
-    "taken",
+    "new_storage",
     "unrecorded",
     "written_since",
 ]  # fmt: skip

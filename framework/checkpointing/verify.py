@@ -154,7 +154,7 @@ def verify(
         >>> report.checkpointed.saved_bytes < report.plain.saved_bytes
         True
     """
-    reached = _Reached(function, args, kwargs)
+    reached = _ReachableState(function, args, kwargs)
     before = reached.state()
     try:
         plain, plainly = _run(function, args, kwargs, reached, None)
@@ -174,7 +174,7 @@ def verify(
     return found
 
 
-class _Reached:
+class _ReachableState:
     """Modules, parameters and leaves that a call can reach, and their state.
 
     Attributes:
@@ -255,7 +255,7 @@ def _ours(function: Any) -> bool:
 
 
 def _run(
-    function: Any, args: Any, kwargs: Any, reached: _Reached, region: Any
+    function: Any, args: Any, kwargs: Any, reached: _ReachableState, region: Any
 ) -> tuple[dict[str, _Copy | None], Figures]:
     # (values by name, figures) of one run.
     copies: dict[int, Tensor] = {}
@@ -263,7 +263,7 @@ def _run(
     args = tuple(_copied(a, f"args[{k}]", copies, leaves) for k, a in enumerate(args))
     kwargs = {k: _copied(a, k, copies, leaves) for k, a in kwargs.items()}
     leaves |= reached.leaves
-    with _Meter() as meter, enable_grad():
+    with _LiveBytesMeter() as meter, enable_grad():
         if region is None:
             output = function(*args, **kwargs)
         else:
@@ -402,12 +402,12 @@ def _items(a: Any) -> Any:
     return np.ascontiguousarray(a).reshape(-1).view(f"V{a.dtype.itemsize}").tolist()
 
 
-class _Meter:
+class _LiveBytesMeter:
     """Live bytes of a stretch of program; the ledgers' own peaks stay what they were."""
 
     figures: Figures
 
-    def __enter__(self) -> _Meter:
+    def __enter__(self) -> _LiveBytesMeter:
         self._before: dict[Any, Any] = {}
         self._saved = 0
         for be in live_backends():

@@ -9,7 +9,7 @@ from .collate import default_collate
 from .dataset import rows, samples
 
 
-class Recipe(NamedTuple):
+class FetchConfig(NamedTuple):
     """How batches are made of a data set.
 
     Attributes:
@@ -34,7 +34,7 @@ class Recipe(NamedTuple):
 class MapFetcher:
     """Fetches samples by index."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: FetchConfig) -> None:
         self.recipe = recipe
 
     def fetch(self, index: Any) -> Any:
@@ -64,7 +64,7 @@ class IterableFetcher:
         state: Of an earlier fetcher: the samples it fetched are not fetched again.
     """
 
-    def __init__(self, recipe: Recipe, state: dict[str, Any] | None = None) -> None:
+    def __init__(self, recipe: FetchConfig, state: dict[str, Any] | None = None) -> None:
         self.recipe = recipe
         self.fetched = state["fetched"] if state else 0  # samples
         self.ended = bool(state and state["ended"])

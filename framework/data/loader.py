@@ -21,9 +21,16 @@ from ..ops.random.draw import randint
 from ..random.generator import Generator, default_generator
 from .collate import claimed, default_collate, default_convert
 from .dataset import IterableDataset
-from .fetch import IterableFetcher, MapFetcher, Recipe
-from .sampler import BatchSampler, RandomSampler, SequentialSampler, Walk, at_place, place_of
-from .workers import BATCH, END, Crew, reraise
+from .fetch import FetchConfig, IterableFetcher, MapFetcher
+from .sampler import (
+    BatchSampler,
+    RandomSampler,
+    SamplerIterator,
+    SequentialSampler,
+    at_place,
+    place_of,
+)
+from .workers import BATCH, END, WorkerPool, reraise
 
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
@@ -114,7 +121,7 @@ class DataLoader:
         self.batch_size, self.drop_last = batch_size, drop_last
         if sampler is None:
             if iterable:
-                sampler = _Forever()
+                sampler = _EndlessSampler()
             elif shuffle:
                 sampler = RandomSampler(dataset, generator=generator)
             else:
@@ -125,10 +132,10 @@ class DataLoader:
         batched = batch_sampler is not None
         self.collate_fn = collate_fn or (default_collate if batched else default_convert)
         self._iterable = iterable
-        self._crew: Crew | None = None  # persistent workers
+        self._crew: WorkerPool | None = None  # persistent workers
         self._epoch: _Epoch | None = None  # the latest
         self._resumed: dict[str, Any] | None = None
-        self._walk: Walk[Any] | None = None  # over the sampler of a loaded state
+        self._walk: SamplerIterator[Any] | None = None  # over the sampler of a loaded state
         self._initialized = True
 
     @staticmethod
@@ -196,10 +203,10 @@ class DataLoader:
     def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
-    def _recipe(self) -> Recipe:
+    def _recipe(self) -> FetchConfig:
         batched = self.batch_sampler is not None
         drop = bool(self.drop_last)
-        return Recipe(self.dataset, self._iterable, batched, self.collate_fn, drop)
+        return FetchConfig(self.dataset, self._iterable, batched, self.collate_fn, drop)
 
     def __iter__(self) -> Iterator[Any]:
         resumed, self._resumed = self._resumed, None
@@ -210,7 +217,7 @@ class DataLoader:
                 stacklevel=2,
             )
         if not self.num_workers:
-            here = _Here(self, resumed)
+            here = _InProcessEpoch(self, resumed)
             self._epoch = here
             return here
         crew = self._crew
@@ -218,19 +225,23 @@ class DataLoader:
             crew = self._hire()
             if self.persistent_workers:
                 self._crew = crew
-        ahead = _Ahead(self, resumed, crew)
+        ahead = _PrefetchingEpoch(self, resumed, crew)
         self._epoch = ahead.progress
         return ahead
 
-    def _hire(self) -> Crew:
-        return Crew(
+    def _hire(self) -> WorkerPool:
+        return WorkerPool(
             self._recipe(), self.num_workers, self.worker_init_fn, self.multiprocessing_context,
             self.timeout,
         )  # fmt: skip
 
-    def _begin_walk(self, resumed: dict[str, Any] | None) -> Walk[Any]:
+    def _begin_walk(self, resumed: dict[str, Any] | None) -> SamplerIterator[Any]:
         walk, self._walk = self._walk, None
-        return walk if walk is not None and resumed is not None else Walk(self._index_sampler)
+        return (
+            walk
+            if walk is not None and resumed is not None
+            else SamplerIterator(self._index_sampler)
+        )
 
     # Resuming
 
@@ -245,7 +256,7 @@ class DataLoader:
         if epoch is not None:
             state = epoch.state()
         else:
-            walk = None if self._iterable else Walk(self._index_sampler).state_dict()
+            walk = None if self._iterable else SamplerIterator(self._index_sampler).state_dict()
             state = {"base_seed": None, "batches": 0, "sampler": walk, "workers": self._at_rest()}
         place = None if self.generator is None else place_of(self.generator)
         return {**state, "generator": place, "num_workers": self.num_workers}
@@ -274,14 +285,14 @@ class DataLoader:
         self._epoch = None
         self._resumed = state_dict if state_dict["base_seed"] is not None else None
         if not self._iterable:
-            self._walk = Walk(self._index_sampler, state_dict["sampler"])
+            self._walk = SamplerIterator(self._index_sampler, state_dict["sampler"])
         elif self._resumed is None and state_dict["workers"]:
             self.dataset.load_state_dict(state_dict["workers"][0]["dataset"])
         if self.generator is not None and state_dict["generator"] is not None:
             at_place(state_dict["generator"], self.generator)
 
 
-class _Forever:
+class _EndlessSampler:
     """The sampler of an iterable data set, which has no indices."""
 
     def __iter__(self) -> Iterator[None]:
@@ -310,7 +321,7 @@ class _Epoch:
         }  # fmt: skip
 
 
-class _Here(_Epoch):
+class _InProcessEpoch(_Epoch):
     """An epoch without workers: each batch is made when it is asked for."""
 
     def __init__(self, loader: DataLoader, resumed: dict[str, Any] | None) -> None:
@@ -344,7 +355,7 @@ class _Here(_Epoch):
         return self._state(self.walk.state_dict(), None)
 
 
-class _Progress(_Epoch):
+class _WorkerProgress(_Epoch):
     """What was yielded of an epoch with workers; it outlives the iterator, and holds no worker.
 
     Attributes:
@@ -370,15 +381,17 @@ class _Progress(_Epoch):
         return self._state(None, {"turn": self.turn, "each": each})
 
 
-class _Ahead:
+class _PrefetchingEpoch:
     """An epoch with workers: each has ``prefetch_factor`` tasks, its batches are taken in turn."""
 
-    def __init__(self, loader: DataLoader, resumed: dict[str, Any] | None, crew: Crew) -> None:
+    def __init__(
+        self, loader: DataLoader, resumed: dict[str, Any] | None, crew: WorkerPool
+    ) -> None:
         self.crew = crew
         self.loader = weakref.ref(loader)
         self.kept = loader.persistent_workers
         self.loader_length = loader._index_sampler
-        progress = self.progress = _Progress(loader, resumed)
+        progress = self.progress = _WorkerProgress(loader, resumed)
         self.walk = loader._begin_walk(resumed)
         if progress.sampler is None and not progress.iterable:
             progress.sampler = self.walk.state_dict()
@@ -424,7 +437,7 @@ class _Ahead:
             )
         loader.load_state_dict(loader.state_dict())
         resumed, loader._resumed = loader._resumed, None
-        fresh = _Ahead(loader, resumed, loader._hire())
+        fresh = _PrefetchingEpoch(loader, resumed, loader._hire())
         vars(self).update(vars(fresh))
         fresh.kept = True  # its end must not be the crew's
         loader._epoch = self.progress

@@ -6,7 +6,7 @@ The order itself is drawn at the beginning of an epoch and takes 8 bytes an inde
 
 Every sampler here has ``state_dict`` and ``load_state_dict``. The state is that of the latest
 iteration; after loading it, the next iteration goes on from there, and the ones after it are new
-epochs. :class:`Walk` gives the same to samplers of one's own.
+epochs. :class:`SamplerIterator` gives the same to samplers of one's own.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def at_place(place: Sequence[int], g: Generator | None = None) -> Generator:
     return g
 
 
-class _Course:
+class _EpochState:
     """One iteration: where its order was drawn, and how many indices were taken."""
 
     __slots__ = ("begun_at", "taken")
@@ -64,8 +64,8 @@ class _Ordered(Sampler[int]):
     """A sampler whose order is drawn from a generator at the start of an epoch."""
 
     generator: Generator | None = None
-    _course: _Course | None = None
-    _resumed: _Course | None = None
+    _course: _EpochState | None = None
+    _resumed: _EpochState | None = None
 
     def _order(self, generator: Generator) -> Tensor | range:
         """The whole epoch's indices."""
@@ -78,7 +78,7 @@ class _Ordered(Sampler[int]):
             order = self._order(at_place(resumed.begun_at))
         else:
             own = self.generator if self.generator is not None else default_generator
-            course = _Course(place_of(own))
+            course = _EpochState(place_of(own))
             order = self._order(own)
         self._course = course
         while course.taken < len(order):
@@ -102,7 +102,7 @@ class _Ordered(Sampler[int]):
         """Let the next iteration go on from a state."""
         begun_at = state_dict["begun_at"]
         self._course = None
-        self._resumed = _Course([*begun_at], state_dict["taken"]) if begun_at else None
+        self._resumed = _EpochState([*begun_at], state_dict["taken"]) if begun_at else None
         if self.generator is not None and state_dict["generator"] is not None:
             at_place(state_dict["generator"], self.generator)
 
@@ -301,7 +301,7 @@ class DistributedSampler(_Ordered):
 
     def __iter__(self) -> Iterator[int]:
         if self._resumed is None:  # the order comes from seed and epoch alone
-            self._resumed = _Course([self.seed + self.epoch, 0])
+            self._resumed = _EpochState([self.seed + self.epoch, 0])
         n = len(self.dataset)
         for index in super().__iter__():
             yield index % n
@@ -349,11 +349,11 @@ class BatchSampler(Sampler[list[int]]):
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
-        self._walk: Walk[int] | None = None
-        self._resumed: Walk[int] | None = None
+        self._walk: SamplerIterator[int] | None = None
+        self._resumed: SamplerIterator[int] | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
-        walk = self._walk = self._resumed or Walk(self.sampler)
+        walk = self._walk = self._resumed or SamplerIterator(self.sampler)
         self._resumed = None
         batch: list[int] = []
         for index in walk:
@@ -372,14 +372,14 @@ class BatchSampler(Sampler[list[int]]):
 
     def state_dict(self) -> dict[str, Any]:
         """Where the latest iteration stands, as JSON."""
-        return {"walk": (self._resumed or self._walk or Walk(self.sampler)).state_dict()}
+        return {"walk": (self._resumed or self._walk or SamplerIterator(self.sampler)).state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Let the next iteration go on from a state."""
-        self._walk, self._resumed = None, Walk(self.sampler, state_dict["walk"])
+        self._walk, self._resumed = None, SamplerIterator(self.sampler, state_dict["walk"])
 
 
-class Walk(Generic[T_co]):
+class SamplerIterator(Generic[T_co]):
     """One iteration over any sampler, with a state that leads back to the same place.
 
     A sampler with ``state_dict`` and ``load_state_dict`` is resumed by them. Any other is run again

@@ -35,11 +35,11 @@ ROUND = 1 << 20  # segments are multiples of it: batches of about one size reuse
 ALIGNMENT = 64
 
 
-class Outbox:
+class SharedMemorySender:
     """Sends objects, from the worker.
 
     Args:
-        conn: A duplex connection to the process that has the :class:`Inbox`.
+        conn: A duplex connection to the process that has the :class:`SharedMemoryReceiver`.
     """
 
     def __init__(self, conn: Connection) -> None:
@@ -146,7 +146,7 @@ class _Pickler(pickle.Pickler):
         return named
 
 
-class Inbox:
+class SharedMemoryReceiver:
     """Receives objects, in the main process.
 
     Args:

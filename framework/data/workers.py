@@ -48,8 +48,8 @@ from ..interrupts import defer_interrupts, finalizer
 from ..kernels.runtime.threads import set_num_threads
 from ..memory.ledger import NO_LIMIT
 from ..random.generator import default_generator, manual_seed
-from .fetch import IterableFetcher, MapFetcher, Recipe
-from .shared_memory import Inbox, Outbox
+from .fetch import FetchConfig, IterableFetcher, MapFetcher
+from .shared_memory import SharedMemoryReceiver, SharedMemorySender
 
 GRACE = 5.0  # seconds a worker has to end by itself
 POLL = 5.0  # seconds between looks whether the main process is still there
@@ -59,7 +59,7 @@ BATCH, END, ERROR = "batch", "end", "error"
 
 _worker_info: WorkerInfo | None = None
 _main_ends: weakref.WeakSet[Any] = weakref.WeakSet()  # what a forked worker must close
-_crews: weakref.WeakSet[Crew] = weakref.WeakSet()  # what must be closed at exit
+_crews: weakref.WeakSet[WorkerPool] = weakref.WeakSet()  # what must be closed at exit
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ def get_worker_info() -> WorkerInfo | None:
     return _worker_info
 
 
-class Setup(NamedTuple):
+class WorkerSetup(NamedTuple):
     """What a worker is given when it starts."""
 
-    recipe: Recipe
+    recipe: FetchConfig
     init_fn: Callable[[int], Any] | None
     number: int
     workers: int
@@ -98,7 +98,7 @@ class Setup(NamedTuple):
 # In the main process
 
 
-class Crew:
+class WorkerPool:
     """The workers of one loader.
 
     Args:
@@ -110,7 +110,7 @@ class Crew:
     """
 
     def __init__(
-        self, recipe: Recipe, count: int, init_fn: Callable[[int], Any] | None, context: Any,
+        self, recipe: FetchConfig, count: int, init_fn: Callable[[int], Any] | None, context: Any,
         timeout: float,
     ) -> None:  # fmt: skip
         self.timeout = timeout
@@ -119,7 +119,7 @@ class Crew:
         self._process = os.getpid()
         self._epoch = 0
         self._workers: list[Any] = []
-        self._inboxes: list[Inbox] = []
+        self._inboxes: list[SharedMemoryReceiver] = []
         self._method = (context := context or default_context()).get_start_method()
         if not _crews:
             atexit.unregister(close_all)
@@ -127,16 +127,18 @@ class Crew:
         _crews.add(self)
         try:
             for number in range(count):
-                setup = Setup(recipe, init_fn, number, count, os.getpid(), self._method == "fork")
+                setup = WorkerSetup(
+                    recipe, init_fn, number, count, os.getpid(), self._method == "fork"
+                )
                 self._start(setup, context)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, setup: Setup, context: Any) -> None:
+    def _start(self, setup: WorkerSetup, context: Any) -> None:
         ours, theirs = context.Pipe(duplex=True)
         _main_ends.add(ours)
-        self._inboxes.append(Inbox(ours))
+        self._inboxes.append(SharedMemoryReceiver(ours))
         worker = context.Process(target=run_worker, args=(setup, theirs), daemon=True)
         with warnings.catch_warnings():
             # Python 3.12 warns of any fork of a process with threads; see above
@@ -275,7 +277,7 @@ def reraise(kind: type[BaseException], message: str) -> None:
     """Raise a worker's exception here, with its traceback in the message."""
     error: BaseException
     if issubclass(kind, KeyError):
-        error = kind(_Verbatim(message))
+        error = kind(_VerbatimMessage(message))
     else:
         try:
             error = kind(message)
@@ -287,7 +289,7 @@ def reraise(kind: type[BaseException], message: str) -> None:
         del error  # else it and this frame would keep each other, and the loop's frame, alive
 
 
-class _Verbatim(str):
+class _VerbatimMessage(str):
     """A message that KeyError prints as it is: it prints the repr of its argument."""
 
     __slots__ = ()
@@ -299,7 +301,7 @@ class _Verbatim(str):
 # In a worker
 
 
-def run_worker(setup: Setup, conn: Any) -> None:
+def run_worker(setup: WorkerSetup, conn: Any) -> None:
     """What a worker process does: answer tasks until it is told to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -315,7 +317,7 @@ def run_worker(setup: Setup, conn: Any) -> None:
     )
     listener.start()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody waits any more
-        _Worker(setup, Outbox(conn)).run(tasks, latest)
+        _Worker(setup, SharedMemorySender(conn)).run(tasks, latest)
 
 
 def _after_fork() -> None:
@@ -370,7 +372,7 @@ def _orphaned(parent: int, forked: bool) -> bool:
 class _Worker:
     """Answers tasks, one after another."""
 
-    def __init__(self, setup: Setup, outbox: Outbox) -> None:
+    def __init__(self, setup: WorkerSetup, outbox: SharedMemorySender) -> None:
         self.setup, self.outbox = setup, outbox
         self.fetcher: MapFetcher | IterableFetcher | None = None
         self.failed: tuple[Any, str] | None = None  # the epoch could not begin

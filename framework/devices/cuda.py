@@ -26,7 +26,7 @@ from ..errors import OutOfMemoryError
 from ..interrupts import finalizer
 from ..memory.events import publish
 from ..memory.ledger import TEMPORARY, Ledger, format_bytes
-from ..storage import Accounts, ExternalStorage
+from ..storage import ExternalStorage, LedgerEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ _INSTALL = "Install it with: pip install 'lowtide[cuda]'"
 _DRIVER = "CuPy for CUDA 13 needs an NVIDIA GPU and its driver, version 580 or newer"
 
 
-class CudaStorage(Accounts):
+class CudaStorage(LedgerEntry):
     """One block of a CuPy pool. The arrays on it own it; with the last of them it dies."""
 
     __slots__ = ("__weakref__", "ledger", "memory", "nbytes", "pins", "role", "version")

@@ -86,7 +86,7 @@ class _Backend:
         return einsum(pattern, *x)
 
 
-class _Watcher:
+class _ImportHook:
     """Notices the import of :data:`HOME` (a finder; its base class is slow to import)."""
 
     def find_spec(
@@ -114,9 +114,9 @@ def _register(module: Any) -> None:
     module.LowtideBackend = type("LowtideBackend", (_Backend, module.AbstractBackend), {})
 
 
-def watch() -> None:
+def register_backend() -> None:
     """Register with einops as soon as it is there: now, or when it is imported."""
     if HOME in sys.modules:
         _register(sys.modules[HOME])
     else:
-        sys.meta_path.insert(0, _Watcher())
+        sys.meta_path.insert(0, _ImportHook())

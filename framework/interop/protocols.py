@@ -20,7 +20,7 @@ from ..memory.ledger import ROLE_NUMBER
 from ..modes import local
 from ..spec import Spec
 from ..tensor import Tensor, instance, wrap
-from .einops import watch
+from .einops import register_backend
 
 
 def numpy(self: Tensor, *, force: bool = False) -> Any:
@@ -178,4 +178,4 @@ def _read_by(executor: execution.Executor) -> None:
         setattr(Tensor, name, executor.reader(name, usual))
 
 
-watch()  # for einops
+register_backend()  # for einops

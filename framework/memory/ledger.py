@@ -140,9 +140,9 @@ class Ledger:
                 f"The pool holds {format_bytes(reserved)}, {format_bytes(used)} in use; its "
                 f"{free} {format_bytes(largest)}."
             )
-        owners = self._told("owners") or {}
+        owners = self._ask_observers("owners") or {}
         room = self.limit - self.live if self.limit != NO_LIMIT else largest
-        freed, would = self._told("remedies", nbytes - room) or ({}, [])
+        freed, would = self._ask_observers("remedies", nbytes - room) or ({}, [])
         lines += [f"By {by}: {describe(held, TOP)}." for by, held in owners.items()]
         if not owners:
             lines.append(
@@ -167,7 +167,7 @@ class Ledger:
             remedies=freed,
         )
 
-    def _told(self, what: str, *about: Any) -> Any:
+    def _ask_observers(self, what: str, *about: Any) -> Any:
         # By the first observer that knows.
         for observer in self.observers:
             tell = getattr(observer, what, None)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ...framework.memory.ledger import TEMPORARY
-from ..record.recording import ALLOC, FREE, ROLE, Books, Cells, Peak, Recording, apply, busiest
+from ..record.recording import ALLOC, FREE, ROLE, Cells, LiveBytes, Peak, Recording, apply, busiest
 
 NANOSECONDS = 1_000_000_000
 
@@ -34,7 +34,7 @@ class Span(NamedTuple):
 
 
 @dataclass
-class Moments:
+class SnapshotSeries:
     """Snapshots at instants, each written as its difference from the one before.
 
     Attributes:
@@ -82,7 +82,9 @@ class Moments:
         return {g: np.cumsum(np.array(c, np.int64)).tolist() for g, c in changes.items()}
 
 
-def moments(recording: Recording, device: int, limit: int = 2000, *, even: str = "time") -> Moments:
+def take_snapshots(
+    recording: Recording, device: int, limit: int = 2000, *, even: str = "time"
+) -> SnapshotSeries:
     """The snapshots of a device.
 
     Args:
@@ -150,7 +152,7 @@ class _Writer:
     """Writes states one after the other as differences."""
 
     def __init__(self, end: int) -> None:
-        self.out = Moments(end=end)
+        self.out = SnapshotSeries(end=end)
         self.places: dict[tuple[int, int], int] = {}
         self.before: Cells = {}
 
@@ -183,7 +185,7 @@ def _from_events(recording: Recording, device: int, writer: _Writer, limit: int,
         chosen, at_peak = _choose(recording, device, mine, limit, even)
     out.complete = len(chosen) == mine.size
     first = recording.marks[0].roles if recording.marks else []
-    books = Books(first[device] if device < len(first) else [])
+    books = LiveBytes(first[device] if device < len(first) else [])
     writer.note(0, 0, books.cells, list(books.cells))
     touched: dict[tuple[int, int], None] = {}  # a set that keeps its order
     for index, (time, kind, d, block, nbytes, role, owner) in enumerate(e.rows()):

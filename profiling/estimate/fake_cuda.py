@@ -22,7 +22,7 @@ from ...framework.ops.registry import OPS
 from ...framework.tensor import Tensor
 
 
-class NoModule:
+class NullArrayModule:
     """The array module of a device on which nothing is computed: no kernel is called with it.
 
     What makes views has NumPy's functions: the arrays are NumPy's, without pages behind them.
@@ -32,10 +32,10 @@ class NoModule:
         return getattr(np, name)
 
 
-NOTHING = NoModule()
+NOTHING = NullArrayModule()
 
 
-class Elsewhere(host.HostBackend):
+class FakeCudaBackend(host.HostBackend):
     """In the place of a GPU's backend: its ledger, addresses without memory, no kernels."""
 
     def __init__(self, d: Any, real: Any = None) -> None:
@@ -56,7 +56,7 @@ class Elsewhere(host.HostBackend):
         return super().window(storage, spec, place)
 
 
-class Block(np.ndarray):
+class FakeCudaStorage(np.ndarray):
     """Bytes in the place of a storage of the GPU, which it keeps alive as the GPU's arrays did."""
 
     owner: Any
@@ -71,7 +71,7 @@ def on_no_gpu() -> int:
     Returns:
         How many GPUs there are.
     """
-    gpus = sum(isinstance(be, Elsewhere) for be in devices.live_backends())
+    gpus = sum(isinstance(be, FakeCudaBackend) for be in devices.live_backends())
     if not gpus:
         return 0
     gc.unfreeze()  # else those put aside would not be found
@@ -95,15 +95,17 @@ def _stand_in(array: Any, storage: Any, d: Any) -> Any:
     return np.ndarray(tuple(array.shape), array.dtype, block, offset, tuple(array.strides))
 
 
-_blocks: weakref.WeakValueDictionary[int, Block] = weakref.WeakValueDictionary()  # by storage
+_blocks: weakref.WeakValueDictionary[int, FakeCudaStorage] = (
+    weakref.WeakValueDictionary()
+)  # by storage
 
 
-def _block_of(storage: Any, be: Elsewhere) -> Block:
+def _block_of(storage: Any, be: FakeCudaBackend) -> FakeCudaStorage:
     block = _blocks.get(id(storage))
     if block is None:
         _kept.append(storage.memory)
         offset = be.pool.take(-(-storage.nbytes // 64) * 64)
-        block = np.ndarray.__new__(Block, (storage.nbytes,), np.uint8, be.arena, offset)
+        block = np.ndarray.__new__(FakeCudaStorage, (storage.nbytes,), np.uint8, be.arena, offset)
         block.owner = storage
         _blocks[id(storage)] = block
     return block

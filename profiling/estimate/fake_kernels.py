@@ -44,7 +44,7 @@ from ...framework.ops.registry import OPS
 from ...framework.spec import Spec
 from ...framework.storage import Storage
 from . import overlay_files
-from .fake_cuda import NOTHING, Block, Elsewhere, on_no_gpu
+from .fake_cuda import NOTHING, FakeCudaBackend, FakeCudaStorage, on_no_gpu
 from .raise_analysis import past_raising
 
 CHEAP_BYTES = 1 << 18  # of inputs and results, up to which real values are moved
@@ -82,7 +82,7 @@ class HintFalse(FakeStorage):
     __slots__ = ()
 
 
-class Blank(np.ndarray):
+class PlaceholderArray(np.ndarray):
     """Guesses in the place of values that are unknown."""
 
 
@@ -297,11 +297,11 @@ class FakeExecutor(execution.Executor):
 
     def new_backend(self, d: Any, make: Callable[[Any], Any]) -> Any:
         """Put a stand-in in the place of a GPU."""
-        return self.prepared(Elsewhere(d) if d.type == "cuda" else make(d))
+        return self.prepared(FakeCudaBackend(d) if d.type == "cuda" else make(d))
 
     def known_backend(self, d: Any, be: Any) -> Any:
         """The same for a GPU that was used before."""
-        return self.prepared(Elsewhere(d, be) if d.type == "cuda" else be)
+        return self.prepared(FakeCudaBackend(d, be) if d.type == "cuda" else be)
 
     def knows(self, tensor: Any) -> bool:
         """True if the values of a tensor are known."""
@@ -329,7 +329,7 @@ class FakeExecutor(execution.Executor):
                 self.now_unknown(out)
 
         def from_host(array: Any, spec: Any, role: int) -> tuple[Any, Any]:
-            if not computes or isinstance(array, Blank) or spec.nbytes > CHEAP_COPY:
+            if not computes or isinstance(array, PlaceholderArray) or spec.nbytes > CHEAP_COPY:
                 return be.empty(spec, role)  # type: ignore[no-any-return]
             storage, out = really_take(array, spec, role)
             self.now_real(out)
@@ -338,7 +338,7 @@ class FakeExecutor(execution.Executor):
         def to_host(array: Any) -> Any:
             if computes and self.is_real(array):
                 return really_give(array)
-            return np.broadcast_to(_guess_for(array), array.shape).view(Blank)
+            return np.broadcast_to(_guess_for(array), array.shape).view(PlaceholderArray)
 
         be.copy, be.from_host, be.to_host = copy, from_host, to_host
         be.item = lambda array: to_host(array).item()
@@ -406,7 +406,7 @@ def _expected(t: Any, asked: int) -> Any:
 def _storage_of(array: Any) -> Any:
     # The storage below an array of the host, or None.
     array = getattr(array, "_a", array)
-    while array is not None and not isinstance(array, Storage | Block):
+    while array is not None and not isinstance(array, Storage | FakeCudaStorage):
         # NumPy's stride tricks put an object with a `base` between, a buffer one with an `obj`.
         array = getattr(array, "base", getattr(array, "obj", None))
     return array

@@ -171,7 +171,9 @@ def lay() -> Overlay:
         folder = _path(path)
         if folder is None or isinstance(path, bytes) or _may(sys._getframe(1)):
             return _scandir(path)
-        mine: list[Any] = [Entry(os.fspath(path), name) for name in sorted(o.inside(folder))]
+        mine: list[Any] = [
+            OverlayDirEntry(os.fspath(path), name) for name in sorted(o.inside(folder))
+        ]
         names = {entry.name for entry in mine}
         with contextlib.suppress(FileNotFoundError) if folder in o.folders else _nothing():
             o.to_read(folder, path)
@@ -180,7 +182,7 @@ def lay() -> Overlay:
                     entry for entry in found
                     if entry.name not in names and os.path.join(folder, entry.name) not in o.gone
                 ]  # fmt: skip
-        return Entries(mine)
+        return ScandirIterator(mine)
 
     def listdir(path: Any = ".") -> list[Any]:
         if not isinstance(path, str | os.PathLike):
@@ -290,7 +292,7 @@ def _nothing() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-class Entry:
+class OverlayDirEntry:
     """What ``os.scandir`` tells of a file or folder of the overlay."""
 
     def __init__(self, folder: str, name: str) -> None:
@@ -316,7 +318,7 @@ class Entry:
         return os.stat(self.path)
 
 
-class Entries:
+class ScandirIterator:
     """What ``os.scandir`` returns: an iterator to be closed."""
 
     def __init__(self, entries: list[Any]) -> None:
@@ -328,7 +330,7 @@ class Entries:
     def __next__(self) -> Any:
         return next(self.rest)
 
-    def __enter__(self) -> Entries:
+    def __enter__(self) -> ScandirIterator:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -342,7 +344,7 @@ class Entries:
 # Files of weights
 
 
-class Sparse:
+class SparseWriter:
     """Writes to a file what is small, and leaves holes for the rest, whose values are unknown."""
 
     def __init__(self, file: Any) -> None:
@@ -363,7 +365,7 @@ class Sparse:
 def replacing(path: Any) -> Iterator[Any]:
     """The overlay's ``serialization.atomic_files.replacing``."""
     with open(path, "wb") as file:
-        yield Sparse(file)
+        yield SparseWriter(file)
 
 
 __all__ = ["Overlay", "lay", "replacing"]

@@ -27,7 +27,7 @@ from typing import Any
 from ...framework.memory.ledger import ROLES
 from ...framework.serialization.atomic_files import replacing
 from ..analysis.snapshots import NANOSECONDS, need_timeline, phases
-from ..record.recording import ALLOC, FREE, ROLE, Books, Recording, apply
+from ..record.recording import ALLOC, FREE, ROLE, LiveBytes, Recording, apply
 from .module_frames import modules_of
 
 Event = dict[str, Any]
@@ -85,7 +85,7 @@ def trace_events(recording: Recording) -> Iterator[Event]:
 def _counters(recording: Recording, device: int) -> Iterator[Event]:
     first = recording.marks[0].roles if recording.marks else []
     before = first[device] if device < len(first) else [0] * len(ROLES)
-    books = Books(before)
+    books = LiveBytes(before)
     sums = list(before)
     # Viewers sort counters by name, so the sum comes first.
     names = [f"{recording.devices[device]} {role}" for role in ("all", *ROLES)]

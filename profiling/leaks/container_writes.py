@@ -9,7 +9,7 @@ import ast
 import functools
 import linecache
 
-from ...framework.attribution.frames import shown
+from ...framework.attribution.frames import file_line
 
 _GROWS = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put"}
 
@@ -38,7 +38,7 @@ def kept_at(name: str, file: str, function: str | None, attribute: bool) -> str 
     lines = _writes(name, file, function, attribute) if name and file else []
     if len(lines) != 1:
         return None
-    return shown(file, lines[0])
+    return file_line(file, lines[0])
 
 
 @functools.lru_cache(maxsize=256)

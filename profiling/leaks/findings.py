@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ...framework.memory.ledger import format_bytes
 from .node_tracker import Site
-from .referrers import Trail
+from .referrers import ReferrerPath
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ NOTHING = Size(0, 0)
 
 
 @dataclass
-class Case:
+class FindingRecord:
     """A finding as it develops."""
 
     kind: str
@@ -136,18 +136,18 @@ def page(found: list[Finding], ends: int) -> str:
     return "\n".join(out) + "\n"
 
 
-def fix(kind: str, trail: Trail) -> str:
+def fix(kind: str, path: ReferrerPath) -> str:
     """The suggested fix: what to write instead."""
-    one = trail.numel == 1
+    one = path.numel == 1
     value = ".item()" if one else ".detach()"
-    name = trail.name or "it"
+    name = path.name or "it"
     if kind == "closure" and name in ("args", "keywords"):
         return f"Give the partial {value} instead of the tensor."
-    if kind == "local variable" and f"`{name}`" not in trail.text:  # a part of what it names
+    if kind == "local variable" and f"`{name}`" not in path.text:  # a part of what it names
         return f"Keep {value} instead of the tensor in {name}."
     if kind == "running sum":
         return f"Add the value without its graph: {name} += x{value}."
-    if kind == "carried state" and f"{name}[" in trail.text:
+    if kind == "carried state" and f"{name}[" in path.text:
         return f"Cut the graph between steps: detach() what {name} holds; or run under no_grad()."
     if kind == "carried state":
         return f"Cut the graph between steps: {name} = {name}.detach(); or run under no_grad()."

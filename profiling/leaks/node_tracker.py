@@ -34,7 +34,7 @@ class Site(NamedTuple):
     op: str
 
 
-class Made(weakref.ref[Any]):
+class NodeRef(weakref.ref[Any]):
     """A weak reference to one node, with its site and step: call it for the node, or None.
 
     Attributes:
@@ -50,10 +50,10 @@ class Made(weakref.ref[Any]):
     number: int
     line: str
     step: int
-    kept_by: Pass | None
+    kept_by: RetainedPass | None
 
 
-class Pass:
+class RetainedPass:
     """A backward pass with ``retain_graph``: was it of use to a later pass?
 
     Attributes:
@@ -67,7 +67,7 @@ class Pass:
         self.line = line
         self.step = step
         self.used = False
-        self.notes: list[Made] = []
+        self.notes: list[NodeRef] = []
 
     def held_bytes(self) -> int:
         """Bytes of saved values that its nodes still hold."""
@@ -75,7 +75,7 @@ class Pass:
         return sum(saved_bytes(nodes).values())
 
 
-class Fed:
+class LeafRecord:
     """A leaf that received a gradient.
 
     Attributes:
@@ -92,7 +92,7 @@ class Fed:
         self.step = step
 
 
-class Generations:
+class NodeTracker:
     """Notes on nodes, passes and leaves, while it listens.
 
     Attributes:
@@ -104,11 +104,11 @@ class Generations:
 
     def __init__(self, passed: Callable[[], None], stepped: Callable[[Any], None]) -> None:
         self.step = 1
-        self.nodes: dict[int, Made] = {}
-        self.passes: list[Pass] = []
-        self.leaves: dict[int, Fed] = {}
+        self.nodes: dict[int, NodeRef] = {}
+        self.passes: list[RetainedPass] = []
+        self.leaves: dict[int, LeafRecord] = {}
         self._freed: dict[str, tuple[set[int], int]] = {}
-        self._dead: list[Made] | None = None  # while the garbage collector runs
+        self._dead: list[NodeRef] | None = None  # while the garbage collector runs
         self._live = 0
         self._numbers = count(1)
         self._passed = passed
@@ -136,12 +136,12 @@ class Generations:
         line = node._site[1]
         if local.state.running is not None:  # recorded by a backward: the line that called it
             line = user_line()
-        made = Made(node, self._died)
+        made = NodeRef(node, self._died)
         made.key, made.number = id(node), next(self._numbers)
         made.line, made.step, made.kept_by = line, self.step, None
         self.nodes[id(node)] = made
 
-    def _died(self, made: Made) -> None:
+    def _died(self, made: NodeRef) -> None:
         if self.nodes.get(made.key) is made:
             self.nodes.pop(made.key, None)
         if self._dead is not None:
@@ -150,7 +150,7 @@ class Generations:
     def begin_pass(self, roots: list[Tensor], retain: bool, create: bool, inputs: Any) -> None:
         """A backward pass begins: note what it will leave, and whom it uses."""
         self._depth += 1
-        made = Pass(user_line(), self.step) if retain and not create else None
+        made = RetainedPass(user_line(), self.step) if retain and not create else None
         seen: set[int] = set()
         pending = [root._node for root in roots if root._node is not None]
         while pending:
@@ -172,7 +172,7 @@ class Generations:
                     known = self.leaves.get(id(target))
                     if known is None or known.leaf() is not target:
                         line = note.line if note is not None else ""
-                        self.leaves[id(target)] = Fed(target, line, self.step)
+                        self.leaves[id(target)] = LeafRecord(target, line, self.step)
         if made is not None:
             self.passes.append(made)
 
@@ -196,7 +196,7 @@ class Generations:
 
     # Asking
 
-    def note(self, node: Any) -> Made | None:
+    def note(self, node: Any) -> NodeRef | None:
         """The note on a node."""
         made = self.nodes.get(id(node))
         return made if made is not None and made() is node else None
@@ -226,19 +226,19 @@ class Generations:
 
 # Backward passes, seen from outside: the engine's `_run` is replaced while someone watches.
 
-_watching: tuple[Generations, ...] = ()
+_watching: tuple[NodeTracker, ...] = ()
 _lock = threading.Lock()
 _plain_run = engine._run
 
 
-def _join(watcher: Generations) -> None:
+def _join(watcher: NodeTracker) -> None:
     global _watching
     with _lock:
         _watching = (*_watching, watcher)
         engine._run = _seen_run
 
 
-def _leave(watcher: Generations) -> None:
+def _leave(watcher: NodeTracker) -> None:
     global _watching
     with _lock:
         _watching = tuple(w for w in _watching if w is not watcher)

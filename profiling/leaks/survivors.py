@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from .findings import Size
-from .node_tracker import Generations, Site, held_bytes, saved_bytes, tensors_of
-from .referrers import Trail, trails
+from .node_tracker import NodeTracker, Site, held_bytes, saved_bytes, tensors_of
+from .referrers import ReferrerPath, find_referrers
 
 SIGN = 3  # steps with living nodes of one line
 SOURCES = 24  # nodes to walk from at once
 
 
-class Look:
+class LiveNodes:
     """The living nodes at the end of a step, by line and step; all in numbers but one list."""
 
-    def __init__(self, notes: Generations, alive: list[Any]) -> None:
+    def __init__(self, notes: NodeTracker, alive: list[Any]) -> None:
         self.alive = alive
         self.now = notes.step
         self.steps: list[int] = []
@@ -79,7 +79,7 @@ class Look:
             Size(held_bytes((self.alive[k] for k in part), of_last), len(part)),
         )
 
-    def trails(self, which: list[int]) -> list[Trail | None]:
+    def find_referrers(self, which: list[int]) -> list[ReferrerPath | None]:
         """Who holds some nodes."""
         edges = set()
         for node in self.alive:
@@ -87,7 +87,7 @@ class Look:
             edges.add(id(getattr(node, "handles", None)))
             edges.update(map(id, node.edges))
         edges.discard(id(None))
-        return trails([self.alive[k] for k in which], [self.alive], edges)
+        return find_referrers([self.alive[k] for k in which], [self.alive], edges)
 
     def ends(self, suspicious: set[Site]) -> tuple[list[int], list[int]]:
         """(where graphs of old steps end and something else must hold them, what is carried on)."""

@@ -1,7 +1,7 @@
 """Event log: from the events of ledgers to owners, peaks, marks and timeline of a recording.
 
-On the hot path (``Bookkeeper._observer``) an event costs a look at where the program is and six
-integers at the end of a list. Everything else waits for :meth:`Bookkeeper.settle`: at a question,
+On the hot path (``EventRecorder._observer``) an event costs a look at where the program is and six
+integers at the end of a list. Everything else waits for :meth:`EventRecorder.settle`: at a query,
 at the end, or when the list has grown long.
 """
 
@@ -16,14 +16,14 @@ from ...framework.memory.events import attach, detach
 from ...framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER, ROLES, SAVED, TEMPORARY
 from ..analysis.tables import grouped
 from .oom_hints import remedies
-from .recording import ALLOC, FREE, OWNER, ROLE, Books, Mark, Owner, Peak, Recording
+from .recording import ALLOC, FREE, OWNER, ROLE, LiveBytes, Mark, Owner, Peak, Recording
 
 MARK = 4  # in the list of events, beside the kinds of the recording
 IF_BEFORE = 1 << 8  # a name only for what has none yet
 LONG = 6 * 20_000  # integers in the list; then they are booked
 
 
-class Account:
+class DeviceState:
     """The state of one device while it is recorded."""
 
     def __init__(self, index: int, be: Any, peak: Peak, fullest: Peak) -> None:
@@ -31,7 +31,7 @@ class Account:
         self.peak, self.fullest = peak, fullest
         self.ledger = be.ledger
         self.backend = be
-        self.books = Books()
+        self.books = LiveBytes()
         self.high = 0  # live bytes at their highest since the last mark
         self.named: dict[int, str] = {}  # address -> path of storages that have a name
         self.numbers: dict[int, int] = {}  # address -> number of the block
@@ -64,7 +64,7 @@ def _forget(_: Any) -> None:
     """Keep nothing of an event."""
 
 
-class Bookkeeper:
+class EventRecorder:
     """Listens to ledgers, and writes a recording.
 
     Args:
@@ -78,13 +78,13 @@ class Bookkeeper:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self.accounts: list[Account] = []
+        self.accounts: list[DeviceState] = []
         self.log: list[int] = []
         self.lock = threading.RLock()
         self.paths: list[str] = []
         self._numbers: dict[str, int] = {}  # path -> its position there
         self._owners: dict[scopes.Site, int] = {recording.owners[0]: 0}
-        self._by_ledger: dict[int, Account] = {}
+        self._by_ledger: dict[int, DeviceState] = {}
         self._observers: list[tuple[Any, Any]] = []
         self._pending: list[Mark] = []  # all marks; the log names them by position
         self._blocks = self._last = 0
@@ -101,7 +101,7 @@ class Bookkeeper:
     def watch(self, be: Any) -> None:
         """Listen to one more device."""
         with self.lock:
-            d = Account(len(self.accounts), be, Peak(), Peak())
+            d = DeviceState(len(self.accounts), be, Peak(), Peak())
             observer = self._observer(d)
             self.accounts.append(d)
             self._by_ledger[id(be.ledger)] = d
@@ -109,7 +109,7 @@ class Bookkeeper:
             self.recording.devices.append(be.ledger.name)
             self.recording.peaks.append(d.peak)
             self.recording.fullest.append(d.fullest)
-            d.books = Books(attach(be.ledger, observer))
+            d.books = LiveBytes(attach(be.ledger, observer))
             d.allocations = be.ledger.allocations
             d.high = d.books.live
             d.peak.nbytes, d.fullest.nbytes = d.books.live, d.books.saved
@@ -126,7 +126,7 @@ class Bookkeeper:
         self._observers.clear()
         self._by_ledger.clear()
 
-    def _observer(self, d: Account) -> Any:
+    def _observer(self, d: DeviceState) -> Any:
         extend, now, began, log = self.log.extend, time.perf_counter_ns, self._began, self.log
         owners, named, shift = self._owners, d.named, d.index << 3
         ledger = d.ledger
@@ -170,7 +170,7 @@ class Bookkeeper:
         observer.remedies = lambda missing: self._remedies(d, missing)  # type: ignore[attr-defined]
         return observer
 
-    def _owners_now(self, d: Account) -> dict[str, dict[str, int]]:
+    def _owners_now(self, d: DeviceState) -> dict[str, dict[str, int]]:
         # What is told when an allocation fails: bytes by module and line, largest first.
         self.settle()
         with self.lock:
@@ -180,7 +180,7 @@ class Bookkeeper:
             for by, held in sums.items()
         }
 
-    def _remedies(self, d: Account, missing: int) -> tuple[dict[str, int], list[str]]:
+    def _remedies(self, d: DeviceState, missing: int) -> tuple[dict[str, int], list[str]]:
         # What would free the bytes that are missing.
         self.settle()
         with self.lock:
@@ -259,8 +259,8 @@ class Bookkeeper:
                 d.note_fullest()
 
     def _book(self, values: list[int]) -> None:
-        # Bring the books forward. Births and deaths are written out instead of asking `Books`: this
-        # is the larger part of what a profiler costs.
+        # Bring the tables forward. Allocations and frees are written out instead of calling
+        # `LiveBytes`: this is the larger part of what a profiler costs.
         kept: list[int] = []  # of the timeline, seven numbers an event
         keep = kept.extend if self.recording.timeline else _forget
         each = iter(values)
@@ -315,7 +315,7 @@ class Bookkeeper:
 
     def _book_change(
         self,
-        d: Account,
+        d: DeviceState,
         keep: Any,
         at: int,
         kind: int,
@@ -354,7 +354,7 @@ class Bookkeeper:
         if books.live == d.peak.nbytes and not (old == SAVED and role == TEMPORARY):
             d.peak_is_new = True  # as the ledger: the roles at the peak change along
 
-    def _was(self, d: Account, nbytes: int, role: int, owner: int) -> None:
+    def _was(self, d: DeviceState, nbytes: int, role: int, owner: int) -> None:
         # It had this owner before anyone could know: the marks show no change of it.
         for cell, n in (((0, role), -nbytes), ((owner, role), nbytes)):
             d.at_mark[cell] = d.at_mark.get(cell, 0) + n

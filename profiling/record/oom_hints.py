@@ -18,7 +18,7 @@ from typing import Any
 from ...framework.autograd.node import Node
 from ...framework.memory.ledger import GRADIENT, INPUT, SAVED, TEMPORARY, format_bytes
 from ...framework.modes import local
-from .recording import Books, Recording
+from .recording import LiveBytes, Recording
 
 MOST = 3  # groups of modules that are named
 WHOLE = "the model's parts"
@@ -26,7 +26,7 @@ FUSED = "optim.fuse_into_backward(optimizer), which keeps a gradient at a time,"
 
 
 def remedies(
-    recording: Recording, books: Books, numbers: Mapping[int, int], ledger: Any, missing: int
+    recording: Recording, books: LiveBytes, numbers: Mapping[int, int], ledger: Any, missing: int
 ) -> tuple[dict[str, int], list[str]]:
     """What would free bytes at this instant.
 

@@ -19,7 +19,7 @@ Schema (``Recording``)
         shows a change where there was none; in the events it gets it when it got it.
     ``timeline``: whether events were kept.
     ``events``: :class:`Events`, columns of equal length; empty without a timeline. Replaying them
-        (:class:`Books`) gives the owners at every instant.
+        (:class:`LiveBytes`) gives the owners at every instant.
 
 A *cell* is (owner, role number); the cells of a device sum exactly to the ledger's live bytes,
 and those of one role to the ledger's figure for it. Roles are numbered as in
@@ -188,7 +188,7 @@ def _add(cells: Cells, key: tuple[int, int], nbytes: int) -> None:
         cells.pop(key, None)
 
 
-class Books:
+class LiveBytes:
     """Live bytes of one device by owner and role, brought forward event by event.
 
     Used twice: while recording, to know the peak and the marks; and later, to replay a timeline.
@@ -264,20 +264,20 @@ class Books:
         _add(self.savers, (saver, SAVED), nbytes)
 
 
-def replay(recording: Recording, device: int) -> Iterator[tuple[int, Books]]:
+def replay(recording: Recording, device: int) -> Iterator[tuple[int, LiveBytes]]:
     """Walk through the timeline of a device: (event index, books after it), the same books again.
 
     Events of other devices are passed over.
     """
     first = recording.marks[0]
-    books = Books(first.roles[device] if device < len(first.roles) else [])
+    books = LiveBytes(first.roles[device] if device < len(first.roles) else [])
     for index, (_, kind, d, block, nbytes, role, owner) in enumerate(recording.events.rows()):
         if d == device:
             apply(books, kind, block, nbytes, role, owner)
             yield index, books
 
 
-def apply(books: Books, kind: int, block: int, nbytes: int, role: int, owner: int) -> None:
+def apply(books: LiveBytes, kind: int, block: int, nbytes: int, role: int, owner: int) -> None:
     """Bring books forward by one event of a finished recording."""
     if kind == ALLOC:
         books.alloc(block, nbytes, role, owner)

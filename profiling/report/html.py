@@ -28,7 +28,7 @@ from typing import Any
 from ...framework.memory.ledger import ROLES, format_bytes
 from ...framework.serialization.atomic_files import replacing
 from ..analysis.role_style import PHASE_COLORS, ROLE_COLORS, ROLE_WORDS, STACK
-from ..analysis.snapshots import Moments, device_index, moments, phases
+from ..analysis.snapshots import SnapshotSeries, device_index, phases, take_snapshots
 from ..analysis.summary import Summary, percent, seconds, short_lines, summarize
 from ..analysis.tables import OUTSIDE, place
 from ..record.recording import PHASES, Recording
@@ -140,7 +140,7 @@ def _run(runs: list[Recording], number: int, name: str) -> dict[str, Any]:
 def _device(runs: list[Recording], number: int, device: str) -> dict[str, Any]:
     recording = runs[number]
     index = recording.devices.index(device)
-    shown = moments(recording, index, MOMENTS, even="events")
+    shown = take_snapshots(recording, index, MOMENTS, even="events")
     summary = summarize(recording, index)
     peak = sorted(summary.peak.cells.items())
     return {
@@ -167,7 +167,7 @@ def _device(runs: list[Recording], number: int, device: str) -> dict[str, Any]:
 
 
 def _groups(
-    runs: list[Recording], number: int, device: str, by: str, shown: Moments
+    runs: list[Recording], number: int, device: str, by: str, shown: SnapshotSeries
 ) -> dict[str, Any]:
     # Runs that have the device are grouped alike, so that equal colors are equal things.
     having = [run for run in runs if device in run.devices]
@@ -267,7 +267,7 @@ def _of(name: str) -> str:
 
 def _picture(recording: Recording, device: int) -> str:
     """The timeline by role as SVG, for readers without scripts."""
-    shown = moments(recording, device, 300)
+    shown = take_snapshots(recording, device, 300)
     stacks = shown.stacks(lambda owner, role: role)
     width, height, most = 1000.0, 260.0, max([1, *shown.live])
     end = max(shown.end, 1)

@@ -23,7 +23,14 @@ from ..analysis.role_style import (
     ROLE_WORDS,
     STACK,
 )
-from ..analysis.snapshots import NANOSECONDS, Moments, Span, device_index, moments, phases
+from ..analysis.snapshots import (
+    NANOSECONDS,
+    SnapshotSeries,
+    Span,
+    device_index,
+    phases,
+    take_snapshots,
+)
 from ..analysis.summary import (
     OTHERS,
     Summary,
@@ -82,7 +89,7 @@ def figure(recording: Recording, by: str = "role", device: Any = None) -> Figure
     index = device_index(recording, device)
     names, colors, (group,) = grouping([(recording, index)], by)
     summary = summarize(recording, index)
-    shown = moments(recording, index, COLUMNS)
+    shown = take_snapshots(recording, index, COLUMNS)
     stacks = shown.stacks(group)
 
     made = Figure(figsize=(12, 6), dpi=110, facecolor="white")
@@ -250,7 +257,9 @@ def _draw_steps(axes: Axes, recording: Recording, clock: float) -> None:
             )
 
 
-def _draw_peak(axes: Axes, shown: Moments, summary: Summary, clock: float, scale: int) -> None:
+def _draw_peak(
+    axes: Axes, shown: SnapshotSeries, summary: Summary, clock: float, scale: int
+) -> None:
     if not summary.peak.nbytes:
         return
     x, y = summary.peak.time * clock, summary.peak.nbytes / scale

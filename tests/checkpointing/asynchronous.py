@@ -1,9 +1,10 @@
 """A GPU on a machine without one: CUDA's asynchrony under the package's own code.
 
-A :class:`Gpu` stands where CuPy's module stands. ``CudaBackend``, ``Streams`` and all that is above
-them run on it as they are; what they ask for is only queued (``queues.py``): kernels on the current
-stream, copies on theirs. A program that may go wrong in some order raises ``Race``, and the work is
-done in an order of one's choice: copies as late as is legal, or as early, or drawn at random.
+A :class:`Gpu` stands where CuPy's module stands. ``CudaBackend``, ``StreamCopier`` and what is
+above them run on it as they are; what they ask for is only queued (``queues.py``): kernels on the
+current stream, copies on theirs. A program that may go wrong in some order raises ``Race``, and the
+work is done in an order of one's choice: copies as late as is legal, or as early, or drawn at
+random.
 
 - A block of the device is free once nobody in Python has it, as in CuPy's pool, and then a kernel
   of the stream it was taken on overwrites it at once: the pool may give it to one.

@@ -305,7 +305,7 @@ class Late:
     """A lane whose copies happen only when somebody waits for them: the slowest legal GPU."""
 
     def __init__(self, be: Any) -> None:
-        self.direct = offload_module.Direct(be)
+        self.direct = offload_module.SyncCopier(be)
         self.queue: list[tuple[int, Any, Any, Any]] = []
         self.count = 0
 

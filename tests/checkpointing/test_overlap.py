@@ -514,7 +514,7 @@ def everything() -> Iterator[Callable[[], Any]]:
 
 @pytest.mark.parametrize("what", [*STREAMS, *SENT])
 def test_a_wait_that_is_left_out_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    within = offload_module.Streams if what in STREAMS else offload_module.Sent
+    within = offload_module.StreamCopier if what in STREAMS else offload_module.OffloadedStorage
     line, instead = {**STREAMS, **SENT}[what]
     monkeypatch.setattr(offload_module, within.__name__, mutated(line, instead, within))
     found = False
@@ -530,7 +530,7 @@ def test_a_wait_that_is_left_out_is_found(what: str, monkeypatch: pytest.MonkeyP
 
 def test_the_orders_are_felt(monkeypatch: pytest.MonkeyPatch) -> None:
     # Without looking for races: late copies, and what is drawn, give other numbers by themselves.
-    monkeypatch.setattr(offload_module.Streams, "wait", lambda self, ticket: None)
+    monkeypatch.setattr(offload_module.StreamCopier, "wait", lambda self, ticket: None)
     monkeypatch.setattr("tests.checkpointing.queues.Memory.touch", lambda *_, **__: None)
     expected, _ = run(several_steps, Order(), lt.enable_grad)
     found = {

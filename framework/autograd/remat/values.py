@@ -138,7 +138,7 @@ class Producer(Protocol):
         """Make the contents: one storage per result."""
 
 
-class _Made:
+class _RecordedCall:
     __slots__ = ("__weakref__", "arguments", "crossings", "order", "scope", "site")
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
@@ -149,7 +149,7 @@ class _Made:
         self.scope: Any = None
 
 
-class OpCall(_Made):
+class OpCall(_RecordedCall):
     """A call of an op of the registry."""
 
     __slots__ = ("plan",)
@@ -174,7 +174,7 @@ class OpCall(_Made):
         return plan.storages(arrays)  # type: ignore[no-any-return]
 
 
-class WriteCall(_Made):
+class WriteCall(_RecordedCall):
     """A call that wrote into a content in place.
 
     Attributes:
@@ -200,7 +200,7 @@ class WriteCall(_Made):
         return [old]
 
 
-class FillCall(_Made):
+class FillCall(_RecordedCall):
     """A factory's values: a function that writes them into a new array."""
 
     __slots__ = ("args", "f", "name", "spec")
@@ -221,7 +221,7 @@ class FillCall(_Made):
         return [storage]
 
 
-class MoveCall(_Made):
+class MoveCall(_RecordedCall):
     """A copy from another device."""
 
     __slots__ = ("source", "spec")
@@ -241,7 +241,7 @@ class MoveCall(_Made):
         return [target.from_host(host, self.spec, TEMPORARY)[0]]
 
 
-class StashCall(_Made):
+class StashCall(_RecordedCall):
     """A content kept in another form: packed, in host memory, on disk.
 
     Attributes:
