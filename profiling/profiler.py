@@ -1,4 +1,4 @@
-"""MemoryProfiler: listens to the ledgers and writes a recording.
+"""MemoryProfiler: records the allocations of a program by owner.
 
 This file begins and ends a recording, names what modules and optimizers hold, and sets marks; the
 events themselves are ``profiling/record/event_log.py``.
@@ -29,7 +29,7 @@ from .record.variable_names import called, leaves, names
 
 
 class MemoryProfiler(WholeContext, Profile):
-    """Records who owns every byte, at every instant, of the code in its ``with`` block.
+    """Record the owner of every allocated byte over time, inside a ``with`` block.
 
     Args:
         devices: Names of the devices to watch; all, if None, those first used inside included.
@@ -102,7 +102,7 @@ class MemoryProfiler(WholeContext, Profile):
         self.stop()
 
     def start(self) -> None:
-        """Begin to record; ``with`` does it."""
+        """Start recording; entering the ``with`` block does it."""
         if self._state != "new":
             raise RuntimeError(
                 "MemoryProfiler: a profiler records once. Make another one for another stretch, "
@@ -128,7 +128,7 @@ class MemoryProfiler(WholeContext, Profile):
             self._sample(self._sample_ms / 1e3)
 
     def stop(self) -> None:
-        """End the recording; a second call does nothing."""
+        """Stop recording; a second call does nothing."""
         if self._state != "recording":
             return
         self._state = "stopped"
@@ -158,7 +158,7 @@ class MemoryProfiler(WholeContext, Profile):
         }  # fmt: skip
 
     def mark(self, name: str) -> None:
-        """Note an instant under a name: ``prof.mark("epoch 1")``; ``growth`` compares them.
+        """Mark a point in time with a name: ``prof.mark("epoch 1")``; ``growth`` compares marks.
 
         Outside of its ``with`` block it does nothing.
 
@@ -283,13 +283,13 @@ class MemoryProfiler(WholeContext, Profile):
 
     @property
     def seconds(self) -> float:
-        """How long it has recorded, in seconds."""
+        """Duration of the recording in seconds."""
         if self._state == "recording":
             return self._recorder.now() / 1e9
         return self.recording.seconds
 
     def settle(self) -> None:
-        """Book what was noted since the last time; every question does it."""
+        """Process the events recorded since the last query; every query calls it."""
         self._recorder.settle()
         if self._state == "recording":
             self.recording.seconds = self.seconds

@@ -1,4 +1,4 @@
-"""Offload: saved values wait in host memory, and are back on their device when backward comes.
+"""Offload to host memory: saved values leave the GPU and return for backward.
 
 Copies run on streams of their own beside the kernels, one stream out and one back, and the order
 of events is always the same, so bytes are too. The host never waits, but for memory not pinned:
@@ -49,7 +49,7 @@ _HOST = _device("cpu")
 
 
 class offload(Stash):
-    """Keep values of a GPU in host memory; a stash (decision, policy or context manager).
+    """Offload saved values of a GPU to host memory; a stash (decision, policy or context manager).
 
     Args:
         pin_memory: Take pinned memory: only to and from such do copies run beside kernels; for
@@ -83,17 +83,17 @@ class offload(Stash):
         return f"offload(pin_memory={self.pin_memory}, ahead={self.ahead})"
 
     def stash(self, tensor: Tensor) -> Stashed:
-        """Send the storage of ``tensor``."""
+        """Offload the storage of ``tensor``."""
         device = tensor._spec.device
         if device == _HOST:
             return UncopiedStorage(tensor._storage)
         return OffloadedStorage(
-            tensor._storage, device, traffic(device), self.ahead, self.pin_memory
+            tensor._storage, device, host_transfers(device), self.ahead, self.pin_memory
         )
 
 
 class save_on_cpu(offload):
-    """Keep every value saved for backward inside in host memory, and copy it back for backward.
+    """Save all tensors for backward in host memory, and copy them back for backward.
 
     PyTorch's name for ``offload`` as a context manager. Leaves and parameters, which live anyway,
     are not copied, and a storage is copied once, however many views of it are saved.
@@ -115,36 +115,36 @@ class save_on_cpu(offload):
 
 
 class HostTransfers:
-    """What is on its way between a device and the host."""
+    """Copies in progress between a device and the host."""
 
     def __init__(self, device: Any) -> None:
         self.device = device
         self.leaving: deque[Any] = deque()  # weak references, in the order of sending
         self.last: Any = None  # the one sent last, weakly
-        self._lanes: dict[Any, Any] = {}  # by backend: a process that predicts has a stand-in
+        self._copiers: dict[Any, Any] = {}  # by backend: a process that predicts has a stand-in
 
     @property
-    def lane(self) -> Any:
-        """Copies, and makes the kernels wait for copies."""
+    def copier(self) -> Any:
+        """The copier of the device, which also makes kernels wait for copies."""
         be = backend(self.device)
-        found = self._lanes.get(be)
+        found = self._copiers.get(be)
         if found is None:
-            found = self._lanes[be] = _lane_of(be)
+            found = self._copiers[be] = _copier_for(be)
         return found
 
 
-_traffic: dict[Any, HostTransfers] = {}
+_host_transfers: dict[Any, HostTransfers] = {}
 
 
-def traffic(device: Any) -> HostTransfers:
-    """The traffic of a device in this process."""
-    found = _traffic.get(device)
+def host_transfers(device: Any) -> HostTransfers:
+    """Return the transfers of a device in this process."""
+    found = _host_transfers.get(device)
     if found is None:
-        found = _traffic[device] = HostTransfers(device)
+        found = _host_transfers[device] = HostTransfers(device)
     return found
 
 
-def _lane_of(be: Any) -> Any:
+def _copier_for(be: Any) -> Any:
     if be.device.type != "cuda":
         return SyncCopier(be)
     return StreamCopier(be) if _has_cuda(be) else NoopCopier()
@@ -156,7 +156,7 @@ def _has_cuda(be: Any) -> bool:
 
 
 class OffloadedStorage:
-    """One storage that is sent to the host.
+    """A storage that is offloaded to the host.
 
     It is here (the copy out may run), then away, coming back, and away again.
 
@@ -166,7 +166,7 @@ class OffloadedStorage:
 
     __slots__ = (
         "__weakref__", "ahead", "back", "before", "device", "given", "here", "host", "nbytes",
-        "pin", "size", "spoiled", "ticket", "traffic", "version",
+        "pin", "size", "spoiled", "ticket", "transfers", "version",
     )  # fmt: skip
 
     def __init__(
@@ -178,13 +178,13 @@ class OffloadedStorage:
         self.given: Any = _gone  # weakly, what was brought back last
         self.spoiled: str | None = None  # why it cannot come back
         self.device = device
-        self.traffic = road
+        self.transfers = road
         self.ahead = ahead
         self.version = storage.version
         self.size = int(storage.nbytes)
         self.host = None if device.type == "meta" else _room(device, self.size, pinned)
         self.nbytes = 0 if self.host is None else self.size
-        self.ticket = road.lane.send(storage, self.host)
+        self.ticket = road.copier.send(storage, self.host)
         self.pin = Pin(storage)
         self.here = storage
         self.before = road.last
@@ -196,9 +196,10 @@ class OffloadedStorage:
                 first.leave()
 
     def leave(self) -> None:
-        """Let the device's memory go, once the copy is done."""
+        """Free the device memory once the copy is done."""
         if self.here is not None:
-            self.traffic.lane.wait(self.ticket)  # first: an interrupted wait has let nothing go
+            # First: an interrupted wait has let nothing go.
+            self.transfers.copier.wait(self.ticket)
             if self.here.version != self.version:  # the copy may have seen the write
                 self.spoiled = str(written_since(self.here, self.version))
             self.here = self.ticket = self.pin = None
@@ -206,7 +207,7 @@ class OffloadedStorage:
     before_write = leave
 
     def restore(self) -> Any:
-        """A storage of the device with the bytes.
+        """Copy the bytes back into a new storage of the device.
 
         Raises:
             GradientError: It was written in place before it had left.
@@ -226,18 +227,18 @@ class OffloadedStorage:
             raise GradientError(self.spoiled)
         storage, _ = new_storage(self.device, self.size, role=TEMPORARY)
         pin = Pin(storage)
-        self.back = (storage, self.traffic.lane.fetch(self.host, storage))
+        self.back = (storage, self.transfers.copier.fetch(self.host, storage))
         self.pin = pin
 
     def _arrived(self) -> Any:
         storage, ticket = self.back
-        self.traffic.lane.wait(ticket)
+        self.transfers.copier.wait(ticket)
         self.given = weakref.ref(storage)
         self.back = self.pin = None
         return storage
 
     def look_ahead(self) -> None:
-        """Fetch what was sent just before: it will be wanted next."""
+        """Prefetch the storage that was offloaded just before: backward needs it next."""
         other: OffloadedStorage = self
         for _ in range(self.ahead):
             found = None if other.before is None else other.before()
@@ -260,14 +261,14 @@ class OffloadedStorage:
 
 
 def _gone() -> None:
-    """Nothing was brought back yet."""
+    """Return no reference: nothing has been fetched yet."""
 
 
 # Lanes
 
 
 class SyncCopier:
-    """Copies at once, for a device without streams."""
+    """Synchronous copies, for a device without streams."""
 
     def __init__(self, be: Any) -> None:
         self.be = be
@@ -279,13 +280,13 @@ class SyncCopier:
             run_kernel(_download, array_of(host, _HOST), array_of(storage, be.device), be)
 
     def fetch(self, host: Any, storage: Any) -> Any:
-        """Copy it back."""
+        """Copy a storage back to the device."""
         be = self.be
         if be.xp is not None:
             run_kernel(_upload, array_of(storage, be.device), array_of(host, _HOST))
 
     def wait(self, ticket: Any) -> None:
-        """What runs from now on, runs after a copy: so it does."""
+        """Wait for a copy; synchronous copies are done already."""
 
 
 def _download(out: Any, array: Any, be: Any) -> None:
@@ -297,24 +298,24 @@ def _upload(out: Any, array: Any) -> None:
 
 
 class NoopCopier:
-    """A copier that copies nothing, where a GPU's memory is only counted."""
+    """Copies nothing: for a GPU whose memory is only counted."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []  # events of the GPU: the end of one would call the driver
 
     def send(self, storage: Any, host: Any) -> Any:
-        """Nothing leaves."""
+        """Do nothing."""
 
     def fetch(self, host: Any, storage: Any) -> Any:
-        """Nothing comes."""
+        """Do nothing."""
 
     def wait(self, ticket: Any) -> None:
-        """Nothing is waited for."""
+        """Do nothing."""
         self.kept.append(ticket)
 
 
 class StreamCopier:
-    """Copies beside the kernels of a GPU, in the order in which they were asked for."""
+    """Asynchronous copies on streams of a GPU, in the order of the requests."""
 
     def __init__(self, be: Any) -> None:
         self.be = be
@@ -324,7 +325,7 @@ class StreamCopier:
             self.back = self.cuda.Stream(non_blocking=True)
 
     def send(self, storage: Any, host: Any) -> Any:
-        """Begin to copy a storage to the host, after what the kernels' stream has queued."""
+        """Start copying a storage to the host, after the kernels queued so far."""
         with self.be._here():
             now = self.cuda.get_current_stream()
             self.out.wait_event(self._so_far(now))
@@ -333,7 +334,7 @@ class StreamCopier:
             return self._so_far(self.out), now
 
     def fetch(self, host: Any, storage: Any) -> Any:
-        """Begin to copy it back, after all copies out, and after who had the new memory before."""
+        """Start copying it back, after all copies out and the last use of the new memory."""
         with self.be._here():
             now = self.cuda.get_current_stream()
             self.back.wait_event(self._so_far(self.out))
@@ -342,7 +343,7 @@ class StreamCopier:
             return self._so_far(self.back), now
 
     def wait(self, ticket: Any) -> None:
-        """Let the kernels queued from now on run after a copy."""
+        """Make later kernels wait for a copy."""
         done, asked = ticket
         with self.be._here():
             now = self.cuda.get_current_stream()
@@ -368,7 +369,7 @@ class StreamCopier:
 
 
 class PinnedBlock(LedgerEntry):
-    """A block of a pinned slab, on the ledger of the CPU."""
+    """A block of pinned host memory, counted in the ledger of the CPU."""
 
     __slots__ = (
         "__weakref__", "address", "block", "ledger", "nbytes", "pins", "role", "slab", "version",
@@ -426,7 +427,7 @@ def _slab(be: Any, size: int) -> Any:
 
 
 class _FakePinnedMemory:
-    """In the place of a slab that would be pinned: addresses without memory."""
+    """A fake pinned slab: addresses without memory."""
 
     ptr = 0
 
@@ -436,7 +437,7 @@ __all__ = [
     "OffloadedStorage",
     "StreamCopier",
     "SyncCopier",
+    "host_transfers",
     "offload",
     "save_on_cpu",
-    "traffic",
 ]

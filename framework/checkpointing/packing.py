@@ -1,4 +1,4 @@
-"""Packing: saved values compressed to fewer bytes.
+"""Packing: values saved for backward are compressed.
 
 Lossless, :func:`pack` with no argument: truth values take one bit, and integers the narrowest
 integer type that holds the smallest and the largest of them. Gradients do not change.
@@ -47,7 +47,7 @@ _SMALLEST = 1e-36  # what a block of zeros is divided by: 127 over it is a float
 
 
 class pack(Stash):
-    """Keep values in fewer bytes; a stash (decision, policy or context manager).
+    """Compress saved values; a stash (decision, policy or context manager).
 
     Args:
         to: None packs without loss. ``bfloat16`` or ``float16``, a dtype or its name, rounds wider
@@ -96,7 +96,7 @@ class pack(Stash):
         return f"pack({self.to.name!r}{extra})"
 
     def stash(self, tensor: Tensor) -> Stashed:
-        """Keep the storage of ``tensor``, packed."""
+        """Compress the storage of ``tensor``."""
         storage, spec = tensor._storage, tensor._spec
         dtype, device = spec.dtype, spec.device
         if storage.nbytes % dtype.itemsize:
@@ -129,7 +129,7 @@ class _Packed:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the packed arrays."""
+        """Bytes of the compressed arrays."""
         return sum(s.nbytes for s in self.storages)
 
     def _take(self, count: int, dtype: Any) -> Any:
@@ -141,14 +141,14 @@ class _Packed:
         return array_of(self.storages[k], self.device, dtype)
 
     def restore(self) -> Any:
-        """A new storage with the values."""
+        """Decompress into a new storage."""
         storage, out = new_storage(self.device, self.size, self.dtype, TEMPORARY)
         if backend(self.device).xp is not None:
             self.unpack(out)
         return storage
 
     def unpack(self, out: Any) -> None:
-        """Write the values."""
+        """Decompress into an array."""
         raise NotImplementedError
 
 
@@ -165,7 +165,7 @@ class _Cast(_Packed):
             run_kernel(be.copy, out, array_of(storage, device, dtype))
 
     def unpack(self, out: Any) -> None:
-        """Convert back."""
+        """Convert back from the smaller dtype."""
         run_kernel(backend(self.device).copy, out, self._array(0, self.narrow))
 
 
@@ -185,7 +185,7 @@ class _Bits(_Packed):
             del held
 
     def unpack(self, out: Any) -> None:
-        """Spread the bits."""
+        """Expand bits to bools."""
         be = backend(self.device)
         run_kernel(on_device(be, _from_bits), out.view("uint8"), self._array(0, uint8), be.xp)
 
@@ -226,7 +226,7 @@ class _Blocks(_Packed):
                 run_kernel(on_device(be, _to_blocks), target, big, x, one, factor, be)
 
     def unpack(self, out: Any) -> None:
-        """Multiply back."""
+        """Dequantize block by block."""
         be = backend(self.device)
         steps, largest = self._array(0, int8), self._array(1, float32)
         for rows, piece, one, factor in self._pieces():

@@ -1,4 +1,4 @@
-"""Saved-tensor hooks around a region: what the region keeps passes through them.
+"""Saved-tensor hooks around a checkpointed region.
 
 ``saved_tensors_hooks`` outside of a region would see nothing of it: inside, values saved for
 backward are the region's. So a region that is opened within hooks stands in a region whose stash
@@ -17,7 +17,7 @@ from .stash import Stash, Stashed, UncopiedStorage, array_of, unrecorded
 
 
 class Hooks(Stash):
-    """A pair of hooks as a stash.
+    """A stash that packs values by a pair of hooks.
 
     Args:
         saver: Has them.
@@ -28,7 +28,7 @@ class Hooks(Stash):
         self.saver = saver
 
     def stash(self, tensor: Tensor) -> Stashed:
-        """Have the storage of ``tensor`` packed."""
+        """Pack the storage of ``tensor``."""
         return Packed(_whole(tensor), self.saver)
 
 
@@ -56,7 +56,7 @@ class Packed:
         return int(self.packed._storage.nbytes) if isinstance(self.packed, Tensor) else 0
 
     def restore(self) -> Any:
-        """A storage with what the unpack hook returns.
+        """Call the unpack hook and return a storage with its result.
 
         Raises:
             GradientError: The hook kept the storage itself, and it was written since.

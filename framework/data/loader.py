@@ -1,4 +1,4 @@
-"""DataLoader: batches of a data set, in order, by this process or by workers ahead of it.
+"""DataLoader: iterate over a dataset in batches, in this process or with workers.
 
 The batches, and their order, do not depend on how many workers there are. A loader has a state:
 what makes the epoch's order again, and how many batches were yielded. Batches that workers have
@@ -36,7 +36,7 @@ _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "per
 
 
 class DataLoader:
-    """Iterate over a data set in batches.
+    """Iterate over a dataset in batches.
 
     Args:
         dataset: By index (``__getitem__`` and ``__len__``), or an :class:`IterableDataset`.
@@ -246,7 +246,7 @@ class DataLoader:
     # Resuming
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest epoch stands, as JSON: integers, lists, strings, whatever the size.
+        """Return the position in the latest epoch as JSON of constant size.
 
         An :class:`IterableDataset` with ``state_dict`` adds its own.
         """
@@ -268,7 +268,7 @@ class DataLoader:
         return [{"dataset": self.dataset.state_dict(), "fetched": 0, "ended": False}]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration yield the batch that would have come next.
+        """Make the next iteration continue with the batch that would have come next.
 
         The one after it is a new epoch. Data set, batch size and sampler must be the same; the
         number of workers too if the data set is iterable.
@@ -293,7 +293,7 @@ class DataLoader:
 
 
 class _EndlessSampler:
-    """The sampler of an iterable data set, which has no indices."""
+    """The sampler of an iterable dataset, which has no indices."""
 
     def __iter__(self) -> Iterator[None]:
         while True:
@@ -301,7 +301,7 @@ class _EndlessSampler:
 
 
 class _Epoch:
-    """What one pass over the data has in common, wherever batches are made."""
+    """Base of one pass over the data, with or without workers."""
 
     def __init__(self, loader: DataLoader, resumed: dict[str, Any] | None) -> None:
         self.over = False
@@ -322,7 +322,7 @@ class _Epoch:
 
 
 class _InProcessEpoch(_Epoch):
-    """An epoch without workers: each batch is made when it is asked for."""
+    """An epoch without workers: each batch is made on request."""
 
     def __init__(self, loader: DataLoader, resumed: dict[str, Any] | None) -> None:
         super().__init__(loader, resumed)
@@ -356,7 +356,7 @@ class _InProcessEpoch(_Epoch):
 
 
 class _WorkerProgress(_Epoch):
-    """What was yielded of an epoch with workers; it outlives the iterator, and holds no worker.
+    """The progress of an epoch with workers; outlives the iterator and references no worker.
 
     Attributes:
         sampler: Its state behind the last batch yielded.
@@ -382,7 +382,7 @@ class _WorkerProgress(_Epoch):
 
 
 class _PrefetchingEpoch:
-    """An epoch with workers: each has ``prefetch_factor`` tasks, its batches are taken in turn."""
+    """An epoch with workers: each has ``prefetch_factor`` tasks, and batches come in order."""
 
     def __init__(
         self, loader: DataLoader, resumed: dict[str, Any] | None, crew: WorkerPool

@@ -1,4 +1,4 @@
-"""Shared memory between processes: objects are sent, and their arrays not copied through pipes.
+"""Shared memory between processes: sends objects without copying their arrays through pipes.
 
 A message is a pickle in which large tensors and arrays are only named; their bytes lie in a
 segment, a file without a name whose descriptor is passed over the socket once. So there is nothing
@@ -36,7 +36,7 @@ ALIGNMENT = 64
 
 
 class SharedMemorySender:
-    """Sends objects, from the worker.
+    """Sends objects from a worker through shared memory.
 
     Args:
         conn: A duplex connection to the process that has the :class:`SharedMemoryReceiver`.
@@ -49,7 +49,7 @@ class SharedMemorySender:
         self._made = 0
 
     def freed(self, numbers: list[int]) -> None:
-        """Take segments back that the receiver has read."""
+        """Reuse segments that the receiver has read."""
         self._free += numbers
 
     def send(self, value: Any) -> None:
@@ -147,7 +147,7 @@ class _Pickler(pickle.Pickler):
 
 
 class SharedMemoryReceiver:
-    """Receives objects, in the main process.
+    """Receives objects in the main process through shared memory.
 
     Args:
         conn: The other end.
@@ -159,7 +159,7 @@ class SharedMemoryReceiver:
         self._read: list[int] = []
 
     def receive(self) -> Any:
-        """Wait for a message; ``open`` makes the object of it."""
+        """Wait for a message; ``open`` decodes it."""
         number, size, dropped, body = pickle.loads(self.conn.recv_bytes())
         for old in dropped:
             self._segments.pop(old, None)
@@ -172,7 +172,7 @@ class SharedMemoryReceiver:
         return number, body
 
     def open(self, message: Any) -> Any:
-        """The object of a message, in memory of this process."""
+        """Decode a message into an object in memory of this process."""
         number, body = message
         memory = None if number is None else memoryview(self._segments[number])
         try:
@@ -185,12 +185,12 @@ class SharedMemoryReceiver:
                 self._read.append(number)
 
     def read(self) -> list[int]:
-        """The segments read since the last call: the sender may write to them again."""
+        """Return the segments read since the last call, which the sender may reuse."""
         read, self._read = self._read, []
         return read
 
     def forget(self) -> None:
-        """Let go of all segments."""
+        """Unmap all segments."""
         self._segments.clear()
 
 

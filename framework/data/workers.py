@@ -1,4 +1,4 @@
-"""Worker processes: they fetch batches ahead, and end when the loader ends, however that ends.
+"""DataLoader worker processes: fetch batches ahead, and end with the loader.
 
 Each worker has one socket to the main process: tasks come in, batches go out (:mod:`transport`).
 A thread of the worker takes tasks off the socket at once, so the main process never blocks on
@@ -64,7 +64,7 @@ _crews: weakref.WeakSet[WorkerPool] = weakref.WeakSet()  # what must be closed a
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """Number, seed and data set of a worker.
+    """Number, seed and dataset of a worker.
 
     Attributes:
         id: Its number, from 0.
@@ -80,12 +80,12 @@ class WorkerInfo:
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """What this worker knows of itself; None in the main process."""
+    """Return information about this worker; None in the main process."""
     return _worker_info
 
 
 class WorkerSetup(NamedTuple):
-    """What a worker is given when it starts."""
+    """The arguments with which a worker starts."""
 
     recipe: FetchConfig
     init_fn: Callable[[int], Any] | None
@@ -99,7 +99,7 @@ class WorkerSetup(NamedTuple):
 
 
 class WorkerPool:
-    """The workers of one loader.
+    """The workers of one DataLoader.
 
     Args:
         recipe: How batches are made.
@@ -148,13 +148,13 @@ class WorkerPool:
         theirs.close()
 
     def begin(self, base_seed: int, states: list[Any]) -> None:
-        """Start an epoch; what is still under way of the last one is dropped."""
+        """Start an epoch; pending results of the last one are dropped."""
         self._epoch += 1
         for number, state in enumerate(states):
             self._give(number, ("epoch", self._epoch, base_seed, state))
 
     def give(self, number: int, batch: int, index: Any) -> None:
-        """Ask a worker for batch ``batch`` of the epoch."""
+        """Assign batch ``batch`` of the epoch to a worker."""
         self._give(number, (BATCH, self._epoch, batch, index))
 
     def _give(self, number: int, task: Any) -> None:
@@ -166,7 +166,7 @@ class WorkerPool:
             self._died(number)
 
     def take(self, number: int) -> tuple[str, Any, Any]:
-        """Wait for a worker's next answer of this epoch.
+        """Wait for a worker's next result of this epoch.
 
         Returns:
             (BATCH, batch, state), (END, None, state) or (ERROR, (class, message), state).
@@ -222,7 +222,7 @@ class WorkerPool:
         )
 
     def close(self) -> None:
-        """End the workers: asked first, then made to. Safe to call again."""
+        """Stop the workers, by force if they do not stop when asked. Safe to call again."""
         if os.getpid() != self._process:  # a forked copy of the main process's object
             return
         self.closed = True
@@ -251,13 +251,13 @@ class WorkerPool:
 
 
 def close_all() -> None:
-    """End the workers of all loaders."""
+    """Stop the workers of all loaders."""
     for crew in list(_crews):
         crew.close()
 
 
 def disown_all() -> None:
-    """Give up the workers of all loaders, in a forked copy of the process: they serve the original.
+    """Forget the workers of all loaders, in a forked process: they belong to the parent.
 
     An epoch that is under way goes on with others, which start when its next batch is asked for.
     """
@@ -266,7 +266,7 @@ def disown_all() -> None:
 
 
 def default_context() -> Any:
-    """The context of the start method chosen for the process; else fork where there is one."""
+    """Return the multiprocessing context: the chosen start method, else fork if available."""
     chosen = multiprocessing.get_start_method(allow_none=True)
     if chosen is None and "fork" in multiprocessing.get_all_start_methods():
         chosen = "fork"
@@ -274,7 +274,7 @@ def default_context() -> Any:
 
 
 def reraise(kind: type[BaseException], message: str) -> None:
-    """Raise a worker's exception here, with its traceback in the message."""
+    """Raise a worker's exception in this process, with its traceback in the message."""
     error: BaseException
     if issubclass(kind, KeyError):
         error = kind(_VerbatimMessage(message))
@@ -290,7 +290,7 @@ def reraise(kind: type[BaseException], message: str) -> None:
 
 
 class _VerbatimMessage(str):
-    """A message that KeyError prints as it is: it prints the repr of its argument."""
+    """A message that KeyError prints without quotes."""
 
     __slots__ = ()
 
@@ -302,7 +302,7 @@ class _VerbatimMessage(str):
 
 
 def run_worker(setup: WorkerSetup, conn: Any) -> None:
-    """What a worker process does: answer tasks until it is told to stop."""
+    """Run the loop of a worker process: serve tasks until told to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if setup.forked:
@@ -329,7 +329,7 @@ def _after_fork() -> None:
 
 
 class _NoCuda:
-    """In a forked worker, in place of CUDA's backend: its context did not survive."""
+    """The replacement of the CUDA backend in a forked worker, where CUDA is unusable."""
 
     ledger: Any = type("Nothing", (), {"limit": NO_LIMIT, "observers": ()})
 
@@ -370,7 +370,7 @@ def _orphaned(parent: int, forked: bool) -> bool:
 
 
 class _Worker:
-    """Answers tasks, one after another."""
+    """Serves tasks, one after another."""
 
     def __init__(self, setup: WorkerSetup, outbox: SharedMemorySender) -> None:
         self.setup, self.outbox = setup, outbox

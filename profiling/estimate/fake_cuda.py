@@ -1,4 +1,4 @@
-"""CUDA in a process that must not use it: a stand-in for a GPU's backend, in a forked copy.
+"""Fake CUDA backend for forked processes, in which CUDA must not be called.
 
 A forked process cannot use CUDA. So there the ledger goes on, kernels and the driver are left
 alone, and arrays of the GPU's tensors become arrays of a mapping without pages
@@ -23,7 +23,7 @@ from ...framework.tensor import Tensor
 
 
 class NullArrayModule:
-    """The array module of a device on which nothing is computed: no kernel is called with it.
+    """An array module (``xp``) whose functions must not be called.
 
     What makes views has NumPy's functions: the arrays are NumPy's, without pages behind them.
     """
@@ -36,7 +36,7 @@ NOTHING = NullArrayModule()
 
 
 class FakeCudaBackend(host.HostBackend):
-    """In the place of a GPU's backend: its ledger, addresses without memory, no kernels."""
+    """A fake backend of a GPU: its ledger and addresses, but no memory and no kernels."""
 
     def __init__(self, d: Any, real: Any = None) -> None:
         super().__init__(str(d), 1 << 46, computes=False)
@@ -50,14 +50,14 @@ class FakeCudaBackend(host.HostBackend):
                     del op.plans[key]
 
     def window(self, storage: Any, spec: Any, place: Any) -> Any:
-        """An array on bytes of a storage, also of one that the GPU had before."""
+        """Return an array on bytes of a storage, also of one allocated before the fork."""
         if isinstance(storage, cuda.CudaStorage):
             storage = _block_of(storage, self)
         return super().window(storage, spec, place)
 
 
 class FakeCudaStorage(np.ndarray):
-    """Bytes in the place of a storage of the GPU, which it keeps alive as the GPU's arrays did."""
+    """A fake storage of a GPU, kept alive by the arrays on it."""
 
     owner: Any
 
@@ -66,7 +66,7 @@ _kept: list[Any] = []  # the GPU's memory: giving it back would call the driver
 
 
 def on_no_gpu() -> int:
-    """Give what was made on GPUs to the stand-ins: arrays, of the same strides, and plans.
+    """Replace arrays and plans made on GPUs by fake ones with the same strides.
 
     Returns:
         How many GPUs there are.

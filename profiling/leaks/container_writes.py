@@ -1,4 +1,4 @@
-"""Container writes: which line of a source file puts things into a container.
+"""Static search for the line of a source file that adds to a container.
 
 The program is read, not run: ``name.append(...)``, ``name[key] = ...`` and ``name += ...`` count.
 """
@@ -15,7 +15,7 @@ _GROWS = {"append", "appendleft", "extend", "insert", "add", "update", "setdefau
 
 
 def place(part: tuple[str, str, str]) -> str | None:
-    """The function whose local variable it is; None if any function of the file may write to it.
+    """Return the function that owns a local variable; None if any function may write to it.
 
     Args:
         part: (expression, where it was found in words, file), as ``holders`` tells it.
@@ -27,7 +27,7 @@ def place(part: tuple[str, str, str]) -> str | None:
 
 
 def kept_at(name: str, file: str, function: str | None, attribute: bool) -> str | None:
-    """``file:line`` of the only statement that may have put something into a container.
+    """Return ``file:line`` of the only statement that can have added to a container, or None.
 
     Args:
         name: Of the variable or attribute.

@@ -1,4 +1,4 @@
-"""Leaks: which graphs survive the step that made them, who holds them, and what to write instead.
+"""Leak detection: graphs that outlive their training step, who references them, and the fix.
 
 ``detect_retained`` watches a training loop. At the end of each step it looks which lines have
 living nodes from three or more steps (``node_tracker.py``), and walks from those nodes up to a name
@@ -39,7 +39,7 @@ _ABSENT = 32  # steps of others after which an optimizer is not waited for
 
 
 class detect_retained(WholeContext):
-    """Watch a loop for graphs that survive their step.
+    """Detect autograd graphs that are retained from one training step to the next.
 
     Args:
         warn: Also warn (``UserWarning``) of each finding at the end of the step that shows it, or
@@ -93,7 +93,7 @@ class detect_retained(WholeContext):
     # When a step ends
 
     def step(self) -> None:
-        """Say that a step ends here; from then on nothing else ends one."""
+        """Mark the end of a step; after the first call only these calls end steps."""
         with self._lock:
             if self._mode != "manual":
                 self._mode = "manual"
@@ -375,13 +375,13 @@ class detect_retained(WholeContext):
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found until now, the most bytes first."""
+        """Findings so far, largest first."""
         with self._lock:
             found = [case.finding() for case in self._records.values()]
         return sorted(found, key=lambda f: (-f.growth_bytes_per_step, -f.bytes, f.line))
 
     def report(self) -> str:
-        """The findings as text."""
+        """Format the findings as text."""
         return page(self.findings, self._ends)
 
     def __repr__(self) -> str:

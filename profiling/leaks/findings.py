@@ -1,4 +1,4 @@
-"""Findings: reports on graphs that survive their step."""
+"""Findings of leak detection, and their report."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .referrers import ReferrerPath
 
 @dataclass(frozen=True)
 class Finding:
-    """A graph that survives.
+    """A graph that outlives its step.
 
     Attributes:
         kind: What holds it: ``list``, ``dict``, ``running sum``, ``carried state``, ``attribute``,
@@ -52,7 +52,7 @@ class Finding:
 
 
 class Size(NamedTuple):
-    """The size of what is kept: bytes of the ledger, and nodes."""
+    """The size of a retained graph: bytes of the ledger, and nodes."""
 
     bytes: int
     nodes: int
@@ -63,7 +63,7 @@ NOTHING = Size(0, 0)
 
 @dataclass
 class FindingRecord:
-    """A finding as it develops."""
+    """A finding that is updated at the end of each step."""
 
     kind: str
     root: str
@@ -81,7 +81,7 @@ class FindingRecord:
     newest: bool = False  # the present step's graph is held too
 
     def finding(self) -> Finding:
-        """As it is now, for the user."""
+        """Return the finding in its current state."""
         return Finding(
             self.kind,
             self.root,
@@ -97,7 +97,7 @@ class FindingRecord:
 
 
 def page(found: list[Finding], ends: int) -> str:
-    """The findings as text.
+    """Format findings as text.
 
     Args:
         found: Them.
@@ -137,7 +137,7 @@ def page(found: list[Finding], ends: int) -> str:
 
 
 def fix(kind: str, path: ReferrerPath) -> str:
-    """The suggested fix: what to write instead."""
+    """Return the suggested fix for a finding."""
     one = path.numel == 1
     value = ".item()" if one else ".detach()"
     name = path.name or "it"

@@ -1,4 +1,4 @@
-"""Node tracker: in which step each node of the graph was made, and which still live.
+"""Node tracker: the step in which each graph node was created, and which nodes are alive.
 
 While someone watches, every new node is noted with a weak reference, the user's line and the
 number of the present step. In a loop that keeps nothing, the nodes of one line are alive from two
@@ -28,14 +28,14 @@ _OWNED = (PARAMETER, BUFFER, OPTIMIZER)  # alive with or without a graph
 
 
 class Site(NamedTuple):
-    """Where nodes are made: the user's line and the op."""
+    """The user's source line and the op that create a node."""
 
     line: str
     op: str
 
 
 class NodeRef(weakref.ref[Any]):
-    """A weak reference to one node, with its site and step: call it for the node, or None.
+    """A weak reference to a node, with its source line and step.
 
     Attributes:
         key: Its id.
@@ -54,7 +54,7 @@ class NodeRef(weakref.ref[Any]):
 
 
 class RetainedPass:
-    """A backward pass with ``retain_graph``: was it of use to a later pass?
+    """A backward pass with ``retain_graph=True``, and whether a later pass used its graph.
 
     Attributes:
         line: The user's line that called it.
@@ -70,7 +70,7 @@ class RetainedPass:
         self.notes: list[NodeRef] = []
 
     def held_bytes(self) -> int:
-        """Bytes of saved values that its nodes still hold."""
+        """Bytes of saved tensors that its nodes still hold."""
         nodes = [node for made in self.notes if (node := made()) is not None]
         return sum(saved_bytes(nodes).values())
 
@@ -93,7 +93,7 @@ class LeafRecord:
 
 
 class NodeTracker:
-    """Notes on nodes, passes and leaves, while it listens.
+    """Tracks nodes, backward passes and leaves while it is active.
 
     Attributes:
         step: Number of the present step; the first is 1.
@@ -118,13 +118,13 @@ class NodeTracker:
     # Listening
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start tracking."""
         scopes.listen(True, stepped=self._stepped, made=self._made)
         gc.callbacks.append(self._around_gc)
         _join(self)
 
     def stop(self) -> None:
-        """End it, and forget all notes."""
+        """Stop tracking and drop all records."""
         _leave(self)
         gc.callbacks.remove(self._around_gc)
         scopes.unlisten(True, stepped=self._stepped, made=self._made)
@@ -148,7 +148,7 @@ class NodeTracker:
             self._dead.append(made)
 
     def begin_pass(self, roots: list[Tensor], retain: bool, create: bool, inputs: Any) -> None:
-        """A backward pass begins: note what it will leave, and whom it uses."""
+        """Record the start of a backward pass: its nodes, and earlier passes that it reuses."""
         self._depth += 1
         made = RetainedPass(user_line(), self.step) if retain and not create else None
         seen: set[int] = set()
@@ -177,7 +177,7 @@ class NodeTracker:
             self.passes.append(made)
 
     def end_pass(self, accumulated: bool) -> None:
-        """A backward pass ended."""
+        """Record the end of a backward pass."""
         self._depth -= 1
         if accumulated and self._depth == 0:
             self._passed()
@@ -197,23 +197,23 @@ class NodeTracker:
     # Asking
 
     def note(self, node: Any) -> NodeRef | None:
-        """The note on a node."""
+        """Return the record of a node."""
         made = self.nodes.get(id(node))
         return made if made is not None and made() is node else None
 
     def freed_by_gc(self) -> dict[str, tuple[set[int], int]]:
-        """Per line: the steps whose nodes the garbage collector had to free, and their bytes."""
+        """Return, per line, the steps whose nodes only the garbage collector freed, and bytes."""
         return dict(self._freed)
 
     def alive(self) -> list[Any]:
-        """The nodes that live, oldest first."""
+        """Return the living nodes, oldest first."""
         found = [node for made in list(self.nodes.values()) if (node := made()) is not None]
         found = [n for n in found if hasattr(n, "seq") and hasattr(n, "edges")]
         found.sort(key=lambda n: n.seq)
         return found
 
     def begin_again(self) -> None:
-        """All steps until now were parts of one."""
+        """Merge all steps so far into one."""
         self.step = 1
         for made in list(self.nodes.values()):
             made.step = 1
@@ -267,7 +267,7 @@ def _live_bytes() -> int:
 
 
 def saved_bytes(nodes: Iterable[Any]) -> dict[int, int]:
-    """Bytes by id of the storages that nodes keep for backward; parameters and leaves left out."""
+    """Return bytes of saved tensors by storage id, without parameters and leaves."""
     found: dict[int, int] = {}
     for node in nodes:
         handles = getattr(node, "handles", None) or getattr(node, "_handles", None) or ()
@@ -283,7 +283,7 @@ def saved_bytes(nodes: Iterable[Any]) -> dict[int, int]:
 
 
 def tensors_of(nodes: list[Any]) -> list[Tensor]:
-    """The living tensors that nodes made."""
+    """Return the living tensors that nodes produced."""
     wanted = {id(n) for n in nodes}
     # get_referrers compares each reference with each node; one look at all objects is less soon.
     near = gc.get_referrers(*nodes) if len(nodes) <= 8 else gc.get_objects()
@@ -293,7 +293,7 @@ def tensors_of(nodes: list[Any]) -> list[Tensor]:
 
 
 def held_bytes(nodes: Iterable[Any], tensors: Iterable[Tensor]) -> int:
-    """Bytes that nodes and tensors hold, each storage once; parameters left out."""
+    """Return the bytes held by nodes and tensors, each storage once, without parameters."""
     found = saved_bytes(nodes)
     for t in tensors:
         if t._storage.role not in _OWNED:

@@ -1,4 +1,4 @@
-"""Referrers of an object: from a tensor up to a name that its user knows.
+"""Search for referrers: from a tensor to the variable or attribute that keeps it alive.
 
 ``gc.get_referrers`` tells who refers to an object. Level by level that leads from a node of the
 graph to a tensor, its list, the instance whose attribute that list is, and at last to a local
@@ -42,7 +42,7 @@ _MANY = 20_000  # objects on a level: whoever is above them is of no help
 
 @dataclass
 class ReferrerPath:
-    """The way from a root to an object.
+    """The chain of references from a root (variable, attribute) to an object.
 
     Attributes:
         kind: What keeps it, the most telling thing on the way; ``cycle`` and ``unseen`` if there
@@ -67,7 +67,7 @@ class ReferrerPath:
 def find_referrers(
     sources: list[Any], hidden: Iterable[Any], edges: set[int]
 ) -> list[ReferrerPath | None]:
-    """Find who holds each object; None if only the graph, or lowtide itself, does.
+    """Find what keeps each object alive; None if only the graph or lowtide itself does.
 
     Args:
         sources: The objects.
@@ -93,7 +93,7 @@ def find_referrers(
 
 
 class _Search:
-    """A walk from objects to their referrers. All it keeps are one list of objects, and numbers."""
+    """A breadth-first search through referrers; it stores one list of objects, else numbers."""
 
     def __init__(self, sources: list[Any], hidden: list[Any], edges: set[int] | None) -> None:
         self.objects = list(sources)
@@ -288,7 +288,7 @@ def _locals(frame: types.FrameType) -> Iterator[tuple[str, int]]:
 
 
 class _PathText:
-    """Puts a way into words."""
+    """Formats a chain of references as text."""
 
     def __init__(
         self, chain: list[Any], local: tuple[str, str, str] | None, space: str | None

@@ -1,4 +1,4 @@
-"""Survivors: the nodes that live at the end of a step, by the line and the step of their making.
+"""Nodes that are alive at the end of a step, by source line and creation step.
 
 In a graph that is held from outside, something other than the graph must hold an *end*: a node
 that nothing of its own step uses. Ends of old steps are where the search for a holder begins. If
@@ -18,7 +18,7 @@ SOURCES = 24  # nodes to walk from at once
 
 
 class LiveNodes:
-    """The living nodes at the end of a step, by line and step; all in numbers but one list."""
+    """The nodes alive at the end of a step, by source line and creation step."""
 
     def __init__(self, notes: NodeTracker, alive: list[Any]) -> None:
         self.alive = alive
@@ -47,7 +47,7 @@ class LiveNodes:
                 self.above.setdefault(b, []).append(k)
 
     def nodes_at(self, sites: set[Site], newest: bool) -> list[int]:
-        """The nodes of some lines; those of the present step only with ``newest``."""
+        """Return the nodes of some lines; those of the current step only with ``newest``."""
         return [
             k
             for s in sites
@@ -57,12 +57,12 @@ class LiveNodes:
         ]
 
     def newest(self, site: Site) -> list[int]:
-        """The nodes of a line from the last step that has any."""
+        """Return the nodes of a line from the last step that has any."""
         steps = self.by_site[site]
         return steps[max(steps)]
 
     def measure(self, tops: list[int]) -> tuple[Size, Size]:
-        """What nodes and all below them hold; and the part of it from the last step before."""
+        """Return the size of a subgraph, and of its part from the last step before."""
         self._connect()
         every, pending = set(tops), list(tops)
         while pending:
@@ -80,7 +80,7 @@ class LiveNodes:
         )
 
     def find_referrers(self, which: list[int]) -> list[ReferrerPath | None]:
-        """Who holds some nodes."""
+        """Find what keeps some nodes alive."""
         edges = set()
         for node in self.alive:
             edges.add(id(node.edges))
@@ -90,7 +90,7 @@ class LiveNodes:
         return find_referrers([self.alive[k] for k in which], [self.alive], edges)
 
     def ends(self, suspicious: set[Site]) -> tuple[list[int], list[int]]:
-        """(where graphs of old steps end and something else must hold them, what is carried on)."""
+        """Return (nodes of old graphs that are held from outside, nodes carried step to step)."""
         self._connect()
         held: dict[Site, list[int]] = {}
         pending = []
@@ -143,7 +143,7 @@ class LiveNodes:
         return False
 
     def idle_tops(self) -> list[int]:
-        """Ends of old graphs that hold saved values and that no node of the last steps uses."""
+        """Return root nodes of old graphs that hold saved tensors and are no longer used."""
         old = [k for k, step in enumerate(self.steps) if step <= self.now - 2]
         if not old:
             return []

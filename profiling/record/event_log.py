@@ -1,4 +1,4 @@
-"""Event log: from the events of ledgers to owners, peaks, marks and timeline of a recording.
+"""Event log: turns events of the ledgers into owners, peaks, marks and a timeline.
 
 On the hot path (``EventRecorder._observer``) an event costs a look at where the program is and six
 integers at the end of a list. Everything else waits for :meth:`EventRecorder.settle`: at a query,
@@ -24,7 +24,7 @@ LONG = 6 * 20_000  # integers in the list; then they are booked
 
 
 class DeviceState:
-    """The state of one device while it is recorded."""
+    """The recording state of one device."""
 
     def __init__(self, index: int, be: Any, peak: Peak, fullest: Peak) -> None:
         self.index = index
@@ -42,18 +42,18 @@ class DeviceState:
         self.late: list[int] = []  # what was freed while it was
 
     def flush(self, log: list[int]) -> None:
-        """Note what was freed while an allocation was on its way."""
+        """Record frees that happened while an allocation was in progress."""
         late, self.late = self.late, []  # no call between the two: threads may meet here
         log.extend(late)
 
     def note_peak(self) -> None:
-        """Copy who owns what, if it is more than ever and not noted yet: it is about to fall."""
+        """Copy the bytes by owner if they are a new peak, before they fall."""
         if self.peak_is_new and self.books.live == self.peak.nbytes:
             self.peak.cells = dict(self.books.cells)
         self.peak_is_new = False
 
     def note_fullest(self) -> None:
-        """The same for what the graph holds."""
+        """Copy the bytes of saved tensors if they are a new peak, before they fall."""
         if self.fullest_is_new and self.books.saved == self.fullest.nbytes:
             self.fullest.cells = dict(self.books.savers)
             self.fullest.holders = self.books.holders()
@@ -61,11 +61,11 @@ class DeviceState:
 
 
 def _forget(_: Any) -> None:
-    """Keep nothing of an event."""
+    """Discard an event."""
 
 
 class EventRecorder:
-    """Listens to ledgers, and writes a recording.
+    """Observes the ledgers and writes a recording.
 
     Args:
         recording: To be filled.
@@ -93,13 +93,13 @@ class EventRecorder:
         self._began = time.perf_counter_ns()
 
     def now(self) -> int:
-        """Nanoseconds since the beginning."""
+        """Nanoseconds since the start."""
         return time.perf_counter_ns() - self._began
 
     # Listening
 
     def watch(self, be: Any) -> None:
-        """Listen to one more device."""
+        """Observe one more device."""
         with self.lock:
             d = DeviceState(len(self.accounts), be, Peak(), Peak())
             observer = self._observer(d)
@@ -120,7 +120,7 @@ class EventRecorder:
                 mark.peak.append(0)
 
     def leave(self) -> None:
-        """Listen no more; what was noted stays to be booked."""
+        """Stop observing; events so far can still be processed."""
         for ledger, observer in self._observers:
             detach(ledger, observer)
         self._observers.clear()
@@ -195,7 +195,7 @@ class EventRecorder:
             return owner
 
     def name(self, tensor: Any, path: str, flag: int = 0) -> None:
-        """Say that the storage of a tensor belongs to the module at ``path``.
+        """Attribute the storage of a tensor to the module at ``path``.
 
         Args:
             tensor: Any; nothing happens if it has a name, or no bytes on a watched device.
@@ -218,7 +218,7 @@ class EventRecorder:
         self.log.extend((self.now(), OWNER | d.index << 3, address, storage.nbytes, role, number))
 
     def held(self) -> list[tuple[int, ...]]:
-        """Figures that change whenever something that bears a name comes, goes or gets it."""
+        """Return counters that change whenever a named storage is allocated, freed or renamed."""
         return [
             (r[PARAMETER], r[BUFFER], r[OPTIMIZER], len(d.named))
             for d in self.accounts
@@ -226,13 +226,13 @@ class EventRecorder:
         ]
 
     def path_of(self, tensor: Any) -> str | None:
-        """The name that ``name`` gave the storage of a tensor."""
+        """Return the module path given to the storage of a tensor by ``name``."""
         storage = tensor._storage
         d = self._by_ledger.get(id(storage.ledger))
         return d.named.get(storage.address) if d is not None and storage.nbytes else None
 
     def mark(self, mark: Mark, at: int) -> None:
-        """Note a mark; its figures come when it is booked."""
+        """Record a mark; its bytes are filled in when events are processed."""
         with self.lock:
             self._pending.append(mark)
             self.log.extend((at, MARK, len(self._pending) - 1, 0, 0, 0))
@@ -240,7 +240,7 @@ class EventRecorder:
     # Booking
 
     def settle(self) -> None:
-        """Book what was noted since the last time; in the order in which it happened."""
+        """Process the events recorded since the last call, in order."""
         with self.lock:
             if self._settling:  # a finalizer, started inside
                 return

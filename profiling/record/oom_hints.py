@@ -1,4 +1,4 @@
-"""Hints for an out-of-memory error: what would free the bytes that an allocation lacks.
+"""Hints in out-of-memory errors: what would free the missing bytes.
 
 When an allocation fails, books and graph know what is kept for backward, where it was born and for
 which modules. In a region of activation checkpointing what was born there and is kept for nobody
@@ -28,7 +28,7 @@ FUSED = "optim.fuse_into_backward(optimizer), which keeps a gradient at a time,"
 def remedies(
     recording: Recording, books: LiveBytes, numbers: Mapping[int, int], ledger: Any, missing: int
 ) -> tuple[dict[str, int], list[str]]:
-    """What would free bytes at this instant.
+    """List what would free memory at this point of the program.
 
     Args:
         recording: Whose owners ``books`` mean.

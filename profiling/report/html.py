@@ -1,4 +1,4 @@
-"""HTML page of a recording, or of two side by side: nothing is loaded from anywhere.
+"""HTML report of one recording, or of two side by side, in one self-contained file.
 
 ``assets/page.html`` is the skeleton; style, script and data are put inside. What the page says at
 once, the headline, the key figures and the tables, is plain HTML and needs no script; the script
@@ -47,7 +47,7 @@ def html(
     names: Sequence[str] = ("this run", "other run"),
     device: Any = None,
 ) -> None:
-    """Write a page to look at in a browser.
+    """Write an HTML report to open in a browser.
 
     Args:
         recording: What a profiler noted.
@@ -71,7 +71,7 @@ def page(
     names: Sequence[str] = ("this run", "other run"),
     device: Any = None,
 ) -> str:
-    """The page that :func:`html` writes, as text."""
+    """Return the HTML report as text."""
     index = device_index(recording, device)
     first = recording.devices[index] if recording.devices else ""
     runs = [recording] if other is None else [recording, other]
@@ -194,7 +194,7 @@ def _thinned(items: list[Any], limit: int) -> list[Any]:
 
 
 def _json(value: Any) -> str:
-    """JSON that can stand inside a script element: no user string can end it."""
+    """Encode as JSON that is safe inside a script element: no string can close it."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -266,7 +266,7 @@ def _of(name: str) -> str:
 
 
 def _picture(recording: Recording, device: int) -> str:
-    """The timeline by role as SVG, for readers without scripts."""
+    """Draw the timeline by role as SVG, for readers without scripts."""
     shown = take_snapshots(recording, device, 300)
     stacks = shown.stacks(lambda owner, role: role)
     width, height, most = 1000.0, 260.0, max([1, *shown.live])

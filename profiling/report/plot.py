@@ -57,7 +57,7 @@ Group = Callable[[int, int], str]
 def plot(
     recording: Recording, path: str | os.PathLike[str], by: str = "role", device: Any = None
 ) -> None:
-    """Write a picture of memory over time.
+    """Plot memory over time to an image file.
 
     Args:
         recording: What a profiler noted.
@@ -82,7 +82,7 @@ def plot(
 
 
 def figure(recording: Recording, by: str = "role", device: Any = None) -> Figure:
-    """The picture as a Matplotlib figure; arguments as in :func:`plot`."""
+    """Return the plot as a Matplotlib figure; arguments as in :func:`plot`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -126,7 +126,7 @@ def figure(recording: Recording, by: str = "role", device: Any = None) -> Figure
 def grouping(
     runs: Sequence[tuple[Recording, int]], by: str
 ) -> tuple[list[str], dict[str, str], list[Group]]:
-    """How bytes are grouped: names from the bottom of the stack up, their colors, and the maps.
+    """Group bytes for a plot: return group names bottom to top, their colors, and the maps.
 
     Args:
         runs: Recordings and devices, which are grouped alike: by what they hold at their peaks
@@ -349,6 +349,6 @@ def _draw_layers(
 
 
 def _plain(text: str, limit: int = 24) -> str:
-    """A user's words for Matplotlib: no mathematics, one line, cut in front: the end tells most."""
+    """Clean a string for Matplotlib: no math mode, one line, shortened from the front."""
     text = "".join(c if c.isprintable() else " " for c in text).replace("$", r"\$")
     return text if len(text) <= limit else "\N{HORIZONTAL ELLIPSIS}" + text[1 - limit :]

@@ -461,7 +461,7 @@ def running(gpu: Gpu, count: int = 1) -> Iterator[list[lt.device]]:
             be = CudaBackend(d, gpu)
             be.index, be._several = k, count > 1
             patch.setitem(devices._backends, d, be)
-        patch.setattr(offload_module, "_traffic", {})
+        patch.setattr(offload_module, "_host_transfers", {})
         patch.setattr(offload_module, "_slabs", {})
         patch.setattr(offload_module, "_SLAB", 1 << 18)
         for op in OPS.values():

@@ -492,8 +492,8 @@ STREAMS = {
     "pageable memory is not waited for": ("stream.synchronize()", "pass"),
 }  # fmt: skip
 SENT = {
-    "memory goes before it was copied": ("self.traffic.lane.wait(self.ticket)", "pass"),
-    "a value is read before it is back": ("self.traffic.lane.wait(ticket)", "pass"),
+    "memory goes before it was copied": ("self.transfers.copier.wait(self.ticket)", "pass"),
+    "a value is read before it is back": ("self.transfers.copier.wait(ticket)", "pass"),
     "what nobody took is not waited for": (
         "        if self.back is not None:\n            self._arrived()", "        pass",
     ),
