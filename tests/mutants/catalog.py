@@ -203,7 +203,7 @@ MUTANTS = (
     ),
     Mutant(
         "a share of a shuffled order is the same in each epoch", "framework/data/sampler.py",
-        "_Course([self.seed + self.epoch, 0])", "_Course([self.seed, 0])", DATA,
+        "_EpochState([self.seed + self.epoch, 0])", "_EpochState([self.seed, 0])", DATA,
     ),
     Mutant(
         "all workers have one seed", "framework/data/workers.py",

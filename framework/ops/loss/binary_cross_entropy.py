@@ -19,7 +19,7 @@ from ..activation.gelu import softplus
 from ..indexing.where import where_select
 from ..registry import broadcast, function, op, per_element
 from .cross_entropy import reduce_loss, reduction_of
-from .fused_reduction import arriving, reduced, summed
+from .fused_reduction import expand_loss_gradient, fused_reduction, reduce_loss_fused
 
 
 def _pair_infer(input, target):
@@ -104,18 +104,18 @@ def _(g, input):
     return g * ((1 - input).log().clamp_min(-100) - input.log().clamp_min(-100))
 
 
-bce_total = summed(bce, when=alike_singles)
+bce_total = fused_reduction(bce, when=alike_singles)
 
 
 @bce_total.vjp("input")
 def _(g, input, target, divisor):
-    return bce_slope(arriving(g, input, divisor), input, target)
+    return bce_slope(expand_loss_gradient(g, input, divisor), input, target)
 
 
 @bce_total.vjp("target")
 def _(g, input, divisor):
     low, high = ((1 - input).log().clamp_min(-100), input.log().clamp_min(-100))
-    return arriving(g, input, divisor) * (low - high)
+    return expand_loss_gradient(g, input, divisor) * (low - high)
 
 
 @function(public=False, autocast={"cpu": "float32", "cuda": "refuse"})
@@ -149,7 +149,7 @@ def binary_cross_entropy(
                     "logits, call binary_cross_entropy_with_logits."
                 )
     if weight is None:
-        return reduced(bce, bce_total, how, input, target)
+        return reduce_loss_fused(bce, bce_total, how, input, target)
     return reduce_loss(bce(input, target) * weight, how)
 
 
@@ -228,17 +228,17 @@ def _(g, grad):
     return -g * grad
 
 
-bce_logits_total = summed(bce_logits, when=alike_singles)
+bce_logits_total = fused_reduction(bce_logits, when=alike_singles)
 
 
 @bce_logits_total.vjp("input")
 def _(g, input, target, divisor):
-    return bce_logits_slope(arriving(g, input, divisor), input, target)
+    return bce_logits_slope(expand_loss_gradient(g, input, divisor), input, target)
 
 
 @bce_logits_total.vjp("target")
 def _(g, input, divisor):
-    return -arriving(g, input, divisor) * input
+    return -expand_loss_gradient(g, input, divisor) * input
 
 
 def _weighted_logits(make):
@@ -393,7 +393,7 @@ def binary_cross_entropy_with_logits(
         )
     if pos_weight is None:
         if weight is None:
-            return reduced(bce_logits, bce_logits_total, how, input, target)
+            return reduce_loss_fused(bce_logits, bce_logits_total, how, input, target)
         loss = bce_logits(input, target)
     else:
         loss = bce_weighted(input, target, pos_weight)

@@ -1,4 +1,4 @@
-"""Losses added up as they are made: their mean or sum, and no array of losses.
+"""Fused loss reduction: the mean or sum of a loss without an array of its elements.
 
 A loss of two arrays that is reduced at once is computed a tile at a time, and a tile's sum is all
 that stays of it. Sums of tiles are added in double precision, in one order whatever the number of
@@ -21,8 +21,8 @@ from ..registry import op
 from .cross_entropy import reduce_loss
 
 
-def summed(plain, *, when=alike):
-    """Declare the sum of an op's results: ``(input, target, numbers..., divisor)``.
+def fused_reduction(plain, *, when=alike):
+    """Declare the fused sum of a loss op: ``(input, target, numbers..., divisor)``.
 
     Args:
         plain: An op of two arrays; its scratch looks like its result.
@@ -81,13 +81,13 @@ def summed(plain, *, when=alike):
     return made
 
 
-def reduced(plain, total, how, input, target, *numbers):
-    """The losses themselves, their mean or their sum, without an array of them where that pays."""
+def reduce_loss_fused(plain, total, how, input, target, *numbers):
+    """Reduce a loss as ``how`` says, without an array of its elements where that pays."""
     if how != "none" and input.device.type in ("cpu", "meta") and alike(input._spec, target._spec):
         return total(input, target, *numbers, divisor=input.numel() if how == "mean" else 1)
     return reduce_loss(plain(input, target, *numbers), how)
 
 
-def arriving(g, like, divisor):
-    """The gradient of each loss: what arrives at the sum, over the divisor, one number repeated."""
+def expand_loss_gradient(g, like, divisor):
+    """Expand the gradient of the sum, over the divisor, to each element of the loss."""
     return (g if divisor == 1 else g / divisor).expand(like.shape)

@@ -38,8 +38,8 @@ def normalize_dims(name: str, dim, ndim: int) -> tuple[int, ...]:
     return found if ndim else ()
 
 
-def reduced(shape, dims, keepdim):
-    """A shape with some dims reduced."""
+def reduced_shape(shape, dims, keepdim):
+    """The shape of a reduction over ``dims``."""
     if keepdim:
         return tuple(1 if k in dims else n for k, n in enumerate(shape))
     return tuple(n for k, n in enumerate(shape) if k not in dims)
@@ -91,7 +91,7 @@ def _prod_samples(make):
 
 
 def _reduced_infer(input, *, dim, keepdim, dtype):
-    return Spec(reduced(input.shape, dim, keepdim), dtype or input.dtype)
+    return Spec(reduced_shape(input.shape, dim, keepdim), dtype or input.dtype)
 
 
 def _converted(input, dtype):
@@ -265,7 +265,7 @@ def _(g, input, dim, keepdim):
 def _(input, dim, keepdim, dtype):
     from .scan import cumprod_along
 
-    shape = reduced(input.shape, dim, keepdim)
+    shape = reduced_shape(input.shape, dim, keepdim)
     input = input.to(dtype)
     if not dim:
         return input
@@ -316,7 +316,7 @@ def prod(input, dim=None, keepdim=False, *, dtype=None, out=None):
 
 def _truth_infer(input, *, dim, keepdim):
     kind = uint8 if input.dtype is uint8 else bool_
-    return Spec(reduced(input.shape, dim, keepdim), kind)
+    return Spec(reduced_shape(input.shape, dim, keepdim), kind)
 
 
 @op(name="_all", infer=_truth_infer, half="exact", samples=reductions)
@@ -346,7 +346,7 @@ def any(input, dim=None, keepdim=False, *, out=None):
 
 
 def _count_infer(input, *, dim):
-    return Spec(reduced(input.shape, dim, False), int64), input.like(dtype=bool_)
+    return Spec(reduced_shape(input.shape, dim, False), int64), input.like(dtype=bool_)
 
 
 def _count_samples(make):
