@@ -109,7 +109,8 @@ class Sizes(NamedTuple):
     def pointwise(self) -> bool:
         """A window is one element, and there is one for each."""
         ones = prod(self.kernel) == 1 and prod(self.stride) == 1
-        return ones and not any(map(any, self.padding))
+        # A transposed convolution may have more places than windows: output_padding.
+        return ones and not any(map(any, self.padding)) and self.out == tuple(self.input[2:])
 
 
 class Route:

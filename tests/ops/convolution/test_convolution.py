@@ -366,6 +366,31 @@ def test_autocast_decides_the_type_of_a_transposed_convolution_with_bias():
         assert lt.conv_transpose2d(x, w, b).dtype == lt.bfloat16
 
 
+def test_every_place_of_a_transposed_convolution_is_filled_where_windows_are_one_element():
+    x, w = numbers(1, 2, 3, 4), numbers(2, 3, 1, 1)
+    y = lt.conv_transpose2d(x, w, output_padding=1, dilation=2)
+    assert not y[:, :, 3:].detach().numpy().any()
+    assert not y[:, :, :, 4:].detach().numpy().any()
+    plain = lt.conv_transpose2d(x, w)
+    np.testing.assert_array_equal(y[:, :, :3, :4].detach().numpy(), plain.detach().numpy())
+    gx, gw = grad(y[:, :, :3, :4].sum(), [x, w])
+    for a, b in zip((gx, gw), grad(plain.sum(), [x, w]), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-12)
+
+
+def test_small_integers_are_convolved_in_tiles_of_their_workspace():
+    x, w = lt.ones(2, 16, 40, 40, dtype=lt.int8), lt.ones(4, 16, 2, 2, dtype=lt.int8)
+    assert (lt.conv2d(x, w).numpy() == 64).all()
+
+
+def test_an_image_without_channels_gives_zeros_and_an_empty_gradient():
+    x, w = numbers(2, 0, 5, 5), numbers(3, 0, 2, 2)
+    y = lt.conv2d(x, w)
+    assert y.shape == (2, 3, 4, 4)
+    assert not y.detach().numpy().any()
+    assert [g.shape for g in grad(y.sum(), [x, w])] == [x.shape, w.shape]
+
+
 SIZES = {  # route: input, weight, stride
     "Sliding": ((4, 8, 32, 32), (8, 1, 3, 3), 1),
     "Depthwise": ((4, 8, 64, 64), (8, 1, 3, 3), 2),
