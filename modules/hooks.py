@@ -1,4 +1,4 @@
-"""Hooks of modules: before and after ``forward``, and where gradients enter and leave.
+"""Module hooks: forward, backward, and their pre-hooks.
 
 A module without hooks pays one attribute test per call: ``_call_hooks`` is None on the class, and
 an object on the modules that have some. Hooks of every module hang on the class itself, so they
@@ -37,7 +37,7 @@ T = TypeVar("T", bound="HooksMixin")
 
 
 class CallHooks:
-    """The hooks of one module's calls, by kind; each in the order in which they run."""
+    """The hooks of one module's calls by kind, in the order in which they run."""
 
     __slots__ = (
         "always", "backward", "backward_pre", "forward", "forward_pre", "region", "with_kwargs",
@@ -61,7 +61,7 @@ EVERYWHERE = CallHooks()  # the hooks of every module
 
 
 class CallHandle(RemovableHandle):
-    """Removes a hook; with the last one, the module calls ``forward`` directly again."""
+    """A handle that removes a hook; without hooks the module calls ``forward`` directly."""
 
     def __init__(self, owner: Any, hooks: OrderedDict[int, Any], key: int) -> None:
         super().__init__(hooks, key)
@@ -108,7 +108,7 @@ class HooksMixin:
     def register_forward_pre_hook(
         self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """Call a hook before ``forward``; what it returns replaces the arguments.
+        """Register a hook that runs before ``forward``; its result replaces the arguments.
 
         Args:
             hook: ``hook(module, args)``, which returns None, new arguments as a tuple, or a single
@@ -127,7 +127,7 @@ class HooksMixin:
         with_kwargs: bool = False,
         always_call: bool = False,
     ) -> RemovableHandle:
-        """Call a hook after ``forward``; what it returns, if not None, replaces the result.
+        """Register a hook that runs after ``forward``; its result replaces the output.
 
         Args:
             hook: ``hook(module, args, output)``, or ``hook(module, args, kwargs, output)``.
@@ -139,7 +139,7 @@ class HooksMixin:
         return _add(self, "forward", hook, prepend, with_kwargs, always_call)
 
     def register_full_backward_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
-        """Call ``hook(module, grad_output)`` before gradients enter the module.
+        """Register ``hook(module, grad_output)``, called before gradients enter the module.
 
         Args:
             hook: Gets a tuple with a gradient for each output (None for one without); it may
@@ -149,7 +149,7 @@ class HooksMixin:
         return _add(self, "backward_pre", hook, prepend)
 
     def register_full_backward_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
-        """Call ``hook(module, grad_input, grad_output)`` when gradients have left the module.
+        """Register ``hook(module, grad_input, grad_output)``, called after the module's backward.
 
         Args:
             hook: Gets tuples with a gradient for each positional argument of the call, and for each
@@ -163,7 +163,7 @@ class HooksMixin:
         return _add(self, "backward", hook, prepend)
 
     def set_checkpointing(self: T, policy: Any = None, enabled: bool = True) -> T:
-        """Run ``forward`` in a region of activation checkpointing, each time the module is called.
+        """Enable activation checkpointing of this module's ``forward``.
 
         What ``forward`` would keep for backward is made again there, as with
         ``lowtide.checkpoint(module, ...)``. Hooks run outside of the region. Copies of the module
@@ -209,24 +209,24 @@ class HooksMixin:
 
 
 def register_module_forward_pre_hook(hook: Hook) -> RemovableHandle:
-    """Call ``hook(module, args)`` before the ``forward`` of every module."""
+    """Register ``hook(module, args)``, called before ``forward`` of every module."""
     return _add_everywhere("forward_pre", hook)
 
 
 def register_module_forward_hook(
     hook: Hook, *, with_kwargs: bool = False, always_call: bool = False
 ) -> RemovableHandle:
-    """Call ``hook(module, args, output)`` after the ``forward`` of every module."""
+    """Register ``hook(module, args, output)``, called after ``forward`` of every module."""
     return _add_everywhere("forward", hook, with_kwargs, always_call)
 
 
 def register_module_full_backward_pre_hook(hook: Hook) -> RemovableHandle:
-    """Call ``hook(module, grad_output)`` before gradients enter any module."""
+    """Register ``hook(module, grad_output)``, called before gradients enter any module."""
     return _add_everywhere("backward_pre", hook)
 
 
 def register_module_full_backward_hook(hook: Hook) -> RemovableHandle:
-    """Call ``hook(module, grad_input, grad_output)`` when gradients have left any module."""
+    """Register ``hook(module, grad_input, grad_output)``, called after any module's backward."""
     return _add_everywhere("backward", hook)
 
 
@@ -279,7 +279,7 @@ def _insert(
 
 
 def call_hooked(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run ``forward`` with the hooks of this module and those of every module around it."""
+    """Call ``forward`` with the hooks of this module and those of every module."""
     own = module._call_hooks
     assert own is not None
     groups = (own,) if own is EVERYWHERE else (EVERYWHERE, own)
@@ -376,7 +376,7 @@ def _after(
 
 
 class _ModuleBackwardHooks:
-    """What the two nodes around one call share. It holds hooks and the module, and no tensor."""
+    """The backward hooks of one call, shared by its two nodes; holds no tensor."""
 
     __slots__ = ("before", "hooks", "inputs", "module", "n_inputs", "n_outputs", "outputs")
 
@@ -389,7 +389,7 @@ class _ModuleBackwardHooks:
         self.n_inputs = self.n_outputs = 0
 
     def enter(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, seen through the inputs' node."""
+        """Pass the arguments through the node of the inputs."""
         self.n_inputs = len(args)
         if not self.hooks:
             return args
@@ -397,7 +397,7 @@ class _ModuleBackwardHooks:
         return args
 
     def leave(self, result: Any) -> Any:
-        """The result, seen through the outputs' node."""
+        """Pass the result through the node of the outputs."""
         if isinstance(result, tuple):
             outputs = result
         elif isinstance(result, Tensor):
@@ -458,7 +458,7 @@ class _ModuleBackwardHooks:
 
 
 class _BackwardHookNode(Node):
-    """Passes gradients on, and shows them to one side of a border.
+    """A node that passes gradients on and shows them to hooks.
 
     With ``zeros``, a missing gradient is shown, and goes on, as zeros; so PyTorch treats inputs.
     """
@@ -475,17 +475,17 @@ class _BackwardHookNode(Node):
 
     @property
     def output_count(self) -> int:  # type: ignore[override]
-        """As many as it has inputs."""
+        """The number of outputs, equal to that of inputs."""
         return len(self.edges)
 
     def name(self) -> str:
-        """PyTorch's name for the same thing."""
+        """Return PyTorch's name of the corresponding node."""
         return "BackwardHookFunctionBackward"
 
     def apply(
         self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
     ) -> Sequence[Tensor | None]:
-        """Show the gradients; what comes back goes on."""
+        """Call the hooks on the gradients and return what they give."""
         if self.zeros:
             specs = self.edge_specs
             grads = [zeros_of(s) if g is None else g for g, s in zip(grads, specs, strict=True)]

@@ -1,4 +1,4 @@
-"""Losses: cross entropy and its relatives as fused ops.
+"""Cross entropy and negative log-likelihood, fused.
 
 Cross entropy keeps the logits, which the layer before may keep as well, and one number per row,
 the logarithm of the sum of exponentials. Neither the softmax nor its logarithm exists as a whole:
@@ -72,7 +72,7 @@ def _cross_entropy_samples(make):
 def cross_entropy_rows(
     xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing
 ):  # fmt: skip
-    """The cross entropy of each row of logits with its class."""
+    """Cross entropy of each row of logits with its class."""
     n, c, length = sizes(input)
     logits = input.reshape(n, c, length)
     losses, classes = out.reshape(n, 1, length), target.reshape(n, length)
@@ -159,7 +159,7 @@ def _cross_entropy_grad_infer(grad, input, target, weight, lse, **_):
 def cross_entropy_grad(
     xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing
 ):  # fmt: skip
-    """The gradient in the logits: softmax minus target, scaled, made from ``lse`` in one pass."""
+    """Backward of cross entropy: softmax minus target, scaled, from ``lse`` in one pass."""
     n, c, length = sizes(input)
     logits, result = input.reshape(n, c, length), out.reshape(n, c, length)
     arriving, classes = grad.reshape(n, length), target.reshape(n, length)
@@ -221,7 +221,7 @@ def _nll_samples(make):
     flops=lambda input, target, *_, **__: target.numel, samples=_nll_samples,
 )  # fmt: skip
 def nll_rows(xp, out, input, target, weight, *, ignore_index):
-    """Minus the element of each row that its class names, times the weight of the class."""
+    """Negative log-likelihood of each row, times the weight of its class."""
     n, c, length = sizes(input)
     x, losses = input.reshape(n, c, length), out.reshape(n, 1, length)
     classes = target.reshape(n, length)
@@ -257,7 +257,7 @@ def _(g, target, weight, input_spec, ignore_index):
     flops=lambda grad, *_, **__: grad.numel, samples=_nll_grad_samples,
 )  # fmt: skip
 def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
-    """Minus the arriving gradient at each row's class, zero elsewhere."""
+    """Backward of nll: minus the gradient at each row's class, zero elsewhere."""
     n, c, length = sizes(out)
     y, arriving = out.reshape(n, c, length), grad.reshape(n, length)
     classes = target.reshape(n, length)
@@ -299,7 +299,7 @@ def _mean_samples(make):
     half="exact", flops=lambda loss, *_, **__: loss.numel, samples=_mean_samples,
 )  # fmt: skip
 def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
-    """The sum of class losses, divided by that of the weights of the rows that count."""
+    """Weighted mean of class losses over the rows that count."""
     flat = target.reshape(1, -1)
     divisor.fill(0)
     for start in range(0, flat.shape[1], TILE_ROWS):
@@ -332,7 +332,7 @@ def _(loss, target, weight, *, ignore_index):
 
 
 def reduction_of(size_average, reduce, reduction: str) -> str:
-    """PyTorch's ``reduction``, also from the two arguments it replaced."""
+    """Return PyTorch's ``reduction``, also from its two deprecated arguments."""
     if size_average is not None or reduce is not None:
         warnings.warn(
             "size_average and reduce args will be deprecated, please use reduction instead.",
@@ -348,14 +348,14 @@ def reduction_of(size_average, reduce, reduction: str) -> str:
 
 
 def reduce_loss(loss, reduction: str):
-    """The losses themselves, their mean or their sum."""
+    """Reduce losses to their mean or sum, or return them."""
     if reduction == "mean":
         return loss.mean()
     return loss.sum() if reduction == "sum" else loss
 
 
 def by_class(loss, target, weight, ignore_index, reduction):
-    """Reduce class losses: their mean is over weights, and ignored rows have none."""
+    """Reduce class losses; the mean is weighted and skips ignored rows."""
     if reduction == "none":
         return loss
     if loss.dtype.is_half and reduction == "mean":  # the sum may be beyond float16's range
@@ -370,7 +370,7 @@ def cross_entropy(
     input, target, weight=None, size_average=None, ignore_index=-100, reduce=None,
     reduction="mean", label_smoothing=0.0,
 ):  # fmt: skip
-    """Compare logits with classes, or with the probabilities of classes.
+    """Compute the cross entropy between logits and class indices or probabilities.
 
     Args:
         input: Logits (N, C), (N, C, *) or (C,).
@@ -418,7 +418,7 @@ def nll_loss(
     input, target, weight=None, size_average=None, ignore_index=-100, reduce=None,
     reduction="mean",
 ):  # fmt: skip
-    """Take minus the log probability of each row's class.
+    """Compute the negative log-likelihood of each row's class.
 
     Args:
         input: Log probabilities (N, C), (N, C, *) or (C,).

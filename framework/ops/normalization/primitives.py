@@ -1,4 +1,4 @@
-"""Normalization: over the last dimensions, the batch, groups of channels, or each channel.
+"""Normalization kernels: over the last dims, the batch, or groups of channels.
 
 Layer, group, instance and batch normalization differ only in which elements share a mean. Each is
 here one view of the input (``shape``), the axes of that view that are averaged over (``axes``) and
@@ -104,7 +104,7 @@ def _grad_infer(grad, input, weight, mean, rstd, *, shape, axes, affine):
 def norm_grad(
     xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine
 ):  # fmt: skip
-    """Gradients of a normalization in its input, weight and bias; ``mean`` None: not centered."""
+    """Backward of a normalization: input, weight and bias; ``mean`` None is not centered."""
     x, g, out = input.reshape(shape), grad.reshape(shape), dx.reshape(shape)
     summed = tuple(d for d, n in enumerate(affine) if n != shape[d] or n == 1)
     if x.size == 0:
