@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 from .. import execution
@@ -28,7 +28,7 @@ from ..modes import local
 from ..spec import SCALARS, Spec
 from ..tensor import Tensor
 from .autocast_policy import casts
-from .functions import make_functions
+from .functions import make_functions, numpy_names
 from .kernel_choice import Kernel
 from .rules import Rule
 
@@ -352,66 +352,6 @@ def function(
         return f
 
     return declare
-
-
-_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
-_MISSING: Any = inspect.Parameter.empty
-
-
-def numpy_names(f: Any) -> Any:
-    """Let a function of ``dim`` take NumPy's ``axis`` and ``keepdims`` too, as PyTorch does.
-
-    The result is compiled with the function's own signature, for packing arguments into ``*args``
-    and ``**kwargs`` takes longer than passing them on.
-    """
-    parameters = inspect.signature(f).parameters
-    kinds = {p.kind for p in parameters.values()}
-    if "dim" not in parameters or "axis" in parameters or not kinds <= _NAMED:
-        return f
-    head: list[str] = []
-    keyword: list[str] = []
-    passed: list[str] = []
-    defaults: dict[str, Any] = {}
-    required = None  # the last parameter that must be given, from dim on
-    for n, p in parameters.items():
-        seen = required is not None or n == "dim"
-        if p.default is not _MISSING or seen:
-            defaults[f"_d_{n}"] = p.default
-        if p.default is _MISSING and seen:
-            required = n
-        declared = f"{n}=_d_{n}" if f"_d_{n}" in defaults else n
-        by_name = p.kind is inspect.Parameter.KEYWORD_ONLY
-        (keyword if by_name else head).append(declared)
-        passed.append(f"{n}={n}" if by_name else n)
-    others = [a for a, n in _NUMPY_NAMES.items() if n in parameters]
-    odd = [f"{a} is not _missing" for a in others]
-    if required is not None:
-        odd.append(f"{required} is _missing")
-    extra = [f"{a}=_missing" for a in others]
-    source = (
-        f"def call({', '.join([*head, '*', *keyword, *extra])}):\n"
-        f"    if {' or '.join(odd)}: return _renamed(f, locals())\n"
-        f"    return f({', '.join(passed)})\n"
-    )
-    scope = {"f": f, "_missing": _MISSING, "_renamed": _renamed, **defaults}
-    exec(compile(source, f"<function {f.__name__}>", "exec"), scope)
-    return wraps(f)(scope["call"])
-
-
-_NAMED = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
-
-
-def _renamed(f: Any, given: dict[str, Any]) -> Any:
-    # With NumPy's names, or too few arguments: then f itself says so.
-    arguments = {n: v for n, v in given.items() if v is not _MISSING}
-    for other, name in _NUMPY_NAMES.items():
-        if other in arguments:
-            value = arguments.pop(other)
-            default = inspect.signature(f).parameters[name].default
-            if name in arguments and arguments[name] is not default:
-                raise TypeError(f"{f.__name__}() got both '{name}' and '{other}'. Pass one.")
-            arguments[name] = value
-    return f(**arguments)
 
 
 # Shape rules and costs that many ops share
