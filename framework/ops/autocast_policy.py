@@ -19,6 +19,8 @@ from ..tensor import Tensor
 from .templates import compiled, passed
 
 LOW = (bfloat16, float16)
+WIDE_ON_CUDA = {"cuda": "float32"}  # of ops that PyTorch lists for one device
+WIDE_ON_CPU = {"cpu": "float32"}
 
 _compositions: list[tuple[dict[str, Any], Any, Any]] = []  # (globals, function, casting function)
 _is_open = False  # some thread is inside a region

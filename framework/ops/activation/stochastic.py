@@ -10,7 +10,8 @@ from ...spec import Spec
 from ..creation.fill import empty_like, zeros_like
 from ..elementwise.bitmask import INFINITY, is_set, mark, sides_of
 from ..random.dropout import CHUNK
-from ..registry import function, op, per_element
+from ..registry import function, op
+from ..signatures import per_element
 from .relu import leaky_relu, need_float
 from .softmax import softmax
 

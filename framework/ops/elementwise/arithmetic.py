@@ -10,16 +10,8 @@ from ...dtypes import BOOL, COMPLEX, FLOAT, INT, bool_
 from ...kernels.common.mixed_dtype import converting_arithmetic
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
-from ..registry import (
-    FUNCTIONS,
-    broadcast,
-    function,
-    install,
-    op,
-    pairs,
-    per_element,
-    singles,
-)
+from ..registry import FUNCTIONS, function, install, op
+from ..signatures import broadcast, pairs, per_element, singles
 
 
 def _wrapped(x: Any, out: Any) -> Any:

@@ -13,14 +13,8 @@ from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
 from ..indexing.where import where_select
-from ..registry import (
-    broadcast,
-    broadcast_shapes,
-    function,
-    op,
-    pairs,
-    per_element,
-)
+from ..registry import function, op
+from ..signatures import broadcast, broadcast_shapes, pairs, per_element
 from .arithmetic import alias, conjugate, in_pieces
 from .unary import LN2, special
 

@@ -10,17 +10,8 @@ from ...tensor import Tensor
 from ..creation.fill import ones_like
 from ..creation.from_data import tensor
 from ..indexing.where import where_select
-from ..registry import (
-    broadcast,
-    broadcast_bool,
-    broadcast_shapes,
-    function,
-    install,
-    op,
-    pairs,
-    per_element,
-    singles,
-)
+from ..registry import function, install, op
+from ..signatures import broadcast, broadcast_bool, broadcast_shapes, pairs, per_element, singles
 from .arithmetic import alias
 from .bitmask import INFINITY, chosen, marked, worth_bits
 

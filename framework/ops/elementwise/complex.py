@@ -10,7 +10,8 @@ from ...dtypes import COMPLEX, complex128
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
 from ..indexing.where import where_select
-from ..registry import function, op, per_element, same, singles
+from ..registry import function, op
+from ..signatures import per_element, same, singles
 
 
 def _part(name, samples):

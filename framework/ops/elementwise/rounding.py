@@ -11,7 +11,8 @@ import numpy as np
 from ...dtypes import bool_
 from ..creation.fill import zeros_like
 from ..indexing.where import where_select
-from ..registry import op, per_element, singles
+from ..registry import op
+from ..signatures import per_element, singles
 from .arithmetic import alias, numeric
 
 

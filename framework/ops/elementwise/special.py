@@ -14,7 +14,8 @@ from ...tensor import Tensor
 from ..creation.from_data import tensor
 from ..creation.ranges import arange
 from ..indexing.where import where_select
-from ..registry import broadcast, function, install, op, pairs, per_element, same, singles
+from ..registry import function, install, op
+from ..signatures import broadcast, pairs, per_element, same, singles
 from .bessel import over
 from .binary import _nonzero_pairs, float_power
 from .unary import between, exp2, log1p, polygamma, special

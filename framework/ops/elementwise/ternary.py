@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...dtypes import COMPLEX, FLOAT
 from ...spec import Spec
-from ..registry import broadcast, broadcast_shapes, install, op, per_element
+from ..registry import install, op
+from ..signatures import broadcast, broadcast_shapes, per_element
 from .arithmetic import conjugate
 
 

@@ -13,8 +13,10 @@ import numpy as np
 
 from ...dtypes import FLOAT, bool_, get_default_dtype
 from ...kernels.common.elementwise import elementwise_kernel
+from ..autocast_policy import WIDE_ON_CUDA
 from ..indexing.where import where_select
-from ..registry import WIDE_ON_CUDA, function, op, per_element, same, singles
+from ..registry import function, op
+from ..signatures import per_element, same, singles
 from .arithmetic import alias, conjugate
 
 LN2, LN10 = log(2.0), log(10.0)

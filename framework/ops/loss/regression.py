@@ -13,7 +13,8 @@ from ...kernels.common.elementwise import elementwise_kernel
 from ...kernels.common.layout import alike, contiguous
 from ..elementwise.bitmask import by_sides, mark, sides_of, spread, worth_bits
 from ..indexing.where import where_select
-from ..registry import broadcast, function, op, per_element
+from ..registry import function, op
+from ..signatures import broadcast, per_element
 from .cross_entropy import reduce_loss, reduction_of
 from .fused_reduction import arriving, reduced, summed
 

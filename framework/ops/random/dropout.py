@@ -19,7 +19,8 @@ from ...kernels.common.layout import contiguous, worth_compiling
 from ...random.generator import draw
 from ...random.philox import Rng, bits
 from ...spec import Spec
-from ..registry import function, op, per_element
+from ..registry import function, op
+from ..signatures import per_element
 
 CHUNK = 1 << 16  # elements whose random words are in memory at a time
 
