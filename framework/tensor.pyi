@@ -1307,3 +1307,6 @@ def wrap(array: Any, spec: Spec, storage: Any) -> Tensor:
 
 def instance(cls: _type, t: Tensor, requires_grad: _bool, attributes: dict[str, Any]) -> Tensor:
     """Make ``t`` an instance of a subclass, without calling the subclass's constructor."""
+
+def install_method(name: str, value: Any) -> None:
+    """Make a function or a property part of Tensor: how layers above give it what they know."""

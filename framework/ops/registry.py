@@ -17,6 +17,7 @@ leaves its inputs alone. ``docs/add_an_op.md`` is the long form of this page.
 
 from __future__ import annotations
 
+import builtins
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +25,7 @@ from typing import Any
 
 from .. import execution
 from ..modes import local
-from ..tensor import Tensor
+from ..tensor import Tensor, install_method
 from .autocast_policy import casts
 from .functions import make_functions, numpy_names
 from .kernel_choice import Kernel
@@ -241,9 +242,9 @@ def op(
         function.op, function.vjp = declared, declared.vjp
         function.kernel, function.composite = declared.kernel, declared.composite
         if shown if public is None else public:
-            FUNCTIONS[declared.name] = function
+            _publish(declared.name, function)
         as_method = shown if method is None else method
-        install(declared.name, function, as_method, operator, inplace, in_place)
+        _install(declared.name, function, as_method, operator, inplace, in_place)
         return function
 
     return declare
@@ -256,29 +257,29 @@ def _run_by(executor: execution.Executor) -> None:
             executor.plan_made(plan)
 
 
-def install(
+def _install(
     name: str, function: Any, method: Any, operator: str | None, inplace: Any, in_place: Any
 ) -> None:
     """Make a function a method of Tensor, and an operator."""
     if method:
-        _set(name if method is True else method, function)
+        install_method(name if method is True else method, function)
     if inplace:
-        _set(inplace, in_place)
+        install_method(inplace, in_place)
         if not inplace.startswith("_"):
-            FUNCTIONS.setdefault(inplace, in_place)
+            _publish(inplace, in_place)
     if operator:
-        _set(operator, function)
+        install_method(operator, function)
         plain = operator.strip("_")
-        if plain not in ("neg", "abs", "invert", "pos", "eq", "ne", "lt", "le", "gt", "ge"):
-            _set(f"__r{plain}__", _reflected(function))
+        if plain not in ("neg", "abs", "pos"):
+            install_method(f"__r{plain}__", _reflected(function))
             if inplace:
-                _set(f"__i{plain}__", in_place)
+                install_method(f"__i{plain}__", in_place)
 
 
-def _set(name: str, function: Any) -> None:
-    if name in Tensor.__dict__ and name not in ("__eq__", "__hash__"):
-        raise TypeError(f"Tensor.{name} is defined twice.")
-    setattr(Tensor, name, function)
+def _publish(name: str, value: Any) -> None:
+    if name in FUNCTIONS:
+        raise TypeError(f"a function named {name} is declared twice.")
+    FUNCTIONS[name] = value
 
 
 def _reflected(function: Any) -> Any:
@@ -297,6 +298,7 @@ def _recorded(*inputs: Any) -> bool:
 def function(
     *,
     method: str | bool = False,
+    property: bool = False,
     operator: str | None = None,
     inplace: str | None = None,
     public: bool | None = None,
@@ -307,6 +309,7 @@ def function(
 
     Args:
         method: Also a Tensor method: True for the same name, or a name.
+        property: Also an attribute of Tensor: ``x.real`` for ``real(x)``.
         operator: Also an operator.
         inplace: Name of an in-place twin, which computes the result and copies it in.
         public: It is part of ``lowtide``; the default, unless its name begins with an underscore.
@@ -319,9 +322,7 @@ def function(
             f = casts(autocast)(f)
         f = numpy_names(f)
         if public or (public is None and not f.__name__.startswith("_")):
-            if f.__name__ in FUNCTIONS:
-                raise TypeError(f"a function named {f.__name__} is declared twice.")
-            FUNCTIONS[f.__name__] = f
+            _publish(f.__name__, f)
         f.samples = samples
         in_place = None
         if inplace:
@@ -333,7 +334,25 @@ def function(
 
             in_place.__name__ = inplace
             in_place.__doc__ = f"In-place twin of ``{f.__name__}``."
-        install(f.__name__, f, method, operator, inplace, in_place)
+        _install(f.__name__, f, method, operator, inplace, in_place)
+        if property:
+            install_method(f.__name__, builtins.property(f))
         return f
 
     return declare
+
+
+def alias(name: str, of: Any) -> None:
+    """Give a public function, its method and its in-place twin a further name."""
+    _publish(name, of)
+    install_method(name, of)
+    in_place = Tensor.__dict__.get(f"{of.__name__}_")
+    if in_place is not None:
+        install_method(f"{name}_", in_place)
+        _publish(f"{name}_", in_place)
+
+
+def public(cls: type) -> type:
+    """Make a class part of ``lowtide``; a decorator. Functions are, by their own declarations."""
+    _publish(cls.__name__, cls)
+    return cls

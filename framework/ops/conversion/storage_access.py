@@ -15,9 +15,10 @@ from ...dtypes import uint8
 from ...memory.ledger import SAVED, TEMPORARY
 from ...tensor import Tensor
 from ..creation.factory import new
-from ..registry import FUNCTIONS, function
+from ..registry import function, public
 
 
+@public
 class UntypedStorage:
     """The bytes under a tensor and all of its views, which live as long as this does.
 
@@ -66,6 +67,7 @@ class UntypedStorage:
         return f"lowtide.{type(self).__name__}(device={self.device}) of size {self.size()}"
 
 
+@public
 class TypedStorage(UntypedStorage):
     """The elements under a tensor and all of its views."""
 
@@ -76,9 +78,6 @@ class TypedStorage(UntypedStorage):
     def untyped(self) -> UntypedStorage:
         """The same memory as bytes."""
         return UntypedStorage(self._storage, self.device)
-
-
-FUNCTIONS["UntypedStorage"], FUNCTIONS["TypedStorage"] = UntypedStorage, TypedStorage
 
 
 @function()
