@@ -1,4 +1,4 @@
-"""PyTorch's global settings, accepted for compatibility, and what each does here.
+"""PyTorch's global settings, accepted for compatibility.
 
 Lowtide has one implementation of each op: on the CPU it is deterministic, and a matrix product runs
 in the precision of its inputs. So these are remembered and answered, and change nothing.
@@ -16,7 +16,7 @@ _state: dict[str, Any] = {"precision": "highest", "deterministic": False, "warn_
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """Remember how coarse float32 matrix products may be; they stay float32 here.
+    """Set PyTorch's float32 matmul precision; stored, but products stay in float32.
 
     Raises:
         ValueError: It is none of "highest", "high", "medium".
@@ -29,32 +29,32 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 
 def get_float32_matmul_precision() -> str:
-    """What :func:`set_float32_matmul_precision` was told; "highest" at first."""
+    """Return the setting of :func:`set_float32_matmul_precision`; "highest" by default."""
     return str(_state["precision"])
 
 
 def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Remember the wish for deterministic algorithms; on the CPU there are no others."""
+    """Set PyTorch's flag for deterministic algorithms; on the CPU there are no others."""
     _state.update(deterministic=bool(mode), warn_only=bool(warn_only))
 
 
 def are_deterministic_algorithms_enabled() -> bool:
-    """What :func:`use_deterministic_algorithms` was told."""
+    """Return the flag set by :func:`use_deterministic_algorithms`."""
     return bool(_state["deterministic"])
 
 
 def is_deterministic_algorithms_warn_only_enabled() -> bool:
-    """Whether the wish was for warnings only."""
+    """True if :func:`use_deterministic_algorithms` was called with ``warn_only=True``."""
     return bool(_state["warn_only"])
 
 
 def set_flush_denormal(mode: bool) -> bool:
-    """Return False: how the processor treats denormal numbers is left as it is."""
+    """Return False: flushing of denormal numbers is not supported."""
     return False
 
 
 def compile(model: F | None = None, **options: Any) -> F | Callable[[F], F]:
-    """Return ``model`` as it is: nothing is compiled for now.
+    """Return ``model`` unchanged; nothing is compiled.
 
     Args:
         model: A module or function; without it, a decorator is returned.

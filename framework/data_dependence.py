@@ -1,4 +1,4 @@
-"""Data-dependent decisions, and what they do where a tensor has no values.
+"""Data-dependent decisions, and their fallback where a tensor has no values.
 
 That is under an executor that computes nothing: an estimate's (``execution.py``).
 The framework itself seldom looks at values. Where it does, an estimate would go another way than
@@ -15,7 +15,7 @@ from . import execution
 
 
 def value_or_hint(value: Any, usual: Any) -> Any:
-    """The only element of a tensor as a Python scalar; ``usual`` where it has no value.
+    """Return the only element of a tensor as a Python scalar; ``usual`` if it has no value.
 
     Args:
         value: A tensor of one element, or a number, which is returned as it is.
@@ -29,7 +29,7 @@ def value_or_hint(value: Any, usual: Any) -> Any:
 
 
 def require_values(name: str, value: Any) -> Any:
-    """Return a tensor whose values decide about a shape; refuse one without values.
+    """Return a tensor whose values determine a shape; raise an error if it has none.
 
     Args:
         name: The op, for the message.

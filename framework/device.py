@@ -1,4 +1,4 @@
-"""Devices by name: ``cpu``, ``cuda:N``, ``meta``, and ``sim``, the simulated GPU of tests."""
+"""Devices by name: ``cpu``, ``cuda:N``, ``meta``, and ``sim``, a simulated GPU for tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _current = _Current()
 
 
 class device:
-    """Where a tensor's bytes lie; one object per device, compared by identity.
+    """The device of a tensor; one object per device, compared by identity.
 
     Also a context manager and decorator: factories called inside without ``device=`` use it.
 
@@ -41,7 +41,7 @@ class device:
     index: int | None
 
     def __new__(cls, type: Any = "cpu", index: int | None = None) -> device:
-        """Return the one object of that name."""
+        """Return the device of a given name."""
         if isinstance(type, device):
             return type
         if isinstance(type, int):
@@ -78,7 +78,7 @@ class device:
     )
 
     def __call__(self, function: Any) -> Any:
-        """Run ``function`` with this device as the default."""
+        """Decorate ``function`` to run with this device as the default."""
         import functools
 
         @functools.wraps(function)
@@ -104,10 +104,10 @@ _default = [device("cpu")]
 
 
 def get_default_device() -> device:
-    """The device on which factories without ``device=`` put their tensors."""
+    """Return the device on which factories without ``device=`` create tensors."""
     return _current.stack[-1] if _current.stack else _default[0]
 
 
 def set_default_device(d: Any) -> None:
-    """Set the device on which factories without ``device=`` put their tensors."""
+    """Set the device on which factories without ``device=`` create tensors."""
     _default[0] = device("cpu" if d is None else d)

@@ -1,4 +1,4 @@
-"""Element types: PyTorch's names over NumPy's types, and PyTorch's promotion rules.
+"""Dtypes: PyTorch's names over NumPy's types, and PyTorch's type promotion.
 
 A :class:`dtype` is one of twelve interned objects. Two rules live here because every op needs
 them: which type two types meet in (:func:`promote_types`), and which type a mix of tensors,
@@ -17,7 +17,7 @@ BOOL, INT, FLOAT, COMPLEX = range(4)  # the categories of promotion, weakest fir
 
 
 class dtype:
-    """The type of a tensor's elements; one object per type, compared by identity.
+    """The data type of a tensor's elements; one object per type, compared by identity.
 
     Attributes:
         name: PyTorch's name, ``"float32"``.
@@ -48,7 +48,7 @@ class dtype:
 
     @property
     def is_signed(self) -> bool:
-        """True for every type that has negative values."""
+        """True for every type with negative values."""
         return self.name not in ("bool", "uint8")
 
     @property
@@ -57,11 +57,11 @@ class dtype:
         return self.category >= FLOAT
 
     def to_real(self) -> dtype:
-        """The floating type of a complex type's parts; a real type itself."""
+        """Return the floating type of a complex type's parts; a real type itself."""
         return {complex64: float32, complex128: float64}.get(self, self)
 
     def to_complex(self) -> dtype:
-        """The complex type whose parts have this type."""
+        """Return the complex type whose parts have this type."""
         if self.category == COMPLEX:
             return self
         return complex128 if self is float64 else complex64
@@ -102,7 +102,7 @@ _PYTHON = {bool_.np.type: bool_}
 
 
 def as_dtype(value: Any) -> dtype:
-    """Turn a lowtide dtype, a Python type, a NumPy dtype or a name into a dtype.
+    """Convert a lowtide dtype, a Python type, a NumPy dtype or a name to a dtype.
 
     Raises:
         TypeError: lowtide has no such element type.
@@ -132,12 +132,12 @@ _default = [float32]
 
 
 def get_default_dtype() -> dtype:
-    """The floating type that Python floats become."""
+    """Return the default floating dtype."""
     return _default[0]
 
 
 def set_default_dtype(d: Any) -> None:
-    """Set the floating type that Python floats become.
+    """Set the default floating dtype.
 
     Raises:
         TypeError: ``d`` is not a floating type.
@@ -149,7 +149,7 @@ def set_default_dtype(d: Any) -> None:
 
 
 def promote_types(a: dtype, b: dtype) -> dtype:
-    """The smallest type that holds both, by PyTorch's table.
+    """Return the smallest dtype that both can be converted to, by PyTorch's table.
 
     Example:
         >>> promote_types(uint8, int8), promote_types(float16, bfloat16)
@@ -182,7 +182,7 @@ def _dominate(higher: dtype | None, lower: dtype | None) -> dtype | None:
 
 
 def combine(dims: list[dtype], zero_d: list[dtype], scalars: list[int]) -> dtype:
-    """The result type of tensors with dimensions, 0-d tensors, and Python scalars' categories.
+    """Return the result dtype of tensors with dims, 0-d tensors, and categories of Python scalars.
 
     Source:
         PyTorch's documentation of ``torch.result_type``: a scalar promotes only across
@@ -199,7 +199,7 @@ def combine(dims: list[dtype], zero_d: list[dtype], scalars: list[int]) -> dtype
 
 
 def SCALAR_DTYPE(category: int) -> dtype:
-    """The dtype that a Python scalar of a category brings: bool, int64, the default float."""
+    """Return the dtype of a category of Python scalars: bool, int64, the default float."""
     if category == FLOAT:
         return get_default_dtype()
     if category == COMPLEX:
@@ -219,7 +219,7 @@ _RTOL_ATOL = {  # relative, absolute: a few units in the last place after a shor
 
 
 def tolerance(d: dtype) -> tuple[float, float]:
-    """The (relative, absolute) tolerance for comparing results of a type; (0, 0) if exact."""
+    """Return the (relative, absolute) tolerance for comparing results; (0, 0) if exact."""
     return _RTOL_ATOL.get(d.name, (0.0, 0.0))
 
 

@@ -1,4 +1,4 @@
-"""The exceptions that have a meaning of their own; every other mistake raises PyTorch's builtin.
+"""Exception classes; errors without a class of their own raise PyTorch's builtin type.
 
 Each class derives from the builtin that a PyTorch user would catch for the same mistake.
 """
@@ -7,15 +7,15 @@ from __future__ import annotations
 
 
 class GradientError(RuntimeError):
-    """A graph that cannot be differentiated: freed, overwritten, or never recorded."""
+    """The graph cannot be differentiated: freed, overwritten, or never recorded."""
 
 
 class CheckpointError(RuntimeError):
-    """A recomputation that cannot repeat the forward it stands for."""
+    """A recomputation cannot repeat the forward of its checkpointed region."""
 
 
 class OutOfMemoryError(RuntimeError, MemoryError):
-    """A device, or a limit set on it, has no room for an allocation.
+    """A device, or a limit set on it, has no memory for an allocation.
 
     Attributes:
         requested_bytes: What was asked for.
@@ -55,12 +55,12 @@ class OutOfMemoryError(RuntimeError, MemoryError):
 
 
 class MemoryLimitError(OutOfMemoryError):
-    """An allocation refused by ``set_memory_limit``, before the device itself runs out."""
+    """An allocation would exceed the limit set by ``set_memory_limit``."""
 
 
 class SerializationError(RuntimeError):
-    """A training checkpoint that cannot be read or written."""
+    """A training checkpoint cannot be read or written."""
 
 
 class LinAlgError(RuntimeError):
-    """A matrix for which a computation of linear algebra has no result: singular, say."""
+    """A linear algebra computation has no result for a matrix, for example a singular one."""

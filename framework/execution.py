@@ -1,4 +1,4 @@
-"""The executor: who runs kernels, makes backends, and gives values of tensors to Python.
+"""The executor: runs kernels, creates backends, and reads tensor values for Python.
 
 There is one for the process. The usual one, :class:`Executor`, computes; :func:`install` puts
 another in its place. That of an estimate (``profiling/estimate/fake_kernels.py``) computes nothing
@@ -27,7 +27,7 @@ F = TypeVar("F", bound=Follow)
 
 
 class Executor:
-    """The usual executor: everything is computed.
+    """The default executor, which computes everything.
 
     Attributes:
         computes: Kernels write what they should. If not, nobody looks for NaN or damage in what
@@ -37,25 +37,25 @@ class Executor:
     computes = True
 
     def runner(self) -> Callable[..., Any]:
-        """Return ``run(f, *args)``, with which a thread calls whatever writes values.
+        """Return ``run(f, *args)``, through which a thread calls whatever writes values.
 
         The first array among ``args`` is written. It is asked for once per thread.
         """
         return quiet_runner()
 
     def plan_made(self, plan: Any) -> None:
-        """See a plan (``ops/plan.py``) that was made; what it calls may be exchanged."""
+        """Observe a new plan (``ops/plan.py``), whose functions may be replaced."""
 
     def new_backend(self, d: Any, make: Callable[[Any], Any]) -> Any:
-        """Return the backend of a device that is used for the first time: ``make(d)``."""
+        """Return the backend for the first use of a device: ``make(d)``."""
         return make(d)
 
     def known_backend(self, d: Any, be: Any) -> Any:
-        """Return what takes the place of the backend of a device made under another executor."""
+        """Return the replacement of a backend that was created under another executor."""
         return be
 
     def storage_class(self, usual: Any) -> Any:
-        """Return the class of storages that backends of the host make."""
+        """Return the class of storages that host backends create."""
         return usual
 
     def reader(self, name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,7 +63,7 @@ class Executor:
         return usual
 
     def knows(self, tensor: Any) -> bool:
-        """Whether the values of a tensor are there for the framework to decide by."""
+        """True if the framework may decide by the values of a tensor."""
         return True
 
     def tiles(self, cut: Callable[..., Any], views: list[Any], limit: int) -> Any:
@@ -71,11 +71,11 @@ class Executor:
         return cut(views, limit)
 
     def replacing(self, usual: Callable[[Any], Any], path: Any) -> Any:
-        """Return the context in which a file is written that takes the place of ``path``."""
+        """Return the context in which the file that replaces ``path`` is written."""
         return usual(path)
 
     def device_count(self, ask: Callable[[], int]) -> int:
-        """Return the number of GPUs; ``ask()`` asks the driver."""
+        """Return the number of GPUs; ``ask()`` queries the driver."""
         return ask()
 
 
@@ -84,7 +84,7 @@ _followers: list[Follow] = []
 
 
 def when_installed(follow: F) -> F:
-    """Call ``follow(executor)`` with each executor that is installed, in the order of imports.
+    """Register ``follow(executor)``, called with each executor that is installed.
 
     For a module that has bound something an executor returned.
     """
@@ -95,7 +95,7 @@ def when_installed(follow: F) -> F:
 
 
 def install(executor: Executor) -> Executor:
-    """Let ``executor`` run what comes; return the one until now.
+    """Install an executor and return the one before.
 
     It holds for this thread and for those that begin later; of the plans and backends there are,
     it is shown each. What it exchanges in them stays: an executor that does so is for a process

@@ -1,4 +1,4 @@
-"""Interrupt safety: what must happen as a whole does, also where Ctrl-C falls into it.
+"""Interrupt safety: critical sections that Ctrl-C cannot divide.
 
 CPython calls the handler of a signal between two bytecodes of the main thread: at the entry of a
 function, after a call, and where a loop jumps back; nowhere else. So a row of statements without
@@ -38,7 +38,7 @@ _get_handler, _set_handler = _signal.getsignal, _signal.signal
 
 
 class defer_interrupts:
-    """Hold back Ctrl-C inside the block; it is delivered when the block ends.
+    """Defer Ctrl-C (KeyboardInterrupt) inside the block until it ends.
 
     Costs about a microsecond. Blocks may be nested: the outermost delivers. In other threads than
     the main one nothing is done, since Python delivers no signal there; nor where SIGINT is
@@ -74,7 +74,7 @@ _run_through: Any = ctypes.PYFUNCTYPE(None, *[ctypes.py_object] * 4)(
 
 
 class RestoringExit:
-    """An ``__exit__`` that sets attributes back, without running any Python.
+    """An ``__exit__`` that restores attributes without running Python code.
 
     The mode's ``__enter__`` writes the present values into ``self._before``, a list with one
     place for each name, in one row with setting the new ones.
@@ -98,19 +98,19 @@ class RestoringExit:
         self.values = values
 
     def __get__(self, mode: Any, kind: Any = None) -> Any:
-        """What ``with`` calls at the end: it asks for it before ``__enter__``."""
+        """Return the exit function; ``with`` looks it up before it calls ``__enter__``."""
         if mode is None:
             return self
         todo = map(setattr, self.owners(mode), self.names, self.values(mode))
         return partial(_run_through, todo)
 
     def __call__(self, mode: Any, *exc: object) -> None:
-        """Exit from a mode, as ``contextlib.ExitStack`` does."""
+        """Exit a mode, as ``contextlib.ExitStack`` calls it."""
         self.__get__(mode)(*exc or (None, None, None))
 
 
 class _GuardedExit:
-    """An ``__exit__`` whose first step, in C, holds Ctrl-C back; then it runs Python."""
+    """An ``__exit__`` that defers Ctrl-C before any of its Python code runs."""
 
     def __get__(self, context: Any, kind: Any = None) -> Any:
         if context is None:
@@ -124,7 +124,7 @@ class _GuardedExit:
         return partial(_run_through, chain(exchange, leave))
 
     def __call__(self, context: Any, *exc: object) -> None:
-        """Leave a context, as ``contextlib.ExitStack`` does."""
+        """Exit a context, as ``contextlib.ExitStack`` calls it."""
         self.__get__(context)(*exc or (None, None, None))
 
 
@@ -141,7 +141,7 @@ def _leave_guarded(context: Any, guard: defer_interrupts, before: list[Any]) -> 
 
 
 class WholeContext:
-    """A context manager that Ctrl-C finds entered or not, never half: define these two.
+    """Base class of context managers that Ctrl-C finds entered or not, never half.
 
     ``_enter()`` returns what ``with`` binds; ``_leave()`` takes back what it did. An interrupt is
     delivered when they are done. Costs some three microseconds.
@@ -173,7 +173,7 @@ _finalizers: dict[CodeType, tuple[Callable[[Any], None], int]] = {}
 
 
 def finalizer(function: F) -> F:
-    """Declare a ``__del__`` that is called again if an interrupt kept it from beginning.
+    """Declare a ``__del__`` that is called again if an interrupt prevented it from starting.
 
     Python swallows what is raised in a finalizer, an interrupt too. One at its entry would leave
     bytes booked for good, and Ctrl-C itself would be lost. A declared finalizer is called again
@@ -214,7 +214,7 @@ _others: list[Callable[[Any], Any]] = []  # whoever was told before; empty while
 
 
 def listen() -> None:
-    """See to it that interrupted finalizers are called again, also if somebody took the hook over.
+    """Install the hook that repeats interrupted finalizers, also if it was replaced.
 
     It is asked again at each backward pass.
     """

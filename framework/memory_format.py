@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 class memory_format:
-    """An order of a tensor's elements in memory; one object for each, compared by identity.
+    """The order of a tensor's elements in memory; one object each, compared by identity.
 
     Attributes:
         name: PyTorch's name, ``"channels_last"``.
@@ -25,7 +25,7 @@ class memory_format:
         self.order = order
 
     def describes(self, shape: Sequence[int], strides: Sequence[int]) -> bool:
-        """Whether elements of that shape and those strides lie densely in this order.
+        """True if a shape with these strides is dense in this order.
 
         Args:
             shape: Sizes.
@@ -50,7 +50,7 @@ class memory_format:
 
 
 class layout:
-    """How a tensor's elements are stored; ``lowtide.strided`` is the only one.
+    """The layout of a tensor; ``lowtide.strided`` is the only one.
 
     Attributes:
         name: PyTorch's name.

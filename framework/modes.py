@@ -1,4 +1,4 @@
-"""Grad mode and inference mode, and the other modes of a thread.
+"""Grad mode, inference mode, and the other thread-local modes.
 
 One :class:`State` object per thread, so that the dispatcher reads one thread-local attribute per
 op and plain slots after that.
@@ -20,7 +20,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class State:
-    """Modes of one thread.
+    """The modes of one thread.
 
     Attributes:
         grad: Ops record nodes.
@@ -94,7 +94,7 @@ def _run_by(executor: execution.Executor) -> None:
 
 
 def run_kernel(f: Any, *args: Any) -> Any:
-    """Run a kernel, or what surrounds one, with NumPy's floating-point warnings off.
+    """Run a kernel, or a function around one, with NumPy's floating-point warnings off.
 
     Whatever writes values goes through here or through ``State.run``, so that an executor can leave
     it out (``execution.py``). The first array among ``args`` is written.
@@ -108,7 +108,7 @@ def run_kernel(f: Any, *args: Any) -> Any:
 
 
 def state_of_thread() -> State:
-    """The modes of the current thread."""
+    """Return the modes of the current thread."""
     return local.state
 
 
@@ -181,7 +181,7 @@ class _Optional(_Mode):
 
 
 class no_grad(_Optional):
-    """Record no graph inside: results do not require grad, and nothing is saved.
+    """Disable gradient recording: results do not require grad, and nothing is saved.
 
     Example:
         >>> import lowtide as lt
@@ -200,7 +200,7 @@ class no_grad(_Optional):
 
 
 class enable_grad(_Optional):
-    """Record the graph inside, also within ``no_grad``. No effect within ``inference_mode``."""
+    """Enable gradient recording, also within ``no_grad``; no effect in ``inference_mode``."""
 
     def __enter__(self) -> None:
         state = local.state
@@ -211,7 +211,7 @@ class enable_grad(_Optional):
 
 
 class set_grad_enabled(_Mode):
-    """Turn recording on or off: at once when called, and back when used as a context."""
+    """Enable or disable gradient recording; a function, and a context manager."""
 
     def __init__(self, mode: bool) -> None:
         self.mode = bool(mode)
@@ -220,7 +220,7 @@ class set_grad_enabled(_Mode):
         state.grad = self.mode and not state.inference
 
     def __call__(self, function: F) -> F:
-        """Decorate ``function``; the mode outside stays as it was."""
+        """Decorate ``function``; the mode outside is restored."""
         local.state.grad = self._before[0]
         return super().__call__(function)
 
@@ -234,7 +234,7 @@ class set_grad_enabled(_Mode):
 
 
 class inference_mode(_Mode):
-    """``no_grad`` whose results also refuse to be saved for backward or written later.
+    """Disable gradient recording, and mark results as inference tensors.
 
     Args:
         mode: False turns the mode off inside.
@@ -264,10 +264,10 @@ class inference_mode(_Mode):
 
 
 def is_grad_enabled() -> bool:
-    """True if ops record the graph in this thread."""
+    """True if gradient recording is enabled in this thread."""
     return local.state.grad
 
 
 def is_inference_mode_enabled() -> bool:
-    """True inside ``inference_mode`` in this thread."""
+    """True inside ``inference_mode``."""
     return local.state.inference

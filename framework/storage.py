@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .memory.ledger import Ledger
 
 
-class Accounts:
+class LedgerEntry:
     """Base of storages: role, version and entry in the ledger.
 
     Attributes:
@@ -59,7 +59,7 @@ class Accounts:
             publish(ledger, "role", self, old)
 
 
-class Storage(np.ndarray, Accounts):  # type: ignore[override]  # nbytes is numpy's property
+class Storage(np.ndarray, LedgerEntry):  # type: ignore[override]  # nbytes is numpy's property
     """Bytes of a host pool. Made by ``HostBackend.empty``; gives itself back when it dies."""
 
     __slots__ = ("ledger", "offset", "pins", "role", "stack", "version")
@@ -92,7 +92,7 @@ class Storage(np.ndarray, Accounts):  # type: ignore[override]  # nbytes is nump
             self.stack.append(self.offset)  # in one row with the booking
 
 
-class ExternalStorage(Accounts):
+class ExternalStorage(LedgerEntry):
     """Bytes that belong to someone else, such as a NumPy array that a tensor shares.
 
     The ledger does not count them: lowtide neither took them nor can give them back.

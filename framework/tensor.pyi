@@ -170,15 +170,15 @@ class Tensor:
     def __and__(self, other: Tensor | complex) -> Tensor:
         """Combine bits by and; logical for bool."""
     def __array__(self, dtype: Any = ..., copy: _bool | None = ...) -> Any:
-        """Give the values to ``numpy.asarray``, shared unless a conversion or a copy is asked for."""
+        """Convert for ``numpy.asarray``, sharing memory unless a conversion or copy is needed."""
     def __copy__(self) -> Tensor:
-        """Another tensor of the same memory; a leaf."""
+        """Return another leaf tensor that shares the memory."""
     def __deepcopy__(self, memo: dict[_int, Any]) -> Tensor:
-        """Copy a leaf with its gradient and attributes into memory of its own."""
+        """Copy a leaf with its gradient and attributes."""
     def __dlpack__(self, **options: Any) -> Any:
-        """Export the memory to another library."""
+        """Export the memory to another library as a DLPack capsule."""
     def __dlpack_device__(self) -> tuple[_int, _int]:
-        """The (type, index) of its device in DLPack's numbers."""
+        """Return the DLPack device as (type, index)."""
     def __eq__(self, other: Tensor | complex) -> Tensor:  # type: ignore[override]
         """Compare elementwise: ``input == other``, as bool."""
     def __floordiv__(self, other: Tensor | complex) -> Tensor:
@@ -432,7 +432,7 @@ class Tensor:
     def atanh_(self) -> Tensor:
         """In-place twin of ``atanh``."""
     def backward(self, gradient: Tensor | None = ..., retain_graph: _bool | None = ..., create_graph: _bool = ..., inputs: Any = ...) -> None:
-        """Accumulate into ``.grad`` of the leaves the gradient of this tensor."""
+        """Accumulate the gradients of this tensor into ``.grad`` of the leaves."""
     def baddbmm(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ..., out: Any = ...) -> Tensor:
         """Multiply stacks of matrices and add: ``beta * input + alpha * (batch1 @ batch2)``."""
     def baddbmm_(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
@@ -1011,7 +1011,7 @@ class Tensor:
     def not_equal_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``ne``."""
     def numpy(self, *, force: _bool = ...) -> Any:
-        """View the values as a NumPy array that shares memory."""
+        """Return the values as a NumPy array that shares memory."""
     def orgqr(self, tau: Any, *, out: Any = ...) -> Tensor:
         """Do what :func:`linalg.householder_product` does, under LAPACK's name."""
     def ormqr(self, tau: Any, other: Tensor | complex, left: _bool = ..., transpose: _bool = ..., *, out: Any = ...) -> Tensor:
@@ -1062,9 +1062,9 @@ class Tensor:
     def reciprocal_(self) -> Tensor:
         """In-place twin of ``reciprocal``."""
     def register_hook(self, hook: Any) -> Any:
-        """Call ``hook(grad)`` when the gradient of this tensor is known; it may return another."""
+        """Register ``hook(grad)`` on this tensor's gradient; it may return a replacement."""
     def register_post_accumulate_grad_hook(self, hook: Any) -> Any:
-        """Call ``hook(tensor)`` after backward accumulated into this leaf's ``.grad``."""
+        """Register ``hook(tensor)``, called after backward accumulated into this leaf's ``.grad``."""
     def relu(self, *, out: Any = ...) -> Tensor:
         """Apply ``max(input, 0)``."""
     def relu_(self) -> Tensor:
@@ -1094,7 +1094,7 @@ class Tensor:
     def resolve_neg(self) -> Tensor:
         """Return the tensor: negation is never deferred here."""
     def retain_grad(self) -> None:
-        """Keep the gradient of this non-leaf in ``.grad``."""
+        """Keep the gradient of this non-leaf tensor in ``.grad``."""
     def roll(self, shifts: Any, dims: Any = ...) -> Tensor:
         """Move along dims; what leaves at one end enters at the other. No dims: of the flat tensor."""
     def rot90(self, k: Any = ..., dims: Any = ...) -> Tensor:

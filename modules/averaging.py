@@ -14,9 +14,9 @@ from copy import deepcopy
 from itertools import chain
 from typing import Any
 
+from ..framework.blockwise import HOSTS, blockwise_call
 from ..framework.dtypes import int64
 from ..framework.interrupts import defer_interrupts
-from ..framework.lanes import HOSTS, on_lanes
 from ..framework.modes import no_grad
 from ..framework.ops.creation.fill import zeros
 from ..framework.ops.views.tiled import pieces
@@ -98,7 +98,7 @@ class AveragedModel(Module):
                     n = self.n_averaged.to(averaged.device)
                     new = self.avg_fn(averaged, current, n).to(averaged.device)
                     writes.append((averaged.copy_, new.expand(averaged.shape)))
-            elif isinstance(update, _Toward):
+            elif isinstance(update, _MovingAverage):
                 share = update.share(count)
                 writes += [_moving(averaged, current, share) for averaged, current in pairs]
             else:
@@ -160,7 +160,7 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
         model.train(was_training)
 
 
-class _Toward:
+class _MovingAverage:
     """Moves averages towards what is current, by a share that follows from how many there are."""
 
     def __init__(self, share: Callable[[int], float]) -> None:
@@ -181,12 +181,12 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> Callable[[Tensors, Tensors, An
         ValueError: ``decay`` is outside [0, 1].
     """
     _check_decay(decay)
-    return _Toward(lambda _: 1 - decay)
+    return _MovingAverage(lambda _: 1 - decay)
 
 
 def get_swa_multi_avg_fn() -> Callable[[Tensors, Tensors, Any], None]:
     """Return the update of a mean of all, in place."""
-    return _Toward(lambda count: 1 / (count + 1))
+    return _MovingAverage(lambda count: 1 / (count + 1))
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Callable[[Tensor, Tensor, Any], Tensor]:
@@ -225,7 +225,7 @@ def _moving(averaged: Any, current: Any, share: float) -> Any:
     if not averaged.dtype.is_differentiable:  # integers are rounded down, as a copy does
         return averaged.copy_, averaged + (current - averaged) * share
     if averaged.device.type in HOSTS:
-        return on_lanes(_move, (averaged, current), (share,))
+        return blockwise_call(_move, (averaged, current), (share,))
     return _by_pieces, averaged, current, share
 
 

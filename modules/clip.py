@@ -12,9 +12,9 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
+from ..framework.blockwise import HOSTS, blockwise_call
 from ..framework.data_dependence import value_or_hint
 from ..framework.interrupts import defer_interrupts
-from ..framework.lanes import HOSTS, on_lanes
 from ..framework.modes import no_grad
 from ..framework.ops.creation.from_data import tensor
 from ..framework.ops.linalg.norms import vector_norm
@@ -131,13 +131,13 @@ def _scaling(g: Any, factor: Any) -> tuple[Any, ...]:
         return g.mul_, factor
     value = 1.0 if factor.is_meta else value_or_hint(factor, 1.0)
     if g.dtype.is_half:
-        return on_lanes(_scale, (g, None), (value,))
+        return blockwise_call(_scale, (g, None), (value,))
     return g.mul_, value
 
 
 def _clamping(g: Any, limit: float) -> tuple[Any, ...]:
     if g.device.type in HOSTS and g.dtype.is_half:
-        return on_lanes(_clamp, (g, None), (limit,))
+        return blockwise_call(_clamp, (g, None), (limit,))
     return g.clamp_, -limit, limit
 
 

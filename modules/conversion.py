@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .module import Module
 
 
-class Convertible:
+class ConversionMixin:
     """Methods of :class:`Module` for devices and dtypes."""
 
     if TYPE_CHECKING:  # what Module brings

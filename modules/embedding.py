@@ -41,7 +41,7 @@ def _check_pretrained(name: str, embeddings: Tensor) -> tuple[int, int]:
     return int(embeddings.shape[0]), int(embeddings.shape[1])
 
 
-class _Table(Module):
+class _EmbeddingBase(Module):
     weight: Parameter
     padding_idx: int | None
 
@@ -53,7 +53,7 @@ class _Table(Module):
                 self.weight[self.padding_idx].fill_(0)
 
 
-class Embedding(_Table):
+class Embedding(_EmbeddingBase):
     """Look up a learned row for each number.
 
     Args:
@@ -168,7 +168,7 @@ class Embedding(_Table):
         return text
 
 
-class EmbeddingBag(_Table):
+class EmbeddingBag(_EmbeddingBase):
     """Reduce bags of learned rows to their sum, mean or maximum.
 
     Args:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from .module import Module
 
 Hook = Callable[..., Any]
-T = TypeVar("T", bound="Hooked")
+T = TypeVar("T", bound="HooksMixin")
 
 
 class CallHooks:
@@ -100,7 +100,7 @@ def _kind(kind: str) -> property:
     return property(read, write)
 
 
-class Hooked:
+class HooksMixin:
     """Methods of :class:`Module` for hooks."""
 
     _call_hooks: CallHooks | None = None
@@ -293,7 +293,7 @@ def call_hooked(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         watching = [h for g in groups for h in g.backward.values()]
         before = [h for g in groups for h in g.backward_pre.values()]
         if watching or before:
-            border = _Border(module, watching, before)
+            border = _ModuleBackwardHooks(module, watching, before)
             args = border.enter(args)
         if own.region is None:
             result = module.forward(*args, **kwargs)
@@ -375,7 +375,7 @@ def _after(
 # Backward
 
 
-class _Border:
+class _ModuleBackwardHooks:
     """What the two nodes around one call share. It holds hooks and the module, and no tensor."""
 
     __slots__ = ("before", "hooks", "inputs", "module", "n_inputs", "n_outputs", "outputs")
@@ -457,7 +457,7 @@ class _Border:
                 )
 
 
-class _BorderNode(Node):
+class _BackwardHookNode(Node):
     """Passes gradients on, and shows them to one side of a border.
 
     With ``zeros``, a missing gradient is shown, and goes on, as zeros; so PyTorch treats inputs.
@@ -502,7 +502,7 @@ def _through(
     if not places:
         return [], values
     views = [values[k].view_as(values[k]) for k in places]
-    node = _BorderNode([values[k] for k in places], show, zeros)
+    node = _BackwardHookNode([values[k] for k in places], show, zeros)
     out = list(values)
     for index, (k, view) in enumerate(zip(places, views, strict=True)):
         attach(view, node, index)

@@ -17,20 +17,20 @@ from typing import Any, TypeVar
 from ..framework.attribution import scopes
 from ..framework.modes import local
 from ..framework.tensor import Tensor
-from .conversion import Convertible
-from .hooks import Hooked, call_hooked
+from .conversion import ConversionMixin
+from .hooks import HooksMixin, call_hooked
 from .hooks import register_module_forward_hook as register_module_forward_hook
 from .hooks import register_module_forward_pre_hook as register_module_forward_pre_hook
 from .hooks import register_module_full_backward_hook as register_module_full_backward_hook
 from .hooks import register_module_full_backward_pre_hook as register_module_full_backward_pre_hook
 from .parameter import Buffer, Parameter, keep_buffer
-from .state import Stateful
+from .state import StateDictMixin
 
 T = TypeVar("T", bound="Module")
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 
-class Module(Hooked, Stateful, Convertible):
+class Module(HooksMixin, StateDictMixin, ConversionMixin):
     """Base class of layers and models: assign parameters and submodules, define ``forward``.
 
     Attributes:

@@ -14,15 +14,15 @@ Size = int | Sequence[int]
 
 
 class _Pool(Module):
-    shown: tuple[str, ...] = ()  # the attributes in repr
+    repr_fields: tuple[str, ...] = ()  # the attributes in repr
 
     def extra_repr(self) -> str:
         """The arguments, as PyTorch shows them."""
-        return ", ".join(f"{name}={getattr(self, name)}" for name in self.shown)
+        return ", ".join(f"{name}={getattr(self, name)}" for name in self.repr_fields)
 
 
 class _MaxPoolNd(_Pool):
-    shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
+    repr_fields = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
     _function: Any
 
     def __init__(
@@ -83,7 +83,7 @@ class MaxPool3d(_MaxPoolNd):
 
 
 class _MaxUnpoolNd(_Pool):
-    shown = ("kernel_size", "stride", "padding")
+    repr_fields = ("kernel_size", "stride", "padding")
     nd: int
     _function: Any
 
@@ -136,7 +136,7 @@ class MaxUnpool3d(_MaxUnpoolNd):
 
 
 class _AvgPool(_Pool):
-    shown = ("kernel_size", "stride", "padding")
+    repr_fields = ("kernel_size", "stride", "padding")
 
 
 class AvgPool1d(_AvgPool):
@@ -232,7 +232,7 @@ class AvgPool3d(_AvgPoolNd):
 
 
 class _LPPoolNd(_Pool):
-    shown = ("norm_type", "kernel_size", "stride", "ceil_mode")
+    repr_fields = ("norm_type", "kernel_size", "stride", "ceil_mode")
     _function: Any
 
     def __init__(
@@ -281,7 +281,7 @@ class LPPool3d(_LPPoolNd):
 
 
 class _AdaptiveAvgPoolNd(_Pool):
-    shown = ("output_size",)
+    repr_fields = ("output_size",)
     _function: Any
 
     def __init__(self, output_size: Any) -> None:
@@ -316,7 +316,7 @@ class AdaptiveAvgPool3d(_AdaptiveAvgPoolNd):
 
 
 class _AdaptiveMaxPoolNd(_Pool):
-    shown = ("output_size",)
+    repr_fields = ("output_size",)
     _function: Any
 
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:

@@ -48,7 +48,7 @@ class IncompatibleKeys(NamedTuple):
         return repr(self)
 
 
-class Stateful:
+class StateDictMixin:
     """Methods of :class:`Module` for its state dict."""
 
     _parameters: dict[str, Parameter | None]
@@ -261,7 +261,7 @@ def _hooks(module: Any, kind: str) -> list[tuple[Hook, bool]]:
 
 
 def _overrides(module: Any, method: str) -> bool:
-    return getattr(type(module), method, None) is not getattr(Stateful, method)
+    return getattr(type(module), method, None) is not getattr(StateDictMixin, method)
 
 
 # Loading
@@ -400,4 +400,4 @@ def _quoted(keys: list[str]) -> str:
     return ", ".join(f'"{k}"' for k in sorted(keys))
 
 
-__all__ = ["IncompatibleKeys", "Stateful"]
+__all__ = ["IncompatibleKeys", "StateDictMixin"]

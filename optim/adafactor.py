@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ..framework.autograd.saved import count_write
+from ..framework.blockwise import HOSTS, blockwise_call, by_blocks, thread_scratch
 from ..framework.dtypes import finfo
 from ..framework.kernels.common.copy import copy
-from ..framework.lanes import HOSTS, by_blocks, on_lanes, take_room
 from ..framework.modes import run_kernel
 from ..framework.ops.creation.fill import empty, zeros_like
 from ..framework.ops.views.tiled import limit_of, pieces
@@ -174,7 +174,7 @@ class _vector:
         """The call that moves the mean square and the parameter."""
         numbers = (self.share, self.eps, keep, rate)
         if self.tensors[0].device.type in HOSTS:
-            return on_lanes(_move_vector, self.tensors, numbers)
+            return blockwise_call(_move_vector, self.tensors, numbers)
         return by_pieces, _move_vector, self.tensors, numbers
 
 
@@ -220,7 +220,7 @@ class _matrix:
         storages = [t._storage for t in (self.p, *self.held)]
         if self.p.is_meta:
             return _run, storages, None
-        return _move_matrix, storages, arrays, (self.eps, keep, rate), take_room(), copies
+        return _move_matrix, storages, arrays, (self.eps, keep, rate), thread_scratch(), copies
 
     def _by_tensors(self, keep: float, rate: float) -> None:
         for t, new in zip(self.held, (self.r, self.c), strict=True):
@@ -238,11 +238,11 @@ def _scaled(d: Any, r: Any, c: Any, mean: Any, eps: float) -> Any:
 
 
 def _move_matrix(
-    storages: list[Any], arrays: list[Any], numbers: Any, room: Any, copies: list[Any]
+    storages: list[Any], arrays: list[Any], numbers: Any, scratch: Any, copies: list[Any]
 ) -> None:
     for storage in storages:
         count_write(storage, "step")
-    run_kernel(by_blocks, *arrays, _move_part, numbers, room)
+    run_kernel(by_blocks, *arrays, _move_part, numbers, scratch)
     for to, source in copies:
         run_kernel(copy, to, source)
 

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..framework.autograd.saved import count_write
+from ..framework.blockwise import HOSTS, require_no_overlap
 from ..framework.dtypes import float32, float64, uint8
 from ..framework.kernels.common import dynamic_code
 from ..framework.kernels.common.copy import copy
-from ..framework.kernels.runtime.threads import spread
-from ..framework.lanes import HOSTS, need_places_of_their_own
+from ..framework.kernels.common.schedule import parallel_rows
+from ..framework.kernels.runtime import thresholds
 from ..framework.memory.ledger import WORKSPACE
 from ..framework.modes import run_kernel
 from ..framework.ops.creation.fill import empty
@@ -148,8 +149,8 @@ class Adam8bit(Elementwise):
         if p.device.type not in HOSTS:
             reserve(p)
             return _by_tensors, p, g, held, numbers, _plain(p.device)
-        need_places_of_their_own(p._array, p)
-        if self.elements >= fused.LEAST:
+        require_no_overlap(p._array, p)
+        if self.elements >= thresholds.COMPILED_STEP:
             _ready(_precision(p))
             return _by_parts, p, g, held, numbers, _room_for(p)
         # So few elements that all is computed aside, and copied.
@@ -247,7 +248,7 @@ def _run_on(arrays: list[Any], numbers: Sequence[float]) -> None:
     if full:
         blocks = [a[:end].reshape(full, BLOCK) for a in flat]
         first = [s[:full] for s in scales]
-        run_kernel(spread, adam8bit.adam, end, full, *blocks, *first, *scalars)
+        run_kernel(parallel_rows, adam8bit.adam, end, full, *blocks, *first, *scalars)
     if end < n:
         blocks = [a[end:].reshape(1, -1) for a in flat]
         run_kernel(adam8bit.adam, *blocks, *[s[full:] for s in scales], *scalars)
@@ -260,15 +261,15 @@ def _room_for(p: Any) -> Any:
     # Two rows of workspace for the parts of a parameter; the parameters of a step share them.
     size, kind = min(p.numel(), limit_of(p)), _precision(p)
     key = threading.get_ident(), kind, p.device
-    room = _rooms.get(key)
-    if room is None or room.shape[1] < size:
-        room = empty(2, size, dtype=kind, device=p.device)
-        room._storage.set_role(WORKSPACE)
-        _rooms[key] = room
-    return room
+    scratch = _rooms.get(key)
+    if scratch is None or scratch.shape[1] < size:
+        scratch = empty(2, size, dtype=kind, device=p.device)
+        scratch._storage.set_role(WORKSPACE)
+        _rooms[key] = scratch
+    return scratch
 
 
-def _by_parts(p: Any, g: Any, held: list[Any], numbers: Sequence[float], room: Any) -> None:
+def _by_parts(p: Any, g: Any, held: list[Any], numbers: Sequence[float], scratch: Any) -> None:
     """The compiled loop on parts of a strided parameter, or of one of half precision."""
     for t in (p, *held):
         count_write(t._storage, "step")
@@ -277,7 +278,7 @@ def _by_parts(p: Any, g: Any, held: list[Any], numbers: Sequence[float], room: A
     arrays = [t.detach()._array for t in (p, g)]
     codes, scales = [t._array.reshape(-1) for t in held[:2]], [t._array for t in held[2:]]
     for start, end in _ranges(p.numel(), limit_of(p)):
-        part = [row[: end - start] for row in room._array]
+        part = [row[: end - start] for row in scratch._array]
         for to, source in zip(part, arrays, strict=True):
             for piece, at in _spans(source, start, end, 0):
                 run_kernel(copy, to[at : at + piece.size].reshape(piece.shape), piece)

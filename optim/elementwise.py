@@ -6,8 +6,9 @@ that name in ``framework/kernels/cpu/optim/elementwise.py``, and in tensor ops
 (:meth:`Elementwise.plain`).
 
 The compiled loop serves contiguous float32 and float64 on the CPU. All else there (half precision,
-strided or complex parameters, small models) runs the tensor methods on lanes
-(``framework/lanes.py``). Neither takes memory, so a step whose state exists cannot fail half-way.
+strided or complex parameters, small models) runs the tensor methods on blocks
+(``framework/blockwise.py``). Neither takes memory, so a step whose state exists cannot fail
+half-way.
 
 On other devices they run on pieces of tensors (``framework/ops/views/tiled.py``), so temporaries
 never grow with the parameter: at most ``PIECES_ALIVE`` pieces of scratch at any moment. So much is
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..framework.lanes import HOSTS, Lane, on_lanes
+from ..framework.blockwise import HOSTS, ArrayBlock, blockwise_call
 from ..framework.ops.creation.fill import empty, full_like, ones_like, zeros_like
 from ..framework.ops.views.tiled import limit_of, pieces
 from . import fused
@@ -77,7 +78,7 @@ class Elementwise(Optimizer):
 def planned_plain(plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
     """The call of a recurrence in tensor methods."""
     if tensors[0].device.type in HOSTS:
-        return on_lanes(plain, tensors, numbers)
+        return blockwise_call(plain, tensors, numbers)
     reserve(tensors[0])
     return by_pieces, plain, tensors, numbers
 
@@ -94,8 +95,8 @@ def reserve(p: Any) -> None:
 
 
 def ones(like: Any) -> Any:
-    """Ones in the place of a tensor, or of a lane of one."""
-    return like.ones() if type(like) is Lane else ones_like(like)
+    """Ones of the shape and dtype of a tensor, or of an array block."""
+    return like.ones() if type(like) is ArrayBlock else ones_like(like)
 
 
 def zeros(p: Any) -> Any:

@@ -12,10 +12,9 @@ from functools import cache
 from typing import Any
 
 from ..framework.autograd.saved import count_write
-from ..framework.kernels.runtime import threads
+from ..framework.kernels.common.schedule import parallel_rows
+from ..framework.kernels.runtime import thresholds
 from ..framework.modes import run_kernel
-
-LEAST = 1 << 14  # elements in all, below which plain steps are fast enough without Numba
 
 
 def fits(elements: int, *tensors: Any) -> bool:
@@ -26,7 +25,7 @@ def fits(elements: int, *tensors: Any) -> bool:
         *tensors: A parameter, its gradient and its state; None for state that an option leaves out.
     """
     first = tensors[0]._spec
-    if elements < LEAST or first.dtype.name not in ("float32", "float64"):
+    if elements < thresholds.COMPILED_STEP or first.dtype.name not in ("float32", "float64"):
         return False
     if first.device.type not in ("cpu", "meta"):
         return False
@@ -60,7 +59,7 @@ def planned(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
     del storages[1]  # of the gradient
     if tensors[0].device.type == "meta":
         return _count, storages
-    loop, threads = _loop(name)
+    loop = _loop(name)
     flat = arrays[0]
     kind = flat.dtype.type
     scalars = _scalars(kind, numbers)
@@ -68,9 +67,9 @@ def planned(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
         run_kernel(loop, *[a[:0] for a in arrays], *scalars)
         _compiled.add((name, kind))
     n = flat.size
-    if n < threads.SHARE:
+    if n < thresholds.THREAD:
         return _run, storages, loop, arrays, scalars
-    return _run, storages, threads.spread, [loop, n, n, *arrays], scalars
+    return _run, storages, parallel_rows, [loop, n, n, *arrays], scalars
 
 
 def _run(storages: list[Any], loop: Any, arrays: list[Any], scalars: list[Any]) -> None:
@@ -88,10 +87,10 @@ _compiled: set[tuple[str, Any]] = set()
 
 
 @cache
-def _loop(name: str) -> tuple[Any, Any]:
+def _loop(name: str) -> Any:
     from ..framework.kernels.cpu.optim import elementwise
 
-    return getattr(elementwise, name), threads
+    return getattr(elementwise, name)
 
 
 _last: tuple[Any, Any, list[Any]] = (None, None, [])

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from ..framework.blockwise import HOSTS, blockwise_call
 from ..framework.data_dependence import value_or_hint
 from ..framework.dtypes import float16, float32
 from ..framework.interrupts import defer_interrupts
-from ..framework.lanes import HOSTS, on_lanes
 from ..framework.modes import no_grad
 from ..framework.ops.creation.fill import zeros
 from ..framework.ops.views.tiled import pieces
@@ -326,7 +326,7 @@ def _unscaling(g: Any, factor: float, found: Any) -> Any:
     if fused.fits(g.numel(), g):
         return fused.planned("unscale", (g, found), (factor,))
     if g.device.type in HOSTS:
-        return on_lanes(_unscale_part, (g, None), (factor, found._array))
+        return blockwise_call(_unscale_part, (g, None), (factor, found._array))
     reserve(g)
     return _unscale, g, factor, found
 

@@ -137,7 +137,7 @@ class _Hook:
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = weakref.ref(optimizer)
         self._kind = type(optimizer).__name__
-        self._told = False
+        self._reported = False
         optimizer._places = {}
 
     @property
@@ -185,8 +185,8 @@ class _Hook:
         optimizer = self._optimizer()
         if optimizer is None:
             self.leave(p)
-            if not self._told:
-                self._told = True
+            if not self._reported:
+                self._reported = True
                 raise RuntimeError(
                     f"The {self._kind} that was fused into backward is gone, so this backward "
                     "could not update its parameters. Keep the optimizer, or the handle that "

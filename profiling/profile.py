@@ -1,4 +1,4 @@
-"""Profile: the queries on a recording.
+"""Queries on a memory recording.
 
 Each answer is a :class:`~lowtide.profiling.analysis.tables.Table` or a plain object;
 :meth:`Profile.report` prints the main ones on a page, :meth:`Profile.to_json` stores the recording
@@ -19,7 +19,7 @@ from .record.recording import Cells, Mark, Peak, Recording, busiest
 
 
 class Profile:
-    """A recording of the profiler, and the queries on it.
+    """A memory recording and the queries on it.
 
     Args:
         recording: The data; see ``profiling/record/recording.py`` for its schema.
@@ -31,13 +31,13 @@ class Profile:
         self.recording = recording
 
     def settle(self) -> None:
-        """Book what was noted since the last question; nothing to do for a stored profile."""
+        """Process events recorded since the last query; does nothing for a loaded profile."""
 
     # Peak
 
     @property
     def device(self) -> str:
-        """The device that questions mean by default: the one with the highest peak.
+        """The default device of queries: the one with the highest peak.
 
         Devices on which nothing happened meanwhile come last.
         """
@@ -58,7 +58,7 @@ class Profile:
         return self.recording.devices.index(name)
 
     def peak(self, device: Any = None) -> Peak:
-        """The moment at which most bytes lived on a device.
+        """Return the event at which a device had the most live bytes.
 
         Of several as high, the last at which some of them changed their role.
         """
@@ -66,12 +66,12 @@ class Profile:
 
     @property
     def peak_bytes(self) -> int:
-        """The highest live bytes, of the device where they were highest."""
+        """Highest live bytes, on the device with the highest peak."""
         return self.peak().nbytes
 
     @property
     def peak_time(self) -> float:
-        """When that was: seconds after the start."""
+        """Time of the peak, in seconds after the start."""
         return self.peak().time
 
     def at_peak(
@@ -86,7 +86,7 @@ class Profile:
         phase: str | None = None,
         line: str | None = None,
     ) -> Table:
-        """Who owned the bytes at the peak.
+        """Bytes at the peak by role, module, op, line or phase.
 
         Args:
             by: ``role``, ``module``, ``op``, ``line`` or ``phase``, or several of them.
@@ -114,7 +114,7 @@ class Profile:
     def timeline(
         self, by: str | Sequence[str] = "role", depth: int | None = None, device: Any = None
     ) -> timelines.Timeline:
-        """Live bytes over time, by role or another key; their sum is the ledger's at every event.
+        """Live bytes over time, by role or another key; their sum is the total at every event.
 
         Raises:
             RuntimeError: The profiler was asked to keep no timeline.
@@ -123,7 +123,7 @@ class Profile:
 
     @property
     def marks(self) -> list[Mark]:
-        """The marks so far: ``start``, the steps, the user's, ``stop``."""
+        """Marks so far: ``start``, the optimizer steps, the user's, ``stop``."""
         self.settle()
         return self.recording.marks
 
@@ -135,7 +135,7 @@ class Profile:
         depth: int | None = None,
         device: Any = None,
     ) -> Table:
-        """How live bytes changed from one mark to another, by owner: what grows is a leak.
+        """Change of live bytes between two marks by owner; steady growth is a leak.
 
         Args:
             start: Name of a mark. By default the second step, when gradients and optimizer state
@@ -156,7 +156,7 @@ class Profile:
         return Table(title, " · ".join(check_by(by)), sums)
 
     def steps(self, device: Any = None) -> list[dict[str, Any]]:
-        """One dict a step: name, time, live bytes after it, peak since the mark before."""
+        """Return one dict per step: name, time, live bytes after it, peak since the mark before."""
         index = self._index(device)
         return [
             {"name": m.name, "time": m.time, "live": m.live[index], "peak": m.peak[index]}
@@ -173,7 +173,7 @@ class Profile:
         device: Any = None,
         holder: bool = False,
     ) -> Table:
-        """What each module or line saves for backward, when the graph held most.
+        """Bytes saved for backward by module or line, when the graph held most.
 
         A value counts once, where it was saved first. Parameters, inputs and whatever has a role
         of its own are alive anyway, and not counted.
@@ -192,7 +192,7 @@ class Profile:
     # Process
 
     def process(self, mark: str | None = None) -> list[tuple[str, str, int, str]]:
-        """What the system holds for this process: (where, what, bytes, method), with remainders.
+        """Memory of the process by the operating system: (where, what, bytes, method).
 
         Args:
             mark: Name of a mark; the last one by default.
@@ -210,7 +210,7 @@ class Profile:
         depth: int | None = None,
         device: Any = None,
     ) -> Table:
-        """What this profile's peak has more than another's, sorted by change.
+        """Difference of this profile's peak from another's by owner, sorted by change.
 
         Lines are compared by file and number, so a run of changed code is better compared by
         module, op or role.
@@ -223,7 +223,7 @@ class Profile:
         return diff.diff(self, other, by, depth, device)
 
     def report(self, limit: int = 8) -> str:
-        """A page of text: the peak and its owners, what is saved, growth, steps, the process."""
+        """Return a text report: peak by owner, saved tensors, growth, steps, process memory."""
         from .report.text import page
 
         self.settle()
@@ -232,7 +232,7 @@ class Profile:
     # Pictures, pages, other tools
 
     def plot(self, path: Any, by: str = "role", device: Any = None) -> None:
-        """Write a picture: live bytes over time, phases, the peak and who owns it.
+        """Plot live bytes over time, with phases, the peak and its owners.
 
         Args:
             path: A ``.png``, ``.svg`` or ``.pdf``.
@@ -251,7 +251,7 @@ class Profile:
         names: Sequence[str] = ("this run", "other run"),
         device: Any = None,
     ) -> None:
-        """Write a page for a browser: one file that loads nothing from anywhere.
+        """Write an HTML report: one self-contained file.
 
         Args:
             path: The file.
@@ -274,26 +274,26 @@ class Profile:
         to_perfetto(self.recording, path)
 
     def to_pytorch_snapshot(self, path: Any) -> None:
-        """Write a snapshot that PyTorch's memory viewer (pytorch.org/memory_viz) opens."""
+        """Write a snapshot for PyTorch's memory viewer (pytorch.org/memory_viz)."""
         from .exports import to_pytorch_snapshot
 
         self.settle()
         to_pytorch_snapshot(self.recording, path)
 
     def to_flamegraph(self, path: Any, what: str = "peak", device: Any = None) -> None:
-        """Write folded stacks of module, line and op: of the ``peak``, or of what was ``saved``."""
+        """Write folded stacks of module, line and op at the ``peak``, or of ``saved`` tensors."""
         from .exports import to_flamegraph
 
         self.settle()
         to_flamegraph(self.recording, path, what, device)
 
     def to_dict(self) -> dict[str, Any]:
-        """The recording as JSON has it; see docs/profiler_json.md."""
+        """Convert the recording to plain containers; see docs/profiler_json.md."""
         self.settle()
         return json_format.to_dict(self.recording)
 
     def to_json(self, path: Any) -> None:
-        """Write the recording; a reader never sees half a file.
+        """Write the recording as JSON, replacing the file atomically.
 
         Args:
             path: Where to. A file that is there is replaced.
@@ -302,7 +302,7 @@ class Profile:
 
     @staticmethod
     def from_json(path: Any) -> Profile:
-        """Read what ``to_json`` wrote.
+        """Load a recording that ``to_json`` wrote.
 
         Raises:
             ValueError: It is something else, or of a later version.

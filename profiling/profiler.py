@@ -1,4 +1,4 @@
-"""MemoryProfiler: listens to the ledgers and writes a recording.
+"""MemoryProfiler: records the allocations of a program by owner.
 
 This file begins and ends a recording, names what modules and optimizers hold, and sets marks; the
 events themselves are ``profiling/record/event_log.py``.
@@ -23,13 +23,13 @@ from ..framework.interrupts import WholeContext
 from ..framework.tensor import Tensor
 from .profile import Profile
 from .record import system_memory
-from .record.event_log import IF_BEFORE, Bookkeeper
+from .record.event_log import IF_BEFORE, EventRecorder
 from .record.recording import Mark, Recording
 from .record.variable_names import called, leaves, names
 
 
 class MemoryProfiler(WholeContext, Profile):
-    """Records who owns every byte, at every instant, of the code in its ``with`` block.
+    """Record the owner of every allocated byte over time, inside a ``with`` block.
 
     Args:
         devices: Names of the devices to watch; all, if None, those first used inside included.
@@ -83,7 +83,7 @@ class MemoryProfiler(WholeContext, Profile):
         self._given = [(weakref.ref(m), prefix) for prefix, m in (modules or {}).items()]
         self._lines = bool(lines)
         self._sample_ms = sample_ms
-        self._books = Bookkeeper(self.recording)
+        self._recorder = EventRecorder(self.recording)
         self._modules: list[tuple[Any, str]] = []  # weak references of outermost modules
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._named: list[tuple[int, ...]] = []  # what was held when all had their names
@@ -102,7 +102,7 @@ class MemoryProfiler(WholeContext, Profile):
         self.stop()
 
     def start(self) -> None:
-        """Begin to record; ``with`` does it."""
+        """Start recording; entering the ``with`` block does it."""
         if self._state != "new":
             raise RuntimeError(
                 "MemoryProfiler: a profiler records once. Make another one for another stretch, "
@@ -112,13 +112,13 @@ class MemoryProfiler(WholeContext, Profile):
             backend(d)  # raises if it is not there
         self._state = "recording"
         self.recording.start = time.time()
-        self._books = Bookkeeper(self.recording)  # its clock begins now
-        with self._books.lock:
+        self._recorder = EventRecorder(self.recording)  # its clock begins now
+        with self._recorder.lock:
             for be in live_backends():
                 self._watch(be)
             on_new_backend.append(self._watch)
             self._mark("start", "start")
-        scopes.listen(self._lines, **self._told())
+        scopes.listen(self._lines, **self._listeners())
         for reference, prefix in self._given:
             module = reference()
             if module is not None:
@@ -128,37 +128,37 @@ class MemoryProfiler(WholeContext, Profile):
             self._sample(self._sample_ms / 1e3)
 
     def stop(self) -> None:
-        """End the recording; a second call does nothing."""
+        """Stop recording; a second call does nothing."""
         if self._state != "recording":
             return
         self._state = "stopped"
         if self._end_sampling is not None:
             self._end_sampling.set()
-        scopes.unlisten(self._lines, **self._told())
+        scopes.unlisten(self._lines, **self._listeners())
         on_new_backend.remove(self._watch)
         self._name_modules()
-        self._books.leave()
+        self._recorder.leave()
         self._mark("stop", "stop")
         self.settle()
         self._modules.clear()
-        for d in self._books.accounts:
+        for d in self._recorder.accounts:
             d.backend = None
             d.named.clear()
 
     def _watch(self, be: Any) -> None:
         if self._wanted is None or be.device in self._wanted:
-            self._books.watch(be)
+            self._recorder.watch(be)
 
     # What is noted
 
-    def _told(self) -> dict[str, Any]:
+    def _listeners(self) -> dict[str, Any]:
         return {
             "seen": self._seen, "stepped": self._stepped, "owned": self._owned,
             "began": self._began, "called": self._called,
         }  # fmt: skip
 
     def mark(self, name: str) -> None:
-        """Note an instant under a name: ``prof.mark("epoch 1")``; ``growth`` compares them.
+        """Mark a point in time with a name: ``prof.mark("epoch 1")``; ``growth`` compares marks.
 
         Outside of its ``with`` block it does nothing.
 
@@ -172,39 +172,39 @@ class MemoryProfiler(WholeContext, Profile):
             self._mark(name, "mark")
 
     def _mark(self, name: str, kind: str) -> None:
-        at = self._books.now()
+        at = self._recorder.now()
         mark = Mark(name, kind, at / 1e9)
-        mark.probes = system_memory.look(d.backend for d in self._books.accounts)
-        self._books.mark(mark, at)
+        mark.probes = system_memory.look(d.backend for d in self._recorder.accounts)
+        self._recorder.mark(mark, at)
 
     def _stepped(self, optimizer: Any) -> None:
         # An optimizer made a step: all that is its state belongs to where its parameters belong.
         self._steps += 1
-        if optimizer not in self._optimizers or self._books.held() != self._named:
+        if optimizer not in self._optimizers or self._recorder.held() != self._named:
             self._optimizers.add(optimizer)
             self._name_modules()
             self._name_state(optimizer)
-            self._named = self._books.held()
+            self._named = self._recorder.held()
         self._mark(f"step {self._steps}", "step")
 
     def _owned(self, tensor: Any, parameter: Any) -> None:
         # State at its birth: a peak inside the first step has it where it belongs.
-        path = self._books.path_of(parameter)
+        path = self._recorder.path_of(parameter)
         if path is not None:
-            self._books.name(tensor, path)
+            self._recorder.name(tensor, path)
 
     def _began(self, root: Any) -> None:
         # A backward begins: leaves that no module holds get the names of the program's variables.
         fresh = {
             id(leaf): leaf
             for leaf in leaves(root)
-            if self._books.path_of(leaf) is None and self._missed.get(leaf.data_ptr(), 0) < 2
+            if self._recorder.path_of(leaf) is None and self._missed.get(leaf.data_ptr(), 0) < 2
         }
         if fresh:
             found = names(fresh)
             for key, leaf in fresh.items():
                 if key in found:
-                    self._books.name(leaf, found[key])
+                    self._recorder.name(leaf, found[key])
                 else:
                     self._missed[leaf.data_ptr()] = self._missed.get(leaf.data_ptr(), 0) + 1
             if found:
@@ -228,7 +228,7 @@ class MemoryProfiler(WholeContext, Profile):
 
     def _keep_named(self, module: Any, prefix: str) -> None:
         new = (weakref.ref(module), prefix)
-        with self._books.lock:
+        with self._recorder.lock:
             self._modules = [*(m for m in self._modules if m[0]() is not None), new]
         self._name_modules([new])
 
@@ -239,11 +239,11 @@ class MemoryProfiler(WholeContext, Profile):
                 path = f"{prefix}.{name}" if prefix and name else prefix or name
                 path = path or type(root).__name__
                 for _, p in module.named_parameters(recurse=False):
-                    self._books.name(p, path)
+                    self._recorder.name(p, path)
                     if which is not None and p._grad is not None:
-                        self._books.name(p._grad, path, IF_BEFORE)
+                        self._recorder.name(p._grad, path, IF_BEFORE)
                 for _, b in module.named_buffers(recurse=False):
-                    self._books.name(b, path)
+                    self._recorder.name(b, path)
 
     def _name_states(self) -> None:
         # Of optimizers that made steps before.
@@ -253,13 +253,13 @@ class MemoryProfiler(WholeContext, Profile):
     def _name_state(self, optimizer: Any) -> None:
         for group in optimizer.param_groups:
             for p in group["params"]:
-                path = self._books.path_of(p)
+                path = self._recorder.path_of(p)
                 if path is not None and p in optimizer.state:
                     self._name_all(optimizer.state[p], path)
 
     def _name_all(self, value: Any, path: str) -> None:
         if isinstance(value, Tensor):
-            self._books.name(value, path)
+            self._recorder.name(value, path)
         elif isinstance(value, dict):
             for v in value.values():
                 self._name_all(v, path)
@@ -283,13 +283,13 @@ class MemoryProfiler(WholeContext, Profile):
 
     @property
     def seconds(self) -> float:
-        """How long it has recorded, in seconds."""
+        """Duration of the recording in seconds."""
         if self._state == "recording":
-            return self._books.now() / 1e9
+            return self._recorder.now() / 1e9
         return self.recording.seconds
 
     def settle(self) -> None:
-        """Book what was noted since the last time; every question does it."""
-        self._books.settle()
+        """Process the events recorded since the last query; every query calls it."""
+        self._recorder.settle()
         if self._state == "recording":
             self.recording.seconds = self.seconds

@@ -12,10 +12,11 @@ import lowtide.nn.functional as F
 from lowtide import nn
 from lowtide.amp import GradScaler, autocast, custom_bwd, custom_fwd
 from lowtide.framework.amp import autocast as amp
+from lowtide.framework.kernels.runtime import thresholds
 from lowtide.framework.ops import autocast_policy
 from lowtide.framework.ops.dispatch import dispatch, dispatch_pair
 from lowtide.framework.ops.registry import OPS
-from lowtide.optim import SGD, fused
+from lowtide.optim import SGD
 
 BF16, F16, F32, F64 = lt.bfloat16, lt.float16, lt.float32, lt.float64
 
@@ -398,7 +399,7 @@ def test_a_loss_is_scaled_and_its_gradients_unscaled():
 @pytest.mark.parametrize("bad", [float("inf"), float("nan"), -float("inf")])
 @pytest.mark.parametrize("road", ["compiled", "plain"])
 def test_a_step_with_an_infinite_gradient_is_skipped(bad, road, monkeypatch):
-    monkeypatch.setattr(fused, "LEAST", 0 if road == "compiled" else 1 << 60)
+    monkeypatch.setattr(thresholds, "COMPILED_STEP", 0 if road == "compiled" else 1 << 60)
     p, optimizer, scaler = scaled([8.0, bad, 16.0])
     assert scaler.step(optimizer) is None
     assert p.tolist() == [0.0, 0.0, 0.0]

@@ -160,7 +160,7 @@ LAYERS = """
     framework/ops/pooling framework/ops/normalization framework/ops/embedding framework/ops/signal
     framework/ops/vision framework/ops/recurrent framework/ops/attention framework/ops/loss
     framework/autograd/functional framework/autograd/transforms framework/amp framework/interop
-    framework/lanes framework/checkpointing framework/data framework/serialization
+    framework/blockwise framework/checkpointing framework/data framework/serialization
     framework/testing framework/codegen
     profiling/record profiling/analysis profiling/record/event_log
     profiling/profile profiling/report profiling/exports

@@ -36,3 +36,19 @@ def test_python_blocks_of_a_page_run_in_order(page, tmp_path):
         timeout=50,
     )
     assert done.returncode == 0, done.stderr
+
+
+QUOTES = [
+    pytest.param(path, quote, id=f"{path.name}-{file}")
+    for path in sorted((ROOT / "docs").glob("*.md"))
+    for block in re.findall(r"```py\n(.*?)```", path.read_text(), re.S)
+    for file, quote in re.findall(r"# (\w[\w/]+\.py)[^\n]*\n(.*?)(?=\n+# \w+/|\Z)", block, re.S)
+    for quote in [(file, quote.strip())]
+]
+
+
+@pytest.mark.parametrize(("page", "quote"), QUOTES)
+def test_a_page_quotes_the_source_as_it_stands(page, quote):
+    file, text = quote
+    assert text
+    assert text in (ROOT / file).read_text()

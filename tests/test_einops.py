@@ -32,8 +32,8 @@ def test_importing_lowtide_does_not_import_einops():
 def test_the_order_of_imports_does_not_matter(order):
     code = (
         f"import {order}; import sys; x = einops.rearrange(lowtide.ones(2, 3), 'a b -> b a');"
-        "from lowtide.framework.interop.einops import _Watcher;"
-        "left = [f for f in sys.meta_path if isinstance(f, _Watcher)];"
+        "from lowtide.framework.interop.einops import _ImportHook;"
+        "left = [f for f in sys.meta_path if isinstance(f, _ImportHook)];"
         "print(type(x).__name__, tuple(x.shape), left)"
     )
     assert fresh(code) == "Tensor (3, 2) []"

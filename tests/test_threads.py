@@ -35,7 +35,7 @@ def test_every_share_runs_once(several, wanted):
     lt.set_num_threads(wanted)
     assert lt.get_num_threads() == wanted
     seen = []
-    threads.split(lambda part, start, stop: seen.append((part, start, stop)), 10, 3)
+    threads.parallel_chunks(lambda part, start, stop: seen.append((part, start, stop)), 10, 3)
     assert sorted(seen) == [(0, 0, 3), (1, 3, 6), (2, 6, 10)]
 
 
@@ -73,7 +73,7 @@ def test_nobody_waits_for_a_thread_that_has_not_begun(monkeypatch):
     monkeypatch.setattr(threads, "_wanted", 2)
     monkeypatch.setattr(threads, "_pool", SimpleQueue())  # where nobody works
     met = []
-    threads.split(lambda part, start, stop: met.append((part, start, stop)), 10, 2)
+    threads.parallel_chunks(lambda part, start, stop: met.append((part, start, stop)), 10, 2)
     assert met == [(0, 0, 5), (1, 5, 10)]
 
 
@@ -90,7 +90,7 @@ def test_an_interrupt_leaves_the_rest_undone_and_waits_for_what_runs(monkeypatch
         ended.append(part)
 
     with pytest.raises(KeyboardInterrupt):
-        threads.split(share, 4, 2)
+        threads.parallel_chunks(share, 4, 2)
     assert len(ended) == 1
 
 
@@ -107,7 +107,7 @@ def test_a_failed_share_leaves_no_cycle(monkeypatch):
 
         del held
         with pytest.raises(ValueError, match="0|1"):
-            threads.split(fail, 4, 2)
+            threads.parallel_chunks(fail, 4, 2)
         del fail
         assert gone() is None
     finally:
@@ -120,7 +120,7 @@ def test_a_late_helper_holds_nothing(monkeypatch):
     monkeypatch.setattr(threads, "_pool", waiting)
     held = np.zeros(3)
     gone = weakref.ref(held)
-    threads.split(lambda part, start, stop, held=held: None, 4, 2)
+    threads.parallel_chunks(lambda part, start, stop, held=held: None, 4, 2)
     assert waiting.qsize() == 1  # the invitation, which nobody took
     del held
     assert gone() is None
@@ -262,6 +262,6 @@ def test_a_part_is_waited_for_while_a_late_thread_comes_and_goes(monkeypatch):
 
     threading.Thread(target=threads._help, args=(waiting,), daemon=True).start()
     threading.Thread(target=disturb).start()
-    threads.together(run, [(0,), (1,), (2,)], 3)
+    threads.parallel_calls(run, [(0,), (1,), (2,)], 3)
     assert late.is_set()
     assert done.is_set()

@@ -1,1 +1,1 @@
-"""Mixed precision: autocast regions, and custom functions within them."""
+"""Automatic mixed precision: ``autocast``, and custom functions within it."""

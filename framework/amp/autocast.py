@@ -44,7 +44,7 @@ _unpatched: dict[Any, dict[str, Any]] = {}  # while patched: what each op's func
 
 
 class autocast(WholeContext):
-    """Run listed ops in lower precision inside; a context manager and a decorator.
+    """Run selected ops in lower precision inside; a context manager and a decorator.
 
     Args:
         device_type: "cpu" or "cuda": whose ops.
@@ -184,7 +184,7 @@ def _has_cuda() -> bool:
 
 
 def checked(device_type: Any) -> str:
-    """A device type that autocast knows.
+    """Validate and return a device type.
 
     Raises:
         ValueError: It is no string.
@@ -204,12 +204,12 @@ def checked(device_type: Any) -> str:
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """True for device types that autocast knows."""
+    """True if autocast supports the device type."""
     return device_type in DEVICE_TYPES
 
 
 def is_autocast_enabled(device_type: str = "cuda") -> bool:
-    """True inside a region for that device type."""
+    """True inside an autocast region for the device type."""
     return checked(device_type) in (local.state.autocast or {})
 
 
@@ -225,39 +225,39 @@ def set_autocast_enabled(device_type: Any, enabled: bool | None = None) -> None:
 
 
 def get_autocast_dtype(device_type: str) -> dtype:
-    """What ``autocast(device_type)`` computes in."""
+    """Return the dtype in which ``autocast(device_type)`` computes."""
     return thread.dtypes[checked(device_type)]
 
 
 def set_autocast_dtype(device_type: str, dtype: dtype) -> None:
-    """Set what ``autocast(device_type)`` computes in, also in a region that is open."""
+    """Set the dtype in which ``autocast(device_type)`` computes, also in active regions."""
     thread.dtypes[checked(device_type)] = dtype
     if is_autocast_enabled(device_type):
         local.state.autocast = {**(local.state.autocast or {}), device_type: dtype}
 
 
 def is_autocast_cache_enabled() -> bool:
-    """True if converted weights are kept inside a region."""
+    """True if weights converted inside a region are cached."""
     return thread.caching
 
 
 def set_autocast_cache_enabled(enabled: bool) -> None:
-    """Say whether converted weights are kept inside a region."""
+    """Enable or disable the cache of converted weights inside a region."""
     thread.caching = bool(enabled)
 
 
 def clear_autocast_cache() -> None:
-    """Drop the converted weights."""
+    """Clear the cache of converted weights."""
     thread.cache.clear()
 
 
 def autocast_increment_nesting() -> int:
-    """Count a region that begins; return how many there are."""
+    """Increment the nesting depth of autocast regions and return it."""
     thread.nesting += 1
     return thread.nesting
 
 
 def autocast_decrement_nesting() -> int:
-    """Count a region that ends; return how many are left."""
+    """Decrement the nesting depth of autocast regions and return it."""
     thread.nesting -= 1
     return thread.nesting

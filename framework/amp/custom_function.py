@@ -1,4 +1,4 @@
-"""Functions of users under autocast: what ``forward`` and ``backward`` of a ``Function`` run in."""
+"""Custom autograd functions under autocast: ``custom_fwd`` and ``custom_bwd``."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: dtype | None =
 
 
 def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
-    """Decorate ``backward`` of an ``autograd.Function``: it runs with the forward's autocast."""
+    """Decorate ``backward`` of an ``autograd.Function`` to run under the forward's autocast."""
     checked(device_type)
     if bwd is None:
         return functools.partial(custom_bwd, device_type=device_type)

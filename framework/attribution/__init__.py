@@ -1,1 +1,1 @@
-"""Where the program is: module path and phase (scopes), op and source line (frames)."""
+"""Attribution of allocations: module path and phase (scopes), op and source line (frames)."""

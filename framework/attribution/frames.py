@@ -1,4 +1,4 @@
-"""Stack frames: which op runs, and which line of the user's program called it.
+"""Stack frames: the op that runs, and the line of the user's program that called it.
 
 A file is somebody's: the user's, the standard library's, or one of ours with its part in a call.
 Walking the stack costs about 0.1 us a frame. Nothing of a frame is kept but the code object it ran,
@@ -66,7 +66,7 @@ def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
                 key = (id(code), frame.f_lasti)
                 known = _lines.get(key)
                 if known is None or known[1] is not code:
-                    known = _lines[key] = (shown(filename, frame.f_lineno), code)
+                    known = _lines[key] = (file_line(filename, frame.f_lineno), code)
                 line = known[0]
             break
         elif kind == CALL and code.co_name == "_call_in_scope":
@@ -93,14 +93,14 @@ def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
         frame = frame.f_back
     if lines:
         if not line and last is not None:
-            line = shown(last[1], last[0])
+            line = file_line(last[1], last[0])
         for entry in asking:
             entry.line = line
     return op or name or private or "python", line, found
 
 
-def shown(filename: str, line: int) -> str:
-    """``file:line``, relative to the working directory where the file lies below it."""
+def file_line(filename: str, line: int) -> str:
+    """Format ``file:line``, relative to the working directory where the file lies below it."""
     here = os.getcwd() + os.sep
     return f"{filename.removeprefix(here)}:{line}"
 
@@ -120,7 +120,7 @@ _STANDARD = tuple({sysconfig.get_path(n) + os.sep for n in ("stdlib", "platstdli
 
 
 def kind_of(filename: str) -> int:
-    """The kind of a file's frames: lowtide's own, another library's, or the user's."""
+    """Return the kind of a file's frames: lowtide's own, another library's, or the user's."""
     if filename.startswith("<op "):
         return OP
     if filename.startswith(("<function ", "<frozen ")):
@@ -152,7 +152,7 @@ def kind_of(filename: str) -> int:
 
 
 def forget() -> None:
-    """Clear the cache of code objects whose lines are known."""
+    """Clear the cache of source lines."""
     _lines.clear()
 
 
@@ -162,10 +162,10 @@ def is_ours(filename: str) -> bool:
 
 
 def user_line() -> str:
-    """``file:line`` of the innermost frame of the user's program."""
+    """Return ``file:line`` of the innermost frame of the user's program."""
     frame: Any = sys._getframe(1)
     while frame is not None:
         if kind_of(frame.f_code.co_filename) == USER:
-            return shown(frame.f_code.co_filename, frame.f_lineno)
+            return file_line(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back
     return ""

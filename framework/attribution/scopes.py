@@ -41,7 +41,7 @@ _counts = {"listening": 0, "lines": 0}
 _children: dict[int, tuple[Any, dict[int, tuple[Any, str]]]] = {}
 _roots: dict[tuple[int, str], tuple[Any, Scope]] = {}
 _given: list[tuple[Any, str]] = []
-_told: dict[str, list[Callable[..., Any]]] = {
+_listeners: dict[str, list[Callable[..., Any]]] = {
     "seen": [], "stepped": [], "made": [], "owned": [], "began": [], "called": []
 }  # fmt: skip
 _wrapped: list[tuple[type, Any]] = []
@@ -59,7 +59,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Scope:
-    """One entry on the stack of a thread: a module's call, or a name the user gave.
+    """An entry on a thread's stack of scopes: a module's call, or a name the user gave.
 
     Attributes:
         path: What is allocated here belongs to.
@@ -88,12 +88,12 @@ class Scope:
 
 
 def on_listen(watch: Callable[[bool], None]) -> None:
-    """Call ``watch(True)`` when the first listener comes, and ``watch(False)`` after the last."""
+    """Call ``watch(True)`` when the first listener is added, ``watch(False)`` after the last."""
     _watches.append(watch)
 
 
 def listen(lines: bool, **told: Callable[..., Any]) -> None:
-    """Start to record call sites, until :func:`unlisten` is called with the same arguments.
+    """Start recording call sites, until :func:`unlisten` is called with the same arguments.
 
     Args:
         lines: The user's source lines too.
@@ -108,7 +108,7 @@ def listen(lines: bool, **told: Callable[..., Any]) -> None:
         _counts["listening"] += 1
         _counts["lines"] += lines
         for what, listener in told.items():
-            _told[what].append(listener)
+            _listeners[what].append(listener)
         if "seen" in told:
             for reference, entry in list(_roots.values()):
                 if reference() is not None:
@@ -120,12 +120,12 @@ def listen(lines: bool, **told: Callable[..., Any]) -> None:
 
 
 def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
-    """End what :func:`listen` began."""
+    """Stop what :func:`listen` started."""
     with _lock:
         _counts["listening"] -= 1
         _counts["lines"] -= lines
         for what, listener in told.items():
-            _told[what].remove(listener)
+            _listeners[what].remove(listener)
         if _counts["listening"] == 0:
             for watch in _watches:
                 watch(False)
@@ -137,24 +137,24 @@ def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
 
 
 def listening() -> bool:
-    """True while someone listens."""
+    """True while a listener is registered."""
     return _counts["listening"] > 0
 
 
 def name_module(module: Any, prefix: str) -> None:
-    """Say how the paths of a module and all below it begin, for as long as someone listens."""
+    """Set the path prefix of a module and its submodules, while a listener is registered."""
     _given.append((weakref.ref(module), prefix))
 
 
 def stepped(optimizer: Any) -> None:
-    """Tell the listeners that an optimizer made a step."""
-    for listener in list(_told["stepped"]):
+    """Notify listeners of an optimizer step."""
+    for listener in list(_listeners["stepped"]):
         listener(optimizer)
 
 
 def belongs(tensor: Any, parameter: Any) -> None:
-    """Tell the listeners that a new tensor is an optimizer's state of a parameter."""
-    for listener in list(_told["owned"]):
+    """Notify listeners that a new tensor is the optimizer state of a parameter."""
+    for listener in list(_listeners["owned"]):
         listener(tensor, parameter)
 
 
@@ -162,7 +162,7 @@ def belongs(tensor: Any, parameter: Any) -> None:
 
 
 class scope(_Mode):
-    """Name a part of the program: what is allocated inside belongs to ``name``.
+    """Attribute allocations inside to a named part of the program.
 
     The name becomes part of the path, where a module's would be: ``blocks.3.attention.softmax`` for
     ``scope("softmax")`` in the forward of ``attention``; and a model called inside
@@ -212,7 +212,7 @@ record_function = scope
 
 
 def current() -> Scope | None:
-    """The innermost scope of this thread that is still open."""
+    """Return the innermost open scope of this thread."""
     state = local.state
     top: Scope | None = state.scope
     while top is not None and top.closed:
@@ -222,7 +222,7 @@ def current() -> Scope | None:
 
 
 def enter(module: Any) -> Scope:
-    """Enter the scope of a module's call; ``leave`` ends it."""
+    """Enter the scope of a module's call; ``leave`` exits it."""
     top = current()
     entry = None
     owner = top.owner if top is not None else None
@@ -248,7 +248,7 @@ def enter(module: Any) -> Scope:
 
 
 def path_within(around: Scope | None) -> str:
-    """Path of the innermost scope, from the outermost module entered inside ``around``.
+    """Return the path of the innermost scope, relative to the outermost module inside ``around``.
 
     It does not depend on who listens, or since when: that module's own path does.
     """
@@ -267,15 +267,15 @@ def path_within(around: Scope | None) -> str:
 
 
 def leave(entry: Scope) -> None:
-    """Leave a scope, also out of turn."""
+    """Exit a scope, also out of order."""
     entry.closed = True
     state = local.state
     if state.scope is entry:
         state.scope = entry.outer
 
 
-class resumed:
-    """Enter an earlier scope again, in a phase: for whoever runs a part of a forward once more.
+class resume_scope:
+    """Enter an earlier scope again, in a phase: for recomputation of a part of the forward.
 
     Args:
         scoped: What :func:`current` returned then; it may have been left since.
@@ -338,7 +338,7 @@ def _known_root(module: Any, base: str) -> tuple[Any, Scope]:
             if known is not None and known[0]() is module:
                 return known
             known = _new_root(module, base)
-        for listener in list(_told["seen"]):
+        for listener in list(_listeners["seen"]):
             listener(module, known[1].prefix)
     return known
 
@@ -388,7 +388,7 @@ def _free(name: str, base: str) -> str:
 def _called(module: Any) -> tuple[str, Any, bool]:
     # What the program calls it, or an empty string; the module around it, if that has the name;
     # and whether there is no other model beside it.
-    for listener in list(_told["called"]):
+    for listener in list(_listeners["called"]):
         told: tuple[str, Any, bool] | None = listener(module)
         if told is not None:
             return told
@@ -403,7 +403,7 @@ def _has_parameters(module: Any) -> bool:
 
 
 def site() -> Site:
-    """Where the caller's caller is in the user's program: for an observer of the ledger."""
+    """Return the call site of the caller's caller in the user's program, for ledger observers."""
     state = local.state
     phase = state.phase
     if state.site is not None and phase in ("backward", "recompute"):
@@ -453,14 +453,14 @@ def _noting(original: Any) -> Any:
             self._site = (state.site[0], state.site[3])
         else:
             self._site = place(sys._getframe(1))
-        for listener in _told["made"]:
+        for listener in _listeners["made"]:
             listener(self)
 
     return init
 
 
 def place(frame: Any) -> tuple[str, str]:
-    """Module path and user's line of what runs in a frame."""
+    """Return the module path and the user's source line of a frame."""
     scoped = current()
     owner = None if scoped is None else scoped.owner
     line = walk(frame, owner, True)[1] if _counts["lines"] else ""
@@ -468,9 +468,9 @@ def place(frame: Any) -> tuple[str, str]:
 
 
 def enter_node(node: Any) -> None:
-    """Attribute what is allocated from now on to a node's backward: to its forward op."""
+    """Attribute later allocations to the backward of a node: to its forward op."""
     if local.state.site is None:
-        for listener in list(_told["began"]):
+        for listener in list(_listeners["began"]):
             listener(node)
     made = getattr(node, "_site", None)
     module, line = ("", "before the profiler" if _counts["lines"] else "") if made is None else made

@@ -1,1 +1,1 @@
-"""Gradients: modes, nodes, saved values, the engine."""
+"""Autograd: grad modes, graph nodes, saved tensors, the engine."""

@@ -1,4 +1,4 @@
-"""Accumulation of gradients: pending ones and ``.grad``, without a copy if nobody can tell.
+"""Gradient accumulation: pending gradients and ``.grad``, without copies where possible.
 
 Whether anybody else can see a gradient's bytes is asked of Python: it counts who holds the tensor,
 its array and its storage.
@@ -28,7 +28,7 @@ if hasattr(os, "register_at_fork"):  # a child must not inherit a sum that will 
 
 
 def accumulate(leaf: Tensor, g: Tensor, create: bool, share: bool = False) -> None:
-    """Add a gradient to ``leaf.grad``; the first one is taken over where nobody else sees it.
+    """Accumulate a gradient into ``leaf.grad``; the first is stored without a copy if unshared.
 
     Args:
         leaf: Whose gradient.
@@ -61,7 +61,7 @@ def accumulate(leaf: Tensor, g: Tensor, create: bool, share: bool = False) -> No
 
 
 def claim(leaf: Tensor, g: Any, known: list[Any], pending: dict[Any, Any]) -> None:
-    """Count what a rule has just made as a gradient, if it is to become the ``.grad`` of a leaf.
+    """Set the role of a gradient that will become the ``.grad`` of a leaf.
 
     The pass may be at its peak here: what is largest then may be just this gradient. It is one
     already if the leaf will take it over: the first of a leaf without hooks, and nobody else's.
@@ -96,7 +96,7 @@ def claim(leaf: Tensor, g: Any, known: list[Any], pending: dict[Any, Any]) -> No
 
 
 def add_arriving(entry: list[Tensor | None], index: int, g: Tensor, create: bool) -> None:
-    """Add a further gradient to the pending one of a value: into a buffer that nobody else sees.
+    """Add a further gradient to a pending one, in place if the buffer is unshared.
 
     Args:
         entry: The pending gradients of a node, or of a leaf; that at ``index`` is there.
@@ -117,7 +117,7 @@ def add_arriving(entry: list[Tensor | None], index: int, g: Tensor, create: bool
 
 
 def _add(total: Tensor, g: Tensor) -> None:
-    """``total += g``; in pieces, if it is computed in float32 workspace."""
+    """Compute ``total += g``, piece by piece where that takes float32 workspace."""
     if total._spec.dtype.is_half:
         with defer_interrupts():
             for part, more in given_ops.pieces(total, g):

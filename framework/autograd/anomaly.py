@@ -1,4 +1,4 @@
-"""Anomaly detection: which line of the user's program made the op whose backward went wrong.
+"""Anomaly detection: find the forward op whose backward raised or returned NaN.
 
 While the mode is on, each node remembers the stack of the user's own frames as plain text (no
 frame and no tensor is kept), and backward looks at every gradient for NaN. That is slow, and for
@@ -26,7 +26,7 @@ _DEPTH = 12  # user frames to remember
 
 
 class set_detect_anomaly(_Mode):
-    """Turn anomaly detection on or off: at once when called, and back when used as a context.
+    """Turn anomaly detection on or off; a function, and a context manager.
 
     Args:
         mode: True turns it on.
@@ -52,7 +52,7 @@ class set_detect_anomaly(_Mode):
 
 
 class detect_anomaly(_Mode):
-    """Find the op whose backward fails or returns NaN, and the line of the program that made it.
+    """Find the op whose backward raises or returns NaN, and the line that called it.
 
     Args:
         check_nan: Raise if a gradient is NaN; else only say where a failing op was made.
@@ -87,12 +87,12 @@ def is_anomaly_enabled() -> bool:
 
 
 def is_anomaly_check_nan_enabled() -> bool:
-    """True if anomaly detection, where it is on, looks for NaN."""
+    """True if anomaly detection also checks gradients for NaN."""
     return local.state.check_nan
 
 
 def remember(node: Node) -> None:
-    """Note on a new node where the user's program made it."""
+    """Store the creation stack on a new node."""
     frame: Any = sys._getframe(1)
     lines: list[traceback.FrameSummary] = []
     while frame is not None and len(lines) < _DEPTH:
@@ -109,7 +109,7 @@ def remember(node: Node) -> None:
 
 
 def where_made(node: Node) -> str:
-    """The remembered stack of a node, as text that ends a message."""
+    """Format the creation stack of a node for an error message."""
     trace = (node.extra or {}).get("trace")
     if not trace:
         return (
@@ -131,7 +131,7 @@ def apply_watched(
     retain: bool,
     create: bool,
 ) -> Sequence[Tensor | None]:
-    """Run a node's backward for a profiler or for anomaly detection.
+    """Run a node's backward under a profiler or anomaly detection.
 
     Where the latter is on, a failure says where the node was made.
 

@@ -1,4 +1,4 @@
-"""A backward pass: gradients flow from roots to leaves, in the reverse order of recording.
+"""The backward pass: gradients flow from outputs to leaves, in reverse order of recording.
 
 A node is recorded after everything it was computed from. So the highest sequence number among the
 nodes that have received a gradient is ready: whoever else could contribute was recorded later and
@@ -25,8 +25,8 @@ from .hooks import run_hooks
 from .node import Node, edge_to
 
 
-class Pass:
-    """One backward pass: runs when it is made.
+class BackwardPass:
+    """One backward pass, run by its constructor.
 
     Args:
         roots: Where gradients arrive.
@@ -112,7 +112,7 @@ class Pass:
                     self.arriving[target] = self.arriving.get(target, 0) + 1
 
     def reaches(self, target: Any) -> bool:
-        """True if a gradient may arrive at a node or leaf in this pass."""
+        """True if a node or leaf may receive a gradient in this pass."""
         if not target._is_node:
             return target in self.arriving
         return target in self.seen and (self.wanted is None or target in self.leads)
@@ -220,7 +220,7 @@ class Pass:
             entry = None  # it may be the list of gradients that the next node lets go
 
     def results(self) -> list[Tensor | None]:
-        """The captured gradient of each input."""
+        """Return the captured gradient of each input."""
         if self.inputs is None:
             return []
         found = []
@@ -282,7 +282,7 @@ def _checked(hook: Any, replaced: Any, before: Sequence[Tensor | None]) -> list[
 
 
 def fit(g: Any, spec: Spec, node: Node, index: int = 0) -> Tensor:
-    """Sum a gradient over what broadcasting repeated, and convert it to its input's dtype.
+    """Reduce a gradient to the shape and dtype of its input (undo broadcasting and promotion).
 
     Raises:
         RuntimeError: The rule returned something that cannot be the gradient of that input.

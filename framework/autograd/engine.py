@@ -1,4 +1,4 @@
-"""The autograd engine: ``backward`` and ``grad``, around a pass (``backward_pass.py``)."""
+"""The autograd engine: ``backward`` and ``grad``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..spec import Spec
 from ..tensor import Tensor, wrap
 from . import given_ops
 from .accumulate import accumulate
-from .backward_pass import Pass
+from .backward_pass import BackwardPass
 
 
 def backward(
@@ -23,7 +23,7 @@ def backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """Accumulate into ``.grad`` of the leaves the sum of the gradients of ``tensors``.
+    """Accumulate the gradients of the sum of ``tensors`` into ``.grad`` of the leaves.
 
     Args:
         tensors: One tensor, or several.
@@ -72,7 +72,7 @@ def grad(
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of the sum of ``outputs`` with respect to ``inputs``; ``.grad`` is untouched.
+    """Compute the gradients of ``outputs`` with respect to ``inputs``, leaving ``.grad`` as it is.
 
     Args:
         outputs: One tensor, or several.
@@ -174,7 +174,7 @@ def _as_list(tensors: Any) -> list[Tensor]:
 
 
 def zeros_of(spec: Spec) -> Tensor:
-    """A new tensor of zeros."""
+    """Make a new tensor of zeros of a spec."""
     be = backend(spec.device)
     storage, array = be.empty(spec, TEMPORARY)
     if be.xp is not None:
@@ -234,7 +234,7 @@ def _root_gradients(roots: list[Tensor], given: Any, create: bool) -> list[Tenso
 
 
 def ones_of(spec: Spec) -> Tensor:
-    """A new tensor of ones."""
+    """Make a new tensor of ones of a spec."""
     out = zeros_of(spec)
     if spec.device.type != "meta":  # type: ignore[union-attr]
         run_kernel(on_device(backend(spec.device), _fill), out._array, 1)
@@ -266,7 +266,7 @@ def _run(
         state.saver = None
     running = state.running
     try:
-        return Pass(roots, gradients, retain, create, inputs).results()
+        return BackwardPass(roots, gradients, retain, create, inputs).results()
     finally:
         done = state.running
         state.grad, state.saver, state.running, state.autocast = before  # all modes in one row

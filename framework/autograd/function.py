@@ -1,4 +1,4 @@
-"""A user's own op: ``autograd.Function``, forward and backward as two static methods.
+"""Custom autograd functions: ``autograd.Function``, forward and backward as static methods.
 
 The context that both receive *is* the node of the graph, as in PyTorch: what forward sets on it,
 backward finds, and ``y.grad_fn`` shows. Saved tensors go through the same handles as those of
@@ -53,7 +53,7 @@ class FunctionCtx(Node):
     # What forward and setup_context call
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep tensors for backward, where ``ctx.saved_tensors`` returns them.
+        """Save tensors for backward, where ``ctx.saved_tensors`` returns them.
 
         Args:
             *tensors: Inputs, outputs or intermediate results; None is allowed.
@@ -70,22 +70,22 @@ class FunctionCtx(Node):
         self._to_save = tensors
 
     def mark_dirty(self, *tensors: Tensor) -> None:
-        """Say which inputs forward wrote in place; each must be an output too."""
+        """Mark inputs that forward modified in place; each must be an output too."""
         self._dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Say which outputs have no gradient."""
+        """Mark outputs that have no gradient."""
         self._constant = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """Say whether backward gets zeros (True, the default) or None for a missing gradient."""
+        """Choose zeros (True, the default) or None for missing gradients in backward."""
         self.materialize_grads = value
 
     # What backward reads
 
     @property
     def saved_tensors(self) -> tuple[Tensor | None, ...]:
-        """What ``save_for_backward`` kept.
+        """The tensors given to ``save_for_backward``.
 
         Raises:
             GradientError: It was freed by an earlier backward, or written in place since.
@@ -104,7 +104,7 @@ class FunctionCtx(Node):
 
     @property
     def saved(self) -> tuple[SavedValue, ...]:
-        """What is kept for backward: label, shape, dtype and bytes of each value."""
+        """The values saved for backward: label, shape, dtype and bytes of each."""
         return describe_saved(self._handles, self._labels())
 
     def _labels(self) -> list[str]:
@@ -131,7 +131,7 @@ class FunctionCtx(Node):
     def apply(
         self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
     ) -> Sequence[Tensor | None]:
-        """Call the user's backward and sort what it returns by edge."""
+        """Call the user's backward and match the gradients it returns to edges."""
         if self.materialize_grads:
             grads = [
                 zeros_of(spec) if g is None and spec is not None else g
@@ -145,7 +145,7 @@ class FunctionCtx(Node):
         return self._sorted(results if isinstance(results, tuple | list) else (results,))
 
     def release(self) -> None:
-        """Drop the saved tensors."""
+        """Free the saved tensors."""
         if self._handles:
             self._handles = None
 
@@ -193,7 +193,7 @@ class FunctionCtx(Node):
     def _finish(
         self, args: tuple[Any, ...], outputs: list[Any], versions: list[int], recording: bool
     ) -> list[Any]:
-        """Give the outputs their history, and turn what is to be saved into handles."""
+        """Attach the outputs to the graph and pack the saved tensors."""
         dirty, constant = _ids(self._dirty), _ids(self._constant)
         to_save, self._to_save = self._to_save, ()
         self._dirty = self._constant = ()  # they may be outputs, which refer to this node
@@ -267,7 +267,7 @@ def _alias(tensor: Tensor) -> Tensor:
 
 
 class Function:
-    """An op of the user's own, with its gradient written by hand.
+    """A custom op with a hand-written gradient.
 
     Subclass it with two static methods, and call ``apply``. ``forward`` runs without recording;
     ``backward`` gets one gradient per output and returns one per argument of ``forward``, with
@@ -324,12 +324,12 @@ class Function:
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        """Tell backward what it needs, after a ``forward`` that takes no ``ctx``."""
+        """Save what backward needs, after a ``forward`` that takes no ``ctx``."""
         raise NotImplementedError("setup_context is not implemented.")
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        """Return the gradient of each argument of forward."""
+        """Compute the gradient of each argument of forward."""
         raise NotImplementedError(
             "You must implement either the backward or vjp method for your custom "
             "autograd.Function to use it with backward mode AD."
@@ -337,7 +337,7 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any, **kwargs: Any) -> Any:
-        """Run forward, and record the function if an argument requires grad.
+        """Run forward, and record a graph node if an argument requires grad.
 
         Args:
             *args: Arguments of forward: tensors, and anything else.
@@ -391,14 +391,14 @@ class Function:
 
 
 def _rebuilt(output: Any, outputs: list[Any]) -> Any:
-    """The outputs in the kind of sequence that forward returned."""
+    """Return the outputs in the kind of sequence that forward returned."""
     if isinstance(output, tuple) and hasattr(output, "_fields"):
         return type(output)(*outputs)
     return tuple(outputs)
 
 
 class _Error(Node):
-    """The history of a gradient that cannot be differentiated."""
+    """The node of a gradient that cannot be differentiated again."""
 
     __slots__ = ("edge_specs", "message")
 
@@ -419,7 +419,7 @@ class _Error(Node):
 
 
 def once_differentiable(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a backward whose own derivative would be wrong; asking for it raises.
+    """Decorate a backward that cannot be differentiated; doing so raises an error.
 
     Example:
         Put it below ``@staticmethod``, on a backward that leaves lowtide, for NumPy say.

@@ -1,4 +1,4 @@
-"""Products with Jacobians and Hessians, and the matrices themselves: PyTorch's functional API.
+"""Jacobian and Hessian products and matrices: PyTorch's ``autograd.functional``.
 
 All of it is reverse mode. A product with the Jacobian from the right (:func:`jvp`) takes two
 passes: ``g(v) = v^T J`` is linear in ``v``, so the gradient of ``<g(v), u>`` with respect to ``v``
@@ -21,7 +21,7 @@ Function = Callable[..., Any]
 def vjp(
     func: Function, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
-    """Compute ``v^T J``: the product of a vector with the Jacobian of ``func`` at ``inputs``.
+    """Compute the vector-Jacobian product ``v^T J`` of ``func`` at ``inputs``.
 
     Args:
         func: Takes Tensors, returns a Tensor or a tuple of them.
@@ -45,7 +45,7 @@ def vjp(
 def jvp(
     func: Function, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
-    """Compute ``J v``: the product of the Jacobian of ``func`` at ``inputs`` with a vector.
+    """Compute the Jacobian-vector product ``J v`` of ``func`` at ``inputs``.
 
     Args:
         func: Takes Tensors, returns a Tensor or a tuple of them.
@@ -170,7 +170,7 @@ def hessian(
 def vhp(
     func: Function, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
-    """Compute ``v^T H``: the product of a vector with the Hessian of a scalar ``func``.
+    """Compute the vector-Hessian product ``v^T H`` of a scalar ``func``.
 
     Args:
         func: Takes Tensors, returns a Tensor of a single element.
@@ -195,7 +195,7 @@ def vhp(
 def hvp(
     func: Function, inputs: Any, v: Any = None, create_graph: bool = False, strict: bool = False
 ) -> tuple[Any, Any]:
-    """Compute ``H v``: the product of the Hessian of a scalar ``func`` with a vector.
+    """Compute the Hessian-vector product ``H v`` of a scalar ``func``.
 
     The Hessian is symmetric, but this goes the way of PyTorch's, by the double-backward trick:
     :func:`vhp` takes one pass less.
@@ -228,7 +228,7 @@ def hvp(
 
 
 def _prepared(inputs: Any, name: str, create: bool) -> tuple[list[Tensor], bool]:
-    """Inputs of our own: connected to the user's under ``create_graph``, else cut off."""
+    """Copy inputs for differentiation: attached under ``create_graph``, else detached."""
     single = isinstance(inputs, Tensor)
     xs = []
     for k, x in enumerate([inputs] if single else inputs):
@@ -306,7 +306,7 @@ def _grad(
 def _filled(
     found: Sequence[Tensor | None], like: Sequence[Tensor], name: str, strict: bool, create: bool
 ) -> list[Tensor]:
-    """Gradients with zeros for those that are missing.
+    """Replace missing gradients by zeros.
 
     Raises:
         RuntimeError: One is missing, or does not depend on the inputs, in strict mode.

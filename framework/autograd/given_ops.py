@@ -1,4 +1,4 @@
-"""The ops that autograd itself calls. Ops lie above it, so each file that owns one puts it here."""
+"""Ops that autograd calls; the files that define them register them here."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def gradcheck(
     fast_mode: bool = False,
     masked: bool | None = None,
 ) -> bool:
-    """Compare the gradients of ``func`` with central differences.
+    """Check the gradients of ``func`` against central differences.
 
     Args:
         func: Takes ``inputs``, returns a Tensor or a tuple of them.
@@ -115,7 +115,7 @@ def gradgradcheck(
     fast_mode: bool = False,
     masked: bool = False,
 ) -> bool:
-    """Compare second derivatives with central differences of the first.
+    """Check the second derivatives of ``func`` against central differences of the first.
 
     The arguments are those of :func:`gradcheck`, and:
 
@@ -172,7 +172,7 @@ def gradgradcheck(
 
 
 def _checked(arguments: Sequence[Any]) -> list[int]:
-    """Positions of the inputs to check.
+    """Return the positions of the inputs to check.
 
     Raises:
         ValueError: There is none.
@@ -214,7 +214,7 @@ def _differentiable(outputs: Any) -> list[Tensor]:
 
 
 def _values(tensor: Tensor) -> Any:
-    """The elements as one vector of reals; a complex number is two of them."""
+    """Flatten elements to a vector of reals; a complex number gives two."""
     flat = np.array(backend(tensor.device).to_host(tensor.array)).reshape(-1)
     if flat.dtype.kind == "c":
         return np.ascontiguousarray(flat).view(flat.real.dtype).astype(np.float64)
@@ -244,7 +244,7 @@ def _random_like(tensor: Tensor, rng: Any, non_contiguous: bool = False) -> Tens
 def _shifted(
     func: Function, arguments: Sequence[Any], k: int, step: Any, which: Sequence[int]
 ) -> list[Any]:
-    """Values of the outputs ``which`` with input ``k`` moved by ``step``; put back after.
+    """Evaluate outputs ``which`` with input ``k`` moved by ``step``, then restore it.
 
     The array itself is moved, since ``func`` may reach the same tensor by another way.
     """
@@ -261,7 +261,7 @@ def _shifted(
 def _numerical(
     func: Function, arguments: Sequence[Any], k: int, direction: Any, eps: float, which: Any
 ) -> list[Any]:
-    """Derivative of each output along a direction (a vector of reals) of input ``k``."""
+    """Compute the derivative of each output along a direction (vector of reals) of input ``k``."""
     step = _tensor_of(direction * eps, arguments[k]).array
     high = _shifted(func, arguments, k, step, which)
     low = _shifted(func, arguments, k, -step, which)
@@ -271,7 +271,7 @@ def _numerical(
 def _analytical(
     output: Tensor, wanted: Sequence[Tensor], v: Tensor, nondet_tol: float
 ) -> list[Any]:
-    """<vjp(v), .> as a vector of reals for each input."""
+    """Compute ``<vjp(v), .>`` as a vector of reals for each input."""
     runs = [grad(output, wanted, v, retain_graph=True, allow_unused=True) for _ in range(2)]
     vectors = [
         [_values(zeros_of(x._spec) if g is None else g) for x, g in zip(wanted, run, strict=True)]
@@ -337,7 +337,7 @@ def _assert_close(
 
 
 class _Undefined(Alias):
-    """Passes no gradient on, as an output does that nobody used."""
+    """A node that passes no gradient on, like an unused output."""
 
     __slots__ = ()
 

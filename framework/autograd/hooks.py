@@ -1,4 +1,4 @@
-"""Hooks: on tensors, on nodes, on saved values."""
+"""Hooks on tensors, on graph nodes, and on saved tensors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _extras(owner: Any) -> dict[Any, Any]:
 
 
 def register_tensor_hook(tensor: Tensor, hook: Any) -> RemovableHandle:
-    """Call ``hook(grad)`` with the whole gradient of a tensor; a result replaces it.
+    """Register ``hook(grad)`` on a tensor's gradient; a result replaces the gradient.
 
     Raises:
         RuntimeError: The tensor does not require grad.
@@ -39,7 +39,7 @@ def register_tensor_hook(tensor: Tensor, hook: Any) -> RemovableHandle:
 
 
 def register_post_accumulate_hook(tensor: Tensor, hook: Any) -> RemovableHandle:
-    """Call ``hook(tensor)`` each time backward accumulated into a leaf's ``.grad``.
+    """Register ``hook(tensor)``, called after backward accumulated into a leaf's ``.grad``.
 
     Raises:
         RuntimeError: The tensor is no leaf, or does not require grad.
@@ -58,7 +58,7 @@ def register_post_accumulate_hook(tensor: Tensor, hook: Any) -> RemovableHandle:
 
 
 def retain_grad(tensor: Tensor) -> None:
-    """Keep the gradient of a non-leaf in its ``.grad``."""
+    """Keep the gradient of a non-leaf tensor in its ``.grad``."""
     if not tensor.requires_grad:
         raise RuntimeError(
             "can't retain_grad on Tensor that has requires_grad=False. "
@@ -77,7 +77,7 @@ def _watch(tensor: Tensor) -> None:
 
 
 def move_retained(tensor: Tensor, old: Any) -> None:
-    """After a write in place: the gradient to keep is that of the new value, not of the old."""
+    """Move ``retain_grad`` to the new value of a tensor after a write in place."""
     if old is not None and old.extra is not None:
         watched = old.extra.get("retain", [])
         watched[:] = [pair for pair in watched if pair[1]() is not tensor]
@@ -85,7 +85,7 @@ def move_retained(tensor: Tensor, old: Any) -> None:
 
 
 def run_hooks(hooks: OrderedDict[int, Any], grad: Tensor | None) -> Tensor | None:
-    """Pass a gradient through tensor hooks, in the order of registration.
+    """Run tensor hooks on a gradient, in the order of registration.
 
     Raises:
         RuntimeError: A hook returned a gradient of another shape.
@@ -111,7 +111,7 @@ def run_hooks(hooks: OrderedDict[int, Any], grad: Tensor | None) -> Tensor | Non
 
 
 class saved_tensors_hooks:
-    """Pass every value saved for backward inside through ``pack_hook``, and back.
+    """Pack every tensor saved for backward by ``pack_hook``; unpack it in backward.
 
     Args:
         pack_hook: Called with the tensor when it is saved; what it returns is kept.
@@ -147,7 +147,7 @@ class saved_tensors_hooks:
 
 
 class disable_saved_tensors_hooks:
-    """Refuse ``saved_tensors_hooks`` inside.
+    """Make the use of ``saved_tensors_hooks`` an error inside.
 
     Args:
         error_message: What the RuntimeError says.
@@ -168,7 +168,7 @@ class disable_saved_tensors_hooks:
 
 
 def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
-    """Say that tensors were written in place by something autograd cannot see.
+    """Increment the version of tensors that were written outside of autograd's sight.
 
     Args:
         tensor: One tensor, or several.
@@ -180,7 +180,7 @@ def increment_version(tensor: Tensor | Iterable[Tensor]) -> None:
 def register_multi_grad_hook(
     tensors: Sequence[Tensor], fn: Any, *, mode: str = "all"
 ) -> MultiHandle:
-    """Call a hook when the gradients of several tensors are known.
+    """Register a hook that is called with the gradients of several tensors.
 
     Args:
         tensors: Those that require grad.
@@ -217,7 +217,7 @@ def register_multi_grad_hook(
 
 
 class MultiHandle:
-    """Removes a hook on several tensors."""
+    """A handle that removes a hook on several tensors."""
 
     def __init__(self, handles: list[RemovableHandle]) -> None:
         self._handles = handles

@@ -1,4 +1,4 @@
-"""Methods of Tensor that the graph gives it: ``backward``, hooks, and an up-to-date history.
+"""Autograd methods of Tensor: ``backward``, hooks, ``retain_grad``.
 
 ``tensor.py`` lies below autograd and knows no graph; so autograd installs them, as ops install
 theirs. Importing ``framework/ops`` imports this.
@@ -22,7 +22,7 @@ def backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """Accumulate into ``.grad`` of the leaves the gradient of this tensor.
+    """Accumulate the gradients of this tensor into ``.grad`` of the leaves.
 
     Args:
         self: A tensor that requires grad.
@@ -36,17 +36,17 @@ def backward(
 
 
 def register_hook(self: Tensor, hook: Any) -> Any:
-    """Call ``hook(grad)`` when the gradient of this tensor is known; it may return another."""
+    """Register ``hook(grad)`` on this tensor's gradient; it may return a replacement."""
     return register_tensor_hook(self, hook)
 
 
 def register_post_accumulate_grad_hook(self: Tensor, hook: Any) -> Any:
-    """Call ``hook(tensor)`` after backward accumulated into this leaf's ``.grad``."""
+    """Register ``hook(tensor)``, called after backward accumulated into this leaf's ``.grad``."""
     return register_post_accumulate_hook(self, hook)
 
 
 def retain_grad(self: Tensor) -> None:
-    """Keep the gradient of this non-leaf in ``.grad``."""
+    """Keep the gradient of this non-leaf tensor in ``.grad``."""
     keep_grad(self)
 
 

@@ -1,4 +1,4 @@
-"""Graph nodes: one recorded op each, its edges to its inputs' nodes, and its saved values.
+"""Graph nodes: one recorded op each, its edges to the nodes of its inputs, its saved tensors.
 
 An edge is a pair (target, index): a node and which of its outputs, or a leaf tensor and 0. A leaf
 is its own target, so recording an op on parameters makes no extra object; the
@@ -28,7 +28,7 @@ _sequence = count(1)
 
 
 class SavedValue(NamedTuple):
-    """Description of one value saved for backward, an entry of ``grad_fn.saved``.
+    """A value saved for backward, as described by ``grad_fn.saved``.
 
     Attributes:
         label: Which value of which op, such as ``mul.other``.
@@ -46,7 +46,7 @@ class SavedValue(NamedTuple):
 
 
 def describe_saved(handles: Any, labels: Sequence[str]) -> tuple[SavedValue, ...]:
-    """Describe the handles of a node; nothing once they are freed."""
+    """Describe the saved values of a node; empty once they are freed."""
     return tuple(
         SavedValue(label, tuple(h.spec.shape), h.spec.dtype, h.nbytes, h.held_bytes)
         for h, label in zip(handles or (), labels, strict=False)
@@ -75,13 +75,13 @@ class Node:
     seq: int
 
     def name(self) -> str:
-        """PyTorch's name for it, such as ``MulBackward0``."""
+        """Return PyTorch's name of the node, such as ``MulBackward0``."""
         raise NotImplementedError
 
     def apply(
         self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
     ) -> Sequence[Tensor | None]:
-        """The gradient of each edge, given those of the outputs.
+        """Compute the gradient of each edge from those of the outputs.
 
         Args:
             grads: One per output; None where no gradient arrived.
@@ -92,7 +92,7 @@ class Node:
         raise NotImplementedError
 
     def release(self) -> None:
-        """Drop saved values; a later ``apply`` that needs them raises."""
+        """Free saved values; a later ``apply`` that needs them raises."""
 
     @property
     def next_functions(self) -> tuple[tuple[Any, int], ...]:
@@ -101,7 +101,7 @@ class Node:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """A dict for the user's own remarks."""
+        """A dict for the user's own data."""
         return self._extras().setdefault("metadata", {})  # type: ignore[no-any-return]
 
     def _extras(self) -> dict[Any, Any]:
@@ -110,11 +110,11 @@ class Node:
         return self.extra
 
     def register_hook(self, hook: Any) -> Any:
-        """Call ``hook(grad_inputs, grad_outputs)`` after the node ran; it may replace the first."""
+        """Register ``hook(grad_inputs, grad_outputs)`` after the node; may replace the first."""
         return add_hook(self._extras(), "post", hook)
 
     def register_prehook(self, hook: Any) -> Any:
-        """Call ``hook(grad_outputs)`` before the node runs; it may replace them."""
+        """Register ``hook(grad_outputs)``, called before the node runs; it may replace them."""
         return add_hook(self._extras(), "pre", hook)
 
     def __repr__(self) -> str:
@@ -125,7 +125,7 @@ node_classes.append(Node)
 
 
 class OpNode(Node):
-    """The node of an op of the registry.
+    """The graph node of a registered op.
 
     Attributes:
         rules: The gradient rules of the op, compiled for the inputs that need one
@@ -153,7 +153,7 @@ class OpNode(Node):
         return self.rules.output_count  # type: ignore[no-any-return]
 
     def name(self) -> str:
-        """PyTorch's name for it, such as ``MulBackward0``."""
+        """Return PyTorch's name of the node, such as ``MulBackward0``."""
         return self.rules.name  # type: ignore[no-any-return]
 
     @property
@@ -164,11 +164,11 @@ class OpNode(Node):
 
     @property
     def saved(self) -> tuple[SavedValue, ...]:
-        """What is kept for backward: label, shape, dtype and bytes of each value."""
+        """The values saved for backward: label, shape, dtype and bytes of each."""
         return describe_saved(self.handles, self.rules.labels)
 
     def __getattr__(self, name: str) -> Any:
-        """``_saved_<input>`` and ``_saved_result``, as PyTorch's nodes have them."""
+        """Return ``_saved_<input>`` or ``_saved_result``, as on PyTorch's nodes."""
         if name.startswith("_saved_"):
             wanted = name.removeprefix("_saved_")
             wanted = {"self": "input", "result": "out"}.get(wanted, wanted)
@@ -178,7 +178,7 @@ class OpNode(Node):
         raise AttributeError(f"{self.name()} has no attribute {name}.")
 
     def unpack(self) -> list[Any]:
-        """The saved values, as tensors and scalars."""
+        """Unpack the saved values, as tensors and scalars."""
         saved = self.handles
         if saved is None:
             raise GradientError(
@@ -196,7 +196,7 @@ class OpNode(Node):
     def apply(
         self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
     ) -> Sequence[Tensor | None]:
-        """Run the rules on the saved values."""
+        """Compute gradients by running the rules on the saved values."""
         rules = self.rules
         values = self.unpack()
         if not retain and rules.releases_saved:
@@ -232,13 +232,13 @@ class OpNode(Node):
                     claim(self.edges[target][0], results[target], values, running.pending)
 
     def release(self) -> None:
-        """Drop the saved values."""
+        """Free the saved values."""
         if self.rules.releases_saved:
             self.handles = None
 
 
 class Alias(Node):
-    """The node between a leaf and other values of it, as an unpack hook returns them."""
+    """A node that connects another tensor of a leaf's values to that leaf."""
 
     __slots__ = ("edge_specs",)
 
@@ -249,18 +249,18 @@ class Alias(Node):
         self.extra = None
 
     def name(self) -> str:
-        """PyTorch's name for the same thing."""
+        """Return PyTorch's name of the corresponding node."""
         return "AliasBackward0"
 
     def apply(
         self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
     ) -> Sequence[Tensor | None]:
-        """Pass the gradient on."""
+        """Pass the gradient on unchanged."""
         return grads
 
 
 class AccumulateGrad(Node):
-    """The end of the graph at a leaf, as ``next_functions`` shows it.
+    """The node at a leaf, as ``next_functions`` shows it.
 
     Attributes:
         variable: The leaf.
@@ -276,11 +276,11 @@ class AccumulateGrad(Node):
         self.extra = None
 
     def name(self) -> str:
-        """``AccumulateGrad``."""
+        """Return ``AccumulateGrad``."""
         return "AccumulateGrad"
 
     def register_prehook(self, hook: Any) -> Any:
-        """Call ``hook((grad,))`` before the leaf's gradient is accumulated."""
+        """Register ``hook((grad,))``, called before the leaf's gradient is accumulated."""
 
         def on_tensor(g: Tensor) -> Tensor | None:
             replaced = hook((g,))
@@ -289,7 +289,7 @@ class AccumulateGrad(Node):
         return self.variable.register_hook(on_tensor)
 
     def register_hook(self, hook: Any) -> Any:
-        """Call ``hook((), (grad,))`` after the leaf's gradient was accumulated."""
+        """Register ``hook((), (grad,))``, called after the leaf's gradient was accumulated."""
         variable = self.variable
         return variable.register_post_accumulate_grad_hook(
             lambda leaf: hook((), (leaf.grad,)) and None
@@ -297,7 +297,7 @@ class AccumulateGrad(Node):
 
 
 def accumulate_node(leaf: Tensor) -> AccumulateGrad:
-    """The AccumulateGrad of a leaf: the same object as long as someone holds it."""
+    """Return the AccumulateGrad of a leaf: one object as long as it is referenced."""
     if leaf._extra is None:
         leaf._extra = {}
     reference = leaf._extra.get("accumulate")
@@ -309,13 +309,13 @@ def accumulate_node(leaf: Tensor) -> AccumulateGrad:
 
 
 def edge_to(tensor: Tensor) -> tuple[Any, int]:
-    """The edge that leads to a tensor that requires grad."""
+    """Return the edge that leads to a tensor that requires grad."""
     node = tensor._node
     return (tensor, 0) if node is None else (node, tensor._index)
 
 
 def attach(output: Tensor, node: Node, index: int = 0) -> None:
-    """Make ``output`` the result ``index`` of ``node``."""
+    """Set ``output`` as result ``index`` of ``node``."""
     output._node = node
     output._index = index
     output._requires_grad = True

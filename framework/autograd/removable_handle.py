@@ -1,4 +1,4 @@
-"""Hooks in a dict by kind, and the handle that removes one again."""
+"""Hook dictionaries by kind, and the handle that removes a hook."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ids = count()
 
 
 class RemovableHandle:
-    """Removes its hook: ``handle.remove()``, or at the end of ``with handle:``."""
+    """A handle that removes its hook: ``handle.remove()``, or at the end of ``with handle:``."""
 
     def __init__(self, hooks: OrderedDict[int, Any], key: int) -> None:
         self._hooks = hooks

@@ -1,4 +1,4 @@
-"""Saved values: what a node keeps for backward, as handles.
+"""Saved tensors: handles of the values that nodes keep for backward.
 
 A node never keeps a bare array or the user's tensor. It keeps a handle, and asks it for the value
 when backward comes: ``handle.unpack(node)``. How the handle gets it is its state. Here is the
@@ -33,24 +33,24 @@ OWN = object()  # the source of a node's own output
 
 
 class Handle(Protocol):
-    """The protocol of handles: what every form of a saved value offers."""
+    """Protocol of handles of saved values."""
 
     spec: Spec
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the value as backward sees it."""
+        """Bytes of the value as backward reads it."""
 
     @property
     def held_bytes(self) -> int:
         """Bytes of storage that this handle keeps alive."""
 
     def unpack(self, node: Any, label: str) -> Tensor:
-        """The value, connected to the graph as it was when it was saved."""
+        """Return the value, connected to the graph as when it was saved."""
 
 
 class Held:
-    """A saved value that is kept as it is.
+    """A saved value that is kept unchanged.
 
     Args:
         tensor: The value.
@@ -78,7 +78,7 @@ class Held:
                 check_savable(tensor)
         self.source = source
         self.index = index
-        # Accounts.set_role, written out: every saved value comes by here.
+        # LedgerEntry.set_role, written out: every saved value comes by here.
         if storage.role == TEMPORARY:
             ledger = storage.ledger
             if ledger is not None:
@@ -115,7 +115,7 @@ class Held:
         return int(self.storage.nbytes)
 
     def unpack(self, node: Any, label: str) -> Tensor:
-        """The value; raises if someone wrote into it since."""
+        """Return the value; raises if it was modified in place since."""
         if self.storage.version != self.version:
             raise GradientError(
                 f"A tensor kept by {node.name()} ({label}, shape {tuple(self.spec.shape)}) has "
@@ -183,7 +183,7 @@ _writes: dict[int, tuple[Any, str]] = {}  # of values a graph keeps: weak storag
 
 
 def remember_write(storage: Any, op: str) -> None:
-    """Remember, for messages, where a value that a graph keeps was overwritten."""
+    """Record, for error messages, where a saved value was overwritten."""
     try:
         key = id(storage)
         gone = weakref.ref(storage, lambda _: _writes.pop(key, None))
@@ -194,20 +194,20 @@ def remember_write(storage: Any, op: str) -> None:
 
 
 def count_write(storage: Any, by: str) -> None:
-    """Count a write: what a graph holds is out of date, and its message names the writer."""
+    """Increment the version of a storage after a write, and record the writer."""
     storage.version += 1
     if storage.pins:
         remember_write(storage, by)
 
 
 def written_at(storage: Any) -> str:
-    """Where a storage was last overwritten, if that is known: `` (relu_ at train.py:12)``."""
+    """Format where a storage was last overwritten, if known: `` (relu_ at train.py:12)``."""
     found = _writes.get(id(storage))
     return f" {found[1]}" if found is not None and found[0]() is storage else ""
 
 
 def check_savable(tensor: Tensor) -> None:
-    """Refuse to keep an inference tensor.
+    """Raise an error for an inference tensor, which cannot be saved for backward.
 
     Raises:
         GradientError: It is one, and no gradient leads to it.
@@ -220,14 +220,14 @@ def check_savable(tensor: Tensor) -> None:
 
 
 def as_value_of(leaf: Tensor, value: Tensor) -> Tensor:
-    """Connect other values of a leaf to it, so that their gradient is its gradient."""
+    """Connect another tensor of a leaf's values to the leaf, so that gradients reach it."""
     if local.state.grad and leaf._requires_grad:
         attach(value, Alias(leaf))
     return value
 
 
 class Pin:
-    """A pin: a graph holds a storage for as long as this object lives."""
+    """A pin of a storage: as long as it lives, a graph holds the storage."""
 
     __slots__ = ("storage",)
 
@@ -254,8 +254,8 @@ class Pin:
                     publish(ledger, "role", storage, SAVED)
 
 
-class Hooked:
-    """A saved value that a user's pack hook turned into something else.
+class PackedValue:
+    """A saved value that a user's pack hook converted.
 
     The tensors among what the hook returned (itself, or elements of a list, tuple or dict) are what
     the graph holds: their bytes count as saved.
@@ -306,12 +306,12 @@ class Hooked:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes kept by the tensors among what the hook returned; 0 for anything else."""
+        """Bytes kept by the tensors that the hook returned; 0 for anything else."""
         held = [pin.storage for pin in self.pinned]
         return sum({id(storage): int(storage.nbytes) for storage in held}.values())
 
     def unpack(self, node: Any, label: str) -> Tensor:
-        """What the unpack hook returns, as the value that was saved."""
+        """Call the unpack hook and return its result as the saved value."""
         if self.version is not None and self.packed._storage.version != self.version:
             raise GradientError(
                 f"A tensor kept by {node.name()} ({label}, shape {tuple(self.spec.shape)}) has "
@@ -347,7 +347,7 @@ def _tensors_in(packed: Any) -> list[Tensor]:
 
 
 class HookSaver:
-    """Saves through a pair of hooks."""
+    """Saves tensors for backward through a pair of hooks."""
 
     __slots__ = ("pack", "unpack")
 
@@ -356,5 +356,5 @@ class HookSaver:
         self.unpack = unpack
 
     def save(self, tensor: Tensor, source: Any, index: int) -> Handle:
-        """The handle for one value; the dispatcher calls it once for each."""
-        return Hooked(tensor, source, index, self.pack, self.unpack)
+        """Return the handle of one value; the dispatcher calls it once per value."""
+        return PackedValue(tensor, source, index, self.pack, self.unpack)

@@ -29,7 +29,7 @@ Argnums = int | tuple[int, ...]
 
 
 def grad(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:
-    """Return the function that computes the gradient of a scalar ``func``.
+    """Return a function that computes the gradient of a scalar ``func``.
 
     Args:
         func: Returns a Tensor of a single element.
@@ -55,7 +55,7 @@ def grad(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Functio
 
 
 def grad_and_value(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:
-    """Return the function that computes (gradient, value) of a scalar ``func``.
+    """Return a function that computes (gradient, value) of a scalar ``func``.
 
     The arguments are those of :func:`grad`. With ``has_aux`` it returns
     (gradient, (value, aux)).
@@ -83,7 +83,7 @@ def grad_and_value(func: Function, argnums: Argnums = 0, has_aux: bool = False) 
 
 
 def value_and_grad(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:
-    """Return the function that computes (value, gradient): JAX's order of :func:`grad_and_value`.
+    """Return a function that computes (value, gradient) of ``func``, in JAX's order.
 
     The arguments are those of :func:`grad`. With ``has_aux`` it returns
     ((value, aux), gradient).
@@ -98,7 +98,7 @@ def value_and_grad(func: Function, argnums: Argnums = 0, has_aux: bool = False) 
 
 
 def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]:
-    """Run ``func`` and return a function that multiplies vectors with its Jacobian.
+    """Compute ``func`` and return a function for vector-Jacobian products.
 
     Args:
         func: Takes ``primals``, returns a Tensor or a tree of them.
@@ -142,7 +142,7 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> tuple[Any, ...]
 def jvp(
     func: Function, primals: Any, tangents: Any, *, strict: bool = False, has_aux: bool = False
 ) -> tuple[Any, ...]:
-    """Compute the output of ``func`` and the product of its Jacobian with ``tangents``.
+    """Compute ``func`` and its Jacobian-vector product with ``tangents``.
 
     Args:
         func: Takes ``primals``, returns a Tensor or a tree of them.
@@ -182,7 +182,7 @@ def jvp(
 
 
 def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False) -> Function:
-    """Return the function that computes the Jacobian of ``func``, by rows.
+    """Return a function that computes the Jacobian of ``func``, row by row in reverse mode.
 
     Args:
         func: Returns a Tensor or a tree of them.
@@ -223,7 +223,7 @@ def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False) -> Fu
 
 
 def jacfwd(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:
-    """Return the function that computes the Jacobian of ``func``; the same as :func:`jacrev`.
+    """Return a function that computes the Jacobian of ``func``; same as :func:`jacrev`.
 
     There is no forward mode here, so a tall Jacobian costs as much as a wide one.
     """
@@ -231,7 +231,7 @@ def jacfwd(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Funct
 
 
 def hessian(func: Function, argnums: Argnums = 0) -> Function:
-    """Return the function that computes the Hessian of a scalar ``func``.
+    """Return a function that computes the Hessian of a scalar ``func``.
 
     Args:
         func: Returns a Tensor of a single element.
@@ -244,7 +244,7 @@ def hessian(func: Function, argnums: Argnums = 0) -> Function:
 
 
 def _own(args: tuple[Any, ...], argnums: Argnums, outer: bool) -> tuple[Any, list[Tensor], Any]:
-    """Replace the arguments to differentiate by tensors of our own.
+    """Replace the arguments to differentiate by new leaf tensors.
 
     Returns:
         (arguments, sources, rebuild): ``rebuild`` puts one value per source back in the
@@ -311,7 +311,7 @@ def _gradients(
 
 
 def _leads_elsewhere(outputs: Sequence[Tensor], sources: Sequence[Tensor]) -> bool:
-    """Whether outputs depend on a leaf that is not a source: someone outside may ask."""
+    """True if outputs depend on a leaf that is not among the sources."""
     own = {id(x) for x in sources}
     if any(x._node is not None for x in sources):
         return True
@@ -384,7 +384,7 @@ def functional_call(
     tie_weights: bool = True,
     strict: bool = False,
 ) -> Any:
-    """Call a module with other tensors in the place of its parameters and buffers.
+    """Call a module with other tensors in place of its parameters and buffers.
 
     Args:
         module: Has ``named_parameters`` and ``named_buffers``.
@@ -460,7 +460,7 @@ def _swapped(module: Any, tensors: dict[str, Any]) -> Iterator[None]:
 
 
 def _place(module: Any, path: str, last: str) -> Any:
-    """The dict that holds a tensor of a submodule."""
+    """Return the dict that holds a tensor of a submodule."""
     for part in path.split(".") if path else ():
         children = getattr(module, "_modules", None)
         module = children[part] if children and part in children else getattr(module, part)

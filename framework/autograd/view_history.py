@@ -1,4 +1,4 @@
-"""View history: how a write in place changes the graph of a base and of all its views.
+"""View history: in-place writes update the graph of a base and of all its views.
 
 A write in place makes a new value. For a tensor of its own that is all: its node becomes the node
 of the write. A view shares its bytes with its base, so the base has a new value too: the old base
@@ -39,7 +39,7 @@ def replay(tensor: Tensor, chain: Link) -> Tensor:
 
 
 def shortened(view: Tensor, viewed: ViewInfo) -> Link:
-    """The chain of a view for a replay: a long one becomes one ``as_strided`` of its base.
+    """Shorten a view's chain for replay: a long one becomes one ``as_strided`` of its base.
 
     So a replay costs the same however long the chain is, and a loop that makes a view of a view
     and writes into it is linear. A chain that reads the bytes as another dtype,
@@ -58,7 +58,7 @@ def shortened(view: Tensor, viewed: ViewInfo) -> Link:
 
 
 def base_of(viewed: ViewInfo) -> Tensor:
-    """The tensor that a view's chain starts from.
+    """Return the tensor from which a view's chain starts.
 
     ``x.t_()`` makes ``x`` a view of what it was; the views that ``x`` had are views of that now.
     """
@@ -69,7 +69,7 @@ def base_of(viewed: ViewInfo) -> Tensor:
 
 
 def refresh(view: Tensor) -> None:
-    """Bring the history of a view up to date with its base."""
+    """Update the history of a view after its base changed."""
     viewed = view._viewed
     assert viewed is not None
     viewed.version = view._storage.version
@@ -87,7 +87,7 @@ def refresh(view: Tensor) -> None:
 
 
 def check_writable(tensor: Tensor, op: str, recorded: bool = False) -> None:
-    """Refuse a write that autograd could not follow, before a byte is written.
+    """Raise an error for an in-place write that autograd cannot track, before it happens.
 
     Args:
         tensor: What is to be written.
@@ -124,7 +124,7 @@ def check_writable(tensor: Tensor, op: str, recorded: bool = False) -> None:
 
 
 def rebase(tensor: Tensor, node: Node, index: int = 0) -> None:
-    """Make a node's output the history of a tensor just written in place, and of its base."""
+    """Set a node as the history of a tensor just written in place, and of its base."""
     viewed = tensor._viewed
     if viewed is None:
         _replace(tensor, node, index)
@@ -147,7 +147,7 @@ def _replace(tensor: Tensor, node: Node, index: int) -> None:
 
 
 class ViewScatter(Node):
-    """The node of a base after a write into a view of it: PyTorch's ``CopySlices``.
+    """The node of a base after an in-place write into a view: PyTorch's ``CopySlices``.
 
     The gradient of the written values is the view of the base's gradient; that of the old base is
     the rest, with zeros in the view's place.
@@ -164,7 +164,7 @@ class ViewScatter(Node):
         self.extra = None
 
     def name(self) -> str:
-        """PyTorch's name for the same thing."""
+        """Return PyTorch's name of the corresponding node."""
         return "CopySlices"
 
     def apply(

@@ -1,4 +1,4 @@
-"""Offload to disk: saved values of any device are kept in a file until backward.
+"""Offload to disk: values saved for backward wait in a file.
 
 One file for each run and folder. It has no name: made so where the system can (``O_TMPFILE``), or
 made and unlinked in one breath, so the system takes it away with the process, however that ends.
@@ -32,7 +32,7 @@ from ..memory.ledger import TEMPORARY, WORKSPACE, format_bytes
 from ..memory.pool import Block, Pool
 from ..modes import run_kernel
 from ..tensor import Tensor
-from .stash import Kept, Stash, Stashed, array_of, taken
+from .stash import Stash, Stashed, UncopiedStorage, array_of, new_storage
 
 PREFIX = "lowtide-offload-"
 _PAGE = 4096
@@ -42,7 +42,7 @@ _HOST = _device("cpu")
 
 
 class offload_to_disk(Stash):
-    """Keep values in a file; a stash (decision, policy or context manager).
+    """Offload saved values to a file; a stash (decision, policy or context manager).
 
     Args:
         dir: Folder of the file; the system's for temporary files if None. It is made if missing.
@@ -87,21 +87,25 @@ class offload_to_disk(Stash):
 
     @property
     def file_bytes(self) -> int:
-        """Bytes that the file has reached."""
+        """Size of the file in bytes."""
         return 0 if self._file is None else self._file.pool.top
 
     def close(self) -> None:
-        """Write nothing more to this file; it goes with the last value in it."""
+        """Stop writing to this file; it is removed with the last value in it."""
         self._file = None
 
     def stash(self, tensor: Tensor) -> Stashed:
-        """Write the storage of ``tensor``."""
+        """Write the storage of ``tensor`` to the file."""
         storage, device = tensor._storage, tensor._spec.device
         file = self._file
         if file is None or file.owner != os.getpid():  # a forked process has a file of its own
             file = self._file = SpillFile(self.dir, self.limit)
         block = file.put(storage, device)
-        return Kept(storage) if block is None else OnDisk(file, block, storage.nbytes, device)
+        return (
+            UncopiedStorage(storage)
+            if block is None
+            else OnDisk(file, block, storage.nbytes, device)
+        )
 
 
 class OnDisk:
@@ -117,12 +121,12 @@ class OnDisk:
         self.device = device
 
     def restore(self) -> Any:
-        """A new storage with the bytes."""
-        storage, array = taken(self.device, self.size, role=TEMPORARY)
+        """Read the bytes back into a new storage."""
+        storage, array = new_storage(self.device, self.size, role=TEMPORARY)
         if self.device == _HOST:
             run_kernel(self.file.read, array, self.block.offset)
         elif backend(self.device).xp is not None:
-            held, host = taken(_HOST, self.size, role=WORKSPACE)
+            held, host = new_storage(_HOST, self.size, role=WORKSPACE)
             run_kernel(self.file.read, host, self.block.offset)
             run_kernel(_upload, array, host)
             backend(self.device).synchronize()  # a GPU may still be reading it
@@ -131,7 +135,7 @@ class OnDisk:
 
 
 class SpillFile:
-    """A file without a name, and which places in it are taken."""
+    """An anonymous file and the allocation of its space."""
 
     def __init__(self, folder: str, limit: int | None) -> None:
         try:
@@ -151,7 +155,7 @@ class SpillFile:
         weakref.finalize(self, _close, self.fd, name, self.owner)
 
     def put(self, storage: Any, device: Any) -> Block | None:
-        """Write a storage somewhere; None if there is no room."""
+        """Write a storage to free space of the file; return None if there is none."""
         try:
             block = Block(self.pool, -(-storage.nbytes // _PAGE) * _PAGE)
         except MemoryError:
@@ -172,7 +176,7 @@ class SpillFile:
         if device == _HOST:
             run_kernel(self.write, array, offset)
             return
-        held, host = taken(_HOST, array.size, role=WORKSPACE)
+        held, host = new_storage(_HOST, array.size, role=WORKSPACE)
         run_kernel(_download, host, array, be)
         run_kernel(self.write, host, offset)
         del held
@@ -188,14 +192,14 @@ class SpillFile:
             )
 
     def write(self, array: Any, offset: int) -> None:
-        """Write all of an array of bytes."""
+        """Write an array of bytes."""
         view = memoryview(array)
         done = 0
         while done < len(view):
             done += os.pwritev(self.fd, [view[done:]], offset + done)
 
     def read(self, array: Any, offset: int) -> None:
-        """Fill an array of bytes."""
+        """Read into an array of bytes."""
         view = memoryview(array)
         done = 0
         while done < len(view):
@@ -250,7 +254,7 @@ def _lock(fd: int) -> bool:
 
 
 def sweep(folder: str) -> None:
-    """Remove the offload files of processes that have ended: nobody holds the lock on them."""
+    """Remove offload files of processes that have ended, whose locks are free."""
     for name in os.listdir(folder):
         if not name.startswith(PREFIX):
             continue

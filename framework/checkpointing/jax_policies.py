@@ -1,4 +1,4 @@
-"""Policies under the names that JAX users know, and names for values.
+"""Checkpoint policies under JAX's names, and ``checkpoint_name``.
 
 ``checkpoint_name(x, "scores")`` names a value, so that policies can speak of it. A name is only
 that: no op is recorded. Give it where the value is made, before it is used: a policy is asked once
@@ -21,11 +21,11 @@ from ..modes import local
 from ..tensor import Tensor
 from .offload import offload
 from .policies import PRODUCTS, Policy, decision_of, everything, names_of
-from .stash import Kept
+from .stash import UncopiedStorage
 
 
 class NamedValue(Value):
-    """A value that ``checkpoint_name`` named.
+    """A value that was given a name by ``checkpoint_name``.
 
     Attributes:
         given: The name.
@@ -36,7 +36,7 @@ class NamedValue(Value):
 
 
 def checkpoint_name(x: Tensor, name: str) -> Tensor:
-    """Give a value a name, for the policy of the region in which it was made.
+    """Name a value, for the checkpoint policy of the region that computed it.
 
     Args:
         x: What an op in the region returned.
@@ -73,13 +73,13 @@ def checkpoint_name(x: Tensor, name: str) -> Tensor:
     content.owner_region, content.stash = _decide(region, value)
     if content.consumers and (content.owner_region is None or content.stash is not None):
         # Its own op saved it before it had the name.
-        stashed = Kept(x._storage) if content.stash is None else content.stash(x)
+        stashed = UncopiedStorage(x._storage) if content.stash is None else content.stash(x)
         content.producer, content.index = StashCall(stashed, content.producer), 0
     return x
 
 
 def everything_saveable(value: Value) -> str:
-    """Keep everything that backward wants: as without checkpointing."""
+    """Save everything: as without checkpointing."""
     return SAVE
 
 
@@ -87,12 +87,12 @@ nothing_saveable = everything
 
 
 def dots_saveable(value: Value) -> str:
-    """Keep the results of matrix products; not of attention and convolutions, which are no dots."""
+    """Save the results of matrix products, but not of attention and convolutions."""
     return SAVE if value.op in PRODUCTS else RECOMPUTE
 
 
 def dots_with_no_batch_dims(value: Value) -> str:
-    """Keep the results of products of which one operand has no batch dimensions: of layers.
+    """Save the results of products in which one operand has no batch dims, as in linear layers.
 
     The batched products of attention, whose results grow with the square of the length, are made
     again.
@@ -120,7 +120,7 @@ class _Named(Policy):
 
 
 class save_only_these_names(_Named):
-    """Keep the values of these names, and recompute all others.
+    """Save the values with these names, and recompute all others.
 
     Args:
         names: As given by ``checkpoint_name``; also an op's name, or op and result
@@ -133,7 +133,7 @@ class save_only_these_names(_Named):
 
 
 class save_any_names_but_these(_Named):
-    """Keep the values that ``checkpoint_name`` named, but for those of these names.
+    """Save the named values except those with these names; recompute all others.
 
     Args:
         names: What is recomputed, like all that has no name.
@@ -146,7 +146,7 @@ class save_any_names_but_these(_Named):
 
 
 class save_anything_except_these_names(_Named):
-    """Keep every value, but for those of these names.
+    """Save every value except those with these names.
 
     Args:
         names: As given by ``checkpoint_name``; also an op's name, or op and result.
@@ -160,7 +160,7 @@ class save_anything_except_these_names(_Named):
 
 
 class save_and_offload_only_these_names(Policy):
-    """Keep values of some names on the device and of others in host memory; recompute the rest.
+    """Save some named values on the device and others in host memory; recompute the rest.
 
     Args:
         names_which_can_be_saved: Kept.
@@ -190,7 +190,7 @@ class save_and_offload_only_these_names(Policy):
 
 
 class offload_dot_with_no_batch_dims(Policy):
-    """Send the results of products without batch dimensions to host memory; recompute the rest.
+    """Offload the results of products without batch dims to the host; recompute the rest.
 
     Args:
         offload_src: Accepted: values are sent from where they are.
@@ -206,7 +206,7 @@ class offload_dot_with_no_batch_dims(Policy):
 
 
 class save_from_both_policies(Policy):
-    """Keep what either of two policies keeps, in the form that the first of them says.
+    """Save what either of two policies saves, in the form that the first of them decides.
 
     Args:
         policy_1: Asked first.
@@ -219,7 +219,7 @@ class save_from_both_policies(Policy):
 
     @property
     def reconsiders(self) -> bool:  # type: ignore[override]
-        """True if one of them does."""
+        """True if one of the policies reconsiders decisions."""
         return any(getattr(p, "reconsiders", False) for p in self.policies)
 
     def __call__(self, value: Value) -> Any:

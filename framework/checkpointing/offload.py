@@ -1,4 +1,4 @@
-"""Offload: saved values wait in host memory, and are back on their device when backward comes.
+"""Offload to host memory: saved values leave the GPU and return for backward.
 
 Copies run on streams of their own beside the kernels, one stream out and one back, and the order
 of events is always the same, so bytes are too. The host never waits, but for memory not pinned:
@@ -39,9 +39,9 @@ from ..memory.events import publish
 from ..memory.ledger import SAVED, TEMPORARY
 from ..memory.pool import ALIGNMENT, Block, Pool
 from ..modes import local, run_kernel
-from ..storage import Accounts
+from ..storage import LedgerEntry
 from ..tensor import Tensor
-from .stash import Kept, Stash, Stashed, array_of, taken, written_since
+from .stash import Stash, Stashed, UncopiedStorage, array_of, new_storage, written_since
 
 _SLAB = 1 << 28  # bytes pinned at a time, at least
 _FROM_HOST, _TO_HOST = 1, 2  # kinds of cudaMemcpy
@@ -49,7 +49,7 @@ _HOST = _device("cpu")
 
 
 class offload(Stash):
-    """Keep values of a GPU in host memory; a stash (decision, policy or context manager).
+    """Offload saved values of a GPU to host memory; a stash (decision, policy or context manager).
 
     Args:
         pin_memory: Take pinned memory: only to and from such do copies run beside kernels; for
@@ -83,15 +83,17 @@ class offload(Stash):
         return f"offload(pin_memory={self.pin_memory}, ahead={self.ahead})"
 
     def stash(self, tensor: Tensor) -> Stashed:
-        """Send the storage of ``tensor``."""
+        """Offload the storage of ``tensor``."""
         device = tensor._spec.device
         if device == _HOST:
-            return Kept(tensor._storage)
-        return Sent(tensor._storage, device, traffic(device), self.ahead, self.pin_memory)
+            return UncopiedStorage(tensor._storage)
+        return OffloadedStorage(
+            tensor._storage, device, host_transfers(device), self.ahead, self.pin_memory
+        )
 
 
 class save_on_cpu(offload):
-    """Keep every value saved for backward inside in host memory, and copy it back for backward.
+    """Save all tensors for backward in host memory, and copy them back for backward.
 
     PyTorch's name for ``offload`` as a context manager. Leaves and parameters, which live anyway,
     are not copied, and a storage is copied once, however many views of it are saved.
@@ -112,40 +114,40 @@ class save_on_cpu(offload):
         return super().__enter__()
 
 
-class Traffic:
-    """What is on its way between a device and the host."""
+class HostTransfers:
+    """Copies in progress between a device and the host."""
 
     def __init__(self, device: Any) -> None:
         self.device = device
         self.leaving: deque[Any] = deque()  # weak references, in the order of sending
         self.last: Any = None  # the one sent last, weakly
-        self._lanes: dict[Any, Any] = {}  # by backend: a process that predicts has a stand-in
+        self._copiers: dict[Any, Any] = {}  # by backend: a process that predicts has a stand-in
 
     @property
-    def lane(self) -> Any:
-        """Copies, and makes the kernels wait for copies."""
+    def copier(self) -> Any:
+        """The copier of the device, which also makes kernels wait for copies."""
         be = backend(self.device)
-        found = self._lanes.get(be)
+        found = self._copiers.get(be)
         if found is None:
-            found = self._lanes[be] = _lane_of(be)
+            found = self._copiers[be] = _copier_for(be)
         return found
 
 
-_traffic: dict[Any, Traffic] = {}
+_host_transfers: dict[Any, HostTransfers] = {}
 
 
-def traffic(device: Any) -> Traffic:
-    """The traffic of a device in this process."""
-    found = _traffic.get(device)
+def host_transfers(device: Any) -> HostTransfers:
+    """Return the transfers of a device in this process."""
+    found = _host_transfers.get(device)
     if found is None:
-        found = _traffic[device] = Traffic(device)
+        found = _host_transfers[device] = HostTransfers(device)
     return found
 
 
-def _lane_of(be: Any) -> Any:
+def _copier_for(be: Any) -> Any:
     if be.device.type != "cuda":
-        return Direct(be)
-    return Streams(be) if _has_cuda(be) else Standstill()
+        return SyncCopier(be)
+    return StreamCopier(be) if _has_cuda(be) else NoopCopier()
 
 
 def _has_cuda(be: Any) -> bool:
@@ -153,8 +155,8 @@ def _has_cuda(be: Any) -> bool:
     return hasattr(be.xp, "cuda")
 
 
-class Sent:
-    """One storage that is sent to the host.
+class OffloadedStorage:
+    """A storage that is offloaded to the host.
 
     It is here (the copy out may run), then away, coming back, and away again.
 
@@ -164,23 +166,25 @@ class Sent:
 
     __slots__ = (
         "__weakref__", "ahead", "back", "before", "device", "given", "here", "host", "nbytes",
-        "pin", "size", "spoiled", "ticket", "traffic", "version",
+        "pin", "size", "spoiled", "ticket", "transfers", "version",
     )  # fmt: skip
 
-    def __init__(self, storage: Any, device: Any, road: Traffic, ahead: int, pinned: bool) -> None:
+    def __init__(
+        self, storage: Any, device: Any, road: HostTransfers, ahead: int, pinned: bool
+    ) -> None:
         self.here: Any = None
         self.pin: Pin | None = None  # on what is here, or coming back
         self.back: Any = None  # (storage, ticket)
         self.given: Any = _gone  # weakly, what was brought back last
         self.spoiled: str | None = None  # why it cannot come back
         self.device = device
-        self.traffic = road
+        self.transfers = road
         self.ahead = ahead
         self.version = storage.version
         self.size = int(storage.nbytes)
         self.host = None if device.type == "meta" else _room(device, self.size, pinned)
         self.nbytes = 0 if self.host is None else self.size
-        self.ticket = road.lane.send(storage, self.host)
+        self.ticket = road.copier.send(storage, self.host)
         self.pin = Pin(storage)
         self.here = storage
         self.before = road.last
@@ -192,9 +196,10 @@ class Sent:
                 first.leave()
 
     def leave(self) -> None:
-        """Let the device's memory go, once the copy is done."""
+        """Free the device memory once the copy is done."""
         if self.here is not None:
-            self.traffic.lane.wait(self.ticket)  # first: an interrupted wait has let nothing go
+            # First: an interrupted wait has let nothing go.
+            self.transfers.copier.wait(self.ticket)
             if self.here.version != self.version:  # the copy may have seen the write
                 self.spoiled = str(written_since(self.here, self.version))
             self.here = self.ticket = self.pin = None
@@ -202,7 +207,7 @@ class Sent:
     before_write = leave
 
     def restore(self) -> Any:
-        """A storage of the device with the bytes.
+        """Copy the bytes back into a new storage of the device.
 
         Raises:
             GradientError: It was written in place before it had left.
@@ -220,21 +225,21 @@ class Sent:
     def _fetch(self) -> None:
         if self.spoiled is not None:
             raise GradientError(self.spoiled)
-        storage, _ = taken(self.device, self.size, role=TEMPORARY)
+        storage, _ = new_storage(self.device, self.size, role=TEMPORARY)
         pin = Pin(storage)
-        self.back = (storage, self.traffic.lane.fetch(self.host, storage))
+        self.back = (storage, self.transfers.copier.fetch(self.host, storage))
         self.pin = pin
 
     def _arrived(self) -> Any:
         storage, ticket = self.back
-        self.traffic.lane.wait(ticket)
+        self.transfers.copier.wait(ticket)
         self.given = weakref.ref(storage)
         self.back = self.pin = None
         return storage
 
     def look_ahead(self) -> None:
-        """Fetch what was sent just before: it will be wanted next."""
-        other: Sent = self
+        """Prefetch the storage that was offloaded just before: backward needs it next."""
+        other: OffloadedStorage = self
         for _ in range(self.ahead):
             found = None if other.before is None else other.before()
             if found is None:
@@ -256,14 +261,14 @@ class Sent:
 
 
 def _gone() -> None:
-    """Nothing was brought back yet."""
+    """Return no reference: nothing has been fetched yet."""
 
 
 # Lanes
 
 
-class Direct:
-    """Copies at once, for a device without streams."""
+class SyncCopier:
+    """Synchronous copies, for a device without streams."""
 
     def __init__(self, be: Any) -> None:
         self.be = be
@@ -275,13 +280,13 @@ class Direct:
             run_kernel(_download, array_of(host, _HOST), array_of(storage, be.device), be)
 
     def fetch(self, host: Any, storage: Any) -> Any:
-        """Copy it back."""
+        """Copy a storage back to the device."""
         be = self.be
         if be.xp is not None:
             run_kernel(_upload, array_of(storage, be.device), array_of(host, _HOST))
 
     def wait(self, ticket: Any) -> None:
-        """What runs from now on, runs after a copy: so it does."""
+        """Wait for a copy; synchronous copies are done already."""
 
 
 def _download(out: Any, array: Any, be: Any) -> None:
@@ -292,25 +297,25 @@ def _upload(out: Any, array: Any) -> None:
     out.set(array)
 
 
-class Standstill:
-    """A copier that copies nothing, where a GPU's memory is only counted."""
+class NoopCopier:
+    """Copies nothing: for a GPU whose memory is only counted."""
 
     def __init__(self) -> None:
         self.kept: list[Any] = []  # events of the GPU: the end of one would call the driver
 
     def send(self, storage: Any, host: Any) -> Any:
-        """Nothing leaves."""
+        """Do nothing."""
 
     def fetch(self, host: Any, storage: Any) -> Any:
-        """Nothing comes."""
+        """Do nothing."""
 
     def wait(self, ticket: Any) -> None:
-        """Nothing is waited for."""
+        """Do nothing."""
         self.kept.append(ticket)
 
 
-class Streams:
-    """Copies beside the kernels of a GPU, in the order in which they were asked for."""
+class StreamCopier:
+    """Asynchronous copies on streams of a GPU, in the order of the requests."""
 
     def __init__(self, be: Any) -> None:
         self.be = be
@@ -320,7 +325,7 @@ class Streams:
             self.back = self.cuda.Stream(non_blocking=True)
 
     def send(self, storage: Any, host: Any) -> Any:
-        """Begin to copy a storage to the host, after what the kernels' stream has queued."""
+        """Start copying a storage to the host, after the kernels queued so far."""
         with self.be._here():
             now = self.cuda.get_current_stream()
             self.out.wait_event(self._so_far(now))
@@ -329,7 +334,7 @@ class Streams:
             return self._so_far(self.out), now
 
     def fetch(self, host: Any, storage: Any) -> Any:
-        """Begin to copy it back, after all copies out, and after who had the new memory before."""
+        """Start copying it back, after all copies out and the last use of the new memory."""
         with self.be._here():
             now = self.cuda.get_current_stream()
             self.back.wait_event(self._so_far(self.out))
@@ -338,7 +343,7 @@ class Streams:
             return self._so_far(self.back), now
 
     def wait(self, ticket: Any) -> None:
-        """Let the kernels queued from now on run after a copy."""
+        """Make later kernels wait for a copy."""
         done, asked = ticket
         with self.be._here():
             now = self.cuda.get_current_stream()
@@ -349,7 +354,9 @@ class Streams:
     def _copy(self, to: Any, start: Any, kind: int, stream: Any, host: Any) -> None:
         nbytes = int(start.nbytes)
         self.cuda.runtime.memcpyAsync(to.address, start.address, nbytes, kind, stream.ptr)
-        if not isinstance(host, Pinned):  # CUDA may or may not have waited; then others may have it
+        if not isinstance(
+            host, PinnedBlock
+        ):  # CUDA may or may not have waited; then others may have it
             stream.synchronize()
 
     def _so_far(self, stream: Any) -> Any:
@@ -361,8 +368,8 @@ class Streams:
 # Room on the host
 
 
-class Pinned(Accounts):
-    """A block of a pinned slab, on the ledger of the CPU."""
+class PinnedBlock(LedgerEntry):
+    """A block of pinned host memory, counted in the ledger of the CPU."""
 
     __slots__ = (
         "__weakref__", "address", "block", "ledger", "nbytes", "pins", "role", "slab", "version",
@@ -397,7 +404,7 @@ _slabs: dict[Any, list[tuple[Any, Pool]]] = {}  # by device
 
 def _room(device: Any, nbytes: int, pinned: bool) -> Any:
     if device.type != "cuda" or not pinned:
-        return taken(_HOST, nbytes)[0]
+        return new_storage(_HOST, nbytes)[0]
     size = -(-nbytes // ALIGNMENT) * ALIGNMENT
     ledger, slabs = backend(_HOST).ledger, _slabs.setdefault(device, [])
     for slab, pool in slabs:
@@ -405,24 +412,32 @@ def _room(device: Any, nbytes: int, pinned: bool) -> Any:
             block = Block(pool, size)
         except MemoryError:
             continue
-        return Pinned(ledger, nbytes, slab, block)
+        return PinnedBlock(ledger, nbytes, slab, block)
     room = max(_SLAB, size)
     slab, pool = _slab(backend(device), room), Pool(room)
     slabs.append((slab, pool))
-    return Pinned(ledger, nbytes, slab, Block(pool, size))
+    return PinnedBlock(ledger, nbytes, slab, Block(pool, size))
 
 
 def _slab(be: Any, size: int) -> Any:
     if not _has_cuda(be):
-        return _Nowhere()
+        return _FakePinnedMemory()
     with be._here():
         return be.xp.cuda.PinnedMemory(size)
 
 
-class _Nowhere:
-    """In the place of a slab that would be pinned: addresses without memory."""
+class _FakePinnedMemory:
+    """A fake pinned slab: addresses without memory."""
 
     ptr = 0
 
 
-__all__ = ["Direct", "Sent", "Streams", "Traffic", "offload", "save_on_cpu", "traffic"]
+__all__ = [
+    "HostTransfers",
+    "OffloadedStorage",
+    "StreamCopier",
+    "SyncCopier",
+    "host_transfers",
+    "offload",
+    "save_on_cpu",
+]

@@ -1,4 +1,4 @@
-"""Packing: saved values compressed to fewer bytes.
+"""Packing: values saved for backward are compressed.
 
 Lossless, :func:`pack` with no argument: truth values take one bit, and integers the narrowest
 integer type that holds the smallest and the largest of them. Gradients do not change.
@@ -37,7 +37,7 @@ from ..memory.ledger import TEMPORARY, WORKSPACE
 from ..modes import run_kernel
 from ..spec import Spec
 from ..tensor import Tensor
-from .stash import Kept, Stash, Stashed, array_of, taken
+from .stash import Stash, Stashed, UncopiedStorage, array_of, new_storage
 
 _NARROW = ((uint8, 0, 255), (int8, -128, 127), (int16, -(1 << 15), (1 << 15) - 1),
            (int32, -(1 << 31), (1 << 31) - 1))  # fmt: skip
@@ -47,7 +47,7 @@ _SMALLEST = 1e-36  # what a block of zeros is divided by: 127 over it is a float
 
 
 class pack(Stash):
-    """Keep values in fewer bytes; a stash (decision, policy or context manager).
+    """Compress saved values; a stash (decision, policy or context manager).
 
     Args:
         to: None packs without loss. ``bfloat16`` or ``float16``, a dtype or its name, rounds wider
@@ -96,11 +96,11 @@ class pack(Stash):
         return f"pack({self.to.name!r}{extra})"
 
     def stash(self, tensor: Tensor) -> Stashed:
-        """Keep the storage of ``tensor``, packed."""
+        """Compress the storage of ``tensor``."""
         storage, spec = tensor._storage, tensor._spec
         dtype, device = spec.dtype, spec.device
         if storage.nbytes % dtype.itemsize:
-            return Kept(storage)
+            return UncopiedStorage(storage)
         if dtype.category == FLOAT and self.to is not None:
             if self.to is int8:
                 return _Blocks(storage, dtype, device, self.block)
@@ -114,7 +114,7 @@ class pack(Stash):
             for narrow, least, most in _NARROW:
                 if least <= low and high <= most and narrow.itemsize < dtype.itemsize:
                     return _Cast(storage, dtype, device, narrow)
-        return Kept(storage)
+        return UncopiedStorage(storage)
 
 
 class _Packed:
@@ -129,11 +129,11 @@ class _Packed:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the packed arrays."""
+        """Bytes of the compressed arrays."""
         return sum(s.nbytes for s in self.storages)
 
     def _take(self, count: int, dtype: Any) -> Any:
-        storage, array = taken(self.device, count, dtype)
+        storage, array = new_storage(self.device, count, dtype)
         self.storages.append(storage)
         return array
 
@@ -141,14 +141,14 @@ class _Packed:
         return array_of(self.storages[k], self.device, dtype)
 
     def restore(self) -> Any:
-        """A new storage with the values."""
-        storage, out = taken(self.device, self.size, self.dtype, TEMPORARY)
+        """Decompress into a new storage."""
+        storage, out = new_storage(self.device, self.size, self.dtype, TEMPORARY)
         if backend(self.device).xp is not None:
             self.unpack(out)
         return storage
 
     def unpack(self, out: Any) -> None:
-        """Write the values."""
+        """Decompress into an array."""
         raise NotImplementedError
 
 
@@ -165,7 +165,7 @@ class _Cast(_Packed):
             run_kernel(be.copy, out, array_of(storage, device, dtype))
 
     def unpack(self, out: Any) -> None:
-        """Convert back."""
+        """Convert back from the smaller dtype."""
         run_kernel(backend(self.device).copy, out, self._array(0, self.narrow))
 
 
@@ -180,12 +180,12 @@ class _Bits(_Packed):
         be = backend(device)
         xp = be.xp
         if xp is not None:
-            _, work = held = taken(device, count, uint8, WORKSPACE)
+            _, work = held = new_storage(device, count, uint8, WORKSPACE)
             run_kernel(on_device(be, _to_bits), out, work, array_of(storage, device), xp)
             del held
 
     def unpack(self, out: Any) -> None:
-        """Spread the bits."""
+        """Expand bits to bools."""
         be = backend(self.device)
         run_kernel(on_device(be, _from_bits), out.view("uint8"), self._array(0, uint8), be.xp)
 
@@ -226,7 +226,7 @@ class _Blocks(_Packed):
                 run_kernel(on_device(be, _to_blocks), target, big, x, one, factor, be)
 
     def unpack(self, out: Any) -> None:
-        """Multiply back."""
+        """Dequantize block by block."""
         be = backend(self.device)
         steps, largest = self._array(0, int8), self._array(1, float32)
         for rows, piece, one, factor in self._pieces():
@@ -240,8 +240,8 @@ class _Blocks(_Packed):
         block, near = self.block, self.device.type in ("cpu", "sim", "meta")
         step = max((_CHUNK if near else _CHUNK_ELSEWHERE) // block, 1)
         whole, rest = divmod(self.size, block)
-        space, one = taken(self.device, min(step * block, self.size), float32, WORKSPACE)
-        column, factor = taken(self.device, min(step, max(whole, 1)), float32, WORKSPACE)
+        space, one = new_storage(self.device, min(step * block, self.size), float32, WORKSPACE)
+        column, factor = new_storage(self.device, min(step, max(whole, 1)), float32, WORKSPACE)
         pieces = [(k, min(step, whole - k), block) for k in range(0, whole, step)]
         if rest:
             pieces.append((whole, 1, rest))

@@ -1,4 +1,4 @@
-"""Policies: what becomes of the values made in a checkpointed region.
+"""Checkpoint policies: which values of a region are saved, recomputed or stashed.
 
 A policy is a function of a :class:`Value` (op, name, shape, dtype, bytes, module, number) that
 returns a decision:
@@ -39,7 +39,7 @@ HEAVY = PRODUCTS | {
     "linear_cross_entropy", "lstm", "rnn", "trilinear",
 }  # fmt: skip
 # Results beside the first, of bends, pools and norms: bits, places and statistics.
-SMALL = frozenset({"above", "apart", "index", "mean", "rstd", "sides"})
+SMALL = frozenset({"above", "apart", "bitmask", "index", "mean", "rstd"})
 ROW_NORMS = frozenset({"layer_norm", "rms_norm"})  # their results are wanted anyway, by products
 # Public functions that are one op of another name, or one of several by their arguments.
 SYNONYMS = {
@@ -72,12 +72,12 @@ _TEXTUAL = re.compile(r"(op|name|module|dtype):\s*(.+)")
 
 
 def everything(value: Value) -> str:
-    """Recompute everything: what a region without a policy does."""
+    """Recompute everything; the default policy of a region."""
     return RECOMPUTE
 
 
 def save_matmuls(value: Value) -> str:
-    """Keep what matrix products, convolutions, attention and recurrent layers give; the rest again.
+    """Save results of matrix products, convolutions, attention and recurrent layers.
 
     No product is computed twice. Attention keeps its result and a statistic of each row. The bits
     of a ReLU, the places of a maximum and the statistics of a batch, a 16th of what they are of or
@@ -89,17 +89,17 @@ def save_matmuls(value: Value) -> str:
     return SAVE if small else RECOMPUTE
 
 
-def shown(value: Any) -> str:
-    """The ``repr`` of a part of a policy: functions by their names."""
+def rule_repr(value: Any) -> str:
+    """Format a part of a policy for ``repr``: functions by their names."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{shown(k)}: {shown(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{rule_repr(k)}: {rule_repr(v)}" for k, v in value.items()) + "}"
     if isinstance(value, tuple):
-        return "(" + ", ".join(map(shown, value)) + ("," if len(value) == 1 else "") + ")"
+        return "(" + ", ".join(map(rule_repr, value)) + ("," if len(value) == 1 else "") + ")"
     return getattr(value, "__name__", None) or repr(value)
 
 
 class Policy:
-    """Base of policies that are objects: they print, compare and pickle.
+    """Base class of policies that are objects: they print, compare and pickle.
 
     Attributes:
         by_module: It asks for ``value.module``: a region then follows the modules that are called.
@@ -111,12 +111,12 @@ class Policy:
     reconsiders = False
 
     def __call__(self, value: Value) -> Any:
-        """Decide on one value."""
+        """Decide about one value."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
         own = {k: v for k, v in self.__dict__.items() if k[0] != "_" and k != "by_module"}
-        return f"{type(self).__name__}({', '.join(f'{k}={shown(v)}' for k, v in own.items())})"
+        return f"{type(self).__name__}({', '.join(f'{k}={rule_repr(v)}' for k, v in own.items())})"
 
     def __eq__(self, other: Any) -> bool:
         return type(self) is type(other) and self.__dict__ == other.__dict__
@@ -125,7 +125,7 @@ class Policy:
 
 
 class save_every(Policy):
-    """Keep every k-th value that a region makes, and recompute those between from it.
+    """Save every k-th value that a region computes, and recompute the others from these.
 
     Args:
         k: How many values from one to the next, at least 1. About the square root of the number of
@@ -138,12 +138,12 @@ class save_every(Policy):
         self.k = k
 
     def __call__(self, value: Value) -> str:
-        """Decide on one value."""
+        """Decide about one value."""
         return SAVE if value.number % self.k == self.k - 1 else RECOMPUTE
 
 
 class policy(Policy):
-    """A policy made of rules: the first that fits a value decides.
+    """A policy made of rules: the first rule that matches a value decides.
 
     A rule's key selects values. It is a function of a value that returns a bool, or a string of
     conditions joined by ``&``:
@@ -188,21 +188,21 @@ class policy(Policy):
 
     @property
     def reconsiders(self) -> bool:  # type: ignore[override]
-        """True if a rule asks for a name."""
+        """True if a rule matches by name."""
         inner = [*self.rules.values(), self.default, *self.rules]
         return any(isinstance(key, str) and "name:" in key for key in self.rules) or any(
             getattr(d, "reconsiders", False) for d in inner
         )
 
     def __call__(self, value: Value) -> Any:
-        """Decide on one value."""
+        """Decide about one value."""
         for test, decision in zip(self._tests, self.rules.values(), strict=True):
             if test(value):
                 return decision if isinstance(decision, str) else decision(value)
         return self.default if isinstance(self.default, str) else self.default(value)
 
     def __repr__(self) -> str:
-        return f"policy({shown(self.rules)}, default={shown(self.default)})"
+        return f"policy({rule_repr(self.rules)}, default={rule_repr(self.default)})"
 
     def __reduce__(self) -> Any:
         return policy, (self.rules, self.default)
@@ -215,7 +215,7 @@ class policy(Policy):
 
 
 def decision_of(given: Any) -> Decision:
-    """A decision as policies return it, or a policy.
+    """Validate a decision, or a policy, that a policy returned.
 
     Raises:
         ValueError: It is none.
@@ -233,7 +233,7 @@ def decision_of(given: Any) -> Decision:
 
 
 def selector(key: Any) -> Test:
-    """A test of values from a rule's key.
+    """Build a predicate for values from a rule's key.
 
     Raises:
         ValueError: It is no selector.
@@ -275,7 +275,7 @@ def _condition(text: str, key: str) -> Test:
 
 
 def ops_named(name: str) -> list[str]:
-    """The ops that a name stands for: its own, its function's, or a pattern of names.
+    """Return the ops that a name stands for: an op, a function, or a pattern of names.
 
     Raises:
         ValueError: No op has that name, so a rule for it would never be asked.
@@ -327,7 +327,7 @@ class _Inside:
 
 
 def names_of(value: Value) -> list[str]:
-    """The names under which a value can be asked for: its given one, op and result, the op's."""
+    """Return the names that match a value: its given name, its op and result, its op."""
     given = getattr(value, "given", None)
     return [value.name, value.op] if given is None else [given, value.name, value.op]
 

@@ -1,4 +1,4 @@
-"""Regions: ``checkpoint`` a call, a stretch of code, or a sequence of functions.
+"""Checkpointed regions: ``checkpoint`` a call, a block of code, or a sequence of functions.
 
 A region keeps what flows into it and what its policy says, and lets go of the rest. ``fn`` runs
 once; backward runs kernels again, never ``fn``. So there is nothing to switch off for dropout,
@@ -26,7 +26,7 @@ Policy = Callable[[Any], Any]
 
 
 class checkpointing(WholeContext, _Mode):
-    """Recompute instead of keep: what ops inside save for backward is made again when it is wanted.
+    """Recompute, instead of saving, what ops inside save for backward.
 
     A context manager; as ``@checkpointing()`` or ``@checkpointing(policy)`` also a decorator, for
     functions and generators. Without a graph to record (``no_grad``) it changes nothing.
@@ -125,7 +125,7 @@ class checkpointing(WholeContext, _Mode):
 def checkpoint(
     function: Any = None, /, *args: Any, policy: Policy | None = None, **kwargs: Any
 ) -> Any:
-    """Call ``function(*args, **kwargs)`` and recompute in backward what it would have kept.
+    """Call ``function(*args, **kwargs)`` and recompute its activations in backward.
 
     Args:
         function: Called once. Without ``args`` and ``kwargs``, it is decorated instead, as is what
@@ -164,7 +164,7 @@ def checkpoint(
 def checkpoint_sequential(
     functions: Iterable[Any], segments: int, input: Any, policy: Policy | None = None
 ) -> Any:
-    """Run functions one after another, in ``segments`` regions of equal length.
+    """Checkpoint a sequence of functions in ``segments`` regions of equal length.
 
     Args:
         functions: A ``Sequential``, or functions of one argument.

@@ -1,4 +1,4 @@
-"""Saved-tensor hooks around a region: what the region keeps passes through them.
+"""Saved-tensor hooks around a checkpointed region.
 
 ``saved_tensors_hooks`` outside of a region would see nothing of it: inside, values saved for
 backward are the region's. So a region that is opened within hooks stands in a region whose stash
@@ -13,11 +13,11 @@ from ..autograd.saved import HookSaver
 from ..dtypes import uint8
 from ..spec import Spec
 from ..tensor import Tensor, wrap
-from .stash import Kept, Stash, Stashed, array_of, unrecorded
+from .stash import Stash, Stashed, UncopiedStorage, array_of, unrecorded
 
 
 class Hooks(Stash):
-    """A pair of hooks as a stash.
+    """A stash that packs values by a pair of hooks.
 
     Args:
         saver: Has them.
@@ -28,7 +28,7 @@ class Hooks(Stash):
         self.saver = saver
 
     def stash(self, tensor: Tensor) -> Stashed:
-        """Have the storage of ``tensor`` packed."""
+        """Pack the storage of ``tensor``."""
         return Packed(_whole(tensor), self.saver)
 
 
@@ -48,7 +48,7 @@ class Packed:
                 "A saved tensor pack hook is modifying its input in place. Clone it first."
             )
         same = isinstance(self.packed, Tensor) and self.packed._storage is storage
-        self.kept = Kept(storage) if same else None  # it watches for writes
+        self.kept = UncopiedStorage(storage) if same else None  # it watches for writes
 
     @property
     def nbytes(self) -> int:
@@ -56,7 +56,7 @@ class Packed:
         return int(self.packed._storage.nbytes) if isinstance(self.packed, Tensor) else 0
 
     def restore(self) -> Any:
-        """A storage with what the unpack hook returns.
+        """Call the unpack hook and return a storage with its result.
 
         Raises:
             GradientError: The hook kept the storage itself, and it was written since.

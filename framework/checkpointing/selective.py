@@ -1,4 +1,4 @@
-"""Selective activation checkpointing in PyTorch's spelling.
+"""Selective activation checkpointing with PyTorch's API.
 
 A policy function of PyTorch gets a context, an op and the op's arguments, and returns a
 :class:`CheckpointPolicy`. Here the op is the function that the registry has for it (``lt.matmul``
@@ -20,7 +20,7 @@ from .policies import Policy, ops_named
 
 
 class CheckpointPolicy(enum.Enum):
-    """PyTorch's decisions of a policy function on an op's results.
+    """PyTorch's decisions about the results of an op.
 
     ``MUST_SAVE`` keeps them, ``PREFER_SAVE`` too unless a region around says otherwise; those of
     ``RECOMPUTE`` make them again; those of ``CPU_OFFLOAD`` send them to the host.
@@ -56,7 +56,7 @@ class _Selective(Policy):
         self._sent = offload()
 
     def __call__(self, value: Value) -> Any:
-        """Ask the policy function."""
+        """Call the policy function."""
         plan = value.plan
         op: Any = value.op if plan is None else plan.op.function
         attributes = {} if plan is None else plan.attributes
@@ -83,7 +83,7 @@ class _Listed(Policy):
         self.ops = ops
 
     def __call__(self, value: Value) -> str:
-        """Keep what is listed."""
+        """Save the results of listed ops."""
         return SAVE if value.op.removesuffix("_") in self.ops else RECOMPUTE
 
 
@@ -115,7 +115,7 @@ class _Nothing:
 def create_selective_checkpoint_contexts(
     policy_fn_or_list: Any, allow_cache_entry_mutation: bool = False
 ) -> tuple[Any, Any]:
-    """The two contexts that ``checkpoint(..., context_fn=)`` takes, for a policy by ops.
+    """Create the contexts for ``checkpoint(..., context_fn=)`` from a policy by ops.
 
     Args:
         policy_fn_or_list: ``policy_fn(ctx, op, *args, **kwargs)``, which returns a

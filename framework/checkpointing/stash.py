@@ -1,4 +1,4 @@
-"""Stashes: other forms in which a saved value is kept, instead of being made again.
+"""Stashes: saved values kept in another form, such as offloaded or packed.
 
 A :class:`Stash` turns the bytes of a storage into something that can bring them back: a smaller
 array (``packing.py``), a buffer on another device (``offload.py``), a place in a file
@@ -38,18 +38,18 @@ from ..tensor import Tensor
 
 
 class Stashed(Protocol):
-    """One storage's bytes in another form."""
+    """Protocol of one storage's bytes in another form."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes that it keeps, as the ledgers count them."""
+        """Bytes that the stashed form takes, as the ledgers count them."""
 
     def restore(self) -> Any:
-        """A storage with the bytes as they were."""
+        """Return a storage with the original bytes."""
 
 
 class Stash(WholeContext):
-    """Base of the forms: a subclass says in :meth:`stash` how to keep the bytes of a tensor.
+    """Base class of stashes: a subclass defines in :meth:`stash` how to keep a tensor's bytes.
 
     Args:
         min_bytes: Storages smaller than this are kept as they are.
@@ -60,14 +60,14 @@ class Stash(WholeContext):
         self._open: dict[int, list[Any]] = {}  # regions that are entered, by thread
 
     def stash(self, tensor: Tensor) -> Stashed:
-        """Keep the whole storage of ``tensor``, whose dtype says what the bytes mean."""
+        """Keep the whole storage of ``tensor``, whose dtype says how to read the bytes."""
         raise NotImplementedError
 
     def __call__(self, what: Any) -> Any:
         """Stash a tensor; decide, as a policy, to stash a value; or decorate a function."""
         if isinstance(what, Tensor):
             if what._storage.nbytes < max(self.min_bytes, 1):
-                return Kept(what._storage)
+                return UncopiedStorage(what._storage)
             with unrecorded():
                 return self.stash(what)
         if callable(what):
@@ -96,7 +96,7 @@ class Stash(WholeContext):
 
 
 class unrecorded:
-    """A context in which no graph and no region records anything: a stash may call ops."""
+    """A context in which no graph and no region records, so that a stash may call ops."""
 
     def __init__(self) -> None:
         self._before: list[Any] = [None] * 4
@@ -114,8 +114,8 @@ class unrecorded:
     __exit__ = RestoringExit(state_of_thread, "grad", "recorder", "saver", "notes_results")
 
 
-class Kept:
-    """The bytes themselves, where another form has no room for them or gains nothing."""
+class UncopiedStorage:
+    """The storage itself, where another form has no room for it or gains nothing."""
 
     __slots__ = ("pin", "version")
 
@@ -125,16 +125,16 @@ class Kept:
 
     @property
     def storage(self) -> Any:
-        """Where they are."""
+        """The storage."""
         return self.pin.storage
 
     @property
     def nbytes(self) -> int:
-        """All of them."""
+        """Bytes of the storage."""
         return int(self.storage.nbytes)
 
     def restore(self) -> Any:
-        """The storage.
+        """Return the storage.
 
         Raises:
             GradientError: It was written in place since.
@@ -144,11 +144,11 @@ class Kept:
         return self.storage
 
     def before_write(self) -> None:
-        """Someone is about to write into the storage, inside the region: keep what it has."""
+        """Copy the storage before it is overwritten inside the region."""
         storage = self.storage
         if storage.version == self.version:
             be = backend(storage.ledger.device)
-            fresh, copy = taken(be.device, storage.nbytes)
+            fresh, copy = new_storage(be.device, storage.nbytes)
             if be.xp is not None:
                 run_kernel(be.copy, copy, array_of(storage, be.device))
             pin = Pin(fresh)
@@ -156,7 +156,7 @@ class Kept:
 
 
 def written_since(storage: Any, version: int) -> GradientError:
-    """The error of a value that was overwritten while its stash still needed it."""
+    """Build the error for a value that was overwritten while its stash still needed it."""
     return GradientError(
         f"A value of {storage.nbytes} bytes that a checkpointed region keeps has been modified by "
         f"an inplace operation{written_at(storage)}: version {version} then, {storage.version} "
@@ -165,35 +165,35 @@ def written_since(storage: Any, version: int) -> GradientError:
 
 
 def array_of(storage: Any, device: Any, dtype: Any = uint8) -> Any:
-    """All of a storage as one flat array."""
+    """View all of a storage as one flat array."""
     spec = Spec((storage.nbytes // dtype.itemsize,), dtype, device)
     return backend(device).window(storage, spec, None)
 
 
-def taken(device: Any, count: int, dtype: Any = uint8, role: int = SAVED) -> tuple[Any, Any]:
-    """A new storage for ``count`` elements, and all of it as an array."""
+def new_storage(device: Any, count: int, dtype: Any = uint8, role: int = SAVED) -> tuple[Any, Any]:
+    """Allocate a storage of ``count`` elements; return it and an array on all of it."""
     return backend(device).empty(Spec((count,), dtype, device), role)  # type: ignore[no-any-return]
 
 
 class StashRegion(Region):
-    """A region whose policy is a stash: it also stashes what inner regions need from around."""
+    """A region whose policy is a stash: it also stashes what inner regions read from outside."""
 
     __slots__ = ()
 
     def stash(self, content: ValueVersion, tensor: Tensor) -> None:
-        """Somebody is about to want a content; the first has it stashed."""
+        """Stash a version of a value before it is needed; only the first call does it."""
         if content.stash is None:
             content.stash = self.policy
         super().stash(content, tensor)
 
 
 class WriteCheckingRecorder(RegionRecorder):
-    """A recorder that tells stashes of writes in place into what they may still be copying."""
+    """A recorder that tells stashes of in-place writes to what they may still be copying."""
 
     __slots__ = ()
 
     def before_write(self, inputs: Any) -> Any:
-        """Note the arguments of a write into the first input, while they are what they were."""
+        """Record the arguments of an in-place write before it happens."""
         content = self.content_of(inputs[0]._storage)
         noted = super().before_write(inputs)  # wants the content again: that may stash it
         if content is not None and isinstance(content.producer, StashCall):
@@ -204,7 +204,7 @@ class WriteCheckingRecorder(RegionRecorder):
 
 
 class StashRecorder(WriteCheckingRecorder):
-    """The recorder of an outermost stash region: stashes also what was computed before it."""
+    """The recorder of an outermost stash region: also stashes values computed before it."""
 
     __slots__ = ("around",)
 
@@ -213,14 +213,14 @@ class StashRecorder(WriteCheckingRecorder):
         self.around = around
 
     def arguments(self, inputs: Any) -> Any:
-        """Inputs of a call as its producer keeps them."""
+        """Return the inputs of a call as recorded."""
         for x in inputs:
             if isinstance(x, Tensor):
                 self._adopt(x)
         return super().arguments(inputs)
 
     def save(self, tensor: Tensor, source: Any, index: int) -> Any:
-        """The handle for a value saved for backward."""
+        """Return the handle of a value saved for backward."""
         self._adopt(tensor)
         return super().save(tensor, source, index)
 
@@ -243,14 +243,14 @@ class StashRecorder(WriteCheckingRecorder):
 
 
 __all__ = [
-    "Kept",
     "Stash",
     "StashRecorder",
     "StashRegion",
     "Stashed",
+    "UncopiedStorage",
     "WriteCheckingRecorder",
     "array_of",
-    "taken",
+    "new_storage",
     "unrecorded",
     "written_since",
 ]  # fmt: skip

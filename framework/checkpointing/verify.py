@@ -1,4 +1,4 @@
-"""Verification of checkpointing: run a function plainly and checkpointed, compare every bit.
+"""Verification of checkpointing: compare a plain and a checkpointed run bit by bit.
 
 :func:`verify` runs a function plainly and in a checkpointed region, from the same state: the same
 random streams, the same values of buffers, arguments and gradients. Then it compares what came out,
@@ -37,7 +37,7 @@ _SEED = 20121  # of the gradients that arrive at results that are no scalars
 
 @dataclass(frozen=True)
 class Difference:
-    """One value that is not the same in both runs.
+    """A value that differs between the two runs.
 
     Attributes:
         name: Such as ``gradient of blocks.0.weight``.
@@ -55,7 +55,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Figures:
-    """Memory of one run, summed over devices, above what lived before.
+    """Peak memory of one run, summed over devices, above what was allocated before.
 
     Attributes:
         peak_bytes: The most that lived at a time.
@@ -86,12 +86,12 @@ class Verification:
 
     @property
     def equal(self) -> bool:
-        """True if nothing differs."""
+        """True if no value differs."""
         return not self.differences
 
     @property
     def gradient_error(self) -> float:
-        """The norm of the error of all gradients over the norm of all gradients.
+        """The norm of the gradients' difference over the norm of the gradients.
 
         This is what lossy packing costs; 0.0 where every gradient is equal.
         """
@@ -123,7 +123,7 @@ def verify(
     strict: bool = True,
     **kwargs: Any,
 ) -> Verification:
-    """Run ``function`` plainly and checkpointed, and compare every bit that comes out.
+    """Run ``function`` with and without checkpointing, and compare all results bit by bit.
 
     Compared are the results (tensors in tuples, lists, mappings and dataclasses), the gradients of
     arguments and of all parameters and leaves that the function can reach (as a module, a bound
@@ -154,7 +154,7 @@ def verify(
         >>> report.checkpointed.saved_bytes < report.plain.saved_bytes
         True
     """
-    reached = _Reached(function, args, kwargs)
+    reached = _ReachableState(function, args, kwargs)
     before = reached.state()
     try:
         plain, plainly = _run(function, args, kwargs, reached, None)
@@ -174,7 +174,7 @@ def verify(
     return found
 
 
-class _Reached:
+class _ReachableState:
     """Modules, parameters and leaves that a call can reach, and their state.
 
     Attributes:
@@ -226,13 +226,13 @@ class _Reached:
                     self._visit(v, n)
 
     def state(self) -> Any:
-        """What a run may change: random streams, values of buffers and leaves."""
+        """Return what a run may change: random streams, values of buffers and leaves."""
         tensors = [*self.leaves.values(), *self.buffers.values()]
         values = [t.detach().clone() for t in tensors]
         return tensors, values, [(g, g.get_state()) for g in self.all_generators()]
 
     def restore(self, state: Any) -> None:
-        """Put it back."""
+        """Restore the state."""
         tensors, values, generators = state
         with no_grad():
             for t, v in zip(tensors, values, strict=True):
@@ -246,7 +246,7 @@ class _Reached:
                 g.manual_seed(g.initial_seed())
 
     def all_generators(self) -> list[Generator]:
-        """Those of devices, and the program's own."""
+        """Return the generators of devices, and the program's own."""
         return [*generators_in_use().values(), *self.generators]
 
 
@@ -255,7 +255,7 @@ def _ours(function: Any) -> bool:
 
 
 def _run(
-    function: Any, args: Any, kwargs: Any, reached: _Reached, region: Any
+    function: Any, args: Any, kwargs: Any, reached: _ReachableState, region: Any
 ) -> tuple[dict[str, _Copy | None], Figures]:
     # (values by name, figures) of one run.
     copies: dict[int, Tensor] = {}
@@ -263,7 +263,7 @@ def _run(
     args = tuple(_copied(a, f"args[{k}]", copies, leaves) for k, a in enumerate(args))
     kwargs = {k: _copied(a, k, copies, leaves) for k, a in kwargs.items()}
     leaves |= reached.leaves
-    with _Meter() as meter, enable_grad():
+    with _LiveBytesMeter() as meter, enable_grad():
         if region is None:
             output = function(*args, **kwargs)
         else:
@@ -402,12 +402,12 @@ def _items(a: Any) -> Any:
     return np.ascontiguousarray(a).reshape(-1).view(f"V{a.dtype.itemsize}").tolist()
 
 
-class _Meter:
-    """Live bytes of a stretch of program; the ledgers' own peaks stay what they were."""
+class _LiveBytesMeter:
+    """Measures live bytes over a block of code, without resetting the ledgers' peaks."""
 
     figures: Figures
 
-    def __enter__(self) -> _Meter:
+    def __enter__(self) -> _LiveBytesMeter:
         self._before: dict[Any, Any] = {}
         self._saved = 0
         for be in live_backends():
@@ -418,7 +418,7 @@ class _Meter:
         return self
 
     def after_forward(self) -> None:
-        """Note what the graph holds."""
+        """Record the bytes that the graph holds."""
         for be in live_backends():
             self._saved += be.ledger.roles[SAVED] - self._before.get(be.ledger, (0, 0))[1]
 

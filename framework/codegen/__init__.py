@@ -1,1 +1,1 @@
-"""Files that follow the declarations: stubs, the page of operators."""
+"""Code generation from the op declarations: stubs and the operators page."""

@@ -1,4 +1,4 @@
-"""The page ``docs/operators.md``: every op, what it keeps, and where it differs from PyTorch.
+"""Generator of ``docs/operators.md``: every op, what it saves, and differences to PyTorch.
 
 ``python -m lowtide.framework.codegen.operators_page`` rewrites the page, ``--check`` fails if it is
 out of date; a test holds it current. Everything is read off the declarations, but for two lists
@@ -130,7 +130,7 @@ AGREEING = 427
 
 
 def absent_names() -> frozenset[str]:
-    """PyTorch's names that are not here."""
+    """List PyTorch's names that lowtide does not have."""
     return frozenset(" ".join(ABSENT.values()).split())
 
 
@@ -149,7 +149,7 @@ _HALVES = {
 
 
 def differentiated(op: Op) -> str:
-    """What backward keeps, by the input it is for: "other (for input), ..."."""
+    """Describe what an op saves for backward, by input: "other (for input), ..."."""
     if not op.rules:
         return "no gradient"
     values = (*op.inputs, *op.returns, *op.aux)
@@ -161,7 +161,7 @@ def differentiated(op: Op) -> str:
 
 
 def second(op: Op) -> str:
-    """The way backward itself is differentiated."""
+    """Describe how the backward of an op is differentiated."""
     if not op.rules:
         return ""
     aux = any(name in op.aux for rule in op.rules for name in rule.names)
@@ -169,7 +169,7 @@ def second(op: Op) -> str:
 
 
 def dtypes(op: Op) -> str:
-    """What happens to the inputs' dtypes."""
+    """Describe how an op treats the dtypes of its inputs."""
     rule, names = (
         (op.promote[0], op.promote[1]) if isinstance(op.promote, tuple) else (op.promote, ())
     )
@@ -180,14 +180,14 @@ def dtypes(op: Op) -> str:
 
 
 def devices(op: Op) -> str:
-    """Where it runs, and which devices have a kernel of their own."""
+    """List the devices of an op, and those with a kernel of their own."""
     meta = "" if op.adopt and op.infer is None else ", meta"
     own = ", ".join(sorted({k.device for k in op.kernels}))
     return f"cpu, cuda{meta}" + (f"; own kernel on {own}" if own else "")
 
 
 def parts(function: Callable[..., Any]) -> list[str]:
-    """The ops that a composition calls by name, directly or in helpers of its file."""
+    """List the ops that a composition calls, directly or in helpers of its file."""
     found: set[str] = set()
     seen: set[Any] = set()
 
@@ -219,7 +219,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def methods(name: str, function: Any) -> str:
-    """Tensor's names of a function: method, operators, in-place twin."""
+    """List the Tensor methods of a function: method, operators, in-place version."""
     found = sorted(
         n for n, value in Tensor.__dict__.items() if value is function and not n.startswith("_")
     )
@@ -238,7 +238,7 @@ def _home(function: Any) -> str:
 
 
 def entries() -> dict[str, list[tuple[str, Any]]]:
-    """(shown name, function) of everything, by the module that declares it."""
+    """List (shown name, function) of all functions, by the module that declares them."""
     found: dict[str, dict[str, Any]] = {}
     for name, function in FUNCTIONS.items():
         if not (name.endswith("_") and name[:-1] in FUNCTIONS):
@@ -263,7 +263,7 @@ def entries() -> dict[str, list[tuple[str, Any]]]:
 
 
 def row(shown: str, function: Any) -> str:
-    """One line of a table."""
+    """Format one row of a table."""
     name = shown.rpartition(".")[2]
     op = getattr(function, "op", None)
     if op is not None:
@@ -319,12 +319,12 @@ def _lines() -> Iterator[str]:
 
 
 def page() -> str:
-    """The whole page, as Markdown."""
+    """Build the whole page as Markdown."""
     return "\n".join(_lines()) + "\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Rewrite the page, or compare it.
+    """Write the page, or compare it with the one on disk.
 
     Args:
         arguments: ``["--check"]`` or nothing; those of the command line by default.

@@ -1,1 +1,1 @@
-"""Data sets, samplers, collation, and the loader with its workers."""
+"""Data loading: datasets, samplers, collation, and DataLoader with its workers."""

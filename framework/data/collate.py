@@ -1,4 +1,4 @@
-"""Collation of samples to a batch: tensors are stacked, numbers become a tensor."""
+"""Collation of samples into a batch: tensors are stacked, numbers become a tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..tensor import Tensor
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Make a batch of a list of samples.
+    """Collate a list of samples into a batch.
 
     Tensors and NumPy arrays are stacked along a new first dimension; Python and NumPy numbers
     become a tensor (floats in float64); strings and bytes stay a list. Dicts, named tuples and
@@ -68,7 +68,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
 
 def default_convert(data: Any) -> Any:
-    """Turn NumPy arrays in a structure into tensors and leave all else: no batch is made.
+    """Convert NumPy arrays in a structure to tensors, without batching; leave all else.
 
     Args:
         data: One sample.
@@ -125,7 +125,7 @@ def _like_sequence(model: Any, found: list[Any]) -> Any:
 
 
 def claimed(batch: Any) -> Any:
-    """The same batch, its tensors counted as input from now on."""
+    """Set the ledger role of a batch's tensors to input."""
     _each_tensor(batch, _claim)
     return batch
 

@@ -1,4 +1,4 @@
-"""Data sets: what has samples by index, or hands them out one after another."""
+"""Datasets: map-style (samples by index) and iterable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Dataset(Generic[T_co]):
-    """Samples by index: subclasses define ``__getitem__``, and ``__len__`` where samplers need it.
+    """Base class of map-style datasets: define ``__getitem__``, and ``__len__`` for samplers.
 
     A subclass may define ``__getitems__(indices)`` too, which returns a list of samples at once.
     """
@@ -33,7 +33,7 @@ class Dataset(Generic[T_co]):
 
 
 class IterableDataset(Dataset[T_co]):
-    """Samples one after another: subclasses define ``__iter__``.
+    """Base class of iterable datasets: define ``__iter__``.
 
     With workers, each iterates over a copy of its own: ``get_worker_info()`` says which, so that
     ``__iter__`` can take its share. A subclass with ``state_dict`` and ``load_state_dict`` is
@@ -49,7 +49,7 @@ class IterableDataset(Dataset[T_co]):
 
 
 class TensorDataset(Dataset[tuple[Tensor, ...]]):
-    """Tensors cut along their first dimension: sample ``i`` is the tuple of their rows ``i``.
+    """A dataset of tensors: sample ``i`` is the tuple of row ``i`` of each.
 
     Args:
         *tensors: Of equal first size.
@@ -73,7 +73,7 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
 
 
 class StackDataset(Dataset[Any]):
-    """Data sets side by side: sample ``i`` is the tuple, or dict, of their samples ``i``.
+    """Datasets stacked side by side: sample ``i`` is the tuple, or dict, of their samples ``i``.
 
     Args:
         *args: Data sets of one length, for tuples.
@@ -110,7 +110,7 @@ class StackDataset(Dataset[Any]):
         return self._assemble([d[index] for d in self._all()])
 
     def __getitems__(self, indices: list[Any]) -> list[Any]:
-        """The samples of several indices, asked of each data set at once where it can."""
+        """Return the samples of several indices, in one call per dataset where it can."""
         columns = [samples(d, indices) for d in self._all()]
         for column in columns:
             if len(column) != len(indices):
@@ -125,7 +125,7 @@ class StackDataset(Dataset[Any]):
 
 
 class Subset(Dataset[T_co]):
-    """Some samples of a data set.
+    """A subset of a dataset at given indices.
 
     Args:
         dataset: The whole.
@@ -151,7 +151,7 @@ class Subset(Dataset[T_co]):
         return self.dataset[self.indices[idx]]
 
     def __getitems__(self, indices: list[int]) -> list[T_co]:
-        """The samples of several indices."""
+        """Return the samples of several indices."""
         return samples(self.dataset, [self.indices[i] for i in indices])
 
     def __len__(self) -> int:
@@ -159,7 +159,7 @@ class Subset(Dataset[T_co]):
 
 
 class ConcatDataset(Dataset[Any]):
-    """Data sets one behind the other.
+    """The concatenation of several datasets.
 
     Args:
         datasets: With lengths.
@@ -193,7 +193,7 @@ class ConcatDataset(Dataset[Any]):
 
 
 class ChainDataset(IterableDataset[Any]):
-    """Iterable data sets one after the other.
+    """The chain of several iterable datasets.
 
     Args:
         datasets: ``IterableDataset`` instances.
@@ -221,7 +221,7 @@ class ChainDataset(IterableDataset[Any]):
 def random_split(
     dataset: Dataset[T_co], lengths: Sequence[int | float], generator: Generator | None = None
 ) -> list[Subset[T_co]]:
-    """Split a data set at random into parts that do not overlap.
+    """Split a dataset at random into disjoint subsets.
 
     Args:
         dataset: With a length.
@@ -268,14 +268,14 @@ def random_split(
 
 
 def samples(dataset: Any, indices: list[Any]) -> list[Any]:
-    """The samples of several indices, at once where the data set can."""
+    """Return the samples of several indices, in one call where the dataset allows it."""
     if callable(getattr(dataset, "__getitems__", None)):
         return dataset.__getitems__(indices)  # type: ignore[no-any-return]
     return [dataset[i] for i in indices]
 
 
 def rows(dataset: Any, indices: list[Any]) -> list[Tensor] | None:
-    """What ``default_collate`` would make of those samples, gathered at once; None if it cannot be.
+    """Gather the batch of some indices at once, as ``default_collate`` would make it, or None.
 
     For a TensorDataset, or a Subset of one, a batch is one gather from each tensor.
     """

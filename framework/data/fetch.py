@@ -1,4 +1,4 @@
-"""Fetching one batch from a data set, in the main process or in a worker."""
+"""Fetching one batch from a dataset, in the main process or in a worker."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from .collate import default_collate
 from .dataset import rows, samples
 
 
-class Recipe(NamedTuple):
-    """How batches are made of a data set.
+class FetchConfig(NamedTuple):
+    """The configuration of fetching: dataset, collation and batching.
 
     Attributes:
         dataset: By index, or iterable.
@@ -27,18 +27,18 @@ class Recipe(NamedTuple):
     drop_last: bool
 
     def fetcher(self, state: dict[str, Any] | None = None) -> MapFetcher | IterableFetcher:
-        """What fetches, for one epoch, from a state on."""
+        """Create the fetcher for one epoch, from a state on."""
         return IterableFetcher(self, state) if self.iterable else MapFetcher(self)
 
 
 class MapFetcher:
-    """Fetches samples by index."""
+    """Fetches samples of a map-style dataset by index."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: FetchConfig) -> None:
         self.recipe = recipe
 
     def fetch(self, index: Any) -> Any:
-        """The batch of a list of indices, or the sample of one."""
+        """Return the batch of a list of indices, or the sample of one."""
         dataset, _, batched, collate_fn, _ = self.recipe
         try:
             if not batched:
@@ -52,19 +52,19 @@ class MapFetcher:
             raise RuntimeError(f"the data set raised StopIteration for index {index}") from error
 
     def state(self) -> dict[str, Any] | None:
-        """Nothing: which indices come next is the sampler's to know."""
+        """Return None: the sampler knows which indices come next."""
         return None
 
 
 class IterableFetcher:
-    """Fetches what an iterable hands out.
+    """Fetches samples of an iterable dataset in order.
 
     Args:
         recipe: How.
         state: Of an earlier fetcher: the samples it fetched are not fetched again.
     """
 
-    def __init__(self, recipe: Recipe, state: dict[str, Any] | None = None) -> None:
+    def __init__(self, recipe: FetchConfig, state: dict[str, Any] | None = None) -> None:
         self.recipe = recipe
         self.fetched = state["fetched"] if state else 0  # samples
         self.ended = bool(state and state["ended"])
@@ -83,7 +83,7 @@ class IterableFetcher:
             _take(self._holder, own)
 
     def fetch(self, index: Any) -> Any:
-        """The next batch, of at most ``len(index)`` samples.
+        """Return the next batch, of at most ``len(index)`` samples.
 
         Raises:
             StopIteration: There is none.
@@ -112,7 +112,7 @@ class IterableFetcher:
         return sample
 
     def state(self) -> dict[str, Any] | None:
-        """Where it stands, as JSON if the data set's own state is."""
+        """Return the position as JSON, if the dataset's own state is."""
         own = None if self._holder is None else self._holder.state_dict()
         return {"dataset": own, "fetched": self.fetched, "ended": self.ended}
 

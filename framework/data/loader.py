@@ -1,4 +1,4 @@
-"""DataLoader: batches of a data set, in order, by this process or by workers ahead of it.
+"""DataLoader: iterate over a dataset in batches, in this process or with workers.
 
 The batches, and their order, do not depend on how many workers there are. A loader has a state:
 what makes the epoch's order again, and how many batches were yielded. Batches that workers have
@@ -21,15 +21,22 @@ from ..ops.random.draw import randint
 from ..random.generator import Generator, default_generator
 from .collate import claimed, default_collate, default_convert
 from .dataset import IterableDataset
-from .fetch import IterableFetcher, MapFetcher, Recipe
-from .sampler import BatchSampler, RandomSampler, SequentialSampler, Walk, at_place, place_of
-from .workers import BATCH, END, Crew, reraise
+from .fetch import FetchConfig, IterableFetcher, MapFetcher
+from .sampler import (
+    BatchSampler,
+    RandomSampler,
+    SamplerIterator,
+    SequentialSampler,
+    at_place,
+    place_of,
+)
+from .workers import BATCH, END, WorkerPool, reraise
 
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 
 class DataLoader:
-    """Iterate over a data set in batches.
+    """Iterate over a dataset in batches.
 
     Args:
         dataset: By index (``__getitem__`` and ``__len__``), or an :class:`IterableDataset`.
@@ -114,7 +121,7 @@ class DataLoader:
         self.batch_size, self.drop_last = batch_size, drop_last
         if sampler is None:
             if iterable:
-                sampler = _Forever()
+                sampler = _EndlessSampler()
             elif shuffle:
                 sampler = RandomSampler(dataset, generator=generator)
             else:
@@ -125,10 +132,10 @@ class DataLoader:
         batched = batch_sampler is not None
         self.collate_fn = collate_fn or (default_collate if batched else default_convert)
         self._iterable = iterable
-        self._crew: Crew | None = None  # persistent workers
+        self._crew: WorkerPool | None = None  # persistent workers
         self._epoch: _Epoch | None = None  # the latest
         self._resumed: dict[str, Any] | None = None
-        self._walk: Walk[Any] | None = None  # over the sampler of a loaded state
+        self._walk: SamplerIterator[Any] | None = None  # over the sampler of a loaded state
         self._initialized = True
 
     @staticmethod
@@ -196,10 +203,10 @@ class DataLoader:
     def _index_sampler(self) -> Any:
         return self.sampler if self.batch_sampler is None else self.batch_sampler
 
-    def _recipe(self) -> Recipe:
+    def _recipe(self) -> FetchConfig:
         batched = self.batch_sampler is not None
         drop = bool(self.drop_last)
-        return Recipe(self.dataset, self._iterable, batched, self.collate_fn, drop)
+        return FetchConfig(self.dataset, self._iterable, batched, self.collate_fn, drop)
 
     def __iter__(self) -> Iterator[Any]:
         resumed, self._resumed = self._resumed, None
@@ -210,7 +217,7 @@ class DataLoader:
                 stacklevel=2,
             )
         if not self.num_workers:
-            here = _Here(self, resumed)
+            here = _InProcessEpoch(self, resumed)
             self._epoch = here
             return here
         crew = self._crew
@@ -218,24 +225,28 @@ class DataLoader:
             crew = self._hire()
             if self.persistent_workers:
                 self._crew = crew
-        ahead = _Ahead(self, resumed, crew)
+        ahead = _PrefetchingEpoch(self, resumed, crew)
         self._epoch = ahead.progress
         return ahead
 
-    def _hire(self) -> Crew:
-        return Crew(
+    def _hire(self) -> WorkerPool:
+        return WorkerPool(
             self._recipe(), self.num_workers, self.worker_init_fn, self.multiprocessing_context,
             self.timeout,
         )  # fmt: skip
 
-    def _begin_walk(self, resumed: dict[str, Any] | None) -> Walk[Any]:
+    def _begin_walk(self, resumed: dict[str, Any] | None) -> SamplerIterator[Any]:
         walk, self._walk = self._walk, None
-        return walk if walk is not None and resumed is not None else Walk(self._index_sampler)
+        return (
+            walk
+            if walk is not None and resumed is not None
+            else SamplerIterator(self._index_sampler)
+        )
 
     # Resuming
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest epoch stands, as JSON: integers, lists, strings, whatever the size.
+        """Return the position in the latest epoch as JSON of constant size.
 
         An :class:`IterableDataset` with ``state_dict`` adds its own.
         """
@@ -245,7 +256,7 @@ class DataLoader:
         if epoch is not None:
             state = epoch.state()
         else:
-            walk = None if self._iterable else Walk(self._index_sampler).state_dict()
+            walk = None if self._iterable else SamplerIterator(self._index_sampler).state_dict()
             state = {"base_seed": None, "batches": 0, "sampler": walk, "workers": self._at_rest()}
         place = None if self.generator is None else place_of(self.generator)
         return {**state, "generator": place, "num_workers": self.num_workers}
@@ -257,7 +268,7 @@ class DataLoader:
         return [{"dataset": self.dataset.state_dict(), "fetched": 0, "ended": False}]
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration yield the batch that would have come next.
+        """Make the next iteration continue with the batch that would have come next.
 
         The one after it is a new epoch. Data set, batch size and sampler must be the same; the
         number of workers too if the data set is iterable.
@@ -274,15 +285,15 @@ class DataLoader:
         self._epoch = None
         self._resumed = state_dict if state_dict["base_seed"] is not None else None
         if not self._iterable:
-            self._walk = Walk(self._index_sampler, state_dict["sampler"])
+            self._walk = SamplerIterator(self._index_sampler, state_dict["sampler"])
         elif self._resumed is None and state_dict["workers"]:
             self.dataset.load_state_dict(state_dict["workers"][0]["dataset"])
         if self.generator is not None and state_dict["generator"] is not None:
             at_place(state_dict["generator"], self.generator)
 
 
-class _Forever:
-    """The sampler of an iterable data set, which has no indices."""
+class _EndlessSampler:
+    """The sampler of an iterable dataset, which has no indices."""
 
     def __iter__(self) -> Iterator[None]:
         while True:
@@ -290,7 +301,7 @@ class _Forever:
 
 
 class _Epoch:
-    """What one pass over the data has in common, wherever batches are made."""
+    """Base of one pass over the data, with or without workers."""
 
     def __init__(self, loader: DataLoader, resumed: dict[str, Any] | None) -> None:
         self.over = False
@@ -310,8 +321,8 @@ class _Epoch:
         }  # fmt: skip
 
 
-class _Here(_Epoch):
-    """An epoch without workers: each batch is made when it is asked for."""
+class _InProcessEpoch(_Epoch):
+    """An epoch without workers: each batch is made on request."""
 
     def __init__(self, loader: DataLoader, resumed: dict[str, Any] | None) -> None:
         super().__init__(loader, resumed)
@@ -344,8 +355,8 @@ class _Here(_Epoch):
         return self._state(self.walk.state_dict(), None)
 
 
-class _Progress(_Epoch):
-    """What was yielded of an epoch with workers; it outlives the iterator, and holds no worker.
+class _WorkerProgress(_Epoch):
+    """The progress of an epoch with workers; outlives the iterator and references no worker.
 
     Attributes:
         sampler: Its state behind the last batch yielded.
@@ -370,15 +381,17 @@ class _Progress(_Epoch):
         return self._state(None, {"turn": self.turn, "each": each})
 
 
-class _Ahead:
-    """An epoch with workers: each has ``prefetch_factor`` tasks, its batches are taken in turn."""
+class _PrefetchingEpoch:
+    """An epoch with workers: each has ``prefetch_factor`` tasks, and batches come in order."""
 
-    def __init__(self, loader: DataLoader, resumed: dict[str, Any] | None, crew: Crew) -> None:
+    def __init__(
+        self, loader: DataLoader, resumed: dict[str, Any] | None, crew: WorkerPool
+    ) -> None:
         self.crew = crew
         self.loader = weakref.ref(loader)
         self.kept = loader.persistent_workers
         self.loader_length = loader._index_sampler
-        progress = self.progress = _Progress(loader, resumed)
+        progress = self.progress = _WorkerProgress(loader, resumed)
         self.walk = loader._begin_walk(resumed)
         if progress.sampler is None and not progress.iterable:
             progress.sampler = self.walk.state_dict()
@@ -424,7 +437,7 @@ class _Ahead:
             )
         loader.load_state_dict(loader.state_dict())
         resumed, loader._resumed = loader._resumed, None
-        fresh = _Ahead(loader, resumed, loader._hire())
+        fresh = _PrefetchingEpoch(loader, resumed, loader._hire())
         vars(self).update(vars(fresh))
         fresh.kept = True  # its end must not be the crew's
         loader._epoch = self.progress

@@ -1,4 +1,4 @@
-"""Samplers: in which order samples are taken, and a state that leads back to the same place.
+"""Samplers: the order in which samples are visited, with resumable state.
 
 A shuffled order is a function of the generator's seed and offset when the epoch began, so that is
 what a state holds, with the number of indices taken: three integers, whatever the data set's size.
@@ -6,7 +6,7 @@ The order itself is drawn at the beginning of an epoch and takes 8 bytes an inde
 
 Every sampler here has ``state_dict`` and ``load_state_dict``. The state is that of the latest
 iteration; after loading it, the next iteration goes on from there, and the ones after it are new
-epochs. :class:`Walk` gives the same to samplers of one's own.
+epochs. :class:`SamplerIterator` gives the same to samplers of one's own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _AT_ONCE = 4096  # indices turned into Python integers at a time
 
 
 class Sampler(Generic[T_co]):
-    """Base class: ``__iter__`` yields indices, or lists of them; ``__len__`` says how many."""
+    """Base class of samplers: ``__iter__`` yields indices, or lists of them."""
 
     def __init__(self, data_source: Any = None) -> None:
         pass
@@ -39,19 +39,19 @@ class Sampler(Generic[T_co]):
 
 
 def place_of(g: Generator) -> list[int]:
-    """Seed and offset of a generator."""
+    """Return the seed and offset of a generator."""
     return [g.initial_seed(), g.get_offset()]
 
 
 def at_place(place: Sequence[int], g: Generator | None = None) -> Generator:
-    """A generator (a new one if None) set to a seed and offset."""
+    """Set a generator (a new one if None) to a seed and offset."""
     g = Generator() if g is None else g
     g.manual_seed(place[0]).set_offset(place[1])
     return g
 
 
-class _Course:
-    """One iteration: where its order was drawn, and how many indices were taken."""
+class _EpochState:
+    """The state of one iteration: where its order was drawn, and how many indices were used."""
 
     __slots__ = ("begun_at", "taken")
 
@@ -61,14 +61,14 @@ class _Course:
 
 
 class _Ordered(Sampler[int]):
-    """A sampler whose order is drawn from a generator at the start of an epoch."""
+    """Base of samplers that draw the order of an epoch at its start."""
 
     generator: Generator | None = None
-    _course: _Course | None = None
-    _resumed: _Course | None = None
+    _course: _EpochState | None = None
+    _resumed: _EpochState | None = None
 
     def _order(self, generator: Generator) -> Tensor | range:
-        """The whole epoch's indices."""
+        """Draw the indices of a whole epoch."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[int]:
@@ -78,7 +78,7 @@ class _Ordered(Sampler[int]):
             order = self._order(at_place(resumed.begun_at))
         else:
             own = self.generator if self.generator is not None else default_generator
-            course = _Course(place_of(own))
+            course = _EpochState(place_of(own))
             order = self._order(own)
         self._course = course
         while course.taken < len(order):
@@ -90,7 +90,7 @@ class _Ordered(Sampler[int]):
             self._course = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest iteration stands, as JSON: it leads to the same next index."""
+        """Return the position in the latest iteration as JSON."""
         course = self._resumed or self._course
         return {
             "begun_at": course.begun_at if course else None,
@@ -99,16 +99,16 @@ class _Ordered(Sampler[int]):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration go on from a state."""
+        """Make the next iteration continue from a state."""
         begun_at = state_dict["begun_at"]
         self._course = None
-        self._resumed = _Course([*begun_at], state_dict["taken"]) if begun_at else None
+        self._resumed = _EpochState([*begun_at], state_dict["taken"]) if begun_at else None
         if self.generator is not None and state_dict["generator"] is not None:
             at_place(state_dict["generator"], self.generator)
 
 
 class SequentialSampler(_Ordered):
-    """Indices in order.
+    """Yield indices in order.
 
     Args:
         data_source: What has a length.
@@ -125,7 +125,7 @@ class SequentialSampler(_Ordered):
 
 
 class RandomSampler(_Ordered):
-    """Indices in a random order.
+    """Yield indices in random order.
 
     Args:
         data_source: What has a length.
@@ -163,7 +163,7 @@ class RandomSampler(_Ordered):
 
     @property
     def num_samples(self) -> int:
-        """How many indices an epoch has."""
+        """Number of indices per epoch."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def _order(self, generator: Generator) -> Tensor:
@@ -184,7 +184,7 @@ class RandomSampler(_Ordered):
 
 
 class SubsetRandomSampler(_Ordered):
-    """Given indices in a random order.
+    """Yield given indices in random order.
 
     Args:
         indices: Which.
@@ -207,7 +207,7 @@ class SubsetRandomSampler(_Ordered):
 
 
 class WeightedRandomSampler(_Ordered):
-    """Indices drawn with given weights.
+    """Yield indices drawn with given weights.
 
     Args:
         weights: Of each index; they need not add up to 1.
@@ -251,7 +251,7 @@ class WeightedRandomSampler(_Ordered):
 
 
 class DistributedSampler(_Ordered):
-    """The share of one of several processes, each index going to one of them.
+    """Yield the share of indices of one of several processes.
 
     Call ``set_epoch`` before each epoch, or every epoch has the same order.
 
@@ -301,7 +301,7 @@ class DistributedSampler(_Ordered):
 
     def __iter__(self) -> Iterator[int]:
         if self._resumed is None:  # the order comes from seed and epoch alone
-            self._resumed = _Course([self.seed + self.epoch, 0])
+            self._resumed = _EpochState([self.seed + self.epoch, 0])
         n = len(self.dataset)
         for index in super().__iter__():
             yield index % n
@@ -310,21 +310,21 @@ class DistributedSampler(_Ordered):
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch comes next: each has an order of its own."""
+        """Set the epoch, which seeds the order."""
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest iteration stands, and the epoch."""
+        """Return the position in the latest iteration, and the epoch."""
         return {**super().state_dict(), "epoch": self.epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration go on from a state."""
+        """Make the next iteration continue from a state."""
         super().load_state_dict(state_dict)
         self.epoch = state_dict["epoch"]
 
 
 class BatchSampler(Sampler[list[int]]):
-    """Lists of ``batch_size`` indices of another sampler.
+    """Yield lists of ``batch_size`` indices of another sampler.
 
     Args:
         sampler: Yields indices.
@@ -349,11 +349,11 @@ class BatchSampler(Sampler[list[int]]):
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last
-        self._walk: Walk[int] | None = None
-        self._resumed: Walk[int] | None = None
+        self._walk: SamplerIterator[int] | None = None
+        self._resumed: SamplerIterator[int] | None = None
 
     def __iter__(self) -> Iterator[list[int]]:
-        walk = self._walk = self._resumed or Walk(self.sampler)
+        walk = self._walk = self._resumed or SamplerIterator(self.sampler)
         self._resumed = None
         batch: list[int] = []
         for index in walk:
@@ -371,16 +371,16 @@ class BatchSampler(Sampler[list[int]]):
         return full + bool(rest and not self.drop_last)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest iteration stands, as JSON."""
-        return {"walk": (self._resumed or self._walk or Walk(self.sampler)).state_dict()}
+        """Return the position in the latest iteration as JSON."""
+        return {"walk": (self._resumed or self._walk or SamplerIterator(self.sampler)).state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Let the next iteration go on from a state."""
-        self._walk, self._resumed = None, Walk(self.sampler, state_dict["walk"])
+        """Make the next iteration continue from a state."""
+        self._walk, self._resumed = None, SamplerIterator(self.sampler, state_dict["walk"])
 
 
-class Walk(Generic[T_co]):
-    """One iteration over any sampler, with a state that leads back to the same place.
+class SamplerIterator(Generic[T_co]):
+    """A resumable iterator over any sampler.
 
     A sampler with ``state_dict`` and ``load_state_dict`` is resumed by them. Any other is run again
     from its beginning, with the default generator as it was then, past what was taken.
@@ -433,7 +433,7 @@ class Walk(Generic[T_co]):
         return item
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands, as JSON."""
+        """Return the position as JSON."""
         if _has_state(self._sampler):
             own = self._sampler.state_dict()  # type: ignore[attr-defined]
             return {"sampler": own, "taken": 0, "begun_at": None, "ended": self._ended}

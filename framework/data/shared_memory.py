@@ -1,4 +1,4 @@
-"""Shared memory between processes: objects are sent, and their arrays not copied through pipes.
+"""Shared memory between processes: sends objects without copying their arrays through pipes.
 
 A message is a pickle in which large tensors and arrays are only named; their bytes lie in a
 segment, a file without a name whose descriptor is passed over the socket once. So there is nothing
@@ -35,11 +35,11 @@ ROUND = 1 << 20  # segments are multiples of it: batches of about one size reuse
 ALIGNMENT = 64
 
 
-class Outbox:
-    """Sends objects, from the worker.
+class SharedMemorySender:
+    """Sends objects from a worker through shared memory.
 
     Args:
-        conn: A duplex connection to the process that has the :class:`Inbox`.
+        conn: A duplex connection to the process that has the :class:`SharedMemoryReceiver`.
     """
 
     def __init__(self, conn: Connection) -> None:
@@ -49,7 +49,7 @@ class Outbox:
         self._made = 0
 
     def freed(self, numbers: list[int]) -> None:
-        """Take segments back that the receiver has read."""
+        """Reuse segments that the receiver has read."""
         self._free += numbers
 
     def send(self, value: Any) -> None:
@@ -146,8 +146,8 @@ class _Pickler(pickle.Pickler):
         return named
 
 
-class Inbox:
-    """Receives objects, in the main process.
+class SharedMemoryReceiver:
+    """Receives objects in the main process through shared memory.
 
     Args:
         conn: The other end.
@@ -159,7 +159,7 @@ class Inbox:
         self._read: list[int] = []
 
     def receive(self) -> Any:
-        """Wait for a message; ``open`` makes the object of it."""
+        """Wait for a message; ``open`` decodes it."""
         number, size, dropped, body = pickle.loads(self.conn.recv_bytes())
         for old in dropped:
             self._segments.pop(old, None)
@@ -172,7 +172,7 @@ class Inbox:
         return number, body
 
     def open(self, message: Any) -> Any:
-        """The object of a message, in memory of this process."""
+        """Decode a message into an object in memory of this process."""
         number, body = message
         memory = None if number is None else memoryview(self._segments[number])
         try:
@@ -185,12 +185,12 @@ class Inbox:
                 self._read.append(number)
 
     def read(self) -> list[int]:
-        """The segments read since the last call: the sender may write to them again."""
+        """Return the segments read since the last call, which the sender may reuse."""
         read, self._read = self._read, []
         return read
 
     def forget(self) -> None:
-        """Let go of all segments."""
+        """Unmap all segments."""
         self._segments.clear()
 
 

@@ -1,4 +1,4 @@
-"""Worker processes: they fetch batches ahead, and end when the loader ends, however that ends.
+"""DataLoader worker processes: fetch batches ahead, and end with the loader.
 
 Each worker has one socket to the main process: tasks come in, batches go out (:mod:`transport`).
 A thread of the worker takes tasks off the socket at once, so the main process never blocks on
@@ -48,8 +48,8 @@ from ..interrupts import defer_interrupts, finalizer
 from ..kernels.runtime.threads import set_num_threads
 from ..memory.ledger import NO_LIMIT
 from ..random.generator import default_generator, manual_seed
-from .fetch import IterableFetcher, MapFetcher, Recipe
-from .shared_memory import Inbox, Outbox
+from .fetch import FetchConfig, IterableFetcher, MapFetcher
+from .shared_memory import SharedMemoryReceiver, SharedMemorySender
 
 GRACE = 5.0  # seconds a worker has to end by itself
 POLL = 5.0  # seconds between looks whether the main process is still there
@@ -59,12 +59,12 @@ BATCH, END, ERROR = "batch", "end", "error"
 
 _worker_info: WorkerInfo | None = None
 _main_ends: weakref.WeakSet[Any] = weakref.WeakSet()  # what a forked worker must close
-_crews: weakref.WeakSet[Crew] = weakref.WeakSet()  # what must be closed at exit
+_crews: weakref.WeakSet[WorkerPool] = weakref.WeakSet()  # what must be closed at exit
 
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """Number, seed and data set of a worker.
+    """Number, seed and dataset of a worker.
 
     Attributes:
         id: Its number, from 0.
@@ -80,14 +80,14 @@ class WorkerInfo:
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """What this worker knows of itself; None in the main process."""
+    """Return information about this worker; None in the main process."""
     return _worker_info
 
 
-class Setup(NamedTuple):
-    """What a worker is given when it starts."""
+class WorkerSetup(NamedTuple):
+    """The arguments with which a worker starts."""
 
-    recipe: Recipe
+    recipe: FetchConfig
     init_fn: Callable[[int], Any] | None
     number: int
     workers: int
@@ -98,8 +98,8 @@ class Setup(NamedTuple):
 # In the main process
 
 
-class Crew:
-    """The workers of one loader.
+class WorkerPool:
+    """The workers of one DataLoader.
 
     Args:
         recipe: How batches are made.
@@ -110,7 +110,7 @@ class Crew:
     """
 
     def __init__(
-        self, recipe: Recipe, count: int, init_fn: Callable[[int], Any] | None, context: Any,
+        self, recipe: FetchConfig, count: int, init_fn: Callable[[int], Any] | None, context: Any,
         timeout: float,
     ) -> None:  # fmt: skip
         self.timeout = timeout
@@ -119,7 +119,7 @@ class Crew:
         self._process = os.getpid()
         self._epoch = 0
         self._workers: list[Any] = []
-        self._inboxes: list[Inbox] = []
+        self._inboxes: list[SharedMemoryReceiver] = []
         self._method = (context := context or default_context()).get_start_method()
         if not _crews:
             atexit.unregister(close_all)
@@ -127,16 +127,18 @@ class Crew:
         _crews.add(self)
         try:
             for number in range(count):
-                setup = Setup(recipe, init_fn, number, count, os.getpid(), self._method == "fork")
+                setup = WorkerSetup(
+                    recipe, init_fn, number, count, os.getpid(), self._method == "fork"
+                )
                 self._start(setup, context)
         except BaseException:
             self.close()
             raise
 
-    def _start(self, setup: Setup, context: Any) -> None:
+    def _start(self, setup: WorkerSetup, context: Any) -> None:
         ours, theirs = context.Pipe(duplex=True)
         _main_ends.add(ours)
-        self._inboxes.append(Inbox(ours))
+        self._inboxes.append(SharedMemoryReceiver(ours))
         worker = context.Process(target=run_worker, args=(setup, theirs), daemon=True)
         with warnings.catch_warnings():
             # Python 3.12 warns of any fork of a process with threads; see above
@@ -146,13 +148,13 @@ class Crew:
         theirs.close()
 
     def begin(self, base_seed: int, states: list[Any]) -> None:
-        """Start an epoch; what is still under way of the last one is dropped."""
+        """Start an epoch; pending results of the last one are dropped."""
         self._epoch += 1
         for number, state in enumerate(states):
             self._give(number, ("epoch", self._epoch, base_seed, state))
 
     def give(self, number: int, batch: int, index: Any) -> None:
-        """Ask a worker for batch ``batch`` of the epoch."""
+        """Assign batch ``batch`` of the epoch to a worker."""
         self._give(number, (BATCH, self._epoch, batch, index))
 
     def _give(self, number: int, task: Any) -> None:
@@ -164,7 +166,7 @@ class Crew:
             self._died(number)
 
     def take(self, number: int) -> tuple[str, Any, Any]:
-        """Wait for a worker's next answer of this epoch.
+        """Wait for a worker's next result of this epoch.
 
         Returns:
             (BATCH, batch, state), (END, None, state) or (ERROR, (class, message), state).
@@ -220,7 +222,7 @@ class Crew:
         )
 
     def close(self) -> None:
-        """End the workers: asked first, then made to. Safe to call again."""
+        """Stop the workers, by force if they do not stop when asked. Safe to call again."""
         if os.getpid() != self._process:  # a forked copy of the main process's object
             return
         self.closed = True
@@ -249,13 +251,13 @@ class Crew:
 
 
 def close_all() -> None:
-    """End the workers of all loaders."""
+    """Stop the workers of all loaders."""
     for crew in list(_crews):
         crew.close()
 
 
 def disown_all() -> None:
-    """Give up the workers of all loaders, in a forked copy of the process: they serve the original.
+    """Forget the workers of all loaders, in a forked process: they belong to the parent.
 
     An epoch that is under way goes on with others, which start when its next batch is asked for.
     """
@@ -264,7 +266,7 @@ def disown_all() -> None:
 
 
 def default_context() -> Any:
-    """The context of the start method chosen for the process; else fork where there is one."""
+    """Return the multiprocessing context: the chosen start method, else fork if available."""
     chosen = multiprocessing.get_start_method(allow_none=True)
     if chosen is None and "fork" in multiprocessing.get_all_start_methods():
         chosen = "fork"
@@ -272,10 +274,10 @@ def default_context() -> Any:
 
 
 def reraise(kind: type[BaseException], message: str) -> None:
-    """Raise a worker's exception here, with its traceback in the message."""
+    """Raise a worker's exception in this process, with its traceback in the message."""
     error: BaseException
     if issubclass(kind, KeyError):
-        error = kind(_Verbatim(message))
+        error = kind(_VerbatimMessage(message))
     else:
         try:
             error = kind(message)
@@ -287,8 +289,8 @@ def reraise(kind: type[BaseException], message: str) -> None:
         del error  # else it and this frame would keep each other, and the loop's frame, alive
 
 
-class _Verbatim(str):
-    """A message that KeyError prints as it is: it prints the repr of its argument."""
+class _VerbatimMessage(str):
+    """A message that KeyError prints without quotes."""
 
     __slots__ = ()
 
@@ -299,8 +301,8 @@ class _Verbatim(str):
 # In a worker
 
 
-def run_worker(setup: Setup, conn: Any) -> None:
-    """What a worker process does: answer tasks until it is told to stop."""
+def run_worker(setup: WorkerSetup, conn: Any) -> None:
+    """Run the loop of a worker process: serve tasks until told to stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the main process's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if setup.forked:
@@ -315,7 +317,7 @@ def run_worker(setup: Setup, conn: Any) -> None:
     )
     listener.start()
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # nobody waits any more
-        _Worker(setup, Outbox(conn)).run(tasks, latest)
+        _Worker(setup, SharedMemorySender(conn)).run(tasks, latest)
 
 
 def _after_fork() -> None:
@@ -327,7 +329,7 @@ def _after_fork() -> None:
 
 
 class _NoCuda:
-    """In a forked worker, in place of CUDA's backend: its context did not survive."""
+    """The replacement of the CUDA backend in a forked worker, where CUDA is unusable."""
 
     ledger: Any = type("Nothing", (), {"limit": NO_LIMIT, "observers": ()})
 
@@ -368,9 +370,9 @@ def _orphaned(parent: int, forked: bool) -> bool:
 
 
 class _Worker:
-    """Answers tasks, one after another."""
+    """Serves tasks, one after another."""
 
-    def __init__(self, setup: Setup, outbox: Outbox) -> None:
+    def __init__(self, setup: WorkerSetup, outbox: SharedMemorySender) -> None:
         self.setup, self.outbox = setup, outbox
         self.fetcher: MapFetcher | IterableFetcher | None = None
         self.failed: tuple[Any, str] | None = None  # the epoch could not begin

@@ -1,4 +1,4 @@
-"""Backends by device, made when first asked for: importing lowtide imports no CuPy."""
+"""Device backends, created on first use: importing lowtide does not import CuPy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ on_new_backend: list[Callable[[Any], None]] = []  # called with each backend tha
 
 
 def backend(d: device | None) -> Any:
-    """The backend of a device: allocates, copies, and names the array module of its kernels.
+    """Return the backend of a device: its allocator, copies and array module.
 
     Raises:
         RuntimeError: The device is not there; the message says what to install.
@@ -61,5 +61,5 @@ def on_device(be: Any, f: Any) -> Any:
 
 
 def live_backends() -> list[Any]:
-    """The backends in use so far."""
+    """Return the backends created so far."""
     return list(_backends.values())

@@ -1,4 +1,4 @@
-"""The CUDA backend, through CuPy; only this module imports it, once a cuda device is asked for.
+"""The CUDA backend, built on CuPy, which only this module imports and only on first use.
 
 Memory comes from CuPy's default pool, with the ledger in front: a :class:`CudaStorage` holds one
 block, every array of a tensor names it as the owner of its memory, and its death gives the block
@@ -26,7 +26,7 @@ from ..errors import OutOfMemoryError
 from ..interrupts import finalizer
 from ..memory.events import publish
 from ..memory.ledger import TEMPORARY, Ledger, format_bytes
-from ..storage import Accounts, ExternalStorage
+from ..storage import ExternalStorage, LedgerEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,8 +37,8 @@ _INSTALL = "Install it with: pip install 'lowtide[cuda]'"
 _DRIVER = "CuPy for CUDA 13 needs an NVIDIA GPU and its driver, version 580 or newer"
 
 
-class CudaStorage(Accounts):
-    """One block of a CuPy pool. The arrays on it own it; with the last of them it dies."""
+class CudaStorage(LedgerEntry):
+    """A block of a CuPy pool, owned by the arrays on it and freed with the last of them."""
 
     __slots__ = ("__weakref__", "ledger", "memory", "nbytes", "pins", "role", "version")
 
@@ -54,7 +54,7 @@ class CudaStorage(Accounts):
 
     @property
     def address(self) -> int:
-        """Address of its first byte."""
+        """Address of the first byte."""
         return int(self.memory.ptr)
 
     @finalizer
@@ -71,7 +71,7 @@ class CudaStorage(Accounts):
 
 
 class CudaPool:
-    """A CuPy pool under the names by which ``memory.statistics`` asks.
+    """A CuPy memory pool with the attributes that ``devices/memory_statistics.py`` reads.
 
     Args:
         pool: CuPy's; it answers for the GPU that is current.
@@ -85,41 +85,41 @@ class CudaPool:
 
     @property
     def used(self) -> int:
-        """Bytes of the blocks in use, in CuPy's units of 512."""
+        """Bytes of the blocks in use, rounded up to 512 each by CuPy."""
         with self._here():
             return int(self._pool.used_bytes())
 
     @property
     def top(self) -> int:
-        """Bytes taken from the driver and not given back."""
+        """Bytes reserved from the driver."""
         with self._here():
             return int(self._pool.total_bytes())
 
     @property
     def peak(self) -> int:
-        """The highest ``top`` since the last reset: it falls only when the cache is emptied."""
+        """Highest ``top`` since the last reset."""
         self._peak = max(self._peak, self.top)
         return self._peak
 
     @property
     def largest_free(self) -> int:
-        """All free bytes: CuPy does not tell how they are divided."""
+        """Free bytes in all; CuPy does not report the largest block."""
         with self._here():
             return int(self._pool.free_bytes())
 
     def reset_peak(self) -> None:
-        """Forget the peak: it starts again from what is reserved now."""
+        """Reset the peak to what is reserved now."""
         self._peak = self.top
 
     def release(self) -> None:
-        """Give the free blocks back to the driver."""
+        """Return the free blocks to the driver."""
         self._peak = self.peak
         with self._here():
             self._pool.free_all_blocks()
 
 
 class CudaBackend:
-    """Allocates, copies and runs kernels on one GPU.
+    """The backend of one GPU: allocates, copies and runs kernels.
 
     Args:
         where: The device.
@@ -143,11 +143,11 @@ class CudaBackend:
 
     @property
     def several(self) -> bool:
-        """Whether the machine has other GPUs too: kernels must be told theirs (``on_device``)."""
+        """True if the machine has several GPUs, so that kernels must select theirs."""
         return self._several
 
     def on_device(self, f: Any) -> Any:
-        """``f``, which runs kernels, with this GPU as the current one."""
+        """Wrap ``f``, which runs kernels, to run with this GPU as the current one."""
 
         @functools.wraps(f)
         def there(*args: Any, **kwargs: Any) -> Any:
@@ -160,7 +160,7 @@ class CudaBackend:
         return self.xp.cuda.Device(self.index) if self._several else contextlib.nullcontext()
 
     def empty(self, spec: Spec, role: int = TEMPORARY) -> tuple[Any, Any]:
-        """Take an uninitialized contiguous array of ``spec`` from the pool.
+        """Allocate an uninitialized contiguous array of ``spec`` from the pool.
 
         Returns:
             (storage, array).
@@ -187,7 +187,7 @@ class CudaBackend:
         )
 
     def window(self, storage: Any, spec: Spec, place: Any) -> Any:
-        """An array on bytes of a storage.
+        """Return an array on bytes of a storage.
 
         Args:
             storage: One of this device.
@@ -202,11 +202,11 @@ class CudaBackend:
         )  # fmt: skip
 
     def adopt(self, array: Any, role: int) -> tuple[Any, Any]:
-        """Wrap an array that someone else owns, sharing its bytes."""
+        """Wrap an array that someone else owns, sharing its memory."""
         return ExternalStorage(array, array.nbytes, role), array
 
     def from_host(self, array: Any, spec: Spec, role: int) -> tuple[Any, Any]:
-        """Copy a NumPy array to the device; waits until it is there.
+        """Copy a NumPy array to the device, synchronously.
 
         CUDA may still be reading the array when the call returns, and the caller may write it.
         """
@@ -218,16 +218,16 @@ class CudaBackend:
         return storage, out
 
     def to_host(self, array: Any) -> Any:
-        """A copy as a NumPy array; waits for the values."""
+        """Copy to a NumPy array, synchronously."""
         with self._here():
             return array.get()
 
     def item(self, array: Any) -> Any:
-        """The only element of an array, as a Python scalar; waits for it."""
+        """Return the only element of an array as a Python scalar, synchronously."""
         return self.to_host(array).item()
 
     def copy(self, out: Any, array: Any) -> None:
-        """Copy within the device, converting."""
+        """Copy within the device, converting the dtype."""
         with self._here():
             self.xp.copyto(out, array, casting="unsafe")
 
@@ -236,15 +236,15 @@ class CudaBackend:
         return int(array.data.ptr)
 
     def synchronize(self) -> None:
-        """Wait until everything submitted to the device is done."""
+        """Wait until all work on the device is done."""
         self.xp.cuda.Device(self.index).synchronize()
 
     def release_cached(self) -> None:
-        """Give the pool's free blocks back to the driver."""
+        """Return the pool's free blocks to the driver."""
         self.pool.release()
 
     def reserved_bytes(self) -> int:
-        """Bytes that the pool holds from the driver."""
+        """Bytes that the pool reserves from the driver."""
         return self.pool.top
 
     def _out_of_memory(self, nbytes: int, error: Exception) -> None:
@@ -259,7 +259,7 @@ class CudaBackend:
 
 
 def cuda_backend(where: device) -> CudaBackend:
-    """The backend of a GPU.
+    """Create the backend of a GPU.
 
     Raises:
         RuntimeError: There is no CuPy, no driver, or no such GPU; the message says what to do.
@@ -289,7 +289,7 @@ def cuda_backend(where: device) -> CudaBackend:
 
 
 def device_count() -> int:
-    """The number of GPUs; 0 without CuPy, driver or GPU, and never an error."""
+    """Return the number of GPUs; 0 without CuPy, driver or GPU, and never an error."""
     return execution.current.device_count(_ask_driver)
 
 

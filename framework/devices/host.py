@@ -45,7 +45,7 @@ def _run_by(executor: execution.Executor) -> None:
 
 
 def reserve(largest: int, writable: bool) -> mmap.mmap:
-    """Reserve address space: ``largest`` bytes, or the largest half, quarter, ... the system gives.
+    """Reserve up to ``largest`` bytes of address space: half, a quarter, ... if less is available.
 
     Private, so that a forked worker writes its own copy.
     """
@@ -68,7 +68,7 @@ def reserve(largest: int, writable: bool) -> mmap.mmap:
 
 
 class HostBackend:
-    """Allocates, copies and runs kernels for one device.
+    """The backend of one host device: allocates, copies and runs kernels.
 
     Attributes:
         device: Its name.
@@ -91,7 +91,7 @@ class HostBackend:
         self._bins = self.pool.bins
 
     def empty(self, spec: Spec, role: int = TEMPORARY) -> tuple[Any, Any]:
-        """Take an uninitialized contiguous array of ``spec`` from the pool.
+        """Allocate an uninitialized contiguous array of ``spec`` from the pool.
 
         Returns:
             (storage, array).
@@ -137,7 +137,7 @@ class HostBackend:
         return storage, _ndarray(spec.shape, spec.np_dtype, storage)
 
     def window(self, storage: Any, spec: Spec, place: Any) -> Any:
-        """An array on bytes of a storage.
+        """Return an array on bytes of a storage.
 
         Args:
             storage: One of this device.
@@ -149,7 +149,7 @@ class HostBackend:
         return _ndarray(spec.shape, spec.np_dtype, storage, *place)
 
     def adopt(self, array: Any, role: int) -> tuple[Any, Any]:
-        """Wrap an array that someone else owns, sharing its bytes."""
+        """Wrap an array that someone else owns, sharing its memory."""
         return ExternalStorage(array, array.nbytes, role), array
 
     def from_host(self, array: Any, spec: Spec, role: int) -> tuple[Any, Any]:
@@ -161,15 +161,15 @@ class HostBackend:
         return storage, out
 
     def to_host(self, array: Any) -> Any:
-        """The array as NumPy's, without a copy."""
+        """Return the NumPy array without a copy."""
         return array
 
     def item(self, array: Any) -> Any:
-        """The only element of an array, as a Python scalar."""
+        """Return the only element of an array as a Python scalar."""
         return array.item()
 
     def copy(self, out: Any, array: Any) -> None:
-        """Copy within the device, converting."""
+        """Copy within the device, converting the dtype."""
         copy(out, array)
 
     def address(self, array: Any) -> int:
@@ -177,10 +177,10 @@ class HostBackend:
         return int(array.__array_interface__["data"][0])
 
     def synchronize(self) -> None:
-        """Wait until everything submitted is done: nothing is asynchronous here."""
+        """Do nothing: all work on the host is synchronous."""
 
     def release_cached(self) -> None:
-        """Give the pages of free blocks back to the system."""
+        """Return the pages of free blocks to the operating system."""
         self.pool.trim(self._unmap if self.xp is not None else None)
 
     def _unmap(self, offset: int, size: int) -> None:
@@ -192,7 +192,7 @@ class HostBackend:
             self.arena.madvise(mmap.MADV_DONTNEED, start, end - start)
 
     def reserved_bytes(self) -> int:
-        """Bytes of the mapping ever handed out and not given back."""
+        """Bytes of the mapping handed out so far and not returned to the system."""
         return self.pool.top
 
     def _search(self, spec: Spec) -> None:
@@ -212,7 +212,7 @@ class HostBackend:
 
 
 def cpu_backend() -> HostBackend:
-    """The CPU, with room for four times the machine's memory: reserving costs nothing."""
+    """Create the CPU backend, which reserves address space of four times the RAM."""
     import os
 
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -220,7 +220,7 @@ def cpu_backend() -> HostBackend:
 
 
 def meta_backend() -> HostBackend:
-    """The device without values; 64 TiB of addresses where the system allows."""
+    """Create the meta backend, whose tensors have no values; 64 TiB of addresses if possible."""
     return HostBackend("meta", 1 << 46, computes=False)
 
 

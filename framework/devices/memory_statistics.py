@@ -21,7 +21,7 @@ def _backend(device: Any) -> Any:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Return the bytes of all living storages on a device (logical, before rounding).
+    """Return the bytes of all live storages on a device (logical, before rounding).
 
     Args:
         device: The default device if None.
@@ -35,14 +35,14 @@ def max_memory_allocated(device: Any = None) -> int:
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Let ``max_memory_allocated`` and ``max_memory_reserved`` start again from now."""
+    """Reset the peaks of ``max_memory_allocated`` and ``max_memory_reserved``."""
     be = _backend(device)
     be.ledger.reset_peak()
     be.pool.reset_peak()
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Return the bytes that the pool holds from the system: in use, or kept for reuse."""
+    """Return the bytes reserved from the system by the pool, in use or cached."""
     return int(_backend(device).reserved_bytes())
 
 
@@ -52,7 +52,7 @@ def max_memory_reserved(device: Any = None) -> int:
 
 
 def memory_stats(device: Any = None) -> dict[str, Any]:
-    """Return all that is known of a device's memory, as plain values.
+    """Return the memory statistics of a device as a dict of plain values.
 
     Args:
         device: The default device if None.
@@ -85,7 +85,7 @@ def memory_stats(device: Any = None) -> dict[str, Any]:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """Return a table of ``memory_stats`` to print.
+    """Return ``memory_stats`` formatted as a table.
 
     Args:
         device: The default device if None.
@@ -124,7 +124,7 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 
 
 def empty_cache(device: Any = None) -> None:
-    """Give the pool's free blocks back to the system; living tensors stay where they are.
+    """Release cached blocks of the pool to the system; live tensors stay where they are.
 
     Args:
         device: Only this one. All devices in use if None.
@@ -134,7 +134,7 @@ def empty_cache(device: Any = None) -> None:
 
 
 def set_memory_limit(limit: int | None, device: Any = None) -> int | None:
-    """Refuse allocations that would bring a device's living storages above ``limit`` bytes.
+    """Set a limit in bytes on the live storages of a device; allocations beyond it are refused.
 
     The refused op raises ``MemoryLimitError`` before anything is allocated or written. A limit
     below what lives now is allowed: it refuses whatever comes next.
@@ -175,12 +175,12 @@ def get_memory_limit(device: Any = None) -> int | None:
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait until everything submitted to a device is done; on cpu, meta and sim it is."""
+    """Wait until all work on a device is done; cpu, meta and sim are always done."""
     _backend(device).synchronize()
 
 
 def set_role(tensor: Any, role: str) -> None:
-    """Say what a tensor's bytes are for: parameters, buffers and optimizers call this.
+    """Set the memory role of a tensor; parameters, buffers and optimizers call this.
 
     Args:
         tensor: Its storage, with all that share it, takes the role.

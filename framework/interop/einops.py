@@ -1,4 +1,4 @@
-"""Make ``einops`` accept lowtide's tensors, without importing it.
+"""Support for ``einops``, without importing it.
 
 einops asks the subclasses of its ``AbstractBackend`` whose tensor it was given. So ours must exist
 once einops is there, and einops may be imported before lowtide, after it, or never. A finder on
@@ -26,7 +26,7 @@ HOME = "einops._backends"  # the module of AbstractBackend
 
 
 class _Backend:
-    """What einops does with a tensor, in terms of ops."""
+    """The einops backend for lowtide's tensors."""
 
     framework_name = "lowtide"
 
@@ -86,8 +86,8 @@ class _Backend:
         return einsum(pattern, *x)
 
 
-class _Watcher:
-    """Notices the import of :data:`HOME` (a finder; its base class is slow to import)."""
+class _ImportHook:
+    """An import hook that notices the import of :data:`HOME` (a finder)."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -114,9 +114,9 @@ def _register(module: Any) -> None:
     module.LowtideBackend = type("LowtideBackend", (_Backend, module.AbstractBackend), {})
 
 
-def watch() -> None:
-    """Register with einops as soon as it is there: now, or when it is imported."""
+def register_backend() -> None:
+    """Register the einops backend, now or when einops is imported."""
     if HOME in sys.modules:
         _register(sys.modules[HOME])
     else:
-        sys.meta_path.insert(0, _Watcher())
+        sys.meta_path.insert(0, _ImportHook())

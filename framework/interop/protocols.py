@@ -1,4 +1,4 @@
-"""Protocols of tensors: NumPy arrays, DLPack, pickle, ``copy``.
+"""Interoperability protocols of tensors: NumPy arrays, DLPack, pickle, ``copy``.
 
 Memory is shared where it can be. The array that ``numpy()`` returns is a view of the pool's
 block, and NumPy keeps that block alive through ``.base``: so the array outlives its tensor, and
@@ -20,11 +20,11 @@ from ..memory.ledger import ROLE_NUMBER
 from ..modes import local
 from ..spec import Spec
 from ..tensor import Tensor, install_method, instance, wrap
-from .einops import watch
+from .einops import register_backend
 
 
 def numpy(self: Tensor, *, force: bool = False) -> Any:
-    """View the values as a NumPy array that shares memory.
+    """Return the values as a NumPy array that shares memory.
 
     Args:
         self: A tensor on the CPU that does not require grad.
@@ -55,7 +55,7 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
 
 
 def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
-    """Give the values to ``numpy.asarray``, shared unless a conversion or a copy is asked for."""
+    """Convert for ``numpy.asarray``, sharing memory unless a conversion or copy is needed."""
     array = numpy(self)
     if dtype is None or np.dtype(dtype) == array.dtype:
         return array.copy() if copy else array
@@ -68,7 +68,7 @@ def __array__(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Any:
 
 
 def __dlpack__(self: Tensor, **options: Any) -> Any:
-    """Export the memory to another library."""
+    """Export the memory to another library as a DLPack capsule."""
     if self.requires_grad:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     self._need_values("__dlpack__")
@@ -83,7 +83,7 @@ def __dlpack__(self: Tensor, **options: Any) -> Any:
 
 
 def __dlpack_device__(self: Tensor) -> tuple[int, int]:
-    """The (type, index) of its device in DLPack's numbers."""
+    """Return the DLPack device as (type, index)."""
     if self.device.type in ("cpu", "meta"):
         return (1, 0)
     kind, index = self._array.__dlpack_device__()
@@ -132,7 +132,7 @@ def __reduce_ex__(self: Tensor, protocol: int) -> Any:
 
 
 def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
-    """Copy a leaf with its gradient and attributes into memory of its own.
+    """Copy a leaf with its gradient and attributes.
 
     Raises:
         RuntimeError: It is no leaf.
@@ -158,7 +158,7 @@ def __deepcopy__(self: Tensor, memo: dict[int, Any]) -> Tensor:
 
 
 def __copy__(self: Tensor) -> Tensor:
-    """Another tensor of the same memory; a leaf."""
+    """Return another leaf tensor that shares the memory."""
     t = wrap(self._array, self._spec, self._storage)
     return instance(type(self), t, self.requires_grad, dict(self.__dict__))
 
@@ -177,4 +177,4 @@ def _read_by(executor: execution.Executor) -> None:
         setattr(Tensor, name, executor.reader(name, usual))
 
 
-watch()  # for einops
+register_backend()  # for einops

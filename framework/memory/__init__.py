@@ -1,1 +1,1 @@
-"""Memory: which addresses are taken (pool), by whom (ledger), and who listens (events)."""
+"""Memory: the pool of addresses, the ledger of live bytes, and allocation events."""

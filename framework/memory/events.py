@@ -1,4 +1,4 @@
-"""Events of the ledger, published only while someone listens.
+"""Allocation events of the ledgers, published only while an observer is registered.
 
 Observers get plain values, never a tensor or an array: a profiler must not keep alive what it
 observes. What is booked is booked when they are told, so at every event the ledger's figures and
@@ -35,7 +35,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def on_observe(watch: Callable[[bool], None]) -> None:
-    """Call ``watch(True)`` when the first observer of any ledger comes, ``watch(False)`` after all.
+    """Call ``watch(True)`` when the first observer is added, ``watch(False)`` after the last.
 
     For code so hot that it looks for observers only then.
     """
@@ -43,7 +43,7 @@ def on_observe(watch: Callable[[bool], None]) -> None:
 
 
 def publish(ledger: Ledger, event: str, storage: Any, old: int | None = None) -> None:
-    """Tell each observer (event, device, bytes, role number, address, role number until now)."""
+    """Send (event, device, bytes, role number, address, previous role number) to each observer."""
     nbytes, role = storage.nbytes, storage.role
     address = storage.address
     for observer in ledger.observers:
@@ -52,7 +52,7 @@ def publish(ledger: Ledger, event: str, storage: Any, old: int | None = None) ->
 
 @contextmanager
 def observe(ledger: Ledger, observer: Observer) -> Iterator[None]:
-    """Call ``observer(event, device, nbytes, role, address, old)`` on whatever the ledger books.
+    """Call ``observer(event, device, nbytes, role, address, old)`` for each ledger event.
 
     Events are ``alloc``, ``free`` and ``role``, a change of role from ``old`` to ``role`` (for the
     others the two are equal). The event follows the booking; that of a free precedes the reuse of
@@ -68,7 +68,7 @@ def observe(ledger: Ledger, observer: Observer) -> Iterator[None]:
 
 
 def attach(ledger: Ledger, observer: Observer) -> list[int]:
-    """Let an observer listen from now on; return the ledger's roles at that very moment."""
+    """Register an observer; return the ledger's bytes by role at that moment."""
     with _changing:
         _attached[0] += 1
         if _attached[0] == 1:
@@ -80,7 +80,7 @@ def attach(ledger: Ledger, observer: Observer) -> list[int]:
 
 
 def detach(ledger: Ledger, observer: Observer) -> None:
-    """Let an observer listen no more; nothing happens if it does not."""
+    """Remove an observer; does nothing if it is not registered."""
     with _changing:
         left = list(ledger.observers)
         if observer in left:

@@ -1,4 +1,4 @@
-"""The ledger: how many bytes of each role live on a device, at every instant.
+"""The ledger: live bytes of a device by role, exact at any time.
 
 It is always on and costs two additions per allocation. Updates contain no Python call, and
 CPython switches threads and raises interrupts only at calls and loops: so an update is atomic under
@@ -34,7 +34,7 @@ E = TypeVar("E", bound=OutOfMemoryError)
 
 
 class Ledger:
-    """Live bytes of one device: in all, by role, at their peak, and the limit set on them.
+    """Live bytes of one device: total, by role, at their peak, and the limit set on them.
 
     Attributes:
         live: Bytes of all living storages (logical: before any rounding by the pool).
@@ -77,7 +77,7 @@ class Ledger:
         self.observers: tuple[Observer, ...] = ()
 
     def born(self, storage: Any, nbytes: int, role: int) -> None:
-        """Book a new storage, which has its ``ledger`` from that moment on.
+        """Count a new storage, and set its ``ledger``.
 
         Raises:
             MemoryLimitError: It would pass the limit; nothing is booked.
@@ -95,16 +95,16 @@ class Ledger:
             self.peak_roles = roles[:]
 
     def by_role(self) -> dict[str, int]:
-        """Live bytes by role name, zeros included."""
+        """Return live bytes by role name, zeros included."""
         return dict(zip(ROLES, self.roles, strict=True))
 
     def reset_peak(self) -> None:
-        """Forget the peak: it starts again from what lives now."""
+        """Reset the peak to the present live bytes."""
         self.peak = self.live
         self.peak_roles = self.roles[:]
 
     def refuse(self, nbytes: int) -> None:
-        """Raise for an allocation that would pass the limit, or any address space."""
+        """Raise the error of an allocation that exceeds the limit or the address space."""
         if self.limit == NO_LIMIT:
             raise self.exhausted(
                 nbytes, ": no machine has that much", "Check the shape.", OutOfMemoryError
@@ -118,7 +118,7 @@ class Ledger:
         )
 
     def exhausted(self, nbytes: int, what: str, way_out: str, kind: type[E]) -> E:
-        """The error of an allocation that fails: plain figures, which keep nothing alive.
+        """Build the error of a failed allocation, which references no tensor.
 
         Args:
             nbytes: What was asked for.
@@ -140,9 +140,9 @@ class Ledger:
                 f"The pool holds {format_bytes(reserved)}, {format_bytes(used)} in use; its "
                 f"{free} {format_bytes(largest)}."
             )
-        owners = self._told("owners") or {}
+        owners = self._ask_observers("owners") or {}
         room = self.limit - self.live if self.limit != NO_LIMIT else largest
-        freed, would = self._told("remedies", nbytes - room) or ({}, [])
+        freed, would = self._ask_observers("remedies", nbytes - room) or ({}, [])
         lines += [f"By {by}: {describe(held, TOP)}." for by, held in owners.items()]
         if not owners:
             lines.append(
@@ -167,7 +167,7 @@ class Ledger:
             remedies=freed,
         )
 
-    def _told(self, what: str, *about: Any) -> Any:
+    def _ask_observers(self, what: str, *about: Any) -> Any:
         # By the first observer that knows.
         for observer in self.observers:
             tell = getattr(observer, what, None)
@@ -177,7 +177,7 @@ class Ledger:
 
 
 def describe(held: dict[str, int], most: int | None = None) -> str:
-    """Who holds anything, largest first, as one phrase for a message.
+    """Format bytes by owner, largest first, as a phrase for a message.
 
     Args:
         held: Bytes by role or another owner.
@@ -192,7 +192,7 @@ def describe(held: dict[str, int], most: int | None = None) -> str:
 
 
 def format_bytes(n: int) -> str:
-    """Bytes for a message: ``1.50 GiB``, ``20 B``."""
+    """Format a number of bytes: ``1.50 GiB``, ``20 B``."""
     size = float(n)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(size) < 1024:

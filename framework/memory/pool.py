@@ -1,4 +1,4 @@
-"""The pool: which addresses of a reserved mapping are taken, and which are free to reuse.
+"""The memory pool: allocates and reuses blocks of one reserved mapping.
 
 Reuse is the point: a fresh page costs the kernel more than most arithmetic on it, and a training
 step asks for the same sizes again and again. A freed block goes on a stack for exactly its size,
@@ -43,7 +43,7 @@ if hasattr(os, "register_at_fork"):  # a child must not inherit a search that wi
 
 
 class Pool:
-    """Offsets into one mapping of ``capacity`` bytes.
+    """A memory pool: blocks of one mapping of ``capacity`` bytes.
 
     Attributes:
         bins: Free blocks by size: offsets, last freed first.
@@ -80,13 +80,13 @@ class Pool:
 
     @property
     def largest_free(self) -> int:
-        """Bytes of the largest block that could be handed out below ``top`` without folding."""
+        """Bytes of the largest free block below ``top``, before coalescing."""
         with _searching:
             binned = [size for size, stack in list(self.bins.items()) if stack]
             return max([*binned, *self._at.values()], default=0)
 
     def take(self, size: int) -> int:
-        """The offset of a free block of ``size`` bytes (a multiple of the alignment).
+        """Allocate a block of ``size`` bytes (a multiple of the alignment); return its offset.
 
         An interrupt before the caller has put the offset somewhere loses it: see :class:`Block`.
 
@@ -100,11 +100,11 @@ class Pool:
             self.search(size)
 
     def give(self, offset: int, size: int) -> None:
-        """Take a block back."""
+        """Free a block."""
         self.bins[size].append(offset)
 
     def search(self, size: int) -> None:
-        """Put a free block of ``size`` bytes on its stack, ``bins[size]``.
+        """Put a free block of ``size`` bytes on its free list, ``bins[size]``.
 
         That list stays the same object for good.
 
@@ -211,11 +211,11 @@ class Pool:
             self._stale = False
 
     def reset_peak(self) -> None:
-        """Forget the peak: it starts again from what is reserved now."""
+        """Reset the peak to what is reserved now."""
         self.peak = self.top
 
     def trim(self, release: Callable[[int, int], None] | None = None) -> None:
-        """Fold all free blocks, and hand what nobody uses to ``release``.
+        """Coalesce all free blocks, and pass unused memory to ``release``.
 
         Args:
             release: Called with (offset, size) of each free extent, and of the part between the
@@ -238,7 +238,7 @@ class Pool:
 
 
 class Block:
-    """A block that goes back to its pool with the last reference to it.
+    """A block that is freed with the last reference to it.
 
     Attributes:
         offset: Where it begins.

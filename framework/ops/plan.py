@@ -14,8 +14,8 @@ from .. import execution
 from ..device import device
 from ..devices import backend, on_device
 from ..dtypes import INT, as_dtype, combine, dtype, float32, get_default_dtype
-from ..kernels.common.mixed_dtype import in_pieces, worth_pieces
-from ..kernels.common.parallel import in_parts
+from ..kernels.common.mixed_dtype import in_tiles, worth_tiles
+from ..kernels.common.schedule import in_chunks
 from ..memory.ledger import WORKSPACE
 from ..modes import run_kernel
 from ..spec import NONE, ScalarSpec, Spec
@@ -110,9 +110,9 @@ class Plan:
             self.scratch = tuple(s.like((0,)) for s in self.scratch)
         kernel, self.layout = chosen.function, chosen.layout
         converts = self.casts is not None or self.compute is not None
-        if op.elementwise and converts and be.kernel_key == "cpu" and worth_pieces(self.results):
+        if op.elementwise and converts and be.kernel_key == "cpu" and worth_tiles(self.results):
             made = None if self.compute is None else self.compute[0]
-            kernel, self.scratch = in_pieces(
+            kernel, self.scratch = in_tiles(
                 kernel,
                 self.results,
                 self.casts or (None,) * len(specs),
@@ -125,7 +125,7 @@ class Plan:
                 self.layout = None  # what is converted lies as it should
             self.casts = self.compute = None
         elif op.elementwise is True and where.type == "cpu" and kernel is op.plain:
-            kernel = in_parts(kernel, self.results[0].shape, self.layout is not None)
+            kernel = in_chunks(kernel, self.results[0].shape, self.layout is not None)
         kernel = on_device(be, kernel)
         self.kernel, self.xp = kernel, be.xp
         self.one_write = op.one_write and kernel is op.plain

@@ -115,7 +115,7 @@ def crc_while(memory: memoryview, move: Callable[[memoryview], Any]) -> int:
     for k in range(len(blocks) + 1):
         calls = [(k, 1)] * (k < len(blocks)) + [(k - 1, 0)] * (k > 0)
         if workers > 1:
-            threads.together(run, calls, 2)
+            threads.parallel_calls(run, calls, 2)
         else:
             for call in calls:
                 run(*call)

@@ -90,7 +90,7 @@ def sum_while(nbytes: int, move: Callable[[int, int], memoryview], total: int, s
     for first in range(0, blocks, GROUP):
         group = range(first, min(first + GROUP, blocks))
         if workers > 1:
-            threads.together(run, [(k,) for k in group], workers)
+            threads.parallel_calls(run, [(k,) for k in group], workers)
         else:
             for k in group:
                 run(k)

@@ -33,8 +33,8 @@ from ..tensor import Tensor, wrap
 from .atomic_files import Source
 from .json_structure import with_class
 from .map_location import CPU, META, Placement, read_tensor
-from .safe_unpickle import Function, shown, unpickle
-from .size_budget import OBJECT, TENSOR, Budget, Refused, damage_named
+from .safe_unpickle import Function, short_repr, unpickle
+from .size_budget import OBJECT, TENSOR, Budget, UnsafeContentError, damage_named
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -88,7 +88,7 @@ def load_pytorch(source: Source, placement: Placement, mapped: bool) -> Any:
             return _load_legacy(source, placement, mapped)
     except zipfile.BadZipFile as error:
         raise source.error(f"it is no whole PyTorch file: {error}", "It was cut off") from None
-    except Refused as error:
+    except UnsafeContentError as error:
         raise source.error(
             f"{error}. Only tensors and containers are read: OrderedDict, list, dict, numbers, str",
             "Save a state_dict() of it with PyTorch, and load that",
@@ -98,7 +98,7 @@ def load_pytorch(source: Source, placement: Placement, mapped: bool) -> Any:
 # The two formats
 
 
-class _Window(io.RawIOBase):
+class _FileSlice(io.RawIOBase):
     """A source as a stream that never reads past the end, whatever it is asked for."""
 
     def __init__(self, source: Source) -> None:
@@ -130,14 +130,14 @@ class _Window(io.RawIOBase):
 
 
 def _load_zip(source: Source, placement: Placement, mapped: bool) -> Any:
-    with zipfile.ZipFile(_Window(source)) as archive:
+    with zipfile.ZipFile(_FileSlice(source)) as archive:
         members = {m.filename: m for m in archive.infolist()}
         pickles = [n for n in members if n.count("/") == 1 and n.endswith("/data.pkl")]
         if len(pickles) != 1:
             raise ValueError("a zip file without data.pkl")
         folder = pickles[0].removesuffix("data.pkl")
         if folder + "constants.pkl" in members:
-            raise Refused("it is a TorchScript program")
+            raise UnsafeContentError("it is a TorchScript program")
         extents = {
             name.removeprefix(folder + "data/"): _extent(source, member)
             for name, member in members.items()
@@ -152,7 +152,7 @@ def _load_zip(source: Source, placement: Placement, mapped: bool) -> Any:
                     raise ValueError(f"the checksum of {name} is wrong")
     if texts.get("byteorder", b"little") != b"little":
         raise ValueError("its numbers are big-endian")
-    builder = Builder(source, placement, mapped, extents)
+    builder = TensorBuilder(source, placement, mapped, extents)
     return unpickle(io.BytesIO(texts["data.pkl"]), builder.find, builder.storage, builder.failed)
 
 
@@ -170,10 +170,10 @@ def _extent(source: Source, member: zipfile.ZipInfo) -> Extent:
 
 
 def _load_legacy(source: Source, placement: Placement, mapped: bool) -> Any:
-    stream = io.BufferedReader(_Window(source), BUFFER)
+    stream = io.BufferedReader(_FileSlice(source), BUFFER)
 
     def plain(module: str, name: str) -> Any:
-        raise Refused(f"it names {module}.{name} before the object begins")
+        raise UnsafeContentError(f"it names {module}.{name} before the object begins")
 
     if unpickle(stream, plain, _no_storage, base=SMALL) != MAGIC:
         raise ValueError("a pickle, but not one of torch.save")
@@ -183,7 +183,9 @@ def _load_legacy(source: Source, placement: Placement, mapped: bool) -> Any:
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise ValueError("its numbers are big-endian")
     start = stream.tell()
-    scout = Scout()  # the storages lie behind the pickle: a first run only asks which there are
+    scout = (
+        StorageScanner()
+    )  # the storages lie behind the pickle: a first run only asks which there are
     unpickle(stream, scout.find, scout.storage)
     keys = unpickle(stream, plain, _no_storage, base=SMALL)
     strings = isinstance(keys, list) and all(type(key) is str for key in keys)
@@ -201,18 +203,18 @@ def _load_legacy(source: Source, placement: Placement, mapped: bool) -> Any:
         extents[key] = place
         stream.seek(place.offset + place.nbytes)
     stream.seek(start)
-    builder = Builder(source, placement, mapped, extents)
+    builder = TensorBuilder(source, placement, mapped, extents)
     return unpickle(stream, builder.find, builder.storage, builder.failed)
 
 
 def _no_storage(persistent_id: Any) -> Any:
-    raise Refused("it refers to a storage before the object begins")
+    raise UnsafeContentError("it refers to a storage before the object begins")
 
 
 # What a pickle may name
 
 
-class Scout:
+class StorageScanner:
     """Collects the storages that an object refers to, and builds nothing.
 
     Attributes:
@@ -226,7 +228,7 @@ class Scout:
         """What a persistent id says: ('storage', type, key, location, elements[, view])."""
         if type(persistent_id) is not tuple or len(persistent_id) not in (5, 6):
             raise ValueError(
-                f"a persistent id must be a tuple of 5 or 6; got {shown(persistent_id)}"
+                f"a persistent id must be a tuple of 5 or 6; got {short_repr(persistent_id)}"
             )
         word, kind, key, location, elements, *view = persistent_id
         if word != "storage" or type(key) is not str or type(location) is not str:
@@ -234,11 +236,11 @@ class Scout:
         if len(key) > LONGEST_NAME or len(location) > LONGEST_NAME:
             raise ValueError(f"a storage's name has more than {LONGEST_NAME} letters")
         if view and view[0] is not None:
-            raise Refused("it has a storage that is a view of another")
+            raise UnsafeContentError("it has a storage that is a view of another")
         if type(kind) is not Function or kind.name.rpartition(".")[2] not in STORAGES:
-            raise Refused(f"a storage is a {shown(kind)}")
+            raise UnsafeContentError(f"a storage is a {short_repr(kind)}")
         if type(elements) is not int or not 0 <= elements < LARGEST:
-            raise ValueError(f"storage {key} has {shown(elements)} elements")
+            raise ValueError(f"storage {key} has {short_repr(elements)} elements")
         d = BY_NAME[STORAGES[kind.name.rpartition(".")[2]]]
         ref = StorageRef(key, d, location, elements)
         if self.refs.setdefault(key, ref) != ref:
@@ -249,7 +251,7 @@ class Scout:
         """What a global stands for.
 
         Raises:
-            Refused: It is none of the names that data needs.
+            UnsafeContentError: It is none of the names that data needs.
         """
         full = f"{module}.{name}"
         if module in ("torch", "torch.cuda") and name in STORAGES:
@@ -258,7 +260,7 @@ class Scout:
             return BY_NAME[name]
         call = self.calls().get(full)
         if call is None:
-            raise Refused(f"it names {full}")
+            raise UnsafeContentError(f"it names {full}")
         return Function(full, call, *_COSTS.get(name, (OBJECT, 16)))
 
     def calls(self) -> dict[str, Callable[..., Any]]:
@@ -289,7 +291,7 @@ class Scout:
         return None
 
 
-class Builder(Scout):
+class TensorBuilder(StorageScanner):
     """Makes the tensors.
 
     Args:
@@ -319,7 +321,7 @@ class Builder(Scout):
             raise ValueError("a tensor of no storage")
         shape, strides = _integers(size, "a size"), _integers(stride, "a stride")
         if type(offset) is not int or not 0 <= offset < LARGEST:
-            raise ValueError(f"a tensor begins at element {shown(offset)}")
+            raise ValueError(f"a tensor begins at element {short_repr(offset)}")
         if len(shape) != len(strides) or len(shape) > MOST_DIMS:
             raise ValueError(f"a tensor of size {shape} has strides {strides}")
         empty = 0 in shape
@@ -395,8 +397,8 @@ def _integers(values: Any, what: str) -> tuple[int, ...]:
 
 def _listed(values: Any) -> str:
     if not isinstance(values, tuple | list):
-        return shown(values)
-    return f"({', '.join(map(shown, values[:9]))}{', ...' if len(values) > 9 else ''})"
+        return short_repr(values)
+    return f"({', '.join(map(short_repr, values[:9]))}{', ...' if len(values) > 9 else ''})"
 
 
 def _is_key(key: Any) -> bool:
@@ -420,7 +422,7 @@ def _ordered(items: Any = ()) -> OrderedDict[Any, Any]:
 
 def _set(items: Any = ()) -> set[Any]:
     if not isinstance(items, list | tuple) or not all(i is None or _is_key(i) for i in items):
-        raise Refused("a set of anything but plain values")
+        raise UnsafeContentError("a set of anything but plain values")
     return set(items)
 
 
@@ -436,11 +438,11 @@ def _device(kind: Any, index: Any = None) -> Any:
     try:
         return device(kind, index)
     except RuntimeError as error:
-        raise Refused(str(error)) from None
+        raise UnsafeContentError(str(error)) from None
 
 
 def _bytes(text: Any, encoding: Any = "latin1") -> bytes:
     # how protocol 2 spells bytes
     if type(text) is not str or encoding != "latin1":
-        raise Refused("it encodes a text")
+        raise UnsafeContentError("it encodes a text")
     return text.encode("latin1")

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 from ..errors import OutOfMemoryError, SerializationError
-from .size_budget import BASE, DAMAGE, OBJECT, Budget, OverBudgetError, Refused
+from .size_budget import BASE, DAMAGE, OBJECT, Budget, OverBudgetError, UnsafeContentError
 
 _PLAIN = (str, int, float, bool, bytes, type(None))
 _PAIR = 80  # bytes of an item in a dict or set
@@ -64,13 +64,13 @@ def unpickle(
 
     Args:
         stream: Has ``read``, ``readline``, ``seek`` and ``tell``.
-        find: The value for a global (module, name); raises ``Refused``.
+        find: The value for a global (module, name); raises ``UnsafeContentError``.
         persistent: The value for a persistent id.
         failed: An error of the caller's own, which is none of the file.
         base: Bytes that it may take besides those in proportion to its length.
 
     Raises:
-        Refused: It asks for anything that is not data.
+        UnsafeContentError: It asks for anything that is not data.
         ValueError: It is damaged.
     """
     begin = stream.tell()
@@ -88,8 +88,8 @@ def unpickle(
             if budget.spent > budget.limit:
                 budget.check()
             step(machine)
-    except Refused as error:
-        raise Refused(f"{error} ({_place(stream, begin)})") from None
+    except UnsafeContentError as error:
+        raise UnsafeContentError(f"{error} ({_place(stream, begin)})") from None
     except (SerializationError, OutOfMemoryError):
         raise
     except OverBudgetError as error:
@@ -110,7 +110,7 @@ def _unknown(code: bytes) -> Any:
     known = {op.code: op for op in pickletools.opcodes}.get(code.decode("latin1"))
     if known is None:
         raise ValueError(f"{code!r} is no instruction")
-    raise Refused(f"it uses the instruction {known.name}, which data does not need")
+    raise UnsafeContentError(f"it uses the instruction {known.name}, which data does not need")
 
 
 class _Machine:
@@ -344,7 +344,9 @@ def _stack_global(m: _Machine) -> None:
 def _reduce(m: _Machine) -> None:
     args, function = m.stack.pop(), m.stack.pop()
     if type(function) is not Function or function.call is None or type(args) is not tuple:
-        raise Refused(f"it calls {shown(function)}, which is no function for building data")
+        raise UnsafeContentError(
+            f"it calls {short_repr(function)}, which is no function for building data"
+        )
     sizes = (len(a) for a in args if isinstance(a, str | list | tuple | dict))
     m.budget.spend(function.base + function.each * sum(sizes))
     m.stack.append(function.call(*args))
@@ -354,7 +356,7 @@ def _build(m: _Machine) -> None:
     # The one attribute that PyTorch's state dicts carry: versions of the modules in it.
     state, target = m.stack.pop(), m.stack[-1]
     if type(target) is not OrderedDict or type(state) is not dict or set(state) != {"_metadata"}:
-        raise Refused(f"it sets attributes of a {type(target).__name__}")
+        raise UnsafeContentError(f"it sets attributes of a {type(target).__name__}")
     target._metadata = state["_metadata"]  # type: ignore[attr-defined]
 
 
@@ -449,7 +451,7 @@ class Memo:
         return self._row[number] if number < len(self._row) else self._others[number]
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value for a message: a nest that shares its parts would have no end as text."""
     if type(value) in (int, float, bool, str, bytes, type(None), Function):
         try:
@@ -462,4 +464,6 @@ def shown(value: Any) -> str:
 def _key(key: Any, budget: Budget) -> Any:
     if type(key) in _PLAIN or (type(key) is tuple and all(type(k) in _PLAIN for k in key)):
         return budget.key(key)
-    raise Refused(f"a key is a {type(key).__name__}, and only plain values and flat tuples may be")
+    raise UnsafeContentError(
+        f"a key is a {type(key).__name__}, and only plain values and flat tuples may be"
+    )

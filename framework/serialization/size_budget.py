@@ -35,7 +35,7 @@ DAMAGE = (
 )  # fmt: skip
 
 
-class Refused(ValueError):
+class UnsafeContentError(ValueError):
     """A file asks for something that is not data."""
 
 
@@ -150,7 +150,7 @@ def damage_named(source: Source, problem: str, hint: str = "", calls: Any = None
     """
     try:
         yield
-    except Refused:
+    except UnsafeContentError:
         raise
     except DAMAGE as error:
         raise named(source, error, problem, hint, calls) from None

@@ -1,4 +1,4 @@
-"""Differences: between two marks of a recording, and between two recordings."""
+"""Memory differences: between two marks of a recording, and between two recordings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def position(marks: list[Mark], name: str) -> int:
-    """Where the last mark of a name is.
+    """Return the position of the last mark with a given name.
 
     Raises:
         ValueError: There is none.
@@ -27,7 +27,7 @@ def position(marks: list[Mark], name: str) -> int:
 
 
 def between(marks: list[Mark], start: str | None, end: str | None) -> tuple[int, int]:
-    """Positions of two marks, with the defaults of ``Profile.growth``."""
+    """Return the positions of two marks, with the defaults of ``Profile.growth``."""
     steps = [k for k, m in enumerate(marks) if m.kind == "step"]
     first = steps[1] if len(steps) > 2 else steps[0] if steps else 0
     last = steps[-1] if len(steps) > 1 else len(marks) - 1
@@ -45,7 +45,7 @@ def changes(
     by: str | Sequence[str],
     depth: int | None = None,
 ) -> dict[str, int]:
-    """What changed after mark ``first`` up to mark ``last``, by owner; zeros left out."""
+    """Compute the change in bytes per owner between two marks, without zeros."""
     sign = 1 if first <= last else -1
     cells: Cells = {}
     for mark in recording.marks[min(first, last) + 1 : max(first, last) + 1]:
@@ -56,7 +56,7 @@ def changes(
 
 
 def diff(a: Profile, b: Profile, by: str | Sequence[str], depth: int | None, device: Any) -> Table:
-    """What the peak of ``a`` has more than that of ``b``."""
+    """Compute by how many bytes per owner the peak of ``a`` exceeds that of ``b``."""
     one, two = a.peak(device), b.peak(device)
     more = grouped(a.recording, one.cells, by, depth)
     for name, n in grouped(b.recording, two.cells, by, depth).items():

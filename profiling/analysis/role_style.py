@@ -1,4 +1,4 @@
-"""Styles of roles: the colors and words that pictures, pages and exports share.
+"""Colors and labels of memory roles, shared by plots, pages and exports.
 
 The colors can be told apart by people who see no red or no green, lie on white as well as on dark
 gray, and are stacked so that what stays from step to step is at the bottom and the tide on top.

@@ -1,4 +1,4 @@
-"""saved_tensors: what the graph of a function's result keeps for backward, value by value.
+"""List the tensors that the graph of a function's result saves for backward.
 
 The function is run for real, once, with the arguments given: so it may be any Python, and what is
 listed is what the graph holds, not what a rule says it would. With arguments (and a model) on
@@ -23,7 +23,7 @@ from .tables import NO_LINE, OUTSIDE, WIDTH, Table, cut
 
 
 class SavedTensor(NamedTuple):
-    """One value that one node keeps.
+    """One value saved for backward by one graph node.
 
     Attributes:
         label: Which value of which op, such as ``mul.other``.
@@ -48,7 +48,7 @@ class SavedTensor(NamedTuple):
 
 
 class SavedTensors(list[SavedTensor]):
-    """The values in the order in which they were saved.
+    """A list of saved tensors, in the order in which they were saved.
 
     Attributes:
         total_bytes: What they keep alive together.
@@ -71,7 +71,7 @@ class SavedTensors(list[SavedTensor]):
         return Table("saved for backward", key, {n: b for n, b in sums.items() if b})
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """The values as JSON has them."""
+        """Convert to plain containers that JSON can hold."""
         return [{**s._asdict(), "shape": list(s.shape), "dtype": str(s.dtype)} for s in self]
 
     def __str__(self) -> str:
@@ -94,7 +94,7 @@ class SavedTensors(list[SavedTensor]):
 
 
 def saved_tensors(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> SavedTensors:
-    """List what the graph keeps for backward when ``fn(*args, **kwargs)`` has run.
+    """List the tensors saved for backward by ``fn(*args, **kwargs)``.
 
     It runs ``fn`` once, with all its effects (a generator moves on, running statistics change),
     and lets the result go. Nothing is computed if the tensors it works on are on meta.

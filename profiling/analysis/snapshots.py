@@ -1,4 +1,4 @@
-"""Snapshots: live bytes of one device by owner, exact, at chosen instants of a recording.
+"""Snapshots of live bytes by owner, exact, at selected times of a recording.
 
 A picture has a thousand columns and a recording may have millions of events. Here events are left
 out, never averaged: in each stretch the moment of the most live bytes and that of the least are
@@ -20,13 +20,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ...framework.memory.ledger import TEMPORARY
-from ..record.recording import ALLOC, FREE, ROLE, Books, Cells, Peak, Recording, apply, busiest
+from ..record.recording import ALLOC, FREE, ROLE, Cells, LiveBytes, Peak, Recording, apply, busiest
 
 NANOSECONDS = 1_000_000_000
 
 
 class Span(NamedTuple):
-    """A stretch of time in one phase, in nanoseconds since the start."""
+    """A time span in one phase, in nanoseconds since the start."""
 
     start: int
     end: int
@@ -34,8 +34,8 @@ class Span(NamedTuple):
 
 
 @dataclass
-class Moments:
-    """Snapshots at instants, each written as its difference from the one before.
+class SnapshotSeries:
+    """Snapshots at selected times, each stored as the difference from the one before.
 
     Attributes:
         times: Nanoseconds since the start, ascending; a state holds until the next.
@@ -65,7 +65,7 @@ class Moments:
         return len(self.times)
 
     def cells_at(self, moment: int) -> Cells:
-        """Who owned what at a moment."""
+        """Return the bytes of each (owner, role) at snapshot ``moment``."""
         held: dict[int, int] = {}
         for k in range(self.starts[moment + 1]):
             position = self.changed[k]
@@ -73,7 +73,7 @@ class Moments:
         return {self.cells[position]: n for position, n in held.items() if n}
 
     def stacks(self, group: Callable[[int, int], Hashable]) -> dict[Hashable, list[int]]:
-        """Bytes of each group at each moment; ``group`` maps (owner, role number) to its group."""
+        """Bytes of each group per snapshot; ``group`` maps (owner, role number) to its group."""
         groups = [group(*cell) for cell in self.cells]
         changes: dict[Hashable, list[int]] = {g: [0] * len(self) for g in dict.fromkeys(groups)}
         for moment in range(len(self)):
@@ -82,8 +82,10 @@ class Moments:
         return {g: np.cumsum(np.array(c, np.int64)).tolist() for g, c in changes.items()}
 
 
-def moments(recording: Recording, device: int, limit: int = 2000, *, even: str = "time") -> Moments:
-    """The snapshots of a device.
+def take_snapshots(
+    recording: Recording, device: int, limit: int = 2000, *, even: str = "time"
+) -> SnapshotSeries:
+    """Take snapshots of a device from a recording.
 
     Args:
         recording: A recording, finished or not.
@@ -101,7 +103,7 @@ def moments(recording: Recording, device: int, limit: int = 2000, *, even: str =
 
 
 def phases(recording: Recording) -> list[Span]:
-    """The program's phases, as its allocations and saved values tell."""
+    """Return the phases of the program (forward, backward, ...) as time spans."""
     spans: list[Span] = []
     e = recording.events
     start, phase = 0, ""
@@ -118,7 +120,7 @@ def phases(recording: Recording) -> list[Span]:
 
 
 def device_index(recording: Recording, device: object) -> int:
-    """The index of a device given by name or index; None is the busiest.
+    """Return the index of a device given by name or index; None is the one with the highest peak.
 
     Raises:
         ValueError: The recording has no such device.
@@ -134,7 +136,7 @@ def device_index(recording: Recording, device: object) -> int:
 
 
 def need_timeline(recording: Recording) -> None:
-    """Refuse a recording without events.
+    """Raise an error if a recording has no timeline of events.
 
     Raises:
         RuntimeError: It was made without a timeline.
@@ -147,10 +149,10 @@ def need_timeline(recording: Recording) -> None:
 
 
 class _Writer:
-    """Writes states one after the other as differences."""
+    """Writes snapshots one after the other, each as a difference from the last."""
 
     def __init__(self, end: int) -> None:
-        self.out = Moments(end=end)
+        self.out = SnapshotSeries(end=end)
         self.places: dict[tuple[int, int], int] = {}
         self.before: Cells = {}
 
@@ -183,7 +185,7 @@ def _from_events(recording: Recording, device: int, writer: _Writer, limit: int,
         chosen, at_peak = _choose(recording, device, mine, limit, even)
     out.complete = len(chosen) == mine.size
     first = recording.marks[0].roles if recording.marks else []
-    books = Books(first[device] if device < len(first) else [])
+    books = LiveBytes(first[device] if device < len(first) else [])
     writer.note(0, 0, books.cells, list(books.cells))
     touched: dict[tuple[int, int], None] = {}  # a set that keeps its order
     for index, (time, kind, d, block, nbytes, role, owner) in enumerate(e.rows()):

@@ -20,7 +20,7 @@ OTHERS = "(all others)"
 
 @dataclass
 class Summary:
-    """The peak of one device.
+    """A summary of the peak of one device.
 
     Attributes:
         device: Its name.
@@ -47,7 +47,7 @@ class Summary:
     kinds: tuple[int, int]
 
     def moment(self) -> str:
-        """When the peak was: ``0.83 s in, backward of step 2``."""
+        """Say when the peak was: ``0.83 s in, backward of step 2``."""
         text = f"{seconds(self.peak.time)} in"
         if self.phase:
             text += f", {self.phase}" + (f" of step {self.step}" if self.step else "")
@@ -56,7 +56,7 @@ class Summary:
         return text
 
     def sentences(self) -> list[str]:
-        """The headline: where the peak is, what it is made of, which layer owns it."""
+        """Return sentences: when the peak was, its roles, the layer that owns most of it."""
         total = self.peak.nbytes
         if not total:
             return [f"Nothing was allocated on {self.device}."]
@@ -77,7 +77,7 @@ class Summary:
 
 
 def summarize(recording: Recording, device: int) -> Summary:
-    """Find out what the peak of a device was made of."""
+    """Summarize the peak of a device by role, module and line."""
     peak = recording.peaks[device] if device < len(recording.peaks) else Peak()
     owners = recording.owners
     modules = total_by(peak, lambda owner, role: owners[owner].module)
@@ -116,7 +116,7 @@ def total_by(peak: Peak, group: Callable[[int, int], str]) -> dict[str, int]:
 
 
 def kind_of(path: str) -> str:
-    """A module path without the numbers of the blocks it lies in: ``blocks.*.mlp.0``.
+    """Replace the block numbers in a module path by ``*``: ``blocks.*.mlp.0``.
 
     The last part stays: the members of a ``Sequential`` are no equals.
     """
@@ -129,7 +129,7 @@ def _starred(path: str) -> str:
 
 
 def module_groups(modules: dict[str, int], limit: int) -> Callable[[str], str]:
-    """Divide module paths into at most ``limit`` groups that tell something.
+    """Group module paths into at most ``limit`` groups of similar size.
 
     Paths are cut at the largest depth that leaves few enough groups. If one group then has most of
     the bytes, because a model has more equal blocks than fit, its blocks are taken together
@@ -170,7 +170,7 @@ def _prefix(path: str, depth: int, stars: bool) -> str:
 
 
 def short_lines(recording: Recording) -> dict[str, str]:
-    """Each source line without the folder that all of them have in common."""
+    """Shorten source lines by the folder that all of them have in common."""
     lines = {owner.line for owner in recording.owners}
     files = sorted({line.rpartition(":")[0] for line in lines} - {""})
     absolute = [os.path.dirname(f) for f in files if os.path.isabs(f)]
@@ -183,11 +183,11 @@ def short_lines(recording: Recording) -> dict[str, str]:
 
 
 def seconds(time: float) -> str:
-    """A time for people: ``12.3 ms``, ``1.25 s``."""
+    """Format a duration: ``12.3 ms``, ``1.25 s``."""
     return f"{time:.2f} s" if time >= 1 else f"{time * 1e3:.1f} ms"
 
 
 def percent(part: int, whole: int) -> str:
-    """``part`` of ``whole``: ``61 %``, ``0.4 %``."""
+    """Format ``part`` as a percentage of ``whole``: ``61 %``, ``0.4 %``."""
     share = 100 * part / whole if whole else 0.0
     return f"{share:.0f} %" if share >= 9.95 else f"{share:.1f} %"

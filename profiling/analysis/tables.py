@@ -1,4 +1,4 @@
-"""Tables: bytes by role, module, op, line or phase, to print, to look up, to store.
+"""Tables of bytes by role, module, op, line or phase: print, look up, export.
 
 One class for every answer of the profiler, so that each is a method, a text and JSON alike.
 """
@@ -52,11 +52,11 @@ class Table:
         self.notes = list(notes)
 
     def as_dict(self) -> dict[str, int]:
-        """Name to bytes, largest first."""
+        """Return a dict of name to bytes, largest first."""
         return {row.name: row.nbytes for row in self.rows}
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON has it."""
+        """Convert to plain containers that JSON can hold."""
         return {
             "title": self.title,
             "by": self.by,
@@ -66,7 +66,7 @@ class Table:
         }
 
     def text(self, limit: int | None = None, signed: bool = False, width: int = WIDTH) -> str:
-        """The table to print.
+        """Format the table as text.
 
         Args:
             limit: Rows at most; what is left out is one row of its own, so that the sum holds.
@@ -112,7 +112,7 @@ class Table:
 
 
 def cut(name: str, room: int) -> str:
-    """A name in so many columns; of what is too long, the end is what tells."""
+    """Shorten a name to a number of columns by cutting its beginning."""
     parts = name.split(" · ")
     while len(name) > room:
         k = max(range(len(parts)), key=lambda k: len(parts[k]))
@@ -131,7 +131,7 @@ def _size(n: int, sign: str) -> str:
 
 
 def name_of(owner: Owner, role: int, by: str, depth: int | None = None) -> str:
-    """What one cell is called in a table.
+    """Return the name of one (owner, role) cell under a grouping.
 
     Args:
         owner: Of the cell.
@@ -149,7 +149,7 @@ def name_of(owner: Owner, role: int, by: str, depth: int | None = None) -> str:
 
 
 def place(owner: Owner) -> str:
-    """The module's path, or words in place of one."""
+    """Return the module's path, or a description where there is none."""
     return owner.module or (f"({BEFORE})" if owner.op == "before" else OUTSIDE)
 
 
@@ -160,7 +160,7 @@ def grouped(
     depth: int | None = None,
     where: Callable[[Owner, int], bool] | None = None,
 ) -> dict[str, int]:
-    """Sum cells under their names.
+    """Sum the bytes of cells by name.
 
     Raises:
         ValueError: ``by`` is none of ``BY``, or ``depth`` is not positive.
@@ -178,7 +178,7 @@ def grouped(
 
 
 def check_by(by: str | Sequence[str]) -> tuple[str, ...]:
-    """What to group by, as a tuple of names.
+    """Validate a grouping and return it as a tuple of names.
 
     Raises:
         ValueError: One of them is none of ``BY``, or there is none.
@@ -191,7 +191,7 @@ def check_by(by: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def selection(**wanted: str | None) -> Callable[[Owner, int], bool] | None:
-    """A test for cells: role, module (with all below it), op, phase and line, where given.
+    """Return a predicate for cells by role, module (and its submodules), op, phase and line.
 
     Raises:
         ValueError: There is no such role.

@@ -1,4 +1,4 @@
-"""The timeline: live bytes of a device over time, as series that sum to the ledger's figure."""
+"""The timeline: live bytes of a device over time, as series that sum to the total."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tables import WIDTH, check_by, cut, grouped, name_of
 
 @dataclass
 class Timeline:
-    """Live bytes after each event.
+    """Live bytes of a device after each event.
 
     Attributes:
         device: Its name.
@@ -40,7 +40,7 @@ class Timeline:
         return len(self.times)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON has it."""
+        """Convert to plain containers that JSON can hold."""
         return {
             "device": self.device,
             "by": self.by,
@@ -52,7 +52,7 @@ class Timeline:
         }
 
     def text(self, rows: int = 24, columns: int = 6) -> str:
-        """The timeline as a table: instants as they were, none averaged; the peak is among them.
+        """Format the timeline as a table of selected events; the peak is among them.
 
         Args:
             rows: About how many instants: the fullest of each stretch of as many events.
@@ -105,7 +105,7 @@ class Timeline:
 def timeline(
     recording: Recording, by: str | Sequence[str], depth: int | None, device: int
 ) -> Timeline:
-    """The timeline of a device; see ``Profile.timeline``.
+    """Compute the timeline of a device; see ``Profile.timeline``.
 
     Not optimal: what changes at an event is found by replaying the books, and each series has a
     value at each event, so memory is events times series.
@@ -165,7 +165,7 @@ def timeline(
 
 
 def phases(recording: Recording, device: int) -> list[tuple[float, float, str]]:
-    """(start, end, phase) in seconds: allocations of one phase, without one of another between."""
+    """Return (start, end, phase) in seconds for each phase in which something was allocated."""
     found: list[tuple[float, float, str]] = []
     rows = recording.events.rows()
     for at, kind, d, _, _, _, owner in rows:

@@ -1,1 +1,1 @@
-"""Estimates of a step that is not computed, and what a change would save."""
+"""Estimates of a step's memory and FLOPs without running it, and of changes to it."""

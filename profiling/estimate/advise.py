@@ -1,4 +1,4 @@
-"""Advice: which change makes a step fit that does not.
+"""Advice on running out of memory: which change makes a step fit.
 
 :func:`advise` estimates the step (``estimate.py``), and once more for each change that could
 help, with the machinery of :func:`~lowtide.profiling.compare`: the change is made in a forked copy
@@ -34,7 +34,7 @@ NOTHING_LOST = "no parameter loses its gradient"
 
 @dataclass(frozen=True)
 class Proposal:
-    """A change that was tried.
+    """One change that was tried, and its estimated effect.
 
     Attributes:
         kind: ``checkpoint``, ``no_grad``, ``dtype`` or ``batch``.
@@ -58,7 +58,7 @@ class Proposal:
 
     @property
     def cost(self) -> str:
-        """What is given up, in words."""
+        """Describe what the change costs: extra compute, copies, a smaller batch."""
         if self.kind == "checkpoint":
             return f"{self.flops:.1%} more operations"
         if self.kind == "batch":
@@ -89,16 +89,16 @@ class Advice:
 
     @property
     def fits(self) -> bool:
-        """Whether the step fits as it is."""
+        """True if the step fits without a change."""
         return self.peak_bytes <= self.limit_bytes
 
     @property
     def fitting(self) -> list[Proposal]:
-        """The proposals that fit."""
+        """Return the proposals that fit."""
         return [p for p in self.proposals if p.fits]
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON has it."""
+        """Convert to plain containers that JSON can hold."""
         return {
             "device": self.device,
             "limit_bytes": self.limit_bytes,
@@ -360,7 +360,7 @@ def _narrower(question: _Question) -> Iterator[Proposal]:
 
 
 class _Shortened(_Change):
-    """Tensors with their first rows alone, in the copy, for all who hold them.
+    """A change that cuts tensors to their first rows, for everything that holds them.
 
     What owned its bytes gives the rest of them back; a view stays a view.
     """

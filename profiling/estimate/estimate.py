@@ -1,4 +1,4 @@
-"""Prediction: what a step will take, from running it where no kernel runs.
+"""Memory estimate of a step, from running it with fake storages and no kernels.
 
 :func:`estimate` runs the step itself, not a model of it: in a forked copy of the process
 (``fork_sandbox.py``) whose kernels do nothing (``fake_kernels.py``). Modules, optimizers, hooks,
@@ -27,7 +27,7 @@ from .fork_sandbox import run_apart
 
 @dataclass(frozen=True)
 class DeviceEstimate:
-    """What a step takes of one device.
+    """The estimated memory of a step on one device.
 
     Attributes:
         device: Its name.
@@ -51,12 +51,12 @@ class DeviceEstimate:
 
     @property
     def fits(self) -> bool:
-        """True if the limit set on the device allows the step."""
+        """True if the estimated peak is within the limit set on the device."""
         return self.limit_bytes is None or self.peak_bytes <= self.limit_bytes
 
 
 class Estimate(Profile):
-    """What a step would take, with a profile's questions: ``at_peak``, ``timeline``, ``saved``.
+    """The estimate of a step, with the queries of a profile: ``at_peak``, ``timeline``, ``saved``.
 
     Plain data: no tensor is kept. What it says of the process is said of the copy.
 
@@ -87,22 +87,22 @@ class Estimate(Profile):
 
     @property
     def peak_bytes(self) -> int:
-        """Highest live bytes of the ledger, of the device that comes first in ``devices``."""
+        """The estimated peak in bytes, on the first device of ``devices``."""
         return self.devices[0].peak_bytes
 
     @property
     def peak_roles(self) -> dict[str, int]:
-        """These bytes by role."""
+        """The estimated peak in bytes by role."""
         return self.devices[0].peak_roles
 
     @property
     def flops(self) -> int:
-        """Operations of the step, backward included."""
+        """The number of floating point operations of the step, backward included."""
         return sum(self.flops_by_op.values())
 
     @property
     def fits(self) -> bool:
-        """True if the limits set on the devices allow the step."""
+        """True if the estimated peaks are within the limits set on the devices."""
         return all(d.fits for d in self.devices)
 
     def __str__(self) -> str:
@@ -123,7 +123,7 @@ class Estimate(Profile):
 
 
 def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate:
-    """Predict what ``step(*args, **kwargs)`` takes, without computing it.
+    """Estimate the memory and FLOPs of ``step(*args, **kwargs)`` without computing it.
 
     The step runs in a forked copy of the process with every kernel left out, so what it would
     change (parameters, gradients, optimizer state, generators, loaders, files) stays as it is. Its
@@ -161,7 +161,7 @@ def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate
 
 
 def imagined(step: Callable[..., Any], args: Any, kwargs: Any, before: Any = None) -> Estimate:
-    """Run a step without kernels, here and now. For a forked copy of the process only.
+    """Run a step without kernels in this process, which must be a forked copy.
 
     Args:
         step: The step.

@@ -1,4 +1,4 @@
-"""CUDA in a process that must not use it: a stand-in for a GPU's backend, in a forked copy.
+"""Fake CUDA backend for forked processes, in which CUDA must not be called.
 
 A forked process cannot use CUDA. So there the ledger goes on, kernels and the driver are left
 alone, and arrays of the GPU's tensors become arrays of a mapping without pages
@@ -22,8 +22,8 @@ from ...framework.ops.registry import OPS
 from ...framework.tensor import Tensor
 
 
-class NoModule:
-    """The array module of a device on which nothing is computed: no kernel is called with it.
+class NullArrayModule:
+    """An array module (``xp``) whose functions must not be called.
 
     What makes views has NumPy's functions: the arrays are NumPy's, without pages behind them.
     """
@@ -32,11 +32,11 @@ class NoModule:
         return getattr(np, name)
 
 
-NOTHING = NoModule()
+NOTHING = NullArrayModule()
 
 
-class Elsewhere(host.HostBackend):
-    """In the place of a GPU's backend: its ledger, addresses without memory, no kernels."""
+class FakeCudaBackend(host.HostBackend):
+    """A fake backend of a GPU: its ledger and addresses, but no memory and no kernels."""
 
     def __init__(self, d: Any, real: Any = None) -> None:
         super().__init__(str(d), 1 << 46, computes=False)
@@ -50,14 +50,14 @@ class Elsewhere(host.HostBackend):
                     del op.plans[key]
 
     def window(self, storage: Any, spec: Any, place: Any) -> Any:
-        """An array on bytes of a storage, also of one that the GPU had before."""
+        """Return an array on bytes of a storage, also of one allocated before the fork."""
         if isinstance(storage, cuda.CudaStorage):
             storage = _block_of(storage, self)
         return super().window(storage, spec, place)
 
 
-class Block(np.ndarray):
-    """Bytes in the place of a storage of the GPU, which it keeps alive as the GPU's arrays did."""
+class FakeCudaStorage(np.ndarray):
+    """A fake storage of a GPU, kept alive by the arrays on it."""
 
     owner: Any
 
@@ -66,12 +66,12 @@ _kept: list[Any] = []  # the GPU's memory: giving it back would call the driver
 
 
 def on_no_gpu() -> int:
-    """Give what was made on GPUs to the stand-ins: arrays, of the same strides, and plans.
+    """Replace arrays and plans made on GPUs by fake ones with the same strides.
 
     Returns:
         How many GPUs there are.
     """
-    gpus = sum(isinstance(be, Elsewhere) for be in devices.live_backends())
+    gpus = sum(isinstance(be, FakeCudaBackend) for be in devices.live_backends())
     if not gpus:
         return 0
     gc.unfreeze()  # else those put aside would not be found
@@ -95,15 +95,17 @@ def _stand_in(array: Any, storage: Any, d: Any) -> Any:
     return np.ndarray(tuple(array.shape), array.dtype, block, offset, tuple(array.strides))
 
 
-_blocks: weakref.WeakValueDictionary[int, Block] = weakref.WeakValueDictionary()  # by storage
+_blocks: weakref.WeakValueDictionary[int, FakeCudaStorage] = (
+    weakref.WeakValueDictionary()
+)  # by storage
 
 
-def _block_of(storage: Any, be: Elsewhere) -> Block:
+def _block_of(storage: Any, be: FakeCudaBackend) -> FakeCudaStorage:
     block = _blocks.get(id(storage))
     if block is None:
         _kept.append(storage.memory)
         offset = be.pool.take(-(-storage.nbytes // 64) * 64)
-        block = np.ndarray.__new__(Block, (storage.nbytes,), np.uint8, be.arena, offset)
+        block = np.ndarray.__new__(FakeCudaStorage, (storage.nbytes,), np.uint8, be.arena, offset)
         block.owner = storage
         _blocks[id(storage)] = block
     return block

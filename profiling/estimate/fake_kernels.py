@@ -1,4 +1,4 @@
-"""The executor of estimates: from :func:`begin` on, kernels of this process do nothing.
+"""Fake execution for estimates: after :func:`begin`, kernels of this process do nothing.
 
 Every op is dispatched, every block taken from the pool, booked in the ledger and given back, every
 node recorded and every hook called, as if the step ran. Only :meth:`FakeExecutor.run`, through
@@ -44,7 +44,7 @@ from ...framework.ops.registry import OPS
 from ...framework.spec import Spec
 from ...framework.storage import Storage
 from . import overlay_files
-from .fake_cuda import NOTHING, Block, Elsewhere, on_no_gpu
+from .fake_cuda import NOTHING, FakeCudaBackend, FakeCudaStorage, on_no_gpu
 from .raise_analysis import past_raising
 
 CHEAP_BYTES = 1 << 18  # of inputs and results, up to which real values are moved
@@ -71,23 +71,23 @@ class FakeStorage(Storage):
 
 
 class HintTrue(FakeStorage):
-    """Unknown truth values that are presumed to be true: a number is finite."""
+    """An unknown boolean storage whose values are assumed to be True, as ``isfinite`` gives."""
 
     __slots__ = ()
 
 
 class HintFalse(FakeStorage):
-    """Those that are presumed to be false."""
+    """An unknown boolean storage whose values are assumed to be False."""
 
     __slots__ = ()
 
 
-class Blank(np.ndarray):
-    """Guesses in the place of values that are unknown."""
+class PlaceholderArray(np.ndarray):
+    """A placeholder for unknown values that Python asked for."""
 
 
 def begin() -> FakeExecutor:
-    """Stop computing in this process, in all its threads; return what is learnt meanwhile."""
+    """Replace the executor of this process by a fake one, for all threads, and return it."""
     found = execution.current
     if isinstance(found, FakeExecutor):  # an estimate within an estimate: a copy of a copy
         found.guesses.clear()
@@ -103,7 +103,7 @@ def begin() -> FakeExecutor:
 
 
 class FakeExecutor(execution.Executor):
-    """What takes the place of the kernels.
+    """The executor of estimates: it leaves kernels out and counts their work.
 
     Attributes:
         flops: Operations of the kernels not called, by op.
@@ -129,7 +129,7 @@ class FakeExecutor(execution.Executor):
         }
 
     def op_of(self, f: Any) -> Any:
-        """Whose kernel that is, with or without its attributes, cut in parts or not."""
+        """Return the op whose kernel a callable is, bound to attributes or not."""
         f = f.func if type(f) is partial else f
         return self.kernels.get(getattr(f, "__wrapped__", f))
 
@@ -146,14 +146,14 @@ class FakeExecutor(execution.Executor):
         )
 
     def now_real(self, array: Any) -> None:
-        """An array was computed: if it is all of its storage, that is real."""
+        """Mark the storage of an array as known, if the array covers all of it."""
         storage: Any = _storage_of(array)
         kind = type(storage)
         if issubclass(kind, FakeStorage) and array.nbytes == storage.nbytes:
             storage.__class__ = Storage
 
     def now_unknown(self, array: Any) -> None:
-        """An array was written without being computed."""
+        """Mark the storage of an array as unknown: it was written without being computed."""
         storage: Any = _storage_of(array)
         if storage is None:
             if isinstance(array, np.ndarray):
@@ -162,7 +162,7 @@ class FakeExecutor(execution.Executor):
             storage.__class__ = FakeStorage
 
     def guess(self, what: str) -> int:
-        """Note that the user's program asked for a value that is unknown; return how often."""
+        """Record that the program read an unknown value; return how often it has."""
         place = f"{what} at {_users_line()}"
         self.guesses[place] += 1
         return self.guesses[place]
@@ -170,7 +170,7 @@ class FakeExecutor(execution.Executor):
     # What computes
 
     def run(self, f: Any, *args: Any) -> Any:
-        """Leave a kernel out, or run it: the first array among ``args`` is written."""
+        """Run a kernel if its inputs are known, else skip it; it writes the first of ``args``."""
         if f is execute:
             return self.execute(*args)
         if f in self.copies:
@@ -206,14 +206,14 @@ class FakeExecutor(execution.Executor):
         return None
 
     def afford(self, nbytes: int) -> bool:
-        """Whether so many bytes of zeros are known; they are then taken from the budget."""
+        """True if the budget allows zeros of so many bytes to be kept; they are then deducted."""
         if CHEAP_BYTES < nbytes <= min(self.zeros, CHEAP_BYTES * CHEAPER):
             self.zeros -= nbytes
             return True
         return False
 
     def execute(self, plan: Any, arrays: list[Any], targets: Any) -> Any:
-        """In the place of ``plan.execute``, for ops with more than a kernel and a result."""
+        """Replace ``plan.execute``, for ops with more than one kernel or result."""
         op = plan.op
         cost = self.costs.get(plan)
         if cost is None:
@@ -253,7 +253,7 @@ class FakeExecutor(execution.Executor):
         return results
 
     def presume(self, name: str, arrays: list[Any]) -> None:
-        """Note what is presumed of truth values where there are none."""
+        """Record the assumed truth value of a boolean result without values."""
         kind: Any = None
         if name in _CLAIMS:
             kind = HintTrue if _CLAIMS[name] else HintFalse
@@ -266,7 +266,7 @@ class FakeExecutor(execution.Executor):
             storage.__class__ = kind
 
     def count(self, f: Any, arrays: list[Any]) -> int:
-        """Add the operations of a kernel, known from its arrays; return them."""
+        """Add the FLOPs of a kernel, computed from its arrays, and return them."""
         attributes = f.keywords if type(f) is partial else {}
         op = self.op_of(f)
         if op is None or op.flops is None:
@@ -286,37 +286,37 @@ class FakeExecutor(execution.Executor):
         return self.run
 
     def storage_class(self, usual: Any) -> Any:
-        """Values of new storages are unknown."""
+        """Return the class of new storages, whose values are unknown."""
         return FakeStorage
 
     def plan_made(self, plan: Any) -> None:
-        """Have kernels of devices that compute nothing called, so that they are counted."""
+        """Make the kernels of devices without values be called, so that they are counted."""
         if plan.xp is None and plan.simple and not plan.op.view:
             plan.xp = NOTHING
             plan.run = partial(plan.kernel, NOTHING, **plan.attributes)
 
     def new_backend(self, d: Any, make: Callable[[Any], Any]) -> Any:
-        """Put a stand-in in the place of a GPU."""
-        return self.prepared(Elsewhere(d) if d.type == "cuda" else make(d))
+        """Return the backend of a device, a fake one for a GPU."""
+        return self.prepared(FakeCudaBackend(d) if d.type == "cuda" else make(d))
 
     def known_backend(self, d: Any, be: Any) -> Any:
-        """The same for a GPU that was used before."""
-        return self.prepared(Elsewhere(d, be) if d.type == "cuda" else be)
+        """Replace the backend of a GPU that was used before by a fake one."""
+        return self.prepared(FakeCudaBackend(d, be) if d.type == "cuda" else be)
 
     def knows(self, tensor: Any) -> bool:
         """True if the values of a tensor are known."""
         return not tensor.is_meta and self.is_real(tensor._array)
 
     def replacing(self, usual: Callable[[Any], Any], path: Any) -> Any:
-        """A file beside the disk."""
+        """Open a file for writing in the overlay instead of on disk."""
         return overlay_files.replacing(path)
 
     def device_count(self, ask: Callable[[], int]) -> int:
-        """GPUs that were in use: the driver must not be asked."""
+        """Return the number of GPUs that were in use; the driver must not be called."""
         return self.gpus
 
     def prepared(self, be: Any) -> Any:
-        """Let a device's backend copy and read what is real only."""
+        """Make a backend copy and read known values only."""
         be.ledger.limit = NO_LIMIT
         really_copy, really_take, really_give = be.copy, be.from_host, be.to_host
         computes = be.xp is not None and be.xp is not NOTHING
@@ -329,7 +329,7 @@ class FakeExecutor(execution.Executor):
                 self.now_unknown(out)
 
         def from_host(array: Any, spec: Any, role: int) -> tuple[Any, Any]:
-            if not computes or isinstance(array, Blank) or spec.nbytes > CHEAP_COPY:
+            if not computes or isinstance(array, PlaceholderArray) or spec.nbytes > CHEAP_COPY:
                 return be.empty(spec, role)  # type: ignore[no-any-return]
             storage, out = really_take(array, spec, role)
             self.now_real(out)
@@ -338,7 +338,7 @@ class FakeExecutor(execution.Executor):
         def to_host(array: Any) -> Any:
             if computes and self.is_real(array):
                 return really_give(array)
-            return np.broadcast_to(_guess_for(array), array.shape).view(Blank)
+            return np.broadcast_to(_guess_for(array), array.shape).view(PlaceholderArray)
 
         be.copy, be.from_host, be.to_host = copy, from_host, to_host
         be.item = lambda array: to_host(array).item()
@@ -346,7 +346,7 @@ class FakeExecutor(execution.Executor):
         return be
 
     def tiles(self, cut: Callable[..., Any], views: list[Any], limit: int) -> Iterator[list[Any]]:
-        """Of many tiles alike the first and the last are enough.
+        """Iterate over the first and the last of many equal tiles only.
 
         What is done to a tile takes and gives back the same blocks each time; so the peak stands
         after the second, and the rest is counted, not repeated.
@@ -369,7 +369,7 @@ class FakeExecutor(execution.Executor):
                     self.flops[op] += left_out * count
 
     def reader(self, name: str, usual: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that gives the user values gives guesses, and notes it."""
+        """Return the method that reads values, with placeholders for unknown ones."""
         label = "numpy" if name == "__array__" else name
 
         def asked(self_: Any, *args: Any, **kwargs: Any) -> Any:
@@ -406,7 +406,7 @@ def _expected(t: Any, asked: int) -> Any:
 def _storage_of(array: Any) -> Any:
     # The storage below an array of the host, or None.
     array = getattr(array, "_a", array)
-    while array is not None and not isinstance(array, Storage | Block):
+    while array is not None and not isinstance(array, Storage | FakeCudaStorage):
         # NumPy's stride tricks put an object with a `base` between, a buffer one with an `obj`.
         array = getattr(array, "base", getattr(array, "obj", None))
     return array
@@ -426,7 +426,7 @@ _OURS = tuple(
 
 
 def workers_in_use() -> Any:
-    """The module of loaders' workers, or None: nobody has imported it, so there are none."""
+    """Return the module of DataLoader workers if it is imported, else None."""
     return sys.modules.get(devices.__name__.replace(".devices", ".data.workers"))
 
 

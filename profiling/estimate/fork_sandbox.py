@@ -1,4 +1,4 @@
-"""A fork sandbox: a function runs in a forked copy of the process, which keeps its effects.
+"""Fork sandbox: run a function in a forked copy of the process, isolating its side effects.
 
 ``fork`` gives a copy of everything there is, memory included, at the price of its page tables: the
 pages themselves are shared until one side writes. So whatever the function closes over, and

@@ -1,4 +1,4 @@
-"""Overlay of files: a forked process writes beside the disk, and reads there what it wrote.
+"""File overlay: a forked process writes to anonymous files, and reads back what it wrote.
 
 A file that is opened for writing is one without a name, remembered under its path; whoever opens
 that path afterwards, asks whether it exists or lists its folder gets what was written, renamed or
@@ -34,7 +34,7 @@ _theirs = ("numba.", "multiprocessing.", "tempfile", "importlib")  # who may wri
 
 
 class Overlay:
-    """Files and folders of the copy, by path.
+    """Files and folders written by the forked process, by path.
 
     Attributes:
         files: Descriptors of those written.
@@ -48,13 +48,13 @@ class Overlay:
         self.gone: set[str] = set()
 
     def put(self, path: str, handle: int) -> int:
-        """Have a path mean a descriptor."""
+        """Map a path to a file descriptor."""
         self.files[path] = handle
         self.gone.discard(path)
         return handle
 
     def to_write(self, path: str, anew: bool) -> str:
-        """The name of a file to write in the place of ``path``: an empty one, or what is there."""
+        """Return the file to write in place of ``path``, created empty or as a copy."""
         if self._is_special(path):
             return os.devnull
         if anew or path not in self.files:
@@ -68,7 +68,7 @@ class Overlay:
         return f"{HANDLES}/{self.files[path]}"
 
     def to_read(self, path: str, given: Any) -> Any:
-        """What to open in the place of ``given``, whose path is ``path``."""
+        """Return the file to open in place of ``given``, whose absolute path is ``path``."""
         if path in self.files:
             return f"{HANDLES}/{self.files[path]}"
         if path in self.gone:
@@ -76,12 +76,12 @@ class Overlay:
         return given
 
     def inside(self, folder: str) -> set[str]:
-        """Names of what the overlay has in a folder."""
+        """Return the names that the overlay has in a folder."""
         paths = [*self.files, *self.folders]
         return {os.path.basename(p) for p in paths if os.path.dirname(p) == folder != p}
 
     def move(self, source: str, target: str) -> None:
-        """Give a file or a folder another path."""
+        """Rename a file or a folder."""
         if source in self.files:
             self.put(target, self.files.pop(source))
             return
@@ -98,7 +98,7 @@ class Overlay:
         self.gone.add(source)
 
     def drop(self, path: str) -> None:
-        """Remove a file, or a folder with all in it."""
+        """Remove a file, or a folder with everything in it."""
         below = path + os.sep
         for known in [p for p in self.files if p == path or p.startswith(below)]:
             del self.files[known]
@@ -120,7 +120,7 @@ _laid: Overlay | None = None
 
 
 def lay() -> Overlay:
-    """Install the overlay in this process: from now on, writes go beside the files."""
+    """Install the overlay in this process: later writes go to it."""
     global _laid
     if _laid is not None:  # a copy of a copy
         return _laid
@@ -171,7 +171,9 @@ def lay() -> Overlay:
         folder = _path(path)
         if folder is None or isinstance(path, bytes) or _may(sys._getframe(1)):
             return _scandir(path)
-        mine: list[Any] = [Entry(os.fspath(path), name) for name in sorted(o.inside(folder))]
+        mine: list[Any] = [
+            OverlayDirEntry(os.fspath(path), name) for name in sorted(o.inside(folder))
+        ]
         names = {entry.name for entry in mine}
         with contextlib.suppress(FileNotFoundError) if folder in o.folders else _nothing():
             o.to_read(folder, path)
@@ -180,7 +182,7 @@ def lay() -> Overlay:
                     entry for entry in found
                     if entry.name not in names and os.path.join(folder, entry.name) not in o.gone
                 ]  # fmt: skip
-        return Entries(mine)
+        return ScandirIterator(mine)
 
     def listdir(path: Any = ".") -> list[Any]:
         if not isinstance(path, str | os.PathLike):
@@ -276,7 +278,7 @@ def _nameless() -> int:
 
 
 def private(handle: int, size: int) -> int:
-    """A file without a name, of the same contents as an open one."""
+    """Copy an open file into an anonymous file."""
     copy, done = _nameless(), 0
     while done < size:
         piece = os.pread(handle, 1 << 20, done)
@@ -290,8 +292,8 @@ def _nothing() -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-class Entry:
-    """What ``os.scandir`` tells of a file or folder of the overlay."""
+class OverlayDirEntry:
+    """The ``os.DirEntry`` of a file or folder of the overlay."""
 
     def __init__(self, folder: str, name: str) -> None:
         self.name, self.path = name, os.path.join(folder, name)
@@ -300,24 +302,24 @@ class Entry:
         return self.path
 
     def is_dir(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a folder."""
+        """True for a folder."""
         return os.path.isdir(self.path)
 
     def is_file(self, *, follow_symlinks: bool = True) -> bool:
-        """Whether it is a file."""
+        """True for a file."""
         return os.path.isfile(self.path)
 
     def is_symlink(self) -> bool:
-        """False: there are none in the overlay."""
+        """Return False: the overlay has no symbolic links."""
         return False
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        """As ``os.stat`` of it."""
+        """Return the ``os.stat`` result."""
         return os.stat(self.path)
 
 
-class Entries:
-    """What ``os.scandir`` returns: an iterator to be closed."""
+class ScandirIterator:
+    """The iterator that ``os.scandir`` returns, also a context manager."""
 
     def __init__(self, entries: list[Any]) -> None:
         self.rest = iter(entries)
@@ -328,28 +330,28 @@ class Entries:
     def __next__(self) -> Any:
         return next(self.rest)
 
-    def __enter__(self) -> Entries:
+    def __enter__(self) -> ScandirIterator:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Leave the rest."""
+        """Close the iterator."""
         self.rest = iter(())
 
 
 # Files of weights
 
 
-class Sparse:
-    """Writes to a file what is small, and leaves holes for the rest, whose values are unknown."""
+class SparseWriter:
+    """A writer that stores small data and leaves holes for the rest, whose values are unknown."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
 
     def write(self, piece: Any) -> int:
-        """Write bytes, or go on by as many."""
+        """Write bytes, or advance by as many."""
         n = memoryview(piece).nbytes
         if isinstance(piece, bytes) or n <= SMALL:
             self.file.write(piece)
@@ -361,9 +363,9 @@ class Sparse:
 
 @contextlib.contextmanager
 def replacing(path: Any) -> Iterator[Any]:
-    """The overlay's ``serialization.atomic_files.replacing``."""
+    """Replace ``serialization.atomic_files.replacing`` within the overlay."""
     with open(path, "wb") as file:
-        yield Sparse(file)
+        yield SparseWriter(file)
 
 
 __all__ = ["Overlay", "lay", "replacing"]

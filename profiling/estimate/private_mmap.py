@@ -1,4 +1,4 @@
-"""Private copies of shared mappings: files and segments that a forked process inherits.
+"""Private copies of shared memory mappings that a forked process inherits.
 
 ``fork`` copies a process's own memory on writing, but a shared mapping stays shared: what the copy
 wrote into an ``np.memmap`` would be in the file, and in the original. So the copy maps the same

@@ -1,4 +1,4 @@
-"""Raise analysis: the truth value of a condition for which the program does not raise.
+"""Static analysis of ``if`` conditions: for which truth value the program raises.
 
 ``assert mask.all()`` and ``if (x < 0).any(): raise ...`` decide by truth values that an estimate
 does not have. The step that is estimated is one that works, so the answer is the one that leads
@@ -18,7 +18,7 @@ _BETWEEN = ("CACHE", "NOP", "PRECALL", "TO_BOOL", "COPY")
 
 @functools.lru_cache(maxsize=1024)
 def past_raising(code: types.CodeType, at: int, guess: bool) -> bool:
-    """The truth value for which the program does not raise.
+    """Return the truth value of a condition for which the program does not raise.
 
     Args:
         code: Of the function that asks.

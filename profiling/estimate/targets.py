@@ -1,4 +1,4 @@
-"""Targets of a change: modules, parameters and variables by the names a user has for them.
+"""Targets of a change: modules, parameters and variables, looked up by name.
 
 A step is any function. The modules it reaches are those among its arguments, in its closure and
 globals, in ``self``, in the functions of the user's that it calls, and in lists, dicts and objects
@@ -23,7 +23,7 @@ SHOWN = 12  # names of modules in a message
 
 
 class Models(dict[str, Any]):
-    """The outermost modules that a step reaches, by the names it has for them.
+    """The outermost modules that a step reaches, by name.
 
     Attributes:
         variables: All modules that the step could name, by name.
@@ -37,21 +37,21 @@ class Models(dict[str, Any]):
 
 
 def parts_of(given: Any) -> list[Any]:
-    """What an argument lists: nothing, one part, or several."""
+    """Return an argument as a list: none, one or several targets."""
     if given is None:
         return []
     return list(given) if isinstance(given, list | tuple | set) else [given]
 
 
 def is_module(value: Any) -> bool:
-    """True for whatever has what a module has."""
+    """True for an object with the attributes of a module."""
     return not isinstance(value, type) and all(
         callable(getattr(value, name, None)) for name in ("named_modules", "forward", "parameters")
     )
 
 
 def models_of(step: Any, args: Any, kwargs: Any, model: Any) -> Models:
-    """The models that are meant: ``model``, or those that the step reaches."""
+    """Return the models meant by ``model``, or those that the step reaches."""
     if isinstance(model, dict):
         return Models(model)
     if model is not None:
@@ -88,7 +88,7 @@ def _with_insides(values: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]
 
 
 def values_of(f: Any, args: Any, kwargs: Any, seen: set[int]) -> Iterator[tuple[str, Any]]:
-    """The values that a call can come by, with the names that the function has for them."""
+    """Collect the values that a call can reach, with their variable names."""
     yield from ((f"args[{k}]", a) for k, a in enumerate(args))
     yield from kwargs.items()
     if isinstance(f, functools.partial):
@@ -128,7 +128,7 @@ def _codes(code: Any) -> Iterator[Any]:
 
 
 def only(roots: Models, argument: str) -> dict[str, Any]:
-    """The models, if there is one.
+    """Return the model if there is exactly one.
 
     Raises:
         ValueError: There is none, or several.
@@ -143,14 +143,14 @@ def only(roots: Models, argument: str) -> dict[str, Any]:
 
 
 def parameters_of(roots: Models) -> Iterator[tuple[str, Any]]:
-    """Names and parameters of all models; with the model's name before it, if there are several."""
+    """Return names and parameters of all models, prefixed with the model's name if several."""
     for name, root in roots.items():
         for path, p in root.named_parameters():
             yield (path if len(roots) == 1 else f"{name}.{path}"), p
 
 
 def modules_of(part: Any, roots: Models) -> list[tuple[str, Any]]:
-    """(path, module) of each module that a part means; none for a name that is no module's.
+    """Return (path, module) of each module that a target names.
 
     Raises:
         ValueError: A name without ``*`` and ``?`` means several.
@@ -203,13 +203,13 @@ def _matching(pattern: str, roots: Models) -> list[tuple[str, Any]]:
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a path is meant; a ``*`` stands for one segment, or a part of it."""
+    """Match a path against a pattern; ``*`` stands for one segment or a part of it."""
     wanted, given = pattern.split("."), path.split(".")
     return len(wanted) == len(given) and all(map(fnmatchcase, given, wanted))
 
 
 def tensor_of(name: str, roots: Models) -> Tensor | None:
-    """The parameter, buffer or variable of a name, or None."""
+    """Return the parameter, buffer or variable of a given name, or None."""
     for known, module in [*roots.items(), *roots.variables.items()]:
         for path, t in [*module.named_parameters(), *module.named_buffers()]:
             own = known in roots
@@ -219,7 +219,7 @@ def tensor_of(name: str, roots: Models) -> Tensor | None:
 
 
 def needed(part: Any, found: list[Any], roots: Models) -> list[Any]:
-    """Require that something was found.
+    """Raise an error unless something was found.
 
     Raises:
         ValueError: It is nothing; the message names what is there.
@@ -233,7 +233,7 @@ def needed(part: Any, found: list[Any], roots: Models) -> list[Any]:
 
 
 def described(part: Any, roots: Models) -> str:
-    """What there is instead of a part, and what may have been meant."""
+    """Describe the available targets, and suggest what may have been meant."""
     have = []
     for name, root in roots.items():
         paths = [path for path, _ in root.named_modules() if path]
@@ -246,7 +246,7 @@ def described(part: Any, roots: Models) -> str:
 
 
 def called(module: Any) -> list[Any]:
-    """The module itself; for one without a ``forward``, such as a list of modules, its items."""
+    """Return the modules that are called: items of a container without ``forward``, else itself."""
     if type(module).forward.__qualname__ != "Module.forward":
         return [module]
     return [m for child in module.children() for m in called(child)]

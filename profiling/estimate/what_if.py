@@ -43,7 +43,7 @@ from .targets import (
 
 @dataclass
 class Comparison:
-    """A step as it is, and with a change.
+    """The estimates of a step without and with a change.
 
     Attributes:
         change: What was changed, in words.
@@ -61,21 +61,21 @@ class Comparison:
 
     @property
     def saved_bytes(self) -> int:
-        """How much lower the peak is; negative if it is higher."""
+        """Reduction of the peak in bytes; negative if it grows."""
         return self.before.peak(self.device).nbytes - self.after.peak(self.device).nbytes
 
     @property
     def device(self) -> str:
-        """The device that questions mean: the fullest before the change."""
+        """The default device of queries: the one with the highest peak before the change."""
         return self.before.device
 
     @property
     def flops_added(self) -> int:
-        """Operations that the change adds to the step; negative if it removes some."""
+        """FLOPs that the change adds to the step; negative if it removes some."""
         return self.after.flops - self.before.flops
 
     def saved(self, by: str | Sequence[str] = "module", depth: int | None = None) -> Table:
-        """Bytes that the peak loses by the change, by owner; negative where it gains some.
+        """Reduction of the peak in bytes by owner; negative where it grows.
 
         Args:
             by: ``role``, ``module``, ``op``, ``line`` or ``phase``, or several of them.
@@ -121,7 +121,7 @@ def compare(
     model: Any = None,
     **kwargs: Any,
 ) -> Comparison:
-    """Predict what a change would save, without computing anything or changing the program.
+    """Estimate what a change would save, without running the step or changing the program.
 
     A *part* is a module, its path (``"encoder.blocks.2"``; ``"blocks.*.mlp"`` for several), the
     name of a variable of the step's that holds it, or a list of those. A list of modules, such as
@@ -200,7 +200,7 @@ def _with(
 
 
 class _Change:
-    """A change to the program: wraps ``forward`` of a module, if nothing else.
+    """Base of changes to the program; by default wraps the ``forward`` of a module.
 
     Attributes:
         words: What it is, for a title.
@@ -211,7 +211,7 @@ class _Change:
     met = False
 
     def make(self) -> None:
-        """Change the program."""
+        """Apply the change."""
         inner = self.module.forward
 
         @functools.wraps(inner)
@@ -222,11 +222,11 @@ class _Change:
         object.__setattr__(self.module, "forward", forward)
 
     def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Call ``forward`` with the change."""
+        """Call ``forward`` under the change."""
         raise NotImplementedError
 
     def check(self) -> None:
-        """Refuse a change that the step never came by."""
+        """Raise an error if the step never reached what the change applies to."""
         if not self.met:
             raise ValueError(
                 f"compare: {self.words}: the step never called it. A parent that reads a child's "
@@ -292,7 +292,7 @@ class _NoGrad(_Change):
 
 
 class _Scopes(_Change):
-    """Named scopes with a mode inside, each time one is entered."""
+    """A change that applies to named scopes each time they are entered."""
 
     def __init__(self, what: str, name: str, mode: Callable[[], Any], instead: str) -> None:
         self.name, self.mode, self.instead = name, mode, instead
@@ -340,7 +340,7 @@ class _Detached(_Change):
 
 
 class _Leaf(_Change):
-    """A tensor that was there before and requires no gradient now."""
+    """A change that turns off ``requires_grad`` of an existing tensor."""
 
     met = True
 

@@ -43,7 +43,7 @@ def to_flamegraph(
 
 
 def folded(recording: Recording, what: str = "peak", device: Any = None) -> list[str]:
-    """The lines of :func:`to_flamegraph`, in the order of their stacks."""
+    """Return the lines of :func:`to_flamegraph`, sorted by stack."""
     if what not in ("peak", "saved"):
         raise ValueError(f"A flame graph is of the 'peak' or of what was 'saved'; got {what!r}.")
     index = device_index(recording, device)

@@ -1,10 +1,10 @@
-"""Module paths as other tools show them: one frame or slice for each module on the way down."""
+"""Module paths as stack frames: one frame or slice per module."""
 
 from __future__ import annotations
 
 
 def modules_of(path: str) -> list[tuple[str, str]]:
-    """The modules of a path, outermost first: each one's label and its whole path.
+    """Split a module path into (label, full path) of each module, outermost first.
 
     A label is the last part of the path. A number alone says nothing, and tools that sum by label
     would take ``blocks.2`` and ``mlp.2`` for the same; so the name before it is part of the label.

@@ -1,4 +1,4 @@
-"""A trace for Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing).
+"""Trace export for Perfetto (ui.perfetto.dev) and Chrome (chrome://tracing).
 
 Counters: live bytes of each device and of each role that it had. Slices, on three tracks: phases,
 module calls (nested as the paths are) and ops. Instants, on a track of their own: marks, and each
@@ -27,7 +27,7 @@ from typing import Any
 from ...framework.memory.ledger import ROLES
 from ...framework.serialization.atomic_files import replacing
 from ..analysis.snapshots import NANOSECONDS, need_timeline, phases
-from ..record.recording import ALLOC, FREE, ROLE, Books, Recording, apply
+from ..record.recording import ALLOC, FREE, ROLE, LiveBytes, Recording, apply
 from .module_frames import modules_of
 
 Event = dict[str, Any]
@@ -39,7 +39,7 @@ MARKS, PHASES, MODULES, OPS = range(PROCESS + 1, PROCESS + 1 + len(TRACKS))
 
 
 def to_perfetto(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write a trace of all devices: about 240 bytes for each event of the recording.
+    """Write a trace of all devices; about 240 bytes per event of the recording.
 
     Args:
         recording: What a profiler noted, with its timeline.
@@ -65,7 +65,7 @@ def _json(value: Any) -> str:
 
 
 def trace_events(recording: Recording) -> Iterator[Event]:
-    """All events of the trace: names of tracks, counters, slices, instants."""
+    """Return all trace events: track names, counters, slices, instants."""
     yield _label("process_name", 0, {"name": "lowtide"})
     for track, name in enumerate(TRACKS, start=MARKS):
         yield _label("thread_name", track, {"name": name})
@@ -85,7 +85,7 @@ def trace_events(recording: Recording) -> Iterator[Event]:
 def _counters(recording: Recording, device: int) -> Iterator[Event]:
     first = recording.marks[0].roles if recording.marks else []
     before = first[device] if device < len(first) else [0] * len(ROLES)
-    books = Books(before)
+    books = LiveBytes(before)
     sums = list(before)
     # Viewers sort counters by name, so the sum comes first.
     names = [f"{recording.devices[device]} {role}" for role in ("all", *ROLES)]

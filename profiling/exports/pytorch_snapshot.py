@@ -1,4 +1,4 @@
-"""The snapshot that PyTorch's memory viewer (pytorch.org/memory_viz) opens.
+"""Memory snapshot export for PyTorch's memory viewer (pytorch.org/memory_viz).
 
 A pickled dict of ``segments`` (what the allocator holds at the end) and ``device_traces`` (what it
 did), as ``torch.cuda.memory._dump_snapshot`` writes it. What we put where:
@@ -39,7 +39,7 @@ PROTOCOL = 4
 
 
 def to_pytorch_snapshot(recording: Recording, path: str | os.PathLike[str]) -> None:
-    """Write a snapshot of all devices.
+    """Write a memory snapshot of all devices.
 
     Args:
         recording: What a profiler noted, with its timeline.
@@ -55,7 +55,7 @@ def to_pytorch_snapshot(recording: Recording, path: str | os.PathLike[str]) -> N
 
 
 def snapshot(recording: Recording) -> dict[str, Any]:
-    """The snapshot as plain containers."""
+    """Build the snapshot as plain containers."""
     segments, traces = [], []
     for device in range(len(recording.devices)):
         segment, trace = _device(recording, device)
@@ -166,7 +166,7 @@ def _blocks(recording: Recording, device: int) -> tuple[dict[int, _Block], list[
 
 
 class _Frames:
-    """Owners as stacks of frames; equal ones are one object, which the pickle stores once."""
+    """Stack frames of owners; equal ones are one object, which the pickle stores once."""
 
     def __init__(self, owners: list[Owner]) -> None:
         self.owners = owners

@@ -1,4 +1,4 @@
-"""Container writes: which line of a source file puts things into a container.
+"""Static search for the line of a source file that adds to a container.
 
 The program is read, not run: ``name.append(...)``, ``name[key] = ...`` and ``name += ...`` count.
 """
@@ -9,13 +9,13 @@ import ast
 import functools
 import linecache
 
-from ...framework.attribution.frames import shown
+from ...framework.attribution.frames import file_line
 
 _GROWS = {"append", "appendleft", "extend", "insert", "add", "update", "setdefault", "put"}
 
 
 def place(part: tuple[str, str, str]) -> str | None:
-    """The function whose local variable it is; None if any function of the file may write to it.
+    """Return the function that owns a local variable; None if any function may write to it.
 
     Args:
         part: (expression, where it was found in words, file), as ``holders`` tells it.
@@ -27,7 +27,7 @@ def place(part: tuple[str, str, str]) -> str | None:
 
 
 def kept_at(name: str, file: str, function: str | None, attribute: bool) -> str | None:
-    """``file:line`` of the only statement that may have put something into a container.
+    """Return ``file:line`` of the only statement that can have added to a container, or None.
 
     Args:
         name: Of the variable or attribute.
@@ -38,7 +38,7 @@ def kept_at(name: str, file: str, function: str | None, attribute: bool) -> str 
     lines = _writes(name, file, function, attribute) if name and file else []
     if len(lines) != 1:
         return None
-    return shown(file, lines[0])
+    return file_line(file, lines[0])
 
 
 @functools.lru_cache(maxsize=256)

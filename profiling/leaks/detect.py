@@ -1,4 +1,4 @@
-"""Leaks: which graphs survive the step that made them, who holds them, and what to write instead.
+"""Leak detection: graphs that outlive their training step, who references them, and the fix.
 
 ``detect_retained`` watches a training loop. At the end of each step it looks which lines have
 living nodes from three or more steps (``node_tracker.py``), and walks from those nodes up to a name
@@ -29,17 +29,17 @@ import weakref
 from typing import Any
 
 from ...framework.interrupts import WholeContext
-from .findings import NOTHING, Case, Finding, Size, fix, page
-from .node_tracker import Generations, Site
-from .referrers import Trail, trails
-from .survivors import SIGN, SOURCES, Look
+from .findings import NOTHING, Finding, FindingRecord, Size, fix, page
+from .node_tracker import NodeTracker, Site
+from .referrers import ReferrerPath, find_referrers
+from .survivors import SIGN, SOURCES, LiveNodes
 
 _RIPE = 10  # steps after which a finding is not doubted any more
 _ABSENT = 32  # steps of others after which an optimizer is not waited for
 
 
 class detect_retained(WholeContext):
-    """Watch a loop for graphs that survive their step.
+    """Detect autograd graphs that are retained from one training step to the next.
 
     Args:
         warn: Also warn (``UserWarning``) of each finding at the end of the step that shows it, or
@@ -64,9 +64,9 @@ class detect_retained(WholeContext):
 
     def __init__(self, warn: bool = False) -> None:
         self.warn = bool(warn)
-        self._generations = Generations(self._passed, self._optimized)
+        self._generations = NodeTracker(self._passed, self._optimized)
         self._lock = threading.RLock()
-        self._cases: dict[tuple[str, ...], Case] = {}
+        self._records: dict[tuple[str, ...], FindingRecord] = {}
         self._mode = "backward"
         self._ends = 0
         self._optimizers: dict[int, list[Any]] = {}  # id -> [weak reference, stepped, missed]
@@ -82,7 +82,7 @@ class detect_retained(WholeContext):
 
     def _leave(self) -> None:
         with self._lock:
-            before = set(self._cases)
+            before = set(self._records)
             # What the last step left behind it is new: no step ends after that.
             self._look_around(only_new=self._looked == self._ends)
         self._generations.stop()
@@ -93,7 +93,7 @@ class detect_retained(WholeContext):
     # When a step ends
 
     def step(self) -> None:
-        """Say that a step ends here; from then on nothing else ends one."""
+        """Mark the end of a step; after the first call only these calls end steps."""
         with self._lock:
             if self._mode != "manual":
                 self._mode = "manual"
@@ -135,8 +135,8 @@ class detect_retained(WholeContext):
 
     def _begin_again(self) -> None:
         self._generations.begin_again()
-        self._cases = {key: case for key, case in self._cases.items() if case.seen >= _RIPE}
-        self._ends = self._ends if self._cases else 0
+        self._records = {key: case for key, case in self._records.items() if case.seen >= _RIPE}
+        self._ends = self._ends if self._records else 0
         self._explained.clear()
         self._idle.clear()
         self._fruitless = self._rest = 0
@@ -146,7 +146,7 @@ class detect_retained(WholeContext):
 
     def _end_of_step(self) -> None:
         self._ends += 1
-        before = set(self._cases)
+        before = set(self._records)
         if self._ends >= self._next:
             self._look_around()
             # A leak grows: then it is looked at ever less often, or steps would slow down.
@@ -159,14 +159,14 @@ class detect_retained(WholeContext):
 
     def _tell(self, before: set[Any], level: int) -> None:
         if self.warn:
-            for key in self._cases.keys() - before:
-                warnings.warn(str(self._cases[key].finding()), UserWarning, stacklevel=level)
+            for key in self._records.keys() - before:
+                warnings.warn(str(self._records[key].finding()), UserWarning, stacklevel=level)
 
     def _look_around(self, only_new: bool = False) -> None:
         self._looked = self._ends
         alive = self._generations.alive()
         try:
-            look = Look(self._generations, alive)
+            look = LiveNodes(self._generations, alive)
             suspicious = {s for s, steps in look.by_site.items() if len(steps) >= SIGN}
             self._explained &= suspicious
             if not only_new:
@@ -185,56 +185,58 @@ class detect_retained(WholeContext):
         finally:
             alive.clear()
 
-    def _growing(self, look: Look, suspicious: set[Site]) -> bool:
+    def _growing(self, look: LiveNodes, suspicious: set[Site]) -> bool:
         held, carried = look.ends(suspicious)
         found = False
         if carried:
-            for k, trail in zip(carried, look.trails(carried), strict=True):
-                found |= self._carried(look, k, trail)
+            for k, path in zip(carried, look.find_referrers(carried), strict=True):
+                found |= self._carried(look, k, path)
         if held:
-            found |= self._held(look, held, look.trails(held))
+            found |= self._held(look, held, look.find_referrers(held))
         return found
 
-    def _carried(self, look: Look, k: int, trail: Trail | None) -> bool:
+    def _carried(self, look: LiveNodes, k: int, path: ReferrerPath | None) -> bool:
         site = look.sites[k]
         adds = site.op.startswith(("Add", "Cat", "Stack")) and any(
             look.sites[below] == site for below in look.below[k]
         )
         kind = "running sum" if adds else "carried state"
-        if trail is None:
-            trail = Trail(kind, "the graph of the next step", numel=None)
-        elif trail.kind in ("gradient graph", "cycle"):
-            kind = trail.kind
-        case = Case(kind, trail.text, site.line, None, fix(kind, trail), self._ends, carried=True)
+        if path is None:
+            path = ReferrerPath(kind, "the graph of the next step", numel=None)
+        elif path.kind in ("gradient graph", "cycle"):
+            kind = path.kind
+        case = FindingRecord(
+            kind, path.text, site.line, None, fix(kind, path), self._ends, carried=True
+        )
         case.size, case.growth = look.measure(look.newest(site))
         case.steps = len(look.by_site[site])
-        return self._add(case, {site}, trail.name)
+        return self._add(case, {site}, path.name)
 
-    def _held(self, look: Look, held: list[int], found: list[Trail | None]) -> bool:
+    def _held(self, look: LiveNodes, held: list[int], found: list[ReferrerPath | None]) -> bool:
         # Which container has graphs of several steps?
         steps: dict[Any, set[int]] = {c: set() for t in found for c in _containers(t)}
-        for k, trail in zip(held, found, strict=True):
-            if trail is not None:
-                for container in steps.keys() & {*trail.ancestors, *_containers(trail)}:
+        for k, path in zip(held, found, strict=True):
+            if path is not None:
+                for container in steps.keys() & {*path.ancestors, *_containers(path)}:
                     steps[container].add(look.steps[k])
-        groups: dict[Any, list[tuple[int, Trail]]] = {}
-        for k, trail in zip(held, found, strict=True):
-            for container in _containers(trail):
-                assert trail is not None
+        groups: dict[Any, list[tuple[int, ReferrerPath]]] = {}
+        for k, path in zip(held, found, strict=True):
+            for container in _containers(path):
+                assert path is not None
                 # Two variables may hold the last and the best by right; two of a list are many.
-                fixed = trail.kind in ("dict", "attribute", "module attribute")
-                enough = 3 if fixed and container not in trail.lists else 2
+                fixed = path.kind in ("dict", "attribute", "module attribute")
+                enough = 3 if fixed and container not in path.lists else 2
                 if len(steps[container]) >= enough:
-                    groups.setdefault(container, []).append((k, trail))
+                    groups.setdefault(container, []).append((k, path))
                     break
         for container, members in groups.items():
-            trail = members[0][1]
+            path = members[0][1]
             sites = {look.sites[k] for k, _ in members}
             newest = {look.sites[k]: k for k, _ in members}
             top = max(sites, key=lambda s: newest[s])
-            first = next((t for k, t in members if look.sites[k] == top), trail)
+            first = next((t for k, t in members if look.sites[k] == top), path)
             newest_too = look.now in steps[container]
-            case = Case(
+            case = FindingRecord(
                 first.kind, first.text, top.line, first.kept_at, fix(first.kind, first), self._ends
             )
             case.newest = newest_too
@@ -243,7 +245,7 @@ class detect_retained(WholeContext):
             self._add(case, sites, first.name)
         return bool(groups)
 
-    def _static(self, look: Look, suspicious: set[Site]) -> None:
+    def _static(self, look: LiveNodes, suspicious: set[Site]) -> None:
         # Old graphs with saved values that nothing of the last two steps leads to.
         tops = []
         for k in look.idle_tops():
@@ -255,26 +257,26 @@ class detect_retained(WholeContext):
         if not tops:
             return
         tops = tops[:SOURCES]
-        for k, trail in zip(tops, look.trails(tops), strict=True):
+        for k, path in zip(tops, look.find_referrers(tops), strict=True):
             node = look.alive[k]
             self._old[id(node)] = weakref.ref(node)
-            if trail is None:
+            if path is None:
                 continue
             line = look.sites[k].line
-            case = Case(trail.kind, trail.text, line, None, fix(trail.kind, trail), self._ends)
+            case = FindingRecord(path.kind, path.text, line, None, fix(path.kind, path), self._ends)
             case.size, case.growth = look.measure([k])[0], NOTHING
             case.steps = 1
-            self._add(case, set(), trail.name)
+            self._add(case, set(), path.name)
 
     def _collected(self) -> None:
         for line, (steps, nbytes) in self._generations.freed_by_gc().items():
             if len(steps) >= SIGN - 1 and self._ends >= SIGN:
-                case = self._cases.get(("cycle", line, ""))
+                case = self._records.get(("cycle", line, ""))
                 if case is None:
                     text = "a reference cycle, freed only by gc"
-                    trail = Trail("cycle", text)
-                    case = Case("cycle", text, line, None, fix("cycle", trail), self._ends)
-                    self._cases["cycle", line, ""] = case
+                    path = ReferrerPath("cycle", text)
+                    case = FindingRecord("cycle", text, line, None, fix("cycle", path), self._ends)
+                    self._records["cycle", line, ""] = case
                 case.steps = len(steps)
                 if not case.sites:  # nothing of it was met alive
                     case.size, case.growth = Size(nbytes, 0), Size(nbytes // len(steps), 0)
@@ -291,10 +293,10 @@ class detect_retained(WholeContext):
                 if len(lines) >= SIGN:
                     key = ("retain_graph", one.line, "")
                     text = "the graph of a backward with retain_graph=True, used by no other"
-                    trail = Trail("retain_graph", text)
-                    advice = fix("retain_graph", trail)
-                    case = self._cases.setdefault(
-                        key, Case("retain_graph", text, one.line, None, advice, self._ends)
+                    path = ReferrerPath("retain_graph", text)
+                    advice = fix("retain_graph", path)
+                    case = self._records.setdefault(
+                        key, FindingRecord("retain_graph", text, one.line, None, advice, self._ends)
                     )
                     case.size, case.steps = Size(nbytes, len(one.notes)), len(lines)
         notes.passes = [p for p in notes.passes if p.step >= notes.step - 1]
@@ -314,12 +316,12 @@ class detect_retained(WholeContext):
             leaves = [leaf for some in steps.values() for leaf in some]
             nbytes = sum({id(t._grad._storage): t._grad._storage.nbytes for t in leaves}.values())
             key = ("input gradient", line, "")
-            case = self._cases.get(key)
+            case = self._records.get(key)
             if case is None:
-                trail = trails(leaves[:1], [leaves, *steps.values()], set())[0]
-                text = "data" if trail is None else trail.text
-                advice = fix("input gradient", trail or Trail("input gradient", text))
-                case = Case("input gradient", text, line, None, advice, self._ends)
+                path = find_referrers(leaves[:1], [leaves, *steps.values()], set())[0]
+                text = "data" if path is None else path.text
+                advice = fix("input gradient", path or ReferrerPath("input gradient", text))
+                case = FindingRecord("input gradient", text, line, None, advice, self._ends)
                 case.size, case.growth = Size(nbytes, 0), Size(nbytes // len(steps), 0)
                 self._add(case, set(), "")
             else:
@@ -328,33 +330,33 @@ class detect_retained(WholeContext):
 
     # Keeping book
 
-    def _add(self, case: Case, sites: set[Site], name: str) -> bool:
+    def _add(self, case: FindingRecord, sites: set[Site], name: str) -> bool:
         key = (case.kind, case.line if not case.carried or not name else "", name)
-        known = self._cases.get(key)
+        known = self._records.get(key)
         if known is None and sites and not case.carried:
             # One container, and another line of what leads to its values: the later one is nearer.
-            same = (c for c in self._cases.values() if c.sites and not c.carried)
+            same = (c for c in self._records.values() if c.sites and not c.carried)
             known = next((c for c in same if (c.kind, c.root) == (case.kind, case.root)), None)
             if known is not None:
                 known.line, known.fix = case.line, case.fix
         if known is None:
             case.sites = set(sites)
             case.first = case.size
-            self._cases[key] = case
+            self._records[key] = case
         else:
             known.sites |= sites
         return True
 
-    def _grew(self, case: Case, size: Size) -> None:
+    def _grew(self, case: FindingRecord, size: Size) -> None:
         case.size = size
         passed = self._ends - case.began
         if passed > 0:
             more, nodes = size.bytes - case.first.bytes, size.nodes - case.first.nodes
             case.growth = Size(max(more, 0) // passed, max(nodes, 0) // passed)
 
-    def _update(self, look: Look) -> None:
+    def _update(self, look: LiveNodes) -> None:
         # Bytes and growth of what is known.
-        for case in self._cases.values():
+        for case in self._records.values():
             alive = [s for s in case.sites if s in look.by_site]
             if not alive:
                 continue
@@ -373,22 +375,22 @@ class detect_retained(WholeContext):
 
     @property
     def findings(self) -> list[Finding]:
-        """What was found until now, the most bytes first."""
+        """Findings so far, largest first."""
         with self._lock:
-            found = [case.finding() for case in self._cases.values()]
+            found = [case.finding() for case in self._records.values()]
         return sorted(found, key=lambda f: (-f.growth_bytes_per_step, -f.bytes, f.line))
 
     def report(self) -> str:
-        """The findings as text."""
+        """Format the findings as text."""
         return page(self.findings, self._ends)
 
     def __repr__(self) -> str:
-        return f"<detect_retained: {len(self._cases)} findings in {self._ends} steps>"
+        return f"<detect_retained: {len(self._records)} findings in {self._ends} steps>"
 
 
-def _containers(trail: Trail | None) -> list[Any]:
-    if trail is None:
+def _containers(path: ReferrerPath | None) -> list[Any]:
+    if path is None:
         return []
-    if trail.kind in ("cycle", "unseen"):
-        return [trail.kind]
-    return trail.above
+    if path.kind in ("cycle", "unseen"):
+        return [path.kind]
+    return path.above

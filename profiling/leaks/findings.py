@@ -1,4 +1,4 @@
-"""Findings: reports on graphs that survive their step."""
+"""Findings of leak detection, and their report."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from ...framework.memory.ledger import format_bytes
 from .node_tracker import Site
-from .referrers import Trail
+from .referrers import ReferrerPath
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A graph that survives.
+    """A graph that outlives its step.
 
     Attributes:
         kind: What holds it: ``list``, ``dict``, ``running sum``, ``carried state``, ``attribute``,
@@ -52,7 +52,7 @@ class Finding:
 
 
 class Size(NamedTuple):
-    """The size of what is kept: bytes of the ledger, and nodes."""
+    """The size of a retained graph: bytes of the ledger, and nodes."""
 
     bytes: int
     nodes: int
@@ -62,8 +62,8 @@ NOTHING = Size(0, 0)
 
 
 @dataclass
-class Case:
-    """A finding as it develops."""
+class FindingRecord:
+    """A finding that is updated at the end of each step."""
 
     kind: str
     root: str
@@ -81,7 +81,7 @@ class Case:
     newest: bool = False  # the present step's graph is held too
 
     def finding(self) -> Finding:
-        """As it is now, for the user."""
+        """Return the finding in its current state."""
         return Finding(
             self.kind,
             self.root,
@@ -97,7 +97,7 @@ class Case:
 
 
 def page(found: list[Finding], ends: int) -> str:
-    """The findings as text.
+    """Format findings as text.
 
     Args:
         found: Them.
@@ -136,18 +136,18 @@ def page(found: list[Finding], ends: int) -> str:
     return "\n".join(out) + "\n"
 
 
-def fix(kind: str, trail: Trail) -> str:
-    """The suggested fix: what to write instead."""
-    one = trail.numel == 1
+def fix(kind: str, path: ReferrerPath) -> str:
+    """Return the suggested fix for a finding."""
+    one = path.numel == 1
     value = ".item()" if one else ".detach()"
-    name = trail.name or "it"
+    name = path.name or "it"
     if kind == "closure" and name in ("args", "keywords"):
         return f"Give the partial {value} instead of the tensor."
-    if kind == "local variable" and f"`{name}`" not in trail.text:  # a part of what it names
+    if kind == "local variable" and f"`{name}`" not in path.text:  # a part of what it names
         return f"Keep {value} instead of the tensor in {name}."
     if kind == "running sum":
         return f"Add the value without its graph: {name} += x{value}."
-    if kind == "carried state" and f"{name}[" in trail.text:
+    if kind == "carried state" and f"{name}[" in path.text:
         return f"Cut the graph between steps: detach() what {name} holds; or run under no_grad()."
     if kind == "carried state":
         return f"Cut the graph between steps: {name} = {name}.detach(); or run under no_grad()."

@@ -1,4 +1,4 @@
-"""Node tracker: in which step each node of the graph was made, and which still live.
+"""Node tracker: the step in which each graph node was created, and which nodes are alive.
 
 While someone watches, every new node is noted with a weak reference, the user's line and the
 number of the present step. In a loop that keeps nothing, the nodes of one line are alive from two
@@ -28,14 +28,14 @@ _OWNED = (PARAMETER, BUFFER, OPTIMIZER)  # alive with or without a graph
 
 
 class Site(NamedTuple):
-    """Where nodes are made: the user's line and the op."""
+    """The user's source line and the op that create a node."""
 
     line: str
     op: str
 
 
-class Made(weakref.ref[Any]):
-    """A weak reference to one node, with its site and step: call it for the node, or None.
+class NodeRef(weakref.ref[Any]):
+    """A weak reference to a node, with its source line and step.
 
     Attributes:
         key: Its id.
@@ -50,11 +50,11 @@ class Made(weakref.ref[Any]):
     number: int
     line: str
     step: int
-    kept_by: Pass | None
+    kept_by: RetainedPass | None
 
 
-class Pass:
-    """A backward pass with ``retain_graph``: was it of use to a later pass?
+class RetainedPass:
+    """A backward pass with ``retain_graph=True``, and whether a later pass used its graph.
 
     Attributes:
         line: The user's line that called it.
@@ -67,15 +67,15 @@ class Pass:
         self.line = line
         self.step = step
         self.used = False
-        self.notes: list[Made] = []
+        self.notes: list[NodeRef] = []
 
     def held_bytes(self) -> int:
-        """Bytes of saved values that its nodes still hold."""
+        """Bytes of saved tensors that its nodes still hold."""
         nodes = [node for made in self.notes if (node := made()) is not None]
         return sum(saved_bytes(nodes).values())
 
 
-class Fed:
+class LeafRecord:
     """A leaf that received a gradient.
 
     Attributes:
@@ -92,8 +92,8 @@ class Fed:
         self.step = step
 
 
-class Generations:
-    """Notes on nodes, passes and leaves, while it listens.
+class NodeTracker:
+    """Tracks nodes, backward passes and leaves while it is active.
 
     Attributes:
         step: Number of the present step; the first is 1.
@@ -104,11 +104,11 @@ class Generations:
 
     def __init__(self, passed: Callable[[], None], stepped: Callable[[Any], None]) -> None:
         self.step = 1
-        self.nodes: dict[int, Made] = {}
-        self.passes: list[Pass] = []
-        self.leaves: dict[int, Fed] = {}
+        self.nodes: dict[int, NodeRef] = {}
+        self.passes: list[RetainedPass] = []
+        self.leaves: dict[int, LeafRecord] = {}
         self._freed: dict[str, tuple[set[int], int]] = {}
-        self._dead: list[Made] | None = None  # while the garbage collector runs
+        self._dead: list[NodeRef] | None = None  # while the garbage collector runs
         self._live = 0
         self._numbers = count(1)
         self._passed = passed
@@ -118,13 +118,13 @@ class Generations:
     # Listening
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Start tracking."""
         scopes.listen(True, stepped=self._stepped, made=self._made)
         gc.callbacks.append(self._around_gc)
         _join(self)
 
     def stop(self) -> None:
-        """End it, and forget all notes."""
+        """Stop tracking and drop all records."""
         _leave(self)
         gc.callbacks.remove(self._around_gc)
         scopes.unlisten(True, stepped=self._stepped, made=self._made)
@@ -136,21 +136,21 @@ class Generations:
         line = node._site[1]
         if local.state.running is not None:  # recorded by a backward: the line that called it
             line = user_line()
-        made = Made(node, self._died)
+        made = NodeRef(node, self._died)
         made.key, made.number = id(node), next(self._numbers)
         made.line, made.step, made.kept_by = line, self.step, None
         self.nodes[id(node)] = made
 
-    def _died(self, made: Made) -> None:
+    def _died(self, made: NodeRef) -> None:
         if self.nodes.get(made.key) is made:
             self.nodes.pop(made.key, None)
         if self._dead is not None:
             self._dead.append(made)
 
     def begin_pass(self, roots: list[Tensor], retain: bool, create: bool, inputs: Any) -> None:
-        """A backward pass begins: note what it will leave, and whom it uses."""
+        """Record the start of a backward pass: its nodes, and earlier passes that it reuses."""
         self._depth += 1
-        made = Pass(user_line(), self.step) if retain and not create else None
+        made = RetainedPass(user_line(), self.step) if retain and not create else None
         seen: set[int] = set()
         pending = [root._node for root in roots if root._node is not None]
         while pending:
@@ -172,12 +172,12 @@ class Generations:
                     known = self.leaves.get(id(target))
                     if known is None or known.leaf() is not target:
                         line = note.line if note is not None else ""
-                        self.leaves[id(target)] = Fed(target, line, self.step)
+                        self.leaves[id(target)] = LeafRecord(target, line, self.step)
         if made is not None:
             self.passes.append(made)
 
     def end_pass(self, accumulated: bool) -> None:
-        """A backward pass ended."""
+        """Record the end of a backward pass."""
         self._depth -= 1
         if accumulated and self._depth == 0:
             self._passed()
@@ -196,24 +196,24 @@ class Generations:
 
     # Asking
 
-    def note(self, node: Any) -> Made | None:
-        """The note on a node."""
+    def note(self, node: Any) -> NodeRef | None:
+        """Return the record of a node."""
         made = self.nodes.get(id(node))
         return made if made is not None and made() is node else None
 
     def freed_by_gc(self) -> dict[str, tuple[set[int], int]]:
-        """Per line: the steps whose nodes the garbage collector had to free, and their bytes."""
+        """Return, per line, the steps whose nodes only the garbage collector freed, and bytes."""
         return dict(self._freed)
 
     def alive(self) -> list[Any]:
-        """The nodes that live, oldest first."""
+        """Return the living nodes, oldest first."""
         found = [node for made in list(self.nodes.values()) if (node := made()) is not None]
         found = [n for n in found if hasattr(n, "seq") and hasattr(n, "edges")]
         found.sort(key=lambda n: n.seq)
         return found
 
     def begin_again(self) -> None:
-        """All steps until now were parts of one."""
+        """Merge all steps so far into one."""
         self.step = 1
         for made in list(self.nodes.values()):
             made.step = 1
@@ -226,19 +226,19 @@ class Generations:
 
 # Backward passes, seen from outside: the engine's `_run` is replaced while someone watches.
 
-_watching: tuple[Generations, ...] = ()
+_watching: tuple[NodeTracker, ...] = ()
 _lock = threading.Lock()
 _plain_run = engine._run
 
 
-def _join(watcher: Generations) -> None:
+def _join(watcher: NodeTracker) -> None:
     global _watching
     with _lock:
         _watching = (*_watching, watcher)
         engine._run = _seen_run
 
 
-def _leave(watcher: Generations) -> None:
+def _leave(watcher: NodeTracker) -> None:
     global _watching
     with _lock:
         _watching = tuple(w for w in _watching if w is not watcher)
@@ -267,7 +267,7 @@ def _live_bytes() -> int:
 
 
 def saved_bytes(nodes: Iterable[Any]) -> dict[int, int]:
-    """Bytes by id of the storages that nodes keep for backward; parameters and leaves left out."""
+    """Return bytes of saved tensors by storage id, without parameters and leaves."""
     found: dict[int, int] = {}
     for node in nodes:
         handles = getattr(node, "handles", None) or getattr(node, "_handles", None) or ()
@@ -283,7 +283,7 @@ def saved_bytes(nodes: Iterable[Any]) -> dict[int, int]:
 
 
 def tensors_of(nodes: list[Any]) -> list[Tensor]:
-    """The living tensors that nodes made."""
+    """Return the living tensors that nodes produced."""
     wanted = {id(n) for n in nodes}
     # get_referrers compares each reference with each node; one look at all objects is less soon.
     near = gc.get_referrers(*nodes) if len(nodes) <= 8 else gc.get_objects()
@@ -293,7 +293,7 @@ def tensors_of(nodes: list[Any]) -> list[Tensor]:
 
 
 def held_bytes(nodes: Iterable[Any], tensors: Iterable[Tensor]) -> int:
-    """Bytes that nodes and tensors hold, each storage once; parameters left out."""
+    """Return the bytes held by nodes and tensors, each storage once, without parameters."""
     found = saved_bytes(nodes)
     for t in tensors:
         if t._storage.role not in _OWNED:

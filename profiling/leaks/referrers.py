@@ -1,4 +1,4 @@
-"""Referrers of an object: from a tensor up to a name that its user knows.
+"""Search for referrers: from a tensor to the variable or attribute that keeps it alive.
 
 ``gc.get_referrers`` tells who refers to an object. Level by level that leads from a node of the
 graph to a tensor, its list, the instance whose attribute that list is, and at last to a local
@@ -30,7 +30,7 @@ from typing import Any
 from ...framework.attribution.frames import is_ours
 from ...framework.autograd.node import Node
 from ...framework.autograd.removable_handle import RemovableHandle
-from ...framework.autograd.saved import Held, Hooked
+from ...framework.autograd.saved import Held, PackedValue
 from ...framework.tensor import Tensor, ViewInfo
 from .container_writes import kept_at, place
 
@@ -41,8 +41,8 @@ _MANY = 20_000  # objects on a level: whoever is above them is of no help
 
 
 @dataclass
-class Trail:
-    """The way from a root to an object.
+class ReferrerPath:
+    """The chain of references from a root (variable, attribute) to an object.
 
     Attributes:
         kind: What keeps it, the most telling thing on the way; ``cycle`` and ``unseen`` if there
@@ -64,8 +64,10 @@ class Trail:
     ancestors: set[int] = field(default_factory=set)  # ids of all that was seen to lead to it
 
 
-def trails(sources: list[Any], hidden: Iterable[Any], edges: set[int]) -> list[Trail | None]:
-    """Find who holds each object; None if only the graph, or lowtide itself, does.
+def find_referrers(
+    sources: list[Any], hidden: Iterable[Any], edges: set[int]
+) -> list[ReferrerPath | None]:
+    """Find what keeps each object alive; None if only the graph or lowtide itself does.
 
     Args:
         sources: The objects.
@@ -77,13 +79,13 @@ def trails(sources: list[Any], hidden: Iterable[Any], edges: set[int]) -> list[T
     try:
         search = _Search(sources, [sources, *hidden], edges)
         found = search.run()
-        lost = [k for k, trail in enumerate(found) if trail is None]
+        lost = [k for k, path in enumerate(found) if path is None]
         if lost:
             # Held by no name: is it a cycle, which may lead through the graph?
             closed = _Search([sources[k] for k in lost], [sources, *hidden], None)
-            for k, trail in zip(lost, closed.run(), strict=True):
-                if trail is not None and trail.kind in ("cycle", "unseen"):
-                    found[k] = trail
+            for k, path in zip(lost, closed.run(), strict=True):
+                if path is not None and path.kind in ("cycle", "unseen"):
+                    found[k] = path
         return found
     finally:
         if enabled:
@@ -91,7 +93,7 @@ def trails(sources: list[Any], hidden: Iterable[Any], edges: set[int]) -> list[T
 
 
 class _Search:
-    """A walk from objects to their referrers. All it keeps are one list of objects, and numbers."""
+    """A breadth-first search through referrers; it stores one list of objects, else numbers."""
 
     def __init__(self, sources: list[Any], hidden: list[Any], edges: set[int] | None) -> None:
         self.objects = list(sources)
@@ -131,8 +133,8 @@ class _Search:
             self.names.setdefault(id(value), (variable.name, "a context variable", ""))
         self.internal -= self.names.keys()
 
-    def run(self) -> list[Trail | None]:
-        found: list[Trail | None] = [None] * self.count
+    def run(self) -> list[ReferrerPath | None]:
+        found: list[ReferrerPath | None] = [None] * self.count
         level = list(range(self.count))
         exhausted = False
         for _ in range(_LEVELS):
@@ -148,15 +150,15 @@ class _Search:
             for k in range(self.count):
                 if found[k] is None:
                     found[k] = self._without_root(k)
-        for k, trail in enumerate(found):
-            if trail is not None:
-                trail.ancestors = {id(self.objects[a]) for a in self._all_above(k)}
+        for k, path in enumerate(found):
+            if path is not None:
+                path.ancestors = {id(self.objects[a]) for a in self._all_above(k)}
         self.objects.clear()
         return found
 
-    def _name(self, found: list[Trail | None], faint: bool) -> None:
-        for k, trail in enumerate(found):
-            if trail is None:
+    def _name(self, found: list[ReferrerPath | None], faint: bool) -> None:
+        for k, path in enumerate(found):
+            if path is None:
                 way = self._way(k, faint)
                 if way is not None:
                     found[k] = self._trail(way)
@@ -200,13 +202,13 @@ class _Search:
         return upper
 
     def _passed_over(self, r: Any) -> bool:
-        if isinstance(r, RemovableHandle | _Search | Trail):
+        if isinstance(r, RemovableHandle | _Search | ReferrerPath):
             return True
         if isinstance(r, types.FrameType) and is_ours(r.f_code.co_filename):
             return True
         if self.edges is None:
             return False
-        return isinstance(r, Node | Held | Hooked) or id(r) in self.edges
+        return isinstance(r, Node | Held | PackedValue) or id(r) in self.edges
 
     def _is_end(self, r: Any) -> bool:
         return (
@@ -237,7 +239,7 @@ class _Search:
                     queue.append(up)
         return None
 
-    def _without_root(self, source: int) -> Trail | None:
+    def _without_root(self, source: int) -> ReferrerPath | None:
         seen = self._all_above(source)
         if any(id(self.objects[k]) in self.internal for k in seen):
             return None
@@ -247,20 +249,20 @@ class _Search:
         )
         if open_ended:
             text = "something Python does not show: a C extension, or an unfinished expression"
-            return Trail("unseen", text, numel=numel)
+            return ReferrerPath("unseen", text, numel=numel)
         kinds = sorted({type(self.objects[k]).__name__ for k in seen} - {"tuple", "list", "Held"})
         text = f"a reference cycle ({', '.join(kinds[:6])}), freed only by gc"
-        return Trail("cycle", text, numel=numel)
+        return ReferrerPath("cycle", text, numel=numel)
 
-    def _trail(self, way: list[int]) -> Trail:
+    def _trail(self, way: list[int]) -> ReferrerPath:
         chain = [self.objects[k] for k in way]
         self.hidden.add(id(chain))
-        told = _Telling(chain, self.names.get(id(chain[-1])), self.spaces.get(id(chain[-1])))
+        told = _PathText(chain, self.names.get(id(chain[-1])), self.spaces.get(id(chain[-1])))
         numel = next((o._spec.numel for o in chain if isinstance(o, Tensor)), None)
         rooted = isinstance(chain[-1], type) or id(chain[-1]) in self.spaces
         above = [id(o) for o in (chain[1:-1] if rooted else chain[1:])]
         lists = {id(o) for o in chain if isinstance(o, list | deque | set)}
-        return Trail(told.kind, told.text, told.name, above, numel, told.kept_at, lists)
+        return ReferrerPath(told.kind, told.text, told.name, above, numel, told.kept_at, lists)
 
 
 def _is_faint(holder: Any, held: Any) -> bool:
@@ -285,8 +287,8 @@ def _locals(frame: types.FrameType) -> Iterator[tuple[str, int]]:
     return iter(found)
 
 
-class _Telling:
-    """Puts a way into words."""
+class _PathText:
+    """Formats a chain of references as text."""
 
     def __init__(
         self, chain: list[Any], local: tuple[str, str, str] | None, space: str | None
@@ -425,7 +427,7 @@ class _Telling:
             self.kinds.append("closure")
         elif isinstance(space, dict) and "_modules" in space and "_parameters" in space:
             self.kinds.append("module attribute")
-        elif not isinstance(holder, Node | Held | Hooked | ViewInfo):
+        elif not isinstance(holder, Node | Held | PackedValue | ViewInfo):
             self.kinds.append("attribute")
         if not isinstance(holder, Tensor | ViewInfo) or name == "_grad":
             self._say(f".{name}" if name else f".<{type(holder).__name__}>")

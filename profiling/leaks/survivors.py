@@ -1,4 +1,4 @@
-"""Survivors: the nodes that live at the end of a step, by the line and the step of their making.
+"""Nodes that are alive at the end of a step, by source line and creation step.
 
 In a graph that is held from outside, something other than the graph must hold an *end*: a node
 that nothing of its own step uses. Ends of old steps are where the search for a holder begins. If
@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import Any
 
 from .findings import Size
-from .node_tracker import Generations, Site, held_bytes, saved_bytes, tensors_of
-from .referrers import Trail, trails
+from .node_tracker import NodeTracker, Site, held_bytes, saved_bytes, tensors_of
+from .referrers import ReferrerPath, find_referrers
 
 SIGN = 3  # steps with living nodes of one line
 SOURCES = 24  # nodes to walk from at once
 
 
-class Look:
-    """The living nodes at the end of a step, by line and step; all in numbers but one list."""
+class LiveNodes:
+    """The nodes alive at the end of a step, by source line and creation step."""
 
-    def __init__(self, notes: Generations, alive: list[Any]) -> None:
+    def __init__(self, notes: NodeTracker, alive: list[Any]) -> None:
         self.alive = alive
         self.now = notes.step
         self.steps: list[int] = []
@@ -47,7 +47,7 @@ class Look:
                 self.above.setdefault(b, []).append(k)
 
     def nodes_at(self, sites: set[Site], newest: bool) -> list[int]:
-        """The nodes of some lines; those of the present step only with ``newest``."""
+        """Return the nodes of some lines; those of the current step only with ``newest``."""
         return [
             k
             for s in sites
@@ -57,12 +57,12 @@ class Look:
         ]
 
     def newest(self, site: Site) -> list[int]:
-        """The nodes of a line from the last step that has any."""
+        """Return the nodes of a line from the last step that has any."""
         steps = self.by_site[site]
         return steps[max(steps)]
 
     def measure(self, tops: list[int]) -> tuple[Size, Size]:
-        """What nodes and all below them hold; and the part of it from the last step before."""
+        """Return the size of a subgraph, and of its part from the last step before."""
         self._connect()
         every, pending = set(tops), list(tops)
         while pending:
@@ -79,18 +79,18 @@ class Look:
             Size(held_bytes((self.alive[k] for k in part), of_last), len(part)),
         )
 
-    def trails(self, which: list[int]) -> list[Trail | None]:
-        """Who holds some nodes."""
+    def find_referrers(self, which: list[int]) -> list[ReferrerPath | None]:
+        """Find what keeps some nodes alive."""
         edges = set()
         for node in self.alive:
             edges.add(id(node.edges))
             edges.add(id(getattr(node, "handles", None)))
             edges.update(map(id, node.edges))
         edges.discard(id(None))
-        return trails([self.alive[k] for k in which], [self.alive], edges)
+        return find_referrers([self.alive[k] for k in which], [self.alive], edges)
 
     def ends(self, suspicious: set[Site]) -> tuple[list[int], list[int]]:
-        """(where graphs of old steps end and something else must hold them, what is carried on)."""
+        """Return (nodes of old graphs that are held from outside, nodes carried step to step)."""
         self._connect()
         held: dict[Site, list[int]] = {}
         pending = []
@@ -143,7 +143,7 @@ class Look:
         return False
 
     def idle_tops(self) -> list[int]:
-        """Ends of old graphs that hold saved values and that no node of the last steps uses."""
+        """Return root nodes of old graphs that hold saved tensors and are no longer used."""
         old = [k for k, step in enumerate(self.steps) if step <= self.now - 2]
         if not old:
             return []

@@ -1,1 +1,1 @@
-"""Recording: events, their names, the system's memory, files."""
+"""Recording of memory events: event log, names of owners, system memory, JSON format."""

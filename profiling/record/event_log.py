@@ -1,7 +1,7 @@
-"""Event log: from the events of ledgers to owners, peaks, marks and timeline of a recording.
+"""Event log: turns events of the ledgers into owners, peaks, marks and a timeline.
 
-On the hot path (``Bookkeeper._observer``) an event costs a look at where the program is and six
-integers at the end of a list. Everything else waits for :meth:`Bookkeeper.settle`: at a question,
+On the hot path (``EventRecorder._observer``) an event costs a look at where the program is and six
+integers at the end of a list. Everything else waits for :meth:`EventRecorder.settle`: at a query,
 at the end, or when the list has grown long.
 """
 
@@ -16,22 +16,22 @@ from ...framework.memory.events import attach, detach
 from ...framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER, ROLES, SAVED, TEMPORARY
 from ..analysis.tables import grouped
 from .oom_hints import remedies
-from .recording import ALLOC, FREE, OWNER, ROLE, Books, Mark, Owner, Peak, Recording
+from .recording import ALLOC, FREE, OWNER, ROLE, LiveBytes, Mark, Owner, Peak, Recording
 
 MARK = 4  # in the list of events, beside the kinds of the recording
 IF_BEFORE = 1 << 8  # a name only for what has none yet
 LONG = 6 * 20_000  # integers in the list; then they are booked
 
 
-class Account:
-    """The state of one device while it is recorded."""
+class DeviceState:
+    """The recording state of one device."""
 
     def __init__(self, index: int, be: Any, peak: Peak, fullest: Peak) -> None:
         self.index = index
         self.peak, self.fullest = peak, fullest
         self.ledger = be.ledger
         self.backend = be
-        self.books = Books()
+        self.books = LiveBytes()
         self.high = 0  # live bytes at their highest since the last mark
         self.named: dict[int, str] = {}  # address -> path of storages that have a name
         self.numbers: dict[int, int] = {}  # address -> number of the block
@@ -42,18 +42,18 @@ class Account:
         self.late: list[int] = []  # what was freed while it was
 
     def flush(self, log: list[int]) -> None:
-        """Note what was freed while an allocation was on its way."""
+        """Record frees that happened while an allocation was in progress."""
         late, self.late = self.late, []  # no call between the two: threads may meet here
         log.extend(late)
 
     def note_peak(self) -> None:
-        """Copy who owns what, if it is more than ever and not noted yet: it is about to fall."""
+        """Copy the bytes by owner if they are a new peak, before they fall."""
         if self.peak_is_new and self.books.live == self.peak.nbytes:
             self.peak.cells = dict(self.books.cells)
         self.peak_is_new = False
 
     def note_fullest(self) -> None:
-        """The same for what the graph holds."""
+        """Copy the bytes of saved tensors if they are a new peak, before they fall."""
         if self.fullest_is_new and self.books.saved == self.fullest.nbytes:
             self.fullest.cells = dict(self.books.savers)
             self.fullest.holders = self.books.holders()
@@ -61,11 +61,11 @@ class Account:
 
 
 def _forget(_: Any) -> None:
-    """Keep nothing of an event."""
+    """Discard an event."""
 
 
-class Bookkeeper:
-    """Listens to ledgers, and writes a recording.
+class EventRecorder:
+    """Observes the ledgers and writes a recording.
 
     Args:
         recording: To be filled.
@@ -78,13 +78,13 @@ class Bookkeeper:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self.accounts: list[Account] = []
+        self.accounts: list[DeviceState] = []
         self.log: list[int] = []
         self.lock = threading.RLock()
         self.paths: list[str] = []
         self._numbers: dict[str, int] = {}  # path -> its position there
         self._owners: dict[scopes.Site, int] = {recording.owners[0]: 0}
-        self._by_ledger: dict[int, Account] = {}
+        self._by_ledger: dict[int, DeviceState] = {}
         self._observers: list[tuple[Any, Any]] = []
         self._pending: list[Mark] = []  # all marks; the log names them by position
         self._blocks = self._last = 0
@@ -93,15 +93,15 @@ class Bookkeeper:
         self._began = time.perf_counter_ns()
 
     def now(self) -> int:
-        """Nanoseconds since the beginning."""
+        """Nanoseconds since the start."""
         return time.perf_counter_ns() - self._began
 
     # Listening
 
     def watch(self, be: Any) -> None:
-        """Listen to one more device."""
+        """Observe one more device."""
         with self.lock:
-            d = Account(len(self.accounts), be, Peak(), Peak())
+            d = DeviceState(len(self.accounts), be, Peak(), Peak())
             observer = self._observer(d)
             self.accounts.append(d)
             self._by_ledger[id(be.ledger)] = d
@@ -109,7 +109,7 @@ class Bookkeeper:
             self.recording.devices.append(be.ledger.name)
             self.recording.peaks.append(d.peak)
             self.recording.fullest.append(d.fullest)
-            d.books = Books(attach(be.ledger, observer))
+            d.books = LiveBytes(attach(be.ledger, observer))
             d.allocations = be.ledger.allocations
             d.high = d.books.live
             d.peak.nbytes, d.fullest.nbytes = d.books.live, d.books.saved
@@ -120,13 +120,13 @@ class Bookkeeper:
                 mark.peak.append(0)
 
     def leave(self) -> None:
-        """Listen no more; what was noted stays to be booked."""
+        """Stop observing; events so far can still be processed."""
         for ledger, observer in self._observers:
             detach(ledger, observer)
         self._observers.clear()
         self._by_ledger.clear()
 
-    def _observer(self, d: Account) -> Any:
+    def _observer(self, d: DeviceState) -> Any:
         extend, now, began, log = self.log.extend, time.perf_counter_ns, self._began, self.log
         owners, named, shift = self._owners, d.named, d.index << 3
         ledger = d.ledger
@@ -170,7 +170,7 @@ class Bookkeeper:
         observer.remedies = lambda missing: self._remedies(d, missing)  # type: ignore[attr-defined]
         return observer
 
-    def _owners_now(self, d: Account) -> dict[str, dict[str, int]]:
+    def _owners_now(self, d: DeviceState) -> dict[str, dict[str, int]]:
         # What is told when an allocation fails: bytes by module and line, largest first.
         self.settle()
         with self.lock:
@@ -180,7 +180,7 @@ class Bookkeeper:
             for by, held in sums.items()
         }
 
-    def _remedies(self, d: Account, missing: int) -> tuple[dict[str, int], list[str]]:
+    def _remedies(self, d: DeviceState, missing: int) -> tuple[dict[str, int], list[str]]:
         # What would free the bytes that are missing.
         self.settle()
         with self.lock:
@@ -195,7 +195,7 @@ class Bookkeeper:
             return owner
 
     def name(self, tensor: Any, path: str, flag: int = 0) -> None:
-        """Say that the storage of a tensor belongs to the module at ``path``.
+        """Attribute the storage of a tensor to the module at ``path``.
 
         Args:
             tensor: Any; nothing happens if it has a name, or no bytes on a watched device.
@@ -218,7 +218,7 @@ class Bookkeeper:
         self.log.extend((self.now(), OWNER | d.index << 3, address, storage.nbytes, role, number))
 
     def held(self) -> list[tuple[int, ...]]:
-        """Figures that change whenever something that bears a name comes, goes or gets it."""
+        """Return counters that change whenever a named storage is allocated, freed or renamed."""
         return [
             (r[PARAMETER], r[BUFFER], r[OPTIMIZER], len(d.named))
             for d in self.accounts
@@ -226,13 +226,13 @@ class Bookkeeper:
         ]
 
     def path_of(self, tensor: Any) -> str | None:
-        """The name that ``name`` gave the storage of a tensor."""
+        """Return the module path given to the storage of a tensor by ``name``."""
         storage = tensor._storage
         d = self._by_ledger.get(id(storage.ledger))
         return d.named.get(storage.address) if d is not None and storage.nbytes else None
 
     def mark(self, mark: Mark, at: int) -> None:
-        """Note a mark; its figures come when it is booked."""
+        """Record a mark; its bytes are filled in when events are processed."""
         with self.lock:
             self._pending.append(mark)
             self.log.extend((at, MARK, len(self._pending) - 1, 0, 0, 0))
@@ -240,7 +240,7 @@ class Bookkeeper:
     # Booking
 
     def settle(self) -> None:
-        """Book what was noted since the last time; in the order in which it happened."""
+        """Process the events recorded since the last call, in order."""
         with self.lock:
             if self._settling:  # a finalizer, started inside
                 return
@@ -259,8 +259,8 @@ class Bookkeeper:
                 d.note_fullest()
 
     def _book(self, values: list[int]) -> None:
-        # Bring the books forward. Births and deaths are written out instead of asking `Books`: this
-        # is the larger part of what a profiler costs.
+        # Bring the tables forward. Allocations and frees are written out instead of calling
+        # `LiveBytes`: this is the larger part of what a profiler costs.
         kept: list[int] = []  # of the timeline, seven numbers an event
         keep = kept.extend if self.recording.timeline else _forget
         each = iter(values)
@@ -315,7 +315,7 @@ class Bookkeeper:
 
     def _book_change(
         self,
-        d: Account,
+        d: DeviceState,
         keep: Any,
         at: int,
         kind: int,
@@ -354,7 +354,7 @@ class Bookkeeper:
         if books.live == d.peak.nbytes and not (old == SAVED and role == TEMPORARY):
             d.peak_is_new = True  # as the ledger: the roles at the peak change along
 
-    def _was(self, d: Account, nbytes: int, role: int, owner: int) -> None:
+    def _was(self, d: DeviceState, nbytes: int, role: int, owner: int) -> None:
         # It had this owner before anyone could know: the marks show no change of it.
         for cell, n in (((0, role), -nbytes), ((owner, role), nbytes)):
             d.at_mark[cell] = d.at_mark.get(cell, 0) + n

@@ -1,4 +1,4 @@
-"""A recording as JSON, and back. The schema is ``docs/profiler_json.md``."""
+"""Conversion of recordings to JSON and back; the schema is ``docs/profiler_json.md``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORMAT, VERSION = "lowtide memory profile", 1
 
 
 def to_dict(recording: Recording) -> dict[str, Any]:
-    """The recording as dicts, lists, strings and numbers."""
+    """Convert a recording to dicts, lists, strings and numbers."""
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -35,7 +35,7 @@ def to_dict(recording: Recording) -> dict[str, Any]:
 
 
 def from_dict(data: Any) -> Recording:
-    """The recording that ``to_dict`` described.
+    """Rebuild a recording from the result of ``to_dict``.
 
     Raises:
         ValueError: It is something else, or of a later version.
@@ -110,7 +110,7 @@ def _as_cells(rows: Iterable[Any]) -> Cells:
 
 
 def write(data: dict[str, Any], path: Any) -> None:
-    """Write JSON beside ``path``, then rename it there."""
+    """Write JSON to ``path`` atomically."""
     path = os.fspath(path)
     folder = os.path.dirname(os.path.abspath(path))
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=".", suffix=".json")
@@ -125,7 +125,7 @@ def write(data: dict[str, Any], path: Any) -> None:
 
 
 def read(path: Any) -> Recording:
-    """Read a recording.
+    """Load a recording from a JSON file.
 
     Raises:
         ValueError: The file holds something else, or is of a later version.

@@ -1,4 +1,4 @@
-"""Hints for an out-of-memory error: what would free the bytes that an allocation lacks.
+"""Hints in out-of-memory errors: what would free the missing bytes.
 
 When an allocation fails, books and graph know what is kept for backward, where it was born and for
 which modules. In a region of activation checkpointing what was born there and is kept for nobody
@@ -18,7 +18,7 @@ from typing import Any
 from ...framework.autograd.node import Node
 from ...framework.memory.ledger import GRADIENT, INPUT, SAVED, TEMPORARY, format_bytes
 from ...framework.modes import local
-from .recording import Books, Recording
+from .recording import LiveBytes, Recording
 
 MOST = 3  # groups of modules that are named
 WHOLE = "the model's parts"
@@ -26,9 +26,9 @@ FUSED = "optim.fuse_into_backward(optimizer), which keeps a gradient at a time,"
 
 
 def remedies(
-    recording: Recording, books: Books, numbers: Mapping[int, int], ledger: Any, missing: int
+    recording: Recording, books: LiveBytes, numbers: Mapping[int, int], ledger: Any, missing: int
 ) -> tuple[dict[str, int], list[str]]:
-    """What would free bytes at this instant.
+    """List what would free memory at this point of the program.
 
     Args:
         recording: Whose owners ``books`` mean.

@@ -1,4 +1,4 @@
-"""The recording: what a profiler noted, as plain numbers and strings.
+"""The recording of a memory profiler, as plain numbers and strings.
 
 This is the one data structure of the profiler: tables, pictures, pages, exports and comparisons
 read it and nothing else. It holds no tensor, array, frame or module, and can be written as JSON
@@ -19,7 +19,7 @@ Schema (``Recording``)
         shows a change where there was none; in the events it gets it when it got it.
     ``timeline``: whether events were kept.
     ``events``: :class:`Events`, columns of equal length; empty without a timeline. Replaying them
-        (:class:`Books`) gives the owners at every instant.
+        (:class:`LiveBytes`) gives the owners at every instant.
 
 A *cell* is (owner, role number); the cells of a device sum exactly to the ledger's live bytes,
 and those of one role to the ledger's figure for it. Roles are numbered as in
@@ -45,7 +45,7 @@ Cells = dict[tuple[int, int], int]  # (owner, role number) -> bytes
 
 
 class Owner(NamedTuple):
-    """Whose bytes: where in the program they were allocated.
+    """The place in the program that allocated bytes.
 
     Attributes:
         module: Path of the module call or scope, such as ``blocks.3.attention.qkv``; empty outside
@@ -64,7 +64,7 @@ class Owner(NamedTuple):
 
 @dataclass
 class Events:
-    """Every change of the books, as columns.
+    """All events of the recording, as columns.
 
     Attributes:
         time: Nanoseconds since the start.
@@ -89,17 +89,17 @@ class Events:
         return len(self.time)
 
     def columns(self) -> dict[str, array[int]]:
-        """The columns by name."""
+        """Return the columns by name."""
         return dict(vars(self))
 
     def rows(self) -> Iterator[tuple[int, ...]]:
-        """One tuple an event, in the order of the columns."""
+        """Iterate over events as tuples, in the order of the columns."""
         return zip(*self.columns().values(), strict=True)
 
 
 @dataclass
 class Peak:
-    """A moment, and who owned what then.
+    """A peak of live bytes, and the bytes by owner at it.
 
     Attributes:
         nbytes: Live bytes at that moment; the sum of ``cells``.
@@ -118,7 +118,7 @@ class Peak:
 
 @dataclass
 class Mark:
-    """A named instant.
+    """A named point in time.
 
     Attributes:
         name: Such as ``epoch 1`` or ``step 17``.
@@ -145,7 +145,7 @@ class Mark:
 
 @dataclass
 class Recording:
-    """All of it; the schema is at the head of this file."""
+    """A memory recording; the schema is in the docstring of this module."""
 
     devices: list[str] = field(default_factory=list)
     owners: list[Owner] = field(default_factory=lambda: [Owner("", "before", "other", BEFORE)])
@@ -158,7 +158,7 @@ class Recording:
     events: Events = field(default_factory=Events)
 
     def cells_at(self, mark: int, device: int) -> Cells:
-        """Who owned what of a device at a mark, given by its position in ``marks``."""
+        """Return bytes by (owner, role) of a device at a mark (a position in ``marks``)."""
         cells: Cells = {}
         for m in self.marks[: mark + 1]:
             for d, owner, role, change in m.changes:
@@ -168,7 +168,7 @@ class Recording:
 
 
 def busiest(recording: Recording) -> int:
-    """The device with the highest peak, of those on which anything happened meanwhile.
+    """Return the index of the active device with the highest peak.
 
     A model on meta that merely lives beside a program on the CPU is not what that program is about.
     """
@@ -188,8 +188,8 @@ def _add(cells: Cells, key: tuple[int, int], nbytes: int) -> None:
         cells.pop(key, None)
 
 
-class Books:
-    """Live bytes of one device by owner and role, brought forward event by event.
+class LiveBytes:
+    """Live bytes of one device by owner and role, updated event by event.
 
     Used twice: while recording, to know the peak and the marks; and later, to replay a timeline.
 
@@ -211,7 +211,7 @@ class Books:
         self.blocks: dict[int, list[int]] = {}
 
     def alloc(self, key: int, nbytes: int, role: int, owner: int) -> None:
-        """A storage was born."""
+        """Add an allocated storage."""
         self.blocks[key] = [nbytes, role, owner, 0]
         self.live += nbytes
         cell = (owner, role)
@@ -220,7 +220,7 @@ class Books:
             self._saves(0, nbytes)
 
     def free(self, key: int, nbytes: int, role: int) -> None:
-        """A storage died; one that nobody knew was there before."""
+        """Remove a freed storage; an unknown one was allocated before the recording."""
         block = self.blocks.pop(key, None)
         owner = saver = 0
         if block is not None:
@@ -231,7 +231,7 @@ class Books:
             self._saves(saver, -nbytes)
 
     def change(self, key: int, nbytes: int, old: int, role: int, saver: int) -> None:
-        """A storage took another role."""
+        """Change the role of a storage."""
         block = self.blocks.get(key)
         if block is None:
             block = self.blocks[key] = [nbytes, old, 0, 0]
@@ -247,7 +247,7 @@ class Books:
         block[1] = role
 
     def name(self, key: int, nbytes: int, role: int, owner: int) -> None:
-        """A storage got another owner; one that nobody knew was there before."""
+        """Change the owner of a storage; an unknown one was allocated before the recording."""
         block = self.blocks.get(key)
         if block is None:
             block = self.blocks[key] = [nbytes, role, 0, 0]
@@ -256,7 +256,7 @@ class Books:
         block[2] = owner
 
     def holders(self) -> Cells:
-        """The saved bytes by the owners that computed them."""
+        """Return bytes of saved tensors by the owners that computed them."""
         return {cell: n for cell, n in self.cells.items() if cell[1] == SAVED}
 
     def _saves(self, saver: int, nbytes: int) -> None:
@@ -264,21 +264,21 @@ class Books:
         _add(self.savers, (saver, SAVED), nbytes)
 
 
-def replay(recording: Recording, device: int) -> Iterator[tuple[int, Books]]:
-    """Walk through the timeline of a device: (event index, books after it), the same books again.
+def replay(recording: Recording, device: int) -> Iterator[tuple[int, LiveBytes]]:
+    """Iterate over the events of a device: (event index, live bytes after it, one mutable object).
 
     Events of other devices are passed over.
     """
     first = recording.marks[0]
-    books = Books(first.roles[device] if device < len(first.roles) else [])
+    books = LiveBytes(first.roles[device] if device < len(first.roles) else [])
     for index, (_, kind, d, block, nbytes, role, owner) in enumerate(recording.events.rows()):
         if d == device:
             apply(books, kind, block, nbytes, role, owner)
             yield index, books
 
 
-def apply(books: Books, kind: int, block: int, nbytes: int, role: int, owner: int) -> None:
-    """Bring books forward by one event of a finished recording."""
+def apply(books: LiveBytes, kind: int, block: int, nbytes: int, role: int, owner: int) -> None:
+    """Update live bytes by one event of a finished recording."""
     if kind == ALLOC:
         books.alloc(block, nbytes, role, owner)
     elif kind == FREE:

@@ -1,4 +1,4 @@
-"""System memory of the process and the devices, beside what the ledger counts.
+"""Memory of the process and devices as the operating system reports it.
 
 Figures, each with the method it came by:
 
@@ -25,7 +25,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 def look(backends: Iterable[Any]) -> dict[str, Any]:
-    """Take all figures now.
+    """Sample all figures of system memory now.
 
     Args:
         backends: Of the devices; None among them are passed over.
@@ -43,7 +43,7 @@ def look(backends: Iterable[Any]) -> dict[str, Any]:
 
 
 def process() -> dict[str, Any]:
-    """Bytes of this process that are in memory, now and at most, and how that is known."""
+    """Return the resident bytes of this process, now and at their peak, and the source."""
     try:
         with open("/proc/self/statm", "rb") as f:
             rss = int(f.read().split()[1]) * _PAGE
@@ -115,7 +115,7 @@ def _driver(be: Any) -> dict[str, Any] | None:
 
 
 def rows(figures: dict[str, Any]) -> list[tuple[str, str, int, str]]:
-    """Figures as lines that add up: (where, what, bytes, method).
+    """Format figures as rows that add up: (where, what, bytes, method).
 
     For the process: what the cpu's pool holds in tensors, its rounding, its free blocks, and the
     remainder ("interpreter and libraries"). Pages that a pool reserved and nobody wrote are not in

@@ -1,4 +1,4 @@
-"""Variable names of parameters that no module holds, and of modules used alone.
+"""Variable names of parameters outside of modules, and of modules used alone.
 
 A model written in functions has its weights in variables, lists and dicts. When a backward begins,
 its graph tells which leaves get a gradient, and the frames on the stack tell what they are called:
@@ -30,7 +30,7 @@ MOST = 20_000  # values looked at in one search
 
 
 def leaves(root: Any) -> Iterator[Tensor]:
-    """The leaves that the graph behind a node leads to, each once or more."""
+    """Iterate over the leaves that the graph behind a node leads to; some may repeat."""
     met, pending = {root}, [root]
     while pending:
         for target, _ in pending.pop().edges:
@@ -42,7 +42,7 @@ def leaves(root: Any) -> Iterator[Tensor]:
 
 
 def names(wanted: dict[int, Any]) -> dict[int, str]:
-    """Find what the running program calls some objects.
+    """Find the variable names of some objects in the running program.
 
     Args:
         wanted: The objects by their ids.
@@ -54,7 +54,7 @@ def names(wanted: dict[int, Any]) -> dict[int, str]:
 
 
 def called(module: Any, others: dict[str, Any] | None = None) -> tuple[str, Any, bool] | None:
-    """Find what the running program calls a module.
+    """Find the variable name of a module in the running program.
 
     Args:
         module: One that is called by the program, not by another module.
@@ -153,7 +153,7 @@ class _Search:
         self.look({k: v for k, v in known.items() if k in passing}, "", 0)
 
     def look(self, space: dict[Any, Any], path: str, depth: int) -> None:
-        """Look through the variables, attributes or elements that ``path`` leads to."""
+        """Search the variables, attributes or elements that ``path`` leads to."""
         for key, value in list(space.items()):
             self.left -= 1
             if self.left < 0 or not self.missing:

@@ -1,1 +1,1 @@
-"""Reports: text, page, pictures."""
+"""Reports of a recording: text, HTML, plots."""

@@ -1,4 +1,4 @@
-"""HTML page of a recording, or of two side by side: nothing is loaded from anywhere.
+"""HTML report of one recording, or of two side by side, in one self-contained file.
 
 ``assets/page.html`` is the skeleton; style, script and data are put inside. What the page says at
 once, the headline, the key figures and the tables, is plain HTML and needs no script; the script
@@ -28,7 +28,7 @@ from typing import Any
 from ...framework.memory.ledger import ROLES, format_bytes
 from ...framework.serialization.atomic_files import replacing
 from ..analysis.role_style import PHASE_COLORS, ROLE_COLORS, ROLE_WORDS, STACK
-from ..analysis.snapshots import Moments, device_index, moments, phases
+from ..analysis.snapshots import SnapshotSeries, device_index, phases, take_snapshots
 from ..analysis.summary import Summary, percent, seconds, short_lines, summarize
 from ..analysis.tables import OUTSIDE, place
 from ..record.recording import PHASES, Recording
@@ -47,7 +47,7 @@ def html(
     names: Sequence[str] = ("this run", "other run"),
     device: Any = None,
 ) -> None:
-    """Write a page to look at in a browser.
+    """Write an HTML report to open in a browser.
 
     Args:
         recording: What a profiler noted.
@@ -71,7 +71,7 @@ def page(
     names: Sequence[str] = ("this run", "other run"),
     device: Any = None,
 ) -> str:
-    """The page that :func:`html` writes, as text."""
+    """Return the HTML report as text."""
     index = device_index(recording, device)
     first = recording.devices[index] if recording.devices else ""
     runs = [recording] if other is None else [recording, other]
@@ -140,7 +140,7 @@ def _run(runs: list[Recording], number: int, name: str) -> dict[str, Any]:
 def _device(runs: list[Recording], number: int, device: str) -> dict[str, Any]:
     recording = runs[number]
     index = recording.devices.index(device)
-    shown = moments(recording, index, MOMENTS, even="events")
+    shown = take_snapshots(recording, index, MOMENTS, even="events")
     summary = summarize(recording, index)
     peak = sorted(summary.peak.cells.items())
     return {
@@ -167,7 +167,7 @@ def _device(runs: list[Recording], number: int, device: str) -> dict[str, Any]:
 
 
 def _groups(
-    runs: list[Recording], number: int, device: str, by: str, shown: Moments
+    runs: list[Recording], number: int, device: str, by: str, shown: SnapshotSeries
 ) -> dict[str, Any]:
     # Runs that have the device are grouped alike, so that equal colors are equal things.
     having = [run for run in runs if device in run.devices]
@@ -194,7 +194,7 @@ def _thinned(items: list[Any], limit: int) -> list[Any]:
 
 
 def _json(value: Any) -> str:
-    """JSON that can stand inside a script element: no user string can end it."""
+    """Encode as JSON that is safe inside a script element: no string can close it."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -266,8 +266,8 @@ def _of(name: str) -> str:
 
 
 def _picture(recording: Recording, device: int) -> str:
-    """The timeline by role as SVG, for readers without scripts."""
-    shown = moments(recording, device, 300)
+    """Draw the timeline by role as SVG, for readers without scripts."""
+    shown = take_snapshots(recording, device, 300)
     stacks = shown.stacks(lambda owner, role: role)
     width, height, most = 1000.0, 260.0, max([1, *shown.live])
     end = max(shown.end, 1)

@@ -1,4 +1,4 @@
-"""The tables of the page, as plain HTML.
+"""The tables of the HTML report.
 
 They can be read without a script; the script makes them sort and filter. A cell that is a figure
 carries its exact value beside its text.
@@ -23,7 +23,7 @@ Cell = tuple[str, float | None]  # what to read, and the number to sort by
 
 
 def tables(runs: list[Recording], names: list[str]) -> Iterable[str]:
-    """The sections with the tables: of the difference, then for each run and device."""
+    """Return the sections with tables: of the difference, then for each run and device."""
     if len(runs) > 1:
         for device in runs[0].devices:
             if device in runs[1].devices:
@@ -184,7 +184,7 @@ def _share(part: int, whole: int, most: int, color: str) -> Cell:
 
 
 class _Markup(str):
-    """Text that is HTML already."""
+    """A string that is HTML already and needs no escaping."""
 
     __slots__ = ()
 
@@ -239,5 +239,5 @@ def _class(head: str, number: bool) -> str:
 
 
 def text_of(value: str) -> str:
-    """Any words as HTML text or attribute."""
+    """Escape text for use in HTML or in an attribute."""
     return escaping.escape(value, quote=True)

@@ -23,7 +23,14 @@ from ..analysis.role_style import (
     ROLE_WORDS,
     STACK,
 )
-from ..analysis.snapshots import NANOSECONDS, Moments, Span, device_index, moments, phases
+from ..analysis.snapshots import (
+    NANOSECONDS,
+    SnapshotSeries,
+    Span,
+    device_index,
+    phases,
+    take_snapshots,
+)
 from ..analysis.summary import (
     OTHERS,
     Summary,
@@ -50,7 +57,7 @@ Group = Callable[[int, int], str]
 def plot(
     recording: Recording, path: str | os.PathLike[str], by: str = "role", device: Any = None
 ) -> None:
-    """Write a picture of memory over time.
+    """Plot memory over time to an image file.
 
     Args:
         recording: What a profiler noted.
@@ -75,14 +82,14 @@ def plot(
 
 
 def figure(recording: Recording, by: str = "role", device: Any = None) -> Figure:
-    """The picture as a Matplotlib figure; arguments as in :func:`plot`."""
+    """Return the plot as a Matplotlib figure; arguments as in :func:`plot`."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     index = device_index(recording, device)
     names, colors, (group,) = grouping([(recording, index)], by)
     summary = summarize(recording, index)
-    shown = moments(recording, index, COLUMNS)
+    shown = take_snapshots(recording, index, COLUMNS)
     stacks = shown.stacks(group)
 
     made = Figure(figsize=(12, 6), dpi=110, facecolor="white")
@@ -119,7 +126,7 @@ def figure(recording: Recording, by: str = "role", device: Any = None) -> Figure
 def grouping(
     runs: Sequence[tuple[Recording, int]], by: str
 ) -> tuple[list[str], dict[str, str], list[Group]]:
-    """How bytes are grouped: names from the bottom of the stack up, their colors, and the maps.
+    """Group bytes for a plot: return group names bottom to top, their colors, and the maps.
 
     Args:
         runs: Recordings and devices, which are grouped alike: by what they hold at their peaks
@@ -250,7 +257,9 @@ def _draw_steps(axes: Axes, recording: Recording, clock: float) -> None:
             )
 
 
-def _draw_peak(axes: Axes, shown: Moments, summary: Summary, clock: float, scale: int) -> None:
+def _draw_peak(
+    axes: Axes, shown: SnapshotSeries, summary: Summary, clock: float, scale: int
+) -> None:
     if not summary.peak.nbytes:
         return
     x, y = summary.peak.time * clock, summary.peak.nbytes / scale
@@ -340,6 +349,6 @@ def _draw_layers(
 
 
 def _plain(text: str, limit: int = 24) -> str:
-    """A user's words for Matplotlib: no mathematics, one line, cut in front: the end tells most."""
+    """Clean a string for Matplotlib: no math mode, one line, shortened from the front."""
     text = "".join(c if c.isprintable() else " " for c in text).replace("$", r"\$")
     return text if len(text) <= limit else "\N{HORIZONTAL ELLIPSIS}" + text[1 - limit :]

@@ -1,4 +1,4 @@
-"""The page of text that ``Profile.report`` returns."""
+"""The text report that ``Profile.report`` returns."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def page(profile: Profile, limit: int) -> str:
-    """Peak, owners, saved values, growth, steps, process."""
+    """Format the text report: peak, owners, saved tensors, growth, steps, process memory."""
     recording = profile.recording
     if not recording.devices:  # the program made no tensor
         head = f"Memory profile of {recording.seconds:.3f} s: no device was used"

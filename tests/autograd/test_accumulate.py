@@ -10,7 +10,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.autograd.accumulate import add_arriving
-from lowtide.framework.ops.views import tiled as cutting
+from lowtide.framework.kernels.runtime import thresholds
 from lowtide.nn.functional import linear
 
 SIDE = 64
@@ -61,7 +61,7 @@ def test_whoever_holds_grad_sees_the_sum():
 
 @pytest.mark.parametrize("dtype", [lt.float16, lt.bfloat16], ids=str)
 def test_half_precision_adds_in_pieces(dtype, monkeypatch):
-    monkeypatch.setattr(cutting, "PIECE", 512)
+    monkeypatch.setattr(thresholds, "TILE", 512)
     n = 8192
     w = lt.linspace(-1, 1, n).to(dtype).requires_grad_()
     first, second = (lt.linspace(-3, 7, n).mul(k).to(dtype) for k in (1.0, 0.3))

@@ -691,3 +691,35 @@ def test_a_deep_view_of_a_base_with_gaps_gets_its_gradient():
     v.mul_(3)
     base.sum().backward()
     assert w.grad.tolist() == [[1.0, 3.0, 3.0]] * 2
+
+
+def test_a_deep_view_of_a_base_that_begins_inside_its_storage_gets_its_gradient():
+    w = lt.ones(4, dtype=lt.float64, requires_grad=True)
+    base = lt.zeros(10, dtype=lt.float64)[6:].detach()
+    assert base.storage_offset() == 6
+    base.copy_(w)
+    v = base[1:3]
+    for _ in range(40):
+        v = v[:]
+    v.mul_(3)
+    base.sum().backward()
+    assert w.grad.tolist() == [1.0, 3.0, 3.0, 1.0]
+
+
+def test_a_view_of_a_view_made_under_no_grad_is_refused_like_that():
+    y = lt.ones(4, requires_grad=True) * 1
+    with lt.no_grad():
+        view = y.view(-1)
+    with pytest.raises(RuntimeError, match="a view was created in no_grad mode"):
+        view.view(2, 2).add_(1)
+    assert y.tolist() == [1.0] * 4
+
+
+def test_a_view_that_is_a_leaf_of_its_own_is_refused_as_one():
+    y = lt.ones(4, requires_grad=True) * 1
+    with lt.no_grad():
+        view = y.view(-1)
+    view.requires_grad_()
+    with pytest.raises(RuntimeError, match="a view of a leaf Variable that requires grad"):
+        view.add_(1)
+    assert y.tolist() == [1.0] * 4

@@ -1,9 +1,10 @@
 """A GPU on a machine without one: CUDA's asynchrony under the package's own code.
 
-A :class:`Gpu` stands where CuPy's module stands. ``CudaBackend``, ``Streams`` and all that is above
-them run on it as they are; what they ask for is only queued (``queues.py``): kernels on the current
-stream, copies on theirs. A program that may go wrong in some order raises ``Race``, and the work is
-done in an order of one's choice: copies as late as is legal, or as early, or drawn at random.
+A :class:`Gpu` stands where CuPy's module stands. ``CudaBackend``, ``StreamCopier`` and what is
+above them run on it as they are; what they ask for is only queued (``queues.py``): kernels on the
+current stream, copies on theirs. A program that may go wrong in some order raises ``Race``, and the
+work is done in an order of one's choice: copies as late as is legal, or as early, or drawn at
+random.
 
 - A block of the device is free once nobody in Python has it, as in CuPy's pool, and then a kernel
   of the stream it was taken on overwrites it at once: the pool may give it to one.
@@ -460,7 +461,7 @@ def running(gpu: Gpu, count: int = 1) -> Iterator[list[lt.device]]:
             be = CudaBackend(d, gpu)
             be.index, be._several = k, count > 1
             patch.setitem(devices._backends, d, be)
-        patch.setattr(offload_module, "_traffic", {})
+        patch.setattr(offload_module, "_host_transfers", {})
         patch.setattr(offload_module, "_slabs", {})
         patch.setattr(offload_module, "_SLAB", 1 << 18)
         for op in OPS.values():

@@ -196,9 +196,9 @@ def test_what_a_hook_around_a_region_unpacks_must_fit():
 def test_a_stash_of_the_users_may_call_ops():
     class Doubled(lt.checkpointing.Stash):
         def stash(self, tensor):
-            return Kept(tensor.double())
+            return UncopiedStorage(tensor.double())
 
-    class Kept:
+    class UncopiedStorage:
         def __init__(self, tensor):
             self.tensor = tensor
             self.nbytes = tensor.nbytes

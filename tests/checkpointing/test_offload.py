@@ -302,10 +302,10 @@ def test_save_on_cpu_obeys_who_forbids_hooks() -> None:
 
 
 class Late:
-    """A lane whose copies happen only when somebody waits for them: the slowest legal GPU."""
+    """A copier whose copies happen only when somebody waits for them: the slowest legal GPU."""
 
     def __init__(self, be: Any) -> None:
-        self.direct = offload_module.Direct(be)
+        self.direct = offload_module.SyncCopier(be)
         self.queue: list[tuple[int, Any, Any, Any]] = []
         self.count = 0
 
@@ -330,8 +330,8 @@ class Late:
 @pytest.mark.parametrize("ahead", [0, 1, 3])
 def test_copies_that_run_late_are_waited_for(ahead: int, monkeypatch: pytest.MonkeyPatch) -> None:
     late = Late(backend(lt.device("sim")))
-    monkeypatch.setattr(offload_module, "_traffic", {})
-    monkeypatch.setattr(offload_module, "_lane_of", lambda be: late)
+    monkeypatch.setattr(offload_module, "_host_transfers", {})
+    monkeypatch.setattr(offload_module, "_copier_for", lambda be: late)
     for net in (gpt, conv_net):
         model, x = net()
         where = policy({"op:add|linear|batch_norm": offload(ahead=ahead, min_bytes=0)})

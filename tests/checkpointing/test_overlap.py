@@ -492,8 +492,8 @@ STREAMS = {
     "pageable memory is not waited for": ("stream.synchronize()", "pass"),
 }  # fmt: skip
 SENT = {
-    "memory goes before it was copied": ("self.traffic.lane.wait(self.ticket)", "pass"),
-    "a value is read before it is back": ("self.traffic.lane.wait(ticket)", "pass"),
+    "memory goes before it was copied": ("self.transfers.copier.wait(self.ticket)", "pass"),
+    "a value is read before it is back": ("self.transfers.copier.wait(ticket)", "pass"),
     "what nobody took is not waited for": (
         "        if self.back is not None:\n            self._arrived()", "        pass",
     ),
@@ -514,7 +514,7 @@ def everything() -> Iterator[Callable[[], Any]]:
 
 @pytest.mark.parametrize("what", [*STREAMS, *SENT])
 def test_a_wait_that_is_left_out_is_found(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    within = offload_module.Streams if what in STREAMS else offload_module.Sent
+    within = offload_module.StreamCopier if what in STREAMS else offload_module.OffloadedStorage
     line, instead = {**STREAMS, **SENT}[what]
     monkeypatch.setattr(offload_module, within.__name__, mutated(line, instead, within))
     found = False
@@ -530,7 +530,7 @@ def test_a_wait_that_is_left_out_is_found(what: str, monkeypatch: pytest.MonkeyP
 
 def test_the_orders_are_felt(monkeypatch: pytest.MonkeyPatch) -> None:
     # Without looking for races: late copies, and what is drawn, give other numbers by themselves.
-    monkeypatch.setattr(offload_module.Streams, "wait", lambda self, ticket: None)
+    monkeypatch.setattr(offload_module.StreamCopier, "wait", lambda self, ticket: None)
     monkeypatch.setattr("tests.checkpointing.queues.Memory.touch", lambda *_, **__: None)
     expected, _ = run(several_steps, Order(), lt.enable_grad)
     found = {

@@ -10,7 +10,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.checkpointing import pack, policy, verify
-from lowtide.framework.checkpointing.stash import Kept
+from lowtide.framework.checkpointing.stash import UncopiedStorage
 from tests.checkpointing.nets import conv_net, gpt
 
 
@@ -60,11 +60,11 @@ def test_integers_take_the_narrowest_type(low: int, high: int, itemsize: int, wh
 def test_what_cannot_be_packed_without_loss_is_kept() -> None:
     for t in (lt.randn(9), lt.zeros(9, dtype=lt.uint8), lt.ones(3, dtype=lt.complex64)):
         stashed = pack()(t)
-        assert isinstance(stashed, Kept)
+        assert isinstance(stashed, UncopiedStorage)
         assert stashed.restore() is t._storage
     # Bytes that someone looks at as truth values need not be 0 and 1.
     odd = lt.from_numpy(np.array([2, 1, 0], np.uint8)).clone().view(lt.bool)
-    assert isinstance(pack()(odd), Kept)
+    assert isinstance(pack()(odd), UncopiedStorage)
 
 
 @pytest.mark.parametrize("where", ["cpu", "sim"])

@@ -25,7 +25,7 @@ from lowtide.checkpointing import (
     verify,
 )
 from lowtide.framework.autograd.remat import values as contents
-from lowtide.framework.checkpointing.policies import shown
+from lowtide.framework.checkpointing.policies import rule_repr
 from lowtide.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -59,7 +59,7 @@ READY = [
 
 
 @pytest.mark.parametrize("net", [gpt, conv_net])
-@pytest.mark.parametrize("each", READY, ids=shown)
+@pytest.mark.parametrize("each", READY, ids=rule_repr)
 def test_a_policy_changes_no_bit(net: Any, each: Any) -> None:
     model, x = net()
     report = verify(model, x.requires_grad_(), policy=each)
@@ -347,7 +347,7 @@ def test_a_decision_that_means_nothing_is_refused() -> None:
         save_every(0)
 
 
-@pytest.mark.parametrize("each", READY, ids=shown)
+@pytest.mark.parametrize("each", READY, ids=rule_repr)
 def test_a_policy_can_be_pickled(each: Any) -> None:
     again = pickle.loads(pickle.dumps(each))
     assert repr(again) == repr(each)
@@ -374,7 +374,7 @@ def named(x: lt.Tensor) -> lt.Tensor:
         (policies.save_anything_except_these_names("mul.out", "cos.out"), 2),
         (policy({"name:a": "save"}), 1),
     ],
-    ids=shown,
+    ids=rule_repr,
 )
 def test_values_are_kept_by_the_names_they_were_given(each: Any, count: int) -> None:
     x = lt.zeros(100, device="meta", requires_grad=True)

@@ -13,7 +13,7 @@ import pytest
 import lowtide as lt
 from lowtide import nn
 from lowtide.checkpointing import Stash, pack, verify
-from lowtide.framework.checkpointing.stash import Kept
+from lowtide.framework.checkpointing.stash import UncopiedStorage
 from tests.checkpointing.nets import conv_net, gpt
 
 LAYER = nn.Linear(4, 4)  # a function may reach what it uses through its globals
@@ -26,7 +26,7 @@ class Spoiled(Stash):
         """Keep a copy with a fault."""
         copy = tensor.detach().clone()
         copy.view(-1)[1] = 0.0
-        return Kept(copy._storage)
+        return UncopiedStorage(copy._storage)
 
 
 def test_an_honest_net_is_equal_in_all_there_is() -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 import lowtide as lt
-from lowtide.framework.data.sampler import Walk
+from lowtide.framework.data.sampler import SamplerIterator
 from lowtide.utils.data import (
     BatchSampler,
     DistributedSampler,
@@ -174,12 +174,12 @@ def test_a_sampler_without_a_state_is_run_again_past_what_was_taken(taken) -> No
     lt.manual_seed(3)
     whole = list(Backwards())
     lt.manual_seed(3)
-    walk = Walk(Backwards())
+    walk = SamplerIterator(Backwards())
     for _ in range(taken):
         next(walk)
     state, default = json.loads(json.dumps(walk.state_dict())), lt.get_rng_state()
     lt.manual_seed(8)
     lt.set_rng_state(default)
-    assert list(Walk(Backwards(), state)) == whole[taken:]
+    assert list(SamplerIterator(Backwards(), state)) == whole[taken:]
     if taken:
         assert lt.get_rng_state().tolist() == default.tolist()

@@ -20,8 +20,8 @@ import psutil
 import pytest
 
 import lowtide as lt
-from lowtide.framework.data.shared_memory import Inbox, Outbox
-from lowtide.framework.data.workers import Crew, reraise
+from lowtide.framework.data.shared_memory import SharedMemoryReceiver, SharedMemorySender
+from lowtide.framework.data.workers import WorkerPool, reraise
 from lowtide.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,7 +117,7 @@ def test_everything_in_a_batch_arrives_as_it_was() -> None:
 
 def test_a_large_batch_crosses_the_socket_by_name_only_and_reuses_its_segment() -> None:
     near, far = multiprocessing.Pipe(duplex=True)
-    outbox, inbox = Outbox(far), Inbox(near)
+    outbox, inbox = SharedMemorySender(far), SharedMemoryReceiver(near)
     sizes = []
     receive = near.recv_bytes
 
@@ -380,7 +380,7 @@ def test_two_crews_live_side_by_side() -> None:
 
 def test_closing_twice_and_in_a_forked_copy_is_safe() -> None:
     loader = iter(DataLoader(range(4), num_workers=1))
-    crew: Crew = loader.crew
+    crew: WorkerPool = loader.crew
     pid = os.fork()
     if pid == 0:
         crew.close()

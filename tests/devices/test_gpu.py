@@ -268,12 +268,12 @@ def seconds(gpu: Any, work: Callable[[], Any]) -> float:
 def test_copies_run_beside_kernels_and_the_host_waits_for_neither(gpu: Any) -> None:
     x = lt.rand(1 << 26, device="cuda")  # 256 MiB
     a = lt.rand(4096, 4096, device="cuda")
-    lane = offload_module.Streams(gpu)
+    copier = offload_module.StreamCopier(gpu)
     host = offload_module._room(lt.device("cuda"), x.nbytes, True)
     one = seconds(gpu, lambda: a @ a)
 
     def copy() -> None:
-        lane.wait(lane.send(x._storage, host))
+        copier.wait(copier.send(x._storage, host))
 
     copying = seconds(gpu, copy)
     count = max(1, round(copying / one))
@@ -283,19 +283,19 @@ def test_copies_run_beside_kernels_and_the_host_waits_for_neither(gpu: Any) -> N
             a @ a
 
     def both() -> None:
-        ticket = lane.send(x._storage, host)
+        ticket = copier.send(x._storage, host)
         compute()
-        lane.wait(ticket)
+        copier.wait(ticket)
 
     # One after the other they take the sum; at best the longer of the two.
     assert seconds(gpu, both) < 0.9 * (copying + seconds(gpu, compute))
 
     for _ in range(max(1, round(0.5 / one))):  # half a second
         a @ a
-    ticket, _ = lane.send(x._storage, host)
+    ticket, _ = copier.send(x._storage, host)
     back = lt.empty(1 << 26, device="cuda")
-    fetched, stream = lane.fetch(host, back._storage)
-    lane.wait((fetched, stream))
+    fetched, stream = copier.fetch(host, back._storage)
+    copier.wait((fetched, stream))
     equal = (back == x).all()
     assert not ticket.done  # all was queued, and none of it is done
     assert equal.item()

@@ -403,5 +403,5 @@ def test_parts_on_several_threads_are_all_done_before_ctrl_c() -> None:
         done.append(k)
 
     with pytest.raises(KeyboardInterrupt):
-        threads.together(run, [(k,) for k in range(6)], 2)
+        threads.parallel_calls(run, [(k,) for k in range(6)], 2)
     assert sorted(done) == list(range(6))

@@ -5,8 +5,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.devices import backend
-from lowtide.framework.kernels.common import copy
-from lowtide.framework.kernels.runtime import threads
+from lowtide.framework.kernels.runtime import threads, thresholds
 
 HALVES = [lt.bfloat16, lt.float16]
 DIMS = [
@@ -82,15 +81,15 @@ def test_threads_change_nothing(wanted, monkeypatch):
     monkeypatch.setattr(threads, "LIMIT", 3)
     monkeypatch.setattr(threads, "_wanted", wanted)
     monkeypatch.setattr(threads, "_pool", None)
-    monkeypatch.setattr(threads, "SHARE", 1)
-    monkeypatch.setattr(threads, "PIECE", 1)
+    monkeypatch.setattr(thresholds, "THREAD", 1)
+    monkeypatch.setattr(thresholds, "CHUNK", 1)
     for a, b in zip(first, [x.sum(1), x.sum(2), x.sum()], strict=True):
         assert lt.equal(a, b)
 
 
 def test_small_sums_are_converted():
     ledger = backend(lt.device("cpu")).ledger
-    x = lt.zeros(copy.WORTH // 2, dtype=lt.bfloat16)
+    x = lt.zeros(thresholds.COMPILED // 2, dtype=lt.bfloat16)
     start = ledger.live
     ledger.reset_peak()
     x.sum()

@@ -7,8 +7,7 @@ import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework import testing
 from lowtide.framework.devices import backend
-from lowtide.framework.kernels.common import mixed_dtype
-from lowtide.framework.kernels.runtime import threads
+from lowtide.framework.kernels.runtime import threads, thresholds
 from lowtide.framework.ops import plan
 from lowtide.framework.ops.registry import OPS
 
@@ -16,9 +15,9 @@ HALVES = [lt.bfloat16, lt.float16]
 
 
 @pytest.fixture
-def small_pieces(monkeypatch):
+def small_tiles(monkeypatch):
     """Pieces of 64 elements, so that small tensors have many."""
-    monkeypatch.setattr(mixed_dtype, "PIECE", 64)
+    monkeypatch.setattr(thresholds, "TILE", 64)
     for op in OPS.values():
         monkeypatch.setattr(op, "plans", {})
 
@@ -44,7 +43,7 @@ SHAPES = [
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("op", [lt.add, lt.mul, lt.div, lt.atan2], ids=lambda f: f.__name__)
-def test_pieces_are_the_whole(op, shapes, dtype, small_pieces):
+def test_pieces_are_the_whole(op, shapes, dtype, small_tiles):
     a, b = (lt.randn(s).to(dtype) for s in shapes)
     assert lt.equal(op(a, b), at_once(op, a, b))
     assert lt.equal(op(b, a), at_once(op, b, a))
@@ -53,10 +52,10 @@ def test_pieces_are_the_whole(op, shapes, dtype, small_pieces):
 ELEMENTWISE = sorted(n for n, op in OPS.items() if op.elementwise is True and op.half == "float32")
 
 
-def sample_results(op, monkeypatch, in_pieces):
+def sample_results(op, monkeypatch, in_tiles):
     """What the op's samples give in bfloat16."""
-    monkeypatch.setattr(mixed_dtype, "PIECE", 4)
-    monkeypatch.setattr(plan, "worth_pieces", lambda made: in_pieces and made[0].numel > 0)
+    monkeypatch.setattr(thresholds, "TILE", 4)
+    monkeypatch.setattr(plan, "worth_tiles", lambda made: in_tiles and made[0].numel > 0)
     monkeypatch.setattr(op, "plans", {})
     made = []
     for inputs, attributes in testing.samples(op, testing.Make(lt.float64)):
@@ -72,7 +71,7 @@ def sample_results(op, monkeypatch, in_pieces):
 
 
 @pytest.mark.parametrize("name", ELEMENTWISE)
-def test_every_sample_in_pieces(name, monkeypatch):
+def test_every_sample_in_tiles(name, monkeypatch):
     op = OPS[name]
     pieces = sample_results(op, monkeypatch, True)
     whole = sample_results(op, monkeypatch, False)
@@ -83,7 +82,7 @@ def test_every_sample_in_pieces(name, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_any_strides_and_numbers(dtype, small_pieces):
+def test_any_strides_and_numbers(dtype, small_tiles):
     x = lt.randn(20, 30, 4).to(dtype)
     for view in (
         x.permute(2, 0, 1),
@@ -98,7 +97,7 @@ def test_any_strides_and_numbers(dtype, small_pieces):
         assert lt.equal(view.sign(), at_once(lt.sign, view))  # it has scratch
 
 
-def test_promotion_is_done_in_pieces_too(small_pieces):
+def test_promotion_is_done_in_tiles_too(small_tiles):
     x = lt.randn(10, 40)
     half, whole, mask = x.to(lt.bfloat16), (x * 9).long(), x > 0
     assert lt.equal(x + half, x + half.float())
@@ -110,7 +109,7 @@ def test_promotion_is_done_in_pieces_too(small_pieces):
     assert lt.equal(half > x, half.float() > x)
 
 
-def test_in_place_and_out(small_pieces):
+def test_in_place_and_out(small_tiles):
     x, y = (lt.randn(6, 50).to(lt.bfloat16) for _ in range(2))
     expected = (x.float() * y.float()).to(lt.bfloat16)
     into = lt.empty(6, 50, dtype=lt.bfloat16)
@@ -126,7 +125,7 @@ def test_in_place_and_out(small_pieces):
     assert lt.equal(wide, before + y.float())
 
 
-def test_gradients_pass_through_pieces(small_pieces):
+def test_gradients_pass_through_pieces(small_tiles):
     x = lt.randn(10, 40).to(lt.bfloat16).requires_grad_()
     bias = lt.randn(40).to(lt.bfloat16).requires_grad_()
     (x * bias).tanh().sum().backward()
@@ -136,7 +135,7 @@ def test_gradients_pass_through_pieces(small_pieces):
 
 
 @pytest.mark.parametrize("wanted", [1, 3])
-def test_threads_change_nothing(wanted, small_pieces, monkeypatch):
+def test_threads_change_nothing(wanted, small_tiles, monkeypatch):
     monkeypatch.setattr(threads, "LIMIT", 3)
     monkeypatch.setattr(threads, "_wanted", wanted)
     monkeypatch.setattr(threads, "_pool", None)
@@ -150,17 +149,15 @@ def test_workspace_does_not_grow_with_the_operands(device):
     ledger = backend(lt.device(device)).ledger
     parts = threads.LIMIT
     for rows in (4 * parts, 16 * parts):
-        x, y = (
-            lt.zeros(rows, mixed_dtype.PIECE, dtype=lt.bfloat16, device=device) for _ in range(2)
-        )
+        x, y = (lt.zeros(rows, thresholds.TILE, dtype=lt.bfloat16, device=device) for _ in range(2))
         start = ledger.live
         ledger.reset_peak()
         made = x * y
-        assert ledger.peak - start == made.nbytes + 3 * parts * mixed_dtype.PIECE * 4
+        assert ledger.peak - start == made.nbytes + 3 * parts * thresholds.TILE * 4
         del made
         ledger.reset_peak()
         made = x * 2
-        assert ledger.peak - start == made.nbytes + 2 * parts * mixed_dtype.PIECE * 4
+        assert ledger.peak - start == made.nbytes + 2 * parts * thresholds.TILE * 4
         del made
 
 
@@ -175,7 +172,7 @@ def test_what_is_small_is_converted_at_once():
 
 def test_nan_and_infinities_stay():
     special = np.array([np.nan, np.inf, -np.inf, -0.0, 3.4e38, 1e-40], np.float32)
-    x = lt.tensor(np.tile(special, mixed_dtype.PIECE))
+    x = lt.tensor(np.tile(special, thresholds.TILE))
     for dtype in HALVES:
         half = x.to(dtype)
         ours, expected = half + half, (half.float() + half.float()).to(dtype)
@@ -196,7 +193,7 @@ def test_negation_turns_the_sign(dtype):
     assert lt.equal(turned.clone().neg_(), -turned)
 
 
-def test_numbers_on_either_side(small_pieces):
+def test_numbers_on_either_side(small_tiles):
     x = lt.randn(10, 40).to(lt.bfloat16)
     for number in (3, -0.7, float("inf")):
         for f in (lambda v: v + number, lambda v: number - v, lambda v: v - number,
@@ -206,7 +203,7 @@ def test_numbers_on_either_side(small_pieces):
     assert lt.equal((x * 1j).imag, x.float())
 
 
-def test_operands_that_repeat_one_element(small_pieces):
+def test_operands_that_repeat_one_element(small_tiles):
     x, one = lt.randn(10, 40).to(lt.bfloat16), lt.tensor(1.7).to(lt.bfloat16)
     same = one.expand(10, 40)
     for a, b in ((x, same), (same, x), (same, same), (x, one), (lt.randn(10, 40), same)):
@@ -214,7 +211,7 @@ def test_operands_that_repeat_one_element(small_pieces):
         assert lt.equal(a - b, wide.to(lt.result_type(a, b)))
 
 
-def test_without_the_instructions_for_float16(small_pieces, monkeypatch):
+def test_without_the_instructions_for_float16(small_tiles, monkeypatch):
     from lowtide.framework.kernels.cpu.elementwise import copy
 
     monkeypatch.setattr(copy, "float16_in_hardware", lambda: False)
@@ -234,7 +231,7 @@ def test_bits_are_cut_along(dtype, spread_gradient, monkeypatch):
     for function in functions:
         made = []
         for piece in (4096, 1 << 30):
-            monkeypatch.setattr(mixed_dtype, "PIECE", piece)
+            monkeypatch.setattr(thresholds, "TILE", piece)
             for op in OPS.values():
                 op.plans.clear()
             leaf = x.clone().requires_grad_()

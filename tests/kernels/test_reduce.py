@@ -7,7 +7,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.kernels.common import reduce
-from lowtide.framework.kernels.runtime import threads
+from lowtide.framework.kernels.runtime import threads, thresholds
 
 PAIRS = {"total": np.sum, "average": np.mean, "largest": np.max, "smallest": np.min}
 
@@ -37,9 +37,9 @@ def layouts(x):
     ],
 )
 def test_shared_out_it_gives_the_bits_of_numpy(name, shape, axes, monkeypatch):
-    monkeypatch.setattr(reduce, "LEAST", 1)
-    monkeypatch.setattr(threads, "SHARE", 1 << 8)
-    monkeypatch.setattr(threads, "PIECE", 1 << 7)
+    monkeypatch.setattr(thresholds, "NUMPY_THREADS", 1)
+    monkeypatch.setattr(thresholds, "THREAD", 1 << 8)
+    monkeypatch.setattr(thresholds, "CHUNK", 1 << 7)
     monkeypatch.setattr(threads, "LIMIT", 3)
     monkeypatch.setattr(threads, "_wanted", 3)
     monkeypatch.setattr(threads, "_pool", None)

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from lowtide.framework.devices import backend
 from lowtide.framework.devices.host import HostBackend
 from lowtide.framework.devices.memory_statistics import set_role
 from lowtide.framework.memory.events import observe
-from lowtide.framework.memory.ledger import INPUT, PARAMETER, ROLE_NUMBER, ROLES
+from lowtide.framework.memory.ledger import INPUT, PARAMETER, ROLE_NUMBER, ROLES, SAVED, Ledger
 from lowtide.framework.memory.pool import ALIGNMENT
 from lowtide.framework.spec import Spec
 from lowtide.framework.storage import Storage
@@ -301,3 +302,18 @@ def test_without_the_collector_a_hundred_steps_leave_not_one_byte(leak_check, be
     for _ in range(100):
         step()
     assert (be.ledger.live, be.pool.used, be.pool.top) == after_first
+
+
+def test_what_another_allocator_made_is_booked_by_the_same_rules():
+    # As the cuda backend and offloaded values book theirs: not by the host's short way.
+    ledger = Ledger(lt.device("cuda", 0))
+    ledger.limit = 100
+    ledger.born(SimpleNamespace(), 60, INPUT)
+    with pytest.raises(lt.MemoryLimitError):
+        ledger.born(SimpleNamespace(), 41, SAVED)
+    assert (ledger.live, ledger.peak, ledger.allocations) == (60, 60, 1)
+    ledger.born(SimpleNamespace(), 40, SAVED)
+    ledger.live -= 40
+    ledger.roles[SAVED] -= 40
+    assert (ledger.live, ledger.peak) == (60, 100)
+    assert (ledger.peak_roles[INPUT], ledger.peak_roles[SAVED]) == (60, 40)

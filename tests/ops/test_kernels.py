@@ -11,8 +11,9 @@ import pytest
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework.dtypes import tolerance
+from lowtide.framework.kernels.common.schedule import parallel_rows
 from lowtide.framework.kernels.cpu.support import jit
-from lowtide.framework.kernels.runtime import blas, threads
+from lowtide.framework.kernels.runtime import blas, threads, thresholds
 from lowtide.framework.ops.registry import OPS
 
 N = 1 << 14  # where compiled kernels begin
@@ -151,7 +152,7 @@ def test_batch_norm_of_features_is_that_of_the_plain_kernel(
 
     alone = both(norm, arrays, plainly)
     assert_same(*alone, scale=20)
-    monkeypatch.setattr(threads, "SHARE", 1)
+    monkeypatch.setattr(thresholds, "THREAD", 1)
     monkeypatch.setattr(threads, "_wanted", 2)
     for a, b in zip(both(norm, arrays, plainly)[0], alone[0], strict=True):
         assert np.array_equal(a, b)
@@ -260,13 +261,13 @@ def test_a_fused_step_counts_as_a_write():
 
 
 def test_parts_of_arrays_meet_every_element_once():
-    n = threads.SHARE * 3 + 5
+    n = thresholds.THREAD * 3 + 5
     out, x = np.zeros(n, np.float32), np.arange(n, dtype=np.float32)
 
     def increase(out, x, amount):
         out += x + amount
 
-    threads.spread(increase, n, n, out, x, 1)
+    parallel_rows(increase, n, n, out, x, 1)
     np.testing.assert_array_equal(out, x + 1)
 
 
@@ -276,7 +277,7 @@ def test_shares_of_a_range_meet_every_number_once():
     def visit(part, start, stop):
         met[start:stop] += part + 1
 
-    threads.split(visit, 23, 4)
+    threads.parallel_chunks(visit, 23, 4)
     assert sorted(set(met)) == [1, 2, 3, 4]
     assert (np.diff(met) >= 0).all()
 
@@ -291,7 +292,7 @@ def test_a_failed_share_raises_after_all_have_ended(monkeypatch):
         ended.append(part)
 
     with pytest.raises(ValueError, match="share 1"):
-        threads.split(fail, 9, 3)
+        threads.parallel_chunks(fail, 9, 3)
     assert sorted(ended) == [0, 2]
 
 
@@ -306,7 +307,7 @@ def test_an_overflow_in_another_thread_is_a_result(monkeypatch):
         if threading.current_thread() is not threading.main_thread():
             np.add(big, big, out=out)
 
-    threads.split(share, 4, 2)
+    threads.parallel_chunks(share, 4, 2)
     assert np.isinf(out).all()
 
 

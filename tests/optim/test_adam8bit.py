@@ -15,8 +15,9 @@ import pytest
 import lowtide as lt
 from lowtide import nn
 from lowtide.framework.kernels.common import dynamic_code
+from lowtide.framework.kernels.runtime import thresholds
 from lowtide.framework.ops.views import tiled as cutting
-from lowtide.optim import Adam8bit, AdamW, AdamW8bit, fuse_into_backward, fused
+from lowtide.optim import Adam8bit, AdamW, AdamW8bit, fuse_into_backward
 
 BLOCK = 256
 STATE = ("state1", "state2", "absmax1", "absmax2")
@@ -26,8 +27,8 @@ SIGNED, UNSIGNED = (np.array(dynamic_code.numbers(s)) for s in (True, False))
 @pytest.fixture(params=["compiled", "plain"])
 def road(request, monkeypatch):
     """Take the compiled loops for any size, or for none; pieces are small, so there are several."""
-    monkeypatch.setattr(fused, "LEAST", 0 if request.param == "compiled" else 1 << 60)
-    monkeypatch.setattr(cutting, "PIECE", 2 * BLOCK)
+    monkeypatch.setattr(thresholds, "COMPILED_STEP", 0 if request.param == "compiled" else 1 << 60)
+    monkeypatch.setattr(thresholds, "TILE", 2 * BLOCK)
     return request.param
 
 
@@ -252,7 +253,7 @@ def test_parameters_without_elements_and_of_one(road):
 def test_any_number_of_threads_makes_the_same_step(threads, monkeypatch):
     from lowtide.framework.kernels.runtime import threads as pool
 
-    monkeypatch.setattr(pool, "SHARE", 1 << 10)
+    monkeypatch.setattr(thresholds, "THREAD", 1 << 10)
     monkeypatch.setattr(pool, "_wanted", threads)
     p = lt.linspace(-1, 1, 20000).requires_grad_()
     optimizer = AdamW8bit([p], lr=0.1)
@@ -392,14 +393,14 @@ def test_parameters_of_half_precision_share_two_pieces_of_float32(device):
     for p in ps:
         p.grad = lt.ones(300, 300, device=device, dtype=lt.bfloat16)
     optimizer.step()
-    assert extra_of(optimizer.step, device) == 2 * cutting.PIECE * 4
+    assert extra_of(optimizer.step, device) == 2 * thresholds.TILE * 4
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "strided"])
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_a_compiled_step_of_another_layout_takes_two_pieces(kind, device, monkeypatch):
-    monkeypatch.setattr(fused, "LEAST", 0)
-    monkeypatch.setattr(cutting, "PIECE", 1024)
+    monkeypatch.setattr(thresholds, "COMPILED_STEP", 0)
+    monkeypatch.setattr(thresholds, "TILE", 1024)
     p = lt.ones(100, 200, device=device, dtype=lt.bfloat16 if kind == "bfloat16" else lt.float32)
     p = (p.T if kind == "strided" else p).detach().requires_grad_()
     p.grad = lt.ones_like(p)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.optim import fused, lr_scheduler
+from lowtide.framework.kernels.runtime import thresholds
+from lowtide.optim import lr_scheduler
 from tests.optim.cases import CASES, identity
 from tests.optim.goldens import LBFGS, PLACE
 from tests.optim.runs import rosenbrock, run
@@ -20,7 +21,7 @@ GOLDEN = json.loads(PLACE.read_text(encoding="utf-8"))
 @pytest.fixture(params=["compiled", "plain"])
 def road(request, monkeypatch):
     """Take the compiled loops for any size, or for none."""
-    monkeypatch.setattr(fused, "LEAST", 0 if request.param == "compiled" else 1 << 60)
+    monkeypatch.setattr(thresholds, "COMPILED_STEP", 0 if request.param == "compiled" else 1 << 60)
     return request.param
 
 

@@ -11,9 +11,10 @@ import pytest
 import lowtide as lt
 from lowtide import nn
 from lowtide.framework.devices import backend
+from lowtide.framework.kernels.runtime import thresholds
 from lowtide.framework.memory.events import observe
 from lowtide.framework.memory.ledger import GRADIENT
-from lowtide.optim import SGD, AdamW, fuse_into_backward, fused, lr_scheduler
+from lowtide.optim import SGD, AdamW, fuse_into_backward, lr_scheduler
 from lowtide.utils.checkpoint import checkpoint
 from tests.optim.cases import CASES, OPTIONS, ROUNDED, identity
 from tests.optim.runs import parameters
@@ -66,7 +67,7 @@ def gradient_bytes(device: str, run: Any) -> tuple[int, int]:
 @pytest.mark.parametrize("road", ["compiled", "plain"])
 @pytest.mark.parametrize("case", [*CASES, *ROUNDED], ids=identity)
 def test_every_optimizer_makes_the_same_steps(case, road, monkeypatch):
-    monkeypatch.setattr(fused, "LEAST", 0 if road == "compiled" else 1 << 60)
+    monkeypatch.setattr(thresholds, "COMPILED_STEP", 0 if road == "compiled" else 1 << 60)
     name, options = case
     ends = []
     for in_backward in (False, True):

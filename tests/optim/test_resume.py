@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.optim import fused, lr_scheduler
+from lowtide.framework.kernels.runtime import thresholds
+from lowtide.optim import lr_scheduler
 from lowtide.optim.swa_utils import SWALR
 from tests.optim.cases import CASES, ROUNDED, identity
 from tests.optim.runs import advance, parameters
@@ -20,7 +21,7 @@ from tests.optim.schedules import advance as go
 @pytest.mark.parametrize("road", ["compiled", "plain"])
 @pytest.mark.parametrize("case", [*CASES, *ROUNDED], ids=identity)
 def test_an_optimizer_stopped_in_the_middle(case, road, monkeypatch):
-    monkeypatch.setattr(fused, "LEAST", 0 if road == "compiled" else 1 << 60)
+    monkeypatch.setattr(thresholds, "COMPILED_STEP", 0 if road == "compiled" else 1 << 60)
     name, options = case
     kind = getattr(lt.optim, name)
     whole = parameters(lt, name, np.float32)

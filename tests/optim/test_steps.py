@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+from lowtide.framework.kernels.runtime import thresholds
 from lowtide.framework.ops.views import tiled as cutting
-from lowtide.optim import elementwise, fused
+from lowtide.optim import elementwise
 from lowtide.optim.elementwise import Elementwise
 from tests.optim.cases import CASES, EXACT, OPTIONS, identity
 from tests.optim.runs import run
 
-SIDE = 160  # a parameter of 160 x 160: more than fused.LEAST elements
+SIDE = 160  # a parameter of 160 x 160: more than thresholds.COMPILED_STEP elements
 NAMES = [  # those of eight bits have a file of their own
     n for n in OPTIONS if issubclass(getattr(lt.optim, n), Elementwise) and n not in EXACT
 ]
@@ -69,8 +70,8 @@ def test_the_first_step_takes_the_state_and_nothing_else(case):
 
 @pytest.mark.parametrize("case", ELEMENTWISE, ids=identity)
 def test_a_plain_step_takes_pieces_however_large_the_parameter(case, monkeypatch):
-    monkeypatch.setattr(fused, "LEAST", 1 << 60)
-    monkeypatch.setattr(cutting, "PIECE", 1024)
+    monkeypatch.setattr(thresholds, "COMPILED_STEP", 1 << 60)
+    monkeypatch.setattr(thresholds, "TILE", 1024)
     p, optimizer = made(*case)
     optimizer.step()
     assert extra_of(optimizer.step) <= elementwise.PIECES_ALIVE * 1024 * p.itemsize
@@ -80,7 +81,7 @@ def test_a_plain_step_takes_pieces_however_large_the_parameter(case, monkeypatch
 @pytest.mark.parametrize("road", ["compiled", "plain"])
 def test_meta_foretells_the_bytes_of_a_step(name, road, monkeypatch):
     if road == "plain":
-        monkeypatch.setattr(fused, "LEAST", 1 << 60)
+        monkeypatch.setattr(thresholds, "COMPILED_STEP", 1 << 60)
     found = []
     for device in ("cpu", "meta"):
         _, optimizer = made(name, OPTIONS[name][0], device)
@@ -104,8 +105,8 @@ def test_adafactor_keeps_rows_and_columns_and_a_compiled_step_takes_no_more():
 
 
 def test_adafactor_works_on_pieces_where_it_is_not_compiled(monkeypatch):
-    monkeypatch.setattr(cutting, "PIECE", 1024)
-    monkeypatch.setattr(fused, "LEAST", 1 << 60)
+    monkeypatch.setattr(thresholds, "TILE", 1024)
+    monkeypatch.setattr(thresholds, "COMPILED_STEP", 1 << 60)
     p, optimizer = made("Adafactor", {})
     before = lt.memory_stats("cpu")["by_role"]["optimizer"]
     optimizer.step()
@@ -128,7 +129,7 @@ def test_muon_takes_what_its_docstring_says_and_gives_it_back():
 def test_compiled_and_plain_steps_agree_in_float32(case, monkeypatch):
     ends = []
     for least in (0, 1 << 60):
-        monkeypatch.setattr(fused, "LEAST", least)
+        monkeypatch.setattr(thresholds, "COMPILED_STEP", least)
         ends.append(run(lt, *case, np.float32)[0])
     for key, value in ends[0].items():
         np.testing.assert_allclose(value, ends[1][key], rtol=0, atol=5e-5)
@@ -136,8 +137,8 @@ def test_compiled_and_plain_steps_agree_in_float32(case, monkeypatch):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_strided_parameter_takes_the_steps_of_a_contiguous_one(name, monkeypatch):
-    monkeypatch.setattr(cutting, "PIECE", 50)
-    monkeypatch.setattr(fused, "LEAST", 0)
+    monkeypatch.setattr(thresholds, "TILE", 50)
+    monkeypatch.setattr(thresholds, "COMPILED_STEP", 0)
     values = np.random.default_rng(0).standard_normal((12, 9))
     ends = []
     for strided in (False, True):
@@ -172,7 +173,7 @@ def test_half_precision_parameters_move_as_float32_ones_do(name, dtype):
 
 
 def test_pieces_cover_every_element_once_and_are_no_larger_than_the_limit(monkeypatch):
-    monkeypatch.setattr(cutting, "PIECE", 7)
+    monkeypatch.setattr(thresholds, "TILE", 7)
     for x in (lt.zeros(5, 4, 3), lt.zeros(3, 40).T, lt.zeros(6), lt.zeros(()), lt.zeros(0, 3)):
         for part, other, nothing in cutting.pieces(x, lt.zeros(x.shape), None):
             assert part.numel() <= 7

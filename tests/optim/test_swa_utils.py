@@ -7,7 +7,7 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
-from lowtide.framework.ops.views import tiled
+from lowtide.framework.kernels.runtime import thresholds
 from lowtide.optim.swa_utils import (
     AveragedModel,
     get_ema_avg_fn,
@@ -88,7 +88,7 @@ def test_an_average_is_saved_and_loaded():
 
 
 def test_the_average_shares_nothing_with_the_model_and_an_update_takes_pieces(monkeypatch):
-    monkeypatch.setattr(tiled, "PIECE", 256)
+    monkeypatch.setattr(thresholds, "TILE", 256)
     model = nn.Linear(64, 64)
     averaged = AveragedModel(model)
     assert averaged.module.weight._storage is not model.weight._storage

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.optim import fused
+from lowtide.framework.kernels.runtime import thresholds
 from tests.optim.cases import CASES, NOT_IN_TORCH, identity
 from tests.optim.runs import advance, parameters, rosenbrock, run
 
@@ -20,7 +20,7 @@ IN_TORCH = [c for c in CASES if c[0] not in NOT_IN_TORCH]
 @pytest.fixture(params=["compiled", "plain"])
 def road(request, monkeypatch):
     """Take the compiled loops for any size, or for none."""
-    monkeypatch.setattr(fused, "LEAST", 0 if request.param == "compiled" else 1 << 60)
+    monkeypatch.setattr(thresholds, "COMPILED_STEP", 0 if request.param == "compiled" else 1 << 60)
     return request.param
 
 

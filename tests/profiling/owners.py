@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from lowtide import nn
-from lowtide.framework.attribution.frames import shown
+from lowtide.framework.attribution.frames import file_line
 from lowtide.profiling import scope
 from lowtide.profiling.record.recording import ALLOC
 
@@ -13,7 +13,7 @@ from lowtide.profiling.record.recording import ALLOC
 def here() -> str:
     """``file:line`` of the caller, as a profiler shows it."""
     frame = inspect.currentframe().f_back
-    return shown(frame.f_code.co_filename, frame.f_lineno)
+    return file_line(frame.f_code.co_filename, frame.f_lineno)
 
 
 def after(line: str, n: int) -> str:

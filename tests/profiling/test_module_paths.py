@@ -11,7 +11,7 @@ import pytest
 import lowtide as lt
 from lowtide import nn
 from lowtide.framework.attribution import scopes
-from lowtide.framework.attribution.frames import shown
+from lowtide.framework.attribution.frames import file_line
 from lowtide.framework.memory.ledger import OPTIMIZER
 from lowtide.profiling import MemoryProfiler, record_function, scope
 from lowtide.profiling.record.recording import BEFORE, replay
@@ -212,7 +212,7 @@ def test_models_built_inside_get_their_names_when_called():
         net(lt.randn(2, 4))
     line, first = inspect.getsourcelines(Attention.__init__)
     assert "nn.Linear" in line[2]
-    made = shown(inspect.getsourcefile(Attention), first + 2)
+    made = file_line(inspect.getsourcefile(Attention), first + 2)
     table = prof.growth("start", "stop", ("role", "module", "line"))
     assert table.as_dict() == {f"parameter · blocks.{k}.0.qkv · {made}": 240 for k in (0, 1)}
 
@@ -280,7 +280,7 @@ def test_a_part_that_runs_again_is_where_it_was_and_recomputes():
         def backward(ctx, g):
             (x,) = ctx.saved_tensors
             x = x.detach().requires_grad_()
-            with lt.enable_grad(), scopes.resumed(ctx.scoped, "recompute"):
+            with lt.enable_grad(), scopes.resume_scope(ctx.scoped, "recompute"):
                 y = ctx.module(x)
             lt.autograd.backward(y, g)
             return x.grad, None

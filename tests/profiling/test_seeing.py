@@ -10,7 +10,7 @@ import pytest
 
 import lowtide as lt
 from lowtide import nn
-from lowtide.profiling.analysis.snapshots import moments
+from lowtide.profiling.analysis.snapshots import take_snapshots
 
 
 def train(device: str, **options) -> lt.profiling.MemoryProfiler:
@@ -64,12 +64,12 @@ def test_every_file_reaches_the_same_peak(prof, tmp_path):
 
 
 def test_the_moment_of_the_peak_has_the_owners_of_the_peak(prof):
-    found = moments(prof.recording, 0, 10)
+    found = take_snapshots(prof.recording, 0, 10)
     assert found.cells_at(found.peak) == prof.peak().cells
 
 
 def test_the_last_moment_has_the_live_bytes_at_the_end(prof):
-    found = moments(prof.recording, 0, 10)
+    found = take_snapshots(prof.recording, 0, 10)
     assert found.live[-1] == prof.marks[-1].live[0]
     last = len(prof.recording.marks) - 1
     assert found.cells_at(len(found) - 1) == prof.recording.cells_at(last, 0)

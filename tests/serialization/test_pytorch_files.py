@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import lowtide as lt
 from lowtide.framework.serialization.safe_unpickle import unpickle
-from lowtide.framework.serialization.size_budget import Refused
+from lowtide.framework.serialization.size_budget import UnsafeContentError
 
 MAGIC, PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
@@ -379,11 +379,11 @@ def test_changed_or_cut_files_give_a_value_or_a_serialization_error(data, change
 @given(st.binary(max_size=60))
 def test_noise_as_a_pickle_is_refused_or_damaged(noise) -> None:
     def find(module, name):
-        raise Refused(f"{module}.{name}")
+        raise UnsafeContentError(f"{module}.{name}")
 
     try:
         unpickle(io.BytesIO(noise + b"."), find, lambda persistent_id: None)
-    except ValueError as error:  # Refused is one
+    except ValueError as error:  # UnsafeContentError is one
         assert str(error)
 
 

@@ -1,1 +1,1 @@
-"""Rematerialization: a region's kernels are recorded, and run again in backward."""
+"""Rematerialization: record the kernels of a region, and run them again in backward."""

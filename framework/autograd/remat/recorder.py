@@ -1,4 +1,4 @@
-"""The recorder of checkpointed regions: what kernels made, and what policies decide about it.
+"""The recorder of checkpointed regions: which kernels ran, and what the policy decided.
 
 While a region is open, the dispatcher tells its thread's :class:`RegionRecorder` of each kernel
 call, and the factories of what they wrote. The recorder knows the version of the value that each
@@ -60,13 +60,13 @@ class Value:
 
     @property
     def inputs(self) -> tuple[tuple[int, ...], ...]:
-        """Shapes of the tensors it was computed from."""
+        """Shapes of the input tensors it was computed from."""
         found = () if self.plan is None else self.plan.specs
         return tuple(tuple(s.shape) for s in found if isinstance(s, Spec))
 
     @property
     def module(self) -> str:
-        """Path of the module that made it, from the outermost one called in the region.
+        """Path of the module that computed it, relative to the region.
 
         It is empty for that one itself.
 
@@ -139,14 +139,14 @@ def _held(storage: Any) -> list[RegionInput]:
 
 
 def leave_copies(storage: Any) -> None:
-    """Copy on write: regions that will read a storage again keep a copy of what it has now."""
+    """Copy a storage before a write, for regions that will read its present values again."""
     copies: dict[Any, Any] = {}
     for held in _held(storage):
         held.keep_copy(copies)
 
 
 class RegionRecorder:
-    """The recorder of a thread's open regions; also their saver (``modes.State.saver``)."""
+    """Records the kernels of a thread's open regions, and saves their tensors for backward."""
 
     __slots__ = ("contents", "region")
 
@@ -155,19 +155,19 @@ class RegionRecorder:
         self.region: Region | None = None
 
     def content_of(self, storage: Any) -> ValueVersion | None:
-        """What is known of the present bytes of a storage."""
+        """Return the recorded version of a storage's present values."""
         content = self.contents.get(id(storage))
         return content if content is not None and content.available() is storage else None
 
     def makes_again(self, tensor: Tensor) -> bool:
-        """True if a handle of the present bytes of a tensor outlives a write into them."""
+        """True if a handle recomputes the present values even after a later write."""
         if local.state.saver is not self:
             return False
         content = self.content_of(tensor._storage)
         return content is not None and content.owner_region is not None
 
     def aliased_in_place(self, tensor: Tensor) -> None:
-        """The version of a tensor rises, and its bytes stay: it becomes a view of what it was."""
+        """Record that a tensor became another view of its storage in place."""
         content = self.content_of(tensor._storage)
         if content is not None:
             content.version += 1
@@ -175,7 +175,7 @@ class RegionRecorder:
             held.version += 1
 
     def arguments(self, inputs: Any) -> tuple[tuple[Any, ...], list[CrossRegionUse] | None]:
-        """Inputs of a call as its producer keeps them, and what crosses into its region."""
+        """Return the inputs of a call as recorded, and the values that cross into its region."""
         region = self.region
         assert region is not None
         found: list[Any] = []
@@ -197,7 +197,7 @@ class RegionRecorder:
         return tuple(found), crossings
 
     def note(self, plan: Any, inputs: Any, outputs: Any) -> None:
-        """A kernel ran."""
+        """Record a kernel that ran."""
         arguments, crossings = self.arguments(inputs)
         call = OpCall(plan, arguments)
         call.crossings = crossings
@@ -206,7 +206,7 @@ class RegionRecorder:
             self._add(call, k, out, plan, names[k] if k < len(names) else "out")
 
     def wrote(self, plan: Any, noted: Any, target: Tensor) -> None:
-        """A kernel wrote into ``target``; ``noted`` is what :meth:`before_write` returned."""
+        """Record an in-place write into ``target``; ``noted`` came from :meth:`before_write`."""
         if noted is None:
             return
         arguments, crossings, window = noted
@@ -215,7 +215,7 @@ class RegionRecorder:
         self._add(call, 0, target, plan, "out")
 
     def before_write(self, inputs: Any) -> Any:
-        """Note the arguments of a write into the first input, while they are what they were.
+        """Record the arguments of an in-place write before it happens.
 
         Returns:
             None if it flowed in from outside, or is kept by the policy: then what is written there
@@ -231,18 +231,18 @@ class RegionRecorder:
         return arguments, crossings, first
 
     def filled(self, name: str, tensor: Tensor, f: Any, args: tuple[Any, ...]) -> None:
-        """A factory wrote values into new memory."""
+        """Record that a factory wrote values into new memory."""
         self._add(FillCall(name, tensor._spec, f, args), 0, tensor, None, "out")
 
     def moved(self, source: Tensor, out: Tensor) -> None:
-        """A tensor was copied to another device."""
+        """Record a copy to another device."""
         (argument,), crossings = self.arguments((source,))
         call = MoveCall(argument, source._spec.device, out._spec)
         call.crossings = crossings
         self._add(call, 0, out, None, "out")
 
     def became_writable(self, storage: Any) -> None:
-        """Others can write to a storage from now on: what it holds is kept, not made again."""
+        """Stop recomputing a storage that others can write to; keep its values instead."""
         self.contents.pop(id(storage), None)
 
     def _add(self, call: Any, index: int, out: Tensor, plan: Any, result: str) -> None:
@@ -266,7 +266,7 @@ class RegionRecorder:
         contents[key] = content
 
     def save(self, tensor: Tensor, source: Any, index: int) -> Handle:
-        """The handle for a value saved for backward."""
+        """Return the handle of a value saved for backward."""
         content = self.content_of(tensor._storage)
         leaf = source is None and tensor._requires_grad and tensor._node is None
         if content is None or content.owner_region is None or leaf:

@@ -1,4 +1,4 @@
-"""Replay of checkpointed regions: kernels run again, and the values they made come back.
+"""Replay of checkpointed regions: recompute by running recorded kernels again.
 
 While a :class:`Region` is open, the dispatcher tells its thread's recorder (``recorder.py``) of
 every kernel call, recorded or not, and values saved for backward become :class:`Recomputed`
@@ -38,7 +38,7 @@ from .values import StashCall, StridedView, ValueVersion, WriteCall
 
 
 class Region:
-    """A checkpointed region: a stretch of program whose values are recomputed instead of kept.
+    """A checkpointed region: its values are recomputed in backward instead of kept.
 
     Args:
         policy: Called with a :class:`Value`, returns what becomes of it; None recomputes all.
@@ -69,7 +69,7 @@ class Region:
         self.values = 0  # made in it so far
 
     def stash(self, content: ValueVersion, tensor: Tensor) -> None:
-        """Somebody is about to want a content made in or below this region: stash it, if it is to.
+        """Stash a version of a value before it is needed in or below this region, if it is to be.
 
         May fail, or be interrupted: nobody is counted yet. Who then counts itself does so in one
         row, and in one row takes itself off again (:class:`Recomputed`, :class:`CrossRegionUse`).
@@ -79,7 +79,7 @@ class Region:
             content.producer, content.index = call, 0
 
     def replay(self, asked: ValueVersion) -> Any:
-        """Make a content again, and with it all that the backward pass still wants of this region.
+        """Recompute a value, and with it all that backward still needs of this region.
 
         Returns:
             Its storage.
@@ -98,7 +98,7 @@ class Region:
             del done, found  # what they hold is to go as soon as the next run is through with it
 
     def wanted(self, asked: ValueVersion) -> set[ValueVersion]:
-        """The contents that its replay for ``asked`` brings back."""
+        """Return the values that a replay for ``asked`` recomputes."""
         running = local.state.running
         found = {asked}
         if running is not None and asked.producer.__class__ is not StashCall:
@@ -113,7 +113,7 @@ class Region:
         return found
 
     def above(self, content: ValueVersion) -> Region | None:
-        """The region around this one that wants a content, if one does."""
+        """Return the enclosing region that needs a value, or None."""
         region = self.parent
         while region is not None and content not in region.demanded:
             region = region.parent
@@ -121,7 +121,7 @@ class Region:
 
 
 def asks_for_modules(policy: Any) -> bool:
-    """True if a policy wants to know modules: it says so (``by_module``), or its code reads it."""
+    """True if a policy needs module paths: it declares ``by_module``, or its code reads them."""
     said = getattr(policy, "by_module", None)
     if said is None:
         while isinstance(policy, partial):
@@ -132,7 +132,7 @@ def asks_for_modules(policy: Any) -> bool:
 
 
 def common(a: Region, b: Region) -> Region:
-    """The innermost region that is around both, or is one of them."""
+    """Return the innermost region that encloses (or is) both regions."""
     while a is not b:
         if a.depth >= b.depth:
             assert a.parent is not None
@@ -159,7 +159,7 @@ def _read_by(running: Any) -> set[int]:
 
 
 class CrossRegionUse:
-    """The use, by a call in one region, of a value that an outer region made."""
+    """The use of an outer region's value by a call in an inner region."""
 
     __slots__ = ("content", "generation", "region")
 
@@ -195,7 +195,7 @@ class CrossRegionUse:
 
 
 class Recomputed:
-    """A saved value that is recomputed, unless someone still has its bytes.
+    """A saved value that is recomputed, unless its storage is still alive.
 
     Args:
         tensor: The value.
@@ -249,14 +249,14 @@ class Recomputed:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes kept alive: of the value made again and not yet read, or of its stash."""
+        """Bytes kept alive: of the recomputed value until it is read, or of its stash."""
         if self.content.held is not None:
             return int(self.content.held.storage.nbytes)
         producer = self.content.producer
         return producer.stashed.nbytes if isinstance(producer, StashCall) else 0
 
     def unpack(self, node: Any, label: str) -> Tensor:
-        """The value, where the graph has it."""
+        """Return the value, connected to the graph."""
         content = self.content
         storage = content.available()
         if storage is None:
@@ -280,7 +280,7 @@ class Recomputed:
 
 
 class _Replay:
-    """One run of kernels: finds which, then runs them in their order."""
+    """One replay: selects the kernels to run and runs them in order."""
 
     def __init__(self, region: Region, asked: ValueVersion) -> None:
         self.region = region
@@ -294,7 +294,7 @@ class _Replay:
         self._stack = list(self.wanted)
 
     def plan(self) -> tuple[Region, ValueVersion] | None:
-        """Find the kernels to run.
+        """Select the kernels to run.
 
         Returns:
             None; or a region around this one, and the content that it must make first: then put its
@@ -327,7 +327,7 @@ class _Replay:
         return None
 
     def run(self) -> dict[ValueVersion, Any]:
-        """Run the kernels; return the storages of what was wanted, and of what was there."""
+        """Run the kernels; return the storages of the requested values, and existing ones."""
         state = local.state
         before = (state.phase, state.site, state.recorder, state.saver, state.notes_results)
         state.phase, state.recorder, state.saver, state.notes_results = (

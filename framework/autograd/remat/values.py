@@ -31,7 +31,7 @@ _order = count(1)
 
 
 class ValueVersion:
-    """The content of a storage between two writes.
+    """The values of a storage between two writes.
 
     Attributes:
         producer: Whoever can make it again; None if nobody will be asked: it is kept.
@@ -61,17 +61,17 @@ class ValueVersion:
         self.version = 0
 
     def lies_in(self, reference: Any, version: int) -> None:
-        """Say where the bytes are: a weak reference to a storage."""
+        """Set the storage that holds the values (a weak reference)."""
         self._storage = reference
         self.version = version
 
     def available(self) -> Any:
-        """The storage, if it is still alive and was not written since; else None."""
+        """Return the storage if it is alive and unchanged, else None."""
         storage = self._storage()
         return storage if storage is not None and storage.version == self.version else None
 
     def hold(self, storage: Any) -> None:
-        """Keep the bytes made again until everybody who may ask has read them."""
+        """Keep recomputed values until all pending readers have read them."""
         reference = weakref.ref(storage)
         held = Pin(storage) if self.consumers else None
         self._storage = reference  # one row: made again, for all who may ask
@@ -81,12 +81,12 @@ class ValueVersion:
         self.held = held
 
     def drop(self) -> None:
-        """Let go of the bytes made again; they stay while others use them."""
+        """Release recomputed values; they live on while others use them."""
         self.held = None
 
 
 class StridedView:
-    """A strided view of a content, as an argument of a call.
+    """A strided view of a recorded value, as an argument of a call.
 
     Attributes:
         content: Whose.
@@ -102,12 +102,12 @@ class StridedView:
         self.place = place_of(tensor)
 
     def on(self, storage: Any) -> Any:
-        """The array of these elements in a storage."""
+        """Return the view as an array on a storage."""
         return backend(self.spec.device).window(storage, self.spec, self.place)
 
 
 def place_of(tensor: Tensor) -> tuple[int, tuple[int, ...]] | None:
-    """Where in its storage a tensor lies: (offset in bytes, strides); None if it is all of it."""
+    """Return (offset in bytes, strides) of a tensor in its storage; None if it covers all of it."""
     array, storage = tensor._array, tensor._storage
     if array.flags.c_contiguous and tensor._spec.nbytes == storage.nbytes:
         return None
@@ -116,7 +116,7 @@ def place_of(tensor: Tensor) -> tuple[int, tuple[int, ...]] | None:
 
 
 class Producer(Protocol):
-    """A recorded call that can make contents again.
+    """Protocol of recorded calls that can recompute values.
 
     Attributes:
         order: Makers run in this order.
@@ -135,10 +135,10 @@ class Producer(Protocol):
     scope: Any
 
     def run(self, arrays: list[Any], old: Any) -> list[Any]:
-        """Make the contents: one storage per result."""
+        """Recompute the values: one storage per result."""
 
 
-class _Made:
+class _RecordedCall:
     __slots__ = ("__weakref__", "arguments", "crossings", "order", "scope", "site")
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
@@ -149,8 +149,8 @@ class _Made:
         self.scope: Any = None
 
 
-class OpCall(_Made):
-    """A call of an op of the registry."""
+class OpCall(_RecordedCall):
+    """A recorded call of a registered op."""
 
     __slots__ = ("plan",)
 
@@ -174,8 +174,8 @@ class OpCall(_Made):
         return plan.storages(arrays)  # type: ignore[no-any-return]
 
 
-class WriteCall(_Made):
-    """A call that wrote into a content in place.
+class WriteCall(_RecordedCall):
+    """A recorded in-place op.
 
     Attributes:
         target: The window that was written; its content is the one before.
@@ -190,18 +190,18 @@ class WriteCall(_Made):
 
     @property
     def name(self) -> str:
-        """The op's name, with PyTorch's underscore."""
+        """The op's name with PyTorch's trailing underscore."""
         return f"{self.plan.op.display_name}_"
 
     def run(self, arrays: list[Any], old: Any) -> list[Any]:
-        """Write again, into ``old``: the storage of the content before, or a copy of it."""
+        """Repeat the write into ``old``: the storage before it, or a copy of it."""
         self.plan.write(arrays, old, self.target.on(old), self.target.spec)
         old.version += 1
         return [old]
 
 
-class FillCall(_Made):
-    """A factory's values: a function that writes them into a new array."""
+class FillCall(_RecordedCall):
+    """A recorded factory call: a function that writes values into a new array."""
 
     __slots__ = ("args", "f", "name", "spec")
 
@@ -221,8 +221,8 @@ class FillCall(_Made):
         return [storage]
 
 
-class MoveCall(_Made):
-    """A copy from another device."""
+class MoveCall(_RecordedCall):
+    """A recorded copy from another device."""
 
     __slots__ = ("source", "spec")
     name = "to"
@@ -241,8 +241,8 @@ class MoveCall(_Made):
         return [target.from_host(host, self.spec, TEMPORARY)[0]]
 
 
-class StashCall(_Made):
-    """A content kept in another form: packed, in host memory, on disk.
+class StashCall(_RecordedCall):
+    """A value kept in another form: packed, in host memory, on disk.
 
     Attributes:
         stashed: Has ``restore() -> storage``.
@@ -257,12 +257,12 @@ class StashCall(_Made):
         self.order = 0 if instead is None else instead.order  # of the producer it stands for
 
     def run(self, arrays: list[Any], old: Any) -> list[Any]:
-        """Bring it back."""
+        """Restore the stashed value."""
         return [self.stashed.restore()]
 
 
 class RegionInput(Held):
-    """A value that flowed into a region, without its history: the recipe needs none."""
+    """A value that a region reads but did not compute; kept without its history."""
 
     __slots__ = ("__weakref__",)
 
@@ -270,7 +270,7 @@ class RegionInput(Held):
         super().__init__(tensor, OWN)
 
     def keep_copy(self, copies: dict[Any, Any]) -> None:
-        """Keep a copy instead, in the same strides: someone is about to overwrite the value.
+        """Replace the value by a copy with the same strides, before it is overwritten.
 
         Args:
             copies: What was copied for this write already, by place and spec.

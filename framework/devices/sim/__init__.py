@@ -1,1 +1,1 @@
-"""A simulated GPU for tests on machines without one, with arrays that are not NumPy's."""
+"""A simulated GPU for tests on machines without one; its arrays are not NumPy arrays."""

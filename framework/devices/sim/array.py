@@ -1,4 +1,4 @@
-"""The array of the device ``sim``: NumPy's, behind the members that ``cupy.ndarray`` has.
+"""The array class of the device ``sim``: a NumPy array with the interface of ``cupy.ndarray``.
 
 What it is made of stays inside: :func:`lower` takes the NumPy array out for NumPy to compute with,
 and refuses the operands that CuPy refuses; :func:`lift` wraps what NumPy returned.
@@ -13,7 +13,7 @@ import numpy as np
 
 
 class SimArray:
-    """An array of the device ``sim``, with the members of ``cupy.ndarray``."""
+    """An array of the device ``sim`` with the interface of ``cupy.ndarray``."""
 
     __slots__ = ("__weakref__", "_a")
     __array_priority__ = 100
@@ -31,7 +31,7 @@ class SimArray:
 
     @property
     def flags(self) -> SimFlags:
-        """Whether the elements lie in C or Fortran order."""
+        """Memory layout: C or Fortran order."""
         return SimFlags(self._a)
 
     @property
@@ -64,29 +64,29 @@ class SimArray:
 
     @property
     def base(self) -> Any:
-        """What it is a view of."""
+        """The array it is a view of."""
         return lift(self._a.base)
 
     def get(self) -> Any:
-        """A copy as a NumPy array: the only way out."""
+        """Copy to a NumPy array, the only way out of the device."""
         return self._a.copy()
 
     def set(self, array: Any) -> None:
-        """Copy a NumPy array of the same shape and dtype in: the only way in."""
+        """Copy a NumPy array of the same shape and dtype in, the only way into the device."""
         if array.shape != self._a.shape or array.dtype != self._a.dtype:
             raise ValueError(f"set() takes {self._a.shape} {self._a.dtype}; got {array.shape}.")
         self._a[...] = array
 
     def item(self) -> Any:
-        """The only element as a Python scalar."""
+        """Return the only element as a Python scalar."""
         return self._a.item()
 
     def tolist(self) -> Any:
-        """The elements as nested lists."""
+        """Return the elements as nested lists."""
         return self._a.tolist()
 
     def take(self, indices: Any, axis: Any = None, out: Any = None) -> Any:
-        """Elements by index along an axis, or of the flat array; what is out of range wraps."""
+        """Take elements by index along an axis, or of the flat array; indices wrap around."""
         with np.errstate(all="ignore"):
             return lift(np.take(self._a, lower(indices), axis=axis, out=lower(out), mode="wrap"))
 
@@ -175,7 +175,7 @@ for _name in "neg pos abs invert eq ne lt le gt ge".split():  # noqa: SIM905
 
 
 def lower(x: Any, deep: bool = False) -> Any:
-    """The NumPy array inside, or the scalar; refuses what CuPy refuses.
+    """Unwrap to a NumPy array or scalar, refusing what CuPy refuses.
 
     ``deep``: lists and tuples of arrays are arguments here, as in ``concatenate``.
     """
@@ -206,7 +206,7 @@ def lift(x: Any) -> Any:
 
 
 def wrapped(index: Any, shape: tuple[int, ...]) -> Any:
-    """The index with arrays unwrapped, integers in them taken modulo the size of their axis."""
+    """Unwrap arrays in an index, integer indices taken modulo the size of their axis."""
     parts = index if isinstance(index, tuple) else (index,)
     parts = tuple(np.asarray(p) if isinstance(p, list) else lower(p) for p in parts)
     used = sum(

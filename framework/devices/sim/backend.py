@@ -37,7 +37,7 @@ from .functions import (
 
 
 class SimBackend(HostBackend):
-    """The host's allocator under the arrays of a simulated GPU."""
+    """The backend of the simulated GPU, on the host's allocator."""
 
     def __init__(self, largest: int) -> None:
         super().__init__("sim", largest, computes=True)
@@ -45,12 +45,12 @@ class SimBackend(HostBackend):
         self.kernel_key = "sim"  # no fast kernel: the plain ones must do
 
     def empty(self, spec: Any, role: int = 0) -> tuple[Any, Any]:
-        """Take an uninitialized contiguous array of ``spec`` from the pool."""
+        """Allocate an uninitialized contiguous array of ``spec`` from the pool."""
         storage, array = super().empty(spec, role)
         return storage, SimArray(array)
 
     def window(self, storage: Any, spec: Any, place: Any) -> Any:
-        """An array on bytes of a storage."""
+        """Return an array on bytes of a storage."""
         return SimArray(super().window(storage, spec, place))
 
     def from_host(self, array: Any, spec: Any, role: int) -> tuple[Any, Any]:
@@ -60,11 +60,11 @@ class SimBackend(HostBackend):
         return storage, out
 
     def to_host(self, array: Any) -> Any:
-        """A copy as a NumPy array."""
+        """Copy to a NumPy array."""
         return array.get()
 
     def copy(self, out: Any, array: Any) -> None:
-        """Copy within the device, converting."""
+        """Copy within the device, converting the dtype."""
         with np.errstate(all="ignore"):
             np.copyto(lower(out), lower(array), casting="unsafe")
 
@@ -74,14 +74,14 @@ class SimBackend(HostBackend):
 
 
 def sim_backend() -> SimBackend:
-    """The stand-in, with room for as much as the machine's memory."""
+    """Create the simulated backend, with as much memory as the machine's RAM."""
     import os
 
     return SimBackend(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
 
 
 class SimModule:
-    """The functions of one module of CuPy, checked."""
+    """The functions of one CuPy module, with argument checks."""
 
     def __init__(self, module: Any, functions: dict[str, Any], **extra: Any) -> None:
         self._module = module
@@ -103,7 +103,7 @@ class SimModule:
 
 @functools.cache
 def special() -> SimModule:
-    """What ``cupyx.scipy.special`` has of SciPy's special functions; ops ask for it."""
+    """Return ``cupyx.scipy.special``'s share of SciPy's special functions."""
     from importlib import import_module
 
     return SimModule(import_module("scipy.special"), SPECIAL)
@@ -116,7 +116,7 @@ def _array(obj: Any, dtype: Any = None, copy: Any = True, order: str = "K", ndmi
 
 
 def _asarray(a: Any, dtype: Any = None, order: str = "K") -> Any:
-    """The array itself if it is one of the device, else a copy there."""
+    """Return an array of the device unchanged, else copy to the device."""
     if isinstance(a, SimArray) and (dtype is None or a._a.dtype == dtype):
         return a
     return _array(a, dtype=dtype, order=order)
@@ -169,7 +169,7 @@ def _refuse_batched_bfloat16(name: str, given: list[Any]) -> None:
 
 
 class SimUfunc:
-    """A universal function with CuPy's methods, and no others."""
+    """A universal function with only those methods that CuPy has."""
 
     def __init__(self, name: str) -> None:
         self._plain = getattr(np, name)
@@ -202,14 +202,14 @@ class SimUfunc:
         return lift(self._plain.reduce(lower(array), axis, dtype, lower(out), keepdims))
 
     def accumulate(self, array: Any, axis: int = 0, dtype: Any = None, out: Any = None) -> Any:
-        """Add or multiply up."""
+        """Accumulate by addition or multiplication."""
         self._only("accumulate", "add", "multiply")
         return lift(self._plain.accumulate(lower(array), axis, dtype, lower(out)))
 
     def reduceat(
         self, array: Any, indices: Any, axis: int = 0, dtype: Any = None, out: Any = None
     ) -> Any:
-        """Add up stretches."""
+        """Reduce slices by addition."""
         self._only("reduceat", "add")
         return lift(self._plain.reduceat(lower(array), lower(indices), axis, dtype, lower(out)))
 
@@ -218,7 +218,7 @@ class SimUfunc:
         return lift(self._plain.outer(lower(a), lower(b), **kwargs))
 
     def at(self, a: Any, indices: Any, b: Any = None) -> None:
-        """Update elements in place, by atomic operations."""
+        """Update elements in place at indices, atomically."""
         self._only("at", *SCATTERS)
         if a.dtype.char not in ATOMIC:
             raise TypeError(f"`{self.name}.at` supports no {a.dtype}: CuPy has no atomics for it.")

@@ -18,9 +18,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from ..runtime.threads import ranges
+from ..runtime import thresholds
+from .schedule import parallel_slices
 
-WORTH = 1 << 14  # elements from which a compiled conversion repays its import; twice as many a copy
 _SHORT = 1 << 10  # elements below which three dims are not worth a call
 _SIDE = 16  # of the squares that are transposed at a time
 
@@ -39,7 +39,7 @@ _CONVERSIONS: dict[
 
 def copy(out: Any, array: Any) -> None:
     """Fill ``out`` with ``array``, broadcast and converted: what does not fit is not reported."""
-    if out.size < WORTH or not _copied(out, array):
+    if out.size < thresholds.COMPILED or not _copied(out, array):
         np.copyto(out, array, casting="unsafe")
 
 
@@ -90,11 +90,11 @@ def _copied(out: Any, array: Any) -> bool:
     if to.flags.c_contiguous and source.flags.c_contiguous and to.shape == source.shape:
         to, source = to.reshape(1, 1, -1), source.reshape(1, 1, -1)
         if as_is:
-            by_threads(np.copyto, to, source)
+            by_threads(np.copyto, _work(to), to, source)
         else:
             _move(to, source)
         return True
-    if as_is and out.size < 2 * WORTH:
+    if as_is and out.size < 2 * thresholds.COMPILED:
         return False
     if to.shape != source.shape:
         source = np.broadcast_to(source, to.shape)
@@ -126,19 +126,19 @@ def _by_planes(out: Any, array: Any, as_is: bool) -> bool:
 def _move(out: Any, array: Any) -> None:
     from ..cpu.elementwise.copy import mover
 
-    by_threads(mover(out.dtype, array.dtype), out, array)
+    by_threads(mover(out.dtype, array.dtype), _work(out), out, array)
 
 
-def by_threads(run: Any, *arrays: Any) -> None:
+def _work(out: Any) -> int:
+    # In additions: a copy keeps memory busier than those.
+    return out.size * thresholds.THREAD // thresholds.COPY_THREAD
+
+
+def by_threads(run: Any, work: int, *arrays: Any) -> None:
     """Call ``run(*arrays)`` for arrays of three dims and one shape, cut along the longest."""
     shape = arrays[0].shape
     longest = max(range(3), key=shape.__getitem__)
-    before = (slice(None),) * longest
-
-    def part(start: int, stop: int) -> None:
-        run(*[a[(*before, slice(start, stop))] for a in arrays])
-
-    ranges(part, prod(shape), shape[longest])
+    parallel_slices(run, arrays, (longest,) * len(arrays), shape[longest], work)
 
 
 def merged(out: Any, *arrays: Any) -> tuple[list[int], list[int], list[tuple[int, ...]]]:

@@ -1,9 +1,9 @@
 """Giving an op of arrays that look alike a compiled loop over them, flat.
 
-A loop takes the result, the arrays and then numbers, and may be run on parts of the arrays
-(``threads.spread``). Where an op's first input is the arriving gradient ``grad``, its loop also
-takes one number in place of that array: what a mean or a sum sends back is a number repeated, and
-to write it out would take an array as large as the input.
+A loop takes the result, the arrays and then numbers, and may be run on chunks of the arrays
+(``schedule.parallel_rows``). Where an op's first input is the arriving gradient ``grad``, its loop
+also takes one number in place of that array: what a mean or a sum sends back is a number repeated,
+and to write it out would take an array as large as the input.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from importlib import import_module
 import numpy as np
 
 from .layout import alike, contiguous, even, lines, worth_compiling
+from .schedule import parallel_rows
 
-PIECE = 1 << 14  # elements that are copied at a time where the result is written over the input
+TILE = 1 << 14  # elements that are copied at a time where the result is written over the input
 
 
 def vectorized(input, *_, **__):
@@ -44,29 +45,25 @@ def elementwise_kernel(op, kernel, *, when=vectorized, module="activation.smooth
     skipped = len(op.op.scratch)
     backward = op.op.inputs[0] == "grad"
     writes = bool(op.op.inplace)
-    modules = []  # of the loops and of threads, once imported: a statement for it takes as long
+    modules = []  # of the loops, once imported: a statement for it takes as long as a small loop
 
     @op.kernel("cpu", when=when, layout=even if backward else contiguous, scratch=False)
     def _(xp, out, *arrays, **attributes):
         if not modules:
-            found = [
-                import_module(f"..{m}", __package__) for m in (f"cpu.{module}", "runtime.threads")
-            ]
-            modules[:] = found  # at once: several threads may compute the first pieces
-        loops, threads = modules
-        run, numbers = kernel(loops, **attributes)
+            modules[:] = [import_module(f"..cpu.{module}", __package__)]
+        run, numbers = kernel(modules[0], **attributes)
         arrays = arrays[skipped:]
         flat = lines(out, *arrays) if backward else [a.reshape(-1) for a in (out, *arrays)]
         if writes and np.may_share_memory(out, arrays[0]):
             run = partial(_in_place, run)
-        threads.spread(run, out.size, out.size, *flat, *numbers)
+        parallel_rows(run, out.size, out.size, *flat, *numbers)
 
 
 def _in_place(run, out, x, *rest):
-    # A loop that reads what it writes is not made of vectors: it reads copies of pieces.
-    held = np.empty(min(PIECE, x.size), x.dtype)
-    for start in range(0, x.size, PIECE):
-        here = slice(start, start + PIECE)
+    # A loop that reads what it writes is not made of vectors: it reads a copy, a tile at a time.
+    held = np.empty(min(TILE, x.size), x.dtype)
+    for start in range(0, x.size, TILE):
+        here = slice(start, start + TILE)
         copy = held[: x[here].size]
         np.copyto(copy, x[here])
         run(out[here], copy, *[a[here] if isinstance(a, np.ndarray) else a for a in rest])

@@ -13,15 +13,16 @@ import numpy as np
 
 from ...dtypes import float32
 from ...spec import Spec
-from ..runtime.threads import spread
+from ..runtime import thresholds
 from . import copy
+from .schedule import parallel_rows
 
 
 def summed_as_is(input: Spec, *, dim: Any, keepdim: bool, dtype: Any) -> bool:
     """True if :func:`sum_halves` takes this sum."""
     return (
         dtype in (None, float32, input.dtype)
-        and input.numel >= copy.WORTH
+        and input.numel >= thresholds.COMPILED
         and _three(input.shape, dim) is not None
         and copy.word(input.dtype.np) is not None
     )
@@ -44,9 +45,9 @@ def sum_halves(out: Any, sums: Any, input: Any, dim: Any, divide: bool) -> None:
     x = input.view(word).reshape(outer, n, inner)
     made = (out if out.dtype == np.float32 else sums).reshape(outer, inner)
     if inner == 1:
-        spread(half_sum.rows(word), x.size, outer, made.reshape(outer), x.reshape(outer, n))
+        parallel_rows(half_sum.rows(word), x.size, outer, made.reshape(outer), x.reshape(outer, n))
     else:
-        spread(half_sum.columns(word), x.size, outer, made, x)
+        parallel_rows(half_sum.columns(word), x.size, outer, made, x)
     if divide:
         np.divide(made, n, out=made)
     if out.dtype != np.float32:

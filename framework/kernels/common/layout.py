@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ...spec import Spec
+from ..runtime import thresholds
 
 
 def contiguous(array) -> bool:
@@ -30,7 +31,7 @@ def lines(out, grad, *arrays):
 
 def worth_compiling(input, *_, **__) -> bool:
     """True for operands large enough that a compiled kernel repays its import."""
-    return input.numel >= 1 << 14 and input.dtype.name in ("float32", "float64")
+    return input.numel >= thresholds.COMPILED and input.dtype.name in ("float32", "float64")
 
 
 def alike(input, *others, **_) -> bool:

@@ -1,14 +1,14 @@
-"""Elementwise ops whose operands must be converted, a piece at a time.
+"""Elementwise ops whose operands must be converted, a tile at a time.
 
 A kernel that computes in float32 wants its float16 and bfloat16 operands converted, and its result
 rounded; an op of two dtypes wants the lesser one promoted. Converted as a whole they would be
 workspace of up to three times the result's size in float32. What is computed elementwise is
-converted, computed and rounded in pieces of ``PIECE`` elements instead: the workspace is the same
-however large the operands are, and it stays in a core's cache.
+converted, computed and rounded in tiles of ``thresholds.TILE`` elements instead: the workspace is
+the same however large the operands are, and it stays in a core's cache.
 
-A piece is a range of flat arrays, where all operands lie like the result; else a range of rows
+A tile is a range of flat arrays, where all operands lie like the result; else a range of rows
 along one dim of it, and operands that broadcast are cut where they have that dim. Threads take
-pieces side by side, each in workspace of its own.
+chunks of the tiles, each in workspace of its own.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from typing import Any
 import numpy as np
 
 from ...spec import Spec
-from ..runtime import threads
+from ..runtime import threads, thresholds
 from . import copy as copies
 from .copy import copy, line_copier
 
-PIECE = 1 << 16  # elements
 _KINDS = ("add", "sub", "mul", "div")  # as in ``kernels/cpu/elementwise/half_arithmetic.py``
 
 
-def worth_pieces(results: tuple[Spec, ...]) -> bool:
-    """True for results large enough that pieces take less workspace than all at once."""
-    return results[0].numel >= 2 * PIECE
+def worth_tiles(results: tuple[Spec, ...]) -> bool:
+    """True for results large enough that tiles take less workspace than all at once."""
+    return results[0].numel >= 2 * thresholds.TILE
 
 
-def in_pieces(
+def in_tiles(
     kernel: Any,
     results: tuple[Spec, ...],
     casts: tuple[Any, ...],
@@ -54,17 +53,18 @@ def in_pieces(
         bits: All arrays are in C order; a second result, and an input of another size than the
             first, has one bit an element (``ops/elementwise/bitmask.py``).
     """
-    parts = min(threads.LIMIT, -(-results[0].numel // PIECE))
+    tile = thresholds.TILE
+    chunks = min(threads.LIMIT, -(-results[0].numel // tile))
     others = len(results) - 1
     wanted = [*[s for s in casts if s is not None], *([made] if made else [])]
-    tiles = tuple([Spec((parts, PIECE), s.dtype, s.device) for s in wanted])
-    spare = tuple([s.like((parts, PIECE)) if s.numel else s for s in scratch])
+    work = tuple([Spec((chunks, tile), s.dtype, s.device) for s in wanted])
+    spare = tuple([s.like((chunks, tile)) if s.numel else s for s in scratch])
 
     def run(xp: Any, out: Any, *rest: Any, **attributes: Any) -> None:
         sides, rest = rest[:others], rest[others:]
-        room = iter(rest[: len(tiles)])
-        free = rest[len(tiles) : len(tiles) + len(spare)]
-        arrays = rest[len(tiles) + len(spare) :]
+        room = iter(rest[: len(work)])
+        free = rest[len(work) : len(work) + len(spare)]
+        arrays = rest[len(work) + len(spare) :]
         homes = [None if s is None else next(room) for s in casts]
         rounded = next(room, None)
 
@@ -73,13 +73,15 @@ def in_pieces(
 
         if direct is not None and direct(xp, out, *arrays, **attributes):
             return
+        convert: Any = copy
         if bits or _lie_alike(out, arrays):
-            work: Any = _Lines(compute, (out, *sides), arrays, homes, rounded, free)
-        else:
-            work = _Rows(compute, out, arrays, homes, rounded, free)
-        threads.split(work.run, work.count, min(parts, work.count))
+            out, *sides = (a.reshape(-1) for a in (out, *sides))
+            arrays = tuple([a.reshape(-1) if getattr(a, "ndim", 0) else a for a in arrays])
+            convert = None
+        tiles = _Tiles(compute, out, sides, arrays, homes, rounded, free, convert, tile)
+        threads.parallel_chunks(tiles.run, tiles.count, min(chunks, tiles.count))
 
-    return run, (*tiles, *spare)
+    return run, (*work, *spare)
 
 
 def _lie_alike(out: Any, arrays: Any) -> bool:
@@ -124,7 +126,7 @@ def _combined(kind: int, out: Any, *operands: Any) -> bool:
     shape = (*(1,) * (3 - len(sizes)), *sizes)
     views = [a.view(w).transpose(axes).reshape(shape) for a, w in zip(arrays, words, strict=True)]
     combine = combiner(*words)
-    copies.by_threads(lambda *parts: combine(*parts, kind), *views)
+    copies.by_threads(lambda *chunk: combine(*chunk, kind), out.size, *views)
     return True
 
 
@@ -133,89 +135,73 @@ def _single(array: Any) -> Any:
     return np.broadcast_to(np.float32(array[(0,) * array.ndim]), array.shape)
 
 
-class _Lines:
-    """Pieces of flat arrays."""
+class _Tiles:
+    """The tiles of a result, and what is computed for each: convert, compute, round.
+
+    Arrays are cut along ``axis``, in steps of some rows, once for each place before it. Where
+    ``convert`` is None all arrays are flat, and what is smaller than the result has one bit an
+    element.
+    """
 
     def __init__(
-        self, compute: Any, results: Any, arrays: Any, homes: Any, rounded: Any, free: Any
+        self,
+        compute: Any,
+        out: Any,
+        sides: Any,
+        arrays: Any,
+        homes: Any,
+        rounded: Any,
+        free: Any,
+        convert: Any,
+        tile: int,
     ) -> None:
-        self.compute, self.rounded, self.free = compute, rounded, free
-        out, *sides = (a.reshape(-1) for a in results)
-        self.out = out
+        self.compute, self.out, self.rounded, self.free = compute, out, rounded, free
+        flat = convert is None
+        self.cut = _cut_flat if flat else _cut
         self.sides = sides
-        self.arrays = [a.reshape(-1) if getattr(a, "ndim", 0) else a for a in arrays]
-        self.homes: list[tuple[Any, Any]] = [
-            (home, None if home is None else line_copier(home.dtype, a.dtype))
-            for home, a in zip(homes, arrays, strict=True)
+        self.operands = [
+            (a, home, convert or (None if home is None else line_copier(home.dtype, a.dtype)))
+            for a, home in zip(arrays, homes, strict=True)
         ]
-        self.round = None if rounded is None else line_copier(out.dtype, rounded.dtype)
-        self.count = -(-out.size // PIECE)
-
-    def run(self, part: int, first: int, last: int) -> None:
-        """Compute pieces ``first`` to ``last`` in the workspace of one part."""
-        for k in range(first, last):
-            here = self.out[k * PIECE : (k + 1) * PIECE]
-            size = here.size
-            operands = [a[k * PIECE // 8 : (k + 1) * PIECE // 8] for a in self.sides]
-            operands += [f[part, :size] if f.ndim > 1 else f for f in self.free]
-            for a, (home, convert) in zip(self.arrays, self.homes, strict=True):
-                if getattr(a, "ndim", 0):
-                    step = PIECE if a.size == self.out.size else PIECE // 8
-                    a = a[k * step : (k + 1) * step]
-                if home is not None:
-                    piece = home[part, : a.size].reshape(a.shape)
-                    convert(piece, a)
-                    a = piece
-                operands.append(a)
-            if self.round is None:
-                self.compute(here, *operands)
-            else:
-                piece = self.rounded[part, :size]
-                self.compute(piece, *operands)
-                self.round(here, piece)
-
-
-class _Rows:
-    """Pieces of arrays of any strides that broadcast."""
-
-    def __init__(
-        self, compute: Any, out: Any, arrays: Any, homes: Any, rounded: Any, free: Any
-    ) -> None:
-        self.compute, self.rounded, self.free = compute, rounded, free
-        self.out, self.arrays, self.homes = out, arrays, homes
+        self.round = convert
+        if flat and rounded is not None:
+            self.round = line_copier(out.dtype, rounded.dtype)
         shape, axis = out.shape, 0
-        while prod(shape[axis + 1 :]) > PIECE:
+        while prod(shape[axis + 1 :]) > tile:
             axis += 1
         self.before, self.rows = shape[:axis], shape[axis]
-        self.step = max(1, PIECE // prod(shape[axis + 1 :]))
-        self.each = -(-self.rows // self.step)  # pieces along the dim
+        self.step = max(1, tile // prod(shape[axis + 1 :]))
+        self.each = -(-self.rows // self.step)  # tiles along the dim
         self.count = prod(self.before) * self.each
 
-    def run(self, part: int, first: int, last: int) -> None:
-        """Compute pieces ``first`` to ``last`` in the workspace of one part."""
+    def run(self, chunk: int, first: int, last: int) -> None:
+        """Compute tiles ``first`` to ``last`` in the workspace of one chunk."""
         for k in range(first, last):
-            index = self._place(k)
+            index = self._index(k)
             here = self.out[index]
-            operands = [
-                f[part, : here.size].reshape(here.shape) if f.ndim > 1 else f for f in self.free
-            ]
-            for a, home in zip(self.arrays, self.homes, strict=True):
+
+            def room(workspace: Any, like: Any = here) -> Any:
+                return workspace[chunk, : like.size].reshape(like.shape)
+
+            operands = [self.cut(a, index, self.out) for a in self.sides]
+            operands += [room(f) if f.ndim > 1 else f for f in self.free]
+            for a, home, convert in self.operands:
                 if getattr(a, "ndim", 0):
-                    a = _cut(a, index, self.out.ndim)
+                    a = self.cut(a, index, self.out)
                 if home is not None:
-                    piece = home[part, : a.size].reshape(a.shape)
-                    copy(piece, a)
-                    a = piece
+                    converted = room(home, a)
+                    convert(converted, a)
+                    a = converted
                 operands.append(a)
             if self.rounded is None:
                 self.compute(here, *operands)
             else:
-                piece = self.rounded[part, : here.size].reshape(here.shape)
-                self.compute(piece, *operands)
-                copy(here, piece)
+                computed = room(self.rounded)
+                self.compute(computed, *operands)
+                self.round(here, computed)
 
-    def _place(self, k: int) -> tuple[slice, ...]:
-        # Where piece k of the result is.
+    def _index(self, k: int) -> tuple[slice, ...]:
+        # Where tile k of the result is.
         k, turn = divmod(k, self.each)
         at = [slice(turn * self.step, (turn + 1) * self.step)]
         for n in reversed(self.before):
@@ -224,8 +210,16 @@ class _Rows:
         return tuple(reversed(at))
 
 
-def _cut(array: Any, index: tuple[slice, ...], ndim: int) -> Any:
-    # The part of an operand that belongs to a part of the result, which has so many dims.
-    missing = ndim - array.ndim
+def _cut(array: Any, index: tuple[slice, ...], out: Any) -> Any:
+    # The part of an operand that belongs to a part of the result.
+    missing = out.ndim - array.ndim
     mine = zip(array.shape, index[missing:], strict=False)
     return array[tuple([slice(None) if n == 1 else i for n, i in mine])]
+
+
+def _cut_flat(array: Any, index: tuple[slice, ...], out: Any) -> Any:
+    # The same of flat arrays, of elements or of bits. A tile's elements fill whole bytes.
+    (here,) = index
+    if array.size != out.size:
+        here = slice(here.start // 8, here.stop // 8)
+    return array[here]

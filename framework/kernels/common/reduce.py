@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..runtime import threads
+from ..runtime import threads, thresholds
+from .schedule import parallel_slices
 
-LEAST = 1 << 19  # elements from which on an array is shared out
 _LINE = 16  # places along the kept dim that stay together: NumPy goes through single ones otherwise
 
 
@@ -58,29 +58,24 @@ def smallest(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> Non
 
 
 def _reduce(ufunc: Any, x: Any, axis: Any, out: Any, keepdims: bool) -> None:
-    large = x.size >= LEAST and x.dtype == out.dtype
+    large = x.size >= thresholds.NUMPY_THREADS and x.dtype == out.dtype
     if not large or not _shared(ufunc, x, axis, out, keepdims):
         ufunc.reduce(x, axis, out.dtype, out, keepdims)
 
 
 def _shared(ufunc: Any, x: Any, axis: Any, out: Any, keepdims: bool) -> bool:
     # Whether threads did it.
-
     axes = {d % x.ndim for d in ((axis,) if isinstance(axis, int) else axis)}
     kept = [d for d in range(x.ndim) if d not in axes]
     if not axes or not kept:
         return False
     dim = max(kept, key=lambda d: min(x.shape[d], 8 * _LINE))  # the first that is long enough
-    lines = x.shape[dim] // _LINE
-    if threads.workers(x.size, lines) <= 1:
+    if threads.workers(x.size, x.shape[dim] // _LINE) <= 1:
         return False
-    before = (slice(None),) * dim
     place = dim if keepdims else sum(d < dim for d in kept)
-    out_before = (slice(None),) * place
 
-    def part(start: int, stop: int) -> None:
-        here = slice(start * _LINE, stop * _LINE if stop < lines else None)
-        ufunc.reduce(x[(*before, here)], axis, out.dtype, out[(*out_before, here)], keepdims)
+    def run(out: Any, x: Any) -> None:
+        ufunc.reduce(x, axis, out.dtype, out, keepdims)
 
-    threads.ranges(part, x.size, lines)
+    parallel_slices(run, (out, x), (place, dim), x.shape[dim], x.size, together=_LINE)
     return True

@@ -82,27 +82,28 @@ def walk(shape, *steps):
 
 
 def run(kernel, shape, written, work, lines, steps, *numbers):
-    """Call ``kernel(*lines, shape, *steps, *numbers)``, in parts side by side if that is worth it.
+    """Call ``kernel(*lines, shape, *steps, *numbers)``, in chunks by several threads if worth it.
 
     Args:
         kernel: Compiled.
         shape: Of :func:`walk`, as are ``steps``.
-        written: Which of the lines it writes. Parts are cut along a dim in which that line
-            advances, so that no two write to one element; without such a dim there is one part.
+        written: Which of the lines it writes. Chunks are cut along a dim in which that line
+            advances, so that no two write to one element; without such a dim there is one.
         work: How much an element is, in additions of one array to another.
         lines: Memory of each array.
         steps: Of each.
         *numbers: What else it takes.
     """
-    parts = threads.workers(prod(shape) * work, max(shape))
-    cut = [d for d in range(DEPTH) if steps[written][d] and shape[d] >= parts]
-    if parts <= 1 or not cut:
+    work *= prod(shape)
+    several = threads.workers(work, max(shape))
+    cut = [d for d in range(DEPTH) if steps[written][d] and shape[d] >= several]
+    if several <= 1 or not cut:
         kernel(*lines, shape, *steps, *numbers)
         return
     d = cut[0]
 
-    def part(_, start, stop):
+    def chunk(start, stop):
         here = [m[start * s[d] :] for m, s in zip(lines, steps, strict=True)]
         kernel(*here, (*shape[:d], stop - start, *shape[d + 1 :]), *steps, *numbers)
 
-    threads.split(part, shape[d], parts)
+    threads.parallel_for(chunk, work, shape[d])

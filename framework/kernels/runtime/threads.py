@@ -1,12 +1,12 @@
-"""Run a kernel on parts of its arrays at once.
+"""Threads for kernels: :func:`parallel_for` and what it is made of.
 
 Numba's own threads are not used: one of its layers ends the process when two Python threads meet in
 it, the others when a worker is forked. The kernels here release the interpreter's lock, so plain
 threads do. They are started on first use; OMP_NUM_THREADS limits them, as it does BLAS.
 
-The caller works too, and nobody waits for a thread that has not begun: parts lie in a queue, and
+The caller works too, and nobody waits for a thread that has not begun: chunks lie in a queue, and
 whoever has a core takes the next. On a machine that is busy with something else the caller may do
-them all. Which thread runs a part never shows in what it computes.
+them all. Which thread runs a chunk never shows in what it computes.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...interrupts import defer_interrupts
-from . import blas
-
-SHARE = 1 << 18  # elements below which another thread costs more than it saves
-PIECE = 1 << 17  # elements of a part where there are more parts than threads
+from . import blas, thresholds
 
 _pool: SimpleQueue[Any] | None = None  # where the threads wait for work
 
@@ -68,59 +65,41 @@ def set_num_threads(n: int) -> None:
     blas.set_num_threads(_wanted)
 
 
-def spread(run: Callable[..., None], elements: int, n: int, *arrays: Any) -> None:
-    """Call ``run(*arrays)``, in parts along the first dimension where that is worth it.
-
-    Args:
-        run: Compiled; what it does to an index may depend on that index of the arrays only.
-        elements: How much work there is.
-        n: Size of the first dimension; arrays of that size are cut, all else is passed as it is.
-        *arrays: Arrays and scalars.
-    """
-    if workers(elements, n) <= 1:
-        run(*arrays)
-        return
-    cut = [getattr(a, "ndim", 0) and a.shape[0] == n for a in arrays]
-
-    def part(start: int, stop: int) -> None:
-        run(*[a[start:stop] if c else a for a, c in zip(arrays, cut, strict=True)])
-
-    ranges(part, elements, n)
-
-
-def ranges(run: Callable[[int, int], None], elements: int, n: int) -> None:
-    """Call ``run(start, stop)`` for parts of ``range(n)``, or for the whole where that is faster.
+def parallel_for(run: Callable[[int, int], None], work: int, n: int) -> None:
+    """Call ``run(start, stop)`` for chunks of ``range(n)``, or for the whole where that is faster.
 
     Args:
         run: What it computes for a number must not depend on the others beside it.
-        elements: How much work there is.
+        work: How much there is to do, in additions of two elements.
         n: How many numbers.
     """
-    several = workers(elements, n)
+    several = workers(work, n)
     if several <= 1:
         run(0, n)
     else:
-        parts = max(several, min(4 * several, elements // PIECE, n))
-        together(run, bounds(n, parts), several)
+        chunks = max(several, min(4 * several, work // thresholds.CHUNK, n))
+        parallel_calls(run, bounds(n, chunks), several)
 
 
-def workers(elements: int, n: int) -> int:
-    """How many threads are worth it for so many elements, in ``n`` parts at most."""
-    return min(_wanted, elements // SHARE, n)
+def workers(work: int, n: int) -> int:
+    """How many threads are worth it for so many additions, in ``n`` chunks at most."""
+    return min(_wanted, work // thresholds.THREAD, n)
 
 
-def split(run: Callable[[int, int, int], None], n: int, parts: int) -> None:
-    """Call ``run(part, start, stop)`` for ``parts`` shares of ``range(n)``, side by side."""
-    shares = [(k, *b) for k, b in enumerate(bounds(n, parts))]
-    together(run, shares, min(parts, _wanted))
+def parallel_chunks(run: Callable[[int, int, int], None], n: int, chunks: int) -> None:
+    """Call ``run(chunk, start, stop)`` for so many chunks of ``range(n)``, by as many threads."""
+    calls = [(k, *b) for k, b in enumerate(bounds(n, chunks))]
+    parallel_calls(run, calls, min(chunks, _wanted))
 
 
-def bounds(n: int, parts: int) -> list[tuple[int, int]]:
-    """(start, stop) of ``parts`` shares of ``range(n)``."""
-    return list(pairwise([n * k // parts for k in range(parts + 1)]))
+def bounds(n: int, chunks: int) -> list[tuple[int, int]]:
+    """(start, stop) of so many chunks of ``range(n)``, as even as can be."""
+    return list(pairwise([n * k // chunks for k in range(chunks + 1)]))
 
 
-def together(run: Callable[..., None], calls: Sequence[tuple[int, ...]], workers: int) -> None:
+def parallel_calls(
+    run: Callable[..., None], calls: Sequence[tuple[int, ...]], workers: int
+) -> None:
     """Make all ``calls`` of ``run``, here and in ``workers - 1`` other threads.
 
     Raises:
@@ -131,7 +110,7 @@ def together(run: Callable[..., None], calls: Sequence[tuple[int, ...]], workers
     begun: list[None] = []  # an item for each thread that came to help
     ended: SimpleQueue[None] = SimpleQueue()
     # Those who have begun write to arrays that the caller may give back, or to a tensor that must
-    # not be left half written: Ctrl-C waits for all parts.
+    # not be left half written: Ctrl-C waits for all chunks.
     with defer_interrupts():
         if workers > 1:
             waiting = _threads()
@@ -156,7 +135,7 @@ def together(run: Callable[..., None], calls: Sequence[tuple[int, ...]], workers
 
 
 def _take(todo: deque[Any], errors: list[BaseException]) -> None:
-    # Work until nothing is left. No part outlives its run here, nor do the arrays it holds.
+    # Work until nothing is left. No chunk outlives its run here, nor do the arrays it holds.
     while todo:
         try:
             run, call = todo.popleft()

@@ -7,7 +7,7 @@ from math import prod
 from ...dtypes import bool_
 from ...kernels.common.elementwise import vectorized
 from ...kernels.common.layout import alike, contiguous, even
-from ...kernels.runtime.threads import spread
+from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..elementwise.unary import sigmoid
 from ..indexing.where import where_select
@@ -63,7 +63,7 @@ def _run_glu(name, out, *arrays_and_dim):
         a.reshape(rows, -1) if a.shape[dim] == half else a.reshape(rows, 2, -1)
         for a in (out, *arrays)
     ]
-    spread(getattr(smooth, name), out.size, rows, *shaped)
+    parallel_rows(getattr(smooth, name), out.size, rows, *shaped)
 
 
 @glu_of.vjp("input")
@@ -224,7 +224,7 @@ def _(xp, out, low, input, weight):
     from ...kernels.cpu.activation import prelu
 
     cubes = _channels(weight.shape, out, input)
-    spread(prelu.prelu, out.size, len(cubes[0]), *cubes, weight.reshape(1, -1))
+    parallel_rows(prelu.prelu, out.size, len(cubes[0]), *cubes, weight.reshape(1, -1))
 
 
 @prelu_slope.kernel("cpu", when=_prelu_compiled, layout=even, scratch=False)
@@ -233,7 +233,7 @@ def _(xp, out, above, grad, input, weight):
 
     made, x = _channels(weight.shape, out, input)
     arrays = made, _arriving(weight.shape, grad), x, weight.reshape(1, -1)
-    spread(prelu.prelu_grad, out.size, len(made), *arrays)
+    parallel_rows(prelu.prelu_grad, out.size, len(made), *arrays)
 
 
 @prelu_weight_slope.kernel(

@@ -12,7 +12,7 @@ from ...dtypes import FLOAT, as_dtype, float32
 from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.reduce import largest as find_largest
 from ...kernels.common.reduce import total
-from ...kernels.runtime.threads import spread
+from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
 from ..reduction.minmax import one_dim
@@ -37,13 +37,13 @@ def _run(name, dim, out, lines, *inputs):
     shape = out.shape
     if dim == len(shape) - 1:
         rows = [a.reshape(-1, shape[-1]) for a in (out, *inputs)]
-        spread(getattr(attention, name), out.size, len(rows[0]), *rows)
+        parallel_rows(getattr(attention, name), out.size, len(rows[0]), *rows)
         return
     count, columns = prod(shape[:dim]), prod(shape[dim + 1 :])
     cubes = [a.reshape(count, shape[dim], columns) for a in (out, *inputs)]
     lines = [a.reshape(count, columns) for a in lines]
     run = getattr(attention, name + "_along")
-    spread(run, out.size, count, cubes[0], *lines, *cubes[1:])
+    parallel_rows(run, out.size, count, cubes[0], *lines, *cubes[1:])
 
 
 def _softmax_infer(input, *, dim):

@@ -136,7 +136,7 @@ def _(
         sums[b, heads, :, rows] = row.reshape(*s.shape[:3], 1)
         xp.matmul(s, value[b, heads, None, :columns], out=o[b, heads, :, rows])
 
-    blocks.spread(run, scores, kept)
+    blocks.for_each(run, scores, kept)
 
 
 @attend.vjp("query", "key", "value", "attn_mask")

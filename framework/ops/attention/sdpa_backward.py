@@ -145,7 +145,7 @@ def _(
         xp.matmul(t, key[b, heads, None, :columns], out=dq[b, heads, :, rows])
         _add_to(xp, blocks, part, dk, block, t, q[b, heads, :, rows])
 
-    blocks.spread(run, scores, grads, kept, part, weighted)
+    blocks.for_each(run, scores, grads, kept, part, weighted)
 
 
 def _clear(blocks, causal, dk, dv) -> None:

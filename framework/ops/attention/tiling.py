@@ -13,13 +13,10 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import bool_, float32, int32
-from ...kernels.runtime import blas, threads
+from ...kernels.runtime import blas, threads, thresholds
 from ...spec import Spec
 from ..linalg.matmul import blas_ready
 from ..random.dropout import draw_kept
-
-TILE = 1 << 20  # bytes of scores at a time, of all threads
-WORTH_THREADS = 1 << 22  # operations
 
 
 def rows_ready(array):
@@ -43,7 +40,7 @@ class Blocks:
         self.causal = causal
         self.threads = _threads(self.batch, self.key_heads)
         line = max(1, self.columns * self.shared * itemsize)
-        lines = max(32, TILE // self.threads // line)
+        lines = max(32, thresholds.TILE_BYTES // self.threads // line)
         if lines >= self.rows:
             self.group = max(1, min(self.key_heads, lines // max(1, self.rows)))
             self.lines = max(1, self.rows)
@@ -80,11 +77,11 @@ class Blocks:
                 yield b, slice(h, end), slice(r, last), columns
             start += end - h
 
-    def spread(self, run, *scratch):
+    def for_each(self, run, *scratch):
         """Call ``run(block, *parts of scratch)`` for each block, on several threads if it pays."""
         units = self.batch * self.key_heads
         work = 4 * prod((units, self.shared, self.rows, self.columns, self.size))
-        parts = self.threads if work >= WORTH_THREADS else 1
+        parts = self.threads if work >= thresholds.PRODUCT_THREAD else 1
 
         def share(k, start, stop):
             mine = [a[a.size // self.threads * k :][: a.size // self.threads] for a in scratch]
@@ -95,7 +92,7 @@ class Blocks:
             share(0, 0, units)
             return
         with blas.single():
-            threads.split(share, units, parts)
+            threads.parallel_chunks(share, units, parts)
 
     def split(self, array):
         """(batch, heads, ..) as (batch, key heads, heads that share them, ..)."""
@@ -167,7 +164,7 @@ def attention_flops(query, key, value, *_, causal=False, **__):
 def worth_compiling(query, key, value, attn_mask, *_, **__):
     """Whether the compiled kernels serve: no mask, float32, enough scores."""
     pairs = prod(query.shape[:3]) * key.shape[2]
-    return attn_mask is None and query.dtype is float32 and pairs >= 1 << 14
+    return attn_mask is None and query.dtype is float32 and pairs >= thresholds.COMPILED
 
 
 def plain_scores(xp, scores, rows, columns):

@@ -12,6 +12,7 @@ from ...devices import backend
 from ...dtypes import BY_NUMPY, COMPLEX, as_dtype, complex128, float64
 from ...dtypes import dtype as dtype_class
 from ...kernels.common import copy as copies
+from ...kernels.runtime import thresholds
 from ...memory.ledger import SAVED, TEMPORARY
 from ...modes import local
 from ...spec import ScalarSpec, Spec
@@ -36,7 +37,7 @@ def cast_into(xp, out, source) -> None:
 
 def worth_moving(*specs, **_) -> bool:
     """True for tensors so large that ``kernels/common/copy.py`` has something better than NumPy."""
-    return all(isinstance(s, Spec) for s in specs) and specs[0].numel >= copies.WORTH
+    return all(isinstance(s, Spec) for s in specs) and specs[0].numel >= thresholds.COMPILED
 
 
 @op(infer=same, half="exact", samples=singles)

@@ -66,7 +66,7 @@ def conv1d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         stride: Between window positions.
         padding: Zeros on both sides; or "same" or "valid".
         dilation: Between the elements of the window.
-        groups: Independent blocks of channels.
+        groups: Independent groups of channels.
 
     Returns:
         Tensor (N, O, L_out).
@@ -90,7 +90,7 @@ def conv2d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
         stride: Between window positions; one int or two.
         padding: Zeros on each side; one int or two; or "same" or "valid".
         dilation: Between the elements of the window; one int or two.
-        groups: Independent blocks of channels.
+        groups: Independent groups of channels.
 
     Returns:
         Tensor (N, O, H_out, W_out).
@@ -162,7 +162,7 @@ def conv_transpose1d(
         stride: Of the convolution this is the adjoint of: it spreads ``input`` out.
         padding: Of that convolution: it crops the result on both sides.
         output_padding: Extra size on one side, where several inputs lead to one output size.
-        groups: Independent blocks of channels.
+        groups: Independent groups of channels.
         dilation: Between the elements of the window.
 
     Returns:

@@ -1,8 +1,8 @@
-"""How a convolution is cut into tiles, and how images become columns.
+"""Routes by products of matrices: 1 x 1 windows as they are, others unrolled into columns.
 
 A tile is a few images, or a few lines of one image, such that its columns stay in the cache; the
-workspace is that of a tile for each thread, whatever the batch. :class:`Tiling` knows sizes only,
-and is the same on every device.
+scratch is the columns of one tile, whatever the batch. One batched product a tile does the
+arithmetic. Both routes are written with the array module, and run on every device.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from itertools import product
 from math import prod
 
 from ...kernels.runtime import blas, threads
+from .sizes import INPUT, OUT, WEIGHT, Route, Sizes, ceil_div, evenly, tiles
 
 TILE = 1 << 20  # bytes of columns at a time; about half of a core's second-level cache
-_WORTH = 1 << 23  # operations below which another thread costs more than it saves
+WIDE = 128  # columns of a product at least, also where that breaks the cache
 
 
 def output_size(n: int, k: int, stride: int, padding: tuple[int, int], dilation: int) -> int:
@@ -42,130 +43,195 @@ def reach(offset: int, n: int, out: int, stride: int, low: int) -> tuple[slice, 
     return slice(first, last), slice(start, start + (last - first - 1) * stride + 1, stride)
 
 
-class Tiling:
-    """Sizes of a convolution, and its tiles.
+class _Products(Route):
+    # What both have of the weight: a batch of matrices, one a group; and of the result.
 
-    Args:
-        input: Its shape.
-        weight: Its shape.
-        out: Sizes of the result's spatial dims.
-        stride: Per spatial dim, as the next two.
-        padding: Pairs.
-        dilation: Of the window.
-        groups: Independent blocks of channels.
-        where: The type of the device; threads of ours take part on "cpu", and "meta" foretells it.
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.batch, self.out = sizes.batch, tuple(sizes.out)
+        self.matrix = (sizes.groups, sizes.filters, sizes.taps)
+        self.result = (sizes.batch, *self.matrix[:2], prod(sizes.out))
+
+    def bias_column(self, bias):
+        """The bias, as it is added to a product."""
+        return None if bias is None else bias.reshape(*self.matrix[:2], 1)
+
+
+class Pointwise(_Products):
+    """Windows of one element: the images are the columns.
+
+    On a CPU each thread takes a chunk of the images, with BLAS to itself.
     """
 
-    def __init__(self, input, weight, out, stride, padding, dilation, groups, where=None) -> None:
-        self.batch, self.channels, *self.size = input
-        self.kernel = tuple(weight[2:])
-        self.out = tuple(out)
-        self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
-        self.per_group = self.channels // groups  # input channels
-        self.filters = weight[0] // groups  # output channels of a group
-        self.rows = self.channels * prod(self.kernel)  # of the columns of one image
-        self.taps = self.rows // groups
-        self.depthwise = self.per_group == 1 and groups > 1
-        work = 2 * self.rows * self.filters * self.batch * prod(self.out)
-        # Threads that a loop may use; and those that take some images each, with BLAS to itself.
-        self.threads = threads.LIMIT if where in ("cpu", "meta") and work >= _WORTH else 1
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
         shared = self.batch >= self.threads and blas.controllable()
         self.workers = self.threads if shared else 1
-        self.sliding = len(self.kernel) == 2 and tuple(stride) == (1, 1)
-        self.pointwise = prod(self.kernel) == 1 and prod(stride) == 1 and not any(map(any, padding))
 
-    def tile(self, itemsize: int) -> tuple[int, int]:
-        """Images per tile, and rows of the first output dimension per tile."""
-        line = max(1, self.rows * prod(self.out[1:]) * itemsize)
-        lines = max(1, TILE // line)
-        # Matrix products want a few hundred columns, also where that breaks the cache.
-        lines = max(lines, -(-128 // max(1, prod(self.out[1:]))))
+    def run(self, xp, scratch, x, weight, y, bias=None) -> None:
+        """Fill the array of the side; see :class:`Route`."""
+        matrix, out = weight.reshape(self.matrix), y.reshape(self.result)
+        source = x.reshape(self.batch, self.matrix[0], self.matrix[2], self.result[3])
+        added = self.bias_column(bias)
+        if self.sizes.side == INPUT:
+            matrix, source, out = matrix.swapaxes(1, 2), out, source
+
+        def chunk(worker, start, stop):
+            target = out[start:stop]
+            xp.matmul(matrix, source[start:stop], out=target)
+            if added is not None:
+                xp.add(target, added, out=target)
+
+        if self.workers > 1:
+            with blas.single():
+                threads.parallel_chunks(chunk, self.batch, self.workers)
+        elif self.batch:
+            chunk(0, 0, self.batch)
+
+
+class Columns(_Products):
+    """Any convolution: tiles of columns, and a product of matrices for each.
+
+    Attributes:
+        images: Of a tile.
+        lines: Of a tile, along the first spatial dim of ``y``.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(sizes)
+        self.rows = sizes.groups * sizes.taps  # of the columns of one image
+        self.line = prod(self.out[1:])  # positions of a line
+        high = max(1, self.out[0])
+        lines = max(1, TILE // max(1, self.rows * self.line * sizes.itemsize))
+        lines = max(lines, ceil_div(WIDE, max(1, self.line)))
         if lines >= self.out[0]:
-            images = min(lines // max(1, self.out[0]), -(-self.batch // self.workers))
-            return max(1, images), max(1, self.out[0])
-        return 1, -(-self.out[0] // -(-self.out[0] // lines))  # tiles of about equal height
+            self.images, self.lines = max(1, min(lines // high, self.batch)), high
+        else:
+            self.images, self.lines = 1, evenly(self.out[0], lines)
 
-    def columns(self, itemsize: int) -> int:
-        """Elements of the columns of one tile."""
-        images, lines = self.tile(itemsize)
-        return self.rows * images * lines * prod(self.out[1:])
+    @property
+    def scratch(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes of the columns of a tile; for the weight of its gradient and a product, too."""
+        span = self.images * self.lines * self.line
+        if self.sizes.side != WEIGHT:
+            return ((self.rows * span,),)
+        rows = span * self.sizes.weight[0]
+        return (self.rows * span,), (rows,), (1, prod(self.sizes.weight))
 
-    def tiles(self, itemsize: int, start: int, stop: int):
-        """(first image, last, first line, last) of each tile of the images ``start:stop``."""
-        images, lines = self.tile(itemsize)
-        for n in range(start, stop, images):
-            for r in range(0, self.out[0], lines):
-                yield n, min(n + images, stop), r, min(r + lines, self.out[0])
+    def run(self, xp, scratch, x, weight, y, bias=None) -> None:
+        """Fill the array of the side; see :class:`Route`."""
+        if self.sizes.side == OUT:
+            self.forward(xp, scratch, x, weight, y, bias)
+        elif self.sizes.side == INPUT:
+            self.input_grad(xp, scratch, x, weight, y)
+        else:
+            self.weight_grad(xp, scratch, x, weight, y)
 
-    def shifts(self, first: int, last: int):
-        """For each window element and the output lines ``first:last``.
+    def forward(self, xp, scratch, x, weight, y, bias) -> None:
+        """Contract the columns of each tile with the weight."""
+        (columns,) = scratch
+        matrix, added = weight.reshape(self.matrix), self.bias_column(bias)
+        result = y.reshape(self.result)
+        for n, m, r, s in self._tiles():
+            tile = self._tile(columns, n, m, r, s)
+            self.unroll(xp, tile, x[n:m], r, s)
+            # Where a tile has some lines of an image, the rows of its result have gaps in between.
+            target = result[n:m, :, :, r * self.line : s * self.line]
+            xp.matmul(matrix, self._by_image(tile, m - n, s - r), out=target)
+            if added is not None:
+                xp.add(target, added, out=target)
 
-        Yields (index, positions, elements): the element's index in the window; slices into the
-        tile's output positions; slices into the input.
+    def input_grad(self, xp, scratch, x, weight, y) -> None:
+        """Make the columns' gradient tile by tile, and add it where the columns came from."""
+        (columns,) = scratch
+        matrix, result = weight.reshape(self.matrix).swapaxes(1, 2), y.reshape(self.result)
+        x.fill(0)
+        for n, m, r, s in self._tiles():
+            tile = self._tile(columns, n, m, r, s)
+            lines = result[n:m, :, :, r * self.line : s * self.line]
+            xp.matmul(matrix, lines, out=self._by_image(tile, m - n, s - r))
+            self.roll(xp, tile, x[n:m], r, s)
+
+    def weight_grad(self, xp, scratch, x, weight, y) -> None:
+        """Add up the products of each tile's columns with its lines of ``y``."""
+        columns, rows, sums = scratch
+        groups, filters, taps = self.matrix
+        total, product = weight.reshape(self.matrix), sums.reshape(self.matrix)
+        source = y.reshape(self.batch, groups, filters, *self.out)
+        total.fill(0)
+        for n, m, r, s in self._tiles():
+            # The images of a tile lie side by side, so that each product sums over all of them.
+            tile = self._tile(columns, n, m, r, s)
+            self.unroll(xp, tile, x[n:m], r, s, beside=True)
+            span = (m - n) * (s - r) * self.line
+            flat = rows[: groups * filters * span]
+            lines = flat.reshape(groups, filters, m - n, s - r, *self.out[1:])
+            xp.copyto(lines, xp.moveaxis(source[n:m, :, :, r:s], 0, 2))
+            lines, tile = flat.reshape(groups, filters, span), tile.reshape(groups, taps, span)
+            xp.matmul(lines, tile.swapaxes(1, 2), out=product)
+            xp.add(total, product, out=total)
+
+    def unroll(self, xp, columns, images, first, last, beside=False) -> None:
+        """Copy what each window element meets at the lines ``first:last``, 0 in the padding.
+
+        Args:
+            xp: The array module.
+            columns: Flat, written: (images, channels, window, positions); with ``beside`` the
+                images lie side by side: (channels, window, images, positions).
+            images: (images, channels, ...).
+            first: Line of the output.
+            last: The line after the last.
+            beside: See ``columns``.
         """
+        tile = self._by_element(xp, columns, images.shape[0], first, last, beside)
+        full = (slice(0, last - first), *[slice(0, n) for n in self.out[1:]])
+        for taps, positions, elements in self._shifts(first, last):
+            target = tile[taps]
+            if positions != full:
+                target.fill(0)
+            xp.copyto(target[(..., *positions)], images[(..., *elements)])
+
+    def roll(self, xp, columns, images, first, last) -> None:
+        """Add columns to where :meth:`unroll` takes them from."""
+        tile = self._by_element(xp, columns, images.shape[0], first, last, False)
+        for taps, positions, elements in self._shifts(first, last):
+            view = images[(..., *elements)]
+            xp.add(view, tile[taps][(..., *positions)], out=view)
+
+    def _tiles(self):
+        # (first image, last, first line, last) of each tile.
+        return tiles(0, self.batch, self.images, self.out[0], self.lines)
+
+    def _tile(self, columns, n, m, r, s):
+        # The buffer is of the largest tile.
+        return columns[: (m - n) * self.rows * (s - r) * self.line]
+
+    def _by_image(self, tile, images, lines):
+        # (images, groups, rows of a group, positions)
+        groups, _, taps = self.matrix
+        return tile.reshape(images, groups, taps, lines * self.line)
+
+    def _by_element(self, xp, columns, count, first, last, beside):
+        # The columns with the window's dims in front: (*window, count, channels, *positions).
+        sizes = self.sizes
+        kernel, channels = sizes.kernel, sizes.input[1]
+        nd = len(kernel)
+        span = (last - first, *self.out[1:])
+        if beside:
+            tile = columns.reshape(channels, *kernel, count, *span)
+            return xp.moveaxis(tile, (*range(1, 1 + nd), 1 + nd), range(nd + 1))
+        tile = columns.reshape(count, channels, *kernel, *span)
+        return xp.moveaxis(tile, range(2, 2 + nd), range(nd))
+
+    def _shifts(self, first, last):
+        # For each window element and the output lines first:last: (its index in the window, slices
+        # into the tile's positions, slices into the input).
+        sizes = self.sizes
         axes = []
-        for d, k in enumerate(self.kernel):
-            low, n, out, s = self.padding[d][0], self.size[d], self.out[d], self.stride[d]
+        for d, k in enumerate(sizes.kernel):
+            low, n, out, s = sizes.padding[d][0], sizes.input[2 + d], self.out[d], sizes.stride[d]
             if d == 0:  # as if the input began where these lines look
                 low, out = low - first * s, last - first
-            axes.append([(j, *reach(j * self.dilation[d], n, out, s, low)) for j in range(k)])
+            axes.append([(j, *reach(j * sizes.dilation[d], n, out, s, low)) for j in range(k)])
         for taps in product(*axes):
-            yield (
-                tuple(t[0] for t in taps), tuple(t[1] for t in taps), tuple(t[2] for t in taps)
-            )  # fmt: skip
-
-    def geometry(self, first: int, last: int):
-        """(positions, window, stride, padding before, dilation) of lines, in three dimensions."""
-        nd = len(self.kernel)
-        low = [p[0] for p in self.padding]
-        low[0] -= first * self.stride[0]
-        ones, zeros = (1,) * (3 - nd), (0,) * (3 - nd)
-        return (
-            (*ones, last - first, *self.out[1:]), (*ones, *self.kernel), (*ones, *self.stride),
-            (*zeros, *low), (*ones, *self.dilation),
-        )  # fmt: skip
-
-    def volumes(self, images):
-        """Images (count, channels, ...) as five-dimensional ones."""
-        return images.reshape(-1, self.channels, *[1] * (3 - len(self.kernel)), *self.size)
-
-
-def _tile(xp, plan, columns, count, first, last, beside):
-    # The columns with the window's dims in front: (*window, count, channels, *positions).
-    nd = len(plan.kernel)
-    span = (last - first, *plan.out[1:])
-    if beside:
-        tile = columns.reshape(plan.channels, *plan.kernel, count, *span)
-        return xp.moveaxis(tile, (*range(1, 1 + nd), 1 + nd), range(nd + 1))
-    tile = columns.reshape(count, plan.channels, *plan.kernel, *span)
-    return xp.moveaxis(tile, range(2, 2 + nd), range(nd))
-
-
-def unroll(xp, plan, columns, images, first, last, beside=False) -> None:
-    """Copy what each window element meets at the output lines ``first:last``, 0 in the padding.
-
-    Args:
-        xp: The array module.
-        plan: The tiling.
-        columns: Flat, written: (images, channels, window, positions); with ``beside`` the images
-            lie side by side: (channels, window, images, positions).
-        images: (images, channels, ...).
-        first: Line of the output.
-        last: The line after the last.
-        beside: See ``columns``.
-    """
-    tile = _tile(xp, plan, columns, images.shape[0], first, last, beside)
-    full = (slice(0, last - first), *[slice(0, n) for n in plan.out[1:]])
-    for taps, positions, elements in plan.shifts(first, last):
-        target = tile[taps]
-        if positions != full:
-            target.fill(0)
-        xp.copyto(target[(..., *positions)], images[(..., *elements)])
-
-
-def roll(xp, plan, columns, images, first, last) -> None:
-    """Add columns to where :func:`unroll` takes them from."""
-    tile = _tile(xp, plan, columns, images.shape[0], first, last, False)
-    for taps, positions, elements in plan.shifts(first, last):
-        view = images[(..., *elements)]
-        xp.add(view, tile[taps][(..., *positions)], out=view)
+            yield tuple(zip(*taps, strict=True))

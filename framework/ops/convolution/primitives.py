@@ -4,14 +4,8 @@
 three sides, so the gradient of each is made of the other two and derivatives of any order close.
 A transposed convolution is ``_conv_input_grad`` under its other name.
 
-Images are unrolled into columns tile by tile (``im2col.py``): a few images at a time, or a few rows
-of one image, so that the columns stay in the cache and the workspace is a constant, whatever the
-batch. One batched matrix product per tile does the arithmetic. On a CPU a large convolution does
-without columns and products of matrices: it is compiled (``direct.py``), and so is a depthwise one,
-whose products would have a single row. Windows of one element stay with BLAS, each thread with
-images of its own and one thread of BLAS.
-
-Not optimal: no transformation (Winograd, FFT) saves multiplications; small windows would gain.
+How a side is computed is one object, chosen for its sizes in ``infer`` (``routes.py``): the kernels
+here find it again and run it. The scratch of ``columns``, ``rows`` and ``sums`` is the route's.
 """
 
 from __future__ import annotations
@@ -19,41 +13,25 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import float32
-from ...kernels.common.layout import contiguous, worth_compiling
-from ...kernels.runtime import blas, threads
+from ...kernels.common.layout import contiguous
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import op
-from .direct import weight_grad, windows
-from .im2col import Tiling, output_size, roll, unroll
+from .im2col import output_size
+from .routes import route
+from .sizes import INPUT, OUT, WEIGHT
 
 
-def _depthwise(input, weight, *_, groups, **__):
-    return groups > 1 and weight.shape[1] == 1 and worth_compiling(input)
+def _scratch(side, spec, *sizes):
+    # Specs of a route's buffers; they are of the type that is computed with.
+    computed = float32 if spec.dtype.is_half else spec.dtype
+    found = route(side, spec.device.type in ("cpu", "meta"), *sizes, computed.np)
+    return [Spec(shape, computed) for shape in found.scratch]
 
 
-def _depthwise_weight(input, grad, *, groups, **_):
-    return groups > 1 and input.shape[1] == groups and worth_compiling(input)
-
-
-def _directly(operand, *_, **__):
-    # Whether a compiled kernel takes it, once it is of the type that is computed with.
-    where = operand.device.type in ("cpu", "meta")
-    return where and worth_compiling(operand.like(dtype=_computed(operand.dtype)))
-
-
-def _directly_windows(operand, weight, *_, stride, padding, **__):
-    # Sums of a few products are sooner done than handed out: their columns are small, too.
-    worth = prod(weight.shape[1:]) >= 16 and not _pointwise(weight.shape[2:], stride, padding)
-    return worth and _directly(operand)
-
-
-def _threaded(operand, weight, *_, stride, padding, **__):
-    return _directly(operand) and _pointwise(weight.shape[2:], stride, padding)
-
-
-def _pointwise(kernel, stride, padding):
-    return prod(kernel) == 1 and prod(stride) == 1 and not any(map(any, padding))
+def _run(side, cpu, xp, scratch, x, weight, y, bias, *geometry):
+    found = route(side, cpu, x.shape, weight.shape, y.shape[2:], *geometry, x.dtype)
+    found.run(xp, scratch, x, weight, y, bias)
 
 
 def _check(name, input, weight, bias, stride, padding, dilation, groups):
@@ -95,18 +73,8 @@ def _conv_infer(input, weight, bias, *, stride, padding, dilation, groups):
             f"dilation {dilation}. Pad the input."
         )
     out = Spec((input.shape[0], weight.shape[0], *size), input.dtype)
-    itemsize = max(4, input.dtype.itemsize)  # half types are computed in float32
     sizes = (input.shape, weight.shape, size, stride, padding, dilation, groups)
-    if _directly_windows(input, weight, stride=stride, padding=padding):
-        count = windows(*sizes, itemsize).elements
-    else:
-        plan = Tiling(*sizes)
-        count = 0 if plan.pointwise else plan.columns(itemsize)
-    return out, Spec((count,), _computed(input.dtype))
-
-
-def _computed(dtype):
-    return float32 if dtype.is_half else dtype
+    return out, *_scratch(OUT, input, *sizes)
 
 
 def _conv_flops(input, weight, *rest, **attributes):
@@ -132,125 +100,20 @@ def _conv_samples(make):
 )  # fmt: skip
 def conv(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
     """Slide ``weight`` over ``input`` and contract channels: cross-correlation, as PyTorch's."""
-    plan = Tiling(input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups)
-    _forward(xp, out, columns, input, weight, bias, plan)
+    geometry = (stride, padding, dilation, groups)
+    _run(OUT, False, xp, (columns,), input, weight, out, bias, *geometry)
 
 
-@conv.kernel("cpu", when=_depthwise, layout=contiguous, scratch=False)
+@conv.kernel("cpu", layout=contiguous)
 def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
-    plan = Tiling(
-        input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups, "cpu"
-    )
-    given = weight[:0, 0].reshape(-1) if bias is None else bias
-    if plan.sliding:
-        _slide(plan, out, input, weight, given, False)
-        return
-    from ...kernels.cpu.convolution.depthwise import depthwise
-
-    x, w, y = plan.volumes(input), _windows(weight, plan), _planes(out, plan)
-    rest = plan.geometry(0, 0)[2:]
-    threads.split(
-        lambda _, start, stop: depthwise(y, x, w, given, *rest, start, stop),
-        weight.shape[0], min(plan.threads, weight.shape[0]),
-    )  # fmt: skip
-
-
-@conv.kernel("cpu", when=_directly_windows, layout=contiguous)
-def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
-    plan = windows(
-        input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups, out.itemsize
-    )
-    plan.fill(_solid(out), columns, _solid(input), weight, bias)
-
-
-@conv.kernel("cpu", when=_threaded, layout=contiguous)
-def _(xp, out, columns, input, weight, bias, *, stride, padding, dilation, groups):
-    plan = Tiling(
-        input.shape, weight.shape, out.shape[2:], stride, padding, dilation, groups, "cpu"
-    )
-    _forward(xp, out, columns, input, weight, bias, plan)
-
-
-def _solid(array):
-    # (batch, channels, ...) in three spatial dims
-    return array.reshape(*array.shape[:2], *[1] * (5 - array.ndim), *array.shape[2:])
-
-
-def _slide(plan, out, x, weight, bias, back):
-    # A depthwise convolution of planes with neighboring windows, or the gradient of its input.
-    from ...kernels.cpu.convolution.depthwise_stride1 import slide
-
-    filters = weight.reshape(weight.shape[0], *plan.kernel)
-    low = tuple(p[0] for p in plan.padding)
-    if back:  # which is the convolution with windows turned around
-        low = tuple(
-            (k - 1) * d - p for k, d, p in zip(plan.kernel, plan.dilation, low, strict=True)
-        )
-    threads.split(
-        lambda _, start, stop: slide(
-            out, x, filters, bias, low, tuple(plan.dilation), back, start, stop
-        ),
-        out.shape[1], min(plan.threads, out.shape[1]),
-    )  # fmt: skip
-
-
-def _windows(weight, plan):
-    # (filters, 1, ...) as (filters, depth, height, width)
-    return weight.reshape(weight.shape[0], *[1] * (3 - len(plan.kernel)), *plan.kernel)
-
-
-def _planes(result, plan):
-    # (batch, filters, ...) in three spatial dims
-    return result.reshape(*result.shape[:2], *[1] * (3 - len(plan.kernel)), *plan.out)
-
-
-def _share(plan, run):
-    # Images are independent: each thread takes some, with BLAS to itself.
-    if plan.workers == 1:
-        run(0, 0, plan.batch)
-        return
-    with blas.single():
-        threads.split(run, plan.batch, plan.workers)
-
-
-def _forward(xp, out, columns, input, weight, bias, plan):
-    g, per, filters = plan.groups, plan.per_group, plan.filters
-    matrix = weight.reshape(g, filters, plan.taps)
-    result = out.reshape(plan.batch, g, filters, prod(plan.out))
-    added = None if bias is None else bias.reshape(g, filters, 1)
-    line = prod(plan.out[1:])
-
-    def run(worker, start, stop):
-        if plan.pointwise:
-            target = result[start:stop]
-            image = input.reshape(plan.batch, g, per, prod(plan.size))[start:stop]
-            xp.matmul(matrix, image, out=target)
-            if added is not None:
-                xp.add(target, added, out=target)
-            return
-        for n, m, r, s in plan.tiles(out.dtype.itemsize, start, stop):
-            tile = columns[: (m - n) * plan.rows * (s - r) * line]
-            unroll(xp, plan, tile, input[n:m], r, s)
-            # Where a tile has some lines of an image, the rows of its result have gaps in between.
-            target = result[n:m, :, :, r * line : s * line]
-            xp.matmul(matrix, tile.reshape(m - n, g, plan.taps, (s - r) * line), out=target)
-            if added is not None:
-                xp.add(target, added, out=target)
-
-    if plan.batch:
-        _share(plan, run)
+    geometry = (stride, padding, dilation, groups)
+    _run(OUT, True, xp, (columns,), input, weight, out, bias, *geometry)
 
 
 def _input_grad_infer(grad, weight, *, size, stride, padding, dilation, groups):
     shape = (grad.shape[0], weight.shape[1] * groups, *size)
-    itemsize = max(4, grad.dtype.itemsize)
     sizes = (shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups)
-    if _directly_windows(grad, weight, stride=stride, padding=padding):
-        count = windows(*sizes, itemsize, back=True).elements
-    else:
-        plan = Tiling(*sizes)
-        count = 0 if plan.pointwise else plan.columns(itemsize)
-    return Spec(shape, grad.dtype), Spec((count,), _computed(grad.dtype))
+    return Spec(shape, grad.dtype), *_scratch(INPUT, grad, *sizes)
 
 
 def _input_grad_samples(make):
@@ -272,81 +135,20 @@ def conv_input_grad(
     xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups
 ):  # fmt: skip
     """Spread ``grad`` back over the windows it came from: the adjoint of ``_conv`` in its input."""
-    plan = Tiling(out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups)
-    _backward(xp, out, columns, grad, weight, plan)
+    geometry = (stride, padding, dilation, groups)
+    _run(INPUT, False, xp, (columns,), out, weight, grad, None, *geometry)
 
 
-@conv_input_grad.kernel("cpu", when=_depthwise, layout=contiguous, scratch=False)
+@conv_input_grad.kernel("cpu", layout=contiguous)
 def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups):
-    plan = Tiling(out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
-    if plan.sliding:
-        _slide(plan, out, grad, weight, weight[:0, 0].reshape(-1), True)
-        return
-    from ...kernels.cpu.convolution.depthwise import depthwise_input_grad
-
-    x, w, y = plan.volumes(out), _windows(weight, plan), _planes(grad, plan)
-    rest = plan.geometry(0, 0)[2:]
-    threads.split(
-        lambda _, start, stop: depthwise_input_grad(x, y, w, *rest, start, stop),
-        plan.channels, min(plan.threads, plan.channels),
-    )  # fmt: skip
-
-
-@conv_input_grad.kernel("cpu", when=_directly_windows, layout=contiguous)
-def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups):
-    sizes = (out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups)
-    plan = windows(*sizes, out.itemsize, back=True)
-    plan.fill(_solid(out), columns, _solid(grad), weight, None)
-
-
-@conv_input_grad.kernel("cpu", when=_threaded, layout=contiguous)
-def _(xp, out, columns, grad, weight, *, size, stride, padding, dilation, groups):
-    plan = Tiling(out.shape, weight.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
-    _backward(xp, out, columns, grad, weight, plan)
-
-
-def _backward(xp, out, columns, grad, weight, plan):
-    g, per, filters = plan.groups, plan.per_group, plan.filters
-    matrix = weight.reshape(g, filters, plan.taps).swapaxes(1, 2)
-    source = grad.reshape(plan.batch, g, filters, prod(plan.out))
-    line = prod(plan.out[1:])
-
-    def run(worker, start, stop):
-        if plan.pointwise:
-            target = out.reshape(plan.batch, g, per, prod(plan.size))[start:stop]
-            xp.matmul(matrix, source[start:stop], out=target)
-            return
-        out[start:stop].fill(0)
-        for n, m, r, s in plan.tiles(out.dtype.itemsize, start, stop):
-            tile = columns[: (m - n) * plan.rows * (s - r) * line]
-            part = source[n:m, :, :, r * line : s * line]
-            xp.matmul(matrix, part, out=tile.reshape(m - n, g, plan.taps, (s - r) * line))
-            roll(xp, plan, tile, out[n:m], r, s)
-
-    if plan.batch:
-        _share(plan, run)
+    geometry = (stride, padding, dilation, groups)
+    _run(INPUT, True, xp, (columns,), out, weight, grad, None, *geometry)
 
 
 def _weight_grad_infer(input, grad, *, kernel, stride, padding, dilation, groups):
     shape = (grad.shape[1], input.shape[1] // groups, *kernel)
-    computed = _computed(grad.dtype)
-    itemsize = max(4, grad.dtype.itemsize)
     sizes = (input.shape, shape, grad.shape[2:], stride, padding, dilation, groups)
-    if _directly(input):
-        direct = weight_grad(*sizes, itemsize)
-        columns, rows = (direct.workers * n for n in direct.parts(*direct.tile))
-        part = (direct.workers, direct.sums)
-    else:
-        plan = Tiling(*sizes)
-        columns = plan.columns(itemsize)
-        rows = columns // max(1, plan.rows) * grad.shape[1]
-        part = (1, prod(shape))
-    return (
-        Spec(shape, grad.dtype),
-        Spec((columns,), computed),
-        Spec((rows,), computed),
-        Spec(part, computed),
-    )
+    return Spec(shape, grad.dtype), *_scratch(WEIGHT, grad, *sizes)
 
 
 def _weight_grad_samples(make):
@@ -360,67 +162,24 @@ def _weight_grad_samples(make):
 
 
 @op(
-    name="_conv_weight_grad", infer=_weight_grad_infer, scratch=("columns", "rows", "part"),
+    name="_conv_weight_grad", infer=_weight_grad_infer, scratch=("columns", "rows", "sums"),
     promote="same", layout=contiguous, flops=lambda input, grad, *, kernel, groups, **_: (
         2 * grad.numel * input.shape[1] // groups * prod(kernel)
     ),
     samples=_weight_grad_samples,
 )  # fmt: skip
 def conv_weight_grad(
-    xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dilation, groups
+    xp, out, columns, rows, sums, input, grad, *, kernel, stride, padding, dilation, groups
 ):  # fmt: skip
     """Correlate ``input`` with ``grad``: the adjoint of ``_conv`` in its weight."""
-    plan = Tiling(input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups)
-    _correlate(xp, out, columns, rows, part, input, grad, plan)
+    geometry = (stride, padding, dilation, groups)
+    _run(WEIGHT, False, xp, (columns, rows, sums), input, out, grad, None, *geometry)
 
 
-@conv_weight_grad.kernel("cpu", when=_depthwise_weight, layout=contiguous, scratch=False)
-def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dilation, groups):
-    plan = Tiling(input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups, "cpu")
-    if plan.sliding:
-        from ...kernels.cpu.convolution.depthwise_stride1 import slide_weight
-
-        filters = out.reshape(out.shape[0], *plan.kernel)
-        low = tuple(p[0] for p in padding)
-        threads.split(
-            lambda _, start, stop: slide_weight(filters, input, grad, low, dilation, start, stop),
-            out.shape[0], min(plan.threads, out.shape[0]),
-        )  # fmt: skip
-        return
-    from ...kernels.cpu.convolution.depthwise import depthwise_weight_grad
-
-    x, w, y = plan.volumes(input), _windows(out, plan), _planes(grad, plan)
-    rest = plan.geometry(0, 0)[2:]
-    threads.split(
-        lambda _, start, stop: depthwise_weight_grad(w, x, y, *rest, start, stop),
-        out.shape[0], min(plan.threads, out.shape[0]),
-    )  # fmt: skip
-
-
-@conv_weight_grad.kernel("cpu", when=_directly, layout=contiguous)
-def _(xp, out, columns, rows, part, input, grad, *, kernel, stride, padding, dilation, groups):
-    plan = weight_grad(
-        input.shape, out.shape, grad.shape[2:], stride, padding, dilation, groups, out.itemsize
-    )
-    plan.fill(out, columns, rows, part, _solid(input), _solid(grad))
-
-
-def _correlate(xp, out, columns, rows, part, input, grad, plan):
-    g, filters, taps = plan.groups, plan.filters, plan.taps
-    total, product = out.reshape(g, filters, taps), part.reshape(g, filters, taps)
-    source = grad.reshape(plan.batch, g, filters, *plan.out)
-    line = prod(plan.out[1:])
-    total.fill(0)
-    for n, m, r, s in plan.tiles(out.dtype.itemsize, 0, plan.batch):
-        # The images of a tile lie side by side, so that each product sums over all of them.
-        span = (m - n) * (s - r) * line
-        tile = columns[: plan.rows * span]
-        unroll(xp, plan, tile, input[n:m], r, s, beside=True)
-        lines = rows[: g * filters * span].reshape(g, filters, m - n, s - r, *plan.out[1:])
-        xp.copyto(lines, xp.moveaxis(source[n:m, :, :, r:s], 0, 2))
-        flat = tile.reshape(g, taps, span)
-        xp.matmul(lines.reshape(g, filters, span), flat.swapaxes(1, 2), out=product)
-        xp.add(total, product, out=total)
+@conv_weight_grad.kernel("cpu", layout=contiguous)
+def _(xp, out, columns, rows, sums, input, grad, *, kernel, stride, padding, dilation, groups):
+    geometry = (stride, padding, dilation, groups)
+    _run(WEIGHT, True, xp, (columns, rows, sums), input, out, grad, None, *geometry)
 
 
 @conv.vjp("input")

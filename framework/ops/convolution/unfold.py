@@ -13,8 +13,16 @@ from .functional import several
 from .im2col import output_size, reach
 
 
-def _blocks(name, size, kernel, dilation, padding, stride):
-    """How many windows fit along each dim."""
+def _counts(size, kernel, dilation, padding, stride):
+    """How many windows there are along each dim."""
+    return tuple(
+        output_size(n, k, s, (p, p), d)
+        for n, k, d, p, s in zip(size, kernel, dilation, padding, stride, strict=True)
+    )
+
+
+def _checked_counts(name, size, kernel, dilation, padding, stride):
+    """The same, of arguments that a user gave."""
     for what, values, least in (
         ("kernel_size", kernel, 1), ("dilation", dilation, 1), ("stride", stride, 1),
         ("padding", padding, 0),
@@ -22,23 +30,20 @@ def _blocks(name, size, kernel, dilation, padding, stride):
         if min(values) < least:
             bound = "greater than zero" if least else "non-negative"
             raise RuntimeError(f"{name}: {what} should be {bound}, but got {values}.")
-    blocks = tuple(
-        output_size(n, k, s, (p, p), d)
-        for n, k, d, p, s in zip(size, kernel, dilation, padding, stride, strict=True)
-    )
-    if min(blocks) < 1:
+    counts = _counts(size, kernel, dilation, padding, stride)
+    if min(counts) < 1:
         raise RuntimeError(
             f"{name}: an image of {tuple(size)} with kernel_size {kernel}, dilation {dilation}, "
-            f"padding {padding} and stride {stride} has {blocks} windows, but its components must "
+            f"padding {padding} and stride {stride} has {counts} windows, but its components must "
             "be at least one. Pad it, or take a smaller kernel."
         )
-    return blocks
+    return counts
 
 
-def _shifts(size, blocks, kernel, dilation, padding, stride):
+def _shifts(size, counts, kernel, dilation, padding, stride):
     """(element of the window, windows, pixels) for each element of the window."""
     axes = [
-        [(j, *reach(j * dilation[d], size[d], blocks[d], stride[d], padding[d])) for j in range(k)]
+        [(j, *reach(j * dilation[d], size[d], counts[d], stride[d], padding[d])) for j in range(k)]
         for d, k in enumerate(kernel)
     ]
     for taps in product(*axes):
@@ -51,8 +56,8 @@ def _columns_infer(input, *, kernel, dilation, padding, stride):
             "unfold: Expected 3D or 4D (batch mode) tensor with possibly 0 batch size and other "
             f"non-zero dimensions for input, but got: {list(input.shape)}. Pass (N, C, H, W)."
         )
-    blocks = _blocks("unfold", input.shape[-2:], kernel, dilation, padding, stride)
-    return input.like((*input.shape[:-3], input.shape[-3] * prod(kernel), prod(blocks)))
+    counts = _checked_counts("unfold", input.shape[-2:], kernel, dilation, padding, stride)
+    return input.like((*input.shape[:-3], input.shape[-3] * prod(kernel), prod(counts)))
 
 
 def _columns_samples(make):
@@ -69,14 +74,11 @@ def _columns_samples(make):
 def columns(xp, out, input, *, kernel, dilation, padding, stride):
     """Every window of an image as a column, zeros where it reaches beyond."""
     size = input.shape[-2:]
-    blocks = tuple(
-        output_size(n, k, s, (p, p), d)
-        for n, k, d, p, s in zip(size, kernel, dilation, padding, stride, strict=True)
-    )
-    windows = out.reshape(*input.shape[:-2], *kernel, *blocks)
+    counts = _counts(size, kernel, dilation, padding, stride)
+    windows = out.reshape(*input.shape[:-2], *kernel, *counts)
     if max(padding):
         out.fill(0)
-    for taps, places, pixels in _shifts(size, blocks, kernel, dilation, padding, stride):
+    for taps, places, pixels in _shifts(size, counts, kernel, dilation, padding, stride):
         target = windows[(..., *taps, slice(None), slice(None))]
         xp.copyto(target[(..., *places)], input[(..., *pixels)])
 
@@ -97,12 +99,12 @@ def _image_infer(input, *, size, kernel, dilation, padding, stride):
             "fold: Expected size of input's dimension 1 to be divisible by the product of "
             f"kernel_size, but got input.size(1)={input.shape[-2]} and kernel_size={kernel}."
         )
-    blocks = _blocks("fold", size, kernel, dilation, padding, stride)
-    if input.shape[-1] != prod(blocks):
+    counts = _checked_counts("fold", size, kernel, dilation, padding, stride)
+    if input.shape[-1] != prod(counts):
         raise RuntimeError(
             f"fold: Given output_size={size}, kernel_size={kernel}, dilation={dilation}, "
             f"padding={padding}, stride={stride}, expected size of input's dimension 2 to match "
-            f"the calculated number of sliding blocks {blocks[0]} * {blocks[1]} = {prod(blocks)}, "
+            f"the calculated number of sliding blocks {counts[0]} * {counts[1]} = {prod(counts)}, "
             f"but got input.size(2)={input.shape[-1]}."
         )
     return input.like((*input.shape[:-2], input.shape[-2] // prod(kernel), *size))
@@ -122,14 +124,11 @@ def _image_samples(make):
 @op(name="_image", infer=_image_infer, flops=lambda input, **_: input.numel, samples=_image_samples)
 def image(xp, out, input, *, size, kernel, dilation, padding, stride):
     """Add every column to the pixels of its window."""
-    blocks = tuple(
-        output_size(n, k, s, (p, p), d)
-        for n, k, d, p, s in zip(size, kernel, dilation, padding, stride, strict=True)
-    )
+    counts = _counts(size, kernel, dilation, padding, stride)
     out.fill(0)
     # Splitting a dim of any array is a view; joining the two of the windows would not be.
-    windows = input.reshape(*out.shape[:-2], *kernel, *blocks)
-    for taps, places, pixels in _shifts(size, blocks, kernel, dilation, padding, stride):
+    windows = input.reshape(*out.shape[:-2], *kernel, *counts)
+    for taps, places, pixels in _shifts(size, counts, kernel, dilation, padding, stride):
         source = windows[(..., *taps, slice(None), slice(None))]
         target = out[(..., *pixels)]
         xp.add(target, source[(..., *places)], out=target)
@@ -223,9 +222,9 @@ def pixel_shuffle(input, upscale_factor):
             f"of upscale_factor, but input.size(-3)={c} is not divisible by {r * r}"
         )
     n = len(lead)
-    parts = input.reshape(*lead, c // (r * r), r, r, h, w)
+    apart = input.reshape(*lead, c // (r * r), r, r, h, w)
     order = (*range(n + 1), n + 3, n + 1, n + 4, n + 2)
-    return parts.permute(order).reshape(*lead, c // (r * r), h * r, w * r)
+    return apart.permute(order).reshape(*lead, c // (r * r), h * r, w * r)
 
 
 @function()
@@ -251,9 +250,9 @@ def pixel_unshuffle(input, downscale_factor):
                 f"input.size({-2 if what == 'height' else -1})={n} is not divisible by {r}"
             )
     n = len(lead)
-    parts = input.reshape(*lead, c, h // r, r, w // r, r)
+    apart = input.reshape(*lead, c, h // r, r, w // r, r)
     order = (*range(n + 1), n + 2, n + 4, n + 1, n + 3)
-    return parts.permute(order).reshape(*lead, c * r * r, h // r, w // r)
+    return apart.permute(order).reshape(*lead, c * r * r, h // r, w // r)
 
 
 @function()
@@ -282,5 +281,5 @@ def channel_shuffle(input, groups):
         raise RuntimeError(
             f"Number of channels must be divisible by groups. Got {c} channels and {groups} groups."
         )
-    parts = input.reshape(n, groups, c // groups, *rest)
-    return parts.transpose(1, 2).reshape(n, c, *rest)
+    apart = input.reshape(n, groups, c // groups, *rest)
+    return apart.transpose(1, 2).reshape(n, c, *rest)

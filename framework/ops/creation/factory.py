@@ -151,8 +151,8 @@ def fill(array: Any, value: Any) -> None:
     array.fill(value)
 
 
-def as_it_is(array: Any) -> None:
-    """Write nothing: the values of ``empty``."""
+def leave_uninitialized(array: Any) -> None:
+    """Leave an array uninitialized, as ``empty`` does."""
 
 
 def fitted(value: Any, dtype: dtype_class) -> Any:

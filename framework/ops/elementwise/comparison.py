@@ -12,7 +12,7 @@ from ..creation.from_data import tensor
 from ..indexing.where import where_select
 from ..registry import alias, function, op
 from ..signatures import broadcast, broadcast_bool, broadcast_shapes, pairs, per_element, singles
-from .bitmask import INFINITY, chosen, marked, worth_bits
+from .bitmask import INFINITY, bitmask_vjp, with_bitmask, worth_bits
 
 _COMPARABLE = (Tensor, bool, int, float, complex, np.generic, np.ndarray)
 
@@ -364,18 +364,18 @@ def _(g, input, min, max):
 
 @clamp_of.vjp("min")
 def _(g, input, min, max):
-    chosen = input < min
+    bitmask_vjp = input < min
     if max is not None:
-        chosen = chosen & (max > min if isinstance(max, Tensor) else min < max)
-    return where_select(chosen, g, 0)
+        bitmask_vjp = bitmask_vjp & (max > min if isinstance(max, Tensor) else min < max)
+    return where_select(bitmask_vjp, g, 0)
 
 
 @clamp_of.vjp("max")
 def _(g, input, min, max):
-    chosen = input > max
+    bitmask_vjp = input > max
     if min is not None:
-        chosen = chosen | (max < min)
-    return where_select(chosen, g, 0)
+        bitmask_vjp = bitmask_vjp | (max < min)
+    return where_select(bitmask_vjp, g, 0)
 
 
 def _clamp_between_infer(input, *, low, high):
@@ -414,14 +414,14 @@ def _ends_and_edges(dtype, low, high):
     return (low, high, *(v if abs(v) < INFINITY else float("nan") for v in edges))
 
 
-clamp_marked = marked(
-    clamp_between, "_clamp_marked", _just_outside, "limit", _ends_and_edges, of_result=False,
+clamp_with_bitmask = with_bitmask(
+    clamp_between, "_clamp_with_bitmask", _just_outside, "limit", _ends_and_edges, of_result=False,
 )  # fmt: skip
 
 
-@clamp_marked.vjp("input")
-def _(g_out, sides):
-    return chosen(g_out, sides)
+@clamp_with_bitmask.vjp("input")
+def _(g_out, bitmask):
+    return bitmask_vjp(g_out, bitmask)
 
 
 def _as_ends(input, min, max):
@@ -450,7 +450,7 @@ def clamp(
     if out is None:
         ends = _as_ends(input, min, max)
         if ends is not None:
-            return clamp_marked(input, *ends)[0]
+            return clamp_with_bitmask(input, *ends)[0]
     return clamp_of(input, min, max, out=out)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from ...dtypes import INT, float32, int64
 from ...kernels.common.layout import blocks, contiguous
 from ...kernels.common.scatter_add import scatter_add
+from ...kernels.runtime import thresholds
 from ...modes import no_grad
 from ...spec import Spec
 from ..creation.from_data import tensor
@@ -71,7 +72,10 @@ def _add_rows(xp, out, part, table, factors, source, target):
 
 
 def _many(table, factors, *_, **__):
-    return factors.numel * table.shape[1] >= 1 << 12 and table.dtype.name in ("float32", "float64")
+    return factors.numel * table.shape[1] >= thresholds.COMPILED_HEAVY and table.dtype.name in (
+        "float32",
+        "float64",
+    )
 
 
 @bag.kernel("cpu", when=_many, layout=contiguous, scratch=False)

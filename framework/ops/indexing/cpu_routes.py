@@ -11,20 +11,20 @@ from __future__ import annotations
 import numpy as np
 
 from ...kernels.common.strided import bits, line, run, walk
+from ...kernels.runtime import thresholds
 
 SUMMED = frozenset(("float32", "float64", "int32", "int64"))
-ENOUGH = 1 << 14  # elements from which on a compiled kernel repays its import
 _HOW = {"multiply": 0, "maximum": 1, "minimum": 2}
 
 
 def enough(elements, dtype) -> bool:
     """True if moving so many elements is worth a compiled kernel."""
-    return elements >= ENOUGH and dtype.itemsize <= 8
+    return elements >= thresholds.COMPILED and dtype.itemsize <= 8
 
 
 def enough_to_add(elements, dtype) -> bool:
     """True if adding so many elements up is worth a compiled kernel."""
-    return elements >= ENOUGH and dtype.name in SUMMED
+    return elements >= thresholds.COMPILED and dtype.name in SUMMED
 
 
 def read_along(out, x, index, dim) -> bool:

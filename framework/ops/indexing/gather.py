@@ -134,7 +134,7 @@ def _(g, index, input_spec, dim):
     return scatter_sum(g, index, shape=tuple(input_spec.shape), dim=dim)
 
 
-def _placed_samples(make):
+def _scatter_unique_samples(make):
     x = make(2, 3)
     index = tensor(np.array([[1, 0, 4], [2, 4, 0]], np.int64))  # no place twice
     yield (x, index), {"shape": (2, 5), "dim": 1}
@@ -177,17 +177,19 @@ def _(g, index, dim):
 
 
 @op(
-    name="_placed", half="exact", samples=_placed_samples,
+    name="_scatter_unique", half="exact", samples=_scatter_unique_samples,
     infer=lambda input, index, *, shape, dim: input.like(shape),
 )  # fmt: skip
-def placed(xp, out, input, index, *, shape, dim):
-    """Zeros with ``input`` at the places that ``gather`` reads, none of which is named twice."""
+def scatter_unique(xp, out, input, index, *, shape, dim):
+    """Scatter ``input`` into zeros along ``dim``, at indices that occur once each."""
     out.fill(0)
     for piece in pieces_of(xp, index.shape):
         out[piece_places(xp, index, piece, dim)] = input[piece]
 
 
-@placed.kernel("cpu", when=lambda input, index, *, shape, dim: enough(index.numel, input.dtype))
+@scatter_unique.kernel(
+    "cpu", when=lambda input, index, *, shape, dim: enough(index.numel, input.dtype)
+)
 def _(xp, out, input, index, *, shape, dim):
     out.fill(0)
     if not write_along("put", out, input, index, dim):
@@ -195,7 +197,7 @@ def _(xp, out, input, index, *, shape, dim):
             out[piece_places(xp, index, piece, dim)] = input[piece]
 
 
-@placed.vjp("input")
+@scatter_unique.vjp("input")
 def _(g, index, dim):
     return gather_along(g, index, dim=dim)
 

@@ -14,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from ...dtypes import bfloat16
-from ...kernels.runtime import threads
+from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 
 COLUMNS = 64  # of a panel; ROWS and COLUMNS of ``kernels/cpu/linalg/bfloat16_matmul.py``
 ROWS = 6
 BLOCK = 256  # rows of the left matrix that are brought together at a time
 LEAST = 1 << 18  # multiplications from which on the kernel repays its import
-_SHARE = 1 << 23  # multiplications below which another thread costs more than it saves
 
 
 def supports(left: Any, shape: tuple[int, ...], inner: int) -> bool:
@@ -95,7 +94,9 @@ def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, parts: int)
             )
 
     count = batch if batch > 1 else -(-n // COLUMNS)
-    threads.split(share, count, parts if out.size * inner >= _SHARE else 1)
+    threads.parallel_chunks(
+        share, count, parts if out.size * inner >= 2 * thresholds.PRODUCT_THREAD else 1
+    )
 
 
 def _words(right: Any) -> Any:

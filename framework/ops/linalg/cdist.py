@@ -12,6 +12,7 @@ import numpy as np
 
 from ...dtypes import FLOAT, bool_
 from ...kernels.common.layout import contiguous
+from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
 from ..creation.from_data import tensor
@@ -322,7 +323,7 @@ def condensed(xp, out, tile, input, *, p):
 
 def _worth(*specs, p):
     points = specs[-2 if len(specs) > 1 else -1]
-    return points.numel * points.shape[0] >= 1 << 12 and points.dtype.name in (
+    return points.numel * points.shape[0] >= thresholds.COMPILED_HEAVY and points.dtype.name in (
         "float32", "float64",
     )  # fmt: skip
 

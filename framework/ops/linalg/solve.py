@@ -43,8 +43,7 @@ def small(A, *others, **_):
 def in_stacks(run, *arrays):
     """Call a compiled loop on stacks of numbers or matrices, these as (n, k, count)."""
     count = arrays[0].shape[-1]
-    parts = max(1, min(threads.get_num_threads(), 64 * count // threads.SHARE))
-    threads.split(lambda _part, first, last: run(*arrays, first, last), count, parts)
+    threads.parallel_for(lambda first, last: run(*arrays, first, last), 64 * count, count)
 
 
 def stacked(array):

@@ -12,7 +12,7 @@ from math import prod
 from ...dtypes import float32
 from ...kernels.common.elementwise import alike_singles, elementwise_kernel
 from ...kernels.common.layout import contiguous, even
-from ...kernels.runtime.threads import spread
+from ...kernels.common.schedule import parallel_rows
 from ...modes import no_grad
 from ...spec import Spec
 from ..activation.gelu import softplus
@@ -20,7 +20,7 @@ from ..indexing.where import where_select
 from ..registry import function, op
 from ..signatures import broadcast, per_element
 from .cross_entropy import reduce_loss, reduction_of
-from .fused_reduction import arriving, reduced, summed
+from .fused_reduction import expand_loss_gradient, fused_reduction, reduce_loss_fused
 
 
 def _pair_infer(input, target):
@@ -105,18 +105,18 @@ def _(g, input):
     return g * ((1 - input).log().clamp_min(-100) - input.log().clamp_min(-100))
 
 
-bce_total = summed(bce, when=alike_singles)
+bce_total = fused_reduction(bce, when=alike_singles)
 
 
 @bce_total.vjp("input")
 def _(g, input, target, divisor):
-    return bce_slope(arriving(g, input, divisor), input, target)
+    return bce_slope(expand_loss_gradient(g, input, divisor), input, target)
 
 
 @bce_total.vjp("target")
 def _(g, input, divisor):
     low, high = ((1 - input).log().clamp_min(-100), input.log().clamp_min(-100))
-    return arriving(g, input, divisor) * (low - high)
+    return expand_loss_gradient(g, input, divisor) * (low - high)
 
 
 @function(public=False, autocast={"cpu": "float32", "cuda": "refuse"})
@@ -150,7 +150,7 @@ def binary_cross_entropy(
                     "logits, call binary_cross_entropy_with_logits."
                 )
     if weight is None:
-        return reduced(bce, bce_total, how, input, target)
+        return reduce_loss_fused(bce, bce_total, how, input, target)
     return reduce_loss(bce(input, target) * weight, how)
 
 
@@ -229,17 +229,17 @@ def _(g, grad):
     return -g * grad
 
 
-bce_logits_total = summed(bce_logits, when=alike_singles)
+bce_logits_total = fused_reduction(bce_logits, when=alike_singles)
 
 
 @bce_logits_total.vjp("input")
 def _(g, input, target, divisor):
-    return bce_logits_slope(arriving(g, input, divisor), input, target)
+    return bce_logits_slope(expand_loss_gradient(g, input, divisor), input, target)
 
 
 @bce_logits_total.vjp("target")
 def _(g, input, divisor):
-    return -arriving(g, input, divisor) * input
+    return -expand_loss_gradient(g, input, divisor) * input
 
 
 def _weighted_logits(make):
@@ -316,7 +316,7 @@ def _run_weighted(name, out, *arrays):
     shaped = [a.reshape(cube) for a in (out, *others)]
     if len(others) == 3 and not others[0].flags.c_contiguous:
         shaped[1] = shaped[1][:1, :1, :1]  # the gradient is one number
-    spread(getattr(loops, name), out.size, len(shaped[0]), *shaped, weight.reshape(1, -1))
+    parallel_rows(getattr(loops, name), out.size, len(shaped[0]), *shaped, weight.reshape(1, -1))
 
 
 @bce_weighted.kernel("cpu", when=_by_class, layout=contiguous, scratch=False)
@@ -394,7 +394,7 @@ def binary_cross_entropy_with_logits(
         )
     if pos_weight is None:
         if weight is None:
-            return reduced(bce_logits, bce_logits_total, how, input, target)
+            return reduce_loss_fused(bce_logits, bce_logits_total, how, input, target)
         loss = bce_logits(input, target)
     else:
         loss = bce_weighted(input, target, pos_weight)

@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 
 from ...dtypes import FLOAT, INT
-from ...kernels.runtime.threads import spread
+from ...kernels.common.schedule import parallel_rows
 
 TILE_BYTES = 1 << 18  # of logits at a time
 TILE_ROWS = 2048  # and at most so many rows, so that what is made per row stays small
@@ -128,4 +128,4 @@ def run_compiled(name, logits, numbers, weight, ignore_index, *smoothing):
         check_classes(np, lines[-1].reshape(-1), c, ignore_index)
     weights = np.empty((1, 0), whole.dtype) if weight is None else weight.reshape(1, c)
     run = getattr(cross_entropy, name)
-    spread(run, whole.size, n, *cubes, *lines, weights, ignore_index, *smoothing)
+    parallel_rows(run, whole.size, n, *cubes, *lines, weights, ignore_index, *smoothing)

@@ -11,7 +11,7 @@ import numpy as np
 
 from ...dtypes import INT, int64
 from ...kernels.common.layout import contiguous
-from ...kernels.runtime import threads
+from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.from_data import tensor
@@ -103,16 +103,13 @@ def ctc(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
 
 def _compiles(log_probs, labels):
     work = log_probs.shape[0] * labels.numel
-    return work >= 1 << 14 and log_probs.dtype.name == "float32"
+    return work >= thresholds.COMPILED and log_probs.dtype.name == "float32"
 
 
-def _in_parts(run, log_probs, labels, *arrays):
+def _by_sequence(run, log_probs, labels, *arrays):
     # Sequences do not meet, so that threads can share them.
-
-    batch = labels.shape[0]
     work = 16 * log_probs.shape[0] * labels.size
-    parts = max(1, min(threads.get_num_threads(), work // threads.SHARE, batch))
-    threads.split(lambda _part, first, last: run(*arrays, first, last), batch, parts)
+    threads.parallel_for(lambda first, last: run(*arrays, first, last), work, labels.shape[0])
 
 
 @ctc.kernel(
@@ -121,7 +118,7 @@ def _in_parts(run, log_probs, labels, *arrays):
 def _(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
     from ...kernels.cpu.loss import ctc as alignments
 
-    _in_parts(
+    _by_sequence(
         alignments.forward, log_probs, labels, out, alpha, tmp, log_probs, labels, lengths, ends
     )
 
@@ -215,7 +212,7 @@ def ctc_grad(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, lo
 def _(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, loss, alpha):
     from ...kernels.cpu.loss import ctc as alignments
 
-    _in_parts(
+    _by_sequence(
         alignments.backward, log_probs, labels, out, beta, new, tmp, grad, log_probs, labels,
         lengths, ends, loss, alpha,
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Losses added up as they are made: their mean or sum, and no array of losses.
+"""Fused loss reduction: the mean or sum of a loss without an array of its elements.
 
 A loss of two arrays that is reduced at once is computed a tile at a time, and a tile's sum is all
 that stays of it. Sums of tiles are added in double precision, in one order whatever the number of
@@ -15,16 +15,14 @@ from inspect import Parameter, Signature
 import numpy as np
 
 from ...kernels.common.layout import alike, contiguous
-from ...kernels.runtime import threads
+from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 from ..registry import op
 from .cross_entropy import reduce_loss
 
-TILE = 1 << 16  # losses that exist at a time in the plain kernel
 
-
-def summed(plain, *, when=alike):
-    """Declare the sum of an op's results: ``(input, target, numbers..., divisor)``.
+def fused_reduction(plain, *, when=alike):
+    """Declare the fused sum of a loss op: ``(input, target, numbers..., divisor)``.
 
     Args:
         plain: An op of two arrays; its scratch looks like its result.
@@ -36,7 +34,7 @@ def summed(plain, *, when=alike):
     count = len(declared.scratch)
 
     def infer(input, target, **_):
-        tile = Spec((min(TILE, input.numel),), input.dtype)
+        tile = Spec((min(thresholds.TILE, input.numel),), input.dtype)
         return input.like(()), tile, *[tile] * count
 
     def samples(make):
@@ -48,8 +46,8 @@ def summed(plain, *, when=alike):
         *work, x, y = arrays
         x, y = x.reshape(-1), y.reshape(-1)
         out.fill(0)
-        for start in range(0, x.size, TILE):
-            some = [a[start : start + TILE] for a in (x, y)]
+        for start in range(0, x.size, thresholds.TILE):
+            some = [a[start : start + thresholds.TILE] for a in (x, y)]
             part, *rest = [w[: some[0].size] for w in (tile, *work)]
             declared.plain(xp, part, *rest, *some, **attributes)
             xp.add(out, xp.sum(part), out=out)
@@ -77,19 +75,19 @@ def summed(plain, *, when=alike):
         sums = np.empty(chunks, np.float64)
         run = getattr(losses, f"{name}_sums")
         numbers = attributes.values()
-        threads.ranges(lambda a, b: run(a, b, sums, x, y, *numbers), x.size, chunks)
+        threads.parallel_for(lambda a, b: run(a, b, sums, x, y, *numbers), x.size, chunks)
         out[...] = sums.sum() / divisor
 
     return made
 
 
-def reduced(plain, total, how, input, target, *numbers):
-    """The losses themselves, their mean or their sum, without an array of them where that pays."""
+def reduce_loss_fused(plain, total, how, input, target, *numbers):
+    """Reduce a loss as ``how`` says, without an array of its elements where that pays."""
     if how != "none" and input.device.type in ("cpu", "meta") and alike(input._spec, target._spec):
         return total(input, target, *numbers, divisor=input.numel() if how == "mean" else 1)
     return reduce_loss(plain(input, target, *numbers), how)
 
 
-def arriving(g, like, divisor):
-    """The gradient of each loss: what arrives at the sum, over the divisor, one number repeated."""
+def expand_loss_gradient(g, like, divisor):
+    """Expand the gradient of the sum, over the divisor, to each element of the loss."""
     return (g if divisor == 1 else g / divisor).expand(like.shape)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from ...dtypes import float32, int64
 from ...kernels.common.layout import blocks
+from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..creation.from_data import tensor
 from ..registry import op
@@ -115,7 +116,7 @@ def _(xp, *arrays, **attributes):
 
 def worth_tiles(input, linear_weight, *_, **__):
     """Whether the compiled passes serve: float32, and enough logits to repay their import."""
-    return input.dtype is float32 and input.shape[0] * linear_weight.shape[0] >= 1 << 14
+    return input.dtype is float32 and input.shape[0] * linear_weight.shape[0] >= thresholds.COMPILED
 
 
 def _descend(

@@ -12,11 +12,11 @@ from typing import Any
 
 from ...dtypes import float32
 from ...kernels.common.layout import contiguous
+from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..linalg.matmul import blas_ready
 
-BYTES = 1 << 20  # of the workspace, at least
-LIMIT = 1 << 26  # and at most
+LIMIT = 1 << 26  # bytes of the workspace, at most
 SHARE = 72  # part of the bytes of input, linear_weight and their gradients that it may take
 
 
@@ -35,7 +35,7 @@ def tiles_of(
     inputs of 16 bits the rows that a tile is made from, and in backward the sum of products.
     """
     whole = 2 * (tokens + classes) * features * dtype.itemsize
-    room = max(BYTES, min(LIMIT, whole // SHARE)) // computed(dtype).itemsize
+    room = max(thresholds.TILE_BYTES, min(LIMIT, whole // SHARE)) // computed(dtype).itemsize
     beside = (2, 4) if dtype.is_half else (0, 1)
     forward, backward = (_within(tokens, classes, room, k * features) for k in beside)
     return forward, backward

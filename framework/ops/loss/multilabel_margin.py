@@ -14,6 +14,7 @@ import numpy as np
 
 from ...dtypes import INT, bool_, int64
 from ...kernels.common.layout import blocks, contiguous
+from ...kernels.runtime import thresholds
 from ..creation.fill import ones
 from ..creation.from_data import tensor
 from ..registry import op
@@ -105,7 +106,10 @@ label_margins.op.display_name = "multilabel_margin_loss"
 
 
 def _worth(*specs):
-    return specs[-2].numel >= 1 << 12 and specs[-2].dtype.name in ("float32", "float64")
+    return specs[-2].numel >= thresholds.COMPILED_HEAVY and specs[-2].dtype.name in (
+        "float32",
+        "float64",
+    )
 
 
 def _refuse(found, classes):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ...data_dependence import require_values
 from ...dtypes import int64
+from ...kernels.common.schedule import parallel_rows
 from ...kernels.common.strided import bits
-from ...kernels.runtime.threads import spread
 from ...tensor import Tensor
 from ..creation.from_data import tensor
 from ..indexing.cpu_routes import enough
@@ -189,7 +189,7 @@ def _(xp, out, input, *, dims):
     from ...kernels.cpu import indexing
 
     target, rows = (bits(a).reshape(-1, input.shape[-1]) for a in (out, input))
-    spread(indexing.reverse, out.size, target.shape[0], target, rows)
+    parallel_rows(indexing.reverse, out.size, target.shape[0], target, rows)
 
 
 @flip_dims.vjp("input")

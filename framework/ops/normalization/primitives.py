@@ -414,7 +414,7 @@ def _by_channels(name, x, *arrays):
     from ...kernels.cpu.normalization import batch_norm_2d
 
     run, channels = getattr(batch_norm_2d, name), x.shape[1]
-    threads.ranges(
+    threads.parallel_for(
         lambda a, b: run(*arrays, a * 64, min(b * 64, channels)), x.size, -(-channels // 64)
     )
 

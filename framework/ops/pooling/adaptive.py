@@ -11,7 +11,7 @@ from math import prod
 
 from ...dtypes import bool_, int32
 from ...kernels.common.layout import contiguous, worth_compiling
-from ...kernels.runtime.threads import spread
+from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..creation.from_data import tensor
 from ..registry import op
@@ -61,7 +61,7 @@ def _spread(name, elements, size, *arrays):
     from ...kernels.cpu.pooling import adaptive
 
     arrays = [_volumes(a, size) for a in arrays]
-    spread(getattr(adaptive, name), elements, len(arrays[0]), *arrays)
+    parallel_rows(getattr(adaptive, name), elements, len(arrays[0]), *arrays)
 
 
 @adaptive_avg_pool.kernel("cpu", when=worth_compiling, layout=contiguous)
@@ -191,7 +191,7 @@ def _(xp, out, grad, index, *, size):
 
     planes, count = prod(grad.shape[: -len(size)]), prod(index.shape[-len(size) :])
     rows = grad.reshape(planes, count), index.reshape(planes, count)
-    spread(adaptive.scatter, out.size, planes, out.reshape(planes, prod(size)), *rows)
+    parallel_rows(adaptive.scatter, out.size, planes, out.reshape(planes, prod(size)), *rows)
 
 
 @plane_scatter.vjp("grad")

@@ -15,7 +15,7 @@ from math import prod
 
 from ...dtypes import bool_, int16, int32, int64, uint8
 from ...kernels.common.layout import contiguous, worth_compiling
-from ...kernels.runtime.threads import spread
+from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..convolution.im2col import reach
 from ..registry import op
@@ -141,7 +141,7 @@ def _(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, 
     x, y, where = _volumes(len(kernel), input, out, index)
     work = _HEAVY * max(x.size, y.size)
     window = _window(kernel, stride, padding, dilation)
-    spread(max_pool3d.max_pool, work, len(x), y, where, x, *window)
+    parallel_rows(max_pool3d.max_pool, work, len(x), y, where, x, *window)
 
 
 @max_pool.vjp("input")
@@ -149,7 +149,7 @@ def _(g_out, index, input_spec, kernel, stride, padding, dilation):
     if g_out is None:
         return None
     size = tuple(input_spec.shape[-len(kernel) :])
-    return unpick(g_out, index.detach(), size, kernel, stride, padding, dilation)
+    return scatter_by_argmax(g_out, index.detach(), size, kernel, stride, padding, dilation)
 
 
 def _picks(make):
@@ -168,7 +168,7 @@ def _picks(make):
     yield x, out, index, base
 
 
-def _unpick_samples(make):
+def _scatter_samples(make):
     for x, out, index, base in _picks(make):
         yield (
             (make(*out.shape) if x.ndim > 3 else out, index),
@@ -176,7 +176,7 @@ def _unpick_samples(make):
         )
 
 
-def _pick_samples(make):
+def _gather_samples(make):
     for x, _, index, base in _picks(make):
         yield (x, index), base
 
@@ -186,19 +186,19 @@ def _flat_index_samples(make):
         yield (index,), base | {"size": tuple(x.shape[-len(base["kernel"]) :])}
 
 
-def _unpick_infer(grad, index, *, size, kernel, stride, padding, dilation):
+def _scatter_infer(grad, index, *, size, kernel, stride, padding, dilation):
     out = Spec((*grad.shape[: -len(kernel)], *size), grad.dtype)
     return out, Spec(grad.shape, bool_), Spec(grad.shape, grad.dtype)
 
 
 @op(
-    name="_max_pool_grad", infer=_unpick_infer, scratch=("won", "part"), half="exact",
-    flops=lambda grad, index, **_: grad.numel, samples=_unpick_samples,
+    name="_max_pool_grad", infer=_scatter_infer, scratch=("won", "part"), half="exact",
+    flops=lambda grad, index, **_: grad.numel, samples=_scatter_samples,
 )  # fmt: skip
-def unpick(
+def scatter_by_argmax(
     xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation
 ):  # fmt: skip
-    """Add each gradient to the element of its window that won."""
+    """Add each gradient at the argmax of its pooling window."""
     out.fill(0)
     geometry = (size, grad.shape[-len(kernel) :], kernel, stride, padding, dilation)
     for number, positions, elements in _windows(*geometry):
@@ -212,28 +212,28 @@ def _onto_much(grad, *_, size, **__):
     return worth_compiling(grad.like((*grad.shape[: -len(size)], *size)))
 
 
-@unpick.kernel("cpu", when=_onto_much, layout=contiguous, scratch=False)
+@scatter_by_argmax.kernel("cpu", when=_onto_much, layout=contiguous, scratch=False)
 def _(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation):
     from ...kernels.cpu.pooling import max_pool3d
 
     x, g, where = _volumes(len(kernel), out, grad, index)
     work = _HEAVY * max(x.size, g.size)
     window = _window(kernel, stride, padding, dilation)
-    spread(max_pool3d.max_pool_grad, work, len(x), x, g, where, *window)
+    parallel_rows(max_pool3d.max_pool_grad, work, len(x), x, g, where, *window)
 
 
-@unpick.vjp("grad")
+@scatter_by_argmax.vjp("grad")
 def _(g, index, kernel, stride, padding, dilation):
-    return pick(g, index, kernel, stride, padding, dilation)
+    return gather_by_argmax(g, index, kernel, stride, padding, dilation)
 
 
 @op(
     name="_max_pool_pick", scratch=("won",),
     infer=lambda input, index, **_: (index.like(dtype=input.dtype), index.like(dtype=bool_)),
-    half="exact", flops=lambda input, index, **_: index.numel, samples=_pick_samples,
+    half="exact", flops=lambda input, index, **_: index.numel, samples=_gather_samples,
 )  # fmt: skip
-def pick(xp, out, won, input, index, *, kernel, stride, padding, dilation):
-    """The element of each window that ``index`` names."""
+def gather_by_argmax(xp, out, won, input, index, *, kernel, stride, padding, dilation):
+    """Gather the element at the argmax of each pooling window."""
     out.fill(0)
     nd = len(kernel)
     geometry = (input.shape[-nd:], index.shape[-nd:], kernel, stride, padding, dilation)
@@ -242,10 +242,10 @@ def pick(xp, out, won, input, index, *, kernel, stride, padding, dilation):
         xp.copyto(out[positions], input[elements], where=won[positions])
 
 
-@pick.vjp("input")
+@gather_by_argmax.vjp("input")
 def _(g, index, input_spec, kernel, stride, padding, dilation):
     size = tuple(input_spec.shape[-len(kernel) :])
-    return unpick(g, index, size, kernel, stride, padding, dilation)
+    return scatter_by_argmax(g, index, size, kernel, stride, padding, dilation)
 
 
 def _flat_index_infer(index, *, size, kernel, stride, padding, dilation):

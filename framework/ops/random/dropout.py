@@ -16,13 +16,12 @@ from math import prod
 
 from ...dtypes import bool_, int32
 from ...kernels.common.layout import contiguous, worth_compiling
+from ...kernels.runtime import thresholds
 from ...random.generator import draw
 from ...random.philox import Rng, bits
 from ...spec import Spec
 from ..registry import function, op
 from ..signatures import per_element
-
-CHUNK = 1 << 16  # elements whose random words are in memory at a time
 
 
 def _mask_infer(input, rng, **_):
@@ -31,7 +30,7 @@ def _mask_infer(input, rng, **_):
             f"dropout: result type Float can't be cast to {input.dtype.name}. Convert the input "
             "with .float()."
         )
-    chunk = (min(input.numel, CHUNK),)
+    chunk = (min(input.numel, thresholds.TILE),)
     return input, Spec(chunk, int32), Spec(chunk, bool_)
 
 
@@ -49,8 +48,8 @@ def mask(xp, out, words, kept, input, rng, *, p, scale, shift, value):
     """``input * scale + shift``, or, with probability ``p`` for each element, ``value``."""
     flat, target = input.reshape(-1), out.reshape(-1)
     random = words.view(xp.uint32)
-    for start in range(0, flat.size, CHUNK):
-        x, y = flat[start : start + CHUNK], target[start : start + CHUNK]
+    for start in range(0, flat.size, thresholds.TILE):
+        x, y = flat[start : start + thresholds.TILE], target[start : start + thresholds.TILE]
         keep = kept[: x.size]
         draw_kept(xp, keep, random[: x.size], rng, start, p)
         xp.multiply(x, scale, out=y)
@@ -138,7 +137,7 @@ def dropout(input, p=0.5, training=True, inplace=False):
 def _channel_infer(input, rng, *, lead, **_):
     _, words, kept = _mask_infer(input, rng)
     noise = Spec(input.shape[:lead], input.dtype)
-    count = (min(noise.numel, CHUNK),)
+    count = (min(noise.numel, thresholds.TILE),)
     return input, noise, words.like(count), kept.like(count)
 
 
@@ -159,8 +158,8 @@ def channel_mask(xp, out, noise, words, kept, input, rng, *, p, scale, low, shif
     A channel is what the first ``lead`` dims tell apart.
     """
     flat, random = noise.reshape(-1), words.view(xp.uint32)
-    for start in range(0, flat.size, CHUNK):
-        part = flat[start : start + CHUNK]
+    for start in range(0, flat.size, thresholds.TILE):
+        part = flat[start : start + thresholds.TILE]
         draw_kept(xp, kept[: part.size], random[: part.size], rng, start, p)
         xp.copyto(part, kept[: part.size])
     each = noise.reshape(*noise.shape, *[1] * (input.ndim - lead))

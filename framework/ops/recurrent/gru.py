@@ -36,8 +36,8 @@ from .rnn import (
     start,
     steps,
     sum_biases,
-    turn,
-    turned_spec,
+    transpose_weight,
+    transposed_spec,
     weight_gradient,
 )
 
@@ -51,7 +51,7 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
     return (
         input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
         input.like((rows, 3 * hidden)), input.like((rows, hidden)), Spec((4 * hidden,), kind),
-        Spec((3 * hidden * batch,), kind), turned_spec(w_hh, kind),
+        Spec((3 * hidden * batch,), kind), transposed_spec(w_hh, kind),
     )  # fmt: skip
 
 
@@ -69,12 +69,12 @@ def _samples(make):
 
 @op(
     name="_gru", infer=_infer, returns=("out", "h_n"), aux=("gates", "inner"),
-    scratch=("bias", "product", "turned"), promote="same", layout=contiguous, samples=_samples,
+    scratch=("bias", "product", "w_hh_t"), promote="same", layout=contiguous, samples=_samples,
     flops=lambda input, w_ih, w_hh, *_, **__: projection_flops(3, input, w_ih, w_hh),
     autocast="low",
 )  # fmt: skip
 def gru_sequence(
-    xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
+    xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
     reverse,
 ):  # fmt: skip
     """Run gated recurrent units over a sequence.
@@ -93,14 +93,14 @@ def gru_sequence(
         (all states, the last of each sequence).
     """
     _forward(
-        _step, xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0,
+        _step, xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0,
         runs, reverse,
     )  # fmt: skip
 
 
 @gru_sequence.kernel("cpu", when=compilable, layout=contiguous)
 def _(
-    xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
+    xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
     reverse,
 ):  # fmt: skip
     from ...kernels.cpu import recurrent
@@ -109,13 +109,13 @@ def _(
         recurrent.gru(*arrays)
 
     _forward(
-        step, xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0,
+        step, xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0,
         runs, reverse,
     )  # fmt: skip
 
 
 def _forward(
-    step, xp, out, h_n, gates, inner, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0,
+    step, xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0,
     runs, reverse,
 ):  # fmt: skip
     y, hidden = flat(out), h_n.shape[1]
@@ -126,10 +126,10 @@ def _forward(
     sum_biases(xp, bias[3 * hidden :], b_hh if b_hh is None else b_hh[wide:])
     begin(xp, h_n, h0)
     xp.matmul(flat(input), w_ih.T, out=gates)
-    turn(xp, turned, w_hh)
+    transpose_weight(xp, w_hh_t, w_hh)
     for first, count, *_ in steps(input.shape[:-1], runs, reverse):
         rows, h = slice(first, first + count), h_n[:count]
-        made = recurrent_product(xp, product, w_hh, turned, h)
+        made = recurrent_product(xp, product, w_hh, w_hh_t, h)
         step(xp, gates[rows], inner[rows], made, bias, h)
         xp.copyto(y[rows], h)
 

@@ -36,8 +36,8 @@ from .rnn import (
     start,
     steps,
     sum_biases,
-    turn,
-    turned_spec,
+    transpose_weight,
+    transposed_spec,
     weight_gradient,
 )
 
@@ -57,7 +57,7 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
         input.like((*input.shape[:-1], size)), input.like((batch, size)),
         input.like((batch, hidden)), input.like((rows, 4 * hidden)), input.like((rows, hidden)),
         Spec((4 * hidden,), kind), Spec((4 * hidden * batch,), kind),
-        Spec((0 if w_hr is None else batch, hidden), kind), turned_spec(w_hh, kind),
+        Spec((0 if w_hr is None else batch, hidden), kind), transposed_spec(w_hh, kind),
     )  # fmt: skip
 
 
@@ -81,11 +81,11 @@ def _samples(make):
 
 @op(
     name="_lstm", infer=_infer, returns=("out", "h_n", "c_n"), aux=("gates", "cells"),
-    scratch=("bias", "product", "hidden", "turned"), promote="same", layout=contiguous,
+    scratch=("bias", "product", "hidden", "w_hh_t"), promote="same", layout=contiguous,
     flops=_flops, samples=_samples, autocast="low",
 )  # fmt: skip
 def lstm_sequence(
-    xp, out, h_n, c_n, gates, cells, bias, product, hidden, turned, input, w_ih, w_hh, b_ih, b_hh,
+    xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
     w_hr, h0, c0, *, runs, reverse,
 ):  # fmt: skip
     """Run a long short-term memory over a sequence.
@@ -106,14 +106,14 @@ def lstm_sequence(
         (all states, each sequence's last state, its last cells).
     """
     _forward(
-        _step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, turned, input, w_ih, w_hh,
+        _step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh,
         b_ih, b_hh, w_hr, h0, c0, runs, reverse,
     )  # fmt: skip
 
 
 @lstm_sequence.kernel("cpu", when=compilable, layout=contiguous)
 def _(
-    xp, out, h_n, c_n, gates, cells, bias, product, hidden, turned, input, w_ih, w_hh, b_ih, b_hh,
+    xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
     w_hr, h0, c0, *, runs, reverse,
 ):  # fmt: skip
     from ...kernels.cpu import recurrent
@@ -122,13 +122,13 @@ def _(
         recurrent.lstm(*arrays)
 
     _forward(
-        step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, turned, input, w_ih, w_hh,
+        step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh,
         b_ih, b_hh, w_hr, h0, c0, runs, reverse,
     )  # fmt: skip
 
 
 def _forward(
-    step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, turned, input, w_ih, w_hh, b_ih,
+    step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih,
     b_hh, w_hr, h0, c0, runs, reverse,
 ):  # fmt: skip
     y = flat(out)
@@ -136,10 +136,10 @@ def _forward(
     begin(xp, h_n, h0)
     begin(xp, c_n, c0)
     xp.matmul(flat(input), w_ih.T, out=gates)
-    turn(xp, turned, w_hh)
+    transpose_weight(xp, w_hh_t, w_hh)
     for first, count, *_ in steps(input.shape[:-1], runs, reverse):
         rows, h = slice(first, first + count), h_n[:count]
-        made = recurrent_product(xp, product, w_hh, turned, h)
+        made = recurrent_product(xp, product, w_hh, w_hh_t, h)
         state = h if w_hr is None else hidden[:count]
         step(xp, gates[rows], made, bias, c_n[:count], cells[rows], state)
         if w_hr is not None:

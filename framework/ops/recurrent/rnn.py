@@ -10,7 +10,7 @@ Sequences of different lengths lie as PyTorch packs them: longest first, the row
 those of the step before. ``runs`` says how many steps have how many rows, as ((steps, rows), ..);
 None means that ``input`` is (steps, batch, features). Products with few rows take OpenBLAS a third
 less time the other way round, ``weight @ state.T``, or, where the weight is small enough to stay in
-the cache, with a transposed copy of it.
+the cache, with a w_hh_t copy of it.
 
 Not optimal: both directions of a bidirectional layer run one after the other; nothing here uses a
 second thread but BLAS.
@@ -23,12 +23,13 @@ from math import prod
 
 from ...dtypes import float32
 from ...kernels.common.layout import contiguous
+from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..linalg.linear import linear
 from ..manipulation.cat import cat
 from ..registry import op
 
-SMALL = 1 << 18  # bytes of a recurrent weight of which a transposed copy is made
+SMALL = 1 << 18  # bytes of a recurrent weight of which a w_hh_t copy is made
 
 # Where the rows of a step are, and which rows came before them
 
@@ -104,24 +105,24 @@ def begin(xp, state, initial):
         xp.copyto(state, initial)
 
 
-def turned_spec(w_hh, kind):
-    """Spec of the buffer for a transposed copy of the recurrent weight; empty for a large one."""
+def transposed_spec(w_hh, kind):
+    """Spec of the buffer for a w_hh_t copy of the recurrent weight; empty for a large one."""
     small = w_hh.numel * kind.itemsize <= SMALL
     return Spec(w_hh.shape[::-1] if small else (0, 0), kind)
 
 
-def turn(xp, turned, weight):
-    """Fill the transposed copy, if there is one."""
-    if turned.size:
-        xp.copyto(turned, weight.T)
+def transpose_weight(xp, w_hh_t, weight):
+    """Fill the w_hh_t copy, if there is one."""
+    if w_hh_t.size:
+        xp.copyto(w_hh_t, weight.T)
 
 
-def recurrent_product(xp, buffer, weight, turned, state):
+def recurrent_product(xp, buffer, weight, w_hh_t, state):
     """``state @ weight.T``, in as much of a flat buffer as it takes."""
     rows, wide = state.shape[0], weight.shape[0]
     out = buffer[: rows * wide]
-    if turned.size:
-        return xp.matmul(state, turned, out=out.reshape(rows, wide))
+    if w_hh_t.size:
+        return xp.matmul(state, w_hh_t, out=out.reshape(rows, wide))
     return xp.matmul(weight, state.T, out=out.reshape(wide, rows)).T
 
 
@@ -162,7 +163,7 @@ def sum_biases(xp, out, *biases):
 def compilable(input, w_ih, *_, **__):
     """True where a compiled step repays its import."""
     rows = prod(input.shape[:-1])
-    return input.dtype.name == "float32" and rows * w_ih.shape[0] >= 1 << 12
+    return input.dtype.name == "float32" and rows * w_ih.shape[0] >= thresholds.COMPILED_HEAVY
 
 
 # What infer functions share
@@ -253,7 +254,7 @@ def _rnn_infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash):
     kind = kernel_type(input)
     return (
         input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
-        Spec((hidden,), kind), Spec((hidden * batch,), kind), turned_spec(w_hh, kind),
+        Spec((hidden,), kind), Spec((hidden * batch,), kind), transposed_spec(w_hh, kind),
     )  # fmt: skip
 
 
@@ -275,13 +276,13 @@ def _rnn_samples(make):
 
 
 @op(
-    name="_rnn", infer=_rnn_infer, returns=("out", "h_n"), scratch=("bias", "product", "turned"),
+    name="_rnn", infer=_rnn_infer, returns=("out", "h_n"), scratch=("bias", "product", "w_hh_t"),
     promote="same", layout=contiguous,
     flops=lambda input, w_ih, w_hh, *_, **__: projection_flops(1, input, w_ih, w_hh),
     samples=_rnn_samples, autocast="low",
 )  # fmt: skip
 def rnn_sequence(
-    xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
+    xp, out, h_n, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
 ):  # fmt: skip
     """Run ``h = tanh(w_ih x + b_ih + w_hh h + b_hh)`` over a sequence; relu without ``squash``.
 
@@ -292,14 +293,14 @@ def rnn_sequence(
         Keeps the input, the states and the weights.
     """
     _rnn_forward(
-        _rnn_step, xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, runs,
+        _rnn_step, xp, out, h_n, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, runs,
         reverse, squash,
     )  # fmt: skip
 
 
 @rnn_sequence.kernel("cpu", when=compilable, layout=contiguous)
 def _(
-    xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
+    xp, out, h_n, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
 ):  # fmt: skip
     from ...kernels.cpu import recurrent
 
@@ -313,7 +314,7 @@ def _(
         h_n,
         bias,
         product,
-        turned,
+        w_hh_t,
         input,
         w_ih,
         w_hh,
@@ -327,17 +328,17 @@ def _(
 
 
 def _rnn_forward(
-    step, xp, out, h_n, bias, product, turned, input, w_ih, w_hh, b_ih, b_hh, h0, runs, reverse,
+    step, xp, out, h_n, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, runs, reverse,
     squash,
 ):  # fmt: skip
     y = flat(out)
     sum_biases(xp, bias, b_ih, b_hh)
     begin(xp, h_n, h0)
     xp.matmul(flat(input), w_ih.T, out=y)
-    turn(xp, turned, w_hh)
+    transpose_weight(xp, w_hh_t, w_hh)
     for first, count, *_ in steps(input.shape[:-1], runs, reverse):
         h = h_n[:count]
-        made = recurrent_product(xp, product, w_hh, turned, h)
+        made = recurrent_product(xp, product, w_hh, w_hh_t, h)
         step(xp, y[first : first + count], made, bias, h, squash)
 
 

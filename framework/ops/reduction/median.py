@@ -17,7 +17,7 @@ from ...spec import Spec
 from ..registry import function, op
 from .minmax import _pair, into_each, need_elements, one_dim, place, search_samples, share
 from .minmax_strided import key_dtype, sortable
-from .sum import kept, reduced
+from .sum import kept, reduced_shape
 
 
 def _median_samples(make):
@@ -50,7 +50,7 @@ def _(g, input, out):
 
 
 def _kth_infer(input, *, k, dim, keepdim, median):
-    shape = reduced(input.shape, (dim,), keepdim)
+    shape = reduced_shape(input.shape, (dim,), keepdim)
     room = (0,)
     if sortable(input, dim=dim) and input.device.type != "cuda":
         room = (min(LIMIT, prod(input.shape[:dim])), input.shape[dim])
@@ -100,7 +100,7 @@ def _(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
         room = keys[part], places[part]
         sort.select(found, where, x, *room, infinity, k - 1, median, start, stop)
 
-    threads.split(run, count, max(1, threads.workers(8 * input.size, count)))
+    threads.parallel_chunks(run, count, max(1, threads.workers(8 * input.size, count)))
 
 
 @kth_along.vjp("input")

@@ -16,12 +16,12 @@ from ...kernels.common.reduce import largest, smallest
 from ...spec import Spec
 from ...tensor import Tensor
 from ..elementwise.comparison import maximum, minimum
-from ..indexing.gather import placed
+from ..indexing.gather import scatter_unique
 from ..inplace import into, need_separate
 from ..registry import function, op
 from ..signatures import per_element
 from .minmax_strided import in_rows, of_halves, search_rows
-from .sum import kept, normalize_dims, reduced, reductions
+from .sum import kept, normalize_dims, reduced_shape, reductions
 
 
 def _pair(name, *fields):
@@ -89,7 +89,7 @@ def place(g, indices, spec, dim):
     """A tensor of zeros with ``g`` at ``indices`` along ``dim``: the gradient of choosing."""
     if not spec.ndim:
         return g.reshape(())
-    return placed(g, indices, shape=tuple(spec.shape), dim=dim)
+    return scatter_unique(g, indices, shape=tuple(spec.shape), dim=dim)
 
 
 def share(g, chosen, dim):
@@ -101,7 +101,7 @@ def share(g, chosen, dim):
 
 
 def _amax_infer(input, *, dim, keepdim):
-    return Spec(reduced(input.shape, dim, keepdim), input.dtype)
+    return Spec(reduced_shape(input.shape, dim, keepdim), input.dtype)
 
 
 def _declare(name, word):
@@ -191,7 +191,7 @@ def _moved(input, dim):
 
 
 def _search_infer(input, *, dim, keepdim):
-    shape = reduced(input.shape, (dim,), keepdim)
+    shape = reduced_shape(input.shape, (dim,), keepdim)
     return Spec(shape, input.dtype), Spec(shape, int64), _moved(input, dim)
 
 
@@ -222,7 +222,7 @@ def _search(name, word):
             return
         find, where = (xp.max, xp.argmax) if word == "largest" else (xp.min, xp.argmin)
         find(input, axis=dim, keepdims=keepdim, out=values)
-        shape = reduced(input.shape, (dim,), False)
+        shape = reduced_shape(input.shape, (dim,), False)
         where(_along_last(xp, moved, input, dim), axis=-1, out=indices.reshape(shape))
 
     kernel.__doc__ = f"Find the {word} element along ``dim``, and where it is first."
@@ -313,7 +313,7 @@ def _argmax_infer(input, *, dim, keepdim):
         )
     if dim is None:
         return Spec((1,) * input.ndim if keepdim else (), int64), Spec((0,), input.dtype)
-    return Spec(reduced(input.shape, (dim,), keepdim), int64), _moved(input, dim)
+    return Spec(reduced_shape(input.shape, (dim,), keepdim), int64), _moved(input, dim)
 
 
 def _arg_samples(make):
@@ -330,7 +330,7 @@ def _arg(name, word):
         if dim is None:
             where(input.reshape(-1), axis=0, out=out.reshape(()))
         else:
-            shape = reduced(input.shape, (dim,), False)
+            shape = reduced_shape(input.shape, (dim,), False)
             where(_along_last(xp, moved, input, dim), axis=-1, out=out.reshape(shape))
 
     kernel.__doc__ = f"Find where the {word} element along ``dim`` is first; None flattens."

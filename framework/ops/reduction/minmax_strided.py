@@ -76,6 +76,6 @@ def search_rows(values, indices, input, dim, largest) -> None:
         kernel(0, count, start, stop)
 
     if count >= threads.workers(input.size, input.size):
-        threads.ranges(rows, input.size, count)
+        threads.parallel_for(rows, input.size, count)
     else:
-        threads.ranges(beside, input.size, columns)
+        threads.parallel_for(beside, input.size, columns)

@@ -15,7 +15,7 @@ from math import prod
 from ...autograd.engine import ones_of
 from ...dtypes import bool_, float32, float64, int64
 from ...kernels.common.layout import contiguous, worth_compiling
-from ...kernels.runtime.threads import spread
+from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
 from ..elementwise.arithmetic import conjugate, in_pieces
@@ -73,7 +73,7 @@ def _compile(op, name, attributes=lambda dim, reverse, dtype=None: (reverse,)):
         shape = arrays[0].shape
         count = prod(shape[:dim])
         cubes = [a.reshape(count, shape[dim], prod(shape[dim + 1 :])) for a in arrays]
-        spread(getattr(scan, name), arrays[0].size, count, *cubes, *attributes(dim, **given))
+        parallel_rows(getattr(scan, name), arrays[0].size, count, *cubes, *attributes(dim, **given))
 
     first = len(op.op.returns)
     skipped = range(first, first + len(op.op.scratch))

@@ -15,9 +15,10 @@ import numpy as np
 
 from ...dtypes import int32, int64
 from ...kernels.common.layout import contiguous
+from ...kernels.common.schedule import parallel_rows
 from ...kernels.common.strided import INFINITY, bits
 from ...kernels.runtime import threads
-from ...kernels.runtime.threads import LIMIT, spread
+from ...kernels.runtime.threads import LIMIT
 from ...spec import Spec
 from ..indexing.cpu_routes import enough_to_add
 from ..registry import function, op
@@ -69,7 +70,7 @@ def _run_sort(values, indices, keys, places, input, dim, descending):
 
     count = x.shape[0]
     parts = max(1, threads.workers(_SORTED_WORK * input.size, count))
-    threads.split(run, count, parts)
+    threads.parallel_chunks(run, count, parts)
 
 
 def _sort_infer(input, *, dim, descending):
@@ -204,7 +205,7 @@ def _(xp, values, indices, keys, places, input, *, k, dim, largest):
         a.reshape(prod(a.shape[:dim]), a.shape[dim], prod(a.shape[dim + 1 :]))
         for a in (values, indices, input)
     ]
-    spread(selection.topk, 2 * input.size, cubes[0].shape[0], *cubes, largest)
+    parallel_rows(selection.topk, 2 * input.size, cubes[0].shape[0], *cubes, largest)
 
 
 @topk_along.kernel("cpu", when=sortable, layout=contiguous)

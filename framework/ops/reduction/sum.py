@@ -9,7 +9,7 @@ from ...dtypes import BOOL, FLOAT, INT, as_dtype, bool_, float64, int64, uint8
 from ...kernels.common.half_reduce import sum_halves, summed_as_is, sums_in_float32
 from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.reduce import average, total
-from ...kernels.runtime import threads
+from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
 from ..inplace import into
@@ -40,14 +40,14 @@ def normalize_dims(name: str, dim, ndim: int) -> tuple[int, ...]:
     return found if ndim else ()
 
 
-def reduced(shape, dims, keepdim):
-    """A shape with some dims reduced."""
+def reduced_shape(shape, dims, keepdim):
+    """The shape of a reduction over ``dims``."""
     if keepdim:
         return tuple(1 if k in dims else n for k, n in enumerate(shape))
     return tuple(n for k, n in enumerate(shape) if k not in dims)
 
 
-def spread(g, spec, dims, keepdim):
+def expand_reduced(g, spec, dims, keepdim):
     """Expand a reduced gradient over the dims that were reduced."""
     return kept(g, dims, keepdim).expand(spec.shape)
 
@@ -93,7 +93,7 @@ def _prod_samples(make):
 
 
 def _reduced_infer(input, *, dim, keepdim, dtype):
-    return Spec(reduced(input.shape, dim, keepdim), dtype or input.dtype)
+    return Spec(reduced_shape(input.shape, dim, keepdim), dtype or input.dtype)
 
 
 def _converted(input, dtype):
@@ -138,7 +138,7 @@ def _(xp, out, sums, input, *, dim, keepdim, dtype):
 
 @sum_over.vjp("input")
 def _(g, input_spec, dim, keepdim):
-    return spread(g, input_spec, dim, keepdim)
+    return expand_reduced(g, input_spec, dim, keepdim)
 
 
 @function(method=True)
@@ -183,7 +183,7 @@ def _(xp, out, sums, input, *, dim, keepdim, dtype):
 
 @mean_over.vjp("input")
 def _(g, input_spec, dim, keepdim):
-    return spread(g / (count_of(input_spec, dim) or 1), input_spec, dim, keepdim)
+    return expand_reduced(g / (count_of(input_spec, dim) or 1), input_spec, dim, keepdim)
 
 
 @function(method=True)
@@ -267,7 +267,7 @@ def _(g, input, dim, keepdim):
 def _(input, dim, keepdim, dtype):
     from .scan import cumprod_along
 
-    shape = reduced(input.shape, dim, keepdim)
+    shape = reduced_shape(input.shape, dim, keepdim)
     input = input.to(dtype)
     if not dim:
         return input
@@ -289,7 +289,7 @@ def _(xp, out, input, *, dim, keepdim, dtype):
     # NumPy multiplies what lies in a row one after the other.
     from ...kernels.cpu.reduction import scan
 
-    threads.spread(scan.product, input.size, out.size, out.reshape(-1), input.reshape(out.size, -1))
+    parallel_rows(scan.product, input.size, out.size, out.reshape(-1), input.reshape(out.size, -1))
 
 
 @function(method=True)
@@ -318,7 +318,7 @@ def prod(input, dim=None, keepdim=False, *, dtype=None, out=None):
 
 def _truth_infer(input, *, dim, keepdim):
     kind = uint8 if input.dtype is uint8 else bool_
-    return Spec(reduced(input.shape, dim, keepdim), kind)
+    return Spec(reduced_shape(input.shape, dim, keepdim), kind)
 
 
 @op(name="_all", infer=_truth_infer, half="exact", samples=reductions)
@@ -348,7 +348,7 @@ def any(input, dim=None, keepdim=False, *, out=None):
 
 
 def _count_infer(input, *, dim):
-    return Spec(reduced(input.shape, dim, False), int64), input.like(dtype=bool_)
+    return Spec(reduced_shape(input.shape, dim, False), int64), input.like(dtype=bool_)
 
 
 def _count_samples(make):

@@ -14,7 +14,7 @@ from ..autocast_policy import WIDE_ON_CUDA
 from ..inplace import into
 from ..registry import function, op
 from ..signatures import per_element
-from .sum import count_of, kept, mean, normalize_dims, reduced, reductions
+from .sum import count_of, kept, mean, normalize_dims, reduced_shape, reductions
 
 # Variance and standard deviation
 
@@ -26,7 +26,7 @@ def _var_infer(input, *, dim, keepdim, correction):
             "Convert with .to(float32)."
         )
     count = count_of(input, dim)
-    out = Spec(reduced(input.shape, dim, keepdim), input.dtype)
+    out = Spec(reduced_shape(input.shape, dim, keepdim), input.dtype)
     if count - correction <= 0 and out.numel:
         warnings.warn(
             f"var(): degrees of freedom is <= 0: {count} elements less a correction of "
@@ -35,7 +35,7 @@ def _var_infer(input, *, dim, keepdim, correction):
             stacklevel=7,
         )
     work = float32 if input.dtype.is_half else input.dtype
-    return out, Spec(reduced(input.shape, dim, True), work), input.like(dtype=work)
+    return out, Spec(reduced_shape(input.shape, dim, True), work), input.like(dtype=work)
 
 
 def _var_samples(make):
@@ -166,7 +166,7 @@ def _norm_infer(input, *, p, dim, keepdim):
             f"norm(): input dtype should be either floating point or complex; got {input.dtype}. "
             "Convert with .to(float32)."
         )
-    out = Spec(reduced(input.shape, dim, keepdim), input.dtype.to_real())
+    out = Spec(reduced_shape(input.shape, dim, keepdim), input.dtype.to_real())
     if not input.numel and out.numel and (p < 0 or p == inf):
         raise RuntimeError(
             f"norm(): the {p} norm of no elements has no identity; got shape {tuple(input.shape)}. "
@@ -246,8 +246,8 @@ def _(g, input, out, p, dim, keepdim):
 
 def _logsumexp_infer(input, *, dim, keepdim):
     work = float32 if input.dtype.is_half else input.dtype
-    out = Spec(reduced(input.shape, dim, keepdim), input.dtype)
-    return out, Spec(reduced(input.shape, dim, True), work), input.like(dtype=work)
+    out = Spec(reduced_shape(input.shape, dim, keepdim), input.dtype)
+    return out, Spec(reduced_shape(input.shape, dim, True), work), input.like(dtype=work)
 
 
 @op(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import COMPLEX, FLOAT, complex128, float64, get_default_dtype
-from ...kernels.runtime import threads
+from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CPU
 from ..creation.from_data import tensor
@@ -56,7 +56,7 @@ def fft_c2c(xp, input, *, dims, norm, inverse):
 
 
 def _single(input, **_):
-    return input.numel >= 1 << 14 and input.dtype.name in ("float32", "complex64")
+    return input.numel >= thresholds.COMPILED and input.dtype.name in ("float32", "complex64")
 
 
 def _by_scipy(op, name):
@@ -67,7 +67,7 @@ def _by_scipy(op, name):
     def _(xp, input, *, dims, norm, inverse=False, **given):
         from scipy import fft
 
-        workers = max(1, min(threads.get_num_threads(), input.size // threads.SHARE))
+        workers = max(1, threads.workers(input.size, input.size))
         if "size" in given:
             given = {"s": (*[input.shape[d] for d in dims[:-1]], given["size"])}
         transform = getattr(fft, f"i{name}" if inverse else name)

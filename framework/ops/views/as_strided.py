@@ -12,7 +12,7 @@ from ...kernels.common.strided import strided
 from ..creation.fill import ones, zeros
 from ..creation.ranges import arange
 from ..registry import function, op
-from .inplace_views import become
+from .inplace_views import rebind_as_view
 from .reshape import normal_dim
 
 # Diagonals
@@ -354,4 +354,6 @@ def _available(input):
 @function(method=True)
 def as_strided_(input, size, stride, storage_offset=None):
     """Give this tensor itself another shape and strides over its storage."""
-    return become("as_strided_", input, lambda x: as_strided(x, size, stride, storage_offset))
+    return rebind_as_view(
+        "as_strided_", input, lambda x: as_strided(x, size, stride, storage_offset)
+    )

@@ -13,8 +13,8 @@ from ...tensor import wrap
 from ..registry import function
 
 
-def become(name, input, make):
-    """Make a tensor a view of what it was: ``make`` of it; its version rises."""
+def rebind_as_view(name, input, make):
+    """Rebind a tensor to a view of itself, ``make(tensor)``; its version increases by one."""
     check_writable(input, name)
     old = wrap(input._array, input._spec, input._storage)
     old._node, old._index, old._requires_grad = input._node, input._index, input._requires_grad
@@ -41,19 +41,19 @@ def become(name, input, make):
 @function(method=True, public=False)
 def squeeze_(input, dim=None):
     """Drop dims of size 1 of this tensor itself."""
-    return become("squeeze_", input, lambda x: x.squeeze(dim))
+    return rebind_as_view("squeeze_", input, lambda x: x.squeeze(dim))
 
 
 @function(method=True, public=False)
 def unsqueeze_(input, dim):
     """Insert a dimension of size 1 into this tensor itself."""
-    return become("unsqueeze_", input, lambda x: x.unsqueeze(dim))
+    return rebind_as_view("unsqueeze_", input, lambda x: x.unsqueeze(dim))
 
 
 @function(method=True, public=False)
 def transpose_(input, dim0, dim1):
     """Exchange two dimensions of this tensor itself."""
-    return become("transpose_", input, lambda x: x.transpose(dim0, dim1))
+    return rebind_as_view("transpose_", input, lambda x: x.transpose(dim0, dim1))
 
 
 @function(method=True, public=False)
@@ -71,4 +71,4 @@ def swapdims_(input, dim0, dim1):
 @function(method=True, public=False)
 def t_(input):
     """Transpose this matrix itself."""
-    return become("t_", input, lambda x: x.t())
+    return rebind_as_view("t_", input, lambda x: x.t())

@@ -11,15 +11,15 @@ from typing import Any
 
 from ... import execution
 from ...autograd import given_ops
+from ...kernels.runtime import thresholds
 from .view_as_real import view_as_real
 
-PIECE = 1 << 16  # elements that tensor ops take at once on the CPU
 PIECE_ELSEWHERE = 1 << 22  # where to start an op costs more than the memory of a few megabytes
 
 
 def limit_of(tensor: Any) -> int:
     """How many elements a piece has at most, on a tensor's device."""
-    return PIECE if tensor.device.type in ("cpu", "meta") else PIECE_ELSEWHERE
+    return thresholds.TILE if tensor.device.type in ("cpu", "meta") else PIECE_ELSEWHERE
 
 
 def pieces(*tensors: Any) -> Iterator[Sequence[Any]]:

@@ -16,7 +16,8 @@ import numpy as np
 
 from ...kernels.common.layout import blocks, contiguous
 from ...kernels.common.scatter_add import scatter_add
-from ...kernels.runtime.threads import spread
+from ...kernels.common.schedule import parallel_rows
+from ...kernels.runtime import thresholds
 from ..indexing.index_put import take
 from ..registry import function, op
 from .grid_sample_composite import check_grid, composed, default_align
@@ -25,11 +26,8 @@ MODES = ("bilinear", "nearest", "bicubic")
 PADDINGS = ("zeros", "border", "reflection")
 
 
-_PIECE = 1 << 16  # positions at a time, at most
-
-
 def _pieces(xp, count):
-    return blocks(count, 256 if xp is np else _PIECE)
+    return blocks(count, 256 if xp is np else thresholds.TILE)
 
 
 # Positions, as arrays
@@ -128,7 +126,7 @@ def _image_infer(input, grid, **_):
 
 
 def _part(image, grid):
-    return image.like((image.shape[1] * min(_positions(grid), _PIECE),))
+    return image.like((image.shape[1] * min(_positions(grid), thresholds.TILE),))
 
 
 def _settings(make):
@@ -192,10 +190,10 @@ def _walk(xp, part, image, values, grid, mode, padding, align):
 
 
 def _compile(op, name, of_image):
-    """Give one of the three a compiled CPU kernel, images in parts on several threads."""
+    """Give one of the three a compiled CPU kernel, images by several threads."""
 
     def fits(first, second, *_, **__):
-        enough = max(first.numel, second.numel) >= 1 << 10
+        enough = max(first.numel, second.numel) >= thresholds.COMPILED_HEAVY // 4
         return enough and first.dtype.name in ("float32", "float64")
 
     @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
@@ -208,7 +206,7 @@ def _compile(op, name, of_image):
             flat[0] = _places(out)
         how = MODES.index(mode), PADDINGS.index(padding), align
         work = arrays[-1].size * arrays[0].shape[1] * 4
-        spread(getattr(vision, name), work, out.shape[0], *flat, tuple(sizes), *how)
+        parallel_rows(getattr(vision, name), work, out.shape[0], *flat, tuple(sizes), *how)
 
 
 def _rows(array):
@@ -245,7 +243,7 @@ def _image_grad_samples(make):
 @op(
     name="_grid_sample_image_grad", scratch=("part",), layout=contiguous,
     samples=_image_grad_samples, infer=lambda grad, grid, *, sizes, **_: (
-        grad.like((*grad.shape[:2], *sizes)), grad.like((min(_positions(grid), _PIECE),))
+        grad.like((*grad.shape[:2], *sizes)), grad.like((min(_positions(grid), thresholds.TILE),))
     ),
     flops=_flops,
 )  # fmt: skip

@@ -16,7 +16,7 @@ from math import prod
 from ...dtypes import int64
 from ...kernels.common.layout import blocks, contiguous, worth_compiling
 from ...kernels.common.scatter_add import scatter_add
-from ...kernels.runtime import threads
+from ...kernels.common.schedule import parallel_rows
 from ..creation.fill import full_like, ones, zeros_like
 from ..creation.from_data import tensor
 from ..creation.ranges import linspace
@@ -56,7 +56,7 @@ def sample(xp, out, part, input, weight, index):
 
 
 def _compile(op, name):
-    """Give one of the three a compiled CPU kernel, images in parts on several threads."""
+    """Give one of the three a compiled CPU kernel, images by several threads."""
 
     def fits(first, *others, **_):
         return worth_compiling(first) or any(map(worth_compiling, others[:1]))
@@ -66,7 +66,7 @@ def _compile(op, name):
         from ...kernels.cpu import embedding
 
         work = arrays[-1].size * max(out.shape[1], arrays[0].shape[1])
-        threads.spread(getattr(embedding, name), work, out.shape[0], out, *arrays)
+        parallel_rows(getattr(embedding, name), work, out.shape[0], out, *arrays)
 
 
 _compile(sample, "taps")
@@ -74,7 +74,7 @@ _compile(sample, "taps")
 
 @sample.vjp("input")
 def _(g, weight, index, input_spec):
-    return spread(g, weight, index, input_spec.shape[2])
+    return scatter_taps(g, weight, index, input_spec.shape[2])
 
 
 @sample.vjp("weight")
@@ -82,22 +82,23 @@ def _(g, input, index):
     return agreement(input, g, index)
 
 
-def _spread_infer(grad, weight, index, *, size):
+def _scatter_infer(grad, weight, index, *, size):
     out = grad.like((*grad.shape[:2], size))
     return out, grad.like((grad.shape[2],))
 
 
-def _spread_samples(make):
+def _scatter_samples(make):
     for n, size in ((2, 5), (0, 3)):
         g, w = make(n, 2, 4), make(n, 3, 4)
         yield (g, w, _places(size, *w.shape)), {"size": size}
 
 
 @op(
-    name="_taps_spread", infer=_spread_infer, scratch=("part",), layout=contiguous,
-    samples=_spread_samples, flops=lambda grad, weight, index, **_: 2 * grad.shape[1] * index.numel,
+    name="_taps_spread", infer=_scatter_infer, scratch=("part",), layout=contiguous,
+    samples=_scatter_samples,
+    flops=lambda grad, weight, index, **_: 2 * grad.shape[1] * index.numel,
 )  # fmt: skip
-def spread(xp, out, part, grad, weight, index, *, size):
+def scatter_taps(xp, out, part, grad, weight, index, *, size):
     """Add each gradient, times its weight, to the elements it was made of."""
     out.fill(0)
     for n in range(index.shape[0]):
@@ -107,15 +108,15 @@ def spread(xp, out, part, grad, weight, index, *, size):
                 scatter_add(xp, out[n, c], (index[n, k],), part)
 
 
-_compile(spread, "taps_spread")
+_compile(scatter_taps, "taps_spread")
 
 
-@spread.vjp("grad")
+@scatter_taps.vjp("grad")
 def _(g, weight, index):
     return sample(g, weight, index)
 
 
-@spread.vjp("weight")
+@scatter_taps.vjp("weight")
 def _(g, grad, index):
     return agreement(g, grad, index)
 
@@ -148,7 +149,7 @@ _compile(agreement, "taps_agreement")
 
 @agreement.vjp("input")
 def _(g, grad, index, input_spec):
-    return spread(grad, g, index, input_spec.shape[2])
+    return scatter_taps(grad, g, index, input_spec.shape[2])
 
 
 @agreement.vjp("grad")

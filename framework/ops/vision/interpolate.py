@@ -19,7 +19,7 @@ import numpy as np
 
 from ...dtypes import FLOAT
 from ...kernels.common.layout import contiguous, worth_compiling
-from ...kernels.runtime.threads import spread
+from ...kernels.common.schedule import parallel_rows
 from ..indexing.index_put import take
 from ..pooling.functional import adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d
 from ..registry import function, op
@@ -158,7 +158,7 @@ def _(xp, out, part, input, *, dim, size, kind, align, scale, back):
         return
     count, columns = prod(input.shape[:dim]), prod(input.shape[dim + 1 :])
     cubes = [a.reshape(count, a.shape[dim], columns) for a in (out, input)]
-    spread(embedding.resize, out.size, count, *cubes, at, weights)
+    parallel_rows(embedding.resize, out.size, count, *cubes, at, weights)
 
 
 @resize.vjp("input")

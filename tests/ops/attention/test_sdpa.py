@@ -5,7 +5,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
-from lowtide.framework.ops.attention import tiling
+from lowtide.framework.kernels.runtime import thresholds
 from lowtide.framework.ops.attention.sdpa import attend, plain
 from lowtide.framework.ops.attention.sdpa_backward import attend_grad
 from lowtide.framework.random.philox import Rng
@@ -26,7 +26,7 @@ def inputs(rows=37, columns=41, heads=(6, 3)):
 
 @pytest.fixture(params=[1, 1 << 14, 1 << 20])
 def tile(request, monkeypatch):
-    monkeypatch.setattr(tiling, "TILE", request.param)
+    monkeypatch.setattr(thresholds, "TILE_BYTES", request.param)
     for op in (attend, attend_grad):
         op.op.plans.clear()
     yield request.param

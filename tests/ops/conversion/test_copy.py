@@ -9,11 +9,11 @@ from lowtide.framework.devices import backend
 from lowtide.framework.kernels.common import copy as copies
 from lowtide.framework.kernels.common.copy import copy
 from lowtide.framework.kernels.cpu.elementwise.copy import float16_in_hardware
-from lowtide.framework.kernels.runtime import threads
+from lowtide.framework.kernels.runtime import threads, thresholds
 
 HALVES = [np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)]
 FLOAT = np.dtype(np.float32)
-N = 2 * copies.WORTH
+N = 2 * thresholds.COMPILED
 
 
 def plain(array, dtype):

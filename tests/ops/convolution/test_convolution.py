@@ -1,6 +1,6 @@
 """Edges of convolution: tiles, what is kept, messages."""
 
-from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -8,10 +8,18 @@ from numba import njit
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
-from lowtide.framework.kernels.common.layout import worth_compiling
 from lowtide.framework.kernels.runtime import threads
-from lowtide.framework.ops.convolution import direct, im2col, primitives
+from lowtide.framework.ops.convolution import direct, im2col, primitives, routes, sizes
 from lowtide.framework.ops.registry import OPS
+
+NAMES = ("_conv", "_conv_input_grad", "_conv_weight_grad")
+
+
+def chosen_anew(monkeypatch):
+    """Let every route from here on be chosen and planned again, for changed settings."""
+    monkeypatch.setattr(primitives, "route", lru_cache(routes.route.__wrapped__))
+    for n in NAMES:
+        monkeypatch.setattr(OPS[n], "plans", {})
 
 
 def numbers(*shape):
@@ -24,8 +32,7 @@ def test_results_do_not_depend_on_the_tile(tile, monkeypatch):
     found = []
     for size in (tile, 1 << 30):
         monkeypatch.setattr(im2col, "TILE", size)
-        for op in (primitives.conv, primitives.conv_input_grad, primitives.conv_weight_grad):
-            op.op.plans.clear()
+        chosen_anew(monkeypatch)
         out = lt.conv2d(x, w, None, 2, 1, 1, 2)
         found.append([out, *grad(out, [x, w], [out.detach()])])
     for a, b in zip(*found, strict=True):
@@ -133,19 +140,12 @@ GEOMETRIES = {
     "narrow": ((3, 5, 40, 7), (5, 1, 3, 3), {"groups": 5, "padding": (0, 1)}),
     "kernel beyond": ((4, 30, 3, 3), (30, 1, 7, 7), {"groups": 30, "padding": 3}),
 }
-NAMES = ("_conv", "_conv_input_grad", "_conv_weight_grad")
 
 
 def compiled(monkeypatch, wanted):
     """Let every convolution from here on be compiled, or none."""
-    monkeypatch.setattr(primitives, "worth_compiling", lambda *_, **__: wanted)
-    for op in (OPS[n] for n in NAMES):
-        monkeypatch.setattr(op, "plans", {})
-        found = [
-            replace(k, when=lambda *_, **__: wanted) if k.when is worth_compiling else k
-            for k in op.kernels
-        ]
-        monkeypatch.setattr(op, "kernels", found)
+    monkeypatch.setattr(sizes, "worth_compiling", lambda *_, **__: wanted)
+    chosen_anew(monkeypatch)
 
 
 def convolved(name, arrays, dtype):
@@ -167,9 +167,9 @@ def test_compiled_and_threaded_convolutions_are_the_plain_ones(name, workers, dt
     arrays = [numbers(*s).detach().numpy().astype(dtype) for s in (shape, window, window[:1])]
     for module in (im2col, direct):
         monkeypatch.setattr(module, "TILE", 1 << 14)
-        monkeypatch.setattr(module, "_WORTH", 1)
-    monkeypatch.setattr(direct, "_POSITIONS", 40)
-    monkeypatch.setattr(direct, "_PRODUCTS", 100)
+    monkeypatch.setattr(sizes, "THREAD_WORK", 1)
+    monkeypatch.setattr(direct, "POSITIONS", 40)
+    monkeypatch.setattr(direct, "PRODUCTS", 100)
     found = []
     for limit, wanted in ((workers, True), (1, False)):
         monkeypatch.setattr(threads, "LIMIT", limit)
@@ -221,28 +221,20 @@ def test_no_kernel_writes_beyond_its_workspace(name, dtype, monkeypatch):
     padding = tuple((p, p) for p in each(padding))
     stride, dilation = each(options.get("stride", 1)), each(options.get("dilation", 1))
     size = tuple(map(im2col.output_size, shape[2:], window[2:], stride, padding, dilation))
-    sizes = (shape, window, size, stride, padding, dilation, 1, np.dtype(dtype).itemsize)
+    geometry = (shape, window, size, stride, padding, dilation, 1, np.dtype(dtype))
 
-    def solid(array):
-        return array.reshape(*array.shape[:2], *[1] * (5 - array.ndim), *array.shape[2:])
-
-    def guarded(*shape):
+    def guarded(shape):
         whole = np.full((2, np.prod(shape)), 7, dtype)  # the second half is not to be written
         return whole, whole[0].reshape(shape)
 
-    x, w, g = (np.ones(s, dtype) for s in (shape, window, (shape[0], window[0], *size)))
-    for back in (False, True):
-        plan = direct.windows(*sizes, back=back)
-        out = np.empty(shape if back else g.shape, dtype)
-        whole, workspace = guarded(plan.elements)
-        plan.fill(solid(out), workspace, solid(g if back else x), w, None)
-        assert (whole[1] == 7).all()
-    plan = direct.weight_grad(*sizes)
-    columns, rows = (guarded(plan.workers * n) for n in plan.parts(*plan.tile))
-    sums = guarded(plan.workers, plan.sums)
-    plan.fill(np.empty(window, dtype), columns[1], rows[1], sums[1], solid(x), solid(g))
-    for whole, _ in (columns, rows, sums):
-        assert (whole[1] == 7).all()
+    x, w, y = (np.ones(s, dtype) for s in (shape, window, (shape[0], window[0], *size)))
+    for side in (sizes.OUT, sizes.INPUT, sizes.WEIGHT):
+        route = direct.DirectWeight if side == sizes.WEIGHT else direct.Direct
+        found = route(sizes.Sizes(side, True, *geometry))
+        buffers = [guarded(s) for s in found.scratch]
+        found.run(np, [inner for _, inner in buffers], x, w, y)
+        for whole, _ in buffers:
+            assert (whole[1] == 7).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -269,7 +261,7 @@ def test_a_depthwise_window_leaves_out_what_is_beyond_the_image(monkeypatch):
 @pytest.mark.parametrize("batch", [1, 5])
 def test_the_bits_of_a_result_do_not_depend_on_the_threads(batch, monkeypatch):
     x, w = (numbers(*s).detach().float() for s in ((batch, 24, 20, 21), (40, 24, 3, 3)))
-    monkeypatch.setattr(direct, "_WORTH", 1)
+    monkeypatch.setattr(sizes, "THREAD_WORK", 1)
     found = []
     for limit in (1, 2, 3):
         monkeypatch.setattr(threads, "LIMIT", limit)
@@ -301,9 +293,8 @@ def test_the_workspace_is_what_was_foretold(monkeypatch):
 @pytest.mark.parametrize("dtype", [lt.float32, lt.float64])
 def test_a_threaded_gradient_repeats_its_bits(dtype, monkeypatch):
     monkeypatch.setattr(threads, "LIMIT", 3)
-    monkeypatch.setattr(direct, "_WORTH", 1)
-    for n in NAMES:
-        monkeypatch.setattr(OPS[n], "plans", {})
+    monkeypatch.setattr(sizes, "THREAD_WORK", 1)
+    chosen_anew(monkeypatch)
     x, w = (numbers(*s).detach().to(dtype) for s in ((9, 4, 30, 30), (8, 4, 3, 3)))
     x.requires_grad_(), w.requires_grad_()
     found = [[g.numpy() for g in grad(lt.conv2d(x, w).sum(), [x, w])] for _ in range(3)]
@@ -373,3 +364,51 @@ def test_autocast_decides_the_type_of_a_transposed_convolution_with_bias():
     x, w, b = lt.ones(1, 2, 3, 3), lt.ones(2, 2, 2, 2), lt.ones(2)
     with lt.autocast("cpu", dtype=lt.bfloat16):
         assert lt.conv_transpose2d(x, w, b).dtype == lt.bfloat16
+
+
+def test_every_place_of_a_transposed_convolution_is_filled_where_windows_are_one_element():
+    x, w = numbers(1, 2, 3, 4), numbers(2, 3, 1, 1)
+    y = lt.conv_transpose2d(x, w, output_padding=1, dilation=2)
+    assert not y[:, :, 3:].detach().numpy().any()
+    assert not y[:, :, :, 4:].detach().numpy().any()
+    plain = lt.conv_transpose2d(x, w)
+    np.testing.assert_array_equal(y[:, :, :3, :4].detach().numpy(), plain.detach().numpy())
+    gx, gw = grad(y[:, :, :3, :4].sum(), [x, w])
+    for a, b in zip((gx, gw), grad(plain.sum(), [x, w]), strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-12)
+
+
+def test_small_integers_are_convolved_in_tiles_of_their_workspace():
+    x, w = lt.ones(2, 16, 40, 40, dtype=lt.int8), lt.ones(4, 16, 2, 2, dtype=lt.int8)
+    assert (lt.conv2d(x, w).numpy() == 64).all()
+
+
+def test_an_image_without_channels_gives_zeros_and_an_empty_gradient():
+    x, w = numbers(2, 0, 5, 5), numbers(3, 0, 2, 2)
+    y = lt.conv2d(x, w)
+    assert y.shape == (2, 3, 4, 4)
+    assert not y.detach().numpy().any()
+    assert [g.shape for g in grad(y.sum(), [x, w])] == [x.shape, w.shape]
+
+
+SIZES = {  # route: input, weight, stride
+    "Sliding": ((4, 8, 32, 32), (8, 1, 3, 3), 1),
+    "Depthwise": ((4, 8, 64, 64), (8, 1, 3, 3), 2),
+    "Direct": ((4, 8, 32, 32), (8, 8, 3, 3), 1),
+    "Pointwise": ((4, 8, 32, 32), (8, 8, 1, 1), 1),
+    "Columns": ((4, 8, 8, 8), (8, 8, 3, 3), 1),
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_table_says_which_route_computes_a_convolution(name):
+    shape, window, step = SIZES[name]
+    size = ((shape[2] - window[2]) // step + 1,) * 2
+    groups = shape[1] // window[1]
+    rest = (shape, window, size, (step,) * 2, ((0, 0),) * 2, (1, 1), groups, np.dtype("f"))
+    names = [type(routes.route(s, True, *rest)).__name__ for s in routes.ALL]
+    direct_sum = "DirectWeight" if name in ("Direct", "Pointwise") else name
+    assert names == [name, name, direct_sum]
+    anywhere = "Pointwise" if name == "Pointwise" else "Columns"
+    names = [type(routes.route(s, False, *rest)).__name__ for s in routes.ALL]
+    assert names == [anywhere, anywhere, "Columns"]

@@ -10,8 +10,8 @@ import pytest
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework import testing
-from lowtide.framework.ops.elementwise import bitmask
-from lowtide.framework.ops.elementwise.bitmask import WORTH
+from lowtide.framework.kernels.runtime import thresholds
+from lowtide.framework.kernels.runtime.thresholds import COMPILED
 
 INF = float("inf")
 # name: (function, low and high end of the piece of slope `inside`, ends belong to it, other slope)
@@ -29,7 +29,7 @@ BENT = {
     "clamp_max": (lambda x: lt.clamp_max(x, 1), -INF, 1.0, True, 1.0, 0.0),
     "clip": (lambda x: lt.clip(x, -1, INF), -1.0, INF, True, 1.0, 0.0),
 }
-SIZES = (WORTH, WORTH + 1, 5 * 4096 + 4095)  # whole tiles, one element more, all but one
+SIZES = (COMPILED, COMPILED + 1, 5 * 4096 + 4095)  # whole tiles, one element more, all but one
 
 
 def given(n, dtype=np.float32):
@@ -52,7 +52,7 @@ def test_one_bit_an_element_and_the_gradient_by_the_definition(name, dtype):
         values = given(n, dtype)
         x, g = lt.tensor(values).requires_grad_(), np.random.default_rng(1).random(n).astype(dtype)
         y = function(x)
-        assert kept(y) == [("sides", -(-n // 8))]
+        assert kept(y) == [("bitmask", -(-n // 8))]
         y.backward(lt.tensor(g))
         low, high = dtype(low), dtype(high)
         within = (values >= low) & (values <= high) if closed else (values > low) & (values < high)
@@ -69,7 +69,7 @@ def test_one_bit_an_element_and_the_gradient_by_the_definition(name, dtype):
 @pytest.mark.parametrize("name", BENT)
 @pytest.mark.compiled
 def test_values_and_gradients_are_those_of_small_tensors_bit_for_bit(name, dtype):
-    function, n = BENT[name][0], WORTH + 1001
+    function, n = BENT[name][0], COMPILED + 1001
     values, g = lt.tensor(given(n)).to(dtype), lt.randn(n).to(dtype)
     if name == "leaky, slope 0":  # 0 * infinity: a result that is NaN tells no side
         values = lt.where(values == -INF, -1.0, values)
@@ -79,7 +79,7 @@ def test_values_and_gradients_are_those_of_small_tensors_bit_for_bit(name, dtype
     for first in range(0, n, 4096):
         part = values[first : first + 4096].clone().requires_grad_()
         z = function(part)
-        assert [label for label, _ in kept(z)] != ["sides"]
+        assert [label for label, _ in kept(z)] != ["bitmask"]
         z.backward(g[first : first + 4096])
         for a, b in ((y[first : first + 4096], z), (whole.grad[first : first + 4096], part.grad)):
             same = (a == b) | ((a != a) & (b != b))
@@ -88,12 +88,12 @@ def test_values_and_gradients_are_those_of_small_tensors_bit_for_bit(name, dtype
 
 @pytest.mark.parametrize("name", ["relu", "leaky"])
 def test_half_precision_keeps_bits_where_ends_are_exact(name):
-    y = BENT[name][0](lt.zeros(WORTH, dtype=lt.bfloat16, requires_grad=True))
-    assert kept(y) == [("sides", WORTH // 8)]
+    y = BENT[name][0](lt.zeros(COMPILED, dtype=lt.bfloat16, requires_grad=True))
+    assert kept(y) == [("bitmask", COMPILED // 8)]
 
 
 def test_the_result_may_be_written_because_nobody_needs_it():
-    x = lt.randn(WORTH).requires_grad_()
+    x = lt.randn(COMPILED).requires_grad_()
     y = F.relu(x)
     y.add_(1.0)
     y.sum().backward()
@@ -101,29 +101,29 @@ def test_the_result_may_be_written_because_nobody_needs_it():
 
 
 def test_in_place_the_result_is_kept_and_shared_with_what_follows():
-    x = lt.randn(WORTH).requires_grad_()
+    x = lt.randn(COMPILED).requires_grad_()
 
     def run():
         return F.relu(x * 2, inplace=True).reshape(-1, 64) @ w
 
     w = lt.ones(64, 64).requires_grad_()
     saved = lt.profiling.saved_tensors(run)
-    assert saved.total_bytes == 4 * WORTH  # once, for relu and the product
+    assert saved.total_bytes == 4 * COMPILED  # once, for relu and the product
     assert [s.label for s in saved if s.kept_bytes] == ["relu.out"]
 
 
 def test_nothing_is_packed_where_nothing_is_recorded():
-    x = lt.randn(WORTH).requires_grad_()
+    x = lt.randn(COMPILED).requires_grad_()
     with lt.no_grad():
         before = lt.memory_allocated("cpu")
         y = F.relu(x)
-        assert lt.memory_allocated("cpu") - before == 4 * WORTH
+        assert lt.memory_allocated("cpu") - before == 4 * COMPILED
         assert not y.requires_grad
-    assert F.relu(lt.randn(WORTH)).grad_fn is None
+    assert F.relu(lt.randn(COMPILED)).grad_fn is None
 
 
 def test_other_strides_and_shapes_and_no_elements():
-    base = lt.tensor(given(2 * WORTH)).reshape(256, -1).requires_grad_()
+    base = lt.tensor(given(2 * COMPILED)).reshape(256, -1).requires_grad_()
     y = F.relu(base.t())
     g = lt.randn(*y.shape)
     y.backward(g)
@@ -136,7 +136,7 @@ def test_other_strides_and_shapes_and_no_elements():
 
 @pytest.mark.parametrize("name", ["relu", "leaky", "hardsigmoid", "clamp"])
 def test_second_gradients(name):
-    x = (lt.randn(WORTH, dtype=lt.float64)).requires_grad_()
+    x = (lt.randn(COMPILED, dtype=lt.float64)).requires_grad_()
     y = BENT[name][0](x * x)
     (first,) = lt.autograd.grad(y.sum(), x, create_graph=True)
     (second,) = lt.autograd.grad(first.sum(), x)
@@ -145,10 +145,10 @@ def test_second_gradients(name):
 
 
 def test_ends_that_are_tensors_or_nothing_keep_what_they_need():
-    x = lt.randn(WORTH).requires_grad_()
+    x = lt.randn(COMPILED).requires_grad_()
     low = lt.tensor(-0.5).requires_grad_()
     assert {label for label, _ in kept(lt.clamp(x, low, 1.0))} == {"input", "min"}
-    assert "sides" not in dict(kept(lt.clamp(x, float("nan"), 1.0)))
+    assert "bitmask" not in dict(kept(lt.clamp(x, float("nan"), 1.0)))
     with pytest.raises(RuntimeError, match="At least one"):
         lt.clamp(x)
 
@@ -156,12 +156,12 @@ def test_ends_that_are_tensors_or_nothing_keep_what_they_need():
 def test_on_meta_the_bytes_are_the_same():
     for (function, *_), n in itertools.product(BENT.values(), SIZES[:2]):
         x = lt.empty(n, device="meta", requires_grad=True)
-        assert kept(function(x)) == [("sides", -(-n // 8))]
+        assert kept(function(x)) == [("bitmask", -(-n // 8))]
 
 
 def test_gradients_agree_with_finite_differences(monkeypatch):
-    monkeypatch.setattr(bitmask, "WORTH", 8)
+    monkeypatch.setattr(thresholds, "COMPILED", 8)
     x = lt.tensor(np.linspace(-4, 7.3, 24)).requires_grad_()
     for function, *_ in BENT.values():
-        assert kept(function(x)) == [("sides", 3)]
+        assert kept(function(x)) == [("bitmask", 3)]
         testing.check_gradient(lambda xs, f=function: f(xs[0]), [x])

@@ -7,7 +7,7 @@ import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework.devices import backend
 from lowtide.framework.kernels.cpu.linalg import bfloat16_matmul
-from lowtide.framework.kernels.runtime import threads
+from lowtide.framework.kernels.runtime import threads, thresholds
 from lowtide.framework.ops.linalg import bfloat16_matmul as half_products
 from lowtide.framework.ops.registry import OPS
 
@@ -157,7 +157,7 @@ def test_threads_change_nothing(wanted, monkeypatch):
     monkeypatch.setattr(threads, "LIMIT", 3)
     monkeypatch.setattr(threads, "_wanted", wanted)
     monkeypatch.setattr(threads, "_pool", None)
-    monkeypatch.setattr(half_products, "_SHARE", 1)
+    monkeypatch.setattr(thresholds, "PRODUCT_THREAD", 1)
     for op in (lt.matmul.op, F.linear.op):
         op.plans.clear()
     for one, again in zip(first, products(), strict=True):

@@ -7,6 +7,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import testing
+from lowtide.framework.kernels.runtime import thresholds
 from lowtide.nn import functional as F
 
 
@@ -123,7 +124,7 @@ def test_threads_share_sequences_without_changing_a_bit(monkeypatch):
 
     results = []
     for share, wanted in ((1 << 40, 1), (1, 3)):
-        monkeypatch.setattr(threads, "SHARE", share)
+        monkeypatch.setattr(thresholds, "THREAD", share)
         monkeypatch.setattr(threads, "_wanted", wanted)
         x, loss = ragged(lt.float32)
         loss.sum().backward()

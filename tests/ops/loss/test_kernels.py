@@ -8,7 +8,7 @@ import scipy.special
 
 import lowtide as lt
 import lowtide.nn.functional as F
-from lowtide.framework.kernels.runtime import threads
+from lowtide.framework.kernels.runtime import threads, thresholds
 
 N = (1 << 14) + 13  # a little more than where compiled kernels begin
 INF, NAN = float("inf"), float("nan")
@@ -180,8 +180,8 @@ def test_shares_of_two_threads_are_the_whole(monkeypatch):
         return [v.grad.numpy() for v in (x, z, u, slopes)]
 
     alone = run()
-    monkeypatch.setattr(threads, "SHARE", 1 << 13)
-    monkeypatch.setattr(threads, "PIECE", 1 << 12)
+    monkeypatch.setattr(thresholds, "THREAD", 1 << 13)
+    monkeypatch.setattr(thresholds, "CHUNK", 1 << 12)
     monkeypatch.setattr(threads, "_wanted", 2)
     for one, two in zip(alone, run(), strict=True):
         np.testing.assert_array_equal(one, two)

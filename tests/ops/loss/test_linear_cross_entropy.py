@@ -8,8 +8,7 @@ from lowtide import nn
 from lowtide.framework.autograd.engine import grad
 from lowtide.framework.devices import backend
 from lowtide.framework.dtypes import tolerance
-from lowtide.framework.kernels.cpu.loss import linear_cross_entropy
-from lowtide.framework.kernels.runtime import threads
+from lowtide.framework.kernels.runtime import threads, thresholds
 from lowtide.framework.ops.loss import linear_cross_entropy_backward, linear_cross_entropy_tiling
 from lowtide.framework.ops.registry import OPS
 from lowtide.nn import functional as F
@@ -104,7 +103,7 @@ def everything(function, *tensors):
 @pytest.mark.parametrize("large", [8, 64, 96])
 def test_tiles_in_what_is_not_yet_written_change_nothing(large, monkeypatch):
     """The gradient of the weight is room for tiles until it is made itself."""
-    monkeypatch.setattr(linear_cross_entropy_tiling, "BYTES", 1 << 10)
+    monkeypatch.setattr(thresholds, "TILE_BYTES", 1 << 10)
     monkeypatch.setattr(linear_cross_entropy_backward, "LARGE", large)
     found, space = [], linear_cross_entropy_backward._space
 
@@ -129,7 +128,7 @@ def test_tiles_in_what_is_not_yet_written_change_nothing(large, monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize("chunk", [1, 7, 33, 1000])
 def test_results_do_not_depend_on_the_tile(chunk, smoothing, monkeypatch):
-    monkeypatch.setattr(linear_cross_entropy_tiling, "BYTES", 1 << 10)
+    monkeypatch.setattr(thresholds, "TILE_BYTES", 1 << 10)
     x, w, target = head(70, 5, 131)
     tiles = linear_cross_entropy_tiling.tiles_of(70, 131, 5, lt.float64)
     assert all(columns < 131 for _, columns in tiles)
@@ -149,7 +148,7 @@ def test_results_do_not_depend_on_the_tile(chunk, smoothing, monkeypatch):
 @pytest.mark.parametrize("smoothing", [0.0, 0.2])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_compiled_passes_are_the_plain_ones(smoothing, weighted, monkeypatch):
-    monkeypatch.setattr(linear_cross_entropy_tiling, "BYTES", 1 << 14)
+    monkeypatch.setattr(thresholds, "TILE_BYTES", 1 << 14)
     x, w, target = head(150, 6, 211, np.float32)
     target[10] = -100
     b = lt.randn(211, requires_grad=True)
@@ -177,7 +176,7 @@ def test_several_threads_give_the_bits_of_one(monkeypatch):
         return F.linear_cross_entropy(x, w, target, label_smoothing=0.1)
 
     one = everything(loss, x, w)
-    monkeypatch.setattr(linear_cross_entropy, "SHARE", 1 << 10)
+    monkeypatch.setattr(thresholds, "THREAD", 1 << 10)
     monkeypatch.setattr(threads, "_wanted", 3)
     for a, e in zip(everything(loss, x, w), one, strict=True):
         np.testing.assert_array_equal(a, e)
@@ -196,7 +195,7 @@ def test_infinite_logits_stay_in_their_token(tokens):
 
 @pytest.mark.parametrize("tokens", [3, 2000])
 def test_a_first_tile_of_minus_infinity_counts_for_nothing(tokens, monkeypatch):
-    monkeypatch.setattr(linear_cross_entropy_tiling, "BYTES", 1 << 6)  # tiles of 32 columns
+    monkeypatch.setattr(thresholds, "TILE_BYTES", 1 << 6)  # tiles of 32 columns
     b = np.zeros(64, np.float32)
     b[:40] = -np.inf
     x, w = lt.ones(tokens, 1) * -200, lt.ones(64, 1)

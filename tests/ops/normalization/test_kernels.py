@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
-from lowtide.framework.kernels.runtime import threads
+from lowtide.framework.kernels.runtime import threads, thresholds
 from lowtide.nn import functional as F
 
 
@@ -101,6 +101,7 @@ LARGE = {
 def test_threads_change_no_bit(name, monkeypatch):
     monkeypatch.setattr(threads, "LIMIT", 3)
     monkeypatch.setattr(threads, "_pool", None)
+    monkeypatch.setattr(thresholds, "THREAD", 1 << 17)
     norm, shape, count = LARGE[name]
     bias = None if norm is rms else numbers(count, seed=2)
     results = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lowtide.framework.memory.ledger import ROLES
-from lowtide.profiling.analysis.snapshots import Span, device_index, moments, phases
+from lowtide.profiling.analysis.snapshots import Span, device_index, phases, take_snapshots
 from lowtide.profiling.analysis.summary import kind_of, module_groups, short_lines, summarize
 from lowtide.profiling.record.recording import ALLOC, FREE, Recording, busiest
 from tests.profiling.recordings import GRADIENT, SAVED, TEMPORARY, WORKSPACE, Tape, gpt
@@ -35,7 +35,7 @@ def account(recording: Recording, device: int) -> list[dict[tuple[int, int], int
 def test_every_moment_has_the_books_of_its_instant(limit, even):
     recording = gpt(layers=2, steps=2)
     states = account(recording, 0)
-    found = moments(recording, 0, limit, even=even)
+    found = take_snapshots(recording, 0, limit, even=even)
     assert found.complete == (limit == 10_000)
     for moment, event in enumerate(found.events):
         assert found.cells_at(moment) == states[event]
@@ -45,14 +45,14 @@ def test_every_moment_has_the_books_of_its_instant(limit, even):
 @pytest.mark.parametrize("limit", [1, 7, 60, 10_000])
 def test_the_peak_is_never_left_out(limit):
     recording = gpt(layers=2, steps=2)
-    found = moments(recording, 0, limit)
+    found = take_snapshots(recording, 0, limit)
     assert max(found.live) == found.live[found.peak] == recording.peaks[0].nbytes
     assert found.cells_at(found.peak) == recording.peaks[0].cells
 
 
 def test_thinning_keeps_few_moments_and_the_state_at_each_mark():
     recording = gpt(layers=6, steps=3)
-    found = moments(recording, 0, 40)
+    found = take_snapshots(recording, 0, 40)
     assert len(found) <= 40 + len(recording.marks) + 3 < len(recording.events)
     for mark in recording.marks:
         last = max(k for k, event in enumerate(found.events) if event <= mark.event)
@@ -61,7 +61,7 @@ def test_thinning_keeps_few_moments_and_the_state_at_each_mark():
 
 def test_stacks_sum_to_the_live_bytes_for_every_grouping():
     recording = gpt(layers=2, steps=2)
-    found = moments(recording, 0, 50)
+    found = take_snapshots(recording, 0, 50)
     for group in (
         lambda owner, role: role,
         lambda owner, role: recording.owners[owner].module,
@@ -82,7 +82,7 @@ def test_without_a_timeline_the_moments_are_marks_and_peak():
         marks=whole.marks,
         timeline=False,
     )
-    found = moments(bare, 0)
+    found = take_snapshots(bare, 0)
     assert len(found) == len(bare.marks) + 1
     assert found.live[found.peak] == max(found.live) == bare.peaks[0].nbytes
     assert sorted(n for k, n in enumerate(found.live) if k != found.peak) == sorted(
@@ -98,8 +98,8 @@ def test_a_device_has_only_its_own_events():
     tape.free(one)
     tape.free(two)
     recording = tape.stop()
-    assert list(moments(recording, 0).live) == [0, 100, 0]
-    assert list(moments(recording, 1).live) == [0, 700, 0]
+    assert list(take_snapshots(recording, 0).live) == [0, 100, 0]
+    assert list(take_snapshots(recording, 1).live) == [0, 700, 0]
     assert busiest(recording) == 1 == device_index(recording, None)
     assert device_index(recording, "cpu") == 0
 
@@ -108,7 +108,7 @@ def test_a_peak_at_the_very_start_is_the_first_moment():
     tape = Tape("cpu", before=1000)
     recording = tape.stop()
     tape.free(tape.alloc(0, TEMPORARY, tape.owner("a", "add")))
-    found = moments(recording, 0)
+    found = take_snapshots(recording, 0)
     assert (found.peak, found.live[0], found.cells_at(0)) == (0, 1000, {(0, 2): 1000})
 
 
@@ -121,7 +121,7 @@ def test_an_unknown_device_is_refused():
 
 
 def test_an_empty_recording_has_empty_moments():
-    found = moments(Tape("cpu").stop(), 0)
+    found = take_snapshots(Tape("cpu").stop(), 0)
     assert (set(found.live), found.cells_at(found.peak)) == ({0}, {})
     assert phases(Tape("cpu").stop()) == []
 

@@ -13,7 +13,7 @@ from lowtide import nn
 from lowtide.framework.devices import backend
 from lowtide.framework.memory.ledger import ROLES
 from lowtide.profiling import MemoryProfiler
-from lowtide.profiling.analysis.snapshots import moments
+from lowtide.profiling.analysis.snapshots import take_snapshots
 from lowtide.profiling.record.recording import replay
 from lowtide.utils.checkpoint import checkpoint
 
@@ -105,7 +105,7 @@ def test_sums_peaks_and_replays_agree(seed):
     assert [(m.live[cpu], m.roles[cpu]) for m in marks] == said
     peak = recording.peaks[cpu]
     assert (peak.nbytes, by_role(peak.cells)) == (ledger.peak, ledger.peak_roles)
-    found = moments(recording, cpu)
+    found = take_snapshots(recording, cpu)
     assert found.cells_at(found.peak) == peak.cells
     assert round(peak.time * 1e9) == found.times[found.peak]
     *_, (_, books) = replay(recording, cpu)

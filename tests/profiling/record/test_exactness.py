@@ -53,7 +53,7 @@ class Checker:
         prof, ledger = self.prof, self.be.ledger
         prof.settle()
         index = prof.recording.devices.index(device)
-        books = prof._books.accounts[index].books
+        books = prof._recorder.accounts[index].books
         assert books.live == ledger.live == sum(books.cells.values())
         assert by_role(books.cells) == ledger.roles
         assert books.saved == ledger.roles[SAVED] == sum(books.savers.values())
@@ -166,9 +166,9 @@ def test_a_long_run_without_a_timeline_takes_bounded_memory():
                 optimizer.zero_grad()
             prof.settle()
             sizes.append(
-                [len(prof._books.log), len(prof._books.paths), len(prof.recording.owners)]
-                + [len(d.books.blocks) for d in prof._books.accounts]
-                + [len(d.named) for d in prof._books.accounts]
+                [len(prof._recorder.log), len(prof._recorder.paths), len(prof.recording.owners)]
+                + [len(d.books.blocks) for d in prof._recorder.accounts]
+                + [len(d.named) for d in prof._recorder.accounts]
             )
     assert sizes[0] == sizes[1] == sizes[2]
     assert sizes[0][0] == len(prof.recording.events) == 0
@@ -255,7 +255,7 @@ def test_threads_end_with_exact_sums_and_their_own_paths_and_lines():
             for t in threads:
                 t.join()
             prof.settle()
-            books = prof._books.accounts[prof.recording.devices.index("cpu")].books
+            books = prof._recorder.accounts[prof.recording.devices.index("cpu")].books
             found = (by_role(books.cells), books.live, be.ledger.roles[:], be.ledger.live)
     finally:
         sys.setswitchinterval(interval)
@@ -280,8 +280,8 @@ def test_nested_and_overlapping_profilers_both_agree_with_the_ledger():
     z = y.sum()
     for prof in (outer, inner):
         prof.settle()
-    assert sum(outer._books.accounts[0].books.cells.values()) == be.ledger.live - 4
-    assert sum(inner._books.accounts[0].books.cells.values()) == be.ledger.live
+    assert sum(outer._recorder.accounts[0].books.cells.values()) == be.ledger.live - 4
+    assert sum(inner._recorder.accounts[0].books.cells.values()) == be.ledger.live
     z.backward()
     inner.stop()
     assert inner.at_peak("op").as_dict()["before"] >= 400

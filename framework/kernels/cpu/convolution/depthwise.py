@@ -2,7 +2,7 @@
 
 All is three-dimensional, as in ``direct.py``. The arrays are planes: of the input (batch,
 channels), of the result (batch, channels * filters); filter ``k`` of channel ``c`` is number
-``c * filters + k``. Channels are independent: threads take some each.
+``c * filters + k``. Channels are independent: each thread takes a chunk.
 """
 
 from __future__ import annotations
@@ -138,12 +138,12 @@ def depthwise_weight_grad(
                                 y = q * stride[1] + drop
                                 here = grad[n, o, p, q, first:last]
                                 there = x[n, c, z, y, first * step + shift :]
-                                part = zero
+                                line = zero
                                 if step == 1:
                                     for s in range(here.size):
-                                        part += here[s] * there[s]
+                                        line += here[s] * there[s]
                                 else:
                                     for s in range(here.size):
-                                        part += here[s] * there[s * step]
-                                total += part
+                                        line += here[s] * there[s * step]
+                                total += line
                     out[o, a, b, e] = total

@@ -251,7 +251,7 @@ def slide(
             q = 0
             while q < lines:
                 first, last = seen[q, 0], seen[q, 1]
-                rows = 1  # lines that meet the same part of the window
+                rows = 1  # lines that meet the same elements of the window
                 while rows < LINES and q + rows < lines:
                     if seen[q + rows, 0] != first or seen[q + rows, 1] != last:
                         break

@@ -1,15 +1,16 @@
 """Compiled convolution without columns: products are summed up where they are read.
 
-All arithmetic is :func:`~registers.accumulate`. For the result, and for the gradient of the input,
-its rows are filters, its steps channels and elements of the window, and neighbors are positions.
-For the gradient of the weight the steps are positions, and neighbors are channels.
+All arithmetic is :func:`~microkernel.accumulate`. For the result, and for the gradient of the
+input, its rows are filters, its steps channels and elements of the window, and neighbors are
+positions. For the gradient of the weight the steps are positions, and neighbors are channels.
+A panel is eight rows, whose sums stay in registers.
 
-So that no step meets an edge, an image is first laid out with its padding, a part at a time. Where
+So that no step meets an edge, an image is first laid out with its padding, a tile at a time. Where
 windows are ``stride`` apart, it is dealt out into as many phases, and within each the windows' next
 elements are neighbors again. A group that reaches beyond the end of a line computes what nobody
 reads: of the two kinds of waste, between lines and after each, :func:`_after` finds the smaller.
 
-Sums of some 700 products are added to the result; so errors grow as those of blocked products do.
+Sums of some 700 products are added to the result; so errors grow as those of products in tiles do.
 All is three-dimensional; a signal is a volume with two sizes of 1. Numbers are written as
 ``np.int64`` where they are arguments: a function is compiled anew for each literal.
 
@@ -138,10 +139,10 @@ def _hand_out(
 @compiled
 def convolve(
     out: Any, buffer: Any, sums: Any, packed: Any, x: Any, weight: Any, bias: Any, groups: int,
-    images: Any, blocks: Any, strides: Any, firsts: Any, step: Any, box: Any, which: Any,
+    images: Any, panels: Any, strides: Any, firsts: Any, step: Any, box: Any, which: Any,
     offsets: Any, phases: Any, to: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Fill some of ``out`` with the products of windows: a tile of it, some blocks of rows.
+    """Fill some of ``out`` with the products of windows: a tile of it, some panels of rows.
 
     Args:
         out: (images, channels, depth, height, width), as ``x``.
@@ -153,7 +154,7 @@ def convolve(
         bias: Of the length 0 if there is none.
         groups: Of channels, that do not mix.
         images: First and last.
-        blocks: First and last of the blocks of rows (channels of ``out``) in all groups.
+        panels: First and last of the panels of rows (channels of ``out``) in all groups.
         strides: Of weight, from row to row and from channel to channel of ``x``.
         firsts: (phases of x, 3); see :func:`_lay`, as for the next two.
         step: Of ``x``.
@@ -170,7 +171,7 @@ def convolve(
     pitch = sums.size // ROWS
     span = count * box[0] * box[1] * box[2]
     zero, begins = x.dtype.type(0), np.int64(0)
-    for g in range(blocks[0] // per, (blocks[1] + per - 1) // per):
+    for g in range(panels[0] // per, (panels[1] + per - 1) // per):
         _lay(buffer, x, g * channels, channels, image, count, firsts, step, box)
         for q in range(phases.shape[0]):
             begin, end = phases[q, 0], phases[q, 1]
@@ -178,15 +179,15 @@ def convolve(
             extent = (phases[q, 5], phases[q, 6], phases[q, 7])
             if extent[0] <= 0 or extent[1] <= 0 or extent[2] <= 0:
                 continue
-            chunk = min(channels, packed.size // (ROWS * max(taps, 1)))
-            for block in range(max(blocks[0], g * per), min(blocks[1], (g + 1) * per)):
-                row = (block - g * per) * ROWS
+            most = min(channels, packed.size // (ROWS * max(taps, 1)))
+            for panel in range(max(panels[0], g * per), min(panels[1], (g + 1) * per)):
+                row = (panel - g * per) * ROWS
                 live = min(ROWS, rows - row)
                 for r in range(ROWS):
                     given = r < live and bias.size > 0
                     sums[r * pitch : (r + 1) * pitch] = bias[g * rows + row + r] if given else zero
-                for c in range(0, channels if taps > 0 else 0, chunk):
-                    some = min(chunk, channels - c)
+                for c in range(0, channels if taps > 0 else 0, most):
+                    some = min(most, channels - c)
                     base = g * (weight.size // groups) + row * strides[0] + c * strides[1]
                     _pack(packed, weight, base, strides, some, live, which[begin:end])
                     tail = buffer[c * firsts.shape[0] * span :]
@@ -250,20 +251,20 @@ def _lay_last(
 
 @compiled
 def sum_windows(
-    sums: Any, buffer: Any, packed: Any, x: Any, grad: Any, groups: int, images: Any, blocks: Any,
+    sums: Any, buffer: Any, packed: Any, x: Any, grad: Any, groups: int, images: Any, panels: Any,
     first: Any, step: Any, box: Any, origin: Any, extent: Any, starts: Any, offsets: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """Add to the gradient of the weight what a tile of ``grad`` gives.
 
     Args:
-        sums: (blocks, rows, groups of neighbors), flat.
+        sums: (panels, rows, groups of neighbors), flat.
         buffer: For ``x`` with its padding, channels last, and a group.
         packed: For the tile: (positions, rows).
         x: (images, channels, depth, height, width), as ``grad``.
         grad: Its channels are the rows.
         groups: Of channels, that do not mix.
         images: First and last.
-        blocks: First and last of the blocks.
+        panels: First and last of the panels.
         first: Where the box begins in ``x``.
         step: From a window to the next.
         box: Of one image.
@@ -280,10 +281,10 @@ def sum_windows(
     plane = extent[1] * extent[2]
     _, _, deep, high, wide = grad.shape
     flat = grad.reshape(-1)
-    for g in range(blocks[0] // per, (blocks[1] + per - 1) // per):
+    for g in range(panels[0] // per, (panels[1] + per - 1) // per):
         _lay_last(buffer, x, g * channels, channels, image, count, first, box)
-        for block in range(max(blocks[0], g * per), min(blocks[1], (g + 1) * per)):
-            row = (block - g * per) * ROWS
+        for panel in range(max(panels[0], g * per), min(panels[1], (g + 1) * per)):
+            row = (panel - g * per) * ROWS
             live = min(ROWS, rows - row)
             k: Any = np.int64(0)
             for i in range(image, image + count):
@@ -305,7 +306,7 @@ def sum_windows(
                     for a in range(extent[0]):
                         here = (i * box[0] + a * step[0]) * box[1] * box[2] * channels
                         accumulate(
-                            sums, (block - blocks[0]) * ROWS * pitch + v * lanes, pitch, packed,
+                            sums, (panel - panels[0]) * ROWS * pitch + v * lanes, pitch, packed,
                             (i * extent[0] + a) * plane * ROWS, buffer[here:], starts[v],
                             starts[v + 1], starts[v + 2], extent[1], step[1] * box[2] * channels,
                             offsets,
@@ -314,19 +315,19 @@ def sum_windows(
 
 @compiled
 def collect(
-    out: Any, sums: Any, groups: int, blocks: Any, places: Any, pitch: int
+    out: Any, sums: Any, groups: int, panels: Any, places: Any, pitch: int
 ) -> None:  # pragma: no cover - compiled
-    """Fill blocks of rows of ``out`` (rows, channels, window) with the total of parts of ``sums``.
+    """Fill panels of rows of ``out`` (rows, channels, window) with the totals over ``sums``.
 
     Element ``t`` of the window begins at ``places[t]`` of a row.
     """
     rows = out.shape[0] // groups
     per = (rows + ROWS - 1) // ROWS
-    for block in range(blocks[0], blocks[1]):
-        row = block % per * ROWS
+    for panel in range(panels[0], panels[1]):
+        row = panel % per * ROWS
         for r in range(min(ROWS, rows - row)):
-            o = block // per * rows + row + r
-            base = ((block - blocks[0]) * ROWS + r) * pitch
+            o = panel // per * rows + row + r
+            base = ((panel - panels[0]) * ROWS + r) * pitch
             for c in range(out.shape[1]):
                 for t in range(out.shape[2]):
                     total = sums[0, base + places[t] + c]

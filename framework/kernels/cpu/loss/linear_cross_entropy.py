@@ -11,23 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from ...runtime import threads
+from ...common.schedule import parallel_slices
 from ..attention import _largest, _sum
 from ..support.jit import FUSED, compiled
 from ..support.vector_math import exp32
 
-SHARE = 1 << 16  # elements of a tile below which another thread costs more than it saves
 _ZERO = np.float32(0)
 
 
 def over_rows(pass_: Any, cut: tuple[Any, ...], *whole: Any) -> None:
     """Call ``pass_(*cut, *whole)`` on several threads, each with some rows of what is ``cut``."""
     rows = cut[0].shape[0]
-    parts = min(threads.get_num_threads(), cut[0].size // SHARE, rows)
-    if parts <= 1:
-        pass_(*cut, *whole)
-        return
-    threads.split(lambda _, start, stop: pass_(*[a[start:stop] for a in cut], *whole), rows, parts)
+    arrays = (*cut, *whole)
+    axes = (0,) * len(cut) + (None,) * len(whole)
+    parallel_slices(pass_, arrays, axes, rows, 4 * cut[0].size)
 
 
 @compiled(fastmath=FUSED)

@@ -21,7 +21,7 @@ def batch_norm(*arrays: Any) -> None:
     ``weight`` and ``bias`` have a length of 0 where there is none.
     """
     x = arrays[4]
-    threads.ranges(partial(_batch_norm, *arrays), x.size, x.shape[1])
+    threads.parallel_for(partial(_batch_norm, *arrays), x.size, x.shape[1])
 
 
 @compiled(fastmath=SUMS)
@@ -66,7 +66,7 @@ def batch_norm_grad(*arrays: Any) -> None:
     ``dw`` is left alone where there is no weight.
     """
     x = arrays[4]
-    threads.ranges(partial(_batch_norm_grad, *arrays), x.size, x.shape[1])
+    threads.parallel_for(partial(_batch_norm_grad, *arrays), x.size, x.shape[1])
 
 
 @compiled(fastmath=SUMS)
@@ -107,7 +107,7 @@ def group_norm(*arrays: Any) -> None:
     """
     x = arrays[3]
     units = x.shape[0] * x.shape[1]
-    threads.ranges(partial(_group_norm, *arrays), x.size, units)
+    threads.parallel_for(partial(_group_norm, *arrays), x.size, units)
 
 
 @compiled(fastmath=SUMS)
@@ -151,7 +151,7 @@ def group_norm_grad(*arrays: Any) -> None:
     ``dw`` is left alone where there is no weight.
     """
     x = arrays[4]
-    threads.ranges(partial(_group_norm_grad, *arrays), x.size, x.shape[1])
+    threads.parallel_for(partial(_group_norm_grad, *arrays), x.size, x.shape[1])
 
 
 @compiled(fastmath=SUMS)

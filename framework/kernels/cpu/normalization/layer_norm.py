@@ -34,7 +34,7 @@ def add_rows(out: Any, grad: Any, index: Any) -> None:  # pragma: no cover - com
 def normalize(*arrays: Any) -> None:
     """Run :func:`layer_norm` on several threads if it pays; all arguments but the last two."""
     out = arrays[0]
-    threads.ranges(partial(layer_norm, *arrays), out.size, out.shape[0])
+    threads.parallel_for(partial(layer_norm, *arrays), out.size, out.shape[0])
 
 
 @compiled(fastmath=SUMS)
@@ -92,8 +92,8 @@ def normalize_grad(
 
     dw[:] = 0
     db[:] = 0
-    threads.ranges(of_rows, x.size, rows)
-    threads.ranges(of_columns, x.size, -(-n // _LINE))
+    threads.parallel_for(of_rows, x.size, rows)
+    threads.parallel_for(of_columns, x.size, -(-n // _LINE))
 
 
 @compiled

@@ -37,7 +37,7 @@ def dropout(
     def run(start: int, stop: int) -> None:
         _dropout(out, x, np.uint64(seed), begin, least, none, *numbers, start, stop)
 
-    threads.ranges(run, 4 * x.size, -(-x.size // (4 * _AT_ONCE)))
+    threads.parallel_for(run, 4 * x.size, -(-x.size // (4 * _AT_ONCE)))
 
 
 @compiled

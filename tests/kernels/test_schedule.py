@@ -9,8 +9,8 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import testing
-from lowtide.framework.kernels.common import parallel
-from lowtide.framework.kernels.runtime import threads
+from lowtide.framework.kernels.common import schedule
+from lowtide.framework.kernels.runtime import threads, thresholds
 from lowtide.framework.modes import run_kernel
 from lowtide.framework.ops.registry import OPS
 
@@ -38,10 +38,10 @@ def three(pool, monkeypatch):
 @pytest.fixture
 def tiny(three, monkeypatch):
     """Every call is cut as finely as can be."""
-    monkeypatch.setattr(parallel, "LEAST", 2)
-    monkeypatch.setattr(parallel, "_FEW", 2)
-    monkeypatch.setattr(threads, "SHARE", 1)
-    monkeypatch.setattr(threads, "PIECE", 1)
+    monkeypatch.setattr(thresholds, "NUMPY_THREADS", 2)
+    monkeypatch.setattr(schedule, "_FEW", 2)
+    monkeypatch.setattr(thresholds, "THREAD", 1)
+    monkeypatch.setattr(thresholds, "CHUNK", 1)
 
 
 def same_bits(a, b):
@@ -63,7 +63,7 @@ def test_every_sample_in_parts(name, tiny, monkeypatch):
         inputs = testing.place(inputs)
         cut = results(op, inputs, attributes)
         with monkeypatch.context() as whole:
-            whole.setattr(parallel, "LEAST", 1 << 60)
+            whole.setattr(thresholds, "NUMPY_THREADS", 1 << 60)
             expected = results(op, inputs, attributes)
         assert all(same_bits(a, b) for a, b in zip(cut, expected, strict=True))
 
@@ -80,7 +80,7 @@ def test_the_families_take_part():
 )
 @pytest.mark.compiled
 def test_functions_do_not_depend_on_where_an_element_lies(name, dtype, three, monkeypatch):
-    n = parallel.LEAST + 37  # no vector's width divides a part
+    n = thresholds.NUMPY_THREADS + 37  # no vector's width divides a part
     x = np.random.default_rng(0).standard_normal(n).astype(dtype) * 3
     x[: len(SPECIAL)] = x[-len(SPECIAL) :] = x[n // 3 : n // 3 + len(SPECIAL)] = SPECIAL
     t = lt.tensor(x)
@@ -127,7 +127,7 @@ def test_in_place_and_through_views(three):
 
 
 def test_half_and_mixed_types(three):
-    x = np.random.default_rng(0).standard_normal(parallel.LEAST + 5).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal(thresholds.NUMPY_THREADS + 5).astype(np.float32)
     half = lt.tensor(x).to(lt.bfloat16)
     wide = half.to(lt.float32).numpy()
     assert same_bits((half * half).to(lt.float32).numpy(), rounded(wide * wide))
@@ -141,7 +141,7 @@ def rounded(x):
 
 
 def test_a_division_by_zero_is_silent_on_every_thread(three):
-    x = np.zeros(parallel.LEAST * 2, np.float32)
+    x = np.zeros(thresholds.NUMPY_THREADS * 2, np.float32)
     helped = threading.Event()
 
     class Divide:
@@ -154,7 +154,7 @@ def test_a_division_by_zero_is_silent_on_every_thread(three):
                 helped.set()
 
     out = np.empty_like(x)
-    run_kernel(parallel.in_parts(OPS["_div"].plain, x.shape, False), Divide, out, x, x)
+    run_kernel(schedule.in_chunks(OPS["_div"].plain, x.shape, False), Divide, out, x, x)
     assert helped.is_set()
     assert np.isnan(out).all()
 

@@ -1,14 +1,15 @@
-"""Recurrences of tensor methods that take no memory: a block at a time, in room taken beforehand.
+"""Blockwise execution of optimizer recurrences: NumPy blocks with tensor methods, no allocation.
 
 An optimizer writes parameters and state in place, and an allocation that is refused between two
-such writes would leave a step half done. On the CPU a recurrence therefore runs on *lanes*: each is
-a block of an array with the few methods of a tensor that recurrences use, and what they return lies
-in :class:`Room`, memory of a fixed size that a thread takes once. So a line of tensor methods
-serves both, tensors (on other devices) and lanes, and its numbers are the same bit for bit: as the
-ops do, lanes promote dtypes, compute half precision in float32, and round after every method.
+such writes would leave a step half done. On the CPU a recurrence therefore runs on array blocks:
+each :class:`ArrayBlock` is a part of an array with the few methods of a tensor that recurrences
+use, and what they return lies in :class:`Scratch`, memory of a fixed size that a thread takes once.
+So a line of tensor methods serves both, tensors (on other devices) and blocks, and its numbers are
+the same bit for bit: as the ops do, blocks promote dtypes, compute half precision in float32, and
+round after every method.
 
-The room is no tensor's and not in the ledger: it is a constant of the code, ``ROWS * BLOCK * 8``
-bytes for each thread that steps an optimizer, of which only what is used is ever touched.
+The scratch belongs to no tensor and is not in the ledger: it is a constant of the code, ``ROWS *
+BLOCK * 8`` bytes for each thread that steps an optimizer, of which only what is used is touched.
 
 Not optimal: one thread, and several passes over a block, which stays in the cache.
 """
@@ -27,7 +28,7 @@ from .kernels.common.copy import copy
 from .modes import run_kernel
 from .ops.views.view_as_real import view_as_real
 
-BLOCK = 1 << 12  # elements of a lane at most
+BLOCK = 1 << 12  # elements of a block at most
 ROWS = 20  # results of one recurrence, at most, and the four rows that conversions use
 FIRST, SECOND, RESULT, MASK, FREE = range(5)  # the four rows, and the first for results
 HOSTS = ("cpu", "meta")
@@ -36,20 +37,20 @@ _float32, _bool = np.dtype(np.float32), np.dtype(np.bool_)
 _HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 
 
-def take_room() -> Room:
-    """This thread's room; it is made now if there is none, and made again never."""
-    return _mine.room
+def thread_scratch() -> Scratch:
+    """Return the scratch memory of this thread, allocated at the first call."""
+    return _mine.scratch
 
 
-def on_lanes(recurrence: Callable[..., None], tensors: Sequence[Any], numbers: Any) -> Any:
+def blockwise_call(recurrence: Callable[..., None], tensors: Sequence[Any], numbers: Any) -> Any:
     """Return the function that runs a recurrence in place on the CPU (or meta).
 
     Everything that can fail happens here, and nothing is written yet.
 
     Args:
-        recurrence: In methods that :class:`Lane` has; it may write all lanes but the second.
+        recurrence: In methods that :class:`ArrayBlock` has; it may write all but the second.
         tensors: Of one shape; the first is a parameter, the second its gradient; None stays None.
-        numbers: What follows the lanes among its arguments.
+        numbers: What follows the blocks among its arguments.
 
     Returns:
         (function, arguments): the call that does it. It takes no memory.
@@ -57,15 +58,15 @@ def on_lanes(recurrence: Callable[..., None], tensors: Sequence[Any], numbers: A
     Raises:
         RuntimeError: Several elements of what is to be written lie in one place.
     """
-    room = take_room()
+    scratch = thread_scratch()
     arrays = [None if t is None else _array(t) for t in tensors]
     for k, a in enumerate(arrays):
         if a is not None and k != 1:
-            need_places_of_their_own(a, tensors[k])
-    return _write, recurrence, tensors, arrays, tuple(numbers), room
+            require_no_overlap(a, tensors[k])
+    return _write, recurrence, tensors, arrays, tuple(numbers), scratch
 
 
-def need_places_of_their_own(array: Any, tensor: Any) -> None:
+def require_no_overlap(array: Any, tensor: Any) -> None:
     """Refuse to write a tensor whose elements share places, as an expanded one's do.
 
     Raises:
@@ -87,21 +88,21 @@ def _array(tensor: Any) -> Any:
 
 
 def _write(
-    recurrence: Any, tensors: Sequence[Any], arrays: list[Any], numbers: Any, room: Room
+    recurrence: Any, tensors: Sequence[Any], arrays: list[Any], numbers: Any, scratch: Scratch
 ) -> None:
     for k, t in enumerate(tensors):
         if t is not None and k != 1:
             count_write(t._storage, "step")
     if not tensors[0].is_meta:
-        run_kernel(by_blocks, *arrays, recurrence, numbers, room)
+        run_kernel(by_blocks, *arrays, recurrence, numbers, scratch)
 
 
 def by_blocks(*arguments: Any) -> None:
-    """Run a recurrence: ``by_blocks(*arrays, recurrence, numbers, room)``; it must be quiet."""
-    *arrays, recurrence, numbers, room = arguments
+    """Run a recurrence block by block: ``by_blocks(*arrays, recurrence, numbers, scratch)``."""
+    *arrays, recurrence, numbers, scratch = arguments
     for block in blocks(arrays):
-        room.used = FREE
-        recurrence(*[None if a is None else Lane(a, room) for a in block], *numbers)
+        scratch.used = FREE
+        recurrence(*[None if a is None else ArrayBlock(a, scratch) for a in block], *numbers)
 
 
 def blocks(arrays: Sequence[Any], limit: int = BLOCK) -> Iterator[Sequence[Any]]:
@@ -121,8 +122,8 @@ def blocks(arrays: Sequence[Any], limit: int = BLOCK) -> Iterator[Sequence[Any]]
             yield from blocks([None if a is None else a[k] for a in arrays], limit)
 
 
-class Room:
-    """Where the results of a recurrence lie: rows of a block each.
+class Scratch:
+    """Scratch memory for the results of a recurrence: rows of one block each.
 
     Attributes:
         used: How many rows hold something.
@@ -134,7 +135,7 @@ class Room:
         self._views: dict[Any, Any] = {}
 
     def row(self, k: int, dtype: Any, shape: tuple[int, ...]) -> Any:
-        """An array in a row."""
+        """View row ``k`` as an array of a dtype and shape."""
         key = k, dtype, shape
         found = self._views.get(key)
         if found is None:
@@ -147,213 +148,215 @@ class Room:
         return found
 
     def new(self, dtype: Any, shape: tuple[int, ...]) -> Any:
-        """An array in a row that nobody uses."""
-        assert self.used < ROWS, "a recurrence has more results than the room has rows"
+        """View the next free row as an array of a dtype and shape."""
+        assert self.used < ROWS, "a recurrence has more results than the scratch has rows"
         self.used += 1
         return self.row(self.used - 1, dtype, shape)
 
 
 class _Mine(threading.local):
     def __init__(self) -> None:
-        self.room = Room()
+        self.scratch = Scratch()
 
 
 _mine = _Mine()
 
 
-class Lane:
-    """A block of an array, with methods of a tensor: their names, arguments and numbers.
+class ArrayBlock:
+    """A block of an array with the methods of a tensor: same names, arguments and results.
 
     Attributes:
         array: The block.
-        room: Where results lie.
+        scratch: Memory for results.
     """
 
-    __slots__ = ("array", "room")
+    __slots__ = ("array", "scratch")
 
-    def __init__(self, array: Any, room: Room) -> None:
+    def __init__(self, array: Any, scratch: Scratch) -> None:
         self.array = array
-        self.room = room
+        self.scratch = scratch
 
-    # Into a new lane
+    # Into a new block
 
-    def __neg__(self) -> Lane:
+    def __neg__(self) -> ArrayBlock:
         return self._new(np.negative)
 
-    def abs(self) -> Lane:
-        """As a tensor's."""
+    def abs(self) -> ArrayBlock:
+        """Same as ``Tensor.abs``."""
         return self._new(np.absolute)
 
-    def sqrt(self) -> Lane:
-        """As a tensor's."""
+    def sqrt(self) -> ArrayBlock:
+        """Same as ``Tensor.sqrt``."""
         return self._new(np.sqrt)
 
-    def sign(self) -> Lane:
-        """As a tensor's: 0 for nan."""
+    def sign(self) -> ArrayBlock:
+        """Same as ``Tensor.sign``: 0 for nan."""
         return self._new(_sign)
 
-    def mul(self, other: Any) -> Lane:
-        """As a tensor's."""
+    def mul(self, other: Any) -> ArrayBlock:
+        """Same as ``Tensor.mul``."""
         return self._new(np.multiply, other)
 
-    def sub(self, other: Any) -> Lane:
-        """As a tensor's."""
+    def sub(self, other: Any) -> ArrayBlock:
+        """Same as ``Tensor.sub``."""
         return self._new(np.subtract, other)
 
-    def div(self, other: Any) -> Lane:
-        """As a tensor's."""
+    def div(self, other: Any) -> ArrayBlock:
+        """Same as ``Tensor.div``."""
         return self._new(np.true_divide, other)
 
-    def maximum(self, other: Any) -> Lane:
-        """As a tensor's."""
+    def maximum(self, other: Any) -> ArrayBlock:
+        """Same as ``Tensor.maximum``."""
         return self._new(np.maximum, other)
 
-    def add(self, other: Any, *, alpha: float = 1) -> Lane:
-        """As a tensor's."""
+    def add(self, other: Any, *, alpha: float = 1) -> ArrayBlock:
+        """Same as ``Tensor.add``."""
         return self._new(np.add, _times(other, alpha))
 
-    def addcmul(self, a: Lane, b: Lane, *, value: float = 1) -> Lane:
-        """As a tensor's: rounded once."""
+    def addcmul(self, a: ArrayBlock, b: ArrayBlock, *, value: float = 1) -> ArrayBlock:
+        """Same as ``Tensor.addcmul``: rounded once."""
         dtype = _promoted(_promoted(self.array.dtype, a.array.dtype), b.array.dtype)
-        out = self.room.new(dtype, self.array.shape)
+        out = self.scratch.new(dtype, self.array.shape)
         wide = _computed(dtype)
-        to = out if wide is dtype else self.room.row(RESULT, wide, out.shape)
+        to = out if wide is dtype else self.scratch.row(RESULT, wide, out.shape)
         np.multiply(_as(a, wide, FIRST), _as(b, wide, SECOND), to)
         if value != 1:
             np.multiply(to, value, to)
         np.add(to, _as(self, wide, FIRST), to)
         if to is not out:
             copy(out, to)
-        return Lane(out, self.room)
+        return ArrayBlock(out, self.scratch)
 
-    def __lt__(self, bound: float) -> Lane:
-        out = self.room.new(_bool, self.array.shape)
+    def __lt__(self, bound: float) -> ArrayBlock:
+        out = self.scratch.new(_bool, self.array.shape)
         np.less(self.array, bound, out)
-        return Lane(out, self.room)
+        return ArrayBlock(out, self.scratch)
 
-    def __gt__(self, bound: float) -> Lane:
-        out = self.room.new(_bool, self.array.shape)
+    def __gt__(self, bound: float) -> ArrayBlock:
+        out = self.scratch.new(_bool, self.array.shape)
         np.greater(self.array, bound, out)
-        return Lane(out, self.room)
+        return ArrayBlock(out, self.scratch)
 
     @property
     def dtype(self) -> Any:
-        """For :meth:`to` of another lane."""
+        """The dtype of the elements, for :meth:`to` of another block."""
         return self.array.dtype
 
-    def to(self, dtype: Any) -> Lane:
-        """A copy in another lane's dtype."""
-        out = self.room.new(dtype, self.array.shape)
+    def to(self, dtype: Any) -> ArrayBlock:
+        """Convert to the dtype of another block (a copy)."""
+        out = self.scratch.new(dtype, self.array.shape)
         copy(out, self.array)
-        return Lane(out, self.room)
+        return ArrayBlock(out, self.scratch)
 
-    def ones(self) -> Lane:
-        """A lane of ones, alike."""
-        out = self.room.new(self.array.dtype, self.array.shape)
+    def ones(self) -> ArrayBlock:
+        """A block of ones of the same shape and dtype."""
+        out = self.scratch.new(self.array.dtype, self.array.shape)
         out.fill(1)
-        return Lane(out, self.room)
+        return ArrayBlock(out, self.scratch)
 
     def is_finite(self) -> bool:
         """True if no element is infinite or NaN."""
-        mask = self.room.row(MASK, _bool, self.array.shape)
+        mask = self.scratch.row(MASK, _bool, self.array.shape)
         return bool(np.isfinite(self.array, out=mask).all())
 
     # Into this one
 
-    def sqrt_(self) -> Lane:
-        """As a tensor's."""
+    def sqrt_(self) -> ArrayBlock:
+        """Same as ``Tensor.sqrt_``."""
         return self._into(np.sqrt)
 
-    def sign_(self) -> Lane:
-        """As a tensor's."""
+    def sign_(self) -> ArrayBlock:
+        """Same as ``Tensor.sign_``."""
         return self._into(_sign)
 
-    def mul_(self, other: Any) -> Lane:
-        """As a tensor's."""
+    def mul_(self, other: Any) -> ArrayBlock:
+        """Same as ``Tensor.mul_``."""
         return self._into(np.multiply, other)
 
-    def div_(self, other: Any) -> Lane:
-        """As a tensor's."""
+    def div_(self, other: Any) -> ArrayBlock:
+        """Same as ``Tensor.div_``."""
         return self._into(np.true_divide, other)
 
-    def add_(self, other: Any, *, alpha: float = 1) -> Lane:
-        """As a tensor's."""
+    def add_(self, other: Any, *, alpha: float = 1) -> ArrayBlock:
+        """Same as ``Tensor.add_``."""
         return self._into(np.add, _times(other, alpha))
 
-    def addcmul_(self, a: Lane, b: Lane, *, value: float = 1) -> Lane:
-        """As a tensor's."""
+    def addcmul_(self, a: ArrayBlock, b: ArrayBlock, *, value: float = 1) -> ArrayBlock:
+        """Same as ``Tensor.addcmul_``."""
         return self._into(np.add, _times(a.mul(b), value))
 
-    def addcdiv_(self, a: Lane, b: Lane, *, value: float = 1) -> Lane:
-        """As a tensor's."""
+    def addcdiv_(self, a: ArrayBlock, b: ArrayBlock, *, value: float = 1) -> ArrayBlock:
+        """Same as ``Tensor.addcdiv_``."""
         return self._into(np.add, _times(a.div(b), value))
 
-    def clamp_(self, min: float, max: float | None = None) -> Lane:
-        """As a tensor's."""
+    def clamp_(self, min: float, max: float | None = None) -> ArrayBlock:
+        """Same as ``Tensor.clamp_``."""
         self._into(np.maximum, min)
         return self if max is None else self._into(np.minimum, max)
 
-    def rsqrt_(self) -> Lane:
-        """As a tensor's."""
+    def rsqrt_(self) -> ArrayBlock:
+        """Same as ``Tensor.rsqrt_``."""
         return self._into(_rsqrt)
 
-    def copy_(self, other: Lane) -> Lane:
-        """As a tensor's."""
+    def copy_(self, other: ArrayBlock) -> ArrayBlock:
+        """Same as ``Tensor.copy_``."""
         copy(self.array, other.array)
         return self
 
-    def masked_fill_(self, mask: Lane, value: float) -> Lane:
-        """As a tensor's."""
+    def masked_fill_(self, mask: ArrayBlock, value: float) -> ArrayBlock:
+        """Same as ``Tensor.masked_fill_``."""
         np.copyto(self.array, value, where=mask.array, casting="unsafe")
         return self
 
-    def _new(self, compute: Any, *others: Any) -> Lane:
+    def _new(self, compute: Any, *others: Any) -> ArrayBlock:
         dtype = self.array.dtype
         for other in others:
-            if type(other) is Lane:
+            if type(other) is ArrayBlock:
                 dtype = _promoted(dtype, other.array.dtype)
-        out = self.room.new(dtype, self.array.shape)
+        out = self.scratch.new(dtype, self.array.shape)
         self._compute(compute, others, dtype, out)
-        return Lane(out, self.room)
+        return ArrayBlock(out, self.scratch)
 
-    def _into(self, compute: Any, *others: Any) -> Lane:
+    def _into(self, compute: Any, *others: Any) -> ArrayBlock:
         dtype = self.array.dtype
         for other in others:
-            if type(other) is Lane:
+            if type(other) is ArrayBlock:
                 dtype = _promoted(dtype, other.array.dtype)
         self._compute(compute, others, dtype, self.array)
         return self
 
     def _compute(self, compute: Any, others: Any, dtype: Any, out: Any) -> None:
         # Operands in ``dtype``, float32 for halves of it; the result rounded to it, then to out's.
-        room, shape = self.room, out.shape
+        scratch, shape = self.scratch, out.shape
         wide = _computed(dtype)
-        to = out if out.dtype == wide else room.row(RESULT, wide, shape)
+        to = out if out.dtype == wide else scratch.row(RESULT, wide, shape)
         operands = [_as(self, wide, FIRST)]
         for other in others:
-            operands.append(_as(other, wide, SECOND) if type(other) is Lane else other)
+            operands.append(_as(other, wide, SECOND) if type(other) is ArrayBlock else other)
         if compute is _sign:
-            _sign(operands[0], to, room.row(MASK, _bool, shape))
+            _sign(operands[0], to, scratch.row(MASK, _bool, shape))
         else:
             compute(*operands, out=to)
         if to is not out:
             if wide is not dtype and out.dtype != dtype:
-                rounded = room.row(FIRST, dtype, shape)
+                rounded = scratch.row(FIRST, dtype, shape)
                 copy(rounded, to)
                 to = rounded
             copy(out, to)
 
 
-def _times(lane: Any, factor: float) -> Any:
-    return lane if factor == 1 else lane.mul(factor) if type(lane) is Lane else lane * factor
+def _times(block: Any, factor: float) -> Any:
+    return (
+        block if factor == 1 else block.mul(factor) if type(block) is ArrayBlock else block * factor
+    )
 
 
-def _as(lane: Lane, dtype: Any, row: int) -> Any:
-    # A lane's array in a dtype.
-    if lane.array.dtype == dtype:
-        return lane.array
-    converted = lane.room.row(row, dtype, lane.array.shape)
-    copy(converted, lane.array)
+def _as(block: ArrayBlock, dtype: Any, row: int) -> Any:
+    # The array of a block in a dtype.
+    if block.array.dtype == dtype:
+        return block.array
+    converted = block.scratch.row(row, dtype, block.array.shape)
+    copy(converted, block.array)
     return converted
 
 
@@ -384,10 +387,10 @@ def _computed(dtype: Any) -> Any:
 __all__ = [
     "BLOCK",
     "HOSTS",
-    "Lane",
-    "Room",
+    "ArrayBlock",
+    "Scratch",
     "blocks",
+    "blockwise_call",
     "by_blocks",
-    "on_lanes",
-    "take_room",
+    "thread_scratch",
 ]

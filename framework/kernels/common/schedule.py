@@ -1,0 +1,134 @@
+"""The schedule of elementwise work: which arrays are cut, along which dim, for how many threads.
+
+What an elementwise kernel writes at a place depends on nothing but that place of its inputs. So it
+may be called on chunks of its arrays, in any order, and NumPy and compiled loops release the
+interpreter's lock while they compute. The same numbers come out, bit for bit, however many threads
+there are. Whatever cuts arrays goes through :func:`parallel_slices`:
+
+====================== ==============================================================
+:func:`parallel_rows`  compiled loops over flat arrays or rows: the first dim
+:func:`in_chunks`      NumPy's calls of an op declared ``elementwise``: a dim that is long enough
+``copy``               copies of three dims: the longest
+``reduce``             sums: a dim that is kept, some columns at a time
+====================== ==============================================================
+
+Two know more than slices say, and cut numbers instead (``threads.parallel_for``): strided walks,
+where memory is cut, not arrays (``strided``), and one bit an element (``ops/elementwise/bitmask``).
+``mixed_dtype`` cuts each chunk once more, into tiles that stay in a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from ..runtime import threads, thresholds
+
+_FEW = 16  # places along a dim that can be shared out evenly enough
+
+
+def parallel_slices(
+    run: Callable[..., None],
+    arrays: Sequence[Any],
+    axes: Sequence[int | None],
+    n: int,
+    work: int,
+    together: int = 1,
+) -> None:
+    """Call ``run(*arrays)``, on chunks of the arrays by several threads if that is worth it.
+
+    Args:
+        run: What it does at an index of the dim that is cut depends on that index only.
+        arrays: Arrays and numbers.
+        axes: Which dim of each is cut; None for what every chunk gets whole.
+        n: Size of that dim.
+        work: How much there is to do, in additions of two elements.
+        together: Indices that no chunk parts, from the first on.
+    """
+    units = n // together
+    if threads.workers(work, units) <= 1:
+        run(*arrays)
+        return
+    before = [None if k is None else (slice(None),) * k for k in axes]
+    out = arrays[0]
+
+    def chunk(start: int, stop: int) -> None:
+        here = slice(start * together, stop * together if stop < units else n)
+        cut = out if before[0] is None else out[(*before[0], here)]
+        # A kernel asks whether an input is the result: then its chunk is that, too.
+        run(
+            *[
+                cut if a is out else a if b is None else a[(*b, here)]
+                for a, b in zip(arrays, before, strict=True)
+            ]
+        )
+
+    threads.parallel_for(chunk, work, units)
+
+
+def parallel_rows(run: Callable[..., None], work: int, n: int, *arrays: Any) -> None:
+    """Call ``run(*arrays)``, cut along the first dim into chunks if that is worth it.
+
+    Args:
+        run: What it does to an index depends on that index of the arrays only.
+        work: How much there is to do, in additions of two elements.
+        n: Size of the first dim; arrays of that size are cut, all else is passed as it is.
+        *arrays: Arrays and numbers.
+    """
+    if threads.workers(work, n) <= 1:
+        run(*arrays)
+        return
+    axes = [0 if getattr(a, "ndim", 0) and a.shape[0] == n else None for a in arrays]
+    parallel_slices(run, arrays, axes, n, work)
+
+
+def in_chunks(kernel: Callable[..., None], shape: tuple[int, ...], rows: bool) -> Any:
+    """NumPy's kernel, called on chunks of its arrays by several threads.
+
+    A kernel of several passes goes over each chunk as often. Smaller ones that stay in a core's
+    own cache were no faster where this was written.
+
+    Args:
+        kernel: Elementwise.
+        shape: Of its results; its inputs broadcast to that.
+        rows: Only along the first dim that is not 1, which leaves contiguous arrays contiguous.
+
+    Returns:
+        A kernel, or the given one where chunks would not pay. A plan decides it once, from shapes:
+        small calls pay nothing.
+    """
+    elements = prod(shape)
+    if elements < thresholds.NUMPY_THREADS:
+        return kernel
+    axis = _axis(shape, rows)
+    if axis is None:
+        return kernel
+    n, after = shape[axis], len(shape) - axis
+
+    def chunked(xp: Any, *arrays: Any, **attributes: Any) -> None:
+        axes = [_place(a, n, after) for a in arrays]
+
+        def run(*some: Any) -> None:
+            kernel(xp, *some, **attributes)
+
+        parallel_slices(run, arrays, axes, n, elements)
+
+    chunked.__wrapped__ = kernel  # type: ignore[attr-defined]  # an estimate asks whose it is
+    return chunked
+
+
+def _axis(shape: tuple[int, ...], rows: bool) -> int | None:
+    # The first dim that is long enough, else the longest.
+    longest = max(range(len(shape)), key=lambda d: shape[d])
+    first = next(d for d, n in enumerate(shape) if n > 1)
+    if rows:
+        return first if shape[first] >= 2 else None
+    return next((d for d, n in enumerate(shape) if n >= _FEW), longest)
+
+
+def _place(array: Any, n: int, after: int) -> int | None:
+    # Which dim of an operand is the one that is cut; None if it is the same for all chunks.
+    ndim = getattr(array, "ndim", 0)
+    k = ndim - after
+    return k if 0 <= k < ndim and array.shape[k] == n else None

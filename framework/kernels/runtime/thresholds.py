@@ -1,0 +1,79 @@
+"""Sizes from which another way of computing pays, and sizes of what is computed at a time.
+
+Each has the measurement behind it, as ``python -m benchmarks.thresholds`` makes it; the table and
+the machine are in docs/benchmarks.md. They are read when a call is planned or made, never copied at
+import: a test may set them. What only one kernel asks (the rows of its own tile) stands in its
+file.
+
+Words for parts, here and in all of ``kernels`` and ``ops``: a *tile* is what is computed at a time,
+so that it stays in a cache; a *chunk* is the range that one thread takes at a time; a *panel* is
+what stays in registers; a *strided walk* visits an array of any strides (``common/strided.py``).
+"""
+
+COMPILED = 1 << 14
+"""Elements from which a compiled loop is used in place of NumPy's calls.
+
+``silu`` compiled takes 1.1 times NumPy's time for 2^12 elements, 0.7 for 2^14, 0.5 from 2^16 on. To
+import Numba takes as long as a thousand such calls, so a program of small tensors never does.
+"""
+
+COMPILED_HEAVY = 1 << 12
+"""The same, where a loop does much for an element: a row of a table, a distance, a gate.
+
+Distances of pairs take 0.3 of NumPy's time already for 2^8 coordinates; the import decides.
+"""
+
+COMPILED_STEP = 1 << 14
+"""Elements of all parameters of an optimizer from which its steps are compiled loops.
+
+AdamW takes 0.2 of the time of its tensor ops from 2^10 elements on; the import decides.
+"""
+
+THREAD = 1 << 19
+"""Additions of two elements that a thread must have to do before it is woken for them.
+
+Two threads take 1.0 to 1.6 times the time of one for 2^19 elements (``silu``, layer norm, softmax,
+``relu`` with its gradient, a step of AdamW), 0.75 to 1 for 2^20, 0.7 for 2^21.
+"""
+
+COPY_THREAD = 1 << 20
+"""Elements of a copy that a thread must have: memory is soon busy enough.
+
+Two threads take 1.7 times the time of one for 2^20 elements, transposed, converted or neither, 0.7
+to 1 for 2^21.
+"""
+
+CHUNK = 1 << 17
+"""Elements of a chunk, where there are more chunks than threads: so that nobody waits long.
+
+Between 2^13 and 2^21 it makes no difference on an idle machine; on a busy one, who is late leaves
+the rest of his to others.
+"""
+
+NUMPY_THREADS = 1 << 20
+"""Elements of a result from which NumPy's own call is cut into chunks.
+
+Two threads take 1.0 (``exp``) to 1.6 (``add``) times the time of one for 2^19 elements, 0.7 to 1.2
+for 2^20, 0.6 to 0.7 for 2^21.
+"""
+
+PRODUCT_THREAD = 1 << 24
+"""Operations of a matrix product or a convolution from which another thread takes part.
+
+Attention takes 1.2 to 1.5 times the time of one thread for 2^23, 0.95 to 1.1 for 2^24, 0.94 for
+2^25, 0.7 for 2^27; a convolution 1.2, 0.9, 0.9 and 0.6. bfloat16's products ask for twice as many.
+"""
+
+TILE = 1 << 16
+"""Elements of a tile of elementwise work: four such arrays of float32 are 1 MiB.
+
+Tiles of 2^14 take 2.4 times as long, those of 2^18 0.5 to 0.9 of the time, at four times the
+workspace: between tiles two threads wait for the interpreter's lock.
+"""
+
+TILE_BYTES = 1 << 20
+"""Bytes of a tile of products and what they are made from: half of a core's second cache.
+
+Attention's tiles of 2^18 bytes take 1.3 times as long, those of 2^22 0.8, at four times the
+workspace.
+"""

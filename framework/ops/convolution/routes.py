@@ -1,0 +1,69 @@
+"""The routes by which a convolution and its gradients are computed, and the choice among them.
+
+The first row of ``TABLE`` that computes the side and takes the sizes is the route. It is chosen
+once: ``infer`` asks for it when a call is planned, for the shapes of the scratch, on ``meta`` as
+elsewhere, and the kernels find the same object again. On CUDA and on the stand-in for a GPU, where
+``cpu`` is False, the last two rows are left.
+
+Not optimal: no transformation (Winograd, FFT) saves multiplications; small windows would gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+from .depthwise import Depthwise, Sliding
+from .direct import Direct, DirectWeight
+from .im2col import Columns, Pointwise
+from .sizes import INPUT, OUT, WEIGHT, Route, Sizes
+
+TAPS = 16  # products in a sum from which on a direct convolution was faster: fewer are sooner done
+# by BLAS than laid out, and their columns are small, too
+KEPT = 1024  # routes, some kB each: all of a large net with a few sizes of batches
+
+
+class Row(NamedTuple):
+    """A route, and what it is for.
+
+    Attributes:
+        route: Its class, which says what it does.
+        sides: What it computes.
+        takes: Which sizes.
+        scratch: In words; ``route.scratch`` says how much.
+    """
+
+    route: type[Route]
+    sides: tuple[str, ...]
+    takes: Callable[[Sizes], bool]
+    scratch: str
+
+
+ALL = (OUT, INPUT, WEIGHT)
+TABLE = (
+    Row(Sliding, ALL, lambda s: s.compiled and s.depthwise and s.neighboring, "none"),
+    Row(Depthwise, ALL, lambda s: s.compiled and s.depthwise, "none"),
+    Row(
+        Direct, (OUT, INPUT), lambda s: s.compiled and s.taps >= TAPS and not s.pointwise,
+        "a tile with its padding, its sums and packed weights, for each thread",
+    ),
+    Row(
+        DirectWeight, (WEIGHT,), lambda s: s.compiled,
+        "a tile of the input and one of the gradient, and sums as long as the weight's gradient "
+        "or a few of its panels, for each thread",
+    ),
+    Row(Pointwise, (OUT, INPUT), lambda s: s.pointwise, "none"),
+    Row(
+        Columns, ALL, lambda s: True,
+        "the columns of a tile; for the weight its tile of the gradient too, and a product",
+    ),
+)  # fmt: skip
+
+
+@lru_cache(maxsize=KEPT)
+def route(*sizes) -> Route:
+    """The route for :class:`Sizes`, which are given in their order."""
+    known = Sizes(*sizes)
+    found = next(row for row in TABLE if known.side in row.sides and row.takes(known))
+    return found.route(known)
