@@ -14,7 +14,7 @@ import numpy as np
 
 from .devices import backend
 from .dtypes import COMPLEX, bool_, get_default_dtype, int64
-from .tensor import Tensor
+from .tensor import Tensor, install_method
 
 
 @dataclass(frozen=True)
@@ -216,6 +216,5 @@ def _repr(self: Tensor, *, tensor_contents: str | None = None) -> str:
     return text_of(self)
 
 
-for _name, _method in (("__repr__", _repr), ("__format__", _format)):
-    if _name not in Tensor.__dict__:
-        setattr(Tensor, _name, _method)
+install_method("__repr__", _repr)
+install_method("__format__", _format)

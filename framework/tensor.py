@@ -454,3 +454,14 @@ def instance(cls: type, t: Tensor, requires_grad: bool, attributes: dict[str, An
     out._requires_grad = requires_grad
     out.__dict__.update(attributes)
     return out
+
+
+def install_method(name: str, value: Any) -> None:
+    """Make a function or a property part of Tensor: how layers above give it what they know.
+
+    Raises:
+        TypeError: Tensor has one of that name.
+    """
+    if name in Tensor.__dict__ and name not in ("__eq__", "__hash__"):
+        raise TypeError(f"Tensor.{name} is defined twice.")
+    setattr(Tensor, name, value)

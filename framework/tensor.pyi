@@ -1025,7 +1025,7 @@ class Tensor:
     def pinverse(self, rcond: Any = ..., *, out: Any = ...) -> Tensor:
         """Compute pseudoinverses; singular values up to ``rcond`` times the largest are zero."""
     def polygamma(self, n: Any) -> Tensor:
-        """Compute the n-th derivative of ``digamma``."""
+        """Take the n-th derivative of ``digamma``."""
     def polygamma_(self, input: Any) -> Tensor:
         """In-place twin of ``polygamma``."""
     def positive(self) -> Tensor:
@@ -1307,3 +1307,6 @@ def wrap(array: Any, spec: Spec, storage: Any) -> Tensor:
 
 def instance(cls: _type, t: Tensor, requires_grad: _bool, attributes: dict[str, Any]) -> Tensor:
     """Make ``t`` an instance of a subclass without calling its constructor."""
+
+def install_method(name: str, value: Any) -> None:
+    """Make a function or a property part of Tensor: how layers above give it what they know."""

@@ -388,6 +388,50 @@ def test_a_planted_circle_is_found(tmp_path: Path) -> None:
     assert circles(graph(tmp_path)) == []
 
 
+# An op is declared by @op or @function
+
+
+def undeclared(root: Path) -> list[str]:
+    """Where a file of ops writes into the table of functions, or into Tensor, by itself."""
+    found = []
+    for path in sorted((root / "framework" / "ops").rglob("*.py")):
+        place = path.relative_to(root).as_posix()
+        if place == "framework/ops/registry.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("setattr", "exec"):
+                wrong = ast.unparse(node).startswith(("setattr(Tensor,", "exec("))
+                wrong &= place != "framework/ops/templates.py"
+            elif isinstance(node, ast.Subscript | ast.Attribute):
+                stored = isinstance(node.ctx, ast.Store)
+                wrong = stored and ast.unparse(node.value) in ("FUNCTIONS", "Tensor")
+            else:
+                wrong = isinstance(node, ast.alias) and node.name == "install_method"
+            if wrong:
+                found.append(f"{place}:{node.lineno} declares past @op and @function")
+    return found
+
+
+def test_ops_are_declared_in_two_ways() -> None:
+    assert undeclared(ROOT) == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'FUNCTIONS["det"] = det',
+        'FUNCTIONS["a"], FUNCTIONS["b"] = a, b',
+        "Tensor.T = property(reverse)",
+        'setattr(Tensor, f"__{name}__", operator)',
+        "from ...tensor import install_method",
+        'exec(compile(source, "<op>", "exec"), names)',
+    ],
+)
+def test_a_planted_declaration_is_found(tmp_path: Path, line: str) -> None:
+    _planted(tmp_path, "framework/ops/linalg/det.py", line)
+    assert {f.partition(":")[0] for f in undeclared(tmp_path)} == {"framework/ops/linalg/det.py"}
+
+
 def _planted(root: Path, place: str, line: str) -> None:
     # The file with the line in it; what others import exists.
     for other in (place, "framework/ops/registry.py", "framework/ops/plan.py",

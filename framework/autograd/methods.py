@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..tensor import Tensor
+from ..tensor import Tensor, install_method
 from .engine import backward as run_backward
 from .hooks import register_post_accumulate_hook, register_tensor_hook
 from .hooks import retain_grad as keep_grad
@@ -59,4 +59,4 @@ def _refresh(self: Tensor) -> None:
 for _method in (
     backward, register_hook, register_post_accumulate_grad_hook, retain_grad, _refresh,
 ):  # fmt: skip
-    setattr(Tensor, _method.__name__, _method)
+    install_method(_method.__name__, _method)

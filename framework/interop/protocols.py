@@ -19,7 +19,7 @@ from ..dtypes import BY_NAME
 from ..memory.ledger import ROLE_NUMBER
 from ..modes import local
 from ..spec import Spec
-from ..tensor import Tensor, instance, wrap
+from ..tensor import Tensor, install_method, instance, wrap
 from .einops import register_backend
 
 
@@ -166,8 +166,7 @@ def __copy__(self: Tensor) -> Tensor:
 for _method in (
     numpy, __array__, __dlpack__, __dlpack_device__, __reduce_ex__, __deepcopy__, __copy__,
 ):  # fmt: skip
-    if _method.__name__ not in Tensor.__dict__:
-        setattr(Tensor, _method.__name__, _method)
+    install_method(_method.__name__, _method)
 
 _READERS = {name: Tensor.__dict__[name] for name in ("item", "tolist", "numpy", "__array__")}
 

@@ -16,8 +16,11 @@ from typing import Any
 from ..dtypes import bfloat16, dtype, float16, float32
 from ..modes import local
 from ..tensor import Tensor
+from .templates import compiled, passed
 
 LOW = (bfloat16, float16)
+WIDE_ON_CUDA = {"cuda": "float32"}  # of ops that PyTorch lists for one device
+WIDE_ON_CPU = {"cpu": "float32"}
 
 _compositions: list[tuple[dict[str, Any], Any, Any]] = []  # (globals, function, casting function)
 _is_open = False  # some thread is inside a region
@@ -79,28 +82,16 @@ def casts(policy: Any) -> Callable[[Any], Any]:
             finally:
                 state.autocast = mapping
 
-        names = _passing(function)
+        names = {"run": function}
+        parameters = inspect.signature(function).parameters.values()
+        body = f"return run({passed(parameters)})"
+        call = compiled("call", parameters, body, names, f"<function {function.__name__}>")
         _compositions.append((names, function, casting))
         if _is_open:  # declared inside a region
             names["run"] = casting
-        return functools.wraps(function)(names["call"])
+        return functools.wraps(function)(call)
 
     return declare
-
-
-def _passing(function: Any) -> dict[str, Any]:
-    """The globals of ``call``, which has a function's signature and passes all on to ``run``."""
-    head, passed, names = [], [], {"run": function}
-    for n, p in inspect.signature(function).parameters.items():
-        if p.kind is p.KEYWORD_ONLY and "*" not in head:
-            head.append("*")
-        if p.default is not p.empty:
-            names[f"_d_{n}"] = p.default
-        head.append(n if p.default is p.empty else f"{n}=_d_{n}")
-        passed.append(f"{n}={n}" if p.kind is p.KEYWORD_ONLY else n)
-    source = f"def call({', '.join(head)}):\n    return run({', '.join(passed)})\n"
-    exec(compile(source, f"<function {function.__name__}>", "exec"), names)
-    return names
 
 
 def converted(

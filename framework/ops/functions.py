@@ -1,73 +1,120 @@
-"""The functions that users call, built from declarations."""
+"""The functions that users call: built from an op's declaration, or around a composition."""
 
 from __future__ import annotations
 
 import inspect
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 from .dispatch import dispatch, dispatch_pair
 from .inplace import dispatch_inplace, dispatch_out
+from .templates import compiled, passed
 
 if TYPE_CHECKING:
     from .registry import Op
+
+_Parameter = inspect.Parameter
 
 
 def make_functions(op: Op, allow_out: bool) -> tuple[Any, Any]:
     """The public function of an op, and its in-place twin if it declares one.
 
-    Both are built from a template, as dataclasses build ``__init__``: so that the call has the
-    op's own argument names and defaults at the cost of one plain call.
+    A call has the op's own argument names and defaults at the cost of one plain call.
     """
-    empty = inspect.Parameter.empty
-    head = []
-    for n in op.inputs:
-        if n == op.variadic:
-            head.append(f"*{n}")
-        else:
-            head.append(n if op.input_defaults[n] is empty else f"{n}=_d_{n}")
-    tail = [n if d is empty else f"{n}=_d_{n}" for n, d in op.attributes.items()]
-    defaults = {f"_d_{n}": d for n, d in (op.attributes | op.input_defaults).items()}
-    if op.variadic is None:  # a required attribute may not follow a defaulted input
-        required_after = any("=" in h for h in head) and any("=" not in t for t in tail)
-        if required_after:
-            tail = ["*", *tail]
-    star = any(p.startswith("*") for p in (*head, *tail))
-    call_inputs = ", ".join(f"*{n}" if n == op.variadic else n for n in op.inputs)
+    parameters = _parameters(op)
+    call_inputs = passed(p for p in parameters if p.name in op.inputs)
     inputs = f"({call_inputs},)" if op.inputs else "()"
-    attrs = f"({', '.join(op.attributes)},)" if op.attributes else "()"
-    out = [] if not allow_out else (["out=None"] if star else ["*", "out=None"])
-    check = f"    if out is not None: return dispatch_out(op, {inputs}, {attrs}, out)\n"
-    name = op.name if op.name.isidentifier() else "call"
-    source = (
-        f"def {name}({', '.join((*head, *tail, *out))}):\n"
-        + (check if allow_out else "")
-        + (
-            f"    return dispatch_pair(op, {call_inputs})\n"
-            if len(op.inputs) == 2 and not (op.attributes or op.variadic or op.view)
-            else f"    return dispatch(op, {inputs}, {attrs})\n"
-        )
-    )
-    if op.inplace:
-        source += (
-            f"def _inplace({', '.join((*head, *tail))}):\n"
-            f"    return dispatch_inplace(op, {inputs}, {attrs})\n"
-        )
-    scope = {
+    attributes = f"({', '.join(op.attributes)},)" if op.attributes else "()"
+    names = {
         "op": op,
         "dispatch": dispatch,
         "dispatch_pair": dispatch_pair,
         "dispatch_out": dispatch_out,
         "dispatch_inplace": dispatch_inplace,
-        **defaults,
     }
-    exec(compile(source, f"<op {op.name}>", "exec"), scope)
-    function = scope[name]
-    in_place: Any = scope.get("_inplace")
-    for f, n in ((function, op.name), (in_place, op.inplace or "")):
-        if f is not None:
-            f.__name__ = f.__qualname__ = n
-            f.__module__ = op.plain.__module__
-            f.__doc__ = (
-                op.doc if f is function else f"In-place twin of ``{op.display_name}``.\n\n{op.doc}"
-            )
+    if len(op.inputs) == 2 and not (op.attributes or op.variadic or op.view):
+        body = f"return dispatch_pair(op, {call_inputs})"
+    else:
+        body = f"return dispatch(op, {inputs}, {attributes})"
+    out = []
+    if allow_out:
+        out.append(_Parameter("out", _Parameter.KEYWORD_ONLY, default=None))
+        check = f"if out is not None: return dispatch_out(op, {inputs}, {attributes}, out)"
+        body = f"{check}\n{body}"
+    origin = f"<op {op.name}>"
+    name = op.name if op.name.isidentifier() else "call"
+    function = compiled(name, [*parameters, *out], body, names, origin)
+    _name(function, op, op.name, op.doc)
+    if not op.inplace:
+        return function, None
+    body = f"return dispatch_inplace(op, {inputs}, {attributes})"
+    in_place = compiled("_inplace", parameters, body, names, origin)
+    _name(in_place, op, op.inplace, f"In-place twin of ``{op.display_name}``.\n\n{op.doc}")
     return function, in_place
+
+
+def _parameters(op: Op) -> list[inspect.Parameter]:
+    empty = _Parameter.empty
+    given = [
+        _Parameter(n, _Parameter.VAR_POSITIONAL)
+        if n == op.variadic
+        else _Parameter(n, _Parameter.POSITIONAL_OR_KEYWORD, default=op.input_defaults[n])
+        for n in op.inputs
+    ]
+    # A required attribute may not follow a defaulted input
+    by_name = op.variadic is not None or (
+        any(p.default is not empty for p in given) and empty in op.attributes.values()
+    )
+    kind = _Parameter.KEYWORD_ONLY if by_name else _Parameter.POSITIONAL_OR_KEYWORD
+    return [*given, *[_Parameter(n, kind, default=d) for n, d in op.attributes.items()]]
+
+
+def _name(function: Any, op: Op, name: str, doc: str) -> None:
+    function.__name__ = function.__qualname__ = name
+    function.__module__ = op.plain.__module__
+    function.__doc__ = doc
+
+
+_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
+_NAMED = {_Parameter.POSITIONAL_OR_KEYWORD, _Parameter.KEYWORD_ONLY}
+_MISSING: Any = object()
+
+
+def numpy_names(f: Any) -> Any:
+    """Let a function of ``dim`` take NumPy's ``axis`` and ``keepdims`` too, as PyTorch does."""
+    parameters = inspect.signature(f).parameters
+    kinds = {p.kind for p in parameters.values()}
+    if "dim" not in parameters or "axis" in parameters or not kinds <= _NAMED:
+        return f
+    taken: list[inspect.Parameter] = []
+    required = None  # the last parameter that must be given, from dim on
+    for n, p in parameters.items():
+        if p.default is p.empty and (required is not None or n == "dim"):
+            required = n
+            p = p.replace(default=_MISSING)
+        taken.append(p)
+    others = [a for a, n in _NUMPY_NAMES.items() if n in parameters]
+    odd = [f"{a} is not _missing" for a in others]
+    if required is not None:
+        odd.append(f"{required} is _missing")
+    body = (
+        f"if {' or '.join(odd)}: return _renamed(f, locals())\n"
+        f"return f({passed(parameters.values())})"
+    )
+    extra = [_Parameter(a, _Parameter.KEYWORD_ONLY, default=_MISSING) for a in others]
+    names = {"f": f, "_missing": _MISSING, "_renamed": _renamed}
+    call = compiled("call", [*taken, *extra], body, names, f"<function {f.__name__}>")
+    return wraps(f)(call)
+
+
+def _renamed(f: Any, given: dict[str, Any]) -> Any:
+    # With NumPy's names, or too few arguments: then f itself says so.
+    arguments = {n: v for n, v in given.items() if v is not _MISSING}
+    for other, name in _NUMPY_NAMES.items():
+        if other in arguments:
+            value = arguments.pop(other)
+            default = inspect.signature(f).parameters[name].default
+            if name in arguments and arguments[name] is not default:
+                raise TypeError(f"{f.__name__}() got both '{name}' and '{other}'. Pass one.")
+            arguments[name] = value
+    return f(**arguments)

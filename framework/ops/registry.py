@@ -17,24 +17,22 @@ leaves its inputs alone. ``docs/add_an_op.md`` is the long form of this page.
 
 from __future__ import annotations
 
+import builtins
 import inspect
-from collections.abc import Callable, Iterator
-from functools import partial, wraps
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .. import execution
-from ..dtypes import bool_
 from ..modes import local
-from ..spec import SCALARS, Spec
-from ..tensor import Tensor
+from ..tensor import Tensor, install_method
 from .autocast_policy import casts
-from .functions import make_functions
+from .functions import make_functions, numpy_names
 from .kernel_choice import Kernel
 from .rules import Rule
+from .signatures import broadcast, broadcast_bool, refusing_complex
 
 OPS: dict[str, Op] = {}  # every primitive, by name
-WIDE_ON_CUDA = {"cuda": "float32"}  # ``autocast=`` of ops that PyTorch lists for one device
-WIDE_ON_CPU = {"cpu": "float32"}
 FUNCTIONS: dict[str, Any] = {}  # every public function of ops, by name: primitives and compositions
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -81,7 +79,7 @@ class Op:
         self.elementwise: bool | str = options["elementwise"]
         self.one_write: bool = options["one_write"]
         if options["real"]:
-            self.infer = _refusing_complex(self.name.strip("_"), self.infer)
+            self.infer = refusing_complex(self.name.strip("_"), self.infer)
         self.doc = inspect.getdoc(kernel) or ""
         self.kernels: list[Kernel] = []
         self.rules: list[Rule] = []
@@ -244,9 +242,9 @@ def op(
         function.op, function.vjp = declared, declared.vjp
         function.kernel, function.composite = declared.kernel, declared.composite
         if shown if public is None else public:
-            FUNCTIONS[declared.name] = function
+            _publish(declared.name, function)
         as_method = shown if method is None else method
-        install(declared.name, function, as_method, operator, inplace, in_place)
+        _install(declared.name, function, as_method, operator, inplace, in_place)
         return function
 
     return declare
@@ -259,41 +257,29 @@ def _run_by(executor: execution.Executor) -> None:
             executor.plan_made(plan)
 
 
-def _refusing_complex(name: str, infer: Any) -> Any:
-    def checked(*specs: Any, **attributes: Any) -> Any:
-        for s in specs:
-            if (isinstance(s, Spec) and s.dtype.is_complex) or s is SCALARS[complex]:
-                raise NotImplementedError(
-                    f'"{name}" is not implemented for complex numbers. Pass .real, .imag or .abs().'
-                )
-        return None if infer is None else infer(*specs, **attributes)
-
-    return checked
-
-
-def install(
+def _install(
     name: str, function: Any, method: Any, operator: str | None, inplace: Any, in_place: Any
 ) -> None:
     """Make a function a method of Tensor, and an operator."""
     if method:
-        _set(name if method is True else method, function)
+        install_method(name if method is True else method, function)
     if inplace:
-        _set(inplace, in_place)
+        install_method(inplace, in_place)
         if not inplace.startswith("_"):
-            FUNCTIONS.setdefault(inplace, in_place)
+            _publish(inplace, in_place)
     if operator:
-        _set(operator, function)
+        install_method(operator, function)
         plain = operator.strip("_")
-        if plain not in ("neg", "abs", "invert", "pos", "eq", "ne", "lt", "le", "gt", "ge"):
-            _set(f"__r{plain}__", _reflected(function))
+        if plain not in ("neg", "abs", "pos"):
+            install_method(f"__r{plain}__", _reflected(function))
             if inplace:
-                _set(f"__i{plain}__", in_place)
+                install_method(f"__i{plain}__", in_place)
 
 
-def _set(name: str, function: Any) -> None:
-    if name in Tensor.__dict__ and name not in ("__eq__", "__hash__"):
-        raise TypeError(f"Tensor.{name} is defined twice.")
-    setattr(Tensor, name, function)
+def _publish(name: str, value: Any) -> None:
+    if name in FUNCTIONS:
+        raise TypeError(f"a function named {name} is declared twice.")
+    FUNCTIONS[name] = value
 
 
 def _reflected(function: Any) -> Any:
@@ -312,6 +298,7 @@ def _recorded(*inputs: Any) -> bool:
 def function(
     *,
     method: str | bool = False,
+    property: bool = False,
     operator: str | None = None,
     inplace: str | None = None,
     public: bool | None = None,
@@ -322,6 +309,7 @@ def function(
 
     Args:
         method: Also a Tensor method: True for the same name, or a name.
+        property: Also an attribute of Tensor: ``x.real`` for ``real(x)``.
         operator: Also an operator.
         inplace: Name of an in-place twin, which computes the result and copies it in.
         public: It is part of ``lowtide``; the default, unless its name begins with an underscore.
@@ -334,9 +322,7 @@ def function(
             f = casts(autocast)(f)
         f = numpy_names(f)
         if public or (public is None and not f.__name__.startswith("_")):
-            if f.__name__ in FUNCTIONS:
-                raise TypeError(f"a function named {f.__name__} is declared twice.")
-            FUNCTIONS[f.__name__] = f
+            _publish(f.__name__, f)
         f.samples = samples
         in_place = None
         if inplace:
@@ -348,141 +334,25 @@ def function(
 
             in_place.__name__ = inplace
             in_place.__doc__ = f"In-place twin of ``{f.__name__}``."
-        install(f.__name__, f, method, operator, inplace, in_place)
+        _install(f.__name__, f, method, operator, inplace, in_place)
+        if property:
+            install_method(f.__name__, builtins.property(f))
         return f
 
     return declare
 
 
-_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
-_MISSING: Any = inspect.Parameter.empty
+def alias(name: str, of: Any) -> None:
+    """Give a public function, its method and its in-place twin a further name."""
+    _publish(name, of)
+    install_method(name, of)
+    in_place = Tensor.__dict__.get(f"{of.__name__}_")
+    if in_place is not None:
+        install_method(f"{name}_", in_place)
+        _publish(f"{name}_", in_place)
 
 
-def numpy_names(f: Any) -> Any:
-    """Let a function of ``dim`` take NumPy's ``axis`` and ``keepdims`` too, as PyTorch does.
-
-    The result is compiled with the function's own signature, for packing arguments into ``*args``
-    and ``**kwargs`` takes longer than passing them on.
-    """
-    parameters = inspect.signature(f).parameters
-    kinds = {p.kind for p in parameters.values()}
-    if "dim" not in parameters or "axis" in parameters or not kinds <= _NAMED:
-        return f
-    head: list[str] = []
-    keyword: list[str] = []
-    passed: list[str] = []
-    defaults: dict[str, Any] = {}
-    required = None  # the last parameter that must be given, from dim on
-    for n, p in parameters.items():
-        seen = required is not None or n == "dim"
-        if p.default is not _MISSING or seen:
-            defaults[f"_d_{n}"] = p.default
-        if p.default is _MISSING and seen:
-            required = n
-        declared = f"{n}=_d_{n}" if f"_d_{n}" in defaults else n
-        by_name = p.kind is inspect.Parameter.KEYWORD_ONLY
-        (keyword if by_name else head).append(declared)
-        passed.append(f"{n}={n}" if by_name else n)
-    others = [a for a, n in _NUMPY_NAMES.items() if n in parameters]
-    odd = [f"{a} is not _missing" for a in others]
-    if required is not None:
-        odd.append(f"{required} is _missing")
-    extra = [f"{a}=_missing" for a in others]
-    source = (
-        f"def call({', '.join([*head, '*', *keyword, *extra])}):\n"
-        f"    if {' or '.join(odd)}: return _renamed(f, locals())\n"
-        f"    return f({', '.join(passed)})\n"
-    )
-    scope = {"f": f, "_missing": _MISSING, "_renamed": _renamed, **defaults}
-    exec(compile(source, f"<function {f.__name__}>", "exec"), scope)
-    return wraps(f)(scope["call"])
-
-
-_NAMED = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
-
-
-def _renamed(f: Any, given: dict[str, Any]) -> Any:
-    # With NumPy's names, or too few arguments: then f itself says so.
-    arguments = {n: v for n, v in given.items() if v is not _MISSING}
-    for other, name in _NUMPY_NAMES.items():
-        if other in arguments:
-            value = arguments.pop(other)
-            default = inspect.signature(f).parameters[name].default
-            if name in arguments and arguments[name] is not default:
-                raise TypeError(f"{f.__name__}() got both '{name}' and '{other}'. Pass one.")
-            arguments[name] = value
-    return f(**arguments)
-
-
-# Shape rules and costs that many ops share
-
-
-def same(input: Spec, *_: Any, **__: Any) -> Spec:
-    """The result looks like the first input."""
-    return input
-
-
-def broadcast_shapes(name: str, *shapes: Any) -> tuple[int, ...]:
-    """The shape that shapes broadcast to.
-
-    Raises:
-        RuntimeError: They do not; the message names the op, the dimension and both shapes.
-    """
-    ndim = max(map(len, shapes), default=0)
-    result = [1] * ndim
-    for shape in shapes:
-        offset = ndim - len(shape)
-        for k, n in enumerate(shape):
-            if n != 1:
-                if result[offset + k] not in (1, n):
-                    raise RuntimeError(
-                        f"{name} broadcasts its inputs: the size of each dimension must match or "
-                        f"be 1; got shapes {' and '.join(str(tuple(s)) for s in shapes)}, which "
-                        f"differ at dimension {offset + k} ({result[offset + k]} and {n}). "
-                        "Reshape or expand one."
-                    )
-                result[offset + k] = n
-    return tuple(result)
-
-
-def broadcast(*specs: Any, op_name: str = "the op", **_: Any) -> Spec:
-    """The result has the inputs' broadcast shape and common dtype."""
-    return Spec(broadcast_shapes(op_name, *_shapes_of(op_name, specs)), specs[0].dtype)
-
-
-def broadcast_bool(*specs: Any, op_name: str = "the op", **_: Any) -> Spec:
-    """The result has the inputs' broadcast shape and dtype bool."""
-    return Spec(broadcast_shapes(op_name, *_shapes_of(op_name, specs)), bool_)
-
-
-def _shapes_of(op_name: str, specs: tuple[Any, ...]) -> list[Any]:
-    if None in specs:
-        raise TypeError(
-            f"{op_name} takes Tensors and Python scalars; got None. Pass a number or a tensor."
-        )
-    return [s.shape for s in specs]
-
-
-def per_element(n: int) -> Callable[..., int]:
-    """FLOPs: ``n`` for each element of the largest input."""
-
-    def flops(*specs: Any, **_: Any) -> int:
-        return n * max((s.numel for s in specs if isinstance(s, Spec)), default=0)
-
-    return flops
-
-
-Make = Callable[..., Any]
-
-
-def singles(make: Make) -> Iterator[Any]:
-    """Samples of an op of one tensor."""
-    for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
-        yield (make(*shape),), {}
-
-
-def pairs(make: Make) -> Iterator[Any]:
-    """Samples of an op of two broadcasting tensors."""
-    for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3)), ((2,), ())):
-        yield (make(*a), make(*b)), {}
-    yield (make(3, 2), 1.5), {}
+def public(cls: type) -> type:
+    """Make a class part of ``lowtide``; a decorator. Functions are, by their own declarations."""
+    _publish(cls.__name__, cls)
+    return cls

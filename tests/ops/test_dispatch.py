@@ -9,7 +9,8 @@ import lowtide as lt
 from lowtide.framework import testing
 from lowtide.framework.devices import backend
 from lowtide.framework.ops import dispatch
-from lowtide.framework.ops.registry import OPS, op, same
+from lowtide.framework.ops.registry import OPS, op
+from lowtide.framework.ops.signatures import same
 from lowtide.framework.tensor import Tensor
 
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from ...kernels.common.elementwise import elementwise_kernel
 from ..indexing.where import where_select
-from ..registry import function, op, per_element, singles
+from ..registry import function, op
+from ..signatures import per_element, singles
 from .relu import floating, gradient_infer, need_float
 
 

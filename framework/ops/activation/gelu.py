@@ -5,10 +5,12 @@ from __future__ import annotations
 from math import pi, sqrt
 
 from ...kernels.common.elementwise import elementwise_kernel
+from ..autocast_policy import WIDE_ON_CUDA
 from ..elementwise.bitmask import HIDDEN
 from ..elementwise.unary import sigmoid, special, tanh
 from ..indexing.where import where_select
-from ..registry import WIDE_ON_CUDA, function, op, per_element, singles
+from ..registry import function, op
+from ..signatures import per_element, singles
 from .relu import floating, gradient_infer, gradient_samples, need_float
 
 # Smooth gates

@@ -12,7 +12,8 @@ from ...spec import Spec
 from ..elementwise.unary import sigmoid
 from ..indexing.where import where_select
 from ..manipulation.cat import cat
-from ..registry import broadcast, function, op, per_element
+from ..registry import function, op
+from ..signatures import broadcast, per_element
 from .relu import need_float
 
 

@@ -9,7 +9,8 @@ from ...dtypes import BOOL, bool_, uint8
 from ...kernels.common.elementwise import elementwise_kernel
 from ...kernels.common.layout import worth_compiling
 from ..elementwise.bitmask import HIDDEN, INFINITY, bitmask_vjp, with_bitmask, worth_bits
-from ..registry import function, op, per_element, same, singles
+from ..registry import function, op
+from ..signatures import per_element, same, singles
 
 
 def need_float(name, input):

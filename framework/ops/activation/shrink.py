@@ -6,7 +6,8 @@ from ...dtypes import bool_
 from ...kernels.common.elementwise import elementwise_kernel
 from ..elementwise.bitmask import HIDDEN, INFINITY, bitmask_vjp, with_bitmask, worth_bits
 from ..elementwise.unary import tanh
-from ..registry import function, op, per_element, singles
+from ..registry import function, op
+from ..signatures import per_element, singles
 from .relu import floating, gradient_infer, gradient_samples, window
 
 

@@ -14,8 +14,10 @@ from ...kernels.common.reduce import largest as find_largest
 from ...kernels.common.reduce import total
 from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
+from ..autocast_policy import WIDE_ON_CUDA
 from ..reduction.minmax import one_dim
-from ..registry import WIDE_ON_CUDA, function, op, per_element
+from ..registry import function, op
+from ..signatures import per_element
 
 
 def _row(input, dim):

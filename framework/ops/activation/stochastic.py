@@ -10,7 +10,8 @@ from ...random.philox import Rng, bits
 from ...spec import Spec
 from ..creation.fill import empty_like, zeros_like
 from ..elementwise.bitmask import INFINITY, bitmask_specs, fill_bitmask, is_set
-from ..registry import function, op, per_element
+from ..registry import function, op
+from ..signatures import per_element
 from .relu import leaky_relu, need_float
 from .softmax import softmax
 

@@ -23,7 +23,8 @@ from ..activation.softmax import softmax
 from ..creation.fill import ones
 from ..creation.from_data import tensor
 from ..random.dropout import mask as drop
-from ..registry import broadcast_shapes, function, op
+from ..registry import function, op
+from ..signatures import broadcast_shapes
 from .sdpa_backward import attend_grad
 from .tiling import (
     Blocks,

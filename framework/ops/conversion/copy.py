@@ -18,7 +18,8 @@ from ...modes import local
 from ...spec import ScalarSpec, Spec
 from ...tensor import Tensor, wrap
 from ..creation.factory import fitted, new, shape_of
-from ..registry import broadcast_shapes, function, op, same, singles
+from ..registry import function, op
+from ..signatures import broadcast_shapes, same, singles
 
 
 def cast_into(xp, out, source) -> None:

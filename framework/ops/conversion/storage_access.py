@@ -15,9 +15,10 @@ from ...dtypes import uint8
 from ...memory.ledger import SAVED, TEMPORARY
 from ...tensor import Tensor
 from ..creation.factory import new
-from ..registry import FUNCTIONS, function
+from ..registry import function, public
 
 
+@public
 class UntypedStorage:
     """The storage of a tensor as bytes, shared by its views.
 
@@ -66,6 +67,7 @@ class UntypedStorage:
         return f"lowtide.{type(self).__name__}(device={self.device}) of size {self.size()}"
 
 
+@public
 class TypedStorage(UntypedStorage):
     """The storage of a tensor as elements, shared by its views."""
 
@@ -76,9 +78,6 @@ class TypedStorage(UntypedStorage):
     def untyped(self) -> UntypedStorage:
         """Return the same storage as bytes."""
         return UntypedStorage(self._storage, self.device)
-
-
-FUNCTIONS["UntypedStorage"], FUNCTIONS["TypedStorage"] = UntypedStorage, TypedStorage
 
 
 @function()

@@ -16,7 +16,8 @@ from ...dtypes import FLOAT, get_default_dtype
 from ...spec import Spec
 from ...tensor import Tensor
 from ..inplace import into
-from ..registry import FUNCTIONS, broadcast_shapes, function, op
+from ..registry import FUNCTIONS, function, op
+from ..signatures import broadcast_shapes
 from .factory import (
     NUMBERS,
     dtype_of,

@@ -25,7 +25,7 @@ from ...dtypes import (
 )
 from ...spec import Size, Spec
 from ...tensor import Tensor, instance
-from ..registry import FUNCTIONS
+from ..registry import public
 from .factory import leave_uninitialized, new, shape_of, written
 from .from_data import copied
 
@@ -92,4 +92,4 @@ for _name, _dtype in (
     )
 for _name in list(LEGACY_TYPES):
     if not _name.startswith("Complex"):
-        FUNCTIONS[_name] = LEGACY_TYPES[_name]
+        public(LEGACY_TYPES[_name])

@@ -10,16 +10,8 @@ from ...dtypes import BOOL, COMPLEX, FLOAT, INT, bool_
 from ...kernels.common.mixed_dtype import converting_arithmetic
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
-from ..registry import (
-    FUNCTIONS,
-    broadcast,
-    function,
-    install,
-    op,
-    pairs,
-    per_element,
-    singles,
-)
+from ..registry import alias, function, op
+from ..signatures import broadcast, pairs, per_element, singles
 
 
 def _wrapped(x: Any, out: Any) -> Any:
@@ -465,16 +457,9 @@ def in_pieces(xp, f, out, *inputs):
             f(*piece)
 
 
-def alias(name: str, of: str, inplace: bool = True) -> None:
-    """Register a second name for a function, its method and its in-place version."""
-    FUNCTIONS[name] = FUNCTIONS[of]
-    install(name, FUNCTIONS[of], name, None, None, None)
-    if inplace:
-        install(name, None, False, None, f"{name}_", getattr(Tensor, f"{of}_"))
-
-
-for _name, _of in (
-    ("subtract", "sub"), ("multiply", "mul"), ("divide", "div"), ("true_divide", "div"),
-    ("negative", "neg"), ("absolute", "abs"),
-):  # fmt: skip
-    alias(_name, _of)
+alias("subtract", of=sub)
+alias("multiply", of=mul)
+alias("divide", of=div)
+alias("true_divide", of=div)
+alias("negative", of=neg)
+alias("absolute", of=abs)

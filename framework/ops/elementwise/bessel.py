@@ -13,7 +13,8 @@ from ...dtypes import bool_
 from ...kernels.common.layout import contiguous
 from ...spec import Spec
 from ..indexing.where import where_select
-from ..registry import function, op, per_element, same, singles
+from ..registry import function, op
+from ..signatures import per_element, same, singles
 from .unary import between, special
 
 

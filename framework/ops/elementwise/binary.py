@@ -13,15 +13,9 @@ from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
 from ..indexing.where import where_select
-from ..registry import (
-    broadcast,
-    broadcast_shapes,
-    function,
-    op,
-    pairs,
-    per_element,
-)
-from .arithmetic import alias, conjugate, in_pieces
+from ..registry import alias, function, op
+from ..signatures import broadcast, broadcast_shapes, pairs, per_element
+from .arithmetic import conjugate, in_pieces
 from .unary import LN2, special
 
 # Two operands
@@ -72,7 +66,7 @@ def _(g, input, other):
     return -g * (input / (input * input + other * other))
 
 
-alias("arctan2", "atan2")
+alias("arctan2", of=atan2)
 hypot = _binary(
     "hypot", "Compute ``sqrt(input ** 2 + other ** 2)`` without overflow.", samples=_nonzero_pairs
 )

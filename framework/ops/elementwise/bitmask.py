@@ -23,7 +23,8 @@ from ...kernels.runtime import threads, thresholds
 from ...modes import local
 from ...spec import Spec
 from ...tensor import Tensor
-from ..registry import op, per_element
+from ..registry import op
+from ..signatures import per_element
 
 INFINITY = float("inf")
 TILE = 1 << 12

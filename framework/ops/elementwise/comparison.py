@@ -10,18 +10,8 @@ from ...tensor import Tensor
 from ..creation.fill import ones_like
 from ..creation.from_data import tensor
 from ..indexing.where import where_select
-from ..registry import (
-    broadcast,
-    broadcast_bool,
-    broadcast_shapes,
-    function,
-    install,
-    op,
-    pairs,
-    per_element,
-    singles,
-)
-from .arithmetic import alias
+from ..registry import alias, function, op
+from ..signatures import broadcast, broadcast_bool, broadcast_shapes, pairs, per_element, singles
 from .bitmask import INFINITY, bitmask_vjp, with_bitmask, worth_bits
 
 _COMPARABLE = (Tensor, bool, int, float, complex, np.generic, np.ndarray)
@@ -47,8 +37,8 @@ def _comparison(name, ufunc, sign, doc):
 
     operator.__name__, operator.__doc__ = f"__{name}__", doc
     in_place.__name__, in_place.__doc__ = f"{name}_", f"In-place twin of ``{name}``."
-    setattr(Tensor, f"__{name}__", operator)
-    install(name, compare, False, None, f"{name}_", in_place)
+    function(method=True)(operator)
+    function(method=True)(in_place)
     compare.sign = sign
     return compare
 
@@ -60,11 +50,11 @@ le = _comparison("le", "less_equal", "<=", "Compare elementwise: ``input <= othe
 gt = _comparison("gt", "greater", ">", "Compare elementwise: ``input > other``, as bool.")
 ge = _comparison("ge", "greater_equal", ">=", "Compare elementwise: ``input >= other``, as bool.")
 
-for _name, _of in (
-    ("not_equal", "ne"), ("less", "lt"), ("less_equal", "le"), ("greater", "gt"),
-    ("greater_equal", "ge"),
-):  # fmt: skip
-    alias(_name, _of)
+alias("not_equal", of=ne)
+alias("less", of=lt)
+alias("less_equal", of=le)
+alias("greater", of=gt)
+alias("greater_equal", of=ge)
 
 
 # Logic: every nonzero value is true
@@ -92,7 +82,7 @@ def _logical(name, doc, infer=broadcast_bool, samples=_tensor_pairs):
         return self.copy_(made(self, *other))
 
     in_place.__name__, in_place.__doc__ = f"{name}_", f"In-place twin of ``{name}``."
-    install(name, made, False, None, f"{name}_", in_place)
+    function(method=True)(in_place)
     return made
 
 
@@ -464,7 +454,7 @@ def clamp(
     return clamp_of(input, min, max, out=out)
 
 
-alias("clip", "clamp")
+alias("clip", of=clamp)
 
 
 @function(method=True)

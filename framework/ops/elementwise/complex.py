@@ -7,10 +7,10 @@ the derivative by the real part plus 1j times that by the imaginary part.
 from __future__ import annotations
 
 from ...dtypes import COMPLEX, complex128
-from ...tensor import Tensor
 from ..creation.fill import zeros_like
 from ..indexing.where import where_select
-from ..registry import function, op, per_element, same, singles
+from ..registry import function, op
+from ..signatures import per_element, same, singles
 
 
 def _part(name, samples):
@@ -43,13 +43,13 @@ def _(g):
     return g * 1j
 
 
-@function()
+@function(property=True)
 def real(input):
     """View the real parts; a real tensor is returned itself."""
     return real_part(input) if input.dtype.category == COMPLEX else input
 
 
-@function()
+@function(property=True)
 def imag(input):
     """View the imaginary parts.
 
@@ -59,10 +59,6 @@ def imag(input):
     if input.dtype.category != COMPLEX:
         raise RuntimeError("imag is not implemented for tensors with non-complex dtypes.")
     return imag_part(input)
-
-
-Tensor.real = property(real)  # type: ignore[assignment, method-assign]
-Tensor.imag = property(imag)  # type: ignore[assignment, method-assign]
 
 
 @op(name="_conj", infer=same, half="exact", samples=singles)

@@ -15,7 +15,8 @@ from ...dtypes import bool_, int64
 from ...spec import Spec
 from ..creation.from_data import tensor
 from ..indexing.where import where_select
-from ..registry import broadcast_shapes, function, op, per_element
+from ..registry import function, op
+from ..signatures import broadcast_shapes, per_element
 
 # (a[0], b[0]), then (a, b, c) of each further degree.
 _CHEBYSHEV = (2.0, 0.0, 1.0)

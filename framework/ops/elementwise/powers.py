@@ -10,9 +10,11 @@ import numpy as np
 
 from ...dtypes import BOOL, int64
 from ...tensor import Tensor
+from ..autocast_policy import WIDE_ON_CUDA
 from ..creation.fill import zeros_like
 from ..indexing.where import where_select
-from ..registry import WIDE_ON_CUDA, broadcast, op, per_element, same, singles
+from ..registry import op
+from ..signatures import broadcast, per_element, same, singles
 from .arithmetic import conjugate, in_pieces
 
 _PRODUCTS = frozenset(

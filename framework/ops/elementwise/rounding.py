@@ -11,8 +11,9 @@ import numpy as np
 from ...dtypes import bool_
 from ..creation.fill import zeros_like
 from ..indexing.where import where_select
-from ..registry import op, per_element, singles
-from .arithmetic import alias, numeric
+from ..registry import alias, op
+from ..signatures import per_element, singles
+from .arithmetic import numeric
 
 
 def _rounding(name, doc):
@@ -38,7 +39,7 @@ def _rounding(name, doc):
 floor = _rounding("floor", "Round down.")
 ceil = _rounding("ceil", "Round up.")
 trunc = _rounding("trunc", "Round toward zero.")
-alias("fix", "trunc")
+alias("fix", of=trunc)
 
 
 def _rounds(make):

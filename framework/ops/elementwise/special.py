@@ -14,10 +14,12 @@ from ...tensor import Tensor
 from ..creation.from_data import tensor
 from ..creation.ranges import arange
 from ..indexing.where import where_select
-from ..registry import broadcast, function, install, op, pairs, per_element, same, singles
+from ..registry import function, op
+from ..signatures import broadcast, pairs, per_element, same, singles
 from .bessel import over
 from .binary import _nonzero_pairs, float_power
-from .unary import between, exp2, log1p, polygamma, special
+from .unary import between, exp2, log1p, special
+from .unary import polygamma as nth_digamma
 
 # Of one number
 
@@ -205,20 +207,10 @@ def ldexp(input, other):
     return input * exp2(other)
 
 
-def _method(function):
-    def swapped(self, n):
-        return function(n, self)
-
-    def swapped_(self, n):
-        return self.copy_(function(n, self.clone() if self.requires_grad else self))
-
-    swapped.__name__, swapped_.__name__ = "polygamma", "polygamma_"
-    swapped.__doc__ = function.__doc__
-    swapped_.__doc__ = "In-place twin of ``polygamma``."
-    install("polygamma", swapped, True, None, "polygamma_", swapped_)
-
-
-_method(polygamma)
+@function(method=True, public=False, inplace="polygamma_")
+def polygamma(self, n):
+    """Take the n-th derivative of ``digamma``."""
+    return nth_digamma(n, self)
 
 
 @function(method=True, public=False)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ...dtypes import COMPLEX, FLOAT
 from ...spec import Spec
-from ..registry import broadcast, broadcast_shapes, install, op, per_element
+from ..registry import function, op
+from ..signatures import broadcast, broadcast_shapes, per_element
 from .arithmetic import conjugate
 
 
@@ -37,7 +38,7 @@ def _add_triple(name, combine_name, doc):
         return self._add_(term if value == 1 else term * value)
 
     in_place.__name__, in_place.__doc__ = f"{name}_", f"In-place twin of ``{name}``."
-    install(name, made, False, None, f"{name}_", in_place)
+    function(method=True)(in_place)
 
     @made.vjp("input")
     def _(g):

@@ -13,9 +13,11 @@ import numpy as np
 
 from ...dtypes import FLOAT, bool_, get_default_dtype
 from ...kernels.common.elementwise import elementwise_kernel
+from ..autocast_policy import WIDE_ON_CUDA
 from ..indexing.where import where_select
-from ..registry import WIDE_ON_CUDA, function, op, per_element, same, singles
-from .arithmetic import alias, conjugate
+from ..registry import alias, function, op
+from ..signatures import per_element, same, singles
+from .arithmetic import conjugate
 
 LN2, LN10 = log(2.0), log(10.0)
 
@@ -210,11 +212,12 @@ digamma = _unary(
 deg2rad = _unary("deg2rad", lambda g: g * (pi / 180), cost=1, doc="Convert degrees to radians.")
 rad2deg = _unary("rad2deg", lambda g: g * (180 / pi), cost=1, doc="Convert radians to degrees.")
 
-for _name, _of in (
-    ("arcsin", "asin"), ("arccos", "acos"), ("arctan", "atan"), ("arcsinh", "asinh"),
-    ("arccosh", "acosh"), ("arctanh", "atanh"),
-):  # fmt: skip
-    alias(_name, _of)
+alias("arcsin", of=asin)
+alias("arccos", of=acos)
+alias("arctan", of=atan)
+alias("arcsinh", of=asinh)
+alias("arccosh", of=acosh)
+alias("arctanh", of=atanh)
 
 
 def _polygammas(make):

@@ -13,9 +13,10 @@ from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.scatter_add import scatter_add
 from ...modes import no_grad
 from ...spec import Spec
+from ..autocast_policy import WIDE_ON_CUDA
 from ..creation.from_data import tensor
 from ..indexing.index_put import take
-from ..registry import WIDE_ON_CUDA, function, op
+from ..registry import function, op
 
 _PIECE = 1 << 12  # numbers at a time
 _ROWS = 256  # rows at a time

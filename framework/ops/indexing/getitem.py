@@ -19,7 +19,8 @@ from ...dtypes import BOOL, INT, int64, uint8
 from ...tensor import Tensor
 from ..creation.from_data import tensor
 from ..manipulation.cat import stack_along
-from ..registry import broadcast_shapes, function
+from ..registry import function
+from ..signatures import broadcast_shapes
 from ..views.expand import expand_shape
 from ..views.reshape import fits, view_shape
 from ..views.slice import in_range, narrow_range, select_index, slice_view

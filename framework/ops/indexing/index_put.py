@@ -13,7 +13,8 @@ import numpy as np
 
 from ...kernels.common.scatter_add import scatter_add
 from ..creation.from_data import tensor
-from ..registry import broadcast_shapes, op
+from ..registry import op
+from ..signatures import broadcast_shapes
 from .cpu_routes import enough, enough_to_add, read_places, write_places
 from .where import masks
 

@@ -12,7 +12,8 @@ from ...tensor import Tensor
 from ..creation.factory import fitted
 from ..creation.fill import zeros
 from ..inplace import need_separate
-from ..registry import broadcast_shapes, function
+from ..registry import function
+from ..signatures import broadcast_shapes
 from ..views.reshape import normal_dim, view_shape
 from .gather import gather
 from .index_put import index_accumulate, index_assign, index_elements, mask_places

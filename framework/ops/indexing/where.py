@@ -11,7 +11,8 @@ from ...spec import ScalarSpec, Spec
 from ...tensor import Tensor
 from ..creation.factory import fitted
 from ..creation.from_data import tensor
-from ..registry import broadcast_shapes, function, op
+from ..registry import function, op
+from ..signatures import broadcast_shapes
 from .cpu_routes import choose, enough
 
 

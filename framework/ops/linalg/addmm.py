@@ -11,7 +11,8 @@ from math import prod
 from ...dtypes import float32
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
-from ..registry import broadcast_shapes, function, op
+from ..registry import function, op
+from ..signatures import broadcast_shapes
 from .bfloat16_matmul import multiply, supports, workspace
 from .matmul import adjoint, blas_ready, check_number, matmul, multiply_rows, product_shape
 from .products import need_dims, write_out

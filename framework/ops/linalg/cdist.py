@@ -14,9 +14,11 @@ from ...dtypes import FLOAT, bool_
 from ...kernels.common.layout import contiguous
 from ...kernels.runtime import thresholds
 from ...spec import Spec
+from ..autocast_policy import WIDE_ON_CUDA
 from ..creation.from_data import tensor
 from ..indexing.where import where_select
-from ..registry import WIDE_ON_CUDA, broadcast_shapes, function, op
+from ..registry import function, op
+from ..signatures import broadcast_shapes
 from .matmul import blas_ready, matmul
 
 _ELEMENTS = 1 << 17  # of a tile of differences

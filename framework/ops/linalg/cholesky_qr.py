@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from ...dtypes import int32
 from ...spec import Spec
+from ..autocast_policy import WIDE_ON_CPU
 from ..creation.ranges import arange
 from ..manipulation.cat import cat
-from ..registry import WIDE_ON_CPU, op
+from ..registry import op
 from ..views.as_strided import diag_embed
 from .checks import (
     attempted,

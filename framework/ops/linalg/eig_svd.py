@@ -15,8 +15,9 @@ alone: the matrix itself is not kept. float16 and bfloat16 are computed in float
 
 from __future__ import annotations
 
+from ..autocast_policy import WIDE_ON_CPU
 from ..creation.ranges import eye
-from ..registry import WIDE_ON_CPU, _recorded, op
+from ..registry import _recorded, op
 from ..views.as_strided import diag_embed
 from .checks import check_matrices, check_square, converging, linear_algebra, named
 from .cholesky_qr import cube, diagonal_of, hermitian, symmetric_samples, total

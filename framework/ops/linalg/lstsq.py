@@ -11,9 +11,11 @@ import ml_dtypes
 from ...dtypes import int64
 from ...spec import Spec
 from ...tensor import Tensor
+from ..autocast_policy import WIDE_ON_CPU
 from ..creation.from_data import tensor
 from ..indexing.where import where
-from ..registry import WIDE_ON_CPU, broadcast_shapes, op
+from ..registry import op
+from ..signatures import broadcast_shapes
 from .checks import check_matrices, check_square, converging, linear_algebra, named
 from .cholesky_qr import cube, hermitian, symmetric_samples
 from .eig_svd import eigvalsh, svdvals

@@ -13,7 +13,8 @@ from ...spec import Spec
 from ..creation.from_data import tensor
 from ..creation.ranges import arange, eye
 from ..manipulation.cat import cat
-from ..registry import broadcast_shapes, op
+from ..registry import op
+from ..signatures import broadcast_shapes
 from .checks import (
     check_matrices,
     check_square,

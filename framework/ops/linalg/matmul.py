@@ -20,7 +20,8 @@ from math import prod
 
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
-from ..registry import broadcast_shapes, op
+from ..registry import op
+from ..signatures import broadcast_shapes
 from .bfloat16_matmul import multiply, supports, workspace
 
 

@@ -14,7 +14,8 @@ from ..creation.fill import ones, zeros_like
 from ..creation.ranges import eye
 from ..elementwise.arithmetic import conjugate
 from ..manipulation.cat import cat
-from ..registry import broadcast_shapes, op
+from ..registry import op
+from ..signatures import broadcast_shapes
 from ..views.reshape import normal_dim
 from .checks import check_square, linear_algebra, strict
 from .cholesky_qr import cube

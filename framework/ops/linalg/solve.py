@@ -15,7 +15,9 @@ from ...kernels.common.layout import worth_compiling
 from ...kernels.runtime import threads
 from ...spec import Spec
 from ...tensor import Tensor
-from ..registry import WIDE_ON_CPU, broadcast_shapes, op
+from ..autocast_policy import WIDE_ON_CPU
+from ..registry import op
+from ..signatures import broadcast_shapes
 from .checks import (
     attempted,
     check_matrices,

@@ -19,7 +19,8 @@ from ..elementwise.bitmask import (
     worth_bits,
 )
 from ..indexing.where import where_select
-from ..registry import broadcast, function, op, per_element
+from ..registry import function, op
+from ..signatures import broadcast, per_element
 from .cross_entropy import reduce_loss, reduction_of
 from .fused_reduction import expand_loss_gradient, fused_reduction, reduce_loss_fused
 

@@ -9,9 +9,10 @@ from math import inf
 
 from ...dtypes import FLOAT
 from ..activation.gelu import softplus
+from ..autocast_policy import WIDE_ON_CUDA
 from ..elementwise.comparison import minimum
 from ..indexing.where import where
-from ..registry import WIDE_ON_CUDA, function
+from ..registry import function
 from ..views.reshape import normal_dim
 from .binary_cross_entropy import bce_logits
 from .cross_entropy import reduce_loss, reduction_of

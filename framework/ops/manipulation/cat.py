@@ -10,8 +10,8 @@ from ...autograd import given_ops
 from ...spec import Size, Spec
 from ...tensor import Tensor
 from ..inplace import need_separate
-from ..registry import broadcast_shapes as common_shape
 from ..registry import function, op
+from ..signatures import broadcast_shapes as common_shape
 from ..views.reshape import normal_dim
 
 # Side by side

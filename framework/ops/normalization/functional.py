@@ -8,10 +8,11 @@ from ...dtypes import finfo
 from ...interrupts import defer_interrupts
 from ...kernels.common.layout import contiguous
 from ...modes import no_grad
+from ..autocast_policy import WIDE_ON_CUDA
 from ..elementwise.arithmetic import div
 from ..manipulation.pad import pad
 from ..pooling.primitives import avg_pool
-from ..registry import WIDE_ON_CUDA, function, op
+from ..registry import function, op
 from .primitives import (
     batch_norm_view,
     group_norm_view,

@@ -17,7 +17,8 @@ from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.reduce import average, total
 from ...kernels.runtime import threads
 from ...spec import Spec
-from ..registry import op, per_element
+from ..registry import op
+from ..signatures import per_element
 
 # Kernels on the view: x, out, g and dx have its shape; mean and rstd are 1 along the axes
 

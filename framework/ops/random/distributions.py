@@ -20,7 +20,8 @@ from ...spec import Spec
 from ...tensor import Tensor
 from ..conversion.copy import zero_gradient
 from ..creation.factory import leave_uninitialized, like, put, written
-from ..registry import function, op, same
+from ..registry import function, op
+from ..signatures import same
 from .draw import check_bounds, draw_into, limits_of, need_floating
 
 # In place

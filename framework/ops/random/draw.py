@@ -25,7 +25,8 @@ from ...spec import Spec
 from ...tensor import Tensor
 from ..conversion.copy import zero_gradient
 from ..creation.factory import like, scalar, shape_of, size_of, target, written
-from ..registry import broadcast_shapes, function, op
+from ..registry import function, op
+from ..signatures import broadcast_shapes
 
 # Filling: name -> function (xp, contiguous array, rng, a, b)
 

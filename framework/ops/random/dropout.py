@@ -20,7 +20,8 @@ from ...kernels.runtime import thresholds
 from ...random.generator import draw
 from ...random.philox import Rng, bits
 from ...spec import Spec
-from ..registry import function, op, per_element
+from ..registry import function, op
+from ..signatures import per_element
 
 
 def _mask_infer(input, rng, **_):

@@ -18,7 +18,8 @@ from ...tensor import Tensor
 from ..elementwise.comparison import maximum, minimum
 from ..indexing.gather import scatter_unique
 from ..inplace import into, need_separate
-from ..registry import function, op, per_element
+from ..registry import function, op
+from ..signatures import per_element
 from .minmax_strided import in_rows, of_halves, search_rows
 from .sum import kept, normalize_dims, reduced_shape, reductions
 

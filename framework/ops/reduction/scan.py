@@ -17,11 +17,13 @@ from ...dtypes import bool_, float32, float64, int64
 from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
+from ..autocast_policy import WIDE_ON_CUDA
 from ..elementwise.arithmetic import conjugate, in_pieces
 from ..elementwise.binary import complex_logaddexp
 from ..indexing.gather import scatter_sum
 from ..manipulation.cat import cat
-from ..registry import WIDE_ON_CUDA, function, op, per_element
+from ..registry import function, op
+from ..signatures import per_element
 from .minmax import _pair, one_dim
 from .sum import _converted
 

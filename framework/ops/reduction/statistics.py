@@ -13,6 +13,7 @@ import numpy as np
 
 from ...dtypes import BOOL, INT, float32, float64, int64, promote_types
 from ...tensor import Tensor
+from ..autocast_policy import WIDE_ON_CPU, WIDE_ON_CUDA
 from ..creation.fill import complex as paired
 from ..creation.fill import empty, zeros
 from ..creation.from_data import tensor
@@ -21,7 +22,7 @@ from ..indexing.nonzero import search
 from ..indexing.where import where_select
 from ..inplace import into
 from ..linalg.matmul import matmul
-from ..registry import WIDE_ON_CPU, WIDE_ON_CUDA, function
+from ..registry import function
 from ..views.reshape import normal_dim
 from .median import kth_along
 from .minmax import _pair, need_elements, one_dim

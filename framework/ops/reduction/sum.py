@@ -11,8 +11,10 @@ from ...kernels.common.layout import contiguous, worth_compiling
 from ...kernels.common.reduce import average, total
 from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
+from ..autocast_policy import WIDE_ON_CUDA
 from ..inplace import into
-from ..registry import WIDE_ON_CUDA, function, op, per_element
+from ..registry import function, op
+from ..signatures import per_element
 
 
 def normalize_dims(name: str, dim, ndim: int) -> tuple[int, ...]:

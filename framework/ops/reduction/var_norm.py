@@ -10,8 +10,10 @@ from ...dtypes import FLOAT, float32
 from ...kernels.common.reduce import largest as find_largest
 from ...kernels.common.reduce import total
 from ...spec import Spec
+from ..autocast_policy import WIDE_ON_CUDA
 from ..inplace import into
-from ..registry import WIDE_ON_CUDA, function, op, per_element
+from ..registry import function, op
+from ..signatures import per_element
 from .sum import count_of, kept, mean, normalize_dims, reduced_shape, reductions
 
 # Variance and standard deviation

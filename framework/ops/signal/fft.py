@@ -12,10 +12,11 @@ import numpy as np
 from ...dtypes import COMPLEX, FLOAT, complex128, float64, get_default_dtype
 from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
+from ..autocast_policy import WIDE_ON_CPU
 from ..creation.from_data import tensor
 from ..inplace import into
 from ..manipulation.pad import pad_constant
-from ..registry import WIDE_ON_CPU, function, op
+from ..registry import function, op
 from ..views.reshape import normal_dim
 from ..views.slice import narrow_range
 

@@ -5,7 +5,6 @@ One op, ``permute``; the others find out which order they mean.
 
 from __future__ import annotations
 
-from ...tensor import Tensor
 from ..registry import function, op
 from .reshape import normal_dim, normal_dims, sizes
 
@@ -121,25 +120,31 @@ def _matrix_transpose(name, input):
     return permute_dims(input, (*range(ndim - 2), ndim - 1, ndim - 2), "Transpose")
 
 
-def _reversed_dims(input):
+@function(property=True, public=False)
+def T(input):
     """The dims in reverse order."""
     return permute_dims(input, tuple(range(input._spec.ndim - 1, -1, -1)))
 
 
-def _hermitian(input):
+@function(property=True, public=False)
+def mT(input):
+    """The last two dims exchanged."""
+    return _matrix_transpose("mT", input)
+
+
+@function(property=True, public=False)
+def H(input):
     """A matrix transposed and conjugated."""
     if input.ndim not in (0, 2):
         raise RuntimeError(
             f"tensor.H is only supported on matrices (2-D tensors). Got {input.ndim}-D tensor. "
             "Use .mH."
         )
-    out = _reversed_dims(input)
+    out = T(input)
     return out.conj() if input.dtype.is_complex else out
 
 
-Tensor.T = property(_reversed_dims, doc="The dims in reverse order.")  # type: ignore[assignment, method-assign]
-Tensor.mT = property(  # type: ignore[assignment, method-assign]
-    lambda self: _matrix_transpose("mT", self), doc="The last two dims exchanged."
-)
-Tensor.H = property(_hermitian, doc="A matrix transposed and conjugated.")  # type: ignore[assignment, method-assign]
-Tensor.mH = property(adjoint, doc="The last two dims exchanged, and conjugated.")  # type: ignore[assignment, method-assign]
+@function(property=True, public=False)
+def mH(input):
+    """The last two dims exchanged, and conjugated."""
+    return adjoint(input)

@@ -1,0 +1,60 @@
+"""Functions compiled from text, with parameters of their own, as dataclasses make ``__init__``.
+
+A function that passed its arguments on by ``*args`` and ``**kwargs`` would take longer than one
+plain call, and would not show which it takes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+
+def compiled(
+    name: str,
+    parameters: Iterable[inspect.Parameter],
+    body: str,
+    names: dict[str, Any],
+    origin: str,
+) -> Any:
+    """Compile ``def name(parameters): body``.
+
+    Args:
+        name: Of the function.
+        parameters: Its parameters, in order; a default is the object itself. Annotations are
+            left out.
+        body: One statement a line.
+        names: The function's globals: those that the body speaks of. The function and its defaults
+            join them.
+        origin: What a traceback shows for a file.
+    """
+    head = []
+    starred = False
+    for p in parameters:
+        text = p.name
+        if p.kind is p.VAR_POSITIONAL:
+            text = f"*{text}"
+            starred = True
+        elif p.kind is p.KEYWORD_ONLY and not starred:
+            head.append("*")
+            starred = True
+        if p.default is not p.empty:
+            names[f"_d_{p.name}"] = p.default
+            text += f"=_d_{p.name}"
+        head.append(text)
+    lines = "".join(f"    {line}\n" for line in body.splitlines())
+    source = f"def {name}({', '.join(head)}):\n{lines}"
+    exec(compile(source, origin, "exec"), names)
+    return names[name]
+
+
+def passed(parameters: Iterable[inspect.Parameter]) -> str:
+    """The arguments of a call that hands a function's parameters on, as text."""
+    return ", ".join(map(_handed_on, parameters))
+
+
+def _handed_on(p: inspect.Parameter) -> str:
+    if p.kind is p.VAR_POSITIONAL:
+        return f"*{p.name}"
+    return f"{p.name}={p.name}" if p.kind is p.KEYWORD_ONLY else p.name
