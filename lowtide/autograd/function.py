@@ -1,4 +1,6 @@
 """Functions with a backward of their own."""
 
 from lowtide.framework.autograd.function import Function as Function
-from lowtide.framework.autograd.function import once_differentiable as once_differentiable
+from lowtide.framework.autograd.once_differentiable import (
+    once_differentiable as once_differentiable,
+)

@@ -1,6 +1,6 @@
 """Functions that turn a function into its gradient."""
 
-from lowtide.framework.autograd.transforms import functional_call as functional_call
+from lowtide.framework.autograd.functional_call import functional_call as functional_call
 from lowtide.framework.autograd.transforms import grad as grad
 from lowtide.framework.autograd.transforms import grad_and_value as grad_and_value
 from lowtide.framework.autograd.transforms import hessian as hessian

@@ -23,7 +23,6 @@ from real ones at any price and refuses fake ones.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -44,15 +43,22 @@ from ...framework.ops.registry import OPS
 from ...framework.spec import Spec
 from ...framework.storage import Storage
 from . import overlay_files
-from .fake_cuda import NOTHING, FakeCudaBackend, FakeCudaStorage, on_no_gpu
-from .raise_analysis import past_raising
+from .fake_cuda import NOTHING, FakeCudaBackend, on_no_gpu
+from .fake_values import (
+    FakeStorage,
+    HintFalse,
+    HintTrue,
+    PlaceholderArray,
+    expected,
+    guess_for,
+    storage_of,
+    users_line,
+)
 
 CHEAP_BYTES = 1 << 18  # of inputs and results, up to which real values are moved
 CHEAP_FLOPS = 1 << 24
 CHEAPER = 64  # so many times more bytes where the values are likely to be asked for
-ZEROS = (
-    1 << 26
-)  # bytes of larger zeros in all: masks begin so, but sums and states of optimizers too
+ZEROS = 1 << 26  # bytes of larger zeros in all: masks begin so, but sums and optimizers' states too
 _EXACT = "biu"  # kinds of values that are likely to be: sizes, lengths, masks, orders
 _MASKING = frozenset({"triu", "tril", "masked_fill", "where"})
 _MOVING = frozenset(
@@ -60,30 +66,7 @@ _MOVING = frozenset(
 )
 _CLAIMS = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
 CHEAP_COPY = 1 << 26  # bytes of a batch that is brought to a device
-PATIENCE = 1000  # questions at one line, after which a loop may wait for another answer
 FEW_PIECES = 16  # into which a parameter is cut, above which not all are gone through
-
-
-class FakeStorage(Storage):
-    """A storage whose values are unknown."""
-
-    __slots__ = ()
-
-
-class HintTrue(FakeStorage):
-    """An unknown boolean storage whose values are assumed to be True, as ``isfinite`` gives."""
-
-    __slots__ = ()
-
-
-class HintFalse(FakeStorage):
-    """An unknown boolean storage whose values are assumed to be False."""
-
-    __slots__ = ()
-
-
-class PlaceholderArray(np.ndarray):
-    """A placeholder for unknown values that Python asked for."""
 
 
 def begin() -> FakeExecutor:
@@ -137,7 +120,7 @@ class FakeExecutor(execution.Executor):
 
     def is_real(self, array: Any) -> bool:
         """True if the values of an array are known."""
-        storage = _storage_of(array)
+        storage = storage_of(array)
         if storage is not None:
             return type(storage) is Storage
         array = getattr(array, "_a", array)
@@ -147,14 +130,14 @@ class FakeExecutor(execution.Executor):
 
     def now_real(self, array: Any) -> None:
         """Mark the storage of an array as known, if the array covers all of it."""
-        storage: Any = _storage_of(array)
+        storage: Any = storage_of(array)
         kind = type(storage)
         if issubclass(kind, FakeStorage) and array.nbytes == storage.nbytes:
             storage.__class__ = Storage
 
     def now_unknown(self, array: Any) -> None:
         """Mark the storage of an array as unknown: it was written without being computed."""
-        storage: Any = _storage_of(array)
+        storage: Any = storage_of(array)
         if storage is None:
             if isinstance(array, np.ndarray):
                 self.written.append(array)
@@ -163,7 +146,7 @@ class FakeExecutor(execution.Executor):
 
     def guess(self, what: str) -> int:
         """Record that the program read an unknown value; return how often it has."""
-        place = f"{what} at {_users_line()}"
+        place = f"{what} at {users_line()}"
         self.guesses[place] += 1
         return self.guesses[place]
 
@@ -258,10 +241,10 @@ class FakeExecutor(execution.Executor):
         if name in _CLAIMS:
             kind = HintTrue if _CLAIMS[name] else HintFalse
         elif name in ("all", "any", "logical_not") and len(arrays) > 1:
-            kind = type(_storage_of(arrays[1]))
+            kind = type(storage_of(arrays[1]))
             if name == "logical_not":
                 kind = {HintTrue: HintFalse, HintFalse: HintTrue}.get(kind)
-        storage: Any = _storage_of(arrays[0])
+        storage: Any = storage_of(arrays[0])
         if kind in (HintTrue, HintFalse) and isinstance(storage, FakeStorage):
             storage.__class__ = kind
 
@@ -338,7 +321,7 @@ class FakeExecutor(execution.Executor):
         def to_host(array: Any) -> Any:
             if computes and self.is_real(array):
                 return really_give(array)
-            return np.broadcast_to(_guess_for(array), array.shape).view(PlaceholderArray)
+            return np.broadcast_to(guess_for(array), array.shape).view(PlaceholderArray)
 
         be.copy, be.from_host, be.to_host = copy, from_host, to_host
         be.item = lambda array: to_host(array).item()
@@ -378,38 +361,12 @@ class FakeExecutor(execution.Executor):
             if not (name == "item" and self_.numel() != 1):
                 times = self.guess(f"{label}()")
                 if name == "item":
-                    return _expected(self_, times)
+                    return expected(self_, times)
                 if not self_.is_meta and getattr(self_._array.flags, "writeable", False):
-                    self_._array.fill(_guess_for(self_._array)[()])
+                    self_._array.fill(guess_for(self_._array)[()])
             return usual(self_, *args, **kwargs)
 
         return asked
-
-
-def _guess_for(array: Any) -> Any:
-    # A 0-d array: 1.0, 0 or False, or what is presumed of its values.
-    usual: Any = {HintTrue: True, HintFalse: False}.get(type(_storage_of(array)))
-    if usual is None:
-        usual = as_dtype(array.dtype).category >= 2
-    return np.asarray(usual).astype(array.dtype)
-
-
-def _expected(t: Any, asked: int) -> Any:
-    # The guess for one number. Sometimes the opposite: a loop may wait for it.
-    guess = _guess_for(t._array).item()
-    if guess is False and type(_storage_of(t._array)) is not HintFalse:
-        frame = _users_frame()
-        guess = past_raising(frame.f_code, frame.f_lasti, False)
-    return guess if asked % PATIENCE else type(guess)(not guess)
-
-
-def _storage_of(array: Any) -> Any:
-    # The storage below an array of the host, or None.
-    array = getattr(array, "_a", array)
-    while array is not None and not isinstance(array, Storage | FakeCudaStorage):
-        # NumPy's stride tricks put an object with a `base` between, a buffer one with an `obj`.
-        array = getattr(array, "base", getattr(array, "obj", None))
-    return array
 
 
 def _flops(op: Any, specs: Any, attributes: Any) -> int:
@@ -418,28 +375,6 @@ def _flops(op: Any, specs: Any, attributes: Any) -> int:
     return int(op.flops(*[s if isinstance(s, Spec) else None for s in specs], **attributes))
 
 
-_OURS = tuple(
-    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(execution.__file__))), folder)
-    + os.sep
-    for folder in ("framework", "modules", "optim", "profiling")
-)
-
-
 def workers_in_use() -> Any:
     """Return the module of DataLoader workers if it is imported, else None."""
     return sys.modules.get(devices.__name__.replace(".devices", ".data.workers"))
-
-
-def _users_line() -> str:
-    frame = _users_frame()
-    return f"{frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"
-
-
-def _users_frame() -> Any:
-    frame = sys._getframe(2)
-    while frame.f_back is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((*_OURS, "<")):
-            break
-        frame = frame.f_back
-    return frame

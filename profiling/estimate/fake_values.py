@@ -1,0 +1,94 @@
+"""Values that an estimate does not know: storages that say so, and what is guessed for them.
+
+``fake_kernels.py`` says what is known and what is not.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import numpy as np
+
+from ...framework import execution
+from ...framework.dtypes import as_dtype
+from ...framework.storage import Storage
+from .fake_cuda import FakeCudaStorage
+from .raise_analysis import past_raising
+
+PATIENCE = 1000  # questions at one line, after which a loop may wait for another answer
+
+
+class FakeStorage(Storage):
+    """A storage whose values are unknown."""
+
+    __slots__ = ()
+
+
+class HintTrue(FakeStorage):
+    """An unknown boolean storage whose values are assumed to be True, as ``isfinite`` gives."""
+
+    __slots__ = ()
+
+
+class HintFalse(FakeStorage):
+    """An unknown boolean storage whose values are assumed to be False."""
+
+    __slots__ = ()
+
+
+class PlaceholderArray(np.ndarray):
+    """A placeholder for unknown values that Python asked for."""
+
+
+def guess_for(array: Any) -> Any:
+    """Return a 0-d array: 1.0, 0 or False, or what is presumed of the values of ``array``."""
+    usual: Any = {HintTrue: True, HintFalse: False}.get(type(storage_of(array)))
+    if usual is None:
+        usual = as_dtype(array.dtype).category >= 2
+    return np.asarray(usual).astype(array.dtype)
+
+
+def expected(t: Any, asked: int) -> Any:
+    """Return the guess for one number. Sometimes the opposite: a loop may wait for it."""
+    guess = guess_for(t._array).item()
+    if guess is False and type(storage_of(t._array)) is not HintFalse:
+        frame = users_frame()
+        guess = past_raising(frame.f_code, frame.f_lasti, False)
+    return guess if asked % PATIENCE else type(guess)(not guess)
+
+
+def storage_of(array: Any) -> Any:
+    """Return the storage below an array of the host, or None."""
+    array = getattr(array, "_a", array)
+    while array is not None and not isinstance(array, Storage | FakeCudaStorage):
+        # NumPy's stride tricks put an object with a `base` between, a buffer one with an `obj`.
+        array = getattr(array, "base", getattr(array, "obj", None))
+    return array
+
+
+# Who asked
+
+_OURS = tuple(
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(execution.__file__))), folder)
+    + os.sep
+    for folder in ("framework", "modules", "optim", "profiling")
+)
+
+
+def users_line() -> str:
+    """Return the line of the user's that is running."""
+    frame = users_frame()
+    return f"{frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"
+
+
+def users_frame() -> Any:
+    """Return the innermost frame that is not ours."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith((*_OURS, "<")):
+            break
+        frame = frame.f_back
+    return frame
