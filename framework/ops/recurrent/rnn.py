@@ -386,7 +386,7 @@ def gradient_specs(input, w_ih, w_hh, needs):
 
 
 def active(make, *shapes):
-    """Return the magnitude limits of activations, beyond which gradients explode."""
+    """Samples of activations in (0.1, 0.9): gradients of larger values explode."""
     return tuple(make(*shape, low=0.1, high=0.9) for shape in shapes)
 
 
