@@ -159,7 +159,7 @@ class Tensor:
     # Installed by the ops
     @property
     def H(self) -> Tensor:
-        """A matrix transposed and conjugated."""
+        """The conjugate transpose of a matrix."""
     @property
     def T(self) -> Tensor:
         """The dims in reverse order."""
@@ -354,19 +354,19 @@ class Tensor:
     def adjoint(self) -> Tensor:
         """Transpose the last two dims and conjugate."""
     def all(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Tell whether every element over ``dim`` is nonzero; true of none. No dims: of each."""
+        """Test whether all elements over ``dim`` are nonzero; True for none. No dims: of each."""
     def allclose(self, other: Tensor | complex, rtol: Any = ..., atol: Any = ..., equal_nan: _bool = ...) -> _bool:
         """Return True if all elements are close, as a Python bool; see ``isclose``."""
     def amax(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Find the largest element over ``dim`` (an int, several, or all)."""
+        """Compute the maximum over ``dim`` (an int, several, or all)."""
     def amin(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Find the smallest element over ``dim`` (an int, several, or all)."""
+        """Compute the minimum over ``dim`` (an int, several, or all)."""
     def aminmax(self, *, dim: Any = ..., keepdim: _bool = ..., out: Any = ...) -> Any:
-        """Find the smallest and the largest element, as ``(min, max)``."""
+        """Compute the minimum and the maximum, as ``(min, max)``."""
     def angle(self, *, out: Any = ...) -> Tensor:
         """Return the angle of complex numbers; for real ones 0 or pi."""
     def any(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Tell whether some element over ``dim`` is nonzero; false of none. No dims: of each."""
+        """Test whether any element over ``dim`` is nonzero; False for none. No dims: of each."""
     def apply_(self, callable: Any) -> Tensor:
         """Apply ``callable(element)`` to each element in place; slow, for the CPU only."""
     def arccos(self, *, out: Any = ...) -> Tensor:
@@ -398,17 +398,17 @@ class Tensor:
     def arctanh_(self) -> Tensor:
         """In-place twin of ``atanh``."""
     def argmax(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Find the index of the largest element along ``dim``, or in the flattened tensor."""
+        """Return the index of the maximum along ``dim``, or in the flattened tensor."""
     def argmin(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Find the index of the smallest element along ``dim``, or in the flattened tensor."""
+        """Return the index of the minimum along ``dim``, or in the flattened tensor."""
     def argsort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ...) -> Tensor:
-        """Find the indices that sort along ``dim``."""
+        """Return the indices that sort along ``dim``."""
     def argwhere(self) -> Tensor:
         """Return the coordinates of nonzero elements: (count, ndim)."""
     def as_strided(self, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
-        """A view of any shape and strides, counted in elements of the storage."""
+        """Return a view with any shape and strides, counted in elements of the storage."""
     def as_strided_(self, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
-        """Give this tensor itself another shape and strides over its storage."""
+        """Set the shape and strides of this tensor over its storage."""
     def as_strided_scatter(self, src: Any, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
         """Replace a strided view by ``src``, in a copy."""
     def asin(self, *, out: Any = ...) -> Tensor:
@@ -438,9 +438,9 @@ class Tensor:
     def baddbmm_(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
         """In-place twin of ``baddbmm``."""
     def bernoulli(self, p: _float | None = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
-        """Draw 1 with the probability given by each element (or by ``p``), else 0."""
+        """Sample 1 with the probability given by each element (or by ``p``), else 0."""
     def bernoulli_(self, p: Any = ..., *, generator: Any = ...) -> Tensor:
-        """Overwrite with 1 with probability ``p`` (a number or a tensor), else 0."""
+        """Fill with 1 with probability ``p`` (a number or a tensor), else 0."""
     def bfloat16(self, memory_format: Any = ...) -> Tensor:
         """Convert to bfloat16; itself if it has that dtype."""
     def bincount(self, weights: Any = ..., minlength: Any = ...) -> Tensor:
@@ -474,11 +474,11 @@ class Tensor:
     def bool(self, memory_format: Any = ...) -> Tensor:
         """Convert to bool; itself if it has that dtype."""
     def broadcast_to(self, size: Any) -> Tensor:
-        """Expand to a shape by the rules of broadcasting."""
+        """Expand to a shape by the broadcasting rules."""
     def byte(self, memory_format: Any = ...) -> Tensor:
         """Convert to uint8; itself if it has that dtype."""
     def cauchy_(self, median: _float = ..., sigma: _float = ..., *, generator: Any = ...) -> Tensor:
-        """Overwrite with values of the Cauchy distribution."""
+        """Fill with values of the Cauchy distribution."""
     def cdouble(self, memory_format: Any = ...) -> Tensor:
         """Convert to complex128; itself if it has that dtype."""
     def ceil(self, *, out: Any = ...) -> Tensor:
@@ -496,7 +496,7 @@ class Tensor:
     def cholesky_solve(self, L: Any, upper: _bool = ..., *, out: Any = ...) -> Tensor:
         """Solve ``A @ X = input`` given the Cholesky factor of ``A``."""
     def chunk(self, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
-        """Split a dim into at most ``chunks`` ranges of one size; the last may be shorter."""
+        """Split a dim into at most ``chunks`` parts of one size; the last may be smaller."""
     def clamp(self, min: Tensor | complex | None = ..., max: Tensor | complex | None = ..., *, out: Tensor | None = ...) -> Tensor:
         """Clamp each element to [min, max]; either end may be a number, a tensor, or None."""
     def clamp_(self, min: Any = ..., max: Any = ...) -> Tensor:
@@ -522,7 +522,7 @@ class Tensor:
     def conj_physical_(self) -> Tensor:
         """Conjugate this tensor itself."""
     def contiguous(self, memory_format: Any = ...) -> Tensor:
-        """Itself if its elements lie in C order without gaps, else a copy where they do."""
+        """Return the tensor itself if it is contiguous in C order, else a contiguous copy."""
     def copy_(self, src: Any, non_blocking: _bool = ...) -> Tensor:
         """Copy the values of ``src`` into this tensor, broadcast and converted."""
     def copysign(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -530,7 +530,7 @@ class Tensor:
     def copysign_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``copysign``."""
     def corrcoef(self) -> Tensor:
-        """Estimate the correlation matrix of variables (rows) from observations (columns)."""
+        """Compute the correlation matrix of variables (rows) from observations (columns)."""
     def cos(self, *, out: Any = ...) -> Tensor:
         """Take the cosine."""
     def cos_(self) -> Tensor:
@@ -540,9 +540,9 @@ class Tensor:
     def cosh_(self) -> Tensor:
         """In-place twin of ``cosh``."""
     def count_nonzero(self, dim: Any = ...) -> Tensor:
-        """Count the elements over ``dim`` that are not zero, in int64."""
+        """Count the nonzero elements over ``dim``, in int64."""
     def cov(self, *, correction: Any = ..., fweights: Any = ..., aweights: Any = ...) -> Tensor:
-        """Estimate the covariance matrix of variables (rows) from observations (columns)."""
+        """Compute the covariance matrix of variables (rows) from observations (columns)."""
     def cpu(self, memory_format: Any = ...) -> Tensor:
         """Copy to the CPU; returns itself if it is there."""
     def cross(self, other: Tensor | complex, dim: Any = ..., *, out: Any = ...) -> Tensor:
@@ -550,15 +550,15 @@ class Tensor:
     def cuda(self, device: Any = ..., non_blocking: _bool = ..., memory_format: Any = ...) -> Tensor:
         """Copy to a CUDA device; returns itself if it is there."""
     def cummax(self, dim: Any) -> Any:
-        """Find the largest element so far along ``dim``, as the named pair ``(values, indices)``."""
+        """Compute the cumulative maximum along ``dim``, as the named pair ``(values, indices)``."""
     def cummin(self, dim: Any) -> Any:
-        """Find the smallest element so far along ``dim``, as the named pair ``(values, indices)``."""
+        """Compute the cumulative minimum along ``dim``, as the named pair ``(values, indices)``."""
     def cumprod(self, dim: Any, *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Multiply the elements so far along ``dim``; integers in int64."""
+        """Compute the cumulative product along ``dim``; integers in int64."""
     def cumprod_(self, dim: Any, *, dtype: Any = ...) -> Tensor:
         """In-place twin of ``cumprod``."""
     def cumsum(self, dim: Any, *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Add up the elements so far along ``dim``; integers in int64."""
+        """Compute the cumulative sum along ``dim``; integers in int64."""
     def cumsum_(self, dim: Any, *, dtype: Any = ...) -> Tensor:
         """In-place twin of ``cumsum``."""
     def deg2rad(self, *, out: Any = ...) -> Tensor:
@@ -572,23 +572,23 @@ class Tensor:
     def detach_(self) -> Tensor:
         """Detach this tensor from the graph in place."""
     def diag(self, diagonal: Any = ...) -> Tensor:
-        """The diagonal of a matrix (a copy), or the matrix of a diagonal."""
+        """Return the diagonal of a matrix (a copy), or the matrix of a diagonal."""
     def diag_embed(self, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
-        """The last dim as the diagonal of two new dims, zeros elsewhere."""
+        """Embed the last dim as the diagonal of two new dims, zeros elsewhere."""
     def diagflat(self, offset: Any = ...) -> Tensor:
         """Create a matrix with the flattened input on a diagonal."""
     def diagonal(self, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
-        """A diagonal of two dims, as the last dim (a view)."""
+        """Return a diagonal of two dims, as the last dim (a view)."""
     def diagonal_scatter(self, src: Any, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
         """Replace a diagonal by ``src``, in a copy."""
     def diff(self, n: Any = ..., dim: Any = ..., prepend: Any = ..., append: Any = ..., *, out: Any = ...) -> Tensor:
-        """Take the ``n``-th forward difference, ``input[k + 1] - input[k]``, along a dim."""
+        """Compute the ``n``-th forward difference, ``input[k + 1] - input[k]``, along a dim."""
     def digamma(self, *, out: Any = ...) -> Tensor:
         """Take the derivative of ``lgamma``."""
     def digamma_(self) -> Tensor:
         """In-place twin of ``digamma``."""
     def dist(self, other: Tensor | complex, p: Any = ...) -> Tensor:
-        """Take the ``p``-norm of ``input - other``."""
+        """Compute the ``p``-norm of ``input - other``."""
     def div(self, other: Tensor | complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
         """Divide elementwise, with broadcasting; integers become floats unless rounded."""
     def div_(self, other: Tensor | complex, *, rounding_mode: Any = ...) -> Tensor:
@@ -630,7 +630,7 @@ class Tensor:
     def exp_(self) -> Tensor:
         """In-place twin of ``exp``."""
     def expand(self, *shape: Any, size: Any = ..., implicit: _bool = ...) -> Tensor:
-        """Repeat dims of size 1 without memory; -1 keeps a size."""
+        """Expand dims of size 1 without memory; -1 keeps a size."""
     def expand_as(self, other: Tensor | complex) -> Tensor:
         """Expand to the shape of another tensor."""
     def expm1(self, *, out: Any = ...) -> Tensor:
@@ -638,7 +638,7 @@ class Tensor:
     def expm1_(self) -> Tensor:
         """In-place twin of ``expm1``."""
     def exponential_(self, lambd: _float = ..., *, generator: Any = ...) -> Tensor:
-        """Overwrite with values of the exponential distribution of rate ``lambd``."""
+        """Fill with values of the exponential distribution of rate ``lambd``."""
     def fill_(self, value: Any) -> Tensor:
         """In-place twin of ``fill``."""
     def fill_diagonal_(self, fill_value: Any, wrap: _bool = ...) -> Tensor:
@@ -648,7 +648,7 @@ class Tensor:
     def fix_(self) -> Tensor:
         """In-place twin of ``trunc``."""
     def flatten(self, start_dim: Any = ..., end_dim: Any = ...) -> Tensor:
-        """Merge a range of dims into one; itself if there is nothing to merge."""
+        """Flatten a range of dims into one; returns itself if there is nothing to merge."""
     def flip(self, *order: Any, dims: Any = ...) -> Tensor:
         """Reverse the order along ``dims`` (a copy)."""
     def fliplr(self) -> Tensor:
@@ -694,7 +694,7 @@ class Tensor:
     def ge_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``ge``."""
     def geometric_(self, p: _float, *, generator: Any = ...) -> Tensor:
-        """Overwrite with the number of trials until the first success of probability ``p``."""
+        """Fill with values of the geometric distribution: trials to a success of probability ``p``."""
     def geqrf(self) -> tuple[Tensor, Tensor]:
         """Compute the packed QR decomposition: R on and above the diagonal, reflections below."""
     def ger(self, vec2: Any, *, out: Any = ...) -> Tensor:
@@ -720,9 +720,9 @@ class Tensor:
     def heaviside_(self, values: Any) -> Tensor:
         """In-place twin of ``heaviside``."""
     def histc(self, bins: Any = ..., min: Any = ..., max: Any = ..., *, out: Any = ...) -> Tensor:
-        """Count elements in ``bins`` intervals of equal width."""
+        """Count elements in ``bins`` bins of equal width."""
     def histogram(self, bins: Any = ..., *, range: Any = ..., weight: Any = ..., density: _bool = ...) -> Any:
-        """Count elements between ascending edges; the last interval has both ends."""
+        """Count elements between ascending bin edges; the last bin includes both."""
     def hsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
         """Split along dim 0 into equal parts or at indices."""
     def hypot(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -799,11 +799,11 @@ class Tensor:
     def isreal(self) -> Tensor:
         """Test elementwise for a zero imaginary part."""
     def istft(self, n_fft: Any, hop_length: Any = ..., win_length: Any = ..., window: Any = ..., center: _bool = ..., normalized: _bool = ..., onesided: Any = ..., length: Any = ..., return_complex: _bool = ...) -> Tensor:
-        """Invert :func:`stft`, called with the same arguments."""
+        """Compute the inverse of :func:`stft`, called with the same arguments."""
     def kron(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compute the Kronecker product: ``input[i, j] * other`` in place of each element."""
     def kthvalue(self, k: Any, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Any:
-        """Find the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
+        """Return the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
     def lcm(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Take the least common multiple, never negative."""
     def lcm_(self, other: Tensor | complex) -> Tensor:
@@ -849,7 +849,7 @@ class Tensor:
     def log_(self) -> Tensor:
         """In-place twin of ``log``."""
     def log_normal_(self, mean: _float = ..., std: _float = ..., *, generator: Any = ...) -> Tensor:
-        """Overwrite with exponentials of normals of a mean and a standard deviation."""
+        """Fill with values of the log-normal distribution."""
     def log_softmax(self, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
         """Apply the logarithm of the softmax along ``dim``, without overflow."""
     def logaddexp(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -857,7 +857,7 @@ class Tensor:
     def logaddexp2(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compute ``log2(2 ** input + 2 ** other)`` without overflow."""
     def logcumsumexp(self, dim: Any, *, out: Any = ...) -> Tensor:
-        """Take the logarithm of the sum of exponentials so far along ``dim``, without overflow."""
+        """Compute the log of the cumulative sum of exponentials along ``dim``, without overflow."""
     def logdet(self, *, out: Any = ...) -> Tensor:
         """Compute the logarithms of determinants; NaN where one is negative."""
     def logical_and(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -917,25 +917,25 @@ class Tensor:
     def matrix_power(self, n: Any, *, out: Any = ...) -> Tensor:
         """Raise square matrices to the power ``n``; for negative ``n`` their inverses."""
     def max(self, dim: Any = ..., keepdim: _bool = ..., *, other: Tensor | complex = ..., out: Any = ...) -> Any:
-        """Find the largest element of all, along a dim, or of two tensors elementwise."""
+        """Compute the maximum of all elements, along a dim, or of two tensors elementwise."""
     def maximum(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Take the larger elementwise; nan wins. Ties share gradients."""
     def mean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Average over ``dim`` (an int, several, or None for all)."""
+        """Compute the mean over ``dim`` (an int, several, or None for all)."""
     def median(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Any:
-        """Find the middle element, the lower of two; of all, or along a dim with its index."""
+        """Compute the median, the lower of two; of all, or along a dim with its index."""
     def min(self, dim: Any = ..., keepdim: _bool = ..., *, other: Tensor | complex = ..., out: Any = ...) -> Any:
-        """Find the smallest element of all, along a dim, or of two tensors: see :func:`max`."""
+        """Compute the minimum of all elements, along a dim, or of two tensors: see :func:`max`."""
     def minimum(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Take the smaller elementwise; nan wins. Ties share gradients."""
     def mm(self, mat2: Any, *, out: Any = ...) -> Tensor:
         """Multiply two matrices: (M, K) and (K, N) give (M, N)."""
     def mode(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
-        """Find the most frequent value along a dim, the smallest of several, and where it is last."""
+        """Return the most frequent value along a dim (the smallest if tied) and its last index."""
     def moveaxis(self, source: Any, destination: Any) -> Tensor:
-        """Move dims to other places (NumPy's name)."""
+        """Move dims to other positions (NumPy's name)."""
     def movedim(self, source: Any, destination: Any) -> Tensor:
-        """Move dims to other places; the others keep their order."""
+        """Move dims to other positions; the others keep their order."""
     def msort(self) -> Tensor:
         """Sort along the first dim."""
     def mul(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -943,7 +943,7 @@ class Tensor:
     def mul_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``mul``."""
     def multinomial(self, num_samples: _int, replacement: _bool = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
-        """Draw indices with the (not necessarily normalized) weights of each row."""
+        """Sample indices with the (not necessarily normalized) weights of each row."""
     def multiply(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Multiply elementwise, with broadcasting: ``out = input * other``."""
     def multiply_(self, other: Tensor | complex) -> Tensor:
@@ -959,15 +959,15 @@ class Tensor:
     def nan_to_num_(self, nan: Any = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
         """In-place twin of ``nan_to_num``."""
     def nanmean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Average over ``dim`` what is not NaN."""
+        """Compute the mean over ``dim``, ignoring NaN."""
     def nanmedian(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
-        """Find the middle of what is not NaN, the lower of two; of all, or along a dim with its index."""
+        """Compute the median, ignoring NaN; of all, or along a dim with its index."""
     def nanquantile(self, q: Any, dim: Any = ..., keepdim: _bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
-        """Find quantiles of what is not NaN: see :func:`quantile`."""
+        """Compute quantiles, ignoring NaN: see :func:`quantile`."""
     def nansum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Add up over ``dim``, taking NaN for 0."""
+        """Sum over ``dim``, treating NaN as 0."""
     def narrow(self, dim: Any, start: Any, length: Any) -> Tensor:
-        """A range of one dim, from ``start`` (a view)."""
+        """Narrow one dim to a range from ``start`` (a view)."""
     def narrow_copy(self, dim: Any, start: Any, length: Any) -> Tensor:
         """Copy a range of one dim."""
     def ne(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -1005,7 +1005,7 @@ class Tensor:
     def norm(self, p: Any = ..., dim: Any = ..., keepdim: _bool = ..., out: Any = ..., dtype: Any = ...) -> Tensor:
         """Compute the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
     def normal_(self, mean: _float = ..., std: _float = ..., *, generator: Any = ...) -> Tensor:
-        """Overwrite with normals of a mean and a standard deviation."""
+        """Fill with values of a normal distribution."""
     def not_equal(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compare elementwise: ``input != other``, as bool."""
     def not_equal_(self, other: Tensor | complex) -> Tensor:
@@ -1019,7 +1019,7 @@ class Tensor:
     def outer(self, vec2: Any, *, out: Any = ...) -> Tensor:
         """Compute the outer product of two vectors: (N,), (M,) give (N, M)."""
     def permute(self, *order: Any, dims: Any = ...) -> Tensor:
-        """Reorder the dimensions to ``dims``."""
+        """Permute the dimensions to ``dims``."""
     def pin_memory(self, device: Any = ...) -> Tensor:
         """Return the tensor itself; copies to devices use pinned memory automatically."""
     def pinverse(self, rcond: Any = ..., *, out: Any = ...) -> Tensor:
@@ -1037,7 +1037,7 @@ class Tensor:
     def prelu(self, weight: Any) -> Tensor:
         """Apply PReLU: ``max(0, x) + weight * min(0, x)``, one weight or one per channel."""
     def prod(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Multiply over one ``dim``, or over all elements."""
+        """Compute the product over one ``dim``, or over all elements."""
     def put(self, index: Any, source: Any, accumulate: _bool = ...) -> Tensor:
         """Write ``source`` at indices of the flattened tensor, in a copy."""
     def put_(self, index: Any, source: Any, accumulate: _bool = ...) -> Tensor:
@@ -1045,13 +1045,13 @@ class Tensor:
     def qr(self, some: _bool = ..., *, out: Any = ...) -> Any:
         """QR decomposition: :func:`linalg.qr`, "reduced" with ``some``, else "complete"."""
     def quantile(self, q: Any, dim: Any = ..., keepdim: _bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
-        """Find the values below which given parts of the elements lie."""
+        """Compute quantiles of the elements."""
     def rad2deg(self, *, out: Any = ...) -> Tensor:
         """Convert radians to degrees."""
     def rad2deg_(self) -> Tensor:
         """In-place twin of ``rad2deg``."""
     def random_(self, *bounds: _int, generator: Any = ..., **named: Any) -> Tensor:
-        """Overwrite with integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``."""
+        """Fill with random integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``."""
     def ravel(self) -> Tensor:
         """Flatten to one contiguous dimension; a copy unless the input is contiguous."""
     @property
@@ -1074,7 +1074,7 @@ class Tensor:
     def remainder_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``remainder``."""
     def renorm(self, p: Any, dim: Any, maxnorm: Any) -> Tensor:
-        """Shrink the slices of ``dim`` whose ``p``-norm is above ``maxnorm`` to that norm."""
+        """Renormalize the slices of ``dim`` to a ``p``-norm of at most ``maxnorm``."""
     def renorm_(self, p: Any, dim: Any, maxnorm: Any) -> Tensor:
         """In-place twin of ``renorm``."""
     def repeat(self, *counts: Any, repeats: Any = ...) -> Tensor:
@@ -1120,7 +1120,7 @@ class Tensor:
     def scatter_reduce_(self, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
         """Scatter and reduce ``src`` into this tensor; in-place version of ``scatter_reduce``."""
     def select(self, dim: Any, index: Any) -> Tensor:
-        """One index of a dim, which goes (a view)."""
+        """Select one index of a dim, which is removed (a view)."""
     def select_scatter(self, src: Any, dim: Any, index: Any) -> Tensor:
         """Replace one index of a dim by ``src``, in a copy."""
     def set_(self, source: Tensor | None = ...) -> Tensor:
@@ -1160,11 +1160,11 @@ class Tensor:
     def softmax(self, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
         """Apply the softmax along ``dim``: ``exp(x) / sum(exp(x))``."""
     def sort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ..., *, out: Any = ...) -> Any:
-        """Sort along ``dim``; the result is the named pair ``(values, indices)``."""
+        """Sort along ``dim``; returns the named pair ``(values, indices)``."""
     def split(self, split_size_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
-        """Split a dim into ranges of one size (the last may be shorter) or of the sizes given."""
+        """Split a dim into parts of one size (the last may be smaller) or of the sizes given."""
     def split_with_sizes(self, split_sizes: Any, dim: Any = ...) -> tuple[Tensor, ...]:
-        """Split a dim into ranges of the sizes given."""
+        """Split a dim into parts of the sizes given."""
     def sqrt(self, *, out: Any = ...) -> Tensor:
         """Compute the square root. Keeps the result for backward."""
     def sqrt_(self) -> Tensor:
@@ -1174,13 +1174,13 @@ class Tensor:
     def square_(self) -> Tensor:
         """In-place twin of ``square``."""
     def squeeze(self, dim: Any = ...) -> Tensor:
-        """Drop dims of size 1: all of them, or those among ``dim`` (an int or several)."""
+        """Remove dims of size 1: all of them, or those among ``dim`` (an int or several)."""
     def squeeze_(self, dim: Any = ...) -> Tensor:
-        """Drop dims of size 1 of this tensor itself."""
+        """Remove dims of size 1 of this tensor in place."""
     def std(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
-        """Take the square root of the variance over ``dim``; the arguments are those of ``var``."""
+        """Compute the standard deviation over ``dim``; the arguments are those of ``var``."""
     def stft(self, n_fft: Any, hop_length: Any = ..., win_length: Any = ..., window: Any = ..., center: _bool = ..., pad_mode: Any = ..., normalized: _bool = ..., onesided: Any = ..., return_complex: Any = ..., align_to_window: Any = ...) -> Tensor:
-        """Transform overlapping frames of signals to the frequency domain."""
+        """Compute the short-time Fourier transform of signals."""
     def storage(self) -> TypedStorage:
         """Return the storage of this tensor as elements."""
     def sub(self, other: Tensor | complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
@@ -1192,23 +1192,23 @@ class Tensor:
     def subtract_(self, other: Tensor | complex, *, alpha: Any = ...) -> Tensor:
         """In-place twin of ``sub``."""
     def sum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Add up over ``dim`` (an int, several, or None for all)."""
+        """Sum over ``dim`` (an int, several, or None for all)."""
     def sum_to_size(self, *size: Any) -> Tensor:
-        """Add up over the dims that broadcasting ``size`` to this shape would repeat."""
+        """Sum to shape ``size``, the reverse of broadcasting."""
     def svd(self, some: _bool = ..., compute_uv: _bool = ..., *, out: Any = ...) -> Any:
         """Singular value decomposition: :func:`linalg.svd`, but with V in place of ``V.mH``."""
     def swapaxes(self, axis0: Any, axis1: Any) -> Tensor:
-        """Exchange two dimensions (NumPy's name)."""
+        """Swap two dimensions (NumPy's name)."""
     def swapaxes_(self, axis0: Any, axis1: Any) -> Tensor:
-        """Exchange two dimensions of this tensor itself (NumPy's name)."""
+        """Swap two dimensions of this tensor in place (NumPy's name)."""
     def swapdims(self, dim0: Any, dim1: Any) -> Tensor:
-        """Exchange two dimensions."""
+        """Swap two dimensions."""
     def swapdims_(self, dim0: Any, dim1: Any) -> Tensor:
-        """Exchange two dimensions of this tensor itself."""
+        """Swap two dimensions of this tensor in place."""
     def t(self) -> Tensor:
         """Transpose a matrix; a tensor of fewer dimensions is returned as it is (a view)."""
     def t_(self) -> Tensor:
-        """Transpose this matrix itself."""
+        """Transpose this matrix in place."""
     def take(self, index: Any, *, out: Any = ...) -> Tensor:
         """Take elements of the flattened tensor by index, in the shape of the index."""
     def take_along_dim(self, indices: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
@@ -1230,13 +1230,13 @@ class Tensor:
     def to_dense(self, dtype: Any = ..., *, masked_grad: _bool = ...) -> Tensor:
         """Return the tensor itself: all tensors are dense."""
     def topk(self, k: Any, dim: Any = ..., largest: _bool = ..., sorted: _bool = ..., *, out: Any = ...) -> Any:
-        """Find the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
+        """Return the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
     def trace(self) -> Tensor:
         """Compute the trace of a matrix: the sum of its diagonal."""
     def transpose(self, dim0: Any, dim1: Any) -> Tensor:
-        """Exchange two dimensions."""
+        """Swap two dimensions."""
     def transpose_(self, dim0: Any, dim1: Any) -> Tensor:
-        """Exchange two dimensions of this tensor itself."""
+        """Swap two dimensions of this tensor in place."""
     def triangular_solve(self, A: Any, upper: _bool = ..., transpose: _bool = ..., unitriangular: _bool = ..., *, out: Any = ...) -> Tensor:
         """Solve ``A @ X = input`` for a triangular ``A``."""
     def tril(self, diagonal: Any = ..., *, out: Any = ...) -> Tensor:
@@ -1260,17 +1260,17 @@ class Tensor:
     def type_as(self, other: Tensor) -> Tensor:
         """Convert to the dtype and device of another tensor."""
     def unbind(self, dim: Any = ...) -> tuple[Tensor, ...]:
-        """Every index of a dim, as a tuple of views without that dim."""
+        """Return a tuple of all slices along a dim, without that dim."""
     def unflatten(self, dim: Any, sizes: Any) -> Tensor:
         """Split one dim into several; one of the sizes may be -1."""
     def unfold(self, dimension: Any, size: Any, step: Any) -> Tensor:
-        """Every window of ``size`` elements of a dim, ``step`` apart, in a new last dim (a view)."""
+        """Return all windows of ``size`` elements of a dim, ``step`` apart, as a view."""
     def uniform_(self, *bounds: _float, generator: Any = ..., **named: _float) -> Tensor:
-        """Overwrite with uniforms of [from, to), by default [0, 1): ``uniform_(from=0, to=1)``."""
+        """Fill with values of the uniform distribution on [from, to), by default [0, 1)."""
     def unique(self, sorted: _bool = ..., return_inverse: _bool = ..., return_counts: _bool = ..., dim: Any = ...) -> Any:
-        """Find the distinct elements, or the distinct slices along ``dim``; always sorted."""
+        """Return the distinct elements, or the distinct slices along ``dim``; always sorted."""
     def unique_consecutive(self, return_inverse: _bool = ..., return_counts: _bool = ..., dim: Any = ...) -> Any:
-        """Drop all but the first of every run of equal elements, or of equal slices along ``dim``."""
+        """Remove all but the first of consecutive equal elements, or slices along ``dim``."""
     def unsafe_chunk(self, chunks: Any, dim: Any = ...) -> Tensor:
         """Split a dim into ``chunks`` ranges; views, as of ``chunk``."""
     def unsafe_split(self, split_size: Any, dim: Any = ...) -> Tensor:
@@ -1280,15 +1280,15 @@ class Tensor:
     def unsqueeze(self, dim: Any) -> Tensor:
         """Insert a dimension of size 1."""
     def unsqueeze_(self, dim: Any) -> Tensor:
-        """Insert a dimension of size 1 into this tensor itself."""
+        """Insert a dimension of size 1 into this tensor in place."""
     def untyped_storage(self) -> UntypedStorage:
         """Return the storage of this tensor as bytes."""
     def var(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
-        """Average the square distance from the mean over ``dim``."""
+        """Compute the variance over ``dim``."""
     def vdot(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compute the dot product of two vectors, with ``input`` conjugated."""
     def view(self, *shape: Any, dtype: Any = ..., size: Any = ...) -> Tensor:
-        """Return the same memory in another shape, or as another element type, without a copy."""
+        """View in another shape or as another dtype, without a copy."""
     def view_as(self, other: Tensor | complex) -> Tensor:
         """View in the shape of another tensor."""
     def vsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:

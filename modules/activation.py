@@ -18,11 +18,11 @@ from .parameter import Parameter
 
 
 class _Activation(Module):
-    shown: tuple[str, ...] = ()  # the attributes in repr
+    repr_fields: tuple[str, ...] = ()  # the attributes in repr
 
     def extra_repr(self) -> str:
         """The arguments, as PyTorch shows them."""
-        parts = [f"{name}={getattr(self, name)!r}" for name in self.shown]
+        parts = [f"{name}={getattr(self, name)!r}" for name in self.repr_fields]
         return ", ".join(parts + ["inplace=True"] * bool(getattr(self, "inplace", False)))
 
 
@@ -50,7 +50,7 @@ class LeakyReLU(_Activation):
         inplace: Write into the input.
     """
 
-    shown = ("negative_slope",)
+    repr_fields = ("negative_slope",)
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class PReLU(_Activation):
         weight: (num_parameters,)
     """
 
-    shown = ("num_parameters",)
+    repr_fields = ("num_parameters",)
 
     def __init__(
         self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None
@@ -104,7 +104,7 @@ class RReLU(_Activation):
         inplace: Write into the input.
     """
 
-    shown = ("lower", "upper")
+    repr_fields = ("lower", "upper")
 
     def __init__(
         self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False
@@ -128,7 +128,7 @@ class Threshold(_Activation):
         inplace: Write into the input.
     """
 
-    shown = ("threshold", "value")
+    repr_fields = ("threshold", "value")
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__()
@@ -155,7 +155,7 @@ class Hardtanh(_Activation):
         AssertionError: ``max_val`` is not above ``min_val``.
     """
 
-    shown: tuple[str, ...] = ("min_val", "max_val")
+    repr_fields: tuple[str, ...] = ("min_val", "max_val")
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class ReLU6(Hardtanh):
         inplace: Write into the input.
     """
 
-    shown = ()
+    repr_fields = ()
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(0.0, 6.0, inplace)
@@ -211,7 +211,7 @@ class ELU(_Activation):
         inplace: Write into the input.
     """
 
-    shown = ("alpha",)
+    repr_fields = ("alpha",)
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ class GELU(_Activation):
         approximate: ``"none"`` for the error function, ``"tanh"`` for its approximation.
     """
 
-    shown = ("approximate",)
+    repr_fields = ("approximate",)
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -384,7 +384,7 @@ class Softplus(_Activation):
         threshold: Where ``beta * input`` is larger, the input itself is the result.
     """
 
-    shown = ("beta", "threshold")
+    repr_fields = ("beta", "threshold")
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -443,7 +443,7 @@ class GLU(_Activation):
         dim: The dimension; its size is even.
     """
 
-    shown = ("dim",)
+    repr_fields = ("dim",)
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
@@ -461,7 +461,7 @@ class Softmax(_Activation):
         dim: The dimension whose elements sum to 1; None is deprecated.
     """
 
-    shown = ("dim",)
+    repr_fields = ("dim",)
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()

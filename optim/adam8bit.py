@@ -49,8 +49,8 @@ class Adam8bit(Elementwise):
 
     Memory: no mean is ever whole. On the CPU a step is compiled and takes none beside the state;
     for parameters that are strided or of half precision it takes two pieces in float32, once for
-    all of them. Small models compute the step aside, and copy it. On other devices it runs in
-    tensor ops on pieces (``framework/ops/views/tiled.py``), as :class:`Adam`'s.
+    all of them. Small models compute the step in copies, and write it back. On other devices it
+    runs in tensor ops on pieces (``framework/ops/views/tiled.py``), as :class:`Adam`'s.
 
     Names and defaults are bitsandbytes'. Different here: ``weight_decay`` is an L2 penalty, as in
     Adam (theirs shrinks the parameter, as AdamW8bit); a v above 0 is never rounded to 0, so that no
@@ -153,10 +153,10 @@ class Adam8bit(Elementwise):
         if self.elements >= thresholds.COMPILED_STEP:
             _ready(_precision(p))
             return _by_parts, p, g, held, numbers, _room_for(p)
-        # So few elements that all is computed aside, and copied.
-        aside = [p.detach().contiguous().to(_precision(p), copy=True), *[t.clone() for t in held]]
-        _by_tensors(aside[0], g.detach(), aside[1:], numbers, _plain(p.device))
-        return _copied, [p, *held], aside
+        # So few elements that all is computed in copies, and written back.
+        copies = [p.detach().contiguous().to(_precision(p), copy=True), *[t.clone() for t in held]]
+        _by_tensors(copies[0], g.detach(), copies[1:], numbers, _plain(p.device))
+        return _copied, [p, *held], copies
 
 
 class AdamW8bit(Adam8bit):

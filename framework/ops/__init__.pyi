@@ -649,21 +649,21 @@ def adjoint(input: Tensor) -> Tensor:
 def alias_copy(input: Tensor, *, out: Tensor | None = ...) -> Tensor:
     """A copy of the tensor, in memory of its own."""
 def all(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Tell whether every element over ``dim`` is nonzero; true of none. No dims: of each."""
+    """Test whether all elements over ``dim`` are nonzero; True for none. No dims: of each."""
 def allclose(input: Tensor, other: Tensor | _complex, rtol: Any = ..., atol: Any = ..., equal_nan: bool = ...) -> bool:
     """Return True if all elements are close, as a Python bool; see ``isclose``."""
 def alpha_dropout(input: Tensor, p: Any = ..., training: bool = ..., inplace: bool = ...) -> Tensor:
-    """Set elements to SELU's negative limit with probability ``p``, keeping mean and variance."""
+    """Apply alpha dropout: set elements to SELU's negative limit, keeping mean and variance."""
 def amax(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Find the largest element over ``dim`` (an int, several, or all)."""
+    """Compute the maximum over ``dim`` (an int, several, or all)."""
 def amin(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Find the smallest element over ``dim`` (an int, several, or all)."""
+    """Compute the minimum over ``dim`` (an int, several, or all)."""
 def aminmax(input: Tensor, *, dim: Any = ..., keepdim: bool = ..., out: Any = ...) -> Any:
-    """Find the smallest and the largest element, as ``(min, max)``."""
+    """Compute the minimum and the maximum, as ``(min, max)``."""
 def angle(input: Tensor, *, out: Any = ...) -> Tensor:
     """Return the angle of complex numbers; for real ones 0 or pi."""
 def any(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Tell whether some element over ``dim`` is nonzero; false of none. No dims: of each."""
+    """Test whether any element over ``dim`` is nonzero; False for none. No dims: of each."""
 def arange(start: Any, end: Any = ..., step: Any = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Create values from ``start`` (default 0) to ``end``, excluded, in steps of ``step``."""
 def arccos(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -695,17 +695,17 @@ def arctanh(input: Tensor, *, out: Any = ...) -> Tensor:
 def arctanh_(input: Tensor) -> Tensor:
     """In-place twin of ``atanh``."""
 def argmax(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Find the index of the largest element along ``dim``, or in the flattened tensor."""
+    """Return the index of the maximum along ``dim``, or in the flattened tensor."""
 def argmin(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Find the index of the smallest element along ``dim``, or in the flattened tensor."""
+    """Return the index of the minimum along ``dim``, or in the flattened tensor."""
 def argsort(input: Tensor, dim: Any = ..., descending: bool = ..., stable: bool = ...) -> Tensor:
-    """Find the indices that sort along ``dim``."""
+    """Return the indices that sort along ``dim``."""
 def argwhere(input: Tensor) -> Tensor:
     """Return the coordinates of nonzero elements: (count, ndim)."""
 def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
-    """A view of any shape and strides, counted in elements of the storage."""
+    """Return a view with any shape and strides, counted in elements of the storage."""
 def as_strided_(input: Tensor, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
-    """Give this tensor itself another shape and strides over its storage."""
+    """Set the shape and strides of this tensor over its storage."""
 def as_strided_copy(input: Tensor, size: Any, stride: Any, storage_offset: Any = ..., *, out: Any = ...) -> Tensor:
     """A copy of what ``as_strided`` gives, in memory of its own."""
 def as_strided_scatter(input: Tensor, src: Any, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
@@ -751,9 +751,9 @@ def baddbmm(input: Tensor, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: 
 def baddbmm_(input: Tensor, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
     """In-place twin of ``baddbmm``."""
 def bartlett_window(window_length: int, periodic: bool = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
-    """Make Bartlett's window, a triangle; the arguments are those of :func:`hann_window`."""
+    """Create a Bartlett (triangular) window; the arguments are those of :func:`hann_window`."""
 def bernoulli(input: Tensor, p: float | None = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
-    """Draw 1 with the probability given by each element (or by ``p``), else 0."""
+    """Sample 1 with the probability given by each element (or by ``p``), else 0."""
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = ...) -> Tensor:
     """Apply a bilinear map to two inputs: ``out[.., o] = input1 @ weight[o] @ input2 + bias[o]``."""
 def bincount(input: Tensor, weights: Any = ..., minlength: Any = ...) -> Tensor:
@@ -783,7 +783,7 @@ def bitwise_xor(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> T
 def bitwise_xor_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``bitwise_xor``."""
 def blackman_window(window_length: int, periodic: bool = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
-    """Make Blackman's window of three cosines; the arguments are those of :func:`hann_window`."""
+    """Create a Blackman window; the arguments are those of :func:`hann_window`."""
 def block_diag(*tensors: Any) -> Tensor:
     """Create a block diagonal matrix."""
 def bmm(input: Tensor, mat2: Any, *, out: Any = ...) -> Tensor:
@@ -793,7 +793,7 @@ def broadcast_shapes(*shapes: Any) -> Any:
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
     """Expand tensors to their common shape (views)."""
 def broadcast_to(input: Tensor, size: Any) -> Tensor:
-    """Expand to a shape by the rules of broadcasting."""
+    """Expand to a shape by the broadcasting rules."""
 def bucketize(input: Tensor, boundaries: Any, *, out_int32: bool = ..., right: bool = ..., out: Any = ...) -> Tensor:
     """Return the index of the bucket, between sorted boundaries, of each value."""
 def cartesian_prod(*tensors: Any) -> Tensor:
@@ -821,7 +821,7 @@ def cholesky_inverse(L: Any, upper: bool = ..., *, out: Any = ...) -> Tensor:
 def cholesky_solve(input: Tensor, L: Any, upper: bool = ..., *, out: Any = ...) -> Tensor:
     """Solve ``A @ X = input`` given the Cholesky factor of ``A``."""
 def chunk(input: Tensor, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
-    """Split a dim into at most ``chunks`` ranges of one size; the last may be shorter."""
+    """Split a dim into at most ``chunks`` parts of one size; the last may be smaller."""
 def clamp(input: Tensor, min: Tensor | _complex | None = ..., max: Tensor | _complex | None = ..., *, out: Tensor | None = ...) -> Tensor:
     """Clamp each element to [min, max]; either end may be a number, a tensor, or None."""
 def clamp_(input: Tensor, min: Any = ..., max: Any = ...) -> Tensor:
@@ -843,7 +843,7 @@ def clone(input: Tensor, memory_format: Any = ..., *, out: Any = ...) -> Tensor:
 def column_stack(tensors: Any, *, out: Any = ...) -> Tensor:
     """Concatenate along the second dim; a vector is one column."""
 def combinations(input: Tensor, r: Any = ..., with_replacement: bool = ...) -> Tensor:
-    """List the combinations of ``r`` elements of a vector, in order, as rows."""
+    """Return the combinations of ``r`` elements of a vector, in order, as rows."""
 def complex(real: Tensor, imag: Tensor, *, out: Tensor | None = ...) -> Tensor:
     """Create complex numbers from real and imaginary parts."""
 def concat(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
@@ -875,7 +875,7 @@ def copysign(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tens
 def copysign_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``copysign``."""
 def corrcoef(input: Tensor) -> Tensor:
-    """Estimate the correlation matrix of variables (rows) from observations (columns)."""
+    """Compute the correlation matrix of variables (rows) from observations (columns)."""
 def cos(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the cosine."""
 def cos_(input: Tensor) -> Tensor:
@@ -887,23 +887,23 @@ def cosh_(input: Tensor) -> Tensor:
 def cosine_similarity(x1: Any, x2: Any, dim: Any = ..., eps: Any = ...) -> Tensor:
     """Compute the cosine similarity of vectors along ``dim``."""
 def count_nonzero(input: Tensor, dim: Any = ...) -> Tensor:
-    """Count the elements over ``dim`` that are not zero, in int64."""
+    """Count the nonzero elements over ``dim``, in int64."""
 def cov(input: Tensor, *, correction: Any = ..., fweights: Any = ..., aweights: Any = ...) -> Tensor:
-    """Estimate the covariance matrix of variables (rows) from observations (columns)."""
+    """Compute the covariance matrix of variables (rows) from observations (columns)."""
 def cross(input: Tensor, other: Tensor | _complex, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """Cross product of vectors; without ``dim`` along the first dim of size 3."""
 def ctc_loss(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: Any = ..., reduction: Any = ..., zero_infinity: bool = ...) -> Tensor:
     """Compute the CTC loss of log-probabilities and label sequences without alignment."""
 def cummax(input: Tensor, dim: Any) -> Any:
-    """Find the largest element so far along ``dim``, as the named pair ``(values, indices)``."""
+    """Compute the cumulative maximum along ``dim``, as the named pair ``(values, indices)``."""
 def cummin(input: Tensor, dim: Any) -> Any:
-    """Find the smallest element so far along ``dim``, as the named pair ``(values, indices)``."""
+    """Compute the cumulative minimum along ``dim``, as the named pair ``(values, indices)``."""
 def cumprod(input: Tensor, dim: Any, *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Multiply the elements so far along ``dim``; integers in int64."""
+    """Compute the cumulative product along ``dim``; integers in int64."""
 def cumprod_(input: Tensor, dim: Any, *, dtype: Any = ...) -> Tensor:
     """In-place twin of ``cumprod``."""
 def cumsum(input: Tensor, dim: Any, *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Add up the elements so far along ``dim``; integers in int64."""
+    """Compute the cumulative sum along ``dim``; integers in int64."""
 def cumsum_(input: Tensor, dim: Any, *, dtype: Any = ...) -> Tensor:
     """In-place twin of ``cumsum``."""
 def cumulative_trapezoid(y: Any, x: Any = ..., *, dx: Any = ..., dim: Any = ...) -> Tensor:
@@ -921,25 +921,25 @@ def detach_(input: Tensor) -> Tensor:
 def detach_copy(input: Tensor, *, out: Any = ...) -> Tensor:
     """A copy of what ``detach`` gives, in memory of its own."""
 def diag(input: Tensor, diagonal: Any = ...) -> Tensor:
-    """The diagonal of a matrix (a copy), or the matrix of a diagonal."""
+    """Return the diagonal of a matrix (a copy), or the matrix of a diagonal."""
 def diag_embed(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
-    """The last dim as the diagonal of two new dims, zeros elsewhere."""
+    """Embed the last dim as the diagonal of two new dims, zeros elsewhere."""
 def diagflat(input: Tensor, offset: Any = ...) -> Tensor:
     """Create a matrix with the flattened input on a diagonal."""
 def diagonal(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
-    """A diagonal of two dims, as the last dim (a view)."""
+    """Return a diagonal of two dims, as the last dim (a view)."""
 def diagonal_copy(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ..., *, out: Any = ...) -> Tensor:
     """A copy of what ``diagonal`` gives, in memory of its own."""
 def diagonal_scatter(input: Tensor, src: Any, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
     """Replace a diagonal by ``src``, in a copy."""
 def diff(input: Tensor, n: Any = ..., dim: Any = ..., prepend: Any = ..., append: Any = ..., *, out: Any = ...) -> Tensor:
-    """Take the ``n``-th forward difference, ``input[k + 1] - input[k]``, along a dim."""
+    """Compute the ``n``-th forward difference, ``input[k + 1] - input[k]``, along a dim."""
 def digamma(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the derivative of ``lgamma``."""
 def digamma_(input: Tensor) -> Tensor:
     """In-place twin of ``digamma``."""
 def dist(input: Tensor, other: Tensor | _complex, p: Any = ...) -> Tensor:
-    """Take the ``p``-norm of ``input - other``."""
+    """Compute the ``p``-norm of ``input - other``."""
 def div(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
     """Divide elementwise, with broadcasting; integers become floats unless rounded."""
 def divide(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
@@ -949,7 +949,7 @@ def divide_(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ...
 def dot(input: Tensor, tensor: Any, *, out: Any = ...) -> Tensor:
     """Compute the dot product of two vectors."""
 def dropout(input: Tensor, p: Any = ..., training: bool = ..., inplace: bool = ...) -> Tensor:
-    """Zero each element with probability ``p`` and scale the others by ``1 / (1 - p)``."""
+    """Apply dropout: zero elements with probability ``p``, scale others by ``1 / (1 - p)``."""
 def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split along dim 2 into equal parts or at indices."""
 def dstack(tensors: Any, *, out: Any = ...) -> Tensor:
@@ -999,9 +999,9 @@ def expm1_(input: Tensor) -> Tensor:
 def eye(n: int, m: int | None = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Create an (n, m) matrix with ones on the diagonal; ``m`` defaults to ``n``."""
 def feature_alpha_dropout(input: Tensor, p: Any = ..., training: bool = ..., inplace: bool = ...) -> Tensor:
-    """Set whole channels to SELU's negative limit with probability ``p``."""
+    """Apply alpha dropout to whole channels."""
 def feature_dropout(input: Tensor, p: Any, train: Any) -> Tensor:
-    """Zero whole channels of (N, C, *) with probability ``p`` and scale the others."""
+    """Apply dropout to whole channels of (N, C, *)."""
 def fill(input: Tensor, value: Any) -> Tensor:
     """Return a tensor of one value in the shape and dtype of another."""
 def fill_(input: Tensor, value: Any) -> Tensor:
@@ -1011,7 +1011,7 @@ def fix(input: Tensor, *, out: Any = ...) -> Tensor:
 def fix_(input: Tensor) -> Tensor:
     """In-place twin of ``trunc``."""
 def flatten(input: Tensor, start_dim: Any = ..., end_dim: Any = ...) -> Tensor:
-    """Merge a range of dims into one; itself if there is nothing to merge."""
+    """Flatten a range of dims into one; returns itself if there is nothing to merge."""
 def flip(input: Tensor, *order: Any, dims: Any = ...) -> Tensor:
     """Reverse the order along ``dims`` (a copy)."""
 def fliplr(input: Tensor) -> Tensor:
@@ -1083,9 +1083,9 @@ def gt(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
 def gt_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``gt``."""
 def hamming_window(window_length: int, periodic: bool = ..., alpha: float = ..., beta: float = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
-    """Make Hamming's window: ``alpha - beta cos(2 pi k / n)``."""
+    """Create a Hamming window: ``alpha - beta cos(2 pi k / n)``."""
 def hann_window(window_length: int, periodic: bool = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
-    """Make Hann's window: ``sin(pi k / n) ** 2``."""
+    """Create a Hann window: ``sin(pi k / n) ** 2``."""
 def hardshrink(input: Tensor, lambd: Any = ..., *, out: Any = ...) -> Tensor:
     """Apply hard shrinkage: zero the elements in [-lambd, lambd]."""
 def heaviside(input: Tensor, values: Tensor, *, out: Any = ...) -> Tensor:
@@ -1093,11 +1093,11 @@ def heaviside(input: Tensor, values: Tensor, *, out: Any = ...) -> Tensor:
 def heaviside_(input: Tensor, values: Any) -> Tensor:
     """In-place twin of ``heaviside``."""
 def histc(input: Tensor, bins: Any = ..., min: Any = ..., max: Any = ..., *, out: Any = ...) -> Tensor:
-    """Count elements in ``bins`` intervals of equal width."""
+    """Count elements in ``bins`` bins of equal width."""
 def histogram(input: Tensor, bins: Any = ..., *, range: Any = ..., weight: Any = ..., density: bool = ...) -> Any:
-    """Count elements between ascending edges; the last interval has both ends."""
+    """Count elements between ascending bin edges; the last bin includes both."""
 def histogramdd(input: Tensor, bins: Any, range: Any = ..., weight: Any = ..., density: bool = ...) -> Tensor:
-    """Count points between the edges of a grid; the last interval of each dim has both ends."""
+    """Count points in the bins of a grid; the last bin of each dim includes both edges."""
 def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split along dim 0 into equal parts or at indices."""
 def hstack(tensors: Any, *, out: Any = ...) -> Tensor:
@@ -1165,7 +1165,7 @@ def isclose(input: Tensor, other: Tensor | _complex, rtol: Any = ..., atol: Any 
 def isfinite(input: Tensor, *, out: Any = ...) -> Tensor:
     """Tell which elements are neither infinite nor nan."""
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = ..., invert: bool = ...) -> Tensor:
-    """Tell which elements occur among others."""
+    """Test elementwise for membership in ``test_elements``."""
 def isinf(input: Tensor, *, out: Any = ...) -> Tensor:
     """Tell which elements are infinite."""
 def isnan(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -1177,13 +1177,13 @@ def isposinf(input: Tensor, *, out: Any = ...) -> Tensor:
 def isreal(input: Tensor) -> Tensor:
     """Test elementwise for a zero imaginary part."""
 def istft(input: Tensor, n_fft: Any, hop_length: Any = ..., win_length: Any = ..., window: Any = ..., center: bool = ..., normalized: bool = ..., onesided: Any = ..., length: Any = ..., return_complex: bool = ...) -> Tensor:
-    """Invert :func:`stft`, called with the same arguments."""
+    """Compute the inverse of :func:`stft`, called with the same arguments."""
 def kaiser_window(window_length: int, periodic: bool = ..., beta: float = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
-    """Make Kaiser's window of shape ``beta``; the other arguments are :func:`hann_window`'s."""
+    """Create a Kaiser window of shape ``beta``; other arguments as :func:`hann_window`."""
 def kron(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compute the Kronecker product: ``input[i, j] * other`` in place of each element."""
 def kthvalue(input: Tensor, k: Any, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Any:
-    """Find the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
+    """Return the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
 def layer_norm(input: Tensor, normalized_shape: Any, weight: Any = ..., bias: Any = ..., eps: Any = ..., cudnn_enable: bool = ...) -> Tensor:
     """Layer normalization over the last dimensions, then scale and shift."""
 def lcm(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -1241,7 +1241,7 @@ def logaddexp(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Ten
 def logaddexp2(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compute ``log2(2 ** input + 2 ** other)`` without overflow."""
 def logcumsumexp(input: Tensor, dim: Any, *, out: Any = ...) -> Tensor:
-    """Take the logarithm of the sum of exponentials so far along ``dim``, without overflow."""
+    """Compute the log of the cumulative sum of exponentials along ``dim``, without overflow."""
 def logdet(input: Tensor, *, out: Any = ...) -> Tensor:
     """Compute the logarithms of determinants; NaN where one is negative."""
 def logical_and(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -1293,7 +1293,7 @@ def matrix_exp(A: Any, *, out: Any = ...) -> Tensor:
 def matrix_power(A: Any, n: Any, *, out: Any = ...) -> Tensor:
     """Raise square matrices to the power ``n``; for negative ``n`` their inverses."""
 def max(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, other: Tensor | _complex = ..., out: Any = ...) -> Any:
-    """Find the largest element of all, along a dim, or of two tensors elementwise."""
+    """Compute the maximum of all elements, along a dim, or of two tensors elementwise."""
 def max_pool1d(input: Tensor, kernel_size: Any, stride: Any = ..., padding: Any = ..., dilation: Any = ..., ceil_mode: bool = ..., return_indices: bool = ...) -> Tensor:
     """Apply max pooling over the last dimension."""
 def max_pool2d(input: Tensor, kernel_size: Any, stride: Any = ..., padding: Any = ..., dilation: Any = ..., ceil_mode: bool = ..., return_indices: bool = ...) -> Tensor:
@@ -1303,23 +1303,23 @@ def max_pool3d(input: Tensor, kernel_size: Any, stride: Any = ..., padding: Any 
 def maximum(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Take the larger elementwise; nan wins. Ties share gradients."""
 def mean(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Average over ``dim`` (an int, several, or None for all)."""
+    """Compute the mean over ``dim`` (an int, several, or None for all)."""
 def median(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Any:
-    """Find the middle element, the lower of two; of all, or along a dim with its index."""
+    """Compute the median, the lower of two; of all, or along a dim with its index."""
 def meshgrid(*tensors: Any, indexing: Any = ...) -> tuple[Tensor, ...]:
     """Create the grids of coordinates that vectors span (views)."""
 def min(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, other: Tensor | _complex = ..., out: Any = ...) -> Any:
-    """Find the smallest element of all, along a dim, or of two tensors: see :func:`max`."""
+    """Compute the minimum of all elements, along a dim, or of two tensors: see :func:`max`."""
 def minimum(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Take the smaller elementwise; nan wins. Ties share gradients."""
 def mm(input: Tensor, mat2: Any, *, out: Any = ...) -> Tensor:
     """Multiply two matrices: (M, K) and (K, N) give (M, N)."""
 def mode(input: Tensor, dim: Any = ..., keepdim: bool = ...) -> Any:
-    """Find the most frequent value along a dim, the smallest of several, and where it is last."""
+    """Return the most frequent value along a dim (the smallest if tied) and its last index."""
 def moveaxis(input: Tensor, source: Any, destination: Any) -> Tensor:
-    """Move dims to other places (NumPy's name)."""
+    """Move dims to other positions (NumPy's name)."""
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
-    """Move dims to other places; the others keep their order."""
+    """Move dims to other positions; the others keep their order."""
 def msort(input: Tensor) -> Tensor:
     """Sort along the first dim."""
 def mul(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -1327,7 +1327,7 @@ def mul(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
 def mul_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``mul``."""
 def multinomial(input: Tensor, num_samples: int, replacement: bool = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
-    """Draw indices with the (not necessarily normalized) weights of each row."""
+    """Sample indices with the (not necessarily normalized) weights of each row."""
 def multiply(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Multiply elementwise, with broadcasting: ``out = input * other``."""
 def multiply_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -1343,15 +1343,15 @@ def nan_to_num(input: Tensor, nan: Any = ..., posinf: Any = ..., neginf: Any = .
 def nan_to_num_(input: Tensor, nan: Any = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
     """In-place twin of ``nan_to_num``."""
 def nanmean(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Average over ``dim`` what is not NaN."""
+    """Compute the mean over ``dim``, ignoring NaN."""
 def nanmedian(input: Tensor, dim: Any = ..., keepdim: bool = ...) -> Tensor:
-    """Find the middle of what is not NaN, the lower of two; of all, or along a dim with its index."""
+    """Compute the median, ignoring NaN; of all, or along a dim with its index."""
 def nanquantile(input: Tensor, q: Any, dim: Any = ..., keepdim: bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
-    """Find quantiles of what is not NaN: see :func:`quantile`."""
+    """Compute quantiles, ignoring NaN: see :func:`quantile`."""
 def nansum(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Add up over ``dim``, taking NaN for 0."""
+    """Sum over ``dim``, treating NaN as 0."""
 def narrow(input: Tensor, dim: Any, start: Any, length: Any) -> Tensor:
-    """A range of one dim, from ``start`` (a view)."""
+    """Narrow one dim to a range from ``start`` (a view)."""
 def narrow_copy(input: Tensor, dim: Any, start: Any, length: Any) -> Tensor:
     """Copy a range of one dim."""
 def ne(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -1377,7 +1377,7 @@ def nonzero_static(input: Tensor, *, size: Any, fill_value: Any = ...) -> Tensor
 def norm(input: Tensor, p: Any = ..., dim: Any = ..., keepdim: bool = ..., out: Any = ..., dtype: Any = ...) -> Tensor:
     """Compute the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
 def normal(mean: Any = ..., std: Any = ..., size: Any = ..., *, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Draw from normal distributions with given means and standard deviations."""
+    """Sample from normal distributions with given means and standard deviations."""
 def not_equal(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input != other``, as bool."""
 def not_equal_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -1405,7 +1405,7 @@ def pca_lowrank(A: Any, q: Any = ..., center: bool = ..., niter: Any = ..., *, o
 def pdist(input: Tensor, p: Any = ...) -> Tensor:
     """Compute the ``p``-norm distances between all pairs of rows, ``(0, 1), (0, 2), ...``."""
 def permute(input: Tensor, *order: Any, dims: Any = ...) -> Tensor:
-    """Reorder the dimensions to ``dims``."""
+    """Permute the dimensions to ``dims``."""
 def permute_copy(input: Tensor, *order: Any, dims: Any = ..., out: Any = ...) -> Tensor:
     """A copy of what ``permute`` gives, in memory of its own."""
 def pinverse(input: Tensor, rcond: Any = ..., *, out: Any = ...) -> Tensor:
@@ -1415,7 +1415,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: Any) -> Tensor:
 def pixel_unshuffle(input: Tensor, downscale_factor: Any) -> Tensor:
     """Turn pixels into channels: (*, C, H r, W r) to (*, C r^2, H, W)."""
 def poisson(input: Tensor, generator: Any = ...) -> Tensor:
-    """Draw counts of the Poisson distribution with the rate given by each element."""
+    """Sample from the Poisson distribution with the rate given by each element."""
 def polar(abs: Tensor, angle: Tensor, *, out: Tensor | None = ...) -> Tensor:
     """Create complex numbers from absolute values and angles."""
 def polygamma(n: Any, input: Any) -> Tensor:
@@ -1431,7 +1431,7 @@ def pow_(input: Tensor, exponent: Any) -> Tensor:
 def prelu(input: Tensor, weight: Any) -> Tensor:
     """Apply PReLU: ``max(0, x) + weight * min(0, x)``, one weight or one per channel."""
 def prod(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Multiply over one ``dim``, or over all elements."""
+    """Compute the product over one ``dim``, or over all elements."""
 def put(input: Tensor, index: Any, source: Any, accumulate: bool = ...) -> Tensor:
     """Write ``source`` at indices of the flattened tensor, in a copy."""
 def put_(input: Tensor, index: Any, source: Any, accumulate: bool = ...) -> Tensor:
@@ -1439,25 +1439,25 @@ def put_(input: Tensor, index: Any, source: Any, accumulate: bool = ...) -> Tens
 def qr(input: Tensor, some: bool = ..., *, out: Any = ...) -> Any:
     """QR decomposition: :func:`linalg.qr`, "reduced" with ``some``, else "complete"."""
 def quantile(input: Tensor, q: Any, dim: Any = ..., keepdim: bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
-    """Find the values below which given parts of the elements lie."""
+    """Compute quantiles of the elements."""
 def rad2deg(input: Tensor, *, out: Any = ...) -> Tensor:
     """Convert radians to degrees."""
 def rad2deg_(input: Tensor) -> Tensor:
     """In-place twin of ``rad2deg``."""
 def rand(*size: Any, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., **named: Any) -> Tensor:
-    """Draw from the uniform distribution on [0, 1)."""
+    """Sample from the uniform distribution on [0, 1)."""
 def rand_like(input: Tensor, *, generator: Any = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
-    """Draw uniforms of [0, 1) in another tensor's shape, dtype and device."""
+    """Sample uniforms of [0, 1) in another tensor's shape, dtype and device."""
 def randint(low: Any = ..., high: Any = ..., size: Any = ..., *, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Draw integers from ``low`` (0 if only one bound is given) to before ``high``."""
+    """Sample integers from ``low`` (default 0) to ``high``, excluded."""
 def randint_like(input: Tensor, low: int, high: int | None = ..., *, generator: Any = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
-    """Draw integers of [low, high) in another tensor's shape, dtype and device."""
+    """Sample integers of [low, high) in another tensor's shape, dtype and device."""
 def randn(*size: Any, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., **named: Any) -> Tensor:
-    """Draw from the normal distribution with mean 0 and variance 1."""
+    """Sample from the standard normal distribution."""
 def randn_like(input: Tensor, *, generator: Any = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
-    """Draw standard normals in another tensor's shape, dtype and device."""
+    """Sample standard normals in another tensor's shape, dtype and device."""
 def randperm(n: int, *, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Draw a permutation of 0 .. n - 1."""
+    """Create a random permutation of 0 .. n - 1."""
 def range(start: Any = ..., end: Any = ..., step: Any = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Create values from ``start`` to ``end``, included (deprecated by PyTorch; see ``arange``)."""
 def ravel(input: Tensor) -> Tensor:
@@ -1477,7 +1477,7 @@ def remainder(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Ten
 def remainder_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``remainder``."""
 def renorm(input: Tensor, p: Any, dim: Any, maxnorm: Any) -> Tensor:
-    """Shrink the slices of ``dim`` whose ``p``-norm is above ``maxnorm`` to that norm."""
+    """Renormalize the slices of ``dim`` to a ``p``-norm of at most ``maxnorm``."""
 def renorm_(input: Tensor, p: Any, dim: Any, maxnorm: Any) -> Tensor:
     """In-place twin of ``renorm``."""
 def repeat_interleave(input: Tensor, repeats: Any, dim: Any = ..., *, output_size: Any = ...) -> Tensor:
@@ -1521,7 +1521,7 @@ def scatter_reduce(input: Tensor, dim: Any, index: Any, src: Any, reduce: Any, *
 def searchsorted(sorted_sequence: Any, input: Any, *, out_int32: bool = ..., right: bool = ..., side: Any = ..., sorter: Any = ..., out: Any = ...) -> Tensor:
     """Find where each value would be inserted into a sorted sequence."""
 def select(input: Tensor, dim: Any, index: Any) -> Tensor:
-    """One index of a dim, which goes (a view)."""
+    """Select one index of a dim, which is removed (a view)."""
 def select_copy(input: Tensor, dim: Any, index: Any, *, out: Any = ...) -> Tensor:
     """A copy of what ``select`` gives, in memory of its own."""
 def select_scatter(input: Tensor, src: Any, dim: Any, index: Any) -> Tensor:
@@ -1567,13 +1567,13 @@ def softmax(input: Tensor, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Ten
 def softmin(input: Tensor, dim: Any, dtype: Any = ...) -> Tensor:
     """Apply the softmax to ``-input`` along ``dim``."""
 def sort(input: Tensor, dim: Any = ..., descending: bool = ..., stable: bool = ..., *, out: Any = ...) -> Any:
-    """Sort along ``dim``; the result is the named pair ``(values, indices)``."""
+    """Sort along ``dim``; returns the named pair ``(values, indices)``."""
 def split(tensor: Any, split_size_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
-    """Split a dim into ranges of one size (the last may be shorter) or of the sizes given."""
+    """Split a dim into parts of one size (the last may be smaller) or of the sizes given."""
 def split_copy(tensor: Any, split_size_or_sections: Any, dim: Any = ..., *, out: Any = ...) -> tuple[Tensor, ...]:
     """A copy of what ``split`` gives, in memory of its own."""
 def split_with_sizes(input: Tensor, split_sizes: Any, dim: Any = ...) -> tuple[Tensor, ...]:
-    """Split a dim into ranges of the sizes given."""
+    """Split a dim into parts of the sizes given."""
 def split_with_sizes_copy(input: Tensor, split_sizes: Any, dim: Any = ..., *, out: Any = ...) -> tuple[Tensor, ...]:
     """A copy of what ``split_with_sizes`` gives, in memory of its own."""
 def sqrt(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -1585,17 +1585,17 @@ def square(input: Tensor, *, out: Any = ...) -> Tensor:
 def square_(input: Tensor) -> Tensor:
     """In-place twin of ``square``."""
 def squeeze(input: Tensor, dim: Any = ...) -> Tensor:
-    """Drop dims of size 1: all of them, or those among ``dim`` (an int or several)."""
+    """Remove dims of size 1: all of them, or those among ``dim`` (an int or several)."""
 def squeeze_copy(input: Tensor, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """A copy of what ``squeeze`` gives, in memory of its own."""
 def stack(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """Stack tensors of one shape along a new dim."""
 def std(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
-    """Take the square root of the variance over ``dim``; the arguments are those of ``var``."""
+    """Compute the standard deviation over ``dim``; the arguments are those of ``var``."""
 def std_mean(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ...) -> Any:
     """Return the standard deviation and the mean over ``dim``."""
 def stft(input: Tensor, n_fft: Any, hop_length: Any = ..., win_length: Any = ..., window: Any = ..., center: bool = ..., pad_mode: Any = ..., normalized: bool = ..., onesided: Any = ..., return_complex: Any = ..., align_to_window: Any = ...) -> Tensor:
-    """Transform overlapping frames of signals to the frequency domain."""
+    """Compute the short-time Fourier transform of signals."""
 def sub(input: Tensor, other: Tensor | _complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
     """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
 def subtract(input: Tensor, other: Tensor | _complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
@@ -1603,17 +1603,17 @@ def subtract(input: Tensor, other: Tensor | _complex, *, alpha: Any = ..., out: 
 def subtract_(input: Tensor, other: Tensor | _complex, *, alpha: Any = ...) -> Tensor:
     """In-place twin of ``sub``."""
 def sum(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Add up over ``dim`` (an int, several, or None for all)."""
+    """Sum over ``dim`` (an int, several, or None for all)."""
 def sum_to_size(input: Tensor, *size: Any) -> Tensor:
-    """Add up over the dims that broadcasting ``size`` to this shape would repeat."""
+    """Sum to shape ``size``, the reverse of broadcasting."""
 def svd(input: Tensor, some: bool = ..., compute_uv: bool = ..., *, out: Any = ...) -> Any:
     """Singular value decomposition: :func:`linalg.svd`, but with V in place of ``V.mH``."""
 def svd_lowrank(A: Any, q: Any = ..., niter: Any = ..., M: Any = ..., *, out: Any = ...) -> Tensor:
     """Compute an approximate low-rank SVD by random projection."""
 def swapaxes(input: Tensor, axis0: Any, axis1: Any) -> Tensor:
-    """Exchange two dimensions (NumPy's name)."""
+    """Swap two dimensions (NumPy's name)."""
 def swapdims(input: Tensor, dim0: Any, dim1: Any) -> Tensor:
-    """Exchange two dimensions."""
+    """Swap two dimensions."""
 def t(input: Tensor) -> Tensor:
     """Transpose a matrix; a tensor of fewer dimensions is returned as it is (a view)."""
 def t_copy(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -1643,11 +1643,11 @@ def threshold_(input: Tensor, threshold: Any, value: Any) -> Tensor:
 def tile(input: Tensor, *counts: Any, dims: Any = ...) -> Tensor:
     """Repeat ``dims`` times along every dim; they may be fewer than the tensor's."""
 def topk(input: Tensor, k: Any, dim: Any = ..., largest: bool = ..., sorted: bool = ..., *, out: Any = ...) -> Any:
-    """Find the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
+    """Return the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
 def trace(input: Tensor) -> Tensor:
     """Compute the trace of a matrix: the sum of its diagonal."""
 def transpose(input: Tensor, dim0: Any, dim1: Any) -> Tensor:
-    """Exchange two dimensions."""
+    """Swap two dimensions."""
 def transpose_copy(input: Tensor, dim0: Any, dim1: Any, *, out: Any = ...) -> Tensor:
     """A copy of what ``transpose`` gives, in memory of its own."""
 def trapezoid(y: Any, x: Any = ..., *, dx: Any = ..., dim: Any = ...) -> Tensor:
@@ -1677,7 +1677,7 @@ def trunc(input: Tensor, *, out: Any = ...) -> Tensor:
 def trunc_(input: Tensor) -> Tensor:
     """In-place twin of ``trunc``."""
 def unbind(input: Tensor, dim: Any = ...) -> tuple[Tensor, ...]:
-    """Every index of a dim, as a tuple of views without that dim."""
+    """Return a tuple of all slices along a dim, without that dim."""
 def unbind_copy(input: Tensor, dim: Any = ..., *, out: Any = ...) -> tuple[Tensor, ...]:
     """A copy of what ``unbind`` gives, in memory of its own."""
 def unflatten(input: Tensor, dim: Any, sizes: Any) -> Tensor:
@@ -1685,11 +1685,11 @@ def unflatten(input: Tensor, dim: Any, sizes: Any) -> Tensor:
 def unfold_copy(input: Tensor, dimension: Any, size: Any, step: Any, *, out: Any = ...) -> Tensor:
     """A copy of what ``unfold`` gives, in memory of its own."""
 def unique(input: Tensor, sorted: bool = ..., return_inverse: bool = ..., return_counts: bool = ..., dim: Any = ...) -> Any:
-    """Find the distinct elements, or the distinct slices along ``dim``; always sorted."""
+    """Return the distinct elements, or the distinct slices along ``dim``; always sorted."""
 def unique_consecutive(input: Tensor, return_inverse: bool = ..., return_counts: bool = ..., dim: Any = ...) -> Any:
-    """Drop all but the first of every run of equal elements, or of equal slices along ``dim``."""
+    """Remove all but the first of consecutive equal elements, or slices along ``dim``."""
 def unravel_index(indices: Any, shape: Any) -> Tensor:
-    """Convert places in a flattened tensor to a tuple of coordinates."""
+    """Convert flat indices to a tuple of coordinates."""
 def unsafe_chunk(input: Tensor, chunks: Any, dim: Any = ...) -> Tensor:
     """Split a dim into ``chunks`` ranges; views, as of ``chunk``."""
 def unsafe_split(tensor: Any, split_size: Any, dim: Any = ...) -> Tensor:
@@ -1701,9 +1701,9 @@ def unsqueeze(input: Tensor, dim: Any) -> Tensor:
 def unsqueeze_copy(input: Tensor, dim: Any, *, out: Any = ...) -> Tensor:
     """A copy of what ``unsqueeze`` gives, in memory of its own."""
 def vander(x: Any, N: Any = ..., increasing: bool = ...) -> Tensor:
-    """Build the matrix whose columns are powers of a vector, the highest first."""
+    """Create the Vandermonde matrix of a vector, highest power first."""
 def var(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
-    """Average the square distance from the mean over ``dim``."""
+    """Compute the variance over ``dim``."""
 def var_mean(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ...) -> Any:
     """Return the variance and the mean over ``dim``."""
 def vdot(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:

@@ -68,7 +68,7 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
         storage, array = plan.backend.empty(spec)
         if plan.run is not None:
             try:
-                state.run(plan.run, array, *arrays)
+                state.run_kernel(plan.run, array, *arrays)
             except RuntimeError as error:
                 if not is_reentrancy_error(error):
                     raise
@@ -116,7 +116,7 @@ def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
     storage, array = plan.backend.empty(spec)
     if plan.xp is not None:
         try:
-            state.run(plan.kernel, plan.xp, array, a._array, barray)
+            state.run_kernel(plan.kernel, plan.xp, array, a._array, barray)
         except RuntimeError as error:
             if not is_reentrancy_error(error):
                 raise

@@ -153,7 +153,7 @@ def _written_at_once(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
 
 def _run(state: Any, plan: Any, array: Any, arrays: list[Any]) -> None:
     try:
-        state.run(plan.run, array, *arrays)
+        state.run_kernel(plan.run, array, *arrays)
     except RuntimeError as error:
         if not is_reentrancy_error(error):
             raise

@@ -1,4 +1,4 @@
-"""Gated recurrent units over a whole sequence; how the loop works is told in ``rnn.py``.
+"""GRU over a whole sequence; ``rnn.py`` explains the loop.
 
 Gates lie side by side in PyTorch's order: reset r, update z, new n, with
 ``n = tanh(W x + b + r q)`` and ``q = U h + c``. For backward, the node keeps the activated gates
@@ -77,7 +77,7 @@ def gru_sequence(
     xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
     reverse,
 ):  # fmt: skip
-    """Run gated recurrent units over a sequence.
+    """Run a GRU over a sequence.
 
     Args:
         input: (steps, batch, features), or (rows, features) with ``runs``.
@@ -220,7 +220,7 @@ def gru_grad(
     xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
     input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
 ):  # fmt: skip
-    """Gradients of ``_gru``; ``needs`` says which of input, weights and biases want theirs."""
+    """Backward of ``_gru``; ``needs`` selects among input, weights and biases."""
     _backward(
         _slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out,
         grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,

@@ -1,4 +1,4 @@
-"""Long short-term memory over a whole sequence; how the loop works is told in ``rnn.py``.
+"""LSTM over a whole sequence; ``rnn.py`` explains the loop.
 
 Gates lie side by side in PyTorch's order: input, forget, cell, output. For backward, the node keeps
 the activated gates and the cell states, five numbers per unit and step, beside the input and the
@@ -88,7 +88,7 @@ def lstm_sequence(
     xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
     w_hr, h0, c0, *, runs, reverse,
 ):  # fmt: skip
-    """Run a long short-term memory over a sequence.
+    """Run an LSTM over a sequence.
 
     Args:
         input: (steps, batch, features), or (rows, features) with ``runs``.
@@ -153,7 +153,7 @@ def _quarters(array):
 
 
 def sigmoid_in_place(xp, array):
-    """``1 / (1 + exp(-array))``."""
+    """Apply the sigmoid ``1 / (1 + exp(-array))`` in place."""
     xp.negative(array, out=array)
     xp.exp(array, out=array)
     xp.add(array, 1, out=array)
@@ -254,7 +254,7 @@ def lstm_grad(
     xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden, grad_out, grad_h,
     grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
 ):  # fmt: skip
-    """Gradients of ``_lstm``; ``needs``: which of input, weights, bias, projection want theirs."""
+    """Backward of ``_lstm``; ``needs`` selects among input, weights, bias, projection."""
     _backward(
         _slope, xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden,
         grad_out, grad_h, grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, runs,
