@@ -56,10 +56,6 @@ elementwise_kernel(silu_slope, lambda gates: (gates.silu_grad, ()))
 
 
 @silu_of.vjp("input")
-def _(g, input):
-    return silu_slope(g, input)
-
-
 @silu_slope.vjp("grad")
 def _(g, input):
     return silu_slope(g, input)
@@ -174,10 +170,6 @@ elementwise_kernel(gelu_slope, _gelu_slope_compiled)
 
 
 @gelu.vjp("input")
-def _(g, input, approximate):
-    return gelu_slope(g, input, approximate=approximate)
-
-
 @gelu_slope.vjp("grad")
 def _(g, input, approximate):
     return gelu_slope(g, input, approximate=approximate)
@@ -252,10 +244,6 @@ elementwise_kernel(mish_slope, lambda gates: (gates.mish_grad, ()))
 
 
 @mish_of.vjp("input")
-def _(g, input):
-    return mish_slope(g, input)
-
-
 @mish_slope.vjp("grad")
 def _(g, input):
     return mish_slope(g, input)
@@ -336,10 +324,6 @@ elementwise_kernel(softplus_slope, _line_slope)
 
 
 @softplus.vjp("input")
-def _(g, input, beta, threshold):
-    return softplus_slope(g, input, beta, threshold)
-
-
 @softplus_slope.vjp("grad")
 def _(g, input, beta, threshold):
     return softplus_slope(g, input, beta, threshold)

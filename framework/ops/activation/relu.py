@@ -344,10 +344,6 @@ elementwise_kernel(hardswish_slope, lambda gates: (gates.hardswish_grad, ()))
 
 
 @hardswish_of.vjp("input")
-def _(g, input):
-    return hardswish_slope(g, input)
-
-
 @hardswish_slope.vjp("grad")
 def _(g, input):
     return hardswish_slope(g, input)

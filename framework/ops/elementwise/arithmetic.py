@@ -56,10 +56,6 @@ plus.kernel("cpu", dtypes="mixed")(converting_arithmetic("add"))
 
 
 @plus.vjp("input")
-def _(g):
-    return g
-
-
 @plus.vjp("other")
 def _(g):
     return g
@@ -222,10 +218,6 @@ def floor_divide(xp, out, input, other):
 
 
 @floor_divide.vjp("input")
-def _(g):
-    return zeros_like(g)
-
-
 @floor_divide.vjp("other")
 def _(g):
     return zeros_like(g)
@@ -248,10 +240,6 @@ def divide_trunc(xp, out, input, other):
 
 
 @divide_trunc.vjp("input")
-def _(g):
-    return zeros_like(g)
-
-
 @divide_trunc.vjp("other")
 def _(g):
     return zeros_like(g)

@@ -20,14 +20,7 @@ from ..creation.ranges import arange
 from ..manipulation.cat import cat
 from ..registry import op
 from ..views.as_strided import diag_embed
-from .checks import (
-    attempted,
-    check_matrices,
-    check_square,
-    linear_algebra,
-    named,
-    strict,
-)
+from . import checks
 from .matmul import adjoint, matmul
 from .solve import solve_triangle
 
@@ -85,7 +78,7 @@ def symmetric_samples(make):
 
 
 def _cholesky_infer(A, *, part, checked):
-    check_square("linalg.cholesky", A)
+    checks.check_square("linalg.cholesky", A)
     return A, Spec(A.shape[:-2], int32)
 
 
@@ -98,7 +91,7 @@ def _leading_minor(xp, a):
     # The order of the first leading minor that is not positive.
     for k in range(1, a.shape[-1] + 1):
         try:
-            with strict(xp):
+            with checks.strict(xp):
                 xp.linalg.cholesky(a[:k, :k])
         except xp.linalg.LinAlgError:
             return k
@@ -113,7 +106,7 @@ def _leading_minor(xp, a):
 def cholesky_of(xp, A, *, part, checked):
     """Cholesky decomposition of hermitian positive-definite matrices, with failures."""
     A = hermitian(xp, A, part)
-    return attempted(
+    return checks.attempted(
         xp, xp.linalg.cholesky, [A], _leading_minor, checked,
         "linalg.cholesky: {where}The factorization could not be completed because the input is not "
         "positive-definite (the leading minor of order {number} is not positive-definite). Add a "
@@ -130,7 +123,7 @@ def _(g_out, out):
     return adjoint(solve_triangle(h, adjoint(left), upper=True, unitriangular=False))
 
 
-CholeskyEx = named("linalg_cholesky_ex", "L", "info")
+CholeskyEx = checks.named("linalg_cholesky_ex", "L", "info")
 
 
 def _cholesky(A, upper, checked):
@@ -138,7 +131,7 @@ def _cholesky(A, upper, checked):
     return adjoint(out) if upper else out, info
 
 
-@linear_algebra()
+@checks.linear_algebra()
 def cholesky(A, *, upper=False):
     """Cholesky decomposition: ``A = L @ L.mH`` with lower triangular L.
 
@@ -155,7 +148,7 @@ def cholesky(A, *, upper=False):
     return _cholesky(A, upper, True)[0]
 
 
-@linear_algebra()
+@checks.linear_algebra()
 def cholesky_ex(A, *, upper=False, check_errors=False):
     """Like :func:`cholesky`, but ``info`` is the order of the failing minor, not an error.
 
@@ -169,7 +162,7 @@ def cholesky_ex(A, *, upper=False, check_errors=False):
 
 
 def _qr_infer(A, *, mode):
-    check_matrices("linalg.qr", A)
+    checks.check_matrices("linalg.qr", A)
     m, n = A.shape[-2:]
     k = m if mode == "complete" else min(m, n)
     return A.like((*A.shape[:-1], k)), A.like((*A.shape[:-2], k, n))
@@ -235,10 +228,10 @@ def _(g_q, g_r, q, r, mode):
     return cat([left, right], -1)
 
 
-QR = named("linalg_qr", "Q", "R")
+QR = checks.named("linalg_qr", "Q", "R")
 
 
-@linear_algebra()
+@checks.linear_algebra()
 def qr(A, mode="reduced"):
     """QR decomposition: ``A = Q @ R``, orthonormal columns in Q and R upper triangular.
 

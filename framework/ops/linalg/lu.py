@@ -15,14 +15,7 @@ from ..creation.ranges import arange, eye
 from ..manipulation.cat import cat
 from ..registry import op
 from ..signatures import broadcast_shapes
-from .checks import (
-    check_matrices,
-    check_square,
-    conditioned,
-    linear_algebra,
-    named,
-    raise_first,
-)
+from . import checks
 from .cholesky_qr import cube
 from .matmul import adjoint, matmul
 from .matmul import adjoint as conjugate
@@ -57,7 +50,7 @@ def eliminate(xp, lu, pivot):
 
 
 def _lu_infer(A, *, pivot):
-    check_matrices("linalg.lu_factor", A)
+    checks.check_matrices("linalg.lu_factor", A)
     m, n = A.shape[-2:]
     return A, Spec((*A.shape[:-2], min(m, n)), int32), Spec(A.shape[:-2], int32)
 
@@ -68,7 +61,7 @@ def _lu_samples(make):
     ):  # fmt: skip
         m = make(*shape)
         if not pivot:
-            m = conditioned(make, *shape)
+            m = checks.conditioned(make, *shape)
         yield (m,), {"pivot": pivot}
 
 
@@ -157,12 +150,12 @@ def permutation_of(xp, pivots, *, rows):
     return order.reshape(*pivots.shape[:-1], rows)
 
 
-LUFactor = named("linalg_lu_factor", "LU", "pivots")
-LUFactorEx = named("linalg_lu_factor_ex", "LU", "pivots", "info")
-LU = named("linalg_lu", "P", "L", "U")
+LUFactor = checks.named("linalg_lu_factor", "LU", "pivots")
+LUFactorEx = checks.named("linalg_lu_factor_ex", "LU", "pivots", "info")
+LU = checks.named("linalg_lu", "P", "L", "U")
 
 
-@linear_algebra()
+@checks.linear_algebra()
 def lu_factor_ex(A, *, pivot=True, check_errors=False):
     """Packed LU decomposition; ``info`` is the first zero pivot, counted from 1.
 
@@ -171,7 +164,7 @@ def lu_factor_ex(A, *, pivot=True, check_errors=False):
     """
     lu, pivots, info = lu_of(A, pivot=bool(pivot))
     if check_errors and A.device.type != "meta" and bool((info != 0).any()):
-        raise_first(
+        checks.raise_first(
             info.cpu(),
             "linalg.lu_factor: {where}U[{number},{number}] is zero and using it on lu_solve would "
             "result in a division by zero. If you still want to perform the factorization, "
@@ -180,7 +173,7 @@ def lu_factor_ex(A, *, pivot=True, check_errors=False):
     return LUFactorEx(lu, pivots, info)
 
 
-@linear_algebra()
+@checks.linear_algebra()
 def lu_factor(A, *, pivot=True):
     """Packed LU decomposition: L (with a unit diagonal) and U in one matrix.
 
@@ -200,7 +193,7 @@ def lu_factor(A, *, pivot=True):
     return LUFactor(*lu_factor_ex(A, pivot=pivot, check_errors=True)[:2])
 
 
-@linear_algebra()
+@checks.linear_algebra()
 def lu(A, *, pivot=True):
     """LU decomposition: ``A = P @ L @ U``, a permutation, a unit lower and an upper triangle.
 
@@ -232,7 +225,7 @@ def permutation_matrix(pivots, rows, dtype):
     return (order.unsqueeze(-2) == numbers).to(dtype)
 
 
-@linear_algebra()
+@checks.linear_algebra()
 def lu_solve(LU, pivots, B, *, left=True, adjoint=False):
     """Solve ``A @ X = B`` given :func:`lu_factor` of ``A``.
 
@@ -243,8 +236,8 @@ def lu_solve(LU, pivots, B, *, left=True, adjoint=False):
         left: Else ``X @ A = B``.
         adjoint: Solve with ``A.mH`` in place of ``A``.
     """
-    check_square("linalg.lu_solve", LU, "LU")
-    check_matrices("linalg.lu_solve", B, letters="B")
+    checks.check_square("linalg.lu_solve", LU, "LU")
+    checks.check_matrices("linalg.lu_solve", B, letters="B")
     if not left:  # X A = B is A^H X^H = B^H
         return conjugate(lu_solve(LU, pivots, conjugate(B), adjoint=not adjoint))
     order = permutation_of(pivots, rows=LU.shape[-1])

@@ -18,17 +18,7 @@ from ...tensor import Tensor
 from ..autocast_policy import WIDE_ON_CPU
 from ..registry import op
 from ..signatures import broadcast_shapes
-from .checks import (
-    attempted,
-    check_matrices,
-    check_square,
-    conditioned,
-    linear_algebra,
-    named,
-    no_failure,
-    raise_first,
-    zero_pivot,
-)
+from . import checks
 from .matmul import adjoint, matmul
 
 _LARGEST = 8  # size of matrices up to which a loop of ours is faster than calls of LAPACK
@@ -60,7 +50,7 @@ def _eliminated(xp, A, B, checked, message):
     b = stacked(A if B is None else B)
     in_stacks(small_lu.solutions, info.reshape(-1), stacked(out), stacked(A), b, B is None)
     if checked and info.any():
-        raise_first(info, message)
+        checks.raise_first(info, message)
     return out, info
 
 
@@ -68,7 +58,7 @@ def _eliminated(xp, A, B, checked, message):
 
 
 def _inv_infer(A, *, checked):
-    check_square("linalg.inv", A)
+    checks.check_square("linalg.inv", A)
     return A, Spec(A.shape[:-2], int32)
 
 
@@ -78,7 +68,7 @@ def _cube(A, *_, **__):
 
 def _inv_samples(make):
     for shape in ((3, 3), (2, 2, 2), (1, 1), (0, 0), (0, 2, 2)):
-        yield (conditioned(make, *shape),), {"checked": len(shape) > 2}
+        yield (checks.conditioned(make, *shape),), {"checked": len(shape) > 2}
 
 
 _NO_INVERSE = (
@@ -93,7 +83,7 @@ _NO_INVERSE = (
 )  # fmt: skip
 def invert(xp, A, *, checked):
     """Invert matrices, and report singular ones."""
-    return attempted(xp, xp.linalg.inv, [A], zero_pivot, checked, _NO_INVERSE)
+    return checks.attempted(xp, xp.linalg.inv, [A], checks.zero_pivot, checked, _NO_INVERSE)
 
 
 @invert.kernel("cpu", when=small)
@@ -112,10 +102,10 @@ def _(g_out, out):
     return -matmul(h, matmul(g_out, h))
 
 
-Inverse = named("linalg_inv_ex", "inverse", "info")
+Inverse = checks.named("linalg_inv_ex", "inverse", "info")
 
 
-@linear_algebra()
+@checks.linear_algebra()
 def inv(A):
     """Invert square matrices (*, n, n).
 
@@ -128,7 +118,7 @@ def inv(A):
     return invert(A, checked=True)[0]
 
 
-@linear_algebra()
+@checks.linear_algebra()
 def inv_ex(A, *, check_errors=False):
     """Invert square matrices; ``info`` is the first zero pivot (from 1) where one is singular.
 
@@ -142,8 +132,8 @@ def inv_ex(A, *, check_errors=False):
 
 
 def _solve_infer(A, B, *, checked):
-    check_square("linalg.solve", A)
-    check_matrices("linalg.solve", B, letters="B")
+    checks.check_square("linalg.solve", A)
+    checks.check_matrices("linalg.solve", B, letters="B")
     m, k = B.shape[-2:]
     n = A.shape[-1]
     if n != m:
@@ -165,7 +155,7 @@ def _solve_samples(make):
         ((3, 3), (3, 2)), ((2, 3, 3), (2, 3, 1)), ((2, 2), (4, 2, 3)), ((2, 1, 2, 2), (3, 2, 1)),
         ((0, 0), (0, 2)), ((3, 3), (3, 0)),
     ):  # fmt: skip
-        yield (conditioned(make, *a), make(*b)), {"checked": len(a) > 2}
+        yield (checks.conditioned(make, *a), make(*b)), {"checked": len(a) > 2}
 
 
 def aligned(xp, a, b):
@@ -193,8 +183,8 @@ def solve_matrices(xp, A, B, *, checked):
     """Solve ``A @ X = B`` for matrices, and report singular ones."""
     a, b = aligned(xp, A, B)
     if not b.size:
-        return xp.zeros(b.shape, dtype=b.dtype), no_failure(xp, b.shape[:-2])
-    return attempted(xp, xp.linalg.solve, [a, b], zero_pivot, checked, _NO_SOLUTION)
+        return xp.zeros(b.shape, dtype=b.dtype), checks.no_failure(xp, b.shape[:-2])
+    return checks.attempted(xp, xp.linalg.solve, [a, b], checks.zero_pivot, checked, _NO_SOLUTION)
 
 
 @solve_matrices.kernel("cpu", when=lambda A, B, **_: B.shape[-1] > 0 and small(A, B))
@@ -208,7 +198,7 @@ def _(g_out, needs, A, out):
     return -matmul(gB, adjoint(out)) if needs[0] else None, gB if needs[1] else None
 
 
-Solution = named("linalg_solve_ex", "result", "info")
+Solution = checks.named("linalg_solve_ex", "result", "info")
 
 
 def _is_vector(A, B):
@@ -216,9 +206,9 @@ def _is_vector(A, B):
 
 
 def _solve(A, B, left, checked):
-    check_square("linalg.solve", A)
+    checks.check_square("linalg.solve", A)
     if not isinstance(B, Tensor):
-        check_matrices("linalg.solve", B, letters="B")
+        checks.check_matrices("linalg.solve", B, letters="B")
     if _is_vector(A, B):
         if not left:
             raise RuntimeError(
@@ -233,7 +223,7 @@ def _solve(A, B, left, checked):
     return result.mT, info
 
 
-@linear_algebra()
+@checks.linear_algebra()
 def solve(A, B, *, left=True):
     """Solve ``A @ X = B``, or ``X @ A = B`` with ``left=False``.
 
@@ -252,7 +242,7 @@ def solve(A, B, *, left=True):
     return _solve(A, B, left, True)[0]
 
 
-@linear_algebra()
+@checks.linear_algebra()
 def solve_ex(A, B, *, left=True, check_errors=False):
     """Do what :func:`solve` does; ``info`` counts the first zero pivot instead of an error.
 
@@ -266,8 +256,8 @@ def solve_ex(A, B, *, left=True, check_errors=False):
 
 
 def _triangular_infer(A, B, *, upper, unitriangular):
-    check_square("linalg.solve_triangular", A)
-    check_matrices("linalg.solve_triangular", B, letters="B")
+    checks.check_square("linalg.solve_triangular", A)
+    checks.check_matrices("linalg.solve_triangular", B, letters="B")
     m, k = B.shape[-2:]
     n = A.shape[-1]
     if n != m:
@@ -285,7 +275,7 @@ def _triangular_samples(make):
         ((2, 3, 3), (2, 3, 1), True, True), ((2, 2), (2, 2), False, True), ((0, 0), (0, 2), True,
         False),
     ):  # fmt: skip
-        yield (conditioned(make, *a), make(*b)), {"upper": upper, "unitriangular": unit}
+        yield (checks.conditioned(make, *a), make(*b)), {"upper": upper, "unitriangular": unit}
 
 
 @op(
@@ -359,7 +349,7 @@ def _(g, needs, A, out, upper, unitriangular):
     return gA, gB if needs[1] else None
 
 
-@linear_algebra()
+@checks.linear_algebra()
 def solve_triangular(A, B, *, upper, left=True, unitriangular=False):
     """Solve ``A @ X = B``, or ``X @ A = B`` with ``left=False``, for triangular ``A``.
 
@@ -378,6 +368,6 @@ def solve_triangular(A, B, *, upper, left=True, unitriangular=False):
     """
     if left:
         return solve_triangle(A, B, upper=upper, unitriangular=unitriangular)
-    check_square("linalg.solve_triangular", A)
-    check_matrices("linalg.solve_triangular", B, letters="B")
+    checks.check_square("linalg.solve_triangular", A)
+    checks.check_matrices("linalg.solve_triangular", B, letters="B")
     return solve_triangle(A.mT, B.mT, upper=not upper, unitriangular=unitriangular).mT

@@ -79,10 +79,6 @@ for _op, _name in ((bce, "bce"), (bce_slope, "bce_grad")):
 
 
 @bce.vjp("input")
-def _(g, input, target):
-    return bce_slope(g, input, target)
-
-
 @bce_slope.vjp("grad")
 def _(g, input, target):
     return bce_slope(g, input, target)

@@ -18,17 +18,7 @@ from ...spec import Spec
 from ..activation.softmax import log_softmax
 from ..creation.from_data import tensor
 from ..registry import function, op
-from .class_targets import (
-    TILE_ROWS,
-    checked,
-    class_shape,
-    run_compiled,
-    sizes,
-    tile_size,
-    tiles,
-    weights_of,
-    where_in,
-)
+from . import class_targets
 
 # Cross entropy with class numbers
 
@@ -38,9 +28,9 @@ def _computed(dtype):
 
 
 def _cross_entropy_infer(input, target, weight, *, ignore_index, label_smoothing):
-    n, c, length = class_shape("cross_entropy", input, target, weight)
+    n, c, length = class_targets.class_shape("cross_entropy", input, target, weight)
     dtype = _computed(input.dtype)
-    tile = tile_size(n, c, length, dtype.itemsize)
+    tile = class_targets.tile_size(n, c, length, dtype.itemsize)
     return (
         Spec(target.shape, input.dtype), Spec((n, 1, length), dtype), Spec((tile,), dtype),
     )  # fmt: skip
@@ -73,11 +63,11 @@ def cross_entropy_rows(
     xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing
 ):  # fmt: skip
     """Cross entropy of each row of logits with its class."""
-    n, c, length = sizes(input)
+    n, c, length = class_targets.sizes(input)
     logits = input.reshape(n, c, length)
     losses, classes = out.reshape(n, 1, length), target.reshape(n, length)
     total = float(weight.sum()) if label_smoothing and weight is not None else c
-    for rows, columns in tiles(n, c, length, lse.dtype.itemsize):
+    for rows, columns in class_targets.tiles(n, c, length, lse.dtype.itemsize):
         x, row, loss = logits[rows, :, columns], lse[rows, :, columns], losses[rows, :, columns]
         tile = work[: x.size].reshape(x.shape)
         xp.max(x, axis=1, keepdims=True, out=loss)
@@ -87,9 +77,9 @@ def cross_entropy_rows(
         xp.sum(tile, axis=1, keepdims=True, out=row)
         xp.log(row, out=row)
         xp.add(row, loss, out=row)
-        safe, counts = checked(xp, classes[rows, columns], c, ignore_index)
-        factor = weights_of(xp, weight, safe, counts, out.dtype)[:, None]
-        xp.subtract(row, x[where_in(xp, x, safe)][:, None], out=loss)
+        safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
+        factor = class_targets.weights_of(xp, weight, safe, counts, out.dtype)[:, None]
+        xp.subtract(row, x[class_targets.where_in(xp, x, safe)][:, None], out=loss)
         xp.multiply(loss, factor * (1.0 - label_smoothing), out=loss)
         if label_smoothing:
             # The mean over classes of what the loss would be for each.
@@ -114,7 +104,9 @@ def _compiled(input, weight):
     scratch=False,
 )  # fmt: skip
 def _(xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing):
-    run_compiled("", [input], [out, lse, target], weight, ignore_index, label_smoothing)
+    class_targets.run_compiled(
+        "", [input], [out, lse, target], weight, ignore_index, label_smoothing
+    )
 
 
 @cross_entropy_rows.vjp("input")
@@ -160,15 +152,15 @@ def cross_entropy_grad(
     xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing
 ):  # fmt: skip
     """Backward of cross entropy: softmax minus target, scaled, from ``lse`` in one pass."""
-    n, c, length = sizes(input)
+    n, c, length = class_targets.sizes(input)
     logits, result = input.reshape(n, c, length), out.reshape(n, c, length)
     arriving, classes = grad.reshape(n, length), target.reshape(n, length)
     total = float(weight.sum()) if label_smoothing and weight is not None else c
-    for rows, columns in tiles(n, c, length, lse.dtype.itemsize):
+    for rows, columns in class_targets.tiles(n, c, length, lse.dtype.itemsize):
         x, y = logits[rows, :, columns], result[rows, :, columns]
         g = arriving[rows, columns]
-        safe, counts = checked(xp, classes[rows, columns], c, ignore_index)
-        factor = weights_of(xp, weight, safe, counts, out.dtype) * g
+        safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
+        factor = class_targets.weights_of(xp, weight, safe, counts, out.dtype) * g
         hit = factor * (1.0 - label_smoothing)
         spread = (g * counts) * (label_smoothing / c)
         xp.subtract(x, lse[rows, :, columns], out=y)
@@ -180,7 +172,7 @@ def cross_entropy_grad(
             else:
                 for k in range(c):
                     xp.subtract(y[:, k], spread * weight[k], out=y[:, k])
-        y[where_in(xp, y, safe)] -= hit
+        y[class_targets.where_in(xp, y, safe)] -= hit
 
 
 @cross_entropy_grad.kernel(
@@ -188,14 +180,16 @@ def cross_entropy_grad(
     layout=contiguous,
 )  # fmt: skip
 def _(xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing):
-    run_compiled("_grad", [out, input], [grad, lse, target], weight, ignore_index, label_smoothing)
+    class_targets.run_compiled(
+        "_grad", [out, input], [grad, lse, target], weight, ignore_index, label_smoothing
+    )
 
 
 # Negative log likelihood: linear in its input
 
 
 def _nll_infer(input, target, weight, *, ignore_index):
-    class_shape("nll_loss", input, target, weight)
+    class_targets.class_shape("nll_loss", input, target, weight)
     return Spec(target.shape, input.dtype)
 
 
@@ -222,14 +216,14 @@ def _nll_samples(make):
 )  # fmt: skip
 def nll_rows(xp, out, input, target, weight, *, ignore_index):
     """Negative log-likelihood of each row, times the weight of its class."""
-    n, c, length = sizes(input)
+    n, c, length = class_targets.sizes(input)
     x, losses = input.reshape(n, c, length), out.reshape(n, 1, length)
     classes = target.reshape(n, length)
-    for rows, columns in tiles(n, c, length, 4):
+    for rows, columns in class_targets.tiles(n, c, length, 4):
         loss, tile = losses[rows, :, columns], x[rows, :, columns]
-        safe, counts = checked(xp, classes[rows, columns], c, ignore_index)
-        factor = weights_of(xp, weight, safe, counts, out.dtype)
-        xp.multiply(tile[where_in(xp, tile, safe)], factor, out=loss[:, 0])
+        safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
+        factor = class_targets.weights_of(xp, weight, safe, counts, out.dtype)
+        xp.multiply(tile[class_targets.where_in(xp, tile, safe)], factor, out=loss[:, 0])
         xp.negative(loss, out=loss)
         loss[~counts[:, None]] = 0
 
@@ -243,7 +237,7 @@ def _pickable(large, weight):
     layout=contiguous,
 )  # fmt: skip
 def _(xp, out, input, target, weight, *, ignore_index):
-    run_compiled("picked", [input], [out, target], weight, ignore_index)
+    class_targets.run_compiled("picked", [input], [out, target], weight, ignore_index)
 
 
 @nll_rows.vjp("input")
@@ -258,15 +252,15 @@ def _(g, target, weight, input_spec, ignore_index):
 )  # fmt: skip
 def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
     """Backward of nll: minus the gradient at each row's class, zero elsewhere."""
-    n, c, length = sizes(out)
+    n, c, length = class_targets.sizes(out)
     y, arriving = out.reshape(n, c, length), grad.reshape(n, length)
     classes = target.reshape(n, length)
     out.fill(0)
-    for rows, columns in tiles(n, c, length, 4):
-        safe, counts = checked(xp, classes[rows, columns], c, ignore_index)
-        factor = weights_of(xp, weight, safe, counts, out.dtype)
+    for rows, columns in class_targets.tiles(n, c, length, 4):
+        safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
+        factor = class_targets.weights_of(xp, weight, safe, counts, out.dtype)
         tile = y[rows, :, columns]
-        tile[where_in(xp, tile, safe)] = arriving[rows, columns] * -factor
+        tile[class_targets.where_in(xp, tile, safe)] = arriving[rows, columns] * -factor
 
 
 @nll_grad.kernel(
@@ -275,7 +269,7 @@ def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
     layout=contiguous,
 )  # fmt: skip
 def _(xp, out, grad, target, weight, *, shape, ignore_index):
-    run_compiled("picked_grad", [out], [grad, target], weight, ignore_index)
+    class_targets.run_compiled("picked_grad", [out], [grad, target], weight, ignore_index)
 
 
 @nll_grad.vjp("grad")
@@ -302,13 +296,13 @@ def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
     """Weighted mean of class losses over the rows that count."""
     flat = target.reshape(1, -1)
     divisor.fill(0)
-    for start in range(0, flat.shape[1], TILE_ROWS):
-        part = flat[:, start : start + TILE_ROWS]
+    for start in range(0, flat.shape[1], class_targets.TILE_ROWS):
+        part = flat[:, start : start + class_targets.TILE_ROWS]
         if weight is None:
             counted = (part != ignore_index).sum(dtype=divisor.dtype)
         else:
-            safe, counts = checked(xp, part, weight.shape[0], ignore_index)
-            counted = weights_of(xp, weight, safe, counts, divisor.dtype).sum()
+            safe, counts = class_targets.checked(xp, part, weight.shape[0], ignore_index)
+            counted = class_targets.weights_of(xp, weight, safe, counts, divisor.dtype).sum()
         xp.add(divisor, counted, out=divisor)
     xp.sum(loss, out=out)
     xp.divide(out, divisor, out=out)
