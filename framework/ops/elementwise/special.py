@@ -56,7 +56,7 @@ i1e: Any = _unary(
     "i1e",
     lambda g, input, out: g * (i0e(input) - input.sign() * out - over(input, out, 0.5)),
     "Compute ``exp(-abs(input)) * i1(input)``.",
-)  # fmt: skip
+)
 entr = _unary(
     "entr", lambda g, input: g * (-input.log() - 1),
     "Compute ``-input * log(input)``: 0 at 0, -inf below.", between(0.3, 2.0),
