@@ -67,7 +67,7 @@ def blockwise_call(recurrence: Callable[..., None], tensors: Sequence[Any], numb
 
 
 def require_no_overlap(array: Any, tensor: Any) -> None:
-    """Refuse to write a tensor whose elements share places, as an expanded one's do.
+    """Raise an error for writing to a tensor whose elements share memory, as if expanded.
 
     Raises:
         RuntimeError: They do.
@@ -106,7 +106,7 @@ def by_blocks(*arguments: Any) -> None:
 
 
 def blocks(arrays: Sequence[Any], limit: int = BLOCK) -> Iterator[Sequence[Any]]:
-    """Matching parts of arrays of one shape, of at most ``limit`` elements; None stays None."""
+    """Yield matching blocks of arrays of one shape, at most ``limit`` elements; None stays None."""
     n = arrays[0].size
     if n <= limit:
         yield arrays

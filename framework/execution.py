@@ -6,9 +6,9 @@ and books all memory as ever. Each method says what the framework asks it for; w
 leaves alone goes on as usual.
 
 Nothing that is called for every op asks the executor: what the hot path uses is bound when it is
-made. A thread's ``State.run`` is the executor's ``runner``, a plan and a backend were shown to it,
-and the methods of Tensor that read values are those that it returned. So the usual executor costs
-nothing, and :func:`install` has these bound anew, by the functions that modules declared with
+made. A thread's ``State.run_kernel`` is the executor's ``runner``, a plan and a backend were shown
+to it, and the methods of Tensor that read values are those that it returned. So the usual executor
+costs nothing, and :func:`install` has these bound anew, by the functions that modules declared with
 :func:`when_installed`.
 
 What has no method of its own goes through one of these: writing outside of ops and random draws

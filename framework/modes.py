@@ -55,7 +55,7 @@ class State:
         "notes_results",
         "phase",
         "recorder",
-        "run",
+        "run_kernel",
         "running",
         "saver",
         "scope",
@@ -77,7 +77,7 @@ class State:
         self.running: Any = None
         self.recorder: Any = None
         self.notes_results = False
-        self.run = execution.current.runner()
+        self.run_kernel = execution.current.runner()
 
 
 class _Local(threading.local):
@@ -90,17 +90,17 @@ local = _Local()
 
 @execution.when_installed
 def _run_by(executor: execution.Executor) -> None:
-    local.state.run = executor.runner()
+    local.state.run_kernel = executor.runner()
 
 
 def run_kernel(f: Any, *args: Any) -> Any:
     """Run a kernel, or a function around one, with NumPy's floating-point warnings off.
 
-    Whatever writes values goes through here or through ``State.run``, so that an executor can leave
-    it out (``execution.py``). The first array among ``args`` is written.
+    Whatever writes values goes through here or through ``State.run_kernel``, so that an executor
+    can leave it out (``execution.py``). The first array among ``args`` is written.
     """
     try:
-        return local.state.run(f, *args)
+        return local.state.run_kernel(f, *args)
     except RuntimeError as error:
         if not is_reentrancy_error(error):
             raise

@@ -1,4 +1,4 @@
-"""Printing of tensors, in PyTorch's format.
+"""Tensor printing in PyTorch's format.
 
 A :class:`_Style` looks at the numbers that will be shown and chooses one notation and width for
 all of them; :func:`_block` lays them out in rows and brackets.
@@ -43,7 +43,7 @@ def set_printoptions(
     profile: str | None = None,
     sci_mode: bool | None = None,
 ) -> None:
-    """Choose how tensors print.
+    """Set the options for printing tensors.
 
     Args:
         precision: Digits after the point (4).
@@ -65,7 +65,7 @@ def set_printoptions(
 
 
 class _Style:
-    """One notation and width for a set of numbers."""
+    """Notation and width for a set of numbers."""
 
     def __init__(self, values: Any, options: _Options) -> None:
         self.floating = values.dtype.kind == "f"
@@ -102,7 +102,7 @@ class _Style:
 
 
 class _ComplexStyle:
-    """The styles of real and imaginary parts."""
+    """Styles for real and imaginary parts."""
 
     def __init__(self, values: Any, options: _Options) -> None:
         self.real = _Style(values.real, options)
@@ -163,7 +163,7 @@ def _body(t: Tensor, indent: int, options: _Options) -> str:
 
 
 def text_of(t: Tensor) -> str:
-    """The text of ``repr(t)``."""
+    """Return the text of ``repr(t)``."""
     options = _options[0]
     name = type(t).__name__
     prefix = "tensor(" if name in _PLAIN else f"{name}("

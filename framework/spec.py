@@ -20,7 +20,7 @@ Shape = tuple[int, ...]
 
 
 class Size(tuple):  # type: ignore[type-arg]
-    """A shape: a tuple of ints that prints as PyTorch's and slices to a ``Size``."""
+    """The shape of a tensor: a tuple of ints that prints as PyTorch's and slices to a ``Size``."""
 
     __slots__ = ()
 
@@ -46,7 +46,7 @@ _interned: weakref.WeakValueDictionary[Any, Spec] = weakref.WeakValueDictionary(
 
 
 class Spec:
-    """Shape, dtype and device of a tensor; one object per combination.
+    """Shape, dtype and device of a tensor; equal specs are one object.
 
     Attributes:
         shape: The sizes (a :class:`Size`).
@@ -75,7 +75,7 @@ class Spec:
     np_dtype: Any
 
     def __new__(cls, shape: Iterable[int], dtype: _dtype, device: _device | None = None) -> Spec:
-        """Return the one object of that combination."""
+        """Return the unique spec of these values."""
         key = (tuple(shape), dtype, device)
         self = _interned.get(key)
         if self is None:
@@ -93,11 +93,11 @@ class Spec:
         return self
 
     def like(self, shape: Iterable[int] | None = None, dtype: _dtype | None = None) -> Spec:
-        """This spec with another shape or dtype."""
+        """Return this spec with another shape or dtype."""
         return Spec(self.shape if shape is None else shape, dtype or self.dtype, self.device)
 
     def on(self, device: _device | None) -> Spec:
-        """This spec on another device."""
+        """Return this spec on another device."""
         return self if self.device is device else Spec(self.shape, self.dtype, device)
 
     def __repr__(self) -> str:
@@ -109,7 +109,7 @@ class Spec:
 
 
 class ScalarSpec:
-    """The spec of a Python scalar in a cache key: its category is known, its value is not.
+    """The spec of a Python scalar in a cache key: its category without its value.
 
     A scalar takes part in promotion weakly and has the shape of a 0-d tensor.
     """

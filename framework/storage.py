@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class LedgerEntry:
-    """Base of storages: role, version and entry in the ledger.
+    """Base class of storages: role, version and ledger.
 
     Attributes:
         ledger: The ledger of its device.
@@ -38,7 +38,7 @@ class LedgerEntry:
     nbytes: int
 
     def set_role(self, role: int) -> None:
-        """Say what the bytes are for; the ledger follows.
+        """Set the role of the bytes and update the ledger.
 
         At the peak itself, the peak's roles change along.
         """
@@ -60,7 +60,7 @@ class LedgerEntry:
 
 
 class Storage(np.ndarray, LedgerEntry):  # type: ignore[override]  # nbytes is numpy's property
-    """Bytes of a host pool. Made by ``HostBackend.empty``; gives itself back when it dies."""
+    """A storage from a host pool, made by ``HostBackend.empty`` and freed when it dies."""
 
     __slots__ = ("ledger", "offset", "pins", "role", "stack", "version")
     ledger: Ledger
@@ -69,7 +69,7 @@ class Storage(np.ndarray, LedgerEntry):  # type: ignore[override]  # nbytes is n
 
     @property
     def address(self) -> int:
-        """Address of its first byte."""
+        """Address of the first byte."""
         return self.ledger.base + self.offset
 
     @finalizer
@@ -93,7 +93,7 @@ class Storage(np.ndarray, LedgerEntry):  # type: ignore[override]  # nbytes is n
 
 
 class ExternalStorage(LedgerEntry):
-    """Bytes that belong to someone else, such as a NumPy array that a tensor shares.
+    """A storage owned by someone else, such as a NumPy array that a tensor shares.
 
     The ledger does not count them: lowtide neither took them nor can give them back.
     """
@@ -110,7 +110,7 @@ class ExternalStorage(LedgerEntry):
 
     @property
     def address(self) -> int:
-        """Address of its first byte."""
+        """Address of the first byte."""
         found = getattr(self.owner, "__cuda_array_interface__", None)
         found = self.owner.__array_interface__ if found is None else found
         return int(found["data"][0])

@@ -1,4 +1,4 @@
-"""Tensor: an array view, its storage, its place in the graph.
+"""Tensor: an array view, its storage, and its place in the autograd graph.
 
 This file knows no op and no graph. Arithmetic, reshaping and indexing are declared in
 ``framework/ops``, and the registry installs them here as methods; ``autograd/methods.py`` installs
@@ -25,7 +25,7 @@ legacy_tensor: Any = None  # what Tensor() calls; set by ops/creation/legacy_typ
 
 
 class ViewInfo:
-    """How a view came from its base, so that a write through either can rewrite history.
+    """The base of a view and how it was made, for in-place writes through either.
 
     Attributes:
         base: The tensor that owns the storage (never itself a view).
@@ -47,7 +47,7 @@ class ViewInfo:
 
 
 class Tensor:
-    """An n-dimensional array that remembers how it was made.
+    """An n-dimensional array with automatic differentiation.
 
     ``Tensor([1., 2.])`` copies data into the default dtype and ``Tensor(2, 3)`` leaves that shape
     uninitialized, as PyTorch's legacy constructor does; use :func:`lowtide.tensor` in new code.
@@ -80,31 +80,31 @@ class Tensor:
     _extra: dict[Any, Any] | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Build PyTorch's legacy way: from data, a tensor, or sizes."""
+        """Construct in PyTorch's legacy way: from data, a tensor, or sizes."""
         return legacy_tensor(cls, *args, **kwargs)
 
     # What it is
 
     @property
     def shape(self) -> Size:
-        """The sizes of its dimensions."""
+        """The shape: the size of each dimension."""
         return self._spec.shape
 
     @property
     def dtype(self) -> dtype:
-        """The type of its elements."""
+        """The data type of the elements."""
         return self._spec.dtype
 
     @property
     def device(self) -> device:
-        """Where its bytes lie."""
+        """The device that holds the tensor."""
         found = self._spec.device
         assert found is not None
         return found
 
     @property
     def layout(self) -> layout:
-        """How its elements are stored: always ``lowtide.strided``."""
+        """The layout: always ``lowtide.strided``."""
         return strided
 
     @property
@@ -114,7 +114,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of its elements (a view's own, not its base's)."""
+        """Bytes of the elements (a view's own, not its base's)."""
         return self._spec.nbytes
 
     @property
@@ -124,7 +124,7 @@ class Tensor:
 
     @property
     def array(self) -> Any:
-        """The raw array of its device, for kernels; writing to it goes unnoticed by autograd."""
+        """The raw array of the device; autograd does not see writes to it."""
         recorder = local.state.recorder
         if recorder is not None:  # whoever has the array may write what no region sees
             recorder.became_writable(self._storage)
@@ -159,13 +159,13 @@ class Tensor:
         return self._spec.dtype.itemsize
 
     def stride(self, dim: int | None = None) -> Any:
-        """Steps between neighbors of each dimension, or of one, counted in elements."""
+        """The strides in elements, or the stride of one dimension."""
         size = self._spec.dtype.itemsize
         strides = tuple(s // size for s in self._array.strides)
         return strides if dim is None else strides[dim]
 
     def storage_offset(self) -> int:
-        """Elements between the start of the storage and the first element."""
+        """Offset of the first element in the storage, in elements."""
         first = backend(self.device).address(self._array)
         return int((first - self._storage.address) // self.itemsize)
 
@@ -176,7 +176,7 @@ class Tensor:
         return int(backend(self.device).address(self._array))
 
     def is_contiguous(self, memory_format: memory_format = contiguous_format) -> bool:
-        """True if the elements lie without gaps in C order, or in that of a memory format."""
+        """True if the elements are contiguous in C order, or in a memory format."""
         if memory_format.order is not None:
             return memory_format.describes(self._spec.shape, self.stride())
         return bool(self._array.flags.c_contiguous)
@@ -194,26 +194,26 @@ class Tensor:
         return self._spec.dtype.is_signed
 
     def is_inference(self) -> bool:
-        """True if it was made under ``inference_mode``."""
+        """True if the tensor was created under ``inference_mode``."""
         return bool(self._extra and self._extra.get("inference"))
 
     def get_device(self) -> int:
-        """The index of its cuda device; -1 elsewhere."""
+        """The index of the CUDA device; -1 on other devices."""
         return -1 if self.device.index is None else self.device.index
 
     @property
     def is_cuda(self) -> bool:
-        """True on a cuda device."""
+        """True on a CUDA device."""
         return self.device.type == "cuda"
 
     @property
     def is_cpu(self) -> bool:
-        """True on the cpu."""
+        """True on the CPU."""
         return self.device.type == "cpu"
 
     @property
     def is_meta(self) -> bool:
-        """True on meta, where tensors have no values."""
+        """True on the meta device, where tensors have no values."""
         return self.device.type == "meta"
 
     @property
@@ -235,7 +235,7 @@ class Tensor:
 
     @property
     def requires_grad(self) -> bool:
-        """True if a backward pass through it leads to a gradient."""
+        """True if gradients are computed for this tensor."""
         self._refresh()
         return self._requires_grad
 
@@ -266,24 +266,24 @@ class Tensor:
 
     @property
     def is_leaf(self) -> bool:
-        """True if no recorded op made it: its ``.grad`` is kept by backward."""
+        """True if no recorded op made it; backward accumulates into the ``.grad`` of leaves."""
         self._refresh()
         return self._node is None or not self._requires_grad
 
     @property
     def grad_fn(self) -> Any:
-        """The node that made it, or None."""
+        """The graph node that made it, or None."""
         self._refresh()
         return self._node if self._requires_grad else None
 
     @property
     def output_nr(self) -> int:
-        """Which output of ``grad_fn`` it is."""
+        """The output index of ``grad_fn`` that it is."""
         return self._index
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that backward accumulated, or None."""
+        """The accumulated gradient, or None."""
         if self._grad is None and self._node is not None and not self.retains_grad:
             warnings.warn(
                 "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its "
@@ -314,12 +314,12 @@ class Tensor:
 
     @property
     def retains_grad(self) -> bool:
-        """True if it is no leaf and ``retain_grad`` was called."""
+        """True if it is a non-leaf and ``retain_grad`` was called."""
         return bool(self._extra and self._extra.get("retains_grad"))
 
     @property
     def data(self) -> Tensor:
-        """The same values outside the graph. Writing through it counts as a write."""
+        """The same values outside the graph; in-place writes through it count."""
         return self.detach()  # type: ignore[attr-defined, no-any-return]
 
     @data.setter
@@ -340,12 +340,12 @@ class Tensor:
 
     @property
     def _version(self) -> int:
-        """How often its storage was written in place."""
+        """The number of in-place writes to the storage."""
         return int(self._storage.version)
 
     @property
     def _base(self) -> Tensor | None:
-        """The tensor it is a view of, or None."""
+        """The base tensor of this view, or None."""
         return self._viewed.base if self._viewed is not None else None
 
     def _is_view(self) -> bool:
@@ -398,7 +398,7 @@ class Tensor:
         return int(self.item())
 
     def item(self) -> Any:
-        """The only element, as a Python scalar."""
+        """Return the only element as a Python scalar."""
         if self._spec.numel != 1:
             raise RuntimeError(
                 f"a Tensor with {self._spec.numel} elements cannot be converted to Scalar. "
@@ -408,7 +408,7 @@ class Tensor:
         return backend(self.device).item(self._array)
 
     def tolist(self) -> Any:
-        """The elements as nested lists of Python scalars; a scalar for a 0-d tensor."""
+        """Return the elements as nested lists of Python scalars; a scalar for a 0-d tensor."""
         self._need_values("tolist")
         return backend(self.device).to_host(self._array).tolist()
 
@@ -427,7 +427,7 @@ class Tensor:
 
 
 def wrap(array: Any, spec: Spec, storage: Any) -> Tensor:
-    """Make a Tensor of parts, outside any graph. For the dispatcher and the backends."""
+    """Make a Tensor from an array, spec and storage, outside of any graph."""
     t: Tensor = _new(Tensor)
     t._array = array
     t._spec = spec
@@ -445,7 +445,7 @@ _SLOTS = tuple(s for s in Tensor.__slots__ if not s.startswith("__"))
 
 
 def instance(cls: type, t: Tensor, requires_grad: bool, attributes: dict[str, Any]) -> Tensor:
-    """Make ``t`` an instance of a subclass, without calling the subclass's constructor."""
+    """Make ``t`` an instance of a subclass without calling its constructor."""
     out: Tensor = t
     if cls is not Tensor:
         out = object.__new__(cls)

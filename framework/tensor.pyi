@@ -29,31 +29,31 @@ class Tensor:
     _viewed: ViewInfo | None
     _extra: dict[Any, Any] | None
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Build PyTorch's legacy way: from data, a tensor, or sizes."""
+        """Construct in PyTorch's legacy way: from data, a tensor, or sizes."""
     @property
     def shape(self) -> Size:
-        """The sizes of its dimensions."""
+        """The shape: the size of each dimension."""
     @property
     def dtype(self) -> _dtype:
-        """The type of its elements."""
+        """The data type of the elements."""
     @property
     def device(self) -> _device:
-        """Where its bytes lie."""
+        """The device that holds the tensor."""
     @property
     def layout(self) -> _layout:
-        """How its elements are stored: always ``lowtide.strided``."""
+        """The layout: always ``lowtide.strided``."""
     @property
     def ndim(self) -> _int:
         """Number of dimensions."""
     @property
     def nbytes(self) -> _int:
-        """Bytes of its elements (a view's own, not its base's)."""
+        """Bytes of the elements (a view's own, not its base's)."""
     @property
     def itemsize(self) -> _int:
         """Bytes of one element."""
     @property
     def array(self) -> Any:
-        """The raw array of its device, for kernels; writing to it goes unnoticed by autograd."""
+        """The raw array of the device; autograd does not see writes to it."""
     def size(self, dim: _int | None=...) -> Any:
         """The shape, or the size of one dimension."""
     def dim(self) -> _int:
@@ -65,13 +65,13 @@ class Tensor:
     def element_size(self) -> _int:
         """Bytes of one element."""
     def stride(self, dim: _int | None=...) -> Any:
-        """Steps between neighbors of each dimension, or of one, counted in elements."""
+        """The strides in elements, or the stride of one dimension."""
     def storage_offset(self) -> _int:
-        """Elements between the start of the storage and the first element."""
+        """Offset of the first element in the storage, in elements."""
     def data_ptr(self) -> _int:
         """Address of the first element; 0 for an empty tensor or on meta."""
     def is_contiguous(self, memory_format: memory_format=...) -> _bool:
-        """True if the elements lie without gaps in C order, or in that of a memory format."""
+        """True if the elements are contiguous in C order, or in a memory format."""
     def is_floating_point(self) -> _bool:
         """True for the floating dtypes."""
     def is_complex(self) -> _bool:
@@ -79,18 +79,18 @@ class Tensor:
     def is_signed(self) -> _bool:
         """True for the dtypes with negative values."""
     def is_inference(self) -> _bool:
-        """True if it was made under ``inference_mode``."""
+        """True if the tensor was created under ``inference_mode``."""
     def get_device(self) -> _int:
-        """The index of its cuda device; -1 elsewhere."""
+        """The index of the CUDA device; -1 on other devices."""
     @property
     def is_cuda(self) -> _bool:
-        """True on a cuda device."""
+        """True on a CUDA device."""
     @property
     def is_cpu(self) -> _bool:
-        """True on the cpu."""
+        """True on the CPU."""
     @property
     def is_meta(self) -> _bool:
-        """True on meta, where tensors have no values."""
+        """True on the meta device, where tensors have no values."""
     @property
     def is_sparse(self) -> _bool:
         """False: there are no sparse tensors."""
@@ -102,41 +102,41 @@ class Tensor:
         """False: there are no nested tensors."""
     @property
     def requires_grad(self) -> _bool:
-        """True if a backward pass through it leads to a gradient."""
+        """True if gradients are computed for this tensor."""
     @requires_grad.setter
     def requires_grad(self, value: _bool) -> None: ...
     def requires_grad_(self, requires_grad: _bool=...) -> Tensor:
         """Set ``requires_grad`` and return the tensor."""
     @property
     def is_leaf(self) -> _bool:
-        """True if no recorded op made it: its ``.grad`` is kept by backward."""
+        """True if no recorded op made it; backward accumulates into the ``.grad`` of leaves."""
     @property
     def grad_fn(self) -> Any:
-        """The node that made it, or None."""
+        """The graph node that made it, or None."""
     @property
     def output_nr(self) -> _int:
-        """Which output of ``grad_fn`` it is."""
+        """The output index of ``grad_fn`` that it is."""
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that backward accumulated, or None."""
+        """The accumulated gradient, or None."""
     @grad.setter
     def grad(self, value: Tensor | None) -> None: ...
     @grad.deleter
     def grad(self) -> None: ...
     @property
     def retains_grad(self) -> _bool:
-        """True if it is no leaf and ``retain_grad`` was called."""
+        """True if it is a non-leaf and ``retain_grad`` was called."""
     @property
     def data(self) -> Tensor:
-        """The same values outside the graph. Writing through it counts as a write."""
+        """The same values outside the graph; in-place writes through it count."""
     @data.setter
     def data(self, value: Tensor) -> None: ...
     @property
     def _version(self) -> _int:
-        """How often its storage was written in place."""
+        """The number of in-place writes to the storage."""
     @property
     def _base(self) -> Tensor | None:
-        """The tensor it is a view of, or None."""
+        """The base tensor of this view, or None."""
     def _is_view(self) -> _bool: ...
     @property
     def name(self) -> str | None:
@@ -150,16 +150,16 @@ class Tensor:
     def _only(self) -> Any: ...
     def __index__(self) -> _int: ...
     def item(self) -> Any:
-        """The only element, as a Python scalar."""
+        """Return the only element as a Python scalar."""
     def tolist(self) -> Any:
-        """The elements as nested lists of Python scalars; a scalar for a 0-d tensor."""
+        """Return the elements as nested lists of Python scalars; a scalar for a 0-d tensor."""
     def _need_values(self, what: str) -> None: ...
     def __contains__(self, element: Any) -> _bool: ...
     def __dir__(self) -> list[str]: ...
     # Installed by the ops
     @property
     def H(self) -> Tensor:
-        """A matrix transposed and conjugated."""
+        """The conjugate transpose of a matrix."""
     @property
     def T(self) -> Tensor:
         """The dims in reverse order."""
@@ -187,7 +187,7 @@ class Tensor:
     def __ge__(self, other: Tensor | complex) -> Tensor:
         """Compare elementwise: ``input >= other``, as bool."""
     def __getitem__(self, key: Any) -> Tensor:
-        """The elements that a key names: a view for basic indices, else a copy."""
+        """Return the elements of a key: a view for basic indices, else a copy."""
     def __gt__(self, other: Tensor | complex) -> Tensor:
         """Compare elementwise: ``input > other``, as bool."""
     def __iadd__(self, other: Tensor | complex) -> Tensor:
@@ -213,7 +213,7 @@ class Tensor:
     def __isub__(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``sub``."""
     def __iter__(self) -> Any:
-        """The indices of the first dim, as views."""
+        """Iterate over the first dim, as views."""
     def __itruediv__(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``div``."""
     def __ixor__(self, other: Tensor | complex) -> Tensor:
@@ -227,7 +227,7 @@ class Tensor:
     def __matmul__(self, other: Tensor | complex) -> Tensor:
         """Multiply matrices, or stacks of them with broadcasting, or vectors: ``input @ other``."""
     def __mod__(self, other: Tensor | complex) -> Tensor:
-        """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
+        """Compute the remainder of ``floor_divide``, with the sign of ``other``."""
     def __mul__(self, other: Tensor | complex) -> Tensor:
         """Multiply elementwise, with broadcasting: ``out = input * other``."""
     def __ne__(self, other: Tensor | complex) -> Tensor:  # type: ignore[override]
@@ -239,7 +239,7 @@ class Tensor:
     def __pos__(self) -> Tensor:
         """Return the tensor itself."""
     def __pow__(self, exponent: Tensor | complex) -> Tensor:
-        """Raise to a power elementwise; either may be a scalar."""
+        """Raise to a power elementwise; either operand may be a scalar."""
     def __radd__(self, other: Tensor | complex) -> Tensor: ...
     def __rand__(self, other: Tensor | complex) -> Tensor: ...
     def __reduce_ex__(self, protocol: _int) -> Any:  # type: ignore[override]
@@ -259,7 +259,7 @@ class Tensor:
     def __rtruediv__(self, other: Tensor | complex) -> Tensor: ...
     def __rxor__(self, other: Tensor | complex) -> Tensor: ...
     def __setitem__(self, key: Any, value: Any) -> None:
-        """Write into the elements that a key names."""
+        """Write to the elements of a key."""
     def __sub__(self, other: Tensor | complex) -> Tensor:
         """Subtract elementwise, with broadcasting: ``out = input - other``."""
     def __truediv__(self, other: Tensor | complex) -> Tensor:
@@ -275,7 +275,7 @@ class Tensor:
     def _copy_(self, src: Any) -> Tensor:
         """In-place twin of ``copy``."""
     def _copy_result(self, result: Any, name: Any) -> Tensor:
-        """Write a result into a tensor as the in-place twin of an op does."""
+        """Write a result into a tensor as an in-place op does."""
     def _div_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``div``."""
     def _dropout_(self, rng: Any, p: Any, scale: Any, shift: Any, value: Any) -> Tensor:
@@ -354,21 +354,21 @@ class Tensor:
     def adjoint(self) -> Tensor:
         """Transpose the last two dims and conjugate."""
     def all(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Tell whether every element over ``dim`` is nonzero; true of none. No dims: of each."""
+        """Test whether all elements over ``dim`` are nonzero; True for none. No dims: of each."""
     def allclose(self, other: Tensor | complex, rtol: Any = ..., atol: Any = ..., equal_nan: _bool = ...) -> _bool:
-        """Tell whether all elements are close, as a Python bool; see ``isclose``."""
+        """Return True if all elements are close, as a Python bool; see ``isclose``."""
     def amax(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Find the largest element over ``dim`` (an int, several, or all)."""
+        """Compute the maximum over ``dim`` (an int, several, or all)."""
     def amin(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Find the smallest element over ``dim`` (an int, several, or all)."""
+        """Compute the minimum over ``dim`` (an int, several, or all)."""
     def aminmax(self, *, dim: Any = ..., keepdim: _bool = ..., out: Any = ...) -> Any:
-        """Find the smallest and the largest element, as ``(min, max)``."""
+        """Compute the minimum and the maximum, as ``(min, max)``."""
     def angle(self, *, out: Any = ...) -> Tensor:
-        """Take the angle of complex numbers; of real ones 0 or pi."""
+        """Return the angle of complex numbers; for real ones 0 or pi."""
     def any(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Tell whether some element over ``dim`` is nonzero; false of none. No dims: of each."""
+        """Test whether any element over ``dim`` is nonzero; False for none. No dims: of each."""
     def apply_(self, callable: Any) -> Tensor:
-        """Replace each element by ``callable(element)``; slow, for the CPU only."""
+        """Apply ``callable(element)`` to each element in place; slow, for the CPU only."""
     def arccos(self, *, out: Any = ...) -> Tensor:
         """Take the inverse cosine."""
     def arccos_(self) -> Tensor:
@@ -398,19 +398,19 @@ class Tensor:
     def arctanh_(self) -> Tensor:
         """In-place twin of ``atanh``."""
     def argmax(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Find the index of the largest element along ``dim``, or in the flattened tensor."""
+        """Return the index of the maximum along ``dim``, or in the flattened tensor."""
     def argmin(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Find the index of the smallest element along ``dim``, or in the flattened tensor."""
+        """Return the index of the minimum along ``dim``, or in the flattened tensor."""
     def argsort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ...) -> Tensor:
-        """Find the indices that sort along ``dim``."""
+        """Return the indices that sort along ``dim``."""
     def argwhere(self) -> Tensor:
-        """The coordinates of the elements that are not zero: (count, ndim)."""
+        """Return the coordinates of nonzero elements: (count, ndim)."""
     def as_strided(self, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
-        """A view of any shape and strides, counted in elements of the storage."""
+        """Return a view with any shape and strides, counted in elements of the storage."""
     def as_strided_(self, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
-        """Give this tensor itself another shape and strides over its storage."""
+        """Set the shape and strides of this tensor over its storage."""
     def as_strided_scatter(self, src: Any, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
-        """Put ``src`` in the place of a strided view, in a copy."""
+        """Replace a strided view by ``src``, in a copy."""
     def asin(self, *, out: Any = ...) -> Tensor:
         """Take the inverse sine."""
     def asin_(self) -> Tensor:
@@ -438,13 +438,13 @@ class Tensor:
     def baddbmm_(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
         """In-place twin of ``baddbmm``."""
     def bernoulli(self, p: _float | None = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
-        """Draw 1 with the probability given by each element (or by ``p``), else 0."""
+        """Sample 1 with the probability given by each element (or by ``p``), else 0."""
     def bernoulli_(self, p: Any = ..., *, generator: Any = ...) -> Tensor:
-        """Overwrite with 1 with probability ``p`` (a number or a tensor), else 0."""
+        """Fill with 1 with probability ``p`` (a number or a tensor), else 0."""
     def bfloat16(self, memory_format: Any = ...) -> Tensor:
         """Convert to bfloat16; itself if it has that dtype."""
     def bincount(self, weights: Any = ..., minlength: Any = ...) -> Tensor:
-        """How often each non-negative integer occurs, or the sum of its weights."""
+        """Count each non-negative integer, or sum its weights."""
     def bitwise_and(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Combine bits by and; logical for bool."""
     def bitwise_and_(self, other: Tensor | complex) -> Tensor:
@@ -454,7 +454,7 @@ class Tensor:
     def bitwise_left_shift_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``bitwise_left_shift``."""
     def bitwise_not(self, *, out: Any = ...) -> Tensor:
-        """Flip every bit; logical for bool."""
+        """Invert every bit; logical not for bool."""
     def bitwise_not_(self) -> Tensor:
         """In-place twin of ``bitwise_not``."""
     def bitwise_or(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -474,11 +474,11 @@ class Tensor:
     def bool(self, memory_format: Any = ...) -> Tensor:
         """Convert to bool; itself if it has that dtype."""
     def broadcast_to(self, size: Any) -> Tensor:
-        """Expand to a shape by the rules of broadcasting."""
+        """Expand to a shape by the broadcasting rules."""
     def byte(self, memory_format: Any = ...) -> Tensor:
         """Convert to uint8; itself if it has that dtype."""
     def cauchy_(self, median: _float = ..., sigma: _float = ..., *, generator: Any = ...) -> Tensor:
-        """Overwrite with values of the Cauchy distribution."""
+        """Fill with values of the Cauchy distribution."""
     def cdouble(self, memory_format: Any = ...) -> Tensor:
         """Convert to complex128; itself if it has that dtype."""
     def ceil(self, *, out: Any = ...) -> Tensor:
@@ -490,31 +490,31 @@ class Tensor:
     def char(self, memory_format: Any = ...) -> Tensor:
         """Convert to int8; itself if it has that dtype."""
     def cholesky(self, upper: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Do what :func:`linalg.cholesky` does."""
+        """Same as :func:`linalg.cholesky`."""
     def cholesky_inverse(self, upper: _bool = ..., *, out: Any = ...) -> Tensor:
         """Invert the matrices of which ``L`` is the Cholesky factor."""
     def cholesky_solve(self, L: Any, upper: _bool = ..., *, out: Any = ...) -> Tensor:
         """Solve ``A @ X = input`` given the Cholesky factor of ``A``."""
     def chunk(self, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
-        """Split a dim into at most ``chunks`` ranges of one size; the last may be shorter."""
+        """Split a dim into at most ``chunks`` parts of one size; the last may be smaller."""
     def clamp(self, min: Tensor | complex | None = ..., max: Tensor | complex | None = ..., *, out: Tensor | None = ...) -> Tensor:
-        """Limit each element to [min, max]; either end may be a number, a tensor, or None."""
+        """Clamp each element to [min, max]; either end may be a number, a tensor, or None."""
     def clamp_(self, min: Any = ..., max: Any = ...) -> Tensor:
         """In-place twin of ``clamp``."""
     def clamp_max(self, max: Any, *, out: Any = ...) -> Tensor:
-        """Lower each element to at most ``max``."""
+        """Clamp each element to at most ``max``."""
     def clamp_max_(self, max: Any) -> Tensor:
         """In-place twin of ``clamp_max``."""
     def clamp_min(self, min: Any, *, out: Any = ...) -> Tensor:
-        """Raise each element to at least ``min``."""
+        """Clamp each element to at least ``min``."""
     def clamp_min_(self, min: Any) -> Tensor:
         """In-place twin of ``clamp_min``."""
     def clip(self, min: Tensor | complex | None = ..., max: Tensor | complex | None = ..., *, out: Tensor | None = ...) -> Tensor:
-        """Limit each element to [min, max]; either end may be a number, a tensor, or None."""
+        """Clamp each element to [min, max]; either end may be a number, a tensor, or None."""
     def clip_(self, min: Any = ..., max: Any = ...) -> Tensor:
         """In-place twin of ``clamp``."""
     def clone(self, memory_format: Any = ..., *, out: Any = ...) -> Tensor:
-        """Copy into memory of its own; the gradient passes through."""
+        """Copy the tensor; gradients pass through."""
     def conj(self) -> Tensor:
         """Conjugate; a real tensor is returned itself."""
     def conj_physical(self) -> Tensor:
@@ -522,15 +522,15 @@ class Tensor:
     def conj_physical_(self) -> Tensor:
         """Conjugate this tensor itself."""
     def contiguous(self, memory_format: Any = ...) -> Tensor:
-        """Itself if its elements lie in C order without gaps, else a copy where they do."""
+        """Return the tensor itself if it is contiguous in C order, else a contiguous copy."""
     def copy_(self, src: Any, non_blocking: _bool = ...) -> Tensor:
-        """Write the values of ``src``, broadcast and converted, into this tensor."""
+        """Copy the values of ``src`` into this tensor, broadcast and converted."""
     def copysign(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Give ``input`` the sign of ``other``."""
     def copysign_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``copysign``."""
     def corrcoef(self) -> Tensor:
-        """Estimate the correlation matrix of variables (rows) from observations (columns)."""
+        """Compute the correlation matrix of variables (rows) from observations (columns)."""
     def cos(self, *, out: Any = ...) -> Tensor:
         """Take the cosine."""
     def cos_(self) -> Tensor:
@@ -540,25 +540,25 @@ class Tensor:
     def cosh_(self) -> Tensor:
         """In-place twin of ``cosh``."""
     def count_nonzero(self, dim: Any = ...) -> Tensor:
-        """Count the elements over ``dim`` that are not zero, in int64."""
+        """Count the nonzero elements over ``dim``, in int64."""
     def cov(self, *, correction: Any = ..., fweights: Any = ..., aweights: Any = ...) -> Tensor:
-        """Estimate the covariance matrix of variables (rows) from observations (columns)."""
+        """Compute the covariance matrix of variables (rows) from observations (columns)."""
     def cpu(self, memory_format: Any = ...) -> Tensor:
-        """Copy to the CPU; itself if it is there."""
+        """Copy to the CPU; returns itself if it is there."""
     def cross(self, other: Tensor | complex, dim: Any = ..., *, out: Any = ...) -> Tensor:
-        """Multiply vectors of three components; without ``dim`` along the first dim of size 3."""
+        """Cross product of vectors; without ``dim`` along the first dim of size 3."""
     def cuda(self, device: Any = ..., non_blocking: _bool = ..., memory_format: Any = ...) -> Tensor:
-        """Copy to a cuda device; itself if it is there."""
+        """Copy to a CUDA device; returns itself if it is there."""
     def cummax(self, dim: Any) -> Any:
-        """Find the largest element so far along ``dim``, as the named pair ``(values, indices)``."""
+        """Compute the cumulative maximum along ``dim``, as the named pair ``(values, indices)``."""
     def cummin(self, dim: Any) -> Any:
-        """Find the smallest element so far along ``dim``, as the named pair ``(values, indices)``."""
+        """Compute the cumulative minimum along ``dim``, as the named pair ``(values, indices)``."""
     def cumprod(self, dim: Any, *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Multiply the elements so far along ``dim``; integers in int64."""
+        """Compute the cumulative product along ``dim``; integers in int64."""
     def cumprod_(self, dim: Any, *, dtype: Any = ...) -> Tensor:
         """In-place twin of ``cumprod``."""
     def cumsum(self, dim: Any, *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Add up the elements so far along ``dim``; integers in int64."""
+        """Compute the cumulative sum along ``dim``; integers in int64."""
     def cumsum_(self, dim: Any, *, dtype: Any = ...) -> Tensor:
         """In-place twin of ``cumsum``."""
     def deg2rad(self, *, out: Any = ...) -> Tensor:
@@ -566,29 +566,29 @@ class Tensor:
     def deg2rad_(self) -> Tensor:
         """In-place twin of ``deg2rad``."""
     def det(self, *, out: Any = ...) -> Tensor:
-        """Take the determinants of square matrices (*, n, n)."""
+        """Compute the determinants of square matrices (*, n, n)."""
     def detach(self) -> Tensor:
         """Return the same values outside the graph, sharing memory and version."""
     def detach_(self) -> Tensor:
-        """Cut this tensor off from the graph that made it."""
+        """Detach this tensor from the graph in place."""
     def diag(self, diagonal: Any = ...) -> Tensor:
-        """The diagonal of a matrix (a copy), or the matrix of a diagonal."""
+        """Return the diagonal of a matrix (a copy), or the matrix of a diagonal."""
     def diag_embed(self, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
-        """The last dim as the diagonal of two new dims, zeros elsewhere."""
+        """Embed the last dim as the diagonal of two new dims, zeros elsewhere."""
     def diagflat(self, offset: Any = ...) -> Tensor:
-        """Make a matrix with the flattened input on a diagonal."""
+        """Create a matrix with the flattened input on a diagonal."""
     def diagonal(self, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
-        """A diagonal of two dims, as the last dim (a view)."""
+        """Return a diagonal of two dims, as the last dim (a view)."""
     def diagonal_scatter(self, src: Any, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
-        """Put ``src`` in the place of a diagonal, in a copy."""
+        """Replace a diagonal by ``src``, in a copy."""
     def diff(self, n: Any = ..., dim: Any = ..., prepend: Any = ..., append: Any = ..., *, out: Any = ...) -> Tensor:
-        """Take the ``n``-th forward difference, ``input[k + 1] - input[k]``, along a dim."""
+        """Compute the ``n``-th forward difference, ``input[k + 1] - input[k]``, along a dim."""
     def digamma(self, *, out: Any = ...) -> Tensor:
         """Take the derivative of ``lgamma``."""
     def digamma_(self) -> Tensor:
         """In-place twin of ``digamma``."""
     def dist(self, other: Tensor | complex, p: Any = ...) -> Tensor:
-        """Take the ``p``-norm of ``input - other``."""
+        """Compute the ``p``-norm of ``input - other``."""
     def div(self, other: Tensor | complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
         """Divide elementwise, with broadcasting; integers become floats unless rounded."""
     def div_(self, other: Tensor | complex, *, rounding_mode: Any = ...) -> Tensor:
@@ -598,7 +598,7 @@ class Tensor:
     def divide_(self, other: Tensor | complex, *, rounding_mode: Any = ...) -> Tensor:
         """In-place twin of ``div``."""
     def dot(self, tensor: Any, *, out: Any = ...) -> Tensor:
-        """Sum the products of two vectors' elements."""
+        """Compute the dot product of two vectors."""
     def double(self, memory_format: Any = ...) -> Tensor:
         """Convert to float64; itself if it has that dtype."""
     def dsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
@@ -608,7 +608,7 @@ class Tensor:
     def eq_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``eq``."""
     def equal(self, other: Tensor | complex) -> _bool:
-        """Tell whether two tensors have the same shape and elements, as a Python bool."""
+        """Return True if two tensors have the same shape and elements, as a Python bool."""
     def erf(self, *, out: Any = ...) -> Tensor:
         """Take the error function."""
     def erf_(self) -> Tensor:
@@ -630,7 +630,7 @@ class Tensor:
     def exp_(self) -> Tensor:
         """In-place twin of ``exp``."""
     def expand(self, *shape: Any, size: Any = ..., implicit: _bool = ...) -> Tensor:
-        """Repeat dims of size 1 without memory; -1 keeps a size."""
+        """Expand dims of size 1 without memory; -1 keeps a size."""
     def expand_as(self, other: Tensor | complex) -> Tensor:
         """Expand to the shape of another tensor."""
     def expm1(self, *, out: Any = ...) -> Tensor:
@@ -638,17 +638,17 @@ class Tensor:
     def expm1_(self) -> Tensor:
         """In-place twin of ``expm1``."""
     def exponential_(self, lambd: _float = ..., *, generator: Any = ...) -> Tensor:
-        """Overwrite with values of the exponential distribution of rate ``lambd``."""
+        """Fill with values of the exponential distribution of rate ``lambd``."""
     def fill_(self, value: Any) -> Tensor:
         """In-place twin of ``fill``."""
     def fill_diagonal_(self, fill_value: Any, wrap: _bool = ...) -> Tensor:
-        """Write one value on the main diagonal; with ``wrap``, again below it in a tall matrix."""
+        """Fill the main diagonal with one value; ``wrap`` repeats it in a tall matrix."""
     def fix(self, *, out: Any = ...) -> Tensor:
         """Round toward zero."""
     def fix_(self) -> Tensor:
         """In-place twin of ``trunc``."""
     def flatten(self, start_dim: Any = ..., end_dim: Any = ...) -> Tensor:
-        """Merge a range of dims into one; itself if there is nothing to merge."""
+        """Flatten a range of dims into one; returns itself if there is nothing to merge."""
     def flip(self, *order: Any, dims: Any = ...) -> Tensor:
         """Reverse the order along ``dims`` (a copy)."""
     def fliplr(self) -> Tensor:
@@ -674,17 +674,17 @@ class Tensor:
     def fmin(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Take the smaller elementwise; nan loses."""
     def fmod(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
-        """Compute what division rounded toward zero leaves; it has the sign of ``input``."""
+        """Compute the remainder of division rounded toward zero, with the sign of ``input``."""
     def fmod_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``fmod``."""
     def frac(self, *, out: Any = ...) -> Tensor:
-        """Take the part after the point, with the sign of ``input``."""
+        """Return the fractional part, with the sign of ``input``."""
     def frac_(self) -> Tensor:
         """In-place twin of ``frac``."""
     def frexp(self, *, out: Any = ...) -> tuple[Tensor, Tensor]:
-        """Split into a mantissa, of size in [0.5, 1), and an exponent of 2."""
+        """Decompose into a mantissa, of magnitude in [0.5, 1), and an exponent of 2."""
     def gather(self, dim: Any, index: Any, *, sparse_grad: _bool = ..., out: Any = ...) -> Tensor:
-        """Take along ``dim`` the element that the index names, for each position of the index."""
+        """Gather the elements along ``dim`` that the index names."""
     def gcd(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Take the greatest common divisor, never negative."""
     def gcd_(self, other: Tensor | complex) -> Tensor:
@@ -694,11 +694,11 @@ class Tensor:
     def ge_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``ge``."""
     def geometric_(self, p: _float, *, generator: Any = ...) -> Tensor:
-        """Overwrite with the number of trials until the first success of probability ``p``."""
+        """Fill with values of the geometric distribution: trials to a success of probability ``p``."""
     def geqrf(self) -> tuple[Tensor, Tensor]:
-        """Factor matrices into R, on and above the diagonal, and the reflections of Q, below it."""
+        """Compute the packed QR decomposition: R on and above the diagonal, reflections below."""
     def ger(self, vec2: Any, *, out: Any = ...) -> Tensor:
-        """Do what :func:`outer` does, under its BLAS name."""
+        """Same as :func:`outer`, under its BLAS name."""
     def greater(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compare elementwise: ``input > other``, as bool."""
     def greater_(self, other: Tensor | complex) -> Tensor:
@@ -714,15 +714,15 @@ class Tensor:
     def half(self, memory_format: Any = ...) -> Tensor:
         """Convert to float16; itself if it has that dtype."""
     def hardshrink(self, lambd: Any = ..., *, out: Any = ...) -> Tensor:
-        """Zero the elements in [-lambd, lambd]."""
+        """Apply hard shrinkage: zero the elements in [-lambd, lambd]."""
     def heaviside(self, values: Tensor, *, out: Any = ...) -> Tensor:
-        """Step from 0 to 1 at zero, where it takes ``values``."""
+        """Heaviside step function: 0 below zero, 1 above, ``values`` at zero."""
     def heaviside_(self, values: Any) -> Tensor:
         """In-place twin of ``heaviside``."""
     def histc(self, bins: Any = ..., min: Any = ..., max: Any = ..., *, out: Any = ...) -> Tensor:
-        """Count elements in ``bins`` intervals of equal width."""
+        """Count elements in ``bins`` bins of equal width."""
     def histogram(self, bins: Any = ..., *, range: Any = ..., weight: Any = ..., density: _bool = ...) -> Any:
-        """Count elements between ascending edges; the last interval has both ends."""
+        """Count elements between ascending bin edges; the last bin includes both."""
     def hsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
         """Split along dim 0 into equal parts or at indices."""
     def hypot(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -749,43 +749,43 @@ class Tensor:
     def index_add_(self, dim: Any, index: Any, source: Any, *, alpha: Any = ...) -> Tensor:
         """Add ``alpha * source`` to the slices of ``dim`` that the index names."""
     def index_copy(self, dim: Any, index: Any, source: Any) -> Tensor:
-        """Put ``source`` into the slices of ``dim`` that the index names, in a copy."""
+        """Copy ``source`` to the slices of ``dim`` that the index names, in a copy."""
     def index_copy_(self, dim: Any, index: Any, source: Any) -> Tensor:
-        """Put ``source`` into the slices of ``dim`` that the index names."""
+        """Copy ``source`` to the slices of ``dim`` that the index names."""
     def index_fill(self, dim: Any, index: Any, value: Any) -> Tensor:
-        """Put one value into the slices of ``dim`` that the index names, in a copy."""
+        """Fill the slices of ``dim`` that the index names with one value, in a copy."""
     def index_fill_(self, dim: Any, index: Any, value: Any) -> Tensor:
-        """Put one value into the slices of ``dim`` that the index names."""
+        """Fill the slices of ``dim`` that the index names with one value."""
     def index_put(self, indices: Any, values: Any, accumulate: _bool = ...) -> Tensor:
-        """Put values at indices, in a copy."""
+        """Write values at indices, in a copy."""
     def index_put_(self, indices: Any, values: Any, accumulate: _bool = ...) -> Tensor:
-        """Put values at indices; the in-place twin of ``index_put``."""
+        """Write values at indices; the in-place version of ``index_put``."""
     def index_reduce(self, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
-        """Combine ``source`` with the slices of ``dim`` that the index names, in a copy."""
+        """Reduce ``source`` into the slices of ``dim`` that the index names, in a copy."""
     def index_reduce_(self, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
         """In-place twin of ``index_reduce``."""
     def index_select(self, dim: Any, index: Any, *, out: Any = ...) -> Tensor:
-        """The slices of ``dim`` that a vector of indices names (a copy)."""
+        """Select the slices of ``dim`` that a vector of indices names (a copy)."""
     def inner(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
-        """Contract the last dimensions: every row of ``input`` with every row of ``other``."""
+        """Compute the inner product: contract the last dims of both."""
     def int(self, memory_format: Any = ...) -> Tensor:
         """Convert to int32; itself if it has that dtype."""
     def inverse(self, *, out: Any = ...) -> Tensor:
-        """Do what :func:`linalg.inv` does."""
+        """Same as :func:`linalg.inv`."""
     def is_conj(self) -> _bool:
-        """Return False: conjugation is never deferred here."""
+        """Return False: conjugation is never lazy here."""
     def is_neg(self) -> _bool:
-        """Return False: negation is never deferred here."""
+        """Return False: negation is never lazy here."""
     def is_nonzero(self) -> _bool:
         """True if the only element is not zero."""
     def is_pinned(self, device: Any = ...) -> _bool:
-        """Return False: host memory is pinned only while a copy needs it."""
+        """Return False: host memory is pinned only during copies."""
     def is_same_size(self, other: Tensor) -> _bool:
         """True if two tensors have the same shape."""
     def is_set_to(self, tensor: Tensor) -> _bool:
-        """Tell whether two tensors are the same elements of the same memory."""
+        """True if two tensors have the same storage, offset, shape and strides."""
     def isclose(self, other: Tensor | complex, rtol: Any = ..., atol: Any = ..., equal_nan: _bool = ...) -> Tensor:
-        """Tell elementwise whether ``|input - other| <= atol + rtol * |other|``."""
+        """Test elementwise for ``|input - other| <= atol + rtol * |other|``."""
     def isfinite(self, *, out: Any = ...) -> Tensor:
         """Tell which elements are neither infinite nor nan."""
     def isinf(self, *, out: Any = ...) -> Tensor:
@@ -797,13 +797,13 @@ class Tensor:
     def isposinf(self, *, out: Any = ...) -> Tensor:
         """Tell which elements are +inf."""
     def isreal(self) -> Tensor:
-        """Tell which elements have no imaginary part."""
+        """Test elementwise for a zero imaginary part."""
     def istft(self, n_fft: Any, hop_length: Any = ..., win_length: Any = ..., window: Any = ..., center: _bool = ..., normalized: _bool = ..., onesided: Any = ..., length: Any = ..., return_complex: _bool = ...) -> Tensor:
-        """Invert :func:`stft`, called with the same arguments."""
+        """Compute the inverse of :func:`stft`, called with the same arguments."""
     def kron(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
-        """Put ``input[i, j] * other`` in place of each element of ``input`` (Kronecker product)."""
+        """Compute the Kronecker product: ``input[i, j] * other`` in place of each element."""
     def kthvalue(self, k: Any, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Any:
-        """Find the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
+        """Return the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
     def lcm(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Take the least common multiple, never negative."""
     def lcm_(self, other: Tensor | complex) -> Tensor:
@@ -817,7 +817,7 @@ class Tensor:
     def le_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``le``."""
     def lerp(self, end: Tensor | complex, weight: Tensor | complex, *, out: Any = ...) -> Tensor:
-        """Interpolate: ``input + weight * (end - input)``."""
+        """Interpolate linearly: ``input + weight * (end - input)``."""
     def lerp_(self, end: Any, weight: Any) -> Tensor:
         """In-place twin of ``lerp``."""
     def less(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -829,7 +829,7 @@ class Tensor:
     def less_equal_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``le``."""
     def lgamma(self, *, out: Any = ...) -> Tensor:
-        """Take the logarithm of the gamma function's absolute value."""
+        """Compute the logarithm of the gamma function's absolute value."""
     def lgamma_(self) -> Tensor:
         """In-place twin of ``lgamma``."""
     def log(self, *, out: Any = ...) -> Tensor:
@@ -849,17 +849,17 @@ class Tensor:
     def log_(self) -> Tensor:
         """In-place twin of ``log``."""
     def log_normal_(self, mean: _float = ..., std: _float = ..., *, generator: Any = ...) -> Tensor:
-        """Overwrite with exponentials of normals of a mean and a standard deviation."""
+        """Fill with values of the log-normal distribution."""
     def log_softmax(self, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
-        """Compute the logarithm of ``softmax`` along ``dim``, without leaving the log domain."""
+        """Apply the logarithm of the softmax along ``dim``, without overflow."""
     def logaddexp(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compute ``log(exp(input) + exp(other))`` without overflow."""
     def logaddexp2(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compute ``log2(2 ** input + 2 ** other)`` without overflow."""
     def logcumsumexp(self, dim: Any, *, out: Any = ...) -> Tensor:
-        """Take the logarithm of the sum of exponentials so far along ``dim``, without overflow."""
+        """Compute the log of the cumulative sum of exponentials along ``dim``, without overflow."""
     def logdet(self, *, out: Any = ...) -> Tensor:
-        """Take the logarithms of determinants; NaN where one is negative."""
+        """Compute the logarithms of determinants; NaN where one is negative."""
     def logical_and(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Tell elementwise whether both are true."""
     def logical_and_(self, other: Tensor | complex) -> Tensor:
@@ -901,41 +901,41 @@ class Tensor:
     def map_(self, tensor: Any, callable: Any) -> Tensor:
         """Replace each element by ``callable(element, element of tensor)``; slow, for the CPU only."""
     def masked_fill(self, mask: Tensor, value: Tensor | complex) -> Tensor:
-        """Put ``value`` where the mask is True; the mask broadcasts."""
+        """Fill with ``value`` where the mask is True; the mask broadcasts."""
     def masked_fill_(self, mask: Any, value: Any) -> Tensor:
         """In-place twin of ``masked_fill``."""
     def masked_scatter(self, mask: Any, source: Any) -> Tensor:
-        """Put the elements of ``source``, in order, where the mask is True, in a copy."""
+        """Write the elements of ``source``, in order, where the mask is True, in a copy."""
     def masked_scatter_(self, mask: Any, source: Any) -> Tensor:
-        """Put the elements of ``source``, in order, where the mask is True."""
+        """Write the elements of ``source``, in order, where the mask is True."""
     def masked_select(self, mask: Any, *, out: Any = ...) -> Tensor:
-        """The elements where the mask is True, as a vector; the two broadcast."""
+        """Select the elements where the mask is True, as a vector, with broadcasting."""
     def matmul(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Multiply matrices, or stacks of them with broadcasting, or vectors: ``input @ other``."""
     def matrix_exp(self, *, out: Any = ...) -> Tensor:
-        """Take the exponentials of square matrices."""
+        """Compute the exponentials of square matrices."""
     def matrix_power(self, n: Any, *, out: Any = ...) -> Tensor:
-        """Multiply matrices by themselves, or for a negative ``n`` their inverses."""
+        """Raise square matrices to the power ``n``; for negative ``n`` their inverses."""
     def max(self, dim: Any = ..., keepdim: _bool = ..., *, other: Tensor | complex = ..., out: Any = ...) -> Any:
-        """Find the largest element of all, along a dim, or of two tensors elementwise."""
+        """Compute the maximum of all elements, along a dim, or of two tensors elementwise."""
     def maximum(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Take the larger elementwise; nan wins. Ties share gradients."""
     def mean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Average over ``dim`` (an int, several, or None for all)."""
+        """Compute the mean over ``dim`` (an int, several, or None for all)."""
     def median(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Any:
-        """Find the middle element, the lower of two; of all, or along a dim with its index."""
+        """Compute the median, the lower of two; of all, or along a dim with its index."""
     def min(self, dim: Any = ..., keepdim: _bool = ..., *, other: Tensor | complex = ..., out: Any = ...) -> Any:
-        """Find the smallest element of all, along a dim, or of two tensors: see :func:`max`."""
+        """Compute the minimum of all elements, along a dim, or of two tensors: see :func:`max`."""
     def minimum(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Take the smaller elementwise; nan wins. Ties share gradients."""
     def mm(self, mat2: Any, *, out: Any = ...) -> Tensor:
         """Multiply two matrices: (M, K) and (K, N) give (M, N)."""
     def mode(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
-        """Find the most frequent value along a dim, the smallest of several, and where it is last."""
+        """Return the most frequent value along a dim (the smallest if tied) and its last index."""
     def moveaxis(self, source: Any, destination: Any) -> Tensor:
-        """Move dims to other places (NumPy's name)."""
+        """Move dims to other positions (NumPy's name)."""
     def movedim(self, source: Any, destination: Any) -> Tensor:
-        """Move dims to other places; the others keep their order."""
+        """Move dims to other positions; the others keep their order."""
     def msort(self) -> Tensor:
         """Sort along the first dim."""
     def mul(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -943,7 +943,7 @@ class Tensor:
     def mul_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``mul``."""
     def multinomial(self, num_samples: _int, replacement: _bool = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
-        """Draw indices with the (not necessarily normalized) weights of each row."""
+        """Sample indices with the (not necessarily normalized) weights of each row."""
     def multiply(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Multiply elementwise, with broadcasting: ``out = input * other``."""
     def multiply_(self, other: Tensor | complex) -> Tensor:
@@ -951,7 +951,7 @@ class Tensor:
     def mv(self, vec: Any, *, out: Any = ...) -> Tensor:
         """Multiply a matrix (M, K) and a vector (K,): the result is (M,)."""
     def mvlgamma(self, p: Any) -> Tensor:
-        """Take the logarithm of the multivariate gamma function of dimension ``p``."""
+        """Compute the logarithm of the multivariate gamma function of dimension ``p``."""
     def mvlgamma_(self, p: Any) -> Tensor:
         """In-place twin of ``mvlgamma``."""
     def nan_to_num(self, nan: Any = ..., posinf: Any = ..., neginf: Any = ..., *, out: Any = ...) -> Tensor:
@@ -959,15 +959,15 @@ class Tensor:
     def nan_to_num_(self, nan: Any = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
         """In-place twin of ``nan_to_num``."""
     def nanmean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Average over ``dim`` what is not NaN."""
+        """Compute the mean over ``dim``, ignoring NaN."""
     def nanmedian(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
-        """Find the middle of what is not NaN, the lower of two; of all, or along a dim with its index."""
+        """Compute the median, ignoring NaN; of all, or along a dim with its index."""
     def nanquantile(self, q: Any, dim: Any = ..., keepdim: _bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
-        """Find quantiles of what is not NaN: see :func:`quantile`."""
+        """Compute quantiles, ignoring NaN: see :func:`quantile`."""
     def nansum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Add up over ``dim``, taking NaN for 0."""
+        """Sum over ``dim``, treating NaN as 0."""
     def narrow(self, dim: Any, start: Any, length: Any) -> Tensor:
-        """A range of one dim, from ``start`` (a view)."""
+        """Narrow one dim to a range from ``start`` (a view)."""
     def narrow_copy(self, dim: Any, start: Any, length: Any) -> Tensor:
         """Copy a range of one dim."""
     def ne(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
@@ -983,29 +983,29 @@ class Tensor:
     def negative_(self) -> Tensor:
         """In-place twin of ``neg``."""
     def new_empty(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
-        """Make an uninitialized tensor of this one's dtype and device."""
+        """Create an uninitialized tensor of this one's dtype and device."""
     def new_empty_strided(self, size: Any, stride: Any, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: _bool = ..., pin_memory: _bool = ...) -> Tensor:
-        """Make an uninitialized tensor of this one's dtype and device with given strides."""
+        """Create an uninitialized tensor of this one's dtype and device with given strides."""
     def new_full(self, size: Any, fill_value: Any, *, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
-        """Make a tensor of one value in this one's dtype and device."""
+        """Create a tensor of one value in this one's dtype and device."""
     def new_ones(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
-        """Make ones of this tensor's dtype and device."""
+        """Create ones of this tensor's dtype and device."""
     def new_tensor(self, data: Any, *, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """Copy data into a new tensor of this one's dtype and device."""
     def new_zeros(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
-        """Make zeros of this tensor's dtype and device."""
+        """Create zeros of this tensor's dtype and device."""
     def nextafter(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
-        """Find the next floating-point number toward ``other``."""
+        """Return the next floating-point number toward ``other``."""
     def nextafter_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``nextafter``."""
     def nonzero(self, *, as_tuple: _bool = ...) -> Any:
-        """The coordinates of what is not zero: (count, ndim), or a vector for each dim."""
+        """Return the coordinates of nonzero elements: (count, ndim), or a vector for each dim."""
     def nonzero_static(self, *, size: Any, fill_value: Any = ...) -> Tensor:
-        """List the coordinates of what is not zero in ``size`` rows, cut off or filled up."""
+        """Return the coordinates of nonzero elements in ``size`` rows, truncated or padded."""
     def norm(self, p: Any = ..., dim: Any = ..., keepdim: _bool = ..., out: Any = ..., dtype: Any = ...) -> Tensor:
-        """Measure size: the p-th root of the sum of the p-th powers of magnitudes, over ``dim``."""
+        """Compute the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
     def normal_(self, mean: _float = ..., std: _float = ..., *, generator: Any = ...) -> Tensor:
-        """Overwrite with normals of a mean and a standard deviation."""
+        """Fill with values of a normal distribution."""
     def not_equal(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compare elementwise: ``input != other``, as bool."""
     def not_equal_(self, other: Tensor | complex) -> Tensor:
@@ -1013,17 +1013,17 @@ class Tensor:
     def numpy(self, *, force: _bool = ...) -> Any:
         """Return the values as a NumPy array that shares memory."""
     def orgqr(self, tau: Any, *, out: Any = ...) -> Tensor:
-        """Do what :func:`linalg.householder_product` does, under LAPACK's name."""
+        """Same as :func:`linalg.householder_product`, under LAPACK's name."""
     def ormqr(self, tau: Any, other: Tensor | complex, left: _bool = ..., transpose: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Multiply by the square Q that reflections amount to, without making it."""
+        """Multiply by the Q of Householder reflections without forming it."""
     def outer(self, vec2: Any, *, out: Any = ...) -> Tensor:
-        """Multiply every element of one vector by every element of another: (N,), (M,) give (N, M)."""
+        """Compute the outer product of two vectors: (N,), (M,) give (N, M)."""
     def permute(self, *order: Any, dims: Any = ...) -> Tensor:
-        """Reorder the dimensions to ``dims``."""
+        """Permute the dimensions to ``dims``."""
     def pin_memory(self, device: Any = ...) -> Tensor:
-        """Return itself: copies to a device go through pinned memory by themselves."""
+        """Return the tensor itself; copies to devices use pinned memory automatically."""
     def pinverse(self, rcond: Any = ..., *, out: Any = ...) -> Tensor:
-        """Find pseudoinverses; singular values up to ``rcond`` times the largest count as zero."""
+        """Compute pseudoinverses; singular values up to ``rcond`` times the largest are zero."""
     def polygamma(self, n: Any) -> Tensor:
         """Take the n-th derivative of ``digamma``."""
     def polygamma_(self, input: Any) -> Tensor:
@@ -1031,34 +1031,34 @@ class Tensor:
     def positive(self) -> Tensor:
         """Return the tensor itself."""
     def pow(self, exponent: Tensor | complex, *, out: Any = ...) -> Tensor:
-        """Raise to a power elementwise; either may be a scalar."""
+        """Raise to a power elementwise; either operand may be a scalar."""
     def pow_(self, exponent: Any) -> Tensor:
         """In-place twin of ``pow``."""
     def prelu(self, weight: Any) -> Tensor:
-        """Apply ``max(0, x) + weight * min(0, x)`` with one learned weight, or one per channel."""
+        """Apply PReLU: ``max(0, x) + weight * min(0, x)``, one weight or one per channel."""
     def prod(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Multiply over one ``dim``, or over all elements."""
+        """Compute the product over one ``dim``, or over all elements."""
     def put(self, index: Any, source: Any, accumulate: _bool = ...) -> Tensor:
-        """Put ``source`` at places of the flattened tensor, in a copy."""
+        """Write ``source`` at indices of the flattened tensor, in a copy."""
     def put_(self, index: Any, source: Any, accumulate: _bool = ...) -> Tensor:
         """In-place twin of ``put``."""
     def qr(self, some: _bool = ..., *, out: Any = ...) -> Any:
-        """Factor matrices: :func:`linalg.qr`, "reduced" with ``some``, else "complete"."""
+        """QR decomposition: :func:`linalg.qr`, "reduced" with ``some``, else "complete"."""
     def quantile(self, q: Any, dim: Any = ..., keepdim: _bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
-        """Find the values below which given parts of the elements lie."""
+        """Compute quantiles of the elements."""
     def rad2deg(self, *, out: Any = ...) -> Tensor:
         """Convert radians to degrees."""
     def rad2deg_(self) -> Tensor:
         """In-place twin of ``rad2deg``."""
     def random_(self, *bounds: _int, generator: Any = ..., **named: Any) -> Tensor:
-        """Overwrite with integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``."""
+        """Fill with random integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``."""
     def ravel(self) -> Tensor:
         """Flatten to one contiguous dimension; a copy unless the input is contiguous."""
     @property
     def real(self) -> Tensor:
         """View the real parts; a real tensor is returned itself."""
     def reciprocal(self, *, out: Any = ...) -> Tensor:
-        """Divide one by each element. Keeps the result for backward."""
+        """Compute ``1 / input``. Keeps the result for backward."""
     def reciprocal_(self) -> Tensor:
         """In-place twin of ``reciprocal``."""
     def register_hook(self, hook: Any) -> Any:
@@ -1066,67 +1066,67 @@ class Tensor:
     def register_post_accumulate_grad_hook(self, hook: Any) -> Any:
         """Register ``hook(tensor)``, called after backward accumulated into this leaf's ``.grad``."""
     def relu(self, *, out: Any = ...) -> Tensor:
-        """Apply ``max(input, 0)``."""
+        """Apply ReLU: ``max(input, 0)``."""
     def relu_(self) -> Tensor:
         """In-place twin of ``relu``."""
     def remainder(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
-        """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
+        """Compute the remainder of ``floor_divide``, with the sign of ``other``."""
     def remainder_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``remainder``."""
     def renorm(self, p: Any, dim: Any, maxnorm: Any) -> Tensor:
-        """Shrink the slices of ``dim`` whose ``p``-norm is above ``maxnorm`` to that norm."""
+        """Renormalize the slices of ``dim`` to a ``p``-norm of at most ``maxnorm``."""
     def renorm_(self, p: Any, dim: Any, maxnorm: Any) -> Tensor:
         """In-place twin of ``renorm``."""
     def repeat(self, *counts: Any, repeats: Any = ...) -> Tensor:
         """Repeat the whole tensor along each dim; more ``repeats`` than dims prepend dims."""
     def repeat_interleave(self, repeats: Any, dim: Any = ..., *, output_size: Any = ...) -> Tensor:
-        """Repeat every element in its place."""
+        """Repeat each element, next to itself."""
     def reshape(self, *sizes_: Any, shape: Any = ...) -> Tensor:
         """View in another shape where the strides allow it, else copy."""
     def reshape_as(self, other: Tensor | complex) -> Tensor:
         """Reshape to the shape of another tensor."""
     def resize_(self, *size: Any, memory_format: Any = ...) -> Tensor:
-        """Give this tensor another shape, keeping as many of its first elements as fit."""
+        """Resize this tensor, keeping as many of its first elements as fit."""
     def resize_as_(self, the_template: Tensor, memory_format: Any = ...) -> Tensor:
-        """Give this tensor the shape of another."""
+        """Resize this tensor to the shape of another."""
     def resolve_conj(self) -> Tensor:
-        """Return the tensor: conjugation is never deferred here."""
+        """Return the tensor itself: conjugation is never lazy here."""
     def resolve_neg(self) -> Tensor:
-        """Return the tensor: negation is never deferred here."""
+        """Return the tensor itself: negation is never lazy here."""
     def retain_grad(self) -> None:
         """Keep the gradient of this non-leaf tensor in ``.grad``."""
     def roll(self, shifts: Any, dims: Any = ...) -> Tensor:
-        """Move along dims; what leaves at one end enters at the other. No dims: of the flat tensor."""
+        """Roll along dims, circularly; without dims, the flattened tensor."""
     def rot90(self, k: Any = ..., dims: Any = ...) -> Tensor:
-        """Rotate by ``k`` quarter turns in the plane of two dims, from the first to the second."""
+        """Rotate by ``k`` times 90 degrees in the plane of two dims, from the first to the second."""
     def round(self, decimals: Any = ..., *, out: Any = ...) -> Tensor:
-        """Round to ``decimals`` places; halves go to the even neighbor."""
+        """Round to ``decimals`` places, half to even."""
     def round_(self, decimals: Any = ...) -> Tensor:
         """In-place twin of ``round``."""
     def rsqrt(self, *, out: Any = ...) -> Tensor:
-        """Divide one by the square root. Keeps the result for backward."""
+        """Compute the reciprocal of the square root. Keeps the result for backward."""
     def rsqrt_(self) -> Tensor:
         """In-place twin of ``rsqrt``."""
     def scatter(self, dim: Any, index: Any, src: Any = ..., *, value: Any = ..., reduce: Any = ...) -> Tensor:
-        """Put ``src`` (or a number) at the positions of ``dim`` that the index names, in a copy."""
+        """Write ``src`` (or a number) at the positions of ``dim`` that the index names, in a copy."""
     def scatter_(self, dim: Any, index: Any, src: Any = ..., *, value: Any = ..., reduce: Any = ...) -> Tensor:
-        """Put ``src`` at the positions that the index names; the in-place twin of ``scatter``."""
+        """Write ``src`` at the positions that the index names; in-place version of ``scatter``."""
     def scatter_add(self, dim: Any, index: Any, src: Any) -> Tensor:
         """Add ``src`` at the positions of ``dim`` that the index names, in a copy."""
     def scatter_add_(self, dim: Any, index: Any, src: Any) -> Tensor:
         """Add ``src`` at the positions that the index names."""
     def scatter_reduce(self, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
-        """Combine ``src`` into the positions of ``dim`` that the index names, in a copy."""
+        """Scatter and reduce ``src`` along ``dim``, in a copy."""
     def scatter_reduce_(self, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
-        """Combine ``src`` into this tensor; the in-place twin of ``scatter_reduce``."""
+        """Scatter and reduce ``src`` into this tensor; in-place version of ``scatter_reduce``."""
     def select(self, dim: Any, index: Any) -> Tensor:
-        """One index of a dim, which goes (a view)."""
+        """Select one index of a dim, which is removed (a view)."""
     def select_scatter(self, src: Any, dim: Any, index: Any) -> Tensor:
-        """Put ``src`` in the place of one index of a dim, in a copy."""
+        """Replace one index of a dim by ``src``, in a copy."""
     def set_(self, source: Tensor | None = ...) -> Tensor:
-        """Make this tensor another's: the same memory, shape and strides; without one, empty."""
+        """Set this tensor to another's storage, shape and strides; without one, make it empty."""
     def sgn(self) -> Tensor:
-        """Give the sign; for complex numbers the number of modulus 1 in the same direction."""
+        """Return the sign; for complex numbers the unit number in the same direction."""
     def sgn_(self) -> Tensor:
         """In-place twin of ``sgn``."""
     def short(self, memory_format: Any = ...) -> Tensor:
@@ -1136,11 +1136,11 @@ class Tensor:
     def sigmoid_(self) -> Tensor:
         """In-place twin of ``sigmoid``."""
     def sign(self, *, out: Any = ...) -> Tensor:
-        """Give -1, 0 or 1 as the sign of each element; 0 for nan."""
+        """Return -1, 0 or 1 as the sign of each element; 0 for NaN."""
     def sign_(self) -> Tensor:
         """In-place twin of ``sign``."""
     def signbit(self, *, out: Any = ...) -> Tensor:
-        """Tell which elements have their sign bit set."""
+        """Test elementwise whether the sign bit is set."""
     def sin(self, *, out: Any = ...) -> Tensor:
         """Take the sine."""
     def sin_(self) -> Tensor:
@@ -1154,35 +1154,35 @@ class Tensor:
     def sinh_(self) -> Tensor:
         """In-place twin of ``sinh``."""
     def slice_scatter(self, src: Any, dim: Any = ..., start: Any = ..., end: Any = ..., step: Any = ...) -> Tensor:
-        """Put ``src`` in the place of a range of a dim, in a copy."""
+        """Replace a range of a dim by ``src``, in a copy."""
     def slogdet(self, *, out: Any = ...) -> Any:
-        """Take the signs of determinants and the logarithms of their magnitudes."""
+        """Compute the signs of determinants and the logarithms of their magnitudes."""
     def softmax(self, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
-        """Turn scores into probabilities along ``dim``: ``exp(x) / sum(exp(x))``."""
+        """Apply the softmax along ``dim``: ``exp(x) / sum(exp(x))``."""
     def sort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ..., *, out: Any = ...) -> Any:
-        """Sort along ``dim``; the result is the named pair ``(values, indices)``."""
+        """Sort along ``dim``; returns the named pair ``(values, indices)``."""
     def split(self, split_size_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
-        """Split a dim into ranges of one size (the last may be shorter) or of the sizes given."""
+        """Split a dim into parts of one size (the last may be smaller) or of the sizes given."""
     def split_with_sizes(self, split_sizes: Any, dim: Any = ...) -> tuple[Tensor, ...]:
-        """Split a dim into ranges of the sizes given."""
+        """Split a dim into parts of the sizes given."""
     def sqrt(self, *, out: Any = ...) -> Tensor:
-        """Take the square root. Keeps the result for backward."""
+        """Compute the square root. Keeps the result for backward."""
     def sqrt_(self) -> Tensor:
         """In-place twin of ``sqrt``."""
     def square(self, *, out: Any = ...) -> Tensor:
-        """Multiply by itself: ``out = input ** 2``."""
+        """Square each element: ``out = input ** 2``."""
     def square_(self) -> Tensor:
         """In-place twin of ``square``."""
     def squeeze(self, dim: Any = ...) -> Tensor:
-        """Drop dims of size 1: all of them, or those among ``dim`` (an int or several)."""
+        """Remove dims of size 1: all of them, or those among ``dim`` (an int or several)."""
     def squeeze_(self, dim: Any = ...) -> Tensor:
-        """Drop dims of size 1 of this tensor itself."""
+        """Remove dims of size 1 of this tensor in place."""
     def std(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
-        """Take the square root of the variance over ``dim``; the arguments are those of ``var``."""
+        """Compute the standard deviation over ``dim``; the arguments are those of ``var``."""
     def stft(self, n_fft: Any, hop_length: Any = ..., win_length: Any = ..., window: Any = ..., center: _bool = ..., pad_mode: Any = ..., normalized: _bool = ..., onesided: Any = ..., return_complex: Any = ..., align_to_window: Any = ...) -> Tensor:
-        """Transform overlapping frames of signals to the frequency domain."""
+        """Compute the short-time Fourier transform of signals."""
     def storage(self) -> TypedStorage:
-        """The elements that this tensor and all of its views share."""
+        """Return the storage of this tensor as elements."""
     def sub(self, other: Tensor | complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
         """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
     def sub_(self, other: Tensor | complex, *, alpha: Any = ...) -> Tensor:
@@ -1192,27 +1192,27 @@ class Tensor:
     def subtract_(self, other: Tensor | complex, *, alpha: Any = ...) -> Tensor:
         """In-place twin of ``sub``."""
     def sum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-        """Add up over ``dim`` (an int, several, or None for all)."""
+        """Sum over ``dim`` (an int, several, or None for all)."""
     def sum_to_size(self, *size: Any) -> Tensor:
-        """Add up over the dims that broadcasting ``size`` to this shape would repeat."""
+        """Sum to shape ``size``, the reverse of broadcasting."""
     def svd(self, some: _bool = ..., compute_uv: _bool = ..., *, out: Any = ...) -> Any:
-        """Factor matrices: :func:`linalg.svd`, but with V in place of ``V.mH``."""
+        """Singular value decomposition: :func:`linalg.svd`, but with V in place of ``V.mH``."""
     def swapaxes(self, axis0: Any, axis1: Any) -> Tensor:
-        """Exchange two dimensions (NumPy's name)."""
+        """Swap two dimensions (NumPy's name)."""
     def swapaxes_(self, axis0: Any, axis1: Any) -> Tensor:
-        """Exchange two dimensions of this tensor itself (NumPy's name)."""
+        """Swap two dimensions of this tensor in place (NumPy's name)."""
     def swapdims(self, dim0: Any, dim1: Any) -> Tensor:
-        """Exchange two dimensions."""
+        """Swap two dimensions."""
     def swapdims_(self, dim0: Any, dim1: Any) -> Tensor:
-        """Exchange two dimensions of this tensor itself."""
+        """Swap two dimensions of this tensor in place."""
     def t(self) -> Tensor:
         """Transpose a matrix; a tensor of fewer dimensions is returned as it is (a view)."""
     def t_(self) -> Tensor:
-        """Transpose this matrix itself."""
+        """Transpose this matrix in place."""
     def take(self, index: Any, *, out: Any = ...) -> Tensor:
-        """The elements of the flat tensor that the index names, in the shape of the index."""
+        """Take elements of the flattened tensor by index, in the shape of the index."""
     def take_along_dim(self, indices: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
-        """``gather`` whose index and input broadcast; no dim: of the flat tensors."""
+        """Take along ``dim`` with broadcasting; without dim, of the flattened tensors."""
     def tan(self, *, out: Any = ...) -> Tensor:
         """Take the tangent. Keeps the result for backward."""
     def tan_(self) -> Tensor:
@@ -1226,25 +1226,25 @@ class Tensor:
     def tile(self, *counts: Any, dims: Any = ...) -> Tensor:
         """Repeat ``dims`` times along every dim; they may be fewer than the tensor's."""
     def to(self, *args: Any, dtype: Any = ..., device: Any = ..., copy: _bool = ..., non_blocking: _bool = ..., memory_format: Any = ...) -> Tensor:
-        """Convert to a dtype, a device, or those of another tensor; itself if nothing changes."""
+        """Convert to a dtype, a device, or those of another tensor; returns itself if nothing changes."""
     def to_dense(self, dtype: Any = ..., *, masked_grad: _bool = ...) -> Tensor:
-        """Return the tensor: there are no others."""
+        """Return the tensor itself: all tensors are dense."""
     def topk(self, k: Any, dim: Any = ..., largest: _bool = ..., sorted: _bool = ..., *, out: Any = ...) -> Any:
-        """Find the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
+        """Return the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
     def trace(self) -> Tensor:
-        """Sum the diagonal of a matrix."""
+        """Compute the trace of a matrix: the sum of its diagonal."""
     def transpose(self, dim0: Any, dim1: Any) -> Tensor:
-        """Exchange two dimensions."""
+        """Swap two dimensions."""
     def transpose_(self, dim0: Any, dim1: Any) -> Tensor:
-        """Exchange two dimensions of this tensor itself."""
+        """Swap two dimensions of this tensor in place."""
     def triangular_solve(self, A: Any, upper: _bool = ..., transpose: _bool = ..., unitriangular: _bool = ..., *, out: Any = ...) -> Tensor:
         """Solve ``A @ X = input`` for a triangular ``A``."""
     def tril(self, diagonal: Any = ..., *, out: Any = ...) -> Tensor:
-        """Keep a matrix on and below a diagonal, zeros above it."""
+        """Return the lower triangle of a matrix, zeros above the diagonal."""
     def tril_(self, diagonal: Any = ...) -> Tensor:
         """In-place twin of ``tril``."""
     def triu(self, diagonal: Any = ..., *, out: Any = ...) -> Tensor:
-        """Keep a matrix on and above a diagonal, zeros below it."""
+        """Return the upper triangle of a matrix, zeros below the diagonal."""
     def triu_(self, diagonal: Any = ...) -> Tensor:
         """In-place twin of ``triu``."""
     def true_divide(self, other: Tensor | complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
@@ -1256,21 +1256,21 @@ class Tensor:
     def trunc_(self) -> Tensor:
         """In-place twin of ``trunc``."""
     def type(self, dtype: Any = ..., non_blocking: _bool = ..., **ignored: Any) -> Any:
-        """Name PyTorch's type of this tensor (``'lowtide.FloatTensor'``), or convert to one."""
+        """Return PyTorch's type name (``'lowtide.FloatTensor'``), or convert to a type."""
     def type_as(self, other: Tensor) -> Tensor:
         """Convert to the dtype and device of another tensor."""
     def unbind(self, dim: Any = ...) -> tuple[Tensor, ...]:
-        """Every index of a dim, as a tuple of views without that dim."""
+        """Return a tuple of all slices along a dim, without that dim."""
     def unflatten(self, dim: Any, sizes: Any) -> Tensor:
         """Split one dim into several; one of the sizes may be -1."""
     def unfold(self, dimension: Any, size: Any, step: Any) -> Tensor:
-        """Every window of ``size`` elements of a dim, ``step`` apart, in a new last dim (a view)."""
+        """Return all windows of ``size`` elements of a dim, ``step`` apart, as a view."""
     def uniform_(self, *bounds: _float, generator: Any = ..., **named: _float) -> Tensor:
-        """Overwrite with uniforms of [from, to), by default [0, 1): ``uniform_(from=0, to=1)``."""
+        """Fill with values of the uniform distribution on [from, to), by default [0, 1)."""
     def unique(self, sorted: _bool = ..., return_inverse: _bool = ..., return_counts: _bool = ..., dim: Any = ...) -> Any:
-        """Find the distinct elements, or the distinct slices along ``dim``; always sorted."""
+        """Return the distinct elements, or the distinct slices along ``dim``; always sorted."""
     def unique_consecutive(self, return_inverse: _bool = ..., return_counts: _bool = ..., dim: Any = ...) -> Any:
-        """Drop all but the first of every run of equal elements, or of equal slices along ``dim``."""
+        """Remove all but the first of consecutive equal elements, or slices along ``dim``."""
     def unsafe_chunk(self, chunks: Any, dim: Any = ...) -> Tensor:
         """Split a dim into ``chunks`` ranges; views, as of ``chunk``."""
     def unsafe_split(self, split_size: Any, dim: Any = ...) -> Tensor:
@@ -1280,33 +1280,33 @@ class Tensor:
     def unsqueeze(self, dim: Any) -> Tensor:
         """Insert a dimension of size 1."""
     def unsqueeze_(self, dim: Any) -> Tensor:
-        """Insert a dimension of size 1 into this tensor itself."""
+        """Insert a dimension of size 1 into this tensor in place."""
     def untyped_storage(self) -> UntypedStorage:
-        """The bytes that this tensor and all of its views share."""
+        """Return the storage of this tensor as bytes."""
     def var(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
-        """Average the square distance from the mean over ``dim``."""
+        """Compute the variance over ``dim``."""
     def vdot(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
-        """Sum the products of two vectors' elements, those of ``input`` conjugated."""
+        """Compute the dot product of two vectors, with ``input`` conjugated."""
     def view(self, *shape: Any, dtype: Any = ..., size: Any = ...) -> Tensor:
-        """Return the same memory in another shape, or as another element type, without a copy."""
+        """View in another shape or as another dtype, without a copy."""
     def view_as(self, other: Tensor | complex) -> Tensor:
         """View in the shape of another tensor."""
     def vsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
         """Split along dim 0 into equal parts or at indices."""
     def where(self, condition: Any, other: Tensor | complex) -> Any:
-        """Keep the elements where the condition holds, take ``other`` elsewhere."""
+        """Keep the elements where the condition is True, else take ``other``."""
     def xlogy(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compute ``input * log(other)``, which is 0 where ``input`` is 0."""
     def xlogy_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``xlogy``."""
     def zero_(self) -> Tensor:
-        """Write zeros into this tensor."""
+        """Fill this tensor with zeros."""
 
 def wrap(array: Any, spec: Spec, storage: Any) -> Tensor:
-    """Make a Tensor of parts, outside any graph. For the dispatcher and the backends."""
+    """Make a Tensor from an array, spec and storage, outside of any graph."""
 
 def instance(cls: _type, t: Tensor, requires_grad: _bool, attributes: dict[str, Any]) -> Tensor:
-    """Make ``t`` an instance of a subclass, without calling the subclass's constructor."""
+    """Make ``t`` an instance of a subclass without calling its constructor."""
 
 def install_method(name: str, value: Any) -> None:
     """Make a function or a property part of Tensor: how layers above give it what they know."""

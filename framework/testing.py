@@ -1,4 +1,4 @@
-"""Checks generated from an op's declaration, with samples, poisoned memory and comparison.
+"""Tests generated from op declarations: samples, poisoned memory, comparison.
 
 The generated tests (``tests/ops/test_generated.py``) are these functions applied to every op of
 the registry and every sample it declares. They are public so that an op declared outside lowtide
@@ -45,7 +45,7 @@ class Make:
         self._random = np.random.default_rng(seed)
 
     def __call__(self, *shape: int, low: float = -2.0, high: float = 2.0) -> Tensor:
-        """A leaf tensor with values in (low, high)."""
+        """Return a leaf tensor with random values in (low, high)."""
         if self.scale > 1:
             shape = tuple(n * self.scale if n > 1 else n for n in shape)
             if prod(shape) > LARGEST:
@@ -57,7 +57,7 @@ class Make:
 
 
 def samples(op: Op, make: Make) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The declared samples of an op, as (inputs, attributes)."""
+    """Return the declared samples of an op, as (inputs, attributes)."""
     if op.samples is None:
         return []
     with no_grad():
@@ -65,12 +65,12 @@ def samples(op: Op, make: Make) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
 
 
 def sample_ids() -> list[tuple[str, int]]:
-    """(op name, sample number) of everything the registry declares."""
+    """List (op name, sample number) of all registered ops."""
     return [(n, k) for n, op in registry.OPS.items() for k in range(len(samples(op, Make())))]
 
 
 def describe(inputs: tuple[Any, ...], attributes: dict[str, Any]) -> str:
-    """A sample in words: dtypes and shapes of its tensors, its other inputs and its attributes."""
+    """Describe a sample: dtypes and shapes of its tensors, other inputs, attributes."""
 
     def word(value: Any) -> str:
         if isinstance(value, Tensor):
@@ -83,7 +83,7 @@ def describe(inputs: tuple[Any, ...], attributes: dict[str, Any]) -> str:
 
 
 def place(inputs: tuple[Any, ...], where: Any = "cpu", op: Op | None = None) -> list[Any]:
-    """Fresh leaves on a device with the values of ``inputs``; scalars stay.
+    """Create fresh leaves on a device with the values of ``inputs``; scalars stay.
 
     Those for which ``op`` has a gradient rule require grad.
     """
@@ -96,13 +96,13 @@ def place(inputs: tuple[Any, ...], where: Any = "cpu", op: Op | None = None) -> 
 
 
 def call(op: Op, inputs: Any, attributes: dict[str, Any]) -> tuple[Tensor, ...]:
-    """Run an op; always a tuple."""
+    """Run an op and return a tuple of results."""
     out = op.function(*inputs, **attributes)
     return (out,) if isinstance(out, Tensor) else tuple(out)
 
 
 def differentiable(op: Op, inputs: Any) -> list[Tensor]:
-    """The inputs that can need a gradient and have a rule."""
+    """Return the inputs that can require grad and have a gradient rule."""
     names = op.names_of(len(inputs))
     ruled = {n for rule in op.rules for n in rule.inputs}
     return [
@@ -171,7 +171,7 @@ def check_gradient(function: Any, inputs: list[Tensor], eps: float = 1e-6) -> No
 
 
 def check_second_gradient(function: Any, inputs: list[Tensor]) -> None:
-    """:func:`check_gradient` of the gradient itself, the cotangent being an input too."""
+    """Run :func:`check_gradient` on the gradient itself, with the cotangent as an input."""
     outputs = [o for o in function(inputs) if o.requires_grad]
     if not outputs or not inputs:
         return
@@ -189,7 +189,7 @@ def check_second_gradient(function: Any, inputs: list[Tensor]) -> None:
 
 @contextmanager
 def poisoned(where: Any = "cpu") -> Iterator[None]:
-    """Fill everything that the pool hands out with ones in every bit: NaN, -1, True."""
+    """Fill all memory from the pool with ones in every bit: NaN, -1, True."""
     be = backend(as_device(where))
     plain = type(be).empty
 
@@ -208,7 +208,7 @@ def poisoned(where: Any = "cpu") -> Iterator[None]:
 
 
 def scaled_sample(op: Op, number: int) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """One declared sample, as large as :data:`LARGEST` lets its operands and results be.
+    """Scale one declared sample up as far as :data:`LARGEST` allows.
 
     Returns:
         (inputs, attributes), or None where nothing larger than the declared sample is valid: an
@@ -245,7 +245,7 @@ def _at_scale(op: Op, number: int, scale: int) -> tuple[tuple[Any, ...], dict[st
 
 
 def _size(op: Op, inputs: Any, attributes: dict[str, Any]) -> int:
-    """Elements of the largest operand or result; more, if the call takes long or much room."""
+    """Return the elements of the largest operand or result, weighted by the cost of the call."""
     size = max((x.numel() for x in inputs if isinstance(x, Tensor)), default=0)
     if op.infer is not None:
         meta = backend(as_device("meta")).ledger
@@ -261,7 +261,7 @@ def _size(op: Op, inputs: Any, attributes: dict[str, Any]) -> int:
 
 
 def hidden_allocation(op: Op, inputs: Any, attributes: dict[str, Any]) -> int:
-    """The peak of what Python's allocators hand out while an op runs, in bytes.
+    """Measure the peak of Python's own allocators while an op runs, in bytes.
 
     The pool's own memory is a mapping that they do not know, so this is what escaped the ledger.
     """
@@ -278,12 +278,12 @@ def hidden_allocation(op: Op, inputs: Any, attributes: dict[str, Any]) -> int:
 
 
 def live_bytes(where: Any = "cpu") -> int:
-    """What the ledger of a device holds."""
+    """Return the live bytes of a device's ledger."""
     return int(backend(as_device(where)).ledger.live)
 
 
 def saved_of(outputs: Any) -> list[tuple[str, str, tuple[int, ...], int]]:
-    """What the graph behind some results keeps: (label, dtype, shape, bytes) of each value."""
+    """List what the graph behind some results saves: (label, dtype, shape, bytes) of each."""
     found = []
     for out in outputs:
         node = out.grad_fn
@@ -300,7 +300,7 @@ def saved_of(outputs: Any) -> list[tuple[str, str, tuple[int, ...], int]]:
 def assert_close(
     actual: Any, expected: Any, rtol: float | None = None, atol: float | None = None
 ) -> None:
-    """Compare values, shape and dtype; tolerances are those of the dtype.
+    """Assert that values, shape and dtype agree, within the tolerances of the dtype.
 
     Raises:
         AssertionError: They differ; the message shows the largest difference.

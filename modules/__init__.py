@@ -1,4 +1,4 @@
-"""Modules: what ``lowtide.nn`` re-exports."""
+"""Neural network modules, re-exported by ``lowtide.nn``."""
 
 from ..framework.ops.loss.linear_cross_entropy import (
     LinearCrossEntropyOptions as LinearCrossEntropyOptions,

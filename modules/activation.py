@@ -1,4 +1,4 @@
-"""Activations as modules. What each keeps for backward is said in ``framework/ops``.
+"""Activation modules; ``framework/ops`` says what each saves for backward.
 
 With ``inplace`` a module writes into its input; whether that saves memory depends on what backward
 needs: relu and its kin need the result only, silu and its kin keep a copy of the input.
@@ -18,11 +18,11 @@ from .parameter import Parameter
 
 
 class _Activation(Module):
-    shown: tuple[str, ...] = ()  # the attributes in repr
+    repr_fields: tuple[str, ...] = ()  # the attributes in repr
 
     def extra_repr(self) -> str:
         """The arguments, as PyTorch shows them."""
-        parts = [f"{name}={getattr(self, name)!r}" for name in self.shown]
+        parts = [f"{name}={getattr(self, name)!r}" for name in self.repr_fields]
         return ", ".join(parts + ["inplace=True"] * bool(getattr(self, "inplace", False)))
 
 
@@ -38,19 +38,19 @@ class ReLU(_Activation):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.relu(input, inplace=self.inplace)
 
 
 class LeakyReLU(_Activation):
-    """Multiply negative elements by a fixed slope.
+    """Apply leaky ReLU: negative elements are multiplied by a fixed slope.
 
     Args:
         negative_slope: The slope.
         inplace: Write into the input.
     """
 
-    shown = ("negative_slope",)
+    repr_fields = ("negative_slope",)
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__()
@@ -58,12 +58,12 @@ class LeakyReLU(_Activation):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.leaky_relu(input, self.negative_slope, self.inplace)
 
 
 class PReLU(_Activation):
-    """Multiply negative elements by a learned slope, one for all or one for each channel.
+    """Apply PReLU: negative elements are multiplied by a learned slope, one or one per channel.
 
     Args:
         num_parameters: 1, or the channels of (N, C, *).
@@ -75,7 +75,7 @@ class PReLU(_Activation):
         weight: (num_parameters,)
     """
 
-    shown = ("num_parameters",)
+    repr_fields = ("num_parameters",)
 
     def __init__(
         self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None
@@ -91,12 +91,12 @@ class PReLU(_Activation):
         initial.constant_(self.weight, self.init)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it to (N, C, *)."""
+        """Apply the activation to (N, C, *)."""
         return F.prelu(input, self.weight)
 
 
 class RReLU(_Activation):
-    """Multiply negative elements by random slopes in training, by the mean slope otherwise.
+    """Apply randomized leaky ReLU: random negative slopes in training, their mean otherwise.
 
     Args:
         lower: The least slope.
@@ -104,7 +104,7 @@ class RReLU(_Activation):
         inplace: Write into the input.
     """
 
-    shown = ("lower", "upper")
+    repr_fields = ("lower", "upper")
 
     def __init__(
         self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False
@@ -115,12 +115,12 @@ class RReLU(_Activation):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
 
 
 class Threshold(_Activation):
-    """Keep the elements above ``threshold`` and write ``value`` in place of the others.
+    """Threshold elements: keep those above ``threshold``, replace the others by ``value``.
 
     Args:
         threshold: The threshold.
@@ -128,7 +128,7 @@ class Threshold(_Activation):
         inplace: Write into the input.
     """
 
-    shown = ("threshold", "value")
+    repr_fields = ("threshold", "value")
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ class Threshold(_Activation):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.threshold(input, self.threshold, self.value, self.inplace)
 
 
@@ -155,7 +155,7 @@ class Hardtanh(_Activation):
         AssertionError: ``max_val`` is not above ``min_val``.
     """
 
-    shown: tuple[str, ...] = ("min_val", "max_val")
+    repr_fields: tuple[str, ...] = ("min_val", "max_val")
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Hardtanh(_Activation):
             )
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
 
 
@@ -197,7 +197,7 @@ class ReLU6(Hardtanh):
         inplace: Write into the input.
     """
 
-    shown = ()
+    repr_fields = ()
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__(0.0, 6.0, inplace)
@@ -211,7 +211,7 @@ class ELU(_Activation):
         inplace: Write into the input.
     """
 
-    shown = ("alpha",)
+    repr_fields = ("alpha",)
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__()
@@ -219,7 +219,7 @@ class ELU(_Activation):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.elu(input, self.alpha, self.inplace)
 
 
@@ -231,7 +231,7 @@ class CELU(ELU):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.celu(input, self.alpha, self.inplace)
 
 
@@ -250,7 +250,7 @@ class SELU(_Activation):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.selu(input, self.inplace)
 
 
@@ -261,14 +261,14 @@ class GELU(_Activation):
         approximate: ``"none"`` for the error function, ``"tanh"`` for its approximation.
     """
 
-    shown = ("approximate",)
+    repr_fields = ("approximate",)
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
         self.approximate = approximate
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.gelu(input, approximate=self.approximate)
 
 
@@ -284,7 +284,7 @@ class SiLU(_Activation):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.silu(input, inplace=self.inplace)
 
 
@@ -300,7 +300,7 @@ class Mish(_Activation):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.mish(input, inplace=self.inplace)
 
 
@@ -316,7 +316,7 @@ class Hardswish(Module):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.hardswish(input, self.inplace)
 
 
@@ -332,7 +332,7 @@ class Hardsigmoid(Module):
         self.inplace = inplace
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.hardsigmoid(input, self.inplace)
 
 
@@ -340,7 +340,7 @@ class Sigmoid(Module):
     """Apply ``1 / (1 + exp(-input))``."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.sigmoid(input)
 
 
@@ -348,7 +348,7 @@ class LogSigmoid(Module):
     """Apply ``log(1 / (1 + exp(-input)))``."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.logsigmoid(input)
 
 
@@ -356,7 +356,7 @@ class Tanh(Module):
     """Apply the hyperbolic tangent."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.tanh(input)
 
 
@@ -364,7 +364,7 @@ class Tanhshrink(Module):
     """Apply ``input - tanh(input)``."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.tanhshrink(input)
 
 
@@ -372,7 +372,7 @@ class Softsign(Module):
     """Apply ``input / (1 + |input|)``."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.softsign(input)
 
 
@@ -384,7 +384,7 @@ class Softplus(_Activation):
         threshold: Where ``beta * input`` is larger, the input itself is the result.
     """
 
-    shown = ("beta", "threshold")
+    repr_fields = ("beta", "threshold")
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -392,12 +392,12 @@ class Softplus(_Activation):
         self.threshold = threshold
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.softplus(input, self.beta, self.threshold)
 
 
 class Hardshrink(Module):
-    """Zero the elements in [-lambd, lambd].
+    """Apply hard shrinkage: zero the elements in [-lambd, lambd].
 
     Args:
         lambd: Half the width of what becomes zero.
@@ -408,16 +408,16 @@ class Hardshrink(Module):
         self.lambd = lambd
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.hardshrink(input, self.lambd)
 
     def extra_repr(self) -> str:
-        """The width."""
+        """The threshold, as PyTorch shows it."""
         return f"{self.lambd}"
 
 
 class Softshrink(Module):
-    """Move each element toward zero by ``lambd``, to zero if it is nearer.
+    """Apply soft shrinkage: move each element toward zero by ``lambd``, at most to zero.
 
     Args:
         lambd: How far.
@@ -428,40 +428,40 @@ class Softshrink(Module):
         self.lambd = lambd
 
     def forward(self, input: Tensor) -> Tensor:
-        """Apply it elementwise."""
+        """Apply the activation elementwise."""
         return F.softshrink(input, self.lambd)
 
     def extra_repr(self) -> str:
-        """How far."""
+        """The threshold, as PyTorch shows it."""
         return f"{self.lambd}"
 
 
 class GLU(_Activation):
-    """Gate the first half of a dimension by the sigmoid of the second half.
+    """Apply the gated linear unit: the first half of ``dim`` times the sigmoid of the second.
 
     Args:
         dim: The dimension; its size is even.
     """
 
-    shown = ("dim",)
+    repr_fields = ("dim",)
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
         self.dim = dim
 
     def forward(self, input: Tensor) -> Tensor:
-        """Halve dimension ``dim``."""
+        """Apply the gated linear unit, which halves dimension ``dim``."""
         return F.glu(input, self.dim)
 
 
 class Softmax(_Activation):
-    """Take exponentials and divide by their sum along ``dim``.
+    """Apply the softmax along ``dim``.
 
     Args:
         dim: The dimension whose elements sum to 1; None is deprecated.
     """
 
-    shown = ("dim",)
+    repr_fields = ("dim",)
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
@@ -473,7 +473,7 @@ class Softmax(_Activation):
 
 
 class Softmin(Softmax):
-    """Take the softmax of ``-input``; argument as :class:`Softmax`."""
+    """Apply the softmax to ``-input``; argument as :class:`Softmax`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return probabilities of the shape of ``input``."""
@@ -481,15 +481,15 @@ class Softmin(Softmax):
 
 
 class LogSoftmax(Softmax):
-    """Take the logarithm of the softmax; argument as :class:`Softmax`."""
+    """Apply the logarithm of the softmax; argument as :class:`Softmax`."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return logarithms of probabilities, of the shape of ``input``."""
+        """Return log-probabilities of the shape of ``input``."""
         return F.log_softmax(input, self.dim, _stacklevel=5)
 
 
 class Softmax2d(Module):
-    """Take the softmax over the channels at each place of (N, C, H, W) or (C, H, W)."""
+    """Apply the softmax over the channels of (N, C, H, W) or (C, H, W)."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return probabilities of the shape of ``input``."""

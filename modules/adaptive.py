@@ -1,4 +1,4 @@
-"""Adaptive softmax over very many classes: frequent ones in a head, rare ones in tails.
+"""Adaptive softmax: frequent classes in a head, rare ones in tail clusters.
 
 A class of a tail has the probability of its cluster, from the head, times its own within the
 cluster. Training runs a tail only on the rows whose target is in it.
@@ -22,14 +22,14 @@ from .module import Module
 
 
 class _ASMoutput(NamedTuple):
-    """The logarithm of each target's probability, and minus their mean."""
+    """Log-probabilities of the targets, and their negative mean."""
 
     output: Tensor
     loss: Tensor
 
 
 class AdaptiveLogSoftmaxWithLoss(Module):
-    """The log-probability of targets among classes that are sorted by frequency.
+    """Adaptive log-softmax with loss, for classes sorted by frequency.
 
     Args:
         in_features: Size of the input's last dimension.
@@ -90,7 +90,7 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             )
 
     def reset_parameters(self) -> None:
-        """Draw new values for every linear layer."""
+        """Reinitialize every linear layer."""
         self.head.reset_parameters()
         for narrow, wide in self.tail:
             narrow.reset_parameters()
@@ -155,11 +155,11 @@ class AdaptiveLogSoftmaxWithLoss(Module):
         return ops.cat(parts, 1)
 
     def log_prob(self, input: Tensor) -> Tensor:
-        """Log-probabilities of all classes: (N, in_features) to (N, n_classes)."""
+        """Compute log-probabilities of all classes: (N, in_features) to (N, n_classes)."""
         return self._full_log_prob(input, F.log_softmax(self.head(input), dim=1))
 
     def predict(self, input: Tensor) -> Tensor:
-        """The most probable class of each row: (N, in_features) to (N,), int64.
+        """Return the most probable class per row: (N, in_features) to (N,), int64.
 
         Tails run only on the rows where the head prefers a cluster to each of its own classes.
         """

@@ -1,4 +1,4 @@
-"""MultiheadAttention: the module around ``functional.multi_head_attention_forward``."""
+"""Multi-head attention as a module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .parameter import Parameter
 
 
 class MultiheadAttention(Module):
-    """Attend with several heads: project, mix values by query and key in each head, project back.
+    """Multi-head attention: project, attend in each head, project back.
 
     Args:
         embed_dim: Features of queries and of the result.
@@ -104,7 +104,7 @@ class MultiheadAttention(Module):
         self._reset_parameters()
 
     def _reset_parameters(self) -> None:
-        """Draw new values from PyTorch's distributions."""
+        """Reinitialize the parameters from PyTorch's distributions."""
         projections = (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight)
         for weight in (*projections, self.v_proj_weight):
             if weight is not None:
@@ -127,7 +127,7 @@ class MultiheadAttention(Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """Let queries attend to keys.
+        """Compute attention of queries to keys and values.
 
         Args:
             query: (L, N, embed_dim), (N, L, embed_dim) with ``batch_first``, or (L, embed_dim).

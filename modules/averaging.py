@@ -1,4 +1,4 @@
-"""Averages of a model's parameters over training: the mean of several (SWA), or a decaying mean.
+"""Weight averaging over training: the mean (SWA), or an exponential moving average (EMA).
 
 Users know them as ``lowtide.optim.swa_utils``. They live here because an average of a module is a
 module; the face puts them there. Averages are updated in place, a piece of a parameter at a time:
@@ -28,7 +28,7 @@ Tensors = list[Tensor]
 
 
 class AveragedModel(Module):
-    """A copy of a model whose parameters are an average of what the model's were.
+    """A copy of a model whose parameters are a running average of the model's.
 
     The first ``update_parameters`` copies; each later one averages. Memory: one copy of the model's
     parameters and buffers.
@@ -71,11 +71,11 @@ class AveragedModel(Module):
         self.use_buffers = use_buffers
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the copy."""
+        """Run the averaged model."""
         return self.module(*args, **kwargs)
 
     def update_parameters(self, model: Module) -> None:
-        """Take the present parameters of ``model`` into the average.
+        """Update the average with the present parameters of ``model``.
 
         All of them or none, if it raises; a ``multi_avg_fn`` of the user's writes for itself,
         before buffers and counter move. With ``avg_fn`` the new averages lie beside the old ones
@@ -125,7 +125,7 @@ def _alike(ours: Tensors, theirs: Tensors) -> list[tuple[Tensors, Tensors]]:
 
 
 def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
-    """Compute the running statistics of a model's BatchNorm layers anew, from data.
+    """Recompute the running statistics of a model's BatchNorm layers from data.
 
     If the loader or the model raises, the statistics are what they were.
 
@@ -161,7 +161,7 @@ def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
 
 
 class _MovingAverage:
-    """Moves averages towards what is current, by a share that follows from how many there are."""
+    """Moves averages toward current values by a share that depends on their number."""
 
     def __init__(self, share: Callable[[int], float]) -> None:
         self.share = share
@@ -175,7 +175,7 @@ class _MovingAverage:
 
 
 def get_ema_multi_avg_fn(decay: float = 0.999) -> Callable[[Tensors, Tensors, Any], None]:
-    """Return the update of a decaying mean, ``decay average + (1 - decay) current``, in place.
+    """Return the in-place EMA update ``decay average + (1 - decay) current`` of several tensors.
 
     Raises:
         ValueError: ``decay`` is outside [0, 1].
@@ -185,12 +185,12 @@ def get_ema_multi_avg_fn(decay: float = 0.999) -> Callable[[Tensors, Tensors, An
 
 
 def get_swa_multi_avg_fn() -> Callable[[Tensors, Tensors, Any], None]:
-    """Return the update of a mean of all, in place."""
+    """Return the in-place update of the mean of several tensors."""
     return _MovingAverage(lambda count: 1 / (count + 1))
 
 
 def get_ema_avg_fn(decay: float = 0.999) -> Callable[[Tensor, Tensor, Any], Tensor]:
-    """Return a decaying mean, ``decay average + (1 - decay) current``.
+    """Return the EMA update ``decay average + (1 - decay) current``.
 
     Raises:
         ValueError: ``decay`` is outside [0, 1].
@@ -204,7 +204,7 @@ def get_ema_avg_fn(decay: float = 0.999) -> Callable[[Tensor, Tensor, Any], Tens
 
 
 def get_swa_avg_fn() -> Callable[[Tensor, Tensor, Any], Tensor]:
-    """Return the mean of all."""
+    """Return the update of the mean."""
 
     def swa_update(averaged: Any, current: Any, num_averaged: Any) -> Any:
         return averaged + (current - averaged) / (int(num_averaged) + 1)

@@ -26,7 +26,7 @@ Hook = Callable[..., Any]
 
 
 class ModuleBackwardHooks:
-    """What the two nodes around one call share. It holds hooks and the module, and no tensor."""
+    """The backward hooks of one call, shared by its two nodes; holds no tensor."""
 
     __slots__ = ("before", "hooks", "inputs", "module", "n_inputs", "n_outputs", "outputs")
 
@@ -39,7 +39,7 @@ class ModuleBackwardHooks:
         self.n_inputs = self.n_outputs = 0
 
     def enter(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments, seen through the inputs' node."""
+        """Pass the arguments through the node of the inputs."""
         self.n_inputs = len(args)
         if not self.hooks:
             return args
@@ -47,7 +47,7 @@ class ModuleBackwardHooks:
         return args
 
     def leave(self, result: Any) -> Any:
-        """The result, seen through the outputs' node."""
+        """Pass the result through the node of the outputs."""
         if isinstance(result, tuple):
             outputs = result
         elif isinstance(result, Tensor):
@@ -108,7 +108,7 @@ class ModuleBackwardHooks:
 
 
 class _BackwardHookNode(Node):
-    """Passes gradients on, and shows them to one side of a border.
+    """A node that passes gradients on and shows them to hooks.
 
     With ``zeros``, a missing gradient is shown, and goes on, as zeros; so PyTorch treats inputs.
     """
@@ -125,17 +125,17 @@ class _BackwardHookNode(Node):
 
     @property
     def output_count(self) -> int:  # type: ignore[override]
-        """As many as it has inputs."""
+        """The number of outputs, equal to that of inputs."""
         return len(self.edges)
 
     def name(self) -> str:
-        """PyTorch's name for the same thing."""
+        """Return PyTorch's name of the corresponding node."""
         return "BackwardHookFunctionBackward"
 
     def apply(
         self, grads: list[Tensor | None], wanted: Sequence[bool] | None, retain: bool, create: bool
     ) -> Sequence[Tensor | None]:
-        """Show the gradients; what comes back goes on."""
+        """Call the hooks on the gradients and return what they give."""
         if self.zeros:
             specs = self.edge_specs
             grads = [zeros_of(s) if g is None else g for g, s in zip(grads, specs, strict=True)]

@@ -1,4 +1,4 @@
-"""Batch and instance normalization: channels by statistics of the batch, or by running averages.
+"""Batch and instance normalization, with running statistics.
 
 The averages are buffers that are written in place and outside the graph, so training does not grow
 it, and they count as *buffer* in the ledger.
@@ -19,7 +19,7 @@ from .parameter import Parameter
 
 
 class _NormBase(Module):
-    """What batch and instance normalization share: scale, shift, running averages.
+    """Base of batch and instance normalization: scale, shift, running statistics.
 
     Attributes:
         weight: (num_features,), ones; or None.
@@ -64,7 +64,7 @@ class _NormBase(Module):
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
-        """Forget what was averaged: mean 0, variance 1, no batches."""
+        """Reset the running statistics: mean 0, variance 1, no batches."""
         if self.track_running_stats:
             assert self.running_mean is not None
             assert self.running_var is not None
@@ -74,7 +74,7 @@ class _NormBase(Module):
             self.num_batches_tracked.zero_()
 
     def reset_parameters(self) -> None:
-        """Reset the averages, the scale to 1, the shift to 0."""
+        """Reset the running statistics, the scale to 1, the shift to 0."""
         self.reset_running_stats()
         if self.weight is not None:
             init.ones_(self.weight)
@@ -124,7 +124,7 @@ class _BatchNorm(_NormBase):
         )
 
     def forward(self, input: Tensor) -> Tensor:
-        """Normalize each channel of ``input``; in training, update the running averages."""
+        """Normalize each channel of ``input``; in training, update the running statistics."""
         self._check_input_dim(input)
         share = 0.0 if self.momentum is None else self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
@@ -151,7 +151,7 @@ def _reciprocal(count: Tensor) -> float:
 
 
 class BatchNorm1d(_BatchNorm):
-    """Normalize each channel of (N, C) or (N, C, L) over the batch, then scale and shift it.
+    """Batch normalization of (N, C) or (N, C, L): each channel over the batch.
 
     In evaluation mode the running averages take the place of the batch's statistics.
 
@@ -178,13 +178,13 @@ class BatchNorm1d(_BatchNorm):
 
 
 class BatchNorm2d(_BatchNorm):
-    """Normalize each channel of (N, C, H, W); arguments as :class:`BatchNorm1d`."""
+    """Batch normalization of (N, C, H, W); arguments as :class:`BatchNorm1d`."""
 
     dimensions = (4,)
 
 
 class BatchNorm3d(_BatchNorm):
-    """Normalize each channel of (N, C, D, H, W); arguments as :class:`BatchNorm1d`."""
+    """Batch normalization of (N, C, D, H, W); arguments as :class:`BatchNorm1d`."""
 
     dimensions = (5,)
 
@@ -238,7 +238,7 @@ class _InstanceNorm(_NormBase):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """Normalize each channel of each example of (N, C, L) or (C, L) by itself.
+    """Instance normalization of (N, C, L) or (C, L): each channel of each example.
 
     Args:
         num_features: C.
@@ -262,12 +262,12 @@ class InstanceNorm1d(_InstanceNorm):
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """Normalize (N, C, H, W) or (C, H, W); arguments as :class:`InstanceNorm1d`."""
+    """Instance normalization of (N, C, H, W) or (C, H, W); see :class:`InstanceNorm1d`."""
 
     dimensions = (3, 4)
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """Normalize (N, C, D, H, W) or (C, D, H, W); arguments as :class:`InstanceNorm1d`."""
+    """Instance normalization of (N, C, D, H, W) or (C, D, H, W); see :class:`InstanceNorm1d`."""
 
     dimensions = (4, 5)

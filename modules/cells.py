@@ -1,4 +1,4 @@
-"""One step of a recurrent layer: RNNCell, LSTMCell, GRUCell.
+"""Recurrent cells for one time step: RNNCell, LSTMCell, GRUCell.
 
 A step is a sequence of length one, so the ops are those of the layers.
 """
@@ -61,7 +61,7 @@ class RNNCellBase(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw new values, uniform within ``1 / sqrt(hidden_size)``."""
+        """Reinitialize uniformly within ``1 / sqrt(hidden_size)``."""
         bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
         for weight in self.parameters():
             init.uniform_(weight, -bound, bound)
@@ -76,7 +76,7 @@ class RNNCellBase(Module):
         return shown
 
     def _step(self, run: Any, input: Tensor, states: tuple[Any, ...], **options: Any) -> Any:
-        """The new states, of the input's number of dimensions."""
+        """Compute the new states, with the input's number of dimensions."""
         batched = input.ndim == 2
         if not batched:
             input = input.unsqueeze(0)
@@ -111,7 +111,7 @@ class RNNCellBase(Module):
 
 
 class RNNCell(RNNCellBase):
-    """``h = tanh(w_ih x + b_ih + w_hh h + b_hh)``.
+    """One time step of an RNN: ``h = tanh(w_ih x + b_ih + w_hh h + b_hh)``.
 
     Args:
         input_size: Features of the input.
@@ -135,7 +135,7 @@ class RNNCell(RNNCellBase):
         self.nonlinearity = nonlinearity
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        """Return the new state.
+        """Return the new hidden state.
 
         Args:
             input: (N, input_size) or (input_size,).
@@ -153,7 +153,7 @@ class RNNCell(RNNCellBase):
 
 
 class GRUCell(RNNCellBase):
-    """One step of :class:`~lowtide.nn.GRU`; gates in the order r, z, n.
+    """One time step of :class:`~lowtide.nn.GRU`; gates in the order r, z, n.
 
     Args:
         input_size: Features of the input.
@@ -174,14 +174,14 @@ class GRUCell(RNNCellBase):
         super().__init__(input_size, hidden_size, bias, 3, device, dtype)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
-        """Return the new state; see :meth:`RNNCell.forward`."""
+        """Return the new hidden state; see :meth:`RNNCell.forward`."""
         self._check(input, (hx,), ("hidden",))
         out: Tensor = self._step(gru_sequence, input, (hx,))[0]
         return out
 
 
 class LSTMCell(RNNCellBase):
-    """One step of :class:`~lowtide.nn.LSTM`; gates in the order i, f, g, o.
+    """One time step of :class:`~lowtide.nn.LSTM`; gates in the order i, f, g, o.
 
     Args:
         input_size: Features of the input.

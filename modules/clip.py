@@ -1,4 +1,4 @@
-"""Clipping of gradients, by their common norm or by value.
+"""Gradient clipping, by total norm or by value.
 
 The norm is computed tensor by tensor, so no temporary is as large as all gradients together; and it
 stays a tensor, so nothing waits for the device unless ``error_if_nonfinite`` asks it. On the CPU
@@ -31,7 +31,7 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Scale the gradients of parameters down to a common norm, where it is larger.
+    """Clip the gradients of parameters to a maximal total norm, in place.
 
     Args:
         parameters: One tensor, or several; those without a gradient do not count.
@@ -61,7 +61,7 @@ def get_total_norm(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """The norm of tensors, as if they were one vector.
+    """Compute the norm of tensors as if they were one vector.
 
     Args:
         tensors: One tensor, or several.
@@ -93,7 +93,7 @@ def get_total_norm(
 def clip_grads_with_norm_(
     parameters: Tensors, max_norm: float, total_norm: Tensor, foreach: bool | None = None
 ) -> None:
-    """Scale the gradients of parameters by ``max_norm / total_norm``, where that is less than 1.
+    """Clip the gradients of parameters to ``max_norm``, given their total norm.
 
     Args:
         parameters: One tensor, or several; those without a gradient do not count.
@@ -112,7 +112,7 @@ def clip_grads_with_norm_(
 
 @no_grad()
 def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | None = None) -> None:
-    """Clamp each element of the gradients of parameters to [-clip_value, clip_value].
+    """Clip each element of the gradients of parameters to [-clip_value, clip_value].
 
     Args:
         parameters: One tensor, or several; those without a gradient do not count.

@@ -1,4 +1,4 @@
-"""Containers of modules: what is inside is registered, under its index or its name."""
+"""Module containers, which register the modules in them by index or name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T", bound="_Indexed")
 
 
 class _Indexed(Module):
-    """Modules in an order, under the names "0", "1", ... as far as nobody chose others."""
+    """Base of ordered containers, whose modules are named "0", "1", ... by default."""
 
     def __len__(self) -> int:
         return len(self._modules)
@@ -84,7 +84,7 @@ def _insert(container: Module, index: int, module: Module) -> None:
 
 
 class Sequential(_Indexed):
-    """Call modules in turn, each on the result of the one before.
+    """A chain of modules: each is called on the result of the one before.
 
     Args:
         args: Modules, or one ``OrderedDict`` of modules by name.
@@ -273,7 +273,7 @@ class ModuleDict(Module):
 
 
 def named_pairs(caller: str, given: Any) -> list[tuple[str, Any]]:
-    """The (name, value) pairs of a mapping, of something with ``items()``, or of pairs."""
+    """Return the (name, value) pairs of a mapping, of an object with ``items()``, or of pairs."""
     if isinstance(given, Mapping) or hasattr(given, "items"):
         return list(given.items())
     if not isinstance(given, Iterable):

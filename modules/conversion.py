@@ -1,4 +1,4 @@
-"""Moving and converting a module: every parameter and buffer below it, in place.
+"""Moving and converting modules: all parameters and buffers, in place.
 
 Parameters keep their identity, so optimizers go on knowing them; each one's old memory goes before
 the next is converted.
@@ -52,7 +52,7 @@ class ConversionMixin:
         return self
 
     def to(self, *args: Any, **kwargs: Any) -> Self:
-        """Move and convert parameters and buffers, in place; a dtype applies to floating ones only.
+        """Move and convert parameters and buffers in place; dtypes apply to floating ones only.
 
         Accepts ``to(device)``, ``to(dtype)``, ``to(device, dtype)``, ``to(tensor)`` and the
         keywords ``device``, ``dtype``, ``non_blocking``, ``memory_format``; the last two change
@@ -75,7 +75,7 @@ class ConversionMixin:
         return self._apply(change)
 
     def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
-        """Move to a device without copying values: what was on meta gets memory, uninitialized."""
+        """Move to a device without copying values; memory is uninitialized."""
         return self._apply(lambda t: empty_like(t, device=device), recurse=recurse)
 
     def cpu(self) -> Self:

@@ -1,4 +1,4 @@
-"""Convolutions and transposed convolutions in one, two and three dimensions.
+"""Convolution and transposed convolution layers in one, two and three dimensions.
 
 One base class holds sizes, initial values and ``repr``; padding other than zeros is made by
 ``F.pad`` before a convolution without padding, so it costs one padded copy of the input.
@@ -24,7 +24,7 @@ _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _ConvNd(Module):
-    """What all convolutions share; ``nd`` is the number of spatial dimensions.
+    """Base of convolutions; ``nd`` is the number of spatial dimensions.
 
     Attributes:
         weight: (out_channels, in_channels / groups, *kernel_size), for transposed ones
@@ -117,7 +117,7 @@ class _ConvNd(Module):
         return sides
 
     def reset_parameters(self) -> None:
-        """Draw new values from PyTorch's distribution."""
+        """Reinitialize the parameters from PyTorch's distribution."""
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             fan_in = math.prod(self.weight.shape[1:])
@@ -126,7 +126,7 @@ class _ConvNd(Module):
                 init.uniform_(self.bias, -bound, bound)
 
     def extra_repr(self) -> str:
-        """Channels and sizes; what has its default value is left out."""
+        """Channels and sizes, as PyTorch shows them."""
         text = (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
             f"stride={self.stride}"
@@ -180,7 +180,7 @@ class _Conv(_ConvNd):
 
 
 class Conv1d(_Conv):
-    """Cross-correlate signals (N, C, L) with learned windows.
+    """1d convolution (cross-correlation) of signals (N, C, L).
 
     Args:
         in_channels: Channels of the input.
@@ -204,14 +204,14 @@ class Conv1d(_Conv):
 
 
 class Conv2d(_Conv):
-    """Cross-correlate images (N, C, H, W) with learned windows; arguments as :class:`Conv1d`."""
+    """2d convolution (cross-correlation) of images (N, C, H, W); arguments as :class:`Conv1d`."""
 
     nd = 2
     _function = staticmethod(F.conv2d)
 
 
 class Conv3d(_Conv):
-    """Cross-correlate volumes (N, C, D, H, W); arguments as :class:`Conv1d`."""
+    """3d convolution (cross-correlation) of volumes (N, C, D, H, W); see :class:`Conv1d`."""
 
     nd = 3
     _function = staticmethod(F.conv3d)
@@ -247,7 +247,7 @@ class _ConvTransposeNd(_ConvNd):
         )  # fmt: skip
 
     def _output_padding(self, input: Tensor, output_size: Any) -> tuple[int, ...]:
-        """What must be added on one side for the result to have ``output_size``."""
+        """Return the padding of one side that gives the result ``output_size``."""
         if output_size is None:
             return self.output_padding
         name, nd = type(self).__name__, self.nd
@@ -289,7 +289,7 @@ class _ConvTransposeNd(_ConvNd):
 
 
 class ConvTranspose1d(_ConvTransposeNd):
-    """Convolve signals backwards: the adjoint of a :class:`Conv1d`, with weights of its own.
+    """1d transposed convolution: the adjoint of :class:`Conv1d`, with its own weights.
 
     Args:
         in_channels: Channels of the input.
@@ -314,14 +314,14 @@ class ConvTranspose1d(_ConvTransposeNd):
 
 
 class ConvTranspose2d(_ConvTransposeNd):
-    """Convolve images backwards; arguments as :class:`ConvTranspose1d`."""
+    """2d transposed convolution of images; arguments as :class:`ConvTranspose1d`."""
 
     nd = 2
     _function = staticmethod(F.conv_transpose2d)
 
 
 class ConvTranspose3d(_ConvTransposeNd):
-    """Convolve volumes backwards; arguments as :class:`ConvTranspose1d`."""
+    """3d transposed convolution of volumes; arguments as :class:`ConvTranspose1d`."""
 
     nd = 3
     _function = staticmethod(F.conv_transpose3d)

@@ -8,7 +8,7 @@ from .module import Module
 
 
 class CosineSimilarity(Module):
-    """The cosine of the angle between vectors along ``dim``.
+    """Cosine similarity of vectors along ``dim``.
 
     Args:
         dim: The dimension of the vectors.
@@ -21,12 +21,12 @@ class CosineSimilarity(Module):
         self.eps = eps
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """Compare two tensors whose shapes broadcast; ``dim`` goes away."""
+        """Compare two tensors that broadcast; the result lacks ``dim``."""
         return F.cosine_similarity(x1, x2, self.dim, self.eps)
 
 
 class PairwiseDistance(Module):
-    """The ``p``-norm of the difference of vectors along the last dimension.
+    """Pairwise ``p``-norm distance of vectors along the last dimension.
 
     Args:
         p: Exponent of the norm.
@@ -41,5 +41,5 @@ class PairwiseDistance(Module):
         self.keepdim = keepdim
 
     def forward(self, x1: Tensor, x2: Tensor) -> Tensor:
-        """Compare (N, D) or (D,) with the same."""
+        """Compare two tensors (N, D) or (D,)."""
         return F.pairwise_distance(x1, x2, self.norm, self.eps, self.keepdim)

@@ -1,4 +1,4 @@
-"""Dropout: in training, random zeros that backward draws again; in evaluation, nothing.
+"""Dropout layers: active in training, the identity in evaluation.
 
 A layer keeps no mask: its node holds (seed, offset), 16 bytes at any size.
 """
@@ -27,7 +27,7 @@ class _DropoutNd(Module):
 
 
 class Dropout(_DropoutNd):
-    """Zero each element with probability ``p`` and scale the others by ``1 / (1 - p)``.
+    """Dropout: zero each element with probability ``p``, scale the others by ``1 / (1 - p)``.
 
     Args:
         p: Probability of a zero, in [0, 1].
@@ -43,7 +43,7 @@ class Dropout(_DropoutNd):
 
 
 class Dropout1d(_DropoutNd):
-    """Zero whole channels of (N, C, L) or (C, L); arguments as :class:`Dropout`."""
+    """Channel dropout for (N, C, L) or (C, L); arguments as :class:`Dropout`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return ``input`` itself in evaluation mode."""
@@ -51,7 +51,7 @@ class Dropout1d(_DropoutNd):
 
 
 class Dropout2d(_DropoutNd):
-    """Zero whole channels of (N, C, H, W); arguments as :class:`Dropout`.
+    """Channel dropout for (N, C, H, W); arguments as :class:`Dropout`.
 
     Three dimensions are (N, C, L), as in PyTorch.
     """
@@ -62,7 +62,7 @@ class Dropout2d(_DropoutNd):
 
 
 class Dropout3d(_DropoutNd):
-    """Zero whole channels of (N, C, D, H, W) or (C, D, H, W); arguments as :class:`Dropout`."""
+    """Channel dropout for (N, C, D, H, W) or (C, D, H, W); arguments as :class:`Dropout`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return ``input`` itself in evaluation mode."""
@@ -70,7 +70,7 @@ class Dropout3d(_DropoutNd):
 
 
 class AlphaDropout(_DropoutNd):
-    """Set elements to SELU's negative limit with probability ``p``, keeping mean and variance.
+    """Alpha dropout: set elements to SELU's negative limit, keeping mean and variance.
 
     Args:
         p: Probability, in [0, 1].
@@ -86,7 +86,7 @@ class AlphaDropout(_DropoutNd):
 
 
 class FeatureAlphaDropout(_DropoutNd):
-    """Set whole channels to SELU's negative limit; arguments as :class:`AlphaDropout`."""
+    """Alpha dropout of whole channels; arguments as :class:`AlphaDropout`."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return ``input`` itself in evaluation mode."""

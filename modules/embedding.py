@@ -1,4 +1,4 @@
-"""Embeddings: learned rows by number, one by one or reduced over bags."""
+"""Embedding layers: lookup tables, single or reduced over bags."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .parameter import Parameter
 
 
 def _check_padding(name: str, padding_idx: int | None, rows: int) -> int | None:
-    """The padding row as a number from 0, or None."""
+    """Return the padding index counted from 0, or None."""
     if padding_idx is None:
         return None
     if not -rows <= padding_idx < rows:
@@ -46,7 +46,7 @@ class _EmbeddingBase(Module):
     padding_idx: int | None
 
     def reset_parameters(self) -> None:
-        """Draw new values from the standard normal distribution; the padding row is zero."""
+        """Reinitialize from the standard normal distribution; the padding row is zero."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
             with no_grad():
@@ -54,7 +54,7 @@ class _EmbeddingBase(Module):
 
 
 class Embedding(_EmbeddingBase):
-    """Look up a learned row for each number.
+    """A lookup table of embeddings: maps indices to learned rows.
 
     Args:
         num_embeddings: Number of rows.
@@ -106,7 +106,7 @@ class Embedding(_EmbeddingBase):
             self.weight = Parameter(_weight, not _freeze)
 
     def forward(self, input: Tensor) -> Tensor:
-        """Map row numbers (*) to (*, embedding_dim)."""
+        """Map indices (*) to embeddings (*, embedding_dim)."""
         return F.embedding(
             input,
             self.weight,
@@ -128,7 +128,7 @@ class Embedding(_EmbeddingBase):
         scale_grad_by_freq: bool = False,
         sparse: bool = False,
     ) -> Any:
-        """Make a layer of a given table, sharing its memory.
+        """Create an embedding from a given table, sharing its memory.
 
         Args:
             embeddings: (rows, features).
@@ -153,7 +153,7 @@ class Embedding(_EmbeddingBase):
         )
 
     def extra_repr(self) -> str:
-        """Sizes; what has its default value is left out."""
+        """Sizes and options, as PyTorch shows them."""
         text = f"{self.num_embeddings}, {self.embedding_dim}"
         if self.padding_idx is not None:
             text += f", padding_idx={self.padding_idx}"
@@ -169,7 +169,7 @@ class Embedding(_EmbeddingBase):
 
 
 class EmbeddingBag(_EmbeddingBase):
-    """Reduce bags of learned rows to their sum, mean or maximum.
+    """Embedding bags: the sum, mean or maximum of the embeddings of each bag of indices.
 
     Args:
         num_embeddings: Number of rows.
@@ -230,7 +230,7 @@ class EmbeddingBag(_EmbeddingBase):
         offsets: Tensor | None = None,
         per_sample_weights: Tensor | None = None,
     ) -> Tensor:
-        """Map bags of row numbers to (B, embedding_dim).
+        """Map bags of indices to (B, embedding_dim).
 
         Args:
             input: (B, N), one bag per line; or all bags one after the other, 1-D.
@@ -264,7 +264,7 @@ class EmbeddingBag(_EmbeddingBase):
         include_last_offset: bool = False,
         padding_idx: int | None = None,
     ) -> Any:
-        """Make a layer of a given table, sharing its memory.
+        """Create an embedding bag from a given table, sharing its memory.
 
         Args:
             embeddings: (rows, features).
@@ -294,7 +294,7 @@ class EmbeddingBag(_EmbeddingBase):
         return bag
 
     def extra_repr(self) -> str:
-        """Sizes and mode; what has its default value is left out."""
+        """Sizes and mode, as PyTorch shows them."""
         text = f"{self.num_embeddings}, {self.embedding_dim}"
         if self.max_norm is not None:
             text += f", max_norm={self.max_norm}"

@@ -1,4 +1,4 @@
-"""Merging dimensions into one, and splitting one into several: views where possible."""
+"""Flatten and Unflatten; both return views where possible."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .module import Module
 
 
 class Flatten(Module):
-    """Merge the dimensions from ``start_dim`` to ``end_dim``, both included.
+    """Flatten the dimensions from ``start_dim`` to ``end_dim``, both included, into one.
 
     Args:
         start_dim: The first of them.
@@ -22,11 +22,11 @@ class Flatten(Module):
         self.end_dim = end_dim
 
     def forward(self, input: Tensor) -> Tensor:
-        """Return a view if the dimensions lie one after the other in memory, else a copy."""
+        """Return a view if the strides allow it, else a copy."""
         return input.flatten(self.start_dim, self.end_dim)
 
     def extra_repr(self) -> str:
-        """First and last dimension."""
+        """The first and the last dimension."""
         return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
 
 
@@ -66,5 +66,5 @@ class Unflatten(Module):
         return input.unflatten(self.dim, self.unflattened_size)
 
     def extra_repr(self) -> str:
-        """Dimension and sizes."""
+        """The dimension and the sizes."""
         return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

@@ -1,4 +1,4 @@
-"""Patches of images as columns, and columns added back into images."""
+"""Fold and Unfold: image patches as columns (im2col), and back (col2im)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Size = int | Sequence[int]
 
 
 class Unfold(Module):
-    """Lay the windows of images (N, C, H, W) out as columns (N, C * window, number of windows).
+    """Extract patches of images (N, C, H, W) as columns (N, C * window, number of windows).
 
     Args:
         kernel_size: Size of a window: one int or two.
@@ -43,7 +43,7 @@ class Unfold(Module):
 
 
 class Fold(Module):
-    """Add columns (N, C * window, number of windows) into images: the adjoint of :class:`Unfold`.
+    """Sum columns (N, C * window, number of windows) into images: the adjoint of :class:`Unfold`.
 
     Args:
         output_size: H and W of the images: one int or two.

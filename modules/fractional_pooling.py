@@ -1,4 +1,4 @@
-"""Fractional max pooling: windows at random steps, so that any ratio of sizes is possible."""
+"""Fractional max pooling: pseudorandom windows for any ratio of sizes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _FractionalMaxPoolNd(Module):
 
 
 class FractionalMaxPool2d(_FractionalMaxPoolNd):
-    """Take the largest of windows at random steps in images (N, C, H, W).
+    """Fractional max pooling of images (N, C, H, W).
 
     Args:
         kernel_size: Size of a window: one int, or one for each spatial dimension.
@@ -86,7 +86,7 @@ class FractionalMaxPool2d(_FractionalMaxPoolNd):
 
 
 class FractionalMaxPool3d(_FractionalMaxPoolNd):
-    """Likewise in volumes (N, C, D, H, W); arguments as :class:`FractionalMaxPool2d`."""
+    """Fractional max pooling of volumes (N, C, D, H, W); see :class:`FractionalMaxPool2d`."""
 
     nd = 3
     _function = staticmethod(F.fractional_max_pool3d)

@@ -1,4 +1,4 @@
-"""Every layer's function, with PyTorch's arguments: ``import lowtide.nn.functional as F``.
+"""The functional API, with PyTorch's arguments: ``import lowtide.nn.functional as F``.
 
 Arguments, never arithmetic: what is computed is declared in ``framework/ops``. Functions whose
 PyTorch signature equals the op's are passed on as they are; those below add the ``inplace`` flag,
@@ -282,12 +282,12 @@ __all__ = [
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
-    """Replace negative elements by zero."""
+    """Apply ReLU: replace negative elements by zero."""
     return input.relu_() if inplace else ops.relu(input)
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """Multiply negative elements by ``negative_slope``."""
+    """Apply leaky ReLU: multiply negative elements by ``negative_slope``."""
     return _leaky_relu(input, negative_slope, inplace)
 
 
@@ -325,21 +325,21 @@ def rrelu_(
 def softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
 ) -> Tensor:
-    """Take exponentials and divide by their sum along ``dim``."""
+    """Apply the softmax along ``dim``."""
     return ops.softmax(input, _dim(input, dim, "softmax", _stacklevel), dtype)
 
 
 def softmin(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
 ) -> Tensor:
-    """Take the softmax of ``-input``."""
+    """Apply the softmax to ``-input``."""
     return ops.softmin(input, _dim(input, dim, "softmin", _stacklevel), dtype)
 
 
 def log_softmax(
     input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
 ) -> Tensor:
-    """Take the logarithm of the softmax along ``dim``."""
+    """Apply the logarithm of the softmax along ``dim``."""
     return ops.log_softmax(input, _dim(input, dim, "log_softmax", _stacklevel), dtype)
 
 
@@ -362,7 +362,7 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalize the last dimensions to mean 0 and variance 1, then scale and shift.
+    """Apply layer normalization over the last dimensions.
 
     Args:
         input: (*, normalized_shape).
@@ -384,7 +384,7 @@ def group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalize each group of channels of each example, then scale and shift per channel.
+    """Apply group normalization over groups of channels.
 
     Args:
         input: (N, C, *).

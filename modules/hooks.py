@@ -1,4 +1,4 @@
-"""Hooks of modules: before and after ``forward``; those of gradients are in ``backward_hooks.py``.
+"""Module hooks: forward ones and their pre-hooks; those of gradients are in ``backward_hooks.py``.
 
 A module without hooks pays one attribute test per call: ``_call_hooks`` is None on the class, and
 an object on the modules that have some. Hooks of every module hang on the class itself, so they
@@ -25,7 +25,7 @@ T = TypeVar("T", bound="HooksMixin")
 
 
 class CallHooks:
-    """The hooks of one module's calls, by kind; each in the order in which they run."""
+    """The hooks of one module's calls by kind, in the order in which they run."""
 
     __slots__ = (
         "always", "backward", "backward_pre", "forward", "forward_pre", "region", "with_kwargs",
@@ -49,7 +49,7 @@ EVERYWHERE = CallHooks()  # the hooks of every module
 
 
 class CallHandle(RemovableHandle):
-    """Removes a hook; with the last one, the module calls ``forward`` directly again."""
+    """A handle that removes a hook; without hooks the module calls ``forward`` directly."""
 
     def __init__(self, owner: Any, hooks: OrderedDict[int, Any], key: int) -> None:
         super().__init__(hooks, key)
@@ -96,7 +96,7 @@ class HooksMixin:
     def register_forward_pre_hook(
         self, hook: Hook, *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """Call a hook before ``forward``; what it returns replaces the arguments.
+        """Register a hook that runs before ``forward``; its result replaces the arguments.
 
         Args:
             hook: ``hook(module, args)``, which returns None, new arguments as a tuple, or a single
@@ -115,7 +115,7 @@ class HooksMixin:
         with_kwargs: bool = False,
         always_call: bool = False,
     ) -> RemovableHandle:
-        """Call a hook after ``forward``; what it returns, if not None, replaces the result.
+        """Register a hook that runs after ``forward``; its result replaces the output.
 
         Args:
             hook: ``hook(module, args, output)``, or ``hook(module, args, kwargs, output)``.
@@ -127,7 +127,7 @@ class HooksMixin:
         return _add(self, "forward", hook, prepend, with_kwargs, always_call)
 
     def register_full_backward_pre_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
-        """Call ``hook(module, grad_output)`` before gradients enter the module.
+        """Register ``hook(module, grad_output)``, called before gradients enter the module.
 
         Args:
             hook: Gets a tuple with a gradient for each output (None for one without); it may
@@ -137,7 +137,7 @@ class HooksMixin:
         return _add(self, "backward_pre", hook, prepend)
 
     def register_full_backward_hook(self, hook: Hook, prepend: bool = False) -> RemovableHandle:
-        """Call ``hook(module, grad_input, grad_output)`` when gradients have left the module.
+        """Register ``hook(module, grad_input, grad_output)``, called after the module's backward.
 
         Args:
             hook: Gets tuples with a gradient for each positional argument of the call, and for each
@@ -151,7 +151,7 @@ class HooksMixin:
         return _add(self, "backward", hook, prepend)
 
     def set_checkpointing(self: T, policy: Any = None, enabled: bool = True) -> T:
-        """Run ``forward`` in a region of activation checkpointing, each time the module is called.
+        """Enable activation checkpointing of this module's ``forward``.
 
         What ``forward`` would keep for backward is made again there, as with
         ``lowtide.checkpoint(module, ...)``. Hooks run outside of the region. Copies of the module
@@ -197,24 +197,24 @@ class HooksMixin:
 
 
 def register_module_forward_pre_hook(hook: Hook) -> RemovableHandle:
-    """Call ``hook(module, args)`` before the ``forward`` of every module."""
+    """Register ``hook(module, args)``, called before ``forward`` of every module."""
     return _add_everywhere("forward_pre", hook)
 
 
 def register_module_forward_hook(
     hook: Hook, *, with_kwargs: bool = False, always_call: bool = False
 ) -> RemovableHandle:
-    """Call ``hook(module, args, output)`` after the ``forward`` of every module."""
+    """Register ``hook(module, args, output)``, called after ``forward`` of every module."""
     return _add_everywhere("forward", hook, with_kwargs, always_call)
 
 
 def register_module_full_backward_pre_hook(hook: Hook) -> RemovableHandle:
-    """Call ``hook(module, grad_output)`` before gradients enter any module."""
+    """Register ``hook(module, grad_output)``, called before gradients enter any module."""
     return _add_everywhere("backward_pre", hook)
 
 
 def register_module_full_backward_hook(hook: Hook) -> RemovableHandle:
-    """Call ``hook(module, grad_input, grad_output)`` when gradients have left any module."""
+    """Register ``hook(module, grad_input, grad_output)``, called after any module's backward."""
     return _add_everywhere("backward", hook)
 
 
@@ -267,7 +267,7 @@ def _insert(
 
 
 def call_hooked(module: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run ``forward`` with the hooks of this module and those of every module around it."""
+    """Call ``forward`` with the hooks of this module and those of every module."""
     own = module._call_hooks
     assert own is not None
     groups = (own,) if own is EVERYWHERE else (EVERYWHERE, own)

@@ -1,4 +1,4 @@
-"""Initial values: PyTorch's functions, writing in place and outside the graph.
+"""Weight initialization: PyTorch's functions, in place and outside of autograd.
 
 On meta they check their arguments and do nothing else.
 
@@ -26,7 +26,7 @@ _GAINS = {
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """The factor that keeps a signal's variance through a nonlinearity.
+    """Return the recommended gain of a nonlinearity.
 
     Args:
         nonlinearity: ``"linear"``, the name of a convolution, ``"sigmoid"``, ``"tanh"``,
@@ -69,13 +69,13 @@ def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
 
 @no_grad()
 def uniform_(tensor: Any, a: float = 0.0, b: float = 1.0, generator: Any = None) -> Any:
-    """Fill with values drawn uniformly from [a, b)."""
+    """Fill with values of the uniform distribution on [a, b)."""
     return tensor if tensor.is_meta else tensor.uniform_(a, b, generator=generator)
 
 
 @no_grad()
 def normal_(tensor: Any, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Any:
-    """Fill with values drawn from a normal distribution."""
+    """Fill with values of a normal distribution."""
     return tensor if tensor.is_meta else tensor.normal_(mean, std, generator=generator)
 
 
@@ -88,7 +88,7 @@ def trunc_normal_(
     b: float = 2.0,
     generator: Any = None,
 ) -> Any:
-    """Fill with values of a normal distribution, drawn again, as it were, until within [a, b].
+    """Fill with values of a normal distribution truncated to [a, b].
 
     Source:
         Inversion of the distribution function, with the error function's inverse. Exact if the mean
@@ -125,7 +125,7 @@ def ones_(tensor: Any) -> Any:
 
 @no_grad()
 def eye_(tensor: Any) -> Any:
-    """Fill a matrix with ones on the diagonal and zeros elsewhere.
+    """Fill a matrix with the identity.
 
     Raises:
         ValueError: It has not 2 dimensions.
@@ -140,7 +140,7 @@ def eye_(tensor: Any) -> Any:
 
 @no_grad()
 def dirac_(tensor: Any, groups: int = 1) -> Any:
-    """Make a convolution's weight the identity: as many channels as it can pass, pass unchanged.
+    """Fill a convolution's weight with the identity (Dirac delta), as far as channels allow.
 
     Args:
         tensor: (out, in, *kernel), with 1 to 3 kernel dimensions.
@@ -167,7 +167,7 @@ def dirac_(tensor: Any, groups: int = 1) -> Any:
 
 
 def xavier_uniform_(tensor: Any, gain: float = 1.0, generator: Any = None) -> Any:
-    """Fill uniformly, bound ``gain * sqrt(6 / (fan_in + fan_out))`` (Glorot and Bengio 2010)."""
+    """Fill uniformly with bound ``gain * sqrt(6 / (fan_in + fan_out))`` (Glorot, Bengio 2010)."""
     bound = gain * math.sqrt(6.0 / sum(_calculate_fan_in_and_fan_out(tensor)))
     return uniform_(tensor, -bound, bound, generator)
 
@@ -211,7 +211,7 @@ def kaiming_normal_(
 
 @no_grad()
 def orthogonal_(tensor: Any, gain: float = 1, generator: Any = None) -> Any:
-    """Fill with an orthogonal matrix times ``gain``, drawn uniformly from all of them.
+    """Fill with a random orthogonal matrix times ``gain``.
 
     Args:
         tensor: (rows, *); what follows the rows counts as one dimension. Rows are orthonormal if
@@ -246,7 +246,7 @@ def orthogonal_(tensor: Any, gain: float = 1, generator: Any = None) -> Any:
 
 @no_grad()
 def sparse_(tensor: Any, sparsity: float, std: float = 0.01, generator: Any = None) -> Any:
-    """Fill a matrix normally, and a share of each column with zeros (Martens 2010).
+    """Fill a matrix with normals, and a share of each column with zeros (Martens 2010).
 
     Args:
         tensor: (rows, columns).

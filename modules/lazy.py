@@ -1,4 +1,4 @@
-"""Lazy layers: the size of the input is taken from the first one that arrives.
+"""Lazy modules: sizes are inferred from the first input.
 
 Until then parameters are placeholders without elements. The first call (or a state dict) gives them
 their shape and values, and the layer becomes an ordinary one of its class. Pass one batch through
@@ -41,7 +41,7 @@ class _Placeholder(Tensor):
 
     @property
     def shape(self) -> Any:
-        """Not known yet.
+        """The shape, which is not known yet.
 
         Raises:
             RuntimeError: Always.
@@ -52,7 +52,7 @@ class _Placeholder(Tensor):
         )
 
     def materialize(self, shape: Any, device: Any = None, dtype: Any = None) -> None:
-        """Become an ordinary parameter or buffer of ``shape``, with undefined values."""
+        """Convert to an ordinary parameter or buffer of ``shape``, uninitialized."""
         made = empty(shape, device=device or self.device, dtype=dtype or self.dtype)
         with no_grad():
             self.data = made
@@ -60,7 +60,7 @@ class _Placeholder(Tensor):
         self.__class__ = settled
 
     def to(self, *args: Any, **kwargs: Any) -> Any:
-        """The same placeholder for another device or dtype."""
+        """Return the placeholder for another device or dtype."""
         made = self.detach().to(*args, **kwargs)
         return type(self)(self.requires_grad, made.device, made.dtype)
 
@@ -90,7 +90,7 @@ class UninitializedParameter(_Placeholder, Parameter):
     def __new__(
         cls, requires_grad: bool = True, device: Any = None, dtype: Any = None
     ) -> UninitializedParameter:
-        """Make a placeholder."""
+        """Create a placeholder."""
         made = super().__new__(cls, empty(0, device=device, dtype=dtype), requires_grad)
         assert isinstance(made, UninitializedParameter)
         return made
@@ -104,7 +104,7 @@ class UninitializedBuffer(_Placeholder):
     def __new__(
         cls, requires_grad: bool = False, device: Any = None, dtype: Any = None
     ) -> UninitializedBuffer:
-        """Make a placeholder."""
+        """Create a placeholder."""
         made = empty(0, device=device, dtype=dtype).requires_grad_(requires_grad)
         made.__class__ = cls
         return made
@@ -116,7 +116,7 @@ def is_lazy(value: Any) -> bool:
 
 
 class LazyModuleMixin:
-    """Mixin for lazy layers; a subclass says what it becomes and how it gets its shapes."""
+    """Mixin of lazy modules; subclasses define the final class and how shapes are inferred."""
 
     cls_to_become: Any = None
 
@@ -130,7 +130,7 @@ class LazyModuleMixin:
         object.__setattr__(self, "_lazy_handles", handles)
 
     def initialize_parameters(self, *args: Any, **kwargs: Any) -> None:
-        """Give parameters their shapes and values, from the arguments of the first call."""
+        """Set shapes and values of parameters from the arguments of the first call."""
         raise NotImplementedError(
             f"initialize_parameters is not implemented for {type(self).__name__}."
         )
@@ -176,7 +176,7 @@ class _Lazy(LazyModuleMixin):
             register(name, kind(device=device, dtype=dtype) if there else None)
 
     def reset_parameters(self) -> None:
-        """Draw new values, once the shapes are known."""
+        """Reinitialize the parameters, once their shapes are known."""
         module: Any = self
         values = [*module._parameters.values(), *module._buffers.values()]
         if not any(v is not None and (is_lazy(v) or not v.numel()) for v in values):
@@ -184,7 +184,7 @@ class _Lazy(LazyModuleMixin):
 
 
 class LazyLinear(_Lazy, Linear):
-    """A :class:`Linear` that takes ``in_features`` from its first input.
+    """A :class:`Linear` that infers ``in_features`` from its first input.
 
     Args:
         out_features: Size of the result's last dimension.
@@ -203,7 +203,7 @@ class LazyLinear(_Lazy, Linear):
         self._wait({"weight": True, "bias": bias}, UninitializedParameter, device, dtype)
 
     def initialize_parameters(self, input: Tensor) -> None:
-        """Take the size of the last dimension."""
+        """Infer the size of the last dimension."""
         if self.has_uninitialized_params():
             self.in_features = int(input.shape[-1])
             _materialize(self.weight, (self.out_features, self.in_features))
@@ -229,7 +229,7 @@ class _LazyConv(_Lazy):
         self._wait({"weight": True, "bias": bias}, UninitializedParameter, device, dtype)
 
     def initialize_parameters(self, input: Tensor, *_: Any) -> None:
-        """Take the number of channels."""
+        """Infer the number of channels."""
         layer: Any = self
         if self.has_uninitialized_params():
             nd = layer.nd
@@ -256,37 +256,37 @@ class _LazyConv(_Lazy):
 
 
 class LazyConv1d(_LazyConv, Conv1d):
-    """A :class:`Conv1d` that takes ``in_channels`` from its first input; other arguments as its."""
+    """A :class:`Conv1d` that infers ``in_channels`` from its first input; same other arguments."""
 
     cls_to_become = Conv1d
 
 
 class LazyConv2d(_LazyConv, Conv2d):
-    """A :class:`Conv2d` that takes ``in_channels`` from its first input; other arguments as its."""
+    """A :class:`Conv2d` that infers ``in_channels`` from its first input; same other arguments."""
 
     cls_to_become = Conv2d
 
 
 class LazyConv3d(_LazyConv, Conv3d):
-    """A :class:`Conv3d` that takes ``in_channels`` from its first input; other arguments as its."""
+    """A :class:`Conv3d` that infers ``in_channels`` from its first input; same other arguments."""
 
     cls_to_become = Conv3d
 
 
 class LazyConvTranspose1d(_LazyConv, ConvTranspose1d):
-    """A :class:`ConvTranspose1d` that takes ``in_channels`` from its first input."""
+    """A :class:`ConvTranspose1d` that infers ``in_channels`` from its first input."""
 
     cls_to_become = ConvTranspose1d
 
 
 class LazyConvTranspose2d(_LazyConv, ConvTranspose2d):
-    """A :class:`ConvTranspose2d` that takes ``in_channels`` from its first input."""
+    """A :class:`ConvTranspose2d` that infers ``in_channels`` from its first input."""
 
     cls_to_become = ConvTranspose2d
 
 
 class LazyConvTranspose3d(_LazyConv, ConvTranspose3d):
-    """A :class:`ConvTranspose3d` that takes ``in_channels`` from its first input."""
+    """A :class:`ConvTranspose3d` that infers ``in_channels`` from its first input."""
 
     cls_to_become = ConvTranspose3d
 
@@ -314,7 +314,7 @@ class _LazyNorm(_Lazy):
         layer.register_buffer("num_batches_tracked", count)
 
     def initialize_parameters(self, input: Tensor) -> None:
-        """Take the number of channels."""
+        """Infer the number of channels."""
         layer: Any = self
         layer._check_input_dim(input)
         unbatched = isinstance(self, _InstanceNorm) and input.ndim == min(layer.dimensions)
@@ -327,37 +327,37 @@ class _LazyNorm(_Lazy):
 
 
 class LazyBatchNorm1d(_LazyNorm, BatchNorm1d):
-    """A :class:`BatchNorm1d` that takes ``num_features`` from its first input."""
+    """A :class:`BatchNorm1d` that infers ``num_features`` from its first input."""
 
     cls_to_become = BatchNorm1d
 
 
 class LazyBatchNorm2d(_LazyNorm, BatchNorm2d):
-    """A :class:`BatchNorm2d` that takes ``num_features`` from its first input."""
+    """A :class:`BatchNorm2d` that infers ``num_features`` from its first input."""
 
     cls_to_become = BatchNorm2d
 
 
 class LazyBatchNorm3d(_LazyNorm, BatchNorm3d):
-    """A :class:`BatchNorm3d` that takes ``num_features`` from its first input."""
+    """A :class:`BatchNorm3d` that infers ``num_features`` from its first input."""
 
     cls_to_become = BatchNorm3d
 
 
 class LazyInstanceNorm1d(_LazyNorm, InstanceNorm1d):
-    """An :class:`InstanceNorm1d` that takes ``num_features`` from its first input."""
+    """An :class:`InstanceNorm1d` that infers ``num_features`` from its first input."""
 
     cls_to_become = InstanceNorm1d
 
 
 class LazyInstanceNorm2d(_LazyNorm, InstanceNorm2d):
-    """An :class:`InstanceNorm2d` that takes ``num_features`` from its first input."""
+    """An :class:`InstanceNorm2d` that infers ``num_features`` from its first input."""
 
     cls_to_become = InstanceNorm2d
 
 
 class LazyInstanceNorm3d(_LazyNorm, InstanceNorm3d):
-    """An :class:`InstanceNorm3d` that takes ``num_features`` from its first input."""
+    """An :class:`InstanceNorm3d` that infers ``num_features`` from its first input."""
 
     cls_to_become = InstanceNorm3d
 

@@ -1,4 +1,4 @@
-"""Linear layers."""
+"""Linear, bilinear and identity layers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Identity(Module):
 
 
 class Linear(Module):
-    """Apply ``input @ weight.T + bias``.
+    """Affine map of the last dimension: ``input @ weight.T + bias``.
 
     Args:
         in_features: Size of the input's last dimension.
@@ -60,7 +60,7 @@ class Linear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw new values from PyTorch's distribution."""
+        """Reinitialize the parameters from PyTorch's distribution."""
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             bound = 1 / math.sqrt(self.in_features) if self.in_features > 0 else 0
@@ -79,7 +79,7 @@ class Linear(Module):
 
 
 class Bilinear(Module):
-    """Apply ``input1 @ weight[k] @ input2 + bias[k]`` for each result ``k``.
+    """Bilinear map: ``input1 @ weight[k] @ input2 + bias[k]`` for each output ``k``.
 
     Args:
         in1_features: Size of the first input's last dimension.
@@ -124,7 +124,7 @@ class Bilinear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw new values from PyTorch's distribution."""
+        """Reinitialize the parameters from PyTorch's distribution."""
         bound = 1 / math.sqrt(self.in1_features)
         init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:

@@ -1,4 +1,4 @@
-"""Losses as modules.
+"""Loss modules.
 
 ``size_average`` and ``reduce`` are PyTorch's old forms of ``reduction``; they are accepted with its
 warning. Class and element weights are buffers, so they move with the module.
@@ -44,7 +44,7 @@ class _WeightedLoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """Mean (or sum, or each) of absolute differences.
+    """Absolute error: the mean, the sum, or each element.
 
     Args:
         size_average: Old form of ``reduction``.
@@ -58,7 +58,7 @@ class L1Loss(_Loss):
 
 
 class MSELoss(_Loss):
-    """Mean (or sum, or each) of squared differences; arguments as :class:`L1Loss`."""
+    """Squared error: the mean, the sum, or each element; arguments as :class:`L1Loss`."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Compare two tensors of one shape."""
@@ -66,7 +66,7 @@ class MSELoss(_Loss):
 
 
 class SmoothL1Loss(_Loss):
-    """Absolute differences, made quadratic where they are below ``beta``.
+    """Smooth L1 loss: absolute differences, quadratic below ``beta``.
 
     Args:
         size_average: Old form of ``reduction``.
@@ -91,7 +91,7 @@ class SmoothL1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """Half squares up to ``delta``, then straight lines of slope ``delta``.
+    """Huber loss: half squared differences up to ``delta``, then linear with slope ``delta``.
 
     Args:
         reduction: "mean", "sum" or "none".
@@ -148,7 +148,7 @@ class CrossEntropyLoss(_WeightedLoss):
 
 
 class LinearCrossEntropyLoss(_WeightedLoss):
-    """A linear layer and the cross-entropy of its logits, which are never made as a whole.
+    """Linear layer plus cross-entropy, without the whole array of logits.
 
     Args:
         in_features: Size of each token.
@@ -235,7 +235,7 @@ class LinearCrossEntropyLoss(_WeightedLoss):
 
 
 class NLLLoss(_WeightedLoss):
-    """Minus the log-probability that each row gives to its class.
+    """Negative log-likelihood of each row's class, given log-probabilities.
 
     Args:
         weight: (C,) A factor for each class.
@@ -285,7 +285,7 @@ class MultiLabelSoftMarginLoss(_WeightedLoss):
 
 
 class CTCLoss(_Loss):
-    """Compare sequences of log-probabilities with shorter label sequences, in any alignment.
+    """Connectionist temporal classification loss: label sequences without an alignment.
 
     Args:
         blank: The class that stands for no label.
@@ -334,7 +334,7 @@ class BCELoss(_WeightedLoss):
 
 
 class BCEWithLogitsLoss(_Loss):
-    """Binary cross-entropy of ``sigmoid(input)``, without its loss of digits.
+    """Binary cross-entropy with logits, stable for large values.
 
     Args:
         weight: A factor for each element, broadcast.
@@ -367,7 +367,7 @@ class BCEWithLogitsLoss(_Loss):
 
 
 class KLDivLoss(_Loss):
-    """Divergence of a target distribution from given log-probabilities.
+    """Kullback-Leibler divergence of a target distribution from given log-probabilities.
 
     Args:
         size_average: Old form of ``reduction``.
@@ -392,7 +392,7 @@ class KLDivLoss(_Loss):
 
 
 class PoissonNLLLoss(_Loss):
-    """Minus the log-likelihood of counts under a Poisson distribution.
+    """Negative log-likelihood of counts under a Poisson distribution.
 
     Args:
         log_input: The input is the logarithm of the rate.
@@ -430,7 +430,7 @@ class PoissonNLLLoss(_Loss):
 
 
 class GaussianNLLLoss(_Loss):
-    """Minus the log-likelihood of numbers under normal distributions.
+    """Negative log-likelihood of numbers under normal distributions.
 
     Args:
         full: Add the constant term.

@@ -1,4 +1,4 @@
-"""Margin losses: hinges of differences between scores, distances or similarities."""
+"""Margin losses (hinge losses) of scores, distances or similarities."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .loss import _Loss, _WeightedLoss
 
 
 class MultiMarginLoss(_WeightedLoss):
-    """Hinge of the margin by which the true class leads each other one.
+    """Multi-class hinge loss: the margin of the true class over each other class.
 
     Args:
         p: Exponent of the hinge, 1 or 2.
@@ -57,7 +57,7 @@ class MultiMarginLoss(_WeightedLoss):
 
 
 class MultiLabelMarginLoss(_Loss):
-    """Hinge of the margin between each true and each other class; arguments as :class:`L1Loss`."""
+    """Multi-label hinge loss: margins of true over other classes; see :class:`L1Loss`."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Compare scores (N, C) with lists of classes (N, C) that end at the first -1."""
@@ -65,7 +65,7 @@ class MultiLabelMarginLoss(_Loss):
 
 
 class SoftMarginLoss(_Loss):
-    """``log(1 + exp(-target * input))`` for targets 1 and -1; arguments as :class:`L1Loss`."""
+    """Logistic loss ``log(1 + exp(-target * input))``, targets 1 and -1; see :class:`L1Loss`."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """Compare two tensors of one shape."""
@@ -85,7 +85,7 @@ class _MarginLoss(_Loss):
 
 
 class HingeEmbeddingLoss(_MarginLoss):
-    """Distances of similar pairs (target 1), hinges of those of others (target -1).
+    """Hinge loss of distances: similar pairs have target 1, others -1.
 
     Args:
         margin: The distance that dissimilar pairs should reach.
@@ -109,7 +109,7 @@ class HingeEmbeddingLoss(_MarginLoss):
 
 
 class MarginRankingLoss(_MarginLoss):
-    """Hinge of the lead of ``input1`` over ``input2`` (target 1) or the reverse (target -1).
+    """Ranking hinge loss: ``input1`` should exceed ``input2`` (target 1), or the reverse (-1).
 
     Args:
         margin: The lead to reach.
@@ -126,7 +126,7 @@ class MarginRankingLoss(_MarginLoss):
 
 
 class CosineEmbeddingLoss(_MarginLoss):
-    """One minus the cosine of similar pairs (target 1), hinges of it for others (target -1).
+    """Cosine embedding loss: similar pairs have target 1, others -1 and a margin.
 
     Args:
         margin: The cosine that dissimilar pairs may have.
@@ -143,7 +143,7 @@ class CosineEmbeddingLoss(_MarginLoss):
 
 
 class TripletMarginLoss(_Loss):
-    """Hinge of how much nearer an anchor is to a positive than to a negative example.
+    """Triplet loss: an anchor should be nearer to a positive than to a negative example.
 
     Args:
         margin: How much nearer it should be.
@@ -191,7 +191,7 @@ class TripletMarginLoss(_Loss):
 
 
 class TripletMarginWithDistanceLoss(_Loss):
-    """:class:`TripletMarginLoss` with a distance of one's own.
+    """Triplet loss with a custom distance function; see :class:`TripletMarginLoss`.
 
     Args:
         distance_function: Maps two tensors to their distances; :class:`PairwiseDistance` if None.

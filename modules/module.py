@@ -31,7 +31,7 @@ _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 
 class Module(HooksMixin, StateDictMixin, ConversionMixin):
-    """Base class of layers and models: assign parameters and submodules, define ``forward``.
+    """Base class of all modules: assign parameters and submodules, define ``forward``.
 
     Attributes:
         training: True in training mode; layers such as dropout look at it.
@@ -160,7 +160,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
         self._parameters[name] = param
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Register a tensor that is state but no parameter, such as running statistics.
+        """Register a buffer: a tensor that is state but no parameter, such as a running mean.
 
         Args:
             name: The attribute's name.
@@ -189,7 +189,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
         self._modules[name] = module
 
     def register_module(self, name: str, module: Module | None) -> None:
-        """Register a submodule: ``add_module`` under its other name."""
+        """Register a submodule; same as ``add_module``."""
         self.add_module(name, module)
 
     # Walking the tree
@@ -197,7 +197,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
     def named_modules(
         self, memo: set[Any] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Module]]:
-        """Yield (path, module) for this module and everything below it, each once.
+        """Yield (path, module) of this module and all submodules, each once.
 
         Args:
             memo: Modules to leave out; those that were yielded are added.
@@ -216,7 +216,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
                 yield from child.named_modules(memo, path, remove_duplicate)
 
     def modules(self, remove_duplicate: bool = True) -> Iterator[Module]:
-        """Yield this module and everything below it, each once."""
+        """Yield this module and all submodules, each once."""
         return (m for _, m in self.named_modules(remove_duplicate=remove_duplicate))
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
@@ -272,7 +272,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
         return (b for _, b in self.named_buffers(recurse=recurse))
 
     def get_submodule(self, target: str) -> Module:
-        """The module at a dotted path; this one for the empty path.
+        """Return the module at a dotted path; this one for the empty path.
 
         Raises:
             AttributeError: There is none.
@@ -288,7 +288,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
         return module
 
     def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
-        """Put a module at a dotted path.
+        """Set the module at a dotted path.
 
         Args:
             target: The path; all but its last name must exist.
@@ -312,7 +312,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
         setattr(parent, name, module)
 
     def get_parameter(self, target: str) -> Parameter:
-        """The parameter at a dotted path.
+        """Return the parameter at a dotted path.
 
         Raises:
             AttributeError: There is none.
@@ -323,7 +323,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
         return found
 
     def get_buffer(self, target: str) -> Tensor:
-        """The buffer at a dotted path.
+        """Return the buffer at a dotted path.
 
         Raises:
             AttributeError: There is none.
@@ -335,7 +335,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
         return found
 
     def apply(self: T, fn: Callable[[Module], Any]) -> T:
-        """Call ``fn`` on every module below, then on this one."""
+        """Call ``fn`` on every submodule, then on this module."""
         for child in self.children():
             child.apply(fn)
         fn(self)
@@ -344,7 +344,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
     # Modes and gradients
 
     def train(self: T, mode: bool = True) -> T:
-        """Set training mode on the whole tree."""
+        """Set training mode on this module and all submodules."""
         if not isinstance(mode, bool):
             raise ValueError("training mode is expected to be boolean")
         self.training = mode
@@ -353,7 +353,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
         return self
 
     def eval(self: T) -> T:
-        """Set evaluation mode on the whole tree."""
+        """Set evaluation mode on this module and all submodules."""
         return self.train(False)
 
     def requires_grad_(self: T, requires_grad: bool = True) -> T:
@@ -363,7 +363,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
         return self
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients of every parameter, or fill them with zeros."""
+        """Reset the gradients of every parameter to None, or to zeros."""
         for p in self.parameters():
             grad = p._grad
             if grad is None:
@@ -377,16 +377,16 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
             grad.zero_()
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Accepted as in PyTorch; changes nothing."""
+        """Do nothing; accepted for compatibility with PyTorch."""
 
     def share_memory(self: T) -> T:
-        """Accepted as in PyTorch; changes nothing."""
+        """Do nothing; accepted for compatibility with PyTorch."""
         return self
 
     # What it looks like
 
     def extra_repr(self) -> str:
-        """What ``repr`` shows of this module beside its name."""
+        """Return the text that ``repr`` shows besides the module's name."""
         return ""
 
     def _get_name(self) -> str:

@@ -1,4 +1,4 @@
-"""Normalization of each example by itself: its last dimensions, groups of channels, neighbors."""
+"""Layer, RMS, group and local response normalization."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .parameter import Parameter
 
 
 class LayerNorm(Module):
-    """Normalize the last dimensions to mean 0 and variance 1, then scale and shift.
+    """Layer normalization: mean 0 and variance 1 over the last dimensions, then scale and shift.
 
     Args:
         normalized_shape: Sizes of the last dimensions, which are averaged over; one int or more.
@@ -72,7 +72,7 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """Divide the last dimensions by their root mean square, then scale.
+    """RMS normalization: divide the last dimensions by their root mean square, then scale.
 
     Args:
         normalized_shape: Sizes of the last dimensions, which are averaged over; one int or more.
@@ -124,7 +124,7 @@ class RMSNorm(Module):
 
 
 class GroupNorm(Module):
-    """Normalize each group of channels of each example, then scale and shift per channel.
+    """Group normalization: normalize groups of channels per example, then scale and shift.
 
     Args:
         num_groups: Groups that the channels are divided into.
@@ -192,7 +192,7 @@ class GroupNorm(Module):
 
 
 class LocalResponseNorm(Module):
-    """Divide each element by a power of the mean square of its channel's neighbors.
+    """Local response normalization over neighboring channels.
 
     Args:
         size: Number of neighboring channels, this one included.

@@ -1,4 +1,4 @@
-"""The orthogonal parametrization: a weight whose columns, or rows, stay orthonormal.
+"""Orthogonal parametrization: the columns, or rows, of a weight stay orthonormal.
 
 Three maps from any matrix to an orthogonal one: the exponential and the Cayley map of its
 skew-symmetric part, and a product of Householder reflections. Q = H1 H2 ... Hk is computed in

@@ -1,4 +1,4 @@
-"""Sequences of different lengths: padding them to one length, and packing them without padding.
+"""Sequences of different lengths: padding and packing.
 
 A packed sequence holds the rows of the first step of every sequence, then those of the second, and
 so on, the longest sequence first; a recurrent layer computes nothing for padding then. Packing and
@@ -29,7 +29,7 @@ class _Packed(NamedTuple):
 
 
 class PackedSequence(_Packed):
-    """Sequences of different lengths, packed; made by :func:`pack_padded_sequence`.
+    """A batch of packed sequences, made by :func:`pack_padded_sequence`.
 
     Attributes:
         data: (rows, ...), all steps one after the other.
@@ -48,7 +48,7 @@ class PackedSequence(_Packed):
         sorted_indices: Tensor | None = None,
         unsorted_indices: Tensor | None = None,
     ) -> PackedSequence:
-        """Fill in the inverse of ``sorted_indices``."""
+        """Construct, computing the inverse of ``sorted_indices`` if missing."""
         if unsorted_indices is None:
             unsorted_indices = invert_permutation(sorted_indices)
         if batch_sizes is None:
@@ -102,26 +102,26 @@ class PackedSequence(_Packed):
         return self._converted("int")
 
     def pin_memory(self) -> PackedSequence:
-        """Put the data into page-locked memory, where there is such a thing."""
+        """Pin the data in page-locked memory, where supported."""
         return self._converted("pin_memory")
 
     def is_pinned(self) -> bool:
-        """Whether the data lies in page-locked memory."""
+        """True if the data lies in page-locked memory."""
         return bool(self.data.is_pinned())
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the data lies on a CUDA device."""
+        """True if the data lies on a CUDA device."""
         return self.data.device.type == "cuda"
 
 
 def runs_of(batch_sizes: Tensor) -> tuple[tuple[int, int], ...]:
-    """Batch sizes as runs of equal ones: ((steps, rows), ..), as the recurrent ops take them."""
+    """Convert batch sizes to runs of equal ones, ((steps, rows), ..), for the recurrent ops."""
     return tuple((len(list(same)), n) for n, same in groupby(batch_sizes.tolist()))
 
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:
-    """The permutation that undoes another; None for None."""
+    """Return the inverse of a permutation; None for None."""
     return None if permutation is None else permutation.argsort()
 
 
@@ -160,7 +160,7 @@ def pack_padded_sequence(
 
 
 def _places(there: Any, order: Any, sizes: tuple[int, int], batch_first: bool) -> Any:
-    """Where each packed row lies among the rows of the padded tensor.
+    """Return the index of each packed row among the rows of the padded tensor.
 
     Args:
         there: (steps, batch): whether the packed sequence has the step.
@@ -249,7 +249,7 @@ def pad_packed_sequence(
 def _placed(
     data: Tensor, rows: Any, sizes: tuple[int, int], batch_first: bool, value: float
 ) -> Tensor:
-    """A padded tensor with ``data`` in the given rows."""
+    """Return a padded tensor with ``data`` in the given rows."""
     like: Any = {"dtype": data.dtype, "device": data.device}
     rest = data.shape[1:]
     out = full((sizes[0] * sizes[1], *rest), value, **like)
@@ -263,7 +263,7 @@ def pad_sequence(
     padding_value: float = 0.0,
     padding_side: str = "right",
 ) -> Tensor:
-    """Pad tensors to the length of the longest and put them into one.
+    """Pad tensors to the length of the longest and stack them.
 
     Args:
         sequences: Tensors (length, ...), alike in all but length and of one dtype.
@@ -304,7 +304,7 @@ def pad_sequence(
 def unpad_sequence(
     padded_sequences: Tensor, lengths: Any, batch_first: bool = False
 ) -> list[Tensor]:
-    """Undo :func:`pad_sequence`: views of each sequence without its padding."""
+    """Undo :func:`pad_sequence`: return views of the sequences without padding."""
     if not batch_first:
         padded_sequences = padded_sequences.transpose(0, 1)
     ends = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
@@ -312,7 +312,7 @@ def unpad_sequence(
 
 
 def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence:
-    """Pack tensors (length, ...); see :func:`pack_padded_sequence`."""
+    """Pack a list of tensors (length, ...); see :func:`pack_padded_sequence`."""
     lengths = [s.shape[0] for s in sequences]
     return pack_padded_sequence(pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
 

@@ -1,4 +1,4 @@
-"""Padding the last one to three dimensions with a constant or with the input's own values."""
+"""Padding of the last one to three dimensions: constant, reflect, replicate, circular."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Pad(Module):
         return F.pad(input, self.padding, type(self).mode)
 
     def extra_repr(self) -> str:
-        """The counts."""
+        """The padding sizes."""
         return f"{self.padding}"
 
 
@@ -43,12 +43,12 @@ class _ConstantPad(_Pad):
         return F.pad(input, self.padding, "constant", self.value)
 
     def extra_repr(self) -> str:
-        """The counts and the constant."""
+        """The padding sizes and the constant."""
         return f"padding={self.padding}, value={self.value}"
 
 
 class ConstantPad1d(_ConstantPad):
-    """Put a constant before and after the last dimension.
+    """Pad the last dimension with a constant.
 
     Args:
         padding: One int for both sides, or (left, right) (for two dimensions: (left, right, top,
@@ -60,13 +60,13 @@ class ConstantPad1d(_ConstantPad):
 
 
 class ConstantPad2d(_ConstantPad):
-    """Put a constant around the last two dimensions; arguments as :class:`ConstantPad1d`."""
+    """Pad the last two dimensions with a constant; arguments as :class:`ConstantPad1d`."""
 
     nd = 2
 
 
 class ConstantPad3d(_ConstantPad):
-    """Put a constant around the last three dimensions; arguments as :class:`ConstantPad1d`."""
+    """Pad the last three dimensions with a constant; arguments as :class:`ConstantPad1d`."""
 
     nd = 3
 
@@ -76,12 +76,12 @@ class _ZeroPad(_ConstantPad):
         super().__init__(padding, 0.0)
 
     def extra_repr(self) -> str:
-        """The counts."""
+        """The padding sizes."""
         return f"{self.padding}"
 
 
 class ZeroPad1d(_ZeroPad):
-    """Put zeros before and after the last dimension.
+    """Pad the last dimension with zeros.
 
     Args:
         padding: As for :class:`ConstantPad1d`.
@@ -91,19 +91,19 @@ class ZeroPad1d(_ZeroPad):
 
 
 class ZeroPad2d(_ZeroPad):
-    """Put zeros around the last two dimensions; argument as :class:`ConstantPad1d`."""
+    """Pad the last two dimensions with zeros; argument as :class:`ConstantPad1d`."""
 
     nd = 2
 
 
 class ZeroPad3d(_ZeroPad):
-    """Put zeros around the last three dimensions; argument as :class:`ConstantPad1d`."""
+    """Pad the last three dimensions with zeros; argument as :class:`ConstantPad1d`."""
 
     nd = 3
 
 
 class ReflectionPad1d(_Pad):
-    """Mirror the last dimension at both ends, without repeating the edge.
+    """Pad the last dimension by reflection, without repeating the edge.
 
     Args:
         padding: As for :class:`ConstantPad1d`; less than the dimension's size.
@@ -113,19 +113,19 @@ class ReflectionPad1d(_Pad):
 
 
 class ReflectionPad2d(_Pad):
-    """Mirror the last two dimensions; argument as :class:`ReflectionPad1d`."""
+    """Pad the last two dimensions by reflection; argument as :class:`ReflectionPad1d`."""
 
     nd, mode = 2, "reflect"
 
 
 class ReflectionPad3d(_Pad):
-    """Mirror the last three dimensions; argument as :class:`ReflectionPad1d`."""
+    """Pad the last three dimensions by reflection; argument as :class:`ReflectionPad1d`."""
 
     nd, mode = 3, "reflect"
 
 
 class ReplicationPad1d(_Pad):
-    """Repeat the first and last element of the last dimension.
+    """Pad the last dimension by repeating its first and last element.
 
     Args:
         padding: As for :class:`ConstantPad1d`.
@@ -135,19 +135,19 @@ class ReplicationPad1d(_Pad):
 
 
 class ReplicationPad2d(_Pad):
-    """Repeat the edges of the last two dimensions; argument as :class:`ConstantPad1d`."""
+    """Pad the last two dimensions by repeating edges; see :class:`ConstantPad1d`."""
 
     nd, mode = 2, "replicate"
 
 
 class ReplicationPad3d(_Pad):
-    """Repeat the edges of the last three dimensions; argument as :class:`ConstantPad1d`."""
+    """Pad the last three dimensions by repeating edges; see :class:`ConstantPad1d`."""
 
     nd, mode = 3, "replicate"
 
 
 class CircularPad1d(_Pad):
-    """Continue the last dimension from its other end.
+    """Pad the last dimension circularly, with elements from its other end.
 
     Args:
         padding: As for :class:`ConstantPad1d`; at most the dimension's size.
@@ -157,12 +157,12 @@ class CircularPad1d(_Pad):
 
 
 class CircularPad2d(_Pad):
-    """Continue the last two dimensions; argument as :class:`CircularPad1d`."""
+    """Pad the last two dimensions circularly; argument as :class:`CircularPad1d`."""
 
     nd, mode = 2, "circular"
 
 
 class CircularPad3d(_Pad):
-    """Continue the last three dimensions; argument as :class:`CircularPad1d`."""
+    """Pad the last three dimensions circularly; argument as :class:`CircularPad1d`."""
 
     nd, mode = 3, "circular"

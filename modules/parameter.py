@@ -15,7 +15,7 @@ from ..framework.tensor import Tensor
 
 
 class Parameter(Tensor):
-    """A leaf tensor that counts as part of a module, and as role *parameter* in the ledger.
+    """A leaf tensor that modules register as a parameter (ledger role *parameter*).
 
     Args:
         data: Its values, shared, not copied; None for an empty tensor.
@@ -26,7 +26,7 @@ class Parameter(Tensor):
     """
 
     def __new__(cls, data: Any = None, requires_grad: bool = True) -> Parameter:
-        """Wrap ``data`` as a leaf of its own."""
+        """Wrap ``data`` as a new leaf."""
         if data is not None and not isinstance(data, Tensor):
             raise TypeError(
                 f"Parameter: argument 'data' must be Tensor, not {type(data).__name__}. "
@@ -43,7 +43,7 @@ class Parameter(Tensor):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Copy values and attributes into memory of its own, without the gradient."""
+        """Copy values and attributes to new memory, without the gradient."""
         found = memo.get(id(self))
         if found is None:
             copied = (
@@ -61,7 +61,7 @@ class Parameter(Tensor):
 
 
 class Buffer(Tensor):
-    """A tensor that a module registers as a buffer when it is assigned.
+    """A tensor that modules register as a buffer.
 
     Args:
         data: Its values, shared, not copied; None for an empty tensor.
@@ -88,7 +88,7 @@ class Buffer(Tensor):
 
 
 def keep_buffer(module: Any, name: str, value: Tensor | None) -> None:
-    """Put a tensor among a module's buffers; bytes that were nobody's become a buffer's."""
+    """Register a tensor as a buffer, and set the role of its bytes if they have none."""
     if value is not None and value._storage.role in (TEMPORARY, SAVED, INPUT):
         value._storage.set_role(BUFFER)
     module._buffers[name] = value

@@ -1,4 +1,4 @@
-"""Containers of parameters: a list and a dict whose tensors are registered.
+"""Parameter containers: a list and a dict whose tensors are registered.
 
 A tensor put in becomes a Parameter; anything else is kept as it is, as a plain attribute.
 """
@@ -38,7 +38,7 @@ def _shown(key: Any, value: Any, dtype: Any) -> str:
 
 
 class ParameterList(Module):
-    """A list whose tensors are parameters.
+    """A list whose tensors are registered as parameters.
 
     Args:
         values: What to begin with.
@@ -92,7 +92,7 @@ class ParameterList(Module):
         return self.extend(parameters)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise: a list is not to be called."""
+        """Raise an error: a ParameterList cannot be called."""
         raise RuntimeError("ParameterList should not be called. Call what uses its parameters.")
 
     def extra_repr(self) -> str:
@@ -101,7 +101,7 @@ class ParameterList(Module):
 
 
 class ParameterDict(Module):
-    """A dict of names to values, whose tensors are parameters; it keeps the order of insertion.
+    """A dict whose tensors are registered as parameters, in insertion order.
 
     Args:
         parameters: A mapping, or pairs of name and value.
@@ -144,11 +144,11 @@ class ParameterDict(Module):
         return key in self._keys
 
     def copy(self) -> ParameterDict:
-        """A dict of the same values."""
+        """Return a ParameterDict of the same values."""
         return ParameterDict(dict(self.items()))
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """The value of a key, which becomes ``default`` if it is not there."""
+        """Return the value of a key, which is set to ``default`` if missing."""
         if key not in self:
             self[key] = default
         return self[key]
@@ -165,18 +165,18 @@ class ParameterDict(Module):
         return value
 
     def popitem(self) -> tuple[str, Any]:
-        """Remove the key that came last, and return it with its value."""
+        """Remove and return the last inserted (key, value)."""
         if not self._keys:
             raise KeyError("popitem(): dictionary is empty")
         key = next(reversed(self._keys))
         return key, self.pop(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, or ``default``."""
+        """Return the value of a key, or ``default``."""
         return self[key] if key in self._keys else default
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
-        """A new dict of these keys, each with ``default``."""
+        """Return a new ParameterDict of these keys, each with ``default``."""
         return ParameterDict([(k, default) for k in keys])
 
     def keys(self) -> Any:
@@ -211,7 +211,7 @@ class ParameterDict(Module):
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Raise: a dict is not to be called."""
+        """Raise an error: a ParameterDict cannot be called."""
         raise RuntimeError("ParameterDict should not be called. Call what uses its parameters.")
 
     def extra_repr(self) -> str:

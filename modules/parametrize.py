@@ -1,4 +1,4 @@
-"""Parametrizations: a parameter or buffer that is computed from others each time it is read.
+"""Parametrizations: parameters and buffers that are computed from others on each access.
 
 ``register_parametrization(module, "weight", f)`` moves the tensor to
 ``module.parametrizations.weight.original`` and makes ``module.weight`` a property that computes
@@ -24,7 +24,7 @@ _cache: dict[tuple[int, str], Any] = {}
 
 
 class cached(WholeContext):
-    """Cache parametrized tensors: inside, each is computed once.
+    """Cache parametrized tensors inside: each is computed once.
 
     For modules that read a weight several times. What was kept goes at the end of the outermost.
     """
@@ -41,7 +41,7 @@ class cached(WholeContext):
 
 
 class ParametrizationList(ModuleList):
-    """The parametrizations of one tensor, and what they compute it from.
+    """The parametrizations of one tensor, with the original tensors.
 
     Args:
         modules: Parametrizations, called one after the other.
@@ -102,7 +102,7 @@ class ParametrizationList(ModuleList):
                 _need_like("A parametrization", self(), shape, dtype)
 
     def right_inverse(self, value: Tensor) -> None:
-        """Set what is kept so that the parametrized tensor becomes ``value``.
+        """Set the original tensors so that the parametrized one becomes ``value``.
 
         Raises:
             RuntimeError: A parametrization has no ``right_inverse``.
@@ -141,7 +141,7 @@ class ParametrizationList(ModuleList):
         return [getattr(self, f"original{k}") for k in range(self.ntensors)]
 
     def forward(self) -> Tensor:
-        """Compute the tensor."""
+        """Compute the parametrized tensor."""
         values: Any = self._originals()
         for module in self:
             values = (module(*values),)
@@ -151,7 +151,7 @@ class ParametrizationList(ModuleList):
 def register_parametrization(
     module: Module, tensor_name: str, parametrization: Module, *, unsafe: bool = False
 ) -> Module:
-    """Compute a parameter or buffer of a module by a parametrization from now on.
+    """Register a parametrization of a parameter or buffer of a module.
 
     Args:
         module: Whose tensor.
@@ -202,7 +202,7 @@ def register_parametrization(
 
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
-    """True if a module has a parametrized tensor, or that one of its tensors is."""
+    """True if a module has a parametrized tensor, or if the named one is."""
     found = module._modules.get("parametrizations")
     if not isinstance(found, ModuleDict):
         return False
@@ -212,7 +212,7 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
 def remove_parametrizations(
     module: Module, tensor_name: str, leave_parametrized: bool = True
 ) -> Module:
-    """Make a parametrized tensor an ordinary one again.
+    """Remove the parametrizations of a tensor.
 
     Args:
         module: Whose tensor.
@@ -253,7 +253,7 @@ def remove_parametrizations(
 
 
 def type_before_parametrizations(module: Module) -> type:
-    """The class of a module, without regard to parametrizations."""
+    """Return the class of a module before it was parametrized."""
     return type(module).__bases__[0] if is_parametrized(module) else type(module)
 
 

@@ -1,4 +1,4 @@
-"""Pooling: maximum, mean or power sum of each window; adaptive windows; unpooling."""
+"""Pooling layers: max, average, power average (LP), adaptive, and max unpooling."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _MaxPoolNd(_Pool):
 
 
 class MaxPool1d(_MaxPoolNd):
-    """Take the largest of each window of (N, C, L).
+    """1d max pooling of (N, C, L).
 
     Args:
         kernel_size: Size of a window: one int, or one for each spatial dimension.
@@ -71,13 +71,13 @@ class MaxPool1d(_MaxPoolNd):
 
 
 class MaxPool2d(_MaxPoolNd):
-    """Take the largest of each window of (N, C, H, W); arguments as :class:`MaxPool1d`."""
+    """2d max pooling of (N, C, H, W); arguments as :class:`MaxPool1d`."""
 
     _function = staticmethod(F.max_pool2d)
 
 
 class MaxPool3d(_MaxPoolNd):
-    """Take the largest of each window of (N, C, D, H, W); arguments as :class:`MaxPool1d`."""
+    """3d max pooling of (N, C, D, H, W); arguments as :class:`MaxPool1d`."""
 
     _function = staticmethod(F.max_pool3d)
 
@@ -96,7 +96,7 @@ class _MaxUnpoolNd(_Pool):
         self.padding = several(f"{name}: padding", padding, self.nd)
 
     def forward(self, input: Tensor, indices: Tensor, output_size: Any = None) -> Tensor:
-        """Put values back where ``indices`` say, zeros elsewhere.
+        """Place values at ``indices``, zeros elsewhere.
 
         Args:
             input: What the pooling gave.
@@ -109,7 +109,7 @@ class _MaxUnpoolNd(_Pool):
 
 
 class MaxUnpool1d(_MaxUnpoolNd):
-    """Undo :class:`MaxPool1d`: maxima back in their places, zeros elsewhere.
+    """Partial inverse of :class:`MaxPool1d`: maxima at their indices, zeros elsewhere.
 
     Args:
         kernel_size: Of that pooling, like the next two.
@@ -122,14 +122,14 @@ class MaxUnpool1d(_MaxUnpoolNd):
 
 
 class MaxUnpool2d(_MaxUnpoolNd):
-    """Undo :class:`MaxPool2d`; arguments as :class:`MaxUnpool1d`."""
+    """Partial inverse of :class:`MaxPool2d`; arguments as :class:`MaxUnpool1d`."""
 
     nd = 2
     _function = staticmethod(F.max_unpool2d)
 
 
 class MaxUnpool3d(_MaxUnpoolNd):
-    """Undo :class:`MaxPool3d`; arguments as :class:`MaxUnpool1d`."""
+    """Partial inverse of :class:`MaxPool3d`; arguments as :class:`MaxUnpool1d`."""
 
     nd = 3
     _function = staticmethod(F.max_unpool3d)
@@ -140,7 +140,7 @@ class _AvgPool(_Pool):
 
 
 class AvgPool1d(_AvgPool):
-    """Take the mean of each window of (N, C, L).
+    """1d average pooling of (N, C, L).
 
     Args:
         kernel_size: Size of a window.
@@ -211,7 +211,7 @@ class _AvgPoolNd(_AvgPool):
 
 
 class AvgPool2d(_AvgPoolNd):
-    """Take the mean of each window of (N, C, H, W).
+    """2d average pooling of (N, C, H, W).
 
     Args:
         kernel_size: Size of a window: one int, or one for each spatial dimension.
@@ -226,7 +226,7 @@ class AvgPool2d(_AvgPoolNd):
 
 
 class AvgPool3d(_AvgPoolNd):
-    """Take the mean of each window of (N, C, D, H, W); arguments as :class:`AvgPool2d`."""
+    """3d average pooling of (N, C, D, H, W); arguments as :class:`AvgPool2d`."""
 
     _function = staticmethod(F.avg_pool3d)
 
@@ -256,7 +256,7 @@ class _LPPoolNd(_Pool):
 
 
 class LPPool1d(_LPPoolNd):
-    """Take the power sum ``(sum x^p)^(1/p)`` of each window of (N, C, L).
+    """1d power-average pooling ``(sum x^p)^(1/p)`` of (N, C, L).
 
     Args:
         norm_type: The exponent p; 1 gives sums, large values approach the maximum.
@@ -269,13 +269,13 @@ class LPPool1d(_LPPoolNd):
 
 
 class LPPool2d(_LPPoolNd):
-    """Take the power sum of each window of (N, C, H, W); arguments as :class:`LPPool1d`."""
+    """2d power-average pooling of (N, C, H, W); arguments as :class:`LPPool1d`."""
 
     _function = staticmethod(F.lp_pool2d)
 
 
 class LPPool3d(_LPPoolNd):
-    """Take the power sum of each window of (N, C, D, H, W); arguments as :class:`LPPool1d`."""
+    """3d power-average pooling of (N, C, D, H, W); arguments as :class:`LPPool1d`."""
 
     _function = staticmethod(F.lp_pool3d)
 
@@ -294,7 +294,7 @@ class _AdaptiveAvgPoolNd(_Pool):
 
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
-    """Take means of windows chosen so that (N, C, L) becomes (N, C, output_size).
+    """Adaptive average pooling of (N, C, L) to (N, C, output_size).
 
     Args:
         output_size: One int, or one for each spatial dimension; None keeps the input's size.
@@ -304,13 +304,13 @@ class AdaptiveAvgPool1d(_AdaptiveAvgPoolNd):
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPoolNd):
-    """Means of adaptive windows of (N, C, H, W); argument as :class:`AdaptiveAvgPool1d`."""
+    """Adaptive average pooling of (N, C, H, W); argument as :class:`AdaptiveAvgPool1d`."""
 
     _function = staticmethod(F.adaptive_avg_pool2d)
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPoolNd):
-    """Means of adaptive windows of (N, C, D, H, W); argument as :class:`AdaptiveAvgPool1d`."""
+    """Adaptive average pooling of (N, C, D, H, W); see :class:`AdaptiveAvgPool1d`."""
 
     _function = staticmethod(F.adaptive_avg_pool3d)
 
@@ -330,7 +330,7 @@ class _AdaptiveMaxPoolNd(_Pool):
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPoolNd):
-    """Take maxima of windows chosen so that (N, C, L) becomes (N, C, output_size).
+    """Adaptive max pooling of (N, C, L) to (N, C, output_size).
 
     Args:
         output_size: One int, or one for each spatial dimension; None keeps the input's size.
@@ -341,12 +341,12 @@ class AdaptiveMaxPool1d(_AdaptiveMaxPoolNd):
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPoolNd):
-    """Maxima of adaptive windows of (N, C, H, W); arguments as :class:`AdaptiveMaxPool1d`."""
+    """Adaptive max pooling of (N, C, H, W); arguments as :class:`AdaptiveMaxPool1d`."""
 
     _function = staticmethod(F.adaptive_max_pool2d)
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPoolNd):
-    """Maxima of adaptive windows of (N, C, D, H, W); arguments as :class:`AdaptiveMaxPool1d`."""
+    """Adaptive max pooling of (N, C, D, H, W); arguments as :class:`AdaptiveMaxPool1d`."""
 
     _function = staticmethod(F.adaptive_max_pool3d)

@@ -30,7 +30,7 @@ _GATES = {"RNN_TANH": 1, "RNN_RELU": 1, "GRU": 3, "LSTM": 4}
 
 
 class RNNBase(Module):
-    """Base of recurrent layers: parameters by layer and direction, checks, the loop over layers.
+    """Base of recurrent layers: parameters by layer and direction, and the loop over layers.
 
     Args:
         mode: "RNN_TANH", "RNN_RELU", "GRU" or "LSTM".
@@ -103,13 +103,13 @@ class RNNBase(Module):
         return [[getattr(self, name) for name in names] for names in self._all_weights]
 
     def reset_parameters(self) -> None:
-        """Draw new values, uniform within ``1 / sqrt(hidden_size)``."""
+        """Reinitialize uniformly within ``1 / sqrt(hidden_size)``."""
         bound = 1.0 / math.sqrt(self.hidden_size)
         for weight in self.parameters():
             init.uniform_(weight, -bound, bound)
 
     def flatten_parameters(self) -> None:
-        """Do nothing: there is no library here that wants all weights in one block."""
+        """Do nothing; accepted for compatibility with PyTorch."""
 
     def extra_repr(self) -> str:
         """Sizes, and what is not the default."""
@@ -127,7 +127,7 @@ class RNNBase(Module):
     # Forward
 
     def check_input(self, input: Tensor, batch_sizes: Tensor | None) -> None:
-        """Refuse input of another dtype, number of dimensions or size than the layer's."""
+        """Raise an error if the dtype, number of dims or size of the input does not fit."""
         expected: Any = getattr(self, self._all_weights[0][0]).dtype
         if input.dtype is not expected and not local.state.autocast:
             raise ValueError(
@@ -151,16 +151,16 @@ class RNNBase(Module):
             raise RuntimeError(f"Expected {name} size {expected}, got {list(state.shape)}")
 
     def _weights(self, layer: int, end: str) -> tuple[Any, ...]:
-        """(w_ih, w_hh, b_ih, b_hh, w_hr) of a layer and direction, None where there is none."""
+        """Return (w_ih, w_hh, b_ih, b_hh, w_hr) of a layer and direction, None where absent."""
         kinds = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
         return tuple(getattr(self, f"{kind}_l{layer}{end}", None) for kind in kinds)
 
     def _direction(self, x: Tensor, weights: Any, states: Any, runs: Any, reverse: bool) -> Any:
-        """(output, final states) of one layer in one direction."""
+        """Run one layer in one direction; return (output, final states)."""
         raise NotImplementedError
 
     def _layers(self, x: Tensor, states: tuple[Any, ...], runs: Any) -> tuple[Tensor, list[Any]]:
-        """(output of the last layer, final states: a list over layers and directions of each)."""
+        """Run all layers; return (output, final states by layer and direction)."""
         finals: list[list[Tensor]] = []
         for layer in range(self.num_layers):
             found = []
@@ -177,7 +177,7 @@ class RNNBase(Module):
         return x, [s[0].unsqueeze(0) if len(s) == 1 else stack(list(s)) for s in last]
 
     def _run(self, input: Any, states: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
-        """(output, final states), for any kind of input."""
+        """Run on any kind of input; return (output, final states)."""
         if isinstance(input, PackedSequence):
             return self._run_packed(input, states, sizes)
         batched = self._check_dims(input, states)
@@ -260,7 +260,7 @@ def _check_options(
 
 
 class RNN(RNNBase):
-    """Elman's recurrence: ``h = tanh(w_ih x + b_ih + w_hh h + b_hh)``.
+    """Multi-layer Elman RNN: ``h = tanh(w_ih x + b_ih + w_hh h + b_hh)``.
 
     Args:
         input_size: Features of the input.
@@ -303,7 +303,7 @@ class RNN(RNNBase):
         self.nonlinearity = nonlinearity
 
     def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
-        """Run over a sequence.
+        """Run the RNN over a sequence.
 
         Args:
             input: (T, N, input_size), (N, T, input_size) with ``batch_first``, (T, input_size), or
@@ -327,7 +327,7 @@ class RNN(RNNBase):
 
 
 class GRU(RNNBase):
-    """Gated recurrent units.
+    """Multi-layer gated recurrent unit (GRU).
 
     ``r, z = sigmoid(..)``, ``n = tanh(W x + b + r (U h + c))``, ``h = (1 - z) n + z h``; the gates'
     weights lie one above the other in the order r, z, n. Arguments: see :class:`RNNBase`.
@@ -340,7 +340,7 @@ class GRU(RNNBase):
         super().__init__("GRU", *args, **kwargs)
 
     def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
-        """Run over a sequence; see :meth:`RNN.forward`."""
+        """Run the GRU over a sequence; see :meth:`RNN.forward`."""
         out, finals = self._run(input, (hx,), (self.hidden_size,))
         return out, finals[0]
 
@@ -349,7 +349,7 @@ class GRU(RNNBase):
 
 
 class LSTM(RNNBase):
-    """Long short-term memory.
+    """Multi-layer long short-term memory (LSTM).
 
     ``c = f c + i g``, ``h = o tanh(c)`` with ``i, f, o = sigmoid(..)`` and ``g = tanh(..)``, whose
     weights lie one above the other in the order i, f, g, o. Arguments: see :class:`RNNBase`.
@@ -364,7 +364,7 @@ class LSTM(RNNBase):
     def forward(
         self, input: Any, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Any, tuple[Tensor, Tensor]]:
-        """Run over a sequence.
+        """Run the LSTM over a sequence.
 
         Args:
             input: (T, N, input_size), (N, T, input_size) with ``batch_first``, (T, input_size), or

@@ -1,4 +1,4 @@
-"""Shuffles: channels into pixels, pixels into channels, channels between groups."""
+"""Pixel and channel shuffles."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .module import Module
 
 
 class PixelShuffle(Module):
-    """Turn (*, C * r^2, H, W) into (*, C, H * r, W * r).
+    """Rearrange (*, C * r^2, H, W) to (*, C, H * r, W * r).
 
     Args:
         upscale_factor: r.
@@ -23,7 +23,7 @@ class PixelShuffle(Module):
         self.upscale_factor = upscale_factor
 
     def forward(self, input: Tensor) -> Tensor:
-        """Spread channels over space."""
+        """Move channels to space."""
         return F.pixel_shuffle(input, self.upscale_factor)
 
     def extra_repr(self) -> str:
@@ -32,7 +32,7 @@ class PixelShuffle(Module):
 
 
 class PixelUnshuffle(Module):
-    """Turn (*, C, H * r, W * r) into (*, C * r^2, H, W): the inverse of :class:`PixelShuffle`.
+    """Rearrange (*, C, H * r, W * r) to (*, C * r^2, H, W): inverse of :class:`PixelShuffle`.
 
     Args:
         downscale_factor: r.
@@ -43,7 +43,7 @@ class PixelUnshuffle(Module):
         self.downscale_factor = downscale_factor
 
     def forward(self, input: Tensor) -> Tensor:
-        """Gather space into channels."""
+        """Move space to channels."""
         return F.pixel_unshuffle(input, self.downscale_factor)
 
     def extra_repr(self) -> str:
@@ -52,7 +52,7 @@ class PixelUnshuffle(Module):
 
 
 class ChannelShuffle(Module):
-    """Deal the channels of (N, C, *) out to ``groups`` in turn.
+    """Shuffle the channels of (N, C, *) between ``groups``.
 
     Args:
         groups: Groups that the channels are divided into.
@@ -66,7 +66,7 @@ class ChannelShuffle(Module):
         self.groups = groups
 
     def forward(self, input: Tensor) -> Tensor:
-        """Reorder the channels."""
+        """Shuffle the channels."""
         return F.channel_shuffle(input, self.groups)
 
     def extra_repr(self) -> str:

@@ -1,4 +1,4 @@
-"""One number, or one for each dimension, as a tuple: under the names that public code imports."""
+"""Conversion of size arguments to tuples, under PyTorch's names (``_pair`` and so on)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple[Any, ...]]:
-    """A function that repeats a number ``n`` times and leaves a sequence as it is."""
+    """Return a function that repeats a number ``n`` times and leaves a sequence unchanged."""
 
     def parse(value: Any) -> tuple[Any, ...]:
         return tuple(value) if isinstance(value, Iterable) else (value,) * n

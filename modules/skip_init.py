@@ -1,4 +1,4 @@
-"""Modules whose parameters are never initialized, because values will be loaded into them."""
+"""Module construction without parameter initialization."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def spectral_norm(
     eps: float = 1e-12,
     dim: int | None = None,
 ) -> T:
-    """Parametrize a weight so that its largest singular value is about 1.
+    """Apply spectral normalization to a weight by a parametrization.
 
     Args:
         module: Whose weight.
@@ -132,7 +132,7 @@ def spectral_norm(
 
 
 class _Hook:
-    """Computes the weight before each forward, as a plain attribute of the module."""
+    """A forward pre-hook that computes the normalized weight."""
 
     def __init__(self, name: str, n_power_iterations: int, dim: int, eps: float) -> None:
         _check_iterations(n_power_iterations)
@@ -163,7 +163,7 @@ def hooked_spectral_norm(
     eps: float = 1e-12,
     dim: int | None = None,
 ) -> T:
-    """Normalize a weight in the older form, by a hook that computes it before each forward.
+    """Apply spectral normalization in the older form, by a forward pre-hook.
 
     Args:
         module: Whose weight.
@@ -197,7 +197,7 @@ def hooked_spectral_norm(
 
 
 def remove_spectral_norm(module: T, name: str = "weight") -> T:
-    """Make a weight normalized in the older form an ordinary parameter again.
+    """Remove spectral normalization that was applied in the older form.
 
     Raises:
         ValueError: It is not normalized so.

@@ -1,4 +1,4 @@
-"""The state dict of a tree of modules: what it holds, how it is read, and every problem at once.
+"""State dicts of modules: saving, loading, and one message with every problem.
 
 ``load_state_dict`` walks the tree twice over. The first walk calls each module's
 ``_load_from_state_dict``, which subclasses may override as in PyTorch, and only notes what is to be
@@ -60,7 +60,7 @@ class StateDictMixin:
     def state_dict(
         self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False
     ) -> Any:
-        """Collect parameters, persistent buffers and extra state by path.
+        """Return parameters, persistent buffers and extra state by path.
 
         Args:
             args: PyTorch's old positional form of the same three.
@@ -106,14 +106,14 @@ class StateDictMixin:
             destination[prefix + EXTRA] = self.get_extra_state()
 
     def get_extra_state(self) -> Any:
-        """Return what else belongs to the state dict; subclasses define it."""
+        """Return extra state for the state dict; subclasses define it."""
         raise RuntimeError(
             "Reached a code path in Module.get_extra_state() that should never be called. "
             "Define get_extra_state and set_extra_state together."
         )
 
     def set_extra_state(self, state: Any) -> None:
-        """Take back what ``get_extra_state`` returned; subclasses define it."""
+        """Restore what ``get_extra_state`` returned; subclasses define it."""
         raise RuntimeError(
             "Reached a code path in Module.set_extra_state() that should never be called. "
             "Define get_extra_state and set_extra_state together."
@@ -122,7 +122,7 @@ class StateDictMixin:
     def load_state_dict(
         self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
     ) -> IncompatibleKeys:
-        """Copy values in, by path. If anything does not fit, nothing is written.
+        """Load values by path; if anything does not fit, nothing is written.
 
         Args:
             state_dict: Tensors by path.
@@ -212,11 +212,11 @@ class StateDictMixin:
     # Hooks
 
     def register_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
-        """Call ``hook(module, prefix, keep_vars)`` before ``state_dict`` collects."""
+        """Register ``hook(module, prefix, keep_vars)``, called before ``state_dict`` collects."""
         return _add(self, "state_pre", hook)
 
     def register_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
-        """Call ``hook(module, state_dict, prefix, local_metadata)`` after ``state_dict`` collected.
+        """Register ``hook(module, state_dict, prefix, metadata)``, called after ``state_dict``.
 
         It changes the dict in place and returns None.
         """
@@ -227,7 +227,7 @@ class StateDictMixin:
         return _add(self, "state_post", hook, flag=True)
 
     def register_load_state_dict_pre_hook(self, hook: Hook) -> RemovableHandle:
-        """Call a hook before this module reads its part of a state dict.
+        """Register a hook that runs before this module loads its part of a state dict.
 
         Args:
             hook: ``hook(module, state_dict, prefix, local_metadata, strict, missing_keys,
@@ -242,7 +242,7 @@ class StateDictMixin:
         return _add(self, "load_pre", hook, with_module)
 
     def register_load_state_dict_post_hook(self, hook: Hook) -> RemovableHandle:
-        """Call ``hook(module, incompatible_keys)`` after the values were loaded.
+        """Register ``hook(module, incompatible_keys)``, called after values were loaded.
 
         It may take keys off the two lists, and so forgive them.
         """
@@ -268,7 +268,7 @@ def _overrides(module: Any, method: str) -> bool:
 
 
 class _Plan:
-    """What one ``load_state_dict`` will write, and what it found wrong."""
+    """The writes that a ``load_state_dict`` will make, and the problems found."""
 
     def __init__(self, assign: bool) -> None:
         self.assign = assign
@@ -280,7 +280,7 @@ class _Plan:
         self.assigned: dict[int, tuple[Tensor, Tensor]] = {}  # id of the old -> (old, new)
 
     def note(self, owner: Any, name: str, have: Tensor, key: str, given: Any) -> str | None:
-        """Plan to give a tensor its value; or say why it does not fit."""
+        """Plan to load a tensor, or record why its value does not fit."""
         if not isinstance(given, Tensor):
             return (
                 f'While copying the parameter named "{key}", expected a Tensor from checkpoint but '
@@ -320,7 +320,7 @@ class _Plan:
         return None
 
     def write(self) -> None:
-        """Write all tensors, which cannot fail half-way; then extra state, by the user's code."""
+        """Write all tensors, which cannot fail half-way; then load extra state."""
         with no_grad():
             with defer_interrupts():
                 for write, arguments in self.writes:

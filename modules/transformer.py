@@ -1,4 +1,4 @@
-"""The Transformer: encoder and decoder layers, stacks of them, and both together.
+"""Transformer layers: encoder, decoder, stacks of them, and the whole model.
 
 Attention here never asks for its weights, so no matrix of (targets, sources) is kept; dropout keeps
 16 bytes. A mask is made into numbers to add once per stack, not once per layer. Nested tensors,
@@ -48,7 +48,7 @@ def _causal_mask(size: int, device: Any = None, dtype: Any = None) -> Tensor:
 
 
 def _is_causal(mask: Tensor | None, hint: bool | None, size: int | None) -> bool:
-    """Whether a mask of numbers is the causal one: the hint, or what its values say.
+    """True if a mask is causal, by the hint or by its values.
 
     On meta there are no values; the hint is all that is known.
     """
@@ -71,7 +71,7 @@ def _clones(layer: Module, count: int) -> ModuleList:
 
 
 class TransformerEncoderLayer(Module):
-    """Self-attention and a network of two linear layers, each with a residual and a norm.
+    """Transformer encoder layer: self-attention and feed-forward, with residuals and norms.
 
     Args:
         d_model: Features.
@@ -125,7 +125,7 @@ class TransformerEncoderLayer(Module):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        """Encode once.
+        """Apply the layer to ``src``.
 
         Args:
             src: (L, N, d_model), (N, L, d_model) with ``batch_first``, or (L, d_model).
@@ -164,7 +164,7 @@ class TransformerEncoderLayer(Module):
 
 
 class TransformerDecoderLayer(Module):
-    """Self-attention, attention to the encoder's output, and a network of two linear layers.
+    """Transformer decoder layer: self-attention, cross-attention and feed-forward.
 
     Arguments: see :class:`TransformerEncoderLayer`.
     """
@@ -211,7 +211,7 @@ class TransformerDecoderLayer(Module):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """Decode once.
+        """Apply the layer to ``tgt`` and ``memory``.
 
         Args:
             tgt: (L, N, d_model), (N, L, d_model) with ``batch_first``, or (L, d_model).
@@ -360,7 +360,7 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """An encoder and a decoder.
+    """Transformer model: an encoder and a decoder.
 
     Args:
         d_model: Features.
@@ -440,7 +440,7 @@ class Transformer(Module):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """Encode ``src``, and decode ``tgt`` with it.
+        """Encode ``src`` and decode ``tgt`` with it.
 
         Args:
             src: (S, N, d_model), (N, S, d_model) with ``batch_first``, or (S, d_model).
@@ -485,5 +485,5 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
-        """The causal mask (sz, sz): minus infinity above the diagonal, zero elsewhere."""
+        """Return the causal mask (sz, sz): minus infinity above the diagonal, else zero."""
         return _causal_mask(sz, device, dtype)

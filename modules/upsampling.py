@@ -1,4 +1,4 @@
-"""Resizing the spatial dimensions of a batch."""
+"""Upsampling of spatial dimensions."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Upsample(Module):
 
 
 class UpsamplingNearest2d(Upsample):
-    """Resize images (N, C, H, W) by repeating elements.
+    """Upsample images (N, C, H, W) by nearest-neighbor interpolation.
 
     Args:
         size: Of the result: one int or two.
@@ -74,7 +74,7 @@ class UpsamplingNearest2d(Upsample):
 
 
 class UpsamplingBilinear2d(Upsample):
-    """Resize images (N, C, H, W) bilinearly with aligned corners.
+    """Upsample images (N, C, H, W) bilinearly with aligned corners.
 
     Args:
         size: Of the result: one int or two.

@@ -1,4 +1,4 @@
-"""All parameters as one vector, and back."""
+"""Conversion of parameters to one vector, and back."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..framework.tensor import Tensor
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
-    """Join parameters, flattened, in their order.
+    """Flatten parameters and concatenate them to one vector.
 
     Args:
         parameters: Tensors on one device.
@@ -27,7 +27,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Make parameters of slices of a vector.
+    """Set parameters to slices of a vector.
 
     Args:
         vec: (n,), at least as long as the parameters together.

@@ -1,4 +1,4 @@
-"""Weight normalization: a weight as a direction and a length.
+"""Weight normalization: a weight as a direction times a magnitude.
 
 Both forms of PyTorch: the parametrization (``weight_norm`` here), which keeps ``original0`` (the
 length) and ``original1`` (the direction), and the older one made of a hook
@@ -47,7 +47,7 @@ class _WeightNorm(Module):
 
 
 def weight_norm(module: T, name: str = "weight", dim: int | None = 0) -> T:
-    """Parametrize a weight by its direction and its length.
+    """Apply weight normalization by a parametrization: direction times magnitude.
 
     Args:
         module: Whose weight.
@@ -67,7 +67,7 @@ def weight_norm(module: T, name: str = "weight", dim: int | None = 0) -> T:
 
 
 class _FromHooked:
-    """Reads the keys of the older form."""
+    """A hook that loads state dicts of the older form."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -84,7 +84,7 @@ class _FromHooked:
 
 
 class _Hook:
-    """Computes the weight before each forward, as a plain attribute of the module."""
+    """A forward pre-hook that computes the normalized weight."""
 
     def __init__(self, name: str, dim: int | None) -> None:
         self.name = name
@@ -99,7 +99,7 @@ class _Hook:
 
 
 def hooked_weight_norm(module: T, name: str = "weight", dim: int | None = 0) -> T:
-    """Normalize a weight in the older form, by a hook that computes it before each forward.
+    """Apply weight normalization in the older form, by a forward pre-hook.
 
     Args:
         module: Whose weight.
@@ -125,7 +125,7 @@ def hooked_weight_norm(module: T, name: str = "weight", dim: int | None = 0) -> 
 
 
 def remove_weight_norm(module: T, name: str = "weight") -> T:
-    """Make a weight normalized in the older form an ordinary parameter again.
+    """Remove weight normalization that was applied in the older form.
 
     Raises:
         ValueError: It is not normalized so.

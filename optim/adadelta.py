@@ -1,4 +1,4 @@
-"""Adadelta: steps in the units of the parameter."""
+"""The Adadelta optimizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .optimizer import check_options, number
 
 
 class Adadelta(Elementwise):
-    """Scale each step by the ratio of past steps' size to past gradients' size.
+    """Adadelta: scale each step by the ratio of past step size to past gradient size.
 
     ``v = rho v + (1 - rho) d^2; s = sqrt(w + eps) / sqrt(v + eps) d; w = rho w + (1 - rho) s^2;
     p -= lr s``.

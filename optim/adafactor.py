@@ -1,4 +1,4 @@
-"""Adafactor: the mean square of a matrix by its rows and columns."""
+"""The Adafactor optimizer: factored second moments."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .optimizer import Optimizer, check_options, number, own
 
 
 class Adafactor(Optimizer):
-    """Adam without a mean, whose mean square is an outer product: state of rows plus columns.
+    """Adafactor: Adam without momentum, with second moments factored into rows and columns.
 
     With ``r = 1 - t^beta2_decay``, for a matrix g (R and C are the means of g^2 along its last and
     its last but one dimension): ``R = r R + (1 - r) mean_cols(g^2); C = r C + (1 - r)
@@ -158,20 +158,20 @@ def _square_sum(parts: Any) -> float:
 
 
 class _vector:
-    """A step for a vector, whose mean square is kept whole."""
+    """The step of a vector, whose second moment is not factored."""
 
     def __init__(self, p: Any, g: Any, held: list[Any], share: float, eps: float) -> None:
         self.tensors, self.share, self.eps = (p, g, held[0]), share, eps
 
     def updates(self) -> Iterator[Any]:
-        """U, piece by piece; the mean square does not move yet."""
+        """Yield the update piece by piece, without changing the second moment."""
         _, g, held = self.tensors
         for d, v in pieces(g, held):
             square = v.mul(1 - self.share).addcmul_(d, d, value=self.share)
             yield square.clamp_(min=self.eps * self.eps).rsqrt_().mul_(d)
 
     def write(self, keep: float, rate: float) -> Any:
-        """The call that moves the mean square and the parameter."""
+        """Return the call that updates the second moment and the parameter."""
         numbers = (self.share, self.eps, keep, rate)
         if self.tensors[0].device.type in HOSTS:
             return blockwise_call(_move_vector, self.tensors, numbers)
@@ -186,7 +186,7 @@ def _move_vector(p: Any, g: Any, v: Any, share: float, eps: float, keep: float, 
 
 
 class _matrix:
-    """A step for a stack of matrices: their row and column means are computed aside."""
+    """The step of a stack of matrices, whose row and column means are computed in copies."""
 
     def __init__(self, p: Any, g: Any, held: list[Any], share: float, eps: float) -> None:
         self.p, self.held, self.eps = p, held, eps
@@ -203,12 +203,12 @@ class _matrix:
         self.mean = r.mean(-2, keepdim=True).clamp_(min=eps)
 
     def updates(self) -> Iterator[Any]:
-        """U, block by block."""
+        """Yield the update block by block."""
         for b, k in self.blocks:
             yield _scaled(self.d[b, k], self.r[b, k], self.c[b], self.mean[b], self.eps)
 
     def write(self, keep: float, rate: float) -> Any:
-        """The call that moves the means and the parameter."""
+        """Return the call that updates the means and the parameter."""
         if self.x.device.type not in HOSTS:
             return self._by_tensors, keep, rate
         back = None if self.x._storage is self.p._storage else self.x.view(self.p.shape)
@@ -256,7 +256,7 @@ def _move_part(
 
 
 def _blocks(x: Any) -> Iterator[tuple[slice, slice]]:
-    """Slices of the first two of three dimensions, of at most a piece each (or one row)."""
+    """Yield slices of the first two of three dims, each at most a piece (or one row)."""
     limit = limit_of(x)
     count, rows, columns = x.shape
     each = max(1, limit // max(rows * columns, 1))

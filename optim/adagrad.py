@@ -1,4 +1,4 @@
-"""Adagrad: steps shrink as gradients add up."""
+"""The Adagrad optimizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .optimizer import check_options, number
 
 
 class Adagrad(Elementwise):
-    """Divide each step by the root of all squared gradients so far.
+    """Adagrad: divide each step by the root of the sum of squared gradients.
 
     ``s += d^2; p -= lr / (1 + (t - 1) lr_decay) d / (sqrt(s) + eps)``.
 
@@ -63,7 +63,7 @@ class Adagrad(Elementwise):
         super().__init__(params, defaults)
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
-        """The sum is what the group says."""
+        """Start the sum at ``initial_accumulator_value``."""
         return {"step": 0, "sum": filled(p, group["initial_accumulator_value"])}
 
     def advance(self, state: dict[str, Any], group: dict[str, Any]) -> Any:

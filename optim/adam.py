@@ -1,4 +1,4 @@
-"""Adam and AdamW."""
+"""The Adam and AdamW optimizers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .optimizer import check_betas, check_options, number
 
 
 class Adam(Elementwise):
-    """Scale each step by running means of the gradient and of its square.
+    """Adam: scale each step by running means of the gradient and of its square.
 
     ``m = b1 m + (1 - b1) d; v = b2 v + (1 - b2) d^2; p -= lr m^ / (sqrt(v^) + eps)``, where m^
     and v^ are m and v divided by ``1 - b1^t`` and ``1 - b2^t``. With ``amsgrad`` the largest v so
@@ -97,7 +97,7 @@ class Adam(Elementwise):
 
 
 def count_step(state: dict[str, Any], group: dict[str, Any]) -> tuple[float, ...]:
-    """Count a step of Adam's; return the numbers that its recurrence takes."""
+    """Count a step of Adam, and return the numbers of its recurrence."""
     step = state["step"] = state["step"] + 1
     b1, b2 = group["betas"]
     lr, decay = number(group["lr"]), group["weight_decay"]
@@ -112,7 +112,7 @@ def count_step(state: dict[str, Any], group: dict[str, Any]) -> tuple[float, ...
 
 
 class AdamW(Adam):
-    """Adam whose weight decay shrinks the parameter, instead of entering the gradient.
+    """AdamW: Adam with decoupled weight decay.
 
     Args:
         params: What to optimize.

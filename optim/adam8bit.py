@@ -1,4 +1,4 @@
-"""Adam and AdamW whose state takes two bytes an element instead of eight."""
+"""Adam and AdamW with 8-bit state: two bytes per element instead of eight."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BLOCK = 256  # elements with one scale
 
 
 class Adam8bit(Elementwise):
-    """Adam that keeps its two means in eight bits an element, with a scale for each block of 256.
+    """Adam with 8-bit moments, quantized in blocks of 256 elements.
 
     The step is Adam's, in the parameter's precision (float32 for half precision): a block's means
     are decoded, moved on, used, and only then rounded to eight bits again. A code stands for a
@@ -49,8 +49,8 @@ class Adam8bit(Elementwise):
 
     Memory: no mean is ever whole. On the CPU a step is compiled and takes none beside the state;
     for parameters that are strided or of half precision it takes two pieces in float32, once for
-    all of them. Small models compute the step aside, and copy it. On other devices it runs in
-    tensor ops on pieces (``framework/ops/views/tiled.py``), as :class:`Adam`'s.
+    all of them. Small models compute the step in copies, and write it back. On other devices it
+    runs in tensor ops on pieces (``framework/ops/views/tiled.py``), as :class:`Adam`'s.
 
     Names and defaults are bitsandbytes'. Different here: ``weight_decay`` is an L2 penalty, as in
     Adam (theirs shrinks the parameter, as AdamW8bit); a v above 0 is never rounded to 0, so that no
@@ -153,14 +153,14 @@ class Adam8bit(Elementwise):
         if self.elements >= thresholds.COMPILED_STEP:
             _ready(_precision(p))
             return _by_parts, p, g, held, numbers, _room_for(p)
-        # So few elements that all is computed aside, and copied.
-        aside = [p.detach().contiguous().to(_precision(p), copy=True), *[t.clone() for t in held]]
-        _by_tensors(aside[0], g.detach(), aside[1:], numbers, _plain(p.device))
-        return _copied, [p, *held], aside
+        # So few elements that all is computed in copies, and written back.
+        copies = [p.detach().contiguous().to(_precision(p), copy=True), *[t.clone() for t in held]]
+        _by_tensors(copies[0], g.detach(), copies[1:], numbers, _plain(p.device))
+        return _copied, [p, *held], copies
 
 
 class AdamW8bit(Adam8bit):
-    """AdamW with the state of :class:`Adam8bit`: weight decay shrinks the parameter.
+    """AdamW with 8-bit moments, as :class:`Adam8bit`; decoupled weight decay.
 
     Args:
         params: What to optimize.
@@ -208,7 +208,7 @@ def _precision(p: Any) -> Any:
 
 
 def _compiled(p: Any, g: Any, held: list[Any], numbers: Sequence[float]) -> Any:
-    """The call of the compiled loop for contiguous tensors of its dtypes."""
+    """Return the call of the compiled loop, for contiguous tensors of its dtypes."""
     _ready(p.dtype)
     return _run, p, g, held, numbers
 
@@ -270,7 +270,7 @@ def _room_for(p: Any) -> Any:
 
 
 def _by_parts(p: Any, g: Any, held: list[Any], numbers: Sequence[float], scratch: Any) -> None:
-    """The compiled loop on parts of a strided parameter, or of one of half precision."""
+    """Run the compiled loop on parts of a strided or half-precision parameter."""
     for t in (p, *held):
         count_write(t._storage, "step")
     if p.is_meta:
@@ -344,7 +344,7 @@ def _encode(mean: Any, codes: Any, scales: Any, limits: Any, signed: bool) -> No
 
 
 def _ranges(n: int, limit: int) -> Iterator[tuple[int, int]]:
-    """Where parts of n elements start and end: whole blocks, and the block that is not whole."""
+    """Yield start and end of parts of n elements: whole blocks, and the last partial one."""
     full = n - n % BLOCK
     step = max(BLOCK, limit - limit % BLOCK)
     for start in range(0, full, step):
@@ -354,7 +354,7 @@ def _ranges(n: int, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def _gathered(t: Any, start: int, end: int) -> Any:
-    """Elements of a tensor, counted row by row, as a vector to compute with; a view if possible."""
+    """Flatten elements of a tensor to a vector; a view if possible."""
     kind = _precision(t)
     if t.is_contiguous():
         return t.view(-1)[start:end].to(kind)
@@ -365,7 +365,7 @@ def _gathered(t: Any, start: int, end: int) -> Any:
 
 
 def _scattered(t: Any, start: int, end: int, values: Any) -> None:
-    """Put such a vector back, if it is no view."""
+    """Write such a vector back, if it is not a view."""
     if values._storage is t._storage:
         return
     for part, at in _spans(t, start, end, 0):
@@ -373,7 +373,7 @@ def _scattered(t: Any, start: int, end: int, values: Any) -> None:
 
 
 def _spans(t: Any, start: int, end: int, at: int) -> Iterator[tuple[Any, int]]:
-    """Views that make up elements ``start`` to ``end``, each with its place counted from ``at``.
+    """Yield views that cover elements ``start`` to ``end``, with their offsets from ``at``.
 
     Of a tensor or an array.
     """

@@ -1,4 +1,4 @@
-"""Adamax: Adam with the infinity norm."""
+"""The Adamax optimizer: Adam with the infinity norm."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .optimizer import check_betas, check_options, number
 
 
 class Adamax(Elementwise):
-    """Scale each step by a running maximum of the gradient's size.
+    """Adamax: scale each step by a running maximum of the gradient's magnitude.
 
     ``m = b1 m + (1 - b1) d; u = max(b2 u, |d| + eps); p -= lr / (1 - b1^t) m / u``.
 

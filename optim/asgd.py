@@ -1,4 +1,4 @@
-"""ASGD: stochastic gradient descent that also averages."""
+"""The ASGD optimizer: averaged stochastic gradient descent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .optimizer import check_options, number
 
 
 class ASGD(Elementwise):
-    """Follow the gradient with a falling rate, and keep the average of the parameters.
+    """Averaged SGD: a decaying learning rate, and a running average of the parameters.
 
     ``p = (1 - lambd eta) p - eta d; ax += mu (p - ax)``; then ``eta = lr / (1 + lambd lr t)^alpha``
     and ``mu = 1 / max(1, t - t0)`` for the next step. The average ``ax`` is in the state; it is p

@@ -1,4 +1,4 @@
-"""Optimizers that treat every element alike: their recurrence once, their memory never twice.
+"""Base of elementwise optimizers: one recurrence, compiled or in tensor ops.
 
 A subclass says what state a parameter has (:meth:`Elementwise.start`), which numbers this step's
 recurrence takes (:meth:`Elementwise.advance`), and the recurrence itself: compiled, as the loop of
@@ -33,7 +33,7 @@ PIECES_ALIVE = 5  # temporaries of that size at once, by the longest of the recu
 
 
 class Elementwise(Optimizer):
-    """Base class of optimizers whose step treats every element alike.
+    """Base class of optimizers that update each element independently.
 
     Attributes:
         loop: Name of the compiled loop.
@@ -42,7 +42,7 @@ class Elementwise(Optimizer):
     loop = ""
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
-        """A parameter's state before its first step; subclasses define it."""
+        """Return the initial state of a parameter; subclasses define it."""
         raise NotImplementedError
 
     def advance(
@@ -53,11 +53,11 @@ class Elementwise(Optimizer):
 
     @staticmethod
     def plain(p: Any, g: Any, *state_and_numbers: Any) -> None:
-        """The recurrence in tensor ops, in place; the loop's arguments."""
+        """Apply the recurrence in tensor ops, in place; arguments as the compiled loop."""
         raise NotImplementedError
 
     def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
-        """One step for one parameter."""
+        """Prepare the step of one parameter."""
         if not state:
             state.update(self.start(p, group))
         held, numbers = self.advance(state, group)
@@ -69,14 +69,14 @@ class Elementwise(Optimizer):
     def planned(
         self, loop: str, plain: Any, tensors: Sequence[Any], numbers: Sequence[float]
     ) -> Any:
-        """The call of a compiled loop where it fits, else of the same in tensor methods."""
+        """Return the call of the compiled loop where it applies, else of tensor methods."""
         if fused.fits(self.elements, *tensors):
             return fused.planned(loop, tensors, numbers)
         return planned_plain(plain, tensors, numbers)
 
 
 def planned_plain(plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
-    """The call of a recurrence in tensor methods."""
+    """Return the call of a recurrence in tensor methods."""
     if tensors[0].device.type in HOSTS:
         return blockwise_call(plain, tensors, numbers)
     reserve(tensors[0])
@@ -90,7 +90,7 @@ def by_pieces(plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) -> N
 
 
 def reserve(p: Any) -> None:
-    """Take the scratch of a step by pieces, and give it back: a limit refuses it here, or never."""
+    """Allocate and free the scratch of a step, so that a memory limit refuses it before writes."""
     empty(PIECES_ALIVE * min(p.numel(), limit_of(p)), dtype=p.dtype, device=p.device)
 
 
@@ -100,22 +100,22 @@ def ones(like: Any) -> Any:
 
 
 def zeros(p: Any) -> Any:
-    """State of a parameter's shape and dtype, zero."""
+    """Return zero state of a parameter's shape and dtype."""
     return own(zeros_like(p), p)
 
 
 def filled(p: Any, value: float) -> Any:
-    """State of a parameter's shape and dtype; for a complex one both parts are ``value``."""
+    """Return state filled with ``value``, in both parts for a complex parameter."""
     return own(full_like(p, complex(value, value) if p.is_complex() else value), p)
 
 
 def gradient(p: Any, g: Any, sign: float, decay: float) -> Any:
-    """The gradient with its sign, and with the L2 penalty in it."""
+    """Return the gradient with its sign and the L2 penalty applied."""
     if sign != 1:
         g = -g
     return g.add(p, alpha=decay) if decay else g
 
 
 def first_numbers(group: dict[str, Any]) -> tuple[float, float]:
-    """``sign`` and ``decay`` of a group whose weight decay is an L2 penalty."""
+    """Return ``sign`` and ``decay`` of a group whose weight decay is an L2 penalty."""
     return (-1.0 if group["maximize"] else 1.0), number(group["weight_decay"])

@@ -1,4 +1,4 @@
-"""Optimizer steps that pass over a parameter once: on the CPU, where Numba compiles them.
+"""Fused optimizer steps: one pass over each parameter, compiled by Numba on the CPU.
 
 The plain steps are lines of tensor ops, each a pass over memory. Here a step reads and writes
 every element once and allocates nothing. On meta the same parameters take the same road, so that
@@ -38,7 +38,7 @@ def fits(elements: int, *tensors: Any) -> bool:
 
 
 def planned(name: str, tensors: Sequence[Any], numbers: Sequence[float]) -> Any:
-    """The call that runs a loop of ``framework/kernels/cpu/optim/elementwise.py`` in place.
+    """Return the call of a loop of ``framework/kernels/cpu/optim/elementwise.py``, in place.
 
     Args:
         name: Of the loop.

@@ -1,4 +1,4 @@
-"""GradScaler: gradients of a scaled loss, so that float16 does not round them to zero."""
+"""GradScaler: loss scaling for float16 training."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ READY, UNSCALED, STEPPED = range(3)
 
 
 class GradScaler:
-    """Scale losses up and gradients down, skip steps with infinite gradients, adapt the scale.
+    """Scale losses and unscale gradients, skip steps with infinite gradients, adapt the scale.
 
     The loop is ``scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()``. A step
     whose gradients hold an infinity or NaN is skipped, and the scale multiplied by
@@ -197,7 +197,7 @@ class GradScaler:
             self._found.pop(id(optimizer), None)
 
     def update(self, new_scale: Any = None) -> None:
-        """Adapt the scale to what the steps found, or set it.
+        """Update the scale after the steps, or set it.
 
         Args:
             new_scale: A number, or a tensor of one element.
@@ -253,27 +253,27 @@ class GradScaler:
     # What it is set to
 
     def get_scale(self) -> float:
-        """The scale; 1 if disabled."""
+        """Return the scale; 1 if disabled."""
         return self._scale if self._enabled else 1.0
 
     def get_growth_factor(self) -> float:
-        """By what the scale grows."""
+        """Return the factor by which the scale grows."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Set by what the scale grows."""
+        """Set the factor by which the scale grows."""
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """By what the scale shrinks."""
+        """Return the factor by which the scale shrinks."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Set by what the scale shrinks."""
+        """Set the factor by which the scale shrinks."""
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
-        """Good steps between growths."""
+        """Return the number of good steps between growths."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
@@ -281,11 +281,11 @@ class GradScaler:
         self._growth_interval = new_interval
 
     def is_enabled(self) -> bool:
-        """False if it does nothing."""
+        """True if scaling is enabled."""
         return self._enabled
 
     def state_dict(self) -> dict[str, Any]:
-        """Scale, factors, interval and good steps so far; empty if disabled."""
+        """Return scale, factors, interval and good steps so far; empty if disabled."""
         if not self._enabled:
             return {}
         return {
@@ -297,7 +297,7 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where ``state_dict`` was made.
+        """Restore the state that ``state_dict`` returned.
 
         Raises:
             RuntimeError: It is empty: it comes from a disabled scaler.
@@ -322,7 +322,7 @@ def _gradients(optimizer: Any) -> list[Any]:
 
 
 def _unscaling(g: Any, factor: float, found: Any) -> Any:
-    """The call that unscales a gradient; on the CPU it takes no memory."""
+    """Return the call that unscales a gradient; on the CPU it allocates nothing."""
     if fused.fits(g.numel(), g):
         return fused.planned("unscale", (g, found), (factor,))
     if g.device.type in HOSTS:

@@ -1,4 +1,4 @@
-"""An optimizer's step inside backward: each gradient is used, and freed, as soon as it is whole.
+"""Optimizer steps fused into backward: each gradient is used and freed once accumulated.
 
 An ordinary step needs all gradients at once: as many bytes as there are parameters. Most optimizers
 look at one parameter at a time, and nothing in backward reads a parameter again after its gradient
@@ -24,7 +24,7 @@ from .optimizer import Optimizer
 
 
 def fuse_into_backward(optimizer: Optimizer) -> FusedStep:
-    """Let ``backward()`` update the parameters: each as soon as its gradient is whole.
+    """Update each parameter during ``backward()``, as soon as its gradient is complete.
 
     The gradient is freed right after, so at most one parameter's gradient is there at any moment,
     and ``p.grad`` is None after ``backward()``. Parameters and state are bit for bit those of
@@ -95,7 +95,7 @@ def fuse_into_backward(optimizer: Optimizer) -> FusedStep:
 
 
 class FusedStep:
-    """What :func:`fuse_into_backward` returns.
+    """The handle that :func:`fuse_into_backward` returns.
 
     Attributes:
         optimizer: Which one.
@@ -106,7 +106,7 @@ class FusedStep:
         self._hook = optimizer._in_backward
 
     def remove(self) -> None:
-        """Let ``step()`` update the parameters again; a second call does nothing."""
+        """Restore updates by ``step()``; a second call does nothing."""
         optimizer, hook = self.optimizer, self._hook
         if optimizer._in_backward is not hook:
             return
@@ -124,7 +124,7 @@ class FusedStep:
 
 
 class _Hook:
-    """What parameters call when their gradient is whole; one for each optimizer.
+    """The hook on parameters that applies updates; one per optimizer.
 
     Attributes:
         updates: True: says to others that whoever has this hook keeps no gradient.
@@ -146,7 +146,7 @@ class _Hook:
         return {} if optimizer is None else optimizer._places
 
     def check(self, group: dict[str, Any]) -> None:
-        """Refuse parameters that cannot be updated in backward."""
+        """Raise an error for parameters that cannot be updated in backward."""
         for p in group["params"]:
             if not p.is_leaf:
                 raise ValueError(
@@ -162,7 +162,7 @@ class _Hook:
                     )
 
     def take(self, group: dict[str, Any]) -> None:
-        """From now on update a group's parameters in backward."""
+        """Start updating a group's parameters in backward."""
         for p in group["params"]:
             known = self.places.get(id(p))
             self.places[id(p)] = (group, 1 if known is None else known[1] + 1)
@@ -175,13 +175,13 @@ class _Hook:
                 add_hook(p._extra, "post_accumulate", self)
 
     def leave(self, p: Any) -> None:
-        """Do not update a parameter any longer."""
+        """Stop updating a parameter in backward."""
         hooks = _hooks_of(p)
         for key in [k for k, hook in hooks.items() if hook is self]:
             del hooks[key]
 
     def __call__(self, p: Any) -> None:
-        """Update one parameter by its gradient, and free that."""
+        """Update one parameter by its gradient, and free the gradient."""
         optimizer = self._optimizer()
         if optimizer is None:
             self.leave(p)

@@ -1,4 +1,4 @@
-"""L-BFGS: Newton's method from the last few gradients."""
+"""The L-BFGS optimizer: a quasi-Newton method with limited memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .optimizer import Optimizer, check_options, number, own
 
 
 class LBFGS(Optimizer):
-    """Minimize along directions that past gradients suggest; the closure is called many times.
+    """L-BFGS: quasi-Newton steps from past gradients; calls the closure many times per step.
 
     ``d = -H g``, where H is applied by the two-loop recursion over the last ``history_size`` pairs
     ``y`` (change of the gradient) and ``s`` (change of the parameters), starting from
@@ -72,7 +72,7 @@ class LBFGS(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Take the one group there may be.
+        """Add the parameter group; there may be only one.
 
         Raises:
             ValueError: There is one already.
@@ -169,7 +169,7 @@ class LBFGS(Optimizer):
         return first_loss
 
     def _direction(self, g: Any, state: dict[str, Any], history: int) -> Any:
-        """The next direction; the history moves on, and ``prev_flat_grad`` becomes g."""
+        """Compute the next direction and update the history and ``prev_flat_grad``."""
         if state["n_iter"] == 1:
             state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1.0)
             state["prev_flat_grad"] = own(g.clone())
@@ -235,7 +235,7 @@ class LBFGS(Optimizer):
             at += n
 
     def _probe(self, closure: Any, x: Any, d: Any, before: float, t: float) -> tuple[float, Any]:
-        """Loss and gradient at ``x + t d``; the parameters are x again afterwards."""
+        """Compute loss and gradient at ``x + t d``, then restore the parameters."""
         self._move(t, d)
         loss = float(value_or_hint(closure(), before - t))
         g = self._flat_gradient()

@@ -1,4 +1,4 @@
-"""A line search by the strong Wolfe conditions: enough descent, and a slope that has flattened.
+"""Line search with the strong Wolfe conditions.
 
 First the step grows until an interval must hold an acceptable one, then the interval shrinks, both
 by cubic interpolation of loss and slope. Source: Nocedal and Wright, Numerical Optimization,
@@ -18,7 +18,7 @@ FLAT = 0.9  # c2: share of the first slope that may be left
 
 
 class Point(NamedTuple):
-    """A step length, and the loss, gradient and slope there."""
+    """A step length with its loss, gradient and slope."""
 
     t: float
     loss: float
@@ -36,7 +36,7 @@ def strong_wolfe(
     most: int = 25,
     least_change: float = 1e-9,
 ) -> tuple[float, Any, float, int]:
-    """Find a step length.
+    """Find a step length that meets the strong Wolfe conditions.
 
     Args:
         probe: Loss and gradient at a step length.
@@ -114,7 +114,7 @@ def strong_wolfe(
 
 
 def interpolate(a: Point, b: Point, bounds: tuple[float, float] | None = None) -> float:
-    """Where the cubic through two points with these losses and slopes is lowest.
+    """Return the minimum of the cubic through two points with given losses and slopes.
 
     Args:
         a: One end.

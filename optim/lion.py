@@ -1,4 +1,4 @@
-"""Lion: the sign of an interpolated momentum."""
+"""The Lion optimizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .optimizer import check_betas, check_options, number
 
 
 class Lion(Elementwise):
-    """Step by the sign of a mix of momentum and gradient: half of Adam's state.
+    """Lion: step by the sign of a mix of momentum and gradient, with half of Adam's state.
 
     ``p -= lr (sign(b1 m + (1 - b1) d) + weight_decay p); m = b2 m + (1 - b2) d``.
 

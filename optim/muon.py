@@ -1,4 +1,4 @@
-"""Muon: steps whose matrices are orthogonal."""
+"""The Muon optimizer: orthogonalized momentum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ADJUSTMENTS = (None, "original", "match_rms_adamw")
 
 
 class Muon(Optimizer):
-    """Momentum, made a nearly orthogonal matrix. For the 2-d weights of hidden layers only.
+    """Muon: orthogonalized momentum, for the 2-d weights of hidden layers only.
 
     ``buf = momentum buf + (1 - momentum) g; O = orthogonal(buf)``, or of
     ``(1 - momentum) g + momentum buf`` with Nesterov; ``p = (1 - lr weight_decay) p - c lr O``. The
@@ -89,7 +89,7 @@ class Muon(Optimizer):
         super().__init__(params, defaults)
 
     def check_parameter(self, p: Any) -> None:
-        """Take matrices only.
+        """Raise an error unless the parameter is a matrix.
 
         Raises:
             ValueError: It is none.
@@ -102,7 +102,7 @@ class Muon(Optimizer):
             )
 
     def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
-        """One step for one parameter."""
+        """Prepare the step of one parameter."""
         if p.is_complex():
             raise RuntimeError("Muon does not support complex parameters. Use another optimizer.")
         if "momentum_buffer" not in state:
@@ -122,7 +122,7 @@ def _move(p: Any, g: Any, buffer: Any, x: Any, share: float, keep: float, rate: 
 
 
 def orthogonal(x: Any, coefficients: Any, steps: int, eps: float) -> Any:
-    """A bfloat16 matrix made nearly orthogonal: its singular values go to between 0.7 and 1.2.
+    """Orthogonalize a matrix approximately in bfloat16: singular values from 0.7 to 1.2.
 
     Args:
         x: Matrix; it is overwritten.
@@ -142,7 +142,7 @@ def orthogonal(x: Any, coefficients: Any, steps: int, eps: float) -> Any:
 
 
 def _looking(g: Any, buffer: Any, share: float, ahead: bool) -> Any:
-    """The buffer as this step will leave it, or what lies ahead of it, in bfloat16."""
+    """Return the momentum after this step, with Nesterov's lookahead, in bfloat16."""
     x = empty(g.shape, dtype=bfloat16, device=g.device)
     for part, d, b in pieces(x, g, buffer):
         m = b.mul(share).add_(d, alpha=1 - share)

@@ -1,4 +1,4 @@
-"""NAdam: Adam with Nesterov's look ahead."""
+"""The NAdam optimizer: Adam with Nesterov momentum."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .optimizer import check_betas, check_options, number
 
 
 class NAdam(Elementwise):
-    """Adam that steps by the mean of the gradient as it will be next.
+    """NAdam: Adam with Nesterov momentum.
 
     With ``mu_t = b1 (1 - 0.96^(t psi) / 2)``, psi the momentum's decay, and M_t the product of all
     mu up to t: ``m = b1 m + (1 - b1) d; v = b2 v + (1 - b2) d^2; p -= lr ((1 - mu_t) / (1 - M_t) d

@@ -1,4 +1,4 @@
-"""Optimizer: parameter groups, lazily made state, hooks, and one update rule per parameter.
+"""Optimizer base class: parameter groups, lazy state, hooks, and one update per parameter.
 
 A step is whole or not at all. What can fail or takes memory (the closure, state, workspace, checks)
 is done for all parameters first, by :meth:`Optimizer.prepare`; then come writes that cannot fail,
@@ -85,17 +85,17 @@ def _hooks(owner: dict[str, OrderedDict[int, Any]], kind: str) -> list[Any]:
 
 
 def register_optimizer_step_pre_hook(hook: Any) -> RemovableHandle:
-    """Call ``hook(optimizer, args, kwargs)`` before the steps of all optimizers."""
+    """Register ``hook(optimizer, args, kwargs)``, called before steps of all optimizers."""
     return add_hook(_everywhere, "before", hook)
 
 
 def register_optimizer_step_post_hook(hook: Any) -> RemovableHandle:
-    """Call ``hook(optimizer, args, kwargs)`` after the steps of all optimizers."""
+    """Register ``hook(optimizer, args, kwargs)``, called after steps of all optimizers."""
     return add_hook(_everywhere, "after", hook)
 
 
 class Optimizer:
-    """Base class: holds parameter groups and state, and applies :meth:`update` to each parameter.
+    """Base class of optimizers: parameter groups, state, and :meth:`update` per parameter.
 
     Args:
         params: Tensors, (name, tensor) pairs, or dicts with ``params`` and options of their own.
@@ -140,7 +140,7 @@ class Optimizer:
             cls.step = _hooked(cls.step)  # type: ignore[method-assign]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters with options of its own.
+        """Add a group of parameters with its own options.
 
         Raises:
             TypeError: It is no dict, its parameters are a set, or something in it is no tensor.
@@ -201,7 +201,7 @@ class Optimizer:
         self.param_groups.append(group)
 
     def check_parameter(self, p: Any) -> None:
-        """Refuse what cannot be optimized, before its group is added; subclasses may refuse more.
+        """Raise an error for what cannot be optimized; subclasses may refuse more.
 
         Raises:
             TypeError: It is no tensor.
@@ -215,7 +215,7 @@ class Optimizer:
             raise ValueError("can't optimize a non-leaf Tensor. Pass the leaf it is made from.")
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop the gradients of all parameters, or fill them with zeros."""
+        """Reset the gradients of all parameters to None, or to zeros."""
         with_gradient = [
             p for group in self.param_groups for p in group["params"] if p._grad is not None
         ]
@@ -230,7 +230,7 @@ class Optimizer:
 
     @_hooked
     def step(self, closure: Any = None) -> Any:
-        """Update every parameter that has a gradient: all of them, or none if it raises.
+        """Update every parameter that has a gradient; all of them, or none if it raises.
 
         Args:
             closure: Computes the loss again and returns it, after its own ``zero_grad``.
@@ -290,7 +290,7 @@ class Optimizer:
                 run(*arguments)
 
     def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
-        """Do for one parameter what can fail or takes memory; subclasses define it.
+        """Do what may fail or allocate for one parameter; subclasses define it.
 
         Nothing that existed may be written, and no gradient mode changed.
 
@@ -310,7 +310,7 @@ class Optimizer:
         )
 
     def update(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> None:
-        """Change one parameter in place, whole or not at all; subclasses may define it."""
+        """Update one parameter in place, entirely or not at all; subclasses may define it."""
         draft = dict(state)
         run, *arguments = self.prepare(p, g, draft, group)
         with defer_interrupts():
@@ -320,7 +320,7 @@ class Optimizer:
     # Saved state
 
     def state_dict(self) -> dict[str, Any]:
-        """Options and state, with parameters numbered in group order. Tensors are shared."""
+        """Return options and state, with parameters numbered in group order; tensors are shared."""
         for hook in _hooks(self._hooks, "before_state_dict"):
             hook(self)
         number: dict[int, int] = {}
@@ -344,7 +344,7 @@ class Optimizer:
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over options and a copy of the state; tensors keep the dtype they were saved with.
+        """Load options and a copy of the state; tensors keep their saved dtype.
 
         Whole or not at all: until the copy is there, nothing changes.
 
@@ -390,31 +390,31 @@ class Optimizer:
     # Hooks
 
     def register_step_pre_hook(self, hook: Any) -> RemovableHandle:
-        """Call ``hook(optimizer, args, kwargs)`` before each step; it may return new ones."""
+        """Register ``hook(optimizer, args, kwargs)`` before each step; may return new ones."""
         return add_hook(self._hooks, "before", hook)
 
     def register_step_post_hook(self, hook: Any) -> RemovableHandle:
-        """Call ``hook(optimizer, args, kwargs)`` after each step."""
+        """Register ``hook(optimizer, args, kwargs)``, called after each step."""
         return add_hook(self._hooks, "after", hook)
 
     def register_state_dict_pre_hook(self, hook: Any, prepend: bool = False) -> RemovableHandle:
-        """Call ``hook(optimizer)`` before a state dict is made."""
+        """Register ``hook(optimizer)``, called before a state dict is made."""
         return self._add("before_state_dict", hook, prepend)
 
     def register_state_dict_post_hook(self, hook: Any, prepend: bool = False) -> RemovableHandle:
-        """Call ``hook(optimizer, state_dict)`` on each state dict; it may return another."""
+        """Register ``hook(optimizer, state_dict)`` after ``state_dict``; may replace the dict."""
         return self._add("after_state_dict", hook, prepend)
 
     def register_load_state_dict_pre_hook(
         self, hook: Any, prepend: bool = False
     ) -> RemovableHandle:
-        """Call ``hook(optimizer, state_dict)`` before loading; it may return another dict."""
+        """Register ``hook(optimizer, state_dict)`` before loading; may replace the dict."""
         return self._add("before_load", hook, prepend)
 
     def register_load_state_dict_post_hook(
         self, hook: Any, prepend: bool = False
     ) -> RemovableHandle:
-        """Call ``hook(optimizer)`` after loading."""
+        """Register ``hook(optimizer)``, called after loading."""
         return self._add("after_load", hook, prepend)
 
     def _add(self, kind: str, hook: Any, prepend: bool) -> RemovableHandle:
@@ -440,7 +440,7 @@ class Optimizer:
 
 
 def own(tensor: Any, of: Any = None) -> Any:
-    """Count a tensor as optimizer state, and say whose: it belongs where that parameter does."""
+    """Set the role of a tensor to optimizer state, owned by a parameter's module."""
     if of is not None and scopes.listening():
         scopes.belongs(tensor, of)
     tensor._storage.set_role(OPTIMIZER)
@@ -448,12 +448,12 @@ def own(tensor: Any, of: Any = None) -> Any:
 
 
 def number(value: Any) -> Any:
-    """A Python number for an option or counter that may be a tensor of one element."""
+    """Return an option or counter, possibly a one-element tensor, as a Python number."""
     return value.item() if isinstance(value, Tensor) else value
 
 
 def check_options(name: str, lr: Any, **at_least_zero: Any) -> None:
-    """Refuse a learning rate that is no number, and options below 0.
+    """Raise an error for a learning rate that is no number, and for negative options.
 
     Raises:
         ValueError: As said; the message names the optimizer, the option and its value.
@@ -471,7 +471,7 @@ def check_options(name: str, lr: Any, **at_least_zero: Any) -> None:
 
 
 def check_betas(name: str, betas: Any) -> tuple[float, float]:
-    """The two decay rates of running means, as Python numbers.
+    """Return the two betas as Python numbers, after checking them.
 
     Raises:
         ValueError: One is outside [0, 1).

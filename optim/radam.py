@@ -1,4 +1,4 @@
-"""RAdam: Adam that waits for its variance to be known."""
+"""The RAdam optimizer: rectified Adam."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .optimizer import check_betas, check_options, number
 
 
 class RAdam(Elementwise):
-    """Adam that leaves the division out until the mean square is worth trusting.
+    """Rectified Adam: no division until the variance of the second moment is small.
 
     ``rho_inf = 2 / (1 - b2) - 1; rho_t = rho_inf - 2 t b2^t / (1 - b2^t)``. While rho_t is at most
     5, ``p -= lr m^``; then ``p -= lr r m^ / ((sqrt(v) + eps) / sqrt(1 - b2^t))``, with

@@ -1,4 +1,4 @@
-"""RMSprop: divide by the running root mean square."""
+"""The RMSprop optimizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .optimizer import check_options, number
 
 
 class RMSprop(Elementwise):
-    """Divide each step by the running root mean square of the gradient.
+    """RMSprop: divide each step by the running root mean square of the gradient.
 
     ``v = alpha v + (1 - alpha) d^2; s = d / (sqrt(v) + eps); p -= lr s``. ``centered`` subtracts
     the square of the gradient's own running mean from v under the root; with momentum,

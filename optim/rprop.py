@@ -1,4 +1,4 @@
-"""Rprop: only the gradient's sign counts."""
+"""The Rprop optimizer: resilient backpropagation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .optimizer import check_options, number
 
 
 class Rprop(Elementwise):
-    """Step against the gradient's sign, by a size of each element's own. For full batches.
+    """Rprop: step by the gradient's sign with a step size per element; for full batches.
 
     Where the sign stayed, the size grows; where it turned, it shrinks, no step is made, and the
     next one does not count as a turn: ``p -= sign(g) size``.

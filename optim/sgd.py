@@ -1,4 +1,4 @@
-"""Stochastic gradient descent, with momentum."""
+"""The SGD optimizer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .optimizer import check_options, number
 
 
 class SGD(Elementwise):
-    """Follow the gradient, with momentum.
+    """Stochastic gradient descent, with optional momentum.
 
     ``d = g + weight_decay p; buf = momentum buf + (1 - dampening) d; p -= lr buf``, where the first
     ``buf`` is d itself, and Nesterov's form steps by ``d + momentum buf`` instead of ``buf``.
@@ -65,7 +65,7 @@ class SGD(Elementwise):
         super().__init__(params, defaults)
 
     def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
-        """One step for one parameter."""
+        """Prepare the step of one parameter."""
         momentum, rate = group["momentum"], number(group["lr"])
         sign, decay = first_numbers(group)
         if momentum == 0:

@@ -1,4 +1,4 @@
-"""Stochastic weight averaging: the schedule, and under PyTorch's name for them the averages.
+"""Stochastic weight averaging: the SWALR schedule, and the averages.
 
 ``AveragedModel`` and ``update_bn`` work on modules, which an optimizer knows nothing of: they are
 made in ``modules/averaging.py``, and the face (``lowtide/__init__.py``) puts them here.
@@ -21,7 +21,7 @@ get_swa_multi_avg_fn: Any
 
 
 class SWALR(LRScheduler):
-    """From the present rate to a constant one, ``swa_lr``, in ``anneal_epochs`` steps.
+    """Anneal the rate to a constant ``swa_lr`` in ``anneal_epochs`` steps.
 
     Args:
         optimizer: Whose rates to set.
@@ -60,7 +60,7 @@ class SWALR(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        """The rates at this step: each is a mix of where its group began and where it goes."""
+        """Compute the rates at this step."""
         self._warn_outside_step()
         step = self._step_count - 1
         if self.anneal_epochs == 0:

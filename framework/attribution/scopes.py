@@ -36,7 +36,7 @@ from .frames import ENGINE, OP, forget, walk
 Site = tuple[str, str, str, str]  # module path, op, phase, file:line
 
 _lock = threading.RLock()
-_watches: list[Callable[[bool], None]] = []
+_toggles: list[Callable[[bool], None]] = []
 _counts = {"listening": 0, "lines": 0}
 _children: dict[int, tuple[Any, dict[int, tuple[Any, str]]]] = {}
 _roots: dict[tuple[int, str], tuple[Any, Scope]] = {}
@@ -87,9 +87,9 @@ class Scope:
 # Listening
 
 
-def on_listen(watch: Callable[[bool], None]) -> None:
-    """Call ``watch(True)`` when the first listener is added, ``watch(False)`` after the last."""
-    _watches.append(watch)
+def on_listen(toggle: Callable[[bool], None]) -> None:
+    """Call ``toggle(True)`` when the first listener is added, ``toggle(False)`` after the last."""
+    _toggles.append(toggle)
 
 
 def listen(lines: bool, **told: Callable[..., Any]) -> None:
@@ -115,8 +115,8 @@ def listen(lines: bool, **told: Callable[..., Any]) -> None:
                     told["seen"](reference(), entry.prefix)
         if _counts["listening"] == 1:
             _wrap_nodes()
-            for watch in _watches:
-                watch(True)
+            for toggle in _toggles:
+                toggle(True)
 
 
 def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
@@ -127,8 +127,8 @@ def unlisten(lines: bool, **told: Callable[..., Any]) -> None:
         for what, listener in told.items():
             _listeners[what].remove(listener)
         if _counts["listening"] == 0:
-            for watch in _watches:
-                watch(False)
+            for toggle in _toggles:
+                toggle(False)
             for cls, original in _wrapped:
                 cls.__init__ = original  # type: ignore[misc]
             for kept in (_wrapped, _children, _roots, _given):

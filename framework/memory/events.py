@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Observer = Callable[[str, str, int, int, int, int], None]
 _changing = threading.RLock()
 _attached = [0]  # observers of all ledgers
-_watches: list[Callable[[bool], None]] = []
+_toggles: list[Callable[[bool], None]] = []
 
 
 def _after_fork() -> None:
@@ -34,12 +34,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def on_observe(watch: Callable[[bool], None]) -> None:
-    """Call ``watch(True)`` when the first observer is added, ``watch(False)`` after the last.
+def on_observe(toggle: Callable[[bool], None]) -> None:
+    """Call ``toggle(True)`` when the first observer is added, ``toggle(False)`` after the last.
 
     For code so hot that it looks for observers only then.
     """
-    _watches.append(watch)
+    _toggles.append(toggle)
 
 
 def publish(ledger: Ledger, event: str, storage: Any, old: int | None = None) -> None:
@@ -72,8 +72,8 @@ def attach(ledger: Ledger, observer: Observer) -> list[int]:
     with _changing:
         _attached[0] += 1
         if _attached[0] == 1:
-            for watch in _watches:
-                watch(True)
+            for toggle in _toggles:
+                toggle(True)
         # No call between the two lines, so no other thread books anything there.
         ledger.observers = (*ledger.observers, observer)
         return ledger.roles[:]
@@ -87,6 +87,6 @@ def detach(ledger: Ledger, observer: Observer) -> None:
             left.remove(observer)  # one of them, should it have been registered twice
             _attached[0] -= 1
             if _attached[0] == 0:
-                for watch in _watches:
-                    watch(False)
+                for toggle in _toggles:
+                    toggle(False)
         ledger.observers = tuple(left)

@@ -1,4 +1,4 @@
-"""Every op. Importing this installs them, as functions here and as methods of Tensor.
+"""All ops. Importing this package installs them as functions and as Tensor methods.
 
 The files in this folder show how an op works; each folder below holds one family. Whatever lies
 there is imported, so that a new op needs its own file and nothing else.

@@ -617,7 +617,7 @@ def acosh(input: Tensor, *, out: Any = ...) -> Tensor:
 def acosh_(input: Tensor) -> Tensor:
     """In-place twin of ``acosh``."""
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
-    """Take means of windows chosen so that the last dimension becomes ``output_size``."""
+    """Apply adaptive average pooling of the last dimension to ``output_size``."""
 def add(input: Tensor, other: Tensor | _complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
     """Add elementwise, with broadcasting: ``input + alpha * other``."""
 def addbmm(input: Tensor, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ..., out: Any = ...) -> Tensor:
@@ -649,23 +649,23 @@ def adjoint(input: Tensor) -> Tensor:
 def alias_copy(input: Tensor, *, out: Tensor | None = ...) -> Tensor:
     """A copy of the tensor, in memory of its own."""
 def all(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Tell whether every element over ``dim`` is nonzero; true of none. No dims: of each."""
+    """Test whether all elements over ``dim`` are nonzero; True for none. No dims: of each."""
 def allclose(input: Tensor, other: Tensor | _complex, rtol: Any = ..., atol: Any = ..., equal_nan: bool = ...) -> bool:
-    """Tell whether all elements are close, as a Python bool; see ``isclose``."""
+    """Return True if all elements are close, as a Python bool; see ``isclose``."""
 def alpha_dropout(input: Tensor, p: Any = ..., training: bool = ..., inplace: bool = ...) -> Tensor:
-    """Set elements to SELU's negative limit with probability ``p``, keeping mean and variance."""
+    """Apply alpha dropout: set elements to SELU's negative limit, keeping mean and variance."""
 def amax(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Find the largest element over ``dim`` (an int, several, or all)."""
+    """Compute the maximum over ``dim`` (an int, several, or all)."""
 def amin(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Find the smallest element over ``dim`` (an int, several, or all)."""
+    """Compute the minimum over ``dim`` (an int, several, or all)."""
 def aminmax(input: Tensor, *, dim: Any = ..., keepdim: bool = ..., out: Any = ...) -> Any:
-    """Find the smallest and the largest element, as ``(min, max)``."""
+    """Compute the minimum and the maximum, as ``(min, max)``."""
 def angle(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Take the angle of complex numbers; of real ones 0 or pi."""
+    """Return the angle of complex numbers; for real ones 0 or pi."""
 def any(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Tell whether some element over ``dim`` is nonzero; false of none. No dims: of each."""
+    """Test whether any element over ``dim`` is nonzero; False for none. No dims: of each."""
 def arange(start: Any, end: Any = ..., step: Any = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Count from ``start`` (0 if only one number is given) to before ``end`` by ``step``."""
+    """Create values from ``start`` (default 0) to ``end``, excluded, in steps of ``step``."""
 def arccos(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the inverse cosine."""
 def arccos_(input: Tensor) -> Tensor:
@@ -695,25 +695,25 @@ def arctanh(input: Tensor, *, out: Any = ...) -> Tensor:
 def arctanh_(input: Tensor) -> Tensor:
     """In-place twin of ``atanh``."""
 def argmax(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Find the index of the largest element along ``dim``, or in the flattened tensor."""
+    """Return the index of the maximum along ``dim``, or in the flattened tensor."""
 def argmin(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
-    """Find the index of the smallest element along ``dim``, or in the flattened tensor."""
+    """Return the index of the minimum along ``dim``, or in the flattened tensor."""
 def argsort(input: Tensor, dim: Any = ..., descending: bool = ..., stable: bool = ...) -> Tensor:
-    """Find the indices that sort along ``dim``."""
+    """Return the indices that sort along ``dim``."""
 def argwhere(input: Tensor) -> Tensor:
-    """The coordinates of the elements that are not zero: (count, ndim)."""
+    """Return the coordinates of nonzero elements: (count, ndim)."""
 def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
-    """A view of any shape and strides, counted in elements of the storage."""
+    """Return a view with any shape and strides, counted in elements of the storage."""
 def as_strided_(input: Tensor, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
-    """Give this tensor itself another shape and strides over its storage."""
+    """Set the shape and strides of this tensor over its storage."""
 def as_strided_copy(input: Tensor, size: Any, stride: Any, storage_offset: Any = ..., *, out: Any = ...) -> Tensor:
     """A copy of what ``as_strided`` gives, in memory of its own."""
 def as_strided_scatter(input: Tensor, src: Any, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
-    """Put ``src`` in the place of a strided view, in a copy."""
+    """Replace a strided view by ``src``, in a copy."""
 def as_tensor(data: Any, dtype: Any = ..., device: Any = ...) -> Tensor:
-    """Turn data into a tensor, sharing memory with a tensor or NumPy array where possible."""
+    """Convert data to a tensor, sharing memory with a tensor or NumPy array where possible."""
 def asarray(obj: Any, *, dtype: Any = ..., device: Any = ..., copy: Any = ..., requires_grad: bool = ...) -> Tensor:
-    """Turn an object into a tensor: the array API's function."""
+    """Convert an object to a tensor, as the array API specifies."""
 def asin(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the inverse sine."""
 def asin_(input: Tensor) -> Tensor:
@@ -741,23 +741,23 @@ def atleast_2d(*tensors: Any) -> tuple[Tensor, ...]:
 def atleast_3d(*tensors: Any) -> tuple[Tensor, ...]:
     """View as a tensor of 3 or more dimensions; several as a tuple."""
 def avg_pool1d(input: Tensor, kernel_size: Any, stride: Any = ..., padding: Any = ..., ceil_mode: bool = ..., count_include_pad: bool = ...) -> Tensor:
-    """Take the mean of each window along the last dimension."""
+    """Apply average pooling over the last dimension."""
 def avg_pool2d(input: Tensor, kernel_size: Any, stride: Any = ..., padding: Any = ..., ceil_mode: bool = ..., count_include_pad: bool = ..., divisor_override: Any = ...) -> Tensor:
-    """Take the mean of each window over the last two dimensions."""
+    """Apply average pooling over the last two dimensions."""
 def avg_pool3d(input: Tensor, kernel_size: Any, stride: Any = ..., padding: Any = ..., ceil_mode: bool = ..., count_include_pad: bool = ..., divisor_override: Any = ...) -> Tensor:
-    """Take the mean of each window over the last three dimensions."""
+    """Apply average pooling over the last three dimensions."""
 def baddbmm(input: Tensor, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ..., out: Any = ...) -> Tensor:
     """Multiply stacks of matrices and add: ``beta * input + alpha * (batch1 @ batch2)``."""
 def baddbmm_(input: Tensor, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
     """In-place twin of ``baddbmm``."""
 def bartlett_window(window_length: int, periodic: bool = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
-    """Make Bartlett's window, a triangle; the arguments are those of :func:`hann_window`."""
+    """Create a Bartlett (triangular) window; the arguments are those of :func:`hann_window`."""
 def bernoulli(input: Tensor, p: float | None = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
-    """Draw 1 with the probability given by each element (or by ``p``), else 0."""
+    """Sample 1 with the probability given by each element (or by ``p``), else 0."""
 def bilinear(input1: Any, input2: Any, weight: Any, bias: Any = ...) -> Tensor:
     """Apply a bilinear map to two inputs: ``out[.., o] = input1 @ weight[o] @ input2 + bias[o]``."""
 def bincount(input: Tensor, weights: Any = ..., minlength: Any = ...) -> Tensor:
-    """How often each non-negative integer occurs, or the sum of its weights."""
+    """Count each non-negative integer, or sum its weights."""
 def bitwise_and(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Combine bits by and; logical for bool."""
 def bitwise_and_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -767,7 +767,7 @@ def bitwise_left_shift(input: Tensor, other: Tensor | _complex, *, out: Any = ..
 def bitwise_left_shift_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``bitwise_left_shift``."""
 def bitwise_not(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Flip every bit; logical for bool."""
+    """Invert every bit; logical not for bool."""
 def bitwise_not_(input: Tensor) -> Tensor:
     """In-place twin of ``bitwise_not``."""
 def bitwise_or(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -783,31 +783,31 @@ def bitwise_xor(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> T
 def bitwise_xor_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``bitwise_xor``."""
 def blackman_window(window_length: int, periodic: bool = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
-    """Make Blackman's window of three cosines; the arguments are those of :func:`hann_window`."""
+    """Create a Blackman window; the arguments are those of :func:`hann_window`."""
 def block_diag(*tensors: Any) -> Tensor:
-    """Matrices along the diagonal of one, zeros elsewhere."""
+    """Create a block diagonal matrix."""
 def bmm(input: Tensor, mat2: Any, *, out: Any = ...) -> Tensor:
     """Multiply two stacks of matrices: (B, M, K) and (B, K, N) give (B, M, N)."""
 def broadcast_shapes(*shapes: Any) -> Any:
-    """The shape that shapes broadcast to."""
+    """Return the shape to which shapes broadcast."""
 def broadcast_tensors(*tensors: Any) -> tuple[Tensor, ...]:
-    """Every tensor expanded to their common shape (views)."""
+    """Expand tensors to their common shape (views)."""
 def broadcast_to(input: Tensor, size: Any) -> Tensor:
-    """Expand to a shape by the rules of broadcasting."""
+    """Expand to a shape by the broadcasting rules."""
 def bucketize(input: Tensor, boundaries: Any, *, out_int32: bool = ..., right: bool = ..., out: Any = ...) -> Tensor:
-    """The number of the bucket between ascending boundaries that each value falls into."""
+    """Return the index of the bucket, between sorted boundaries, of each value."""
 def cartesian_prod(*tensors: Any) -> Tensor:
-    """Every combination of the elements of vectors, one a row."""
+    """Return every combination of the elements of vectors, one per row."""
 def cat(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
-    """Join tensors along a dim that they have."""
+    """Concatenate tensors along an existing dim."""
 def cdist(x1: Any, x2: Any, p: Any = ..., compute_mode: Any = ...) -> Tensor:
-    """Take the ``p``-norm distances between each point of ``x1`` and each of ``x2``."""
+    """Compute the ``p``-norm distances between each point of ``x1`` and each of ``x2``."""
 def ceil(input: Tensor, *, out: Any = ...) -> Tensor:
     """Round up."""
 def ceil_(input: Tensor) -> Tensor:
     """In-place twin of ``ceil``."""
 def celu(input: Tensor, alpha: Any = ..., inplace: bool = ...) -> Tensor:
-    """Apply ``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``."""
+    """Apply CELU: ``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``."""
 def celu_(input: Tensor, alpha: Any = ...) -> Tensor:
     """In-place twin of ``celu``."""
 def chain_matmul(*matrices: Any, out: Any = ...) -> Tensor:
@@ -815,41 +815,41 @@ def chain_matmul(*matrices: Any, out: Any = ...) -> Tensor:
 def channel_shuffle(input: Tensor, groups: Any) -> Tensor:
     """Interleave the channels of groups: channel ``g K + k`` becomes ``k groups + g``."""
 def cholesky(input: Tensor, upper: bool = ..., *, out: Any = ...) -> Tensor:
-    """Do what :func:`linalg.cholesky` does."""
+    """Same as :func:`linalg.cholesky`."""
 def cholesky_inverse(L: Any, upper: bool = ..., *, out: Any = ...) -> Tensor:
     """Invert the matrices of which ``L`` is the Cholesky factor."""
 def cholesky_solve(input: Tensor, L: Any, upper: bool = ..., *, out: Any = ...) -> Tensor:
     """Solve ``A @ X = input`` given the Cholesky factor of ``A``."""
 def chunk(input: Tensor, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
-    """Split a dim into at most ``chunks`` ranges of one size; the last may be shorter."""
+    """Split a dim into at most ``chunks`` parts of one size; the last may be smaller."""
 def clamp(input: Tensor, min: Tensor | _complex | None = ..., max: Tensor | _complex | None = ..., *, out: Tensor | None = ...) -> Tensor:
-    """Limit each element to [min, max]; either end may be a number, a tensor, or None."""
+    """Clamp each element to [min, max]; either end may be a number, a tensor, or None."""
 def clamp_(input: Tensor, min: Any = ..., max: Any = ...) -> Tensor:
     """In-place twin of ``clamp``."""
 def clamp_max(input: Tensor, max: Any, *, out: Any = ...) -> Tensor:
-    """Lower each element to at most ``max``."""
+    """Clamp each element to at most ``max``."""
 def clamp_max_(input: Tensor, max: Any) -> Tensor:
     """In-place twin of ``clamp_max``."""
 def clamp_min(input: Tensor, min: Any, *, out: Any = ...) -> Tensor:
-    """Raise each element to at least ``min``."""
+    """Clamp each element to at least ``min``."""
 def clamp_min_(input: Tensor, min: Any) -> Tensor:
     """In-place twin of ``clamp_min``."""
 def clip(input: Tensor, min: Tensor | _complex | None = ..., max: Tensor | _complex | None = ..., *, out: Tensor | None = ...) -> Tensor:
-    """Limit each element to [min, max]; either end may be a number, a tensor, or None."""
+    """Clamp each element to [min, max]; either end may be a number, a tensor, or None."""
 def clip_(input: Tensor, min: Any = ..., max: Any = ...) -> Tensor:
     """In-place twin of ``clamp``."""
 def clone(input: Tensor, memory_format: Any = ..., *, out: Any = ...) -> Tensor:
-    """Copy into memory of its own; the gradient passes through."""
+    """Copy the tensor; gradients pass through."""
 def column_stack(tensors: Any, *, out: Any = ...) -> Tensor:
-    """Join along the second dim; a vector is one column."""
+    """Concatenate along the second dim; a vector is one column."""
 def combinations(input: Tensor, r: Any = ..., with_replacement: bool = ...) -> Tensor:
-    """List the combinations of ``r`` elements of a vector, in order, as rows."""
+    """Return the combinations of ``r`` elements of a vector, in order, as rows."""
 def complex(real: Tensor, imag: Tensor, *, out: Tensor | None = ...) -> Tensor:
-    """Make complex numbers of real and imaginary parts."""
+    """Create complex numbers from real and imaginary parts."""
 def concat(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
-    """Join tensors along a dim that they have; another name of ``cat``."""
+    """Concatenate tensors along an existing dim; same as ``cat``."""
 def concatenate(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
-    """Join tensors along a dim that they have; another name of ``cat``."""
+    """Concatenate tensors along an existing dim; same as ``cat``."""
 def conj(input: Tensor) -> Tensor:
     """Conjugate; a real tensor is returned itself."""
 def conj_physical(input: Tensor) -> Tensor:
@@ -857,7 +857,7 @@ def conj_physical(input: Tensor) -> Tensor:
 def conj_physical_(input: Tensor) -> Tensor:
     """Conjugate this tensor itself."""
 def constant_pad_nd(input: Tensor, pad: Any, value: Any = ...) -> Tensor:
-    """Do what :func:`nn.functional.pad` does in mode "constant"."""
+    """Same as :func:`nn.functional.pad` in mode "constant"."""
 def conv1d(input: Tensor, weight: Any, bias: Any = ..., stride: Any = ..., padding: Any = ..., dilation: Any = ..., groups: Any = ...) -> Tensor:
     """Convolve signals: cross-correlation along the last dimension."""
 def conv2d(input: Tensor, weight: Any, bias: Any = ..., stride: Any = ..., padding: Any = ..., dilation: Any = ..., groups: Any = ...) -> Tensor:
@@ -875,7 +875,7 @@ def copysign(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tens
 def copysign_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``copysign``."""
 def corrcoef(input: Tensor) -> Tensor:
-    """Estimate the correlation matrix of variables (rows) from observations (columns)."""
+    """Compute the correlation matrix of variables (rows) from observations (columns)."""
 def cos(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the cosine."""
 def cos_(input: Tensor) -> Tensor:
@@ -885,25 +885,25 @@ def cosh(input: Tensor, *, out: Any = ...) -> Tensor:
 def cosh_(input: Tensor) -> Tensor:
     """In-place twin of ``cosh``."""
 def cosine_similarity(x1: Any, x2: Any, dim: Any = ..., eps: Any = ...) -> Tensor:
-    """Take the cosine of the angle between vectors along ``dim``."""
+    """Compute the cosine similarity of vectors along ``dim``."""
 def count_nonzero(input: Tensor, dim: Any = ...) -> Tensor:
-    """Count the elements over ``dim`` that are not zero, in int64."""
+    """Count the nonzero elements over ``dim``, in int64."""
 def cov(input: Tensor, *, correction: Any = ..., fweights: Any = ..., aweights: Any = ...) -> Tensor:
-    """Estimate the covariance matrix of variables (rows) from observations (columns)."""
+    """Compute the covariance matrix of variables (rows) from observations (columns)."""
 def cross(input: Tensor, other: Tensor | _complex, dim: Any = ..., *, out: Any = ...) -> Tensor:
-    """Multiply vectors of three components; without ``dim`` along the first dim of size 3."""
+    """Cross product of vectors; without ``dim`` along the first dim of size 3."""
 def ctc_loss(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: Any = ..., reduction: Any = ..., zero_infinity: bool = ...) -> Tensor:
-    """Compare sequences of log probabilities with shorter sequences of labels, in any alignment."""
+    """Compute the CTC loss of log-probabilities and label sequences without alignment."""
 def cummax(input: Tensor, dim: Any) -> Any:
-    """Find the largest element so far along ``dim``, as the named pair ``(values, indices)``."""
+    """Compute the cumulative maximum along ``dim``, as the named pair ``(values, indices)``."""
 def cummin(input: Tensor, dim: Any) -> Any:
-    """Find the smallest element so far along ``dim``, as the named pair ``(values, indices)``."""
+    """Compute the cumulative minimum along ``dim``, as the named pair ``(values, indices)``."""
 def cumprod(input: Tensor, dim: Any, *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Multiply the elements so far along ``dim``; integers in int64."""
+    """Compute the cumulative product along ``dim``; integers in int64."""
 def cumprod_(input: Tensor, dim: Any, *, dtype: Any = ...) -> Tensor:
     """In-place twin of ``cumprod``."""
 def cumsum(input: Tensor, dim: Any, *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Add up the elements so far along ``dim``; integers in int64."""
+    """Compute the cumulative sum along ``dim``; integers in int64."""
 def cumsum_(input: Tensor, dim: Any, *, dtype: Any = ...) -> Tensor:
     """In-place twin of ``cumsum``."""
 def cumulative_trapezoid(y: Any, x: Any = ..., *, dx: Any = ..., dim: Any = ...) -> Tensor:
@@ -913,33 +913,33 @@ def deg2rad(input: Tensor, *, out: Any = ...) -> Tensor:
 def deg2rad_(input: Tensor) -> Tensor:
     """In-place twin of ``deg2rad``."""
 def det(A: Any, *, out: Any = ...) -> Tensor:
-    """Take the determinants of square matrices (*, n, n)."""
+    """Compute the determinants of square matrices (*, n, n)."""
 def detach(input: Tensor) -> Tensor:
     """Return the same values outside the graph, sharing memory and version."""
 def detach_(input: Tensor) -> Tensor:
-    """Cut this tensor off from the graph that made it."""
+    """Detach this tensor from the graph in place."""
 def detach_copy(input: Tensor, *, out: Any = ...) -> Tensor:
     """A copy of what ``detach`` gives, in memory of its own."""
 def diag(input: Tensor, diagonal: Any = ...) -> Tensor:
-    """The diagonal of a matrix (a copy), or the matrix of a diagonal."""
+    """Return the diagonal of a matrix (a copy), or the matrix of a diagonal."""
 def diag_embed(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
-    """The last dim as the diagonal of two new dims, zeros elsewhere."""
+    """Embed the last dim as the diagonal of two new dims, zeros elsewhere."""
 def diagflat(input: Tensor, offset: Any = ...) -> Tensor:
-    """Make a matrix with the flattened input on a diagonal."""
+    """Create a matrix with the flattened input on a diagonal."""
 def diagonal(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
-    """A diagonal of two dims, as the last dim (a view)."""
+    """Return a diagonal of two dims, as the last dim (a view)."""
 def diagonal_copy(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ..., *, out: Any = ...) -> Tensor:
     """A copy of what ``diagonal`` gives, in memory of its own."""
 def diagonal_scatter(input: Tensor, src: Any, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
-    """Put ``src`` in the place of a diagonal, in a copy."""
+    """Replace a diagonal by ``src``, in a copy."""
 def diff(input: Tensor, n: Any = ..., dim: Any = ..., prepend: Any = ..., append: Any = ..., *, out: Any = ...) -> Tensor:
-    """Take the ``n``-th forward difference, ``input[k + 1] - input[k]``, along a dim."""
+    """Compute the ``n``-th forward difference, ``input[k + 1] - input[k]``, along a dim."""
 def digamma(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the derivative of ``lgamma``."""
 def digamma_(input: Tensor) -> Tensor:
     """In-place twin of ``digamma``."""
 def dist(input: Tensor, other: Tensor | _complex, p: Any = ...) -> Tensor:
-    """Take the ``p``-norm of ``input - other``."""
+    """Compute the ``p``-norm of ``input - other``."""
 def div(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
     """Divide elementwise, with broadcasting; integers become floats unless rounded."""
 def divide(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
@@ -947,29 +947,29 @@ def divide(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ...,
 def divide_(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ...) -> Tensor:
     """In-place twin of ``div``."""
 def dot(input: Tensor, tensor: Any, *, out: Any = ...) -> Tensor:
-    """Sum the products of two vectors' elements."""
+    """Compute the dot product of two vectors."""
 def dropout(input: Tensor, p: Any = ..., training: bool = ..., inplace: bool = ...) -> Tensor:
-    """Zero each element with probability ``p`` and scale the others by ``1 / (1 - p)``."""
+    """Apply dropout: zero elements with probability ``p``, scale others by ``1 / (1 - p)``."""
 def dsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split along dim 2 into equal parts or at indices."""
 def dstack(tensors: Any, *, out: Any = ...) -> Tensor:
-    """Join along the third dim."""
+    """Concatenate along the third dim."""
 def einsum(*args: Any) -> Tensor:
     """Sum products over named dimensions: ``einsum("bij,bjk->bik", a, b)`` is ``a @ b``."""
 def empty(*size: Any, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ..., **named: Any) -> Tensor:
-    """Make a tensor with whatever values its memory had."""
+    """Create an uninitialized tensor."""
 def empty_like(input: Tensor, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
-    """Make an uninitialized tensor of another's shape, dtype and device."""
+    """Create an uninitialized tensor of another's shape, dtype and device."""
 def empty_permuted(size: Any, physical_layout: Any, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Make an uninitialized dense tensor whose dims lie in memory in another order."""
+    """Create an uninitialized dense tensor with a given physical order of dims."""
 def empty_strided(size: Any, stride: Any, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Make an uninitialized tensor with given strides, counted in elements."""
+    """Create an uninitialized tensor with given strides, counted in elements."""
 def eq(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input == other``, as bool."""
 def eq_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``eq``."""
 def equal(input: Tensor, other: Tensor | _complex) -> bool:
-    """Tell whether two tensors have the same shape and elements, as a Python bool."""
+    """Return True if two tensors have the same shape and elements, as a Python bool."""
 def erf(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the error function."""
 def erf_(input: Tensor) -> Tensor:
@@ -997,13 +997,13 @@ def expm1(input: Tensor, *, out: Any = ...) -> Tensor:
 def expm1_(input: Tensor) -> Tensor:
     """In-place twin of ``expm1``."""
 def eye(n: int, m: int | None = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Make an (n, m) matrix with ones on the diagonal; ``m`` defaults to ``n``."""
+    """Create an (n, m) matrix with ones on the diagonal; ``m`` defaults to ``n``."""
 def feature_alpha_dropout(input: Tensor, p: Any = ..., training: bool = ..., inplace: bool = ...) -> Tensor:
-    """Set whole channels to SELU's negative limit with probability ``p``."""
+    """Apply alpha dropout to whole channels."""
 def feature_dropout(input: Tensor, p: Any, train: Any) -> Tensor:
-    """Zero whole channels of (N, C, *) with probability ``p`` and scale the others."""
+    """Apply dropout to whole channels of (N, C, *)."""
 def fill(input: Tensor, value: Any) -> Tensor:
-    """Make a tensor of one value in the shape and dtype of another."""
+    """Return a tensor of one value in the shape and dtype of another."""
 def fill_(input: Tensor, value: Any) -> Tensor:
     """In-place twin of ``fill``."""
 def fix(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -1011,7 +1011,7 @@ def fix(input: Tensor, *, out: Any = ...) -> Tensor:
 def fix_(input: Tensor) -> Tensor:
     """In-place twin of ``trunc``."""
 def flatten(input: Tensor, start_dim: Any = ..., end_dim: Any = ...) -> Tensor:
-    """Merge a range of dims into one; itself if there is nothing to merge."""
+    """Flatten a range of dims into one; returns itself if there is nothing to merge."""
 def flip(input: Tensor, *order: Any, dims: Any = ...) -> Tensor:
     """Reverse the order along ``dims`` (a copy)."""
 def fliplr(input: Tensor) -> Tensor:
@@ -1033,25 +1033,25 @@ def fmax(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
 def fmin(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Take the smaller elementwise; nan loses."""
 def fmod(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
-    """Compute what division rounded toward zero leaves; it has the sign of ``input``."""
+    """Compute the remainder of division rounded toward zero, with the sign of ``input``."""
 def fmod_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``fmod``."""
 def frac(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Take the part after the point, with the sign of ``input``."""
+    """Return the fractional part, with the sign of ``input``."""
 def frac_(input: Tensor) -> Tensor:
     """In-place twin of ``frac``."""
 def frexp(input: Tensor, *, out: Any = ...) -> tuple[Tensor, Tensor]:
-    """Split into a mantissa, of size in [0.5, 1), and an exponent of 2."""
+    """Decompose into a mantissa, of magnitude in [0.5, 1), and an exponent of 2."""
 def from_numpy(ndarray: Any) -> Tensor:
-    """Make a tensor that shares the memory of a NumPy array."""
+    """Create a tensor that shares the memory of a NumPy array."""
 def frombuffer(buffer: Any, *, dtype: Any, count: int = ..., offset: int = ..., requires_grad: bool = ...) -> Tensor:
-    """Make a 1-d tensor that shares the memory of an object with the buffer protocol."""
+    """Create a 1-d tensor that shares the memory of an object with the buffer protocol."""
 def full(size: Any, fill_value: Any, *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Make a tensor of one value; its dtype follows the value's type unless given."""
+    """Create a tensor of one value, whose type determines the dtype unless given."""
 def full_like(input: Tensor, fill_value: Any, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
-    """Make a tensor of one value in another's shape, dtype and device."""
+    """Create a tensor of one value in another's shape, dtype and device."""
 def gather(input: Tensor, dim: Any, index: Any, *, sparse_grad: bool = ..., out: Any = ...) -> Tensor:
-    """Take along ``dim`` the element that the index names, for each position of the index."""
+    """Gather the elements along ``dim`` that the index names."""
 def gcd(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Take the greatest common divisor, never negative."""
 def gcd_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -1061,11 +1061,11 @@ def ge(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
 def ge_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``ge``."""
 def geqrf(A: Tensor) -> tuple[Tensor, Tensor]:
-    """Factor matrices into R, on and above the diagonal, and the reflections of Q, below it."""
+    """Compute the packed QR decomposition: R on and above the diagonal, reflections below."""
 def ger(input: Tensor, vec2: Any, *, out: Any = ...) -> Tensor:
-    """Do what :func:`outer` does, under its BLAS name."""
+    """Same as :func:`outer`, under its BLAS name."""
 def get_device(input: Tensor) -> int:
-    """The index of its cuda device; -1 elsewhere."""
+    """Return the index of the CUDA device; -1 on other devices."""
 def gradient(input: Tensor, *, spacing: Any = ..., dim: Any = ..., edge_order: Any = ...) -> Tensor:
     """Estimate the derivative along dims by central differences."""
 def greater(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -1077,31 +1077,31 @@ def greater_equal(input: Tensor, other: Tensor | _complex, *, out: Any = ...) ->
 def greater_equal_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``ge``."""
 def group_norm(input: Tensor, num_groups: Any, weight: Any = ..., bias: Any = ..., eps: Any = ..., cudnn_enabled: bool = ...) -> Tensor:
-    """Normalize each group of channels of each example, then scale and shift per channel."""
+    """Group normalization per example, then scale and shift per channel."""
 def gt(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input > other``, as bool."""
 def gt_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``gt``."""
 def hamming_window(window_length: int, periodic: bool = ..., alpha: float = ..., beta: float = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
-    """Make Hamming's window: ``alpha - beta cos(2 pi k / n)``."""
+    """Create a Hamming window: ``alpha - beta cos(2 pi k / n)``."""
 def hann_window(window_length: int, periodic: bool = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
-    """Make Hann's window: ``sin(pi k / n) ** 2``."""
+    """Create a Hann window: ``sin(pi k / n) ** 2``."""
 def hardshrink(input: Tensor, lambd: Any = ..., *, out: Any = ...) -> Tensor:
-    """Zero the elements in [-lambd, lambd]."""
+    """Apply hard shrinkage: zero the elements in [-lambd, lambd]."""
 def heaviside(input: Tensor, values: Tensor, *, out: Any = ...) -> Tensor:
-    """Step from 0 to 1 at zero, where it takes ``values``."""
+    """Heaviside step function: 0 below zero, 1 above, ``values`` at zero."""
 def heaviside_(input: Tensor, values: Any) -> Tensor:
     """In-place twin of ``heaviside``."""
 def histc(input: Tensor, bins: Any = ..., min: Any = ..., max: Any = ..., *, out: Any = ...) -> Tensor:
-    """Count elements in ``bins`` intervals of equal width."""
+    """Count elements in ``bins`` bins of equal width."""
 def histogram(input: Tensor, bins: Any = ..., *, range: Any = ..., weight: Any = ..., density: bool = ...) -> Any:
-    """Count elements between ascending edges; the last interval has both ends."""
+    """Count elements between ascending bin edges; the last bin includes both."""
 def histogramdd(input: Tensor, bins: Any, range: Any = ..., weight: Any = ..., density: bool = ...) -> Tensor:
-    """Count points between the edges of a grid; the last interval of each dim has both ends."""
+    """Count points in the bins of a grid; the last bin of each dim includes both edges."""
 def hsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split along dim 0 into equal parts or at indices."""
 def hstack(tensors: Any, *, out: Any = ...) -> Tensor:
-    """Join along the second dim; vectors along their only one."""
+    """Concatenate along the second dim; vectors along their only one."""
 def hypot(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compute ``sqrt(input ** 2 + other ** 2)`` without overflow."""
 def hypot_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -1123,33 +1123,33 @@ def imag(input: Tensor) -> Tensor:
 def index_add(input: Tensor, dim: Any, index: Any, source: Any, *, alpha: Any = ...) -> Tensor:
     """Add ``alpha * source`` to the slices of ``dim`` that the index names, in a copy."""
 def index_copy(input: Tensor, dim: Any, index: Any, source: Any) -> Tensor:
-    """Put ``source`` into the slices of ``dim`` that the index names, in a copy."""
+    """Copy ``source`` to the slices of ``dim`` that the index names, in a copy."""
 def index_fill(input: Tensor, dim: Any, index: Any, value: Any) -> Tensor:
-    """Put one value into the slices of ``dim`` that the index names, in a copy."""
+    """Fill the slices of ``dim`` that the index names with one value, in a copy."""
 def index_put(input: Tensor, indices: Any, values: Any, accumulate: bool = ...) -> Tensor:
-    """Put values at indices, in a copy."""
+    """Write values at indices, in a copy."""
 def index_put_(input: Tensor, indices: Any, values: Any, accumulate: bool = ...) -> Tensor:
-    """Put values at indices; the in-place twin of ``index_put``."""
+    """Write values at indices; the in-place version of ``index_put``."""
 def index_reduce(input: Tensor, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: bool = ...) -> Tensor:
-    """Combine ``source`` with the slices of ``dim`` that the index names, in a copy."""
+    """Reduce ``source`` into the slices of ``dim`` that the index names, in a copy."""
 def index_reduce_(input: Tensor, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: bool = ...) -> Tensor:
     """In-place twin of ``index_reduce``."""
 def index_select(input: Tensor, dim: Any, index: Any, *, out: Any = ...) -> Tensor:
-    """The slices of ``dim`` that a vector of indices names (a copy)."""
+    """Select the slices of ``dim`` that a vector of indices names (a copy)."""
 def inner(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
-    """Contract the last dimensions: every row of ``input`` with every row of ``other``."""
+    """Compute the inner product: contract the last dims of both."""
 def inverse(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Do what :func:`linalg.inv` does."""
+    """Same as :func:`linalg.inv`."""
 def is_complex(input: Tensor) -> bool:
     """True for a tensor of a complex dtype."""
 def is_conj(input: Tensor) -> bool:
-    """Return False: conjugation is never deferred here."""
+    """Return False: conjugation is never lazy here."""
 def is_floating_point(input: Tensor) -> bool:
     """True for a tensor of a floating dtype."""
 def is_inference(input: Tensor) -> bool:
     """True for a tensor made under ``inference_mode``."""
 def is_neg(input: Tensor) -> bool:
-    """Return False: negation is never deferred here."""
+    """Return False: negation is never lazy here."""
 def is_nonzero(input: Tensor) -> bool:
     """True if the only element is not zero."""
 def is_same_size(input: Tensor, other: Tensor) -> bool:
@@ -1161,11 +1161,11 @@ def is_storage(obj: Any) -> bool:
 def is_tensor(obj: Any) -> bool:
     """True for a Tensor."""
 def isclose(input: Tensor, other: Tensor | _complex, rtol: Any = ..., atol: Any = ..., equal_nan: bool = ...) -> Tensor:
-    """Tell elementwise whether ``|input - other| <= atol + rtol * |other|``."""
+    """Test elementwise for ``|input - other| <= atol + rtol * |other|``."""
 def isfinite(input: Tensor, *, out: Any = ...) -> Tensor:
     """Tell which elements are neither infinite nor nan."""
 def isin(elements: Any, test_elements: Any, *, assume_unique: bool = ..., invert: bool = ...) -> Tensor:
-    """Tell which elements occur among others."""
+    """Test elementwise for membership in ``test_elements``."""
 def isinf(input: Tensor, *, out: Any = ...) -> Tensor:
     """Tell which elements are infinite."""
 def isnan(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -1175,17 +1175,17 @@ def isneginf(input: Tensor, *, out: Any = ...) -> Tensor:
 def isposinf(input: Tensor, *, out: Any = ...) -> Tensor:
     """Tell which elements are +inf."""
 def isreal(input: Tensor) -> Tensor:
-    """Tell which elements have no imaginary part."""
+    """Test elementwise for a zero imaginary part."""
 def istft(input: Tensor, n_fft: Any, hop_length: Any = ..., win_length: Any = ..., window: Any = ..., center: bool = ..., normalized: bool = ..., onesided: Any = ..., length: Any = ..., return_complex: bool = ...) -> Tensor:
-    """Invert :func:`stft`, called with the same arguments."""
+    """Compute the inverse of :func:`stft`, called with the same arguments."""
 def kaiser_window(window_length: int, periodic: bool = ..., beta: float = ..., *, dtype: Any = ..., layout: Any = ..., device: Any = ..., pin_memory: bool = ..., requires_grad: bool = ...) -> Tensor:
-    """Make Kaiser's window of shape ``beta``; the other arguments are :func:`hann_window`'s."""
+    """Create a Kaiser window of shape ``beta``; other arguments as :func:`hann_window`."""
 def kron(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
-    """Put ``input[i, j] * other`` in place of each element of ``input`` (Kronecker product)."""
+    """Compute the Kronecker product: ``input[i, j] * other`` in place of each element."""
 def kthvalue(input: Tensor, k: Any, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Any:
-    """Find the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
+    """Return the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
 def layer_norm(input: Tensor, normalized_shape: Any, weight: Any = ..., bias: Any = ..., eps: Any = ..., cudnn_enable: bool = ...) -> Tensor:
-    """Normalize the last dimensions to mean 0 and variance 1, then scale and shift."""
+    """Layer normalization over the last dimensions, then scale and shift."""
 def lcm(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Take the least common multiple, never negative."""
 def lcm_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -1199,7 +1199,7 @@ def le(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
 def le_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``le``."""
 def lerp(input: Tensor, end: Tensor | _complex, weight: Tensor | _complex, *, out: Any = ...) -> Tensor:
-    """Interpolate: ``input + weight * (end - input)``."""
+    """Interpolate linearly: ``input + weight * (end - input)``."""
 def lerp_(input: Tensor, end: Any, weight: Any) -> Tensor:
     """In-place twin of ``lerp``."""
 def less(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -1211,13 +1211,13 @@ def less_equal(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Te
 def less_equal_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``le``."""
 def lgamma(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Take the logarithm of the gamma function's absolute value."""
+    """Compute the logarithm of the gamma function's absolute value."""
 def lgamma_(input: Tensor) -> Tensor:
     """In-place twin of ``lgamma``."""
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = ..., *, out: Any = ...) -> Tensor:
     """Apply an affine map to the last dimension: ``out = input @ weight.mT + bias``."""
 def linspace(start: Any, end: Any, steps: int, *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Make ``steps`` evenly spaced values from ``start`` to ``end``, both included."""
+    """Create ``steps`` evenly spaced values from ``start`` to ``end``, both included."""
 def log(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the natural logarithm."""
 def log10(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -1235,15 +1235,15 @@ def log2_(input: Tensor) -> Tensor:
 def log_(input: Tensor) -> Tensor:
     """In-place twin of ``log``."""
 def log_softmax(input: Tensor, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
-    """Compute the logarithm of ``softmax`` along ``dim``, without leaving the log domain."""
+    """Apply the logarithm of the softmax along ``dim``, without overflow."""
 def logaddexp(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compute ``log(exp(input) + exp(other))`` without overflow."""
 def logaddexp2(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compute ``log2(2 ** input + 2 ** other)`` without overflow."""
 def logcumsumexp(input: Tensor, dim: Any, *, out: Any = ...) -> Tensor:
-    """Take the logarithm of the sum of exponentials so far along ``dim``, without overflow."""
+    """Compute the log of the cumulative sum of exponentials along ``dim``, without overflow."""
 def logdet(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Take the logarithms of determinants; NaN where one is negative."""
+    """Compute the logarithms of determinants; NaN where one is negative."""
 def logical_and(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Tell elementwise whether both are true."""
 def logical_and_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -1265,7 +1265,7 @@ def logit(input: Tensor, eps: Any = ...) -> Tensor:
 def logit_(input: Tensor, eps: Any = ...) -> Tensor:
     """In-place twin of ``logit``."""
 def logspace(start: Any, end: Any, steps: int, base: float = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Make ``steps`` values from ``base**start`` to ``base**end``, evenly spaced in logarithm."""
+    """Create ``steps`` values from ``base**start`` to ``base**end``, evenly spaced in logarithm."""
 def logsumexp(input: Tensor, dim: Any, keepdim: bool = ..., *, out: Any = ...) -> Tensor:
     """Compute ``log(sum(exp(input)))`` over ``dim`` without overflow."""
 def lt(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -1273,53 +1273,53 @@ def lt(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
 def lt_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``lt``."""
 def lu(A: Any, pivot: bool = ..., get_infos: bool = ..., *, out: Any = ...) -> Any:
-    """Factor matrices into triangles: :func:`linalg.lu_factor` under an older name."""
+    """LU decomposition: :func:`linalg.lu_factor` under an older name."""
 def lu_solve(input: Tensor, LU_data: Any, LU_pivots: Any, *, out: Any = ...) -> Tensor:
     """Solve ``A @ X = input`` given :func:`linalg.lu_factor` of ``A``."""
 def lu_unpack(LU_data: Any, LU_pivots: Any, unpack_data: bool = ..., unpack_pivots: bool = ..., *, out: Any = ...) -> Tensor:
-    """Take apart what :func:`linalg.lu_factor` packs: ``A = P @ L @ U``."""
+    """Unpack the result of :func:`linalg.lu_factor`: ``A = P @ L @ U``."""
 def masked_fill(input: Tensor, mask: Tensor, value: Tensor | _complex) -> Tensor:
-    """Put ``value`` where the mask is True; the mask broadcasts."""
+    """Fill with ``value`` where the mask is True; the mask broadcasts."""
 def masked_fill_(input: Tensor, mask: Any, value: Any) -> Tensor:
     """In-place twin of ``masked_fill``."""
 def masked_scatter(input: Tensor, mask: Any, source: Any) -> Tensor:
-    """Put the elements of ``source``, in order, where the mask is True, in a copy."""
+    """Write the elements of ``source``, in order, where the mask is True, in a copy."""
 def masked_select(input: Tensor, mask: Any, *, out: Any = ...) -> Tensor:
-    """The elements where the mask is True, as a vector; the two broadcast."""
+    """Select the elements where the mask is True, as a vector, with broadcasting."""
 def matmul(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Multiply matrices, or stacks of them with broadcasting, or vectors: ``input @ other``."""
 def matrix_exp(A: Any, *, out: Any = ...) -> Tensor:
-    """Take the exponentials of square matrices."""
+    """Compute the exponentials of square matrices."""
 def matrix_power(A: Any, n: Any, *, out: Any = ...) -> Tensor:
-    """Multiply matrices by themselves, or for a negative ``n`` their inverses."""
+    """Raise square matrices to the power ``n``; for negative ``n`` their inverses."""
 def max(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, other: Tensor | _complex = ..., out: Any = ...) -> Any:
-    """Find the largest element of all, along a dim, or of two tensors elementwise."""
+    """Compute the maximum of all elements, along a dim, or of two tensors elementwise."""
 def max_pool1d(input: Tensor, kernel_size: Any, stride: Any = ..., padding: Any = ..., dilation: Any = ..., ceil_mode: bool = ..., return_indices: bool = ...) -> Tensor:
-    """Take the largest of each window along the last dimension."""
+    """Apply max pooling over the last dimension."""
 def max_pool2d(input: Tensor, kernel_size: Any, stride: Any = ..., padding: Any = ..., dilation: Any = ..., ceil_mode: bool = ..., return_indices: bool = ...) -> Tensor:
-    """Take the largest of each window over the last two dimensions."""
+    """Apply max pooling over the last two dimensions."""
 def max_pool3d(input: Tensor, kernel_size: Any, stride: Any = ..., padding: Any = ..., dilation: Any = ..., ceil_mode: bool = ..., return_indices: bool = ...) -> Tensor:
-    """Take the largest of each window over the last three dimensions."""
+    """Apply max pooling over the last three dimensions."""
 def maximum(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Take the larger elementwise; nan wins. Ties share gradients."""
 def mean(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Average over ``dim`` (an int, several, or None for all)."""
+    """Compute the mean over ``dim`` (an int, several, or None for all)."""
 def median(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Any:
-    """Find the middle element, the lower of two; of all, or along a dim with its index."""
+    """Compute the median, the lower of two; of all, or along a dim with its index."""
 def meshgrid(*tensors: Any, indexing: Any = ...) -> tuple[Tensor, ...]:
-    """The grids of coordinates that vectors span (views)."""
+    """Create the grids of coordinates that vectors span (views)."""
 def min(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, other: Tensor | _complex = ..., out: Any = ...) -> Any:
-    """Find the smallest element of all, along a dim, or of two tensors: see :func:`max`."""
+    """Compute the minimum of all elements, along a dim, or of two tensors: see :func:`max`."""
 def minimum(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Take the smaller elementwise; nan wins. Ties share gradients."""
 def mm(input: Tensor, mat2: Any, *, out: Any = ...) -> Tensor:
     """Multiply two matrices: (M, K) and (K, N) give (M, N)."""
 def mode(input: Tensor, dim: Any = ..., keepdim: bool = ...) -> Any:
-    """Find the most frequent value along a dim, the smallest of several, and where it is last."""
+    """Return the most frequent value along a dim (the smallest if tied) and its last index."""
 def moveaxis(input: Tensor, source: Any, destination: Any) -> Tensor:
-    """Move dims to other places (NumPy's name)."""
+    """Move dims to other positions (NumPy's name)."""
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
-    """Move dims to other places; the others keep their order."""
+    """Move dims to other positions; the others keep their order."""
 def msort(input: Tensor) -> Tensor:
     """Sort along the first dim."""
 def mul(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -1327,7 +1327,7 @@ def mul(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
 def mul_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``mul``."""
 def multinomial(input: Tensor, num_samples: int, replacement: bool = ..., *, generator: Any = ..., out: Tensor | None = ...) -> Tensor:
-    """Draw indices with the (not necessarily normalized) weights of each row."""
+    """Sample indices with the (not necessarily normalized) weights of each row."""
 def multiply(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Multiply elementwise, with broadcasting: ``out = input * other``."""
 def multiply_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -1335,7 +1335,7 @@ def multiply_(input: Tensor, other: Tensor | _complex) -> Tensor:
 def mv(input: Tensor, vec: Any, *, out: Any = ...) -> Tensor:
     """Multiply a matrix (M, K) and a vector (K,): the result is (M,)."""
 def mvlgamma(input: Tensor, p: Any) -> Tensor:
-    """Take the logarithm of the multivariate gamma function of dimension ``p``."""
+    """Compute the logarithm of the multivariate gamma function of dimension ``p``."""
 def mvlgamma_(input: Tensor, p: Any) -> Tensor:
     """In-place twin of ``mvlgamma``."""
 def nan_to_num(input: Tensor, nan: Any = ..., posinf: Any = ..., neginf: Any = ..., *, out: Any = ...) -> Tensor:
@@ -1343,15 +1343,15 @@ def nan_to_num(input: Tensor, nan: Any = ..., posinf: Any = ..., neginf: Any = .
 def nan_to_num_(input: Tensor, nan: Any = ..., posinf: Any = ..., neginf: Any = ...) -> Tensor:
     """In-place twin of ``nan_to_num``."""
 def nanmean(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Average over ``dim`` what is not NaN."""
+    """Compute the mean over ``dim``, ignoring NaN."""
 def nanmedian(input: Tensor, dim: Any = ..., keepdim: bool = ...) -> Tensor:
-    """Find the middle of what is not NaN, the lower of two; of all, or along a dim with its index."""
+    """Compute the median, ignoring NaN; of all, or along a dim with its index."""
 def nanquantile(input: Tensor, q: Any, dim: Any = ..., keepdim: bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
-    """Find quantiles of what is not NaN: see :func:`quantile`."""
+    """Compute quantiles, ignoring NaN: see :func:`quantile`."""
 def nansum(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Add up over ``dim``, taking NaN for 0."""
+    """Sum over ``dim``, treating NaN as 0."""
 def narrow(input: Tensor, dim: Any, start: Any, length: Any) -> Tensor:
-    """A range of one dim, from ``start`` (a view)."""
+    """Narrow one dim to a range from ``start`` (a view)."""
 def narrow_copy(input: Tensor, dim: Any, start: Any, length: Any) -> Tensor:
     """Copy a range of one dim."""
 def ne(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
@@ -1367,17 +1367,17 @@ def negative(input: Tensor, *, out: Any = ...) -> Tensor:
 def negative_(input: Tensor) -> Tensor:
     """In-place twin of ``neg``."""
 def nextafter(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
-    """Find the next floating-point number toward ``other``."""
+    """Return the next floating-point number toward ``other``."""
 def nextafter_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``nextafter``."""
 def nonzero(input: Tensor, *, as_tuple: bool = ...) -> Any:
-    """The coordinates of what is not zero: (count, ndim), or a vector for each dim."""
+    """Return the coordinates of nonzero elements: (count, ndim), or a vector for each dim."""
 def nonzero_static(input: Tensor, *, size: Any, fill_value: Any = ...) -> Tensor:
-    """List the coordinates of what is not zero in ``size`` rows, cut off or filled up."""
+    """Return the coordinates of nonzero elements in ``size`` rows, truncated or padded."""
 def norm(input: Tensor, p: Any = ..., dim: Any = ..., keepdim: bool = ..., out: Any = ..., dtype: Any = ...) -> Tensor:
-    """Measure size: the p-th root of the sum of the p-th powers of magnitudes, over ``dim``."""
+    """Compute the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
 def normal(mean: Any = ..., std: Any = ..., size: Any = ..., *, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Draw from normal distributions with given means and standard deviations."""
+    """Sample from normal distributions with given means and standard deviations."""
 def not_equal(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input != other``, as bool."""
 def not_equal_(input: Tensor, other: Tensor | _complex) -> Tensor:
@@ -1385,153 +1385,153 @@ def not_equal_(input: Tensor, other: Tensor | _complex) -> Tensor:
 def numel(input: Tensor) -> int:
     """The number of elements."""
 def one_hot(tensor: Any, num_classes: Any = ...) -> Tensor:
-    """A one at the place that each class index names, zeros elsewhere, in a new last dim."""
+    """Encode class indices as one-hot vectors in a new last dim."""
 def ones(*size: Any, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., **named: Any) -> Tensor:
-    """Make a tensor of ones."""
+    """Create a tensor of ones."""
 def ones_like(input: Tensor, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
-    """Make ones of another tensor's shape, dtype and device."""
+    """Create ones of another tensor's shape, dtype and device."""
 def orgqr(input: Tensor, tau: Any, *, out: Any = ...) -> Tensor:
-    """Do what :func:`linalg.householder_product` does, under LAPACK's name."""
+    """Same as :func:`linalg.householder_product`, under LAPACK's name."""
 def ormqr(input: Tensor, tau: Any, other: Tensor | _complex, left: bool = ..., transpose: bool = ..., *, out: Any = ...) -> Tensor:
-    """Multiply by the square Q that reflections amount to, without making it."""
+    """Multiply by the Q of Householder reflections without forming it."""
 def outer(input: Tensor, vec2: Any, *, out: Any = ...) -> Tensor:
-    """Multiply every element of one vector by every element of another: (N,), (M,) give (N, M)."""
+    """Compute the outer product of two vectors: (N,), (M,) give (N, M)."""
 def pad(input: Tensor, pad: Any, mode: Any = ..., value: Any = ...) -> Tensor:
     """Pad the last dims."""
 def pairwise_distance(x1: Any, x2: Any, p: Any = ..., eps: Any = ..., keepdim: bool = ...) -> Tensor:
-    """Take the ``p``-norm of differences along the last dimension."""
+    """Compute the ``p``-norm distance along the last dimension."""
 def pca_lowrank(A: Any, q: Any = ..., center: bool = ..., niter: Any = ..., *, out: Any = ...) -> Tensor:
-    """Find principal components, nearly: :func:`svd_lowrank` of the centered columns."""
+    """Compute approximate principal components: :func:`svd_lowrank` of centered columns."""
 def pdist(input: Tensor, p: Any = ...) -> Tensor:
-    """Take the ``p``-norm distances between all pairs of rows, ``(0, 1), (0, 2), ...``."""
+    """Compute the ``p``-norm distances between all pairs of rows, ``(0, 1), (0, 2), ...``."""
 def permute(input: Tensor, *order: Any, dims: Any = ...) -> Tensor:
-    """Reorder the dimensions to ``dims``."""
+    """Permute the dimensions to ``dims``."""
 def permute_copy(input: Tensor, *order: Any, dims: Any = ..., out: Any = ...) -> Tensor:
     """A copy of what ``permute`` gives, in memory of its own."""
 def pinverse(input: Tensor, rcond: Any = ..., *, out: Any = ...) -> Tensor:
-    """Find pseudoinverses; singular values up to ``rcond`` times the largest count as zero."""
+    """Compute pseudoinverses; singular values up to ``rcond`` times the largest are zero."""
 def pixel_shuffle(input: Tensor, upscale_factor: Any) -> Tensor:
     """Turn channels into pixels: (*, C r^2, H, W) to (*, C, H r, W r)."""
 def pixel_unshuffle(input: Tensor, downscale_factor: Any) -> Tensor:
     """Turn pixels into channels: (*, C, H r, W r) to (*, C r^2, H, W)."""
 def poisson(input: Tensor, generator: Any = ...) -> Tensor:
-    """Draw counts of the Poisson distribution with the rate given by each element."""
+    """Sample from the Poisson distribution with the rate given by each element."""
 def polar(abs: Tensor, angle: Tensor, *, out: Tensor | None = ...) -> Tensor:
-    """Make complex numbers of absolute values and angles."""
+    """Create complex numbers from absolute values and angles."""
 def polygamma(n: Any, input: Any) -> Tensor:
-    """Take the n-th derivative of ``digamma``."""
+    """Compute the n-th derivative of ``digamma``."""
 def polygamma_(n: Any, input: Any) -> Tensor:
     """In-place twin of ``polygamma``."""
 def positive(input: Tensor) -> Tensor:
     """Return the tensor itself."""
 def pow(input: Tensor, exponent: Tensor | _complex, *, out: Any = ...) -> Tensor:
-    """Raise to a power elementwise; either may be a scalar."""
+    """Raise to a power elementwise; either operand may be a scalar."""
 def pow_(input: Tensor, exponent: Any) -> Tensor:
     """In-place twin of ``pow``."""
 def prelu(input: Tensor, weight: Any) -> Tensor:
-    """Apply ``max(0, x) + weight * min(0, x)`` with one learned weight, or one per channel."""
+    """Apply PReLU: ``max(0, x) + weight * min(0, x)``, one weight or one per channel."""
 def prod(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Multiply over one ``dim``, or over all elements."""
+    """Compute the product over one ``dim``, or over all elements."""
 def put(input: Tensor, index: Any, source: Any, accumulate: bool = ...) -> Tensor:
-    """Put ``source`` at places of the flattened tensor, in a copy."""
+    """Write ``source`` at indices of the flattened tensor, in a copy."""
 def put_(input: Tensor, index: Any, source: Any, accumulate: bool = ...) -> Tensor:
     """In-place twin of ``put``."""
 def qr(input: Tensor, some: bool = ..., *, out: Any = ...) -> Any:
-    """Factor matrices: :func:`linalg.qr`, "reduced" with ``some``, else "complete"."""
+    """QR decomposition: :func:`linalg.qr`, "reduced" with ``some``, else "complete"."""
 def quantile(input: Tensor, q: Any, dim: Any = ..., keepdim: bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
-    """Find the values below which given parts of the elements lie."""
+    """Compute quantiles of the elements."""
 def rad2deg(input: Tensor, *, out: Any = ...) -> Tensor:
     """Convert radians to degrees."""
 def rad2deg_(input: Tensor) -> Tensor:
     """In-place twin of ``rad2deg``."""
 def rand(*size: Any, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., **named: Any) -> Tensor:
-    """Draw from the uniform distribution on [0, 1)."""
+    """Sample from the uniform distribution on [0, 1)."""
 def rand_like(input: Tensor, *, generator: Any = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
-    """Draw uniforms of [0, 1) in another tensor's shape, dtype and device."""
+    """Sample uniforms of [0, 1) in another tensor's shape, dtype and device."""
 def randint(low: Any = ..., high: Any = ..., size: Any = ..., *, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Draw integers from ``low`` (0 if only one bound is given) to before ``high``."""
+    """Sample integers from ``low`` (default 0) to ``high``, excluded."""
 def randint_like(input: Tensor, low: int, high: int | None = ..., *, generator: Any = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
-    """Draw integers of [low, high) in another tensor's shape, dtype and device."""
+    """Sample integers of [low, high) in another tensor's shape, dtype and device."""
 def randn(*size: Any, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., **named: Any) -> Tensor:
-    """Draw from the normal distribution with mean 0 and variance 1."""
+    """Sample from the standard normal distribution."""
 def randn_like(input: Tensor, *, generator: Any = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
-    """Draw standard normals in another tensor's shape, dtype and device."""
+    """Sample standard normals in another tensor's shape, dtype and device."""
 def randperm(n: int, *, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Draw a permutation of 0 .. n - 1."""
+    """Create a random permutation of 0 .. n - 1."""
 def range(start: Any = ..., end: Any = ..., step: Any = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Count from ``start`` to ``end``, which is included; ``arange`` leaves it out."""
+    """Create values from ``start`` to ``end``, included (deprecated by PyTorch; see ``arange``)."""
 def ravel(input: Tensor) -> Tensor:
     """Flatten to one contiguous dimension; a copy unless the input is contiguous."""
 def real(input: Tensor) -> Tensor:
     """View the real parts; a real tensor is returned itself."""
 def reciprocal(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Divide one by each element. Keeps the result for backward."""
+    """Compute ``1 / input``. Keeps the result for backward."""
 def reciprocal_(input: Tensor) -> Tensor:
     """In-place twin of ``reciprocal``."""
 def relu(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Apply ``max(input, 0)``."""
+    """Apply ReLU: ``max(input, 0)``."""
 def relu_(input: Tensor) -> Tensor:
     """In-place twin of ``relu``."""
 def remainder(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
-    """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
+    """Compute the remainder of ``floor_divide``, with the sign of ``other``."""
 def remainder_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``remainder``."""
 def renorm(input: Tensor, p: Any, dim: Any, maxnorm: Any) -> Tensor:
-    """Shrink the slices of ``dim`` whose ``p``-norm is above ``maxnorm`` to that norm."""
+    """Renormalize the slices of ``dim`` to a ``p``-norm of at most ``maxnorm``."""
 def renorm_(input: Tensor, p: Any, dim: Any, maxnorm: Any) -> Tensor:
     """In-place twin of ``renorm``."""
 def repeat_interleave(input: Tensor, repeats: Any, dim: Any = ..., *, output_size: Any = ...) -> Tensor:
-    """Repeat every element in its place."""
+    """Repeat each element, next to itself."""
 def reshape(input: Tensor, *sizes_: Any, shape: Any = ...) -> Tensor:
     """View in another shape where the strides allow it, else copy."""
 def resize_as_(input: Tensor, the_template: Tensor, memory_format: Any = ...) -> Tensor:
-    """Give this tensor the shape of another."""
+    """Resize this tensor to the shape of another."""
 def resolve_conj(input: Tensor) -> Tensor:
-    """Return the tensor: conjugation is never deferred here."""
+    """Return the tensor itself: conjugation is never lazy here."""
 def resolve_neg(input: Tensor) -> Tensor:
-    """Return the tensor: negation is never deferred here."""
+    """Return the tensor itself: negation is never lazy here."""
 def result_type(tensor1: Any, tensor2: Any) -> dtype:
-    """The dtype of arithmetic between two tensors or numbers."""
+    """Return the dtype of arithmetic between two tensors or numbers."""
 def rms_norm(input: Tensor, normalized_shape: Any, weight: Any = ..., eps: Any = ...) -> Tensor:
-    """Divide the last dimensions by their root mean square, then scale."""
+    """RMS normalization over the last dimensions, then scale."""
 def roll(input: Tensor, shifts: Any, dims: Any = ...) -> Tensor:
-    """Move along dims; what leaves at one end enters at the other. No dims: of the flat tensor."""
+    """Roll along dims, circularly; without dims, the flattened tensor."""
 def rot90(input: Tensor, k: Any = ..., dims: Any = ...) -> Tensor:
-    """Rotate by ``k`` quarter turns in the plane of two dims, from the first to the second."""
+    """Rotate by ``k`` times 90 degrees in the plane of two dims, from the first to the second."""
 def round(input: Tensor, decimals: Any = ..., *, out: Any = ...) -> Tensor:
-    """Round to ``decimals`` places; halves go to the even neighbor."""
+    """Round to ``decimals`` places, half to even."""
 def round_(input: Tensor, decimals: Any = ...) -> Tensor:
     """In-place twin of ``round``."""
 def row_stack(tensors: Any, *, out: Any = ...) -> Tensor:
-    """Join along the first dim; another name of ``vstack``."""
+    """Concatenate along the first dim; same as ``vstack``."""
 def rsqrt(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Divide one by the square root. Keeps the result for backward."""
+    """Compute the reciprocal of the square root. Keeps the result for backward."""
 def rsqrt_(input: Tensor) -> Tensor:
     """In-place twin of ``rsqrt``."""
 def rsub(input: Tensor, other: Tensor | _complex, *, alpha: Any = ...) -> Tensor:
-    """Subtract the other way round: ``other - alpha * input``."""
+    """Subtract with reversed operands: ``other - alpha * input``."""
 def scalar_tensor(s: Any, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
-    """Make a 0-d tensor of the default dtype."""
+    """Create a 0-d tensor of the default dtype."""
 def scatter(input: Tensor, dim: Any, index: Any, src: Any = ..., *, value: Any = ..., reduce: Any = ...) -> Tensor:
-    """Put ``src`` (or a number) at the positions of ``dim`` that the index names, in a copy."""
+    """Write ``src`` (or a number) at the positions of ``dim`` that the index names, in a copy."""
 def scatter_add(input: Tensor, dim: Any, index: Any, src: Any) -> Tensor:
     """Add ``src`` at the positions of ``dim`` that the index names, in a copy."""
 def scatter_reduce(input: Tensor, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: bool = ...) -> Tensor:
-    """Combine ``src`` into the positions of ``dim`` that the index names, in a copy."""
+    """Scatter and reduce ``src`` along ``dim``, in a copy."""
 def searchsorted(sorted_sequence: Any, input: Any, *, out_int32: bool = ..., right: bool = ..., side: Any = ..., sorter: Any = ..., out: Any = ...) -> Tensor:
-    """Where each value would be inserted into a sorted sequence."""
+    """Find where each value would be inserted into a sorted sequence."""
 def select(input: Tensor, dim: Any, index: Any) -> Tensor:
-    """One index of a dim, which goes (a view)."""
+    """Select one index of a dim, which is removed (a view)."""
 def select_copy(input: Tensor, dim: Any, index: Any, *, out: Any = ...) -> Tensor:
     """A copy of what ``select`` gives, in memory of its own."""
 def select_scatter(input: Tensor, src: Any, dim: Any, index: Any) -> Tensor:
-    """Put ``src`` in the place of one index of a dim, in a copy."""
+    """Replace one index of a dim by ``src``, in a copy."""
 def selu(input: Tensor, inplace: bool = ...) -> Tensor:
-    """Apply the self-normalizing scaled ``elu``."""
+    """Apply SELU, the self-normalizing scaled ``elu``."""
 def selu_(input: Tensor) -> Tensor:
     """In-place twin of ``selu``."""
 def sgn(input: Tensor) -> Tensor:
-    """Give the sign; for complex numbers the number of modulus 1 in the same direction."""
+    """Return the sign; for complex numbers the unit number in the same direction."""
 def sgn_(input: Tensor) -> Tensor:
     """In-place twin of ``sgn``."""
 def sigmoid(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -1539,11 +1539,11 @@ def sigmoid(input: Tensor, *, out: Any = ...) -> Tensor:
 def sigmoid_(input: Tensor) -> Tensor:
     """In-place twin of ``sigmoid``."""
 def sign(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Give -1, 0 or 1 as the sign of each element; 0 for nan."""
+    """Return -1, 0 or 1 as the sign of each element; 0 for NaN."""
 def sign_(input: Tensor) -> Tensor:
     """In-place twin of ``sign``."""
 def signbit(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Tell which elements have their sign bit set."""
+    """Test elementwise whether the sign bit is set."""
 def sin(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the sine."""
 def sin_(input: Tensor) -> Tensor:
@@ -1559,43 +1559,43 @@ def sinh_(input: Tensor) -> Tensor:
 def slice_copy(input: Tensor, dim: int = ..., start: Any = ..., end: Any = ..., step: int = ..., *, out: Tensor | None = ...) -> Tensor:
     """Copy a range of one dim, in steps."""
 def slice_scatter(input: Tensor, src: Any, dim: Any = ..., start: Any = ..., end: Any = ..., step: Any = ...) -> Tensor:
-    """Put ``src`` in the place of a range of a dim, in a copy."""
+    """Replace a range of a dim by ``src``, in a copy."""
 def slogdet(A: Any, *, out: Any = ...) -> Any:
-    """Take the signs of determinants and the logarithms of their magnitudes."""
+    """Compute the signs of determinants and the logarithms of their magnitudes."""
 def softmax(input: Tensor, dim: Any, dtype: Any = ..., *, out: Any = ...) -> Tensor:
-    """Turn scores into probabilities along ``dim``: ``exp(x) / sum(exp(x))``."""
+    """Apply the softmax along ``dim``: ``exp(x) / sum(exp(x))``."""
 def softmin(input: Tensor, dim: Any, dtype: Any = ...) -> Tensor:
-    """Turn costs into probabilities along ``dim``: ``softmax(-input)``."""
+    """Apply the softmax to ``-input`` along ``dim``."""
 def sort(input: Tensor, dim: Any = ..., descending: bool = ..., stable: bool = ..., *, out: Any = ...) -> Any:
-    """Sort along ``dim``; the result is the named pair ``(values, indices)``."""
+    """Sort along ``dim``; returns the named pair ``(values, indices)``."""
 def split(tensor: Any, split_size_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
-    """Split a dim into ranges of one size (the last may be shorter) or of the sizes given."""
+    """Split a dim into parts of one size (the last may be smaller) or of the sizes given."""
 def split_copy(tensor: Any, split_size_or_sections: Any, dim: Any = ..., *, out: Any = ...) -> tuple[Tensor, ...]:
     """A copy of what ``split`` gives, in memory of its own."""
 def split_with_sizes(input: Tensor, split_sizes: Any, dim: Any = ...) -> tuple[Tensor, ...]:
-    """Split a dim into ranges of the sizes given."""
+    """Split a dim into parts of the sizes given."""
 def split_with_sizes_copy(input: Tensor, split_sizes: Any, dim: Any = ..., *, out: Any = ...) -> tuple[Tensor, ...]:
     """A copy of what ``split_with_sizes`` gives, in memory of its own."""
 def sqrt(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Take the square root. Keeps the result for backward."""
+    """Compute the square root. Keeps the result for backward."""
 def sqrt_(input: Tensor) -> Tensor:
     """In-place twin of ``sqrt``."""
 def square(input: Tensor, *, out: Any = ...) -> Tensor:
-    """Multiply by itself: ``out = input ** 2``."""
+    """Square each element: ``out = input ** 2``."""
 def square_(input: Tensor) -> Tensor:
     """In-place twin of ``square``."""
 def squeeze(input: Tensor, dim: Any = ...) -> Tensor:
-    """Drop dims of size 1: all of them, or those among ``dim`` (an int or several)."""
+    """Remove dims of size 1: all of them, or those among ``dim`` (an int or several)."""
 def squeeze_copy(input: Tensor, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """A copy of what ``squeeze`` gives, in memory of its own."""
 def stack(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
-    """Join tensors of one shape along a new dim."""
+    """Stack tensors of one shape along a new dim."""
 def std(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
-    """Take the square root of the variance over ``dim``; the arguments are those of ``var``."""
+    """Compute the standard deviation over ``dim``; the arguments are those of ``var``."""
 def std_mean(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ...) -> Any:
     """Return the standard deviation and the mean over ``dim``."""
 def stft(input: Tensor, n_fft: Any, hop_length: Any = ..., win_length: Any = ..., window: Any = ..., center: bool = ..., pad_mode: Any = ..., normalized: bool = ..., onesided: Any = ..., return_complex: Any = ..., align_to_window: Any = ...) -> Tensor:
-    """Transform overlapping frames of signals to the frequency domain."""
+    """Compute the short-time Fourier transform of signals."""
 def sub(input: Tensor, other: Tensor | _complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
     """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
 def subtract(input: Tensor, other: Tensor | _complex, *, alpha: Any = ..., out: Any = ...) -> Tensor:
@@ -1603,25 +1603,25 @@ def subtract(input: Tensor, other: Tensor | _complex, *, alpha: Any = ..., out: 
 def subtract_(input: Tensor, other: Tensor | _complex, *, alpha: Any = ...) -> Tensor:
     """In-place twin of ``sub``."""
 def sum(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
-    """Add up over ``dim`` (an int, several, or None for all)."""
+    """Sum over ``dim`` (an int, several, or None for all)."""
 def sum_to_size(input: Tensor, *size: Any) -> Tensor:
-    """Add up over the dims that broadcasting ``size`` to this shape would repeat."""
+    """Sum to shape ``size``, the reverse of broadcasting."""
 def svd(input: Tensor, some: bool = ..., compute_uv: bool = ..., *, out: Any = ...) -> Any:
-    """Factor matrices: :func:`linalg.svd`, but with V in place of ``V.mH``."""
+    """Singular value decomposition: :func:`linalg.svd`, but with V in place of ``V.mH``."""
 def svd_lowrank(A: Any, q: Any = ..., niter: Any = ..., M: Any = ..., *, out: Any = ...) -> Tensor:
-    """Find the largest singular values and their vectors, nearly, by random projection."""
+    """Compute an approximate low-rank SVD by random projection."""
 def swapaxes(input: Tensor, axis0: Any, axis1: Any) -> Tensor:
-    """Exchange two dimensions (NumPy's name)."""
+    """Swap two dimensions (NumPy's name)."""
 def swapdims(input: Tensor, dim0: Any, dim1: Any) -> Tensor:
-    """Exchange two dimensions."""
+    """Swap two dimensions."""
 def t(input: Tensor) -> Tensor:
     """Transpose a matrix; a tensor of fewer dimensions is returned as it is (a view)."""
 def t_copy(input: Tensor, *, out: Any = ...) -> Tensor:
     """A copy of what ``t`` gives, in memory of its own."""
 def take(input: Tensor, index: Any, *, out: Any = ...) -> Tensor:
-    """The elements of the flat tensor that the index names, in the shape of the index."""
+    """Take elements of the flattened tensor by index, in the shape of the index."""
 def take_along_dim(input: Tensor, indices: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
-    """``gather`` whose index and input broadcast; no dim: of the flat tensors."""
+    """Take along ``dim`` with broadcasting; without dim, of the flattened tensors."""
 def tan(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the tangent. Keeps the result for backward."""
 def tan_(input: Tensor) -> Tensor:
@@ -1637,17 +1637,17 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: Any = ...) -> tup
 def tensordot(a: Any, b: Any, dims: Any = ..., out: Any = ...) -> Tensor:
     """Contract several dimensions of two tensors at once."""
 def threshold(input: Tensor, threshold: Any, value: Any, inplace: bool = ...) -> Tensor:
-    """Keep the elements above ``threshold`` and write ``value`` in place of the others."""
+    """Threshold elements: keep those above ``threshold``, replace the others by ``value``."""
 def threshold_(input: Tensor, threshold: Any, value: Any) -> Tensor:
     """In-place twin of ``threshold``."""
 def tile(input: Tensor, *counts: Any, dims: Any = ...) -> Tensor:
     """Repeat ``dims`` times along every dim; they may be fewer than the tensor's."""
 def topk(input: Tensor, k: Any, dim: Any = ..., largest: bool = ..., sorted: bool = ..., *, out: Any = ...) -> Any:
-    """Find the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
+    """Return the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
 def trace(input: Tensor) -> Tensor:
-    """Sum the diagonal of a matrix."""
+    """Compute the trace of a matrix: the sum of its diagonal."""
 def transpose(input: Tensor, dim0: Any, dim1: Any) -> Tensor:
-    """Exchange two dimensions."""
+    """Swap two dimensions."""
 def transpose_copy(input: Tensor, dim0: Any, dim1: Any, *, out: Any = ...) -> Tensor:
     """A copy of what ``transpose`` gives, in memory of its own."""
 def trapezoid(y: Any, x: Any = ..., *, dx: Any = ..., dim: Any = ...) -> Tensor:
@@ -1657,17 +1657,17 @@ def trapz(y: Any, x: Any = ..., *, dx: Any = ..., dim: Any = ...) -> Tensor:
 def triangular_solve(input: Tensor, A: Any, upper: bool = ..., transpose: bool = ..., unitriangular: bool = ..., *, out: Any = ...) -> Tensor:
     """Solve ``A @ X = input`` for a triangular ``A``."""
 def tril(input: Tensor, diagonal: Any = ..., *, out: Any = ...) -> Tensor:
-    """Keep a matrix on and below a diagonal, zeros above it."""
+    """Return the lower triangle of a matrix, zeros above the diagonal."""
 def tril_(input: Tensor, diagonal: Any = ...) -> Tensor:
     """In-place twin of ``tril``."""
 def tril_indices(row: int, col: int, offset: int = ..., *, dtype: Any = ..., device: Any = ..., layout: Any = ...) -> Tensor:
-    """List (row, column) of the lower triangle of a matrix, as a (2, N) tensor."""
+    """Return (row, column) indices of the lower triangle of a matrix, as a (2, N) tensor."""
 def triu(input: Tensor, diagonal: Any = ..., *, out: Any = ...) -> Tensor:
-    """Keep a matrix on and above a diagonal, zeros below it."""
+    """Return the upper triangle of a matrix, zeros below the diagonal."""
 def triu_(input: Tensor, diagonal: Any = ...) -> Tensor:
     """In-place twin of ``triu``."""
 def triu_indices(row: int, col: int, offset: int = ..., *, dtype: Any = ..., device: Any = ..., layout: Any = ...) -> Tensor:
-    """List (row, column) of the upper triangle of a matrix, as a (2, N) tensor."""
+    """Return (row, column) indices of the upper triangle of a matrix, as a (2, N) tensor."""
 def true_divide(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
     """Divide elementwise, with broadcasting; integers become floats unless rounded."""
 def true_divide_(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ...) -> Tensor:
@@ -1677,7 +1677,7 @@ def trunc(input: Tensor, *, out: Any = ...) -> Tensor:
 def trunc_(input: Tensor) -> Tensor:
     """In-place twin of ``trunc``."""
 def unbind(input: Tensor, dim: Any = ...) -> tuple[Tensor, ...]:
-    """Every index of a dim, as a tuple of views without that dim."""
+    """Return a tuple of all slices along a dim, without that dim."""
 def unbind_copy(input: Tensor, dim: Any = ..., *, out: Any = ...) -> tuple[Tensor, ...]:
     """A copy of what ``unbind`` gives, in memory of its own."""
 def unflatten(input: Tensor, dim: Any, sizes: Any) -> Tensor:
@@ -1685,11 +1685,11 @@ def unflatten(input: Tensor, dim: Any, sizes: Any) -> Tensor:
 def unfold_copy(input: Tensor, dimension: Any, size: Any, step: Any, *, out: Any = ...) -> Tensor:
     """A copy of what ``unfold`` gives, in memory of its own."""
 def unique(input: Tensor, sorted: bool = ..., return_inverse: bool = ..., return_counts: bool = ..., dim: Any = ...) -> Any:
-    """Find the distinct elements, or the distinct slices along ``dim``; always sorted."""
+    """Return the distinct elements, or the distinct slices along ``dim``; always sorted."""
 def unique_consecutive(input: Tensor, return_inverse: bool = ..., return_counts: bool = ..., dim: Any = ...) -> Any:
-    """Drop all but the first of every run of equal elements, or of equal slices along ``dim``."""
+    """Remove all but the first of consecutive equal elements, or slices along ``dim``."""
 def unravel_index(indices: Any, shape: Any) -> Tensor:
-    """Convert places in a flattened tensor to a tuple of coordinates."""
+    """Convert flat indices to a tuple of coordinates."""
 def unsafe_chunk(input: Tensor, chunks: Any, dim: Any = ...) -> Tensor:
     """Split a dim into ``chunks`` ranges; views, as of ``chunk``."""
 def unsafe_split(tensor: Any, split_size: Any, dim: Any = ...) -> Tensor:
@@ -1701,13 +1701,13 @@ def unsqueeze(input: Tensor, dim: Any) -> Tensor:
 def unsqueeze_copy(input: Tensor, dim: Any, *, out: Any = ...) -> Tensor:
     """A copy of what ``unsqueeze`` gives, in memory of its own."""
 def vander(x: Any, N: Any = ..., increasing: bool = ...) -> Tensor:
-    """Build the matrix whose columns are powers of a vector, the highest first."""
+    """Create the Vandermonde matrix of a vector, highest power first."""
 def var(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
-    """Average the square distance from the mean over ``dim``."""
+    """Compute the variance over ``dim``."""
 def var_mean(input: Tensor, dim: Any = ..., unbiased: Any = ..., keepdim: bool = ..., *, correction: Any = ...) -> Any:
     """Return the variance and the mean over ``dim``."""
 def vdot(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
-    """Sum the products of two vectors' elements, those of ``input`` conjugated."""
+    """Compute the dot product of two vectors, with ``input`` conjugated."""
 def view_as_complex(input: Tensor) -> Tensor:
     """View pairs of real numbers, the last dim, as complex ones."""
 def view_as_complex_copy(input: Tensor, *, out: Any = ...) -> Tensor:
@@ -1721,16 +1721,16 @@ def view_copy(input: Tensor, *shape: Any, dtype: Any = ..., size: Any = ..., out
 def vsplit(input: Tensor, indices_or_sections: Any) -> tuple[Tensor, ...]:
     """Split along dim 0 into equal parts or at indices."""
 def vstack(tensors: Any, *, out: Any = ...) -> Tensor:
-    """Join along the first dim; a vector is one row."""
+    """Concatenate along the first dim; a vector is one row."""
 def where(condition: Any, input: Any = ..., other: Tensor | _complex = ..., *, out: Any = ...) -> Any:
-    """Take ``input`` where the condition holds, else ``other``; alone: where it holds."""
+    """Select ``input`` where the condition is True, else ``other``; alone, return indices."""
 def xlogy(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compute ``input * log(other)``, which is 0 where ``input`` is 0."""
 def xlogy_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``xlogy``."""
 def zero_(input: Tensor) -> Tensor:
-    """Write zeros into this tensor."""
+    """Fill this tensor with zeros."""
 def zeros(*size: Any, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., **named: Any) -> Tensor:
-    """Make a tensor of zeros."""
+    """Create a tensor of zeros."""
 def zeros_like(input: Tensor, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
-    """Make zeros of another tensor's shape, dtype and device."""
+    """Create zeros of another tensor's shape, dtype and device."""

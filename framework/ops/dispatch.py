@@ -1,4 +1,4 @@
-"""The dispatcher: from a call to a result, with memory from the pool and a node in the graph.
+"""The dispatcher: runs ops on tensors, allocating results and recording graph nodes.
 
 Everything that can be known from specs and attributes is decided once, in a plan (``plan.py``), and
 found again by a dictionary look-up: which device, which kernel, what results look like, which
@@ -68,7 +68,7 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
         storage, array = plan.backend.empty(spec)
         if plan.run is not None:
             try:
-                state.run(plan.run, array, *arrays)
+                state.run_kernel(plan.run, array, *arrays)
             except RuntimeError as error:
                 if not is_reentrancy_error(error):
                     raise
@@ -89,7 +89,7 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
 
 
 def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
-    """The short road of :func:`dispatch` for two inputs and no attributes.
+    """Run an op with two inputs and no attributes: the fast path of :func:`dispatch`.
 
     It takes the calls of a training loop: a plan that is known, tensors that are no views.
     """
@@ -116,7 +116,7 @@ def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
     storage, array = plan.backend.empty(spec)
     if plan.xp is not None:
         try:
-            state.run(plan.kernel, plan.xp, array, a._array, barray)
+            state.run_kernel(plan.kernel, plan.xp, array, a._array, barray)
         except RuntimeError as error:
             if not is_reentrancy_error(error):
                 raise
@@ -137,7 +137,7 @@ def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
 
 
 def make_plan(op: Op, inputs: tuple[Any, ...], key: list[Any]) -> tuple[Any, Any]:
-    """The plan for a call met for the first time.
+    """Make the plan of a call with new specs or attributes.
 
     Returns:
         (plan, None), or (None, inputs) if the call is to be repeated with other inputs: NumPy
@@ -163,7 +163,7 @@ def make_plan(op: Op, inputs: tuple[Any, ...], key: list[Any]) -> tuple[Any, Any
 
 
 def python_value(op: Op, x: Any) -> Any:
-    """What the dispatcher takes for an operand it does not know: a NumPy scalar becomes Python's.
+    """Convert an unknown operand: a NumPy scalar becomes a Python number.
 
     Raises:
         TypeError: It is nothing an op computes with.
@@ -183,7 +183,7 @@ def python_value(op: Op, x: Any) -> Any:
 
 
 def hashable(op: Op, attributes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Attributes as they can be part of a plan's key: lists become tuples.
+    """Convert attributes for use in a plan's key: lists become tuples.
 
     Raises:
         TypeError: One cannot be hashed.
@@ -238,7 +238,7 @@ def _view(
 
 
 def note_without_node(plan: Plan, inputs: tuple[Any, ...], outputs: Any) -> None:
-    """What is left to do for results without a node, under ``inference_mode`` or in a region."""
+    """Finish results without a node, under ``inference_mode`` or in a region."""
     state = local.state
     if state.inference:
         for out in outputs:
@@ -250,7 +250,7 @@ def note_without_node(plan: Plan, inputs: tuple[Any, ...], outputs: Any) -> None
 def record(
     plan: Plan, mask: int, inputs: tuple[Any, ...], outputs: Any, keep: Any = None
 ) -> OpNode:
-    """Put a node for this call into the graph.
+    """Record a graph node for this call.
 
     Args:
         plan: Of the call.

@@ -1,4 +1,4 @@
-"""Calls that write into a tensor that exists: in-place twins, and ``out=``.
+"""In-place ops and ``out=``.
 
 Everything that could go wrong is asked before the first byte is written: shape, dtype, leaves that
 require grad, memory that overlaps. Values that backward needs and the write destroys are copied.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> Tensor:
-    """Run an op with its first input as the result.
+    """Run an op in place, on its first input.
 
     Raises:
         RuntimeError: The result does not fit the input, or autograd could not follow the write.
@@ -153,7 +153,7 @@ def _written_at_once(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
 
 def _run(state: Any, plan: Any, array: Any, arrays: list[Any]) -> None:
     try:
-        state.run(plan.run, array, *arrays)
+        state.run_kernel(plan.run, array, *arrays)
     except RuntimeError as error:
         if not is_reentrancy_error(error):
             raise
@@ -227,7 +227,7 @@ def _is_dense(a: Any) -> bool:
 
 
 def need_separate(name: str, out: Tensor, inputs: Any) -> None:
-    """Refuse an ``out=`` that shares memory with itself or with an input, before it is written.
+    """Raise an error for an ``out=`` that overlaps itself or an input.
 
     Raises:
         RuntimeError: It does.
@@ -254,7 +254,7 @@ def _span(x: Tensor) -> tuple[int, int]:
 
 
 def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
-    """Run an op and leave its results in the tensors given as ``out=``."""
+    """Run an op and write its results to the tensors given as ``out=``."""
     outs = (out,) if isinstance(out, Tensor) else tuple(out)
     if local.state.grad and any(
         isinstance(x, Tensor) and x.requires_grad for x in (*inputs, *outs)
@@ -281,7 +281,7 @@ def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], o
 
 
 def into(out: Any, result: Any) -> Any:
-    """A composition's value, in the tensor given as ``out=`` if there is one."""
+    """Write the value of a composition to the tensor given as ``out=``, if there is one."""
     if out is None:
         return result
     if out.shape != result.shape:

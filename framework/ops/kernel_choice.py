@@ -1,4 +1,4 @@
-"""Kernels of an op in the order in which they are tried, and the choice among them.
+"""Kernels of an op in order of preference, and the choice among them.
 
 A plan chooses once: the first kernel of the list that is for the device, the dtypes and the call;
 else the plain one, which takes everything.
@@ -15,7 +15,7 @@ from ..spec import Spec
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel of an op, and what it is for.
+    """A kernel of an op, and the calls that it supports.
 
     Attributes:
         function: Takes what the op's plain kernel takes.
@@ -46,7 +46,7 @@ def choose(
     converted: tuple[Any, ...],
     attributes: dict[str, Any],
 ) -> Kernel | None:
-    """The first kernel that takes a call, or None where only the plain one does.
+    """Return the first kernel that supports a call, or None for the plain one.
 
     Args:
         kernels: Of the op.
@@ -66,5 +66,5 @@ def choose(
 
 
 def mixed_kernel(kernels: list[Kernel], device: str) -> Callable[..., Any] | None:
-    """The kernel that converts as it goes, if an op has one."""
+    """Return the mixed-dtype kernel of an op, if it has one."""
     return next((k.function for k in kernels if k.device == device and k.dtypes == "mixed"), None)

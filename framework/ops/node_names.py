@@ -1,4 +1,4 @@
-"""What PyTorch calls the gradient nodes of our ops, where that is not our op's own name.
+"""PyTorch's names of graph nodes, where they differ from our op's name.
 
 ``_sum`` is ``SumBackward0`` over everything and ``SumBackward1`` over dims; one ``_permute`` serves
 ``t``, ``transpose`` and ``permute``, which say which they are by an attribute that does nothing
@@ -96,7 +96,7 @@ NODE_NAMES: dict[str, str | Callable[..., str]] = {
 
 
 def node_name(name: str, specs: tuple[Any, ...], attributes: dict[str, Any]) -> str:
-    """The name of the node that a call of an op records."""
+    """Return the name of the node that a call of an op records."""
     found = NODE_NAMES.get(name)
     if found is None:
         return "".join(part.title() for part in name.strip("_").split("_")) + "Backward0"

@@ -1,4 +1,4 @@
-"""Plans: all that is known of a call from its specs and attributes, decided once.
+"""Plans: everything that depends only on a call's specs and attributes, computed once.
 
 Which device and kernel, what results look like, which inputs are converted and to what (PyTorch's
 promotion; float32 for half precision), which gradient rules apply. User errors about devices,
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Plan:
-    """What a call of an op with given specs and attributes comes down to.
+    """The plan of calls of an op with given specs and attributes.
 
     Attributes:
         kernel: The kernel, as declared.
@@ -139,7 +139,7 @@ class Plan:
         execution.current.plan_made(self)
 
     def rule_set(self, mask: int) -> RuleSet:
-        """The rules for the inputs in ``mask``."""
+        """Return the gradient rules for the inputs in ``mask``."""
         found = self.rules.get(mask)
         if found is None:
             found = self.rules[mask] = RuleSet(
@@ -152,7 +152,7 @@ class Plan:
         return [r._storage for r in run_kernel(execute, self, arrays, None)]
 
     def write(self, arrays: list[Any], storage: Any, array: Any, spec: Any) -> None:
-        """Run the kernel with ``array`` of ``storage`` as its result; ``spec`` describes it."""
+        """Run the kernel into ``array`` of ``storage``; ``spec`` describes it."""
         if self.results[0].dtype is spec.dtype and len(self.results) == 1:
             run_kernel(execute, self, arrays, [(storage, array)])
             return
@@ -162,7 +162,7 @@ class Plan:
 
 
 def execute(plan: Plan, arrays: list[Any], targets: Any) -> list[Tensor]:
-    """Run a kernel with all that it may want: conversions, scratch, several results."""
+    """Run a kernel with everything it may need: conversions, scratch, several results."""
     be, op = plan.backend, plan.op
     held = []  # workspace, given back when this function ends
     arrays = list(arrays)
@@ -253,7 +253,7 @@ def _common_device(op: Op, specs: tuple[Any, ...]) -> device:
 
 
 def _promoted(op: Op, names: Any, specs: tuple[Any, ...]) -> list[dtype | None]:
-    """The common dtype of each input that takes part in promotion; None for the others."""
+    """Return the promoted dtype of each input; None for those without promotion."""
     if op.promote is None:
         return [None] * len(specs)
     rule, among = (op.promote, None) if isinstance(op.promote, str) else op.promote

@@ -1,4 +1,4 @@
-"""Gradient rules: what a rule's parameter names mean, and rule sets compiled per call signature.
+"""Gradient rules: parameter names, and rule sets per call signature.
 
 The names are a closed vocabulary. ``g`` (or ``g_values`` for an op with several results) is the
 gradient that arrives; the name of an input, of a result, or of an ``aux`` value asks for that
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Rule:
-    """One gradient rule: the inputs it serves, its function, the names it asks for."""
+    """A gradient rule: the inputs it serves, its function, and the names it needs."""
 
     __slots__ = ("function", "inputs", "joint", "names")
 
@@ -44,7 +44,7 @@ class Rule:
 
 
 def vocabulary(op: Op) -> set[str]:
-    """Every name that a rule of ``op`` may use."""
+    """Return every name that a rule of ``op`` may use."""
     values = {*op.inputs, *op.returns, *op.aux}
     cotangents = {"g"} if len(op.returns) == 1 else {f"g_{r}" for r in op.returns}
     return values | {f"{v}_spec" for v in values} | set(op.attributes) | cotangents | {"needs"}
@@ -198,7 +198,7 @@ class RuleSet:
     def through_composite(
         self, values: list[Any], grads: list[Tensor | None]
     ) -> Sequence[Tensor | None]:
-        """The gradients of the inputs with an edge, recorded: through the plain composition.
+        """Compute gradients with a recorded graph, through the plain composition.
 
         A fused op keeps statistics that are constants to its rule, so the rule's own derivative
         would be wrong. Its composition is differentiated instead, on the kept inputs. An input that
@@ -219,7 +219,7 @@ class RuleSet:
             )
 
     def composite_inputs(self, values: list[Any]) -> tuple[list[Any], list[Tensor]]:
-        """Inputs for the composition, cut off from their history but connected to it.
+        """Return inputs for the composition, detached from and connected to their history.
 
         Returns:
             (inputs, sources): every input of the op, and those that have an edge, in edge order.

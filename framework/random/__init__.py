@@ -1,1 +1,1 @@
-"""Random numbers: generators, and the Philox stream that they draw from."""
+"""Random number generation: generators and the Philox stream."""

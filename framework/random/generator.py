@@ -1,4 +1,4 @@
-"""Random generators: one counter-based stream each, the same on every device.
+"""Random generators: counter-based, with the same numbers on every device.
 
 ``philox.py`` has the stream itself. Here is who draws from it: a generator's state is two integers,
 a seed and an offset, and a draw always starts at a fresh counter. Each device has a default one;
@@ -30,7 +30,7 @@ _UNSEEDED = 67280421310721  # PyTorch's seed of a Generator that was given none
 
 
 class Generator:
-    """A stream of random numbers whose whole state is a seed and an offset.
+    """A random number generator whose whole state is a seed and an offset.
 
     Args:
         device: For which device's tensors it draws; the stream does not depend on it.
@@ -50,36 +50,36 @@ class Generator:
         self._lock = threading.Lock()
 
     def draw(self, n: int) -> Rng:
-        """Reserve ``n`` words: the stream goes on after them, at a fresh counter."""
+        """Reserve ``n`` words of the stream; the next draw starts at a fresh counter."""
         with self._lock:
             start = self._offset
             self._offset = (start + (n + 3) // 4) & MASK64
             return Rng(self._seed, start)
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start the stream of a seed (any integer of -2**63 .. 2**64 - 1) from its beginning."""
+        """Set the seed (any integer of -2**63 .. 2**64 - 1) and restart the stream."""
         self._set(_checked_seed(seed), 0)
         return self
 
     def seed(self) -> int:
-        """Start a stream that nobody has seen, and return its seed."""
+        """Set a fresh random seed and return it."""
         self._set(secrets.randbits(63), 0)
         return self._seed
 
     def initial_seed(self) -> int:
-        """The seed of the present stream."""
+        """Return the seed of the present stream."""
         return self._seed
 
     def get_offset(self) -> int:
-        """The next counter."""
+        """Return the offset: the next counter of the stream."""
         return self._offset
 
     def set_offset(self, offset: int) -> None:
-        """Go to a counter of the present stream."""
+        """Set the offset: the next counter of the stream."""
         self._set(self._seed, offset & MASK64)
 
     def get_state(self) -> Any:
-        """Seed and offset as an int64 tensor of shape (2,)."""
+        """Return seed and offset as an int64 tensor of shape (2,)."""
         with self._lock:
             pair = [_signed(self._seed), _signed(self._offset)]
         spec = Spec((2,), int64, device("cpu"))
@@ -90,7 +90,7 @@ class Generator:
         return state
 
     def set_state(self, state: Any) -> Generator:
-        """Go back to what ``get_state`` returned.
+        """Restore the state that ``get_state`` returned.
 
         Raises:
             RuntimeError: ``state`` is not two integers.
@@ -104,7 +104,7 @@ class Generator:
         return self
 
     def clone_state(self) -> Generator:
-        """Another generator at the same place of the same stream."""
+        """Return a copy of the generator with the same state."""
         twin = Generator(self.device)
         with self._lock:
             twin._seed, twin._offset = self._seed, self._offset
@@ -146,7 +146,7 @@ _first_seed: list[int] = []  # what generators of devices not met yet start with
 
 
 def generator_of(d: device) -> Generator:
-    """The generator that random ops on a device use unless told otherwise.
+    """Return the default generator of a device.
 
     All start with the same seed, so the first draw is the same on every device.
     """
@@ -159,7 +159,7 @@ def generator_of(d: device) -> Generator:
 
 
 def generators_in_use() -> dict[device, Generator]:
-    """The default generators of all devices that were asked for one so far."""
+    """Return the default generators of all devices that have used theirs."""
     return dict(_generators)
 
 
@@ -198,7 +198,7 @@ def draw(n: int, d: device, generator: Generator | None = None) -> Rng:
 
 
 def manual_seed(seed: int) -> Generator:
-    """Seed the default generators of all devices; return the CPU's."""
+    """Set the seed of the default generators of all devices; return the CPU's generator."""
     seed = _checked_seed(seed)
     _first_seed[:] = [seed]
     for g in list(_generators.values()):
@@ -207,29 +207,29 @@ def manual_seed(seed: int) -> Generator:
 
 
 def seed() -> int:
-    """Seed the default generators with a number nobody has seen, and return it."""
+    """Set a fresh random seed on the default generators, and return it."""
     chosen = secrets.randbits(63)
     manual_seed(chosen)
     return chosen
 
 
 def initial_seed() -> int:
-    """The seed of the CPU's default generator."""
+    """Return the seed of the CPU's default generator."""
     return default_generator.initial_seed()
 
 
 def get_rng_state(device: Any = "cpu") -> Any:
-    """Seed and offset of a device's default generator, as an int64 tensor of shape (2,)."""
+    """Return seed and offset of a device's default generator, an int64 tensor of shape (2,)."""
     return generator_of(_device(device)).get_state()
 
 
 def set_rng_state(new_state: Any, device: Any = "cpu") -> None:
-    """Set a device's default generator to what ``get_rng_state`` returned."""
+    """Restore the state of a device's default generator that ``get_rng_state`` returned."""
     generator_of(_device(device)).set_state(new_state)
 
 
 class fork_rng(WholeContext, ContextDecorator):
-    """Give the default generators back as they were when the block ends.
+    """Restore the default generators to their state at the start when the block ends.
 
     Args:
         devices: Which, beside the CPU's; None means all in use.

@@ -1,4 +1,4 @@
-"""Philox, the counter-based random stream: its words, uniforms, normals and integers.
+"""The Philox counter-based random number generator: words, uniforms, normals, integers.
 
 It is the same on every device: word ``i`` of (seed, offset) is a word of Philox 4x32-10 at counter
 ``offset + i // 4`` under the key ``seed``. An op that draws keeps these 16 bytes, a :class:`Rng`,
@@ -40,7 +40,7 @@ _so_far = 0
 
 
 class Rng(NamedTuple):
-    """Where a draw begins: an ordinary input of a random op, so that it can be repeated.
+    """The start of a draw (seed, offset): an input of a random op, so that it can be repeated.
 
     Attributes:
         seed: The key, an unsigned 64-bit integer.
@@ -58,7 +58,7 @@ SCALARS[Rng] = ScalarSpec("rng", -1)  # below every category: it takes no part i
 
 
 def bits(xp: Any, out: Any, rng: Rng, first: int = 0) -> None:
-    """Fill a contiguous uint32 array with words ``first``, ``first + 1``, ... of a draw.
+    """Fill a contiguous uint32 array with random words ``first``, ``first + 1``, ... of a draw.
 
     Args:
         xp: The array module of ``out``.
@@ -139,7 +139,7 @@ _KERNELS = __package__ + ".kernels.cpu.philox"
 
 
 def words_of(dtype: Any) -> int:
-    """Words that one uniform or normal value of a NumPy dtype takes."""
+    """Return the number of words per uniform or normal value of a NumPy dtype."""
     return 2 if dtype.itemsize == 8 else 1
 
 
@@ -155,7 +155,7 @@ def _chunks(xp: Any, out: Any, per: int) -> Iterator[tuple[Any, Any, int]]:
 
 
 def uniform(xp: Any, out: Any, rng: Rng) -> None:
-    """Fill a contiguous floating array with multiples of 2**-p in [0, 1), p its precision.
+    """Fill a contiguous array with uniform multiples of 2**-p in [0, 1), p the precision.
 
     Element ``i`` (in flat order) depends on ``rng`` and ``i`` only. float64 takes two words an
     element, every other type one; float16 and bfloat16 take the leading bits of the word that
@@ -208,7 +208,7 @@ def _uniform_double(xp: Any, out: Any, words: Any, low: Any) -> None:
 
 
 def normal(xp: Any, out: Any, rng: Rng, mean: float = 0.0, std: float = 1.0) -> None:
-    """Fill a contiguous floating array with independent normal values.
+    """Fill a contiguous floating array with standard normal values.
 
     Elements ``2k`` and ``2k + 1`` are a pair of Box and Muller's: a radius from the first words,
     an angle from the second. float16 and bfloat16 are rounded from the float32 values.
@@ -261,7 +261,7 @@ def normal(xp: Any, out: Any, rng: Rng, mean: float = 0.0, std: float = 1.0) -> 
 
 
 def integers(xp: Any, out: Any, rng: Rng, low: int, high: int) -> None:
-    """Fill a contiguous array with integers of [low, high).
+    """Fill a contiguous array with random integers of [low, high).
 
     Args:
         xp: The array module of ``out``.

@@ -1,4 +1,4 @@
-"""Saving and loading: one safetensors file, others' files, training checkpoints."""
+"""Serialization: save and load, safetensors, PyTorch files, training checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Atomic replacement of files, and bounded reads of files that are not trusted.
+"""Atomic file replacement, and bounded reads of untrusted files.
 
 A file is written under a temporary name in the same folder, flushed to the disk, and renamed over
 the old one; then the folder is flushed too. Whoever is killed at any instant leaves either the
@@ -29,7 +29,7 @@ _NO_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EROFS)  # folders c
 
 
 class UnwrittenError(OSError, SerializationError):
-    """A file that could not be written, and what became of the one before; ``errno`` says why."""
+    """A file could not be written; says what became of the old one, ``errno`` says why."""
 
 
 def is_path(f: Any) -> bool:
@@ -39,7 +39,7 @@ def is_path(f: Any) -> bool:
 
 @contextlib.contextmanager
 def replacing(path: Any) -> Iterator[BinaryIO]:
-    """Open a file for writing that takes ``path``'s place when the block ends without an error.
+    """Open a temporary file for writing that replaces ``path`` when the block succeeds.
 
     A link is followed: what it points to is replaced. A device or a pipe is written directly.
     The new file has the old one's mode, or without an old one what the umask leaves.
@@ -87,7 +87,7 @@ def replacing(path: Any) -> Iterator[BinaryIO]:
 
 
 def temporary_name(name: str) -> str:
-    """A new hidden name beside ``name``, which begins as it does and is short enough for a file."""
+    """Make a unique hidden file name from ``name``, short enough for the file system."""
     stem = name[:_LONGEST_STEM]
     while len(os.fsencode(stem)) > _LONGEST_STEM:
         stem = stem[:-1]
@@ -128,7 +128,7 @@ def _lock_own(handle: int) -> None:
 
 
 def remove_leftover(temporary: str) -> bool:
-    """Remove a temporary file unless a living process is writing it; True if it was removed.
+    """Remove a temporary file unless a live process is writing it; True if removed.
 
     Where the file system has no locks nobody can tell, and it stays.
     """
@@ -170,7 +170,7 @@ def _unwritten(error: OSError, target: str, replaced: bool, out: BinaryIO | None
 
 
 def flush_folder(folder: str) -> None:
-    """Make renames and removals in a folder survive a loss of power, where that can be done."""
+    """Flush renames and removals in a folder to disk, where the system supports it."""
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     except PermissionError:  # it may be written to and not be read
@@ -185,7 +185,7 @@ def flush_folder(folder: str) -> None:
 
 
 class Source:
-    """Pieces of a file, or of a binary file-like object from its present position on.
+    """A readable file, or a binary file-like object from its present position on.
 
     Attributes:
         name: For messages.
@@ -242,7 +242,7 @@ class Source:
             done += got
 
     def read_beside(self, offset: int, memory: memoryview) -> None:
-        """Fill ``memory`` from ``offset``, while other threads do the same: see ``has_places``."""
+        """Fill ``memory`` from ``offset``; several threads may call it at once."""
         self._check(offset, memory.nbytes)
         handle, done = self._file.fileno(), 0
         while done < memory.nbytes:
@@ -261,7 +261,7 @@ class Source:
             )
 
     def mapping(self) -> mmap.mmap:
-        """The file in memory, copied on write: changes stay in this process.
+        """Map the file into memory, copy-on-write: changes stay in this process.
 
         Raises:
             SerializationError: It is no file of its own.
@@ -273,7 +273,7 @@ class Source:
         return self._mapping
 
     def error(self, problem: str, hint: str = "") -> SerializationError:
-        """The exception that names this file and a problem."""
+        """Build an exception that names this file and a problem."""
         return SerializationError(f"load: {self.name}: {problem}." + (f" {hint}." if hint else ""))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A folder of numbered training checkpoints: save often, keep the last few, resume from the newest.
+"""A folder of numbered training checkpoints: save often, keep the last few, resume.
 
 Each checkpoint is one file of :func:`save`, so it is there whole or not at all, and a run killed at
 any instant finds the newest whole one when it starts again. The random generators of all devices
@@ -48,11 +48,11 @@ class _GoneError(Exception):
 
 
 class _DamagedError(Exception):
-    """What is wrong with a checkpoint: its file, the entry, the rule."""
+    """A checkpoint is damaged: names its file, the entry, the rule."""
 
 
 class CheckpointDirectory:
-    """Training checkpoints in one folder, numbered by step.
+    """A folder of training checkpoints, numbered by step.
 
     Args:
         path: The folder; made when first saved to.
@@ -89,7 +89,7 @@ class CheckpointDirectory:
     # Writing
 
     def claim(self) -> None:
-        """Take the folder for this process to write to; ``save`` does it if it was not done.
+        """Lock the folder for writing by this process; ``save`` does it if needed.
 
         The folder is made. What a killed run left is removed: files that it had half written, and
         whole ones beyond ``keep``. The folder is free again when the process ends, however it
@@ -114,11 +114,11 @@ class CheckpointDirectory:
                 self._remove([], steps)
 
     def release(self) -> None:
-        """Let another process write to the folder."""
+        """Unlock the folder for other processes."""
         self._lock = None
 
     def save(self, step: int, /, **objects: Any) -> Path:
-        """Write the states of ``objects``, then remove checkpoints beyond ``keep``.
+        """Save the states of ``objects``, then remove checkpoints beyond ``keep``.
 
         Args:
             step: Steps done; not below the newest whole checkpoint's.
@@ -253,7 +253,7 @@ class CheckpointDirectory:
     def restore(
         self, *, step: int | None = None, map_location: Any = None, **objects: Any
     ) -> dict[str, Any] | None:
-        """Give ``objects`` the states of the newest whole checkpoint, all of them or none.
+        """Restore ``objects`` from the newest intact checkpoint, all of them or none.
 
         A damaged checkpoint changes nothing and is passed over with a warning that says what is
         wrong: the next older one serves. A state that does not fit its object is an error, and
@@ -332,7 +332,7 @@ class CheckpointDirectory:
             return then(source, header, content)
 
     def steps(self) -> list[int]:
-        """The steps that have a checkpoint, in order."""
+        """Return the steps that have a checkpoint, in order."""
         for _ in range(3):
             found = self._listed()
             if found:
@@ -348,7 +348,7 @@ class CheckpointDirectory:
             return []
 
     def latest(self) -> Path | None:
-        """The file of the newest checkpoint, or None."""
+        """Return the path of the newest checkpoint, or None."""
         steps = self.steps()
         return self._file(steps[-1]) if steps else None
 

@@ -1,4 +1,4 @@
-"""Checksums of files: of every entry and of the header, in the header's metadata.
+"""Checksums of entries and headers, stored in the header's metadata.
 
 ``__metadata__["lowtide.sums"]`` holds hexadecimal numbers, separated by blanks: first the CRC-32
 of the header (its eight bytes of length and its JSON, with this number as zeros), of eight digits;
@@ -37,7 +37,7 @@ _ZEROS = "0" * HEADER_DIGITS
 
 
 def read_summed(source: Source, offset: int, memory: memoryview) -> int:
-    """Fill ``memory`` from ``offset`` of a file, and return the sum of what lies in it then."""
+    """Fill ``memory`` from ``offset`` of a file, and return its checksum."""
     shared = source.has_places and memory.nbytes >= LARGE
     fill = source.read_beside if shared else source.read_into
 
@@ -50,7 +50,7 @@ def read_summed(source: Source, offset: int, memory: memoryview) -> int:
 
 
 def write_summed(out: Any, memory: memoryview, total: int) -> int:
-    """Write ``memory`` to a file of the disk, at its position, and return the sum of it.
+    """Write ``memory`` to a file at its position, and return the checksum.
 
     Args:
         out: The file.
@@ -81,7 +81,7 @@ def write_summed(out: Any, memory: memoryview, total: int) -> int:
 
 
 def sum_of_file(source: Source, offset: int, nbytes: int) -> int:
-    """The sum of bytes of a file, read through a small buffer for each thread."""
+    """Return the checksum of a byte range of a file, read through small buffers."""
     shared = source.has_places and nbytes >= LARGE
     fill = source.read_beside if shared else source.read_into
     own = threading.local()
@@ -97,7 +97,7 @@ def sum_of_file(source: Source, offset: int, nbytes: int) -> int:
 
 
 def crc_while(memory: memoryview, move: Callable[[memoryview], Any]) -> int:
-    """Move memory block by block, and return the CRC-32 of it, as PyTorch's archives have it.
+    """Copy memory block by block, and return its CRC-32, as PyTorch's archives store it.
 
     That sum has an order. A large memory's is taken by one thread while another moves the next.
     """
@@ -123,7 +123,7 @@ def crc_while(memory: memoryview, move: Callable[[memoryview], Any]) -> int:
 
 
 def crc_of_file(source: Source, offset: int, nbytes: int) -> int:
-    """The CRC-32 of bytes of a file, read through a small buffer."""
+    """Return the CRC-32 of a byte range of a file, read through a small buffer."""
     buffer, crc = memoryview(bytearray(min(nbytes, BLOCK))), 0
     for start in range(0, nbytes, BLOCK):
         block = buffer[: min(BLOCK, nbytes - start)]
@@ -133,7 +133,7 @@ def crc_of_file(source: Source, offset: int, nbytes: int) -> int:
 
 
 def check(source: Source, what: str, found: int, expected: int | None) -> None:
-    """Compare a checksum with the file's, if it has one.
+    """Compare a checksum with the one in the file, if it has one.
 
     Raises:
         SerializationError: They differ.
@@ -147,7 +147,7 @@ def check(source: Source, what: str, found: int, expected: int | None) -> None:
 
 
 def verify(source: Source, header: Header) -> None:
-    """Read all entries of a file once and compare their checksums; no tensor is made.
+    """Read all entries of a file and compare their checksums, without creating tensors.
 
     The header's own was compared by ``read_header``. Entries of a file without checksums pass.
 
@@ -168,12 +168,12 @@ def verify(source: Source, header: Header) -> None:
 
 
 def blank(count: int) -> str:
-    """The field for ``count`` entries before they are summed."""
+    """Return the placeholder for the checksums of ``count`` entries."""
     return " ".join([_ZEROS] + ["0" * DIGITS] * count)
 
 
 def filled(text: bytes, sums: list[int]) -> bytes:
-    """A header's JSON with a blank field, with the checksums of entries and of itself."""
+    """Fill the checksums of entries and header into a header's JSON."""
     place = text.index(_KEY) + len(_KEY)
     numbers = "".join(f" {found:016x}" for found in sums).encode()
     start = place + HEADER_DIGITS
@@ -182,7 +182,7 @@ def filled(text: bytes, sums: list[int]) -> bytes:
 
 
 def none_expected(source: Source, metadata: dict[str, str]) -> None:
-    """Accept that a file has no checksums: it is somebody else's, or an earlier version's.
+    """Accept a file without checksums, from other software or an earlier version.
 
     Raises:
         SerializationError: It is ours and has a field of another name: so it may be the
@@ -198,7 +198,7 @@ def none_expected(source: Source, metadata: dict[str, str]) -> None:
 
 
 def parsed(source: Source, text: bytes, field: str, count: int) -> list[int]:
-    """Check a header against its own checksum, and return those of its entries.
+    """Check a header against its own checksum, and return the checksums of its entries.
 
     Raises:
         SerializationError: The header was damaged.

@@ -1,4 +1,4 @@
-"""Locks between processes: who writes to a folder, and whose half-written file is still alive.
+"""File locks between processes: who may write to a folder, which temporary files are live.
 
 A lock is ``flock`` on an open file. The system drops it when the process ends, however it ends, so
 that nothing stale is left to be judged: a lock that can be had is free. The owner's name in the
@@ -36,7 +36,7 @@ _guard = threading.RLock()
 
 
 def try_lock(handle: int) -> bool | None:
-    """Lock an open file for this process alone: True if got, False if another process has it.
+    """Try to lock an open file; return False if another process holds the lock.
 
     None where the file system has no locks.
     """
@@ -52,7 +52,7 @@ def try_lock(handle: int) -> bool | None:
 
 
 class FolderLock:
-    """This process's right to write to a folder, until the last reference to it is gone.
+    """The lock that lets this process write to a folder, held until it is freed.
 
     Attributes:
         exclusive: False where the file system has no locks.
@@ -65,11 +65,11 @@ class FolderLock:
         self._end = weakref.finalize(self, _let_go, path, handle, exclusive, os.getpid())
 
     def is_current(self) -> bool:
-        """False if the folder was removed since, or this is a child of the process it is of."""
+        """False if the folder was removed, or this is a fork of the process that holds it."""
         return self.handle >= 0 and _is_at(self.handle, self.path)
 
     def forget(self) -> None:
-        """Close the file and leave the lock to the process this one was forked from."""
+        """Close the file and leave the lock to the parent process."""
         self._end.detach()
         os.close(self.handle)
         self.handle = -1
@@ -79,7 +79,7 @@ _held: weakref.WeakValueDictionary[str, FolderLock] = weakref.WeakValueDictionar
 
 
 def lock_folder(folder: Any) -> FolderLock:
-    """Return this process's lock of a folder; taken now unless it has it already.
+    """Return this process's lock of a folder, acquiring it if needed.
 
     Raises:
         SerializationError: Another process has it; the message says which.
@@ -134,7 +134,7 @@ def _refusal(path: str, handle: int) -> str:
 
 
 def owner_of(handle: int) -> str:
-    """Who wrote its name into an open lock file, in words."""
+    """Describe the process that holds a lock file."""
     for _ in range(20):  # it has the lock a moment before its name is in the file
         text = os.pread(handle, _OWNER_TEXT, 0)
         try:

@@ -1,4 +1,4 @@
-"""JSON structure of objects plus named arrays; nothing here can name a class or a function.
+"""Objects as a JSON structure plus named arrays; no classes or functions can be named.
 
 What JSON has is written as it is: None, bool, int, float, str, list, and a dict whose keys are
 strings that do not begin with ``$``. Everything else is an object with a ``$`` that says what it
@@ -51,12 +51,12 @@ _CLASSES: dict[str, Callable[[Tensor, bool], Tensor]] = {}
 
 
 def restores(name: str, make: Callable[[Tensor, bool], Tensor]) -> None:
-    """Let tensors of class ``name`` be saved, and ``make(values, requires_grad)`` restore them."""
+    """Register ``make(values, requires_grad)`` to restore tensors of class ``name``."""
     _CLASSES[name] = make
 
 
 def with_class(name: str, t: Tensor, requires_grad: bool) -> Tensor:
-    """A tensor as the named class if that is known, with its ``requires_grad``."""
+    """Convert a tensor to a registered class, and set ``requires_grad``."""
     make = _CLASSES.get(name)
     if make is not None:
         return make(t, requires_grad)
@@ -64,7 +64,7 @@ def with_class(name: str, t: Tensor, requires_grad: bool) -> Tensor:
 
 
 class Values:
-    """Elements to be written: of a tensor, of a NumPy array, or bytes. Complex ones as pairs."""
+    """The values of a tensor, array or bytes to write; complex ones as pairs."""
 
     __slots__ = ("_read", "dtype", "nbytes", "shape")
 
@@ -76,7 +76,7 @@ class Values:
         self.nbytes = math.prod(self.shape) * self.dtype.itemsize
 
     def values(self) -> Any:
-        """The array, on the host."""
+        """Return the array on the host."""
         array = self._read()
         if array.dtype.kind == "c":
             array = np.ascontiguousarray(array).reshape(-1).view(self.dtype).reshape(self.shape)
@@ -87,7 +87,7 @@ class Values:
 
 
 class Encoder:
-    """Turns an object into JSON and collects the arrays.
+    """Encodes an object as JSON and collects its arrays.
 
     Attributes:
         arrays: What is to be written, by entry name.
@@ -101,7 +101,7 @@ class Encoder:
         self._inside: set[int] = set()
 
     def encode(self, value: Any, path: tuple[str, ...] = ()) -> Any:
-        """The JSON of ``value``.
+        """Encode ``value`` as JSON.
 
         Raises:
             SerializationError: Something in it has no place in a file; the message names it.
@@ -237,7 +237,7 @@ def _hashable_plainly(key: Any) -> bool:
 
 
 class Decoder:
-    """Turns JSON back into objects, reading each array when it is met.
+    """Decodes objects from JSON, reading each array when it is reached.
 
     Args:
         source: The file.
@@ -259,7 +259,7 @@ class Decoder:
         self._raw: dict[str, Any] = {}
 
     def decode(self, node: Any, depth: int = 0) -> Any:
-        """The object that ``node`` describes.
+        """Decode the object that ``node`` describes.
 
         Raises:
             SerializationError: It describes none.
@@ -285,7 +285,7 @@ class Decoder:
             raise named(self.source, error, problem, calls=self.placement) from None
 
     def tensor_of(self, name: str, location: str = "cpu") -> Tensor:
-        """The tensor of an entry, which shares memory with earlier ones of that entry."""
+        """Return the tensor of an entry, sharing memory with earlier ones of that entry."""
         entry = self._entry(name)
         if type(location) is not str:
             raise TypeError(f"the device of entry {name!r:.99} is no string")

@@ -1,4 +1,4 @@
-"""``map_location``: on which device a tensor of a file is placed, and how it is read there.
+"""``map_location``: the device on which each tensor of a file is created.
 
 A tensor of the CPU is read straight into memory of the pool, with role *input*. With ``mmap`` it
 lies over the file's mapping instead: its pages come when they are read, belong to the system's
@@ -25,7 +25,7 @@ CPU, META = device("cpu"), device("meta")
 
 
 class Placement:
-    """A parsed ``map_location``: a device for each location that a file names.
+    """A parsed ``map_location``: maps the locations named in a file to devices.
 
     Args:
         map_location: None keeps locations; a device or its name takes all; a dict maps locations
@@ -56,7 +56,7 @@ class Placement:
             )
 
     def of(self, location: str) -> device:
-        """The device for what was saved from ``location``.
+        """Return the device for tensors saved from ``location``.
 
         Raises:
             SerializationError: This machine does not have it.
@@ -74,7 +74,7 @@ class Placement:
         return where
 
     def finish(self, t: Tensor, location: str) -> Tensor:
-        """Apply a function given as ``map_location``."""
+        """Apply a ``map_location`` function to a tensor."""
         if self._function is None:
             return t
         try:
@@ -99,7 +99,7 @@ def read_tensor(
     source: Source, offset: int, d: dtype, shape: tuple[int, ...], where: device, mapped: bool,
     crc: int | None = None, what: str = "a tensor", checksum: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Make a tensor of bytes of a file, whose place in it was checked.
+    """Read a tensor from a range of a file that was checked.
 
     Args:
         source: The file.
@@ -142,7 +142,7 @@ def read_tensor(
 def read_checked(
     source: Source, offset: int, memory: memoryview, checksum: int | None, what: str
 ) -> None:
-    """Fill ``memory`` from ``offset``, and compare its sum if there is one to compare with."""
+    """Fill ``memory`` from ``offset``, and verify its checksum if there is one."""
     if checksum is None:
         source.read_into(offset, memory)
     else:

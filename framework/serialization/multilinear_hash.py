@@ -1,4 +1,4 @@
-"""A multilinear hash of 64 bits with fixed keys: a checksum that is as fast as memory.
+"""A 64-bit multilinear hash with fixed keys: a checksum as fast as memory.
 
 The bytes are little-endian words of 32 bits, the last one filled up with zeros. A row is 2048
 words, its sum ``s = w[0] * k[0] + w[1] * k[1] + ...`` over the words it has. Rows are combined in
@@ -57,7 +57,7 @@ Summer = Callable[[memoryview], int]
 
 
 def sum_of(memory: memoryview, total: int | None = None) -> int:
-    """The sum of bytes that are there.
+    """Return the checksum of bytes in memory.
 
     Args:
         memory: The bytes, contiguous.
@@ -69,7 +69,7 @@ def sum_of(memory: memoryview, total: int | None = None) -> int:
 
 
 def sum_while(nbytes: int, move: Callable[[int, int], memoryview], total: int, shared: bool) -> int:
-    """Move bytes block by block, and return the sum of them, each block summed while it is hot.
+    """Copy bytes block by block, and return their checksum.
 
     Args:
         nbytes: How many.
@@ -98,7 +98,7 @@ def sum_while(nbytes: int, move: Callable[[int, int], memoryview], total: int, s
 
 
 def sum_of_pieces(nbytes: int, pieces: Iterable[memoryview], total: int) -> int:
-    """The sum of bytes that come in pieces of any size."""
+    """Return the checksum of bytes that arrive in pieces of any size."""
     summer, sums, rest = summer_for(total), [], bytearray()
     for piece in pieces:
         start = 0
@@ -131,7 +131,7 @@ def _combined(nbytes: int, sums: list[int]) -> int:
 
 
 def summer_for(total: int) -> Summer:
-    """The implementation that is the faster for so many bytes in all."""
+    """Return the faster implementation for a total number of bytes."""
     if total >= (WARM if "numba" in sys.modules else COLD) and sys.byteorder == "little":
         from ..kernels.cpu.multilinear_hash import sum_of_rows  # here, and not first in a thread
 
@@ -149,7 +149,7 @@ def _with_numba(sum_of_rows: Any, block: memoryview) -> int:
 
 
 def with_numpy(block: memoryview) -> int:
-    """The sum of a block, by NumPy."""
+    """Return the checksum of a block, computed by NumPy."""
     whole = block.nbytes // ROW * ROW
     t = 0
     if whole:
@@ -177,7 +177,7 @@ _HALF = np.uint64(32)
 
 @cache
 def keys() -> Any:
-    """The key of each word of a row."""
+    """Return the key of each word of a row."""
     x = np.arange(1, WORDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ x >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ x >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""Reader of PyTorch's files without PyTorch: the zip format and the older row of pickles.
+"""Reader of PyTorch files without PyTorch: the zip format and the legacy pickles.
 
 Both hold a pickle of the object, in which a tensor is a call of ``_rebuild_tensor_v2`` on a
 storage that the pickle only names, and the raw bytes of the storages. The pickle is run by
@@ -59,7 +59,7 @@ DTYPES = {t.name for t in BY_NAME.values()}
 
 
 class Extent(NamedTuple):
-    """Where the bytes of a storage lie in the file; the checksum is None if there is none."""
+    """The byte range of a storage in the file, and its checksum if there is one."""
 
     offset: int
     nbytes: int
@@ -67,7 +67,7 @@ class Extent(NamedTuple):
 
 
 class StorageRef(NamedTuple):
-    """A pickle's reference to a storage."""
+    """A reference from a pickle to a storage."""
 
     key: str
     dtype: dtype
@@ -99,7 +99,7 @@ def load_pytorch(source: Source, placement: Placement, mapped: bool) -> Any:
 
 
 class _FileSlice(io.RawIOBase):
-    """A source as a stream that never reads past the end, whatever it is asked for."""
+    """A source as a stream that never reads past its end."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._at = source, 0
@@ -215,7 +215,7 @@ def _no_storage(persistent_id: Any) -> Any:
 
 
 class StorageScanner:
-    """Collects the storages that an object refers to, and builds nothing.
+    """Collects the storages that an object refers to, without building anything.
 
     Attributes:
         refs: By key.
@@ -225,7 +225,7 @@ class StorageScanner:
         self.refs: dict[str, StorageRef] = {}
 
     def storage(self, persistent_id: Any) -> StorageRef:
-        """What a persistent id says: ('storage', type, key, location, elements[, view])."""
+        """Parse a persistent id: ('storage', type, key, location, elements[, view])."""
         if type(persistent_id) is not tuple or len(persistent_id) not in (5, 6):
             raise ValueError(
                 f"a persistent id must be a tuple of 5 or 6; got {short_repr(persistent_id)}"
@@ -248,7 +248,7 @@ class StorageScanner:
         return ref
 
     def find(self, module: str, name: str) -> Any:
-        """What a global stands for.
+        """Return the replacement of a global name.
 
         Raises:
             UnsafeContentError: It is none of the names that data needs.
@@ -264,7 +264,7 @@ class StorageScanner:
         return Function(full, call, *_COSTS.get(name, (OBJECT, 16)))
 
     def calls(self) -> dict[str, Callable[..., Any]]:
-        """The functions that data needs."""
+        """Return the functions that data may call."""
         return {
             "collections.OrderedDict": _ordered,
             "collections.Counter": lambda items=(): Counter(dict(_pairs(items))),
@@ -279,20 +279,20 @@ class StorageScanner:
         }
 
     def failed(self) -> BaseException | None:
-        """What a function of the caller's own raised."""
+        """Return the exception that a function of the caller raised."""
         return None
 
     def tensor(self, *args: Any) -> Any:
-        """Stand in for a tensor."""
+        """Return a placeholder for a tensor."""
         return None
 
     def parameter(self, *args: Any) -> Any:
-        """Stand in for a parameter."""
+        """Return a placeholder for a parameter."""
         return None
 
 
 class TensorBuilder(StorageScanner):
-    """Makes the tensors.
+    """Builds the tensors of a file.
 
     Args:
         source: The file.
@@ -316,7 +316,7 @@ class TensorBuilder(StorageScanner):
         self, storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any = False,
         hooks: Any = None, metadata: Any = None,
     ) -> Tensor:  # fmt: skip
-        """A view of a storage, after its bounds were checked."""
+        """Build a view of a storage, after its bounds are checked."""
         if type(storage) is not StorageRef:
             raise ValueError("a tensor of no storage")
         shape, strides = _integers(size, "a size"), _integers(stride, "a stride")
@@ -348,7 +348,7 @@ class TensorBuilder(StorageScanner):
         return t.requires_grad_() if requires_grad is True else t
 
     def failed(self) -> BaseException | None:
-        """What a function given as ``map_location`` raised."""
+        """Return the exception that a ``map_location`` function raised."""
         return self.placement.failed
 
     def _on(self, where: device, t: Tensor, view: Any) -> Tensor:
@@ -360,7 +360,7 @@ class TensorBuilder(StorageScanner):
         return wrap(first._array, first._spec, first._storage)
 
     def parameter(self, data: Any, requires_grad: Any = True, hooks: Any = None) -> Tensor:
-        """A parameter of a tensor's memory."""
+        """Build a parameter that shares a tensor's memory."""
         if not isinstance(data, Tensor):
             raise ValueError("a parameter of no tensor")
         return with_class("Parameter", data.detach(), requires_grad is True)

@@ -1,4 +1,4 @@
-"""Restoring objects from their saved states, all of them or none.
+"""Restoring objects from saved states, all of them or none.
 
 The objects take their states one after the other, and each is asked by its own ``load_state_dict``
 whether the state fits. If one refuses, or reading or memory fails, or Ctrl-C comes, it and those
@@ -33,7 +33,7 @@ _ENDS = (  # how an object gives its state, and how it takes it back
 
 
 def ends_of(thing: Any) -> tuple[str, str] | None:
-    """The methods that give and take an object's state, or None if it has none."""
+    """Return the methods that get and set an object's state, or None if it has none."""
     if isinstance(thing, type):
         return None
     for ends in _ENDS:
@@ -50,7 +50,7 @@ def give(
     generators: dict[str, list[int]],
     objects: dict[str, Any],
 ) -> None:
-    """Give ``objects`` and the generators in use their states from a file that was verified.
+    """Restore ``objects`` and the generators in use from a verified file.
 
     Args:
         source: The file.
@@ -99,7 +99,7 @@ def _largest_last(objects: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 class _Old:
-    """What an object was before it took a state."""
+    """The state of an object before it was restored."""
 
     def __init__(self, name: str, thing: Any, setter: str, state: Any) -> None:
         self.name, self.thing, self.setter, self.state = name, thing, setter, state
@@ -121,7 +121,7 @@ def _put_back(undo: list[_Old], error: BaseException) -> None:
 
 
 def copied(state: Any) -> Any:
-    """A state whose tensors and containers are its own."""
+    """Deep-copy a state: its tensors and containers."""
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, np.ndarray):
@@ -137,7 +137,7 @@ def copied(state: Any) -> Any:
 
 
 def bytes_of(state: Any) -> int:
-    """Bytes of the tensors and arrays in a state; those that are in it twice count twice."""
+    """Return the bytes of tensors and arrays in a state; shared ones count each time."""
     if isinstance(state, Tensor | np.ndarray):
         return int(state.nbytes)
     if isinstance(state, dict):
@@ -146,7 +146,7 @@ def bytes_of(state: Any) -> int:
 
 
 def check_generators(states: Any) -> None:
-    """Refuse what is no seed and offset for each device.
+    """Raise an error unless there are seed and offset for each device.
 
     Raises:
         ValueError: It is none.

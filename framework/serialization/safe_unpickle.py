@@ -1,4 +1,4 @@
-"""A safe unpickler: it cannot run code, nor be made to take absurd memory or time.
+"""A safe unpickler that cannot run code and bounds memory and time.
 
 A pickle is a program for a small stack machine. This one knows the instructions that data needs,
 and resolves a global name only through the table it is given. There is no attribute access, no
@@ -60,7 +60,7 @@ def unpickle(
     stream: Any, find: Callable[[str, str], Any], persistent: Callable[[Any], Any],
     failed: Callable[[], BaseException | None] = lambda: None, base: int = BASE,
 ) -> Any:  # fmt: skip
-    """Run one pickle from a binary stream and leave the stream behind it.
+    """Load one pickle from a binary stream, leaving the stream behind it.
 
     Args:
         stream: Has ``read``, ``readline``, ``seek`` and ``tell``.
@@ -114,7 +114,7 @@ def _unknown(code: bytes) -> Any:
 
 
 class _Machine:
-    """The stack, what lies below each open mark, the memo, and where instructions come from."""
+    """The unpickling machine: stack, marks, memo, and input."""
 
     __slots__ = (
         "_find", "below", "budget", "end", "memo", "named", "persistent", "read", "stack", "stream",
@@ -135,7 +135,7 @@ class _Machine:
         self.memo = Memo(budget)
 
     def take(self, count: int) -> bytes:
-        """The next bytes; a length is only believed when they are there."""
+        """Read bytes; a length is trusted only once the bytes are there."""
         if not 0 <= count <= 64 and not 0 <= count <= self.end - self.stream.tell():
             raise ValueError(f"{count} bytes are expected, more than there are")
         data: bytes = self.read(count)
@@ -144,25 +144,25 @@ class _Machine:
         return data
 
     def line(self, most: int) -> str:
-        """The letters up to the end of the line."""
+        """Read up to the end of the line."""
         data: bytes = self.stream.readline(most + 2)
         if data[-1:] != b"\n":
             raise ValueError(f"a line has more than {most} letters, or no end")
         return data[:-1].decode()
 
     def find(self, module: str, what: str) -> Any:
-        """What a global stands for; looked up once, however often it is named."""
+        """Resolve a global name, cached by name."""
         if (module, what) not in self.named:
             self.named[module, what] = self._find(module, what)
         return self.named[module, what]
 
     def from_mark(self) -> list[Any]:
-        """What was pushed since the last mark."""
+        """Pop what was pushed since the last mark."""
         items, self.stack = self.stack, self.below.pop()
         return items
 
     def top(self, kind: type) -> Any:
-        """The container on top of the stack."""
+        """Return the container on top of the stack."""
         if not isinstance(self.stack[-1], kind):
             raise TypeError(f"{type(self.stack[-1]).__name__} where a {kind.__name__} should be")
         return self.stack[-1]
@@ -181,7 +181,7 @@ def _number(format: str) -> Callable[[_Machine], None]:
 
 
 def _sized(format: str, decode: Callable[[bytes], Any]) -> Callable[[_Machine], None]:
-    """Push a value whose length goes before it."""
+    """Push a value that is preceded by its length."""
     layout = struct.Struct(format)
 
     def push(m: _Machine) -> None:
@@ -421,7 +421,7 @@ _STEPS: dict[bytes, tuple[int, Callable[[_Machine], None]]] = {
 
 
 class Memo:
-    """The memo of a pickle: in a list, since nearly all count from 0, and a dict for the rest.
+    """The memo of a pickle: a list for consecutive numbers, a dict for others.
 
     Args:
         budget: Where entries are booked.
@@ -435,7 +435,7 @@ class Memo:
         self._others: dict[int, Any] = {}
 
     def put(self, number: int | None, value: Any) -> None:
-        """Remember ``value`` under a number, or under the next."""
+        """Store ``value`` under a number, or under the next."""
         if number is None:
             number = len(self._row) + len(self._others)
         if number == len(self._row):
@@ -447,12 +447,12 @@ class Memo:
             self._others[number] = value
 
     def get(self, number: int) -> Any:
-        """What was remembered."""
+        """Return a stored value."""
         return self._row[number] if number < len(self._row) else self._others[number]
 
 
 def short_repr(value: Any) -> str:
-    """A value for a message: a nest that shares its parts would have no end as text."""
+    """Format a value for a message, bounded even for nested values that share parts."""
     if type(value) in (int, float, bool, str, bytes, type(None), Function):
         try:
             return f"{value!r:.99}"

@@ -1,4 +1,4 @@
-"""The safetensors format: a length, a JSON header, and the values of every tensor without gaps.
+"""The safetensors format: header length, JSON header, and tensor data without gaps.
 
 The header is checked before anything is allocated: lengths against the file, names, types, shapes
 and offsets against one another. What passes can be read without a further check.
@@ -44,7 +44,7 @@ WITHOUT_ARRAYS = {"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}  # known, but no dty
 
 
 class Entry(NamedTuple):
-    """Where a tensor lies in its file.
+    """The entry of a tensor in the header: dtype, shape and position.
 
     Attributes:
         dtype: The format's name of its type.
@@ -62,7 +62,7 @@ class Entry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """Entries by name in the order of the file, and the metadata."""
+    """The entries by name in file order, and the metadata."""
 
     entries: dict[str, Entry]
     metadata: dict[str, str]
@@ -74,7 +74,7 @@ class Header(NamedTuple):
 def write(
     out: BinaryIO | Any, arrays: dict[str, Any], metadata: dict[str, str], *, patch: bool = False
 ) -> None:
-    """Write named arrays of the host, with checksums: the largest elements first, all aligned.
+    """Write named host arrays with checksums: largest elements first, all aligned.
 
     Args:
         out: A binary file or file-like object.
@@ -136,7 +136,7 @@ def _sum_of(array: Any, out: Any, total: int) -> int:
 
 
 def pieces(array: Any) -> Iterable[memoryview]:
-    """The bytes of an array in C order; one that is not contiguous is gathered in small parts."""
+    """Iterate over the bytes of an array in C order, copying in small parts if non-contiguous."""
     if array.size == 0:
         return
     if array.flags.c_contiguous:
@@ -155,7 +155,7 @@ def pieces(array: Any) -> Iterable[memoryview]:
 
 
 def read_header(source: Source) -> Header:
-    """Read and check the header.
+    """Read and validate the header.
 
     Raises:
         SerializationError: Names the file, the entry and the rule that it breaks.
@@ -198,7 +198,7 @@ def read_header(source: Source) -> Header:
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The dict of a JSON object, in which no name may come twice.
+    """Build the dict of a JSON object, raising an error for duplicate names.
 
     Raises:
         ValueError: One does.

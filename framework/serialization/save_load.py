@@ -1,4 +1,4 @@
-"""``save`` and ``load``: one file, safetensors for the values and JSON for what is around them.
+"""``save`` and ``load``: one file, safetensors for values and JSON for the structure.
 
 The JSON lies in the header's ``__metadata__``, so that the whole is one ordinary safetensors file:
 any tool of that format opens it, and it can be replaced atomically, which a folder cannot.
@@ -27,7 +27,7 @@ LONGEST_NAME = 255  # bytes of a file's name
 
 
 def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = None) -> None:
-    """Write an object to a file that :func:`load` reads, and never half of it.
+    """Save an object atomically to a file that :func:`load` reads.
 
     The file is safetensors: a state dict's tensors are found under their own names by any tool of
     that format. A path is replaced only when all is written and flushed to the disk. The header
@@ -85,7 +85,7 @@ def load(
     mmap: bool | None = None,
     **pickle_load_args: Any,
 ) -> Any:
-    """Read what :func:`save` wrote, a safetensors file, or a PyTorch file.
+    """Load a file written by :func:`save`, a safetensors file, or a PyTorch file.
 
     Nothing that a file says can run code: PyTorch's files are read by a reader that builds tensors
     and containers and refuses all else by name. A file is checked before memory is taken for it,
@@ -129,7 +129,7 @@ def load(
 
 
 def structure_of(source: Source, header: Header) -> Any:
-    """The JSON that describes what a file of ours holds."""
+    """Return the JSON structure of a file written by :func:`save`."""
     version = header.metadata.get(FORMAT)
     if version != VERSION:
         raise source.error(

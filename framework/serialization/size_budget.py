@@ -1,4 +1,4 @@
-"""A budget for reading a file: memory and time in proportion to its size.
+"""A budget for memory and time while reading a file, in proportion to its size.
 
 A small file can describe much: a text that is remembered once and encoded 5000 times, one entry
 as 1000 objects. So whatever is built is booked with its bytes, before it is built, and nothing is
@@ -40,11 +40,11 @@ class UnsafeContentError(ValueError):
 
 
 class OverBudgetError(ValueError):
-    """A file asks for more memory or time than one of its size may."""
+    """A file asks for more memory or time than its size allows."""
 
 
 class Budget:
-    """Bytes that may still be built, and steps that may be taken.
+    """Remaining bytes that may be built, and steps that may be taken.
 
     Args:
         nbytes: Besides ``base`` and what the text gives.
@@ -67,7 +67,7 @@ class Budget:
         self._same: dict[int, int] = {}  # and how many others had it
 
     def spend(self, nbytes: int) -> None:
-        """Book what is about to be built.
+        """Deduct what is about to be built.
 
         Raises:
             OverBudgetError: It is more than may be.
@@ -77,7 +77,7 @@ class Budget:
             self.check()
 
     def check(self) -> None:
-        """Allow what the text gives that was read by now.
+        """Raise an error if more was spent than the text read so far allows.
 
         Raises:
             OverBudgetError: More than that was booked.
@@ -90,7 +90,7 @@ class Budget:
             )
 
     def steps(self, done: int) -> int:
-        """How many steps a text of this length may take.
+        """Return how many steps a text of this length may take.
 
         Raises:
             OverBudgetError: That many, or more, are done.
@@ -103,7 +103,7 @@ class Budget:
         return allowed
 
     def key(self, key: Any) -> Any:
-        """Book the hashing of a plain key or a flat tuple of them, and return it.
+        """Deduct the cost of hashing a plain key or a flat tuple, and return the key.
 
         Keys that may have been made to have one hash are noted by it: hashes of texts are secret,
         those of numbers and of tuples are not.
@@ -137,7 +137,7 @@ class Budget:
 
 @contextmanager
 def damage_named(source: Source, problem: str, hint: str = "", calls: Any = None) -> Iterator[None]:
-    """Turn whatever a damaged file makes Python raise into an error that names the file.
+    """Convert exceptions that a damaged file causes to an error that names the file.
 
     Args:
         source: The file.
@@ -159,7 +159,7 @@ def damage_named(source: Source, problem: str, hint: str = "", calls: Any = None
 def named(
     source: Source, error: BaseException, problem: str, hint: str = "", calls: Any = None
 ) -> BaseException:
-    """The error to raise for one that came of a file; see :func:`damage_named`."""
+    """Build the error for an exception that a file caused; see :func:`damage_named`."""
     mine = calls is not None and error is calls.failed
     if mine or isinstance(error, SerializationError | OutOfMemoryError):
         return error

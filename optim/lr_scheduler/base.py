@@ -1,4 +1,4 @@
-"""The base of schedulers: counts steps, and writes a rate into each parameter group."""
+"""Base of learning rate schedulers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHY_NOT_EPOCH = (
 
 
 class LRScheduler:
-    """Base class: subclasses say in ``get_lr`` what the rates are at ``last_epoch``.
+    """Base class of schedulers: subclasses compute the rates in ``get_lr``.
 
     Making a scheduler sets the rates of step 0. A group whose ``lr`` is a tensor keeps that tensor,
     which is filled.
@@ -66,15 +66,15 @@ class LRScheduler:
             self._is_initial = False
 
     def get_lr(self) -> list[float]:
-        """The rates at ``last_epoch``; subclasses define it. Users call :meth:`get_last_lr`."""
+        """Compute the rates at ``last_epoch``; users call :meth:`get_last_lr`."""
         raise NotImplementedError(f"{type(self).__name__} must define get_lr().")
 
     def get_last_lr(self) -> list[float]:
-        """The rate of each group that the last step set."""
+        """Return the rate of each group that the last step set."""
         return self._last_lr
 
     def step(self, epoch: int | None = None) -> None:
-        """Go one step on; call it after ``optimizer.step()``.
+        """Advance by one step; call it after ``optimizer.step()``.
 
         Args:
             epoch: Deprecated: go to that step instead.
@@ -136,11 +136,11 @@ class LRScheduler:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """All it remembers, without the optimizer."""
+        """Return the state without the optimizer."""
         return {k: v for k, v in self.__dict__.items() if k != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where ``state_dict`` was made. The rates themselves are the optimizer's state."""
+        """Restore the state; the rates themselves are the optimizer's state."""
         self.__dict__.update(state_dict)
 
 
@@ -148,7 +148,7 @@ _LRScheduler = LRScheduler  # PyTorch's older name
 
 
 def uninterrupted(step: Any) -> Any:
-    """A ``step`` that Ctrl-C does not stop half-way: it comes at the end."""
+    """Wrap ``step`` so that Ctrl-C takes effect at its end, not half-way."""
 
     @functools.wraps(step)
     def whole(*args: Any, **kwargs: Any) -> Any:
@@ -159,7 +159,7 @@ def uninterrupted(step: Any) -> Any:
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Refuse what is no optimizer.
+    """Raise an error unless the argument is an optimizer.
 
     Raises:
         TypeError: It is none.
@@ -169,12 +169,12 @@ def check_optimizer(optimizer: Any) -> None:
 
 
 def rates(optimizer: Optimizer) -> list[float]:
-    """The present rate of each group, as Python numbers."""
+    """Return the present rate of each group as Python numbers."""
     return [number(group["lr"]) for group in optimizer.param_groups]
 
 
 def set_rate(group: dict[str, Any], value: float) -> None:
-    """Set a group's rate; a tensor stays the same tensor."""
+    """Set the rate of a group; a tensor is written in place."""
     if isinstance(group["lr"], Tensor):
         group["lr"].detach().fill_(float(value))
     else:
@@ -182,7 +182,7 @@ def set_rate(group: dict[str, Any], value: float) -> None:
 
 
 def per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
-    """An option as one value for each group.
+    """Expand an option to one value per group.
 
     Raises:
         ValueError: It is a list of another length.
@@ -199,5 +199,5 @@ def per_group(name: str, optimizer: Optimizer, value: Any) -> list[Any]:
 
 
 def saved_callable(function: Any) -> dict[str, Any] | None:
-    """What a state dict keeps of a callable: an object's attributes, nothing of a function."""
+    """Return what a state dict keeps of a callable: an object's attributes, else nothing."""
     return None if isinstance(function, types.FunctionType) else dict(function.__dict__)

@@ -1,4 +1,4 @@
-"""Schedules made of schedules: one after the other, or all at once."""
+"""Combined schedulers: one after another, or all at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .plateau import ReduceLROnPlateau
 
 
 class _Several(LRScheduler):
-    """What both share: the list, its checks, and its state."""
+    """Base of combined schedulers: the list, its checks, and its state."""
 
     _schedulers: Sequence[LRScheduler]
 
@@ -33,18 +33,18 @@ class _Several(LRScheduler):
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """All it remembers, and what each of its schedulers does."""
+        """Return the state, including that of each scheduler."""
         return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where ``state_dict`` was made."""
+        """Restore the state."""
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "_schedulers"})
         for scheduler, saved in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             scheduler.load_state_dict(saved)
 
 
 class SequentialLR(_Several):
-    """One schedule after the other; each begins at its step 0 at its milestone.
+    """Run schedulers one after another; each starts at its milestone.
 
     Args:
         optimizer: The one of all schedules.
@@ -87,7 +87,7 @@ class SequentialLR(_Several):
         self._last_lr = current.get_last_lr()
 
     def recursive_undo(self, sched: Any = None) -> None:
-        """Take back the step that each schedule made when it was made."""
+        """Undo the initial step of each scheduler."""
         scheduler = self if sched is None else sched
         if hasattr(scheduler, "_schedulers"):
             for inner in scheduler._schedulers:
@@ -97,7 +97,7 @@ class SequentialLR(_Several):
 
     @uninterrupted
     def step(self) -> None:
-        """Go one step on."""
+        """Advance by one step."""
         self.last_epoch += 1
         k = bisect_right(self._milestones, self.last_epoch)
         current = self._schedulers[k]
@@ -109,7 +109,7 @@ class SequentialLR(_Several):
 
 
 class ChainedScheduler(_Several):
-    """All schedules at each step, each on what the others left: their factors multiply.
+    """Apply all schedulers at each step, so that their factors multiply.
 
     Args:
         schedulers: In the order of their steps.
@@ -136,7 +136,7 @@ class ChainedScheduler(_Several):
 
     @uninterrupted
     def step(self) -> None:
-        """Go one step on."""
+        """Advance by one step."""
         for scheduler in self._schedulers:
             scheduler.step()
         self._last_lr = rates(self.optimizer)

@@ -1,4 +1,4 @@
-"""Schedules that rise and fall, the momentum with them: pure functions of the step."""
+"""Cyclic schedules, which may cycle the momentum inversely."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .base import LRScheduler, check_optimizer, per_group, saved_callable, set_r
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Half a cosine down to ``eta_min``, again and again, each ``T_mult`` times as long.
+    """Cosine annealing to ``eta_min`` with restarts, each ``T_mult`` times as long.
 
     ``eta_min + (base_lr - eta_min) (1 + cos(pi T_cur / T_i)) / 2``, T_cur steps into a period
     of T_i.
@@ -55,14 +55,14 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        """The rates at ``T_cur``."""
+        """Compute the rates at ``T_cur``."""
         self._warn_outside_step()
         height = (1 + math.cos(math.pi * self.T_cur / self.T_i)) / 2
         return [self.eta_min + (base - self.eta_min) * height for base in self.base_lrs]
 
     @uninterrupted
     def step(self, epoch: float | None = None) -> None:
-        """Go one step on, or to a step, which may be a fraction.
+        """Advance by one step, or to a given (possibly fractional) step.
 
         Raises:
             ValueError: ``epoch`` is negative.
@@ -87,7 +87,7 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         self._write(values)
 
     def period(self, epoch: float) -> tuple[float, int]:
-        """How far a step is into its period, and how long that is."""
+        """Return the position of a step in its period, and the period's length."""
         if self.T_mult == 1:
             return epoch % self.T_0, self.T_0
         length = self.T_0
@@ -98,13 +98,13 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
 
 class _Momentum:
-    """What the schedules below share: the momentum goes down as the rate goes up."""
+    """Mixin for schedules that cycle the momentum inversely to the rate."""
 
     optimizer: Optimizer
     use_beta1: bool
 
     def _prepare(self, optimizer: Optimizer, lowest: Any, highest: Any, fresh: bool) -> Any:
-        """Momentum bounds for each group; a fresh start sets the highest.
+        """Set momentum bounds for each group.
 
         Raises:
             ValueError: The optimizer has neither momentum nor betas.
@@ -131,7 +131,7 @@ class _Momentum:
 
 
 class OneCycleLR(LRScheduler, _Momentum):
-    """Up to ``max_lr``, then down to almost nothing; the momentum the other way round.
+    """One-cycle policy: rise to ``max_lr``, then fall to almost zero; momentum inversely.
 
     Rates go from ``max_lr / div_factor`` up, in ``pct_start`` of the steps, and down to that rate
     divided by ``final_div_factor``; with ``three_phase`` as long down as up, then on to the end.
@@ -219,7 +219,7 @@ class OneCycleLR(LRScheduler, _Momentum):
         super().__init__(optimizer, last_epoch)
 
     def get_lr(self) -> list[float]:
-        """The rates at ``last_epoch``; sets the momentum too."""
+        """Compute the rates at ``last_epoch``, and set the momentum."""
         self._warn_outside_step()
         step = self.last_epoch
         if step > self.total_steps:
@@ -253,7 +253,7 @@ class OneCycleLR(LRScheduler, _Momentum):
 
 
 class CyclicLR(LRScheduler, _Momentum):
-    """Up and down between ``base_lr`` and ``max_lr`` in straight lines; the momentum opposite.
+    """Cyclic learning rate between ``base_lr`` and ``max_lr``; momentum inversely.
 
     Args:
         optimizer: Whose rates to set.
@@ -321,7 +321,7 @@ class CyclicLR(LRScheduler, _Momentum):
         self.base_lrs = lowest
 
     def scale_fn(self, x: float) -> float:
-        """The height's factor at a cycle or an iteration."""
+        """Return the amplitude's factor at a cycle or an iteration."""
         if self._scale_fn_custom is not None:
             return self._scale_fn_custom(x)
         if self.mode == "triangular":
@@ -330,7 +330,7 @@ class CyclicLR(LRScheduler, _Momentum):
         return height
 
     def get_lr(self) -> list[float]:
-        """The rates at ``last_epoch``; sets the momentum too."""
+        """Compute the rates at ``last_epoch``, and set the momentum."""
         self._warn_outside_step()
         cycle = math.floor(1 + self.last_epoch / self.total_size)
         x = 1.0 + self.last_epoch / self.total_size - cycle
@@ -345,13 +345,13 @@ class CyclicLR(LRScheduler, _Momentum):
         return [low + (high - low) * height * scale for low, high in pairs]
 
     def state_dict(self) -> dict[str, Any]:
-        """All it remembers; of a custom ``scale_fn`` the attributes, if it is an object."""
+        """Return the state; of a custom ``scale_fn`` only an object's attributes."""
         function = self._scale_fn_custom
         saved = None if function is None else saved_callable(function)
         return {**super().state_dict(), "_scale_fn_custom": saved}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where ``state_dict`` was made; ``scale_fn`` is this scheduler's."""
+        """Restore the state; ``scale_fn`` stays this scheduler's."""
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "_scale_fn_custom"})
         saved = state_dict["_scale_fn_custom"]
         if saved is not None:

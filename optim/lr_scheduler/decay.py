@@ -1,4 +1,4 @@
-"""Schedules that multiply the rate step by step, and the ones that a function gives."""
+"""Decaying schedules, and those given by a function."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from .base import LRScheduler, saved_callable
 
 
 class _Chainable(LRScheduler):
-    """A schedule in two forms: the rate at a step, and how the present rate becomes the next."""
+    """Base of schedules with a closed form and a recursive form."""
 
     def at(self, step: int, base_lr: float) -> float:
-        """The rate at a step, from the base rate alone."""
+        """Return the rate at a step, in closed form."""
         raise NotImplementedError
 
     def following(self, lr: float, base_lr: float, step: int) -> float:
-        """The rate at ``step``, from the one before."""
+        """Return the rate at ``step``, from the one before."""
         raise NotImplementedError
 
     def first(self, lr: float, base_lr: float, step: int) -> float:
-        """The rate that making the scheduler sets; ``step`` is not 0 where it resumes."""
+        """Return the initial rate; ``step`` is not 0 when resuming."""
         return lr
 
     def get_lr(self) -> list[float]:
-        """The rates at ``last_epoch``, from the present ones."""
+        """Compute the rates at ``last_epoch`` from the present ones."""
         self._warn_outside_step()
         move = self.first if self._is_initial else self.following
         return [
@@ -41,7 +41,7 @@ class _Chainable(LRScheduler):
 
 
 class _ByFunction(LRScheduler):
-    """Schedules of user functions; the state keeps attributes of callable objects only."""
+    """Base of schedules given by user functions."""
 
     lr_lambdas: list[Callable[[int], float]]
 
@@ -61,12 +61,12 @@ class _ByFunction(LRScheduler):
         super().__init__(optimizer, last_epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """All it remembers; of each function, the attributes if it is an object."""
+        """Return the state; of each function only an object's attributes."""
         saved = [saved_callable(f) for f in self.lr_lambdas]
         return {**super().state_dict(), "lr_lambdas": saved}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where ``state_dict`` was made; the functions are this scheduler's."""
+        """Restore the state; the functions stay this scheduler's."""
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "lr_lambdas"})
         for function, saved in zip(self.lr_lambdas, state_dict["lr_lambdas"], strict=True):
             if saved is not None:
@@ -74,7 +74,7 @@ class _ByFunction(LRScheduler):
 
 
 class LambdaLR(_ByFunction):
-    """``lr = base_lr f(step)``.
+    """Set the rate to ``base_lr f(step)``.
 
     Args:
         optimizer: Whose rates to set.
@@ -83,14 +83,14 @@ class LambdaLR(_ByFunction):
     """
 
     def get_lr(self) -> list[float]:
-        """The rates at ``last_epoch``."""
+        """Compute the rates at ``last_epoch``."""
         self._warn_outside_step()
         pairs = zip(self.lr_lambdas, self.base_lrs, strict=True)
         return [base * f(self.last_epoch) for f, base in pairs]
 
 
 class MultiplicativeLR(_ByFunction):
-    """``lr = lr f(step)``: the factor of each step, from step 1 on.
+    """Multiply the rate by ``f(step)`` at each step, from step 1 on.
 
     Args:
         optimizer: Whose rates to set.
@@ -99,7 +99,7 @@ class MultiplicativeLR(_ByFunction):
     """
 
     def get_lr(self) -> list[float]:
-        """The rates at ``last_epoch``, from the present ones."""
+        """Compute the rates at ``last_epoch`` from the present ones."""
         self._warn_outside_step()
         lrs = [number(group["lr"]) for group in self.optimizer.param_groups]
         if self._is_initial:
@@ -167,13 +167,13 @@ class MultiStepLR(_Chainable):
     first = following
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where ``state_dict`` was made, also if JSON made strings of the milestones."""
+        """Restore the state, also if JSON turned the milestones into strings."""
         super().load_state_dict(state_dict)
         self.milestones = Counter({int(k): n for k, n in self.milestones.items()})
 
 
 class ConstantLR(_Chainable):
-    """``factor base_lr`` for ``total_iters`` steps, then ``base_lr``.
+    """Set the rate to ``factor base_lr`` for ``total_iters`` steps, then to ``base_lr``.
 
     Args:
         optimizer: Whose rates to set.
@@ -216,7 +216,7 @@ class ConstantLR(_Chainable):
 
 
 class LinearLR(_Chainable):
-    """From ``start_factor base_lr`` to ``end_factor base_lr`` in ``total_iters`` equal steps.
+    """Change linearly from ``start_factor base_lr`` to ``end_factor base_lr`` in ``total_iters``.
 
     Args:
         optimizer: Whose rates to set.
@@ -295,7 +295,7 @@ class ExponentialLR(_Chainable):
 
 
 class PolynomialLR(_Chainable):
-    """To zero in ``total_iters`` steps: ``base_lr (1 - step / total_iters)^power``.
+    """Polynomial decay to zero: ``base_lr (1 - step / total_iters)^power``.
 
     Args:
         optimizer: Whose rates to set.
@@ -330,7 +330,7 @@ class PolynomialLR(_Chainable):
 
 
 class CosineAnnealingLR(_Chainable):
-    """Down to ``eta_min`` in ``T_max`` steps along half a cosine, and up again.
+    """Cosine annealing to ``eta_min`` in ``T_max`` steps, and up again.
 
     ``eta_min + (base_lr - eta_min) (1 + cos(pi step / T_max)) / 2``.
 

@@ -1,4 +1,4 @@
-"""A schedule that looks at a measured value."""
+"""ReduceLROnPlateau: a schedule by a measured value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import WHY_NOT_EPOCH, LRScheduler, check_optimizer, rates, set_rate, 
 
 
 class ReduceLROnPlateau(LRScheduler):
-    """Multiply the rate by ``factor`` after ``patience`` steps without a better value.
+    """Multiply the rate by ``factor`` after ``patience`` steps without improvement.
 
     Args:
         optimizer: Whose rates to set.
@@ -77,12 +77,12 @@ class ReduceLROnPlateau(LRScheduler):
 
     @property
     def in_cooldown(self) -> bool:
-        """True while steps after a change do not count."""
+        """True during the steps after a reduction that do not count."""
         return self.cooldown_counter > 0
 
     @uninterrupted
     def step(self, metrics: SupportsFloat, epoch: int | None = None) -> None:
-        """Take a new value, and lower the rates if it has been too long without a better one."""
+        """Take a new value, and reduce the rates if there was no improvement for too long."""
         value = float(metrics)
         if epoch is not None:
             warnings.warn(WHY_NOT_EPOCH, UserWarning, stacklevel=2)

@@ -228,7 +228,7 @@ def _books(be: Any, living: list[Any]) -> list[str]:
 def modes_now() -> dict[str, Any]:
     """The modes of this thread, by name; a scope that was left counts as gone."""
     state = local.state
-    found = {n: getattr(state, n) for n in state.__slots__ if n != "run"}
+    found = {n: getattr(state, n) for n in state.__slots__ if n != "run_kernel"}
     scope = found["scope"]
     while scope is not None and scope.closed:
         scope = scope.outer

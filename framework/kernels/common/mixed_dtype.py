@@ -75,7 +75,8 @@ def in_tiles(
             return
         convert: Any = copy
         if bits or _lie_alike(out, arrays):
-            out, *sides = (a.reshape(-1) for a in (out, *sides))
+            out, *flat = (a.reshape(-1) for a in (out, *sides))
+            sides = tuple(flat)
             arrays = tuple([a.reshape(-1) if getattr(a, "ndim", 0) else a for a in arrays])
             convert = None
         tiles = _Tiles(compute, out, sides, arrays, homes, rounded, free, convert, tile)
@@ -159,11 +160,11 @@ class _Tiles:
         flat = convert is None
         self.cut = _cut_flat if flat else _cut
         self.sides = sides
-        self.operands = [
+        self.operands: list[tuple[Any, Any, Any]] = [
             (a, home, convert or (None if home is None else line_copier(home.dtype, a.dtype)))
             for a, home in zip(arrays, homes, strict=True)
         ]
-        self.round = convert
+        self.round: Any = convert
         if flat and rounded is not None:
             self.round = line_copier(out.dtype, rounded.dtype)
         shape, axis = out.shape, 0

@@ -75,5 +75,5 @@ TILE_BYTES = 1 << 20
 """Bytes of a tile of products and what they are made from: half of a core's second cache.
 
 Attention's tiles of 2^18 bytes take 1.3 times as long, those of 2^22 0.8, at four times the
-workspace.
+workspace; the columns of a convolution (8 x 2 x 224 x 224 by 2 x 2) 1.4, and 0.9 with 2^21.
 """

@@ -1,4 +1,4 @@
-"""elu and its kin, exponential below zero. Backward needs nothing but the result.
+"""ELU, CELU and SELU. Backward needs only the result.
 
 Below zero ``out = alpha * scale * expm1(input_scale * x)``, so the slope there is
 ``(out + alpha * scale) * input_scale``, and the sign of the result is that of the input as long as
@@ -53,7 +53,7 @@ def _slope_samples(make):
     samples=_slope_samples,
 )  # fmt: skip
 def elu_slope(xp, out, mask, grad, result, *, alpha, scale, input_scale):
-    """``grad`` times the derivative of elu, from what elu gave."""
+    """Backward of elu: ``grad`` times the derivative, computed from the result."""
     xp.less_equal(result, 0, out=mask)
     xp.logical_not(mask, out=mask)
     xp.add(result, alpha * scale, out=out)
@@ -102,7 +102,7 @@ def _elu_with(input, inplace, alpha, scale, input_scale):
 
 @function(public=False)
 def elu(input, alpha=1.0, inplace=False):
-    """Apply ``input`` above zero and ``alpha * (exp(input) - 1)`` below.
+    """Apply ELU: ``input`` above zero and ``alpha * (exp(input) - 1)`` below.
 
     Memory:
         Keeps the result; the input too where ``alpha`` is negative.
@@ -115,7 +115,7 @@ SELU_ALPHA, SELU_SCALE = 1.6732632423543772848170429916717, 1.050700987355480493
 
 @function()
 def selu(input, inplace=False):
-    """Apply the self-normalizing scaled ``elu``.
+    """Apply SELU, the self-normalizing scaled ``elu``.
 
     Memory:
         Keeps the result.
@@ -128,7 +128,7 @@ def selu(input, inplace=False):
 
 @function()
 def celu(input, alpha=1.0, inplace=False):
-    """Apply ``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``.
+    """Apply CELU: ``max(0, x) + min(0, alpha * (exp(x / alpha) - 1))``.
 
     Memory:
         Keeps the result; the input too where ``alpha`` is negative.

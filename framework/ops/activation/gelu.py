@@ -1,4 +1,4 @@
-"""Smooth gates: gelu, silu, softplus and their kin."""
+"""Smooth activations: gelu, silu, mish, softplus, logsigmoid."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _tanh_inner(xp, out, x):
     samples=_gelu_attributes(singles),
 )  # fmt: skip
 def gelu(xp, out, input, *, approximate="none"):
-    """Apply ``input * Phi(input)``, Phi the normal distribution's cumulative function.
+    """Apply GELU: ``input * Phi(input)``, Phi the cumulative normal distribution.
 
     Args:
         input: Values of any shape, floating point.
@@ -133,7 +133,7 @@ def gelu(xp, out, input, *, approximate="none"):
     samples=_gelu_attributes(_gradients),
 )  # fmt: skip
 def gelu_slope(xp, out, other, grad, input, *, approximate):
-    """``grad`` times the derivative of gelu."""
+    """Backward of gelu: ``grad`` times its derivative."""
     if approximate == "tanh":
         # .5 (1 + t) + .5 x (1 - t^2) K0 (1 + 3 K1 x^2) = .5 (1 + t) (1 + x (1 - t) u)
         xp.multiply(input, input, out=other)
@@ -199,7 +199,7 @@ def _gelu_curvature(x, approximate):
 
 @function(public=False)
 def silu(input, inplace=False):
-    """Apply ``input * sigmoid(input)``.
+    """Apply SiLU (swish): ``input * sigmoid(input)``.
 
     Memory:
         Keeps ``input``.
@@ -226,7 +226,7 @@ def _two_scratch(grad, input, **_):
     samples=gradient_samples,
 )  # fmt: skip
 def mish_slope(xp, out, power, share, grad, input):
-    """``grad`` times the derivative of mish.
+    """Backward of mish: ``grad`` times its derivative.
 
     With ``e = exp(x)`` and ``n = e (e + 2)`` it is ``n / (n + 2) + 4 x e (e + 1) / (n + 2)^2``,
     where e may stop growing at exp(20).
@@ -269,7 +269,7 @@ def _(g, grad, input):
 
 @function(public=False)
 def mish(input, inplace=False):
-    """Apply ``input * tanh(softplus(input))``.
+    """Apply Mish: ``input * tanh(softplus(input))``.
 
     Memory:
         Keeps ``input``.
@@ -290,7 +290,7 @@ def _softpluses(make):
     flops=per_element(20), samples=_softpluses, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def softplus(xp, out, mask, input, *, beta=1.0, threshold=20.0):
-    """Apply ``log(1 + exp(beta * input)) / beta``; ``input`` where beta * input > threshold.
+    """Apply softplus: ``log(1 + exp(beta * input)) / beta``, linear above ``threshold``.
 
     Memory:
         Keeps ``input``: near the threshold the result does not tell which side it is from.

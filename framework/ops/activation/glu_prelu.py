@@ -1,4 +1,4 @@
-"""Activations of two operands: glu, one half gated by the other, and prelu, with learned slopes."""
+"""Activations of two operands: glu and prelu."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _glu_slope_samples(make):
     flops=per_element(8), samples=_glu_slope_samples,
 )  # fmt: skip
 def glu_slope(xp, out, share, grad, input, *, dim):
-    """``grad`` times the derivative of glu in both halves."""
+    """Backward of glu: ``grad`` times the derivative in both halves."""
     value, gate = _halves(input, dim)
     first, second = _halves(out, dim)
     sigmoid.op.plain(xp, share, gate)
@@ -117,7 +117,7 @@ def _(g, grad, input, dim):
 
 @function(public=False)
 def glu(input, dim=-1):
-    """Split in two along ``dim`` and gate the first half by the sigmoid of the second.
+    """Apply the gated linear unit: the first half along ``dim`` times the second half's sigmoid.
 
     Raises:
         RuntimeError: The size of ``dim`` is odd, or there is no dimension.
@@ -193,7 +193,7 @@ def _weight_slope_infer(grad, input, *, shape):
     flops=per_element(3), samples=_weight_gradients,
 )  # fmt: skip
 def prelu_weight_slope(xp, out, each, above, grad, input, *, shape):
-    """The sum of ``grad * input`` where that is not above zero, over what ``shape`` repeats."""
+    """Backward of prelu for the weight: sum ``grad * input`` over the negative elements."""
     xp.greater(input, 0, out=above)
     xp.multiply(grad, input, out=each)
     xp.copyto(each, 0, where=above)
@@ -283,7 +283,7 @@ def _(g, grad, input):
 
 @function(method=True)
 def prelu(input, weight):
-    """Apply ``max(0, x) + weight * min(0, x)`` with one learned weight, or one per channel.
+    """Apply PReLU: ``max(0, x) + weight * min(0, x)``, one weight or one per channel.
 
     Args:
         input: Values (N, C, ...).

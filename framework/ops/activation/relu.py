@@ -1,4 +1,4 @@
-"""Activation functions. Each keeps one value for backward: bits, the input, or the result.
+"""ReLU and piecewise linear relatives. Each saves one value: a bitmask, input or result.
 
 Those that PyTorch has only in ``nn.functional`` are no Tensor methods and not in ``lowtide.*``.
 """
@@ -22,7 +22,7 @@ def need_float(name, input):
 
 
 def floating(name, *extra):
-    """The infer rule of an activation: results and scratch look like the input."""
+    """Infer function of activations: results and scratch have the input's spec."""
 
     def infer(input, **_):
         need_float(name, input)
@@ -108,7 +108,7 @@ def _(g_out, bitmask):
 
 @function(method=True)
 def relu(input, *, out=None):
-    """Apply ``max(input, 0)``.
+    """Apply ReLU: ``max(input, 0)``.
 
     Memory:
         Keeps one bit an element; the result below 16384 elements and in place (``relu_``).
@@ -159,7 +159,7 @@ def _(g_out, bitmask, negative_slope):
 
 @function(public=False)
 def leaky_relu(input, negative_slope=0.01, inplace=False):
-    """Apply ``max(input, 0) + negative_slope * min(input, 0)``.
+    """Apply leaky ReLU: ``max(input, 0) + negative_slope * min(input, 0)``.
 
     Memory:
         Keeps one bit an element; the result below 16384 elements and in place; the input where the
@@ -230,7 +230,7 @@ def _(g_out, bitmask):
 
 @function(public=False)
 def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
-    """Limit to [min_val, max_val]; the gradient at a limit is 0.
+    """Clamp to [min_val, max_val]; the gradient at a limit is 0.
 
     Memory:
         Keeps one bit an element; the result below 16384 elements and in place.
@@ -244,7 +244,7 @@ def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
 
 @function(public=False)
 def relu6(input, inplace=False):
-    """Apply ``min(max(input, 0), 6)``.
+    """Apply ReLU6: ``min(max(input, 0), 6)``.
 
     Memory:
         Keeps one bit an element; the result below 16384 elements and in place.
@@ -288,7 +288,7 @@ def _(g_out, bitmask):
 
 @function(public=False)
 def hardsigmoid(input, inplace=False):
-    """Apply ``min(max(input + 3, 0), 6) / 6``.
+    """Apply the hard sigmoid: ``min(max(input + 3, 0), 6) / 6``.
 
     Memory:
         Keeps one bit an element; the result below 16384 elements and in place.
@@ -309,13 +309,13 @@ def hardswish_of(xp, out, input):
 
 
 def gradient_samples(make):
-    """Samples of an op of an arriving gradient and a value."""
+    """Samples of a backward op: a gradient and a value."""
     for shape in ((3, 4), (2, 3), (0, 2)):
         yield (make(*shape, low=-4.3, high=4.3), make(*shape, low=-4.3, high=4.3)), {}
 
 
 def gradient_infer(*extra):
-    """The infer rule of an op of an arriving gradient and a value, with such scratch."""
+    """Infer function of a backward op: a gradient and a value, with scratch."""
 
     def infer(grad, value, **_):
         return (grad, *[grad.like(dtype=bool_) if e == "mask" else grad for e in extra])
@@ -328,7 +328,7 @@ def gradient_infer(*extra):
     flops=per_element(4), samples=gradient_samples,
 )  # fmt: skip
 def hardswish_slope(xp, out, mask, grad, input):
-    """``grad`` times the derivative of hardswish."""
+    """Backward of hardswish: ``grad`` times its derivative."""
     xp.true_divide(input, 3, out=out)
     xp.add(out, 0.5, out=out)
     xp.less_equal(input, 3, out=mask)
@@ -360,7 +360,7 @@ def _(g, grad, input):
 
 @function(public=False)
 def hardswish(input, inplace=False):
-    """Apply ``input * min(max(input + 3, 0), 6) / 6``.
+    """Apply the hard swish: ``input * min(max(input + 3, 0), 6) / 6``.
 
     Memory:
         Keeps ``input``; in place, a copy of it.

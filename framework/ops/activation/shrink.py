@@ -1,4 +1,4 @@
-"""Activations that flatten what is small: shrinkage and thresholds."""
+"""Shrinkage and threshold activations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def softshrink_of(xp, out, input, *, lambd=0.5):
     samples=gradient_samples,
 )  # fmt: skip
 def shrink_slope(xp, out, mask, grad, result):
-    """Zero where ``result`` is zero, else ``grad``."""
+    """Backward of shrinkage: zero where ``result`` is zero, else ``grad``."""
     xp.equal(result, 0, out=mask)
     xp.copyto(out, grad)
     xp.copyto(out, 0, where=mask)
@@ -60,7 +60,7 @@ def _(g):
 
 @function(public=False)
 def softshrink(input, lambd=0.5):
-    """Move each element toward zero by ``lambd``, to zero if it is nearer.
+    """Apply soft shrinkage: move each element toward zero by ``lambd``, at most to zero.
 
     Raises:
         RuntimeError: ``lambd`` is negative.
@@ -75,7 +75,7 @@ def softshrink(input, lambd=0.5):
 
 @op(infer=floating("hardshrink", "mask"), scratch=("mask",), flops=per_element(2), samples=_lambdas)
 def hardshrink(xp, out, mask, input, *, lambd=0.5):
-    """Zero the elements in [-lambd, lambd].
+    """Apply hard shrinkage: zero the elements in [-lambd, lambd].
 
     Memory:
         Keeps the result.
@@ -145,7 +145,7 @@ def _(g_out, bitmask):
 
 @function()
 def threshold(input, threshold, value, inplace=False):
-    """Keep the elements above ``threshold`` and write ``value`` in place of the others.
+    """Threshold elements: keep those above ``threshold``, replace the others by ``value``.
 
     Memory:
         Keeps one bit an element; ``input`` below 16384 elements; in place, a copy of it.

@@ -1,4 +1,4 @@
-"""softmax, log_softmax and softmin, whose results are all that backward needs.
+"""softmax, log_softmax and softmin. Backward needs only the result.
 
 The forward kernels work inside their result, with one scratch value per row. Their gradients are
 ops of their own, which write one array instead of chaining four, and have gradients in turn.
@@ -79,7 +79,7 @@ def _pair_samples(make):
     samples=_softmax_samples, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def softmax_along(xp, out, row, input, *, dim):
-    """Exponentiate and divide by the sum along ``dim``, the largest taken out first."""
+    """Softmax along ``dim``: exponentiate and divide by the sum, the maximum subtracted first."""
     if not input.size:
         return
     axis = dim if input.ndim else ()
@@ -193,7 +193,7 @@ def _prepared(name, input, dim, dtype):
 
 @function(method=True)
 def softmax(input, dim, dtype=None, *, out=None):
-    """Turn scores into probabilities along ``dim``: ``exp(x) / sum(exp(x))``.
+    """Apply the softmax along ``dim``: ``exp(x) / sum(exp(x))``.
 
     Args:
         input: Scores, floating point, any shape.
@@ -213,7 +213,7 @@ def softmax(input, dim, dtype=None, *, out=None):
 
 @function(method=True)
 def log_softmax(input, dim, dtype=None, *, out=None):
-    """Compute the logarithm of ``softmax`` along ``dim``, without leaving the log domain.
+    """Apply the logarithm of the softmax along ``dim``, without overflow.
 
     Args:
         input: Scores, floating point, any shape.
@@ -230,7 +230,7 @@ def log_softmax(input, dim, dtype=None, *, out=None):
 
 @function()
 def softmin(input, dim, dtype=None):
-    """Turn costs into probabilities along ``dim``: ``softmax(-input)``.
+    """Apply the softmax to ``-input`` along ``dim``.
 
     Memory:
         Keeps the result.

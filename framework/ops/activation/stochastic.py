@@ -1,4 +1,4 @@
-"""Activations that draw random numbers: the Gumbel softmax, and leaky units of random slope."""
+"""Random activations: Gumbel softmax and randomized leaky ReLU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .softmax import softmax
 
 @function(public=False)
 def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
-    """Draw from a categorical distribution, differentiably.
+    """Sample from the Gumbel-softmax distribution: a differentiable categorical draw.
 
     Args:
         logits: Logarithms of unnormalized probabilities.
@@ -63,7 +63,7 @@ def _rrelus(make):
     layout=contiguous, flops=per_element(3), samples=_rrelus,
 )  # fmt: skip
 def rrelu_of(xp, out, bitmask, work, words, input, rng, *, lower, upper):
-    """Elements times a slope drawn for each, where they are not above 0; and which are above."""
+    """Randomized leaky ReLU, and the bitmask of elements above 0."""
     fill_bitmask(xp, bitmask, work, input, 0.0, INFINITY)
     _sloped(xp, out, bitmask, work, words, input, rng, lower, upper)
 
@@ -98,7 +98,7 @@ def _slope_samples(make):
     flops=per_element(3), samples=_slope_samples,
 )  # fmt: skip
 def rrelu_slope(xp, out, work, words, grad, bitmask, rng, *, lower, upper):
-    """``grad``, times the slope that was drawn where elements were not above 0."""
+    """Backward of rrelu: ``grad`` times the slope drawn for each element not above 0."""
     _sloped(xp, out, bitmask, work, words, grad, rng, lower, upper)
 
 
@@ -109,7 +109,7 @@ def _(g, bitmask, rng, lower, upper):
 
 @function(public=False)
 def rrelu(input, lower=1.0 / 8, upper=1.0 / 3, training=False, inplace=False):
-    """Multiply negative elements by a random slope in training, by the mean slope otherwise.
+    """Apply randomized leaky ReLU: random negative slopes in training, their mean otherwise.
 
     Args:
         input: Values of any shape, floating point.

@@ -1,4 +1,4 @@
-"""Attention with several heads: projections around ``scaled_dot_product_attention``."""
+"""Multi-head attention: projections around ``scaled_dot_product_attention``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _check(query, key, value, padding, mask, heads):
 
 
 def additive(mask: Any, name: str, dtype: Any) -> Any:
-    """A mask as a number that is added to the scores."""
+    """Convert a mask to a number that is added to the scores."""
     if mask is None or mask.is_floating_point():
         return mask
     if mask.dtype.category != BOOL:
@@ -81,7 +81,7 @@ def multi_head_attention_forward(
     k_proj_weight=None, v_proj_weight=None, static_k=None, static_v=None,
     average_attn_weights=True, is_causal=False,
 ):  # fmt: skip
-    """Attend with several heads: project, mix values by query and key in each head, project back.
+    """Compute multi-head attention: project, attend in each head, project back.
 
     Args:
         query: (L, N, E) or (L, E).
@@ -229,7 +229,7 @@ def _widened(mask):
 
 
 def _shaped(mask, batch, heads, length, source):
-    """As (batch, heads, length, source), with 1 where all are alike."""
+    """Reshape to (batch, heads, length, source), with 1 where broadcast."""
     if mask is None:
         return None
     wanted = (length, source) if mask.ndim == 2 else (batch * heads, length, source)

@@ -1,4 +1,4 @@
-"""Scaled dot product attention, a block of rows at a time.
+"""Scaled dot product attention, computed blockwise.
 
 No matrix of (queries, keys) exists for the whole batch, or even for one head where that is large:
 forward and backward make the scores of a few rows in a workspace of about a megabyte, use them and
@@ -168,7 +168,7 @@ def _order_of(query):
 
 
 def plain(query, key, value, attn_mask, rng, p, causal, scale):
-    """The definition in plain ops: all scores at once."""
+    """Attention in plain ops, with all scores at once."""
     shared = query.shape[1] // key.shape[1]
     if shared > 1:
         key = key.repeat_interleave(shared, 1)
@@ -203,9 +203,10 @@ def _four(x):
 
 @function(public=False)
 def scaled_dot_product_attention(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
-):
-    """Attend: mix the rows of ``value`` by how well each query fits each key.
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
+    enable_gqa=False,
+):  # fmt: skip
+    """Compute scaled dot product attention: ``softmax(q @ k.mT * scale + mask) @ v``.
 
     Args:
         query: (*, H, L, E).
@@ -267,7 +268,7 @@ def scaled_dot_product_attention(
 
 
 def attended(query, key, value, mask, p, causal, scale, order=None):
-    """Attention of (batch, heads, rows, size), with a mask, a causal one, both or neither.
+    """Attention of (batch, heads, rows, size) with an optional mask, causal or not.
 
     In memory the dims of the result are in the given order, or in the query's. As the product that
     follows wants them, for then it keeps the same bytes and no copy.

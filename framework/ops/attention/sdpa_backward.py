@@ -1,4 +1,4 @@
-"""The gradient of attention: the probabilities are made again, a block at a time.
+"""Backward of attention: probabilities are recomputed blockwise.
 
 With P the probabilities, G the incoming gradient and D the row sums of ``G * out``: the gradient of
 value is ``P^T G``; that of the scores ``P * (G value^T - D)``, from which those of query, key and
@@ -74,7 +74,7 @@ def attend_grad(
     xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, part, weighted, summed, grad,
     query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
 ):  # fmt: skip
-    """Gradients in query, key, value and, with ``bias``, mask; probabilities are made again."""
+    """Gradients of query, key, value and, with ``bias``, mask; probabilities are recomputed."""
     if result.size == 0 or key.shape[2] == 0:
         for d in (dq, dk, dv, dmask):
             d.fill(0)

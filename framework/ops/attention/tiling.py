@@ -1,4 +1,4 @@
-"""How attention cuts its scores into blocks, and what forward and backward both do to one.
+"""Tiling of attention scores into blocks, and the steps that forward and backward share.
 
 Several threads share the workspace; each works on heads of its own, so that none waits for another,
 and the products of one head stay with one thread of BLAS.
@@ -20,7 +20,7 @@ from ..random.dropout import draw_kept
 
 
 def rows_ready(array):
-    """Whether BLAS takes an array as it is, or, a bool mask, it is only read elementwise."""
+    """True if an array can be used as it is: by BLAS, or, a bool mask, elementwise."""
     return array.dtype.kind == "b" or blas_ready(array)
 
 
@@ -31,7 +31,7 @@ def _threads(batch, key_heads):
 
 
 class Blocks:
-    """How the scores are cut: heads of one example at a time, or some rows of one head."""
+    """The partition of the scores: heads of one example, or some rows of one head."""
 
     def __init__(self, query, key, causal, itemsize) -> None:
         self.batch, self.heads, self.rows, self.size = query
@@ -50,24 +50,24 @@ class Blocks:
 
     @property
     def tile(self) -> int:
-        """Elements of the scores of the blocks that are worked on at a time."""
+        """Number of scores in the blocks that are computed at a time."""
         return self.threads * self.of_one(self.columns)
 
     def of_one(self, width: int) -> int:
-        """Elements of what has ``width`` numbers for each row of a block."""
+        """Number of elements of an array with ``width`` values per row of a block."""
         return self.group * self.shared * self.lines * width
 
     @property
     def whole(self) -> bool:
-        """Each key head is met by one block only."""
+        """True if each key head belongs to one block only."""
         return self.shared == 1 and self.lines >= self.rows
 
     def __iter__(self):
-        """Yields (example, key heads, rows, number of columns) of each block."""
+        """Yield (example, key heads, rows, number of columns) of each block."""
         return self.within(0, self.batch * self.key_heads)
 
     def within(self, start, stop):
-        """The blocks of some key heads, counted through all examples."""
+        """Return the blocks of some key heads, counted over all examples."""
         while start < stop:
             b, h = divmod(start, self.key_heads)
             end = min(h + self.group, self.key_heads, h + stop - start)
@@ -78,7 +78,7 @@ class Blocks:
             start += end - h
 
     def for_each(self, run, *scratch):
-        """Call ``run(block, *parts of scratch)`` for each block, on several threads if it pays."""
+        """Call ``run(block, *parts of scratch)`` for each block, in parallel if it pays."""
         units = self.batch * self.key_heads
         work = 4 * prod((units, self.shared, self.rows, self.columns, self.size))
         parts = self.threads if work >= thresholds.PRODUCT_THREAD else 1
@@ -95,12 +95,12 @@ class Blocks:
             threads.parallel_chunks(share, units, parts)
 
     def split(self, array):
-        """(batch, heads, ..) as (batch, key heads, heads that share them, ..)."""
+        """Reshape (batch, heads, ..) to (batch, key heads, heads that share them, ..)."""
         return array.reshape(array.shape[0], self.key_heads, self.shared, *array.shape[2:])
 
 
 def masked_scores(xp, blocks, scores, hidden, query, key, mask, block, scale):
-    """The scores of one block, with minus infinity where the mask says so."""
+    """Compute the scores of one block, minus infinity where masked."""
     b, heads, rows, columns = block
     q, k = query[b, heads, :, rows], key[b, heads, None, :columns]
     shape = (*q.shape[:3], columns)
@@ -124,7 +124,7 @@ def masked_scores(xp, blocks, scores, hidden, query, key, mask, block, scale):
 
 
 def kept_block(xp, blocks, kept, words, drawn, rng, block, shape, p):
-    """Which probabilities of a block dropout keeps."""
+    """Return the dropout mask of a block."""
     b, heads, rows, columns = block
     keep = kept[: prod(shape)].reshape(shape)
     count = (rows.stop - rows.start) * blocks.columns
@@ -140,7 +140,7 @@ def kept_block(xp, blocks, kept, words, drawn, rng, block, shape, p):
 
 
 def mask_view(xp, blocks, mask):
-    """The mask as each block slices it: expanded to all scores, without memory."""
+    """Expand the mask to all scores as a view."""
     if mask is None:
         return None
     full = (blocks.batch, blocks.heads, blocks.rows, blocks.columns)
@@ -148,7 +148,7 @@ def mask_view(xp, blocks, mask):
 
 
 def workspaces(query, key, mask, *, p, causal, blocks, dtype):
-    """Specs of what one block needs: scores, what is hidden, and words and mask of dropout."""
+    """Specs of the scratch of one block: scores, masked scores, dropout words and mask."""
     hidden = Spec((blocks.tile if causal or mask is not None else 0,), bool_)
     count = blocks.lines * blocks.columns + 4 if p else 0  # of one head
     kept = Spec((blocks.tile if p else 0,), bool_)
@@ -156,26 +156,26 @@ def workspaces(query, key, mask, *, p, causal, blocks, dtype):
 
 
 def attention_flops(query, key, value, *_, causal=False, **__):
-    """Operations of both products; half of them where each row sees only its past."""
+    """FLOPs of both products; half of them if causal."""
     pairs = prod(query.shape[:3]) * key.shape[2]
     return 2 * pairs * (query.shape[3] + value.shape[3]) // (2 if causal else 1)
 
 
 def worth_compiling(query, key, value, attn_mask, *_, **__):
-    """Whether the compiled kernels serve: no mask, float32, enough scores."""
+    """True if the compiled kernels apply: no mask, float32, enough scores."""
     pairs = prod(query.shape[:3]) * key.shape[2]
     return attn_mask is None and query.dtype is float32 and pairs >= thresholds.COMPILED
 
 
 def plain_scores(xp, scores, rows, columns):
-    """The products of one block, neither scaled nor masked."""
+    """Compute the products of one block, neither scaled nor masked."""
     shape = (*rows.shape[:3], columns.shape[2])
     s = scores[: prod(shape)].reshape(shape)
     return xp.matmul(rows, columns.swapaxes(-1, -2), out=s)
 
 
 def kept_rows(blocks, kept, rng, block, scores, p):
-    """What :func:`kept_block` says, drawn by the compiled kernel; (0, 0) without dropout."""
+    """Return the dropout mask of rows from the compiled kernel; (0, 0) without dropout."""
     if not p:
         return kept.reshape(0, 0)
     from ...kernels.cpu.random import philox

@@ -1,1 +1,1 @@
-"""Copies, conversions of dtype and device, access to storage."""
+"""Copies, dtype and device conversions, storage access."""

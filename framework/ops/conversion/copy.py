@@ -1,4 +1,4 @@
-"""Copies: clone, convert, move to another device, fill, and write one tensor into another."""
+"""Copies: clone, convert, move between devices, fill, copy_."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..signatures import broadcast_shapes, same, singles
 
 
 def cast_into(xp, out, source) -> None:
-    """Copy with conversion, as PyTorch converts: what does not fit is not reported.
+    """Copy with dtype conversion, as PyTorch converts, without overflow warnings.
 
     A complex number becomes its real part. An integer or half out of a float too large for it is
     what the machine makes of it.
@@ -42,7 +42,7 @@ def worth_moving(*specs, **_) -> bool:
 
 @op(infer=same, half="exact", samples=singles)
 def clone(xp, out, input, *, memory_format=None):
-    """Copy into memory of its own; the gradient passes through."""
+    """Copy the tensor; gradients pass through."""
     xp.copyto(out, input)
 
 
@@ -67,7 +67,7 @@ def _convert_samples(make):
     infer=lambda input, *, dtype: input.like(dtype=dtype),
 )  # fmt: skip
 def convert(xp, out, input, *, dtype):
-    """Copy with another element type."""
+    """Convert to another dtype."""
     cast_into(xp, out, input)
 
 
@@ -82,7 +82,7 @@ def _(g):
 
 
 def zero_gradient(g, spec):
-    """The gradient of an input that does not matter: zeros, in the memory of one element."""
+    """Return a zero gradient, expanded from one element, for an input without effect."""
     return g.new_zeros(()).expand(spec.shape)
 
 
@@ -106,7 +106,7 @@ def _copy_samples(make):
     one_write=True,
 )  # fmt: skip
 def copy(xp, out, input, src):
-    """The values of ``src`` in the shape and dtype of ``input``."""
+    """Return the values of ``src`` in the shape and dtype of ``input``."""
     cast_into(xp, out, src)
 
 
@@ -127,7 +127,7 @@ def _(g, src_spec):
 
 @function(method=True, public=False)
 def copy_(input: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
-    """Write the values of ``src``, broadcast and converted, into this tensor."""
+    """Copy the values of ``src`` into this tensor, broadcast and converted."""
     if src is input:
         check_writable(input, "copy_")
         return input
@@ -162,7 +162,7 @@ def _fill_samples(make):
     one_write=True,
 )  # fmt: skip
 def filled(xp, out, input, value):
-    """One value everywhere, in the shape and dtype of ``input``."""
+    """Return a tensor of one value in the shape and dtype of ``input``."""
     cast_into(xp, out, value)
 
 
@@ -178,13 +178,13 @@ def _(g):
 
 @function()
 def fill(input: Tensor, value: Any) -> Tensor:
-    """Make a tensor of one value in the shape and dtype of another."""
+    """Return a tensor of one value in the shape and dtype of another."""
     return filled(input, value)
 
 
 @function(method=True)
 def zero_(input: Tensor) -> Tensor:
-    """Write zeros into this tensor."""
+    """Fill this tensor with zeros."""
     return input.fill_(0)
 
 
@@ -199,7 +199,7 @@ def detach(input: Tensor) -> Tensor:
 
 @function(method=True)
 def detach_(input: Tensor) -> Tensor:
-    """Cut this tensor off from the graph that made it.
+    """Detach this tensor from the graph in place.
 
     Raises:
         RuntimeError: It is a view.
@@ -212,7 +212,7 @@ def detach_(input: Tensor) -> Tensor:
 
 @function(method=True, public=False)
 def resize_(input: Tensor, *size: Any, memory_format: Any = None) -> Tensor:
-    """Give this tensor another shape, keeping as many of its first elements as fit.
+    """Resize this tensor, keeping as many of its first elements as fit.
 
     It keeps its memory if that is large enough, else takes new memory, whose rest is
     uninitialized.
@@ -246,12 +246,12 @@ def resize_(input: Tensor, *size: Any, memory_format: Any = None) -> Tensor:
 
 @function(method=True)
 def resize_as_(input: Tensor, the_template: Tensor, memory_format: Any = None) -> Tensor:
-    """Give this tensor the shape of another."""
+    """Resize this tensor to the shape of another."""
     return resize_(input, tuple(the_template.shape))
 
 
 class ToDevice(Node):
-    """A copy between devices; its gradient travels back."""
+    """The node of a copy between devices."""
 
     __slots__ = ("edge_specs",)
 
@@ -262,7 +262,7 @@ class ToDevice(Node):
         self.extra = None
 
     def name(self) -> str:
-        """PyTorch's name for it."""
+        """Return PyTorch's name of the node."""
         return "ToCopyBackward0"
 
     def apply(self, grads, wanted, retain, create):
@@ -298,7 +298,7 @@ def to(
     input: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
     non_blocking: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Convert to a dtype, a device, or those of another tensor; itself if nothing changes.
+    """Convert to a dtype, a device, or those of another tensor; returns itself if nothing changes.
 
     Accepts ``to(dtype)``, ``to(device)``, ``to(device, dtype)``, ``to(other)`` and the keywords.
     """

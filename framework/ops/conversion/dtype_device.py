@@ -1,4 +1,4 @@
-"""Conversions by name (``.float()``, ``.cuda()``, ``.type()``) and questions about types."""
+"""Conversions by name (``.float()``, ``.cuda()``, ``.type()``) and dtype predicates."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ for _name, _dtype in _NAMES.items():
 
 @function(method=True, public=False)
 def cpu(input: Tensor, memory_format: Any = None) -> Tensor:
-    """Copy to the CPU; itself if it is there."""
+    """Copy to the CPU; returns itself if it is there."""
     return input.to("cpu")
 
 
@@ -56,19 +56,19 @@ def cpu(input: Tensor, memory_format: Any = None) -> Tensor:
 def cuda(
     input: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None
 ) -> Tensor:
-    """Copy to a cuda device; itself if it is there."""
+    """Copy to a CUDA device; returns itself if it is there."""
     return input.to("cuda" if device is None else device)
 
 
 @function(method=True, public=False)
 def pin_memory(input: Tensor, device: Any = None) -> Tensor:
-    """Return itself: copies to a device go through pinned memory by themselves."""
+    """Return the tensor itself; copies to devices use pinned memory automatically."""
     return input
 
 
 @function(method=True, public=False)
 def is_pinned(input: Tensor, device: Any = None) -> bool:
-    """Return False: host memory is pinned only while a copy needs it."""
+    """Return False: host memory is pinned only during copies."""
     return False
 
 
@@ -77,7 +77,7 @@ _TYPE_OF = {cls.dtype: name for name, cls in LEGACY_TYPES.items()}
 
 @function(method="type", public=False)
 def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False, **ignored: Any) -> Any:
-    """Name PyTorch's type of this tensor (``'lowtide.FloatTensor'``), or convert to one.
+    """Return PyTorch's type name (``'lowtide.FloatTensor'``), or convert to a type.
 
     Args:
         input: The tensor.
@@ -114,7 +114,7 @@ def type_as(input: Tensor, other: Tensor) -> Tensor:
 
 @function()
 def result_type(tensor1: Any, tensor2: Any) -> dtype_class:
-    """The dtype of arithmetic between two tensors or numbers.
+    """Return the dtype of arithmetic between two tensors or numbers.
 
     Example:
         >>> import lowtide as lt
@@ -166,7 +166,7 @@ def is_inference(input: Tensor) -> bool:
 
 @function()
 def get_device(input: Tensor) -> int:
-    """The index of its cuda device; -1 elsewhere."""
+    """Return the index of the CUDA device; -1 on other devices."""
     return input.get_device()
 
 

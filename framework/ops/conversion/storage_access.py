@@ -1,4 +1,4 @@
-"""The memory under a tensor: what it is, and which tensors share it.
+"""Access to storages: ``storage()``, ``untyped_storage()``, ``set_``.
 
 PyTorch's ``untyped_storage()`` and ``storage()`` are read-only handles here: lowtide's own storages
 (``framework/storage.py``) belong to the pool, which counts their bytes.
@@ -20,7 +20,7 @@ from ..registry import function, public
 
 @public
 class UntypedStorage:
-    """The bytes under a tensor and all of its views, which live as long as this does.
+    """The storage of a tensor as bytes, shared by its views.
 
     Handles of the same memory are equal.
 
@@ -69,14 +69,14 @@ class UntypedStorage:
 
 @public
 class TypedStorage(UntypedStorage):
-    """The elements under a tensor and all of its views."""
+    """The storage of a tensor as elements, shared by its views."""
 
     def __init__(self, storage: Any, where: device, dtype: dtype_class) -> None:
         super().__init__(storage, where)
         self.dtype = dtype
 
     def untyped(self) -> UntypedStorage:
-        """The same memory as bytes."""
+        """Return the same storage as bytes."""
         return UntypedStorage(self._storage, self.device)
 
 
@@ -88,19 +88,19 @@ def is_storage(obj: Any) -> bool:
 
 @function(method=True, public=False)
 def untyped_storage(input: Tensor) -> UntypedStorage:
-    """The bytes that this tensor and all of its views share."""
+    """Return the storage of this tensor as bytes."""
     return UntypedStorage(input._storage, input.device)
 
 
 @function(method=True, public=False)
 def storage(input: Tensor) -> TypedStorage:
-    """The elements that this tensor and all of its views share."""
+    """Return the storage of this tensor as elements."""
     return TypedStorage(input._storage, input.device, input.dtype)
 
 
 @function(method=True, public=False)
 def is_set_to(input: Tensor, tensor: Tensor) -> bool:
-    """Tell whether two tensors are the same elements of the same memory."""
+    """True if two tensors have the same storage, offset, shape and strides."""
     return (
         input._storage is tensor._storage
         and input.shape == tensor.shape
@@ -111,7 +111,7 @@ def is_set_to(input: Tensor, tensor: Tensor) -> bool:
 
 @function(method=True, public=False)
 def set_(input: Tensor, source: Tensor | None = None) -> Tensor:
-    """Make this tensor another's: the same memory, shape and strides; without one, empty.
+    """Set this tensor to another's storage, shape and strides; without one, make it empty.
 
     Raises:
         TypeError: ``source`` is no tensor. PyTorch takes a storage, too.

@@ -14,10 +14,8 @@ import numpy as np
 
 from ...dtypes import as_dtype
 from ...kernels.common.layout import worth_compiling
-from ...kernels.runtime import threads
+from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
-
-THREAD_WORK = 1 << 23  # operations below which waking another thread costs more than it saves
 
 OUT, INPUT, WEIGHT = "out", "input", "weight"  # the sides
 
@@ -123,7 +121,7 @@ class Route:
 
     def __init__(self, sizes: Sizes) -> None:
         self.sizes = sizes
-        shared = sizes.compiled and sizes.work >= THREAD_WORK
+        shared = sizes.compiled and sizes.work >= thresholds.PRODUCT_THREAD
         self.threads = threads.LIMIT if shared else 1
 
     @property

@@ -1,1 +1,1 @@
-"""Ops that make tensors: filled, ranges, from data."""
+"""Creation ops: filled tensors, ranges, tensors from data."""

@@ -1,4 +1,4 @@
-"""What every factory needs: the meaning of its arguments, memory, and one number everywhere."""
+"""Helpers of tensor factories: argument parsing, allocation, filling."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from ...tensor import Tensor, wrap
 
 
 def new(spec: Spec, role: int = TEMPORARY) -> Tensor:
-    """An uninitialized tensor of a spec."""
+    """Allocate an uninitialized tensor of a spec."""
     storage, array = backend(spec.device).empty(spec, role)
     return made(array, spec, storage)
 
 
 def made(array: Any, spec: Spec, storage: Any) -> Tensor:
-    """A tensor that no op computed; under ``inference_mode`` an inference tensor like any other."""
+    """Finish a tensor that no op computed; under ``inference_mode`` it is an inference tensor."""
     t = wrap(array, spec, storage)
     if local.state.inference:
         t._extra = {"inference": True}
@@ -47,7 +47,7 @@ def made(array: Any, spec: Spec, storage: Any) -> Tensor:
 
 
 def shape_of(name: str, size: Any) -> tuple[int, ...]:
-    """The shape that ``f(2, 3)``, ``f((2, 3))`` or ``f([2, 3])`` asks for.
+    """Parse the shape of ``f(2, 3)``, ``f((2, 3))`` or ``f([2, 3])``.
 
     Raises:
         TypeError: A size is no integer.
@@ -69,7 +69,7 @@ def shape_of(name: str, size: Any) -> tuple[int, ...]:
 
 
 def size_of(name: str, size: tuple[Any, ...], named: dict[str, Any]) -> tuple[int, ...]:
-    """The same for a factory that also takes ``size=``, the only other name in ``named``.
+    """Parse the shape of a factory that also accepts ``size=``.
 
     Raises:
         TypeError: No size, or another name.
@@ -85,7 +85,7 @@ def size_of(name: str, size: tuple[Any, ...], named: dict[str, Any]) -> tuple[in
 
 
 def dtype_of(name: str, dtype: Any) -> dtype_class:
-    """The dtype an argument names: a lowtide dtype, or a Python or NumPy type.
+    """Parse a dtype argument: a lowtide dtype, or a Python or NumPy type.
 
     Raises:
         TypeError: A string, which PyTorch does not take either, or an unknown type.
@@ -98,14 +98,14 @@ def dtype_of(name: str, dtype: Any) -> dtype_class:
 
 
 def place_of(device: Any) -> as_device:
-    """The device an argument names; None is the default device."""
+    """Parse a device argument; None is the default device."""
     return get_default_device() if device is None else as_device(device)
 
 
 def target(
     name: str, shape: tuple[int, ...], dtype: Any, default: dtype_class, device: Any, out: Any
 ) -> Tensor:
-    """The tensor to fill: a new one, or ``out``, resized and counted as written."""
+    """Return the tensor to fill: a new one, or ``out``, resized and marked as written."""
     if out is None:
         wanted = default if dtype is None else dtype_of(name, dtype)
         return new(Spec(shape, wanted, place_of(device)))
@@ -122,7 +122,7 @@ def target(
 
 
 def put(t: Tensor, value: Any) -> Tensor:
-    """Write one number everywhere, outside autograd.
+    """Fill a tensor with one number, outside of autograd.
 
     Raises:
         RuntimeError: The dtype cannot hold it.
@@ -133,7 +133,7 @@ def put(t: Tensor, value: Any) -> Tensor:
 
 
 def written(t: Tensor, f: Any, *args: Any) -> Tensor:
-    """Have ``f(array, *args)`` write the values of a tensor that no op computed.
+    """Write values of a tensor by ``f(array, *args)``, recorded by checkpointed regions.
 
     A region of activation checkpointing notes it, and can have them written again.
     """
@@ -147,7 +147,7 @@ def written(t: Tensor, f: Any, *args: Any) -> Tensor:
 
 
 def fill(array: Any, value: Any) -> None:
-    """Write one number everywhere in an array."""
+    """Fill an array with one number."""
     array.fill(value)
 
 
@@ -156,7 +156,7 @@ def leave_uninitialized(array: Any) -> None:
 
 
 def fitted(value: Any, dtype: dtype_class) -> Any:
-    """A Python number as an element of a dtype: bool, int, float or complex.
+    """Convert a Python number to an element of a dtype: bool, int, float or complex.
 
     Raises:
         TypeError: It is no number.
@@ -192,14 +192,14 @@ NUMBERS = (bool, int, float, complex)  # Python's, by category
 
 
 def scalar(value: Any) -> Any:
-    """A Python number from a number, a NumPy scalar, or a tensor of one element."""
+    """Convert a number, a NumPy scalar or a one-element tensor to a Python number."""
     if isinstance(value, Tensor | np.generic):
         return value.item()
     return value
 
 
 def natural_dtype(*values: Any) -> dtype_class:
-    """The dtype that Python numbers have together."""
+    """Return the common dtype of Python numbers."""
     category = max(
         next((k for k, kind in enumerate(NUMBERS) if isinstance(v, kind)), FLOAT) for v in values
     )
@@ -208,7 +208,7 @@ def natural_dtype(*values: Any) -> dtype_class:
 
 
 def like(name: str, input: Any, dtype: Any, device: Any, requires_grad: bool = False) -> Tensor:
-    """An uninitialized tensor with another's shape, and its dtype and device unless given."""
+    """Allocate a tensor with another's shape, and its dtype and device unless given."""
     if not isinstance(input, Tensor):
         raise TypeError(
             f"{name}(): argument 'input' (position 1) must be Tensor, not {type(input).__name__}."

@@ -1,4 +1,4 @@
-"""Making tensors: filled, like others, of complex parts.
+"""Creation of filled, uninitialized and complex tensors.
 
 The other factories are in ``arrays`` (from data), ``counting`` (ramps), ``random`` and ``legacy``;
 what all of them share is in ``factory``.
@@ -43,7 +43,7 @@ def empty(
     device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
     memory_format: Any = None, **named: Any,
 ) -> Tensor:  # fmt: skip
-    """Make a tensor with whatever values its memory had."""
+    """Create an uninitialized tensor."""
     shape = size_of("empty", size, named)
     t = written(
         target("empty", shape, dtype, get_default_dtype(), device, out), leave_uninitialized
@@ -56,7 +56,7 @@ def zeros(
     *size: Any, out: Tensor | None = None, dtype: Any = None, layout: Any = None,
     device: Any = None, requires_grad: bool = False, pin_memory: bool = False, **named: Any,
 ) -> Tensor:  # fmt: skip
-    """Make a tensor of zeros."""
+    """Create a tensor of zeros."""
     shape = size_of("zeros", size, named)
     t = put(target("zeros", shape, dtype, get_default_dtype(), device, out), 0)
     return t.requires_grad_() if requires_grad else t
@@ -67,7 +67,7 @@ def ones(
     *size: Any, out: Tensor | None = None, dtype: Any = None, layout: Any = None,
     device: Any = None, requires_grad: bool = False, pin_memory: bool = False, **named: Any,
 ) -> Tensor:  # fmt: skip
-    """Make a tensor of ones."""
+    """Create a tensor of ones."""
     shape = size_of("ones", size, named)
     t = put(target("ones", shape, dtype, get_default_dtype(), device, out), 1)
     return t.requires_grad_() if requires_grad else t
@@ -78,7 +78,7 @@ def full(
     size: Any, fill_value: Any, *, out: Tensor | None = None, dtype: Any = None,
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make a tensor of one value; its dtype follows the value's type unless given."""
+    """Create a tensor of one value, whose type determines the dtype unless given."""
     if not isinstance(size, list | tuple):
         raise TypeError(
             f"full(): argument 'size' must be tuple of ints, not {type(size).__name__}."
@@ -102,7 +102,7 @@ def scalar_tensor(
     s: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make a 0-d tensor of the default dtype."""
+    """Create a 0-d tensor of the default dtype."""
     return full(
         (), s, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad
     )
@@ -113,7 +113,7 @@ def empty_strided(
     size: Any, stride: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make an uninitialized tensor with given strides, counted in elements."""
+    """Create an uninitialized tensor with given strides, counted in elements."""
     shape, steps = shape_of("empty_strided", (size,)), shape_of("empty_strided", (stride,))
     if len(shape) != len(steps):
         raise RuntimeError(
@@ -135,7 +135,7 @@ def empty_permuted(
     size: Any, physical_layout: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make an uninitialized dense tensor whose dims lie in memory in another order.
+    """Create an uninitialized dense tensor with a given physical order of dims.
 
     Args:
         size: The shape.
@@ -169,7 +169,7 @@ def empty_like(
     input: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Make an uninitialized tensor of another's shape, dtype and device."""
+    """Create an uninitialized tensor of another's shape, dtype and device."""
     return written(like("empty_like", input, dtype, device, requires_grad), leave_uninitialized)
 
 
@@ -178,7 +178,7 @@ def zeros_like(
     input: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Make zeros of another tensor's shape, dtype and device."""
+    """Create zeros of another tensor's shape, dtype and device."""
     return put(like("zeros_like", input, dtype, device, requires_grad), 0)
 
 
@@ -187,7 +187,7 @@ def ones_like(
     input: Tensor, *, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Make ones of another tensor's shape, dtype and device."""
+    """Create ones of another tensor's shape, dtype and device."""
     return put(like("ones_like", input, dtype, device, requires_grad), 1)
 
 
@@ -196,7 +196,7 @@ def full_like(
     input: Tensor, fill_value: Any, *, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Make a tensor of one value in another's shape, dtype and device."""
+    """Create a tensor of one value in another's shape, dtype and device."""
     return put(like("full_like", input, dtype, device, requires_grad), scalar(fill_value))
 
 
@@ -222,7 +222,7 @@ def new_empty(
     input: Tensor, *size: Any, dtype: Any = None, device: Any = None,
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make an uninitialized tensor of this one's dtype and device."""
+    """Create an uninitialized tensor of this one's dtype and device."""
     t = written(_new_like("new_empty", input, size, dtype, device), leave_uninitialized)
     return t.requires_grad_() if requires_grad else t
 
@@ -232,7 +232,7 @@ def new_empty_strided(
     input: Tensor, size: Any, stride: Any, *, dtype: Any = None, layout: Any = None,
     device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make an uninitialized tensor of this one's dtype and device with given strides."""
+    """Create an uninitialized tensor of this one's dtype and device with given strides."""
     return empty_strided(
         size, stride, dtype=input.dtype if dtype is None else dtype,
         device=input.device if device is None else device, requires_grad=requires_grad,
@@ -244,7 +244,7 @@ def new_zeros(
     input: Tensor, *size: Any, dtype: Any = None, device: Any = None,
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make zeros of this tensor's dtype and device."""
+    """Create zeros of this tensor's dtype and device."""
     t = put(_new_like("new_zeros", input, size, dtype, device), 0)
     return t.requires_grad_() if requires_grad else t
 
@@ -254,7 +254,7 @@ def new_ones(
     input: Tensor, *size: Any, dtype: Any = None, device: Any = None,
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make ones of this tensor's dtype and device."""
+    """Create ones of this tensor's dtype and device."""
     t = put(_new_like("new_ones", input, size, dtype, device), 1)
     return t.requires_grad_() if requires_grad else t
 
@@ -264,7 +264,7 @@ def new_full(
     input: Tensor, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None,
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make a tensor of one value in this one's dtype and device."""
+    """Create a tensor of one value in this one's dtype and device."""
     t = put(_new_like("new_full", input, (size,), dtype, device), scalar(fill_value))
     return t.requires_grad_() if requires_grad else t
 
@@ -322,7 +322,7 @@ def _(g):
 
 @function()
 def complex(real: Tensor, imag: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Make complex numbers of real and imaginary parts."""
+    """Create complex numbers from real and imaginary parts."""
     result = make_complex(real, imag)
     return result if out is None else _complex_into("complex", out, result)
 
@@ -338,7 +338,7 @@ def _complex_into(name, out, result):
 
 @function()
 def polar(abs: Tensor, angle: Tensor, *, out: Tensor | None = None) -> Tensor:
-    """Make complex numbers of absolute values and angles.
+    """Create complex numbers from absolute values and angles.
 
     Args:
         abs: Absolute values, float32 or float64.

@@ -1,4 +1,4 @@
-"""Tensors from data: numbers and lists, NumPy's arrays, buffers, other libraries' memory."""
+"""Tensors from data: Python numbers and lists, NumPy arrays, buffers, DLPack."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ OPERANDS[np.ndarray] = tensor
 
 
 def copied(data: Any, wanted: dtype_class | None, where: as_device) -> Tensor:
-    """A new tensor with the values of ``data``, in its own dtype if ``wanted`` is None."""
+    """Return a new tensor with the values of ``data``, in its own dtype if ``wanted`` is None."""
     array, natural = _host_array(data)
     typed = isinstance(data, Tensor | np.ndarray | np.generic)
     if wanted is None:
@@ -186,7 +186,7 @@ def _check_range(array: Any, wanted: dtype_class) -> None:
 
 @function()
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """Turn data into a tensor, sharing memory with a tensor or NumPy array where possible."""
+    """Convert data to a tensor, sharing memory with a tensor or NumPy array where possible."""
     if isinstance(data, Tensor):
         return data.to(device=device, dtype=dtype)
     if isinstance(data, np.ndarray):
@@ -199,7 +199,7 @@ def asarray(
     obj: Any, *, dtype: Any = None, device: Any = None, copy: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Turn an object into a tensor: the array API's function.
+    """Convert an object to a tensor, as the array API specifies.
 
     Args:
         obj: A tensor, an array, an object with DLPack or the buffer protocol, or nested lists.
@@ -242,7 +242,7 @@ def asarray(
 
 @function()
 def from_numpy(ndarray: Any) -> Tensor:
-    """Make a tensor that shares the memory of a NumPy array.
+    """Create a tensor that shares the memory of a NumPy array.
 
     Raises:
         TypeError: It is no array, or of an element type that lowtide does not have.
@@ -293,7 +293,7 @@ def from_numpy(ndarray: Any) -> Tensor:
 def frombuffer(
     buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0, requires_grad: bool = False
 ) -> Tensor:
-    """Make a 1-d tensor that shares the memory of an object with the buffer protocol.
+    """Create a 1-d tensor that shares the memory of an object with the buffer protocol.
 
     Args:
         buffer: The object.
@@ -330,7 +330,7 @@ def frombuffer(
 
 
 def from_dlpack(ext_tensor: Any, *, device: Any = None, copy: bool | None = None) -> Tensor:
-    """Make a tensor that shares the memory of another library's array.
+    """Create a tensor that shares the memory of another library's array.
 
     Args:
         ext_tensor: An object with ``__dlpack__`` and ``__dlpack_device__``.
@@ -378,7 +378,7 @@ def _writable(array: Any) -> Any:
 
 
 class _Shared:
-    """Memory of another array, offered again as writable; the array lives as long."""
+    """A writable view of another array's memory, which keeps that array alive."""
 
     def __init__(self, interface: dict[str, Any], owner: Any) -> None:
         self.__array_interface__ = interface

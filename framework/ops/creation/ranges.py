@@ -1,4 +1,4 @@
-"""Tensors that count: ramps, the identity, the indices of triangles.
+"""arange, linspace and relatives, eye, triangle indices.
 
 A long ramp is written a chunk at a time in float64 (int64 where that is exact), so its temporaries
 stay small, and in every dtype it is the rounded exact one.
@@ -29,7 +29,7 @@ def arange(
     start: Any, end: Any = None, step: Any = 1, *, out: Tensor | None = None, dtype: Any = None,
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Count from ``start`` (0 if only one number is given) to before ``end`` by ``step``.
+    """Create values from ``start`` (default 0) to ``end``, excluded, in steps of ``step``.
 
     Integers give int64, and any float among the three gives the default dtype.
 
@@ -90,7 +90,7 @@ def range(
     dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Count from ``start`` to ``end``, which is included; ``arange`` leaves it out.
+    """Create values from ``start`` to ``end``, included (deprecated by PyTorch; see ``arange``).
 
     The result has the default dtype unless another is given. PyTorch warns that it is deprecated.
     """
@@ -140,7 +140,7 @@ def linspace(
     start: Any, end: Any, steps: int, *, out: Tensor | None = None, dtype: Any = None,
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make ``steps`` evenly spaced values from ``start`` to ``end``, both included."""
+    """Create ``steps`` evenly spaced values from ``start`` to ``end``, both included."""
     start, end, steps = scalar(start), scalar(end), operator.index(steps)
     if steps < 0:
         raise RuntimeError(f"linspace: number of steps must be non-negative; got {steps}.")
@@ -170,7 +170,7 @@ def logspace(
     dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
     pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make ``steps`` values from ``base**start`` to ``base**end``, evenly spaced in logarithm."""
+    """Create ``steps`` values from ``base**start`` to ``base**end``, evenly spaced in logarithm."""
     start, end, steps = scalar(start), scalar(end), operator.index(steps)
     if steps < 0:
         raise RuntimeError(f"logspace: number of steps must be non-negative; got {steps}.")
@@ -190,7 +190,7 @@ def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None,
     layout: Any = None,
 ) -> Tensor:  # fmt: skip
-    """List (row, column) of the lower triangle of a matrix, as a (2, N) tensor."""
+    """Return (row, column) indices of the lower triangle of a matrix, as a (2, N) tensor."""
     return _triangle("tril_indices", np.tril_indices(row, offset, col), dtype, device)
 
 
@@ -199,7 +199,7 @@ def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None,
     layout: Any = None,
 ) -> Tensor:  # fmt: skip
-    """List (row, column) of the upper triangle of a matrix, as a (2, N) tensor."""
+    """Return (row, column) indices of the upper triangle of a matrix, as a (2, N) tensor."""
     return _triangle("triu_indices", np.triu_indices(row, offset, col), dtype, device)
 
 
@@ -218,7 +218,7 @@ def eye(
     n: int, m: int | None = None, *, out: Tensor | None = None, dtype: Any = None,
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make an (n, m) matrix with ones on the diagonal; ``m`` defaults to ``n``."""
+    """Create an (n, m) matrix with ones on the diagonal; ``m`` defaults to ``n``."""
     m = n if m is None else m
     for what, value in (("n", n), ("m", m)):
         if value < 0:

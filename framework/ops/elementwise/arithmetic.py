@@ -1,4 +1,4 @@
-"""Arithmetic: the operators of Python, with broadcasting and PyTorch's promotion."""
+"""Arithmetic operators, with broadcasting and type promotion."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def sub_(input, other, *, alpha=1):
 
 @function()
 def rsub(input, other, *, alpha=1):
-    """Subtract the other way round: ``other - alpha * input``."""
+    """Subtract with reversed operands: ``other - alpha * input``."""
     if not isinstance(input, Tensor):
         raise TypeError(f"rsub(): argument 'input' must be Tensor, not {type(input).__name__}.")
     return minus(other, _alpha("rsub", other, input, alpha))
@@ -145,7 +145,7 @@ def mul(xp, out, input, other):
 
 
 def conjugate(x):
-    """The factor of a product as its gradient needs it: conjugated if complex."""
+    """Return the factor of a product for its gradient: conjugated if complex."""
     if isinstance(x, Tensor):
         return x.conj() if x._spec.dtype.category == COMPLEX else x
     return x.conjugate() if isinstance(x, complex) else x
@@ -165,7 +165,7 @@ def _(g, input):
 
 
 def divisors(make):
-    """Samples of a division: nothing near zero below."""
+    """Samples of a division, without divisors near zero."""
     for a, b in (((3, 4), (3, 4)), ((3, 1), (4,)), ((), (2, 3)), ((0, 3), (1, 3)), ((2,), ())):
         yield (make(*a), make(*b, low=0.5, high=2.0)), {}
     yield (make(3, 2), 1.5), {}
@@ -293,7 +293,7 @@ def div_(input, other, *, rounding_mode=None):
 
 @function(method="_copy_result", public=False)
 def copy_result(input, result, name):
-    """Write a result into a tensor as the in-place twin of an op does.
+    """Write a result into a tensor as an in-place op does.
 
     Raises:
         RuntimeError: The result has another shape, or a dtype that the tensor cannot hold.
@@ -316,7 +316,7 @@ def copy_result(input, result, name):
     flops=per_element(1), samples=divisors, real=True,
 )  # fmt: skip
 def remainder(xp, out, input, other):
-    """Compute what ``floor_divide`` leaves; it has the sign of ``other``."""
+    """Compute the remainder of ``floor_divide``, with the sign of ``other``."""
     _refuse_zero(xp, out, other, "remainder")
     xp.remainder(input, other, out=out)
 
@@ -336,7 +336,7 @@ def _(g, input, other):
     samples=divisors, real=True, tensors=("input",),
 )  # fmt: skip
 def fmod(xp, out, input, other):
-    """Compute what division rounded toward zero leaves; it has the sign of ``input``."""
+    """Compute the remainder of division rounded toward zero, with the sign of ``input``."""
     _refuse_zero(xp, out, other, "fmod")
     xp.fmod(input, other, out=out)
 
@@ -389,13 +389,13 @@ def positive(input):
 
 
 def away_from_zero(make):
-    """Samples of an op with an edge at zero."""
+    """Samples of an op that is not differentiable at zero."""
     for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
         yield (make(*shape, low=0.5, high=2.0),), {}
 
 
 def numeric(name, *, integers=True):
-    """A shape rule of one input, same as the result, that is no bool (and no integer)."""
+    """Infer function of a unary op that refuses bools (and integers, if asked)."""
 
     def infer(input, **_):
         if input.dtype.category < (INT if integers else FLOAT):
@@ -430,7 +430,7 @@ def _(g, input):
     flops=per_element(2), samples=away_from_zero, elementwise=True,
 )  # fmt: skip
 def sign(xp, out, mask, input):
-    """Give -1, 0 or 1 as the sign of each element; 0 for nan."""
+    """Return -1, 0 or 1 as the sign of each element; 0 for NaN."""
     if out.dtype.kind == "b":
         xp.copyto(out, input)
         return
@@ -446,7 +446,7 @@ def _(g):
 
 
 def in_pieces(xp, f, out, *inputs):
-    """Run ``f(out, *inputs)`` elementwise on pieces so small that its temporaries do not count."""
+    """Run ``f(out, *inputs)`` elementwise in small pieces, so that temporaries stay small."""
     if xp is not np:
         f(out, *inputs)
         return

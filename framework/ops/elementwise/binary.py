@@ -105,7 +105,7 @@ def _(g, input, other):
 
 
 def complex_logaddexp(xp, out, a, b):
-    """``log(exp(a) + exp(b))`` of complex arrays, the larger real part taken out first."""
+    """Complex ``log(exp(a) + exp(b))``, with the larger real part factored out."""
     swap = b.real > a.real
     large, small = xp.where(swap, b, a), xp.where(swap, a, b)
     rest = xp.exp(small - large)
@@ -176,7 +176,7 @@ def _step_infer(input, values):
     samples=_nonzero_pairs, tensors=("input", "values"),
 )  # fmt: skip
 def heaviside(xp, out, input, values):
-    """Step from 0 to 1 at zero, where it takes ``values``."""
+    """Heaviside step function: 0 below zero, 1 above, ``values`` at zero."""
     xp.heaviside(input, values, out=out, casting="unsafe")
 
 

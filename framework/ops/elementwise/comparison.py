@@ -1,4 +1,4 @@
-"""Comparison, logic and bits; and what chooses by comparing: maximum, minimum, clamp."""
+"""Comparison, logical and bitwise ops; maximum, minimum, clamp."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ bitwise_right_shift = _bitwise(
     elementwise=True, samples=lambda make: ((inputs[:1], {}) for inputs, _ in integers(make)),
 )  # fmt: skip
 def bitwise_not(xp, out, input):
-    """Flip every bit; logical for bool."""
+    """Invert every bit; logical not for bool."""
     xp.invert(input, out=out)
 
 
@@ -210,13 +210,13 @@ isneginf = _claim("isneginf", "Tell which elements are -inf.", _is_infinity(floa
 
 @function(method=True)
 def isreal(input):
-    """Tell which elements have no imaginary part."""
+    """Test elementwise for a zero imaginary part."""
     return input.imag == 0 if input.is_complex() else ones_like(input.detach(), dtype=bool_)
 
 
 @function(method=True)
 def equal(input, other):
-    """Tell whether two tensors have the same shape and elements, as a Python bool."""
+    """Return True if two tensors have the same shape and elements, as a Python bool."""
     if not isinstance(other, Tensor):
         raise TypeError(f"equal(): argument 'other' must be Tensor, not {type(other).__name__}.")
     return input.shape == other.shape and bool(eq(input.detach(), other.detach()).all())
@@ -224,7 +224,7 @@ def equal(input, other):
 
 @function(method=True)
 def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
-    """Tell elementwise whether ``|input - other| <= atol + rtol * |other|``.
+    """Test elementwise for ``|input - other| <= atol + rtol * |other|``.
 
     Args:
         input: A tensor.
@@ -258,7 +258,7 @@ def isclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
 
 @function(method=True)
 def allclose(input, other, rtol=1e-05, atol=1e-08, equal_nan=False):
-    """Tell whether all elements are close, as a Python bool; see ``isclose``."""
+    """Return True if all elements are close, as a Python bool; see ``isclose``."""
     return bool(isclose(input, other, rtol, atol, equal_nan).all())
 
 
@@ -344,7 +344,7 @@ def _clamps(make):
     samples=_clamps, tensors=("input",), elementwise=True,
 )  # fmt: skip
 def clamp_of(xp, out, input, min=None, max=None):
-    """Limit each element to [min, max]. Keeps ``input`` and the ends that are tensors."""
+    """Clamp each element to [min, max]. Keeps ``input`` and the ends that are tensors."""
     if min is not None:
         input = xp.maximum(input, min, out=out)
     if max is not None:
@@ -393,7 +393,7 @@ def _between(make):
     samples=_between, elementwise=True,
 )  # fmt: skip
 def clamp_between(xp, out, input, *, low, high):
-    """Limit to two numbers, of which one may be infinite."""
+    """Clamp to two numbers, of which one may be infinite."""
     if low > -INFINITY:
         input = xp.maximum(input, low, out=out)
     if high < INFINITY:
@@ -441,7 +441,7 @@ def clamp(
     input: Tensor, min: Tensor | complex | None = None, max: Tensor | complex | None = None, *,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Limit each element to [min, max]; either end may be a number, a tensor, or None.
+    """Clamp each element to [min, max]; either end may be a number, a tensor, or None.
 
     Memory:
         Keeps one bit an element where both ends are numbers; ``input`` and the ends where one is a
@@ -459,13 +459,13 @@ alias("clip", of=clamp)
 
 @function(method=True)
 def clamp_min(input, min, *, out=None):
-    """Raise each element to at least ``min``."""
+    """Clamp each element to at least ``min``."""
     return clamp(input, min, None, out=out)
 
 
 @function(method=True)
 def clamp_max(input, max, *, out=None):
-    """Lower each element to at most ``max``."""
+    """Clamp each element to at most ``max``."""
     return clamp(input, None, max, out=out)
 
 

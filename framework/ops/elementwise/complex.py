@@ -1,4 +1,4 @@
-"""The parts of complex numbers: ``real`` and ``imag`` as views, conjugates, angles, signs.
+"""Complex numbers: real and imaginary parts, conjugates, angles, signs.
 
 The gradient of a real loss in a complex number is, as in PyTorch, its direction of steepest ascent:
 the derivative by the real part plus 1j times that by the imaginary part.
@@ -86,13 +86,13 @@ def conj_physical(input):
 
 @function(method=True)
 def resolve_conj(input):
-    """Return the tensor: conjugation is never deferred here."""
+    """Return the tensor itself: conjugation is never lazy here."""
     return input
 
 
 @function(method=True, inplace="sgn_")
 def sgn(input):
-    """Give the sign; for complex numbers the number of modulus 1 in the same direction."""
+    """Return the sign; for complex numbers the unit number in the same direction."""
     if input.dtype.category != COMPLEX:
         return input.sign()
     zero = input == 0  # there it is flat, and nothing is divided by 0, in no derivative either
@@ -105,7 +105,7 @@ def _angle_infer(input):
 
 @op(infer=_angle_infer, promote="float", flops=per_element(10), samples=singles)
 def angle(xp, out, input):
-    """Take the angle of complex numbers; of real ones 0 or pi."""
+    """Return the angle of complex numbers; for real ones 0 or pi."""
     if input.dtype.kind == "c":
         xp.arctan2(input.imag, input.real, out=out)
     else:

@@ -35,7 +35,7 @@ def _powers(make):
     samples=_powers, elementwise=True, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def pow(xp, out, input, exponent):
-    """Raise to a power elementwise; either may be a scalar.
+    """Raise to a power elementwise; either operand may be a scalar.
 
     Memory:
         Keeps ``input``; with a gradient of ``exponent`` also the result.
@@ -137,7 +137,7 @@ def _square_infer(input):
     elementwise=True,
 )  # fmt: skip
 def square(xp, out, input):
-    """Multiply by itself: ``out = input ** 2``."""
+    """Square each element: ``out = input ** 2``."""
     if out.dtype == input.dtype:
         xp.multiply(input, input, out=out)
     else:
@@ -159,7 +159,7 @@ def _positives(make):
     elementwise=True,
 )  # fmt: skip
 def sqrt(xp, out, input):
-    """Take the square root. Keeps the result for backward."""
+    """Compute the square root. Keeps the result for backward."""
     xp.sqrt(input, out=out)
 
 
@@ -173,7 +173,7 @@ def _(g, out):
     elementwise=True, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def rsqrt(xp, out, input):
-    """Divide one by the square root. Keeps the result for backward."""
+    """Compute the reciprocal of the square root. Keeps the result for backward."""
     xp.sqrt(input, out=out)
     xp.reciprocal(out, out=out)
 
@@ -188,7 +188,7 @@ def _(g, out):
     elementwise=True, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def reciprocal(xp, out, input):
-    """Divide one by each element. Keeps the result for backward."""
+    """Compute ``1 / input``. Keeps the result for backward."""
     xp.reciprocal(input, out=out)
 
 

@@ -1,4 +1,4 @@
-"""Rounding, fractions, signs, and numbers put in place of NaN and infinity.
+"""Rounding, fractional parts, sign bits, and replacement of NaN and infinity.
 
 Integers stay as they are. The gradient of a rounded number is zero, as in PyTorch; a replaced NaN
 passes none either.
@@ -54,7 +54,7 @@ def _round_infer(input, *, decimals):
 
 @op(inplace="round_", infer=_round_infer, flops=per_element(3), samples=_rounds, elementwise=True)
 def round(xp, out, input, *, decimals=0):
-    """Round to ``decimals`` places; halves go to the even neighbor."""
+    """Round to ``decimals`` places, half to even."""
     if out.dtype.kind != "f":
         xp.copyto(out, input)
     elif decimals == 0:
@@ -81,7 +81,7 @@ def _frac_infer(input):
     elementwise=True,
 )  # fmt: skip
 def frac(xp, out, whole, input):
-    """Take the part after the point, with the sign of ``input``."""
+    """Return the fractional part, with the sign of ``input``."""
     xp.trunc(input, out=whole)
     xp.subtract(input, whole, out=out)
 
@@ -128,7 +128,7 @@ def _(g, input):
 
 @op(infer=lambda input: input.like(dtype=bool_), flops=per_element(1), samples=singles)
 def signbit(xp, out, input):
-    """Tell which elements have their sign bit set."""
+    """Test elementwise whether the sign bit is set."""
     if input.dtype.kind == "f":
         xp.signbit(input, out=out)
     elif input.dtype.kind == "i":

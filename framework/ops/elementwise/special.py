@@ -1,4 +1,4 @@
-"""Rarer special functions, and those of integers and of floating point's parts.
+"""Special functions, and decomposition of floating-point numbers.
 
 ``lowtide.special`` names them and the common ones of ``unary.py``.
 """
@@ -183,7 +183,7 @@ def xlog1py(input, other, *, out=None):
 
 @function(method=True, inplace="mvlgamma_")
 def mvlgamma(input, p):
-    """Take the logarithm of the multivariate gamma function of dimension ``p``.
+    """Compute the logarithm of the multivariate gamma function of dimension ``p``.
 
     Args:
         input: Values above ``(p - 1) / 2``.
@@ -279,7 +279,7 @@ def _frexp_infer(input):
 
 @op(returns=("mantissa", "exponent"), infer=_frexp_infer, flops=per_element(1), samples=singles)
 def frexp(xp, mantissa, exponent, input):
-    """Split into a mantissa, of size in [0.5, 1), and an exponent of 2."""
+    """Decompose into a mantissa, of magnitude in [0.5, 1), and an exponent of 2."""
     xp.frexp(input, mantissa, exponent)
 
 
@@ -293,5 +293,5 @@ def _(g_mantissa, exponent):
     samples=lambda make: (s for s in pairs(make) if isinstance(s[0][1], Tensor)),
 )  # fmt: skip
 def nextafter(xp, out, input, other):
-    """Find the next floating-point number toward ``other``."""
+    """Return the next floating-point number toward ``other``."""
     xp.nextafter(input, other, out=out)

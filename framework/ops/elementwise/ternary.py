@@ -1,4 +1,4 @@
-"""Elementwise functions of three operands: scaled products and quotients added, interpolation."""
+"""Ternary elementwise functions: addcmul, addcdiv, lerp."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _lerp_infer(input, end, weight):
     inplace="lerp_", samples=_lerps, tensors=("input", "end"), elementwise=True,
 )  # fmt: skip
 def lerp(xp, out, rest, input, end, weight):
-    """Interpolate: ``input + weight * (end - input)``."""
+    """Interpolate linearly: ``input + weight * (end - input)``."""
     xp.subtract(end, input, out=rest)
     xp.multiply(rest, weight, out=rest, casting="same_kind")
     xp.add(input, rest, out=out)

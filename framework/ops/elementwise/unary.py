@@ -1,4 +1,4 @@
-"""Functions of one number: exponentials, trigonometry, the error and gamma functions.
+"""Unary elementwise functions: exponentials, trigonometry, error and gamma functions.
 
 Each keeps the smaller part for backward: the result where the derivative can be had from it
 (exp, tanh, sigmoid, tan, erfinv), else the input.
@@ -23,7 +23,7 @@ LN2, LN10 = log(2.0), log(10.0)
 
 
 def special(xp):
-    """The module of special functions that goes with an array module."""
+    """Return the module of special functions for an array module."""
     if xp is np:
         return import_module("scipy.special")
     if xp.__name__ == "cupy":
@@ -32,7 +32,7 @@ def special(xp):
 
 
 def between(low, high):
-    """Samples of an op of one tensor with values in (low, high)."""
+    """Samples of a unary op with values in (low, high)."""
 
     def samples(make):
         for shape in ((3, 4), (2, 3, 2), (), (0, 3)):
@@ -41,8 +41,10 @@ def between(low, high):
     return samples
 
 
-def _unary(name, rule, samples=singles, *, ufunc=None, library=False, cost=10, autocast=None, doc):
-    """Declare a function of one number by its ufunc and its gradient rule."""
+def _unary(
+    name, rule, samples=singles, *, ufunc=None, library=False, cost=10, autocast=None, doc
+):  # fmt: skip
+    """Declare a unary op by its ufunc and its gradient rule."""
     called = ufunc or name
 
     def kernel(xp, out, input):
@@ -192,7 +194,7 @@ def _(g, grad, input):
     scratch=("below",), flops=per_element(10), samples=log_positive, elementwise=True,
 )  # fmt: skip
 def lgamma(xp, out, below, input):
-    """Take the logarithm of the gamma function's absolute value."""
+    """Compute the logarithm of the gamma function's absolute value."""
     special(xp).gammaln(input, out=out)
     xp.equal(out, -np.inf, out=below)  # SciPy's answer at -inf; PyTorch's is that of the poles
     xp.copyto(out, np.inf, where=below)
@@ -241,7 +243,7 @@ def _(g, input, n):
 
 @function()
 def polygamma(n, input):
-    """Take the n-th derivative of ``digamma``."""
+    """Compute the n-th derivative of ``digamma``."""
     if n < 0:
         raise RuntimeError(f"polygamma(n, x) does not support negative n; got {n}.")
     return polygamma_of(input, n=n) if n else input.digamma()

@@ -1,4 +1,4 @@
-"""Embedding: rows of a table by number, and the sum of gradients for each row.
+"""Embedding: row lookup in a table, and gradients summed per row.
 
 Gradients of a row that occurs several times are added in the order of occurrence, so a repeated
 run gives the same bits.
@@ -55,7 +55,7 @@ def _embedding_samples(make):
     samples=_embedding_samples, flops=lambda *_, **__: 0,
 )  # fmt: skip
 def lookup(xp, out, weight, index, *, padding):
-    """The row of ``weight`` for each number; row ``padding`` gets no gradient."""
+    """Look up the row of ``weight`` for each index; row ``padding`` gets no gradient."""
     xp.take(weight, index, axis=0, out=out)
 
 
@@ -93,7 +93,7 @@ def _row_sums_samples(make):
     flops=lambda grad, index, **_: grad.numel, samples=_row_sums_samples,
 )  # fmt: skip
 def row_sums(xp, out, grad, index, *, rows, padding):
-    """Add each gradient to the row it was looked up from; row ``padding`` stays zero."""
+    """Backward of lookup: add each gradient to its row; row ``padding`` stays zero."""
     out.fill(0)
     xp.add.at(out, index.reshape(-1), grad.reshape(-1, out.shape[1]))
     if padding is not None:
@@ -132,7 +132,7 @@ def _share_samples(make):
     samples=_share_samples,
 )  # fmt: skip
 def shares(xp, out, counts, index, *, rows, dtype):
-    """For each number, one over how often it occurs."""
+    """Return one over the frequency of each index."""
     counts.fill(0)
     flat, target = index.reshape(-1), out.reshape(-1)
     scatter_add(xp, counts, flat, 1)
@@ -156,7 +156,7 @@ def _frequency_samples(make):
     flops=lambda *_, **__: 0, samples=_frequency_samples,
 )  # fmt: skip
 def scale_gradient(xp, out, input, index, *, rows):
-    """The same values; the gradient is divided by how often the row of ``index`` occurs."""
+    """The identity, whose gradient is divided by the frequency of each row of ``index``."""
     xp.copyto(out, input)
 
 
@@ -182,7 +182,7 @@ def _renormalize_infer(weight, index, *, max_norm, norm_type):
     samples=_renormalize_samples, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def renormalize(xp, out, rows, powers, weight, index, *, max_norm, norm_type):
-    """Shrink the rows that ``index`` names to a norm of at most ``max_norm``."""
+    """Renormalize the rows that ``index`` names to a norm of at most ``max_norm``."""
     if out is not weight:
         xp.copyto(out, weight)
     flat = index.reshape(-1)
@@ -207,7 +207,7 @@ def embedding(
     input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=False,
     sparse=False,
 ):  # fmt: skip
-    """Look up a row of ``weight`` for each number in ``input``.
+    """Look up the row of ``weight`` for each index in ``input``.
 
     Args:
         input: Row numbers of any shape (*), an integer dtype.

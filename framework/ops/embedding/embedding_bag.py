@@ -1,4 +1,4 @@
-"""Bags of embeddings: the sum, mean or maximum of rows of a table, without the rows themselves.
+"""Embedding bags: sum, mean or maximum of rows of a table, without materializing the rows.
 
 A sum of bags is a trilinear form of table, factors and arriving gradient: entry ``i`` adds
 ``factors[i] * table[source[i]]`` to ``out[target[i]]``. Its gradient in the table is the same op
@@ -57,7 +57,7 @@ def _check_rows(xp, source, rows):
     flops=lambda table, factors, *_, **__: 2 * factors.numel * table.shape[1],
 )  # fmt: skip
 def bag(xp, out, part, table, factors, source, target, *, rows):
-    """Add rows of ``table``, each times its factor, to the rows of ``out`` named by ``target``."""
+    """Add rows of ``table``, each times its factor, to the rows ``target`` of ``out``."""
     _check_rows(xp, source, table.shape[0])
     _add_rows(xp, out, part, table, factors, source, target)
 
@@ -113,7 +113,7 @@ def _products_samples(make):
     samples=_products_samples, flops=lambda a, b, source, target: 2 * source.numel * a.shape[1],
 )  # fmt: skip
 def products(xp, out, left, right, a, b, source, target):
-    """The scalar product of ``a[source[i]]`` and ``b[target[i]]`` for each entry."""
+    """Compute the scalar product of ``a[source[i]]`` and ``b[target[i]]`` for each entry."""
     for here in blocks(source.shape[0], TILE):
         x, y = left[: len(source[here])], right[: len(source[here])]
         take(xp, a, source[here], 0, x)
@@ -157,7 +157,7 @@ def _winners_samples(make):
     samples=_winners_samples, flops=lambda table, source, *_, **__: source.numel * table.shape[1],
 )  # fmt: skip
 def winners(xp, out, best, table, source, target, counts, *, rows):
-    """Which row of ``table`` is the largest of each bag, per column; -1 for an empty bag.
+    """Return the argmax row of ``table`` per bag and column; -1 for an empty bag.
 
     Entries whose ``counts`` is 0 take no part.
     """
@@ -184,7 +184,7 @@ def _(xp, out, best, table, source, target, counts, *, rows):
 
 
 def _set_entries(xp, factors, target, counts, source, offsets, weights, *, length, mean, padding):
-    """Bag and factor of each entry; ``counts`` is workspace, a number for each bag."""
+    """Compute bag and factor of each entry; ``counts`` is workspace, a number per bag."""
     entries = source.shape[0]
     bags = counts.shape[0]
     if offsets is None:
@@ -238,7 +238,7 @@ def _entries_samples(make):
 def entries_of(
     xp, factors, target, counts, source, offsets, weights, *, bags, length, mean, padding, dtype
 ):
-    """Factor and bag of each entry. No gradient goes through here.
+    """Compute factor and bag of each entry, without gradient.
 
     Args:
         source: Row numbers of all entries, bag after bag.
@@ -287,7 +287,7 @@ def bags_of_rows(
     xp, out, factors, target, counts, part, table, source, offsets, weights, *, bags, length, mean,
     padding, by_frequency,
 ):  # fmt: skip
-    """The rows of each bag, added up, each times its factor: see :func:`entries_of`.
+    """Compute the weighted sum of the rows of each bag: see :func:`entries_of`.
 
     ``by_frequency`` divides the gradient of each row by how often it occurs.
     """
@@ -356,7 +356,7 @@ def embedding_bag(
     mode="mean", sparse=False, per_sample_weights=None, include_last_offset=False,
     padding_idx=None,
 ):  # fmt: skip
-    """Reduce bags of rows: their sum, mean or maximum.
+    """Compute embedding bags: the sum, mean or maximum of the rows of each bag.
 
     Args:
         input: (B, N) row numbers, one bag per line; or all bags one after the other, 1-D.

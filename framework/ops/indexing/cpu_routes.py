@@ -1,4 +1,4 @@
-"""The compiled kernels of indexing, gathering and scattering, on the CPU.
+"""Selection of compiled CPU kernels for indexing, gather and scatter.
 
 All of them walk over an index space and read or write an array at a place that an index names
 (``kernels/cpu/indexing.py``). Each function here says no, with False, to arrays that the compiled
@@ -34,7 +34,7 @@ def read_along(out, x, index, dim) -> bool:
 
 
 def write_along(how, out, x, index, dim) -> bool:
-    """``x`` put at, or combined with what is at, the places that :func:`read_along` reads.
+    """Write ``x`` to, or combine it with, the elements that :func:`read_along` reads.
 
     Args:
         how: "put", "add", "multiply", "maximum" or "minimum".
@@ -64,7 +64,7 @@ def read_places(out, x, index, dims, at) -> bool:
 
 
 def write_places(how, out, x, index, shape, dims, at) -> bool:
-    """``x``, which broadcasts to ``shape``, put at or combined with the rows of indices."""
+    """Write ``x``, broadcast to ``shape``, to the rows of indices, or combine it with them."""
     space, place = _places(out, index, dims, at)
     x = np.broadcast_to(_array(x, out), shape)
     return _move(how, out, x, index, shape, space, None, index.strides[0], place)
@@ -121,7 +121,7 @@ def _move(how, out, x, index, shape, out_space, x_space, row, place) -> bool:
 
 
 def choose(out, mask, x, y) -> bool:
-    """``x`` where ``mask``, else ``y``: broadcasting arrays of the dtype of ``out``, or numbers."""
+    """Select ``x`` where ``mask``, else ``y``: arrays that broadcast, or numbers."""
     if any(isinstance(a, np.ndarray) and a.dtype != out.dtype for a in (x, y)):
         return False
     arrays = [np.broadcast_to(a, out.shape) for a in (mask, _array(x, out), _array(y, out))]

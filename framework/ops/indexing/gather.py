@@ -1,4 +1,4 @@
-"""Gather along one dim, and its adjoint, the sum of what is scattered.
+"""Gather along one dim, and its adjoint, scatter-add.
 
 ``gather`` names an element by its own position with one coordinate replaced. On the CPU a compiled
 kernel reads many elements (``cpu_routes.py``); few go through the index in pieces that stay in the
@@ -26,7 +26,7 @@ _FEW = 256  # up to so many naming elements by all dims is faster than counting 
 
 
 def pieces_of(xp, shape):
-    """Slices that cut an index of this shape into pieces of bounded size, in C order."""
+    """Yield slices that cut an index into pieces of bounded size, in C order."""
     if 0 in shape:
         return
     if xp is not np or prod(shape) <= _PIECE:
@@ -46,7 +46,7 @@ def pieces_of(xp, shape):
 
 
 def piece_places(xp, index, piece, dim):
-    """What names the elements of a piece: ranges in all dims, the index in one."""
+    """Return the full index of a piece: ranges in all dims, the given index in one."""
     found = []
     for d, part in enumerate(piece):
         if d == dim:
@@ -59,7 +59,7 @@ def piece_places(xp, index, piece, dim):
 
 
 def check_index(name, dim, index, shape, others):
-    """Refuse an index whose dtype or shape does not fit.
+    """Raise an error for an index whose dtype or shape does not fit.
 
     Args:
         name: Of the op.
@@ -154,7 +154,7 @@ def _scatter_sum_samples(make):
     infer=lambda input, index, *, shape, dim: input.like(shape),
 )  # fmt: skip
 def scatter_sum(xp, out, input, index, *, shape, dim):
-    """Zeros with ``input`` added at the places that ``gather`` reads: its transpose."""
+    """Scatter-add ``input`` into zeros along ``dim``: the adjoint of ``gather``."""
     out.fill(0)
     add_at(xp, out, index, input, dim)
 
@@ -203,7 +203,7 @@ def _(g, index, dim):
 
 
 def add_at(xp, out, index, values, dim):
-    """Add values at the places of an index; those named twice get both."""
+    """Add values at an index, accumulating duplicates."""
     if not out.ndim or not index.ndim:
         if index.size:
             values = values.reshape(()) if hasattr(values, "shape") else values
@@ -227,13 +227,13 @@ def add_at(xp, out, index, values, dim):
 
 
 def part_of(values, piece):
-    """The values of one piece; a number serves all."""
+    """Return the values of one piece; a number serves all."""
     return values[piece] if hasattr(values, "shape") and values.ndim else values
 
 
 @function(method=True)
 def gather(input, dim, index, *, sparse_grad=False, out=None):
-    """Take along ``dim`` the element that the index names, for each position of the index.
+    """Gather the elements along ``dim`` that the index names.
 
     Args:
         input: A tensor.
@@ -257,7 +257,7 @@ def gather(input, dim, index, *, sparse_grad=False, out=None):
 
 
 def as_long(index):
-    """An index as the ops take it: int32 is widened to int64, and an empty one of any dtype."""
+    """Convert an index to int64; int32 is widened, an empty one may have any dtype."""
     if isinstance(index, Tensor) and (index.dtype is int32 or not index.numel()):
         return index.to(int64)
     return index

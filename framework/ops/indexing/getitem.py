@@ -35,7 +35,7 @@ from .masked import masked_elements
 
 
 def _basic_range(part, size):
-    """(start, stop, step) within bounds."""
+    """Return (start, stop, step) within bounds."""
     start, stop, step = part.indices(size)
     if step < 0:
         raise ValueError("step must be greater than zero; flip() reverses a dimension")
@@ -43,7 +43,7 @@ def _basic_range(part, size):
 
 
 def _as_index(part, input):
-    """An advanced part of a key as a tensor of its own."""
+    """Convert an advanced part of a key to an index tensor."""
     if not isinstance(part, Tensor):
         if isinstance(part, list | tuple):
             part = [p.tolist() if isinstance(p, Tensor) else p for p in part]
@@ -64,7 +64,7 @@ def _as_index(part, input):
 
 
 def _split_key(input, key):
-    """(view, found): the basic parts applied; ``found[d]`` indexes dim d of the view."""
+    """Apply the basic parts of a key; return (view, index tensor per dim)."""
     parts = []  # normalized: int, range, None, or (tensor, dims it takes)
     taken = 0
     dots = None
@@ -148,7 +148,7 @@ def _split_key(input, key):
 
 
 def _basic(input, key):
-    """A basic index as the cheapest view ops that give it."""
+    """Apply a basic index by the cheapest view ops."""
     shape = input._spec.shape
     if all(k.__class__ is int for k in key):
         for k in key:
@@ -177,7 +177,7 @@ def _basic(input, key):
 
 
 def _gathered(view, found):
-    """(view, index, dims, at) of an advanced index."""
+    """Return (view, index, dims, at) of an advanced index."""
     tensors, dims = [], []
     for d, part in found.items():
         if part.dtype.category != BOOL:
@@ -209,7 +209,7 @@ def _gathered(view, found):
 
 
 def broadcast_indices(tensors):
-    """The shape that index tensors broadcast to.
+    """Return the shape to which index tensors broadcast.
 
     Raises:
         IndexError: They do not.
@@ -224,7 +224,7 @@ def broadcast_indices(tensors):
 
 
 def _one_mask(input, found):
-    """A mask over several dims as one over the merged dim, where that is a view."""
+    """Merge the dims of a mask into one, and those of the tensor, if that is a view."""
     if len(found) == 1:
         ((d, part),) = found.items()
         if part.dtype.category == BOOL and part.ndim > 1:
@@ -237,7 +237,7 @@ def _one_mask(input, found):
 
 @function(method="__getitem__")
 def _getitem(self, key):
-    """The elements that a key names: a view for basic indices, else a copy.
+    """Return the elements of a key: a view for basic indices, else a copy.
 
     Args:
         self: A tensor.
@@ -282,7 +282,7 @@ def _getitem(self, key):
 
 @function(method="__setitem__")
 def _setitem(self, key, value):
-    """Write into the elements that a key names.
+    """Write to the elements of a key.
 
     Raises:
         IndexError: As for reading.
@@ -327,7 +327,7 @@ def _without_leading_ones(value, ndim):
 
 @function(method="__iter__")
 def _iter(self):
-    """The indices of the first dim, as views."""
+    """Iterate over the first dim, as views."""
     if not self._spec.ndim:
         raise TypeError("iteration over a 0-d tensor")
     return iter(self.unbind(0))
@@ -360,7 +360,7 @@ def _put(name, input, indices, values, accumulate, in_place):
 
 @function(method=True)
 def index_put(input, indices, values, accumulate=False):
-    """Put values at indices, in a copy.
+    """Write values at indices, in a copy.
 
     Args:
         input: A tensor.
@@ -373,5 +373,5 @@ def index_put(input, indices, values, accumulate=False):
 
 @function(method=True)
 def index_put_(input, indices, values, accumulate=False):
-    """Put values at indices; the in-place twin of ``index_put``."""
+    """Write values at indices; the in-place version of ``index_put``."""
     return _put("index_put_", input, indices, values, accumulate, True)

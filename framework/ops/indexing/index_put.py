@@ -1,4 +1,4 @@
-"""Elements at places: the ops that read, replace and add to what an index tensor names.
+"""Primitives of advanced indexing: read, assign and accumulate at index tensors.
 
 Everywhere ``index`` is (k, *B): row j holds the indices of dim ``dims[j]``, within bounds or an
 IndexError. The gradient of a copy adds up where an index occurs twice, and is the copy of a
@@ -23,7 +23,7 @@ _PIECE = 1 << 13  # elements of a mask at a time
 
 
 def check_bounds(xp, index, shape, dims, error=IndexError):
-    """Refuse indices out of range. A GPU is not waited for: there they wrap around.
+    """Raise an error for indices out of range; not on GPUs, where they wrap around.
 
     Raises:
         IndexError: An index is out of range (or ``error``).
@@ -45,18 +45,18 @@ def check_bounds(xp, index, shape, dims, error=IndexError):
 
 
 def _lead(array, dims):
-    """The array with some dims in front."""
+    """Move some dims of an array to the front."""
     return array.transpose((*dims, *[k for k in range(array.ndim) if k not in dims]))
 
 
 def result_shape(shape, index_shape, dims, at):
-    """The shape of what is read: the index's at ``at``, among the dims that are not indexed."""
+    """Return the shape of an indexing result: the index's at ``at``, among the other dims."""
     rest = [n for k, n in enumerate(shape) if k not in dims]
     return (*rest[:at], *index_shape[1:], *rest[at:])
 
 
 def _values_first(xp, values, target, index, at):
-    """Values broadcast to the indexing result, the dims of the indices in front."""
+    """Broadcast values to the indexing result, the dims of the indices in front."""
     if not hasattr(values, "shape") or not values.ndim:
         return values
     b = index.ndim - 1
@@ -78,7 +78,7 @@ def _index_infer(input, index, *, dims, at):
 
 
 def positions(rows, *shape):
-    """Indices for samples: row k counts through ``range(rows[k])`` in steps of 2, twice or more."""
+    """Indices for samples: row k counts through ``range(rows[k])`` by 2, at least twice."""
     count = prod(shape)
     found = [[(k + 2 * i) % n - (n if i % 3 == 2 else 0) for i in range(count)]
              for k, n in enumerate(rows)]  # fmt: skip
@@ -96,7 +96,7 @@ def _index_samples(make):
 
 @op(name="_index", infer=_index_infer, half="exact", samples=_index_samples)
 def index_elements(xp, out, input, index, *, dims, at):
-    """The elements of ``input`` at ``index``."""
+    """Read the elements of ``input`` at ``index``."""
     check_bounds(xp, index, input.shape, dims)
     if not out.size:
         return
@@ -166,7 +166,7 @@ def _index_sum_samples(make):
     infer=lambda input, index, *, shape, dims, at: input.like(shape),
 )  # fmt: skip
 def index_sum(xp, out, input, index, *, shape, dims, at):
-    """Zeros of ``shape`` with ``input`` added at ``index``: the transpose of indexing."""
+    """Add ``input`` into zeros of ``shape`` at ``index``: the adjoint of indexing."""
     check_bounds(xp, index, shape, dims)
     out.fill(0)
     target = _lead(out, dims)
@@ -214,7 +214,7 @@ def _put_samples(make):
     autocast="promote",
 )  # fmt: skip
 def index_assign(xp, out, input, index, values, *, dims, at):
-    """``input`` with ``values`` at ``index``; of several for one element the last stays."""
+    """Write ``values`` at ``index`` in a copy of ``input``; the last duplicate wins."""
     check_bounds(xp, index, input.shape, dims)
     if out is not input:
         xp.copyto(out, input)
@@ -261,7 +261,7 @@ def _put_add_samples(make):
 
 @op(name="_index_put_add", inplace="_index_put_add_", infer=_put_infer, samples=_put_add_samples)
 def index_accumulate(xp, out, input, index, values, *, dims, at):
-    """``input`` with ``values`` added at ``index``, as often as each occurs."""
+    """Add ``values`` at ``index`` in a copy of ``input``, accumulating duplicates."""
     check_bounds(xp, index, input.shape, dims)
     if out is not input:
         xp.copyto(out, input)
@@ -291,7 +291,7 @@ def _(g, index, dims, at):
 
 
 def set_places(xp, places, mask):
-    """Write where a contiguous mask, or other array, is not zero: (ndim, count), in order."""
+    """Write the coordinates of nonzero elements of a contiguous array: (ndim, count)."""
     flat, done = mask.reshape(-1), 0
     size = _PIECE if xp is np else max(1, flat.shape[0])
     for start in range(0, flat.shape[0], size):
@@ -310,7 +310,7 @@ def set_places(xp, places, mask):
 
 @op(name="_mask_places", adopt=True, half="exact", samples=masks)
 def mask_places(xp, mask):
-    """Where a mask is True: (ndim, count)."""
+    """Return the coordinates of the True elements of a mask: (ndim, count)."""
     if not mask.ndim:
         return xp.zeros((0, int(mask)), dtype=xp.int64)
     if xp is not np:

@@ -1,4 +1,4 @@
-"""Parts by an index or a mask: index_select and its writing relatives, take, masked_select.
+"""index_select, index_add and relatives, take, masked_select, masked_scatter.
 
 All are arguments for the primitives of ``index_put.py``.
 """
@@ -40,7 +40,7 @@ def _slice_index(name, input, dim, index):
 
 @function(method=True)
 def index_select(input, dim, index, *, out=None):
-    """The slices of ``dim`` that a vector of indices names (a copy)."""
+    """Select the slices of ``dim`` that a vector of indices names (a copy)."""
     d, x, rows = _slice_index("index_select", input, dim, index)
     if out is not None:
         need_separate("index_select", out, (input, index))
@@ -112,13 +112,13 @@ def _index_copy(input, dim, index, source, in_place):
 
 @function(method=True)
 def index_copy(input, dim, index, source):
-    """Put ``source`` into the slices of ``dim`` that the index names, in a copy."""
+    """Copy ``source`` to the slices of ``dim`` that the index names, in a copy."""
     return _index_copy(input, dim, index, source, False)
 
 
 @function(method=True, public=False)
 def index_copy_(input, dim, index, source):
-    """Put ``source`` into the slices of ``dim`` that the index names."""
+    """Copy ``source`` to the slices of ``dim`` that the index names."""
     return _index_copy(input, dim, index, source, True)
 
 
@@ -143,13 +143,13 @@ def _index_fill(input, dim, index, value, in_place):
 
 @function(method=True)
 def index_fill(input, dim, index, value):
-    """Put one value into the slices of ``dim`` that the index names, in a copy."""
+    """Fill the slices of ``dim`` that the index names with one value, in a copy."""
     return _index_fill(input, dim, index, value, False)
 
 
 @function(method=True, public=False)
 def index_fill_(input, dim, index, value):
-    """Put one value into the slices of ``dim`` that the index names."""
+    """Fill the slices of ``dim`` that the index names with one value."""
     return _index_fill(input, dim, index, value, True)
 
 
@@ -158,7 +158,7 @@ def index_fill_(input, dim, index, value):
 
 @function(method=True)
 def take(input, index, *, out=None):
-    """The elements of the flat tensor that the index names, in the shape of the index."""
+    """Take elements of the flattened tensor by index, in the shape of the index."""
     if out is not None:
         need_separate("take", out, (input, index))
     if index.dtype is not int64:
@@ -170,7 +170,7 @@ def take(input, index, *, out=None):
 
 @function(method=True)
 def take_along_dim(input, indices, dim=None, *, out=None):
-    """``gather`` whose index and input broadcast; no dim: of the flat tensors."""
+    """Take along ``dim`` with broadcasting; without dim, of the flattened tensors."""
     if indices.dtype is not int64:
         raise RuntimeError(
             "torch.take_along_dim(): dtype of indices should be Long but got "
@@ -196,7 +196,7 @@ def take_along_dim(input, indices, dim=None, *, out=None):
 
 @function(method=True)
 def masked_select(input, mask, *, out=None):
-    """The elements where the mask is True, as a vector; the two broadcast."""
+    """Select the elements where the mask is True, as a vector, with broadcasting."""
     if mask.dtype.category:
         raise RuntimeError(
             f"masked_select: expected BoolTensor for mask; got {mask.dtype}. Compare it."
@@ -239,11 +239,11 @@ def _masked_scatter(input, mask, source, in_place):
 
 @function(method=True)
 def masked_scatter(input, mask, source):
-    """Put the elements of ``source``, in order, where the mask is True, in a copy."""
+    """Write the elements of ``source``, in order, where the mask is True, in a copy."""
     return _masked_scatter(input, mask, source, False)
 
 
 @function(method=True, public=False)
 def masked_scatter_(input, mask, source):
-    """Put the elements of ``source``, in order, where the mask is True."""
+    """Write the elements of ``source``, in order, where the mask is True."""
     return _masked_scatter(input, mask, source, True)

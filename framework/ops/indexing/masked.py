@@ -1,4 +1,4 @@
-"""Elements where a mask holds: read, added up and replaced, with the mask kept and not its places.
+"""Primitives of mask indexing, which save the mask instead of indices.
 
 A place is an integer for each dim, a mask one byte an element: where more than an eighth of it
 holds, the mask is the smaller of the two, and often alive anyway. So these ops take the mask and
@@ -54,7 +54,7 @@ def _read_samples(make):
     samples=_read_samples,
 )  # fmt: skip
 def masked_elements(xp, out, places, input, mask, index, *, count, at):
-    """The ``count`` elements of ``input`` where ``mask`` holds, which begins at dim ``at``.
+    """Read the ``count`` elements where ``mask`` is True; it begins at dim ``at``.
 
     ``index`` are the places, if they are known; else they are made.
     """
@@ -103,7 +103,7 @@ def _sum_samples(make):
     samples=_sum_samples,
 )  # fmt: skip
 def masked_sum(xp, out, places, input, mask, *, shape, at):
-    """Zeros of ``shape`` with ``input`` where ``mask`` holds: the transpose of reading."""
+    """Add ``input`` into zeros of ``shape`` where ``mask`` is True: the adjoint of reading."""
     set_places(xp, places, mask)
     index_sum.op.plain(xp, out, input, places, shape=shape, dims=_dims(mask, at), at=at)
 
@@ -139,7 +139,7 @@ def _write_samples(make):
     scratch=("places",), layout=_ready, half="exact", samples=_write_samples, autocast="promote",
 )  # fmt: skip
 def masked_assign(xp, out, places, input, mask, values, index):
-    """``input`` with ``values``, in order, where ``mask`` holds; ``index`` as above."""
+    """Write ``values``, in order, where ``mask`` is True in a copy; ``index`` as above."""
     if out is not input:
         xp.copyto(out, input)
     if index is None:

@@ -1,4 +1,4 @@
-"""Indices from values: nonzero, one_hot, bincount, searchsorted. Nothing here has a gradient."""
+"""nonzero, one_hot, bincount, searchsorted, bucketize. None is differentiable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .where import masks
 
 @op(name="_argwhere", adopt=True, half="exact", samples=masks)
 def places_of_nonzero(xp, input):
-    """The coordinates of the elements that are not zero, one row each."""
+    """Return the coordinates of nonzero elements, one row each."""
     if not input.ndim:
         return xp.zeros((int(bool(input != 0)), 0), dtype=xp.int64)
     if xp is not np:
@@ -31,7 +31,7 @@ def places_of_nonzero(xp, input):
 
 @function(method=True)
 def nonzero(input, *, as_tuple=False):
-    """The coordinates of what is not zero: (count, ndim), or a vector for each dim."""
+    """Return the coordinates of nonzero elements: (count, ndim), or a vector for each dim."""
     if not as_tuple:
         return places_of_nonzero(input)
     if not input.ndim:
@@ -41,13 +41,13 @@ def nonzero(input, *, as_tuple=False):
 
 @function(method=True)
 def argwhere(input):
-    """The coordinates of the elements that are not zero: (count, ndim)."""
+    """Return the coordinates of nonzero elements: (count, ndim)."""
     return places_of_nonzero(input)
 
 
 @function()
 def one_hot(tensor, num_classes=-1):
-    """A one at the place that each class index names, zeros elsewhere, in a new last dim.
+    """Encode class indices as one-hot vectors in a new last dim.
 
     Args:
         tensor: Class indices (*), int64.
@@ -93,7 +93,7 @@ def _bincount_samples(make):
 
 @op(name="_bincount", adopt=True, half="exact", samples=_bincount_samples)
 def counts_of(xp, input, weights, *, minlength):
-    """How often each number occurs."""
+    """Count how often each number occurs."""
     if not input.size:
         return xp.zeros(minlength, dtype=xp.int64 if weights is None else xp.float64)
     return xp.bincount(input, weights, minlength)
@@ -101,7 +101,7 @@ def counts_of(xp, input, weights, *, minlength):
 
 @function(method=True)
 def bincount(input, weights=None, minlength=0):
-    """How often each non-negative integer occurs, or the sum of its weights."""
+    """Count each non-negative integer, or sum its weights."""
     if input.ndim != 1 or input.dtype.category > INT:
         raise RuntimeError(
             "bincount only supports 1-d non-negative integral inputs; got "
@@ -145,7 +145,7 @@ def _search_infer(sorted_sequence, input, *, right):
     samples=_search_samples,
 )  # fmt: skip
 def search(xp, sorted_sequence, input, *, right):
-    """Where each value would be inserted into a sorted sequence, or row."""
+    """Find where each value would be inserted into a sorted sequence, or row."""
     side = "right" if right else "left"
     if sorted_sequence.ndim == 1:
         return xp.searchsorted(sorted_sequence, input.reshape(-1), side).reshape(input.shape)
@@ -162,7 +162,7 @@ def search(xp, sorted_sequence, input, *, right):
 def searchsorted(
     sorted_sequence, input, *, out_int32=False, right=False, side=None, sorter=None, out=None
 ):
-    """Where each value would be inserted into a sorted sequence.
+    """Find where each value would be inserted into a sorted sequence.
 
     Args:
         sorted_sequence: Ascending along its last dim.
@@ -190,7 +190,7 @@ def searchsorted(
 
 @function()
 def bucketize(input, boundaries, *, out_int32=False, right=False, out=None):
-    """The number of the bucket between ascending boundaries that each value falls into."""
+    """Return the index of the bucket, between sorted boundaries, of each value."""
     if boundaries.ndim != 1:
         raise RuntimeError(
             f"bucketize(): boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})"

@@ -1,4 +1,4 @@
-"""Scatter along one dim: replace, add, or combine (``scatter_reduce``) at the places of an index.
+"""scatter, scatter_add, scatter_reduce.
 
 Compiled kernels write many elements on the CPU (``cpu_routes.py``); an index of few goes through
 the cache in the pieces of ``gather.py``. Where it names a place twice,
@@ -56,7 +56,7 @@ def _scatter_samples(make):
     samples=_scatter_samples,
 )  # fmt: skip
 def scatter_along(xp, out, input, index, src, *, dim):
-    """``input`` with ``src`` at the places that ``gather`` would read; the last one stays."""
+    """Scatter ``src`` into a copy of ``input`` along a dim; the last duplicate wins."""
     check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
     if out is not input:
         xp.copyto(out, input)
@@ -92,7 +92,7 @@ def _(g, index, src_spec, dim):
 
 
 def _to_source(g, spec):
-    """A gradient of the shape of the index in the larger shape of the source."""
+    """Embed a gradient of the index's shape in the larger shape of the source."""
     shape = tuple(spec.shape)
     if tuple(g.shape) == shape or not shape:
         return g if shape else g.sum()
@@ -113,7 +113,7 @@ def _scatter_add_samples(make):
     samples=_scatter_add_samples, autocast="promote",
 )  # fmt: skip
 def scatter_add_along(xp, out, input, index, src, *, dim):
-    """``input`` with ``src`` added at the places that ``gather`` would read."""
+    """Scatter-add ``src`` into a copy of ``input`` along a dim."""
     check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
     if out is not input:
         xp.copyto(out, input)
@@ -176,7 +176,7 @@ def _source(src, value):
 
 @function(method=True)
 def scatter(input, dim, index, src=None, *, value=None, reduce=None):
-    """Put ``src`` (or a number) at the positions of ``dim`` that the index names, in a copy.
+    """Write ``src`` (or a number) at the positions of ``dim`` that the index names, in a copy.
 
     Args:
         input: A tensor.
@@ -191,7 +191,7 @@ def scatter(input, dim, index, src=None, *, value=None, reduce=None):
 
 @function(method=True, public=False)
 def scatter_(input, dim, index, src=None, *, value=None, reduce=None):
-    """Put ``src`` at the positions that the index names; the in-place twin of ``scatter``."""
+    """Write ``src`` at the positions that the index names; in-place version of ``scatter``."""
     return _scattered("scatter_", input, dim, index, _source(src, value), reduce, True)
 
 
@@ -226,7 +226,7 @@ def _combine_samples(make):
 
 @op(name="_scatter_combine", infer=_combine_infer, samples=_combine_samples)
 def scatter_combine(xp, out, input, index, src, *, dim, reduce):
-    """``input`` multiplied with, or the extreme of it and, ``src`` at the places of ``index``."""
+    """Scatter ``src`` into a copy of ``input``, reduced by product, maximum or minimum."""
     check_bounds(xp, index[None], input.shape or (1,), (dim,), RuntimeError)
     xp.copyto(out, input)
     combine = getattr(xp, _REDUCERS[reduce])
@@ -299,7 +299,7 @@ def _product_gradients(g, needs, input, index, src, out, dim, shape):
 
 @function(method=True)
 def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
-    """Combine ``src`` into the positions of ``dim`` that the index names, in a copy.
+    """Scatter and reduce ``src`` along ``dim``, in a copy.
 
     Args:
         input: A tensor.
@@ -355,5 +355,5 @@ def _extreme(dtype, largest):
 
 @function(method=True, public=False)
 def scatter_reduce_(input, dim, index, src, reduce, *, include_self=True):
-    """Combine ``src`` into this tensor; the in-place twin of ``scatter_reduce``."""
+    """Scatter and reduce ``src`` into this tensor; in-place version of ``scatter_reduce``."""
     return input.copy_(scatter_reduce(input, dim, index, src, reduce, include_self=include_self))

@@ -1,4 +1,4 @@
-"""Choosing elements by a condition: where, masked_fill, tril, triu."""
+"""Selection by a condition: where, masked_fill, tril, triu."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _where_samples(make):
     samples=_where_samples, elementwise=True,
 )  # fmt: skip
 def where_select(xp, out, condition, input, other):
-    """``input`` where the condition holds, else ``other``."""
+    """Select ``input`` where the condition is True, else ``other``."""
     xp.copyto(out, other, casting="unsafe")
     xp.copyto(out, input, where=condition, casting="unsafe")
 
@@ -72,7 +72,7 @@ def _(g, condition):
 
 @function()
 def where(condition, input=None, other=None, *, out=None):
-    """Take ``input`` where the condition holds, else ``other``; alone: where it holds.
+    """Select ``input`` where the condition is True, else ``other``; alone, return indices.
 
     Args:
         condition: A boolean tensor.
@@ -99,7 +99,7 @@ def where(condition, input=None, other=None, *, out=None):
 
 @function(method="where")
 def _where_method(self, condition, other):
-    """Keep the elements where the condition holds, take ``other`` elsewhere."""
+    """Keep the elements where the condition is True, else take ``other``."""
     return where(condition, self, other)
 
 
@@ -144,7 +144,7 @@ def _masked_fill_samples(make):
     samples=_masked_fill_samples, elementwise=True,
 )  # fmt: skip
 def masked_fill(xp, out, input, mask, value):
-    """Put ``value`` where the mask is True; the mask broadcasts.
+    """Fill with ``value`` where the mask is True; the mask broadcasts.
 
     Memory:
         Keeps the mask for backward, not the values.
@@ -229,7 +229,7 @@ def _keep(xp, out, input, diagonal, below):
 
 @op(inplace="tril_", infer=_tri_infer, half="exact", samples=_tri_samples)
 def tril(xp, out, input, *, diagonal=0):
-    """Keep a matrix on and below a diagonal, zeros above it."""
+    """Return the lower triangle of a matrix, zeros above the diagonal."""
     _keep(xp, out, input, diagonal, True)
 
 
@@ -240,7 +240,7 @@ def _(g, diagonal):
 
 @op(inplace="triu_", infer=_tri_infer, half="exact", samples=_tri_samples)
 def triu(xp, out, input, *, diagonal=0):
-    """Keep a matrix on and above a diagonal, zeros below it."""
+    """Return the upper triangle of a matrix, zeros below the diagonal."""
     _keep(xp, out, input, diagonal - 1, False)
 
 

@@ -1,4 +1,4 @@
-"""A product added to something: ``addmm``, ``addmv``, ``addr`` and their stacks, by one op.
+"""addmm, addmv, addr, baddbmm and addbmm, by one fused op.
 
 ``beta * input + alpha * (mat1 @ mat2)`` is summed in the memory of the product; half precision is
 rounded once, after the sum. ``beta=0`` leaves ``input`` unread, NaN included.

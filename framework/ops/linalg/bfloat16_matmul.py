@@ -1,4 +1,4 @@
-"""Products of bfloat16 matrices on CPUs that multiply bfloat16.
+"""Matrix products in bfloat16 on CPUs with bfloat16 instructions.
 
 The kernel is ``kernels/cpu/linalg/bfloat16_matmul.py``.
 Elsewhere, and for float16, operands and result are float32 workspace of twice their size. Here they
@@ -24,7 +24,7 @@ LEAST = 1 << 18  # multiplications from which on the kernel repays its import
 
 
 def supports(left: Any, shape: tuple[int, ...], inner: int) -> bool:
-    """True if a product of this shape is computed here; ``left`` is an operand's spec."""
+    """True if a product of this shape is supported; ``left`` is an operand's spec."""
     if left.dtype is not bfloat16 or len(shape) < 2 or inner % 2:
         return False
     rows, columns = shape[-2:]
@@ -36,7 +36,7 @@ def supports(left: Any, shape: tuple[int, ...], inner: int) -> bool:
 
 
 def workspace(left: Any, shape: tuple[int, ...], inner: int) -> tuple[Spec]:
-    """The scratch of such a product."""
+    """Return the scratch specs of a product."""
     return (left.like((_parts(shape) * (COLUMNS + min(shape[-2], BLOCK)), inner)),)
 
 

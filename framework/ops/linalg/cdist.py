@@ -1,4 +1,4 @@
-"""Distances between all pairs of points.
+"""Pairwise distances: cdist and pdist.
 
 The differences of all pairs are many times the points: they are made a tile at a time, forward and
 backward, and none is kept. Second gradients make them whole.
@@ -71,7 +71,7 @@ def _cdist_samples(make):
     flops=lambda x1, x2, *, p: 3 * x1.numel * x2.shape[1],
 )  # fmt: skip
 def distances(xp, out, tile, x1, x2, *, p):
-    """The norm of each difference of a row of ``x1`` and one of ``x2``."""
+    """Compute the norm of each difference of a row of ``x1`` and one of ``x2``."""
     if not x1.shape[2]:
         out.fill(0)
         return
@@ -132,7 +132,7 @@ def _slope_samples(make):
     flops=lambda grad, x1, x2, lengths, *, p: 6 * x1.numel * x2.shape[1],
 )  # fmt: skip
 def distances_slope(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *, p):
-    """The gradient of the distances ``lengths`` in ``x1``; 0 where two points are one."""
+    """Backward of distances for ``x1``; 0 where two points coincide."""
     if p == 0 or not x1.shape[2]:
         out.fill(0)
         return
@@ -145,7 +145,7 @@ def distances_slope(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *,
 
 
 def _set_slopes(xp, d, w, s, none, grad, p):
-    """Of differences ``d`` of lengths ``w`` make slopes, up to the factors that ``w`` becomes."""
+    """Compute slopes of differences ``d`` with lengths ``w``, up to factors left in ``w``."""
     least = 1e-300 if d.dtype.itemsize == 8 else 1e-37
     if p != 2:
         xp.absolute(d, out=s)
@@ -248,7 +248,7 @@ _MANY = 25  # points from which a product is the faster way to Euclidean distanc
 
 @function(autocast="float32")
 def cdist(x1, x2, p=2.0, compute_mode=_MODES[0]):
-    """Take the ``p``-norm distances between each point of ``x1`` and each of ``x2``.
+    """Compute the ``p``-norm distances between each point of ``x1`` and each of ``x2``.
 
     Args:
         x1: (*, P, M), floating point.
@@ -310,7 +310,7 @@ def _condensed_samples(make):
     flops=lambda input, *, p: 3 * input.numel * input.shape[0] // 2,
 )  # fmt: skip
 def condensed(xp, out, tile, input, *, p):
-    """The norms of the differences of each row and all that follow it."""
+    """Compute the norms of the differences between each row and all later ones."""
     if not input.shape[1]:
         out.fill(0)
         return
@@ -374,7 +374,7 @@ def _condensed_slope_samples(make):
     flops=lambda grad, input, lengths, *, p: 6 * input.numel * input.shape[0] // 2,
 )  # fmt: skip
 def condensed_slope(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
-    """The gradient of the distances ``lengths`` in ``input``; 0 where two points are one."""
+    """Backward of condensed distances for ``input``; 0 where two points coincide."""
     out.fill(0)
     if p == 0 or not input.shape[1]:
         return
@@ -400,7 +400,7 @@ def _(xp, out, tile, size, weight, zero, grad, input, lengths, *, p):
 
 @function(autocast=WIDE_ON_CUDA)
 def pdist(input, p=2):
-    """Take the ``p``-norm distances between all pairs of rows, ``(0, 1), (0, 2), ...``.
+    """Compute the ``p``-norm distances between all pairs of rows, ``(0, 1), (0, 2), ...``.
 
     Args:
         input: (N, M).

@@ -1,4 +1,4 @@
-"""What all of linear algebra shares: its declarations, its checks, and how failures are told.
+"""Declarations, checks and error messages that linear algebra ops share.
 
 The array library fails a whole stack for one bad matrix. ``attempted`` finds out which, so that
 the ``_ex`` forms can say so in a tensor, and ``raise_first`` in a :class:`~..errors.LinAlgError`.
@@ -21,12 +21,12 @@ from ..registry import function
 
 
 def named(name, *fields):
-    """PyTorch's named results: a tuple with fields."""
+    """Return PyTorch's named results: a tuple with fields."""
     return namedtuple(name, fields)
 
 
 def linear_algebra(**options):
-    """Declare a composition of linear algebra, which also takes ``out=``."""
+    """Declare a linear algebra composition, with ``out=`` support."""
 
     def declare(f):
         @functools.wraps(f)
@@ -55,7 +55,7 @@ def _into(out, result):
 
 
 def check_matrices(name, *tensors, letters="AB"):
-    """Refuse what is no stack of matrices of numbers with fractions.
+    """Raise an error unless a tensor is a stack of floating or complex matrices.
 
     Raises:
         RuntimeError: Fewer than two dimensions, or integers.
@@ -76,7 +76,7 @@ def check_matrices(name, *tensors, letters="AB"):
 
 
 def check_float(name, x):
-    """Refuse integers.
+    """Raise an error for integers.
 
     Raises:
         RuntimeError: They are.
@@ -89,7 +89,7 @@ def check_float(name, x):
 
 
 def check_square(name, x, letter="A"):
-    """Refuse what is no stack of square matrices.
+    """Raise an error unless a tensor is a stack of square matrices.
 
     Raises:
         RuntimeError: It is not.
@@ -113,7 +113,7 @@ def strict(xp):
 
 
 def converging(xp, name, compute, *args, **kwargs):
-    """Call an iteration of the array module.
+    """Call an iterative routine of the array module, and report non-convergence.
 
     Raises:
         LinAlgError: It does not end.
@@ -163,12 +163,12 @@ def attempted(xp, compute, arrays, number, checked, message):
 
 
 def no_failure(xp, shape):
-    """``info`` where nothing failed."""
+    """Return an ``info`` without failures."""
     return xp.zeros(shape, dtype="int32")
 
 
 def raise_first(info, message):
-    """Raise for the first matrix that failed.
+    """Raise an error for the first matrix that failed.
 
     Raises:
         LinAlgError: ``message`` with the place in the batch and its ``info`` filled in.
@@ -184,7 +184,7 @@ def raise_first(info, message):
 
 
 def zero_pivot(xp, matrix):
-    """The number of the first zero on the diagonal of U, counted from 1."""
+    """Return the number of the first zero on the diagonal of U, counted from 1."""
     from .lu import eliminate
 
     lu = eliminate(xp, xp.array(matrix), True)[0]
@@ -193,6 +193,6 @@ def zero_pivot(xp, matrix):
 
 
 def conditioned(make, *shape):
-    """A sample: matrices far from singular."""
+    """A sample of well-conditioned matrices."""
     m = make(*shape)
     return m * 0.5 + 3.0 * eye(m.shape[-1], dtype=m.dtype)

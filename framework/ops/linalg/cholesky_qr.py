@@ -1,4 +1,4 @@
-"""Decompositions of matrices into triangles: Cholesky and QR.
+"""Cholesky and QR decompositions.
 
 Gradient rules, by source:
 
@@ -33,12 +33,12 @@ from .solve import solve_triangle
 
 
 def cube(A, *_, **__):
-    """The size of a matrix product, in operations."""
+    """FLOPs of a matrix product."""
     return A.numel * min(A.shape[-2:], default=0)
 
 
 def diagonal_of(x):
-    """The diagonals of matrices."""
+    """Return the diagonals of matrices."""
     return x.diagonal(0, -2, -1)
 
 
@@ -53,7 +53,7 @@ def _scale_diagonal(x, factor):
 
 
 def total(*terms):
-    """The sum of those that are not None."""
+    """Sum the arguments that are not None."""
     found = None
     for t in terms:
         if t is not None:
@@ -62,7 +62,7 @@ def total(*terms):
 
 
 def hermitian(xp, A, part):
-    """The hermitian matrix meant by a triangle of A, or, for the generated tests, by both."""
+    """Build the hermitian matrix given by a triangle of A (in generated tests, by both)."""
     if part == "both":
         return (A + xp.conj(xp.swapaxes(A, -1, -2))) / 2
     if part == "upper":
@@ -111,7 +111,7 @@ def _leading_minor(xp, a):
     autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def cholesky_of(xp, A, *, part, checked):
-    """Factor hermitian positive-definite matrices, and say which are not."""
+    """Cholesky decomposition of hermitian positive-definite matrices, with failures."""
     A = hermitian(xp, A, part)
     return attempted(
         xp, xp.linalg.cholesky, [A], _leading_minor, checked,
@@ -140,7 +140,7 @@ def _cholesky(A, upper, checked):
 
 @linear_algebra()
 def cholesky(A, *, upper=False):
-    """Factor hermitian positive-definite matrices: ``A = L @ L.mH`` with lower triangular L.
+    """Cholesky decomposition: ``A = L @ L.mH`` with lower triangular L.
 
     Args:
         A: (*, n, n); only one triangle is read.
@@ -157,7 +157,7 @@ def cholesky(A, *, upper=False):
 
 @linear_algebra()
 def cholesky_ex(A, *, upper=False, check_errors=False):
-    """Do what :func:`cholesky` does; ``info`` is the order of the failing minor, not an error.
+    """Like :func:`cholesky`, but ``info`` is the order of the failing minor, not an error.
 
     Returns:
         The named pair (L, info); NaN where there is no factor.
@@ -188,7 +188,7 @@ def _qr_samples(make):
     flops=lambda A, **_: 4 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def qr_of(xp, A, *, mode):
-    """Factor into orthonormal columns and an upper triangle."""
+    """QR decomposition into orthonormal columns and an upper triangle."""
     m, n = A.shape[-2:]
     k = m if mode == "complete" else min(m, n)
     if not A.size:
@@ -240,7 +240,7 @@ QR = named("linalg_qr", "Q", "R")
 
 @linear_algebra()
 def qr(A, mode="reduced"):
-    """Factor matrices: ``A = Q @ R`` with orthonormal columns in Q and R upper triangular.
+    """QR decomposition: ``A = Q @ R``, orthonormal columns in Q and R upper triangular.
 
     Args:
         A: (*, m, n).

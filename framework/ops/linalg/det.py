@@ -1,4 +1,4 @@
-"""Determinants, their signs and logarithms, and how they change.
+"""Determinants, log-determinants, and their derivatives.
 
 The gradient of a determinant is its cofactors, which exist for singular matrices too. They come
 from the inverse where that is accurate, and from singular values where it is not.
@@ -30,7 +30,7 @@ def _det_infer(A):
     flops=lambda A: 2 * cube(A) // 3,
 )  # fmt: skip
 def determinant(xp, A):
-    """Take determinants."""
+    """Compute determinants."""
     if not A.size:
         return xp.ones(A.shape[:-2], dtype=A.dtype)
     return xp.asarray(xp.linalg.det(A))
@@ -68,7 +68,7 @@ def _cofactors_infer(A):
     flops=lambda A: 20 * cube(A),
 )  # fmt: skip
 def cofactors(xp, A):
-    """Find the matrices of cofactors: ``det(A) * inv(A).mT``, also where A is singular."""
+    """Compute cofactor matrices: ``det(A) * inv(A).mT``, also for singular A."""
     if not A.size:
         return xp.zeros(A.shape, dtype=A.dtype)
     # By singular values: nothing is divided. Each is replaced by the product of the others.
@@ -134,7 +134,7 @@ def _slope_samples(make):
     samples=_slope_samples, flops=lambda A, P: 24 * cube(A),
 )  # fmt: skip
 def cofactors_slope(xp, A, P):
-    """How the cofactors change as A moves along P: a symmetric form of A's second minors.
+    """Derivative of the cofactors in direction P: a form in second minors of A.
 
     It is ``det(A) (tr(X P) X.mT - X.mT @ P.mT @ X.mT)``, X the inverse, also where that is not.
     """
@@ -180,7 +180,7 @@ def _(g, A, P):
 
 @linear_algebra()
 def det(A):
-    """Take the determinants of square matrices (*, n, n).
+    """Compute the determinants of square matrices (*, n, n).
 
     Memory:
         Keeps ``A``. Two orders of gradient exist for singular matrices too.
@@ -198,7 +198,7 @@ def _slogdet_infer(A):
     samples=_det_samples, flops=lambda A: 2 * cube(A) // 3,
 )  # fmt: skip
 def sign_and_log(xp, A):
-    """Take the signs of determinants and the logarithms of their magnitudes."""
+    """Compute the signs of determinants and the logarithms of their magnitudes."""
     if not A.size:
         real = xp.real(A).dtype
         return xp.ones(A.shape[:-2], dtype=A.dtype), xp.zeros(A.shape[:-2], dtype=real)
@@ -221,7 +221,7 @@ SLogDet = named("linalg_slogdet", "sign", "logabsdet")
 
 @linear_algebra()
 def slogdet(A):
-    """Take the signs of determinants and the logarithms of their magnitudes.
+    """Compute the signs of determinants and the logarithms of their magnitudes.
 
     Returns:
         The named pair (sign, logabsdet); 0 and -inf for a singular matrix.

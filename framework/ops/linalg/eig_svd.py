@@ -1,4 +1,4 @@
-"""Singular values and eigenvalues, with their vectors.
+"""Singular value and eigenvalue decompositions.
 
 Gradient rules, by source:
 
@@ -55,7 +55,7 @@ def _svd_samples(make):
     flops=lambda A, **_: 14 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def svd_of(xp, A, *, full_matrices):
-    """Factor into orthonormal vectors on both sides and singular values in falling order."""
+    """Singular value decomposition, with singular values in descending order."""
     if A.size:
         return tuple(converging(xp, "linalg.svd", xp.linalg.svd, A, full_matrices=full_matrices))
     m, n = A.shape[-2:]
@@ -122,7 +122,7 @@ def _skew_diagonal(x):
     flops=lambda A: 3 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def singular_values(xp, A):
-    """Find singular values, in falling order; has no gradient."""
+    """Compute singular values in descending order, without gradient."""
     if not A.size:
         shape = (*A.shape[:-2], min(A.shape[-2:]))
         return xp.zeros(shape, dtype=xp.real(A).dtype)
@@ -134,7 +134,7 @@ SVD = named("linalg_svd", "U", "S", "Vh")
 
 @linear_algebra()
 def svd(A, full_matrices=True, *, driver=None):
-    """Factor matrices: ``A = U @ diag(S) @ Vh``, orthonormal vectors and singular values.
+    """Singular value decomposition: ``A = U @ diag(S) @ Vh``.
 
     Args:
         A: (*, m, n).
@@ -152,7 +152,7 @@ def svd(A, full_matrices=True, *, driver=None):
 
 @linear_algebra()
 def svdvals(A, *, driver=None):
-    """Find singular values, in falling order.
+    """Compute singular values in descending order.
 
     Memory:
         Keeps singular vectors if a gradient is wanted, else none are computed.
@@ -173,7 +173,7 @@ def _eigh_infer(A, *, part):
     samples=symmetric_samples, flops=lambda A, **_: 9 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def eigh_of(xp, A, *, part):
-    """Find eigenvalues, in rising order, and orthonormal eigenvectors of hermitian matrices."""
+    """Eigenvalues, ascending, and orthonormal eigenvectors of hermitian matrices."""
     if not A.size:
         return xp.zeros(A.shape[:-1], dtype=xp.real(A).dtype), xp.zeros(A.shape, dtype=A.dtype)
     return tuple(converging(xp, "linalg.eigh", xp.linalg.eigh, hermitian(xp, A, part), UPLO="L"))
@@ -195,7 +195,7 @@ def _(g_values, g_vectors, values, vectors):
     samples=symmetric_samples, flops=lambda A, **_: 2 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def eigenvalues_hermitian(xp, A, *, part):
-    """Find eigenvalues of hermitian matrices, in rising order; has no gradient."""
+    """Compute eigenvalues of hermitian matrices, ascending, without gradient."""
     if not A.size:
         return xp.zeros(A.shape[:-1], dtype=xp.real(A).dtype)
     return converging(xp, "linalg.eigh", xp.linalg.eigvalsh, hermitian(xp, A, part), UPLO="L")
@@ -214,7 +214,7 @@ def _part(UPLO):
 
 @linear_algebra()
 def eigh(A, UPLO="L"):
-    """Factor hermitian matrices: ``A = Q @ diag(L) @ Q.mH``.
+    """Eigenvalue decomposition of hermitian matrices: ``A = Q @ diag(L) @ Q.mH``.
 
     Args:
         A: (*, n, n); only one triangle is read.
@@ -231,7 +231,7 @@ def eigh(A, UPLO="L"):
 
 @linear_algebra()
 def eigvalsh(A, UPLO="L"):
-    """Find the eigenvalues of hermitian matrices, in rising order.
+    """Compute the eigenvalues of hermitian matrices, ascending.
 
     Memory:
         Keeps eigenvectors if a gradient is wanted, else none are computed.
@@ -260,7 +260,7 @@ def _eig_samples(make):
     flops=lambda A: 25 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def eig_of(xp, A):
-    """Find eigenvalues and eigenvectors, complex also where they might be real."""
+    """Compute eigenvalues and eigenvectors, always complex."""
     if not A.size:
         wide = "complex64" if A.dtype.itemsize == 4 else "complex128"
         wide = A.dtype if A.dtype.kind == "c" else wide
@@ -286,7 +286,7 @@ Eig = named("linalg_eig", "eigenvalues", "eigenvectors")
 
 @linear_algebra()
 def eig(A):
-    """Factor square matrices: ``A = V @ diag(L) @ inv(V)``, complex.
+    """Eigenvalue decomposition of square matrices: ``A = V @ diag(L) @ inv(V)``, complex.
 
     Returns:
         The named pair (eigenvalues, eigenvectors): no order; vectors of norm 1 in columns.
@@ -299,7 +299,7 @@ def eig(A):
 
 @linear_algebra()
 def eigvals(A):
-    """Find the eigenvalues of square matrices, complex and in no order.
+    """Compute the eigenvalues of square matrices, complex and unordered.
 
     Memory:
         Keeps them and the eigenvectors.

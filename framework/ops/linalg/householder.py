@@ -1,4 +1,4 @@
-"""Householder reflections: the packed form of QR, and products with the matrices it stands for.
+"""Householder reflections: packed QR (geqrf), and products with Q.
 
 A product of reflections ``I - t v v^H`` is one matrix ``I - V T V^H`` with a triangular T
 (Schreiber & Van Loan 1989, "A storage-efficient WY representation for products of Householder
@@ -37,7 +37,7 @@ def _geqrf_samples(make):
     flops=lambda A: 2 * cube(A),
 )  # fmt: skip
 def geqrf(xp, A):
-    """Factor matrices into R, on and above the diagonal, and the reflections of Q, below it.
+    """Compute the packed QR decomposition: R on and above the diagonal, reflections below.
 
     Returns:
         The pair (a, tau), as LAPACK packs them; :func:`linalg.householder_product` makes Q of it.
@@ -110,13 +110,13 @@ def householder_product(A, tau):
 
 @linear_algebra(method=True, public=True)
 def orgqr(input, tau):
-    """Do what :func:`linalg.householder_product` does, under LAPACK's name."""
+    """Same as :func:`linalg.householder_product`, under LAPACK's name."""
     return householder_product(input, tau)
 
 
 @linear_algebra(method=True, public=True)
 def ormqr(input, tau, other, left=True, transpose=False):
-    """Multiply by the square Q that reflections amount to, without making it.
+    """Multiply by the Q of Householder reflections without forming it.
 
     Args:
         input: (*, m, k), as in :func:`linalg.householder_product`.
@@ -147,7 +147,7 @@ def ormqr(input, tau, other, left=True, transpose=False):
 
 @linear_algebra(public=True)
 def svd_lowrank(A, q=6, niter=2, M=None):
-    """Find the largest singular values and their vectors, nearly, by random projection.
+    """Compute an approximate low-rank SVD by random projection.
 
     Args:
         A: (*, m, n).
@@ -183,7 +183,7 @@ def svd_lowrank(A, q=6, niter=2, M=None):
 
 @linear_algebra(public=True)
 def pca_lowrank(A, q=None, center=True, niter=2):
-    """Find principal components, nearly: :func:`svd_lowrank` of the centered columns.
+    """Compute approximate principal components: :func:`svd_lowrank` of centered columns.
 
     Args:
         A: (*, m, n), m observations of n variables.

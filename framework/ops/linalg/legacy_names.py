@@ -1,4 +1,4 @@
-"""Linear algebra under its older names: ``lowtide.cholesky``, ``Tensor.det``, ``lowtide.svd``.
+"""Linear algebra under older names: ``lowtide.cholesky``, ``Tensor.det``, ``lowtide.svd``.
 
 Most are ``linalg``'s functions; some return other things, as PyTorch's do.
 """
@@ -37,7 +37,7 @@ matrix_exp = _also(matrix_functions.matrix_exp)
 
 @linear_algebra(method=True, public=True)
 def logdet(input):
-    """Take the logarithms of determinants; NaN where one is negative.
+    """Compute the logarithms of determinants; NaN where one is negative.
 
     Memory:
         Keeps ``input`` and the signs.
@@ -50,13 +50,13 @@ def logdet(input):
 
 @linear_algebra(method=True, public=True)
 def inverse(input):
-    """Do what :func:`linalg.inv` does."""
+    """Same as :func:`linalg.inv`."""
     return solve.inv(input)
 
 
 @linear_algebra(method=True, public=True)
 def pinverse(input, rcond=1e-15):
-    """Find pseudoinverses; singular values up to ``rcond`` times the largest count as zero."""
+    """Compute pseudoinverses; singular values up to ``rcond`` times the largest are zero."""
     return lstsq.pinv(input, rtol=rcond)
 
 
@@ -65,7 +65,7 @@ def pinverse(input, rcond=1e-15):
 
 @linear_algebra(method=True, public=True)
 def cholesky(input, upper=False):
-    """Do what :func:`linalg.cholesky` does."""
+    """Same as :func:`linalg.cholesky`."""
     return cholesky_qr.cholesky(input, upper=upper)
 
 
@@ -101,13 +101,13 @@ Triangular = named("triangular_solve", "solution", "cloned_coefficient")
 
 @linear_algebra(method=True, public=True)
 def qr(input, some=True):
-    """Factor matrices: :func:`linalg.qr`, "reduced" with ``some``, else "complete"."""
+    """QR decomposition: :func:`linalg.qr`, "reduced" with ``some``, else "complete"."""
     return Qr(*cholesky_qr.qr(input, "reduced" if some else "complete"))
 
 
 @linear_algebra(method=True, public=True)
 def svd(input, some=True, compute_uv=True):
-    """Factor matrices: :func:`linalg.svd`, but with V in place of ``V.mH``.
+    """Singular value decomposition: :func:`linalg.svd`, but with V in place of ``V.mH``.
 
     Args:
         input: (*, m, n).
@@ -139,7 +139,7 @@ def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False)
 
 @linear_algebra(method=True, public=True)
 def cross(input, other, dim=None):
-    """Multiply vectors of three components; without ``dim`` along the first dim of size 3."""
+    """Cross product of vectors; without ``dim`` along the first dim of size 3."""
     if dim is None:
         warnings.warn(
             "Using cross without specifying the dim arg is deprecated. Pass dim, or use "
@@ -162,7 +162,7 @@ def lu_solve(input, LU_data, LU_pivots):
 
 @linear_algebra(public=True)
 def lu(A, pivot=True, get_infos=False):
-    """Factor matrices into triangles: :func:`linalg.lu_factor` under an older name.
+    """LU decomposition: :func:`linalg.lu_factor` under an older name.
 
     Returns:
         The tuple (LU, pivots), and with ``get_infos`` the number of the first zero pivot.
@@ -176,7 +176,7 @@ Unpacked = named("lu_unpack", "P", "L", "U")
 
 @linear_algebra(public=True)
 def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
-    """Take apart what :func:`linalg.lu_factor` packs: ``A = P @ L @ U``.
+    """Unpack the result of :func:`linalg.lu_factor`: ``A = P @ L @ U``.
 
     Args:
         LU_data: (*, m, n).
@@ -204,7 +204,7 @@ def lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True):
 
 @function(method=True)
 def norm(input, p="fro", dim=None, keepdim=False, out=None, dtype=None):
-    """Measure size: the p-th root of the sum of the p-th powers of magnitudes, over ``dim``.
+    """Compute the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes.
 
     Args:
         input: Floating point or complex, any shape.

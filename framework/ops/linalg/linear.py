@@ -1,4 +1,4 @@
-"""What layers apply: ``linear``, a product and a bias in one kernel.
+"""``linear``: a matrix product plus bias in one kernel.
 
 The bias is added into the product, so that no second result exists; the gradient of the weight is
 one tall product over all leading dims.

@@ -1,4 +1,4 @@
-"""Least squares: pseudoinverses, solutions of systems that are not square, ranks.
+"""Least squares, pseudoinverses, matrix rank.
 
 The gradients are those of Golub & Pereyra 1973, "The differentiation of pseudo-inverses and
 nonlinear least squares problems whose variables separate": right wherever the rank is constant.
@@ -45,7 +45,7 @@ def _pinv_samples(make):
     flops=lambda A, *_, **__: 20 * cube(A), autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def pseudoinverse(xp, A, atol, rtol, *, part):
-    """Invert what can be inverted: singular values above the tolerance."""
+    """Compute the pseudoinverse from singular values above the tolerance."""
     m, n = A.shape[-2:]
     if not A.size:
         return xp.zeros((*A.shape[:-2], n, m), dtype=A.dtype)
@@ -83,7 +83,7 @@ def _(g, A, out, part):
 
 
 def default_rtol(A):
-    """The relative tolerance where none is given: max(m, n) units in the last place."""
+    """Return the default relative tolerance: max(m, n) times machine epsilon."""
     return max(A.shape[-2:]) * float(ml_dtypes.finfo(A.dtype.to_real().np).eps)
 
 
@@ -102,7 +102,7 @@ def _unless_positive(A, atol):
 
 @linear_algebra()
 def pinv(A, rcond=None, hermitian=False, *, atol=None, rtol=None):
-    """Find the Moore-Penrose pseudoinverse of matrices.
+    """Compute the Moore-Penrose pseudoinverse of matrices.
 
     Args:
         A: (*, m, n).
@@ -171,7 +171,7 @@ def _lstsq_samples(make):
     samples=_lstsq_samples, flops=lambda A, *_, **__: 14 * cube(A),
 )  # fmt: skip
 def least_squares(xp, A, B, *, rcond):
-    """Find the shortest X with the smallest residual, and the rank of A."""
+    """Compute the minimum-norm least squares solution X, and the rank of A."""
     a, b = aligned(xp, A, B)
     batch, n, real = a.shape[:-2], a.shape[-1], xp.real(a).dtype
     if not a.size:
@@ -204,7 +204,7 @@ LeastSquares = named("linalg_lstsq", "solution", "residuals", "rank", "singular_
 
 @linear_algebra()
 def lstsq(A, B, rcond=None, *, driver=None):
-    """Solve ``A @ X = B`` in the sense of least squares; the shortest X where there are several.
+    """Solve ``A @ X = B`` in the least squares sense; the minimum-norm X if not unique.
 
     Args:
         A: (*, m, n).

@@ -1,4 +1,4 @@
-"""Elimination: the LU decomposition of matrices, and what solves systems with it.
+"""LU decomposition, and solving with it.
 
 The gradient rule is Giles' 2008, "An extended collection of matrix derivative results", applied to
 both triangles; it reads the packed triangles alone. float16 and bfloat16 are computed in float32.
@@ -77,7 +77,7 @@ def _lu_samples(make):
     samples=_lu_samples, flops=lambda A, **_: 2 * cube(A) // 3,
 )  # fmt: skip
 def lu_of(xp, A, *, pivot):
-    """Factor into triangles, packed in one matrix, with exchanges of rows."""
+    """LU decomposition with row exchanges, packed in one matrix."""
     return eliminate(xp, xp.array(A, order="C"), pivot)
 
 
@@ -144,7 +144,7 @@ def _permutation_samples(make):
     samples=_permutation_samples,
 )  # fmt: skip
 def permutation_of(xp, pivots, *, rows):
-    """Find the order of rows that exchanges, counted from 1, amount to."""
+    """Convert row exchanges, counted from 1, to a permutation."""
     flat = pivots.reshape(prod(pivots.shape[:-1]), pivots.shape[-1])
     order = xp.zeros((flat.shape[0], rows), dtype="int64")
     xp.add(order, xp.arange(rows), out=order)
@@ -164,7 +164,7 @@ LU = named("linalg_lu", "P", "L", "U")
 
 @linear_algebra()
 def lu_factor_ex(A, *, pivot=True, check_errors=False):
-    """Factor into packed triangles; ``info`` counts the first zero pivot from 1.
+    """Packed LU decomposition; ``info`` is the first zero pivot, counted from 1.
 
     Returns:
         The named tuple (LU, pivots, info).
@@ -182,7 +182,7 @@ def lu_factor_ex(A, *, pivot=True, check_errors=False):
 
 @linear_algebra()
 def lu_factor(A, *, pivot=True):
-    """Factor matrices into triangles: L (its diagonal is 1) and U in one matrix.
+    """Packed LU decomposition: L (with a unit diagonal) and U in one matrix.
 
     Args:
         A: (*, m, n).
@@ -202,7 +202,7 @@ def lu_factor(A, *, pivot=True):
 
 @linear_algebra()
 def lu(A, *, pivot=True):
-    """Factor matrices: ``A = P @ L @ U``, a permutation, a unit lower and an upper triangle.
+    """LU decomposition: ``A = P @ L @ U``, a permutation, a unit lower and an upper triangle.
 
     Args:
         A: (*, m, n).
@@ -219,14 +219,14 @@ def lu(A, *, pivot=True):
 
 
 def triangles(packed):
-    """L and U of the packed form."""
+    """Return L and U of the packed form."""
     m, k = packed.shape[-2], min(packed.shape[-2:])
     one = eye(m, k, dtype=packed.dtype, device=packed.device)
     return packed.narrow(-1, 0, k).tril(-1) + one, packed.narrow(-2, 0, k).triu()
 
 
 def permutation_matrix(pivots, rows, dtype):
-    """P of the exchanges of rows."""
+    """Return the permutation matrix P of row exchanges."""
     order = permutation_of(pivots, rows=rows)
     numbers = arange(rows, device=pivots.device).unsqueeze(-1)
     return (order.unsqueeze(-2) == numbers).to(dtype)

@@ -1,4 +1,4 @@
-"""Matrix products: ``matmul`` and ``@``, on which all others rest.
+"""Matrix multiplication: ``matmul`` and ``@``.
 
 Every product ends in one call of the array module's ``matmul``, which hands row-major and
 column-major matrices to BLAS as they are: a transposed operand is not copied. Operands with other
@@ -43,7 +43,7 @@ def blas_ready(array):
 
 
 def foldable(array):
-    """True if the rows of all matrices of a stack lie evenly, so that they form one matrix."""
+    """True if the rows of a stack of matrices are evenly spaced, so that they form one matrix."""
     if array.ndim <= 2 or array.size == 0:
         return blas_ready(array)
     strides, shape = array.strides, array.shape
@@ -62,19 +62,19 @@ def multiply_rows(xp, out, input, other):
 
 
 def adjoint(x):
-    """The transposed matrices, conjugated if complex: what gradients multiply by."""
+    """Return the conjugate transpose of matrices."""
     x = x.permute(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
     return x.conj() if x.is_complex() else x
 
 
 def as_rows(x, columns):
-    """All leading dims as one."""
+    """Merge all leading dims into one."""
     # A -1 would be ambiguous for an empty tensor.
     return x.reshape(prod(x.shape[:-1]) if columns else prod(x.shape), *columns)
 
 
 def check_number(name, *specs):
-    """Refuse bools, which have no products.
+    """Raise an error for bools.
 
     Raises:
         NotImplementedError: One is bool.
@@ -87,7 +87,7 @@ def check_number(name, *specs):
 
 
 def product_shape(name, input, other, left="input", right="other"):
-    """The shape of ``input @ other``.
+    """Return the shape of ``input @ other``.
 
     Raises:
         RuntimeError: The shapes do not fit; the message names both.

@@ -1,4 +1,4 @@
-"""Functions of matrices: powers, the exponential, products of several.
+"""Matrix powers, exponential, products of several matrices, tensor equations.
 
 The gradient of the exponential is a block of the exponential of a larger matrix (Van Loan 1978,
 "Computing integrals involving the matrix exponential").
@@ -28,7 +28,7 @@ from .solve import inv, solve
 
 @linear_algebra()
 def matrix_power(A, n):
-    """Multiply matrices by themselves, or for a negative ``n`` their inverses."""
+    """Raise square matrices to the power ``n``; for negative ``n`` their inverses."""
     if not isinstance(n, int):
         raise TypeError(f"linalg.matrix_power: n must be int, not {type(n).__name__}.")
     if A.ndim < 2 or A.shape[-1] != A.shape[-2]:
@@ -72,7 +72,7 @@ _REACH = 5.371920351148152
     flops=lambda A: 16 * cube(A),
 )  # fmt: skip
 def exponential(xp, A):
-    """Take matrix exponentials, by scaling and squaring."""
+    """Compute matrix exponentials by scaling and squaring."""
     if not A.size:
         return xp.zeros(A.shape, dtype=A.dtype)
     size = float(xp.max(xp.sum(xp.absolute(A), axis=-2)))
@@ -107,7 +107,7 @@ def _(g, A):
 
 @linear_algebra()
 def matrix_exp(A):
-    """Take the exponentials of square matrices.
+    """Compute the exponentials of square matrices.
 
     Memory:
         Keeps ``A``. Its gradient is computed from matrices of twice the size.
@@ -148,7 +148,7 @@ def multi_dot(tensors):
 
 @linear_algebra()
 def vecdot(x, y, *, dim=-1):
-    """Sum ``conj(x) * y`` along ``dim``, with broadcasting."""
+    """Compute the dot product of vectors along ``dim``: ``conj(x) * y``, summed."""
     return (conjugate(x) * y).sum(dim)
 
 
@@ -160,7 +160,7 @@ def diagonal(A, *, offset=0, dim1=-2, dim2=-1):
 
 @linear_algebra()
 def vander(x, N=None):
-    """Build matrices whose columns are the powers of ``x`` from 0 to ``N - 1``.
+    """Create Vandermonde matrices: the powers of ``x`` from 0 to ``N - 1`` as columns.
 
     Args:
         x: (*, n); a 0-d one counts as (1,).
@@ -212,7 +212,7 @@ def _cross_samples(make):
     flops=lambda input, other, *, dim: 9 * max(input.numel, other.numel) // 3,
 )  # fmt: skip
 def cross_along(xp, out, product, input, other, *, dim):
-    """Multiply vectors of three components: the result is orthogonal to both."""
+    """Cross product of vectors of three components."""
     head = (slice(None),) * dim
     for i in range(3):
         j, k = [(*head, slice(n, n + 1)) for n in ((i + 1) % 3, (i + 2) % 3)]
@@ -234,7 +234,7 @@ def _(g, input, dim):
 
 @linear_algebra()
 def cross(input, other, *, dim=-1):
-    """Multiply vectors of three components along ``dim``; the others broadcast.
+    """Cross product of vectors along ``dim``; the other dims broadcast.
 
     Memory:
         Keeps each input while the other needs a gradient.
@@ -252,7 +252,7 @@ def cross(input, other, *, dim=-1):
 
 @linear_algebra()
 def tensorinv(A, ind=2):
-    """Invert a linear map: the first ``ind`` dims of ``A`` against the others.
+    """Invert a tensor as a linear map: the first ``ind`` dims of ``A`` against the others.
 
     Raises:
         RuntimeError: Their products differ, or ``ind`` is not positive.

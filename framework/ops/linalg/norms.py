@@ -1,4 +1,4 @@
-"""Norms of vectors and matrices, and the condition number, under ``linalg``'s names."""
+"""Vector and matrix norms, and the condition number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _converted(name, x, dtype):
 
 @linear_algebra()
 def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
-    """Measure vectors: the p-th root of the sum of the p-th powers of magnitudes, over ``dim``.
+    """Compute the vector p-norm over ``dim``.
 
     Args:
         x: Any shape.
@@ -48,7 +48,7 @@ def vector_norm(x, ord=2, dim=None, keepdim=False, *, dtype=None):
 
 @linear_algebra()
 def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None):
-    """Measure matrices.
+    """Compute a matrix norm.
 
     Args:
         A: (*, m, n).
@@ -99,7 +99,7 @@ def matrix_norm(A, ord="fro", dim=(-2, -1), keepdim=False, *, dtype=None):
 
 @linear_algebra()
 def norm(A, ord=None, dim=None, keepdim=False, *, dtype=None):
-    """Measure vectors or matrices.
+    """Compute a vector or matrix norm.
 
     Args:
         A: Any shape.
@@ -134,7 +134,7 @@ def norm(A, ord=None, dim=None, keepdim=False, *, dtype=None):
 
 @linear_algebra()
 def cond(A, p=None):
-    """Measure how near to singular matrices are: ``norm(A, p) * norm(inv(A), p)``.
+    """Compute the condition number: ``norm(A, p) * norm(inv(A), p)``.
 
     Args:
         A: (*, n, n); (*, m, n) for a ``p`` of None, 2 or -2.

@@ -1,4 +1,4 @@
-"""Products under other names: of fixed dims, of vectors, over any dims, of many matrices.
+"""mm, bmm, mv, dot, outer, tensordot, kron, and other products.
 
 Compositions of ``matmul``, views and elementwise products; each checks what its name promises.
 """
@@ -15,7 +15,7 @@ from .matmul import matmul
 
 
 def need_dims(name, **tensors):
-    """Check that arguments are tensors of so many dims: ``mat=(mat, 2)``.
+    """Raise an error unless arguments have the given number of dims: ``mat=(mat, 2)``.
 
     Raises:
         TypeError: One is no tensor.
@@ -72,21 +72,21 @@ def _dot_args(name, input, other):
 
 @function(method=True)
 def dot(input, tensor, *, out=None):
-    """Sum the products of two vectors' elements."""
+    """Compute the dot product of two vectors."""
     _dot_args("dot", input, tensor)
     return matmul(input, tensor, out=out)
 
 
 @function(method=True)
 def vdot(input, other, *, out=None):
-    """Sum the products of two vectors' elements, those of ``input`` conjugated."""
+    """Compute the dot product of two vectors, with ``input`` conjugated."""
     _dot_args("vdot", input, other)
     return matmul(conjugate(input), other, out=out)
 
 
 @function(method=True)
 def inner(input, other, *, out=None):
-    """Contract the last dimensions: every row of ``input`` with every row of ``other``."""
+    """Compute the inner product: contract the last dims of both."""
     if not input.ndim or not other.ndim:
         return input * other
     if input.shape[-1] != other.shape[-1]:
@@ -99,7 +99,7 @@ def inner(input, other, *, out=None):
 
 @function(method=True)
 def outer(input, vec2, *, out=None):
-    """Multiply every element of one vector by every element of another: (N,), (M,) give (N, M)."""
+    """Compute the outer product of two vectors: (N,), (M,) give (N, M)."""
     need_dims("outer", input=(input, 1), vec2=(vec2, 1))
     product = input.unsqueeze(1) * vec2
     return product if out is None else write_out(out, product)
@@ -107,12 +107,12 @@ def outer(input, vec2, *, out=None):
 
 @function(method=True)
 def ger(input, vec2, *, out=None):
-    """Do what :func:`outer` does, under its BLAS name."""
+    """Same as :func:`outer`, under its BLAS name."""
     return outer(input, vec2, out=out)
 
 
 def write_out(out, result):
-    """What a composition returns for ``out=``: its result, copied there."""
+    """Write the result of a composition to ``out=``."""
     if out.shape != result.shape:
         out.resize_(result.shape)
     return out.copy_(result)
@@ -204,7 +204,7 @@ def tensordot(a, b, dims=2, out=None):
 
 @function(method=True)
 def kron(input, other, *, out=None):
-    """Put ``input[i, j] * other`` in place of each element of ``input`` (Kronecker product)."""
+    """Compute the Kronecker product: ``input[i, j] * other`` in place of each element."""
     ndim = builtins.max(input.ndim, other.ndim)
     a = (1,) * (ndim - input.ndim) + tuple(input.shape)
     b = (1,) * (ndim - other.ndim) + tuple(other.shape)
@@ -216,7 +216,7 @@ def kron(input, other, *, out=None):
 
 @function(method=True)
 def trace(input):
-    """Sum the diagonal of a matrix."""
+    """Compute the trace of a matrix: the sum of its diagonal."""
     if input.ndim != 2:
         raise RuntimeError(
             f"trace: expected a matrix; got shape {tuple(input.shape)}. Use .diagonal().sum(-1)."

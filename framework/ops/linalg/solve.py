@@ -1,4 +1,4 @@
-"""Linear systems: inverses, solutions, triangular systems.
+"""Linear systems: inverse, solve, triangular solve.
 
 The array library allocates the results. A failing matrix raises :class:`~..errors.LinAlgError`; the
 ``_ex`` forms say which one failed instead. float16 and bfloat16 are computed in float32.
@@ -35,19 +35,19 @@ _LARGEST = 8  # size of matrices up to which a loop of ours is faster than calls
 
 
 def small(A, *others, **_):
-    """True for large stacks of small real matrices, and others with the same batch shape."""
+    """True for large stacks of small real matrices with one batch shape."""
     alike = all(A.shape[:-2] == b.shape[:-2] for b in others)
     return alike and A.ndim > 2 and 0 < A.shape[-1] <= _LARGEST and worth_compiling(A)
 
 
 def in_stacks(run, *arrays):
-    """Call a compiled loop on stacks of numbers or matrices, these as (n, k, count)."""
+    """Call a compiled loop on stacks of numbers or matrices, reshaped to (n, k, count)."""
     count = arrays[0].shape[-1]
     threads.parallel_for(lambda first, last: run(*arrays, first, last), 64 * count, count)
 
 
 def stacked(array):
-    """A stack of matrices as (n, k, count)."""
+    """Reshape a stack of matrices to (n, k, count)."""
     return array.reshape(-1, *array.shape[-2:]).transpose(1, 2, 0)
 
 
@@ -92,7 +92,7 @@ _NO_INVERSE = (
     samples=_inv_samples, autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def invert(xp, A, *, checked):
-    """Invert matrices, and say which are singular."""
+    """Invert matrices, and report singular ones."""
     return attempted(xp, xp.linalg.inv, [A], zero_pivot, checked, _NO_INVERSE)
 
 
@@ -130,7 +130,7 @@ def inv(A):
 
 @linear_algebra()
 def inv_ex(A, *, check_errors=False):
-    """Invert square matrices; ``info`` counts the first zero pivot from 1 where one is singular.
+    """Invert square matrices; ``info`` is the first zero pivot (from 1) where one is singular.
 
     Returns:
         The named pair (inverse, info); the inverse of a singular matrix is NaN.
@@ -169,7 +169,7 @@ def _solve_samples(make):
 
 
 def aligned(xp, a, b):
-    """Two stacks of matrices with the same batch shape: CuPy broadcasts none."""
+    """Expand two stacks of matrices to one batch shape, for CuPy."""
     if a.shape[:-2] == b.shape[:-2]:
         return a, b
     batch = broadcast_shapes("linalg", a.shape[:-2], b.shape[:-2])
@@ -190,7 +190,7 @@ _NO_SOLUTION = (
     flops=_solve_flops, samples=_solve_samples, autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def solve_matrices(xp, A, B, *, checked):
-    """Solve ``A @ X = B`` for matrices, and say which of them are singular."""
+    """Solve ``A @ X = B`` for matrices, and report singular ones."""
     a, b = aligned(xp, A, B)
     if not b.size:
         return xp.zeros(b.shape, dtype=b.dtype), no_failure(xp, b.shape[:-2])

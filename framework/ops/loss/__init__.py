@@ -1,1 +1,1 @@
-"""Losses."""
+"""Loss functions."""

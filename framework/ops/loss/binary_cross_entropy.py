@@ -1,4 +1,4 @@
-"""Binary cross entropy: of probabilities, of logits, and of logits with weights of their classes.
+"""Binary cross entropy, of probabilities and of logits.
 
 Probabilities near 0 and 1 want logarithms that are bounded, logits an exponential that does not
 overflow; so each is an op of its own, and so is the gradient of each.
@@ -123,7 +123,7 @@ def _(g, input, divisor):
 def binary_cross_entropy(
     input, target, weight=None, size_average=None, reduce=None, reduction="mean"
 ):
-    """Compare probabilities with the chance that they speak of.
+    """Compute the binary cross entropy between probabilities and targets.
 
     Args:
         input: Probabilities in [0, 1].
@@ -291,7 +291,7 @@ def bce_weighted_slope(xp, out, work, grad, input, target, pos_weight):
 
 
 def _cube(shape, weight):
-    """Sizes (before, of, after) the one dim that a weight varies along, or None: it is none."""
+    """Return the sizes (before, of, after) of the dim along which a weight varies, or None."""
     long = [k for k, n in enumerate(weight) if n > 1]
     if len(weight) > len(shape) or len(long) > 1:
         return None
@@ -369,7 +369,7 @@ def _(g, grad, input, target):
 def binary_cross_entropy_with_logits(
     input, target, weight=None, size_average=None, reduce=None, reduction="mean", pos_weight=None
 ):
-    """Compare logits with the chance that they speak of.
+    """Compute the binary cross entropy between logits and targets, without overflow.
 
     Args:
         input: Logits of any shape.

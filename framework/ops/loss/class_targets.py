@@ -1,4 +1,4 @@
-"""What losses of class numbers share: their shapes, a tile of rows at a time, refusing bad classes.
+"""Helpers of losses with class indices: shapes, tiles of rows, range checks.
 
 Logits are (examples, classes, positions) here, whatever their shape; a row is one position.
 """
@@ -17,7 +17,7 @@ TILE_ROWS = 2048  # and at most so many rows, so that what is made per row stays
 
 
 def tiles(n: int, c: int, length: int, itemsize: int):
-    """Slices (examples, positions) of (n, c, length) logits, a tile each."""
+    """Yield slices (examples, positions) of (n, c, length) logits, a tile each."""
     rows = max(1, min(TILE_ROWS, TILE_BYTES // max(1, c * itemsize)))
     if length <= rows:
         step = max(1, rows // max(1, length))
@@ -30,13 +30,13 @@ def tiles(n: int, c: int, length: int, itemsize: int):
 
 
 def tile_size(n: int, c: int, length: int, itemsize: int) -> int:
-    """The most elements that a tile has."""
+    """Return the maximal number of elements in a tile."""
     rows = max(1, min(TILE_ROWS, TILE_BYTES // max(1, c * itemsize)))
     return c * min(n * length, rows)
 
 
 def class_shape(name, input, target, weight):
-    """(examples, classes, positions) of the logits ``input``, a spec.
+    """Return (examples, classes, positions) of the spec of logits.
 
     Raises:
         NotImplementedError: The logits are not floating.
@@ -71,14 +71,14 @@ def class_shape(name, input, target, weight):
 
 
 def sizes(input):
-    """(examples, classes, positions) of an array of logits."""
+    """Return (examples, classes, positions) of an array of logits."""
     n = 1 if input.ndim == 1 else input.shape[0]
     c = input.shape[0] if input.ndim == 1 else input.shape[1]
     return n, c, prod(input.shape[2:])
 
 
 def checked(xp, target, classes, ignore_index):
-    """(class numbers without the ignored ones, which of them count); a tile's worth."""
+    """Return (class indices with ignored ones replaced, mask of those that count), for a tile."""
     counts = target != ignore_index
     safe = xp.where(counts, target, 0)
     if xp is np and safe.size and (safe.min() < 0 or safe.max() >= classes):
@@ -97,14 +97,14 @@ def where_in(xp, x, safe):
 
 
 def weights_of(xp, weight, safe, counts, dtype):
-    """The weight of each row: of its class, or one; zero where it is ignored."""
+    """Return the weight of each row: of its class, or one; zero where ignored."""
     if weight is None:
         return counts.astype(dtype)
     return weight[safe[:, 0]] * counts
 
 
 def check_classes(xp, target, classes, ignore_index):
-    """Refuse class numbers out of range, on the CPU; ``target`` is (N,).
+    """Raise an error for class indices out of range, on the CPU; ``target`` is (N,).
 
     Raises:
         IndexError: There is one; the message names it.

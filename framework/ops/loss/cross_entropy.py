@@ -1,4 +1,4 @@
-"""Losses: cross entropy and its relatives as fused ops.
+"""Cross entropy and negative log-likelihood, fused.
 
 Cross entropy keeps the logits, which the layer before may keep as well, and one number per row,
 the logarithm of the sum of exponentials. Neither the softmax nor its logarithm exists as a whole:
@@ -67,8 +67,10 @@ def _cross_entropy_samples(make):
     layout=contiguous, flops=lambda input, *_, **__: 4 * input.numel,
     samples=_cross_entropy_samples,
 )  # fmt: skip
-def cross_entropy_rows(xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing):
-    """The cross entropy of each row of logits with its class."""
+def cross_entropy_rows(
+    xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing
+):  # fmt: skip
+    """Cross entropy of each row of logits with its class."""
     n, c, length = sizes(input)
     logits = input.reshape(n, c, length)
     losses, classes = out.reshape(n, 1, length), target.reshape(n, length)
@@ -152,8 +154,10 @@ def _cross_entropy_grad_infer(grad, input, target, weight, lse, **_):
     name="_cross_entropy_grad", infer=_cross_entropy_grad_infer, layout=contiguous,
     flops=lambda grad, input, *_, **__: 4 * input.numel, samples=_grad_samples,
 )  # fmt: skip
-def cross_entropy_grad(xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing):
-    """The gradient in the logits: softmax minus target, scaled, made from ``lse`` in one pass."""
+def cross_entropy_grad(
+    xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing
+):  # fmt: skip
+    """Backward of cross entropy: softmax minus target, scaled, from ``lse`` in one pass."""
     n, c, length = sizes(input)
     logits, result = input.reshape(n, c, length), out.reshape(n, c, length)
     arriving, classes = grad.reshape(n, length), target.reshape(n, length)
@@ -215,7 +219,7 @@ def _nll_samples(make):
     flops=lambda input, target, *_, **__: target.numel, samples=_nll_samples,
 )  # fmt: skip
 def nll_rows(xp, out, input, target, weight, *, ignore_index):
-    """Minus the element of each row that its class names, times the weight of the class."""
+    """Negative log-likelihood of each row, times the weight of its class."""
     n, c, length = sizes(input)
     x, losses = input.reshape(n, c, length), out.reshape(n, 1, length)
     classes = target.reshape(n, length)
@@ -251,7 +255,7 @@ def _(g, target, weight, input_spec, ignore_index):
     flops=lambda grad, *_, **__: grad.numel, samples=_nll_grad_samples,
 )  # fmt: skip
 def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
-    """Minus the arriving gradient at each row's class, zero elsewhere."""
+    """Backward of nll: minus the gradient at each row's class, zero elsewhere."""
     n, c, length = sizes(out)
     y, arriving = out.reshape(n, c, length), grad.reshape(n, length)
     classes = target.reshape(n, length)
@@ -293,7 +297,7 @@ def _mean_samples(make):
     half="exact", flops=lambda loss, *_, **__: loss.numel, samples=_mean_samples,
 )  # fmt: skip
 def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
-    """The sum of class losses, divided by that of the weights of the rows that count."""
+    """Weighted mean of class losses over the rows that count."""
     flat = target.reshape(1, -1)
     divisor.fill(0)
     for start in range(0, flat.shape[1], TILE_ROWS):
@@ -326,7 +330,7 @@ def _(loss, target, weight, *, ignore_index):
 
 
 def reduction_of(size_average, reduce, reduction: str) -> str:
-    """PyTorch's ``reduction``, also from the two arguments it replaced."""
+    """Return PyTorch's ``reduction``, also from its two deprecated arguments."""
     if size_average is not None or reduce is not None:
         warnings.warn(
             "size_average and reduce args will be deprecated, please use reduction instead.",
@@ -342,14 +346,14 @@ def reduction_of(size_average, reduce, reduction: str) -> str:
 
 
 def reduce_loss(loss, reduction: str):
-    """The losses themselves, their mean or their sum."""
+    """Reduce losses to their mean or sum, or return them."""
     if reduction == "mean":
         return loss.mean()
     return loss.sum() if reduction == "sum" else loss
 
 
 def by_class(loss, target, weight, ignore_index, reduction):
-    """Reduce class losses: their mean is over weights, and ignored rows have none."""
+    """Reduce class losses; the mean is weighted and skips ignored rows."""
     if reduction == "none":
         return loss
     if loss.dtype.is_half and reduction == "mean":  # the sum may be beyond float16's range
@@ -364,7 +368,7 @@ def cross_entropy(
     input, target, weight=None, size_average=None, ignore_index=-100, reduce=None,
     reduction="mean", label_smoothing=0.0,
 ):  # fmt: skip
-    """Compare logits with classes, or with the probabilities of classes.
+    """Compute the cross entropy between logits and class indices or probabilities.
 
     Args:
         input: Logits (N, C), (N, C, *) or (C,).
@@ -409,9 +413,10 @@ def _soft_cross_entropy(input, target, weight, reduction, smoothing):
 
 @function(public=False, autocast="float32")
 def nll_loss(
-    input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"
-):
-    """Take minus the log probability of each row's class.
+    input, target, weight=None, size_average=None, ignore_index=-100, reduce=None,
+    reduction="mean",
+):  # fmt: skip
+    """Compute the negative log-likelihood of each row's class.
 
     Args:
         input: Log probabilities (N, C), (N, C, *) or (C,).

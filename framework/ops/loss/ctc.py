@@ -1,4 +1,4 @@
-"""Connectionist temporal classification: the loss of a sequence without an alignment.
+"""Connectionist temporal classification (CTC) loss.
 
 Forward sums the probabilities of all alignments in log space, position by position; backward runs
 the same recursion from the other end. Both are vectorized over the batch and the labels, and
@@ -74,7 +74,7 @@ def _step(xp, new, old, tmp, skips) -> None:
     samples=_ctc_samples, flops=lambda log_probs, labels, *_: 8 * log_probs.shape[0] * labels.numel,
 )  # fmt: skip
 def ctc(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
-    """Minus the log probability of each sequence of labels, blanks between and around them."""
+    """Negative log-likelihood of label sequences, with blanks between and around labels."""
     skips = _skips(xp, labels)
     wide = labels.shape[1]
     # Before the first step, a path is about to enter the first blank or the first label.
@@ -173,7 +173,7 @@ def _numbers(x, labels, lengths, ends):
     flops=lambda grad, log_probs, labels, *_: 12 * log_probs.shape[0] * labels.numel,
 )  # fmt: skip
 def ctc_grad(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, loss, alpha):
-    """Minus the probability of being at each label, times the arriving gradient."""
+    """Backward of ctc: minus the probability of being at each label, times the gradient."""
     out.fill(0)
     batch, wide = labels.shape
     skips = _skips(xp, labels)[:, ::-1]
@@ -219,7 +219,7 @@ def _(xp, out, beta, new, tmp, grad, log_probs, labels, lengths, ends, loss, alp
 
 
 def _lengths(name, values, batch, device):
-    """A tensor of lengths, and the same as a list (None where values cannot be read)."""
+    """Return lengths as a tensor and as a list (None where values cannot be read)."""
     if not isinstance(values, Tensor):
         values = tensor([int(v) for v in values], dtype=int64, device=device)
     if values.dtype.category != INT:
@@ -233,7 +233,7 @@ def _lengths(name, values, batch, device):
 
 
 def _rows(targets, target_lengths, batch):
-    """Targets as (batch, longest), whatever stands behind the end of each."""
+    """Reshape targets to (batch, longest); padding is arbitrary."""
     counts = target_lengths.tolist()
     if targets.ndim == 2:
         if targets.shape[0] != batch or max(counts, default=0) > targets.shape[1]:
@@ -262,7 +262,7 @@ def ctc_loss(
     log_probs, targets, input_lengths, target_lengths, blank=0, reduction="mean",
     zero_infinity=False,
 ):  # fmt: skip
-    """Compare sequences of log probabilities with shorter sequences of labels, in any alignment.
+    """Compute the CTC loss of log-probabilities and label sequences without alignment.
 
     Args:
         log_probs: (T, N, C) or (T, C): logarithms of the probabilities of C classes.

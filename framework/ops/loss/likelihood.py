@@ -1,4 +1,4 @@
-"""Losses of pairs of numbers: divergences and likelihoods.
+"""Divergence and likelihood losses: kl_div, poisson_nll_loss, gaussian_nll_loss.
 
 They are compositions that say what they are in one or two lines. Binary cross entropy is in
 ``binary_cross_entropy.py``, losses of a difference are in ``regression.py``.
@@ -16,8 +16,10 @@ from .cross_entropy import reduce_loss, reduction_of
 
 
 @function(public=False, autocast="float32")
-def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_target=False):
-    """Take the pointwise Kullback-Leibler divergence ``target * (log target - input)``.
+def kl_div(
+    input, target, size_average=None, reduce=None, reduction="mean", log_target=False
+):  # fmt: skip
+    """Compute the Kullback-Leibler divergence ``target * (log target - input)``.
 
     Args:
         input: Log probabilities.
@@ -52,7 +54,7 @@ def poisson_nll_loss(
     input, target, log_input=True, full=False, size_average=None, eps=1e-8, reduce=None,
     reduction="mean",
 ):  # fmt: skip
-    """Take minus the log likelihood of counts under Poisson distributions.
+    """Compute the negative log-likelihood of counts under Poisson distributions.
 
     Args:
         input: Rates, or their logarithms with ``log_input``.
@@ -79,7 +81,7 @@ def poisson_nll_loss(
 
 @function(public=False)
 def gaussian_nll_loss(input, target, var, full=False, eps=1e-6, reduction="mean"):
-    """Take minus the log likelihood of ``target`` under normal distributions.
+    """Compute the negative log-likelihood of ``target`` under normal distributions.
 
     Args:
         input: Means.

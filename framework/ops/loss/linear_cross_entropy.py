@@ -1,4 +1,4 @@
-"""The head of a classifier and its cross entropy as one op, a tile of logits at a time.
+"""Linear layer and cross entropy as one op, computed a tile of logits at a time.
 
 ``linear_cross_entropy`` is ``cross_entropy(linear(input, linear_weight), target)`` without the
 matrix of (tokens, classes), which is the largest tensor of a language model's training step and
@@ -66,7 +66,7 @@ from .linear_cross_entropy_tiling import (
 
 @dataclass(slots=True, frozen=True)
 class LinearCrossEntropyOptions:
-    """PyTorch's choices for its chunked path; here there is one path, and it is always chunked.
+    """PyTorch's options for chunking; accepted, since the one path here is always chunked.
 
     Args:
         allow_retain_graph: Accepted; backward can always be repeated.
@@ -163,7 +163,7 @@ def linear_rows(
     xp, out, lse, work, some_inputs, some_weights, sums, input, linear_weight, linear_bias, target,
     weight, *, ignore_index, label_smoothing, tiles,
 ):  # fmt: skip
-    """The cross entropy of each token's logits, ``input @ linear_weight.mT``, with its class."""
+    """Cross entropy of each token's logits, ``input @ linear_weight.mT``, with its class."""
     _meet_all(
         xp, _meet, out, lse, work, some_inputs, some_weights, sums, input, linear_weight,
         linear_bias, target, weight, ignore_index=ignore_index, label_smoothing=label_smoothing,
@@ -261,7 +261,7 @@ def linear_cross_entropy(
     input, linear_weight, target, *, linear_bias=None, weight=None, reduction="mean",
     ignore_index=None, label_smoothing=0.0, options=None,
 ):  # fmt: skip
-    """Compare ``input @ linear_weight.mT + linear_bias`` with classes, without making it.
+    """Compute the cross entropy of a linear layer's logits without storing all logits.
 
     Args:
         input: Tokens (N, in_features), or one (in_features,).

@@ -1,4 +1,4 @@
-"""The gradient of ``linear_cross_entropy``: each tile of logits is made again.
+"""Backward of ``linear_cross_entropy``: tiles of logits are recomputed.
 
 With p the softmax of a token's logits and w the class weights (or ones), the gradient in the logits
 is ``scale p - spread w``, less ``hit`` at the token's class. ``hit`` is the arriving gradient times
@@ -92,7 +92,7 @@ def linear_rows_grad(
     factors, grad, input, linear_weight, linear_bias, target, weight, lse, *, needs, ignore_index,
     label_smoothing, tile,
 ):  # fmt: skip
-    """Gradients in ``input``, ``linear_weight`` and ``linear_bias``, where they are needed."""
+    """Gradients of ``input``, ``linear_weight`` and ``linear_bias``, where needed."""
     _descend(
         xp, _slopes, dinput, dweight, dbias, work, some_inputs, some_weights, part, all_inputs,
         summed, line, factors, grad, input, linear_weight, linear_bias, target, weight, lse,
@@ -113,7 +113,7 @@ def _(xp, *arrays, **attributes):
 
 
 def worth_tiles(input, linear_weight, *_, **__):
-    """Whether the compiled passes serve: float32, and enough logits to repay their import."""
+    """True if the compiled passes apply: float32, and enough logits to repay their import."""
     return input.dtype is float32 and input.shape[0] * linear_weight.shape[0] >= thresholds.COMPILED
 
 
@@ -162,7 +162,7 @@ def _descend(
 
 
 def _space(unwritten, tokens, start, tile, work, part):
-    """(tile, where it is made, where a product is made before it is added), from a column on.
+    """Return (tile, its memory, memory of a product before it is added), from a column on.
 
     The rows of the weight's gradient that are still to come are room for a larger tile, whose
     products take less time: its sides are halved until it fits. For the last ones there is the

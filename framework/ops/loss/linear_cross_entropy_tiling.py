@@ -1,4 +1,4 @@
-"""How ``linear_cross_entropy`` cuts its logits into tiles, and what both directions do to one.
+"""Tiling of ``linear_cross_entropy``'s logits, shared by forward and backward.
 
 A tile is the product of some rows of ``input`` (tokens) with some rows of ``linear_weight``
 (classes). It is about square: the products that follow contract over both of its sides, and what
@@ -21,14 +21,14 @@ SHARE = 72  # part of the bytes of input, linear_weight and their gradients that
 
 
 def computed(dtype):
-    """What logits of this dtype are computed in."""
+    """Return the dtype in which logits of a dtype are computed."""
     return float32 if dtype.is_half else dtype
 
 
 def tiles_of(
     tokens: int, classes: int, features: int, dtype: Any
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Rows and columns of the tiles of forward and of backward.
+    """Return rows and columns of the tiles of forward and of backward.
 
     They are square, unless there are fewer tokens or classes than that. What else the workspace
     has grows with their sides: in backward one product of the longer side, before it is added; for
@@ -52,12 +52,12 @@ def _within(tokens, classes, room, beside):
 
 
 def ready(array):
-    """Whether products take a matrix, and compiled loops a row of numbers, as it lies."""
+    """True if an array can be used by BLAS and compiled loops without a copy."""
     return blas_ready(array) if array.ndim == 2 else contiguous(array)
 
 
 def room(input, linear_weight, tile):
-    """Specs of a tile, and of the rows of 16-bit inputs and weights that it is made from."""
+    """Return the specs of a tile, and of converted rows of 16-bit inputs and weights."""
     dtype, features = computed(input.dtype), input.shape[-1]
     rows, columns = tile
     wide = features if input.dtype.is_half else 0
@@ -67,7 +67,7 @@ def room(input, linear_weight, tile):
 
 
 def rows_of(xp, array, part, buffer):
-    """Some rows of a matrix in the type that is computed in; converted into ``buffer``."""
+    """Return rows of a matrix in the compute dtype, converted into ``buffer`` if needed."""
     rows = array[part]
     if rows.dtype == buffer.dtype:
         return rows
@@ -77,7 +77,7 @@ def rows_of(xp, array, part, buffer):
 
 
 def logits_of(xp, work, x, w, linear_bias, columns):
-    """A tile of logits."""
+    """Compute a tile of logits."""
     tile = work[: x.shape[0] * w.shape[0]].reshape(x.shape[0], w.shape[0])
     xp.matmul(x, w.T, out=tile)
     if linear_bias is not None:
@@ -86,7 +86,7 @@ def logits_of(xp, work, x, w, linear_bias, columns):
 
 
 def found_in(xp, target, columns):
-    """(column of each row's class in a tile, or some column; whether it is that)."""
+    """Return (column of each row's class in a tile, or any column; mask of those found)."""
     here = target - columns.start
     last = columns.stop - columns.start - 1
     inside = (here >= 0) & (here <= last)

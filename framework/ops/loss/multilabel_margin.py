@@ -1,4 +1,4 @@
-"""Margins between right and wrong classes, where an example may have several right ones.
+"""Multi-label margin loss.
 
 ``_multilabel_margin`` adds up ``max(0, 1 - x[right] + x[wrong])`` over all pairs of an example. The
 pairs are the square of the classes: they are met one right class at a time, for some examples at
@@ -63,7 +63,7 @@ def _margin_samples(make):
     samples=_margin_samples, flops=lambda input, target: 4 * input.numel,
 )  # fmt: skip
 def label_margins(xp, out, gap, right, input, target):
-    """The mean over classes of ``max(0, 1 - x[right] + x[wrong])``, all pairs added up.
+    """Mean over classes of ``max(0, 1 - x[right] + x[wrong])``, summed over all pairs.
 
     Args:
         input: (N, C).
@@ -80,7 +80,7 @@ def label_margins(xp, out, gap, right, input, target):
 
 
 def _leaders(xp, gap, right, x, target):
-    """For each right class: (its margins, -1 to the right ones; the class; who has one)."""
+    """Yield for each right class: (margins, -1 for right ones; the class; rows that have it)."""
     count = x.shape[0]
     gap, right, row = gap[:count], right[:count], xp.arange(count)
     xp.less(target, 0, out=right)
@@ -143,7 +143,7 @@ def _slope_samples(make):
     flops=lambda grad, input, target: 4 * input.numel,
 )  # fmt: skip
 def label_slopes(xp, out, gap, right, grad, input, target):
-    """The gradient of :func:`label_margins`, times ``grad``; at a margin of 0 it is 0."""
+    """Backward of :func:`label_margins`; 0 at a margin of 0."""
     for rows in blocks(input.shape[0], gap.shape[0]):
         slope = out[rows]
         slope.fill(0)

@@ -1,4 +1,4 @@
-"""Losses of a difference: its square, its absolute value, and what lies between.
+"""Regression losses: mse_loss, l1_loss, smooth_l1_loss, huber_loss.
 
 They are ops of their own, which keep input and target, or of the absolute value the sign in two
 bits, and not the difference: a third array that nobody else has.
@@ -108,7 +108,7 @@ def absolute_error(xp, out, input, target):
     samples=_bends,
 )  # fmt: skip
 def bent_error(xp, out, half, input, target, *, bend, slope):
-    """``slope / (2 bend)`` times the square of the difference below ``bend``, then a line.
+    """Huber-like error: quadratic below ``bend``, then linear with slope ``slope``.
 
     With ``h`` half the difference or half of ``bend``, the smaller, it is
     ``2 slope / bend * (difference - h) * h`` on both sides.
@@ -141,7 +141,7 @@ def squared_slope(xp, out, grad, input, target):
     samples=_arriving_bends,
 )  # fmt: skip
 def bent_slope(xp, out, grad, input, target, *, bend, slope):
-    """``grad`` times the derivative of bent_error, between ``-slope`` and ``slope``."""
+    """Backward of bent_error: ``grad`` times its derivative."""
     xp.subtract(input, target, out=out)
     xp.multiply(out, slope / bend, out=out)
     xp.maximum(out, -slope, out=out)
@@ -184,7 +184,7 @@ def _sided_infer(input, target):
     scratch=("work",), promote="arith", flops=per_element(2), samples=_differing, layout=contiguous,
 )  # fmt: skip
 def absolute_error_with_bitmask(xp, out, above, apart, work, input, target):
-    """``|input - target|``, and bits: where ``input`` is the larger, and where they differ."""
+    """``|input - target|``, with bitmasks of ``input > target`` and of inequality."""
     xp.subtract(input, target, out=out)
     fill_bitmask(xp, above, work, out, 0.0, math.inf)
     xp.absolute(out, out=out)
@@ -253,7 +253,7 @@ def _real_floats(input, target) -> bool:
 
 @function(public=False, autocast="float32")
 def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
-    """Take squares of differences.
+    """Compute the squared error.
 
     Args:
         input: Any shape.
@@ -282,7 +282,7 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
 
 @function(public=False, autocast="float32")
 def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", weight=None):
-    """Take absolute differences. The arguments are those of :func:`mse_loss`.
+    """Compute the absolute error. The arguments are those of :func:`mse_loss`.
 
     Memory:
         Keeps two bits an element; ``input`` and ``target`` below 16384 elements.
@@ -298,7 +298,7 @@ def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", wei
 
 @function(public=False, autocast="float32")
 def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mean", beta=1.0):
-    """Take absolute differences, squared (over ``2 beta``) where they are below ``beta``.
+    """Compute the smooth L1 loss: absolute error, quadratic (over ``2 beta``) below ``beta``.
 
     The other arguments are those of :func:`mse_loss`.
     """
@@ -313,7 +313,7 @@ def smooth_l1_loss(input, target, size_average=None, reduce=None, reduction="mea
 
 @function(public=False, autocast="float32")
 def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
-    """Take half squares of differences below ``delta``, and lines of slope ``delta`` beyond.
+    """Compute the Huber loss: half squared error below ``delta``, linear beyond.
 
     The other arguments are those of :func:`mse_loss`.
     """

@@ -1,4 +1,4 @@
-"""Distances, and the losses made of distances and margins.
+"""Distances and similarity, and the losses based on them.
 
 Compositions of elementwise ops and sums: each says what it is in one or two lines.
 """
@@ -21,7 +21,7 @@ from .multilabel_margin import label_margins
 
 @function(autocast=WIDE_ON_CUDA)
 def cosine_similarity(x1, x2, dim=1, eps=1e-8):
-    """Take the cosine of the angle between vectors along ``dim``.
+    """Compute the cosine similarity of vectors along ``dim``.
 
     Args:
         x1: Vectors.
@@ -50,7 +50,7 @@ def cosine_similarity(x1, x2, dim=1, eps=1e-8):
 
 @function()
 def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
-    """Take the ``p``-norm of differences along the last dimension.
+    """Compute the ``p``-norm distance along the last dimension.
 
     Args:
         x1: (*, D).
@@ -69,7 +69,7 @@ def pairwise_distance(x1, x2, p=2.0, eps=1e-6, keepdim=False):
 def cosine_embedding_loss(
     input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"
 ):
-    """Draw pairs of target 1 together and push those of target -1 beyond a cosine of ``margin``.
+    """Compute the cosine embedding loss of pairs with targets 1 (similar) and -1.
 
     Args:
         input1: (N, D) or (D,).
@@ -100,7 +100,7 @@ def cosine_embedding_loss(
 def margin_ranking_loss(
     input1, input2, target, margin=0, size_average=None, reduce=None, reduction="mean"
 ):
-    """Take ``max(0, -target * (input1 - input2) + margin)``: which of two should rank higher."""
+    """Compute the margin ranking loss ``max(0, -target * (input1 - input2) + margin)``."""
     how = reduction_of(size_average, reduce, reduction)
     if not input1.ndim == input2.ndim == target.ndim:
         raise RuntimeError(
@@ -115,7 +115,7 @@ def margin_ranking_loss(
 def hinge_embedding_loss(
     input, target, margin=1.0, size_average=None, reduce=None, reduction="mean"
 ):
-    """Take ``input`` where the target is 1, and ``max(0, margin - input)`` where it is -1."""
+    """Compute ``input`` where the target is 1, and ``max(0, margin - input)`` where it is -1."""
     how = reduction_of(size_average, reduce, reduction)
     far = where(target != 1, (margin - input).clamp_min(0), 0.0)
     return reduce_loss(far + where(target != -1, input, 0.0), how)
@@ -123,7 +123,7 @@ def hinge_embedding_loss(
 
 @function(public=False, autocast="float32")
 def soft_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
-    """Take ``log(1 + exp(-target * input))`` for targets 1 and -1."""
+    """Compute the logistic loss ``log(1 + exp(-target * input))`` for targets 1 and -1."""
     how = reduction_of(size_average, reduce, reduction)
     return reduce_loss(softplus(-target * input, 1.0, inf), how)
 
@@ -133,7 +133,7 @@ def triplet_margin_loss(
     anchor, positive, negative, margin=1.0, p=2, eps=1e-6, swap=False, size_average=None,
     reduce=None, reduction="mean",
 ):  # fmt: skip
-    """Take ``max(0, d(anchor, positive) - d(anchor, negative) + margin)``.
+    """Compute the triplet loss ``max(0, d(anchor, positive) - d(anchor, negative) + margin)``.
 
     Args:
         anchor: (N, D) or (D,).
@@ -160,9 +160,10 @@ def triplet_margin_loss(
 
 @function(public=False)
 def triplet_margin_with_distance_loss(
-    anchor, positive, negative, *, distance_function=None, margin=1.0, swap=False, reduction="mean"
-):
-    """:func:`triplet_margin_loss` with a distance of one's own."""
+    anchor, positive, negative, *, distance_function=None, margin=1.0, swap=False,
+    reduction="mean",
+):  # fmt: skip
+    """Compute :func:`triplet_margin_loss` with a custom distance function."""
     how = reduction_of(None, None, reduction)
     distance = distance_function or pairwise_distance
     return _triplet(anchor, positive, negative, distance, margin, swap, how)
@@ -187,7 +188,7 @@ def _triplet(anchor, positive, negative, distance, margin, swap, how):
 def multi_margin_loss(
     input, target, p=1, margin=1.0, weight=None, size_average=None, reduce=None, reduction="mean"
 ):
-    """Take the mean over wrong classes of ``max(0, margin - x[class] + x[wrong])^p``.
+    """Compute the multi-class hinge loss, the mean of ``max(0, margin - x[class] + x[wrong])^p``.
 
     Args:
         input: (N, C) or (C,).
@@ -220,7 +221,7 @@ def multi_margin_loss(
 
 @function(public=False, autocast="float32")
 def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduction="mean"):
-    """Take the mean over pairs of a right and a wrong class of ``max(0, 1 - x[right] + x[wrong])``.
+    """Compute the multi-label hinge loss over pairs of right and wrong classes.
 
     Args:
         input: (N, C) or (C,).
@@ -256,7 +257,7 @@ def multilabel_margin_loss(input, target, size_average=None, reduce=None, reduct
 def multilabel_soft_margin_loss(
     input, target, weight=None, size_average=None, reduce=None, reduction="mean"
 ):
-    """Take the mean over classes of the binary cross entropy of each.
+    """Compute the binary cross entropy with logits of each class, averaged over classes.
 
     Args:
         input: Logits (*, C).

@@ -1,1 +1,1 @@
-"""Tensors put together and written into: cat, repeat, pad, slice_scatter."""
+"""Joining, repeating, padding and slice_scatter ops."""

@@ -1,4 +1,4 @@
-"""Joining: results assembled from several tensors, and tensors brought to a common shape.
+"""Joining tensors (cat, stack and relatives), and broadcasting several tensors.
 
 Every kernel writes the parts straight into their places of the result. Repeating and turning one
 tensor is in ``repeat.py``, padding in ``pad.py``.
@@ -45,7 +45,7 @@ def _cat_samples(make):
 
 @op(name="_cat", promote="arith", infer=_cat_infer, half="exact", samples=_cat_samples)
 def cat_along(xp, out, *tensors, dim):
-    """The inputs one after another along ``dim``."""
+    """Concatenate along ``dim``."""
     head = (slice(None),) * dim
     start = 0
     for array in tensors:
@@ -71,7 +71,7 @@ def _(g, needs, tensors_spec, dim):
 
 @function()
 def cat(tensors, dim=0, *, out=None):
-    """Join tensors along a dim that they have.
+    """Concatenate tensors along an existing dim.
 
     Args:
         tensors: Several, equal in all other sizes; the dtypes are promoted.
@@ -98,13 +98,13 @@ def cat(tensors, dim=0, *, out=None):
 
 @function()
 def concat(tensors, dim=0, *, out=None):
-    """Join tensors along a dim that they have; another name of ``cat``."""
+    """Concatenate tensors along an existing dim; same as ``cat``."""
     return cat(tensors, dim, out=out)
 
 
 @function()
 def concatenate(tensors, dim=0, *, out=None):
-    """Join tensors along a dim that they have; another name of ``cat``."""
+    """Concatenate tensors along an existing dim; same as ``cat``."""
     return cat(tensors, dim, out=out)
 
 
@@ -127,7 +127,7 @@ def _stack_samples(make):
 
 @op(name="_stack", promote="arith", infer=_stack_infer, half="exact", samples=_stack_samples)
 def stack_along(xp, out, *tensors, dim):
-    """The inputs one after another along a new dim."""
+    """Stack along a new dim."""
     head = (slice(None),) * dim
     for k, array in enumerate(tensors):
         out[(*head, k)] = array
@@ -140,7 +140,7 @@ def _(g, needs, dim):
 
 @function()
 def stack(tensors, dim=0, *, out=None):
-    """Join tensors of one shape along a new dim."""
+    """Stack tensors of one shape along a new dim."""
     tensors = _some("stack", tensors)
     d = normal_dim("stack", dim, tensors[0].ndim + 1)
     return stack_along(*tensors, dim=d, out=out)
@@ -162,32 +162,32 @@ def _some(name, tensors):
 
 @function()
 def hstack(tensors, *, out=None):
-    """Join along the second dim; vectors along their only one."""
+    """Concatenate along the second dim; vectors along their only one."""
     parts = _each(atleast_1d, _some("hstack", tensors))
     return cat(parts, 0 if parts and parts[0].ndim == 1 else 1, out=out)
 
 
 @function()
 def vstack(tensors, *, out=None):
-    """Join along the first dim; a vector is one row."""
+    """Concatenate along the first dim; a vector is one row."""
     return cat(_each(atleast_2d, _some("vstack", tensors)), 0, out=out)
 
 
 @function()
 def row_stack(tensors, *, out=None):
-    """Join along the first dim; another name of ``vstack``."""
+    """Concatenate along the first dim; same as ``vstack``."""
     return vstack(tensors, out=out)
 
 
 @function()
 def dstack(tensors, *, out=None):
-    """Join along the third dim."""
+    """Concatenate along the third dim."""
     return cat(_each(atleast_3d, _some("dstack", tensors)), 2, out=out)
 
 
 @function()
 def column_stack(tensors, *, out=None):
-    """Join along the second dim; a vector is one column."""
+    """Concatenate along the second dim; a vector is one column."""
     tensors = _some("column_stack", tensors)
     parts = [x.reshape(x.numel(), 1) if x.ndim <= 1 else x for x in tensors]
     return cat(parts, 1, out=out)
@@ -226,14 +226,14 @@ atleast_3d = _at_least("atleast_3d", _to_3d)
 
 @function()
 def broadcast_shapes(*shapes):
-    """The shape that shapes broadcast to."""
+    """Return the shape to which shapes broadcast."""
     shapes = [(s,) if isinstance(s, int) else tuple(s) for s in shapes]
     return Size(common_shape("broadcast_shapes", *shapes))
 
 
 @function()
 def broadcast_tensors(*tensors):
-    """Every tensor expanded to their common shape (views)."""
+    """Expand tensors to their common shape (views)."""
     if len(tensors) == 1 and isinstance(tensors[0], list | tuple):
         tensors = tensors[0]
     shape = common_shape("broadcast_tensors", *[x.shape for x in tensors])
@@ -242,7 +242,7 @@ def broadcast_tensors(*tensors):
 
 @function()
 def meshgrid(*tensors, indexing="ij"):
-    """The grids of coordinates that vectors span (views).
+    """Create the grids of coordinates that vectors span (views).
 
     Args:
         *tensors: Vectors or 0-d tensors, or one list of them.
@@ -273,7 +273,7 @@ def meshgrid(*tensors, indexing="ij"):
 
 @function()
 def cartesian_prod(*tensors):
-    """Every combination of the elements of vectors, one a row."""
+    """Return every combination of the elements of vectors, one per row."""
     if len(tensors) == 1:
         return tensors[0].view(tensors[0].shape)
     return stack([x.reshape(-1) for x in meshgrid(*tensors)], 1)

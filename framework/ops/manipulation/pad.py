@@ -1,4 +1,4 @@
-"""Padding: constant by one kernel; reflect, replicate and circular as joins of views."""
+"""Padding: constant, reflect, replicate and circular."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _pad_samples(make):
 
 
 def _overlap(shape, before, after):
-    """Where the input lies in the padded result, and which of its elements."""
+    """Return where the input lies in the padded result, and which of its elements."""
     target, source = [], []
     for n, a, b in zip(shape, before, after, strict=True):
         first, last = max(-a, 0), n - max(-b, 0)
@@ -35,7 +35,7 @@ def _overlap(shape, before, after):
 
 @op(name="_pad", infer=_pad_infer, half="exact", samples=_pad_samples)
 def pad_constant(xp, out, input, *, before, after, value):
-    """A constant around the input; negative counts crop it."""
+    """Pad with a constant; negative sizes crop."""
     target, source = _overlap(input.shape, before, after)
     for d in range(out.ndim):  # the frame, one pair of slabs a dim
         inner = target[:d]
@@ -110,7 +110,7 @@ def pad(input, pad, mode="constant", value=None):
 
 @function()
 def constant_pad_nd(input, pad, value=0):
-    """Do what :func:`nn.functional.pad` does in mode "constant"."""
+    """Same as :func:`nn.functional.pad` in mode "constant"."""
     return pad_by(input, pad, "constant", value)
 
 
@@ -157,7 +157,7 @@ _ENDS = {"reflect": _reflected, "replicate": _replicated, "circular": _wrapped}
 
 @function()
 def block_diag(*tensors):
-    """Matrices along the diagonal of one, zeros elsewhere."""
+    """Create a block diagonal matrix."""
     parts = []
     for k, x in enumerate(tensors):
         if x.ndim > 2:

@@ -1,4 +1,4 @@
-"""Repeating and turning: ``tile``, ``repeat``, ``roll``, ``flip``, ``rot90``.
+"""tile, repeat, repeat_interleave, roll, flip, rot90.
 
 Every kernel writes the pieces of its input straight into their places of the result.
 """
@@ -40,7 +40,7 @@ def _repeat_samples(make):
 
 @op(name="_repeat", infer=_repeat_infer, half="exact", samples=_repeat_samples)
 def repeat_counts(xp, out, input, *, counts):
-    """The whole input ``counts`` times along each dim."""
+    """Repeat the whole input ``counts`` times along each dim."""
     lead = len(counts) - input.ndim
     shape = (1,) * lead + tuple(input.shape)
     split = [m for pair in zip(counts, shape, strict=True) for m in pair]
@@ -72,7 +72,7 @@ def repeat(input, *counts, repeats=None):
 
 @function(method=True)
 def repeat_interleave(input, repeats, dim=None, *, output_size=None):
-    """Repeat every element in its place.
+    """Repeat each element, next to itself.
 
     Args:
         input: A tensor.
@@ -114,7 +114,7 @@ def repeat_interleave(input, repeats, dim=None, *, output_size=None):
 
 
 def _roll_pieces(shape, shifts, dims):
-    """(target, source) pairs of slices: each dim is cut in two."""
+    """Yield (target, source) pairs of slices: each dim is cut in two."""
     pieces = [((), ())]
     for d, n in enumerate(shape):
         s = shifts[dims.index(d)] % n if d in dims and n else 0
@@ -133,7 +133,7 @@ def _roll_samples(make):
 
 @op(name="_roll", half="exact", samples=_roll_samples, infer=lambda input, *, shifts, dims: input)
 def roll_dims(xp, out, input, *, shifts, dims):
-    """Move along ``dims``; what leaves at one end enters at the other."""
+    """Roll along ``dims``, circularly."""
     for target, source in _roll_pieces(input.shape, shifts, dims):
         out[target] = input[source]
 
@@ -145,7 +145,7 @@ def _(g, shifts, dims):
 
 @function(method=True)
 def roll(input, shifts, dims=None):
-    """Move along dims; what leaves at one end enters at the other. No dims: of the flat tensor."""
+    """Roll along dims, circularly; without dims, the flattened tensor."""
     shifts = (shifts,) if isinstance(shifts, int) else tuple(shifts)
     if dims is None or dims == () or dims == []:
         if len(shifts) != 1:
@@ -172,7 +172,7 @@ def _flip_samples(make):
 
 @op(name="_flip", half="exact", samples=_flip_samples, infer=lambda input, *, dims: input)
 def flip_dims(xp, out, input, *, dims):
-    """The elements in reverse order along ``dims``."""
+    """Reverse the order of elements along ``dims``."""
     back = slice(None, None, -1)
     key = tuple([back if d in dims else slice(None) for d in range(input.ndim)])
     out[...] = input[key]
@@ -222,7 +222,7 @@ def flipud(input):
 
 @function(method=True)
 def rot90(input, k=1, dims=(0, 1)):
-    """Rotate by ``k`` quarter turns in the plane of two dims, from the first to the second."""
+    """Rotate by ``k`` times 90 degrees in the plane of two dims, from the first to the second."""
     if len(dims) != 2 or input.ndim < 2:
         raise RuntimeError(
             f"rot90: expected total rotation dims == 2 and total dims >= 2; got {tuple(dims)} "

@@ -1,4 +1,4 @@
-"""Copies with one part replaced, flat writes, and small methods."""
+"""select_scatter, slice_scatter and relatives, put, diagflat, and small methods."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def _replaced(input, part_of, src):
 
 @function(method=True)
 def select_scatter(input, src, dim, index):
-    """Put ``src`` in the place of one index of a dim, in a copy."""
+    """Replace one index of a dim by ``src``, in a copy."""
     return _replaced(input, lambda x: x.select(dim, index), src)
 
 
 @function(method=True)
 def slice_scatter(input, src, dim=0, start=None, end=None, step=1):
-    """Put ``src`` in the place of a range of a dim, in a copy.
+    """Replace a range of a dim by ``src``, in a copy.
 
     Args:
         input: A tensor.
@@ -52,13 +52,13 @@ def slice_scatter(input, src, dim=0, start=None, end=None, step=1):
 
 @function(method=True)
 def diagonal_scatter(input, src, offset=0, dim1=0, dim2=1):
-    """Put ``src`` in the place of a diagonal, in a copy."""
+    """Replace a diagonal by ``src``, in a copy."""
     return _replaced(input, lambda x: x.diagonal(offset, dim1, dim2), src)
 
 
 @function(method=True)
 def as_strided_scatter(input, src, size, stride, storage_offset=None):
-    """Put ``src`` in the place of a strided view, in a copy."""
+    """Replace a strided view by ``src``, in a copy."""
     return _replaced(input, lambda x: x.as_strided(size, stride, storage_offset), src)
 
 
@@ -77,7 +77,7 @@ def narrow_copy(input, dim, start, length):
 
 @function(method=True, inplace="index_reduce_")
 def index_reduce(input, dim, index, source, reduce, *, include_self=True):
-    """Combine ``source`` with the slices of ``dim`` that the index names, in a copy.
+    """Reduce ``source`` into the slices of ``dim`` that the index names, in a copy.
 
     Args:
         input: A tensor.
@@ -118,7 +118,7 @@ def index_reduce(input, dim, index, source, reduce, *, include_self=True):
 
 @function(method=True, inplace="put_")
 def put(input, index, source, accumulate=False):
-    """Put ``source`` at places of the flattened tensor, in a copy.
+    """Write ``source`` at indices of the flattened tensor, in a copy.
 
     Args:
         input: A tensor.
@@ -145,13 +145,13 @@ def put(input, index, source, accumulate=False):
 
 @function(method=True)
 def diagflat(input, offset=0):
-    """Make a matrix with the flattened input on a diagonal."""
+    """Create a matrix with the flattened input on a diagonal."""
     return input.reshape(-1).diag_embed(offset)
 
 
 @function(method=True, public=False)
 def fill_diagonal_(input, fill_value, wrap=False):
-    """Write one value on the main diagonal; with ``wrap``, again below it in a tall matrix."""
+    """Fill the main diagonal with one value; ``wrap`` repeats it in a tall matrix."""
     if input.ndim < 2:
         raise RuntimeError("dimensions must larger than 1")
     if input.ndim > 2 and len(set(input.shape)) > 1:
@@ -172,7 +172,7 @@ def fill_diagonal_(input, fill_value, wrap=False):
 
 @function(method=True, public=False)
 def apply_(input, callable):
-    """Replace each element by ``callable(element)``; slow, for the CPU only.
+    """Apply ``callable(element)`` to each element in place; slow, for the CPU only.
 
     Raises:
         TypeError: The tensor is not on the CPU.
@@ -215,25 +215,25 @@ def _tensor(values, like):
 
 @function(method=True)
 def is_conj(input):
-    """Return False: conjugation is never deferred here."""
+    """Return False: conjugation is never lazy here."""
     return False
 
 
 @function(method=True)
 def is_neg(input):
-    """Return False: negation is never deferred here."""
+    """Return False: negation is never lazy here."""
     return False
 
 
 @function(method=True)
 def resolve_neg(input):
-    """Return the tensor: negation is never deferred here."""
+    """Return the tensor itself: negation is never lazy here."""
     return input
 
 
 @function(method=True, public=False)
 def to_dense(input, dtype=None, *, masked_grad=True):
-    """Return the tensor: there are no others."""
+    """Return the tensor itself: all tensors are dense."""
     return input if dtype is None else input.to(dtype)
 
 
@@ -257,7 +257,7 @@ def unsafe_split_with_sizes(input, split_sizes, dim=0):
 
 @function(method=True)
 def nonzero_static(input, *, size, fill_value=-1):
-    """List the coordinates of what is not zero in ``size`` rows, cut off or filled up.
+    """Return the coordinates of nonzero elements in ``size`` rows, truncated or padded.
 
     Args:
         input: A tensor.

@@ -1,4 +1,4 @@
-"""Normalization as users call it: PyTorch's names and arguments."""
+"""Normalization functions with PyTorch's names and arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from .primitives import (
 
 @function(autocast=WIDE_ON_CUDA)
 def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, cudnn_enable=True):
-    """Normalize the last dimensions to mean 0 and variance 1, then scale and shift.
+    """Layer normalization over the last dimensions, then scale and shift.
 
     Args:
         input: (*, normalized_shape).
@@ -53,7 +53,7 @@ def layer_norm(input, normalized_shape, weight=None, bias=None, eps=1e-5, cudnn_
 
 @function()
 def rms_norm(input, normalized_shape, weight=None, eps=None):
-    """Divide the last dimensions by their root mean square, then scale.
+    """RMS normalization over the last dimensions, then scale.
 
     Args:
         input: (*, normalized_shape).
@@ -102,7 +102,7 @@ def _normalized(name, input, normalized_shape, **values):
 
 @function(autocast=WIDE_ON_CUDA)
 def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enabled=True):
-    """Normalize each group of channels of each example, then scale and shift per channel.
+    """Group normalization per example, then scale and shift per channel.
 
     Args:
         input: (N, C, *).
@@ -139,9 +139,10 @@ def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enable
 
 @function(public=False)
 def batch_norm(
-    input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
-):
-    """Normalize each channel over the batch, or by running averages.
+    input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1,
+    eps=1e-5,
+):  # fmt: skip
+    """Batch normalization per channel, by the batch or by running statistics.
 
     Args:
         input: (N, C, *).
@@ -236,7 +237,7 @@ def _blend_samples(make):
     flops=lambda input, *_: 3 * input.numel, samples=_blend_samples,
 )  # fmt: skip
 def blend(xp, out, part, input, other, keep, share):
-    """``keep * input + share * other``, in the shape of ``input``: running averages."""
+    """Update a running average: ``keep * input + share * other``, in the shape of ``input``."""
     xp.multiply(other.reshape(part.shape), share, out=part)
     xp.multiply(input, keep, out=out)
     xp.add(out, part, out=out)
@@ -247,7 +248,7 @@ def instance_norm(
     input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=True,
     momentum=0.1, eps=1e-5,
 ):  # fmt: skip
-    """Normalize each channel of each example by itself, or by running averages.
+    """Instance normalization per channel and example, or by running statistics.
 
     Args:
         input: (N, C, *).
@@ -290,7 +291,7 @@ def instance_norm(
 
 @function(public=False)
 def local_response_norm(input, size, alpha=1e-4, beta=0.75, k=1.0):
-    """Divide each element by a power of the mean square of its channel's neighbors.
+    """Local response normalization over neighboring channels.
 
     Args:
         input: (N, C, *).
@@ -323,7 +324,7 @@ def _pad_channels(x, before, after):
 
 @function(public=False)
 def normalize(input, p=2.0, dim=1, eps=1e-12, out=None):
-    """Divide by the ``p``-norm along ``dim``: ``input / max(norm, eps)``.
+    """Normalize to unit ``p``-norm along ``dim``: ``input / max(norm, eps)``.
 
     Args:
         input: Any shape.

@@ -1,4 +1,4 @@
-"""Normalization: over the last dimensions, the batch, groups of channels, or each channel.
+"""Normalization kernels: over the last dims, the batch, or groups of channels.
 
 Layer, group, instance and batch normalization differ only in which elements share a mean. Each is
 here one view of the input (``shape``), the axes of that view that are averaged over (``axes``) and
@@ -102,8 +102,10 @@ def _grad_infer(grad, input, weight, mean, rstd, *, shape, axes, affine):
     name="_norm_grad", infer=_grad_infer, returns=("dx", "dw", "db"), scratch=("work", "row"),
     layout=contiguous, flops=per_element(12), samples=_grad_cases,
 )  # fmt: skip
-def norm_grad(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
-    """Gradients of a normalization in its input, weight and bias; ``mean`` None: not centered."""
+def norm_grad(
+    xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine
+):  # fmt: skip
+    """Backward of a normalization: input, weight and bias; ``mean`` None is not centered."""
     x, g, out = input.reshape(shape), grad.reshape(shape), dx.reshape(shape)
     summed = tuple(d for d, n in enumerate(affine) if n != shape[d] or n == 1)
     if x.size == 0:

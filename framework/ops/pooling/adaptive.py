@@ -1,4 +1,4 @@
-"""Adaptive pooling: windows chosen so that the result has a given size.
+"""Adaptive pooling: window sizes follow from the output size.
 
 Max pooling keeps where in its plane each winner was, in the smallest integers that can say it: one
 byte for planes of up to 256 elements, two for up to 32768.
@@ -21,7 +21,7 @@ from .primitives import index_dtype
 
 
 def _cells(size, out):
-    """(position, window) of each output element: indices into the spatial dims."""
+    """Yield (position, window) of each output element: indices into the spatial dims."""
     for place in product(*map(range, out)):
         yield (
             place,
@@ -44,7 +44,7 @@ def _adaptive_samples(make):
     samples=_adaptive_samples, flops=lambda input, **_: input.numel,
 )  # fmt: skip
 def adaptive_avg_pool(xp, out, input, *, size):
-    """The mean of each of the windows that divide the input into ``size`` parts."""
+    """Average pooling over the windows that divide the input into ``size`` parts."""
     nd = len(size)
     for position, window in _cells(input.shape[-nd:], size):
         view = input[(..., *window)]
@@ -87,7 +87,7 @@ def _adaptive_grad_samples(make):
     scratch=("share",), flops=lambda grad, **_: grad.numel, samples=_adaptive_grad_samples,
 )  # fmt: skip
 def adaptive_avg_pool_grad(xp, out, share, grad, *, size):
-    """Give each element of a window its share of the window's gradient."""
+    """Backward of adaptive average pooling."""
     nd = len(size)
     out.fill(0)
     spread = (None,) * nd
@@ -123,7 +123,7 @@ def _adaptive_max_infer(input, *, size):
     flops=lambda input, **_: input.numel,
 )  # fmt: skip
 def adaptive_max_pool(xp, out, index, larger, nan, input, *, size):
-    """The largest element of each of ``size`` windows, and its place in the flattened plane."""
+    """Max pooling over ``size`` windows, with indices into the flattened plane."""
     planes = input.shape[-len(size) :]
     for position, window in _cells(planes, size):
         best, where = out[(..., *position)], index[(..., *position)]
@@ -174,7 +174,7 @@ def _plane_samples(make, gather):
     samples=lambda make: _plane_samples(make, False),
 )  # fmt: skip
 def plane_scatter(xp, out, grad, index, *, size):
-    """Add each value where ``index`` points in its plane; in order, so sums are repeatable."""
+    """Scatter-add values at ``index`` in each plane, in a deterministic order."""
     out.fill(0)
     planes = prod(grad.shape[: -len(size)])
     count = prod(index.shape[-len(size) :])
@@ -204,7 +204,7 @@ def _(g, index, size):
     layout=contiguous, half="exact", samples=lambda make: _plane_samples(make, True),
 )  # fmt: skip
 def plane_gather(xp, out, input, index, *, dims):
-    """The value of each plane (the last ``dims`` dimensions) that ``index`` points to."""
+    """Gather values at ``index`` from each plane (the last ``dims`` dimensions)."""
     planes = prod(index.shape[:-dims])
     count = prod(index.shape[-dims:])
     flat = input.reshape(planes, prod(input.shape[-dims:]))

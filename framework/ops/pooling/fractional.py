@@ -1,4 +1,4 @@
-"""Fractional max pooling: windows of one size at pseudorandom places, for any ratio of sizes.
+"""Fractional max pooling: pseudorandom windows for any ratio of sizes.
 
 Graham 2014, "Fractional max-pooling": for a random u the i-th of n windows of a dim begins at
 ``floor((i + u) a) - floor(u a)`` with ``a = (size - window) / (n - 1)``, the last one at the end.
@@ -50,8 +50,8 @@ def _fractional_samples(make):
 )  # fmt: skip
 def fractional_max_pool(
     xp, out, index, starts, flat, value, wins, nan, input, draws, *, kernel, size
-):
-    """The largest element of each window, and its place in the flattened plane; NaN wins."""
+):  # fmt: skip
+    """Fractional max pooling, with indices into the flattened plane; NaN wins."""
     planes = input.shape[-len(size) :]
     source = input.reshape(starts.shape[0], prod(planes))
     best, where = (a.reshape(starts.shape) for a in (out, index))
@@ -140,7 +140,7 @@ def fractional_max_pool2d(
     input, kernel_size, output_size=None, output_ratio=None, return_indices=False,
     _random_samples=None,
 ):  # fmt: skip
-    """Take the largest of each of windows at pseudorandom places over the last two dimensions.
+    """Apply fractional max pooling over the last two dimensions.
 
     Args:
         input: (N, C, H, W) or (C, H, W).
@@ -166,7 +166,7 @@ def fractional_max_pool3d(
     input, kernel_size, output_size=None, output_ratio=None, return_indices=False,
     _random_samples=None,
 ):  # fmt: skip
-    """Take the largest of each of windows at pseudorandom places over the last three dimensions.
+    """Apply fractional max pooling over the last three dimensions.
 
     The arguments are those of :func:`fractional_max_pool2d`, with one more spatial dimension.
     """
@@ -179,7 +179,7 @@ def fractional_max_pool2d_with_indices(
     input, kernel_size, output_size=None, output_ratio=None, return_indices=False,
     _random_samples=None,
 ):  # fmt: skip
-    """Do what :func:`fractional_max_pool2d` does with ``return_indices=True``."""
+    """Same as :func:`fractional_max_pool2d` with ``return_indices=True``."""
     return fractional_max_pool2d(
         input, kernel_size, output_size, output_ratio, True, _random_samples
     )
@@ -190,7 +190,7 @@ def fractional_max_pool3d_with_indices(
     input, kernel_size, output_size=None, output_ratio=None, return_indices=False,
     _random_samples=None,
 ):  # fmt: skip
-    """Do what :func:`fractional_max_pool3d` does with ``return_indices=True``."""
+    """Same as :func:`fractional_max_pool3d` with ``return_indices=True``."""
     return fractional_max_pool3d(
         input, kernel_size, output_size, output_ratio, True, _random_samples
     )

@@ -1,4 +1,4 @@
-"""Pooling as users call it: PyTorch's names and arguments."""
+"""Pooling functions with PyTorch's names and arguments."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _max_pool_nd(nd, input, kernel_size, stride, padding, dilation, ceil_mode, r
 def max_pool1d(
     input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
 ):
-    """Take the largest of each window along the last dimension.
+    """Apply max pooling over the last dimension.
 
     Args:
         input: (N, C, L) or (C, L).
@@ -59,7 +59,7 @@ def max_pool1d(
 def max_pool2d(
     input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
 ):
-    """Take the largest of each window over the last two dimensions.
+    """Apply max pooling over the last two dimensions.
 
     The arguments are those of :func:`max_pool1d`, ints or pairs. Indices count in the flattened
     H x W plane.
@@ -71,7 +71,7 @@ def max_pool2d(
 def max_pool3d(
     input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
 ):
-    """Take the largest of each window over the last three dimensions.
+    """Apply max pooling over the last three dimensions.
 
     The arguments are those of :func:`max_pool1d`, ints or triples.
     """
@@ -88,8 +88,10 @@ def _avg_pool_nd(nd, input, kernel_size, stride, padding, ceil_mode, include, di
 
 
 @function()
-def avg_pool1d(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True):
-    """Take the mean of each window along the last dimension.
+def avg_pool1d(
+    input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True
+):  # fmt: skip
+    """Apply average pooling over the last dimension.
 
     Args:
         input: (N, C, L) or (C, L).
@@ -110,7 +112,7 @@ def avg_pool2d(
     input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True,
     divisor_override=None,
 ):  # fmt: skip
-    """Take the mean of each window over the last two dimensions.
+    """Apply average pooling over the last two dimensions.
 
     The arguments are those of :func:`avg_pool1d`, ints or pairs; ``divisor_override`` replaces the
     number of elements.
@@ -125,7 +127,7 @@ def avg_pool3d(
     input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True,
     divisor_override=None,
 ):  # fmt: skip
-    """Take the mean of each window over the last three dimensions.
+    """Apply average pooling over the last three dimensions.
 
     The arguments are those of :func:`avg_pool2d`, ints or triples.
     """
@@ -187,13 +189,13 @@ def _adaptive_max(name, nd, input, output_size, return_indices):
 
 @function()
 def adaptive_avg_pool1d(input, output_size):
-    """Take means of windows chosen so that the last dimension becomes ``output_size``."""
+    """Apply adaptive average pooling of the last dimension to ``output_size``."""
     return _adaptive_avg("adaptive_avg_pool1d", 1, input, output_size)
 
 
 @function(public=False)
 def adaptive_avg_pool2d(input, output_size):
-    """Take means of windows chosen so that the result is ``output_size`` (one int or two).
+    """Apply adaptive average pooling to ``output_size`` (one int or two).
 
     None in ``output_size`` keeps the input's size.
     """
@@ -202,25 +204,25 @@ def adaptive_avg_pool2d(input, output_size):
 
 @function(public=False)
 def adaptive_avg_pool3d(input, output_size):
-    """Take means of windows chosen so that the result is ``output_size`` (one int or three)."""
+    """Apply adaptive average pooling to ``output_size`` (one int or three)."""
     return _adaptive_avg("adaptive_avg_pool3d", 3, input, output_size)
 
 
 @function(public=False)
 def adaptive_max_pool1d(input, output_size, return_indices=False):
-    """Take maxima of windows chosen so that the last dimension becomes ``output_size``."""
+    """Apply adaptive max pooling of the last dimension to ``output_size``."""
     return _adaptive_max("adaptive_max_pool1d", 1, input, output_size, return_indices)
 
 
 @function(public=False)
 def adaptive_max_pool2d(input, output_size, return_indices=False):
-    """Take maxima of windows chosen so that the result is ``output_size`` (one int or two)."""
+    """Apply adaptive max pooling to ``output_size`` (one int or two)."""
     return _adaptive_max("adaptive_max_pool2d", 2, input, output_size, return_indices)
 
 
 @function(public=False)
 def adaptive_max_pool3d(input, output_size, return_indices=False):
-    """Take maxima of windows chosen so that the result is ``output_size`` (one int or three)."""
+    """Apply adaptive max pooling to ``output_size`` (one int or three)."""
     return _adaptive_max("adaptive_max_pool3d", 3, input, output_size, return_indices)
 
 
@@ -235,17 +237,17 @@ def _lp_pool(nd, input, norm_type, kernel_size, stride, ceil_mode):
 
 @function(public=False)
 def lp_pool1d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
-    """Take the power sum ``(sum x^p)^(1/p)`` of each window along the last dimension."""
+    """Apply power-average pooling ``(sum x^p)^(1/p)`` over the last dimension."""
     return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 @function(public=False)
 def lp_pool2d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
-    """Take the power sum ``(sum x^p)^(1/p)`` of each window over the last two dimensions."""
+    """Apply power-average pooling ``(sum x^p)^(1/p)`` over the last two dimensions."""
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
 @function(public=False)
 def lp_pool3d(input, norm_type, kernel_size, stride=None, ceil_mode=False):
-    """Take the power sum ``(sum x^p)^(1/p)`` of each window over the last three dimensions."""
+    """Apply power-average pooling ``(sum x^p)^(1/p)`` over the last three dimensions."""
     return _lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)

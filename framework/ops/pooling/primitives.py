@@ -1,4 +1,4 @@
-"""Pooling: the largest, the mean or a power mean of each window, in any number of dimensions.
+"""Pooling kernels: max, average and power average, in any number of dimensions.
 
 Every pooling is linear once its choices are known, so each comes with the adjoint of its linear
 part as an op of its own, and the two are each other's gradient. Max pooling keeps which element of
@@ -66,7 +66,7 @@ def _pooled(name, input, kernel, stride, padding, dilation, ceil):
 
 
 def _windows(size, out, kernel, stride, padding, dilation):
-    """(number, positions, elements) of each place in the window: slices of output and input."""
+    """Yield (number, positions, elements) of each window offset: slices of output and input."""
     axes = [
         [reach(j * dilation[d], size[d], out[d], stride[d], padding[d]) for j in range(k)]
         for d, k in enumerate(kernel)
@@ -76,7 +76,7 @@ def _windows(size, out, kernel, stride, padding, dilation):
 
 
 def index_dtype(size):
-    """The smallest integers that count the elements of a window, or plane, of this size."""
+    """Return the smallest integer dtype for indices into a window, or plane, of this size."""
     count = prod(size)
     return uint8 if count <= 256 else int16 if count <= 1 << 15 else int32
 
@@ -104,7 +104,7 @@ def _max_pool_samples(make):
     flops=lambda input, *, kernel, stride, **_: input.numel * prod(kernel) // prod(stride),
 )  # fmt: skip
 def max_pool(xp, out, index, larger, nan, input, *, kernel, stride, padding, dilation, ceil):
-    """The largest element of each window, and its number in the window; NaN wins."""
+    """Max pooling, with the argmax as a number in the window; NaN wins."""
     nd = len(kernel)
     geometry = (input.shape[-nd:], out.shape[-nd:], kernel, stride, padding, dilation)
     places = list(_windows(*geometry))
@@ -153,7 +153,7 @@ def _(g_out, index, input_spec, kernel, stride, padding, dilation):
 
 
 def _picks(make):
-    """(values, winners, sizes) for the samples of the two ops that follow winners."""
+    """Yield (values, argmax indices, sizes), the samples of the ops on argmax indices."""
     x = make(1, 4, 7)
     base = {"kernel": (3,), "stride": (2,), "padding": (1,), "dilation": (1,)}
     out, index = max_pool(x, **base, ceil=False)
@@ -256,7 +256,7 @@ def _flat_index_infer(index, *, size, kernel, stride, padding, dilation):
     samples=_flat_index_samples,
 )  # fmt: skip
 def flat_index(xp, out, along, index, *, size, kernel, stride, padding, dilation):
-    """Where in the flattened plane of the input each window's winner is, as PyTorch counts."""
+    """Convert argmax in the window to an index into the flattened input plane."""
     out.fill(0)
     nd = len(kernel)
     for d in range(nd):
@@ -275,7 +275,7 @@ def flat_index(xp, out, along, index, *, size, kernel, stride, padding, dilation
 
 
 def _counts(xp, size, out, kernel, stride, padding, include, divisor, dtype):
-    """What each window is divided by: a number, or an array over the spatial dims."""
+    """Return the divisor of each window: a number, or an array over the spatial dims."""
     if divisor:
         return divisor
     lengths = []
@@ -332,7 +332,7 @@ def _avg_pool_grad_samples(make):
     flops=lambda input, *, kernel, stride, **_: input.numel * prod(kernel) // prod(stride),
 )  # fmt: skip
 def avg_pool(xp, out, input, *, kernel, stride, padding, ceil, include, divisor):
-    """The mean of each window: its sum over ``divisor``, or over the number of its elements."""
+    """Average pooling: the sum over ``divisor``, or over the number of elements."""
     nd = len(kernel)
     size, positions = input.shape[-nd:], out.shape[-nd:]
     out.fill(0)
@@ -359,8 +359,10 @@ def _(g, input_spec, kernel, stride, padding, include, divisor, ceil):
     infer=lambda grad, *, size, **_: (grad.like((*grad.shape[: -len(size)], *size)), grad),
     flops=lambda grad, *, kernel, **_: grad.numel * prod(kernel), samples=_avg_pool_grad_samples,
 )  # fmt: skip
-def avg_pool_grad(xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor):
-    """Give each element of a window its share of the window's gradient."""
+def avg_pool_grad(
+    xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor
+):  # fmt: skip
+    """Backward of average pooling."""
     nd = len(kernel)
     positions = grad.shape[-nd:]
     counts = _counts(xp, size, positions, kernel, stride, padding, include, divisor, out.dtype)

@@ -1,4 +1,4 @@
-"""Undoing max pooling: values go back to where they were the largest, zeros elsewhere.
+"""Max unpooling, and max pooling functions that always return indices.
 
 Here too are PyTorch's ``*_with_indices`` names of the poolings.
 """
@@ -80,7 +80,7 @@ def _unpool(nd, input, indices, kernel_size, stride, padding, output_size):
 
 @function(public=False)
 def max_unpool1d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
-    """Put maxima back where they were along the last dimension, zeros elsewhere.
+    """Compute the partial inverse of max pooling over the last dimension.
 
     Args:
         input: What ``max_pool1d`` gave.
@@ -105,13 +105,13 @@ def max_unpool1d(input, indices, kernel_size, stride=None, padding=0, output_siz
 
 @function(public=False)
 def max_unpool2d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
-    """Put maxima back where they were in each plane; arguments as :func:`max_unpool1d`."""
+    """Compute the partial inverse of 2d max pooling; arguments as :func:`max_unpool1d`."""
     return _unpool(2, input, indices, kernel_size, stride, padding, output_size)
 
 
 @function(public=False)
 def max_unpool3d(input, indices, kernel_size, stride=None, padding=0, output_size=None):
-    """Put maxima back where they were in each volume; arguments as :func:`max_unpool1d`."""
+    """Compute the partial inverse of 3d max pooling; arguments as :func:`max_unpool1d`."""
     return _unpool(3, input, indices, kernel_size, stride, padding, output_size)
 
 
@@ -119,7 +119,7 @@ def max_unpool3d(input, indices, kernel_size, stride=None, padding=0, output_siz
 def max_pool1d_with_indices(
     input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
 ):
-    """Take ``max_pool1d`` and always return (values, indices); ``return_indices`` is ignored."""
+    """Apply ``max_pool1d`` and return (values, indices); ``return_indices`` is ignored."""
     return max_pool1d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
@@ -127,7 +127,7 @@ def max_pool1d_with_indices(
 def max_pool2d_with_indices(
     input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
 ):
-    """Take ``max_pool2d`` and always return (values, indices); ``return_indices`` is ignored."""
+    """Apply ``max_pool2d`` and return (values, indices); ``return_indices`` is ignored."""
     return max_pool2d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
@@ -135,23 +135,23 @@ def max_pool2d_with_indices(
 def max_pool3d_with_indices(
     input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
 ):
-    """Take ``max_pool3d`` and always return (values, indices); ``return_indices`` is ignored."""
+    """Apply ``max_pool3d`` and return (values, indices); ``return_indices`` is ignored."""
     return max_pool3d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
 @function(public=False)
 def adaptive_max_pool1d_with_indices(input, output_size, return_indices=False):
-    """Take ``adaptive_max_pool1d`` and always return (values, indices)."""
+    """Apply ``adaptive_max_pool1d`` and return (values, indices)."""
     return adaptive_max_pool1d(input, output_size, True)
 
 
 @function(public=False)
 def adaptive_max_pool2d_with_indices(input, output_size, return_indices=False):
-    """Take ``adaptive_max_pool2d`` and always return (values, indices)."""
+    """Apply ``adaptive_max_pool2d`` and return (values, indices)."""
     return adaptive_max_pool2d(input, output_size, True)
 
 
 @function(public=False)
 def adaptive_max_pool3d_with_indices(input, output_size, return_indices=False):
-    """Take ``adaptive_max_pool3d`` and always return (values, indices)."""
+    """Apply ``adaptive_max_pool3d`` and return (values, indices)."""
     return adaptive_max_pool3d(input, output_size, True)

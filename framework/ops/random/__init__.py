@@ -1,1 +1,1 @@
-"""Ops that draw: samples of distributions, dropout."""
+"""Random ops: sampling from distributions, dropout."""

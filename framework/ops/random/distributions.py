@@ -1,4 +1,4 @@
-"""Draws in place and from distributions: ``uniform_`` to ``geometric_``, Bernoulli, multinomial.
+"""In-place random fills and sampling: ``uniform_`` to ``geometric_``, bernoulli, multinomial.
 
 In place, each name gives its parameters to the one op of ``draw.py`` that fills memory. Where
 they are a tensor (``bernoulli``, ``multinomial``, ``poisson``), the draw is an op that reads it.
@@ -29,7 +29,7 @@ from .draw import check_bounds, draw_into, limits_of, need_floating
 
 @function(method=True, public=False)
 def uniform_(input: Tensor, *bounds: float, generator: Any = None, **named: float) -> Tensor:
-    """Overwrite with uniforms of [from, to), by default [0, 1): ``uniform_(from=0, to=1)``."""
+    """Fill with values of the uniform distribution on [from, to), by default [0, 1)."""
     named = dict(zip(("from", "to"), bounds, strict=False)) | named
     low, high = float(named.pop("from", 0.0)), float(named.pop("to", 1.0))
     if named or len(bounds) > 2:
@@ -44,7 +44,7 @@ def uniform_(input: Tensor, *bounds: float, generator: Any = None, **named: floa
 
 @function(method=True, public=False)
 def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Any = None) -> Tensor:
-    """Overwrite with normals of a mean and a standard deviation."""
+    """Fill with values of a normal distribution."""
     need_floating("normal_", input)
     if std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
@@ -53,7 +53,7 @@ def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: An
 
 @function(method=True, public=False)
 def random_(input: Tensor, *bounds: int, generator: Any = None, **named: Any) -> Tensor:
-    """Overwrite with integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``.
+    """Fill with random integers: ``random_()``, ``random_(to)`` or ``random_(from, to)``.
 
     Without bounds the range is what the dtype holds exactly, from 0 on.
     """
@@ -68,7 +68,7 @@ def random_(input: Tensor, *bounds: int, generator: Any = None, **named: Any) ->
 
 @function(method=True, public=False)
 def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Any = None) -> Tensor:
-    """Overwrite with values of the exponential distribution of rate ``lambd``."""
+    """Fill with values of the exponential distribution of rate ``lambd``."""
     need_floating("exponential_", input)
     if lambd <= 0:
         raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
@@ -79,7 +79,7 @@ def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Any = None) ->
 def log_normal_(
     input: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None
 ) -> Tensor:
-    """Overwrite with exponentials of normals of a mean and a standard deviation."""
+    """Fill with values of the log-normal distribution."""
     need_floating("log_normal_", input)
     if std <= 0:
         raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std}")
@@ -90,7 +90,7 @@ def log_normal_(
 def cauchy_(
     input: Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None
 ) -> Tensor:
-    """Overwrite with values of the Cauchy distribution."""
+    """Fill with values of the Cauchy distribution."""
     need_floating("cauchy_", input)
     if sigma <= 0:
         raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma}")
@@ -99,7 +99,7 @@ def cauchy_(
 
 @function(method=True, public=False)
 def geometric_(input: Tensor, p: float, *, generator: Any = None) -> Tensor:
-    """Overwrite with the number of trials until the first success of probability ``p``."""
+    """Fill with values of the geometric distribution: trials to a success of probability ``p``."""
     if not 0 < p < 1:
         raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p}")
     return draw_into(input, "geometric", float(p), 0.0, generator)
@@ -128,7 +128,7 @@ def _row_samples(make):
     samples=_row_samples,
 )  # fmt: skip
 def bernoulli_from(xp, out, noise, input, rng):
-    """1 where a uniform number lies below ``input``, else 0."""
+    """Bernoulli sampling: 1 where a uniform number lies below ``input``, else 0."""
     philox.uniform(xp, noise, rng)
     xp.less(noise, input, out=noise)
     xp.copyto(out, noise, casting="unsafe")
@@ -153,7 +153,7 @@ def _check_probabilities(p: Tensor) -> None:
 def bernoulli(
     input: Tensor, p: float | None = None, *, generator: Any = None, out: Tensor | None = None
 ) -> Tensor:
-    """Draw 1 with the probability given by each element (or by ``p``), else 0."""
+    """Sample 1 with the probability given by each element (or by ``p``), else 0."""
     if p is not None:
         empty = written(like("bernoulli", input, None, None), leave_uninitialized)
         result = empty.bernoulli_(p, generator=generator)
@@ -165,7 +165,7 @@ def bernoulli(
 
 @function(method=True, public=False)
 def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Any = None) -> Tensor:
-    """Overwrite with 1 with probability ``p`` (a number or a tensor), else 0."""
+    """Fill with 1 with probability ``p`` (a number or a tensor), else 0."""
     with no_grad():
         if not isinstance(p, Tensor):
             if not 0 <= p <= 1:
@@ -213,7 +213,7 @@ def _multinomial_samples(make):
     samples=_multinomial_samples,
 )  # fmt: skip
 def multinomial_from(xp, input, rng, *, num_samples, replacement):
-    """Indices drawn with the weights in each row."""
+    """Sample indices with the weights in each row."""
     k = input.shape[-1]
     weights = xp.zeros((input.size // k, k), dtype=xp.float64)
     xp.copyto(weights, input.reshape(-1, k), casting="unsafe")
@@ -259,7 +259,7 @@ def multinomial(
     input: Tensor, num_samples: int, replacement: bool = False, *, generator: Any = None,
     out: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Draw indices with the (not necessarily normalized) weights of each row.
+    """Sample indices with the (not necessarily normalized) weights of each row.
 
     Args:
         input: Weights (k,) or (rows, k), floating, not negative.
@@ -283,7 +283,7 @@ def multinomial(
 
 @op(name="_poisson", adopt=True, infer=same, half="exact", samples=_row_samples)
 def poisson_from(xp, input, rng):
-    """Counts of the rates in ``input``. Drawn on the host, so that all devices agree."""
+    """Sample Poisson counts, on the host, so that all devices agree."""
     rates = np.asarray(input if xp is np else input.get(), dtype=np.float64)
     if not (rates >= 0).all():
         raise RuntimeError("invalid Poisson rate, expected rate to be non-negative")
@@ -298,7 +298,7 @@ def _(g, input_spec):
 
 @function()
 def poisson(input: Tensor, generator: Any = None) -> Tensor:
-    """Draw counts of the Poisson distribution with the rate given by each element."""
+    """Sample from the Poisson distribution with the rate given by each element."""
     if input.dtype.category != FLOAT:
         raise NotImplementedError(
             f'"poisson" not implemented for {input.dtype}: rates need a floating dtype.'

@@ -1,4 +1,4 @@
-"""Random tensors: drawn new and like others.
+"""Random tensors: rand, randn, randint, randperm, normal, and their ``*_like``.
 
 Every draw takes its place in a stream from a generator first (``framework/random/generator.py``)
 and then fills memory as a pure function of that place. So a write in place is an ordinary op whose
@@ -101,7 +101,7 @@ def _fill(xp, out, rng, kind, a, b):
 
 
 def words(kind: str, n: int, spec: Spec) -> int:
-    """Words of the stream that a draw of ``n`` elements takes."""
+    """Return the number of random words that a draw of ``n`` elements takes."""
     if kind == "integers":
         return 2 * n
     n = 2 * n if spec.dtype.category == COMPLEX else n
@@ -120,7 +120,7 @@ def _sample_samples(make):  # integers: the floating kinds draw other words for 
     half="exact", samples=_sample_samples,
 )  # fmt: skip
 def sample(xp, out, input, rng, *, kind, a, b):
-    """Draw values of the shape and dtype of ``input``."""
+    """Draw random values of the shape and dtype of ``input``."""
     _fill(xp, out, rng, kind, a, b)
 
 
@@ -130,7 +130,7 @@ def _(g, input_spec):
 
 
 def draw_into(input: Tensor, kind: str, a: Any, b: Any, generator: Any) -> Tensor:
-    """Draw in place; through a contiguous tensor where the memory or the dtype asks for it."""
+    """Draw in place, through a contiguous tensor where the layout or dtype needs it."""
     rng = draw(words(kind, input.numel(), input._spec), input.device, generator)
     direct = kind in ("uniform", "normal", "integers") or not input.dtype.is_half
     direct = direct and (input.dtype.category >= FLOAT or kind == "integers")
@@ -172,7 +172,7 @@ def _draw_checked(
 
 
 def need_floating(name: str, t: Tensor) -> None:
-    """Refuse integers where fractions are drawn.
+    """Raise an error for an integer dtype where fractions are drawn.
 
     Raises:
         NotImplementedError: They are.
@@ -193,7 +193,7 @@ def rand(
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
     **named: Any,
 ) -> Tensor:  # fmt: skip
-    """Draw from the uniform distribution on [0, 1)."""
+    """Sample from the uniform distribution on [0, 1)."""
     shape = size_of("rand", size, named)
     return _make("rand", "uniform", 0.0, 1.0, shape, generator, out, dtype, device, requires_grad)
 
@@ -204,7 +204,7 @@ def randn(
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
     **named: Any,
 ) -> Tensor:  # fmt: skip
-    """Draw from the normal distribution with mean 0 and variance 1."""
+    """Sample from the standard normal distribution."""
     shape = size_of("randn", size, named)
     return _make("randn", "normal", 0.0, 1.0, shape, generator, out, dtype, device, requires_grad)
 
@@ -215,7 +215,7 @@ def randint(
     out: Tensor | None = None, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Draw integers from ``low`` (0 if only one bound is given) to before ``high``.
+    """Sample integers from ``low`` (default 0) to ``high``, excluded.
 
     Accepts ``randint(high, size)`` and ``randint(low, high, size)``.
     """
@@ -235,7 +235,7 @@ def randint(
 
 
 def check_bounds(t: Tensor, low: int, high: int) -> None:
-    """Refuse an empty range, or one that the dtype does not hold.
+    """Raise an error for an empty range, or one that the dtype cannot represent.
 
     Raises:
         RuntimeError: It is.
@@ -251,7 +251,7 @@ def check_bounds(t: Tensor, low: int, high: int) -> None:
 
 
 def limits_of(t: Tensor) -> tuple[int, int]:
-    """The least and the largest integer up to which the dtype holds all.
+    """Return the least and the largest integer up to which the dtype represents all.
 
     Raises:
         NotImplementedError: The dtype is complex.
@@ -273,7 +273,7 @@ _SPREAD_FROM = 1 << 12  # keys from which spreading them over parts of their ran
 
 
 def permute(out: Any, be: Any, rng: Rng) -> None:
-    """Write a random order: the stable one of random keys, int64 of two words each."""
+    """Write a random permutation: the stable order of random keys, int64 of two words each."""
     xp, n = be.xp, out.size
     _held, keys = be.empty(Spec((n,), int64, be.device), WORKSPACE)
     stream.bits(xp, keys.view(xp.uint32), rng)
@@ -295,7 +295,7 @@ def randperm(
     n: int, *, generator: Any = None, out: Tensor | None = None, dtype: Any = None,
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Draw a permutation of 0 .. n - 1."""
+    """Create a random permutation of 0 .. n - 1."""
     shape = shape_of("randperm", (n,))
     t = target("randperm", shape, dtype, int64, device, out)
     if t.dtype.category not in (INT, FLOAT):
@@ -311,7 +311,7 @@ def normal(
     out: Tensor | None = None, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Draw from normal distributions with given means and standard deviations.
+    """Sample from normal distributions with given means and standard deviations.
 
     Args:
         mean: A number, or a tensor of one mean per element.
@@ -349,7 +349,7 @@ def rand_like(
     device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
     memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Draw uniforms of [0, 1) in another tensor's shape, dtype and device."""
+    """Sample uniforms of [0, 1) in another tensor's shape, dtype and device."""
     t = like("rand_like", input, dtype, device)
     return _draw_checked("rand_like", t, "uniform", 0.0, 1.0, generator, requires_grad)
 
@@ -360,7 +360,7 @@ def randn_like(
     device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
     memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Draw standard normals in another tensor's shape, dtype and device."""
+    """Sample standard normals in another tensor's shape, dtype and device."""
     t = like("randn_like", input, dtype, device)
     return _draw_checked("randn_like", t, "normal", 0.0, 1.0, generator, requires_grad)
 
@@ -371,7 +371,7 @@ def randint_like(
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
     memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Draw integers of [low, high) in another tensor's shape, dtype and device."""
+    """Sample integers of [low, high) in another tensor's shape, dtype and device."""
     low, high = (0, low) if high is None else (low, high)
     t = like("randint_like", input, dtype, device)
     check_bounds(t, low, high)

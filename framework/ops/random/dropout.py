@@ -1,4 +1,4 @@
-"""Dropout: random zeros that backward draws again.
+"""Dropout, whose mask backward draws again from its seed.
 
 The mask is a function of (seed, offset) and the number of the element, or of the channel, so a node
 keeps those two integers and no mask, and the gradient is the same op applied to the arriving
@@ -71,7 +71,7 @@ def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
 
 
 def draw_kept(xp, kept, words, rng, first, p) -> None:
-    """Which elements of a mask are kept: ``first`` and those after it; a multiple of four."""
+    """Draw which elements of a mask are kept, from ``first`` (a multiple of four) on."""
     threshold = round(p * 2**32)
     if threshold >> 32:
         kept.fill(False)
@@ -94,14 +94,14 @@ def _probability(name, p):
 
 
 def zero_some(input, p):
-    """Zero with probability ``p``, scale the rest; the mask comes from the device's generator."""
+    """Dropout with the mask from the device's generator."""
     rng = draw(input.numel(), input.device)
     return mask(input, rng, float(p), 0.0 if p == 1 else 1.0 / (1.0 - p), 0.0, 0.0)
 
 
 @function()
 def dropout(input, p=0.5, training=True, inplace=False):
-    """Zero each element with probability ``p`` and scale the others by ``1 / (1 - p)``.
+    """Apply dropout: zero elements with probability ``p``, scale others by ``1 / (1 - p)``.
 
     Args:
         input: Values of any shape, floating point.
@@ -193,13 +193,13 @@ def _zero_channels(name, input, p, training, inplace, batched):
 
 @function()
 def feature_dropout(input, p, train):
-    """Zero whole channels of (N, C, *) with probability ``p`` and scale the others."""
+    """Apply dropout to whole channels of (N, C, *)."""
     return _zero_channels("feature_dropout", input, p, train, False, True)
 
 
 @function(public=False)
 def dropout1d(input, p=0.5, training=True, inplace=False):
-    """Zero whole channels of (N, C, L) or (C, L); the others are scaled by ``1 / (1 - p)``."""
+    """Apply dropout to whole channels of (N, C, L) or (C, L)."""
     if input.ndim not in (2, 3):
         raise RuntimeError(
             f"dropout1d: Expected 2D or 3D input, but received a {input.ndim}D input. "
@@ -210,7 +210,7 @@ def dropout1d(input, p=0.5, training=True, inplace=False):
 
 @function(public=False)
 def dropout2d(input, p=0.5, training=True, inplace=False):
-    """Zero whole channels of (N, C, H, W); the others are scaled by ``1 / (1 - p)``.
+    """Apply dropout to whole channels of (N, C, H, W).
 
     As in PyTorch, three dimensions are (N, C, L).
     """
@@ -219,7 +219,7 @@ def dropout2d(input, p=0.5, training=True, inplace=False):
 
 @function(public=False)
 def dropout3d(input, p=0.5, training=True, inplace=False):
-    """Zero whole channels of (N, C, D, H, W) or (C, D, H, W); the others are scaled."""
+    """Apply dropout to whole channels of (N, C, D, H, W) or (C, D, H, W)."""
     return _zero_channels("dropout3d", input, p, training, inplace, input.ndim != 4)
 
 
@@ -234,7 +234,7 @@ def _alpha_terms(p):
 
 @function()
 def alpha_dropout(input, p=0.5, training=False, inplace=False):
-    """Set elements to SELU's negative limit with probability ``p``, keeping mean and variance.
+    """Apply alpha dropout: set elements to SELU's negative limit, keeping mean and variance.
 
     Args:
         input: Values of any shape, floating point.
@@ -259,7 +259,7 @@ def alpha_dropout(input, p=0.5, training=False, inplace=False):
 
 @function()
 def feature_alpha_dropout(input, p=0.5, training=False, inplace=False):
-    """Set whole channels to SELU's negative limit with probability ``p``."""
+    """Apply alpha dropout to whole channels."""
     _probability("feature_alpha_dropout", p)
     if not training or p == 0:
         return input

@@ -1,4 +1,4 @@
-"""Gated recurrent units over a whole sequence; how the loop works is told in ``rnn.py``.
+"""GRU over a whole sequence; ``rnn.py`` explains the loop.
 
 Gates lie side by side in PyTorch's order: reset r, update z, new n, with
 ``n = tanh(W x + b + r q)`` and ``q = U h + c``. For backward, the node keeps the activated gates
@@ -16,40 +16,20 @@ from ...kernels.common.layout import contiguous
 from ...spec import Spec
 from ..linalg.linear import linear
 from ..registry import op
+from . import rnn
 from .lstm import sigmoid_in_place
-from .rnn import (
-    active,
-    advanced,
-    begin,
-    compilable,
-    flat,
-    geometry,
-    gradient_specs,
-    input_gradients,
-    joined,
-    kernel_type,
-    more_spec,
-    packed_again,
-    preceding,
-    projection_flops,
-    recurrent_product,
-    start,
-    steps,
-    sum_biases,
-    transpose_weight,
-    transposed_spec,
-    weight_gradient,
-)
 
 
 def _infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
     size = w_hh.shape[1]
-    rows, batch, hidden = geometry("gru", input, runs, 3, w_ih, w_hh, (b_ih, b_hh), ((h0, size),))
-    kind = kernel_type(input)
+    rows, batch, hidden = rnn.geometry(
+        "gru", input, runs, 3, w_ih, w_hh, (b_ih, b_hh), ((h0, size),)
+    )  # fmt: skip
+    kind = rnn.kernel_type(input)
     return (
         input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
         input.like((rows, 3 * hidden)), input.like((rows, hidden)), Spec((4 * hidden,), kind),
-        Spec((3 * hidden * batch,), kind), transposed_spec(w_hh, kind),
+        Spec((3 * hidden * batch,), kind), rnn.transposed_spec(w_hh, kind),
     )  # fmt: skip
 
 
@@ -68,14 +48,14 @@ def _samples(make):
 @op(
     name="_gru", infer=_infer, returns=("out", "h_n"), aux=("gates", "inner"),
     scratch=("bias", "product", "w_hh_t"), promote="same", layout=contiguous, samples=_samples,
-    flops=lambda input, w_ih, w_hh, *_, **__: projection_flops(3, input, w_ih, w_hh),
+    flops=lambda input, w_ih, w_hh, *_, **__: rnn.projection_flops(3, input, w_ih, w_hh),
     autocast="low",
 )  # fmt: skip
 def gru_sequence(
     xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
     reverse,
 ):  # fmt: skip
-    """Run gated recurrent units over a sequence.
+    """Run a GRU over a sequence.
 
     Args:
         input: (steps, batch, features), or (rows, features) with ``runs``.
@@ -96,7 +76,7 @@ def gru_sequence(
     )  # fmt: skip
 
 
-@gru_sequence.kernel("cpu", when=compilable, layout=contiguous)
+@gru_sequence.kernel("cpu", when=rnn.compilable, layout=contiguous)
 def _(
     xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs,
     reverse,
@@ -116,18 +96,18 @@ def _forward(
     step, xp, out, h_n, gates, inner, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0,
     runs, reverse,
 ):  # fmt: skip
-    y, hidden = flat(out), h_n.shape[1]
+    y, hidden = rnn.flat(out), h_n.shape[1]
     wide = 2 * hidden
     # r and z add both biases; n and q keep theirs apart.
-    sum_biases(xp, bias[:wide], *(b if b is None else b[:wide] for b in (b_ih, b_hh)))
-    sum_biases(xp, bias[wide : 3 * hidden], b_ih if b_ih is None else b_ih[wide:])
-    sum_biases(xp, bias[3 * hidden :], b_hh if b_hh is None else b_hh[wide:])
-    begin(xp, h_n, h0)
-    xp.matmul(flat(input), w_ih.T, out=gates)
-    transpose_weight(xp, w_hh_t, w_hh)
-    for first, count, *_ in steps(input.shape[:-1], runs, reverse):
+    rnn.sum_biases(xp, bias[:wide], *(b if b is None else b[:wide] for b in (b_ih, b_hh)))
+    rnn.sum_biases(xp, bias[wide : 3 * hidden], b_ih if b_ih is None else b_ih[wide:])
+    rnn.sum_biases(xp, bias[3 * hidden :], b_hh if b_hh is None else b_hh[wide:])
+    rnn.begin(xp, h_n, h0)
+    xp.matmul(rnn.flat(input), w_ih.T, out=gates)
+    rnn.transpose_weight(xp, w_hh_t, w_hh)
+    for first, count, *_ in rnn.steps(input.shape[:-1], runs, reverse):
         rows, h = slice(first, first + count), h_n[:count]
-        made = recurrent_product(xp, product, w_hh, w_hh_t, h)
+        made = rnn.recurrent_product(xp, product, w_hh, w_hh_t, h)
         step(xp, gates[rows], inner[rows], made, bias, h)
         xp.copyto(y[rows], h)
 
@@ -165,9 +145,9 @@ def _(g_out, g_h_n, needs, input, w_ih, w_hh, b_ih, b_hh, h0, out, gates, inner,
 
 @gru_sequence.composite
 def _(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
-    order = steps(tuple(input.shape[:-1]), runs, reverse)
-    h = start(h0, input, order[-1 if reverse else 0][1], w_hh.shape[1])
-    pre = linear(flat(input), w_ih, b_ih)
+    order = rnn.steps(tuple(input.shape[:-1]), runs, reverse)
+    h = rnn.start(h0, input, order[-1 if reverse else 0][1], w_hh.shape[1])
+    pre = linear(rnn.flat(input), w_ih, b_ih)
     found = []
     for first, count, *_ in order:
         rx, zx, nx = pre[first : first + count].chunk(3, 1)
@@ -176,19 +156,19 @@ def _(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
         new = (nx + (rx + rh).sigmoid() * q).tanh()
         new = new + z * (h[:count] - new)
         found.append(new)
-        h = advanced(h, new)
-    return packed_again(found, reverse).reshape(*input.shape[:-1], h.shape[-1]), h
+        h = rnn.advanced(h, new)
+    return rnn.packed_again(found, reverse).reshape(*input.shape[:-1], h.shape[-1]), h
 
 
 def _grad_infer(
     grad_out, grad_h, input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs
 ):
     rows, hidden = inner.shape
-    kind, batch = kernel_type(input), runs[0][1] if runs else input.shape[1]
+    kind, batch = rnn.kernel_type(input), runs[0][1] if runs else input.shape[1]
     bias = w_hh.like((w_hh.shape[0] if needs[4] else 0,))
-    more = more_spec(input, w_hh, h0, runs, reverse, needs[2])
+    more = rnn.more_spec(input, w_hh, h0, runs, reverse, needs[2])
     return (
-        *gradient_specs(input, w_ih, w_hh, needs), bias, input.like((batch, hidden)),
+        *rnn.gradient_specs(input, w_ih, w_hh, needs), bias, input.like((batch, hidden)),
         Spec((rows, 3 * hidden), kind), Spec((rows, hidden), kind),
         Spec((batch, 3 * hidden), kind), Spec((batch, hidden), kind), more,
     )  # fmt: skip
@@ -196,14 +176,14 @@ def _grad_infer(
 
 def _grad_samples(make):
     base = {"runs": None, "reverse": False, "needs": (True,) * 5}
-    weights, kept = (make(6, 3), make(6, 2)), active(make, (3, 2, 2), (3, 2, 6), (3, 2, 2))
-    kept = kept[0], *map(flat, kept[1:])
+    weights, kept = (make(6, 3), make(6, 2)), rnn.active(make, (3, 2, 2), (3, 2, 6), (3, 2, 2))
+    kept = kept[0], *map(rnn.flat, kept[1:])
     x, state = make(3, 2, 3), make(2, 2)
     yield (make(3, 2, 2), state, x, *weights, state, *kept), base
     less = base | {"reverse": True, "needs": (False, True, False, False, True)}
     yield (None, state, x, *weights, None, *kept), less
     packed = base | {"runs": ((1, 3), (1, 2), (2, 1))}
-    kept = active(make, (7, 2), (7, 6), (7, 2))
+    kept = rnn.active(make, (7, 2), (7, 6), (7, 2))
     yield (make(7, 2), None, make(7, 3), *weights, make(3, 2), *kept), packed
     none, kept = make(3, 0, 2), (make(3, 0, 2), make(0, 6), make(0, 2))
     yield (none, None, make(3, 0, 3), *weights, None, *kept), base
@@ -212,13 +192,13 @@ def _grad_samples(make):
 @op(
     name="_gru_grad", infer=_grad_infer, returns=("dx", "dw_ih", "dw_hh", "db_ih", "db_hh", "dh"),
     scratch=("dgates", "dinner", "side", "room", "more"), layout=contiguous, samples=_grad_samples,
-    flops=lambda g, h, input, w_ih, w_hh, *_, **__: 2 * projection_flops(3, input, w_ih, w_hh),
+    flops=lambda g, h, input, w_ih, w_hh, *_, **__: 2 * rnn.projection_flops(3, input, w_ih, w_hh),
 )  # fmt: skip
 def gru_grad(
     xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
     input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs,
 ):  # fmt: skip
-    """Gradients of ``_gru``; ``needs`` says which of input, weights and biases want theirs."""
+    """Backward of ``_gru``; ``needs`` selects among input, weights and biases."""
     _backward(
         _slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out,
         grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
@@ -226,7 +206,7 @@ def gru_grad(
 
 
 @gru_grad.kernel(
-    "cpu", when=lambda g, h, input, w_ih, *_, **__: compilable(input, w_ih), layout=contiguous
+    "cpu", when=lambda g, h, input, w_ih, *_, **__: rnn.compilable(input, w_ih), layout=contiguous
 )
 def _(
     xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out, grad_h,
@@ -247,25 +227,25 @@ def _backward(
     slope, xp, dx, dw_ih, dw_hh, db_ih, db_hh, dh, dgates, dinner, side, room, more, grad_out,
     grad_h, input, w_ih, w_hh, h0, result, gates, inner, runs, reverse, needs,
 ):  # fmt: skip
-    y, shape, wide = flat(result), input.shape[:-1], 2 * inner.shape[1]
-    above = None if grad_out is None else flat(grad_out)
-    begin(xp, dh, grad_h)
-    for step in reversed(steps(shape, runs, reverse)):
+    y, shape, wide = rnn.flat(result), input.shape[:-1], 2 * inner.shape[1]
+    above = None if grad_out is None else rnn.flat(grad_out)
+    rnn.begin(xp, dh, grad_h)
+    for step in reversed(rnn.steps(shape, runs, reverse)):
         first, count = step[:2]
         d = dh[:count]
         if above is not None:
             xp.add(d, above[first : first + count], out=d)
-        for part, before in preceding(step, y, h0):
+        for part, before in rnn.preceding(step, y, h0):
             here = slice(first + part.start, first + part.stop)
             arrays = (dgates[here], dinner[here], side[part], gates[here], inner[here])
             slope(xp, *arrays, before, d[part])
         xp.add(d, xp.matmul(side[:count], w_hh, out=room[:count]), out=d)
     if needs[2]:
-        parts = joined(shape, runs, reverse)
+        parts = rnn.joined(shape, runs, reverse)
         # The new gate's share reaches the weight through q.
-        weight_gradient(xp, dw_hh[:wide], more[:wide], dgates[:, :wide], y, h0, parts)
-        weight_gradient(xp, dw_hh[wide:], more[wide:], dinner, y, h0, parts)
-    input_gradients(xp, dx, dw_ih, db_ih, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
+        rnn.weight_gradient(xp, dw_hh[:wide], more[:wide], dgates[:, :wide], y, h0, parts)
+        rnn.weight_gradient(xp, dw_hh[wide:], more[wide:], dinner, y, h0, parts)
+    rnn.input_gradients(xp, dx, dw_ih, db_ih, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
     if needs[4]:
         xp.sum(dgates[:, :wide], axis=0, out=db_hh[:wide])
         xp.sum(dinner, axis=0, out=db_hh[wide:])

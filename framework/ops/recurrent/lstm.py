@@ -1,4 +1,4 @@
-"""Long short-term memory over a whole sequence; how the loop works is told in ``rnn.py``.
+"""LSTM over a whole sequence; ``rnn.py`` explains the loop.
 
 Gates lie side by side in PyTorch's order: input, forget, cell, output. For backward, the node keeps
 the activated gates and the cell states, five numbers per unit and step, beside the input and the
@@ -17,34 +17,12 @@ from ...kernels.common.layout import contiguous
 from ...spec import Spec
 from ..linalg.linear import linear
 from ..registry import op
-from .rnn import (
-    active,
-    advanced,
-    begin,
-    compilable,
-    flat,
-    geometry,
-    gradient_specs,
-    input_gradients,
-    joined,
-    kernel_type,
-    more_spec,
-    packed_again,
-    preceding,
-    projection_flops,
-    recurrent_product,
-    start,
-    steps,
-    sum_biases,
-    transpose_weight,
-    transposed_spec,
-    weight_gradient,
-)
+from . import rnn
 
 
 def _infer(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
     size = w_hh.shape[1]
-    rows, batch, hidden = geometry(
+    rows, batch, hidden = rnn.geometry(
         "lstm", input, runs, 4, w_ih, w_hh, (b_ih, b_hh), ((h0, size), (c0, w_ih.shape[0] // 4))
     )
     if size != hidden if w_hr is None else tuple(w_hr.shape) != (size, hidden):
@@ -52,18 +30,18 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
             f"lstm: a state of size {size} beside {hidden} cells needs w_hr ({size}, {hidden}); "
             f"got {None if w_hr is None else tuple(w_hr.shape)}."
         )
-    kind = kernel_type(input)
+    kind = rnn.kernel_type(input)
     return (
         input.like((*input.shape[:-1], size)), input.like((batch, size)),
         input.like((batch, hidden)), input.like((rows, 4 * hidden)), input.like((rows, hidden)),
         Spec((4 * hidden,), kind), Spec((4 * hidden * batch,), kind),
-        Spec((0 if w_hr is None else batch, hidden), kind), transposed_spec(w_hh, kind),
+        Spec((0 if w_hr is None else batch, hidden), kind), rnn.transposed_spec(w_hh, kind),
     )  # fmt: skip
 
 
 def _flops(input, w_ih, w_hh, b_ih, b_hh, w_hr, *_, **__):
     more = 0 if w_hr is None else 2 * prod(input.shape[:-1]) * w_hr.numel
-    return projection_flops(4, input, w_ih, w_hh) + more
+    return rnn.projection_flops(4, input, w_ih, w_hh) + more
 
 
 def _samples(make):
@@ -88,7 +66,7 @@ def lstm_sequence(
     xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
     w_hr, h0, c0, *, runs, reverse,
 ):  # fmt: skip
-    """Run a long short-term memory over a sequence.
+    """Run an LSTM over a sequence.
 
     Args:
         input: (steps, batch, features), or (rows, features) with ``runs``.
@@ -111,7 +89,7 @@ def lstm_sequence(
     )  # fmt: skip
 
 
-@lstm_sequence.kernel("cpu", when=compilable, layout=contiguous)
+@lstm_sequence.kernel("cpu", when=rnn.compilable, layout=contiguous)
 def _(
     xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
     w_hr, h0, c0, *, runs, reverse,
@@ -131,15 +109,15 @@ def _forward(
     step, xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih,
     b_hh, w_hr, h0, c0, runs, reverse,
 ):  # fmt: skip
-    y = flat(out)
-    sum_biases(xp, bias, b_ih, b_hh)
-    begin(xp, h_n, h0)
-    begin(xp, c_n, c0)
-    xp.matmul(flat(input), w_ih.T, out=gates)
-    transpose_weight(xp, w_hh_t, w_hh)
-    for first, count, *_ in steps(input.shape[:-1], runs, reverse):
+    y = rnn.flat(out)
+    rnn.sum_biases(xp, bias, b_ih, b_hh)
+    rnn.begin(xp, h_n, h0)
+    rnn.begin(xp, c_n, c0)
+    xp.matmul(rnn.flat(input), w_ih.T, out=gates)
+    rnn.transpose_weight(xp, w_hh_t, w_hh)
+    for first, count, *_ in rnn.steps(input.shape[:-1], runs, reverse):
         rows, h = slice(first, first + count), h_n[:count]
-        made = recurrent_product(xp, product, w_hh, w_hh_t, h)
+        made = rnn.recurrent_product(xp, product, w_hh, w_hh_t, h)
         state = h if w_hr is None else hidden[:count]
         step(xp, gates[rows], made, bias, c_n[:count], cells[rows], state)
         if w_hr is not None:
@@ -153,7 +131,7 @@ def _quarters(array):
 
 
 def sigmoid_in_place(xp, array):
-    """``1 / (1 + exp(-array))``."""
+    """Apply the sigmoid ``1 / (1 + exp(-array))`` in place."""
     xp.negative(array, out=array)
     xp.exp(array, out=array)
     xp.add(array, 1, out=array)
@@ -191,11 +169,11 @@ def _(
 
 @lstm_sequence.composite
 def _(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
-    order = steps(tuple(input.shape[:-1]), runs, reverse)
+    order = rnn.steps(tuple(input.shape[:-1]), runs, reverse)
     batch = order[-1 if reverse else 0][1]
-    h = start(h0, input, batch, w_hh.shape[1])
-    c = start(c0, input, batch, w_hh.shape[0] // 4)
-    pre = linear(flat(input), w_ih, b_ih)
+    h = rnn.start(h0, input, batch, w_hh.shape[1])
+    c = rnn.start(c0, input, batch, w_hh.shape[0] // 4)
+    pre = linear(rnn.flat(input), w_ih, b_ih)
     found = []
     for first, count, *_ in order:
         both = pre[first : first + count] + linear(h[:count], w_hh, b_hh)
@@ -205,8 +183,8 @@ def _(input, w_ih, w_hh, b_ih, b_hh, w_hr, h0, c0, *, runs, reverse):
         if w_hr is not None:
             new = linear(new, w_hr)
         found.append(new)
-        h, c = advanced(h, new), advanced(c, cell)
-    return packed_again(found, reverse).reshape(*input.shape[:-1], h.shape[-1]), h, c
+        h, c = rnn.advanced(h, new), rnn.advanced(c, cell)
+    return rnn.packed_again(found, reverse).reshape(*input.shape[:-1], h.shape[-1]), h, c
 
 
 def _grad_infer(
@@ -214,14 +192,14 @@ def _grad_infer(
     reverse, needs,
 ):  # fmt: skip
     rows, hidden = cells.shape
-    size, kind = w_hh.shape[1], kernel_type(input)
+    size, kind = w_hh.shape[1], rnn.kernel_type(input)
     batch = runs[0][1] if runs else input.shape[1]
     projected = w_hr is not None
     again = projected and needs[4]
     return (
-        *gradient_specs(input, w_ih, w_hh, needs), w_hr if again else input.like((0,)),
+        *rnn.gradient_specs(input, w_ih, w_hh, needs), w_hr if again else input.like((0,)),
         input.like((batch, size)), input.like((batch, hidden)), Spec((rows, 4 * hidden), kind),
-        more_spec(input, w_hh, h0, runs, reverse, needs[2]),
+        rnn.more_spec(input, w_hh, h0, runs, reverse, needs[2]),
         Spec((batch if projected else 0, hidden), kind),
         Spec((rows if again else 0, size), kind), Spec((rows if again else 0, hidden), kind),
     )  # fmt: skip
@@ -229,15 +207,15 @@ def _grad_infer(
 
 def _grad_samples(make):
     base = {"runs": None, "reverse": False, "needs": (True,) * 5}
-    weights, kept = (make(8, 3), make(8, 2)), active(make, (3, 2, 2), (3, 2, 8), (3, 2, 2))
-    kept = kept[0], *map(flat, kept[1:])
+    weights, kept = (make(8, 3), make(8, 2)), rnn.active(make, (3, 2, 2), (3, 2, 8), (3, 2, 2))
+    kept = kept[0], *map(rnn.flat, kept[1:])
     x, state = make(3, 2, 3), make(2, 2)
     yield (make(3, 2, 2), state, state, x, *weights, None, state, state, *kept), base
     less = base | {"reverse": True, "needs": (False, True, False, False, False)}
     yield (None, state, None, x, *weights, None, None, None, *kept), less
     small = make(12, 2), make(12, 2), make(2, 3)
     packed = base | {"runs": ((1, 3), (1, 2), (2, 1))}
-    kept = active(make, (7, 2), (7, 12), (7, 3))
+    kept = rnn.active(make, (7, 2), (7, 12), (7, 3))
     yield (make(7, 2), None, make(3, 3), make(7, 2), *small, None, make(3, 3), *kept), packed
     none, kept = make(3, 0, 2), (make(3, 0, 2), make(0, 8), make(0, 2))
     yield (none, None, None, make(3, 0, 3), *weights, None, None, None, *kept), base
@@ -248,13 +226,13 @@ def _grad_samples(make):
     returns=("dx", "dw_ih", "dw_hh", "db", "dw_hr", "dh", "dc"),
     scratch=("dgates", "more", "dhidden", "above", "hidden"), layout=contiguous,
     samples=_grad_samples,
-    flops=lambda g, h, c, input, w_ih, w_hh, *r, **__: 2 * projection_flops(4, input, w_ih, w_hh),
+    flops=lambda g, h, c, x, w_ih, w_hh, *r, **__: 2 * rnn.projection_flops(4, x, w_ih, w_hh),
 )  # fmt: skip
 def lstm_grad(
     xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden, grad_out, grad_h,
     grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
 ):  # fmt: skip
-    """Gradients of ``_lstm``; ``needs``: which of input, weights, bias, projection want theirs."""
+    """Backward of ``_lstm``; ``needs`` selects among input, weights, bias, projection."""
     _backward(
         _slope, xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden,
         grad_out, grad_h, grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, runs,
@@ -263,7 +241,7 @@ def lstm_grad(
 
 
 def _compilable(g, h, c, input, w_ih, *_, **__):
-    return compilable(input, w_ih)
+    return rnn.compilable(input, w_ih)
 
 
 @lstm_grad.kernel("cpu", when=_compilable, layout=contiguous)
@@ -287,12 +265,12 @@ def _backward(
     slope, xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, dhidden, above, hidden, grad_out,
     grad_h, grad_c, input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, runs, reverse, needs,
 ):  # fmt: skip
-    y, shape = flat(result), input.shape[:-1]
-    g = None if grad_out is None else flat(grad_out)
+    y, shape = rnn.flat(result), input.shape[:-1]
+    g = None if grad_out is None else rnn.flat(grad_out)
     again = hidden.shape[0] > 0
-    begin(xp, dh, grad_h)
-    begin(xp, dc, grad_c)
-    for step in reversed(steps(shape, runs, reverse)):
+    rnn.begin(xp, dh, grad_h)
+    rnn.begin(xp, dc, grad_c)
+    for step in reversed(rnn.steps(shape, runs, reverse)):
         first, count = step[:2]
         rows, d = slice(first, first + count), dh[:count]
         if g is not None:
@@ -301,7 +279,7 @@ def _backward(
             if again:
                 xp.copyto(above[rows], d)
             d = xp.matmul(d, w_hr, out=dhidden[:count])
-        for part, before in preceding(step, cells, c0):
+        for part, before in rnn.preceding(step, cells, c0):
             here = slice(first + part.start, first + part.stop)
             state = hidden[here] if again else cells[:0]
             slope(xp, dgates[here], gates[here], cells[here], before, d[part], dc[part], state)
@@ -309,8 +287,8 @@ def _backward(
     if again:
         xp.matmul(above.T, hidden, out=dw_hr)
     if needs[2]:
-        weight_gradient(xp, dw_hh, more, dgates, y, h0, joined(shape, runs, reverse))
-    input_gradients(xp, dx, dw_ih, db, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
+        rnn.weight_gradient(xp, dw_hh, more, dgates, y, h0, rnn.joined(shape, runs, reverse))
+    rnn.input_gradients(xp, dx, dw_ih, db, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
 
 
 def _slope(xp, dgates, gates, cells, before, dh, dc, h):

@@ -1,4 +1,4 @@
-"""Recurrent layers, one op for a whole sequence; here what they share, and the plain recurrence.
+"""Recurrent layers, one op per sequence: shared helpers, and the plain RNN.
 
 A layer in one direction is one op (``_rnn``, ``_lstm``, ``_gru``): the inputs of all steps are
 projected by one product, then a loop over time does one product with the recurrent weight and one
@@ -36,7 +36,7 @@ SMALL = 1 << 18  # bytes of a recurrent weight of which a w_hh_t copy is made
 
 @lru_cache(maxsize=128)
 def steps(shape, runs, reverse):
-    """The steps of a sequence in the order in which they are computed.
+    """Yield the steps of a sequence in the order of computation.
 
     Returns:
         ((start, count, before, carried), ..): rows ``start .. start + count``, of which the first
@@ -56,7 +56,7 @@ def steps(shape, runs, reverse):
 
 @lru_cache(maxsize=128)
 def joined(shape, runs, reverse):
-    """The same as few, long ranges.
+    """Merge ranges into few, long ones.
 
     Returns:
         ((start, stop, before, initial), ..): the rows follow those from ``before`` on, or, where
@@ -93,7 +93,7 @@ def preceding(step, states, initial):
 
 
 def flat(array):
-    """All steps' rows one after the other: (rows, features)."""
+    """Concatenate the rows of all steps: (rows, features)."""
     return array.reshape(prod(array.shape[:-1]), array.shape[-1])
 
 
@@ -106,19 +106,19 @@ def begin(xp, state, initial):
 
 
 def transposed_spec(w_hh, kind):
-    """Spec of the buffer for a w_hh_t copy of the recurrent weight; empty for a large one."""
+    """Spec of the buffer for the transposed recurrent weight; empty for a large one."""
     small = w_hh.numel * kind.itemsize <= SMALL
     return Spec(w_hh.shape[::-1] if small else (0, 0), kind)
 
 
 def transpose_weight(xp, w_hh_t, weight):
-    """Fill the w_hh_t copy, if there is one."""
+    """Fill the buffer with the transposed weight, if there is one."""
     if w_hh_t.size:
         xp.copyto(w_hh_t, weight.T)
 
 
 def recurrent_product(xp, buffer, weight, w_hh_t, state):
-    """``state @ weight.T``, in as much of a flat buffer as it takes."""
+    """Compute ``state @ weight.T`` into the front of a flat buffer."""
     rows, wide = state.shape[0], weight.shape[0]
     out = buffer[: rows * wide]
     if w_hh_t.size:
@@ -127,7 +127,7 @@ def recurrent_product(xp, buffer, weight, w_hh_t, state):
 
 
 def weight_gradient(xp, target, more, dgates, states, initial, parts):
-    """``target = dgates.T @ (the state before each row)``; ``more`` holds further addends."""
+    """Compute ``target = dgates.T @ (the state before each row)``; ``more`` holds addends."""
     first = True
     for start, stop, before, fresh in parts:
         if fresh and initial is None:
@@ -143,7 +143,7 @@ def weight_gradient(xp, target, more, dgates, states, initial, parts):
 
 
 def input_gradients(xp, dx, dw, db, dgates, input, weight, needs):
-    """What the projection of the inputs gets, where it is needed."""
+    """Compute gradients of the input projection, where needed."""
     if needs[0]:
         xp.matmul(dgates, weight, out=flat(dx))
     if needs[1]:
@@ -153,7 +153,7 @@ def input_gradients(xp, dx, dw, db, dgates, input, weight, needs):
 
 
 def sum_biases(xp, out, *biases):
-    """Add up those that are given."""
+    """Sum the biases that are given."""
     out.fill(0)
     for b in biases:
         if b is not None:
@@ -223,23 +223,23 @@ def geometry(name, input, runs, gates, w_ih, w_hh, biases, states):
 
 
 def projection_flops(gates, input, w_ih, w_hh):
-    """Of the two products and ``gates`` activations."""
+    """FLOPs of the two products and ``gates`` activations."""
     rows = prod(input.shape[:-1])
     return rows * (2 * w_ih.numel + 2 * w_hh.numel + 10 * gates * (w_ih.shape[0] // gates))
 
 
 def packed_again(pieces, reverse):
-    """The results of steps, in computed order, as rows in the order of time."""
+    """Reorder the results of steps, in computed order, to the order of time."""
     return cat(pieces[::-1] if reverse else pieces)
 
 
 def advanced(state, new):
-    """A composition's running state after a step that had fewer rows."""
+    """Return a composition's running state after a step that had fewer rows."""
     return new if new.shape[0] == state.shape[0] else cat([new, state[new.shape[0] :]])
 
 
 def start(initial, like, batch, size):
-    """A composition's initial state."""
+    """Return a composition's initial state."""
     return like.new_zeros(batch, size) if initial is None else initial
 
 
@@ -257,7 +257,7 @@ def _rnn_infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash):
 
 
 def kernel_type(spec):
-    """The dtype that a kernel computes in."""
+    """Return the dtype in which a kernel computes."""
     return float32 if spec.dtype.is_half else spec.dtype
 
 
@@ -281,8 +281,8 @@ def _rnn_samples(make):
 )  # fmt: skip
 def rnn_sequence(
     xp, out, h_n, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
-):
-    """Run ``h = tanh(w_ih x + b_ih + w_hh h + b_hh)`` over a sequence; relu without ``squash``.
+):  # fmt: skip
+    """Run an RNN over a sequence, with tanh, or relu without ``squash``.
 
     Returns:
         (all states, the last of each sequence).
@@ -385,7 +385,7 @@ def gradient_specs(input, w_ih, w_hh, needs):
 
 
 def active(make, *shapes):
-    """What activations of these shapes may be: gradients of larger values explode."""
+    """Samples of activations in (0.1, 0.9): gradients of larger values explode."""
     return tuple(make(*shape, low=0.1, high=0.9) for shape in shapes)
 
 
@@ -428,7 +428,7 @@ def rnn_grad(
     xp, dx, dw_ih, dw_hh, db, dh, dgates, more, grad_out, grad_h, input, w_ih, w_hh, h0, result, *,
     runs, reverse, squash, needs,
 ):  # fmt: skip
-    """Gradients of ``_rnn``; ``needs`` says which of input, weights and bias want theirs."""
+    """Backward of ``_rnn``; ``needs`` selects among input, weights and biases."""
     _rnn_backward(
         _rnn_slope, xp, dx, dw_ih, dw_hh, db, dh, dgates, more, grad_out, grad_h, input, w_ih,
         w_hh, h0, result, runs, reverse, squash, needs,

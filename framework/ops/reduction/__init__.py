@@ -1,1 +1,1 @@
-"""Reductions, scans, sorts."""
+"""Reductions, scans, sorting."""

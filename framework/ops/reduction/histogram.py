@@ -1,4 +1,4 @@
-"""Histograms: counts of elements, or of points, in intervals. None is differentiable."""
+"""Histograms: histc, histogram, histogramdd. None is differentiable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _limits(name, input, low, high, margin):
 
 @function(method=True)
 def histc(input, bins=100, min=0, max=0, *, out=None):
-    """Count elements in ``bins`` intervals of equal width.
+    """Count elements in ``bins`` bins of equal width.
 
     Args:
         input: Floating point.
@@ -61,7 +61,7 @@ Histogram = _pair("histogram", "hist", "bin_edges")
 
 @function(method=True)
 def histogram(input, bins=100, *, range=None, weight=None, density=False):
-    """Count elements between ascending edges; the last interval has both ends.
+    """Count elements between ascending bin edges; the last bin includes both.
 
     Args:
         input: Floating point.
@@ -152,7 +152,7 @@ HistogramDD = _pair("histogramdd", "hist", "bin_edges")
 
 @function()
 def histogramdd(input, bins, range=None, weight=None, density=False):
-    """Count points between the edges of a grid; the last interval of each dim has both ends.
+    """Count points in the bins of a grid; the last bin of each dim includes both edges.
 
     Args:
         input: (*, D), floating point: points with D coordinates.

@@ -1,4 +1,4 @@
-"""The middle, and the k-th smallest: median, kthvalue.
+"""median and kthvalue.
 
 On the CPU the k-th of many elements is found digit by digit (``kernels/cpu/reduction/sort.py``).
 Else the array library orders places, in temporaries of its own.
@@ -31,7 +31,7 @@ def _median_infer(input):
 
 @op(name="_median", infer=_median_infer, scratch=("order",), samples=_median_samples, real=True)
 def median_of_all(xp, out, order, input):
-    """Find the lower of the two middle elements; NaN if there is one."""
+    """Return the lower of the two middle elements; NaN if there is one."""
     size = input.size
     if not size:
         out.fill(nan)
@@ -69,7 +69,7 @@ def _kth_samples(make):
     half="exact", samples=_kth_samples, real=True,
 )  # fmt: skip
 def kth_along(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
-    """Find the k-th smallest element along ``dim``; for a median, NaN if there is one."""
+    """Return the k-th smallest element along ``dim``; for a median, NaN if there is one."""
     if not input.ndim:
         xp.copyto(values, input)
         indices.fill(0)
@@ -114,7 +114,7 @@ Median, Kthvalue = _pair("median"), _pair("kthvalue")
 
 @function(method=True)
 def median(input, dim=None, keepdim=False, *, out=None):
-    """Find the middle element, the lower of two; of all, or along a dim with its index.
+    """Compute the median, the lower of two; of all, or along a dim with its index.
 
     Memory:
         Along a dim, keeps the indices; of all, ``input`` and the result.
@@ -130,7 +130,7 @@ def median(input, dim=None, keepdim=False, *, out=None):
 
 @function(method=True)
 def kthvalue(input, k, dim=-1, keepdim=False, *, out=None):
-    """Find the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
+    """Return the ``k``-th smallest element along ``dim`` (1 is the smallest), and its index."""
     d = one_dim("kthvalue", dim, input.ndim)
     need_elements("kthvalue", input.shape, (d,), None)
     n = input.shape[d] if input.ndim else 1

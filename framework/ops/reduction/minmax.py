@@ -1,4 +1,4 @@
-"""Largest and smallest elements: max, min, argmax, amax.
+"""max, min, argmax, argmin, amax, amin.
 
 Where one element of several is chosen, its gradient goes to that element alone, through the index
 that the op returns. Where only a value is asked for (``amax``, ``max()``), equal elements share
@@ -30,7 +30,7 @@ def _pair(name, *fields):
 
 
 def one_dim(name, dim, ndim):
-    """One dim, non-negative.
+    """Normalize a dim to a non-negative int.
 
     Raises:
         IndexError: It is out of range.
@@ -47,7 +47,7 @@ def one_dim(name, dim, ndim):
 
 
 def need_elements(name, shape, dims, whole=RuntimeError):
-    """Refuse to choose from nothing.
+    """Raise an error for a reduction of no elements.
 
     Raises:
         IndexError: A reduced dim is empty.
@@ -64,7 +64,7 @@ def need_elements(name, shape, dims, whole=RuntimeError):
 
 
 def into_each(name, out, results, input):
-    """Several results, in the tensors given as ``out=`` if there are any.
+    """Write several results to the tensors given as ``out=``, if any.
 
     Raises:
         RuntimeError: One has another dtype, requires grad, or shares memory with the input.
@@ -86,14 +86,14 @@ def into_each(name, out, results, input):
 
 
 def place(g, indices, spec, dim):
-    """A tensor of zeros with ``g`` at ``indices`` along ``dim``: the gradient of choosing."""
+    """Scatter ``g`` into zeros at ``indices`` along ``dim``: backward of max and min."""
     if not spec.ndim:
         return g.reshape(())
     return scatter_unique(g, indices, shape=tuple(spec.shape), dim=dim)
 
 
 def share(g, chosen, dim):
-    """A gradient shared evenly among equal elements."""
+    """Share a gradient evenly among equal elements."""
     return g / chosen.sum(dim, True) * chosen if dim else g
 
 
@@ -136,7 +136,7 @@ smallest_over = _declare("_amin", "smallest")
 
 @function(method=True)
 def amax(input, dim=(), keepdim=False, *, out=None):
-    """Find the largest element over ``dim`` (an int, several, or all).
+    """Compute the maximum over ``dim`` (an int, several, or all).
 
     Memory:
         Keeps ``input`` and the result; equal elements share the gradient evenly.
@@ -148,7 +148,7 @@ def amax(input, dim=(), keepdim=False, *, out=None):
 
 @function(method=True)
 def amin(input, dim=(), keepdim=False, *, out=None):
-    """Find the smallest element over ``dim`` (an int, several, or all).
+    """Compute the minimum over ``dim`` (an int, several, or all).
 
     Memory:
         Keeps ``input`` and the result; equal elements share the gradient evenly.
@@ -160,7 +160,7 @@ def amin(input, dim=(), keepdim=False, *, out=None):
 
 @function(method=True)
 def aminmax(input, *, dim=None, keepdim=False, out=None):
-    """Find the smallest and the largest element, as ``(min, max)``."""
+    """Compute the minimum and the maximum, as ``(min, max)``."""
     if dim is not None and 0 in input.shape:
         need_elements("aminmax", input.shape, (one_dim("aminmax", dim, input.ndim),), None)
     elif 0 in input.shape:
@@ -276,7 +276,7 @@ def _minimum():
 
 @function(method=True)
 def max(input, dim=None, keepdim=False, *, other=None, out=None):
-    """Find the largest element of all, along a dim, or of two tensors elementwise.
+    """Compute the maximum of all elements, along a dim, or of two tensors elementwise.
 
     Args:
         input: Any shape.
@@ -300,7 +300,7 @@ def max(input, dim=None, keepdim=False, *, other=None, out=None):
 
 @function(method=True)
 def min(input, dim=None, keepdim=False, *, other=None, out=None):
-    """Find the smallest element of all, along a dim, or of two tensors: see :func:`max`."""
+    """Compute the minimum of all elements, along a dim, or of two tensors: see :func:`max`."""
     return _extreme(
         "min", smallest_over, search_smallest, Min, _minimum, input, dim, keepdim, other, out
     )
@@ -361,11 +361,11 @@ def _arg_call(name, search, input, dim, keepdim, out):
 
 @function(method=True)
 def argmax(input, dim=None, keepdim=False, *, out=None):
-    """Find the index of the largest element along ``dim``, or in the flattened tensor."""
+    """Return the index of the maximum along ``dim``, or in the flattened tensor."""
     return _arg_call("argmax", index_of_largest, input, dim, keepdim, out)
 
 
 @function(method=True)
 def argmin(input, dim=None, keepdim=False, *, out=None):
-    """Find the index of the smallest element along ``dim``, or in the flattened tensor."""
+    """Return the index of the minimum along ``dim``, or in the flattened tensor."""
     return _arg_call("argmin", index_of_smallest, input, dim, keepdim, out)

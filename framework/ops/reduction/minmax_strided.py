@@ -1,4 +1,4 @@
-"""The extreme along a dim that is not the last: rows beside each other, compared as they lie.
+"""Minimum and maximum along a dim that is not the last, row by row.
 
 NumPy would transpose the array first. Numbers of half precision are compared by their bits, along
 any dim.
@@ -18,7 +18,7 @@ from ..indexing.cpu_routes import SUMMED, enough, enough_to_add
 
 
 def in_rows(input, *, dim, keepdim) -> bool:
-    """True for many elements, and a dim that is not the last (there NumPy is as fast) or halves."""
+    """True for many elements and a dim that is not the last, or half precision."""
     if dim is None or not input.ndim:
         return False
     if input.dtype.is_half:
@@ -27,7 +27,7 @@ def in_rows(input, *, dim, keepdim) -> bool:
 
 
 def of_halves(input, *, dim, keepdim) -> bool:
-    """True for half precision and dims beside each other."""
+    """True for half precision and adjacent dims."""
     beside = dim == tuple(range(dim[0], dim[0] + len(dim))) if dim else False
     return beside and input.dtype.is_half and enough(input.numel, input.dtype)
 
@@ -41,12 +41,12 @@ def sortable(input, *, dim, **_) -> bool:
 
 
 def key_dtype(input):
-    """A dtype as wide as the input's, for the keys of a sort."""
+    """Return the dtype of sort keys, as wide as the input's."""
     return {2: int16, 8: int64}.get(input.dtype.itemsize, int32)
 
 
 def search_rows(values, indices, input, dim, largest) -> None:
-    """Find the largest or smallest along ``dim`` of a contiguous array, and where it is first.
+    """Find the maximum or minimum along ``dim`` of a contiguous array, and its first index.
 
     Args:
         values: Written; None if only the places are wanted.

@@ -1,4 +1,4 @@
-"""Running sums, products, extremes and log-sum-exps along a dim, and linear recurrences.
+"""Cumulative ops along a dim (cumsum, cumprod, cummax, ...), and linear recurrences.
 
 A running product's gradient is a linear recurrence, and so is that recurrence's own gradient; with
 one op for it (``_recurrence``) every derivative is right at zeros too, where dividing by the
@@ -55,12 +55,12 @@ def _accumulate(xp, ufunc, target, source, dim):
 
 
 def part(array, dim, start, stop):
-    """A slice along one dim, as a view."""
+    """Return a slice along one dim, as a view."""
     return array[(slice(None),) * dim + (slice(start, stop),)]
 
 
 def _compile(op, name, attributes=lambda dim, reverse, dtype=None: (reverse,)):
-    """Give an op that runs along ``dim`` a compiled CPU kernel of (count, n, columns) arrays."""
+    """Register a compiled CPU kernel for an op along ``dim``, on (count, n, columns) arrays."""
 
     def fits(input, *_, dtype=None, **__):
         return input.ndim > 0 and worth_compiling(input) and dtype in (None, input.dtype)
@@ -80,7 +80,7 @@ def _compile(op, name, attributes=lambda dim, reverse, dtype=None: (reverse,)):
 
 
 def _accumulating(name, doc):
-    """Declare a running sum or product, from the start or to the end."""
+    """Declare a cumulative sum or product, from the start or to the end."""
 
     def kernel(xp, out, input, *, dim, dtype, reverse):
         if not input.ndim:
@@ -111,7 +111,7 @@ def _(g, dim, reverse):
 
 @function(method=True, inplace="cumsum_")
 def cumsum(input, dim, *, dtype=None, out=None):
-    """Add up the elements so far along ``dim``; integers in int64.
+    """Compute the cumulative sum along ``dim``; integers in int64.
 
     Memory:
         Keeps nothing.
@@ -139,7 +139,7 @@ def _recurrence_samples(make):
     flops=per_element(2), samples=_recurrence_samples,
 )  # fmt: skip
 def recurrence(xp, out, work, input, factor, *, dim, reverse):
-    """Run ``out[k] = input[k] + factor[k] * out[k - 1]`` along ``dim``, or from its end."""
+    """Compute ``out[k] = input[k] + factor[k] * out[k - 1]`` along ``dim``, or from its end."""
     xp.copyto(out, input)
     if not out.ndim:
         return
@@ -163,7 +163,7 @@ _compile(recurrence, "recurrence")
 
 
 def _shifted(x, dim, reverse):
-    """Each element's neighbor on the side the recurrence comes from; zero at the start."""
+    """Shift elements by one in the direction of the recurrence; zero at the start."""
     n = x.shape[dim]
     zero = x.narrow(dim, 0, builtins.min(1, n)) * 0
 
@@ -191,7 +191,7 @@ def _(g, factor, out, dim, reverse):
 
 
 def products_before(x, dim, reverse=False):
-    """The product of all elements before each one along ``dim`` (after it, if ``reverse``)."""
+    """Compute the product of all elements before each one (after it, if ``reverse``)."""
     n = x.shape[dim]
     one = ones_of(x._spec.like((*x.shape[:dim], 1, *x.shape[dim + 1 :])))
     first = [x.narrow(dim, 1, n - 1), one] if reverse else [one, x.narrow(dim, 0, n - 1)]
@@ -203,7 +203,7 @@ def products_before(x, dim, reverse=False):
     scratch=("after",), samples=_samples,
 )  # fmt: skip
 def products_of_others(xp, out, after, input, *, dim):
-    """Multiply all elements along ``dim`` but each one: what a product changes with it.
+    """Compute the product of all other elements along ``dim``, the derivative of prod.
 
     With any number of zeros, where the product divided by the element fails.
     """
@@ -238,7 +238,7 @@ def _(g, input, dim, reverse):
 
 @function(method=True, inplace="cumprod_")
 def cumprod(input, dim, *, dtype=None, out=None):
-    """Multiply the elements so far along ``dim``; integers in int64.
+    """Compute the cumulative product along ``dim``; integers in int64.
 
     Memory:
         Keeps ``input``. The gradient is right however many elements are zero.
@@ -319,7 +319,7 @@ Cummax, Cummin = _pair("cummax"), _pair("cummin")
 
 @function(method=True)
 def cummax(input, dim):
-    """Find the largest element so far along ``dim``, as the named pair ``(values, indices)``.
+    """Compute the cumulative maximum along ``dim``, as the named pair ``(values, indices)``.
 
     Memory:
         Keeps the indices.
@@ -329,7 +329,7 @@ def cummax(input, dim):
 
 @function(method=True)
 def cummin(input, dim):
-    """Find the smallest element so far along ``dim``, as the named pair ``(values, indices)``.
+    """Compute the cumulative minimum along ``dim``, as the named pair ``(values, indices)``.
 
     Memory:
         Keeps the indices.
@@ -345,7 +345,7 @@ def cummin(input, dim):
     flops=per_element(30),
 )  # fmt: skip
 def logcumsumexp_along(xp, out, input, *, dim):
-    """Take the logarithm of the sum of exponentials so far along ``dim``."""
+    """Compute the logarithm of the cumulative sum of exponentials along ``dim``."""
     xp.copyto(out, input)
     for k in range(1, input.shape[dim] if input.ndim else 0):
         now = part(out, dim, k, k + 1)
@@ -371,7 +371,7 @@ def _(g, input, out, dim):
 
 @function(method=True)
 def logcumsumexp(input, dim, *, out=None):
-    """Take the logarithm of the sum of exponentials so far along ``dim``, without overflow.
+    """Compute the log of the cumulative sum of exponentials along ``dim``, without overflow.
 
     Memory:
         Keeps ``input`` and the result.

@@ -1,4 +1,4 @@
-"""Order: sort, argsort, topk, unique.
+"""sort, argsort, topk, unique.
 
 On the CPU a radix sort orders many elements, and a heap finds a few of the best
 (``kernels/cpu/reduction/sort.py``, ``kernels/cpu/reduction/topk.py``). Else the array library
@@ -90,7 +90,7 @@ def _sort_samples(make):
     half="exact", samples=_sort_samples, real=True,
 )  # fmt: skip
 def sort_along(xp, values, indices, keys, places, input, *, dim, descending):
-    """Sort along ``dim``, stably, and say where each element came from."""
+    """Sort along ``dim``, stably, and return the indices."""
     if not input.ndim:
         xp.copyto(values, input)
         indices.fill(0)
@@ -115,7 +115,7 @@ def _(g_values, indices, input_spec, dim):
     infer=lambda input, *, dim, descending: (input.like(dtype=int64), *_buffers(input, dim)),
 )  # fmt: skip
 def argsort_along(xp, out, keys, places, input, *, dim, descending):
-    """Find the indices that sort along ``dim``, stably."""
+    """Return the indices that sort along ``dim``, stably."""
     xp.copyto(out, _order(xp, input, dim, descending) if input.ndim else 0)
 
 
@@ -129,7 +129,7 @@ Sort, Topk = _pair("sort"), _pair("topk")
 
 @function(method=True)
 def sort(input, dim=-1, descending=False, stable=False, *, out=None):
-    """Sort along ``dim``; the result is the named pair ``(values, indices)``.
+    """Sort along ``dim``; returns the named pair ``(values, indices)``.
 
     Sorting is always stable: ``stable`` is accepted for PyTorch's sake.
 
@@ -142,7 +142,7 @@ def sort(input, dim=-1, descending=False, stable=False, *, out=None):
 
 @function(method=True)
 def argsort(input, dim=-1, descending=False, stable=False):
-    """Find the indices that sort along ``dim``."""
+    """Return the indices that sort along ``dim``."""
     return argsort_along(input, dim=one_dim("argsort", dim, input.ndim), descending=descending)
 
 
@@ -171,7 +171,7 @@ def _topk_samples(make):
     half="exact", samples=_topk_samples, real=True,
 )  # fmt: skip
 def topk_along(xp, values, indices, keys, places, input, *, k, dim, largest):
-    """Find the ``k`` largest or smallest along ``dim``, in order, and where they are."""
+    """Return the ``k`` largest or smallest along ``dim``, in order, and their indices."""
     if not input.ndim:
         xp.copyto(values, input)
         indices.fill(0)
@@ -221,7 +221,7 @@ def _(g_values, indices, input_spec, dim):
 
 @function(method=True)
 def topk(input, k, dim=-1, largest=True, sorted=True, *, out=None):
-    """Find the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices.
+    """Return the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices.
 
     Memory:
         Keeps the indices.
@@ -248,7 +248,7 @@ def _unique_samples(make):
     samples=_unique_samples,
 )  # fmt: skip
 def unique_of(xp, input, *, dim, where):
-    """Find the distinct elements, or slices along ``dim``, sorted; their places and numbers.
+    """Return distinct elements, or slices along ``dim``, sorted, with indices and counts.
 
     These two are empty if it is not asked ``where`` they are.
     """
@@ -284,7 +284,7 @@ def _(xp, input, *, dim, where):
 
 @function(method=True)
 def unique(input, sorted=True, return_inverse=False, return_counts=False, dim=None):
-    """Find the distinct elements, or the distinct slices along ``dim``; always sorted.
+    """Return the distinct elements, or the distinct slices along ``dim``; always sorted.
 
     Args:
         input: Any shape.
@@ -315,7 +315,7 @@ def _run_samples(make):
     samples=_run_samples,
 )  # fmt: skip
 def unique_runs(xp, input, *, dim):
-    """Find the first of each run of equal elements, or slices; their places and lengths."""
+    """Return the first of each run of equal elements, or slices, with indices and counts."""
     parts = input.reshape(-1) if dim is None else xp.moveaxis(input, dim, 0)
     n = parts.shape[0]
     first = xp.ones((n,), "bool")
@@ -332,7 +332,7 @@ def unique_runs(xp, input, *, dim):
 
 @function(method=True)
 def unique_consecutive(input, return_inverse=False, return_counts=False, dim=None):
-    """Drop all but the first of every run of equal elements, or of equal slices along ``dim``.
+    """Remove all but the first of consecutive equal elements, or slices along ``dim``.
 
     Args:
         input: Any shape.

@@ -1,4 +1,4 @@
-"""Statistics of samples: quantiles, modes, covariance, distances between points.
+"""Quantiles, mode, covariance, correlation, and set ops on elements.
 
 All are compositions of sorts, gathers, scatters and products, and have their gradients.
 """
@@ -101,7 +101,7 @@ def _at_ranks(at, ranks, interpolation):
 
 @function(method=True, autocast=WIDE_ON_CPU)
 def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=None):
-    """Find the values below which given parts of the elements lie.
+    """Compute quantiles of the elements.
 
     Args:
         input: float32 or float64, not empty.
@@ -124,7 +124,7 @@ def quantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=N
 
 @function(method=True, autocast=WIDE_ON_CPU)
 def nanquantile(input, q, dim=None, keepdim=False, *, interpolation="linear", out=None):
-    """Find quantiles of what is not NaN: see :func:`quantile`."""
+    """Compute quantiles, ignoring NaN: see :func:`quantile`."""
     return into(out, _quantile("nanquantile", input, q, dim, keepdim, interpolation, True))
 
 
@@ -133,7 +133,7 @@ NanMedian, Mode = _pair("nanmedian"), _pair("mode")
 
 @function(method=True)
 def nanmedian(input, dim=None, keepdim=False):
-    """Find the middle of what is not NaN, the lower of two; of all, or along a dim with its index.
+    """Compute the median, ignoring NaN; of all, or along a dim with its index.
 
     Memory:
         Along a dim, keeps the index; of all, ``input``.
@@ -169,7 +169,7 @@ def _nanmedian(input, dim, keepdim):
 
 @function(method=True)
 def mode(input, dim=-1, keepdim=False):
-    """Find the most frequent value along a dim, the smallest of several, and where it is last.
+    """Return the most frequent value along a dim (the smallest if tied) and its last index.
 
     Memory:
         Keeps the indices.
@@ -185,7 +185,7 @@ def mode(input, dim=-1, keepdim=False):
 
 
 def _end_of_longest_run(values, dim):
-    """Where, along a sorted dim, the first of the longest runs of equal elements ends."""
+    """Return the end of the first longest run of equal elements along a sorted dim."""
     n = values.shape[dim]
     if n == 1:
         return zeros(values.shape, dtype=int64, device=values.device)
@@ -221,7 +221,7 @@ def _weights(name, w, observations, integral):
 
 @function(method=True)
 def cov(input, *, correction=1, fweights=None, aweights=None):
-    """Estimate the covariance matrix of variables (rows) from observations (columns).
+    """Compute the covariance matrix of variables (rows) from observations (columns).
 
     Args:
         input: (variables, observations), or one variable.
@@ -270,7 +270,7 @@ def cov(input, *, correction=1, fweights=None, aweights=None):
 
 @function(method=True)
 def corrcoef(input):
-    """Estimate the correlation matrix of variables (rows) from observations (columns)."""
+    """Compute the correlation matrix of variables (rows) from observations (columns)."""
     if input.ndim > 2:
         raise RuntimeError(
             "corrcoef(): expected input to have two or fewer dimensions but got an input with "
@@ -292,13 +292,13 @@ def corrcoef(input):
 
 @function(method=True, autocast=WIDE_ON_CUDA)
 def dist(input, other, p=2):
-    """Take the ``p``-norm of ``input - other``."""
+    """Compute the ``p``-norm of ``input - other``."""
     return (input - other).norm(float(p))
 
 
 @function(method=True, inplace="renorm_")
 def renorm(input, p, dim, maxnorm):
-    """Shrink the slices of ``dim`` whose ``p``-norm is above ``maxnorm`` to that norm."""
+    """Renormalize the slices of ``dim`` to a ``p``-norm of at most ``maxnorm``."""
     if isinstance(p, complex) or p <= 0:
         raise RuntimeError(f"renorm: non-positive-norm not supported; got p={p}.")
     if maxnorm < 0:
@@ -319,7 +319,7 @@ def renorm(input, p, dim, maxnorm):
 
 @function()
 def combinations(input, r=2, with_replacement=False):
-    """List the combinations of ``r`` elements of a vector, in order, as rows."""
+    """Return the combinations of ``r`` elements of a vector, in order, as rows."""
     if input.ndim != 1:
         raise RuntimeError(f"Expect a 1D vector, but got shape {list(input.shape)}")
     if r < 0:
@@ -333,7 +333,7 @@ def combinations(input, r=2, with_replacement=False):
 
 @function()
 def isin(elements, test_elements, *, assume_unique=False, invert=False):
-    """Tell which elements occur among others.
+    """Test elementwise for membership in ``test_elements``.
 
     Args:
         elements: A tensor or a number.
@@ -366,7 +366,7 @@ def isin(elements, test_elements, *, assume_unique=False, invert=False):
 
 @function()
 def unravel_index(indices, shape):
-    """Convert places in a flattened tensor to a tuple of coordinates.
+    """Convert flat indices to a tuple of coordinates.
 
     Args:
         indices: Integers.

@@ -1,4 +1,4 @@
-"""Reductions over none, one or several dims: sums, means, products, truth and counts."""
+"""sum, mean, prod, all, any, count_nonzero, over any number of dims."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..signatures import per_element
 
 
 def normalize_dims(name: str, dim, ndim: int) -> tuple[int, ...]:
-    """The dims to reduce, as sorted non-negative ints; None or () means all.
+    """Normalize reduced dims to sorted non-negative ints; None or () means all.
 
     Raises:
         IndexError: A dim is out of range.
@@ -48,12 +48,12 @@ def reduced_shape(shape, dims, keepdim):
 
 
 def expand_reduced(g, spec, dims, keepdim):
-    """Expand a reduced gradient over the dims that were reduced."""
+    """Expand the gradient of a reduction over the reduced dims."""
     return kept(g, dims, keepdim).expand(spec.shape)
 
 
 def kept(x, dims, keepdim):
-    """A reduced tensor with the reduced dims back, as 1."""
+    """Restore the reduced dims of a tensor, with size 1."""
     if not keepdim:
         for d in dims:
             x = x.unsqueeze(d)
@@ -61,7 +61,7 @@ def kept(x, dims, keepdim):
 
 
 def count_of(spec, dims):
-    """How many elements each result is made of."""
+    """Return how many elements each result reduces."""
     return product(spec.shape[d] for d in dims)
 
 
@@ -75,7 +75,7 @@ def reductions(make):
 
 
 def with_dtype(make):
-    """The same with ``dtype`` (None is the input's), and an empty tensor."""
+    """The same samples with ``dtype`` (None is the input's), and an empty tensor."""
     yield from _mean_samples(make)
     yield (make(0, 3),), {"dim": (0,), "keepdim": False, "dtype": None}
 
@@ -125,7 +125,7 @@ def _need_float(name, input, dtype):
     autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def sum_over(xp, out, input, *, dim, keepdim, dtype):
-    """Add up over ``dim``."""
+    """Sum over ``dim``."""
     total(xp, input, dim, out, keepdim)
 
 
@@ -143,7 +143,7 @@ def _(g, input_spec, dim, keepdim):
 
 @function(method=True)
 def sum(input, dim=None, keepdim=False, *, dtype=None, out=None):
-    """Add up over ``dim`` (an int, several, or None for all).
+    """Sum over ``dim`` (an int, several, or None for all).
 
     Args:
         input: Any shape and dtype.
@@ -162,7 +162,7 @@ def sum(input, dim=None, keepdim=False, *, dtype=None, out=None):
 
 @function(method=True)
 def nansum(input, dim=None, keepdim=False, *, dtype=None, out=None):
-    """Add up over ``dim``, taking NaN for 0."""
+    """Sum over ``dim``, treating NaN as 0."""
     if input.dtype.category >= FLOAT:
         input = input.masked_fill(input != input, 0)
     return sum(input, dim, keepdim, dtype=dtype, out=out)
@@ -170,7 +170,7 @@ def nansum(input, dim=None, keepdim=False, *, dtype=None, out=None):
 
 @op(name="_mean", infer=_reduced_infer, flops=per_element(1), samples=_mean_samples)
 def mean_over(xp, out, input, *, dim, keepdim, dtype):
-    """Average over ``dim``; nothing averages to NaN."""
+    """Mean over ``dim``; NaN for no elements."""
     average(xp, input, dim, out, keepdim)
 
 
@@ -188,7 +188,7 @@ def _(g, input_spec, dim, keepdim):
 
 @function(method=True)
 def mean(input, dim=None, keepdim=False, *, dtype=None, out=None):
-    """Average over ``dim`` (an int, several, or None for all).
+    """Compute the mean over ``dim`` (an int, several, or None for all).
 
     Raises:
         RuntimeError: The dtype is not floating.
@@ -203,7 +203,7 @@ def mean(input, dim=None, keepdim=False, *, dtype=None, out=None):
 
 @function(method=True)
 def nanmean(input, dim=None, keepdim=False, *, dtype=None, out=None):
-    """Average over ``dim`` what is not NaN."""
+    """Compute the mean over ``dim``, ignoring NaN."""
     if input.dtype.category < FLOAT:
         raise RuntimeError(
             f"nanmean(): expected input to have floating point or complex dtype but got "
@@ -215,7 +215,7 @@ def nanmean(input, dim=None, keepdim=False, *, dtype=None, out=None):
 
 @function(method=True)
 def sum_to_size(input, *size):
-    """Add up over the dims that broadcasting ``size`` to this shape would repeat."""
+    """Sum to shape ``size``, the reverse of broadcasting."""
     shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
     extra = input.ndim - len(shape)
     dims = [k for k, n in enumerate(input.shape) if k < extra or (shape[k - extra] == 1 and n != 1)]
@@ -240,7 +240,7 @@ def sum_to_size(input, *size):
     autocast="float32",
 )  # fmt: skip
 def prod_over(xp, out, input, *, dim, keepdim, dtype):
-    """Multiply over ``dim``."""
+    """Product over ``dim``."""
     xp.prod(input, axis=dim, dtype=out.dtype, keepdims=keepdim, out=out)
 
 
@@ -294,7 +294,7 @@ def _(xp, out, input, *, dim, keepdim, dtype):
 
 @function(method=True)
 def prod(input, dim=None, keepdim=False, *, dtype=None, out=None):
-    """Multiply over one ``dim``, or over all elements.
+    """Compute the product over one ``dim``, or over all elements.
 
     The gradient is right however many factors are zero.
 
@@ -335,14 +335,14 @@ def any_over(xp, out, input, *, dim, keepdim):
 
 @function(method=True)
 def all(input, dim=None, keepdim=False, *, out=None):
-    """Tell whether every element over ``dim`` is nonzero; true of none. No dims: of each."""
+    """Test whether all elements over ``dim`` are nonzero; True for none. No dims: of each."""
     dims = () if dim == () or dim == [] else normalize_dims("all", dim, input.ndim)
     return all_over(input, dim=dims, keepdim=keepdim, out=out)
 
 
 @function(method=True)
 def any(input, dim=None, keepdim=False, *, out=None):
-    """Tell whether some element over ``dim`` is nonzero; false of none. No dims: of each."""
+    """Test whether any element over ``dim`` is nonzero; False for none. No dims: of each."""
     dims = () if dim == () or dim == [] else normalize_dims("any", dim, input.ndim)
     return any_over(input, dim=dims, keepdim=keepdim, out=out)
 
@@ -361,12 +361,12 @@ def _count_samples(make):
     samples=_count_samples,
 )  # fmt: skip
 def count_over(xp, out, mask, input, *, dim):
-    """Count what is not zero over ``dim``."""
+    """Count nonzero elements over ``dim``."""
     xp.not_equal(input, 0, out=mask)
     xp.sum(mask, axis=dim, dtype=out.dtype, out=out)
 
 
 @function(method=True)
 def count_nonzero(input, dim=None):
-    """Count the elements over ``dim`` that are not zero, in int64."""
+    """Count the nonzero elements over ``dim``, in int64."""
     return count_over(input, dim=normalize_dims("count_nonzero", dim, input.ndim))

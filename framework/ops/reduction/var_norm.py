@@ -1,4 +1,4 @@
-"""Reductions that measure spread and size: variance, standard deviation, norms, logsumexp."""
+"""var, std, norms and logsumexp."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _variance(xp, out, average, centered, input, dim, keepdim, correction):
     samples=_var_samples,
 )  # fmt: skip
 def var_over(xp, out, average, centered, input, *, dim, keepdim, correction):
-    """Mean square distance from the mean over ``dim``, with n - correction for n."""
+    """Variance over ``dim``, with divisor n - correction."""
     _variance(xp, out, average, centered, input, dim, keepdim, correction)
 
 
@@ -80,7 +80,7 @@ def _var_gradient(g, input, dim, keepdim, correction):
     samples=_var_samples,
 )  # fmt: skip
 def std_over(xp, out, average, centered, input, *, dim, keepdim, correction):
-    """Square root of the variance over ``dim``."""
+    """Standard deviation over ``dim``."""
     _variance(xp, out, average, centered, input, dim, keepdim, correction)
     xp.sqrt(out, out=out)
 
@@ -105,7 +105,7 @@ def _moments(name, input, dim, unbiased, correction):
 
 @function(method=True)
 def var(input, dim=None, unbiased=None, keepdim=False, *, correction=None, out=None):
-    """Average the square distance from the mean over ``dim``.
+    """Compute the variance over ``dim``.
 
     Args:
         input: Floating point or complex, any shape.
@@ -130,7 +130,7 @@ def var(input, dim=None, unbiased=None, keepdim=False, *, correction=None, out=N
 
 @function(method=True)
 def std(input, dim=None, unbiased=None, keepdim=False, *, correction=None, out=None):
-    """Take the square root of the variance over ``dim``; the arguments are those of ``var``.
+    """Compute the standard deviation over ``dim``; the arguments are those of ``var``.
 
     Memory:
         Keeps ``input`` and the result.
@@ -191,7 +191,7 @@ def _norm_samples(make):
     autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def norm_over(xp, out, powers, input, *, p, dim, keepdim):
-    """Take the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
+    """Compute the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
     if not input.size:
         out.fill(0)
         return
@@ -255,7 +255,7 @@ def _logsumexp_infer(input, *, dim, keepdim):
     flops=per_element(3), samples=reductions, autocast=WIDE_ON_CUDA,
 )  # fmt: skip
 def logsumexp_over(xp, out, largest, powers, input, *, dim, keepdim):
-    """Take the logarithm of the sum of exponentials, the largest taken out first."""
+    """Log of the sum of exponentials over ``dim``, the maximum subtracted first."""
     if not input.size:
         out.fill(-inf)
         return

@@ -48,7 +48,7 @@ def _c2c_samples(make):
     flops=lambda input, *, dims, norm, inverse: _cost(input.shape, dims),
 )  # fmt: skip
 def fft_c2c(xp, input, *, dims, norm, inverse):
-    """Transform complex numbers over some dims."""
+    """Complex-to-complex Fourier transform over some dims."""
     if not input.size:
         return xp.zeros(input.shape, input.dtype)
     transform = xp.fft.ifftn if inverse else xp.fft.fftn
@@ -60,7 +60,7 @@ def _single(input, **_):
 
 
 def _by_scipy(op, name):
-    """Have SciPy transform large single-precision arrays, with the attributes it takes."""
+    """Transform large single-precision arrays by SciPy."""
 
     # NumPy's transforms without a factor convert to double and back, and take seven times as long.
     @op.kernel("cpu", when=_single)
@@ -102,7 +102,7 @@ def _r2c_samples(make):
     flops=lambda input, *, dims, norm: _cost(input.shape, dims) // 2, autocast=WIDE_ON_CPU,
 )  # fmt: skip
 def fft_r2c(xp, input, *, dims, norm):
-    """Transform real numbers over some dims; the last one keeps its non-negative frequencies."""
+    """Real-to-complex Fourier transform; the last dim keeps its non-negative frequencies."""
     if not input.size:
         kind = "complex128" if input.dtype.itemsize == 8 else "complex64"
         return xp.zeros(_half_of(input.shape, dims[-1]), kind)
@@ -147,7 +147,7 @@ def _c2r_samples(make):
     flops=lambda input, *, dims, size, norm: _cost(input.shape, dims),
 )  # fmt: skip
 def fft_c2r(xp, input, *, dims, size, norm):
-    """Transform half a spectrum back to ``size`` real numbers in the last of some dims."""
+    """Complex-to-real Fourier transform, to ``size`` real numbers in the last of some dims."""
     if not input.size:
         shape = (*input.shape[: dims[-1]], size, *input.shape[dims[-1] + 1 :])
         return xp.zeros(shape, input.real.dtype)
@@ -178,7 +178,7 @@ def _norm_of(norm):
 
 
 def _promoted(name, input, to_complex):
-    """The input in the default float type if integer, and complex if wanted."""
+    """Convert integers to the default float type, and to complex if asked."""
     if input.dtype.is_half:
         raise RuntimeError(
             f"Unsupported dtype {input.dtype}: {name} has no half precision. Convert with "
@@ -201,7 +201,7 @@ def _positive(n):
 
 
 def _fit(input, dims, sizes):
-    """The input cut off, or continued with zeros, to ``sizes`` in ``dims``."""
+    """Truncate or zero-pad the input to ``sizes`` in ``dims``."""
     after = [0] * input.ndim
     for d, n in zip(dims, sizes, strict=True):
         if n < input.shape[d]:
@@ -266,7 +266,7 @@ def _complex_1d(name, input, n, dim, norm, inverse, out):
 
 @function(public=False)
 def fft(input, n=None, dim=-1, norm=None, *, out=None):
-    """Take the discrete Fourier transform along one dim.
+    """Compute the discrete Fourier transform along one dim.
 
     Args:
         input: Real or complex.
@@ -292,13 +292,13 @@ def fft(input, n=None, dim=-1, norm=None, *, out=None):
 
 @function(public=False)
 def ifft(input, n=None, dim=-1, norm=None, *, out=None):
-    """Take the inverse transform along one dim; "backward" (None) divides by n."""
+    """Compute the inverse Fourier transform along one dim; "backward" (None) divides by n."""
     return _complex_1d("ifft", input, n, dim, norm, True, out)
 
 
 @function(public=False)
 def rfft(input, n=None, dim=-1, norm=None, *, out=None):
-    """Transform real numbers along one dim; only the frequencies 0 to n // 2 are returned."""
+    """Compute the Fourier transform of real input along one dim: frequencies 0 to n // 2."""
     x = _promoted("rfft", input, False)
     d = _one_dim("rfft", x, dim)
     x = _fit(x, (d,), (_positive(x.shape[d] if n is None else n),))
@@ -312,14 +312,14 @@ def _real_1d(name, x, n, d, norm):
 
 @function(public=False)
 def irfft(input, n=None, dim=-1, norm=None, *, out=None):
-    """Invert ``rfft``: ``n`` real numbers (by default an even number) from half a spectrum."""
+    """Compute the inverse of ``rfft``: ``n`` real numbers (by default an even number)."""
     x = _promoted("irfft", input, True)
     return into(out, _real_1d("irfft", x, n, _one_dim("irfft", x, dim), _norm_of(norm)))
 
 
 @function(public=False)
 def hfft(input, n=None, dim=-1, norm=None, *, out=None):
-    """Transform a signal given by its first half (Hermitian in time); the spectrum is real."""
+    """Compute the Fourier transform of a Hermitian signal given by its first half; it is real."""
     x = _promoted("hfft", input, True).conj()
     d = _one_dim("hfft", x, dim)
     return into(out, _real_1d("hfft", x, n, d, _ADJOINT[_norm_of(norm)]))
@@ -327,7 +327,7 @@ def hfft(input, n=None, dim=-1, norm=None, *, out=None):
 
 @function(public=False)
 def ihfft(input, n=None, dim=-1, norm=None, *, out=None):
-    """Invert ``hfft``: the first half of the signal whose spectrum is real."""
+    """Compute the inverse of ``hfft``: the first half of the signal."""
     x = _promoted("ihfft", input, False)
     d = _one_dim("ihfft", x, dim)
     x = _fit(x, (d,), (_positive(x.shape[d] if n is None else n),))
@@ -347,7 +347,7 @@ def _complex_nd(name, input, s, dim, norm, inverse, out):
 
 @function(public=False)
 def fftn(input, s=None, dim=None, norm=None, *, out=None):
-    """Take the discrete Fourier transform over several dims.
+    """Compute the discrete Fourier transform over several dims.
 
     Args:
         input: Real or complex.
@@ -361,7 +361,7 @@ def fftn(input, s=None, dim=None, norm=None, *, out=None):
 
 @function(public=False)
 def ifftn(input, s=None, dim=None, norm=None, *, out=None):
-    """Take the inverse transform over several dims."""
+    """Compute the inverse Fourier transform over several dims."""
     return _complex_nd("ifftn", input, s, dim, norm, True, out)
 
 
@@ -381,27 +381,27 @@ def _real_nd(name, x, s, dim, norm):
 
 @function(public=False)
 def rfftn(input, s=None, dim=None, norm=None, *, out=None):
-    """Transform real numbers over several dims; the last keeps its non-negative frequencies."""
+    """Compute the Fourier transform of real input over several dims; half the last dim is kept."""
     return into(out, _half_nd("rfftn", input, s, dim, _norm_of(norm)))
 
 
 @function(public=False)
 def irfftn(input, s=None, dim=None, norm=None, *, out=None):
-    """Invert ``rfftn``; ``s[-1]`` tells an odd size of the last dim from an even one."""
+    """Compute the inverse of ``rfftn``; ``s[-1]`` tells an odd last size from an even one."""
     x = _promoted("irfftn", input, True)
     return into(out, _real_nd("irfftn", x, s, dim, _norm_of(norm)))
 
 
 @function(public=False)
 def hfftn(input, s=None, dim=None, norm=None, *, out=None):
-    """Transform over several dims a signal that is Hermitian in the last: real frequencies."""
+    """Compute the Fourier transform of a signal that is Hermitian in the last dim; it is real."""
     x = _promoted("hfftn", input, True).conj()
     return into(out, _real_nd("hfftn", x, s, dim, _ADJOINT[_norm_of(norm)]))
 
 
 @function(public=False)
 def ihfftn(input, s=None, dim=None, norm=None, *, out=None):
-    """Invert ``hfftn``."""
+    """Compute the inverse of ``hfftn``."""
     return into(out, _half_nd("ihfftn", input, s, dim, _ADJOINT[_norm_of(norm)]).conj())
 
 
@@ -430,15 +430,19 @@ def _frequencies(counts, n, d, dtype, device, requires_grad, out):
 
 
 @function(public=False)
-def fftfreq(n, d=1.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
-    """List the frequencies of ``fft``'s results, for ``n`` samples taken ``d`` apart."""
+def fftfreq(
+    n, d=1.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False
+):  # fmt: skip
+    """Return the frequencies of ``fft``, for ``n`` samples with spacing ``d``."""
     counts = np.concatenate((np.arange((n + 1) // 2), np.arange(-(n // 2), 0))).astype(np.float64)
     return _frequencies(counts, n, d, dtype, device, requires_grad, out)
 
 
 @function(public=False)
-def rfftfreq(n, d=1.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
-    """List the frequencies of ``rfft``'s results, for ``n`` samples taken ``d`` apart."""
+def rfftfreq(
+    n, d=1.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False
+):  # fmt: skip
+    """Return the frequencies of ``rfft``, for ``n`` samples with spacing ``d``."""
     counts = np.arange(n // 2 + 1).astype(np.float64)
     return _frequencies(counts, n, d, dtype, device, requires_grad, out)
 
@@ -454,11 +458,11 @@ def _shifted(name, input, dim, steps):
 
 @function(public=False)
 def fftshift(input, dim=None):
-    """Move frequency zero to the middle of the dims (of all, by default)."""
+    """Shift the zero frequency to the center of dims (of all, by default)."""
     return _shifted("fftshift", input, dim, lambda n: n // 2)
 
 
 @function(public=False)
 def ifftshift(input, dim=None):
-    """Undo ``fftshift``."""
+    """Compute the inverse of ``fftshift``."""
     return _shifted("ifftshift", input, dim, lambda n: (n + 1) // 2)

@@ -1,4 +1,4 @@
-"""Differences, integrals and derivatives of sampled functions, as compositions of other ops."""
+"""diff, trapezoid, gradient: differences, integrals and derivatives of samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..views.slice import narrow_range
 
 
 def _beside(name, input, other, dim):
-    """Check what ``diff`` is to put before or after the input; None stands for nothing."""
+    """Check the tensors that ``diff`` prepends or appends; None stands for nothing."""
     if other is None:
         return []
     if other.ndim != input.ndim:
@@ -36,7 +36,7 @@ def _beside(name, input, other, dim):
 
 @function(method=True)
 def diff(input, n=1, dim=-1, prepend=None, append=None, *, out=None):
-    """Take the ``n``-th forward difference, ``input[k + 1] - input[k]``, along a dim.
+    """Compute the ``n``-th forward difference, ``input[k + 1] - input[k]``, along a dim.
 
     Args:
         input: At least one dimension. For bool, the difference is exclusive or.
@@ -66,7 +66,7 @@ def diff(input, n=1, dim=-1, prepend=None, append=None, *, out=None):
 
 
 def _steps(name, y, x, dim):
-    """The widths between sample points, in a shape that broadcasts with the samples."""
+    """Return the spacing of sample points, in a shape that broadcasts with the samples."""
     if x.ndim == 1:
         if x.shape[0] != y.shape[dim]:
             raise RuntimeError(
@@ -149,7 +149,7 @@ def _spacings(input, spacing, dims):
 
 
 def _along(x, dim, h, edge_order):
-    """The derivative along one dim; ``h`` is a width, or the vector of the sample points."""
+    """Derivative along one dim; ``h`` is a spacing, or the vector of the sample points."""
     n = x.shape[dim]
 
     def at(start, stop):
@@ -228,7 +228,7 @@ def gradient(input, *, spacing=1, dim=None, edge_order=1):
 
 @function()
 def vander(x, N=None, increasing=False):
-    """Build the matrix whose columns are powers of a vector, the highest first.
+    """Create the Vandermonde matrix of a vector, highest power first.
 
     Args:
         x: (n,).

@@ -1,4 +1,4 @@
-"""The short-time Fourier transform and its inverse: windows, a transform of each, and their sum.
+"""The short-time Fourier transform and its inverse.
 
 Both are compositions: frames are a view of the signal, and overlapping ones are added by the
 transpose of that view. The inverse is the least-squares estimate of Griffin & Lim 1984, "Signal
@@ -49,7 +49,7 @@ def stft(
     input, n_fft, hop_length=None, win_length=None, window=None, center=True, pad_mode="reflect",
     normalized=False, onesided=None, return_complex=None, align_to_window=None,
 ):  # fmt: skip
-    """Transform overlapping frames of signals to the frequency domain.
+    """Compute the short-time Fourier transform of signals.
 
     Args:
         input: (B, L) or (L,), real or complex.
@@ -132,7 +132,7 @@ def istft(
     input, n_fft, hop_length=None, win_length=None, window=None, center=True, normalized=False,
     onesided=None, length=None, return_complex=False,
 ):  # fmt: skip
-    """Invert :func:`stft`, called with the same arguments.
+    """Compute the inverse of :func:`stft`, called with the same arguments.
 
     Args:
         input: (B, N, T) or (N, T), complex.

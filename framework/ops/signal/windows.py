@@ -1,4 +1,4 @@
-"""Windows of signals: ``hann_window`` and its kin, and the functions of ``signal.windows``.
+"""Window functions: ``hann_window`` and relatives, and ``signal.windows``.
 
 A window is written a chunk at a time in float64 and rounded once. A periodic (not symmetric) window
 of length n is the symmetric one of length n + 1 without its last point. Formulas: Harris 1978, "On
@@ -73,7 +73,7 @@ def hann_window(
     window_length: int, periodic: bool = True, *, dtype: Any = None, layout: Any = None,
     device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make Hann's window: ``sin(pi k / n) ** 2``.
+    """Create a Hann window: ``sin(pi k / n) ** 2``.
 
     Args:
         window_length: Number of points.
@@ -99,7 +99,7 @@ def hamming_window(
     dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: bool = False,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make Hamming's window: ``alpha - beta cos(2 pi k / n)``.
+    """Create a Hamming window: ``alpha - beta cos(2 pi k / n)``.
 
     The other arguments are those of :func:`hann_window`.
     """
@@ -114,7 +114,7 @@ def blackman_window(
     window_length: int, periodic: bool = True, *, dtype: Any = None, layout: Any = None,
     device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make Blackman's window of three cosines; the arguments are those of :func:`hann_window`."""
+    """Create a Blackman window; the arguments are those of :func:`hann_window`."""
     return _made(
         "blackman_window", window_length, not periodic, _cosines(0.42, 0.5, 0.08), dtype, device,
         requires_grad, RuntimeError,
@@ -126,7 +126,7 @@ def bartlett_window(
     window_length: int, periodic: bool = True, *, dtype: Any = None, layout: Any = None,
     device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make Bartlett's window, a triangle; the arguments are those of :func:`hann_window`."""
+    """Create a Bartlett (triangular) window; the arguments are those of :func:`hann_window`."""
     return _made(
         "bartlett_window", window_length, not periodic, _triangle, dtype, device, requires_grad,
         RuntimeError,
@@ -138,7 +138,7 @@ def kaiser_window(
     window_length: int, periodic: bool = True, beta: float = 12.0, *, dtype: Any = None,
     layout: Any = None, device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make Kaiser's window of shape ``beta``; the other arguments are :func:`hann_window`'s."""
+    """Create a Kaiser window of shape ``beta``; other arguments as :func:`hann_window`."""
     return _made(
         "kaiser_window", window_length, not periodic, _kaiser(beta), dtype, device, requires_grad,
         RuntimeError,
@@ -153,7 +153,7 @@ def hann(
     M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make Hann's window.
+    """Create a Hann window.
 
     Args:
         M: Number of points.
@@ -174,7 +174,7 @@ def hamming(
     M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make Hamming's window; the arguments are those of :func:`hann`."""
+    """Create a Hamming window; the arguments are those of :func:`hann`."""
     return _made("hamming", M, sym, _cosines(0.54, 0.46), dtype, device, requires_grad, ValueError)
 
 
@@ -183,7 +183,7 @@ def general_hamming(
     M: int, *, alpha: float = 0.54, sym: bool = True, dtype: Any = None, layout: Any = None,
     device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make ``alpha - (1 - alpha) cos(2 pi k / n)``; other arguments as for :func:`hann`."""
+    """Create the window ``alpha - (1 - alpha) cos(2 pi k / n)``; other arguments: :func:`hann`."""
     return _made(
         "general_hamming", M, sym, _cosines(alpha, 1 - alpha), dtype, device, requires_grad,
         ValueError,
@@ -195,7 +195,7 @@ def blackman(
     M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make Blackman's window; the arguments are those of :func:`hann`."""
+    """Create a Blackman window; the arguments are those of :func:`hann`."""
     return _made(
         "blackman", M, sym, _cosines(0.42, 0.5, 0.08), dtype, device, requires_grad, ValueError
     )
@@ -206,7 +206,7 @@ def nuttall(
     M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make Nuttall's window of four cosines; the arguments are those of :func:`hann`."""
+    """Create a Nuttall window; the arguments are those of :func:`hann`."""
     weights = (0.3635819, 0.4891775, 0.1365995, 0.0106411)
     return _made("nuttall", M, sym, _cosines(*weights), dtype, device, requires_grad, ValueError)
 
@@ -216,7 +216,7 @@ def general_cosine(
     M: int, *, a: Any, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make a sum of cosines of alternating signs and weights ``a``.
+    """Create a sum of cosines of alternating signs and weights ``a``.
 
     The other arguments are those of :func:`hann`.
 
@@ -240,7 +240,7 @@ def bartlett(
     M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make Bartlett's window, a triangle; the arguments are those of :func:`hann`."""
+    """Create a Bartlett (triangular) window; the arguments are those of :func:`hann`."""
     return _made("bartlett", M, sym, _triangle, dtype, device, requires_grad, ValueError)
 
 
@@ -249,7 +249,7 @@ def kaiser(
     M: int, *, beta: float = 12.0, sym: bool = True, dtype: Any = None, layout: Any = None,
     device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make Kaiser's window of shape ``beta >= 0``; the other arguments are :func:`hann`'s."""
+    """Create a Kaiser window of shape ``beta >= 0``; other arguments as :func:`hann`."""
     if beta < 0:
         raise ValueError(f"kaiser: beta must be non-negative; got {beta}.")
     return _made("kaiser", M, sym, _kaiser(beta), dtype, device, requires_grad, ValueError)
@@ -260,7 +260,7 @@ def cosine(
     M: int, *, sym: bool = True, dtype: Any = None, layout: Any = None, device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make half a wave of a sine; the arguments are those of :func:`hann`."""
+    """Create a cosine (half sine) window; the arguments are those of :func:`hann`."""
     return _made(
         "cosine", M, sym, lambda xp, k, n: xp.sin(math.pi / n * (k + 0.5)), dtype, device,
         requires_grad, ValueError,
@@ -272,7 +272,7 @@ def gaussian(
     M: int, *, std: float = 1.0, sym: bool = True, dtype: Any = None, layout: Any = None,
     device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make a bell of standard deviation ``std`` points; the other arguments are :func:`hann`'s."""
+    """Create a Gaussian window of standard deviation ``std``; other arguments as :func:`hann`."""
     if std <= 0:
         raise ValueError(f"gaussian: Standard deviation must be positive; got {std}.")
     return _made(
@@ -286,7 +286,7 @@ def exponential(
     M: int, *, center: float | None = None, tau: float = 1.0, sym: bool = True, dtype: Any = None,
     layout: Any = None, device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
-    """Make ``exp(-abs(k - center) / tau)``; the other arguments are those of :func:`hann`.
+    """Create the window ``exp(-abs(k - center) / tau)``; other arguments as :func:`hann`.
 
     Raises:
         ValueError: ``tau`` is not positive, or a symmetric window is given a center.

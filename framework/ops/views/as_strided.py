@@ -1,4 +1,4 @@
-"""Diagonals, sliding windows and arbitrary strides: views beyond indices and ranges."""
+"""Views by strides: diagonal, unfold, as_strided."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _diagonal_samples(make):
 
 @op(name="_diagonal", view=True, infer=_diagonal_infer, samples=_diagonal_samples)
 def diagonal_view(xp, input, *, offset, dim1, dim2):
-    """A diagonal of two dims, as the last dim."""
+    """Return a diagonal of two dims, as the last dim."""
     return _diagonal_of(xp, input, offset, dim1, dim2)
 
 
@@ -75,7 +75,7 @@ def _diagonal_amid_samples(make):
     infer=lambda input, *, shape, offset, dim1, dim2: input.like(shape),
 )  # fmt: skip
 def diagonal_amid_zeros(xp, out, input, *, shape, offset, dim1, dim2):
-    """The input as the diagonal of two dims, zeros elsewhere."""
+    """Embed the input as the diagonal of two dims of zeros."""
     out.fill(0)
     _diagonal_of(xp, out, offset, dim1, dim2)[...] = input
 
@@ -94,14 +94,14 @@ def _two_dims(name, ndim, dim1, dim2):
 
 @function(method=True)
 def diagonal(input, offset=0, dim1=0, dim2=1):
-    """A diagonal of two dims, as the last dim (a view)."""
+    """Return a diagonal of two dims, as the last dim (a view)."""
     a, b = _two_dims("diagonal", input.ndim, dim1, dim2)
     return diagonal_view(input, offset, a, b)
 
 
 @function(method=True)
 def diag_embed(input, offset=0, dim1=-2, dim2=-1):
-    """The last dim as the diagonal of two new dims, zeros elsewhere."""
+    """Embed the last dim as the diagonal of two new dims, zeros elsewhere."""
     a, b = _two_dims("diag_embed", input.ndim + 1, dim1, dim2)
     size = input.shape[-1] + abs(offset)
     shape = list(input.shape[:-1])
@@ -112,7 +112,7 @@ def diag_embed(input, offset=0, dim1=-2, dim2=-1):
 
 @function(method=True)
 def diag(input, diagonal=0):
-    """The diagonal of a matrix (a copy), or the matrix of a diagonal."""
+    """Return the diagonal of a matrix (a copy), or the matrix of a diagonal."""
     if input.ndim == 1:
         return input.diag_embed(diagonal)
     if input.ndim != 2:
@@ -139,7 +139,7 @@ def _unfold_samples(make):
 
 @op(name="_unfold", view=True, infer=_unfold_infer, samples=_unfold_samples)
 def unfold_view(xp, input, *, dim, size, step):
-    """Windows of one dim, their elements in a new last dim."""
+    """Return the windows of one dim, their elements in a new last dim."""
     shape, strides = list(input.shape), list(input.strides)
     stride = strides[dim]
     shape[dim] = (shape[dim] - size) // step + 1
@@ -167,7 +167,7 @@ def _fold_samples(make):
     infer=lambda input, *, shape, dim, size, step: input.like(shape),
 )  # fmt: skip
 def fold_sum(xp, out, input, *, shape, dim, size, step):
-    """Add windows up in their places: the transpose of ``unfold``."""
+    """Sum windows into their places: the adjoint of ``unfold``."""
     out.fill(0)
     head = (slice(None),) * dim
     span = input.shape[dim] * step
@@ -183,7 +183,7 @@ def _(g, dim, size, step):
 
 @function(method=True, public=False)
 def unfold(input, dimension, size, step):
-    """Every window of ``size`` elements of a dim, ``step`` apart, in a new last dim (a view)."""
+    """Return all windows of ``size`` elements of a dim, ``step`` apart, as a view."""
     if not input.ndim:
         normal_dim("unfold", dimension, 1)
         if size in (0, 1) and step > 0:  # PyTorch's window of a 0-d tensor has one dim, not two
@@ -225,7 +225,7 @@ def _as_strided_samples(make):
 
 @op(name="_as_strided", view=True, infer=_as_strided_infer, samples=_as_strided_samples)
 def strided_view(xp, input, *, size, stride, start, geometry):
-    """Any shape and strides over the elements from ``start``, relative to the input's first.
+    """View with any shape and strides, from ``start`` relative to the input's first element.
 
     ``geometry`` is the input's strides, so that the gradient knows where its elements lay.
     """
@@ -242,7 +242,7 @@ def strided_view(xp, input, *, size, stride, start, geometry):
 
 
 def _from_before(xp, array, size, steps, offset):
-    """A strided view that begins ``offset`` bytes from the array's first element, before it."""
+    """Return a strided view that begins ``offset`` bytes before the array's first element."""
     if xp is not np and hasattr(array, "data"):  # CuPy's
         return xp.ndarray(size, array.dtype, memptr=array.data + offset, strides=steps)
     root = array
@@ -262,7 +262,7 @@ def _from_before(xp, array, size, steps, offset):
 
 
 def _extent(size, stride):
-    """Elements from the first to the last that such a view reaches."""
+    """Return the number of elements from the first to the last of such a view."""
     if 0 in size:
         return 0
     return 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True))
@@ -303,7 +303,7 @@ def _(g, input_spec, size, stride, start, geometry):
 
 
 def _places(size, stride, start, device):
-    """Where each element of a strided view lies, flat."""
+    """Return the flat index of each element of a strided view."""
     where = arange(1, device=device) + start
     for n, s in zip(size, stride, strict=True):
         where = where.unsqueeze(-1) + arange(n, device=device) * s
@@ -312,7 +312,7 @@ def _places(size, stride, start, device):
 
 @function(method=True)
 def as_strided(input, size, stride, storage_offset=None):
-    """A view of any shape and strides, counted in elements of the storage.
+    """Return a view with any shape and strides, counted in elements of the storage.
 
     Args:
         input: A tensor.
@@ -342,7 +342,7 @@ def as_strided(input, size, stride, storage_offset=None):
 
 
 def _available(input):
-    """How many elements its storage has; of memory that is not ours, up to the owner's last."""
+    """Return the number of elements in the storage; of external memory, up to the owner's last."""
     storage = input._storage
     owner = getattr(storage, "owner", None)
     if owner is None:
@@ -353,7 +353,7 @@ def _available(input):
 
 @function(method=True)
 def as_strided_(input, size, stride, storage_offset=None):
-    """Give this tensor itself another shape and strides over its storage."""
+    """Set the shape and strides of this tensor over its storage."""
     return rebind_as_view(
         "as_strided_", input, lambda x: as_strided(x, size, stride, storage_offset)
     )

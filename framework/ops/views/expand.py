@@ -1,4 +1,4 @@
-"""Views that repeat elements without memory, by a stride of 0; ``contiguous`` spells them out.
+"""expand and broadcast_to (views of stride 0), and contiguous.
 
 The gradient of an expanded tensor is the sum over what was repeated.
 """
@@ -46,7 +46,7 @@ def _expand_samples(make):
 
 @op(name="_expand", view=True, infer=_expand_infer, samples=_expand_samples)
 def expand_shape(xp, input, *, shape):
-    """Repeat dims of size 1 without memory, by stride 0."""
+    """Expand dims of size 1 by stride 0."""
     extra = len(shape) - input.ndim
     strides = [0] * extra
     for have, n, stride in zip(input.shape, shape[extra:], input.strides, strict=True):
@@ -61,7 +61,7 @@ def _(g):
 
 @function(method=True, public=False)
 def expand(input, *shape, size=None, implicit=False):
-    """Repeat dims of size 1 without memory; -1 keeps a size."""
+    """Expand dims of size 1 without memory; -1 keeps a size."""
     wanted = sizes(shape if size is None else size)
     if -1 in wanted:
         extra = len(wanted) - input.ndim
@@ -79,11 +79,11 @@ def expand_as(input, other):
 
 @function(method=True)
 def broadcast_to(input, size):
-    """Expand to a shape by the rules of broadcasting."""
+    """Expand to a shape by the broadcasting rules."""
     return input.expand(size)
 
 
 @function(method=True, public=False)
 def contiguous(input, memory_format=None):
-    """Itself if its elements lie in C order without gaps, else a copy where they do."""
+    """Return the tensor itself if it is contiguous in C order, else a contiguous copy."""
     return input if input._array.flags.c_contiguous else input.clone()

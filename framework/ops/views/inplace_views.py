@@ -1,4 +1,4 @@
-"""Views in place: the tensor itself becomes another view of its memory (``squeeze_``, ``t_``).
+"""In-place view ops: the tensor itself becomes another view (``squeeze_``, ``t_``).
 
 The storage stays, the array, the spec and the place in the graph are exchanged; other views of the
 same memory do not change.
@@ -40,35 +40,35 @@ def rebind_as_view(name, input, make):
 
 @function(method=True, public=False)
 def squeeze_(input, dim=None):
-    """Drop dims of size 1 of this tensor itself."""
+    """Remove dims of size 1 of this tensor in place."""
     return rebind_as_view("squeeze_", input, lambda x: x.squeeze(dim))
 
 
 @function(method=True, public=False)
 def unsqueeze_(input, dim):
-    """Insert a dimension of size 1 into this tensor itself."""
+    """Insert a dimension of size 1 into this tensor in place."""
     return rebind_as_view("unsqueeze_", input, lambda x: x.unsqueeze(dim))
 
 
 @function(method=True, public=False)
 def transpose_(input, dim0, dim1):
-    """Exchange two dimensions of this tensor itself."""
+    """Swap two dimensions of this tensor in place."""
     return rebind_as_view("transpose_", input, lambda x: x.transpose(dim0, dim1))
 
 
 @function(method=True, public=False)
 def swapaxes_(input, axis0, axis1):
-    """Exchange two dimensions of this tensor itself (NumPy's name)."""
+    """Swap two dimensions of this tensor in place (NumPy's name)."""
     return input.transpose_(axis0, axis1)
 
 
 @function(method=True, public=False)
 def swapdims_(input, dim0, dim1):
-    """Exchange two dimensions of this tensor itself."""
+    """Swap two dimensions of this tensor in place."""
     return input.transpose_(dim0, dim1)
 
 
 @function(method=True, public=False)
 def t_(input):
-    """Transpose this matrix itself."""
+    """Transpose this matrix in place."""
     return rebind_as_view("t_", input, lambda x: x.t())

@@ -1,4 +1,4 @@
-"""Views in another order of dims: ``permute``, ``transpose``, ``movedim``, ``.T`` and ``.mH``.
+"""permute, transpose, movedim, ``.T`` and ``.mH``.
 
 One op, ``permute``; the others find out which order they mean.
 """
@@ -21,7 +21,7 @@ def _permute_samples(make):
 
 @op(name="_permute", view=True, infer=_permute_infer, samples=_permute_samples)
 def permute_dims(xp, input, *, dims, named=None):
-    """Reorder the dimensions. The node goes by ``named``."""
+    """Permute the dimensions. The node's name is ``named``."""
     return input.transpose(dims)
 
 
@@ -32,7 +32,7 @@ def _(g, dims):
 
 @function(method=True)
 def permute(input, *order, dims=None):
-    """Reorder the dimensions to ``dims``."""
+    """Permute the dimensions to ``dims``."""
     wanted = sizes(order if dims is None else dims)
     found = normal_dims("permute", wanted, input.ndim)
     if len(found) != input.ndim:
@@ -46,7 +46,7 @@ def permute(input, *order, dims=None):
 
 @function(method=True)
 def transpose(input, dim0, dim1):
-    """Exchange two dimensions."""
+    """Swap two dimensions."""
     ndim = input._spec.ndim
     a, b = normal_dim("transpose", dim0, ndim), normal_dim("transpose", dim1, ndim)
     dims = list(range(ndim))
@@ -57,13 +57,13 @@ def transpose(input, dim0, dim1):
 
 @function(method=True)
 def swapaxes(input, axis0, axis1):
-    """Exchange two dimensions (NumPy's name)."""
+    """Swap two dimensions (NumPy's name)."""
     return input.transpose(axis0, axis1)
 
 
 @function(method=True)
 def swapdims(input, dim0, dim1):
-    """Exchange two dimensions."""
+    """Swap two dimensions."""
     return input.transpose(dim0, dim1)
 
 
@@ -79,7 +79,7 @@ def t(input):
 
 @function(method=True)
 def movedim(input, source, destination):
-    """Move dims to other places; the others keep their order."""
+    """Move dims to other positions; the others keep their order."""
     ndim = input.ndim
     a = normal_dims("movedim", source, ndim)
     b = normal_dims("movedim", destination, ndim)
@@ -97,7 +97,7 @@ def movedim(input, source, destination):
 
 @function(method=True)
 def moveaxis(input, source, destination):
-    """Move dims to other places (NumPy's name)."""
+    """Move dims to other positions (NumPy's name)."""
     return input.movedim(source, destination)
 
 
@@ -134,7 +134,7 @@ def mT(input):
 
 @function(property=True, public=False)
 def H(input):
-    """A matrix transposed and conjugated."""
+    """The conjugate transpose of a matrix."""
     if input.ndim not in (0, 2):
         raise RuntimeError(
             f"tensor.H is only supported on matrices (2-D tensors). Got {input.ndim}-D tensor. "

@@ -1,4 +1,4 @@
-"""Views of other shapes on the same memory, and ``reshape``, which copies if it must.
+"""view, reshape, flatten, squeeze, unsqueeze.
 
 A view op's attributes, together with its scalar inputs, are all that is needed to repeat it on
 another tensor; that is how a write into a view finds its way into the history of the base
@@ -18,14 +18,14 @@ from ..registry import function, op
 
 
 def sizes(args) -> tuple[int, ...]:
-    """``f(2, 3)`` and ``f((2, 3))`` mean the same."""
+    """Parse sizes given as ``f(2, 3)`` or ``f((2, 3))``."""
     if len(args) == 1 and not isinstance(args[0], int) and hasattr(args[0], "__iter__"):
         args = args[0]
     return tuple([a if a.__class__ is int else a.__index__() for a in args])
 
 
 def normal_dim(name: str, dim, ndim: int) -> int:
-    """A dim counted from the front.
+    """Normalize a dim to be counted from the front.
 
     Raises:
         IndexError: It is out of range.
@@ -41,7 +41,7 @@ def normal_dim(name: str, dim, ndim: int) -> int:
 
 
 def normal_dims(name: str, dims, ndim: int) -> tuple[int, ...]:
-    """Dims counted from the front, in the order given.
+    """Normalize dims to be counted from the front, in the order given.
 
     Raises:
         IndexError: One is out of range.
@@ -57,7 +57,7 @@ def normal_dims(name: str, dims, ndim: int) -> tuple[int, ...]:
 
 
 def resolve(name: str, shape, numel: int) -> tuple[int, ...]:
-    """A shape with its -1 filled in.
+    """Replace -1 in a shape.
 
     Raises:
         RuntimeError: It does not have ``numel`` elements.
@@ -85,7 +85,7 @@ def resolve(name: str, shape, numel: int) -> tuple[int, ...]:
 
 
 def viewable(shape, strides, wanted) -> bool:
-    """True if memory of that shape and those strides can be seen in another shape."""
+    """True if memory of this shape and strides can be viewed in another shape."""
     old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
     new = [n for n in wanted if n != 1]
     if any(n == 0 for n, _ in old):
@@ -107,7 +107,7 @@ def viewable(shape, strides, wanted) -> bool:
 
 
 def fits(array, wanted) -> bool:
-    """True if an array can be seen in another shape without a copy."""
+    """True if an array can be viewed in another shape without a copy."""
     return array.flags.c_contiguous or viewable(array.shape, array.strides, wanted)
 
 
@@ -132,7 +132,7 @@ def _view_samples(make):
     infer=lambda input, *, shape, named: input.like(shape),
 )  # fmt: skip
 def view_shape(xp, input, *, shape, named=None):
-    """The same memory in another shape; the strides must allow it. The node goes by ``named``."""
+    """View in another shape, if the strides allow it. The node's name is ``named``."""
     if input.flags.c_contiguous or viewable(input.shape, input.strides, shape):
         return input.reshape(shape)
     raise RuntimeError(
@@ -150,7 +150,7 @@ view_shape.vjp("input")(_view_rule)
     infer=lambda input, *, shape: input.like(shape),
 )  # fmt: skip
 def reshape_copy(xp, out, input, *, shape):
-    """A copy in another shape."""
+    """Copy in another shape."""
     xp.copyto(out.reshape(input.shape), input)
 
 
@@ -182,7 +182,7 @@ def _view_dtype_samples(make):
 
 @op(name="_view_dtype", view=True, infer=_view_dtype_infer, samples=_view_dtype_samples)
 def view_dtype(xp, input, *, dtype):
-    """The same bytes as elements of another type."""
+    """View the bytes as elements of another dtype."""
     if input.dtype.itemsize != dtype.itemsize and input.strides[-1] != input.dtype.itemsize:
         raise RuntimeError(
             f"view: self.stride(-1) must be 1 to view {input.dtype} as {dtype.name} (different "
@@ -193,7 +193,7 @@ def view_dtype(xp, input, *, dtype):
 
 @function(method=True, public=False)
 def view(input, *shape, dtype=None, size=None):
-    """Return the same memory in another shape, or as another element type, without a copy.
+    """View in another shape or as another dtype, without a copy.
 
     Args:
         input: A tensor.
@@ -244,7 +244,7 @@ def reshape_as(input, other):
 
 @function(method=True)
 def flatten(input, start_dim=0, end_dim=-1):
-    """Merge a range of dims into one; itself if there is nothing to merge."""
+    """Flatten a range of dims into one; returns itself if there is nothing to merge."""
     ndim = input.ndim
     start = normal_dim("flatten", start_dim, ndim)
     end = normal_dim("flatten", end_dim, ndim)
@@ -277,7 +277,7 @@ def ravel(input):
 
 @function(method=True)
 def squeeze(input, dim=None):
-    """Drop dims of size 1: all of them, or those among ``dim`` (an int or several)."""
+    """Remove dims of size 1: all of them, or those among ``dim`` (an int or several)."""
     shape = input.shape
     if dim is None:
         return view_shape(input, tuple([n for n in shape if n != 1]), "Squeeze")

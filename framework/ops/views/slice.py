@@ -1,4 +1,4 @@
-"""Parts of a tensor, as views: narrow, select, split, diagonal, windows, any strides.
+"""narrow, select, split, chunk, unbind, and basic slicing, as views.
 
 The gradient of a part is the part's gradient amid zeros. Each view op here has a partner that
 makes that in one pass, and whose own gradient is the view again; so double backward costs nothing
@@ -37,7 +37,7 @@ def _select_samples(make):
 
 @op(name="_select", view=True, infer=_select_infer, samples=_select_samples)
 def select_index(xp, input, index, *, dim, named=None):
-    """One index of a dim, which goes. The node goes by ``named``."""
+    """Select one index of a dim, which is removed. The node's name is ``named``."""
     if dim:
         return input[(*(slice(None),) * dim, index, ...)]
     return input[index, ...]  # with the dots a 0-d result is a view, too
@@ -62,7 +62,7 @@ def _narrow_samples(make):
 
 @op(name="_narrow", view=True, infer=_narrow_infer, samples=_narrow_samples)
 def narrow_range(xp, input, start, *, dim, length, named=None):
-    """A range of one dim. The node goes by ``named``."""
+    """Narrow one dim to a range. The node's name is ``named``."""
     if dim:
         return input[(*(slice(None),) * dim, slice(start, start + length))]
     return input[start : start + length]
@@ -86,7 +86,7 @@ def _amid_samples(make):
 
 @op(name="_amid_zeros", infer=_amid_infer, half="exact", samples=_amid_samples)
 def amid_zeros(xp, out, input, start, *, dim, size):
-    """The input as a range of a longer dim, zeros before and after it."""
+    """Embed the input as a range of a longer dim of zeros."""
     head = (slice(None),) * dim
     stop = start + input.shape[dim]
     out[(*head, slice(0, start))] = 0
@@ -132,7 +132,7 @@ def _slice_samples(make):
     infer=lambda input, *, key: input.like(_slice_shape(input.shape, key)),
 )  # fmt: skip
 def slice_view(xp, input, *, key):
-    """A basic index; ``key`` holds ints, None and (start, stop, step), all within bounds."""
+    """Apply a basic index; ``key`` holds ints, None and (start, stop, step), within bounds."""
     return input[_decoded(key)]
 
 
@@ -154,7 +154,7 @@ def _slice_amid_samples(make):
     infer=lambda input, *, key, shape: input.like(shape),
 )  # fmt: skip
 def slice_amid_zeros(xp, out, input, *, key, shape):
-    """The input in the place of a basic index, zeros elsewhere."""
+    """Embed the input at a basic index into zeros: backward of slicing."""
     out.fill(0)
     out[_decoded(key)] = input
 
@@ -168,7 +168,7 @@ def _(g, key):
 
 
 def in_range(name, index, dim, size):
-    """An index counted from the front.
+    """Normalize an index to be counted from the front.
 
     Raises:
         IndexError: It is out of range.
@@ -183,7 +183,7 @@ def in_range(name, index, dim, size):
 
 @function(method=True)
 def select(input, dim, index):
-    """One index of a dim, which goes (a view)."""
+    """Select one index of a dim, which is removed (a view)."""
     if not input.ndim:
         raise IndexError("select() cannot be applied to a 0-dim tensor.")
     d = normal_dim("select", dim, input.ndim)
@@ -192,7 +192,7 @@ def select(input, dim, index):
 
 @function(method=True)
 def narrow(input, dim, start, length):
-    """A range of one dim, from ``start`` (a view)."""
+    """Narrow one dim to a range from ``start`` (a view)."""
     if not input.ndim:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     d = normal_dim("narrow", dim, input.ndim)
@@ -218,7 +218,7 @@ def narrow(input, dim, start, length):
 
 
 class Parts(Node):
-    """A tensor cut along a dim into all of its parts, whose gradients are joined in one pass.
+    """The node of a tensor split along a dim into all of its parts; joins their gradients.
 
     Each part is a view like any other: its chain says how it is made again from a base that was
     written to, and then it has a node of its own.
@@ -235,11 +235,11 @@ class Parts(Node):
         self.extra = None
 
     def name(self) -> str:
-        """PyTorch's name for the same thing."""
+        """Return PyTorch's name of the corresponding node."""
         return "UnbindBackward0" if self.unbound else "SplitBackward0"
 
     def apply(self, grads: Any, wanted: Any, retain: bool, create: bool) -> Any:
-        """Join the gradients; parts that nobody used have zeros."""
+        """Concatenate the gradients, with zeros for unused parts."""
         spec, dim = self.edge_specs[0], self.dim
         size = spec.shape[dim]
         here = [k for k, g in enumerate(grads) if g is not None]
@@ -274,7 +274,7 @@ def _ranges(input, dim, lengths, named="Slice"):
 
 @function(method=True)
 def split(tensor, split_size_or_sections, dim=0):
-    """Split a dim into ranges of one size (the last may be shorter) or of the sizes given."""
+    """Split a dim into parts of one size (the last may be smaller) or of the sizes given."""
     if not isinstance(split_size_or_sections, int) and not isinstance(
         split_size_or_sections, Tensor
     ):
@@ -300,7 +300,7 @@ def _split_dim(name, tensor, dim):
 
 @function(method=True)
 def split_with_sizes(input, split_sizes, dim=0):
-    """Split a dim into ranges of the sizes given."""
+    """Split a dim into parts of the sizes given."""
     d = _split_dim("split_with_sizes", input, dim)
     lengths = [int(n) for n in split_sizes]
     if any(n < 0 for n in lengths) or sum(lengths) != input.shape[d]:
@@ -314,7 +314,7 @@ def split_with_sizes(input, split_sizes, dim=0):
 
 @function(method=True)
 def chunk(input, chunks, dim=0):
-    """Split a dim into at most ``chunks`` ranges of one size; the last may be shorter."""
+    """Split a dim into at most ``chunks`` parts of one size; the last may be smaller."""
     d = _split_dim("chunk", input, dim)
     if chunks <= 0:
         raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
@@ -371,7 +371,7 @@ dsplit = _numbered_split("dsplit", 3, lambda ndim: 2)
 
 @function(method=True)
 def unbind(input, dim=0):
-    """Every index of a dim, as a tuple of views without that dim."""
+    """Return a tuple of all slices along a dim, without that dim."""
     if not input.ndim:
         raise IndexError("Dimension specified as 0 but tensor has no dimensions: unbind needs one.")
     d = normal_dim("unbind", dim, input.ndim)

@@ -1,4 +1,4 @@
-"""Matching views of tensors, a piece at a time: work in tensor ops without whole temporaries.
+"""Tiling: matching views of tensors, a piece at a time, to bound temporaries.
 
 A line of tensor ops over a parameter has results as large as the parameter. Over pieces of it, in
 turn, the results are as large as a piece, whatever the parameter's size, and stay in the cache.
@@ -18,7 +18,7 @@ PIECE_ELSEWHERE = 1 << 22  # where to start an op costs more than the memory of 
 
 
 def limit_of(tensor: Any) -> int:
-    """How many elements a piece has at most, on a tensor's device."""
+    """Return the maximal number of elements in a piece, on a tensor's device."""
     return thresholds.TILE if tensor.device.type in ("cpu", "meta") else PIECE_ELSEWHERE
 
 

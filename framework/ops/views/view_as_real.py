@@ -1,4 +1,4 @@
-"""Complex numbers seen as pairs of real ones, and the other way round."""
+"""view_as_real and view_as_complex."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``grid_sample``: images at computed positions.
+"""``grid_sample``: sampling images at given positions, with compiled kernels.
 
 A sample is a weighted sum of a few elements. Which, and with what weights, is made for some
 positions at a time, forward and backward; what is kept are the image and the grid. The composition
@@ -70,7 +70,7 @@ def _cubic(t, k):
 
 
 def _along(xp, at, n, mode, padding, align):
-    """(element, weight, slope of the weight) of each tap along one dim."""
+    """Yield (element, weight, derivative of the weight) of each tap along one dim."""
     scale = (n - 1) / 2 if align else n / 2
     at = (at + 1) * scale if align else ((at + 1) * n - 1) / 2
     if mode == "bicubic":
@@ -165,7 +165,7 @@ def _flops(first, grid, *rest, mode, **_):
     samples=_image_samples, flops=_flops,
 )  # fmt: skip
 def images(xp, out, part, input, grid, *, mode, padding, align):
-    """Weighted sums of the elements of ``input`` around each position of ``grid``."""
+    """Compute weighted sums of the elements of ``input`` around each position of ``grid``."""
     for x, to, some, taps in _walk(xp, part, input, out, grid, mode, padding, align):
         to.fill(0)
         for index, factors in taps:
@@ -248,7 +248,7 @@ def _image_grad_samples(make):
     flops=_flops,
 )  # fmt: skip
 def image_gradients(xp, out, part, grad, grid, *, mode, padding, align, sizes):
-    """Each gradient added, times the weights, to the elements around its position."""
+    """Backward of grid_sample for the input."""
     out.fill(0)
     count = _positions(grid)
     for n in range(out.shape[0]):
@@ -277,7 +277,7 @@ def _grid_grad_samples(make):
     flops=lambda grad, input, grid, **how: _flops(input, grid, **how),
 )  # fmt: skip
 def grid_gradients(xp, out, part, grad, input, grid, *, mode, padding, align):
-    """How the samples, times the gradient, change with each position."""
+    """Backward of grid_sample for the grid."""
     out.fill(0)
     nd = grid.shape[-1]
     rows = _places(out)

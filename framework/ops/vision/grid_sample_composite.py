@@ -1,4 +1,4 @@
-"""Sampling at computed positions: the ops that ``grid_sample`` is composed of; ``affine_grid``.
+"""``grid_sample`` as a composition of ops, and ``affine_grid``.
 
 A sample is a weighted sum of a few elements of its image. ``_taps`` is that sum, a trilinear
 form of image, weights and arriving gradient; the two other sides of the form are its gradients,
@@ -189,7 +189,7 @@ def _mirrored(at, n, align):
 
 
 def _placed(at, n, padding, align):
-    """Positions of elements with the padding mode applied."""
+    """Apply the padding mode to positions."""
     if padding == "border":
         return _clipped(at, n)
     if padding == "reflection":
@@ -257,7 +257,7 @@ def _grid_taps(grid, sizes, mode, padding, align):
 
 
 def composed(input, grid, mode, padding, align):
-    """Samples of images, as a composition of ops that makes elements and weights whole."""
+    """Sample images by a composition of ops, with all indices and weights in memory."""
     sizes = tuple(input.shape[2:])
     index, weight = _grid_taps(grid, sizes, mode, padding, align)
     flat = input.reshape(*input.shape[:2], prod(sizes))
@@ -265,7 +265,7 @@ def composed(input, grid, mode, padding, align):
 
 
 def check_grid(input, grid, mode):
-    """Refuse images and grids that do not fit.
+    """Raise an error for images and grids that do not fit.
 
     Raises:
         RuntimeError: They do not.
@@ -303,7 +303,7 @@ def check_grid(input, grid, mode):
 
 
 def default_align() -> bool:
-    """PyTorch's warning where ``align_corners`` is left out, and False."""
+    """Warn as PyTorch does when ``align_corners`` is omitted, and return False."""
     warnings.warn(
         "Default grid_sample and affine_grid behavior has changed to align_corners=False since "
         "1.3.0. Please specify align_corners=True if the old behavior is desired. See the "
@@ -372,7 +372,7 @@ def _(g, sizes, align):
 
 @function(public=False, autocast="low")  # a product of matrices, as PyTorch computes it
 def affine_grid(theta, size, align_corners=None):
-    """Positions for :func:`grid_sample` that move an image by an affine map.
+    """Create a sampling grid for :func:`grid_sample` from an affine map.
 
     Args:
         theta: (N, 2, 3), or (N, 3, 4) for volumes.

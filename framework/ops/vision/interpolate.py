@@ -1,4 +1,4 @@
-"""Resizing: nearest, linear, cubic, area, with and without antialiasing.
+"""``interpolate``: nearest, linear, cubic, area, with and without antialiasing.
 
 Resizing is linear and goes dim by dim: each output position is a weighted sum of a few input
 positions, its taps. One op does all of it. Its gradient is the same op with the transposed table
@@ -41,7 +41,7 @@ def _cubic(x, a):
 
 @lru_cache(maxsize=256)
 def _taps(kind, n, m, align, scale, real):
-    """(positions, weights) of the taps of each output position: two (taps, m) arrays.
+    """Return (positions, weights) of the taps of each output position: two (taps, m) arrays.
 
     Args:
         kind: "nearest", "nearest-exact", "linear", "cubic", or "smooth linear", "smooth cubic"
@@ -89,7 +89,7 @@ def _smooth_taps(kind, n, step, o, real):
 
 @lru_cache(maxsize=256)
 def _transposed(kind, n, m, align, scale, real):
-    """The same table read from the other side: which outputs each input position goes to."""
+    """Transpose a table of taps: from outputs per input position."""
     at, weights = _taps(kind, n, m, align, scale, real)
     outputs = np.broadcast_to(np.arange(at.shape[1]), at.shape)
     order = np.argsort(at, axis=None, kind="stable")
@@ -125,7 +125,7 @@ def _resize_samples(make):
     flops=lambda input, *, dim, size, **_: 4 * input.numel // max(1, input.shape[dim]) * size,
 )  # fmt: skip
 def resize(xp, out, part, input, *, dim, size, kind, align, scale, back):
-    """Resize one dim; ``back``: the transpose of resizing from ``size`` to the input's."""
+    """Resize one dim; ``back`` applies the adjoint of resizing from ``size``."""
     real = np.float64 if input.dtype.itemsize == 8 else np.float32
     n = input.shape[dim]
     table = _transposed if back else _taps
@@ -173,7 +173,7 @@ _KINDS = {
 
 
 def _sizes(input, size, scale_factor, recompute, mode):
-    """(size of each spatial dim, scale of each or None)."""
+    """Return (size of each spatial dim, scale of each or None)."""
     nd = input.ndim - 2
     if size is not None and scale_factor is not None:
         raise ValueError("only one of size or scale_factor should be defined")
@@ -294,20 +294,20 @@ def _deprecated(name: str) -> None:
 
 @function(public=False)
 def upsample(input, size=None, scale_factor=None, mode="nearest", align_corners=None):
-    """Resize, by the old name of :func:`interpolate`."""
+    """Resize; a deprecated name of :func:`interpolate`."""
     _deprecated("upsample")
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
 @function(public=False)
 def upsample_nearest(input, size=None, scale_factor=None):
-    """Resize with mode "nearest", by an old name."""
+    """Resize with mode "nearest"; a deprecated name."""
     _deprecated("upsample_nearest")
     return interpolate(input, size, scale_factor, mode="nearest")
 
 
 @function(public=False)
 def upsample_bilinear(input, size=None, scale_factor=None):
-    """Resize with mode "bilinear" and aligned corners, by an old name."""
+    """Resize with mode "bilinear" and aligned corners; a deprecated name."""
     _deprecated("upsample_bilinear")
     return interpolate(input, size, scale_factor, mode="bilinear", align_corners=True)

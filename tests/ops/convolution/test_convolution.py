@@ -8,7 +8,7 @@ from numba import njit
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
-from lowtide.framework.kernels.runtime import threads
+from lowtide.framework.kernels.runtime import threads, thresholds
 from lowtide.framework.ops.convolution import direct, im2col, primitives, routes, sizes
 from lowtide.framework.ops.registry import OPS
 
@@ -31,7 +31,7 @@ def test_results_do_not_depend_on_the_tile(tile, monkeypatch):
     x, w = numbers(3, 4, 9, 8), numbers(6, 2, 3, 3)
     found = []
     for size in (tile, 1 << 30):
-        monkeypatch.setattr(im2col, "TILE", size)
+        monkeypatch.setattr(thresholds, "TILE_BYTES", size)
         chosen_anew(monkeypatch)
         out = lt.conv2d(x, w, None, 2, 1, 1, 2)
         found.append([out, *grad(out, [x, w], [out.detach()])])
@@ -45,7 +45,7 @@ def test_workspace_does_not_grow_with_the_batch():
     for batch in (64, 640):
         x, w = (lt.tensor(np.zeros(s)) for s in ((batch, 16, 32, 32), (8, 16, 3, 3)))
         sizes.append(primitives.conv.op.infer(x._spec, w._spec, None, **spec)[1].nbytes)
-    assert sizes[0] == sizes[1] <= 2 * im2col.TILE * threads.LIMIT
+    assert sizes[0] == sizes[1] <= 2 * thresholds.TILE_BYTES * threads.LIMIT
 
 
 def test_only_what_a_gradient_needs_is_kept():
@@ -165,9 +165,9 @@ def convolved(name, arrays, dtype):
 def test_compiled_and_threaded_convolutions_are_the_plain_ones(name, workers, dtype, monkeypatch):
     shape, window, _ = GEOMETRIES[name]
     arrays = [numbers(*s).detach().numpy().astype(dtype) for s in (shape, window, window[:1])]
-    for module in (im2col, direct):
-        monkeypatch.setattr(module, "TILE", 1 << 14)
-    monkeypatch.setattr(sizes, "THREAD_WORK", 1)
+    monkeypatch.setattr(direct, "TILE", 1 << 14)
+    monkeypatch.setattr(thresholds, "TILE_BYTES", 1 << 14)
+    monkeypatch.setattr(thresholds, "PRODUCT_THREAD", 1)
     monkeypatch.setattr(direct, "POSITIONS", 40)
     monkeypatch.setattr(direct, "PRODUCTS", 100)
     found = []
@@ -261,7 +261,7 @@ def test_a_depthwise_window_leaves_out_what_is_beyond_the_image(monkeypatch):
 @pytest.mark.parametrize("batch", [1, 5])
 def test_the_bits_of_a_result_do_not_depend_on_the_threads(batch, monkeypatch):
     x, w = (numbers(*s).detach().float() for s in ((batch, 24, 20, 21), (40, 24, 3, 3)))
-    monkeypatch.setattr(sizes, "THREAD_WORK", 1)
+    monkeypatch.setattr(thresholds, "PRODUCT_THREAD", 1)
     found = []
     for limit in (1, 2, 3):
         monkeypatch.setattr(threads, "LIMIT", limit)
@@ -293,7 +293,7 @@ def test_the_workspace_is_what_was_foretold(monkeypatch):
 @pytest.mark.parametrize("dtype", [lt.float32, lt.float64])
 def test_a_threaded_gradient_repeats_its_bits(dtype, monkeypatch):
     monkeypatch.setattr(threads, "LIMIT", 3)
-    monkeypatch.setattr(sizes, "THREAD_WORK", 1)
+    monkeypatch.setattr(thresholds, "PRODUCT_THREAD", 1)
     chosen_anew(monkeypatch)
     x, w = (numbers(*s).detach().to(dtype) for s in ((9, 4, 30, 30), (8, 4, 3, 3)))
     x.requires_grad_(), w.requires_grad_()
