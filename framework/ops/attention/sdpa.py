@@ -203,9 +203,8 @@ def _four(x):
 
 @function(public=False)
 def scaled_dot_product_attention(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
-    enable_gqa=False,
-):  # fmt: skip
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
     """Compute scaled dot product attention: ``softmax(q @ k.mT * scale + mask) @ v``.
 
     Args:

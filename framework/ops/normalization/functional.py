@@ -139,9 +139,8 @@ def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enable
 
 @function(public=False)
 def batch_norm(
-    input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1,
-    eps=1e-5,
-):  # fmt: skip
+    input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+):
     """Batch normalization per channel, by the batch or by running statistics.
 
     Args:

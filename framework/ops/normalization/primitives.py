@@ -102,9 +102,7 @@ def _grad_infer(grad, input, weight, mean, rstd, *, shape, axes, affine):
     name="_norm_grad", infer=_grad_infer, returns=("dx", "dw", "db"), scratch=("work", "row"),
     layout=contiguous, flops=per_element(12), samples=_grad_cases,
 )  # fmt: skip
-def norm_grad(
-    xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine
-):  # fmt: skip
+def norm_grad(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
     """Backward of a normalization: input, weight and bias; ``mean`` None is not centered."""
     x, g, out = input.reshape(shape), grad.reshape(shape), dx.reshape(shape)
     summed = tuple(d for d, n in enumerate(affine) if n != shape[d] or n == 1)

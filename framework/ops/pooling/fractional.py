@@ -50,7 +50,7 @@ def _fractional_samples(make):
 )  # fmt: skip
 def fractional_max_pool(
     xp, out, index, starts, flat, value, wins, nan, input, draws, *, kernel, size
-):  # fmt: skip
+):
     """Fractional max pooling, with indices into the flattened plane; NaN wins."""
     planes = input.shape[-len(size) :]
     source = input.reshape(starts.shape[0], prod(planes))

@@ -88,9 +88,7 @@ def _avg_pool_nd(nd, input, kernel_size, stride, padding, ceil_mode, include, di
 
 
 @function()
-def avg_pool1d(
-    input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True
-):  # fmt: skip
+def avg_pool1d(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True):
     """Apply average pooling over the last dimension.
 
     Args:

@@ -359,9 +359,7 @@ def _(g, input_spec, kernel, stride, padding, include, divisor, ceil):
     infer=lambda grad, *, size, **_: (grad.like((*grad.shape[: -len(size)], *size)), grad),
     flops=lambda grad, *, kernel, **_: grad.numel * prod(kernel), samples=_avg_pool_grad_samples,
 )  # fmt: skip
-def avg_pool_grad(
-    xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor
-):  # fmt: skip
+def avg_pool_grad(xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor):
     """Backward of average pooling."""
     nd = len(kernel)
     positions = grad.shape[-nd:]

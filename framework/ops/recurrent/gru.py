@@ -24,7 +24,7 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
     size = w_hh.shape[1]
     rows, batch, hidden = rnn.geometry(
         "gru", input, runs, 3, w_ih, w_hh, (b_ih, b_hh), ((h0, size),)
-    )  # fmt: skip
+    )
     kind = rnn.kernel_type(input)
     return (
         input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),

@@ -281,7 +281,7 @@ def _rnn_samples(make):
 )  # fmt: skip
 def rnn_sequence(
     xp, out, h_n, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
-):  # fmt: skip
+):
     """Run an RNN over a sequence, with tanh, or relu without ``squash``.
 
     Returns:
