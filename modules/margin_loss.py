@@ -216,9 +216,9 @@ class TripletMarginWithDistanceLoss(_Loss):
             raise ValueError(
                 f"TripletMarginWithDistanceLoss: margin must be greater than 0; got {margin}."
             )
-        self.distance_function = PairwiseDistance() if distance_function is None else (
-            distance_function
-        )  # fmt: skip
+        self.distance_function = (
+            PairwiseDistance() if distance_function is None else (distance_function)
+        )
         self.margin = margin
         self.swap = swap
 

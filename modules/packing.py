@@ -298,9 +298,7 @@ def pad_sequence(
     for n, length in enumerate(lengths):
         t = np.arange(length) + (steps - length if padding_side == "left" else 0)
         rows.append(n * steps + t if batch_first else t * batch + n)
-    return _placed(
-        cat(given), np.concatenate(rows), (batch, steps), batch_first, padding_value
-    )  # fmt: skip
+    return _placed(cat(given), np.concatenate(rows), (batch, steps), batch_first, padding_value)
 
 
 def unpad_sequence(
@@ -316,9 +314,7 @@ def unpad_sequence(
 def pack_sequence(sequences: Any, enforce_sorted: bool = True) -> PackedSequence:
     """Pack a list of tensors (length, ...); see :func:`pack_padded_sequence`."""
     lengths = [s.shape[0] for s in sequences]
-    return pack_padded_sequence(
-        pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted
-    )  # fmt: skip
+    return pack_padded_sequence(pad_sequence(sequences), lengths, enforce_sorted=enforce_sorted)
 
 
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:

@@ -355,9 +355,7 @@ class TransformerDecoder(Module):
         causal = _is_causal(masks["tgt_mask"], tgt_is_causal, length)
         x = tgt
         for layer in self.layers:
-            x = layer(
-                x, memory, **masks, tgt_is_causal=causal, memory_is_causal=memory_is_causal
-            )  # fmt: skip
+            x = layer(x, memory, **masks, tgt_is_causal=causal, memory_is_causal=memory_is_causal)
         return x if self.norm is None else self.norm(x)
 
 

@@ -71,9 +71,8 @@ class Lion(Elementwise):
 
     @staticmethod
     def plain(
-        p: Any, g: Any, m: Any, sign: Any, keep: Any, b1: Any, a1: Any, b2: Any, a2: Any,
-        rate: Any,
-    ) -> None:  # fmt: skip
+        p: Any, g: Any, m: Any, sign: Any, keep: Any, b1: Any, a1: Any, b2: Any, a2: Any, rate: Any
+    ) -> None:
         """The recurrence in tensor ops."""
         step = m.mul(b1).add_(g, alpha=a1 * sign).sign_()
         m.mul_(b2).add_(g, alpha=a2 * sign)

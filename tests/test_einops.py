@@ -52,9 +52,7 @@ REDUCED = [("b c h w -> b c", {}), ("b c (h p) w -> b h c", {"p": 2}), ("b c h w
 def test_rearrange_gives_numpys_values_and_a_gradient(pattern, sizes):
     x = lt.tensor(ARRAY, requires_grad=True)
     out = einops.rearrange(x, pattern, **sizes)
-    np.testing.assert_array_equal(
-        out.detach().numpy(), einops.rearrange(ARRAY, pattern, **sizes)
-    )  # fmt: skip
+    np.testing.assert_array_equal(out.detach().numpy(), einops.rearrange(ARRAY, pattern, **sizes))
     (out**2).sum().backward()
     np.testing.assert_allclose(x.grad.numpy(), 2 * ARRAY)
 

@@ -56,7 +56,5 @@ def _refresh(self: Tensor) -> None:
         refresh(self)
 
 
-for _method in (
-    backward, register_hook, register_post_accumulate_grad_hook, retain_grad, _refresh,
-):  # fmt: skip
+for _method in (backward, register_hook, register_post_accumulate_grad_hook, retain_grad, _refresh):
     install_method(_method.__name__, _method)

@@ -253,4 +253,4 @@ __all__ = [
     "new_storage",
     "unrecorded",
     "written_since",
-]  # fmt: skip
+]

@@ -122,7 +122,7 @@ ABSENT: dict[str, str] = {
     "Removed from PyTorch; they only raise there": "eig lstsq matrix_rank solve symeig",
     "Recurrent steps with all weights in a list; use the modules": "gru gru_cell lstm lstm_cell "
     "rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell",
-}  # fmt: skip
+}
 
 # Operators of PyTorch's own catalogue whose value, first and second gradient equal PyTorch's on
 # each of the catalogue's samples; tests/parity/test_every_operator.py counts them.

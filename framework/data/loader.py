@@ -108,9 +108,9 @@ class DataLoader:
             )
         self.dataset = dataset
         self.num_workers = num_workers
-        self.prefetch_factor = (prefetch_factor if prefetch_factor is not None else 2) if (
-            num_workers
-        ) else None  # fmt: skip
+        self.prefetch_factor = (
+            (prefetch_factor if prefetch_factor is not None else 2) if (num_workers) else None
+        )
         self.pin_memory, self.pin_memory_device = pin_memory, pin_memory_device
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn

@@ -188,9 +188,9 @@ def op(
         infer: Maps the inputs' specs and the attributes to the spec of the result, or to a tuple
             (results, aux, scratch). Words the user's errors. None with ``adopt`` if the shape
             depends on values.
-        name: The op's name, if not the kernel's. With a leading underscore the op is private:
-            ``method`` and ``public`` are False unless they say otherwise.
-        method: Also a Tensor method: True (the default) for the same name, or a name, or False.
+        name: The op's name, if not the kernel's. A leading underscore makes the op private.
+        method: Also a Tensor method: True for the same name, or a name, or False. By default a
+            public op is one.
         operator: Also an operator: ``"__mul__"`` installs ``__rmul__`` and ``__imul__`` along.
         inplace: Name of the in-place twin, for kernels that read each element before writing it.
         returns: Names of the visible results.
@@ -211,7 +211,7 @@ def op(
             ``"promote"``, or a dict of these by device type (``framework/amp/autocast.py``).
         layout: Predicate on input arrays; those that fail are copied to workspace first.
         out: The function takes ``out=``.
-        public: The function is part of ``lowtide``; True is the default.
+        public: The function is part of ``lowtide``; the default, unless the op is private.
         flops: Called with the specs and attributes; the number of operations.
         samples: Yields (inputs, attributes) for the generated tests, given ``make``.
         real: Complex inputs are refused: what it asks of numbers, only real ones have.
@@ -236,12 +236,12 @@ def op(
         if declared.name in OPS:
             raise TypeError(f"an op named {declared.name} is declared twice.")
         OPS[declared.name] = declared
-        shown = not declared.name.startswith("_")
         function, in_place = make_functions(declared, allow_out=out and not (view or adopt))
         declared.function = function
         function.op, function.vjp = declared, declared.vjp
         function.kernel, function.composite = declared.kernel, declared.composite
-        if shown if public is None else public:
+        shown = not declared.name.startswith("_") if public is None else public
+        if shown:
             _publish(declared.name, function)
         as_method = shown if method is None else method
         _install(declared.name, function, as_method, operator, inplace, in_place)

@@ -239,9 +239,8 @@ for _name in ("T", "mT", "real", "imag"):
     setattr(GpuArray, _name, property(lambda self, n=_name: self._view(lambda a: getattr(a, n))))
 for _name in ("reshape", "view", "transpose", "swapaxes", "squeeze", "ravel", "diagonal"):
     setattr(
-        GpuArray, _name,
-        lambda self, *a, n=_name, **k: self._view(lambda x: getattr(x, n)(*a, **k)),
-    )  # fmt: skip
+        GpuArray, _name, lambda self, *a, n=_name, **k: self._view(lambda x: getattr(x, n)(*a, **k))
+    )
 
 
 class _Flags:

@@ -32,9 +32,7 @@ def test_without_weights_no_matrix_of_scores_is_kept():
     layer = lt.nn.MultiheadAttention(E, H, dropout=0.1)
     x = lt.randn(L, N, E)
     mask = lt.nn.Transformer.generate_square_subsequent_mask(L)
-    shapes = kept_shapes(
-        lambda: layer(x, x, x, need_weights=False, attn_mask=mask, is_causal=True)
-    )  # fmt: skip
+    shapes = kept_shapes(lambda: layer(x, x, x, need_weights=False, attn_mask=mask, is_causal=True))
     assert shapes
     assert not [s for s in shapes if s[-2:] == (L, L)]
     assert (L, L) in {s[-2:] for s in kept_shapes(lambda: layer(x, x, x))}

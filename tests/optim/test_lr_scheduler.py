@@ -30,18 +30,13 @@ def rates_of(scheduler, steps):
 # By hand: the schedules' definitions
 
 BY_HAND = {
-    "StepLR": (
-        lambda o: lr_scheduler.StepLR(o, 3, 0.5), lambda k: 0.5 ** (k // 3)
-    ),
+    "StepLR": (lambda o: lr_scheduler.StepLR(o, 3, 0.5), lambda k: 0.5 ** (k // 3)),
     "ExponentialLR": (lambda o: lr_scheduler.ExponentialLR(o, 0.9), lambda k: 0.9**k),
-    "ConstantLR": (
-        lambda o: lr_scheduler.ConstantLR(o, 0.25, 4), lambda k: 0.25 if k < 4 else 1.0
-    ),
-    "LinearLR": (
-        lambda o: lr_scheduler.LinearLR(o, 0.2, 1.0, 8), lambda k: min(1, 0.2 + 0.1 * k)
-    ),
+    "ConstantLR": (lambda o: lr_scheduler.ConstantLR(o, 0.25, 4), lambda k: 0.25 if k < 4 else 1.0),
+    "LinearLR": (lambda o: lr_scheduler.LinearLR(o, 0.2, 1.0, 8), lambda k: min(1, 0.2 + 0.1 * k)),
     "PolynomialLR": (
-        lambda o: lr_scheduler.PolynomialLR(o, 10, 2.0), lambda k: max(0, 1 - k / 10) ** 2
+        lambda o: lr_scheduler.PolynomialLR(o, 10, 2.0),
+        lambda k: max(0, 1 - k / 10) ** 2,
     ),
     "CosineAnnealingLR": (
         lambda o: lr_scheduler.CosineAnnealingLR(o, 6, 0.1),
@@ -52,7 +47,7 @@ BY_HAND = {
         lambda k: (1 + math.cos(math.pi * (k % 5) / 5)) / 2,
     ),
     "LambdaLR": (lambda o: lr_scheduler.LambdaLR(o, lambda k: 1 / (k + 1)), lambda k: 1 / (k + 1)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BY_HAND)

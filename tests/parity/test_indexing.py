@@ -234,11 +234,14 @@ CALLS = {
     "scatter add 1": (lambda m, x, s: m.scatter_add(x, 1, m.tensor(I2[:, :2]), s), X2, S2[:, :2]),
     "scatter_": (lambda m, x, s: (x * 1).scatter_(0, m.tensor(I2[:1]), s), X2, S2[:1]),
     "scatter_add_ of a view": (
-        lambda m, x, s: (x * 1).t().scatter_add_(1, m.tensor(I2), s), X2, S2
+        lambda m, x, s: (x * 1).t().scatter_add_(1, m.tensor(I2), s),
+        X2,
+        S2,
     ),
     **{
         f"scatter_reduce {r} {i}": (_scatter_reduce(r, i), X2, S2)
-        for r in ("sum", "prod", "mean", "amax", "amin") for i in (True, False)
+        for r in ("sum", "prod", "mean", "amax", "amin")
+        for i in (True, False)
     },
     "index_select": (lambda m, x: x.index_select(1, m.tensor(ROWS)), A),
     "index_select 0-d": (lambda m, x: m.index_select(x.sum(), 0, m.tensor([0])), A),
@@ -256,25 +259,22 @@ CALLS = {
     "masked_select broadcast": (lambda m, x: m.masked_select(x, m.tensor(MASK3[0, 0])), A),
     "masked_scatter": (lambda m, x, s: x.masked_scatter(m.tensor(MASK3), s), A, A * 2),
     "masked_scatter_": (
-        lambda m, x, s: (x * 1).masked_scatter_(m.tensor(MASK1[:, None, None]), s), A, A * 2
+        lambda m, x, s: (x * 1).masked_scatter_(m.tensor(MASK1[:, None, None]), s),
+        A,
+        A * 2,
     ),
     "masked_fill": (lambda m, x: x.masked_fill(m.tensor(MASK3), 1.5), A),
-    "masked_fill tensor": (
-        lambda m, x, v: x.masked_fill(m.tensor(MASK3[0]), v), A, np.array(1.5)
-    ),
+    "masked_fill tensor": (lambda m, x, v: x.masked_fill(m.tensor(MASK3[0]), v), A, np.array(1.5)),
     "masked_fill_": (lambda m, x: (x * 1).masked_fill_(m.tensor(MASK3[:1]), -1), A),
     "where": (lambda m, x, y: m.where(m.tensor(MASK3), x, y), A, A * 2),
     "where broadcast": (lambda m, x, y: m.where(m.tensor(MASK3), x, y), A[0], A[:, :1] * 2),
     "where number": (lambda m, x: m.where(m.tensor(MASK3), x, 0.5), A),
     "where number first": (lambda m, x: m.where(m.tensor(MASK3), 2, x), A),
     "where method": (lambda m, x, y: x.where(m.tensor(MASK3), y), A, A * 2),
-    **{
-        f"{n} {k}": (_triangle(n, k), A)
-        for n in ("tril", "triu") for k in (-5, -1, 0, 2, 9)
-    },
+    **{f"{n} {k}": (_triangle(n, k), A) for n in ("tril", "triu") for k in (-5, -1, 0, 2, 9)},
     "tril_": (lambda m, x: (x * 1).tril_(1), A),
     "triu_": (lambda m, x: (x * 1).triu_(-1), A),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -329,7 +329,7 @@ VALUES = {
     "write a number": lambda m: _write(m.tensor([1, 2, 3]), [0, 2], 5.7),
     "write by mask": lambda m: _write(m.tensor([1, 2, 3]), m.tensor(MASK1), m.tensor([5.7])),
     "write a list": lambda m: _write(m.tensor([1.0, 2, 3]), slice(1, 3), m.tensor([8.0, 9.0])),
-}  # fmt: skip
+}
 
 
 def _write(x, key, value):

@@ -162,7 +162,7 @@ for mode in ("bilinear", "nearest", "bicubic"):
                     lambda L, F, x, *g, grid=grid, mode=mode, padding=padding: F.grid_sample(
                         x, g[0] if g else numbers(L, *grid), mode, padding, False
                     ),
-                )  # fmt: skip
+                )
 add("affine_grid", [(4, 2, 3)], lambda L, F, t: F.affine_grid(t, IMAGE, align_corners=True))
 # Losses
 for name in ("l1_loss", "mse_loss", "smooth_l1_loss", "huber_loss"):
@@ -174,10 +174,7 @@ for name in (
 ).split():
     add(f"{name} of numbers", [S], lambda L, F, x, name=name: getattr(F, name)(x, numbers(L, *S)))
 for name in ("cross_entropy", "nll_loss", "multi_margin_loss"):
-    add(
-        name, [S],
-        lambda L, F, x, name=name: getattr(F, name)(x, index(L, ROWS, below=COLUMNS)),
-    )  # fmt: skip
+    add(name, [S], lambda L, F, x, name=name: getattr(F, name)(x, index(L, ROWS, below=COLUMNS)))
 add("multilabel_margin_loss", [S], lambda L, F, x: F.multilabel_margin_loss(x, labels(L)))
 add("triplet_margin_loss", [S] * 3, lambda L, F, *xs: F.triplet_margin_loss(*xs, swap=True))
 add("cosine_similarity", [S, S], lambda L, F, x, y: F.cosine_similarity(x, y))

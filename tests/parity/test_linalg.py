@@ -67,12 +67,10 @@ SQUARE = {
     "pinv_hermitian": lambda m, a: m.linalg.pinv(hermitian(a), hermitian=True),
     "lu_solve": lambda m, a: m.linalg.lu_solve(*m.linalg.lu_factor(a), a),
     "lu_solve_square": lambda m, a: m.linalg.lu_solve(*m.linalg.lu_factor(a), a @ a),
-    "lu_solve_adjoint": lambda m, a: m.linalg.lu_solve(
-        *m.linalg.lu_factor(a), a @ a, adjoint=True
-    ),
+    "lu_solve_adjoint": lambda m, a: m.linalg.lu_solve(*m.linalg.lu_factor(a), a @ a, adjoint=True),
     "lu_solve_right": lambda m, a: m.linalg.lu_solve(*m.linalg.lu_factor(a), a @ a, left=False),
     "vecdot": lambda m, a: m.linalg.vecdot(a, a * a),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("shape", [(3, 3), (2, 3, 3), (2, 1, 2, 2)], ids=str)
@@ -189,14 +187,13 @@ COMPLEX = {
     "eigvals": lambda m, a: m.linalg.eigvals(a).imag.square().sum(-1),
     "svdvals": lambda m, a: m.linalg.svdvals(a),
     "svd_u": lambda m, a: m.linalg.svd(a, full_matrices=False)[0].abs(),
-    "svd_product": lambda m, a: (
-        lambda u, s, v: u @ v)(*m.linalg.svd(a, full_matrices=False)).imag,
+    "svd_product": lambda m, a: (lambda u, s, v: u @ v)(*m.linalg.svd(a, full_matrices=False)).imag,
     "qr": lambda m, a: m.linalg.qr(a)[0].abs(),
     "matrix_exp": lambda m, a: m.linalg.matrix_exp(a * 0.2).real,
     "pinv": lambda m, a: m.linalg.pinv(a).imag,
     "triangular": lambda m, a: m.linalg.solve_triangular(a, a.mT, upper=True).real,
     "vecdot": lambda m, a: m.linalg.vecdot(a, a * a).real,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", COMPLEX)

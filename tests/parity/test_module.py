@@ -95,7 +95,7 @@ ASSIGNMENTS = {
     "train with a number": lambda T, m: m.train(1) and None,
     "to an integer dtype": lambda T, m: m.to(T.int64) and None,
     "call": lambda T, m: m(1),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("change", ASSIGNMENTS)

@@ -32,9 +32,7 @@ def compare(function, *arrays, second=True):
 
 def refused(function, *arrays):
     """Both raise, and the same type."""
-    comparing.refuse_alike(
-        lambda m, *xs: function(m.nn.functional, m.tensor, *xs), *arrays
-    )  # fmt: skip
+    comparing.refuse_alike(lambda m, *xs: function(m.nn.functional, m.tensor, *xs), *arrays)
 
 
 SIZES = [

@@ -80,9 +80,7 @@ GRID = list(
 
 @pytest.mark.parametrize(("kind", "layers", "bias", "first", "two_ways", "given"), GRID)
 def test_layers(kind, layers, bias, first, two_ways, given):
-    ours, theirs = pair(
-        kind, 3, 4, layers, bias=bias, batch_first=first, bidirectional=two_ways
-    )  # fmt: skip
+    ours, theirs = pair(kind, 3, 4, layers, bias=bias, batch_first=first, bidirectional=two_ways)
     x = both(np.random.default_rng(0).normal(size=(2, 5, 3) if first else (5, 2, 3)))
     leaves, hx = [x], (None, None)
     if given:
@@ -282,9 +280,7 @@ def test_padding_and_packing_of_lists():
     ours = [lt.tensor(a, requires_grad=True) for a in arrays]
     theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
     utils = torch.nn.utils.rnn
-    for options in (
-        {}, {"batch_first": True, "padding_value": -2.0}, {"padding_side": "left"},
-    ):  # fmt: skip
+    for options in ({}, {"batch_first": True, "padding_value": -2.0}, {"padding_side": "left"}):
         same(rnn_utils.pad_sequence(ours, **options), utils.pad_sequence(theirs, **options))
     a = rnn_utils.pack_sequence(ours, enforce_sorted=False)
     b = utils.pack_sequence(theirs, enforce_sorted=False)

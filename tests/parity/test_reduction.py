@@ -134,9 +134,7 @@ def test_moments_match(name):
     compare(MOMENTS[name], numbers((4, 3, 2)))
 
 
-ZEROS = (
-    [1.0, 2.0, 3.0, 4.0], [0.0, 2.0, 3.0, 4.0], [1.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 5.0],
-)  # fmt: skip
+ZEROS = ([1.0, 2.0, 3.0, 4.0], [0.0, 2.0, 3.0, 4.0], [1.0, 0.0, 3.0, 0.0], [0.0, 0.0, 0.0, 5.0])
 
 
 @pytest.mark.parametrize("row", ZEROS)

@@ -140,7 +140,7 @@ WRONG = {
     "order of igamma": lambda m: (
         m.igamma(m.ones(2, requires_grad=True), m.ones(2)).sum().backward()
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -170,9 +170,7 @@ def test_decoder_layer(options, masked):
 
 
 def stack(T, kind, norm=True, **options):
-    layer = getattr(T.nn, f"Transformer{kind}Layer")(
-        E, H, 8, 0.0, dtype=T.float64, **options
-    )  # fmt: skip
+    layer = getattr(T.nn, f"Transformer{kind}Layer")(E, H, 8, 0.0, dtype=T.float64, **options)
     after = T.nn.LayerNorm(E, dtype=T.float64) if norm else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

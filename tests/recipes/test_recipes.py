@@ -31,9 +31,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def command(name: str, out: Path, *options: str) -> list[str]:
-    return [
-        sys.executable, "-m", "lowtide", "run", name, "--quick", "--out", str(out), *options,
-    ]  # fmt: skip
+    return [sys.executable, "-m", "lowtide", "run", name, "--quick", "--out", str(out), *options]
 
 
 def run(name: str, tmp_path: Path, out: Path, *options: str) -> tuple[str, dict]:

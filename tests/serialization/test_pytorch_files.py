@@ -184,7 +184,7 @@ ATTACKS = {
     "quantized": (G("torch._utils", "_rebuild_qtensor"), "names torch._utils._rebuild_qtensor"),
     "a storage of quantized numbers": (tensor(storage(kind="QInt8Storage")), "QInt8Storage"),
     "a nest of tuples as a key": (b"}" + b")" + b"2\x86" * 40 + b"Ns", "instruction DUP"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", ATTACKS)
@@ -324,7 +324,7 @@ ARCHIVES = {
     "a negative count": (legacy(tensor(storage()), counts=[-1]), "has -1 elements"),
     "a storage cut off": (legacy(tensor(storage()), data=[SIX[:-4]], counts=[6]), "past the end"),
     "no pickle": (io.BytesIO(), "without data.pkl"),
-}  # fmt: skip
+}
 with zipfile.ZipFile(ARCHIVES["no pickle"][0], "w") as empty:
     empty.writestr("other", b"")
 

@@ -203,9 +203,8 @@ def _four(x):
 
 @function(public=False)
 def scaled_dot_product_attention(
-    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None,
-    enable_gqa=False,
-):  # fmt: skip
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
     """Compute scaled dot product attention: ``softmax(q @ k.mT * scale + mask) @ v``.
 
     Args:
@@ -244,9 +243,8 @@ def scaled_dot_product_attention(
     heads = None
     if query.ndim > 2 and not enable_gqa:
         heads = broadcast_shapes(
-            "scaled_dot_product_attention", query.shape[-3:-2], key.shape[-3:-2],
-            value.shape[-3:-2],
-        )  # fmt: skip
+            "scaled_dot_product_attention", query.shape[-3:-2], key.shape[-3:-2], value.shape[-3:-2]
+        )
     whole = []
     for x in (query, key, value):
         shape = (*lead, *(heads or x.shape[-3:-2]), *x.shape[-2:])

@@ -47,9 +47,7 @@ def _grad_samples(make):
     yield tuple(given(None, None, 0)), base
 
 
-def _grad_infer(
-    grad, query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias
-):  # fmt: skip
+def _grad_infer(grad, query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias):
     dtype = lse.dtype
     blocks = Blocks(query.shape, key.shape, causal, dtype.itemsize)
     scores, hidden, words, drawn, kept = workspaces(

@@ -24,9 +24,8 @@ def _unary(name, rule, doc, samples=singles, *, ufunc):
 
     kernel.__doc__ = doc
     made = op(
-        name=name, method=False, public=False, infer=same, promote="float", flops=per_element(20),
-        samples=samples,
-    )(kernel)  # fmt: skip
+        name=name, public=False, infer=same, promote="float", flops=per_element(20), samples=samples
+    )(kernel)
     made.vjp("input")(rule)
     return made
 
@@ -73,7 +72,7 @@ scaled_modified_bessel_k1: Any = _unary(
 
 
 @op(
-    method=False, public=False, infer=lambda input: (input, Spec(input.shape, bool_)),
+    public=False, infer=lambda input: (input, Spec(input.shape, bool_)),
     promote="float", scratch=("limit",), flops=per_element(12), samples=singles,
 )  # fmt: skip
 def spherical_bessel_j0(xp, out, limit, input):

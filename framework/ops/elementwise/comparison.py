@@ -415,8 +415,8 @@ def _ends_and_edges(dtype, low, high):
 
 
 clamp_with_bitmask = with_bitmask(
-    clamp_between, "_clamp_with_bitmask", _just_outside, "limit", _ends_and_edges, of_result=False,
-)  # fmt: skip
+    clamp_between, "_clamp_with_bitmask", _just_outside, "limit", _ends_and_edges, of_result=False
+)
 
 
 @clamp_with_bitmask.vjp("input")

@@ -32,7 +32,7 @@ def _unary(name, rule, doc, samples=singles, *, ufunc=None, public=False):
 
     kernel.__doc__ = doc
     made = op(
-        name=name, method=public, public=public, inplace=f"{name}_" if public else None, infer=same,
+        name=name, public=public, inplace=f"{name}_" if public else None, infer=same,
         promote="float", flops=per_element(20), samples=samples,
     )(kernel)  # fmt: skip
     if rule is not None:
@@ -56,7 +56,7 @@ i1e: Any = _unary(
     "i1e",
     lambda g, input, out: g * (i0e(input) - input.sign() * out - over(input, out, 0.5)),
     "Compute ``exp(-abs(input)) * i1(input)``.",
-)  # fmt: skip
+)
 entr = _unary(
     "entr", lambda g, input: g * (-input.log() - 1),
     "Compute ``-input * log(input)``: 0 at 0, -inf below.", between(0.3, 2.0),
@@ -90,7 +90,7 @@ def _binary(name, doc, samples, *, ufunc=None, public=False):
 
     kernel.__doc__ = doc
     return op(
-        name=name, method=public, public=public, inplace=f"{name}_" if public else None,
+        name=name, public=public, inplace=f"{name}_" if public else None,
         infer=broadcast, promote="float", flops=per_element(30), samples=samples,
         tensors=("input", "other") if public else (),
     )(kernel)  # fmt: skip

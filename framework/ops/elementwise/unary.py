@@ -41,9 +41,7 @@ def between(low, high):
     return samples
 
 
-def _unary(
-    name, rule, samples=singles, *, ufunc=None, library=False, cost=10, autocast=None, doc
-):  # fmt: skip
+def _unary(name, rule, samples=singles, *, ufunc=None, library=False, cost=10, autocast=None, doc):
     """Declare a unary op by its ufunc and its gradient rule."""
     called = ufunc or name
 

@@ -149,9 +149,7 @@ def _winners_infer(table, source, target, counts, *, rows):
 def _winners_samples(make):
     for n, rows in ((4, 3), (0, 2)):
         x, n = make(5, 3), n
-        yield (
-            (x, _numbers(5, n), _numbers(rows, n), _numbers(2, n)), {"rows": rows},
-        )  # fmt: skip
+        yield ((x, _numbers(5, n), _numbers(rows, n), _numbers(2, n)), {"rows": rows})
 
 
 @op(
@@ -319,9 +317,7 @@ def _(
 
 
 @bags_of_rows.vjp("table")
-def _(
-    g, source, offsets, weights, table_spec, bags, length, mean, padding, by_frequency
-):  # fmt: skip
+def _(g, source, offsets, weights, table_spec, bags, length, mean, padding, by_frequency):
     rows = table_spec.shape[0]
     how = {"bags": bags, "length": length, "mean": mean, "padding": padding, "dtype": g.dtype}
     factors, target = entries_of(source, offsets, None, **how)

@@ -31,9 +31,7 @@ def _cross_entropy_infer(input, target, weight, *, ignore_index, label_smoothing
     n, c, length = class_targets.class_shape("cross_entropy", input, target, weight)
     dtype = _computed(input.dtype)
     tile = class_targets.tile_size(n, c, length, dtype.itemsize)
-    return (
-        Spec(target.shape, input.dtype), Spec((n, 1, length), dtype), Spec((tile,), dtype),
-    )  # fmt: skip
+    return (Spec(target.shape, input.dtype), Spec((n, 1, length), dtype), Spec((tile,), dtype))
 
 
 def _classes(values):
@@ -59,9 +57,7 @@ def _cross_entropy_samples(make):
     layout=contiguous, flops=lambda input, *_, **__: 4 * input.numel,
     samples=_cross_entropy_samples,
 )  # fmt: skip
-def cross_entropy_rows(
-    xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing
-):  # fmt: skip
+def cross_entropy_rows(xp, out, lse, work, input, target, weight, *, ignore_index, label_smoothing):
     """Cross entropy of each row of logits with its class."""
     n, c, length = class_targets.sizes(input)
     logits = input.reshape(n, c, length)
@@ -148,9 +144,7 @@ def _cross_entropy_grad_infer(grad, input, target, weight, lse, **_):
     name="_cross_entropy_grad", infer=_cross_entropy_grad_infer, layout=contiguous,
     flops=lambda grad, input, *_, **__: 4 * input.numel, samples=_grad_samples,
 )  # fmt: skip
-def cross_entropy_grad(
-    xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing
-):  # fmt: skip
+def cross_entropy_grad(xp, out, grad, input, target, weight, lse, *, ignore_index, label_smoothing):
     """Backward of cross entropy: softmax minus target, scaled, from ``lse`` in one pass."""
     n, c, length = class_targets.sizes(input)
     logits, result = input.reshape(n, c, length), out.reshape(n, c, length)
@@ -409,9 +403,8 @@ def _soft_cross_entropy(input, target, weight, reduction, smoothing):
 
 @function(public=False, autocast="float32")
 def nll_loss(
-    input, target, weight=None, size_average=None, ignore_index=-100, reduce=None,
-    reduction="mean",
-):  # fmt: skip
+    input, target, weight=None, size_average=None, ignore_index=-100, reduce=None, reduction="mean"
+):
     """Compute the negative log-likelihood of each row's class.
 
     Args:

@@ -26,10 +26,7 @@ def _ctc_infer(log_probs, labels, lengths, ends):
     steps, batch, _ = log_probs.shape
     wide = labels.shape[1]
     row = log_probs.like((batch, wide))
-    return (
-        log_probs.like((batch,)), log_probs.like((steps, batch, wide)),
-        row, row, row,
-    )  # fmt: skip
+    return (log_probs.like((batch,)), log_probs.like((steps, batch, wide)), row, row, row)
 
 
 def _labels_of(rows):

@@ -16,9 +16,7 @@ from .cross_entropy import reduce_loss, reduction_of
 
 
 @function(public=False, autocast="float32")
-def kl_div(
-    input, target, size_average=None, reduce=None, reduction="mean", log_target=False
-):  # fmt: skip
+def kl_div(input, target, size_average=None, reduce=None, reduction="mean", log_target=False):
     """Compute the Kullback-Leibler divergence ``target * (log target - input)``.
 
     Args:

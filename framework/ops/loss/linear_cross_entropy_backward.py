@@ -61,9 +61,7 @@ def _grad_infer(
     (tokens, features), (rows, columns) = input.shape, tile
     several = tokens > rows, linear_weight.shape[0] > columns
     # The longest product that is added to another.
-    longest = max(
-        rows if needs[0] and several[1] else 0, columns if needs[1] and several[0] else 0
-    )  # fmt: skip
+    longest = max(rows if needs[0] and several[1] else 0, columns if needs[1] and several[0] else 0)
     nothing = input.like((0,))
     return (
         input if needs[0] else nothing,

@@ -160,9 +160,8 @@ def triplet_margin_loss(
 
 @function(public=False)
 def triplet_margin_with_distance_loss(
-    anchor, positive, negative, *, distance_function=None, margin=1.0, swap=False,
-    reduction="mean",
-):  # fmt: skip
+    anchor, positive, negative, *, distance_function=None, margin=1.0, swap=False, reduction="mean"
+):
     """Compute :func:`triplet_margin_loss` with a custom distance function."""
     how = reduction_of(None, None, reduction)
     distance = distance_function or pairwise_distance

@@ -139,9 +139,8 @@ def group_norm(input, num_groups, weight=None, bias=None, eps=1e-5, cudnn_enable
 
 @function(public=False)
 def batch_norm(
-    input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1,
-    eps=1e-5,
-):  # fmt: skip
+    input, running_mean, running_var, weight=None, bias=None, training=False, momentum=0.1, eps=1e-5
+):
     """Batch normalization per channel, by the batch or by running statistics.
 
     Args:
@@ -191,9 +190,7 @@ def batch_norm(
             f"{list(input.shape)}. Use a larger batch, or training=False."
         )
     shape = (input.shape[0], channels, prod(input.shape[2:]))
-    out, mean, var = batch_norm_view(
-        input, weight, bias, shape, (0, 2), (1, channels, 1), eps
-    )  # fmt: skip
+    out, mean, var = batch_norm_view(input, weight, bias, shape, (0, 2), (1, channels, 1), eps)
     _update(running_mean, running_var, mean, var, count, momentum)
     return out
 

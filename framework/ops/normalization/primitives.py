@@ -102,9 +102,7 @@ def _grad_infer(grad, input, weight, mean, rstd, *, shape, axes, affine):
     name="_norm_grad", infer=_grad_infer, returns=("dx", "dw", "db"), scratch=("work", "row"),
     layout=contiguous, flops=per_element(12), samples=_grad_cases,
 )  # fmt: skip
-def norm_grad(
-    xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine
-):  # fmt: skip
+def norm_grad(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, shape, axes, affine):
     """Backward of a normalization: input, weight and bias; ``mean`` None is not centered."""
     x, g, out = input.reshape(shape), grad.reshape(shape), dx.reshape(shape)
     summed = tuple(d for d, n in enumerate(affine) if n != shape[d] or n == 1)
@@ -169,9 +167,7 @@ def _declare(name, doc, cases):
         name=f"_{name}", infer=infer, aux=("mean", "rstd"), layout=contiguous, flops=per_element(8),
         samples=cases,
     )  # fmt: skip
-    def normalize_view(
-        xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps
-    ):  # fmt: skip
+    def normalize_view(xp, out, mean, rstd, input, weight, bias, *, shape, axes, affine, eps):
         x, y = input.reshape(shape), out.reshape(shape)
         _statistics(xp, y, mean, rstd, x, axes)
         _invert(xp, rstd, eps)
@@ -379,9 +375,7 @@ def _batch_cases(make):
     name="_batch_norm", infer=_batch_infer, returns=("out", "mean", "var"), aux=("rstd",),
     layout=contiguous, flops=per_element(8), samples=_batch_cases,
 )  # fmt: skip
-def batch_norm_view(
-    xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps
-):  # fmt: skip
+def batch_norm_view(xp, out, mean, var, rstd, input, weight, bias, *, shape, axes, affine, eps):
     """Normalize each channel over the batch; the mean and the biased variance are results too."""
     x, y = input.reshape(shape), out.reshape(shape)
     _statistics(xp, y, mean, var, x, axes)

@@ -50,7 +50,7 @@ def _fractional_samples(make):
 )  # fmt: skip
 def fractional_max_pool(
     xp, out, index, starts, flat, value, wins, nan, input, draws, *, kernel, size
-):  # fmt: skip
+):
     """Fractional max pooling, with indices into the flattened plane; NaN wins."""
     planes = input.shape[-len(size) :]
     source = input.reshape(starts.shape[0], prod(planes))
@@ -182,7 +182,7 @@ def fractional_max_pool2d_with_indices(
     """Same as :func:`fractional_max_pool2d` with ``return_indices=True``."""
     return fractional_max_pool2d(
         input, kernel_size, output_size, output_ratio, True, _random_samples
-    )  # fmt: skip
+    )
 
 
 @function(public=False)
@@ -193,4 +193,4 @@ def fractional_max_pool3d_with_indices(
     """Same as :func:`fractional_max_pool3d` with ``return_indices=True``."""
     return fractional_max_pool3d(
         input, kernel_size, output_size, output_ratio, True, _random_samples
-    )  # fmt: skip
+    )

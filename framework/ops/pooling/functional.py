@@ -52,9 +52,7 @@ def max_pool1d(
     Memory:
         Keeps one byte per output element, and not the input.
     """
-    return _max_pool_nd(
-        1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices
-    )  # fmt: skip
+    return _max_pool_nd(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 @function()
@@ -66,9 +64,7 @@ def max_pool2d(
     The arguments are those of :func:`max_pool1d`, ints or pairs. Indices count in the flattened
     H x W plane.
     """
-    return _max_pool_nd(
-        2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices
-    )  # fmt: skip
+    return _max_pool_nd(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 @function()
@@ -79,26 +75,20 @@ def max_pool3d(
 
     The arguments are those of :func:`max_pool1d`, ints or triples.
     """
-    return _max_pool_nd(
-        3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices
-    )  # fmt: skip
+    return _max_pool_nd(3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
-def _avg_pool_nd(
-    nd, input, kernel_size, stride, padding, ceil_mode, include, divisor_override
-):  # fmt: skip
+def _avg_pool_nd(nd, input, kernel_size, stride, padding, ceil_mode, include, divisor_override):
     kernel, stride, padding, _ = _arguments(nd, kernel_size, stride, padding)
     if divisor_override == 0:
         raise RuntimeError("avg_pool: divisor must be not zero. Pass None for the window's size.")
     return avg_pool(
         input, kernel, stride, padding, bool(ceil_mode), bool(include), divisor_override
-    )  # fmt: skip
+    )
 
 
 @function()
-def avg_pool1d(
-    input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True
-):  # fmt: skip
+def avg_pool1d(input, kernel_size, stride=None, padding=0, ceil_mode=False, count_include_pad=True):
     """Apply average pooling over the last dimension.
 
     Args:
@@ -112,9 +102,7 @@ def avg_pool1d(
     Returns:
         Tensor (N, C, L_out).
     """
-    return _avg_pool_nd(
-        1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None
-    )  # fmt: skip
+    return _avg_pool_nd(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
 
 
 @function()
@@ -129,7 +117,7 @@ def avg_pool2d(
     """
     return _avg_pool_nd(
         2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )  # fmt: skip
+    )
 
 
 @function()
@@ -143,7 +131,7 @@ def avg_pool3d(
     """
     return _avg_pool_nd(
         3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )  # fmt: skip
+    )
 
 
 def _adaptive_size(name, nd, input, output_size):

@@ -195,9 +195,7 @@ def _scatter_infer(grad, index, *, size, kernel, stride, padding, dilation):
     name="_max_pool_grad", infer=_scatter_infer, scratch=("won", "part"), half="exact",
     flops=lambda grad, index, **_: grad.numel, samples=_scatter_samples,
 )  # fmt: skip
-def scatter_by_argmax(
-    xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation
-):  # fmt: skip
+def scatter_by_argmax(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation):
     """Add each gradient at the argmax of its pooling window."""
     out.fill(0)
     geometry = (size, grad.shape[-len(kernel) :], kernel, stride, padding, dilation)
@@ -341,9 +339,7 @@ def avg_pool(xp, out, input, *, kernel, stride, padding, ceil, include, divisor)
     for _, places, elements in _windows(size, positions, kernel, stride, padding, (1,) * nd):
         view = out[places]
         xp.add(view, input[elements], out=view)
-    counts = _counts(
-        xp, size, positions, kernel, stride, padding, include, divisor, out.dtype
-    )  # fmt: skip
+    counts = _counts(xp, size, positions, kernel, stride, padding, include, divisor, out.dtype)
     if out.dtype.kind in "iu":  # as C divides, towards zero
         for part in out:
             xp.subtract(part, xp.fmod(part, counts), out=part)
@@ -363,15 +359,11 @@ def _(g, input_spec, kernel, stride, padding, include, divisor, ceil):
     infer=lambda grad, *, size, **_: (grad.like((*grad.shape[: -len(size)], *size)), grad),
     flops=lambda grad, *, kernel, **_: grad.numel * prod(kernel), samples=_avg_pool_grad_samples,
 )  # fmt: skip
-def avg_pool_grad(
-    xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor
-):  # fmt: skip
+def avg_pool_grad(xp, out, share, grad, *, size, kernel, stride, padding, ceil, include, divisor):
     """Backward of average pooling."""
     nd = len(kernel)
     positions = grad.shape[-nd:]
-    counts = _counts(
-        xp, size, positions, kernel, stride, padding, include, divisor, out.dtype
-    )  # fmt: skip
+    counts = _counts(xp, size, positions, kernel, stride, padding, include, divisor, out.dtype)
     xp.divide(grad, counts, out=share)
     out.fill(0)
     for _, places, elements in _windows(size, positions, kernel, stride, padding, (1,) * nd):

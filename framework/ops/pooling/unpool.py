@@ -18,7 +18,7 @@ from .functional import (
     max_pool1d,
     max_pool2d,
     max_pool3d,
-)  # fmt: skip
+)
 
 
 def _size(input, kernel, stride, padding, output_size):

@@ -24,7 +24,7 @@ def _infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
     size = w_hh.shape[1]
     rows, batch, hidden = rnn.geometry(
         "gru", input, runs, 3, w_ih, w_hh, (b_ih, b_hh), ((h0, size),)
-    )  # fmt: skip
+    )
     kind = rnn.kernel_type(input)
     return (
         input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
@@ -162,7 +162,7 @@ def _(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse):
 
 def _grad_infer(
     grad_out, grad_h, input, w_ih, w_hh, h0, result, gates, inner, *, runs, reverse, needs
-):  # fmt: skip
+):
     rows, hidden = inner.shape
     kind, batch = rnn.kernel_type(input), runs[0][1] if runs else input.shape[1]
     bias = w_hh.like((w_hh.shape[0] if needs[4] else 0,))

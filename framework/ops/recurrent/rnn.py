@@ -248,9 +248,7 @@ def start(initial, like, batch, size):
 
 def _rnn_infer(input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash):
     size = w_hh.shape[1]
-    _, batch, hidden = geometry(
-        "rnn", input, runs, 1, w_ih, w_hh, (b_ih, b_hh), ((h0, size),)
-    )  # fmt: skip
+    _, batch, hidden = geometry("rnn", input, runs, 1, w_ih, w_hh, (b_ih, b_hh), ((h0, size),))
     kind = kernel_type(input)
     return (
         input.like((*input.shape[:-1], hidden)), input.like((batch, hidden)),
@@ -283,7 +281,7 @@ def _rnn_samples(make):
 )  # fmt: skip
 def rnn_sequence(
     xp, out, h_n, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
-):  # fmt: skip
+):
     """Run an RNN over a sequence, with tanh, or relu without ``squash``.
 
     Returns:
@@ -301,7 +299,7 @@ def rnn_sequence(
 @rnn_sequence.kernel("cpu", when=compilable, layout=contiguous)
 def _(
     xp, out, h_n, bias, product, w_hh_t, input, w_ih, w_hh, b_ih, b_hh, h0, *, runs, reverse, squash
-):  # fmt: skip
+):
     from ...kernels.cpu import recurrent
 
     def step(xp, *arrays):
@@ -400,7 +398,7 @@ def more_spec(input, w_hh, initial, runs, reverse, needed):
 
 def _rnn_grad_infer(
     grad_out, grad_h, input, w_ih, w_hh, h0, result, *, runs, reverse, squash, needs
-):  # fmt: skip
+):
     batch = runs[0][1] if runs else input.shape[1]
     return (
         *gradient_specs(input, w_ih, w_hh, needs), input.like((batch, w_hh.shape[1])),

@@ -430,18 +430,14 @@ def _frequencies(counts, n, d, dtype, device, requires_grad, out):
 
 
 @function(public=False)
-def fftfreq(
-    n, d=1.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False
-):  # fmt: skip
+def fftfreq(n, d=1.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
     """Return the frequencies of ``fft``, for ``n`` samples with spacing ``d``."""
     counts = np.concatenate((np.arange((n + 1) // 2), np.arange(-(n // 2), 0))).astype(np.float64)
     return _frequencies(counts, n, d, dtype, device, requires_grad, out)
 
 
 @function(public=False)
-def rfftfreq(
-    n, d=1.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False
-):  # fmt: skip
+def rfftfreq(n, d=1.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
     """Return the frequencies of ``rfft``, for ``n`` samples with spacing ``d``."""
     counts = np.arange(n // 2 + 1).astype(np.float64)
     return _frequencies(counts, n, d, dtype, device, requires_grad, out)

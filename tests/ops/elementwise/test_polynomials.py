@@ -18,7 +18,7 @@ CASES = {
     "hermite_polynomial_he": reference.eval_hermitenorm,
     "laguerre_polynomial_l": reference.eval_laguerre,
     "legendre_polynomial_p": reference.eval_legendre,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CASES)

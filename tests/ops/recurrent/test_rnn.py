@@ -227,9 +227,7 @@ def test_mistakes_are_named(change, message):
 def test_a_projection_must_fit():
     w = weights("LSTM")
     with pytest.raises(RuntimeError, match=r"needs w_hr \(6, 6\)|beside 6 cells"):
-        lstm_sequence(
-            numbers(T, N, D), *w, numbers(2, H), None, None, runs=None, reverse=False
-        )  # fmt: skip
+        lstm_sequence(numbers(T, N, D), *w, numbers(2, H), None, None, runs=None, reverse=False)
 
 
 def test_a_length_beyond_the_input_is_refused():
