@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .dispatch import dispatch, dispatch_pair
 from .inplace import dispatch_inplace, dispatch_out
-from .templates import compiled, passed
+from .templates import compiled, parameter_names, passed
 
 if TYPE_CHECKING:
     from .registry import Op
@@ -82,9 +82,11 @@ _MISSING: Any = object()
 
 def numpy_names(f: Any) -> Any:
     """Let a function of ``dim`` take NumPy's ``axis`` and ``keepdims`` too, as PyTorch does."""
+    if "dim" not in parameter_names(f):
+        return f
     parameters = inspect.signature(f).parameters
     kinds = {p.kind for p in parameters.values()}
-    if "dim" not in parameters or "axis" in parameters or not kinds <= _NAMED:
+    if "axis" in parameters or not kinds <= _NAMED:
         return f
     taken: list[inspect.Parameter] = []
     required = None  # the last parameter that must be given, from dim on

@@ -8,7 +8,6 @@ gives the attribute; ``needs`` says, for a joint rule, which of its inputs need 
 
 from __future__ import annotations
 
-import inspect
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from ..modes import enable_grad
 from ..spec import Spec
 from ..tensor import Tensor
 from .node_names import node_name
+from .templates import parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Rule:
     def __init__(self, op: Op, inputs: tuple[str, ...], function: Any) -> None:
         self.inputs = inputs
         self.function = function
-        self.names = tuple(inspect.signature(function).parameters)
+        self.names = parameter_names(function)
         # A rule for several inputs, or for a list of them, returns a tuple.
         self.joint = len(inputs) > 1 or inputs == (op.variadic,)
         known = vocabulary(op)

@@ -49,6 +49,14 @@ def compiled(
     return names[name]
 
 
+def parameter_names(f: Any) -> tuple[str, ...]:
+    """A function's parameters by name: ``inspect.signature`` takes ten times as long."""
+    code = getattr(inspect.unwrap(f), "__code__", None)
+    if code is None or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+        return tuple(inspect.signature(f).parameters)
+    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+
+
 def passed(parameters: Iterable[inspect.Parameter]) -> str:
     """The arguments of a call that hands a function's parameters on, as text."""
     return ", ".join(map(_handed_on, parameters))
