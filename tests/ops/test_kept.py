@@ -74,7 +74,7 @@ def test_channels_are_those_of_a_mask_of_ones():
 
 
 def test_random_slopes_are_drawn_again():
-    assert kept(lambda x: F.rrelu(x, training=True), (4, 6, 8, 8)) == {"rrelu.sides": N // 8}
+    assert kept(lambda x: F.rrelu(x, training=True), (4, 6, 8, 8)) == {"rrelu.bitmask": N // 8}
     x = (lt.rand(5, 1001) - 0.5).requires_grad_()
     y = F.rrelu(x, 0.2, 0.4, training=True)
     y.sum().backward()

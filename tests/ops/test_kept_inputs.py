@@ -145,8 +145,9 @@ def test_order_statistics_keep_the_places_of_what_they_chose():
 
 def test_an_absolute_error_keeps_two_bits_an_element():
     assert kept(F.l1_loss, (128, 128), (128, 128)) == {
-        "absolute_error_marked.above": 128 * 16, "absolute_error_marked.apart": 128 * 16,
-    }  # fmt: skip
+        "absolute_error_with_bitmask.above": 128 * 16,
+        "absolute_error_with_bitmask.apart": 128 * 16,
+    }
     assert kept(F.l1_loss, (8, 8), (8, 8)) == {
         "absolute_error.input": 256, "absolute_error.target": 256,
     }  # fmt: skip

@@ -8,7 +8,7 @@ from __future__ import annotations
 from ...dtypes import BOOL, bool_, uint8
 from ...kernels.common.elementwise import elementwise_kernel
 from ...kernels.common.layout import worth_compiling
-from ..elementwise.bitmask import HIDDEN, INFINITY, chosen, marked, worth_bits
+from ..elementwise.bitmask import HIDDEN, INFINITY, bitmask_vjp, with_bitmask, worth_bits
 from ..registry import function, op, per_element, same, singles
 
 
@@ -95,14 +95,14 @@ def _(g, out):
     return window(g, out, low=0.0, high=INFINITY, outside=0.0)
 
 
-relu_marked = marked(
-    relu_of, "_relu_marked", lambda dtype: (0.0, INFINITY), "relu", lambda dtype: ()
+relu_with_bitmask = with_bitmask(
+    relu_of, "_relu_with_bitmask", lambda dtype: (0.0, INFINITY), "relu", lambda dtype: ()
 )
 
 
-@relu_marked.vjp("input")
-def _(g_out, sides):
-    return chosen(g_out, sides)
+@relu_with_bitmask.vjp("input")
+def _(g_out, bitmask):
+    return bitmask_vjp(g_out, bitmask)
 
 
 @function(method=True)
@@ -113,7 +113,7 @@ def relu(input, *, out=None):
         Keeps one bit an element; the result below 16384 elements and in place (``relu_``).
     """
     if out is None and worth_bits(input, exact=False):
-        return relu_marked(input)[0]
+        return relu_with_bitmask(input)[0]
     return relu_of(input, out=out)
 
 
@@ -145,15 +145,15 @@ def _(g, out, negative_slope):
     return window(g, out, low=0.0, high=INFINITY, outside=negative_slope)
 
 
-leaky_relu_marked = marked(
-    leaky_relu_of, "_leaky_relu_marked", lambda dtype, negative_slope: (0.0, INFINITY),
+leaky_relu_with_bitmask = with_bitmask(
+    leaky_relu_of, "_leaky_relu_with_bitmask", lambda dtype, negative_slope: (0.0, INFINITY),
     "leaky_relu", lambda dtype, negative_slope: (negative_slope,), of_result=False,
 )  # fmt: skip
 
 
-@leaky_relu_marked.vjp("input")
-def _(g_out, sides, negative_slope):
-    return chosen(g_out, sides, outside=negative_slope)
+@leaky_relu_with_bitmask.vjp("input")
+def _(g_out, bitmask, negative_slope):
+    return bitmask_vjp(g_out, bitmask, outside=negative_slope)
 
 
 @function(public=False)
@@ -167,7 +167,7 @@ def leaky_relu(input, negative_slope=0.01, inplace=False):
     slope = float(negative_slope)
     if not slope < 0:
         if not inplace and worth_bits(input, exact=False):
-            return leaky_relu_marked(input, slope)[0]
+            return leaky_relu_with_bitmask(input, slope)[0]
         return input._leaky_relu_(slope) if inplace else leaky_relu_of(input, slope)
     from .glu_prelu import prelu_of
 
@@ -217,14 +217,14 @@ def _limits(dtype, min_val, max_val):
     return float(dtype.type(min_val)), float(dtype.type(max_val))
 
 
-hardtanh_marked = marked(
-    hardtanh_of, "_hardtanh_marked", _limits, "limit", lambda *a, **k: _limits(*a, **k) * 2
+hardtanh_with_bitmask = with_bitmask(
+    hardtanh_of, "_hardtanh_with_bitmask", _limits, "limit", lambda *a, **k: _limits(*a, **k) * 2
 )
 
 
-@hardtanh_marked.vjp("input")
-def _(g_out, sides):
-    return chosen(g_out, sides)
+@hardtanh_with_bitmask.vjp("input")
+def _(g_out, bitmask):
+    return bitmask_vjp(g_out, bitmask)
 
 
 @function(public=False)
@@ -237,7 +237,7 @@ def hardtanh(input, min_val=-1.0, max_val=1.0, inplace=False):
     if inplace:
         return input._hardtanh_(min_val, max_val)
     if worth_bits(input):
-        return hardtanh_marked(input, min_val, max_val)[0]
+        return hardtanh_with_bitmask(input, min_val, max_val)[0]
     return hardtanh_of(input, min_val, max_val)
 
 
@@ -274,15 +274,15 @@ def _(g, out):
     return window(g, out, low=0.0, high=1.0, outside=0.0, inside=1 / 6)
 
 
-hardsigmoid_marked = marked(
-    hardsigmoid_of, "_hardsigmoid_marked", lambda dtype: (0.0, 1.0), "hardsigmoid",
+hardsigmoid_with_bitmask = with_bitmask(
+    hardsigmoid_of, "_hardsigmoid_with_bitmask", lambda dtype: (0.0, 1.0), "hardsigmoid",
     lambda dtype: (),
 )  # fmt: skip
 
 
-@hardsigmoid_marked.vjp("input")
-def _(g_out, sides):
-    return chosen(g_out, sides, inside=1 / 6)
+@hardsigmoid_with_bitmask.vjp("input")
+def _(g_out, bitmask):
+    return bitmask_vjp(g_out, bitmask, inside=1 / 6)
 
 
 @function(public=False)
@@ -293,7 +293,7 @@ def hardsigmoid(input, inplace=False):
         Keeps one bit an element; the result below 16384 elements and in place.
     """
     if not inplace and worth_bits(input):
-        return hardsigmoid_marked(input)[0]
+        return hardsigmoid_with_bitmask(input)[0]
     return input._hardsigmoid_() if inplace else hardsigmoid_of(input)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...dtypes import bool_
 from ...kernels.common.elementwise import elementwise_kernel
-from ..elementwise.bitmask import HIDDEN, INFINITY, chosen, marked, worth_bits
+from ..elementwise.bitmask import HIDDEN, INFINITY, bitmask_vjp, with_bitmask, worth_bits
 from ..elementwise.unary import tanh
 from ..registry import function, op, per_element, singles
 from .relu import floating, gradient_infer, gradient_samples, window
@@ -130,16 +130,16 @@ def _(g, input, threshold):
     return window(g, input, low=float(threshold), high=INFINITY, outside=0.0)
 
 
-threshold_marked = marked(
-    threshold_of, "_threshold_marked",
+threshold_with_bitmask = with_bitmask(
+    threshold_of, "_threshold_with_bitmask",
     lambda dtype, threshold, value: (float(dtype.type(threshold)), INFINITY),
     "threshold", lambda dtype, threshold, value: (threshold, value), of_result=False,
 )  # fmt: skip
 
 
-@threshold_marked.vjp("input")
-def _(g_out, sides):
-    return chosen(g_out, sides)
+@threshold_with_bitmask.vjp("input")
+def _(g_out, bitmask):
+    return bitmask_vjp(g_out, bitmask)
 
 
 @function()
@@ -150,7 +150,7 @@ def threshold(input, threshold, value, inplace=False):
         Keeps one bit an element; ``input`` below 16384 elements; in place, a copy of it.
     """
     if not inplace and worth_bits(input):
-        return threshold_marked(input, threshold, value)[0]
+        return threshold_with_bitmask(input, threshold, value)[0]
     run = input._threshold_ if inplace else lambda *a: threshold_of(input, *a)
     return run(threshold, value)
 

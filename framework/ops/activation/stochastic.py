@@ -9,7 +9,7 @@ from ...random.generator import draw
 from ...random.philox import Rng, bits
 from ...spec import Spec
 from ..creation.fill import empty_like, zeros_like
-from ..elementwise.bitmask import INFINITY, is_set, mark, sides_of
+from ..elementwise.bitmask import INFINITY, bitmask_specs, walk_bitmask, write_bitmask
 from ..registry import function, op, per_element
 from .relu import leaky_relu, need_float
 from .softmax import softmax
@@ -44,7 +44,7 @@ def gumbel_softmax(logits, tau=1, hard=False, eps=1e-10, dim=-1):
 
 def _rrelu_infer(input, rng, **_):
     need_float("rrelu", input)
-    return input, *sides_of(input), _words_of(input)
+    return input, *bitmask_specs(input), _words_of(input)
 
 
 def _words_of(input):
@@ -58,52 +58,52 @@ def _rrelus(make):
 
 
 @op(
-    name="_rrelu", infer=_rrelu_infer, returns=("out", "sides"), scratch=("work", "words"),
+    name="_rrelu", infer=_rrelu_infer, returns=("out", "bitmask"), scratch=("work", "words"),
     layout=contiguous, flops=per_element(3), samples=_rrelus,
 )  # fmt: skip
-def rrelu_of(xp, out, sides, work, words, input, rng, *, lower, upper):
+def rrelu_of(xp, out, bitmask, work, words, input, rng, *, lower, upper):
     """Elements times a slope drawn for each, where they are not above 0; and which are above."""
-    mark(xp, sides, work, input, 0.0, INFINITY)
-    _sloped(xp, out, sides, work, words, input, rng, lower, upper)
+    write_bitmask(xp, bitmask, work, input, 0.0, INFINITY)
+    _sloped(xp, out, bitmask, work, words, input, rng, lower, upper)
 
 
-def _sloped(xp, out, sides, work, words, values, rng, lower, upper):
+def _sloped(xp, out, bitmask, work, words, values, rng, lower, upper):
     # A slope is a function of (seed, offset) and the number of its element, in every dtype.
     flat, random = out.reshape(-1), words.view(xp.uint32)
     for start in range(0, flat.size, thresholds.TILE):
-        part = flat[start : start + thresholds.TILE]
-        bits(xp, random[: part.size], rng, start)
-        xp.multiply(random[: part.size], (upper - lower) * 2.0**-32, out=part)
+        tile = flat[start : start + thresholds.TILE]
+        bits(xp, random[: tile.size], rng, start)
+        xp.multiply(random[: tile.size], (upper - lower) * 2.0**-32, out=tile)
     xp.add(out, lower, out=out)
     xp.multiply(out, values, out=out)
-    for above, part, value in is_set(xp, sides, work, out, values):
-        xp.copyto(part, value, where=above)
+    for above, row, value in walk_bitmask(xp, bitmask, work, out, values):
+        xp.copyto(row, value, where=above)
 
 
 @rrelu_of.vjp("input")
-def _(g_out, sides, rng, lower, upper):
-    return None if g_out is None else rrelu_slope(g_out, sides.detach(), rng, lower, upper)
+def _(g_out, bitmask, rng, lower, upper):
+    return None if g_out is None else rrelu_slope(g_out, bitmask.detach(), rng, lower, upper)
 
 
 def _slope_samples(make):
     for (input, rng), options in _rrelus(make):
-        sides = rrelu_of(input.detach(), rng, **options)[1]
-        yield (input, sides, rng), options
+        bitmask = rrelu_of(input.detach(), rng, **options)[1]
+        yield (input, bitmask, rng), options
 
 
 @op(
     name="_rrelu_backward", scratch=("work", "words"),
-    infer=lambda grad, *_, **__: (grad, sides_of(grad)[1], _words_of(grad)), layout=contiguous,
+    infer=lambda grad, *_, **__: (grad, bitmask_specs(grad)[1], _words_of(grad)), layout=contiguous,
     flops=per_element(3), samples=_slope_samples,
 )  # fmt: skip
-def rrelu_slope(xp, out, work, words, grad, sides, rng, *, lower, upper):
+def rrelu_slope(xp, out, work, words, grad, bitmask, rng, *, lower, upper):
     """``grad``, times the slope that was drawn where elements were not above 0."""
-    _sloped(xp, out, sides, work, words, grad, rng, lower, upper)
+    _sloped(xp, out, bitmask, work, words, grad, rng, lower, upper)
 
 
 @rrelu_slope.vjp("grad")
-def _(g, sides, rng, lower, upper):
-    return rrelu_slope(g, sides, rng, lower, upper)
+def _(g, bitmask, rng, lower, upper):
+    return rrelu_slope(g, bitmask, rng, lower, upper)
 
 
 @function(public=False)

@@ -151,7 +151,7 @@ def fill(array: Any, value: Any) -> None:
     array.fill(value)
 
 
-def as_it_is(array: Any) -> None:
+def leave_uninitialized(array: Any) -> None:
     """Write nothing: the values of ``empty``."""
 
 

@@ -19,8 +19,8 @@ from ..inplace import into
 from ..registry import FUNCTIONS, broadcast_shapes, function, op
 from .factory import (
     NUMBERS,
-    as_it_is,
     dtype_of,
+    leave_uninitialized,
     like,
     made,
     natural_dtype,
@@ -44,7 +44,9 @@ def empty(
 ) -> Tensor:  # fmt: skip
     """Make a tensor with whatever values its memory had."""
     shape = size_of("empty", size, named)
-    t = written(target("empty", shape, dtype, get_default_dtype(), device, out), as_it_is)
+    t = written(
+        target("empty", shape, dtype, get_default_dtype(), device, out), leave_uninitialized
+    )
     return t.requires_grad_() if requires_grad else t
 
 
@@ -120,7 +122,7 @@ def empty_strided(
     where = place_of(device)
     span = 1 + sum((n - 1) * s for n, s in zip(shape, steps, strict=True)) if 0 not in shape else 0
     be = backend(where)
-    flat = written(new(Spec((span,), wanted, where)), as_it_is)
+    flat = written(new(Spec((span,), wanted, where)), leave_uninitialized)
     strides = tuple(s * wanted.itemsize for s in steps)
     array = (be.xp or np).lib.stride_tricks.as_strided(flat._array, shape, strides)
     t = made(array, Spec(shape, wanted, where), flat._storage)
@@ -167,7 +169,7 @@ def empty_like(
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Make an uninitialized tensor of another's shape, dtype and device."""
-    return written(like("empty_like", input, dtype, device, requires_grad), as_it_is)
+    return written(like("empty_like", input, dtype, device, requires_grad), leave_uninitialized)
 
 
 @function()
@@ -220,7 +222,7 @@ def new_empty(
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Make an uninitialized tensor of this one's dtype and device."""
-    t = written(_new_like("new_empty", input, size, dtype, device), as_it_is)
+    t = written(_new_like("new_empty", input, size, dtype, device), leave_uninitialized)
     return t.requires_grad_() if requires_grad else t
 
 

@@ -26,7 +26,7 @@ from ...dtypes import (
 from ...spec import Size, Spec
 from ...tensor import Tensor, instance
 from ..registry import FUNCTIONS
-from .factory import as_it_is, new, shape_of, written
+from .factory import leave_uninitialized, new, shape_of, written
 from .from_data import copied
 
 
@@ -56,7 +56,7 @@ def legacy_tensor(cls: Any, *args: Any, dtype: Any = None, device: Any = None) -
             )
         out = copied(args[0], wanted, where)
     else:
-        out = written(new(Spec(shape_of("new", args or (0,)), wanted, where)), as_it_is)
+        out = written(new(Spec(shape_of("new", args or (0,)), wanted, where)), leave_uninitialized)
     return instance(cls, out, False, {})
 
 

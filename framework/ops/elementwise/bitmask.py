@@ -18,7 +18,12 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from ...dtypes import bool_, uint8
-from ...kernels.common.layout import contiguous, even, lines, worth_compiling
+from ...kernels.common.layout import (
+    contiguous,
+    dense_or_repeated_scalar,
+    flatten_repeated_grad,
+    worth_compiling,
+)
 from ...kernels.runtime import threads, thresholds
 from ...modes import local
 from ...spec import Spec
@@ -35,7 +40,7 @@ def worth_bits(input, exact=True) -> bool:
 
     Args:
         input: Of the call.
-        exact: The ends of the pieces have to be numbers of the dtype: half precision is left out.
+        exact: The ends of the segments have to be numbers of the dtype: half precision is left out.
     """
     return (
         isinstance(input, Tensor)
@@ -47,34 +52,34 @@ def worth_bits(input, exact=True) -> bool:
     )
 
 
-def sides_of(input) -> tuple[Spec, Spec]:
-    """Specs of the bits of a tensor, and of the workspace of :func:`mark`."""
+def bitmask_specs(input) -> tuple[Spec, Spec]:
+    """Specs of the bits of a tensor, and of the workspace of :func:`write_bitmask`."""
     count = -(-input.numel // 8)
     return Spec((count,), uint8), Spec((2, count), bool_)
 
 
-def _rows(flat, sides):
+def _rows(flat, bitmask):
     """Elements and the bytes that have their bits: (k, elements, bytes) of one shape."""
     whole = flat.size // TILE
-    tiles, bits = flat[: whole * TILE], sides[: whole * TILE // 8]
-    rest, others = flat[tiles.size :], sides[bits.size :]
+    tiles, bits = flat[: whole * TILE], bitmask[: whole * TILE // 8]
+    rest, others = flat[tiles.size :], bitmask[bits.size :]
     for k in range(8):
         if whole:
             yield k, tiles.reshape(whole, 8, -1)[:, k], bits.reshape(whole, -1)
-        part = rest[k * others.size : (k + 1) * others.size]
-        if part.size:
-            yield k, part, others[: part.size]
+        row = rest[k * others.size : (k + 1) * others.size]
+        if row.size:
+            yield k, row, others[: row.size]
 
 
-def mark(xp, sides, work, values, low, high) -> None:
+def write_bitmask(xp, bitmask, work, values, low, high) -> None:
     """Set the bits of values that are neither ``<= low`` nor ``>= high``; NaN is neither."""
-    sides.fill(0)
-    for k, part, here in _rows(values.reshape(-1), sides):
-        beyond, other = (w[: part.size].reshape(part.shape) for w in work)
+    bitmask.fill(0)
+    for k, row, here in _rows(values.reshape(-1), bitmask):
+        beyond, other = (w[: row.size].reshape(row.shape) for w in work)
         beyond.fill(False)
         for bound, test in ((low, xp.less_equal), (high, xp.greater_equal)):
             if -INFINITY < bound < INFINITY:
-                test(part, bound, out=other)
+                test(row, bound, out=other)
                 xp.logical_or(beyond, other, out=beyond)
         xp.logical_not(beyond, out=beyond)
         bit = beyond.view(xp.uint8)
@@ -82,24 +87,24 @@ def mark(xp, sides, work, values, low, high) -> None:
         xp.bitwise_or(here, bit, out=here)
 
 
-def is_set(xp, sides, work, *arrays):
-    """(where bits are set, parts of the arrays), part by part."""
-    walks = [_rows(a.reshape(-1), sides) for a in arrays]
-    for pieces in zip(*walks, strict=True):
-        k, first, bytes_ = pieces[0]
+def walk_bitmask(xp, bitmask, work, *arrays):
+    """Yield, for rows of the tiles: where bits are set, and those rows of the arrays."""
+    walks = [_rows(a.reshape(-1), bitmask) for a in arrays]
+    for rows in zip(*walks, strict=True):
+        k, first, bytes_ = rows[0]
         one, on = (w[: first.size].reshape(first.shape) for w in work)
         xp.bitwise_and(bytes_, 1 << k, out=one.view(xp.uint8))
         xp.not_equal(one.view(xp.uint8), 0, out=on)
-        yield (on, *(part for _, part, _ in pieces))
+        yield (on, *(row for _, row, _ in rows))
 
 
-def marked(plain, name, ends, loop, for_loop, of_result=True):
-    """Declare a twin of an op of one tensor that also gives the bits: (out, sides).
+def with_bitmask(plain, name, ends, loop, for_loop, of_result=True):
+    """Declare a twin of an op of one tensor that also gives the bits: (out, bitmask).
 
     Args:
         plain: The op.
         name: Of the twin.
-        ends: ``ends(dtype, **attributes)`` gives the ends of the piece whose bits are set.
+        ends: ``ends(dtype, **attributes)`` gives the ends of the segment whose bits are set.
         loop: Name of the compiled loop that does both at once.
         for_loop: ``for_loop(dtype, **attributes)`` gives the numbers that it takes.
         of_result: The ends are those of the result, not of the input.
@@ -109,15 +114,17 @@ def marked(plain, name, ends, loop, for_loop, of_result=True):
     def infer(input, **attributes):
         found = declared.infer(input, **attributes)
         out, *scratch = found if isinstance(found, tuple) else (found,)
-        sides, work = sides_of(input)
-        return out, sides, *scratch, work
+        bitmask, work = bitmask_specs(input)
+        return out, bitmask, *scratch, work
 
-    def kernel(xp, out, sides, *arrays, **attributes):
+    def kernel(xp, out, bitmask, *arrays, **attributes):
         *scratch, work, input = arrays
         declared.plain(xp, out, *scratch, input, **attributes)
-        mark(xp, sides, work, out if of_result else input, *ends(out.dtype, **attributes))
+        write_bitmask(
+            xp, bitmask, work, out if of_result else input, *ends(out.dtype, **attributes)
+        )
 
-    leading = ("xp", "out", "sides", *declared.scratch, "work", "input")
+    leading = ("xp", "out", "bitmask", *declared.scratch, "work", "input")
     of_tensors = [Parameter(n, Parameter.POSITIONAL_OR_KEYWORD) for n in leading]
     keywords = [
         Parameter(n, Parameter.KEYWORD_ONLY, default=d) for n, d in declared.attributes.items()
@@ -126,24 +133,26 @@ def marked(plain, name, ends, loop, for_loop, of_result=True):
     kernel.__doc__ = f"What ``{declared.name}`` does, and on which side of its bends elements lie."
     kernel.__module__ = declared.plain.__module__
     made = op(
-        name=name, infer=infer, returns=("out", "sides"),
+        name=name, infer=infer, returns=("out", "bitmask"),
         scratch=(*declared.scratch, "work"), layout=contiguous, flops=declared.flops,
-        samples=declared.samples, elementwise="tiles",
+        samples=declared.samples, elementwise="bitmask",
     )(kernel)  # fmt: skip
     # in messages, and for who asks for values by their op
     made.op.display_name = declared.display_name
 
     @made.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
-    def _(xp, out, sides, *arrays, **attributes):
+    def _(xp, out, bitmask, *arrays, **attributes):
         numbers = [float(v) for v in for_loop(out.dtype, **attributes)]
-        parallel_tiles(loop, out.size, out.reshape(-1), sides, arrays[-1].reshape(-1), *numbers)
+        parallel_tiles(loop, out.size, out.reshape(-1), bitmask, arrays[-1].reshape(-1), *numbers)
 
     return made
 
 
-def chosen(g, sides, inside=1.0, outside=0.0):
+def bitmask_vjp(g, bitmask, inside=1.0, outside=0.0):
     """The gradient of a twin: what arrives, times the slope of the side."""
-    return None if g is None else by_side(g, sides.detach(), inside=inside, outside=outside)
+    return (
+        None if g is None else select_by_mask(g, bitmask.detach(), inside=inside, outside=outside)
+    )
 
 
 # The loops, once imported: a statement for it takes as long as a small loop.
@@ -170,73 +179,73 @@ def parallel_tiles(loop, elements, *arrays) -> None:
 # The gradient
 
 
-def _choose_infer(grad, sides, **_):
-    return grad, sides_of(grad)[1]
+def _select_infer(grad, bitmask, **_):
+    return grad, bitmask_specs(grad)[1]
 
 
-def _choose_samples(make):
-    from .comparison import clamp_marked
+def _select_samples(make):
+    from .comparison import clamp_with_bitmask
 
     for shape in ((3, 4), (2, 3, 3), (), (0, 3)):
         grad, values = make(*shape), make(*shape).detach()
-        sides = clamp_marked(values, low=-0.4, high=0.7)[1]
-        yield (grad, sides), {"inside": 1.0, "outside": 0.0}
-        yield (grad, sides), {"inside": 1.0, "outside": 0.1}
-        yield (grad, sides), {"inside": 0.25, "outside": 0.0}
+        bitmask = clamp_with_bitmask(values, low=-0.4, high=0.7)[1]
+        yield (grad, bitmask), {"inside": 1.0, "outside": 0.0}
+        yield (grad, bitmask), {"inside": 1.0, "outside": 0.1}
+        yield (grad, bitmask), {"inside": 0.25, "outside": 0.0}
 
 
 @op(
-    name="_by_side", infer=_choose_infer, scratch=("work",), layout=contiguous,
-    flops=per_element(1), samples=_choose_samples, elementwise="tiles",
+    name="_select_by_mask", infer=_select_infer, scratch=("work",), layout=contiguous,
+    flops=per_element(1), samples=_select_samples, elementwise="bitmask",
 )  # fmt: skip
-def by_side(xp, out, work, grad, sides, *, inside, outside):
+def select_by_mask(xp, out, work, grad, bitmask, *, inside, outside):
     """``inside * grad`` where the bit is set; else ``outside * grad``, or 0 where that is 0."""
     xp.multiply(grad, inside if outside == 0 else outside, out=out)
-    for on, part, given in is_set(xp, sides, work, out, grad):
+    for on, row, given in walk_bitmask(xp, bitmask, work, out, grad):
         if outside == 0:
             xp.logical_not(on, out=on)
-            xp.copyto(part, 0, where=on)
+            xp.copyto(row, 0, where=on)
         else:  # then inside is 1
-            xp.copyto(part, given, where=on)
+            xp.copyto(row, given, where=on)
 
 
-@by_side.kernel("cpu", when=worth_compiling, layout=even, scratch=False)
-def _(xp, out, work, grad, sides, *, inside, outside):
+@select_by_mask.kernel("cpu", when=worth_compiling, layout=dense_or_repeated_scalar, scratch=False)
+def _(xp, out, work, grad, bitmask, *, inside, outside):
     numbers = (float(inside), float(outside))
-    parallel_tiles("choose", out.size, *lines(out, grad, sides), *numbers)
+    parallel_tiles("choose", out.size, *flatten_repeated_grad(out, grad, bitmask), *numbers)
 
 
-@by_side.vjp("grad")
-def _(g, sides, inside, outside):
-    return by_side(g, sides, inside=inside, outside=outside)
+@select_by_mask.vjp("grad")
+def _(g, bitmask, inside, outside):
+    return select_by_mask(g, bitmask, inside=inside, outside=outside)
 
 
-def _signs_infer(grad, above, apart):
-    return grad, sides_of(grad)[1]
+def _sign_infer(grad, above, apart):
+    return grad, bitmask_specs(grad)[1]
 
 
-def _signs_samples(make):
-    for (grad, above), _ in _choose_samples(make):
+def _sign_samples(make):
+    for (grad, above), _ in _select_samples(make):
         yield (grad, above, 255 - above), {}
         yield (grad, above, above), {}
 
 
 @op(
-    name="_by_sides", infer=_signs_infer, scratch=("work",), layout=contiguous,
-    flops=per_element(1), samples=_signs_samples, elementwise="tiles",
+    name="_sign_by_masks", infer=_sign_infer, scratch=("work",), layout=contiguous,
+    flops=per_element(1), samples=_sign_samples, elementwise="bitmask",
 )  # fmt: skip
-def by_sides(xp, out, work, grad, above, apart):
+def sign_by_masks(xp, out, work, grad, above, apart):
     """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0."""
-    plain = by_side.op.plain
+    plain = select_by_mask.op.plain
     plain(xp, out, work, grad, above, inside=1.0, outside=-1.0)
     plain(xp, out, work, out, apart, inside=1.0, outside=0.0)
 
 
-@by_sides.kernel("cpu", when=worth_compiling, layout=even, scratch=False)
+@sign_by_masks.kernel("cpu", when=worth_compiling, layout=dense_or_repeated_scalar, scratch=False)
 def _(xp, out, work, grad, above, apart):
-    parallel_tiles("signs", out.size, *lines(out, grad, above, apart))
+    parallel_tiles("signs", out.size, *flatten_repeated_grad(out, grad, above, apart))
 
 
-@by_sides.vjp("grad")
+@sign_by_masks.vjp("grad")
 def _(g, above, apart):
-    return by_sides(g, above, apart)
+    return sign_by_masks(g, above, apart)

@@ -22,7 +22,7 @@ from ..registry import (
     singles,
 )
 from .arithmetic import alias
-from .bitmask import INFINITY, chosen, marked, worth_bits
+from .bitmask import INFINITY, bitmask_vjp, with_bitmask, worth_bits
 
 _COMPARABLE = (Tensor, bool, int, float, complex, np.generic, np.ndarray)
 
@@ -424,14 +424,14 @@ def _ends_and_edges(dtype, low, high):
     return (low, high, *(v if abs(v) < INFINITY else float("nan") for v in edges))
 
 
-clamp_marked = marked(
-    clamp_between, "_clamp_marked", _just_outside, "limit", _ends_and_edges, of_result=False,
+clamp_with_bitmask = with_bitmask(
+    clamp_between, "_clamp_with_bitmask", _just_outside, "limit", _ends_and_edges, of_result=False,
 )  # fmt: skip
 
 
-@clamp_marked.vjp("input")
-def _(g_out, sides):
-    return chosen(g_out, sides)
+@clamp_with_bitmask.vjp("input")
+def _(g_out, bitmask):
+    return bitmask_vjp(g_out, bitmask)
 
 
 def _as_ends(input, min, max):
@@ -460,7 +460,7 @@ def clamp(
     if out is None:
         ends = _as_ends(input, min, max)
         if ends is not None:
-            return clamp_marked(input, *ends)[0]
+            return clamp_with_bitmask(input, *ends)[0]
     return clamp_of(input, min, max, out=out)
 
 

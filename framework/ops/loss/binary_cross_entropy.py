@@ -10,8 +10,8 @@ import math
 from math import prod
 
 from ...dtypes import float32
-from ...kernels.common.elementwise import alike_singles, elementwise_kernel
-from ...kernels.common.layout import contiguous, even
+from ...kernels.common.elementwise import elementwise_kernel, same_shape_float32
+from ...kernels.common.layout import contiguous, dense_or_repeated_scalar
 from ...kernels.common.schedule import parallel_rows
 from ...modes import no_grad
 from ...spec import Spec
@@ -19,7 +19,7 @@ from ..activation.gelu import softplus
 from ..indexing.where import where_select
 from ..registry import broadcast, function, op, per_element
 from .cross_entropy import reduce_loss, reduction_of
-from .fused_reduction import arriving, reduced, summed
+from .fused_reduction import arriving, fused_reduction, reduce_loss_fused
 
 
 def _pair_infer(input, target):
@@ -72,7 +72,7 @@ def bce_slope(xp, out, work, grad, input, target):
 
 for _op, _name in ((bce, "bce"), (bce_slope, "bce_grad")):
     elementwise_kernel(
-        _op, lambda losses, _name=_name: (getattr(losses, _name), ()), when=alike_singles,
+        _op, lambda losses, _name=_name: (getattr(losses, _name), ()), when=same_shape_float32,
         module="loss.elementwise",
     )  # fmt: skip
 
@@ -104,7 +104,7 @@ def _(g, input):
     return g * ((1 - input).log().clamp_min(-100) - input.log().clamp_min(-100))
 
 
-bce_total = summed(bce, when=alike_singles)
+bce_total = fused_reduction(bce, when=same_shape_float32)
 
 
 @bce_total.vjp("input")
@@ -149,7 +149,7 @@ def binary_cross_entropy(
                     "logits, call binary_cross_entropy_with_logits."
                 )
     if weight is None:
-        return reduced(bce, bce_total, how, input, target)
+        return reduce_loss_fused(bce, bce_total, how, input, target)
     return reduce_loss(bce(input, target) * weight, how)
 
 
@@ -191,13 +191,13 @@ def bce_logits_slope(xp, out, grad, input, target):
 elementwise_kernel(
     bce_logits,
     lambda losses: (losses.bce_logits, ()),
-    when=alike_singles,
+    when=same_shape_float32,
     module="loss.elementwise",
 )
 elementwise_kernel(
     bce_logits_slope,
     lambda losses: (losses.bce_logits_grad, ()),
-    when=alike_singles,
+    when=same_shape_float32,
     module="loss.elementwise",
 )
 
@@ -228,7 +228,7 @@ def _(g, grad):
     return -g * grad
 
 
-bce_logits_total = summed(bce_logits, when=alike_singles)
+bce_logits_total = fused_reduction(bce_logits, when=same_shape_float32)
 
 
 @bce_logits_total.vjp("input")
@@ -302,7 +302,7 @@ def _cube(shape, weight):
 
 def _by_class(*specs):
     *others, weight = specs
-    if not (alike_singles(*others) and isinstance(weight, Spec) and weight.dtype is float32):
+    if not (same_shape_float32(*others) and isinstance(weight, Spec) and weight.dtype is float32):
         return False
     return _cube(others[0].shape, weight.shape) is not None
 
@@ -323,7 +323,7 @@ def _(xp, out, work, *arrays):
     _run_weighted("bce_weighted", out, *arrays)
 
 
-@bce_weighted_slope.kernel("cpu", when=_by_class, layout=even, scratch=False)
+@bce_weighted_slope.kernel("cpu", when=_by_class, layout=dense_or_repeated_scalar, scratch=False)
 def _(xp, out, work, grad, *arrays):
     _run_weighted("bce_weighted_grad", out, grad, *arrays)
 
@@ -393,7 +393,7 @@ def binary_cross_entropy_with_logits(
         )
     if pos_weight is None:
         if weight is None:
-            return reduced(bce_logits, bce_logits_total, how, input, target)
+            return reduce_loss_fused(bce_logits, bce_logits_total, how, input, target)
         loss = bce_logits(input, target)
     else:
         loss = bce_weighted(input, target, pos_weight)

@@ -14,14 +14,14 @@ from inspect import Parameter, Signature
 
 import numpy as np
 
-from ...kernels.common.layout import alike, contiguous
+from ...kernels.common.layout import contiguous, same_shape_dtype
 from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 from ..registry import op
 from .cross_entropy import reduce_loss
 
 
-def summed(plain, *, when=alike):
+def fused_reduction(plain, *, when=same_shape_dtype):
     """Declare the sum of an op's results: ``(input, target, numbers..., divisor)``.
 
     Args:
@@ -81,9 +81,13 @@ def summed(plain, *, when=alike):
     return made
 
 
-def reduced(plain, total, how, input, target, *numbers):
+def reduce_loss_fused(plain, total, how, input, target, *numbers):
     """The losses themselves, their mean or their sum, without an array of them where that pays."""
-    if how != "none" and input.device.type in ("cpu", "meta") and alike(input._spec, target._spec):
+    if (
+        how != "none"
+        and input.device.type in ("cpu", "meta")
+        and same_shape_dtype(input._spec, target._spec)
+    ):
         return total(input, target, *numbers, divisor=input.numel() if how == "mean" else 1)
     return reduce_loss(plain(input, target, *numbers), how)
 

@@ -10,12 +10,18 @@ import math
 import warnings
 
 from ...kernels.common.elementwise import elementwise_kernel
-from ...kernels.common.layout import alike, contiguous
-from ..elementwise.bitmask import by_sides, mark, parallel_tiles, sides_of, worth_bits
+from ...kernels.common.layout import contiguous, same_shape_dtype
+from ..elementwise.bitmask import (
+    bitmask_specs,
+    parallel_tiles,
+    sign_by_masks,
+    worth_bits,
+    write_bitmask,
+)
 from ..indexing.where import where_select
 from ..registry import broadcast, function, op, per_element
 from .cross_entropy import reduce_loss, reduction_of
-from .fused_reduction import arriving, reduced, summed
+from .fused_reduction import arriving, fused_reduction, reduce_loss_fused
 
 
 def _compared(input, target) -> None:
@@ -148,11 +154,11 @@ for _op, _name in (
 ):  # fmt: skip
     elementwise_kernel(
         _op, lambda losses, _name=_name, **numbers: (getattr(losses, _name), numbers.values()),
-        when=alike, module="loss.elementwise",
+        when=same_shape_dtype, module="loss.elementwise",
     )  # fmt: skip
 
 
-squared_total, bent_total = summed(squared_error), summed(bent_error)
+squared_total, bent_total = fused_reduction(squared_error), fused_reduction(bent_error)
 
 
 @squared_total.vjp("input", "target")
@@ -166,38 +172,39 @@ def _(g, needs, input, target, bend, slope, divisor):
     return _both(bent_slope(each, input, target, bend, slope), needs)
 
 
-def _sided_infer(input, target):
+def _with_bitmask_infer(input, target):
     out = broadcast(input, target)
-    sides, work = sides_of(out)
-    return out, sides, sides, work
+    bits, work = bitmask_specs(out)
+    return out, bits, bits, work
 
 
 @op(
-    name="_absolute_error_marked", infer=_sided_infer, returns=("out", "above", "apart"),
-    scratch=("work",), promote="arith", flops=per_element(2), samples=_differing, layout=contiguous,
+    name="_absolute_error_with_bitmask", infer=_with_bitmask_infer,
+    returns=("out", "above", "apart"), scratch=("work",), promote="arith", flops=per_element(2),
+    samples=_differing, layout=contiguous,
 )  # fmt: skip
-def absolute_error_marked(xp, out, above, apart, work, input, target):
+def absolute_error_with_bitmask(xp, out, above, apart, work, input, target):
     """``|input - target|``, and bits: where ``input`` is the larger, and where they differ."""
     xp.subtract(input, target, out=out)
-    mark(xp, above, work, out, 0.0, math.inf)
+    write_bitmask(xp, above, work, out, 0.0, math.inf)
     xp.absolute(out, out=out)
-    mark(xp, apart, work, out, 0.0, math.inf)
+    write_bitmask(xp, apart, work, out, 0.0, math.inf)
 
 
-absolute_error_marked.op.display_name = absolute_error.op.display_name
+absolute_error_with_bitmask.op.display_name = absolute_error.op.display_name
 
 
-@absolute_error_marked.kernel("cpu", when=alike, layout=contiguous, scratch=False)
+@absolute_error_with_bitmask.kernel("cpu", when=same_shape_dtype, layout=contiguous, scratch=False)
 def _(xp, out, above, apart, work, input, target):
     flat = out.reshape(-1), above, apart, input.reshape(-1), target.reshape(-1)
     parallel_tiles("absolute_error", out.size, *flat)
 
 
-@absolute_error_marked.vjp("input", "target")
+@absolute_error_with_bitmask.vjp("input", "target")
 def _(g_out, needs, above, apart):
     if g_out is None:
         return None, None
-    return _both(by_sides(g_out, above.detach(), apart.detach()), needs)
+    return _both(sign_by_masks(g_out, above.detach(), apart.detach()), needs)
 
 
 @squared_error.vjp("input", "target")
@@ -267,7 +274,7 @@ def mse_loss(input, target, size_average=None, reduce=None, reduction="mean", we
     _compared(input, target)
     if _real_floats(input, target):
         if weight is None:
-            return reduced(squared_error, squared_total, how, input, target)
+            return reduce_loss_fused(squared_error, squared_total, how, input, target)
         return _weighted(squared_error(input, target), weight, how)
     difference = input - target
     return _weighted(difference * difference, weight, how)
@@ -284,7 +291,7 @@ def l1_loss(input, target, size_average=None, reduce=None, reduction="mean", wei
     _compared(input, target)
     if _real_floats(input, target):
         if worth_bits(input, exact=False) or worth_bits(target, exact=False):
-            return _weighted(absolute_error_marked(input, target)[0], weight, how)
+            return _weighted(absolute_error_with_bitmask(input, target)[0], weight, how)
         return _weighted(absolute_error(input, target), weight, how)
     return _weighted((input - target).abs(), weight, how)
 
@@ -321,7 +328,7 @@ def huber_loss(input, target, reduction="mean", delta=1.0, weight=None):
 def _quadratic_then_linear(input, target, bend, slope, weight, how):
     if _real_floats(input, target):
         if weight is None:
-            return reduced(bent_error, bent_total, how, input, target, bend, slope)
+            return reduce_loss_fused(bent_error, bent_total, how, input, target, bend, slope)
         return _weighted(bent_error(input, target, bend, slope), weight, how, False)
     size = (input - target).abs()
     line = (size - 0.5 * bend) * slope

@@ -149,7 +149,7 @@ def _(g_out, index, input_spec, kernel, stride, padding, dilation):
     if g_out is None:
         return None
     size = tuple(input_spec.shape[-len(kernel) :])
-    return unpick(g_out, index.detach(), size, kernel, stride, padding, dilation)
+    return scatter_by_argmax(g_out, index.detach(), size, kernel, stride, padding, dilation)
 
 
 def _picks(make):
@@ -168,7 +168,7 @@ def _picks(make):
     yield x, out, index, base
 
 
-def _unpick_samples(make):
+def _scatter_samples(make):
     for x, out, index, base in _picks(make):
         yield (
             (make(*out.shape) if x.ndim > 3 else out, index),
@@ -186,16 +186,16 @@ def _flat_index_samples(make):
         yield (index,), base | {"size": tuple(x.shape[-len(base["kernel"]) :])}
 
 
-def _unpick_infer(grad, index, *, size, kernel, stride, padding, dilation):
+def _scatter_infer(grad, index, *, size, kernel, stride, padding, dilation):
     out = Spec((*grad.shape[: -len(kernel)], *size), grad.dtype)
     return out, Spec(grad.shape, bool_), Spec(grad.shape, grad.dtype)
 
 
 @op(
-    name="_max_pool_grad", infer=_unpick_infer, scratch=("won", "part"), half="exact",
-    flops=lambda grad, index, **_: grad.numel, samples=_unpick_samples,
+    name="_max_pool_grad", infer=_scatter_infer, scratch=("won", "part"), half="exact",
+    flops=lambda grad, index, **_: grad.numel, samples=_scatter_samples,
 )  # fmt: skip
-def unpick(
+def scatter_by_argmax(
     xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation
 ):  # fmt: skip
     """Add each gradient to the element of its window that won."""
@@ -212,7 +212,7 @@ def _onto_much(grad, *_, size, **__):
     return worth_compiling(grad.like((*grad.shape[: -len(size)], *size)))
 
 
-@unpick.kernel("cpu", when=_onto_much, layout=contiguous, scratch=False)
+@scatter_by_argmax.kernel("cpu", when=_onto_much, layout=contiguous, scratch=False)
 def _(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation):
     from ...kernels.cpu.pooling import max_pool3d
 
@@ -222,7 +222,7 @@ def _(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilatio
     parallel_rows(max_pool3d.max_pool_grad, work, len(x), x, g, where, *window)
 
 
-@unpick.vjp("grad")
+@scatter_by_argmax.vjp("grad")
 def _(g, index, kernel, stride, padding, dilation):
     return pick(g, index, kernel, stride, padding, dilation)
 
@@ -245,7 +245,7 @@ def pick(xp, out, won, input, index, *, kernel, stride, padding, dilation):
 @pick.vjp("input")
 def _(g, index, input_spec, kernel, stride, padding, dilation):
     size = tuple(input_spec.shape[-len(kernel) :])
-    return unpick(g, index, size, kernel, stride, padding, dilation)
+    return scatter_by_argmax(g, index, size, kernel, stride, padding, dilation)
 
 
 def _flat_index_infer(index, *, size, kernel, stride, padding, dilation):

@@ -19,7 +19,7 @@ from ...random.philox import Rng
 from ...spec import Spec
 from ...tensor import Tensor
 from ..conversion.copy import zero_gradient
-from ..creation.factory import as_it_is, like, put, written
+from ..creation.factory import leave_uninitialized, like, put, written
 from ..registry import function, op, same
 from .draw import check_bounds, draw_into, limits_of, need_floating
 
@@ -154,7 +154,7 @@ def bernoulli(
 ) -> Tensor:
     """Draw 1 with the probability given by each element (or by ``p``), else 0."""
     if p is not None:
-        empty = written(like("bernoulli", input, None, None), as_it_is)
+        empty = written(like("bernoulli", input, None, None), leave_uninitialized)
         result = empty.bernoulli_(p, generator=generator)
         return result if out is None else out.copy_(result)
     _check_probabilities(input)

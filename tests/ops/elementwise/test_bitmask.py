@@ -52,7 +52,7 @@ def test_one_bit_an_element_and_the_gradient_by_the_definition(name, dtype):
         values = given(n, dtype)
         x, g = lt.tensor(values).requires_grad_(), np.random.default_rng(1).random(n).astype(dtype)
         y = function(x)
-        assert kept(y) == [("sides", -(-n // 8))]
+        assert kept(y) == [("bitmask", -(-n // 8))]
         y.backward(lt.tensor(g))
         low, high = dtype(low), dtype(high)
         within = (values >= low) & (values <= high) if closed else (values > low) & (values < high)
@@ -79,7 +79,7 @@ def test_values_and_gradients_are_those_of_small_tensors_bit_for_bit(name, dtype
     for first in range(0, n, 4096):
         part = values[first : first + 4096].clone().requires_grad_()
         z = function(part)
-        assert [label for label, _ in kept(z)] != ["sides"]
+        assert [label for label, _ in kept(z)] != ["bitmask"]
         z.backward(g[first : first + 4096])
         for a, b in ((y[first : first + 4096], z), (whole.grad[first : first + 4096], part.grad)):
             same = (a == b) | ((a != a) & (b != b))
@@ -89,7 +89,7 @@ def test_values_and_gradients_are_those_of_small_tensors_bit_for_bit(name, dtype
 @pytest.mark.parametrize("name", ["relu", "leaky"])
 def test_half_precision_keeps_bits_where_ends_are_exact(name):
     y = BENT[name][0](lt.zeros(COMPILED, dtype=lt.bfloat16, requires_grad=True))
-    assert kept(y) == [("sides", COMPILED // 8)]
+    assert kept(y) == [("bitmask", COMPILED // 8)]
 
 
 def test_the_result_may_be_written_because_nobody_needs_it():
@@ -148,7 +148,7 @@ def test_ends_that_are_tensors_or_nothing_keep_what_they_need():
     x = lt.randn(COMPILED).requires_grad_()
     low = lt.tensor(-0.5).requires_grad_()
     assert {label for label, _ in kept(lt.clamp(x, low, 1.0))} == {"input", "min"}
-    assert "sides" not in dict(kept(lt.clamp(x, float("nan"), 1.0)))
+    assert "bitmask" not in dict(kept(lt.clamp(x, float("nan"), 1.0)))
     with pytest.raises(RuntimeError, match="At least one"):
         lt.clamp(x)
 
@@ -156,12 +156,12 @@ def test_ends_that_are_tensors_or_nothing_keep_what_they_need():
 def test_on_meta_the_bytes_are_the_same():
     for (function, *_), n in itertools.product(BENT.values(), SIZES[:2]):
         x = lt.empty(n, device="meta", requires_grad=True)
-        assert kept(function(x)) == [("sides", -(-n // 8))]
+        assert kept(function(x)) == [("bitmask", -(-n // 8))]
 
 
 def test_gradients_agree_with_finite_differences(monkeypatch):
     monkeypatch.setattr(thresholds, "COMPILED", 8)
     x = lt.tensor(np.linspace(-4, 7.3, 24)).requires_grad_()
     for function, *_ in BENT.values():
-        assert kept(function(x)) == [("sides", 3)]
+        assert kept(function(x)) == [("bitmask", 3)]
         testing.check_gradient(lambda xs, f=function: f(xs[0]), [x])
