@@ -119,7 +119,7 @@ class Plan:
                 made,
                 self.scratch,
                 mixed_kernel(op.kernels, be.kernel_key),
-                op.elementwise == "tiles",
+                op.elementwise == "bitmask",
             )
             if all(casts[k] for k, s in enumerate(specs) if isinstance(s, Spec)):
                 self.layout = None  # what is converted lies as it should

@@ -219,7 +219,7 @@ def op(
         elementwise: What the plain kernel writes at a place depends on that place of the inputs
             alone (they broadcast), and it never fails halfway: on the CPU, large calls run in
             parts, on several threads (``kernels/common/parallel.py``). Scratch looks like the
-            result. ``"tiles"``: so for tiles of 4096 elements in C order and bytes with their bits
+            result. ``"bitmask"``: so for 4096 elements in C order and the bytes with their bits
             (``ops/elementwise/bitmask.py``).
         one_write: The plain kernel writes its result by one call of C code, after all else: an
             interrupt finds it written or not. In-place calls of other kernels hold Ctrl-C back,

@@ -13,7 +13,13 @@ from importlib import import_module
 
 import numpy as np
 
-from .layout import alike, contiguous, even, lines, worth_compiling
+from .layout import (
+    contiguous,
+    dense_or_repeated_scalar,
+    flatten_repeated_grad,
+    same_shape_dtype,
+    worth_compiling,
+)
 from .schedule import parallel_rows
 
 TILE = 1 << 14  # elements that are copied at a time where the result is written over the input
@@ -24,9 +30,9 @@ def vectorized(input, *_, **__):
     return worth_compiling(input) and input.dtype.name == "float32"
 
 
-def alike_singles(*specs, **_):
+def same_shape_float32(*specs, **_):
     """True for float32 operands of one shape that repay a compiled kernel."""
-    return alike(*specs) and specs[0].dtype.name == "float32"
+    return same_shape_dtype(*specs) and specs[0].dtype.name == "float32"
 
 
 def elementwise_kernel(op, kernel, *, when=vectorized, module="activation.smooth"):
@@ -47,13 +53,19 @@ def elementwise_kernel(op, kernel, *, when=vectorized, module="activation.smooth
     writes = bool(op.op.inplace)
     modules = []  # of the loops, once imported: a statement for it takes as long as a small loop
 
-    @op.kernel("cpu", when=when, layout=even if backward else contiguous, scratch=False)
+    @op.kernel(
+        "cpu", when=when, layout=dense_or_repeated_scalar if backward else contiguous, scratch=False
+    )
     def _(xp, out, *arrays, **attributes):
         if not modules:
             modules[:] = [import_module(f"..cpu.{module}", __package__)]
         run, numbers = kernel(modules[0], **attributes)
         arrays = arrays[skipped:]
-        flat = lines(out, *arrays) if backward else [a.reshape(-1) for a in (out, *arrays)]
+        flat = (
+            flatten_repeated_grad(out, *arrays)
+            if backward
+            else [a.reshape(-1) for a in (out, *arrays)]
+        )
         if writes and np.may_share_memory(out, arrays[0]):
             run = partial(_in_place, run)
         parallel_rows(run, out.size, out.size, *flat, *numbers)

@@ -11,16 +11,16 @@ def contiguous(array) -> bool:
     return array.flags.c_contiguous
 
 
-def even(array) -> bool:
+def dense_or_repeated_scalar(array) -> bool:
     """True for an array in C order, and for one number repeated by strides of 0.
 
-    A mean or a sum sends back such a gradient. Kernels take it by :func:`lines`.
+    A mean or a sum sends back such a gradient. Kernels take it by :func:`flatten_repeated_grad`.
     """
     return array.flags.c_contiguous or not any(array.strides)
 
 
-def lines(out, grad, *arrays):
-    """Flat views of even arrays; of ``grad`` one element if it is one number repeated.
+def flatten_repeated_grad(out, grad, *arrays):
+    """Flat views of such arrays; of ``grad`` one element if it is one number repeated.
 
     The other arrays go in full: if one of them is a repeated number, a kernel is compiled for it.
     """
@@ -34,7 +34,7 @@ def worth_compiling(input, *_, **__) -> bool:
     return input.numel >= thresholds.COMPILED and input.dtype.name in ("float32", "float64")
 
 
-def alike(input, *others, **_) -> bool:
+def same_shape_dtype(input, *others, **_) -> bool:
     """True for operands of one shape and dtype that are worth compiling for."""
     return (
         isinstance(input, Spec)
@@ -46,7 +46,7 @@ def alike(input, *others, **_) -> bool:
     )
 
 
-def blocks(count: int, size: int):
+def tiles(count: int, size: int):
     """Slices of ``range(count)``, ``size`` long."""
     for start in range(0, count, size):
         yield slice(start, min(start + size, count))

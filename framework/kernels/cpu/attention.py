@@ -46,9 +46,9 @@ def _sum(row: Any) -> Any:  # pragma: no cover - compiled
 
 @compiled(fastmath=FUSED)
 def soften(
-    s: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool, share: Any
+    s: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool, rescale: Any
 ) -> None:  # pragma: no cover - compiled
-    """Softmax of each row of ``s * scale``, times ``keep * share`` where there is a ``keep``.
+    """Softmax of each row of ``s * scale``, times ``keep * rescale`` where there is a ``keep``.
 
     Row ``i`` is line ``first + i % lines`` of its head; with ``causal`` it sees no later column.
     """
@@ -67,7 +67,7 @@ def soften(
         if total == _ZERO:
             total = _ONE
         lse[i] = m + np.log(total)
-        factor = share / total
+        factor = rescale / total
         if keep.size:
             for j in range(n):
                 row[j] = row[j] * factor if keep[i, j] else _ZERO
@@ -81,9 +81,9 @@ def soften(
 @compiled(fastmath=FUSED)
 def probabilities(
     s: Any, dropped: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool,
-    share: Any,
+    rescale: Any,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    """Make ``s`` probabilities again; ``dropped`` are those times ``keep * share``."""
+    """Make ``s`` probabilities again; ``dropped`` are those times ``keep * rescale``."""
     rows, columns = s.shape
     for i in range(rows):
         n = min(columns, first + i % lines + 1) if causal else columns
@@ -95,12 +95,12 @@ def probabilities(
             row[j] = _ZERO
         if keep.size:
             for j in range(columns):
-                dropped[i, j] = row[j] * share if keep[i, j] else _ZERO
+                dropped[i, j] = row[j] * rescale if keep[i, j] else _ZERO
 
 
 @compiled(fastmath=FUSED)
 def scores_grad(
-    t: Any, p: Any, dot: Any, keep: Any, scale: Any, share: Any
+    t: Any, p: Any, dot: Any, keep: Any, scale: Any, rescale: Any
 ) -> None:  # pragma: no cover - compiled
     """From gradients of (dropped) probabilities to those of scores: ``(t - dot) p scale``."""
     rows, columns = t.shape
@@ -108,7 +108,7 @@ def scores_grad(
         d = dot[i]
         if keep.size:
             for j in range(columns):
-                v = t[i, j] * share if keep[i, j] else _ZERO
+                v = t[i, j] * rescale if keep[i, j] else _ZERO
                 t[i, j] = (v - d) * p[i, j] * scale
         else:
             for j in range(columns):

@@ -6,7 +6,7 @@ from math import prod
 
 from ...dtypes import bool_
 from ...kernels.common.elementwise import vectorized
-from ...kernels.common.layout import alike, contiguous, even
+from ...kernels.common.layout import contiguous, dense_or_repeated_scalar, same_shape_dtype
 from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..elementwise.unary import sigmoid
@@ -204,7 +204,7 @@ def prelu_weight_slope(xp, out, each, above, grad, input, *, shape):
 
 def _prelu_compiled(*arrays_and_weight, **_):
     *arrays, weight = arrays_and_weight
-    return alike(*arrays) and vectorized(arrays[0]) and isinstance(weight, Spec)
+    return same_shape_dtype(*arrays) and vectorized(arrays[0]) and isinstance(weight, Spec)
 
 
 def _channels(weight_shape, *arrays):
@@ -227,7 +227,7 @@ def _(xp, out, low, input, weight):
     parallel_rows(prelu.prelu, out.size, len(cubes[0]), *cubes, weight.reshape(1, -1))
 
 
-@prelu_slope.kernel("cpu", when=_prelu_compiled, layout=even, scratch=False)
+@prelu_slope.kernel("cpu", when=_prelu_compiled, layout=dense_or_repeated_scalar, scratch=False)
 def _(xp, out, above, grad, input, weight):
     from ...kernels.cpu.activation import prelu
 
@@ -237,9 +237,11 @@ def _(xp, out, above, grad, input, weight):
 
 
 @prelu_weight_slope.kernel(
-    "cpu", when=lambda grad, input, *, shape: alike(grad, input) and vectorized(grad), layout=even,
+    "cpu",
+    when=lambda grad, input, *, shape: same_shape_dtype(grad, input) and vectorized(grad),
+    layout=dense_or_repeated_scalar,
     scratch=False,
-)  # fmt: skip
+)
 def _(xp, out, each, above, grad, input, *, shape):
     from ...kernels.cpu.activation import prelu
 

@@ -9,7 +9,7 @@ from ...random.generator import draw
 from ...random.philox import Rng, bits
 from ...spec import Spec
 from ..creation.fill import empty_like, zeros_like
-from ..elementwise.bitmask import INFINITY, bitmask_specs, fill_bitmask, is_set
+from ..elementwise.bitmask import INFINITY, bitmask_specs, fill_bitmask, walk_bitmask
 from ..registry import function, op
 from ..signatures import per_element
 from .relu import leaky_relu, need_float
@@ -72,13 +72,13 @@ def _sloped(xp, out, bitmask, work, words, values, rng, lower, upper):
     # A slope is a function of (seed, offset) and the number of its element, in every dtype.
     flat, random = out.reshape(-1), words.view(xp.uint32)
     for start in range(0, flat.size, thresholds.TILE):
-        part = flat[start : start + thresholds.TILE]
-        bits(xp, random[: part.size], rng, start)
-        xp.multiply(random[: part.size], (upper - lower) * 2.0**-32, out=part)
+        tile = flat[start : start + thresholds.TILE]
+        bits(xp, random[: tile.size], rng, start)
+        xp.multiply(random[: tile.size], (upper - lower) * 2.0**-32, out=tile)
     xp.add(out, lower, out=out)
     xp.multiply(out, values, out=out)
-    for above, part, value in is_set(xp, bitmask, work, out, values):
-        xp.copyto(part, value, where=above)
+    for above, row, value in walk_bitmask(xp, bitmask, work, out, values):
+        xp.copyto(row, value, where=above)
 
 
 @rrelu_of.vjp("input")

@@ -1,4 +1,4 @@
-"""Scaled dot product attention, computed blockwise.
+"""Scaled dot product attention, computed tile by tile.
 
 No matrix of (queries, keys) exists for the whole batch, or even for one head where that is large:
 forward and backward make the scores of a few rows in a workspace of about a megabyte, use them and
@@ -7,7 +7,7 @@ and one number per row, the logarithm of the row's sum of exponentials: the prob
 again from it (``sdpa_backward.py``).
 
 Source:
-    The row statistics kept for backward: Dao et al.: "FlashAttention", 2022. Unlike there, a block
+    The row statistics kept for backward: Dao et al.: "FlashAttention", 2022. Unlike there, a tile
     has whole rows, since NumPy's matrix products are the inner loop.
 """
 
@@ -27,16 +27,16 @@ from ..registry import function, op
 from ..signatures import broadcast_shapes
 from .sdpa_backward import attend_grad
 from .tiling import (
-    Blocks,
+    Tiling,
     attention_flops,
-    kept_block,
     kept_rows,
+    kept_tile,
     mask_view,
     masked_scores,
     plain_scores,
     rows_ready,
     workspaces,
-    worth_compiling,
+    worth_compiling_attention,
 )
 
 # How a result lies in memory: (batch, heads, rows, size), or the rows before the heads, or first.
@@ -45,11 +45,11 @@ HEADS, ROWS, ROWS_FIRST = (0, 1, 2), (0, 2, 1), (2, 0, 1)
 
 def _attention_infer(query, key, value, attn_mask, rng, *, p, causal, scale, order):
     dtype = float32 if query.dtype.is_half else query.dtype
-    blocks = Blocks(query.shape, key.shape, causal, dtype.itemsize)
+    tiling = Tiling(query.shape, key.shape, causal, dtype.itemsize)
     out = Spec((*[query.shape[d] for d in order], value.shape[3]), query.dtype)
     lse = Spec((*query.shape[:3], 1), dtype)
     return out, lse, *workspaces(
-        query, key, attn_mask, p=p, causal=causal, blocks=blocks, dtype=dtype
+        query, key, attn_mask, p=p, causal=causal, tiling=tiling, dtype=dtype
     )  # fmt: skip
 
 
@@ -91,12 +91,12 @@ def attend(
         out.fill(0)
         lse.fill(0)
         return
-    blocks = Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)
-    q, k, v, o, sums = blocks.split(query), key, value, blocks.split(out), blocks.split(lse)
-    mask = mask_view(xp, blocks, attn_mask)
-    for block in blocks:
-        b, heads, rows, columns = block
-        s = masked_scores(xp, blocks, scores, hidden, q, k, mask, block, scale)
+    tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize)
+    q, k, v, o, sums = tiling.split(query), key, value, tiling.split(out), tiling.split(lse)
+    mask = mask_view(xp, tiling, attn_mask)
+    for tile in tiling:
+        b, heads, rows, columns = tile
+        s = masked_scores(xp, tiling, scores, hidden, q, k, mask, tile, scale)
         largest = sums[b, heads, :, rows]
         xp.max(s, axis=-1, keepdims=True, out=largest)
         largest[largest == -xp.inf] = 0  # nothing to attend to: the result is zero
@@ -105,7 +105,7 @@ def attend(
         total = xp.sum(s, axis=-1, keepdims=True)
         total[total == 0] = 1
         if p:
-            keep = kept_block(xp, blocks, kept, words, drawn, rng, block, s.shape, p)
+            keep = kept_tile(xp, tiling, kept, words, drawn, rng, tile, s.shape, p)
             xp.multiply(s, keep, out=s)
         target = o[b, heads, :, rows]
         xp.matmul(s, v[b, heads, None, :columns], out=target)
@@ -114,7 +114,7 @@ def attend(
         xp.add(largest, xp.log(total), out=largest)
 
 
-@attend.kernel("cpu", when=worth_compiling, layout=rows_ready)
+@attend.kernel("cpu", when=worth_compiling_attention, layout=rows_ready)
 def _(
     xp, out, lse, scores, hidden, words, drawn, kept, query, key, value, attn_mask, rng, *,
     p, causal, scale, order=HEADS,
@@ -122,21 +122,21 @@ def _(
     from ...kernels.cpu.attention import soften
 
     out = _restored(out, order)
-    blocks = Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)
-    q, o, sums = blocks.split(query), blocks.split(out), blocks.split(lse)
-    share = xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
+    tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize)
+    q, o, sums = tiling.split(query), tiling.split(out), tiling.split(lse)
+    rescale = xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
 
-    def run(block, scores, kept):
-        b, heads, rows, columns = block
+    def run(tile, scores, kept):
+        b, heads, rows, columns = tile
         s = plain_scores(xp, scores, q[b, heads, :, rows], key[b, heads, None, :columns])
-        keep = kept_rows(blocks, kept, rng, block, s, p)
+        keep = kept_rows(tiling, kept, rng, tile, s, p)
         flat, lines = s.reshape(-1, columns), rows.stop - rows.start
-        row = xp.empty(flat.shape[0], lse.dtype)  # one number per row of a block
-        soften(flat, row, keep, xp.float32(scale), rows.start, lines, causal, share)
+        row = xp.empty(flat.shape[0], lse.dtype)  # one number per row of a tile
+        soften(flat, row, keep, xp.float32(scale), rows.start, lines, causal, rescale)
         sums[b, heads, :, rows] = row.reshape(*s.shape[:3], 1)
         xp.matmul(s, value[b, heads, None, :columns], out=o[b, heads, :, rows])
 
-    blocks.for_each(run, scores, kept)
+    tiling.for_each(run, scores, kept)
 
 
 @attend.vjp("query", "key", "value", "attn_mask")
@@ -223,7 +223,7 @@ def scaled_dot_product_attention(
 
     Memory:
         Keeps query, key, value, the mask, the result and one number per row. No (L, S) matrix is
-        kept; the workspace is one block of scores, about 1 MiB. In memory the dims of the result
+        kept; the workspace is one tile of scores, about 1 MiB. In memory the dims of the result
         are in the query's order: where heads were split off a product's result, merging them again
         is a view, and the product that follows keeps the same bytes.
 

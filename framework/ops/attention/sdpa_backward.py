@@ -1,4 +1,4 @@
-"""Backward of attention: probabilities are recomputed blockwise.
+"""Backward of attention: probabilities are recomputed tile by tile.
 
 With P the probabilities, G the incoming gradient and D the row sums of ``G * out``: the gradient of
 value is ``P^T G``; that of the scores ``P * (G value^T - D)``, from which those of query, key and
@@ -17,16 +17,16 @@ from ...random.philox import Rng
 from ...spec import Spec
 from ..registry import op
 from .tiling import (
-    Blocks,
+    Tiling,
     attention_flops,
-    kept_block,
     kept_rows,
+    kept_tile,
     mask_view,
     masked_scores,
     plain_scores,
     rows_ready,
     workspaces,
-    worth_compiling,
+    worth_compiling_attention,
 )
 
 
@@ -49,30 +49,32 @@ def _grad_samples(make):
 
 def _grad_infer(grad, query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias):
     dtype = lse.dtype
-    blocks = Blocks(query.shape, key.shape, causal, dtype.itemsize)
+    tiling = Tiling(query.shape, key.shape, causal, dtype.itemsize)
     scores, hidden, words, drawn, kept = workspaces(
-        query, key, attn_mask, p=p, causal=causal, blocks=blocks, dtype=dtype
+        query, key, attn_mask, p=p, causal=causal, tiling=tiling, dtype=dtype
     )
     width = max(query.shape[3], value.shape[3])
-    part = blocks.threads * blocks.group * blocks.shared * blocks.columns * width
-    rows = blocks.threads * blocks.of_one(width)
+    products = tiling.threads * tiling.group * tiling.shared * tiling.columns * width
+    rows = tiling.threads * tiling.of_one(width)
     dmask = attn_mask if bias else query.like((0,))
-    summed = Spec((blocks.tile if bias else 0,), dtype)
+    summed = Spec((tiling.elements if bias else 0,), dtype)
     return (
         query, key, value, dmask, scores, scores, hidden, words, drawn, kept,
-        Spec((0 if blocks.whole else part,), dtype), Spec((rows,), dtype), summed,
+        Spec((0 if tiling.whole else products,), dtype), Spec((rows,), dtype), summed,
     )  # fmt: skip
 
 
 @op(
     name="_attention_grad", infer=_grad_infer, returns=("dq", "dk", "dv", "dmask"),
-    scratch=("scores", "grads", "hidden", "words", "drawn", "kept", "part", "weighted", "summed"),
+    scratch=(
+        "scores", "grads", "hidden", "words", "drawn", "kept", "products", "weighted", "summed"
+    ),
     layout=rows_ready, samples=_grad_samples,
     flops=lambda grad, query, key, value, *_, **a: 5 * attention_flops(query, key, value, **a) // 2,
 )  # fmt: skip
 def attend_grad(
-    xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, part, weighted, summed, grad,
-    query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
+    xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, products, weighted, summed,
+    grad, query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
 ):  # fmt: skip
     """Gradients of query, key, value and, with ``bias``, mask; probabilities are recomputed."""
     if result.size == 0 or key.shape[2] == 0:
@@ -80,24 +82,24 @@ def attend_grad(
             d.fill(0)
         return
     dmask.fill(0)
-    blocks = Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)
-    q, o, g, sums, dq = (blocks.split(a) for a in (query, result, grad, lse, dq))
-    mask = mask_view(xp, blocks, attn_mask)
-    _clear(blocks, causal, dk, dv)
-    for block in blocks:
-        b, heads, rows, columns = block
-        s = masked_scores(xp, blocks, scores, hidden, q, key, mask, block, scale)
+    tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize)
+    q, o, g, sums, dq = (tiling.split(a) for a in (query, result, grad, lse, dq))
+    mask = mask_view(xp, tiling, attn_mask)
+    _clear(tiling, causal, dk, dv)
+    for tile in tiling:
+        b, heads, rows, columns = tile
+        s = masked_scores(xp, tiling, scores, hidden, q, key, mask, tile, scale)
         xp.subtract(s, sums[b, heads, :, rows], out=s)
         xp.exp(s, out=s)
         t = grads[: s.size].reshape(s.shape)
         above = g[b, heads, :, rows]
         if p:
-            keep = kept_block(xp, blocks, kept, words, drawn, rng, block, s.shape, p)
+            keep = kept_tile(xp, tiling, kept, words, drawn, rng, tile, s.shape, p)
             xp.multiply(s, keep, out=t)
             xp.divide(t, 1.0 - p, out=t)
-            _add_to(xp, blocks, part, dv, block, t, above)
+            _add_to(xp, tiling, products, dv, tile, t, above)
         else:
-            _add_to(xp, blocks, part, dv, block, s, above)
+            _add_to(xp, tiling, products, dv, tile, s, above)
         xp.matmul(above, value[b, heads, None, :columns].swapaxes(-1, -2), out=t)
         if p:
             xp.multiply(t, keep, out=t)
@@ -107,76 +109,79 @@ def attend_grad(
         xp.subtract(t, xp.sum(both, axis=-1, keepdims=True), out=t)
         xp.multiply(t, s, out=t)
         if bias:
-            _add_to_mask(xp, blocks, dmask, summed, t, block)
+            _add_to_mask(xp, tiling, dmask, summed, t, tile)
         xp.multiply(t, scale, out=t)
         xp.matmul(t, key[b, heads, None, :columns], out=dq[b, heads, :, rows])
-        _add_to(xp, blocks, part, dk, block, t, q[b, heads, :, rows])
+        _add_to(xp, tiling, products, dk, tile, t, q[b, heads, :, rows])
 
 
-@attend_grad.kernel("cpu", when=lambda grad, *rest, **_: worth_compiling(*rest), layout=rows_ready)
+@attend_grad.kernel(
+    "cpu", when=lambda grad, *rest, **_: worth_compiling_attention(*rest), layout=rows_ready
+)
 def _(
-    xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, part, weighted, summed, grad,
-    query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
+    xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, products, weighted, summed,
+    grad, query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
 ):  # fmt: skip
     from ...kernels.cpu.attention import probabilities, scores_grad
 
-    blocks = Blocks(query.shape, key.shape, causal, lse.dtype.itemsize)
-    q, o, g, sums, dq = (blocks.split(a) for a in (query, result, grad, lse, dq))
-    _clear(blocks, causal, dk, dv)
-    factor, share = xp.float32(scale), xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
+    tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize)
+    q, o, g, sums, dq = (tiling.split(a) for a in (query, result, grad, lse, dq))
+    _clear(tiling, causal, dk, dv)
+    factor = xp.float32(scale)
+    rescale = xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
 
-    def run(block, scores, grads, kept, part, weighted):
-        b, heads, rows, columns = block
+    def run(tile, scores, grads, kept, products, weighted):
+        b, heads, rows, columns = tile
         above, lines = g[b, heads, :, rows], rows.stop - rows.start
         s = plain_scores(xp, scores, q[b, heads, :, rows], key[b, heads, None, :columns])
         t = grads[: s.size].reshape(s.shape)
         flat, other = s.reshape(-1, columns), t.reshape(-1, columns)
-        keep = kept_rows(blocks, kept, rng, block, s, p)
+        keep = kept_rows(tiling, kept, rng, tile, s, p)
         row = xp.ascontiguousarray(sums[b, heads, :, rows]).reshape(-1)
-        probabilities(flat, other, row, keep, factor, rows.start, lines, causal, share)
-        _add_to(xp, blocks, part, dv, block, t if p else s, above)
+        probabilities(flat, other, row, keep, factor, rows.start, lines, causal, rescale)
+        _add_to(xp, tiling, products, dv, tile, t if p else s, above)
         xp.matmul(above, value[b, heads, None, :columns].swapaxes(-1, -2), out=t)
         both = weighted[: above.size].reshape(above.shape)
         xp.multiply(above, o[b, heads, :, rows], out=both)
         dot = xp.sum(both, axis=-1).reshape(-1)
-        scores_grad(other, flat, dot, keep, factor, share)
+        scores_grad(other, flat, dot, keep, factor, rescale)
         xp.matmul(t, key[b, heads, None, :columns], out=dq[b, heads, :, rows])
-        _add_to(xp, blocks, part, dk, block, t, q[b, heads, :, rows])
+        _add_to(xp, tiling, products, dk, tile, t, q[b, heads, :, rows])
 
-    blocks.for_each(run, scores, grads, kept, part, weighted)
+    tiling.for_each(run, scores, grads, kept, products, weighted)
 
 
-def _clear(blocks, causal, dk, dv) -> None:
-    if not blocks.whole:
+def _clear(tiling, causal, dk, dv) -> None:
+    if not tiling.whole:
         dk.fill(0)
         dv.fill(0)
-    elif causal and blocks.rows < blocks.columns:  # no query looks so far
-        dk[:, :, blocks.rows :].fill(0)
-        dv[:, :, blocks.rows :].fill(0)
+    elif causal and tiling.rows < tiling.columns:  # no query looks so far
+        dk[:, :, tiling.rows :].fill(0)
+        dv[:, :, tiling.rows :].fill(0)
 
 
-def _add_to(xp, blocks, part, total, block, rows, other) -> None:
+def _add_to(xp, tiling, products, total, tile, rows, other) -> None:
     # total[keys] += rows^T @ other, summed over the query heads that share the keys
-    b, heads, _, columns = block
+    b, heads, _, columns = tile
     target = total[b, heads, :columns]
-    if blocks.whole:
+    if tiling.whole:
         xp.matmul(rows.swapaxes(-1, -2), other, out=target[:, None])
         return
     shape = (*rows.shape[:2], columns, other.shape[-1])
-    product = part[: prod(shape)].reshape(shape)
+    product = products[: prod(shape)].reshape(shape)
     xp.matmul(rows.swapaxes(-1, -2), other, out=product)
-    for j in range(blocks.shared):
+    for j in range(tiling.shared):
         xp.add(target, product[:, j], out=target)
 
 
-def _add_to_mask(xp, blocks, dmask, summed, t, block) -> None:
+def _add_to_mask(xp, tiling, dmask, summed, t, tile) -> None:
     # The gradient of the scores, summed over what the mask was repeated along.
-    b, heads, rows, columns = block
+    b, heads, rows, columns = tile
     total = dmask.reshape((1,) * (4 - dmask.ndim) + dmask.shape)
     t = t.reshape(1, -1, *t.shape[2:])
-    whole = (blocks.batch, blocks.heads, blocks.rows, blocks.columns)
+    whole = (tiling.batch, tiling.heads, tiling.rows, tiling.columns)
     repeated = [n == 1 and n != m for n, m in zip(total.shape, whole, strict=True)]
-    first, last = heads.start * blocks.shared, heads.stop * blocks.shared
+    first, last = heads.start * tiling.shared, heads.stop * tiling.shared
     target = total[
         0 if repeated[0] else b,
         slice(0, 1) if repeated[1] else slice(first, last),
@@ -186,6 +191,6 @@ def _add_to_mask(xp, blocks, dmask, summed, t, block) -> None:
     axes = tuple(d for d in (1, 2, 3) if repeated[d])
     if axes:
         shape = (1, *target.shape)
-        part = summed[: target.size].reshape(shape)
-        t = xp.sum(t, axis=axes, keepdims=True, out=part)
+        sums = summed[: target.size].reshape(shape)
+        t = xp.sum(t, axis=axes, keepdims=True, out=sums)
     xp.add(target, t[0], out=target)

@@ -1,11 +1,11 @@
-"""Tiling of attention scores into blocks, and the steps that forward and backward share.
+"""Tiling of attention scores, and the steps that forward and backward share.
 
 Several threads share the workspace; each works on heads of its own, so that none waits for another,
 and the products of one head stay with one thread of BLAS.
 
 Dropout of probabilities draws its mask from (seed, offset) by the number of the element in the
 full (batch, heads, queries, keys) order, so forward, backward and the plain composition agree,
-whatever the blocks.
+whatever the tiles.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def rows_ready(array):
 
 
 def _threads(batch, key_heads):
-    # How many threads may share the work: the workspace has a part for each.
+    # How many threads may work: the workspace has room for a tile of each.
 
     return max(1, min(threads.LIMIT, batch * key_heads)) if blas.controllable() else 1
 
 
-class Blocks:
-    """The partition of the scores: heads of one example, or some rows of one head."""
+class Tiling:
+    """The tiles of the scores: heads of one example, or some rows of one head."""
 
     def __init__(self, query, key, causal, itemsize) -> None:
         self.batch, self.heads, self.rows, self.size = query
@@ -49,25 +49,25 @@ class Blocks:
             self.lines = -(-self.rows // -(-self.rows // lines))
 
     @property
-    def tile(self) -> int:
-        """Number of scores in the blocks that are computed at a time."""
+    def elements(self) -> int:
+        """Number of scores in the tiles that are computed at a time."""
         return self.threads * self.of_one(self.columns)
 
     def of_one(self, width: int) -> int:
-        """Number of elements of an array with ``width`` values per row of a block."""
+        """Number of elements of an array with ``width`` values per row of a tile."""
         return self.group * self.shared * self.lines * width
 
     @property
     def whole(self) -> bool:
-        """True if each key head belongs to one block only."""
+        """True if each key head belongs to one tile only."""
         return self.shared == 1 and self.lines >= self.rows
 
     def __iter__(self):
-        """Yield (example, key heads, rows, number of columns) of each block."""
+        """Yield (example, key heads, rows, number of columns) of each tile."""
         return self.within(0, self.batch * self.key_heads)
 
     def within(self, start, stop):
-        """Return the blocks of some key heads, counted over all examples."""
+        """Return the tiles of some key heads, counted over all examples."""
         while start < stop:
             b, h = divmod(start, self.key_heads)
             end = min(h + self.group, self.key_heads, h + stop - start)
@@ -78,81 +78,82 @@ class Blocks:
             start += end - h
 
     def for_each(self, run, *scratch):
-        """Call ``run(block, *parts of scratch)`` for each block, in parallel if it pays."""
+        """Call ``run(tile, *room in scratch)`` for each tile, in parallel if it pays."""
         units = self.batch * self.key_heads
         work = 4 * prod((units, self.shared, self.rows, self.columns, self.size))
-        parts = self.threads if work >= thresholds.PRODUCT_THREAD else 1
+        chunks = self.threads if work >= thresholds.PRODUCT_THREAD else 1
 
-        def share(k, start, stop):
+        def chunk(k, start, stop):
             mine = [a[a.size // self.threads * k :][: a.size // self.threads] for a in scratch]
-            for block in self.within(start, stop):
-                run(block, *mine)
+            for tile in self.within(start, stop):
+                run(tile, *mine)
 
-        if parts == 1:
-            share(0, 0, units)
+        if chunks == 1:
+            chunk(0, 0, units)
             return
         with blas.single():
-            threads.parallel_chunks(share, units, parts)
+            threads.parallel_chunks(chunk, units, chunks)
 
     def split(self, array):
         """Reshape (batch, heads, ..) to (batch, key heads, heads that share them, ..)."""
         return array.reshape(array.shape[0], self.key_heads, self.shared, *array.shape[2:])
 
 
-def masked_scores(xp, blocks, scores, hidden, query, key, mask, block, scale):
-    """Compute the scores of one block, minus infinity where masked."""
-    b, heads, rows, columns = block
+def masked_scores(xp, tiling, scores, hidden, query, key, mask, tile, scale):
+    """Compute the scores of one tile, minus infinity where masked."""
+    b, heads, rows, columns = tile
     q, k = query[b, heads, :, rows], key[b, heads, None, :columns]
     shape = (*q.shape[:3], columns)
     s = scores[: prod(shape)].reshape(shape)
     xp.matmul(q, k.swapaxes(-1, -2), out=s)
     xp.multiply(s, scale, out=s)
-    if blocks.causal:
+    if tiling.causal:
         row = xp.arange(rows.start, rows.stop)[:, None]
         future = hidden[: shape[2] * columns].reshape(shape[2], columns)
         xp.greater(xp.arange(columns), row, out=future)
         xp.copyto(s, -xp.inf, where=future)
     if mask is not None:
-        part = mask[b, heads, :, rows, :columns]
-        if part.dtype.kind == "b":
+        here = mask[b, heads, :, rows, :columns]
+        if here.dtype.kind == "b":
             hide = hidden[: s.size].reshape(shape)
-            xp.logical_not(part, out=hide)
+            xp.logical_not(here, out=hide)
             xp.copyto(s, -xp.inf, where=hide)
         else:
-            xp.add(s, part, out=s)
+            xp.add(s, here, out=s)
     return s
 
 
-def kept_block(xp, blocks, kept, words, drawn, rng, block, shape, p):
-    """Return the dropout mask of a block."""
-    b, heads, rows, columns = block
+def kept_tile(xp, tiling, kept, words, drawn, rng, tile, shape, p):
+    """Return the dropout mask of a tile."""
+    b, heads, rows, columns = tile
     keep = kept[: prod(shape)].reshape(shape)
-    count = (rows.stop - rows.start) * blocks.columns
+    count = (rows.stop - rows.start) * tiling.columns
     random = words.view(xp.uint32)
-    for j, h in enumerate(range(heads.start * blocks.shared, heads.stop * blocks.shared)):
-        first = ((b * blocks.heads + h) * blocks.rows + rows.start) * blocks.columns
+    for j, h in enumerate(range(heads.start * tiling.shared, heads.stop * tiling.shared)):
+        first = ((b * tiling.heads + h) * tiling.rows + rows.start) * tiling.columns
         skip = first % 4  # words come in fours
         head = drawn[: count + skip]
         draw_kept(xp, head, random[: count + skip], rng, first - skip, p)
-        here = head[skip:].reshape(-1, blocks.columns)
-        xp.copyto(keep[j // blocks.shared, j % blocks.shared], here[:, :columns])
+        here = head[skip:].reshape(-1, tiling.columns)
+        xp.copyto(keep[j // tiling.shared, j % tiling.shared], here[:, :columns])
     return keep
 
 
-def mask_view(xp, blocks, mask):
-    """Expand the mask to all scores as a view."""
+def mask_view(xp, tiling, mask):
+    """The mask as each tile slices it: expanded to all scores, without memory."""
     if mask is None:
         return None
-    full = (blocks.batch, blocks.heads, blocks.rows, blocks.columns)
-    return blocks.split(xp.broadcast_to(mask, full))
+    full = (tiling.batch, tiling.heads, tiling.rows, tiling.columns)
+    return tiling.split(xp.broadcast_to(mask, full))
 
 
-def workspaces(query, key, mask, *, p, causal, blocks, dtype):
-    """Specs of the scratch of one block: scores, masked scores, dropout words and mask."""
-    hidden = Spec((blocks.tile if causal or mask is not None else 0,), bool_)
-    count = blocks.lines * blocks.columns + 4 if p else 0  # of one head
-    kept = Spec((blocks.tile if p else 0,), bool_)
-    return Spec((blocks.tile,), dtype), hidden, Spec((count,), int32), Spec((count,), bool_), kept
+def workspaces(query, key, mask, *, p, causal, tiling, dtype):
+    """Specs of what one tile needs: scores, what is hidden, and words and mask of dropout."""
+    hidden = Spec((tiling.elements if causal or mask is not None else 0,), bool_)
+    count = tiling.lines * tiling.columns + 4 if p else 0  # of one head
+    kept = Spec((tiling.elements if p else 0,), bool_)
+    words, drawn = Spec((count,), int32), Spec((count,), bool_)
+    return Spec((tiling.elements,), dtype), hidden, words, drawn, kept
 
 
 def attention_flops(query, key, value, *_, causal=False, **__):
@@ -161,28 +162,28 @@ def attention_flops(query, key, value, *_, causal=False, **__):
     return 2 * pairs * (query.shape[3] + value.shape[3]) // (2 if causal else 1)
 
 
-def worth_compiling(query, key, value, attn_mask, *_, **__):
-    """True if the compiled kernels apply: no mask, float32, enough scores."""
+def worth_compiling_attention(query, key, value, attn_mask, *_, **__):
+    """Whether the compiled kernels serve: no mask, float32, enough scores."""
     pairs = prod(query.shape[:3]) * key.shape[2]
     return attn_mask is None and query.dtype is float32 and pairs >= thresholds.COMPILED
 
 
 def plain_scores(xp, scores, rows, columns):
-    """Compute the products of one block, neither scaled nor masked."""
+    """The products of one tile, neither scaled nor masked."""
     shape = (*rows.shape[:3], columns.shape[2])
     s = scores[: prod(shape)].reshape(shape)
     return xp.matmul(rows, columns.swapaxes(-1, -2), out=s)
 
 
-def kept_rows(blocks, kept, rng, block, scores, p):
-    """Return the dropout mask of rows from the compiled kernel; (0, 0) without dropout."""
+def kept_rows(tiling, kept, rng, tile, scores, p):
+    """What :func:`kept_tile` says, drawn by the compiled kernel; (0, 0) without dropout."""
     if not p:
         return kept.reshape(0, 0)
     from ...kernels.cpu.random import philox
 
-    b, heads, rows, columns = block
+    b, heads, rows, columns = tile
     keep = kept[: scores.size].reshape(-1, rows.stop - rows.start, columns)
-    for j, h in enumerate(range(heads.start * blocks.shared, heads.stop * blocks.shared)):
-        first = ((b * blocks.heads + h) * blocks.rows + rows.start) * blocks.columns
-        philox.kept(keep[j], rng.seed, rng.offset, first, blocks.columns, round(p * 2**32))
+    for j, h in enumerate(range(heads.start * tiling.shared, heads.stop * tiling.shared)):
+        first = ((b * tiling.heads + h) * tiling.rows + rows.start) * tiling.columns
+        philox.kept(keep[j], rng.seed, rng.offset, first, tiling.columns, round(p * 2**32))
     return keep.reshape(-1, columns)

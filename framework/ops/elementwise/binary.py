@@ -8,7 +8,7 @@ from math import log
 import numpy as np
 
 from ...dtypes import float64
-from ...kernels.common.elementwise import alike_singles, elementwise_kernel
+from ...kernels.common.elementwise import elementwise_kernel, same_shape_float32
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
@@ -88,7 +88,7 @@ xlogy = _binary(
 )  # fmt: skip
 
 elementwise_kernel(
-    xlogy, lambda curves: (curves.xlogy, ()), when=alike_singles, module="elementwise.special"
+    xlogy, lambda curves: (curves.xlogy, ()), when=same_shape_float32, module="elementwise.special"
 )
 
 
@@ -127,7 +127,7 @@ logaddexp2 = _binary(
 elementwise_kernel(
     logaddexp,
     lambda curves: (curves.logaddexp, ()),
-    when=alike_singles,
+    when=same_shape_float32,
     module="elementwise.special",
 )
 

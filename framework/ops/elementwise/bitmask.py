@@ -18,7 +18,12 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from ...dtypes import bool_, uint8
-from ...kernels.common.layout import contiguous, even, lines, worth_compiling
+from ...kernels.common.layout import (
+    contiguous,
+    dense_or_repeated_scalar,
+    flatten_repeated_grad,
+    worth_compiling,
+)
 from ...kernels.runtime import threads, thresholds
 from ...modes import local
 from ...spec import Spec
@@ -36,7 +41,7 @@ def worth_bits(input, exact=True) -> bool:
 
     Args:
         input: Of the call.
-        exact: The ends of the pieces have to be numbers of the dtype: half precision is left out.
+        exact: The ends of the segments have to be numbers of the dtype: half precision is left out.
     """
     return (
         isinstance(input, Tensor)
@@ -62,20 +67,20 @@ def _rows(flat, bitmask):
     for k in range(8):
         if whole:
             yield k, tiles.reshape(whole, 8, -1)[:, k], bits.reshape(whole, -1)
-        part = rest[k * others.size : (k + 1) * others.size]
-        if part.size:
-            yield k, part, others[: part.size]
+        row = rest[k * others.size : (k + 1) * others.size]
+        if row.size:
+            yield k, row, others[: row.size]
 
 
 def fill_bitmask(xp, bitmask, work, values, low, high) -> None:
     """Fill a bitmask: set the bits of values inside (low, high); NaN counts as inside."""
     bitmask.fill(0)
-    for k, part, here in _rows(values.reshape(-1), bitmask):
-        beyond, other = (w[: part.size].reshape(part.shape) for w in work)
+    for k, row, here in _rows(values.reshape(-1), bitmask):
+        beyond, other = (w[: row.size].reshape(row.shape) for w in work)
         beyond.fill(False)
         for bound, test in ((low, xp.less_equal), (high, xp.greater_equal)):
             if -INFINITY < bound < INFINITY:
-                test(part, bound, out=other)
+                test(row, bound, out=other)
                 xp.logical_or(beyond, other, out=beyond)
         xp.logical_not(beyond, out=beyond)
         bit = beyond.view(xp.uint8)
@@ -83,15 +88,15 @@ def fill_bitmask(xp, bitmask, work, values, low, high) -> None:
         xp.bitwise_or(here, bit, out=here)
 
 
-def is_set(xp, bitmask, work, *arrays):
-    """Iterate over (mask of set bits, parts of the arrays), part by part."""
+def walk_bitmask(xp, bitmask, work, *arrays):
+    """Iterate over rows of the tiles: (mask of set bits, those rows of the arrays)."""
     walks = [_rows(a.reshape(-1), bitmask) for a in arrays]
-    for pieces in zip(*walks, strict=True):
-        k, first, bytes_ = pieces[0]
+    for rows in zip(*walks, strict=True):
+        k, first, bytes_ = rows[0]
         one, on = (w[: first.size].reshape(first.shape) for w in work)
         xp.bitwise_and(bytes_, 1 << k, out=one.view(xp.uint8))
         xp.not_equal(one.view(xp.uint8), 0, out=on)
-        yield (on, *(part for _, part, _ in pieces))
+        yield (on, *(row for _, row, _ in rows))
 
 
 def with_bitmask(plain, name, ends, loop, for_loop, of_result=True):
@@ -100,7 +105,7 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True):
     Args:
         plain: The op.
         name: Of the new op.
-        ends: ``ends(dtype, **attributes)`` gives the ends of the piece whose bits are set.
+        ends: ``ends(dtype, **attributes)`` gives the ends of the segment whose bits are set.
         loop: Name of the compiled loop that does both at once.
         for_loop: ``for_loop(dtype, **attributes)`` gives the numbers that it takes.
         of_result: The ends are those of the result, not of the input.
@@ -129,7 +134,7 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True):
     made = op(
         name=name, infer=infer, returns=("out", "bitmask"),
         scratch=(*declared.scratch, "work"), layout=contiguous, flops=declared.flops,
-        samples=declared.samples, elementwise="tiles",
+        samples=declared.samples, elementwise="bitmask",
     )(kernel)  # fmt: skip
     # in messages, and for who asks for values by their op
     made.op.display_name = declared.display_name
@@ -143,7 +148,7 @@ def with_bitmask(plain, name, ends, loop, for_loop, of_result=True):
 
 
 def bitmask_vjp(g, bitmask, inside=1.0, outside=0.0):
-    """The vjp of a ``with_bitmask`` op: the gradient times the slope of each element's piece."""
+    """The vjp of a ``with_bitmask`` op: the gradient times the slope of each element's segment."""
     return (
         None if g is None else select_by_mask(g, bitmask.detach(), inside=inside, outside=outside)
     )
@@ -190,23 +195,23 @@ def _select_samples(make):
 
 @op(
     name="_select_by_mask", infer=_select_infer, scratch=("work",), layout=contiguous,
-    flops=per_element(1), samples=_select_samples, elementwise="tiles",
+    flops=per_element(1), samples=_select_samples, elementwise="bitmask",
 )  # fmt: skip
 def select_by_mask(xp, out, work, grad, bitmask, *, inside, outside):
     """``inside * grad`` where the bit is set; else ``outside * grad``, or 0 where that is 0."""
     xp.multiply(grad, inside if outside == 0 else outside, out=out)
-    for on, part, given in is_set(xp, bitmask, work, out, grad):
+    for on, row, given in walk_bitmask(xp, bitmask, work, out, grad):
         if outside == 0:
             xp.logical_not(on, out=on)
-            xp.copyto(part, 0, where=on)
+            xp.copyto(row, 0, where=on)
         else:  # then inside is 1
-            xp.copyto(part, given, where=on)
+            xp.copyto(row, given, where=on)
 
 
-@select_by_mask.kernel("cpu", when=worth_compiling, layout=even, scratch=False)
+@select_by_mask.kernel("cpu", when=worth_compiling, layout=dense_or_repeated_scalar, scratch=False)
 def _(xp, out, work, grad, bitmask, *, inside, outside):
     numbers = (float(inside), float(outside))
-    parallel_tiles("choose", out.size, *lines(out, grad, bitmask), *numbers)
+    parallel_tiles("choose", out.size, *flatten_repeated_grad(out, grad, bitmask), *numbers)
 
 
 @select_by_mask.vjp("grad")
@@ -226,7 +231,7 @@ def _signs_samples(make):
 
 @op(
     name="_sign_by_masks", infer=_signs_infer, scratch=("work",), layout=contiguous,
-    flops=per_element(1), samples=_signs_samples, elementwise="tiles",
+    flops=per_element(1), samples=_signs_samples, elementwise="bitmask",
 )  # fmt: skip
 def sign_by_masks(xp, out, work, grad, above, apart):
     """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0."""
@@ -235,9 +240,9 @@ def sign_by_masks(xp, out, work, grad, above, apart):
     plain(xp, out, work, out, apart, inside=1.0, outside=0.0)
 
 
-@sign_by_masks.kernel("cpu", when=worth_compiling, layout=even, scratch=False)
+@sign_by_masks.kernel("cpu", when=worth_compiling, layout=dense_or_repeated_scalar, scratch=False)
 def _(xp, out, work, grad, above, apart):
-    parallel_tiles("signs", out.size, *lines(out, grad, above, apart))
+    parallel_tiles("signs", out.size, *flatten_repeated_grad(out, grad, above, apart))
 
 
 @sign_by_masks.vjp("grad")

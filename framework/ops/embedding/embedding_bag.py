@@ -11,7 +11,7 @@ workspace, forward and backward, and the node keeps the given numbers alone.
 from __future__ import annotations
 
 from ...dtypes import INT, float32, int64
-from ...kernels.common.layout import blocks, contiguous
+from ...kernels.common.layout import contiguous, tiles
 from ...kernels.common.scatter_add import scatter_add
 from ...kernels.runtime import thresholds
 from ...modes import no_grad
@@ -64,7 +64,7 @@ def bag(xp, out, part, table, factors, source, target, *, rows):
 
 def _add_rows(xp, out, part, table, factors, source, target):
     out.fill(0)
-    for here in blocks(source.shape[0], TILE):
+    for here in tiles(source.shape[0], TILE):
         tile = part[: len(source[here])]
         take(xp, table, source[here], 0, tile)
         xp.multiply(tile, factors[here][:, None], out=tile)
@@ -113,8 +113,8 @@ def _products_samples(make):
     samples=_products_samples, flops=lambda a, b, source, target: 2 * source.numel * a.shape[1],
 )  # fmt: skip
 def products(xp, out, left, right, a, b, source, target):
-    """Compute the scalar product of ``a[source[i]]`` and ``b[target[i]]`` for each entry."""
-    for here in blocks(source.shape[0], TILE):
+    """The scalar product of ``a[source[i]]`` and ``b[target[i]]`` for each entry."""
+    for here in tiles(source.shape[0], TILE):
         x, y = left[: len(source[here])], right[: len(source[here])]
         take(xp, a, source[here], 0, x)
         take(xp, b, target[here], 0, y)
@@ -189,11 +189,11 @@ def _set_entries(xp, factors, target, counts, source, offsets, weights, *, lengt
     bags = counts.shape[0]
     if offsets is None:
         lines = target.reshape(bags, length)
-        for here in blocks(bags, PIECE):
+        for here in tiles(bags, PIECE):
             lines[here] = xp.arange(here.start, here.stop)[:, None]
     else:
         target.fill(0)
-        for here in blocks(bags - 1 if entries else 0, PIECE):
+        for here in tiles(bags - 1 if entries else 0, PIECE):
             starts = offsets[1 + here.start : 1 + min(here.stop, bags - 1)]
             inside = starts < entries  # the others begin empty bags at the end
             scatter_add(xp, target, (xp.where(inside, starts, 0),), inside.astype(target.dtype))
@@ -206,10 +206,10 @@ def _set_entries(xp, factors, target, counts, source, offsets, weights, *, lengt
         xp.multiply(factors, weights, out=factors)
     if mean:
         counts.fill(0)
-        for here in blocks(entries, PIECE):
+        for here in tiles(entries, PIECE):
             scatter_add(xp, counts, (target[here],), factors[here])
         xp.maximum(counts, 1, out=counts)
-        for here in blocks(entries, PIECE):
+        for here in tiles(entries, PIECE):
             xp.divide(factors[here], counts[target[here]], out=factors[here])
 
 

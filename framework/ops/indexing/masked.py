@@ -11,7 +11,7 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import int64
-from ...kernels.common.layout import blocks
+from ...kernels.common.layout import tiles
 from ...spec import Spec
 from ..registry import op
 from .cpu_routes import enough, read_places, write_places
@@ -145,7 +145,7 @@ def masked_assign(xp, out, places, input, mask, values, index):
     if index is None:
         set_places(xp, places, mask)
         index = places
-    for here in blocks(values.shape[0], _PIECE):
+    for here in tiles(values.shape[0], _PIECE):
         out[tuple(index[:, here])] = values[here]
 
 

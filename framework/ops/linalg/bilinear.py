@@ -11,7 +11,7 @@ matrix product and a pass over what it makes, or the other way round; the weight
 
 from __future__ import annotations
 
-from ...kernels.common.layout import blocks, contiguous
+from ...kernels.common.layout import contiguous, tiles
 from ..elementwise.arithmetic import conjugate
 from ..registry import function, op
 from .matmul import as_rows, check_number
@@ -63,7 +63,7 @@ def _samples(make):
 def form(xp, out, part, a, b, weight, *, free):
     """The form without the factor of dim ``free``; ``a`` and ``b`` are the others, in order."""
     first, size = _route(weight.shape, free)
-    for rows in blocks(a.shape[0], max(1, part.shape[0] // max(1, size))):
+    for rows in tiles(a.shape[0], max(1, part.shape[0] // max(1, size))):
         to = out[rows]
         if first == _PAIR:
             pairs = _outer(xp, a[rows], b[rows], part)
@@ -152,12 +152,12 @@ def form_weight(xp, out, part, x0, x1, x2):
     left, _, count = _weight_route(rows, out.shape)
     if left == 0:
         flat = out.reshape(k, i * j)
-        for some in blocks(i, count):
+        for some in tiles(i, count):
             columns = slice(some.start * j, some.stop * j)
             xp.matmul(x0.T, _outer(xp, x1[:, some], x2, part), out=flat[:, columns])
         return
     y, last = (x1, x2) if left == 2 else (x2, x1)
-    for some in blocks(k, count):
+    for some in tiles(k, count):
         x = x0[:, some].T  # (some of K, rows)
         made = part[: x.size * y.shape[1]].reshape(*x.shape, y.shape[1])
         xp.multiply(x[:, :, None], y[None], out=made)

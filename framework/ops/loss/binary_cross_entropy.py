@@ -10,8 +10,8 @@ import math
 from math import prod
 
 from ...dtypes import float32
-from ...kernels.common.elementwise import alike_singles, elementwise_kernel
-from ...kernels.common.layout import contiguous, even
+from ...kernels.common.elementwise import elementwise_kernel, same_shape_float32
+from ...kernels.common.layout import contiguous, dense_or_repeated_scalar
 from ...kernels.common.schedule import parallel_rows
 from ...modes import no_grad
 from ...spec import Spec
@@ -73,7 +73,7 @@ def bce_slope(xp, out, work, grad, input, target):
 
 for _op, _name in ((bce, "bce"), (bce_slope, "bce_grad")):
     elementwise_kernel(
-        _op, lambda losses, _name=_name: (getattr(losses, _name), ()), when=alike_singles,
+        _op, lambda losses, _name=_name: (getattr(losses, _name), ()), when=same_shape_float32,
         module="loss.elementwise",
     )  # fmt: skip
 
@@ -101,7 +101,7 @@ def _(g, input):
     return g * ((1 - input).log().clamp_min(-100) - input.log().clamp_min(-100))
 
 
-bce_total = fused_reduction(bce, when=alike_singles)
+bce_total = fused_reduction(bce, when=same_shape_float32)
 
 
 @bce_total.vjp("input")
@@ -188,13 +188,13 @@ def bce_logits_slope(xp, out, grad, input, target):
 elementwise_kernel(
     bce_logits,
     lambda losses: (losses.bce_logits, ()),
-    when=alike_singles,
+    when=same_shape_float32,
     module="loss.elementwise",
 )
 elementwise_kernel(
     bce_logits_slope,
     lambda losses: (losses.bce_logits_grad, ()),
-    when=alike_singles,
+    when=same_shape_float32,
     module="loss.elementwise",
 )
 
@@ -225,7 +225,7 @@ def _(g, grad):
     return -g * grad
 
 
-bce_logits_total = fused_reduction(bce_logits, when=alike_singles)
+bce_logits_total = fused_reduction(bce_logits, when=same_shape_float32)
 
 
 @bce_logits_total.vjp("input")
@@ -299,7 +299,7 @@ def _cube(shape, weight):
 
 def _by_class(*specs):
     *others, weight = specs
-    if not (alike_singles(*others) and isinstance(weight, Spec) and weight.dtype is float32):
+    if not (same_shape_float32(*others) and isinstance(weight, Spec) and weight.dtype is float32):
         return False
     return _cube(others[0].shape, weight.shape) is not None
 
@@ -320,7 +320,7 @@ def _(xp, out, work, *arrays):
     _run_weighted("bce_weighted", out, *arrays)
 
 
-@bce_weighted_slope.kernel("cpu", when=_by_class, layout=even, scratch=False)
+@bce_weighted_slope.kernel("cpu", when=_by_class, layout=dense_or_repeated_scalar, scratch=False)
 def _(xp, out, work, grad, *arrays):
     _run_weighted("bce_weighted_grad", out, grad, *arrays)
 

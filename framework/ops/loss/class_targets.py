@@ -124,7 +124,7 @@ def run_compiled(name, logits, numbers, weight, ignore_index, *smoothing):
     shape = (n,) if smoothing and length == 1 else (n, length)
     cubes = [a.reshape(n, c, *shape[1:]) for a in logits]
     lines = [a.reshape(shape) for a in numbers]  # checks sizes, which compiled loops do not
-    if cross_entropy.stray(lines[-1].reshape(-1), c, ignore_index):
+    if cross_entropy.has_invalid_class(lines[-1].reshape(-1), c, ignore_index):
         check_classes(np, lines[-1].reshape(-1), c, ignore_index)
     weights = np.empty((1, 0), whole.dtype) if weight is None else weight.reshape(1, c)
     run = getattr(cross_entropy, name)

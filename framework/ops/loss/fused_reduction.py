@@ -14,14 +14,14 @@ from inspect import Parameter, Signature
 
 import numpy as np
 
-from ...kernels.common.layout import alike, contiguous
+from ...kernels.common.layout import contiguous, same_shape_dtype
 from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 from ..registry import op
 from .cross_entropy import reduce_loss
 
 
-def fused_reduction(plain, *, when=alike):
+def fused_reduction(plain, *, when=same_shape_dtype):
     """Declare the fused sum of a loss op: ``(input, target, numbers..., divisor)``.
 
     Args:
@@ -83,7 +83,8 @@ def fused_reduction(plain, *, when=alike):
 
 def reduce_loss_fused(plain, total, how, input, target, *numbers):
     """Reduce a loss as ``how`` says, without an array of its elements where that pays."""
-    if how != "none" and input.device.type in ("cpu", "meta") and alike(input._spec, target._spec):
+    host = input.device.type in ("cpu", "meta")
+    if how != "none" and host and same_shape_dtype(input._spec, target._spec):
         return total(input, target, *numbers, divisor=input.numel() if how == "mean" else 1)
     return reduce_loss(plain(input, target, *numbers), how)
 

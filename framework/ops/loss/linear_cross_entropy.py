@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from ...dtypes import FLOAT, dtype, int64
-from ...kernels.common.layout import blocks
+from ...kernels.common import layout
 from ...spec import Spec
 from ..creation.from_data import tensor
 from ..linalg.linear import linear
@@ -187,7 +187,7 @@ def _meet_all(
 ):  # fmt: skip
     classes, (height, width) = linear_weight.shape[0], tiles[0]
     check_classes(xp, target, classes, ignore_index)
-    for rows in blocks(input.shape[0], height):
+    for rows in layout.tiles(input.shape[0], height):
         total = lse[rows]
         top, picked, smooth, line = sums[:, : total.shape[0]]
         total.fill(0)
@@ -195,7 +195,7 @@ def _meet_all(
         picked.fill(0)
         smooth.fill(0)
         x = rows_of(xp, input, rows, some_inputs)
-        for columns in blocks(classes, width):
+        for columns in layout.tiles(classes, width):
             w = rows_of(xp, linear_weight, columns, some_weights)
             t = logits_of(xp, work, x, w, linear_bias, columns)
             if label_smoothing and weight is None:

@@ -16,7 +16,7 @@ Source:
 from __future__ import annotations
 
 from ...dtypes import float32, int64
-from ...kernels.common.layout import blocks
+from ...kernels.common import layout
 from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..creation.from_data import tensor
@@ -140,7 +140,7 @@ def _descend(
         if needs[1]:
             to_weight = summed[: w.size].reshape(w.shape) if half else dweight[columns]
         to_bias = line[: w.shape[0]] if half else dbias[columns] if needs[2] else None
-        for rows in blocks(tokens, height):
+        for rows in layout.tiles(tokens, height):
             x = rows_of(xp, input, rows, some_inputs)
             t = logits_of(xp, space, x, w, linear_bias, columns)
             slopes(xp, t, lse[rows], factors[:, rows], target[rows], columns.start, shares)
@@ -184,7 +184,7 @@ def _space(unwritten, tokens, start, tile, work, part):
 def _factors(xp, factors, grad, target, weight, classes, ignore_index, label_smoothing):
     # scale, hit and spread of each token
     scale, hit, spread = factors
-    for part in blocks(target.shape[0], 4096):
+    for part in layout.tiles(target.shape[0], 4096):
         counts = target[part] != ignore_index
         g = xp.where(counts, grad[part], 0).astype(factors.dtype)
         xp.multiply(g, label_smoothing / classes, out=spread[part])

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import INT, bool_, int64
-from ...kernels.common.layout import blocks, contiguous
+from ...kernels.common.layout import contiguous, tiles
 from ...kernels.runtime import thresholds
 from ..creation.fill import ones
 from ..creation.from_data import tensor
@@ -70,7 +70,7 @@ def label_margins(xp, out, gap, right, input, target):
         target: (N, C), the right classes, ended by a negative number.
     """
     classes = input.shape[1]
-    for rows in blocks(input.shape[0], gap.shape[0]):
+    for rows in tiles(input.shape[0], gap.shape[0]):
         total = out[rows]
         total.fill(0)
         for here, _, on in _leaders(xp, gap, right, input[rows], target[rows]):
@@ -143,8 +143,8 @@ def _slope_samples(make):
     flops=lambda grad, input, target: 4 * input.numel,
 )  # fmt: skip
 def label_slopes(xp, out, gap, right, grad, input, target):
-    """Backward of :func:`label_margins`; 0 at a margin of 0."""
-    for rows in blocks(input.shape[0], gap.shape[0]):
+    """The gradient of :func:`label_margins`, times ``grad``; at a margin of 0 it is 0."""
+    for rows in tiles(input.shape[0], gap.shape[0]):
         slope = out[rows]
         slope.fill(0)
         row = xp.arange(slope.shape[0])

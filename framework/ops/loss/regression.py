@@ -10,7 +10,7 @@ import math
 import warnings
 
 from ...kernels.common.elementwise import elementwise_kernel
-from ...kernels.common.layout import alike, contiguous
+from ...kernels.common.layout import contiguous, same_shape_dtype
 from ..elementwise.bitmask import (
     bitmask_specs,
     fill_bitmask,
@@ -155,7 +155,7 @@ for _op, _name in (
 ):  # fmt: skip
     elementwise_kernel(
         _op, lambda losses, _name=_name, **numbers: (getattr(losses, _name), numbers.values()),
-        when=alike, module="loss.elementwise",
+        when=same_shape_dtype, module="loss.elementwise",
     )  # fmt: skip
 
 
@@ -173,15 +173,16 @@ def _(g, needs, input, target, bend, slope, divisor):
     return _both(bent_slope(each, input, target, bend, slope), needs)
 
 
-def _sided_infer(input, target):
+def _with_bitmask_infer(input, target):
     out = broadcast(input, target)
     bitmask, work = bitmask_specs(out)
     return out, bitmask, bitmask, work
 
 
 @op(
-    name="_absolute_error_with_bitmask", infer=_sided_infer, returns=("out", "above", "apart"),
-    scratch=("work",), promote="arith", flops=per_element(2), samples=_differing, layout=contiguous,
+    name="_absolute_error_with_bitmask", infer=_with_bitmask_infer,
+    returns=("out", "above", "apart"), scratch=("work",), promote="arith", flops=per_element(2),
+    samples=_differing, layout=contiguous,
 )  # fmt: skip
 def absolute_error_with_bitmask(xp, out, above, apart, work, input, target):
     """``|input - target|``, with bitmasks of ``input > target`` and of inequality."""
@@ -194,7 +195,7 @@ def absolute_error_with_bitmask(xp, out, above, apart, work, input, target):
 absolute_error_with_bitmask.op.display_name = absolute_error.op.display_name
 
 
-@absolute_error_with_bitmask.kernel("cpu", when=alike, layout=contiguous, scratch=False)
+@absolute_error_with_bitmask.kernel("cpu", when=same_shape_dtype, layout=contiguous, scratch=False)
 def _(xp, out, above, apart, work, input, target):
     flat = out.reshape(-1), above, apart, input.reshape(-1), target.reshape(-1)
     parallel_tiles("absolute_error", out.size, *flat)

@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from ...kernels.common.layout import blocks, contiguous
+from ...kernels.common.layout import contiguous, tiles
 from ...kernels.common.scatter_add import scatter_add
 from ...kernels.common.schedule import parallel_rows
 from ...kernels.runtime import thresholds
@@ -27,7 +27,7 @@ PADDINGS = ("zeros", "border", "reflection")
 
 
 def _pieces(xp, count):
-    return blocks(count, 256 if xp is np else thresholds.TILE)
+    return tiles(count, 256 if xp is np else thresholds.TILE)
 
 
 # Positions, as arrays

@@ -14,7 +14,7 @@ from itertools import product
 from math import prod
 
 from ...dtypes import int64
-from ...kernels.common.layout import blocks, contiguous, worth_compiling
+from ...kernels.common.layout import contiguous, tiles, worth_compiling
 from ...kernels.common.scatter_add import scatter_add
 from ...kernels.common.schedule import parallel_rows
 from ..creation.fill import full_like, ones, zeros_like
@@ -342,7 +342,7 @@ def affine(xp, out, theta, *, sizes, align):
         for e in range(nd):  # the last dim of the image is the first component
             first, last, count = _edges(sizes[nd - 1 - e], align)
             step = (last - first) / max(1, count - 1)
-            for some in blocks(count, max(1, _PLACES // max(1, batch))):
+            for some in tiles(count, max(1, _PLACES // max(1, batch))):
                 line = (xp.arange(some.start, some.stop) * step + first).astype(out.dtype)
                 term = theta[:, d, e, None] * line
                 there = part[(slice(None),) * (nd - e) + (some,)]

@@ -18,11 +18,11 @@ _NONE = np.uint8(0)
 
 @compiled
 def relu(
-    first: int, last: int, out: Any, sides: Any, x: Any
+    first: int, last: int, out: Any, bitmask: Any, x: Any
 ) -> None:  # pragma: no cover - compiled
     """``max(x, 0)``, and the bits of what is not at most 0."""
     for tile in range(first, last):
-        here = sides[tile * 512 : (tile + 1) * 512]
+        here = bitmask[tile * 512 : (tile + 1) * 512]
         here[:] = _NONE
         for k in range(8):
             start = tile * 4096 + k * here.size
@@ -37,12 +37,12 @@ def relu(
 
 @compiled(fastmath=FUSED)
 def leaky_relu(
-    first: int, last: int, out: Any, sides: Any, x: Any, slope: float
+    first: int, last: int, out: Any, bitmask: Any, x: Any, slope: float
 ) -> None:  # pragma: no cover - compiled
     """``max(x, 0) + slope * min(x, 0)``, and the bits of what is not at most 0."""
     share = x.dtype.type(slope)
     for tile in range(first, last):
-        here = sides[tile * 512 : (tile + 1) * 512]
+        here = bitmask[tile * 512 : (tile + 1) * 512]
         here[:] = _NONE
         for k in range(8):
             start = tile * 4096 + k * here.size
@@ -57,7 +57,7 @@ def leaky_relu(
 
 @compiled
 def limit(
-    first: int, last: int, out: Any, sides: Any, x: Any, lowest: float, highest: float,
+    first: int, last: int, out: Any, bitmask: Any, x: Any, lowest: float, highest: float,
     floor: float, ceiling: float,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """``min(max(x, lowest), highest)``; bits of what is not ``<= floor`` and not ``>= ceiling``.
@@ -67,7 +67,7 @@ def limit(
     kind = x.dtype.type
     least, most, below, above = kind(lowest), kind(highest), kind(floor), kind(ceiling)
     for tile in range(first, last):
-        here = sides[tile * 512 : (tile + 1) * 512]
+        here = bitmask[tile * 512 : (tile + 1) * 512]
         here[:] = _NONE
         for k in range(8):
             start = tile * 4096 + k * here.size
@@ -82,12 +82,12 @@ def limit(
 
 @compiled
 def threshold(
-    first: int, last: int, out: Any, sides: Any, x: Any, bound: float, value: float
+    first: int, last: int, out: Any, bitmask: Any, x: Any, bound: float, value: float
 ) -> None:  # pragma: no cover - compiled
     """``x``, or ``value`` where that is at most ``bound``, and the bits of the others."""
     end, rest = x.dtype.type(bound), x.dtype.type(value)
     for tile in range(first, last):
-        here = sides[tile * 512 : (tile + 1) * 512]
+        here = bitmask[tile * 512 : (tile + 1) * 512]
         here[:] = _NONE
         for k in range(8):
             start = tile * 4096 + k * here.size
@@ -102,13 +102,13 @@ def threshold(
 
 @compiled
 def hardsigmoid(
-    first: int, last: int, out: Any, sides: Any, x: Any
+    first: int, last: int, out: Any, bitmask: Any, x: Any
 ) -> None:  # pragma: no cover - compiled
     """``min(max(x + 3, 0), 6) / 6``, and the bits of results between 0 and 1."""
     kind = x.dtype.type
     zero, three, six = kind(0), kind(3), kind(6)
     for tile in range(first, last):
-        here = sides[tile * 512 : (tile + 1) * 512]
+        here = bitmask[tile * 512 : (tile + 1) * 512]
         here[:] = _NONE
         for k in range(8):
             start = tile * 4096 + k * here.size
@@ -145,7 +145,7 @@ def absolute_error(
 
 @compiled
 def choose(
-    first: int, last: int, out: Any, grad: Any, sides: Any, inside: float, outside: float
+    first: int, last: int, out: Any, grad: Any, bitmask: Any, inside: float, outside: float
 ) -> None:  # pragma: no cover - compiled
     """``inside * grad`` where the bit is set; else ``outside * grad``, or 0 where that is 0.
 
@@ -154,7 +154,7 @@ def choose(
     factor, share = grad.dtype.type(inside), grad.dtype.type(outside)
     nothing = grad.dtype.type(0)
     for tile in range(first, last):
-        here = sides[tile * 512 : (tile + 1) * 512]
+        here = bitmask[tile * 512 : (tile + 1) * 512]
         for k in range(8):
             start = tile * 4096 + k * here.size
             target = out[start : start + here.size]

@@ -24,7 +24,9 @@ CHUNK = 1024  # classes of a row, or positions of a plane, at a time
 
 
 @compiled
-def stray(target: Any, classes: int, ignored: int) -> bool:  # pragma: no cover - compiled
+def has_invalid_class(
+    target: Any, classes: int, ignored: int
+) -> bool:  # pragma: no cover - compiled
     """Whether some class number is neither one of ``classes`` nor ``ignored``."""
     found = False
     for i in range(target.size):
