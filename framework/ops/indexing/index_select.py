@@ -1,4 +1,4 @@
-"""Parts by an index or a mask: index_select and its writing relatives, take, masked_select.
+"""Elements by an index or a mask: index_select and its writing relatives, take, masked_select.
 
 All are arguments for the primitives of ``index_put.py``.
 """

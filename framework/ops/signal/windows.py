@@ -1,6 +1,6 @@
 """Windows of signals: ``hann_window`` and its kin, and the functions of ``signal.windows``.
 
-A window is written a chunk at a time in float64 and rounded once. A periodic (not symmetric) window
+A window is written a tile at a time in float64 and rounded once. A periodic (not symmetric) window
 of length n is the symmetric one of length n + 1 without its last point. Formulas: Harris 1978, "On
 the use of windows for harmonic analysis with the discrete Fourier transform".
 """
