@@ -1,7 +1,7 @@
 """Weight averaging over training: the mean (SWA), or an exponential moving average (EMA).
 
 Users know them as ``lowtide.optim.swa_utils``. They live here because an average of a module is a
-module; the face puts them there. Averages are updated in place, a piece of a parameter at a time:
+module; the face puts them there. Averages are updated in place, a tile of a parameter at a time:
 an update allocates nothing as large as a parameter.
 
 Source: Izmailov et al. 2018 for SWA; the functions' names and signatures are PyTorch's.
@@ -19,7 +19,7 @@ from ..framework.dtypes import int64
 from ..framework.interrupts import defer_interrupts
 from ..framework.modes import no_grad
 from ..framework.ops.creation.fill import zeros
-from ..framework.ops.views.tiled import pieces
+from ..framework.ops.views.tiled import tiles
 from ..framework.tensor import Tensor
 from .batchnorm import _BatchNorm
 from .module import Module
@@ -226,14 +226,14 @@ def _moving(averaged: Any, current: Any, share: float) -> Any:
         return averaged.copy_, averaged + (current - averaged) * share
     if averaged.device.type in HOSTS:
         return blockwise_call(_move, (averaged, current), (share,))
-    return _by_pieces, averaged, current, share
+    return _by_tiles, averaged, current, share
 
 
 def _move(averaged: Any, current: Any, share: float) -> None:
     averaged.copy_(current.sub(averaged).mul_(share).add_(averaged))
 
 
-def _by_pieces(averaged: Any, current: Any, share: float) -> None:
+def _by_tiles(averaged: Any, current: Any, share: float) -> None:
     with no_grad():
-        for a, b in pieces(averaged, current):
+        for a, b in tiles(averaged, current):
             _move(a, b, share)

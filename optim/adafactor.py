@@ -13,9 +13,9 @@ from ..framework.dtypes import finfo
 from ..framework.kernels.common.copy import copy
 from ..framework.modes import run_kernel
 from ..framework.ops.creation.fill import empty, zeros_like
-from ..framework.ops.views.tiled import limit_of, pieces
+from ..framework.ops.views.tiled import limit_of, tiles
 from . import fused
-from .elementwise import by_pieces, reserve
+from .elementwise import by_tiles, reserve
 from .optimizer import Optimizer, check_options, number, own
 
 
@@ -32,7 +32,7 @@ class Adafactor(Optimizer):
 
     Memory: V and U are never whole. On the CPU a step is compiled and takes none beside the state
     (``framework/kernels/cpu/optim/adafactor.py``). What is not compiled (half precision, strides,
-    small models, other devices) runs on pieces (``framework/ops/views/tiled.py``; one row, if that
+    small models, other devices) runs on tiles (``framework/ops/views/tiled.py``; one row, if that
     is longer),
     twice: once for RMS(U), before anything is written, once to apply it. From the first to the
     second the new rows and columns of all parameters are kept beside the old ones.
@@ -97,7 +97,7 @@ class Adafactor(Optimizer):
         held = [state[name] for name in names]
         if fused.fits(self.elements, p, g) and all(v.dtype is p.dtype for v in held):
             return _compiled(p, g, held, (share, eps1, eps2, keep, rate, group["d"]))
-        rate *= max(eps2, (_square_sum(pieces(p)) / max(p.numel(), 1)) ** 0.5)
+        rate *= max(eps2, (_square_sum(tiles(p)) / max(p.numel(), 1)) ** 0.5)
         planned = (_matrix if p.ndim > 1 else _vector)(p, g, held, share, eps1)
         root_mean = (_square_sum((u,) for u in planned.updates()) / max(p.numel(), 1)) ** 0.5
         rate /= max(1.0, root_mean / group["d"])
@@ -164,9 +164,9 @@ class _vector:
         self.tensors, self.share, self.eps = (p, g, held[0]), share, eps
 
     def updates(self) -> Iterator[Any]:
-        """Yield the update piece by piece, without changing the second moment."""
+        """Yield the update tile by tile, without changing the second moment."""
         _, g, held = self.tensors
-        for d, v in pieces(g, held):
+        for d, v in tiles(g, held):
             square = v.mul(1 - self.share).addcmul_(d, d, value=self.share)
             yield square.clamp_(min=self.eps * self.eps).rsqrt_().mul_(d)
 
@@ -175,7 +175,7 @@ class _vector:
         numbers = (self.share, self.eps, keep, rate)
         if self.tensors[0].device.type in HOSTS:
             return blockwise_call(_move_vector, self.tensors, numbers)
-        return by_pieces, _move_vector, self.tensors, numbers
+        return by_tiles, _move_vector, self.tensors, numbers
 
 
 def _move_vector(p: Any, g: Any, v: Any, share: float, eps: float, keep: float, rate: float) -> Any:
@@ -256,7 +256,7 @@ def _move_part(
 
 
 def _blocks(x: Any) -> Iterator[tuple[slice, slice]]:
-    """Yield slices of the first two of three dims, each at most a piece (or one row)."""
+    """Yield slices of the first two of three dims, each at most a tile (or one row)."""
     limit = limit_of(x)
     count, rows, columns = x.shape
     each = max(1, limit // max(rows * columns, 1))

@@ -10,8 +10,8 @@ strided or complex parameters, small models) runs the tensor methods on blocks
 (``framework/blockwise.py``). Neither takes memory, so a step whose state exists cannot fail
 half-way.
 
-On other devices they run on pieces of tensors (``framework/ops/views/tiled.py``), so temporaries
-never grow with the parameter: at most ``PIECES_ALIVE`` pieces of scratch at any moment. So much is
+On other devices they run on tiles of tensors (``framework/ops/views/tiled.py``), so temporaries
+never grow with the parameter: at most ``TILES_ALIVE`` tiles of scratch at any moment. So much is
 taken and given back before the first write: what a limit refuses, it refuses there. Not optimal:
 each op is a kernel of its own.
 
@@ -25,11 +25,11 @@ from typing import Any
 
 from ..framework.blockwise import HOSTS, ArrayBlock, blockwise_call
 from ..framework.ops.creation.fill import empty, full_like, ones_like, zeros_like
-from ..framework.ops.views.tiled import limit_of, pieces
+from ..framework.ops.views.tiled import limit_of, tiles
 from . import fused
 from .optimizer import Optimizer, number, own
 
-PIECES_ALIVE = 5  # temporaries of that size at once, by the longest of the recurrences
+TILES_ALIVE = 5  # temporaries of that size at once, by the longest of the recurrences
 
 
 class Elementwise(Optimizer):
@@ -80,18 +80,18 @@ def planned_plain(plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) 
     if tensors[0].device.type in HOSTS:
         return blockwise_call(plain, tensors, numbers)
     reserve(tensors[0])
-    return by_pieces, plain, tensors, numbers
+    return by_tiles, plain, tensors, numbers
 
 
-def by_pieces(plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) -> None:
-    """Run a recurrence in tensor ops, piece by piece."""
-    for piece in pieces(*tensors):
-        plain(*piece, *numbers)
+def by_tiles(plain: Any, tensors: Sequence[Any], numbers: Sequence[float]) -> None:
+    """Run a recurrence in tensor ops, tile by tile."""
+    for tile in tiles(*tensors):
+        plain(*tile, *numbers)
 
 
 def reserve(p: Any) -> None:
     """Allocate and free the scratch of a step, so that a memory limit refuses it before writes."""
-    empty(PIECES_ALIVE * min(p.numel(), limit_of(p)), dtype=p.dtype, device=p.device)
+    empty(TILES_ALIVE * min(p.numel(), limit_of(p)), dtype=p.dtype, device=p.device)
 
 
 def ones(like: Any) -> Any:

@@ -16,7 +16,7 @@ from ..framework.dtypes import float16, float32
 from ..framework.interrupts import defer_interrupts
 from ..framework.modes import no_grad
 from ..framework.ops.creation.fill import zeros
-from ..framework.ops.views.tiled import pieces
+from ..framework.ops.views.tiled import tiles
 from ..framework.tensor import Tensor
 from . import fused
 from .elementwise import reserve
@@ -32,7 +32,7 @@ class GradScaler:
     ``backoff_factor``; after ``growth_interval`` good steps it is multiplied by ``growth_factor``.
 
     Unscaling and the search for infinities are one pass over each gradient, in place: compiled on
-    the CPU, piece by piece elsewhere. The only memory is one number for each device. The scale is a
+    the CPU, tile by tile elsewhere. The only memory is one number for each device. The scale is a
     Python number (rounded to float32), where PyTorch has a tensor on the device.
 
     Args:
@@ -337,7 +337,7 @@ def _unscale_part(g: Any, _: Any, factor: float, found: Any) -> None:
 
 
 def _unscale(g: Any, factor: float, found: Any) -> None:
-    for (part,) in pieces(g):
+    for (part,) in tiles(g):
         part.mul_(factor)
         found.copy_(found.maximum(part.isfinite().logical_not_().any()))
 

@@ -9,7 +9,7 @@ from ..framework.dtypes import bfloat16
 from ..framework.ops.creation.fill import empty
 from ..framework.ops.linalg.addmm import addmm
 from ..framework.ops.linalg.matmul import matmul
-from ..framework.ops.views.tiled import pieces
+from ..framework.ops.views.tiled import tiles
 from .elementwise import planned_plain, zeros
 from .optimizer import Optimizer, check_options, number
 
@@ -144,7 +144,7 @@ def orthogonal(x: Any, coefficients: Any, steps: int, eps: float) -> Any:
 def _looking(g: Any, buffer: Any, share: float, ahead: bool) -> Any:
     """Return the momentum after this step, with Nesterov's lookahead, in bfloat16."""
     x = empty(g.shape, dtype=bfloat16, device=g.device)
-    for part, d, b in pieces(x, g, buffer):
+    for part, d, b in tiles(x, g, buffer):
         m = b.mul(share).add_(d, alpha=1 - share)
         part.copy_(d.mul(1 - share).add_(m, alpha=share) if ahead else m)
     return x

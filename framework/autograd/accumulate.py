@@ -117,10 +117,10 @@ def add_arriving(entry: list[Tensor | None], index: int, g: Tensor, create: bool
 
 
 def _add(total: Tensor, g: Tensor) -> None:
-    """Compute ``total += g``, piece by piece where that takes float32 workspace."""
+    """Compute ``total += g``, tile by tile where that takes float32 workspace."""
     if total._spec.dtype.is_half:
         with defer_interrupts():
-            for part, more in given_ops.pieces(total, g):
+            for part, more in given_ops.tiles(total, g):
                 part.add_(more)
     else:
         total.add_(g)

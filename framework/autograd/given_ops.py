@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-pieces: Any  # ops/views/tiled.py
+tiles: Any  # ops/views/tiled.py
 stack: Any  # ops/manipulation/cat.py
 strided_view: Any  # ops/views/as_strided.py

@@ -362,7 +362,7 @@ def extra_of(step, device):
 
 @pytest.mark.parametrize("strided", [False, True])
 def test_a_plain_step_takes_pieces_however_large_the_parameter(strided, monkeypatch):
-    monkeypatch.setattr(cutting, "PIECE_ELSEWHERE", 1024)  # of devices without compiled loops
+    monkeypatch.setattr(cutting, "TILE_ELSEWHERE", 1024)  # of devices without compiled loops
     taken = []
     for side in (100, 200):
         p = lt.ones(side, side, device="sim")

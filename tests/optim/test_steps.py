@@ -74,7 +74,7 @@ def test_a_plain_step_takes_pieces_however_large_the_parameter(case, monkeypatch
     monkeypatch.setattr(thresholds, "TILE", 1024)
     p, optimizer = made(*case)
     optimizer.step()
-    assert extra_of(optimizer.step) <= elementwise.PIECES_ALIVE * 1024 * p.itemsize
+    assert extra_of(optimizer.step) <= elementwise.TILES_ALIVE * 1024 * p.itemsize
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -175,7 +175,7 @@ def test_half_precision_parameters_move_as_float32_ones_do(name, dtype):
 def test_pieces_cover_every_element_once_and_are_no_larger_than_the_limit(monkeypatch):
     monkeypatch.setattr(thresholds, "TILE", 7)
     for x in (lt.zeros(5, 4, 3), lt.zeros(3, 40).T, lt.zeros(6), lt.zeros(()), lt.zeros(0, 3)):
-        for part, other, nothing in cutting.pieces(x, lt.zeros(x.shape), None):
+        for part, other, nothing in cutting.tiles(x, lt.zeros(x.shape), None):
             assert part.numel() <= 7
             assert part.shape == other.shape
             assert nothing is None

@@ -1,6 +1,6 @@
 """arange, linspace and relatives, eye, triangle indices.
 
-A long ramp is written a chunk at a time in float64 (int64 where that is exact), so its temporaries
+A long ramp is written a tile at a time in float64 (int64 where that is exact), so its temporaries
 stay small, and in every dtype it is the rounded exact one.
 """
 
@@ -20,8 +20,8 @@ from ..registry import function
 from .factory import dtype_of, natural_dtype, scalar, target, written
 from .from_data import tensor
 
-_CHUNK = 4096  # elements of a ramp at a time on the host: 32 KiB in float64
-_DEVICE_CHUNK = 1 << 20
+_TILE = 4096  # elements of a ramp at a time on the host: 32 KiB in float64
+_DEVICE_TILE = 1 << 20
 
 
 @function()
@@ -122,15 +122,15 @@ def _line(k: Any, start: Any, step: Any) -> Any:
 
 
 def _ramp(t: Tensor, values: Any, exact: bool = False) -> None:
-    # values(k) for each position k, a chunk at a time, computed in float64 (int64 if exact).
+    # values(k) for each position k, a tile at a time, computed in float64 (int64 if exact).
     written(t, _ramp_into, backend(t.device).xp, values, exact)
 
 
 def _ramp_into(array: Any, xp: Any, values: Any, exact: bool) -> None:
     n = array.size
-    chunk = _CHUNK if xp is np else _DEVICE_CHUNK
-    for first in builtins.range(0, n, chunk):
-        last = min(n, first + chunk)
+    tile = _TILE if xp is np else _DEVICE_TILE
+    for first in builtins.range(0, n, tile):
+        last = min(n, first + tile)
         k = xp.arange(first, last, dtype=xp.int64 if exact else xp.float64)
         xp.copyto(array[first:last], values(k), casting="unsafe")
 

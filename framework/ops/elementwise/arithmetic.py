@@ -433,16 +433,16 @@ def _(g):
     return zeros_like(g)
 
 
-def in_pieces(xp, f, out, *inputs):
-    """Run ``f(out, *inputs)`` elementwise in small pieces, so that temporaries stay small."""
+def buffered(xp, f, out, *inputs):
+    """Run ``f(out, *inputs)`` elementwise in small tiles, so that temporaries stay small."""
     if xp is not np:
         f(out, *inputs)
         return
     flags = ["external_loop", "buffered", "zerosize_ok"]
     access = [["writeonly"], *[["readonly"] for _ in inputs]]
-    with np.nditer([out, *inputs], flags, access, casting="unsafe") as pieces:
-        for piece in pieces:
-            f(*piece)
+    with np.nditer([out, *inputs], flags, access, casting="unsafe") as tiles:
+        for tile in tiles:
+            f(*tile)
 
 
 alias("subtract", of=sub)

@@ -108,8 +108,8 @@ def airy(xp, out, input, *, derivative):
     host = xp.__name__ == "numpy"
     source, flat = input.reshape(-1), out.reshape(-1)
     for start in range(0, flat.size, _TILE):
-        part = source[start : start + _TILE]
-        values = library.airy(part if host else xp.asnumpy(part))[1 if derivative else 0]
+        tile = source[start : start + _TILE]
+        values = library.airy(tile if host else xp.asnumpy(tile))[1 if derivative else 0]
         xp.copyto(flat[start : start + _TILE], values if host else xp.asarray(values))
 
 

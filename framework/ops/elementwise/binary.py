@@ -15,7 +15,7 @@ from ..creation.fill import zeros_like
 from ..indexing.where import where_select
 from ..registry import alias, function, op
 from ..signatures import broadcast, broadcast_shapes, pairs, per_element
-from .arithmetic import conjugate, in_pieces
+from .arithmetic import buffered, conjugate
 from .unary import LN2, special
 
 # Two operands
@@ -29,7 +29,7 @@ def _binary(
 
     def kernel(xp, out, input, other):
         if on_complex is not None and out.dtype.kind == "c":
-            in_pieces(xp, partial(on_complex, xp), out, input, other)
+            buffered(xp, partial(on_complex, xp), out, input, other)
         else:
             getattr(special(xp) if library else xp, called)(input, other, out=out)
 

@@ -15,7 +15,7 @@ from ..creation.fill import zeros_like
 from ..indexing.where import where_select
 from ..registry import op
 from ..signatures import broadcast, per_element, same, singles
-from .arithmetic import conjugate, in_pieces
+from .arithmetic import buffered, conjugate
 
 _PRODUCTS = frozenset(
     (-2, 3, 4, 5, 6, 7, 8)
@@ -64,7 +64,7 @@ def pow(xp, out, input, exponent):
             if xp is np and exponent in _PRODUCTS:
                 multiply = partial(_multiplied, n=int(exponent))
                 if np.may_share_memory(out, input):  # in place: what is written is read again
-                    in_pieces(np, lambda out, base: multiply(out, base.copy()), out, input)
+                    buffered(np, lambda out, base: multiply(out, base.copy()), out, input)
                 else:
                     multiply(out, input)
                 return
@@ -74,7 +74,7 @@ def pow(xp, out, input, exponent):
     try:
         xp.power(input, exponent, out=out)
     except ValueError:  # NumPy refuses integers to negative powers
-        in_pieces(xp, _integer_power, out, input, exponent)
+        buffered(xp, _integer_power, out, input, exponent)
 
 
 def _multiplied(out, base, n):

@@ -18,8 +18,8 @@ from ..creation.from_data import tensor
 from ..indexing.index_put import take
 from ..registry import function, op
 
-_PIECE = 1 << 12  # numbers at a time
-_ROWS = 256  # rows at a time
+_TILE = 1 << 12  # numbers at a time
+_TILE_ROWS = 256  # rows of the table at a time
 
 
 def _check_index(index):
@@ -136,9 +136,9 @@ def shares(xp, out, counts, index, *, rows, dtype):
     counts.fill(0)
     flat, target = index.reshape(-1), out.reshape(-1)
     scatter_add(xp, counts, flat, 1)
-    for start in range(0, flat.shape[0], _PIECE):
-        here = counts[flat[start : start + _PIECE]]
-        xp.true_divide(1.0, here, out=target[start : start + _PIECE], casting="unsafe")
+    for start in range(0, flat.shape[0], _TILE):
+        here = counts[flat[start : start + _TILE]]
+        xp.true_divide(1.0, here, out=target[start : start + _TILE], casting="unsafe")
 
 
 def _frequency_samples(make):
@@ -172,8 +172,8 @@ def _renormalize_samples(make):
 
 
 def _renormalize_infer(weight, index, *, max_norm, norm_type):
-    part = weight.like((min(_ROWS, index.numel), weight.shape[1]))
-    return weight, part, part
+    tile = weight.like((min(_TILE_ROWS, index.numel), weight.shape[1]))
+    return weight, tile, tile
 
 
 @op(
@@ -186,9 +186,9 @@ def renormalize(xp, out, rows, powers, weight, index, *, max_norm, norm_type):
     if out is not weight:
         xp.copyto(out, weight)
     flat = index.reshape(-1)
-    for start in range(0, flat.shape[0], _ROWS):
+    for start in range(0, flat.shape[0], _TILE_ROWS):
         # A row that comes again in another tile is short enough by then.
-        here = xp.unique(flat[start : start + _ROWS])
+        here = xp.unique(flat[start : start + _TILE_ROWS])
         tile, work = rows[: here.shape[0]], powers[: here.shape[0]]
         take(xp, out, here, 0, tile)
         xp.absolute(tile, out=work)

@@ -22,7 +22,7 @@ from ..registry import function, op
 from .embedding import shares
 
 TILE = 256  # entries at a time, with their rows
-PIECE = 1 << 12  # and without
+NUMBERS_TILE = 1 << 12  # and without
 
 
 def _numbers(count, n):
@@ -53,22 +53,22 @@ def _check_rows(xp, source, rows):
 
 
 @op(
-    name="_bag", infer=_bag_infer, scratch=("part",), layout=contiguous, samples=_bag_samples,
+    name="_bag", infer=_bag_infer, scratch=("tile",), layout=contiguous, samples=_bag_samples,
     flops=lambda table, factors, *_, **__: 2 * factors.numel * table.shape[1],
 )  # fmt: skip
-def bag(xp, out, part, table, factors, source, target, *, rows):
+def bag(xp, out, tile, table, factors, source, target, *, rows):
     """Add rows of ``table``, each times its factor, to the rows ``target`` of ``out``."""
     _check_rows(xp, source, table.shape[0])
-    _add_rows(xp, out, part, table, factors, source, target)
+    _add_rows(xp, out, tile, table, factors, source, target)
 
 
-def _add_rows(xp, out, part, table, factors, source, target):
+def _add_rows(xp, out, tile, table, factors, source, target):
     out.fill(0)
     for here in tiles(source.shape[0], TILE):
-        tile = part[: len(source[here])]
-        take(xp, table, source[here], 0, tile)
-        xp.multiply(tile, factors[here][:, None], out=tile)
-        scatter_add(xp, out, (target[here],), tile)
+        rows = tile[: len(source[here])]
+        take(xp, table, source[here], 0, rows)
+        xp.multiply(rows, factors[here][:, None], out=rows)
+        scatter_add(xp, out, (target[here],), rows)
 
 
 def _many(table, factors, *_, **__):
@@ -79,7 +79,7 @@ def _many(table, factors, *_, **__):
 
 
 @bag.kernel("cpu", when=_many, layout=contiguous, scratch=False)
-def _(xp, out, part, table, factors, source, target, *, rows):
+def _(xp, out, tile, table, factors, source, target, *, rows):
     from ...kernels.cpu import embedding
 
     _check_rows(xp, source, table.shape[0])
@@ -97,8 +97,8 @@ def _(g, table, source, target):
 
 
 def _products_infer(a, b, source, target):
-    part = a.like((min(TILE, source.shape[0]), a.shape[1]))
-    return a.like(tuple(source.shape)), part, part
+    tile = a.like((min(TILE, source.shape[0]), a.shape[1]))
+    return a.like(tuple(source.shape)), tile, tile
 
 
 def _products_samples(make):
@@ -189,11 +189,11 @@ def _set_entries(xp, factors, target, counts, source, offsets, weights, *, lengt
     bags = counts.shape[0]
     if offsets is None:
         lines = target.reshape(bags, length)
-        for here in tiles(bags, PIECE):
+        for here in tiles(bags, NUMBERS_TILE):
             lines[here] = xp.arange(here.start, here.stop)[:, None]
     else:
         target.fill(0)
-        for here in tiles(bags - 1 if entries else 0, PIECE):
+        for here in tiles(bags - 1 if entries else 0, NUMBERS_TILE):
             starts = offsets[1 + here.start : 1 + min(here.stop, bags - 1)]
             inside = starts < entries  # the others begin empty bags at the end
             scatter_add(xp, target, (xp.where(inside, starts, 0),), inside.astype(target.dtype))
@@ -206,10 +206,10 @@ def _set_entries(xp, factors, target, counts, source, offsets, weights, *, lengt
         xp.multiply(factors, weights, out=factors)
     if mean:
         counts.fill(0)
-        for here in tiles(entries, PIECE):
+        for here in tiles(entries, NUMBERS_TILE):
             scatter_add(xp, counts, (target[here],), factors[here])
         xp.maximum(counts, 1, out=counts)
-        for here in tiles(entries, PIECE):
+        for here in tiles(entries, NUMBERS_TILE):
             xp.divide(factors[here], counts[target[here]], out=factors[here])
 
 
@@ -259,8 +259,8 @@ def entries_of(
 def _bags_infer(table, source, offsets, weights, *, bags, **_):
     out = table.like((bags, table.shape[1]))
     factors = table.like((source.shape[0],))
-    part = out.like((min(TILE, source.shape[0]), table.shape[1]))
-    return out, factors, factors.like(dtype=int64), table.like((bags,)), part
+    tile = out.like((min(TILE, source.shape[0]), table.shape[1]))
+    return out, factors, factors.like(dtype=int64), table.like((bags,)), tile
 
 
 def _bags_samples(make):
@@ -279,12 +279,12 @@ def _bags_samples(make):
 
 
 @op(
-    name="_embedding_bag", infer=_bags_infer, scratch=("factors", "target", "counts", "part"),
+    name="_embedding_bag", infer=_bags_infer, scratch=("factors", "target", "counts", "tile"),
     layout=contiguous, samples=_bags_samples,
     flops=lambda table, source, *_, **__: 2 * source.numel * table.shape[1],
 )  # fmt: skip
 def bags_of_rows(
-    xp, out, factors, target, counts, part, table, source, offsets, weights, *, bags, length, mean,
+    xp, out, factors, target, counts, tile, table, source, offsets, weights, *, bags, length, mean,
     padding, by_frequency,
 ):  # fmt: skip
     """Compute the weighted sum of the rows of each bag: see :func:`entries_of`.
@@ -296,14 +296,14 @@ def bags_of_rows(
         xp, factors, target, counts, source, offsets, weights, length=length, mean=mean,
         padding=padding,
     )  # fmt: skip
-    _add_rows(xp, out, part, table, factors, source, target)
+    _add_rows(xp, out, tile, table, factors, source, target)
 
 
 @bags_of_rows.kernel(
     "cpu", when=lambda table, source, *_, **__: _many(table, source), layout=contiguous
 )
 def _(
-    xp, out, factors, target, counts, part, table, source, offsets, weights, *, bags, length, mean,
+    xp, out, factors, target, counts, tile, table, source, offsets, weights, *, bags, length, mean,
     padding, by_frequency,
 ):  # fmt: skip
     from ...kernels.cpu import embedding

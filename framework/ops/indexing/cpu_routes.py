@@ -45,8 +45,8 @@ def write_along(how, out, x, index, dim) -> bool:
     """
     space, place = _along(out, index, dim)
     x = _array(x, out)
-    part = tuple([slice(0, n) for n in index.shape])
-    x = x[part] if x.ndim else np.broadcast_to(x, index.shape)
+    reached = tuple([slice(0, n) for n in index.shape])
+    x = x[reached] if x.ndim else np.broadcast_to(x, index.shape)
     return _move(how, out, x, index, index.shape, space, None, 0, place)
 
 

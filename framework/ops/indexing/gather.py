@@ -1,7 +1,7 @@
 """Gather along one dim, and its adjoint, scatter-add.
 
 ``gather`` names an element by its own position with one coordinate replaced. On the CPU a compiled
-kernel reads many elements (``cpu_routes.py``); few go through the index in pieces that stay in the
+kernel reads many elements (``cpu_routes.py``); few go through the index in tiles that stay in the
 cache, so no temporary is large. Writing to such places is in ``scatter.py``.
 """
 
@@ -21,23 +21,23 @@ from ..views.reshape import normal_dim
 from .cpu_routes import enough, enough_to_add, read_along, write_along
 from .index_put import check_bounds, positions
 
-_PIECE = 2048  # index elements handled at a time
+_TILE = 2048  # index elements handled at a time
 _FEW = 256  # up to so many naming elements by all dims is faster than counting flat places
 
 
-def pieces_of(xp, shape):
-    """Yield slices that cut an index into pieces of bounded size, in C order."""
+def index_tiles(xp, shape):
+    """Yield slices that cut an index into tiles of bounded size, in C order."""
     if 0 in shape:
         return
-    if xp is not np or prod(shape) <= _PIECE:
+    if xp is not np or prod(shape) <= _TILE:
         yield tuple([slice(0, n) for n in shape])
         return
     axis = 0
     inner = prod(shape[1:])
-    while inner > _PIECE:
+    while inner > _TILE:
         axis += 1
         inner //= shape[axis]
-    step = max(1, _PIECE // inner)
+    step = max(1, _TILE // inner)
     tail = tuple([slice(0, n) for n in shape[axis + 1 :]])
     for outer in np.ndindex(shape[:axis]):
         head = tuple([slice(k, k + 1) for k in outer])
@@ -45,16 +45,16 @@ def pieces_of(xp, shape):
             yield (*head, slice(k, min(k + step, shape[axis])), *tail)
 
 
-def piece_places(xp, index, piece, dim):
-    """Return the full index of a piece: ranges in all dims, the given index in one."""
+def tile_places(xp, index, tile, dim):
+    """Return the full index of a tile: ranges in all dims, the given index in one."""
     found = []
-    for d, part in enumerate(piece):
+    for d, along in enumerate(tile):
         if d == dim:
-            found.append(index[piece])
+            found.append(index[tile])
         else:
-            along = [1] * index.ndim
-            along[d] = part.stop - part.start
-            found.append(xp.arange(part.start, part.stop).reshape(along))
+            shape = [1] * index.ndim
+            shape[d] = along.stop - along.start
+            found.append(xp.arange(along.start, along.stop).reshape(shape))
     return tuple(found)
 
 
@@ -116,8 +116,8 @@ def gather_along(xp, out, input, index, *, dim):
     if not input.ndim or not index.ndim:
         out[...] = input.reshape(())
         return
-    for piece in pieces_of(xp, index.shape):
-        out[piece] = input[piece_places(xp, index, piece, dim)]
+    for tile in index_tiles(xp, index.shape):
+        out[tile] = input[tile_places(xp, index, tile, dim)]
 
 
 @gather_along.kernel(
@@ -183,8 +183,8 @@ def _(g, index, dim):
 def scatter_unique(xp, out, input, index, *, shape, dim):
     """Scatter ``input`` into zeros along ``dim``, at indices that occur once each."""
     out.fill(0)
-    for piece in pieces_of(xp, index.shape):
-        out[piece_places(xp, index, piece, dim)] = input[piece]
+    for tile in index_tiles(xp, index.shape):
+        out[tile_places(xp, index, tile, dim)] = input[tile]
 
 
 @scatter_unique.kernel(
@@ -193,8 +193,8 @@ def scatter_unique(xp, out, input, index, *, shape, dim):
 def _(xp, out, input, index, *, shape, dim):
     out.fill(0)
     if not write_along("put", out, input, index, dim):
-        for piece in pieces_of(xp, index.shape):
-            out[piece_places(xp, index, piece, dim)] = input[piece]
+        for tile in index_tiles(xp, index.shape):
+            out[tile_places(xp, index, tile, dim)] = input[tile]
 
 
 @scatter_unique.vjp("input")
@@ -210,25 +210,25 @@ def add_at(xp, out, index, values, dim):
             xp.add(out, values, out=out, casting="unsafe")
         return
     if xp is not np or not out.flags.c_contiguous or index.size <= _FEW:
-        for piece in pieces_of(xp, index.shape):
-            add_into(xp, out, piece_places(xp, index, piece, dim), part_of(values, piece))
+        for tile in index_tiles(xp, index.shape):
+            add_into(xp, out, tile_places(xp, index, tile, dim), values_of(values, tile))
         return
     # np.add.at is fast in one dimension only, so the places are counted in the flat memory.
     flat = out.reshape(-1)
     steps = [s // out.itemsize for s in out.strides]
-    for piece in pieces_of(xp, index.shape):
-        where = np.where(index[piece] < 0, index[piece] + out.shape[dim], index[piece])
+    for tile in index_tiles(xp, index.shape):
+        where = np.where(index[tile] < 0, index[tile] + out.shape[dim], index[tile])
         where *= steps[dim]
-        for d, place in enumerate(piece_places(xp, index, piece, dim)):
+        for d, place in enumerate(tile_places(xp, index, tile, dim)):
             if d != dim:
                 where += place * steps[d]
-        part = part_of(values, piece)
-        np.add.at(flat, where.reshape(-1), part.reshape(-1) if hasattr(part, "shape") else part)
+        more = values_of(values, tile)
+        np.add.at(flat, where.reshape(-1), more.reshape(-1) if hasattr(more, "shape") else more)
 
 
-def part_of(values, piece):
-    """Return the values of one piece; a number serves all."""
-    return values[piece] if hasattr(values, "shape") and values.ndim else values
+def values_of(values, tile):
+    """Return the values of one tile; a number serves all."""
+    return values[tile] if hasattr(values, "shape") and values.ndim else values
 
 
 @function(method=True)

@@ -18,8 +18,8 @@ from ..signatures import broadcast_shapes
 from .cpu_routes import enough, enough_to_add, read_places, write_places
 from .where import masks
 
-_CHUNK = 1 << 15  # bytes of a temporary inside a kernel
-_PIECE = 1 << 13  # elements of a mask at a time
+_TILE_BYTES = 1 << 15  # of a temporary inside a kernel
+_MASK_TILE = 1 << 13  # elements of a mask at a time
 
 
 def check_bounds(xp, index, shape, dims, error=IndexError):
@@ -115,7 +115,7 @@ def index_elements(xp, out, input, index, *, dims, at):
         for k in range(n):
             target[k] = source[tuple(index[:, k])]
     else:
-        step = _CHUNK // row_bytes
+        step = _TILE_BYTES // row_bytes
         for k in range(0, n, step):
             target[k : k + step] = source[tuple(index[:, k : k + step])]
 
@@ -293,7 +293,7 @@ def _(g, index, dims, at):
 def set_places(xp, places, mask):
     """Write the coordinates of nonzero elements of a contiguous array: (ndim, count)."""
     flat, done = mask.reshape(-1), 0
-    size = _PIECE if xp is np else max(1, flat.shape[0])
+    size = _MASK_TILE if xp is np else max(1, flat.shape[0])
     for start in range(0, flat.shape[0], size):
         found = xp.flatnonzero(flat[start : start + size])
         if start:

@@ -18,7 +18,7 @@ from .cpu_routes import enough, read_places, write_places
 from .index_put import index_elements, index_sum, mask_places, set_places
 from .where import every_third
 
-_PIECE = 1 << 13  # values at a time
+_TILE = 1 << 13  # values at a time
 
 
 def _ready(array):
@@ -145,7 +145,7 @@ def masked_assign(xp, out, places, input, mask, values, index):
     if index is None:
         set_places(xp, places, mask)
         index = places
-    for here in tiles(values.shape[0], _PIECE):
+    for here in tiles(values.shape[0], _TILE):
         out[tuple(index[:, here])] = values[here]
 
 

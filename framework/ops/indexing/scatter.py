@@ -1,7 +1,7 @@
 """scatter, scatter_add, scatter_reduce.
 
 Compiled kernels write many elements on the CPU (``cpu_routes.py``); an index of few goes through
-the cache in the pieces of ``gather.py``. Where it names a place twice,
+the cache in the tiles of ``gather.py``. Where it names a place twice,
 ``scatter`` keeps the last value; the other two use them all.
 """
 
@@ -24,10 +24,10 @@ from .gather import (
     as_long,
     check_index,
     gather_along,
-    part_of,
-    piece_places,
-    pieces_of,
+    index_tiles,
     sample_positions,
+    tile_places,
+    values_of,
 )
 from .index_put import check_bounds
 
@@ -64,8 +64,8 @@ def scatter_along(xp, out, input, index, src, *, dim):
         if index.size:
             out[...] = src.reshape(()) if hasattr(src, "shape") else src
         return
-    for piece in pieces_of(xp, index.shape):
-        out[piece_places(xp, index, piece, dim)] = part_of(src, piece)
+    for tile in index_tiles(xp, index.shape):
+        out[tile_places(xp, index, tile, dim)] = values_of(src, tile)
 
 
 @scatter_along.kernel(
@@ -77,8 +77,8 @@ def _(xp, out, input, index, src, *, dim):
     if out is not input:
         xp.copyto(out, input)
     if not write_along("put", out, src, index, dim):
-        for piece in pieces_of(xp, index.shape):
-            out[piece_places(xp, index, piece, dim)] = part_of(src, piece)
+        for tile in index_tiles(xp, index.shape):
+            out[tile_places(xp, index, tile, dim)] = values_of(src, tile)
 
 
 @scatter_along.vjp("input")
@@ -235,15 +235,15 @@ def scatter_combine(xp, out, input, index, src, *, dim, reduce):
             combine(out, src.reshape(()), out=out)
         return
     if xp is np:
-        for piece in pieces_of(xp, index.shape):
-            combine.at(out, piece_places(xp, index, piece, dim), src[piece])
+        for tile in index_tiles(xp, index.shape):
+            combine.at(out, tile_places(xp, index, tile, dim), src[tile])
         return
     # CuPy's ufuncs have few `at`. One index along `dim` never names an element twice.
     whole = [slice(0, n) for n in index.shape]
     for k in range(index.shape[dim]):
-        piece = (*whole[:dim], slice(k, k + 1), *whole[dim + 1 :])
-        place = piece_places(xp, index, piece, dim)
-        out[place] = combine(out[place], src[piece])
+        row = (*whole[:dim], slice(k, k + 1), *whole[dim + 1 :])
+        place = tile_places(xp, index, row, dim)
+        out[place] = combine(out[place], src[row])
 
 
 @scatter_combine.kernel("cpu", when=_many)

@@ -291,11 +291,11 @@ def class_mean(xp, out, divisor, loss, target, weight, *, ignore_index):
     flat = target.reshape(1, -1)
     divisor.fill(0)
     for start in range(0, flat.shape[1], class_targets.TILE_ROWS):
-        part = flat[:, start : start + class_targets.TILE_ROWS]
+        tile = flat[:, start : start + class_targets.TILE_ROWS]
         if weight is None:
-            counted = (part != ignore_index).sum(dtype=divisor.dtype)
+            counted = (tile != ignore_index).sum(dtype=divisor.dtype)
         else:
-            safe, counts = class_targets.checked(xp, part, weight.shape[0], ignore_index)
+            safe, counts = class_targets.checked(xp, tile, weight.shape[0], ignore_index)
             counted = class_targets.weights_of(xp, weight, safe, counts, divisor.dtype).sum()
         xp.add(divisor, counted, out=divisor)
     xp.sum(loss, out=out)

@@ -48,9 +48,9 @@ def fused_reduction(plain, *, when=same_shape_dtype):
         out.fill(0)
         for start in range(0, x.size, thresholds.TILE):
             some = [a[start : start + thresholds.TILE] for a in (x, y)]
-            part, *rest = [w[: some[0].size] for w in (tile, *work)]
-            declared.plain(xp, part, *rest, *some, **attributes)
-            xp.add(out, xp.sum(part), out=out)
+            losses, *rest = [w[: some[0].size] for w in (tile, *work)]
+            declared.plain(xp, losses, *rest, *some, **attributes)
+            xp.add(out, xp.sum(losses), out=out)
         xp.divide(out, divisor, out=out)
 
     leading = ("xp", "out", "tile", *declared.scratch, "input", "target")
@@ -71,11 +71,11 @@ def fused_reduction(plain, *, when=same_shape_dtype):
         from ...kernels.cpu.loss import elementwise as losses
 
         x, y = (a.reshape(-1) for a in arrays[count + 1 :])
-        chunks = -(-x.size // losses.CHUNK)
-        sums = np.empty(chunks, np.float64)
+        tiles = -(-x.size // losses.TILE)
+        sums = np.empty(tiles, np.float64)
         run = getattr(losses, f"{name}_sums")
         numbers = attributes.values()
-        threads.parallel_for(lambda a, b: run(a, b, sums, x, y, *numbers), x.size, chunks)
+        threads.parallel_for(lambda a, b: run(a, b, sums, x, y, *numbers), x.size, tiles)
         out[...] = sums.sum() / divisor
 
     return made

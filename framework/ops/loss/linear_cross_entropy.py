@@ -23,7 +23,7 @@ from 3200 features on. Both gradients would also be kept until it is known what 
 that is a second copy of them, or a write into what is kept, after which backward cannot be
 repeated. So bytes decided.
 
-Not optimal: inputs of 16 bits are converted to float32 a block at a time, each block as often as it
+Not optimal: inputs of 16 bits are converted to float32 a tile at a time, each tile as often as it
 is used. Ignored tokens are computed like any others.
 
 Source:

@@ -83,18 +83,18 @@ def _grad_flops(grad, input, linear_weight, *_, needs, **__):
 
 @op(
     name="_linear_cross_entropy_grad", infer=_grad_infer, returns=("dinput", "dweight", "dbias"),
-    scratch=("work", "some_inputs", "some_weights", "part", "all_inputs", "summed", "line",
+    scratch=("work", "some_inputs", "some_weights", "products", "all_inputs", "summed", "line",
              "factors"),
     half="tiles", layout=ready, flops=_grad_flops, samples=_grad_samples,
 )  # fmt: skip
 def linear_rows_grad(
-    xp, dinput, dweight, dbias, work, some_inputs, some_weights, part, all_inputs, summed, line,
+    xp, dinput, dweight, dbias, work, some_inputs, some_weights, products, all_inputs, summed, line,
     factors, grad, input, linear_weight, linear_bias, target, weight, lse, *, needs, ignore_index,
     label_smoothing, tile,
 ):  # fmt: skip
     """Gradients of ``input``, ``linear_weight`` and ``linear_bias``, where needed."""
     _descend(
-        xp, _slopes, dinput, dweight, dbias, work, some_inputs, some_weights, part, all_inputs,
+        xp, _slopes, dinput, dweight, dbias, work, some_inputs, some_weights, products, all_inputs,
         summed, line, factors, grad, input, linear_weight, linear_bias, target, weight, lse,
         needs=needs, ignore_index=ignore_index, label_smoothing=label_smoothing, tile=tile,
     )  # fmt: skip
@@ -118,8 +118,8 @@ def worth_tiles(input, linear_weight, *_, **__):
 
 
 def _descend(
-    xp, slopes, dinput, dweight, dbias, work, some_inputs, some_weights, part, all_inputs, summed,
-    line, factors, grad, input, linear_weight, linear_bias, target, weight, lse, *, needs,
+    xp, slopes, dinput, dweight, dbias, work, some_inputs, some_weights, products, all_inputs,
+    summed, line, factors, grad, input, linear_weight, linear_bias, target, weight, lse, *, needs,
     ignore_index, label_smoothing, tile,
 ):  # fmt: skip
     tokens, classes = input.shape[0], linear_weight.shape[0]
@@ -133,7 +133,7 @@ def _descend(
     unwritten = dweight if needs[1] and not half else None
     start = 0
     while start < classes:
-        (height, width), space, product = _space(unwritten, tokens, start, tile, work, part)
+        (height, width), space, product = _space(unwritten, tokens, start, tile, work, products)
         columns = slice(start, min(start + width, classes))
         w = rows_of(xp, linear_weight, columns, some_weights)
         shares = _shares(xp, weight, columns, work) if label_smoothing else None
@@ -161,7 +161,7 @@ def _descend(
         xp.copyto(dinput, to_inputs, casting="unsafe")
 
 
-def _space(unwritten, tokens, start, tile, work, part):
+def _space(unwritten, tokens, start, tile, work, products):
     """Return (tile, its memory, memory of a product before it is added), from a column on.
 
     The rows of the weight's gradient that are still to come are room for a larger tile, whose
@@ -169,7 +169,7 @@ def _space(unwritten, tokens, start, tile, work, part):
     workspace.
     """
     if unwritten is None:
-        return tile, work, part
+        return tile, work, products
     rows, features = unwritten.shape
     height, width = min(tokens, LARGE), LARGE
     while height * width > tile[0] * tile[1]:
@@ -178,24 +178,24 @@ def _space(unwritten, tokens, start, tile, work, part):
         if start + width < rows and size + longest <= free.shape[0]:
             return (height, width), free[:size], free[size : size + longest]
         height, width = (height // 2, width) if height > width else (height, width // 2)
-    return tile, work, part
+    return tile, work, products
 
 
 def _factors(xp, factors, grad, target, weight, classes, ignore_index, label_smoothing):
     # scale, hit and spread of each token
     scale, hit, spread = factors
-    for part in layout.tiles(target.shape[0], 4096):
-        counts = target[part] != ignore_index
-        g = xp.where(counts, grad[part], 0).astype(factors.dtype)
-        xp.multiply(g, label_smoothing / classes, out=spread[part])
-        xp.multiply(g, 1.0 - label_smoothing, out=hit[part])
+    for here in layout.tiles(target.shape[0], 4096):
+        counts = target[here] != ignore_index
+        g = xp.where(counts, grad[here], 0).astype(factors.dtype)
+        xp.multiply(g, label_smoothing / classes, out=spread[here])
+        xp.multiply(g, 1.0 - label_smoothing, out=hit[here])
         total = float(classes)
         if weight is not None:
-            each = weight[xp.where(counts, target[part], 0)].astype(factors.dtype)
-            xp.multiply(hit[part], each, out=hit[part])
+            each = weight[xp.where(counts, target[here], 0)].astype(factors.dtype)
+            xp.multiply(hit[here], each, out=hit[here])
             total = float(weight.sum(dtype=factors.dtype)) if label_smoothing else 0.0
-        xp.multiply(spread[part], total, out=scale[part])
-        xp.add(scale[part], hit[part], out=scale[part])
+        xp.multiply(spread[here], total, out=scale[here])
+        xp.add(scale[here], hit[here], out=scale[here])
 
 
 def _shares(xp, weight, columns, like):
@@ -219,11 +219,11 @@ def _slopes(xp, tile, lse, factors, target, first, shares):
     tile[(scale == 0) & (hit == 0) & (spread == 0)] = 0  # also where logits are not finite
 
 
-def _add(xp, total, part, a, b, first):
+def _add(xp, total, products, a, b, first):
     # total += a @ b
     if first:
         xp.matmul(a, b, out=total)
         return
-    product = part[: total.size].reshape(total.shape)
+    product = products[: total.size].reshape(total.shape)
     xp.matmul(a, b, out=product)
     xp.add(total, product, out=total)

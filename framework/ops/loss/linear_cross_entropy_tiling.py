@@ -17,7 +17,7 @@ from ...spec import Spec
 from ..linalg.matmul import blas_ready
 
 LIMIT = 1 << 26  # bytes of the workspace, at most
-SHARE = 72  # part of the bytes of input, linear_weight and their gradients that it may take
+FRACTION = 72  # one in so many bytes of input, linear_weight and their gradients is workspace
 
 
 def computed(dtype):
@@ -35,7 +35,7 @@ def tiles_of(
     inputs of 16 bits the rows that a tile is made from, and in backward the sum of products.
     """
     whole = 2 * (tokens + classes) * features * dtype.itemsize
-    room = max(thresholds.TILE_BYTES, min(LIMIT, whole // SHARE)) // computed(dtype).itemsize
+    room = max(thresholds.TILE_BYTES, min(LIMIT, whole // FRACTION)) // computed(dtype).itemsize
     beside = (2, 4) if dtype.is_half else (0, 1)
     forward, backward = (_within(tokens, classes, room, k * features) for k in beside)
     return forward, backward
@@ -66,9 +66,9 @@ def room(input, linear_weight, tile):
     )  # fmt: skip
 
 
-def rows_of(xp, array, part, buffer):
+def rows_of(xp, array, here, buffer):
     """Return rows of a matrix in the compute dtype, converted into ``buffer`` if needed."""
-    rows = array[part]
+    rows = array[here]
     if rows.dtype == buffer.dtype:
         return rows
     wide = buffer[: rows.size].reshape(rows.shape)

@@ -30,8 +30,8 @@ def _mask_infer(input, rng, **_):
             f"dropout: result type Float can't be cast to {input.dtype.name}. Convert the input "
             "with .float()."
         )
-    chunk = (min(input.numel, thresholds.TILE),)
-    return input, Spec(chunk, int32), Spec(chunk, bool_)
+    tile = (min(input.numel, thresholds.TILE),)
+    return input, Spec(tile, int32), Spec(tile, bool_)
 
 
 def _mask_samples(make):
@@ -159,9 +159,9 @@ def channel_mask(xp, out, noise, words, kept, input, rng, *, p, scale, low, shif
     """
     flat, random = noise.reshape(-1), words.view(xp.uint32)
     for start in range(0, flat.size, thresholds.TILE):
-        part = flat[start : start + thresholds.TILE]
-        draw_kept(xp, kept[: part.size], random[: part.size], rng, start, p)
-        xp.copyto(part, kept[: part.size])
+        tile = flat[start : start + thresholds.TILE]
+        draw_kept(xp, kept[: tile.size], random[: tile.size], rng, start, p)
+        xp.copyto(tile, kept[: tile.size])
     each = noise.reshape(*noise.shape, *[1] * (input.ndim - lead))
     xp.multiply(each, scale, out=each)
     xp.multiply(input, each, out=out)

@@ -14,11 +14,11 @@ from math import prod
 
 from ...autograd.engine import ones_of
 from ...dtypes import bool_, float32, float64, int64
-from ...kernels.common.layout import contiguous, worth_compiling
-from ...kernels.common.schedule import parallel_rows
+from ...kernels.common.compiled_rows import compiled_rows
+from ...kernels.common.layout import worth_compiling
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
-from ..elementwise.arithmetic import conjugate, in_pieces
+from ..elementwise.arithmetic import buffered, conjugate
 from ..elementwise.binary import complex_logaddexp
 from ..indexing.gather import scatter_sum
 from ..manipulation.cat import cat
@@ -54,29 +54,24 @@ def _accumulate(xp, ufunc, target, source, dim):
     ufunc(source, axis=dim, out=target)
 
 
-def part(array, dim, start, stop):
+def span(array, dim, start, stop):
     """Return a slice along one dim, as a view."""
     return array[(slice(None),) * dim + (slice(start, stop),)]
 
 
-def _compile(op, name, attributes=lambda dim, reverse, dtype=None: (reverse,)):
+def _compiled_along(op, name, numbers=lambda reverse, dtype=None: (reverse,)):
     """Register a compiled CPU kernel for an op along ``dim``, on (count, n, columns) arrays."""
 
     def fits(input, *_, dtype=None, **__):
         return input.ndim > 0 and worth_compiling(input) and dtype in (None, input.dtype)
 
-    @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
-    def _(xp, *arrays, dim, **given):
-        from ...kernels.cpu.reduction import scan
-
-        arrays = [a for k, a in enumerate(arrays) if k not in skipped]
+    def arguments(*arrays, dim, **given):
         shape = arrays[0].shape
         count = prod(shape[:dim])
         cubes = [a.reshape(count, shape[dim], prod(shape[dim + 1 :])) for a in arrays]
-        parallel_rows(getattr(scan, name), arrays[0].size, count, *cubes, *attributes(dim, **given))
+        return arrays[0].size, count, (*cubes, *numbers(**given))
 
-    first = len(op.op.returns)
-    skipped = range(first, first + len(op.op.scratch))
+    compiled_rows(op, f"reduction.scan:{name}", when=fits, arguments=arguments)
 
 
 def _accumulating(name, doc):
@@ -95,7 +90,7 @@ def _accumulating(name, doc):
         infer=lambda input, *, dim, dtype, reverse: input.like(dtype=dtype), samples=_sum_samples,
         autocast=WIDE_ON_CUDA,
     )(kernel)  # fmt: skip
-    _compile(declared, name)
+    _compiled_along(declared, name)
     return declared
 
 
@@ -149,9 +144,9 @@ def recurrence(xp, out, work, input, factor, *, dim, reverse):
     n, width = out.shape[dim], 1
     while width < n:
         # Invariant: out[k] holds the last `width` terms, window[k] the factor before them.
-        late, early = part(out, dim, width, None), part(out, dim, None, n - width)
-        factors, before = part(window, dim, width, None), part(window, dim, None, n - width)
-        spare = part(step, dim, width, None)
+        late, early = span(out, dim, width, None), span(out, dim, None, n - width)
+        factors, before = span(window, dim, width, None), span(window, dim, None, n - width)
+        spare = span(step, dim, width, None)
         xp.multiply(factors, early, out=spare)
         xp.add(late, spare, out=late)
         xp.multiply(factors, before, out=spare)
@@ -159,7 +154,7 @@ def recurrence(xp, out, work, input, factor, *, dim, reverse):
         width *= 2
 
 
-_compile(recurrence, "recurrence")
+_compiled_along(recurrence, "recurrence")
 
 
 def _shifted(x, dim, reverse):
@@ -213,12 +208,12 @@ def products_of_others(xp, out, after, input, *, dim):
     n = input.shape[dim]
     for target, reverse in ((out, False), (after, True)):
         source, target = _flipped(input, dim, reverse), _flipped(target, dim, reverse)
-        part(target, dim, 0, 1).fill(1)
-        _accumulate(xp, xp.cumprod, part(target, dim, 1, n), part(source, dim, 0, n - 1), dim)
+        span(target, dim, 0, 1).fill(1)
+        _accumulate(xp, xp.cumprod, span(target, dim, 1, n), span(source, dim, 0, n - 1), dim)
     xp.multiply(out, after, out=out)
 
 
-_compile(products_of_others, "others", lambda dim: ())
+_compiled_along(products_of_others, "others", lambda: ())
 
 
 cumprod_along = _accumulating(
@@ -263,19 +258,19 @@ def _running(name, word):
             return
         n = input.shape[dim]
         pick = xp.greater_equal if word == "largest" else xp.less_equal
-        part(indices, dim, 0, 1).fill(0)
+        span(indices, dim, 0, 1).fill(0)
         for k in range(1, n):
-            now, before = part(values, dim, k, k + 1), part(values, dim, k - 1, k)
-            place = part(indices, dim, k, k + 1)
+            now, before = span(values, dim, k, k + 1), span(values, dim, k - 1, k)
+            place = span(indices, dim, k, k + 1)
             place.fill(k)
-            take, nan = part(hit, dim, k, k + 1), part(isnan, dim, k, k + 1)
+            take, nan = span(hit, dim, k, k + 1), span(isnan, dim, k, k + 1)
             # The newest of equal elements wins, and NaN wins over all.
             pick(now, before, out=take)
             xp.not_equal(now, now, out=nan)
             xp.logical_or(take, nan, out=take)
             xp.logical_not(take, out=take)
             xp.copyto(now, before, where=take)
-            xp.copyto(place, part(indices, dim, k - 1, k), where=take)
+            xp.copyto(place, span(indices, dim, k - 1, k), where=take)
 
     def fast(xp, values, indices, hit, isnan, input, *, dim):
         if not input.ndim:
@@ -288,10 +283,10 @@ def _running(name, word):
         xp.logical_not(hit, out=hit)
         n = input.shape[dim]
         for k in range(n):
-            part(indices, dim, k, k + 1).fill(k)
+            span(indices, dim, k, k + 1).fill(k)
         xp.copyto(indices, 0, where=hit)
         for k in range(1, n):
-            now, before = part(indices, dim, k, k + 1), part(indices, dim, k - 1, k)
+            now, before = span(indices, dim, k, k + 1), span(indices, dim, k - 1, k)
             xp.maximum(now, before, out=now)
         return None
 
@@ -300,7 +295,7 @@ def _running(name, word):
         name=name, returns=("values", "indices"), scratch=("hit", "isnan"), infer=_extreme_infer,
         half="exact", samples=_samples, flops=per_element(1),
     )(kernel)  # fmt: skip
-    _compile(running, "extreme", lambda dim: (word == "largest",))
+    _compiled_along(running, "extreme", lambda: (word == "largest",))
     running.kernel("cpu")(fast)
 
     @running.vjp("input")
@@ -348,11 +343,11 @@ def logcumsumexp_along(xp, out, input, *, dim):
     """Compute the logarithm of the cumulative sum of exponentials along ``dim``."""
     xp.copyto(out, input)
     for k in range(1, input.shape[dim] if input.ndim else 0):
-        now = part(out, dim, k, k + 1)
+        now = span(out, dim, k, k + 1)
         if out.dtype.kind == "c":
-            in_pieces(xp, partial(complex_logaddexp, xp), now, part(out, dim, k - 1, k), now)
+            buffered(xp, partial(complex_logaddexp, xp), now, span(out, dim, k - 1, k), now)
         else:
-            xp.logaddexp(part(out, dim, k - 1, k), now, out=now)
+            xp.logaddexp(span(out, dim, k - 1, k), now, out=now)
 
 
 @logcumsumexp_along.vjp("input")

@@ -1,6 +1,6 @@
 """Window functions: ``hann_window`` and relatives, and ``signal.windows``.
 
-A window is written a chunk at a time in float64 and rounded once. A periodic (not symmetric) window
+A window is written a tile at a time in float64 and rounded once. A periodic (not symmetric) window
 of length n is the symmetric one of length n + 1 without its last point. Formulas: Harris 1978, "On
 the use of windows for harmonic analysis with the discrete Fourier transform".
 """

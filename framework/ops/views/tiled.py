@@ -1,7 +1,7 @@
-"""Tiling: matching views of tensors, a piece at a time, to bound temporaries.
+"""Tiling: matching views of tensors, a tile at a time, to bound temporaries.
 
-A line of tensor ops over a parameter has results as large as the parameter. Over pieces of it, in
-turn, the results are as large as a piece, whatever the parameter's size, and stay in the cache.
+A line of tensor ops over a parameter has results as large as the parameter. Over tiles of it, in
+turn, the results are as large as a tile, whatever the parameter's size, and stay in the cache.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from ...autograd import given_ops
 from ...kernels.runtime import thresholds
 from .view_as_real import view_as_real
 
-PIECE_ELSEWHERE = 1 << 22  # where to start an op costs more than the memory of a few megabytes
+TILE_ELSEWHERE = 1 << 22  # where to start an op costs more than the memory of a few megabytes
 
 
 def limit_of(tensor: Any) -> int:
-    """Return the maximal number of elements in a piece, on a tensor's device."""
-    return thresholds.TILE if tensor.device.type in ("cpu", "meta") else PIECE_ELSEWHERE
+    """Return the maximal number of elements in a tile, on a tensor's device."""
+    return thresholds.TILE if tensor.device.type in ("cpu", "meta") else TILE_ELSEWHERE
 
 
-def pieces(*tensors: Any) -> Iterator[Sequence[Any]]:
-    """Yield matching detached views of tensors of one shape, each no larger than a piece.
+def tiles(*tensors: Any) -> Iterator[Sequence[Any]]:
+    """Yield matching detached views of tensors of one shape, each no larger than a tile.
 
     Args:
         *tensors: The first decides; complex ones are viewed as real; None stays None.
@@ -35,7 +35,7 @@ def pieces(*tensors: Any) -> Iterator[Sequence[Any]]:
     yield from execution.current.tiles(_cut, views, limit_of(tensors[0]))
 
 
-given_ops.pieces = pieces
+given_ops.tiles = tiles
 
 
 def _cut(views: list[Any], limit: int) -> Iterator[Sequence[Any]]:

@@ -24,9 +24,9 @@ def _as_real_samples(make):
 @op(view=True, infer=_as_real_infer, samples=_as_real_samples, method=False)
 def view_as_real(xp, input):
     """View complex numbers as pairs of real ones, in a new last dim."""
-    part = input.real
-    shape, steps = (*input.shape, 2), (*input.strides, part.dtype.itemsize)
-    return strided(xp, part, shape, steps)
+    real = input.real
+    shape, steps = (*input.shape, 2), (*input.strides, real.dtype.itemsize)
+    return strided(xp, real, shape, steps)
 
 
 @view_as_real.vjp("input")

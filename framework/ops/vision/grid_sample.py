@@ -14,9 +14,9 @@ from math import prod
 
 import numpy as np
 
+from ...kernels.common.compiled_rows import compiled_rows
 from ...kernels.common.layout import contiguous, tiles
 from ...kernels.common.scatter_add import scatter_add
-from ...kernels.common.schedule import parallel_rows
 from ...kernels.runtime import thresholds
 from ..indexing.index_put import take
 from ..registry import function, op
@@ -26,7 +26,7 @@ MODES = ("bilinear", "nearest", "bicubic")
 PADDINGS = ("zeros", "border", "reflection")
 
 
-def _pieces(xp, count):
+def _tiles(xp, count):
     return tiles(count, 256 if xp is np else thresholds.TILE)
 
 
@@ -122,10 +122,10 @@ def _positions(grid):
 
 def _image_infer(input, grid, **_):
     out = input.like((*input.shape[:2], *grid.shape[1:-1]))
-    return out, _part(input, grid)
+    return out, _tile(input, grid)
 
 
-def _part(image, grid):
+def _tile(image, grid):
     return image.like((image.shape[1] * min(_positions(grid), thresholds.TILE),))
 
 
@@ -161,12 +161,12 @@ def _flops(first, grid, *rest, mode, **_):
 
 
 @op(
-    name="_grid_sample", infer=_image_infer, scratch=("part",), layout=contiguous,
+    name="_grid_sample", infer=_image_infer, scratch=("tile",), layout=contiguous,
     samples=_image_samples, flops=_flops,
 )  # fmt: skip
-def images(xp, out, part, input, grid, *, mode, padding, align):
+def images(xp, out, tile, input, grid, *, mode, padding, align):
     """Compute weighted sums of the elements of ``input`` around each position of ``grid``."""
-    for x, to, some, taps in _walk(xp, part, input, out, grid, mode, padding, align):
+    for x, to, some, taps in _walk(xp, tile, input, out, grid, mode, padding, align):
         to.fill(0)
         for index, factors in taps:
             take(xp, x, index, 1, some)
@@ -174,7 +174,7 @@ def images(xp, out, part, input, grid, *, mode, padding, align):
             xp.add(to, some, out=to)
 
 
-def _walk(xp, part, image, values, grid, mode, padding, align):
+def _walk(xp, tile, image, values, grid, mode, padding, align):
     """(an image, its values at some positions, workspace like these, the taps)."""
     sizes, (batch, channels) = image.shape[2:], image.shape[:2]
     count = prod(grid.shape[1:-1])
@@ -182,31 +182,30 @@ def _walk(xp, part, image, values, grid, mode, padding, align):
     flat = image.reshape(batch, channels, prod(sizes))
     values = values.reshape(batch, channels, count)
     for n in range(batch):
-        for here in _pieces(xp, count):
+        for here in _tiles(xp, count):
             some = places[n, here]
-            space = part[: channels * len(some)].reshape(channels, len(some))
+            space = tile[: channels * len(some)].reshape(channels, len(some))
             taps = _taps(xp, some, sizes, (mode, padding, align))
             yield flat[n], values[n][:, here], space, taps
 
 
-def _compile(op, name, of_image):
+def _compiled_images(op, name, of_image):
     """Give one of the three a compiled CPU kernel, images by several threads."""
 
     def fits(first, second, *_, **__):
         enough = max(first.numel, second.numel) >= thresholds.COMPILED_HEAVY // 4
         return enough and first.dtype.name in ("float32", "float64")
 
-    @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
-    def _(xp, out, part, *arrays, mode, padding, align, sizes=None):
-        from ...kernels.cpu import vision
-
+    def arguments(out, *arrays, mode, padding, align, sizes=None):
         sizes = arrays[of_image].shape[2:] if sizes is None else sizes
         flat = [_rows(out), *[_rows(a) for a in arrays[:-1]], _places(arrays[-1])]
         if name == "grid_grad":
             flat[0] = _places(out)
         how = MODES.index(mode), PADDINGS.index(padding), align
         work = arrays[-1].size * arrays[0].shape[1] * 4
-        parallel_rows(getattr(vision, name), work, out.shape[0], *flat, tuple(sizes), *how)
+        return work, out.shape[0], (*flat, tuple(sizes), *how)
+
+    compiled_rows(op, f"vision:{name}", when=fits, arguments=arguments)
 
 
 def _rows(array):
@@ -217,7 +216,7 @@ def _places(grid):
     return grid.reshape(grid.shape[0], prod(grid.shape[1:-1]), grid.shape[-1])
 
 
-_compile(images, "image", 0)
+_compiled_images(images, "image", 0)
 
 
 @images.composite
@@ -241,29 +240,29 @@ def _image_grad_samples(make):
 
 
 @op(
-    name="_grid_sample_image_grad", scratch=("part",), layout=contiguous,
+    name="_grid_sample_image_grad", scratch=("tile",), layout=contiguous,
     samples=_image_grad_samples, infer=lambda grad, grid, *, sizes, **_: (
         grad.like((*grad.shape[:2], *sizes)), grad.like((min(_positions(grid), thresholds.TILE),))
     ),
     flops=_flops,
 )  # fmt: skip
-def image_gradients(xp, out, part, grad, grid, *, mode, padding, align, sizes):
+def image_gradients(xp, out, tile, grad, grid, *, mode, padding, align, sizes):
     """Backward of grid_sample for the input."""
     out.fill(0)
     count = _positions(grid)
     for n in range(out.shape[0]):
         image, line = _rows(out)[n], _rows(grad)[n]
         places = grid[n].reshape(count, len(sizes))
-        for here in _pieces(xp, count):
+        for here in _tiles(xp, count):
             for index, factors in _taps(xp, places[here], sizes, (mode, padding, align)):
                 weight = _product([w for w, _ in factors])
                 for c in range(out.shape[1]):
-                    some = part[: len(weight)]
+                    some = tile[: len(weight)]
                     xp.multiply(line[c, here], weight, out=some)
                     scatter_add(xp, image[c], (index,), some)
 
 
-_compile(image_gradients, "image_grad", 0)
+_compiled_images(image_gradients, "image_grad", 0)
 
 
 def _grid_grad_samples(make):
@@ -272,17 +271,17 @@ def _grid_grad_samples(make):
 
 
 @op(
-    name="_grid_sample_grid_grad", scratch=("part",), layout=contiguous,
-    samples=_grid_grad_samples, infer=lambda grad, input, grid, **_: (grid, _part(input, grid)),
+    name="_grid_sample_grid_grad", scratch=("tile",), layout=contiguous,
+    samples=_grid_grad_samples, infer=lambda grad, input, grid, **_: (grid, _tile(input, grid)),
     flops=lambda grad, input, grid, **how: _flops(input, grid, **how),
 )  # fmt: skip
-def grid_gradients(xp, out, part, grad, input, grid, *, mode, padding, align):
+def grid_gradients(xp, out, tile, grad, input, grid, *, mode, padding, align):
     """Backward of grid_sample for the grid."""
     out.fill(0)
     nd = grid.shape[-1]
     rows = _places(out)
     n, start = 0, 0
-    for x, g, some, taps in _walk(xp, part, input, grad, grid, mode, padding, align):
+    for x, g, some, taps in _walk(xp, tile, input, grad, grid, mode, padding, align):
         to = rows[n, start : start + g.shape[1]]
         for index, factors in taps:
             take(xp, x, index, 1, some)
@@ -296,7 +295,7 @@ def grid_gradients(xp, out, part, grad, input, grid, *, mode, padding, align):
             n, start = n + 1, 0
 
 
-_compile(grid_gradients, "grid_grad", 1)
+_compiled_images(grid_gradients, "grid_grad", 1)
 
 
 @function(public=False, autocast={"cpu": "float32", "cuda": "promote"})

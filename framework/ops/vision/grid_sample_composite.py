@@ -14,9 +14,9 @@ from itertools import product
 from math import prod
 
 from ...dtypes import int64
+from ...kernels.common.compiled_rows import compiled_rows
 from ...kernels.common.layout import contiguous, tiles, worth_compiling
 from ...kernels.common.scatter_add import scatter_add
-from ...kernels.common.schedule import parallel_rows
 from ..creation.fill import full_like, ones, zeros_like
 from ..creation.from_data import tensor
 from ..creation.ranges import linspace
@@ -42,34 +42,33 @@ def _sample_samples(make):
 
 
 @op(
-    name="_taps", infer=_sample_infer, scratch=("part",), layout=contiguous,
+    name="_taps", infer=_sample_infer, scratch=("taken",), layout=contiguous,
     samples=_sample_samples, flops=lambda input, weight, index: 2 * input.shape[1] * index.numel,
 )  # fmt: skip
-def sample(xp, out, part, input, weight, index):
+def sample(xp, out, taken, input, weight, index):
     """``out[n, c, p] = sum_k weight[n, k, p] * input[n, c, index[n, k, p]]``."""
     out.fill(0)
     for n in range(index.shape[0]):
         for k in range(index.shape[1]):
-            take(xp, input[n], index[n, k], 1, part)
-            xp.multiply(part, weight[n, k], out=part)
-            xp.add(out[n], part, out=out[n])
+            take(xp, input[n], index[n, k], 1, taken)
+            xp.multiply(taken, weight[n, k], out=taken)
+            xp.add(out[n], taken, out=out[n])
 
 
-def _compile(op, name):
+def _compiled_taps(op, name):
     """Give one of the three a compiled CPU kernel, images by several threads."""
 
     def fits(first, *others, **_):
         return worth_compiling(first) or any(map(worth_compiling, others[:1]))
 
-    @op.kernel("cpu", when=fits, layout=contiguous, scratch=False)
-    def _(xp, out, part, *arrays, **_):
-        from ...kernels.cpu import embedding
-
+    def arguments(out, *arrays, **_):
         work = arrays[-1].size * max(out.shape[1], arrays[0].shape[1])
-        parallel_rows(getattr(embedding, name), work, out.shape[0], out, *arrays)
+        return work, out.shape[0], (out, *arrays)
+
+    compiled_rows(op, f"embedding:{name}", when=fits, arguments=arguments)
 
 
-_compile(sample, "taps")
+_compiled_taps(sample, "taps")
 
 
 @sample.vjp("input")
@@ -94,21 +93,21 @@ def _scatter_samples(make):
 
 
 @op(
-    name="_taps_spread", infer=_scatter_infer, scratch=("part",), layout=contiguous,
+    name="_taps_spread", infer=_scatter_infer, scratch=("product",), layout=contiguous,
     samples=_scatter_samples,
     flops=lambda grad, weight, index, **_: 2 * grad.shape[1] * index.numel,
 )  # fmt: skip
-def scatter_taps(xp, out, part, grad, weight, index, *, size):
+def scatter_taps(xp, out, product, grad, weight, index, *, size):
     """Add each gradient, times its weight, to the elements it was made of."""
     out.fill(0)
     for n in range(index.shape[0]):
         for k in range(index.shape[1]):
             for c in range(grad.shape[1]):
-                xp.multiply(grad[n, c], weight[n, k], out=part)
-                scatter_add(xp, out[n, c], (index[n, k],), part)
+                xp.multiply(grad[n, c], weight[n, k], out=product)
+                scatter_add(xp, out[n, c], (index[n, k],), product)
 
 
-_compile(scatter_taps, "taps_spread")
+_compiled_taps(scatter_taps, "taps_spread")
 
 
 @scatter_taps.vjp("grad")
@@ -132,19 +131,19 @@ def _agreement_samples(make):
 
 
 @op(
-    name="_taps_agreement", infer=_agreement_infer, scratch=("part",), layout=contiguous,
+    name="_taps_agreement", infer=_agreement_infer, scratch=("taken",), layout=contiguous,
     samples=_agreement_samples, flops=lambda input, grad, index: 2 * input.shape[1] * index.numel,
 )  # fmt: skip
-def agreement(xp, out, part, input, grad, index):
+def agreement(xp, out, taken, input, grad, index):
     """``out[n, k, p] = sum_c input[n, c, index[n, k, p]] * grad[n, c, p]``."""
     for n in range(index.shape[0]):
         for k in range(index.shape[1]):
-            take(xp, input[n], index[n, k], 1, part)
-            xp.multiply(part, grad[n], out=part)
-            xp.sum(part, axis=0, out=out[n, k])
+            take(xp, input[n], index[n, k], 1, taken)
+            xp.multiply(taken, grad[n], out=taken)
+            xp.sum(taken, axis=0, out=out[n, k])
 
 
-_compile(agreement, "taps_agreement")
+_compiled_taps(agreement, "taps_agreement")
 
 
 @agreement.vjp("input")
@@ -337,15 +336,15 @@ def affine(xp, out, theta, *, sizes, align):
     """``theta`` times (x, y, 1), or (x, y, z, 1), at every place of an image of ``sizes``."""
     nd, batch = len(sizes), theta.shape[0]
     for d in range(nd):
-        part = out[..., d]
-        part[...] = theta[:, d, nd].reshape(batch, *[1] * nd)
+        component = out[..., d]
+        component[...] = theta[:, d, nd].reshape(batch, *[1] * nd)
         for e in range(nd):  # the last dim of the image is the first component
             first, last, count = _edges(sizes[nd - 1 - e], align)
             step = (last - first) / max(1, count - 1)
             for some in tiles(count, max(1, _PLACES // max(1, batch))):
                 line = (xp.arange(some.start, some.stop) * step + first).astype(out.dtype)
                 term = theta[:, d, e, None] * line
-                there = part[(slice(None),) * (nd - e) + (some,)]
+                there = component[(slice(None),) * (nd - e) + (some,)]
                 xp.add(
                     there, term.reshape(batch, *[1] * (nd - 1 - e), len(line), *[1] * e), out=there
                 )

@@ -120,11 +120,11 @@ def _resize_samples(make):
 
 
 @op(
-    name="_resize", infer=_resize_infer, scratch=("part",), layout=contiguous,
+    name="_resize", infer=_resize_infer, scratch=("term",), layout=contiguous,
     samples=_resize_samples,
     flops=lambda input, *, dim, size, **_: 4 * input.numel // max(1, input.shape[dim]) * size,
 )  # fmt: skip
-def resize(xp, out, part, input, *, dim, size, kind, align, scale, back):
+def resize(xp, out, term, input, *, dim, size, kind, align, scale, back):
     """Resize one dim; ``back`` applies the adjoint of resizing from ``size``."""
     real = np.float64 if input.dtype.itemsize == 8 else np.float32
     n = input.shape[dim]
@@ -138,15 +138,15 @@ def resize(xp, out, part, input, *, dim, size, kind, align, scale, back):
     row[dim] = size
     weights = xp.asarray(weights)
     for k in range(at.shape[0]):
-        target = part if k else out
+        target = term if k else out
         take(xp, input, at[k], dim, target)
         xp.multiply(target, weights[k].reshape(row), out=target)
         if k:
-            xp.add(out, part, out=out)
+            xp.add(out, term, out=out)
 
 
 @resize.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
-def _(xp, out, part, input, *, dim, size, kind, align, scale, back):
+def _(xp, out, term, input, *, dim, size, kind, align, scale, back):
     from ...kernels.cpu import embedding
 
     real = np.float64 if input.dtype.itemsize == 8 else np.float32

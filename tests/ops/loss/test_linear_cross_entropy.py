@@ -107,8 +107,8 @@ def test_tiles_in_what_is_not_yet_written_change_nothing(large, monkeypatch):
     monkeypatch.setattr(linear_cross_entropy_backward, "LARGE", large)
     found, space = [], linear_cross_entropy_backward._space
 
-    def noted(unwritten, tokens, start, tile, work, part):
-        chosen = space(unwritten, tokens, start, tile, work, part)
+    def noted(unwritten, tokens, start, tile, work, products):
+        chosen = space(unwritten, tokens, start, tile, work, products)
         found.append(chosen[0] == tile)
         return chosen
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..support.jit import SUMS, compiled
 
 _ZERO = np.float32(0)
-CHUNK = 4096  # elements that are summed in single precision
+TILE = 4096  # elements that are summed in single precision
 
 
 @compiled
@@ -82,8 +82,8 @@ def weight_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - comp
             continue
         for c in range(channels):
             above = grad[0, 0] if grad.size == 1 else grad[i, c]
-            for start in range(0, size, CHUNK):
-                part = above if above.size == 1 else above[start : start + CHUNK]
-                totals[c] += _below(part, x[i, c, start : start + CHUNK])
+            for start in range(0, size, TILE):
+                g_tile = above if above.size == 1 else above[start : start + TILE]
+                totals[c] += _below(g_tile, x[i, c, start : start + TILE])
     for c in range(channels):
         out[c] = np.float32(totals[c])

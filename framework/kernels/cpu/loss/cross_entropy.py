@@ -1,8 +1,8 @@
 """Compiled cross entropy of float32 logits with class numbers, log likelihoods, and gradients.
 
 Classes lie along rows (``rows``), or along the middle of (examples, classes, positions), as an
-image's do (``planes``); then a block of positions goes through its classes together. Of the
-exponentials no more exist at a time than a chunk. ``weight`` is (1, classes) or (1, 0).
+image's do (``planes``); then a tile of positions goes through its classes together. Of the
+exponentials no more exist at a time than a tile. ``weight`` is (1, classes) or (1, 0).
 
 ``cross_entropy_rows`` in ``ops/loss/cross_entropy.py`` says what is computed; class numbers are
 checked before.
@@ -20,7 +20,7 @@ from ..support.jit import FUSED, compiled
 from ..support.vector_math import exp32
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
-CHUNK = 1024  # classes of a row, or positions of a plane, at a time
+TILE = 1024  # classes of a row, or positions of a plane, at a time
 
 
 @compiled
@@ -46,7 +46,7 @@ def rows(
 ) -> None:  # pragma: no cover - compiled
     """The loss of each row, and the logarithm of its sum of exponentials."""
     count, n = x.shape
-    chunk = np.empty(min(n, CHUNK), np.float32)
+    powers = np.empty(min(n, TILE), np.float32)
     total, share = _all(weight, n), np.float32(smoothing / n)
     rest = np.float32(1 - smoothing)
     for i in range(count):
@@ -55,11 +55,11 @@ def rows(
         if not np.isfinite(m):
             m = _ZERO  # rows of -inf: subtracting that would make NaN
         s = _ZERO
-        for start in range(0, n, CHUNK):
-            part = row[start : start + CHUNK]
-            for j in range(part.size):
-                chunk[j] = exp32(part[j] - m)
-            s += _sum(chunk[: part.size])
+        for start in range(0, n, TILE):
+            tile = row[start : start + TILE]
+            for j in range(tile.size):
+                powers[j] = exp32(tile[j] - m)
+            s += _sum(powers[: tile.size])
         low = np.log(s) + m
         lse[i] = low
         t = target[i]
@@ -110,17 +110,17 @@ def planes(
 ) -> None:  # pragma: no cover - compiled
     """The same as :func:`rows` of each position: ``x`` is (count, classes, positions)."""
     count, n, length = x.shape
-    mean = np.zeros(CHUNK, np.float32)
+    mean = np.zeros(TILE, np.float32)
     total, share = _all(weight, n), np.float32(smoothing / n)
     rest = np.float32(1 - smoothing)
     for i in range(count):
-        for start in range(0, length, CHUNK):
-            top, loss = lse[i, start : start + CHUNK], out[i, start : start + CHUNK]
-            first = x[i, 0, start : start + CHUNK]
+        for start in range(0, length, TILE):
+            top, loss = lse[i, start : start + TILE], out[i, start : start + TILE]
+            first = x[i, 0, start : start + TILE]
             for j in range(top.size):
                 top[j] = first[j]
             for k in range(1, n):
-                row = x[i, k, start : start + CHUNK]
+                row = x[i, k, start : start + TILE]
                 for j in range(top.size):
                     v, m = row[j], top[j]
                     top[j] = v if (v > m) | (v != v) else m
@@ -128,13 +128,13 @@ def planes(
                 top[j] = top[j] if np.isfinite(top[j]) else _ZERO
                 loss[j] = _ZERO
             for k in range(n):
-                row = x[i, k, start : start + CHUNK]
+                row = x[i, k, start : start + TILE]
                 for j in range(top.size):
                     loss[j] += exp32(row[j] - top[j])
             if share != _ZERO:
                 mean[:] = _ZERO
                 for k in range(n):
-                    row = x[i, k, start : start + CHUNK]
+                    row = x[i, k, start : start + TILE]
                     w = weight[0, k] if weight.size else _ONE
                     for j in range(top.size):
                         mean[j] += row[j] * w
@@ -160,12 +160,12 @@ def planes_grad(
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """The gradient of :func:`planes` in the logits."""
     count, n, length = x.shape
-    hit, factor = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.float32)
+    hit, factor = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
     total, share = _all(weight, n), np.float32(smoothing / n)
     rest = np.float32(1 - smoothing)
     for i in range(count):
-        for start in range(0, length, CHUNK):
-            m, above = lse[i, start : start + CHUNK], grad[i, start : start + CHUNK]
+        for start in range(0, length, TILE):
+            m, above = lse[i, start : start + TILE], grad[i, start : start + TILE]
             for j in range(m.size):
                 t = target[i, start + j]
                 g = _ZERO if t == ignored else above[j]
@@ -174,7 +174,7 @@ def planes_grad(
                     hit[j] *= weight[0, t]
                 factor[j] = hit[j] + g * share * total
             for k in range(n):
-                row, made = x[i, k, start : start + CHUNK], out[i, k, start : start + CHUNK]
+                row, made = x[i, k, start : start + TILE], out[i, k, start : start + TILE]
                 for j in range(m.size):
                     made[j] = exp32(row[j] - m[j]) * factor[j]
                 if share != _ZERO:

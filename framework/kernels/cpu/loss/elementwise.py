@@ -15,7 +15,7 @@ from ..support.jit import FUSED, SUMS, compiled
 from ..support.vector_math import exp32, log1p32, log32
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
-CHUNK = 4096  # losses that exist at a time where only their sum is wanted
+TILE = 4096  # losses that exist at a time where only their sum is wanted
 _LEAST, _TINY = np.float32(-100), np.float32(1e-12)
 
 
@@ -190,10 +190,10 @@ def bce_weighted_grad(
 
 
 @compiled(fastmath=SUMS)
-def _total(part: Any) -> Any:  # pragma: no cover - compiled
-    total = part.dtype.type(0)
-    for j in range(part.size):
-        total += part[j]
+def _total(tile: Any) -> Any:  # pragma: no cover - compiled
+    total = tile.dtype.type(0)
+    for j in range(tile.size):
+        total += tile[j]
     return total
 
 
@@ -201,45 +201,45 @@ def _total(part: Any) -> Any:  # pragma: no cover - compiled
 def squared_error_sums(
     first: int, last: int, sums: Any, x: Any, y: Any
 ) -> None:  # pragma: no cover - compiled
-    """Sums of :func:`squared_error`, of the chunks from ``first`` to ``last``."""
-    part = np.empty(CHUNK, x.dtype)
+    """Sums of :func:`squared_error`, of the tiles from ``first`` to ``last``."""
+    tile = np.empty(TILE, x.dtype)
     for c in range(first, last):
-        a, b = x[c * CHUNK : (c + 1) * CHUNK], y[c * CHUNK : (c + 1) * CHUNK]
-        squared_error(part[: a.size], a, b)
-        sums[c] = _total(part[: a.size])
+        a, b = x[c * TILE : (c + 1) * TILE], y[c * TILE : (c + 1) * TILE]
+        squared_error(tile[: a.size], a, b)
+        sums[c] = _total(tile[: a.size])
 
 
 @compiled
 def bent_error_sums(
     first: int, last: int, sums: Any, x: Any, y: Any, bend: float, slope: float
 ) -> None:  # pragma: no cover - compiled
-    """Sums of :func:`bent_error`, of the chunks from ``first`` to ``last``."""
-    part = np.empty(CHUNK, x.dtype)
+    """Sums of :func:`bent_error`, of the tiles from ``first`` to ``last``."""
+    tile = np.empty(TILE, x.dtype)
     for c in range(first, last):
-        a, b = x[c * CHUNK : (c + 1) * CHUNK], y[c * CHUNK : (c + 1) * CHUNK]
-        bent_error(part[: a.size], a, b, bend, slope)
-        sums[c] = _total(part[: a.size])
+        a, b = x[c * TILE : (c + 1) * TILE], y[c * TILE : (c + 1) * TILE]
+        bent_error(tile[: a.size], a, b, bend, slope)
+        sums[c] = _total(tile[: a.size])
 
 
 @compiled
 def bce_with_logits_sums(
     first: int, last: int, sums: Any, x: Any, y: Any
 ) -> None:  # pragma: no cover - compiled
-    """Sums of :func:`bce_logits`, of the chunks from ``first`` to ``last``."""
-    part = np.empty(CHUNK, x.dtype)
+    """Sums of :func:`bce_logits`, of the tiles from ``first`` to ``last``."""
+    tile = np.empty(TILE, x.dtype)
     for c in range(first, last):
-        a, b = x[c * CHUNK : (c + 1) * CHUNK], y[c * CHUNK : (c + 1) * CHUNK]
-        bce_logits(part[: a.size], a, b)
-        sums[c] = _total(part[: a.size])
+        a, b = x[c * TILE : (c + 1) * TILE], y[c * TILE : (c + 1) * TILE]
+        bce_logits(tile[: a.size], a, b)
+        sums[c] = _total(tile[: a.size])
 
 
 @compiled
 def binary_cross_entropy_sums(
     first: int, last: int, sums: Any, x: Any, y: Any
 ) -> None:  # pragma: no cover - compiled
-    """Sums of :func:`bce`, of the chunks from ``first`` to ``last``."""
-    part = np.empty(CHUNK, x.dtype)
+    """Sums of :func:`bce`, of the tiles from ``first`` to ``last``."""
+    tile = np.empty(TILE, x.dtype)
     for c in range(first, last):
-        a, b = x[c * CHUNK : (c + 1) * CHUNK], y[c * CHUNK : (c + 1) * CHUNK]
-        bce(part[: a.size], a, b)
-        sums[c] = _total(part[: a.size])
+        a, b = x[c * TILE : (c + 1) * TILE], y[c * TILE : (c + 1) * TILE]
+        bce(tile[: a.size], a, b)
+        sums[c] = _total(tile[: a.size])
