@@ -4,22 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...dtypes import (
-    as_dtype,
-    bfloat16,
-    bool_,
-    combine,
-    complex64,
-    complex128,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-)
+from ... import dtypes
 from ...dtypes import dtype as dtype_class
 from ...spec import SCALARS
 from ...tensor import Tensor
@@ -27,9 +12,9 @@ from ..creation.legacy_types import LEGACY_TYPES
 from ..registry import function
 
 _NAMES = {
-    "float": float32, "double": float64, "half": float16, "bfloat16": bfloat16, "int": int32,
-    "long": int64, "short": int16, "char": int8, "byte": uint8, "bool": bool_,
-    "cfloat": complex64, "cdouble": complex128,
+    "float": "float32", "double": "float64", "half": "float16", "bfloat16": "bfloat16",
+    "int": "int32", "long": "int64", "short": "int16", "char": "int8", "byte": "uint8",
+    "bool": "bool_", "cfloat": "complex64", "cdouble": "complex128",
 }  # fmt: skip
 
 
@@ -43,7 +28,7 @@ def _by_name(name: str, wanted: dtype_class) -> Any:
 
 
 for _name, _dtype in _NAMES.items():
-    function(method=True, public=False)(_by_name(_name, _dtype))
+    function(method=True, public=False)(_by_name(_name, getattr(dtypes, _dtype)))
 
 
 @function(method=True, public=False)
@@ -100,7 +85,7 @@ def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False, **ignore
         return out.to("cuda") if prefix.endswith(".cuda") else out
     if dtype in LEGACY_TYPES.values():
         dtype = dtype.dtype
-    return input.to(as_dtype(dtype))
+    return input.to(dtypes.as_dtype(dtype))
 
 
 @function(method=True, public=False)
@@ -131,7 +116,7 @@ def result_type(tensor1: Any, tensor2: Any) -> dtype_class:
             scalars.append(SCALARS[type(x)].category)
         else:
             raise TypeError(f"result_type takes Tensors and numbers; got {type(x).__name__}.")
-    return combine(dims, zero_d, scalars)
+    return dtypes.combine(dims, zero_d, scalars)
 
 
 @function()

@@ -6,23 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ... import dtypes
 from ... import tensor as tensor_file
 from ...device import device as as_device
-from ...dtypes import (
-    bfloat16,
-    bool_,
-    complex64,
-    complex128,
-    float16,
-    float32,
-    float64,
-    get_default_dtype,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-)
 from ...spec import Size, Spec
 from ...tensor import Tensor, instance
 from ..registry import public
@@ -40,7 +26,7 @@ def legacy_tensor(cls: Any, *args: Any, dtype: Any = None, device: Any = None) -
         device: Of the result.
     """
     typed = dtype is not None
-    wanted = dtype if typed else get_default_dtype()
+    wanted = dtype if typed else dtypes.get_default_dtype()
     where = as_device("cpu") if device is None else as_device(device)
     if len(args) == 1 and isinstance(args[0], Tensor):
         if typed and args[0].dtype is not wanted:
@@ -77,16 +63,17 @@ class _ByDtype(type):
 
 LEGACY_TYPES: dict[str, Any] = {}
 for _name, _dtype in (
-    ("Float", float32), ("Double", float64), ("Half", float16), ("BFloat16", bfloat16),
-    ("Long", int64), ("Int", int32), ("Short", int16), ("Char", int8), ("Byte", uint8),
-    ("Bool", bool_), ("ComplexFloat", complex64), ("ComplexDouble", complex128),
+    ("Float", "float32"), ("Double", "float64"), ("Half", "float16"), ("BFloat16", "bfloat16"),
+    ("Long", "int64"), ("Int", "int32"), ("Short", "int16"), ("Char", "int8"), ("Byte", "uint8"),
+    ("Bool", "bool_"), ("ComplexFloat", "complex64"), ("ComplexDouble", "complex128"),
 ):  # fmt: skip
+    _of = getattr(dtypes, _dtype)
     LEGACY_TYPES[f"{_name}Tensor"] = _ByDtype(
         f"{_name}Tensor",
         (),
         {
-            "dtype": _dtype,
-            "__doc__": f"CPU tensors of {_dtype.name}: PyTorch's older constructor and type.",
+            "dtype": _of,
+            "__doc__": f"CPU tensors of {_of.name}: PyTorch's older constructor and type.",
             "__module__": __name__,
         },
     )
