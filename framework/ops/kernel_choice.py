@@ -27,7 +27,7 @@ class Kernel:
             without elements; or what is called as ``when`` is and returns the specs of its own.
         dtypes: ``"own"``: what the op's ``half`` says. ``"half"``: float16 or bfloat16 among the
             inputs, which it takes as they are; ``when`` sees the promoted specs. ``"mixed"``: it
-            converts as it goes, where the others would have large operands converted a piece at a
+            converts as it goes, where the others would have large operands converted a tile at a
             time, and returns False for arrays that it leaves to them; only of elementwise ops.
     """
 

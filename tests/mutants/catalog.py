@@ -176,7 +176,8 @@ MUTANTS = (
     # Kernels
     Mutant(
         "layer norm forgets eps", CPU + "normalization/layer_norm.py",
-        "np.sqrt(total * share + eps)", "np.sqrt(total * share)", ("tests/ops", "tests/modules"),
+        "np.sqrt(total * inverse + eps)", "np.sqrt(total * inverse)",
+        ("tests/ops", "tests/modules"),
     ),
     Mutant(
         "an ignored class has a gradient", CPU + "loss/cross_entropy.py",
@@ -184,7 +185,7 @@ MUTANTS = (
     ),
     Mutant(
         "the slope of gelu lacks its density", CPU + "activation/smooth.py",
-        "return share + v * (e * _DENSITY)", "return share", ("tests/ops",),
+        "return below + v * (e * _DENSITY)", "return below", ("tests/ops",),
     ),
     Mutant(
         "silu is a sigmoid", CPU + "activation/smooth.py",

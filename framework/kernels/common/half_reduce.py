@@ -55,7 +55,7 @@ def sum_halves(out: Any, sums: Any, input: Any, dim: Any, divide: bool) -> None:
 
 
 def _three(shape: Any, dim: Any) -> tuple[int, int, int] | None:
-    # The sizes before, of and after what is reduced; None if that is not in one piece.
+    # The sizes before, of and after what is reduced; None if that is not contiguous.
     large = [k for k, n in enumerate(shape) if n != 1]
     inside = [i for i, k in enumerate(large) if k in dim]
     if not inside or inside[-1] - inside[0] >= len(inside):

@@ -127,7 +127,7 @@ def _combined(kind: int, out: Any, *operands: Any) -> bool:
     shape = (*(1,) * (3 - len(sizes)), *sizes)
     views = [a.view(w).transpose(axes).reshape(shape) for a, w in zip(arrays, words, strict=True)]
     combine = combiner(*words)
-    copies.by_threads(lambda *chunk: combine(*chunk, kind), out.size, *views)
+    copies.by_threads(lambda *chunks: combine(*chunks, kind), out.size, *views)
     return True
 
 
@@ -212,7 +212,7 @@ class _Tiles:
 
 
 def _cut(array: Any, index: tuple[slice, ...], out: Any) -> Any:
-    # The part of an operand that belongs to a part of the result.
+    # The tile of an operand that belongs to a tile of the result.
     missing = out.ndim - array.ndim
     mine = zip(array.shape, index[missing:], strict=False)
     return array[tuple([slice(None) if n == 1 else i for n, i in mine])]

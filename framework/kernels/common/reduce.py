@@ -3,7 +3,7 @@
 ``np.sum``, ``np.mean`` and ``np.max`` are Python around a ufunc's ``reduce``, and for a small array
 take three times as long as that. The numbers are the same.
 
-A large array is shared out among threads along a dim that is kept: each element of the result is
+A large array is cut into chunks along a dim that is kept: each element of the result is
 computed by one thread, in the order in which NumPy always does, so that no bit depends on their
 number. A sum of everything to one number stays with one thread.
 """
@@ -59,11 +59,11 @@ def smallest(xp: Any, x: Any, axis: Any, out: Any, keepdims: bool = True) -> Non
 
 def _reduce(ufunc: Any, x: Any, axis: Any, out: Any, keepdims: bool) -> None:
     large = x.size >= thresholds.NUMPY_THREADS and x.dtype == out.dtype
-    if not large or not _shared(ufunc, x, axis, out, keepdims):
+    if not large or not _in_chunks(ufunc, x, axis, out, keepdims):
         ufunc.reduce(x, axis, out.dtype, out, keepdims)
 
 
-def _shared(ufunc: Any, x: Any, axis: Any, out: Any, keepdims: bool) -> bool:
+def _in_chunks(ufunc: Any, x: Any, axis: Any, out: Any, keepdims: bool) -> bool:
     # Whether threads did it.
     axes = {d % x.ndim for d in ((axis,) if isinstance(axis, int) else axis)}
     kept = [d for d in range(x.ndim) if d not in axes]

@@ -25,7 +25,7 @@ from typing import Any
 
 from ..runtime import threads, thresholds
 
-_FEW = 16  # places along a dim that can be shared out evenly enough
+_FEW = 16  # places along a dim that make chunks that are even enough
 
 
 def parallel_slices(
@@ -44,7 +44,7 @@ def parallel_slices(
         axes: Which dim of each is cut; None for what every chunk gets whole.
         n: Size of that dim.
         work: How much there is to do, in additions of two elements.
-        together: Indices that no chunk parts, from the first on.
+        together: Indices that no chunk separates, from the first on.
     """
     units = n // together
     if threads.workers(work, units) <= 1:

@@ -22,10 +22,10 @@ def _sum_of_rows(words: Any, keys: Any, factor: Any) -> Any:  # pragma: no cover
     total = np.uint64(0)
     for start in range(0, words.size, keys.size):
         row = words[start : start + keys.size]
-        part = np.uint64(0)
+        of_row = np.uint64(0)
         for i in range(keys.size):
-            part += np.uint64(row[i]) * np.uint64(keys[i])
-        total = total * factor + part
+            of_row += np.uint64(row[i]) * np.uint64(keys[i])
+        total = total * factor + of_row
     return total
 
 

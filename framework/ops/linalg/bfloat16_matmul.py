@@ -3,7 +3,7 @@
 The kernel is ``kernels/cpu/linalg/bfloat16_matmul.py``.
 Elsewhere, and for float16, operands and result are float32 workspace of twice their size. Here they
 are taken as they are. The workspace is, for each thread, a panel of the right matrix and up to
-``BLOCK`` rows of the left one, whose neighbors are brought together where they lie apart.
+``TILE_ROWS`` rows of the left one, whose neighbors are brought together where they lie apart.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ...spec import Spec
 
 COLUMNS = 64  # of a panel; ROWS and COLUMNS of ``kernels/cpu/linalg/bfloat16_matmul.py``
 ROWS = 6
-BLOCK = 256  # rows of the left matrix that are brought together at a time
+TILE_ROWS = 256  # rows of the left matrix that are brought together at a time
 LEAST = 1 << 18  # multiplications from which on the kernel repays its import
 
 
@@ -37,7 +37,7 @@ def supports(left: Any, shape: tuple[int, ...], inner: int) -> bool:
 
 def workspace(left: Any, shape: tuple[int, ...], inner: int) -> tuple[Spec]:
     """Return the scratch specs of a product."""
-    return (left.like((_parts(shape) * (COLUMNS + min(shape[-2], BLOCK)), inner)),)
+    return (left.like((_chunks(shape) * (COLUMNS + min(shape[-2], TILE_ROWS)), inner)),)
 
 
 def multiply(out: Any, room: Any, left: Any, right: Any, bias: Any = None) -> None:
@@ -54,21 +54,21 @@ def multiply(out: Any, room: Any, left: Any, right: Any, bias: Any = None) -> No
     out = out.reshape(*batch, *out.shape[-2:])
     left, right = (np.broadcast_to(a, (*batch, *a.shape[-2:])) for a in (left, right))
     for at in np.ndindex(*batch[:-1]):
-        _multiply(out[at], room, left[at], right[at], bias, _parts(out.shape))
+        _multiply(out[at], room, left[at], right[at], bias, _chunks(out.shape))
 
 
-def _parts(shape: tuple[int, ...]) -> int:
+def _chunks(shape: tuple[int, ...]) -> int:
     return min(threads.LIMIT, max(prod(shape[:-2]), -(-shape[-1] // COLUMNS)))
 
 
-def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, parts: int) -> None:
+def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, chunks: int) -> None:
     # One dim of matrices: threads take some of them, or some columns of the only one.
     from ...kernels.cpu.linalg import bfloat16_matmul
 
     batch, _, n = out.shape
     inner = left.shape[2]
-    panels = room[: COLUMNS * parts].view(np.uint32).reshape(parts, 1, inner // 2, COLUMNS)
-    packed = room[COLUMNS * parts :].view(np.int16).reshape(parts, -1)
+    panels = room[: COLUMNS * chunks].view(np.uint32).reshape(chunks, 1, inner // 2, COLUMNS)
+    packed = room[COLUMNS * chunks :].view(np.int16).reshape(chunks, -1)
     out, left, right = (a.view(np.int16) for a in (out, left, right))
     words = _words(right)
     added = np.empty(0, np.int16)
@@ -76,7 +76,7 @@ def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, parts: int)
         added = np.ascontiguousarray(bias).reshape(-1).view(np.int16)
     products = bfloat16_matmul.products()
 
-    def share(part: int, start: int, stop: int) -> None:
+    def run(chunk: int, start: int, stop: int) -> None:
         if batch > 1:
             some, columns = slice(start, stop), slice(0, n)
         else:
@@ -89,13 +89,13 @@ def _multiply(out: Any, room: Any, left: Any, right: Any, bias: Any, parts: int)
                 right[some, :, columns],
                 words[some, :, columns],
                 added[columns] if added.size > 1 else added,
-                packed[part],
-                panels[part],
+                packed[chunk],
+                panels[chunk],
             )
 
     count = batch if batch > 1 else -(-n // COLUMNS)
     threads.parallel_chunks(
-        share, count, parts if out.size * inner >= 2 * thresholds.PRODUCT_THREAD else 1
+        run, count, chunks if out.size * inner >= 2 * thresholds.PRODUCT_THREAD else 1
     )
 
 

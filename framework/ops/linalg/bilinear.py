@@ -28,9 +28,9 @@ def _route(shape, free):
     return min(ways.items(), key=lambda way: (way[1], way[0]))
 
 
-def _outer(xp, a, b, part):
-    # The products of the rows' elements: (rows, I * J) in ``part``
-    rows = part[: a.shape[0] * a.shape[1] * b.shape[1]]
+def _outer(xp, a, b, tile):
+    # The products of the rows' elements: (rows, I * J) in ``tile``
+    rows = tile[: a.shape[0] * a.shape[1] * b.shape[1]]
     rows = rows.reshape(a.shape[0], a.shape[1], b.shape[1])
     xp.multiply(a[:, :, None], b[:, None, :], out=rows)
     return rows.reshape(a.shape[0], a.shape[1] * b.shape[1])
@@ -39,8 +39,8 @@ def _outer(xp, a, b, part):
 def _infer(a, b, weight, *, free):
     check_number("bilinear", a)
     size = _route(weight.shape, free)[1]
-    tile = max(1, min(a.shape[0], _ELEMENTS // max(1, size)))
-    return a.like((a.shape[0], weight.shape[free])), a.like((tile * size,))
+    rows = max(1, min(a.shape[0], _ELEMENTS // max(1, size)))
+    return a.like((a.shape[0], weight.shape[free])), a.like((rows * size,))
 
 
 def _samples(make):
@@ -55,37 +55,37 @@ def _samples(make):
 
 
 @op(
-    name="_trilinear", infer=_infer, scratch=("part",), promote="same", layout=contiguous,
+    name="_trilinear", infer=_infer, scratch=("tile",), promote="same", layout=contiguous,
     samples=_samples, flops=lambda a, b, weight, *, free: a.shape[0] * (
         2 * weight.numel + 2 * _route(weight.shape, free)[1]
     ),
 )  # fmt: skip
-def form(xp, out, part, a, b, weight, *, free):
+def form(xp, out, tile, a, b, weight, *, free):
     """The form without the factor of dim ``free``; ``a`` and ``b`` are the others, in order."""
     first, size = _route(weight.shape, free)
-    for rows in tiles(a.shape[0], max(1, part.shape[0] // max(1, size))):
+    for rows in tiles(a.shape[0], max(1, tile.shape[0] // max(1, size))):
         to = out[rows]
         if first == _PAIR:
-            pairs = _outer(xp, a[rows], b[rows], part)
+            pairs = _outer(xp, a[rows], b[rows], tile)
             flat = weight.reshape(-1, weight.shape[2]) if free else weight.reshape(len(weight), -1)
             xp.matmul(pairs, flat if free else flat.T, out=to)
             continue
         x, y = (a[rows], b[rows]) if first < 3 - first - free else (b[rows], a[rows])
-        _contract(xp, to, part, x, y, weight, first, free)
+        _contract(xp, to, tile, x, y, weight, first, free)
 
 
-def _contract(xp, out, part, x, y, weight, first, free):
+def _contract(xp, out, tile, x, y, weight, first, free):
     # ``x`` belongs to the dim that is contracted first, ``y`` to the second
     k, i, j = weight.shape
     rows = x.shape[0]
     if first == 0:
-        made = part[: rows * i * j].reshape(rows, i, j)
+        made = tile[: rows * i * j].reshape(rows, i, j)
         xp.matmul(x, weight.reshape(k, i * j), out=made.reshape(rows, i * j))
         xp.multiply(made, y[:, None, :] if free == 1 else y[:, :, None], out=made)
         xp.sum(made, axis=3 - free, out=out)
         return
     other = weight if first == 1 else weight.swapaxes(1, 2)
-    made = part[: k * rows * other.shape[2]].reshape(k, rows, other.shape[2])
+    made = tile[: k * rows * other.shape[2]].reshape(k, rows, other.shape[2])
     xp.matmul(x[None], other, out=made)
     if free == 0:
         xp.multiply(made, y[None], out=made)
@@ -139,11 +139,11 @@ def _weight_samples(make):
 
 
 @op(
-    name="_trilinear_weight", infer=_weight_infer, scratch=("part",), promote="same",
+    name="_trilinear_weight", infer=_weight_infer, scratch=("tile",), promote="same",
     layout=contiguous, samples=_weight_samples,
     flops=lambda x0, x1, x2: 2 * x0.numel * x1.shape[1] * x2.shape[1],
 )  # fmt: skip
-def form_weight(xp, out, part, x0, x1, x2):
+def form_weight(xp, out, tile, x0, x1, x2):
     """``out[k, i, j] = sum_r x0[r, k] * x1[r, i] * x2[r, j]``."""
     rows, (k, i, j) = x0.shape[0], out.shape
     if not rows:
@@ -154,12 +154,12 @@ def form_weight(xp, out, part, x0, x1, x2):
         flat = out.reshape(k, i * j)
         for some in tiles(i, count):
             columns = slice(some.start * j, some.stop * j)
-            xp.matmul(x0.T, _outer(xp, x1[:, some], x2, part), out=flat[:, columns])
+            xp.matmul(x0.T, _outer(xp, x1[:, some], x2, tile), out=flat[:, columns])
         return
     y, last = (x1, x2) if left == 2 else (x2, x1)
     for some in tiles(k, count):
         x = x0[:, some].T  # (some of K, rows)
-        made = part[: x.size * y.shape[1]].reshape(*x.shape, y.shape[1])
+        made = tile[: x.size * y.shape[1]].reshape(*x.shape, y.shape[1])
         xp.multiply(x[:, :, None], y[None], out=made)
         if left == 2:
             xp.matmul(made.swapaxes(1, 2), last[None], out=out[some])

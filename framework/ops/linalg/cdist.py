@@ -113,9 +113,9 @@ def _slope_infer(grad, x1, x2, lengths, *, p):
     batch, rows, m = x1.shape
     r = x2.shape[1]
     count, tile = _tile(batch, rows, r, m)
-    part = Spec((count * tile * r * m,), x1.dtype)
+    differences = Spec((count * tile * r * m,), x1.dtype)
     weights = (count * tile * r,)
-    return x1, part, part, Spec(weights, x1.dtype), Spec(weights, bool_)
+    return x1, differences, differences, Spec(weights, x1.dtype), Spec(weights, bool_)
 
 
 def _slope_samples(make):
@@ -356,8 +356,8 @@ def _(g, input, out, p):
 
 def _condensed_slope_infer(grad, input, lengths, *, p):
     n, m = input.shape
-    part = input.like((max(0, n - 1) * m,))
-    return input, part, part, input.like((max(0, n - 1),)), Spec((max(0, n - 1),), bool_)
+    tile = input.like((max(0, n - 1) * m,))
+    return input, tile, tile, input.like((max(0, n - 1),)), Spec((max(0, n - 1),), bool_)
 
 
 def _condensed_slope_samples(make):

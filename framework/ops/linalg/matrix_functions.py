@@ -192,8 +192,8 @@ def _cross_infer(input, other, *, dim):
             f"linalg.cross: inputs dimension {dim - input.ndim} must have length 3. Got "
             f"{input.shape[dim]} and {other.shape[dim]}. Name the dim of the components."
         )
-    part = tuple(1 if k == dim else n for k, n in enumerate(shape))
-    return Spec(shape, input.dtype), Spec(part, input.dtype)
+    component = tuple(1 if k == dim else n for k, n in enumerate(shape))
+    return Spec(shape, input.dtype), Spec(component, input.dtype)
 
 
 def _cross_samples(make):
@@ -216,10 +216,10 @@ def cross_along(xp, out, product, input, other, *, dim):
     head = (slice(None),) * dim
     for i in range(3):
         j, k = [(*head, slice(n, n + 1)) for n in ((i + 1) % 3, (i + 2) % 3)]
-        part = out[(*head, slice(i, i + 1))]
-        xp.multiply(input[j], other[k], out=part)
+        component = out[(*head, slice(i, i + 1))]
+        xp.multiply(input[j], other[k], out=component)
         xp.multiply(input[k], other[j], out=product)
-        xp.subtract(part, product, out=part)
+        xp.subtract(component, product, out=component)
 
 
 @cross_along.vjp("input")

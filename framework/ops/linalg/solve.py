@@ -305,7 +305,7 @@ def _(xp, A, B, *, upper, unitriangular):
     flat = out.reshape(-1, n, k)
     triangles = a if a.ndim == 2 else a.reshape(-1, n, n)
     if a.ndim > 2 and n <= _SMALL and len(flat) >= _MANY:
-        step = max(_MANY, _BLOCK // (n * max(n, k)))
+        step = max(_MANY, _TILE // (n * max(n, k)))
         for start in range(0, len(flat), step):
             stop = start + step
             _substitute(xp, triangles[start:stop], flat[start:stop], upper, unitriangular)
@@ -319,7 +319,7 @@ def _(xp, A, B, *, upper, unitriangular):
 
 
 _SMALL, _MANY = 10, 16  # sizes up to which, and counts from which, a stack is solved in step
-_BLOCK = 1 << 13  # elements of it at a time: what it is moved into stays in the first caches
+_TILE = 1 << 13  # elements of it at a time: what it is moved into stays in the first caches
 
 
 def _substitute(xp, a, x, upper, unit):

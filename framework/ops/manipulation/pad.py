@@ -37,7 +37,7 @@ def _overlap(shape, before, after):
 def pad_constant(xp, out, input, *, before, after, value):
     """Pad with a constant; negative sizes crop."""
     target, source = _overlap(input.shape, before, after)
-    for d in range(out.ndim):  # the frame, one pair of slabs a dim
+    for d in range(out.ndim):  # the frame, one pair of bands a dim
         inner = target[:d]
         out[(*inner, slice(0, target[d].start))] = value
         out[(*inner, slice(target[d].stop, None))] = value
@@ -158,18 +158,18 @@ _ENDS = {"reflect": _reflected, "replicate": _replicated, "circular": _wrapped}
 @function()
 def block_diag(*tensors):
     """Create a block diagonal matrix."""
-    parts = []
+    matrices = []
     for k, x in enumerate(tensors):
         if x.ndim > 2:
             raise RuntimeError(
                 "block_diag: Input tensors must have 2 or fewer dimensions. Input "
                 f"{k} has {x.ndim} dimensions"
             )
-        parts.append(atleast_2d(x))
-    columns = sum(x.shape[1] for x in parts)
+        matrices.append(atleast_2d(x))
+    columns = sum(x.shape[1] for x in matrices)
     rows = []
     left = 0
-    for x in parts:
+    for x in matrices:
         rows.append(pad(x, (left, columns - left - x.shape[1])))
         left += x.shape[1]
     return cat(rows, 0)

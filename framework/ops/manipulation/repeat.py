@@ -1,6 +1,6 @@
 """tile, repeat, repeat_interleave, roll, flip, rot90.
 
-Every kernel writes the pieces of its input straight into their places of the result.
+Every kernel writes its input straight into its places of the result.
 """
 
 from __future__ import annotations
@@ -113,16 +113,16 @@ def repeat_interleave(input, repeats, dim=None, *, output_size=None):
 # Turned
 
 
-def _roll_pieces(shape, shifts, dims):
+def _roll_slices(shape, shifts, dims):
     """Yield (target, source) pairs of slices: each dim is cut in two."""
-    pieces = [((), ())]
+    pairs = [((), ())]
     for d, n in enumerate(shape):
         s = shifts[dims.index(d)] % n if d in dims and n else 0
         cuts = [(slice(s, n), slice(0, n - s))]
         if s:
             cuts.append((slice(0, s), slice(n - s, n)))
-        pieces = [((*t, a), (*f, b)) for t, f in pieces for a, b in cuts]
-    return pieces
+        pairs = [((*t, a), (*f, b)) for t, f in pairs for a, b in cuts]
+    return pairs
 
 
 def _roll_samples(make):
@@ -134,7 +134,7 @@ def _roll_samples(make):
 @op(name="_roll", half="exact", samples=_roll_samples, infer=lambda input, *, shifts, dims: input)
 def roll_dims(xp, out, input, *, shifts, dims):
     """Roll along ``dims``, circularly."""
-    for target, source in _roll_pieces(input.shape, shifts, dims):
+    for target, source in _roll_slices(input.shape, shifts, dims):
         out[target] = input[source]
 
 

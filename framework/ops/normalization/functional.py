@@ -231,15 +231,15 @@ def _blend_samples(make):
 
 
 @op(
-    name="_blend", inplace="_blend_", infer=_blend_infer, scratch=("part",),
+    name="_blend", inplace="_blend_", infer=_blend_infer, scratch=("term",),
     promote=("arith", ("input", "other")), layout=contiguous,
     flops=lambda input, *_: 3 * input.numel, samples=_blend_samples,
 )  # fmt: skip
-def blend(xp, out, part, input, other, keep, share):
+def blend(xp, out, term, input, other, keep, share):
     """Update a running average: ``keep * input + share * other``, in the shape of ``input``."""
-    xp.multiply(other.reshape(part.shape), share, out=part)
+    xp.multiply(other.reshape(term.shape), share, out=term)
     xp.multiply(input, keep, out=out)
-    xp.add(out, part, out=out)
+    xp.add(out, term, out=out)
 
 
 @function(public=False)

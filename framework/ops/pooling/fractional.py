@@ -68,8 +68,8 @@ def fractional_max_pool(
                 at = xp.full(column.shape, n - k, dtype="int64")
             else:
                 at = ((i + column) * step).astype("int64") - (column * step).astype("int64")
-            part = spread[(slice(None), *[slice(None)] * d, i, ...)]
-            xp.add(part, (at * stride).reshape(-1, *[1] * (len(size) - 1)), out=part)
+            target = spread[(slice(None), *[slice(None)] * d, i, ...)]
+            xp.add(target, (at * stride).reshape(-1, *[1] * (len(size) - 1)), out=target)
     rows = xp.arange(starts.shape[0])
     for number, place in enumerate(product(*map(range, kernel))):
         offset = 0

@@ -192,15 +192,17 @@ def _scatter_infer(grad, index, *, size, kernel, stride, padding, dilation):
 
 
 @op(
-    name="_max_pool_grad", infer=_scatter_infer, scratch=("won", "part"), half="exact",
+    name="_max_pool_grad", infer=_scatter_infer, scratch=("won", "product"), half="exact",
     flops=lambda grad, index, **_: grad.numel, samples=_scatter_samples,
 )  # fmt: skip
-def scatter_by_argmax(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation):
+def scatter_by_argmax(
+    xp, out, won, product, grad, index, *, size, kernel, stride, padding, dilation
+):  # fmt: skip
     """Add each gradient at the argmax of its pooling window."""
     out.fill(0)
     geometry = (size, grad.shape[-len(kernel) :], kernel, stride, padding, dilation)
     for number, positions, elements in _windows(*geometry):
-        here, view = part[positions], out[elements]
+        here, view = product[positions], out[elements]
         xp.equal(index[positions], number, out=won[positions])
         xp.multiply(grad[positions], won[positions], out=here)
         xp.add(view, here, out=view)
@@ -211,7 +213,7 @@ def _onto_much(grad, *_, size, **__):
 
 
 @scatter_by_argmax.kernel("cpu", when=_onto_much, layout=contiguous, scratch=False)
-def _(xp, out, won, part, grad, index, *, size, kernel, stride, padding, dilation):
+def _(xp, out, won, product, grad, index, *, size, kernel, stride, padding, dilation):
     from ...kernels.cpu.pooling import max_pool3d
 
     x, g, where = _volumes(len(kernel), out, grad, index)
@@ -341,8 +343,8 @@ def avg_pool(xp, out, input, *, kernel, stride, padding, ceil, include, divisor)
         xp.add(view, input[elements], out=view)
     counts = _counts(xp, size, positions, kernel, stride, padding, include, divisor, out.dtype)
     if out.dtype.kind in "iu":  # as C divides, towards zero
-        for part in out:
-            xp.subtract(part, xp.fmod(part, counts), out=part)
+        for plane in out:
+            xp.subtract(plane, xp.fmod(plane, counts), out=plane)
         xp.floor_divide(out, counts, out=out)
         return
     xp.divide(out, counts, out=out)

@@ -235,16 +235,16 @@ def _backward(
         d = dh[:count]
         if above is not None:
             xp.add(d, above[first : first + count], out=d)
-        for part, before in rnn.preceding(step, y, h0):
-            here = slice(first + part.start, first + part.stop)
-            arrays = (dgates[here], dinner[here], side[part], gates[here], inner[here])
-            slope(xp, *arrays, before, d[part])
+        for some, before in rnn.preceding(step, y, h0):
+            here = slice(first + some.start, first + some.stop)
+            arrays = (dgates[here], dinner[here], side[some], gates[here], inner[here])
+            slope(xp, *arrays, before, d[some])
         xp.add(d, xp.matmul(side[:count], w_hh, out=room[:count]), out=d)
     if needs[2]:
-        parts = rnn.joined(shape, runs, reverse)
+        ranges = rnn.joined(shape, runs, reverse)
         # The new gate's share reaches the weight through q.
-        rnn.weight_gradient(xp, dw_hh[:wide], more[:wide], dgates[:, :wide], y, h0, parts)
-        rnn.weight_gradient(xp, dw_hh[wide:], more[wide:], dinner, y, h0, parts)
+        rnn.weight_gradient(xp, dw_hh[:wide], more[:wide], dgates[:, :wide], y, h0, ranges)
+        rnn.weight_gradient(xp, dw_hh[wide:], more[wide:], dinner, y, h0, ranges)
     rnn.input_gradients(xp, dx, dw_ih, db_ih, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
     if needs[4]:
         xp.sum(dgates[:, :wide], axis=0, out=db_hh[:wide])
@@ -272,6 +272,6 @@ def _slope(xp, dgates, dinner, side, gates, inner, before, dh):
     xp.multiply(dr, inner, out=dr)
     xp.multiply(dr, dn, out=dr)
     xp.multiply(dn, r, out=dinner)
-    for part, made in zip(_thirds(side), (dr, dz, dinner), strict=True):
-        xp.copyto(part, made)
+    for third, made in zip(_thirds(side), (dr, dz, dinner), strict=True):
+        xp.copyto(third, made)
     xp.multiply(dh, z, out=dh)

@@ -279,10 +279,10 @@ def _backward(
             if again:
                 xp.copyto(above[rows], d)
             d = xp.matmul(d, w_hr, out=dhidden[:count])
-        for part, before in rnn.preceding(step, cells, c0):
-            here = slice(first + part.start, first + part.stop)
+        for some, before in rnn.preceding(step, cells, c0):
+            here = slice(first + some.start, first + some.stop)
             state = hidden[here] if again else cells[:0]
-            slope(xp, dgates[here], gates[here], cells[here], before, d[part], dc[part], state)
+            slope(xp, dgates[here], gates[here], cells[here], before, d[some], dc[some], state)
         xp.matmul(dgates[rows], w_hh, out=dh[:count])
     if again:
         xp.matmul(above.T, hidden, out=dw_hr)

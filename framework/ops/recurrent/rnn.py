@@ -62,25 +62,25 @@ def joined(shape, runs, reverse):
         ((start, stop, before, initial), ..): the rows follow those from ``before`` on, or, where
         ``initial``, the rows of the initial state from ``before`` on.
     """
-    parts = []
+    ranges = []
     for start, count, before, carried in steps(shape, runs, reverse):
         if carried:
-            parts.append((start, start + carried, before, False))
+            ranges.append((start, start + carried, before, False))
         if carried < count:
-            parts.append((start + carried, start + count, carried, True))
+            ranges.append((start + carried, start + count, carried, True))
     merged = []
-    for part in sorted(parts):
-        if merged and not part[3] and not merged[-1][3]:
+    for each in sorted(ranges):
+        if merged and not each[3] and not merged[-1][3]:
             start, stop, before, _ = merged[-1]
-            if stop == part[0] and before + stop - start == part[2]:
-                merged[-1] = (start, part[1], before, False)
+            if stop == each[0] and before + stop - start == each[2]:
+                merged[-1] = (start, each[1], before, False)
                 continue
-        merged.append(part)
+        merged.append(each)
     return tuple(merged)
 
 
 def preceding(step, states, initial):
-    """Yield (part of a step's rows, the states before them; none of length 0 if they are zero)."""
+    """Yield (slice of a step's rows, the states before them; none of length 0 if they are zero)."""
     _, count, before, carried = step
     if carried:
         yield slice(0, carried), states[before : before + carried]
@@ -126,10 +126,10 @@ def recurrent_product(xp, buffer, weight, w_hh_t, state):
     return xp.matmul(weight, state.T, out=out.reshape(wide, rows)).T
 
 
-def weight_gradient(xp, target, more, dgates, states, initial, parts):
+def weight_gradient(xp, target, more, dgates, states, initial, ranges):
     """Compute ``target = dgates.T @ (the state before each row)``; ``more`` holds addends."""
     first = True
-    for start, stop, before, fresh in parts:
+    for start, stop, before, fresh in ranges:
         if fresh and initial is None:
             continue
         source = (initial if fresh else states)[before : before + stop - start]
@@ -228,9 +228,9 @@ def projection_flops(gates, input, w_ih, w_hh):
     return rows * (2 * w_ih.numel + 2 * w_hh.numel + 10 * gates * (w_ih.shape[0] // gates))
 
 
-def packed_again(pieces, reverse):
+def packed_again(steps_of, reverse):
     """Reorder the results of steps, in computed order, to the order of time."""
-    return cat(pieces[::-1] if reverse else pieces)
+    return cat(steps_of[::-1] if reverse else steps_of)
 
 
 def advanced(state, new):
@@ -391,8 +391,8 @@ def active(make, *shapes):
 
 def more_spec(input, w_hh, initial, runs, reverse, needed):
     """Spec of the buffer for addends of the recurrent weight's gradient."""
-    parts = joined(tuple(input.shape[:-1]), runs, reverse)
-    count = sum(not (fresh and initial is None) for *_, fresh in parts)
+    ranges = joined(tuple(input.shape[:-1]), runs, reverse)
+    count = sum(not (fresh and initial is None) for *_, fresh in ranges)
     return Spec(w_hh.shape if needed and count > 1 else (0,), kernel_type(input))
 
 

@@ -96,8 +96,8 @@ def _(xp, values, indices, keys, places, input, *, k, dim, keepdim, median):
     found, where = bits(values).reshape(count, columns), indices.reshape(count, columns)
     keys, infinity = bits(keys), INFINITY.get(input.dtype.name, 0)
 
-    def run(part, start, stop):
-        room = keys[part], places[part]
+    def run(chunk, start, stop):
+        room = keys[chunk], places[chunk]
         sort.select(found, where, x, *room, infinity, k - 1, median, start, stop)
 
     threads.parallel_chunks(run, count, max(1, threads.workers(8 * input.size, count)))

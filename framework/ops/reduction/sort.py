@@ -65,12 +65,12 @@ def _run_sort(values, indices, keys, places, input, dim, descending):
     x, found, keys = bits(x), bits(found), bits(keys)
     infinity = INFINITY.get(input.dtype.name, 0)
 
-    def run(part, start, stop):
-        order.sort(found, where, x, keys[part], places[part], infinity, descending, start, stop)
+    def run(chunk, start, stop):
+        order.sort(found, where, x, keys[chunk], places[chunk], infinity, descending, start, stop)
 
     count = x.shape[0]
-    parts = max(1, threads.workers(_SORTED_WORK * input.size, count))
-    threads.parallel_chunks(run, count, parts)
+    chunks = max(1, threads.workers(_SORTED_WORK * input.size, count))
+    threads.parallel_chunks(run, count, chunks)
 
 
 def _sort_infer(input, *, dim, descending):
@@ -316,18 +316,18 @@ def _run_samples(make):
 )  # fmt: skip
 def unique_runs(xp, input, *, dim):
     """Return the first of each run of equal elements, or slices, with indices and counts."""
-    parts = input.reshape(-1) if dim is None else xp.moveaxis(input, dim, 0)
-    n = parts.shape[0]
+    lines = input.reshape(-1) if dim is None else xp.moveaxis(input, dim, 0)
+    n = lines.shape[0]
     first = xp.ones((n,), "bool")
     if n > 1:
-        changed = parts[1:] != parts[:-1]
+        changed = lines[1:] != lines[:-1]
         first[1:] = changed.reshape(n - 1, -1).any(axis=1)
     inverse = xp.cumsum(first, dtype="int64") - 1
     starts = xp.flatnonzero(first)
     counts = xp.diff(xp.concatenate((starts, xp.asarray([n], dtype=starts.dtype))))
     if dim is None:
-        return parts[first], inverse.reshape(input.shape), counts
-    return xp.moveaxis(parts[first], 0, dim), inverse, counts
+        return lines[first], inverse.reshape(input.shape), counts
+    return xp.moveaxis(lines[first], 0, dim), inverse, counts
 
 
 @function(method=True)

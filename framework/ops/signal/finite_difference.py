@@ -51,8 +51,8 @@ def diff(input, n=1, dim=-1, prepend=None, append=None, *, out=None):
     if n < 0:
         raise RuntimeError(f"order must be non-negative but got {n}")
     d = normal_dim("diff", dim, input.ndim)
-    parts = [*_beside("prepend", input, prepend, d), input, *_beside("append", input, append, d)]
-    x = cat(parts, d) if len(parts) > 1 else input
+    ranges = [*_beside("prepend", input, prepend, d), input, *_beside("append", input, append, d)]
+    x = cat(ranges, d) if len(ranges) > 1 else input
     if n == 0:  # not even put together, as in PyTorch
         return into(out, input.clone())
     for _ in range(min(n, x.shape[d])):
@@ -81,7 +81,7 @@ def _steps(name, y, x, dim):
     return narrow_range(x, 1, dim, n - 1) - narrow_range(x, 0, dim, n - 1)
 
 
-def _strips(name, y, x, dx, dim):
+def _trapezoids(name, y, x, dx, dim):
     """Twice the area between each two neighbors; None if there are no samples."""
     if (isinstance(x, Tensor) and x.dtype.category == BOOL) or y.dtype.category == BOOL:
         raise RuntimeError(
@@ -111,10 +111,10 @@ def trapezoid(y, x=None, *, dx=None, dim=-1):
         dim: Along which.
     """
     d = normal_dim("trapezoid", dim, y.ndim)
-    strips = _strips("trapezoid", y, x, dx, d)
-    if strips is None:
+    trapezoids = _trapezoids("trapezoid", y, x, dx, d)
+    if trapezoids is None:
         return zeros((*y.shape[:d], *y.shape[d + 1 :]), dtype=y.dtype, device=y.device)
-    return strips.sum(d) / 2
+    return trapezoids.sum(d) / 2
 
 
 @function()
@@ -127,8 +127,8 @@ def trapz(y, x=None, *, dx=None, dim=-1):
 def cumulative_trapezoid(y, x=None, *, dx=None, dim=-1):
     """Integrate samples from the first to each other one, by the trapezoidal rule."""
     d = normal_dim("cumulative_trapezoid", dim, y.ndim)
-    strips = _strips("cumulative_trapezoid", y, x, dx, d)
-    return y.clone() if strips is None else strips.cumsum(d) / 2
+    trapezoids = _trapezoids("cumulative_trapezoid", y, x, dx, d)
+    return y.clone() if trapezoids is None else trapezoids.cumsum(d) / 2
 
 
 # Derivatives

@@ -217,7 +217,7 @@ def narrow(input, dim, start, length):
     return narrow_range(input, begin, d, length)
 
 
-class Parts(Node):
+class SplitNode(Node):
     """The node of a tensor split along a dim into all of its parts; joins their gradients.
 
     Each part is a view like any other: its chain says how it is made again from a base that was
@@ -258,7 +258,7 @@ class Parts(Node):
 def _joined(input, parts, dim, starts, unbound=False):
     # One node for all parts, instead of one for each.
     if len(parts) > 1 and parts[0]._node is not None and local.state.grad and input._requires_grad:
-        node = Parts(input, dim, starts, unbound)
+        node = SplitNode(input, dim, starts, unbound)
         if local.state.anomaly:
             remember(node)
         for k, part in enumerate(parts):

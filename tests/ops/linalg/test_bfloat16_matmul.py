@@ -173,7 +173,7 @@ def test_workspace(device, m):
     start = ledger.live
     ledger.reset_peak()
     made = F.linear(a, w)
-    rows = 64 + min(m, half_products.BLOCK)
+    rows = 64 + min(m, half_products.TILE_ROWS)
     assert ledger.peak - start == made.nbytes + min(threads.LIMIT, 10) * rows * 256 * 2
 
 

@@ -22,14 +22,14 @@ def prelu(out: Any, x: Any, weight: Any) -> None:  # pragma: no cover - compiled
     count, channels, size = x.shape
     for i in range(count):
         if size == 1:
-            row, made, shares = x[i].reshape(-1), out[i].reshape(-1), weight[0]
+            row, made, slopes = x[i].reshape(-1), out[i].reshape(-1), weight[0]
             for j in range(row.size):
-                made[j] = row[j] if row[j] > _ZERO else row[j] * shares[j]
+                made[j] = row[j] if row[j] > _ZERO else row[j] * slopes[j]
             continue
         for c in range(channels):
-            row, made, share = x[i, c], out[i, c], weight[0, c]
+            row, made, slope = x[i, c], out[i, c], weight[0, c]
             for j in range(row.size):
-                made[j] = row[j] if row[j] > _ZERO else row[j] * share
+                made[j] = row[j] if row[j] > _ZERO else row[j] * slope
 
 
 @compiled
@@ -39,21 +39,21 @@ def prelu_grad(out: Any, grad: Any, x: Any, weight: Any) -> None:  # pragma: no 
     for i in range(count):
         if size == 1 and grad.size > 1:
             row, made, above = x[i].reshape(-1), out[i].reshape(-1), grad[i].reshape(-1)
-            shares = weight[0]
+            slopes = weight[0]
             for j in range(row.size):
-                made[j] = above[j] if row[j] > _ZERO else above[j] * shares[j]
+                made[j] = above[j] if row[j] > _ZERO else above[j] * slopes[j]
             continue
         for c in range(channels):
-            row, made, share = x[i, c], out[i, c], weight[0, c]
+            row, made, slope = x[i, c], out[i, c], weight[0, c]
             if grad.size == 1:
                 g = grad[0, 0, 0]
-                low = g * share
+                low = g * slope
                 for j in range(row.size):
                     made[j] = g if row[j] > _ZERO else low
                 continue
             above = grad[i, c]
             for j in range(row.size):
-                made[j] = above[j] if row[j] > _ZERO else above[j] * share
+                made[j] = above[j] if row[j] > _ZERO else above[j] * slope
 
 
 @compiled(fastmath=SUMS)

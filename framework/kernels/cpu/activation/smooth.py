@@ -33,8 +33,8 @@ def gelu(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 def _gelu_slope(v: Any) -> Any:  # pragma: no cover - compiled
     e = exp32(-_HALF * v * v)
     rest = tail32(abs(v), e)
-    share = rest if v < _ZERO else _ONE - rest
-    return share + v * (e * _DENSITY)
+    below = rest if v < _ZERO else _ONE - rest
+    return below + v * (e * _DENSITY)
 
 
 @compiled(fastmath=FUSED)
@@ -136,27 +136,27 @@ def window(
 ) -> None:  # pragma: no cover - compiled
     """``inside * grad`` where ``low < x < high`` or x is NaN, else ``outside * grad``, or 0."""
     kind = x.dtype.type
-    first, last, share, factor = kind(low), kind(high), kind(outside), kind(inside)
+    first, last, other, factor = kind(low), kind(high), kind(outside), kind(inside)
     bounded_low, bounded_high = np.isfinite(first), np.isfinite(last)
     if grad.size == 1:
         within = grad[0] * factor
-        rest = kind(0) if share == 0 else grad[0] * share
+        rest = kind(0) if other == 0 else grad[0] * other
         for i in range(x.size):
             beyond = (bounded_low & (x[i] <= first)) | (bounded_high & (x[i] >= last))
             out[i] = rest if beyond else within
     else:
         for i in range(x.size):
             beyond = (bounded_low & (x[i] <= first)) | (bounded_high & (x[i] >= last))
-            rest = kind(0) if share == 0 else grad[i] * share
+            rest = kind(0) if other == 0 else grad[i] * other
             out[i] = rest if beyond else grad[i] * factor
 
 
 @compiled(fastmath=FUSED)
 def leaky_relu(out: Any, x: Any, slope: float) -> None:  # pragma: no cover - compiled
     """``max(x, 0) + slope * min(x, 0)``."""
-    share = np.float32(slope)
+    factor = np.float32(slope)
     for i in range(x.size):
-        out[i] = x[i] if x[i] > _ZERO else x[i] * share
+        out[i] = x[i] if x[i] > _ZERO else x[i] * factor
 
 
 @compiled(fastmath=FUSED)

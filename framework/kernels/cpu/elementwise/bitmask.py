@@ -40,7 +40,7 @@ def leaky_relu(
     first: int, last: int, out: Any, bitmask: Any, x: Any, slope: float
 ) -> None:  # pragma: no cover - compiled
     """``max(x, 0) + slope * min(x, 0)``, and the bits of what is not at most 0."""
-    share = x.dtype.type(slope)
+    factor = x.dtype.type(slope)
     for tile in range(first, last):
         here = bitmask[tile * 512 : (tile + 1) * 512]
         here[:] = _NONE
@@ -51,7 +51,7 @@ def leaky_relu(
             for j in range(source.size):
                 v = source[j]
                 on = not (v <= 0)
-                target[j] = v if on else v * share
+                target[j] = v if on else v * factor
                 here[j] |= one if on else _NONE
 
 
@@ -151,7 +151,7 @@ def choose(
 
     ``grad`` may have one element, for all.
     """
-    factor, share = grad.dtype.type(inside), grad.dtype.type(outside)
+    factor, other = grad.dtype.type(inside), grad.dtype.type(outside)
     nothing = grad.dtype.type(0)
     for tile in range(first, last):
         here = bitmask[tile * 512 : (tile + 1) * 512]
@@ -161,17 +161,17 @@ def choose(
             one = np.uint8(1 << k)
             if grad.size == 1:
                 high = grad[0] * factor
-                low = nothing if share == 0 else grad[0] * share
+                low = nothing if other == 0 else grad[0] * other
                 for j in range(target.size):
                     target[j] = high if here[j] & one else low
                 continue
             source = grad[start : start + here.size]
-            if share == 0:
+            if other == 0:
                 for j in range(source.size):
                     target[j] = source[j] * factor if here[j] & one else nothing
             else:
                 for j in range(source.size):
-                    target[j] = source[j] * (factor if here[j] & one else share)
+                    target[j] = source[j] * (factor if here[j] & one else other)
 
 
 @compiled

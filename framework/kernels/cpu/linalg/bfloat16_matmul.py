@@ -6,8 +6,8 @@ the contracted dim is taken two at a time: where its neighbors do not lie side b
 brought together first, and the right matrix always is, a panel of ``COLUMNS`` columns
 at a time.
 
-A block of ``ROWS`` rows of a panel is summed in registers over the whole contracted dim, and
-rounded once; no sum is ever stored. Sums do not depend on how the work is shared out. The
+``ROWS`` rows of a panel of the result are summed in registers over the whole contracted dim, and
+rounded once; no sum is ever stored. Sums do not depend on how the work is cut. The
 instruction takes subnormal numbers as zeros, and rounds the sum of two products once.
 
 Not optimal: the left matrix is read once for each panel, and a contracted dim of tens of thousands
@@ -82,7 +82,7 @@ def _number(v: int) -> Any:
 _INDEX = types.int64
 
 
-def _block_code(
+def _panel_rows_code(
     typing: Any, out: Any, step: Any, left: Any, row: Any, pair: Any, right: Any, count: Any,
     bias: Any,
 ) -> Any:  # fmt: skip
@@ -149,7 +149,7 @@ def _zip_code(typing: Any, out: Any, first: Any, second: Any) -> Any:
     return types.void(*[_INDEX] * 3), generate
 
 
-_block: Any = intrinsic(_block_code)
+_panel_rows: Any = intrinsic(_panel_rows_code)
 _zip: Any = intrinsic(_zip_code)
 _pair: Any = intrinsic(_pair_code)
 
@@ -233,8 +233,8 @@ def _products(
     most = packed.size // inner if turned else rows
     added = np.empty(64, np.float32)
     for b in range(batch):
-        for block in range(0, rows, most):
-            first = max(0, min(block, rows - 6))  # some rows again rather than too few
+        for row_tile in range(0, rows, most):
+            first = max(0, min(row_tile, rows - 6))  # some rows again rather than too few
             size = min(first + most, rows) - first
             source = left.ctypes.data + b * left.strides[0] + first * left.strides[1]
             row, pair = left.strides[1], 4
@@ -251,7 +251,7 @@ def _products(
                 to = out.ctypes.data + b * out.strides[0] + first * out.strides[1] + 2 * j
                 for i in range(0, size, 6):
                     start = min(i, size - 6)
-                    _block(
+                    _panel_rows(
                         to + start * out.strides[1], out.strides[1], source + start * row, row,
                         pair, panel.ctypes.data, count, added.ctypes.data,
                     )  # fmt: skip

@@ -47,7 +47,7 @@ def rows(
     """The loss of each row, and the logarithm of its sum of exponentials."""
     count, n = x.shape
     powers = np.empty(min(n, TILE), np.float32)
-    total, share = _all(weight, n), np.float32(smoothing / n)
+    total, smooth = _all(weight, n), np.float32(smoothing / n)
     rest = np.float32(1 - smoothing)
     for i in range(count):
         row = x[i]
@@ -69,9 +69,9 @@ def rows(
         loss = low - row[t]
         if weight.size:
             loss *= weight[0, t]
-        if share != _ZERO:
+        if smooth != _ZERO:
             mean = _dot(weight[0], row) if weight.size else _sum(row)
-            loss = loss * rest + (low * total - mean) * share
+            loss = loss * rest + (low * total - mean) * smooth
         out[i] = loss
 
 
@@ -82,18 +82,18 @@ def rows_grad(
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
     """The gradient of :func:`rows` in the logits."""
     count, n = x.shape
-    total, share = _all(weight, n), np.float32(smoothing / n)
+    total, smooth = _all(weight, n), np.float32(smoothing / n)
     rest = np.float32(1 - smoothing)
     for i in range(count):
         row, made, m, t = x[i], out[i], lse[i], target[i]
         g = _ZERO if t == ignored else grad[i]
-        hit, spread = g * rest, g * share
+        hit, spread = g * rest, g * smooth
         if weight.size and t != ignored:
             hit *= weight[0, t]
         factor = hit + spread * total
         for j in range(n):
             made[j] = exp32(row[j] - m) * factor
-        if share != _ZERO:
+        if smooth != _ZERO:
             if weight.size:
                 for j in range(n):
                     made[j] -= spread * weight[0, j]
@@ -111,7 +111,7 @@ def planes(
     """The same as :func:`rows` of each position: ``x`` is (count, classes, positions)."""
     count, n, length = x.shape
     mean = np.zeros(TILE, np.float32)
-    total, share = _all(weight, n), np.float32(smoothing / n)
+    total, smooth = _all(weight, n), np.float32(smoothing / n)
     rest = np.float32(1 - smoothing)
     for i in range(count):
         for start in range(0, length, TILE):
@@ -131,7 +131,7 @@ def planes(
                 row = x[i, k, start : start + TILE]
                 for j in range(top.size):
                     loss[j] += exp32(row[j] - top[j])
-            if share != _ZERO:
+            if smooth != _ZERO:
                 mean[:] = _ZERO
                 for k in range(n):
                     row = x[i, k, start : start + TILE]
@@ -148,8 +148,8 @@ def planes(
                 v = low - x[i, t, start + j]
                 if weight.size:
                     v *= weight[0, t]
-                if share != _ZERO:
-                    v = v * rest + (low * total - mean[j]) * share
+                if smooth != _ZERO:
+                    v = v * rest + (low * total - mean[j]) * smooth
                 loss[j] = v
 
 
@@ -161,7 +161,7 @@ def planes_grad(
     """The gradient of :func:`planes` in the logits."""
     count, n, length = x.shape
     hit, factor = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
-    total, share = _all(weight, n), np.float32(smoothing / n)
+    total, smooth = _all(weight, n), np.float32(smoothing / n)
     rest = np.float32(1 - smoothing)
     for i in range(count):
         for start in range(0, length, TILE):
@@ -172,13 +172,13 @@ def planes_grad(
                 hit[j] = g * rest
                 if weight.size and t != ignored:
                     hit[j] *= weight[0, t]
-                factor[j] = hit[j] + g * share * total
+                factor[j] = hit[j] + g * smooth * total
             for k in range(n):
                 row, made = x[i, k, start : start + TILE], out[i, k, start : start + TILE]
                 for j in range(m.size):
                     made[j] = exp32(row[j] - m[j]) * factor[j]
-                if share != _ZERO:
-                    w = share * weight[0, k] if weight.size else share
+                if smooth != _ZERO:
+                    w = smooth * weight[0, k] if weight.size else smooth
                     for j in range(m.size):
                         g = _ZERO if target[i, start + j] == ignored else above[j]
                         made[j] -= g * w

@@ -133,14 +133,14 @@ def bce_grad(out: Any, grad: Any, x: Any, target: Any) -> None:  # pragma: no co
 @njit(inline="always")
 def _weighted(v: Any, t: Any, w: Any) -> Any:  # pragma: no cover - compiled
     high = _ZERO if v > _ZERO else -v
-    share = (w - _ONE) * t + _ONE
-    return share * (log1p32(exp32(-abs(v))) + high) + (_ONE - t) * v
+    factor = (w - _ONE) * t + _ONE
+    return factor * (log1p32(exp32(-abs(v))) + high) + (_ONE - t) * v
 
 
 @njit(inline="always")
 def _weighted_slope(v: Any, t: Any, w: Any) -> Any:  # pragma: no cover - compiled
-    share = (w - _ONE) * t + _ONE
-    return _ONE - t - share / (_ONE + exp32(v))
+    factor = (w - _ONE) * t + _ONE
+    return _ONE - t - factor / (_ONE + exp32(v))
 
 
 @compiled(fastmath=FUSED)
@@ -157,9 +157,9 @@ def bce_weighted(out: Any, x: Any, target: Any, weight: Any) -> None:  # pragma:
                 made[j] = _weighted(row[j], t[j], w[j])
             continue
         for c in range(classes):
-            row, t, made, share = x[i, c], target[i, c], out[i, c], weight[0, c]
+            row, t, made, w = x[i, c], target[i, c], out[i, c], weight[0, c]
             for j in range(row.size):
-                made[j] = _weighted(row[j], t[j], share)
+                made[j] = _weighted(row[j], t[j], w)
 
 
 @compiled(fastmath=FUSED)
@@ -175,9 +175,9 @@ def bce_weighted_grad(
                 made[j] = _weighted_slope(row[j], t[j], w[j])
         else:
             for c in range(classes):
-                row, t, made, share = x[i, c], target[i, c], out[i, c], weight[0, c]
+                row, t, made, w = x[i, c], target[i, c], out[i, c], weight[0, c]
                 for j in range(row.size):
-                    made[j] = _weighted_slope(row[j], t[j], share)
+                    made[j] = _weighted_slope(row[j], t[j], w)
         made = out[i].reshape(-1)
         if grad.size == 1:
             g = grad[0, 0, 0]

@@ -57,11 +57,11 @@ def meet(
 
 @compiled(fastmath=FUSED)
 def slopes(
-    tile: Any, lse: Any, scale: Any, hit: Any, spread: Any, target: Any, first: int, shares: Any
+    tile: Any, lse: Any, scale: Any, hit: Any, spread: Any, target: Any, first: int, weights: Any
 ) -> None:  # pragma: no cover - compiled
-    """Turn logits into ``exp(tile - lse) scale - spread shares``, less ``hit`` at the target.
+    """Turn logits into ``exp(tile - lse) scale - spread weights``, less ``hit`` at the target.
 
-    ``shares`` has a number for each column, or none where nothing is spread. Rows without any of
+    ``weights`` has a number for each column, or none where nothing is spread. Rows without any of
     the three factors are zero, whatever their logits.
     """
     rows, n = tile.shape
@@ -73,9 +73,9 @@ def slopes(
             continue
         for j in range(n):
             row[j] = exp32(row[j] - m) * factor
-        if shares.size:
+        if weights.size:
             for j in range(n):
-                row[j] -= spread[i] * shares[j]
+                row[j] -= spread[i] * weights[j]
         here = target[i] - first
         if 0 <= here < n:
             row[here] -= hit[i]

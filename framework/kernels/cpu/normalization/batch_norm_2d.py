@@ -1,6 +1,6 @@
 """Compiled batch normalization of (batch, channels): channels lie side by side.
 
-Rows are read as they lie, a block of channels wide, and the sums of its channels are kept in
+Rows are read as they lie, a tile of channels wide, and the sums of its channels are kept in
 float64. In ``batch_norm.py``, where a channel's elements lie together, a channel comes after the
 other.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from ..support.jit import SUMS, compiled
 
-_BLOCK = 256  # channels whose sums stay in the first cache
+_TILE = 256  # channels whose sums stay in the first cache
 
 
 @compiled(fastmath=SUMS)
@@ -24,10 +24,10 @@ def batch_norm(
     """Normalize channels ``first:last``; an absent weight or bias has a length of 0."""
     batch = x.shape[0]
     kind = x.dtype.type
-    total = np.empty(_BLOCK)
-    scale, shift = np.empty(_BLOCK, x.dtype), np.empty(_BLOCK, x.dtype)
-    for begin in range(first, last, _BLOCK):
-        width = min(_BLOCK, last - begin)
+    total = np.empty(_TILE)
+    scale, shift = np.empty(_TILE, x.dtype), np.empty(_TILE, x.dtype)
+    for begin in range(first, last, _TILE):
+        width = min(_TILE, last - begin)
         m = mean[begin : begin + width]
         total[:] = 0.0
         for n in range(batch):
@@ -64,11 +64,11 @@ def batch_norm_grad(
     """The gradients of :func:`batch_norm`; ``dw`` is left alone where there is no weight."""
     batch = x.shape[0]
     kind = x.dtype.type
-    a, b = np.empty(_BLOCK), np.empty(_BLOCK)
-    low, slope = np.empty(_BLOCK, x.dtype), np.empty(_BLOCK, x.dtype)
-    scale = np.empty(_BLOCK, x.dtype)
-    for begin in range(first, last, _BLOCK):
-        width = min(_BLOCK, last - begin)
+    a, b = np.empty(_TILE), np.empty(_TILE)
+    low, slope = np.empty(_TILE, x.dtype), np.empty(_TILE, x.dtype)
+    scale = np.empty(_TILE, x.dtype)
+    for begin in range(first, last, _TILE):
+        width = min(_TILE, last - begin)
         m = mean[begin : begin + width]
         a[:] = 0.0
         b[:] = 0.0

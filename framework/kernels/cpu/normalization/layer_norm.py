@@ -4,7 +4,7 @@ Each makes one or two passes over a row while it is in the first cache, where th
 pass over the whole array once per operation.
 
 A row's gradient is its own business, that of weight and bias a sum over rows. So there are two
-loops, one that threads share by rows and one that they share by columns; a single thread calls them
+loops, one in chunks of rows and one in chunks of columns; a single thread calls them
 in turn on a few rows at a time. The order of every sum is that of the rows either way.
 """
 
@@ -19,7 +19,7 @@ from ...runtime import threads
 from ..support.jit import FUSED, SUMS, compiled
 
 _TILE = 16  # rows that stay in the cache between the two loops
-_LINE = 128  # columns that threads do not part: less of a row is slow to read
+_LINE = 128  # columns that no chunk parts: less of a row is slow to read
 
 
 @compiled
@@ -48,20 +48,20 @@ def layer_norm(
     """
     n = x.shape[1]
     zero = x.dtype.type(0)
-    share = x.dtype.type(1.0 / n)
+    inverse = x.dtype.type(1.0 / n)
     for i in range(start, stop):
         m = zero
         if mean.size:
             total = zero
             for j in range(n):
                 total += x[i, j]
-            m = total * share
+            m = total * inverse
             mean[i] = m
         total = zero
         for j in range(n):
             d = x[i, j] - m
             total += d * d
-        r = x.dtype.type(1.0 / np.sqrt(total * share + eps))
+        r = x.dtype.type(1.0 / np.sqrt(total * inverse + eps))
         rstd[i] = r
         if weight.size:
             for j in range(n):
@@ -115,7 +115,7 @@ def _grad_of_rows(
 ) -> None:  # pragma: no cover - compiled
     n = x.shape[1]
     zero = x.dtype.type(0)
-    share = x.dtype.type(1.0 / n)
+    inverse = x.dtype.type(1.0 / n)
     centered = mean.size > 0
     for i in range(start, stop):
         m = mean[i] if centered else zero
@@ -131,8 +131,8 @@ def _grad_of_rows(
                 v = g[i, j]
                 a += v
                 b += v * ((x[i, j] - m) * r)
-        a = a * share if centered else zero
-        b *= share
+        a = a * inverse if centered else zero
+        b *= inverse
         if weight.size:
             for j in range(n):
                 dx[i, j] = (g[i, j] * weight[j] - a - (x[i, j] - m) * r * b) * r

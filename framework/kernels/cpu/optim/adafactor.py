@@ -37,13 +37,13 @@ def matrices(
     for b in range(count):
         for j in range(m):
             columns[b, j] *= 1 - share
-        part = share / n
+        each = share / n
         for i in range(n):
             total = 0.0
             for j in range(m):
                 square = g[b, i, j] * g[b, i, j]
                 total += square
-                columns[b, j] += part * square
+                columns[b, j] += each * square
             rows[b, i] = rows[b, i] * (1 - share) + share * (total / m)
     total = 0.0
     for b in range(count):

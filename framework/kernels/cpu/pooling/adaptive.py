@@ -30,10 +30,10 @@ def average(out: Any, x: Any) -> None:  # pragma: no cover - compiled
         for c in range(planes):
             volume, mean = x[c].reshape(-1), 0.0
             for start in range(0, volume.size, _LINE):
-                part = volume[start : start + _LINE]
+                tile = volume[start : start + _LINE]
                 total = zero
-                for z in range(part.size):
-                    total += part[z]
+                for z in range(tile.size):
+                    total += tile[z]
                 mean += total / volume.size
             out[c, 0, 0, 0] = mean
         return

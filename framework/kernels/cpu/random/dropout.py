@@ -45,13 +45,13 @@ def _dropout(
     out: Any, x: Any, seed: Any, counter: Any, least: Any, none: Any, scale: Any, shift: Any,
     value: Any, shifted: Any, valued: Any, start: int, stop: int,
 ) -> None:  # pragma: no cover - compiled  # fmt: skip
-    # For blocks start:stop of 4 * _AT_ONCE elements.
+    # For tiles start:stop of 4 * _AT_ONCE elements.
     words = np.empty(4 * _AT_ONCE, np.uint32)
     zero, one = scale * 0, scale * 0 + 1
-    for block in range(start, stop):
-        begin = block * 4 * _AT_ONCE
+    for tile in range(start, stop):
+        begin = tile * 4 * _AT_ONCE
         count = min(4 * _AT_ONCE, x.size - begin)
-        first = counter + np.uint64(block * _AT_ONCE)
+        first = counter + np.uint64(tile * _AT_ONCE)
         for i in range(_AT_ONCE):
             a, b, c, d = philox4(seed, first + np.uint64(i))
             words[4 * i] = a

@@ -181,45 +181,45 @@ def _order(
     start = 0
     for k in range(stops.size):
         stop = stops[k]
-        _order_part(out[start:stop], keys[start:stop], seed, counter, low, shift, ends)
+        _order_bucket(out[start:stop], keys[start:stop], seed, counter, low, shift, ends)
         start = stop
 
 
 @compiled
-def _order_part(
-    part: Any, other: Any, seed: Any, counter: Any, low: Any, shift: Any, ends: Any
+def _order_bucket(
+    keys: Any, other: Any, seed: Any, counter: Any, low: Any, shift: Any, ends: Any
 ) -> None:  # pragma: no cover - compiled
     # By two digits, from the lower one on; that leaves few out of order.
     first, second = shift - _DIGIT, shift - _DIGIT - _DIGIT
     inside = np.uint64(ends.shape[1] - 1)
     ends[:] = 0
-    for i in range(part.size):
-        ends[0, (part[i] >> first) & inside] += 1
-        ends[1, (part[i] >> second) & inside] += 1
+    for i in range(keys.size):
+        ends[0, (keys[i] >> first) & inside] += 1
+        ends[1, (keys[i] >> second) & inside] += 1
     for d in range(2):
         total = 0
         for k in range(ends.shape[1]):
             total, ends[d, k] = total + ends[d, k], total
-    for i in range(part.size):
-        k = (part[i] >> second) & inside
-        other[ends[1, k]] = part[i]
+    for i in range(keys.size):
+        k = (keys[i] >> second) & inside
+        other[ends[1, k]] = keys[i]
         ends[1, k] += 1
-    for i in range(part.size):
+    for i in range(keys.size):
         k = (other[i] >> first) & inside
-        part[ends[0, k]] = other[i]
+        keys[ends[0, k]] = other[i]
         ends[0, k] += 1
-    for i in range(1, part.size):
-        key = part[i]
+    for i in range(1, keys.size):
+        key = keys[i]
         j = i
-        while j > 0 and part[j - 1] | low >= key:
-            lost = (part[j - 1] ^ key) & ~low == _ZERO  # the bits that tell them apart
-            if lost and not _after(part[j - 1] & low, key & low, seed, counter):
+        while j > 0 and keys[j - 1] | low >= key:
+            lost = (keys[j - 1] ^ key) & ~low == _ZERO  # the bits that tell them apart
+            if lost and not _after(keys[j - 1] & low, key & low, seed, counter):
                 break
-            part[j] = part[j - 1]
+            keys[j] = keys[j - 1]
             j -= 1
-        part[j] = key
-    for i in range(part.size):
-        part[i] &= low
+        keys[j] = key
+    for i in range(keys.size):
+        keys[i] &= low
 
 
 @compiled
@@ -247,37 +247,37 @@ def uniform(out: Any, seed: int, counter: int, precision: int) -> None:
     if out.dtype == np.float32:
         _uniform32(out, key, np.uint64(counter & 0xFFFFFFFFFFFFFFFF), shift, scale)
         return
-    wide = np.empty(min(_AT_ONCE // 4, out.size), np.float32)
-    for first in range(0, out.size, _AT_ONCE // 4):
-        part = out[first : first + _AT_ONCE // 4]
+    wide = np.empty(min(_TILE_BYTES // 4, out.size), np.float32)
+    for first in range(0, out.size, _TILE_BYTES // 4):
+        tile = out[first : first + _TILE_BYTES // 4]
         start = np.uint64(counter + first // 4 & 0xFFFFFFFFFFFFFFFF)
-        _uniform32(wide[: part.size], key, start, shift, scale)
-        np.copyto(part, wide[: part.size], casting="unsafe")
+        _uniform32(wide[: tile.size], key, start, shift, scale)
+        np.copyto(tile, wide[: tile.size], casting="unsafe")
 
 
-_AT_ONCE = 1 << 14  # bytes of a buffer
+_TILE_BYTES = 1 << 14  # of a buffer
 
 
 def normal(out: Any, seed: int, counter: int, mean: float, std: float) -> None:
     """Fill a contiguous 1-d floating array with normals."""
     real = np.float64 if out.dtype.itemsize == 8 else np.float32
     pairs = -(-out.size // 2)
-    step = max(1, min(_AT_ONCE // real().itemsize, pairs))
+    step = max(1, min(_TILE_BYTES // real().itemsize, pairs))
     work = np.empty((3, step), real)
     wide = None if out.dtype == real else np.empty(2 * step, real)
     key, center, scale = np.uint64(seed), real(mean), real(std)
     polar, per = (_polar64, 1) if real is np.float64 else (_polar32, 2)  # pairs of a counter
     for first in range(0, pairs, step):
-        part = out[2 * first : 2 * (first + step)]
-        logs, cosine, sine = work[:, : -(-part.size // 2)]
+        tile = out[2 * first : 2 * (first + step)]
+        logs, cosine, sine = work[:, : -(-tile.size // 2)]
         polar(logs, sine, key, np.uint64(counter + first // per & 0xFFFFFFFFFFFFFFFF))
         np.log(logs, out=logs)
         np.cos(sine, out=cosine)
         np.sin(sine, out=sine)
-        both = part if wide is None else wide[: part.size]
+        both = tile if wide is None else wide[: tile.size]
         _pairs(both, logs, cosine, sine, center, scale)
         if wide is not None:
-            np.copyto(part, both, casting="unsafe")
+            np.copyto(tile, both, casting="unsafe")
 
 
 def integers(out: Any, seed: int, counter: int, low: int, span: int) -> None:
@@ -288,16 +288,16 @@ def integers(out: Any, seed: int, counter: int, low: int, span: int) -> None:
     if out.dtype == np.int64:
         run(out, key, np.uint64(counter & 0xFFFFFFFFFFFFFFFF), least, width)
         return
-    wide = np.empty(min(_AT_ONCE // 8, out.size), np.int64)
-    for first in range(0, out.size, _AT_ONCE // 8):
-        part = out[first : first + _AT_ONCE // 8]
+    wide = np.empty(min(_TILE_BYTES // 8, out.size), np.int64)
+    for first in range(0, out.size, _TILE_BYTES // 8):
+        tile = out[first : first + _TILE_BYTES // 8]
         start = np.uint64(counter + first // 2 & 0xFFFFFFFFFFFFFFFF)
-        run(wide[: part.size], key, start, least, width)
-        np.copyto(part, wide[: part.size], casting="unsafe")
+        run(wide[: tile.size], key, start, least, width)
+        np.copyto(tile, wide[: tile.size], casting="unsafe")
 
 
 def order(out: Any, keys: Any, seed: int, counter: int, lost: int = 0) -> None:
-    """Find the order of random keys: parts of a few thousand first, and then each part's.
+    """Find the order of random keys: buckets of a few thousand first, and then each bucket's.
 
     A key carries its place in its low bits. Where these would decide, it is drawn again.
 
@@ -309,7 +309,7 @@ def order(out: Any, keys: Any, seed: int, counter: int, lost: int = 0) -> None:
         lost: Low bits to use at least.
     """
     places = max(1, (out.size - 1).bit_length())
-    spread = max(1, places - 13)  # the bits that tell parts of up to 2**13 keys apart
+    spread = max(1, places - 13)  # the bits that tell buckets of up to 2**13 keys apart
     stops, ends = np.empty(1 << spread, np.int64), np.empty((2, 1 << int(_DIGIT)), np.int32)
     start = np.uint64(counter & 0xFFFFFFFFFFFFFFFF)
     low, shift = np.uint64((1 << max(places, lost)) - 1), np.uint64(64 - spread)

@@ -1,6 +1,6 @@
 """Compiled sums of float16 and bfloat16 in float32: each number is widened as it is read.
 
-Sums are of blocks, and then of those sums, so that an error does not grow with their number. Types
+Sums are of tiles, and then of those sums, so that an error does not grow with their number. Types
 as in ``kernels/cpu/elementwise/copy.py``.
 """
 
@@ -37,7 +37,7 @@ def _signature(x: Any, ndim: int) -> Any:
 
 def _columns(out: Any, x: Any) -> None:  # pragma: no cover - compiled
     outer, n, inner = x.shape
-    part = np.empty(1024, np.float32)
+    subtotals = np.empty(1024, np.float32)
     for o in range(outer):
         for start in range(0, inner, 1024):
             width = min(1024, inner - start)
@@ -46,13 +46,13 @@ def _columns(out: Any, x: Any) -> None:  # pragma: no cover - compiled
                 sums[j] = _ZERO
             for first in range(0, n, 64):
                 for j in range(width):
-                    part[j] = _ZERO
+                    subtotals[j] = _ZERO
                 for i in range(first, min(first + 64, n)):
                     row = x[o, i, start : start + width]
                     for j in range(width):
-                        part[j] += widened(row[j])
+                        subtotals[j] += widened(row[j])
                 for j in range(width):
-                    sums[j] += part[j]
+                    sums[j] += subtotals[j]
 
 
 def _rows(out: Any, x: Any) -> None:  # pragma: no cover - compiled
@@ -60,9 +60,9 @@ def _rows(out: Any, x: Any) -> None:  # pragma: no cover - compiled
     for o in range(x.shape[0]):
         total = 0.0
         for first in range(0, n, 1024):
-            block = x[o, first : min(first + 1024, n)]
-            part: Any = _ZERO
-            for i in range(block.size):
-                part += widened(block[i])
-            total += part
+            tile = x[o, first : min(first + 1024, n)]
+            subtotal: Any = _ZERO
+            for i in range(tile.size):
+                subtotal += widened(tile[i])
+            total += subtotal
         out[o] = total

@@ -15,7 +15,7 @@ from numba import njit
 
 from ..support.jit import compiled
 
-_BLOCK = 1024  # columns at a time: their best values and places stay in the first cache
+_TILE = 1024  # columns at a time: their best values and places stay in the first cache
 _GLANCE = 32  # elements compared at once
 
 
@@ -28,10 +28,10 @@ def search(
     ``values`` without elements is left alone; ``first:last`` are the counts to do.
     """
     n = x.shape[1]
-    best, place = np.empty(_BLOCK, x.dtype), np.empty(_BLOCK, np.int64)
+    best, place = np.empty(_TILE, x.dtype), np.empty(_TILE, np.int64)
     for i in range(first, last):
-        for start in range(begin, end, _BLOCK):
-            m = min(_BLOCK, end - start)
+        for start in range(begin, end, _TILE):
+            m = min(_TILE, end - start)
             for j in range(m):
                 best[j], place[j] = x[i, 0, start + j], 0
             for k in range(1, n):

@@ -5,8 +5,8 @@ it adds up ``scalars[step, row] * x[start + offsets[step]]`` for eight rows and 
 neighbors at once, which are 24 registers of sums, and uses each number that it reads several times.
 The compiler's own choice of registers for such a loop is poor, so it is spelled out here.
 
-It is tuned for registers of 64 bytes, of which there are 32; with 32 bytes it takes parts of one
-group at a time. The results are the same to the bit.
+It is tuned for registers of 64 bytes, of which there are 32; with 32 bytes it takes a register
+of one group at a time. The results are the same to the bit.
 """
 
 from __future__ import annotations
@@ -323,8 +323,8 @@ def accumulate(
         _products(sums, at, pitch, scalars, first, x, (a, b, c), outer, step, offsets)
         return
     lanes = _REGISTER // x.itemsize
-    for part in range(0, GROUP // x.itemsize, lanes):
-        k = at + part
+    for lane in range(0, GROUP // x.itemsize, lanes):
+        k = at + lane
         for start in (a, b, c):
-            _products(sums, k, pitch, scalars, first, x, (start + part,), outer, step, offsets)
+            _products(sums, k, pitch, scalars, first, x, (start + lane,), outer, step, offsets)
             k += GROUP // x.itemsize
