@@ -39,7 +39,7 @@ HEAVY = PRODUCTS | {
     "linear_cross_entropy", "lstm", "rnn", "trilinear",
 }  # fmt: skip
 # Results beside the first, of bends, pools and norms: bits, places and statistics.
-SMALL = frozenset({"above", "apart", "index", "mean", "rstd", "sides"})
+SMALL = frozenset({"above", "apart", "bitmask", "index", "mean", "rstd"})
 ROW_NORMS = frozenset({"layer_norm", "rms_norm"})  # their results are wanted anyway, by products
 # Public functions that are one op of another name, or one of several by their arguments.
 SYNONYMS = {

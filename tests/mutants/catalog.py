@@ -178,7 +178,8 @@ MUTANTS = (
     # Kernels
     Mutant(
         "layer norm forgets eps", CPU + "normalization/layer_norm.py",
-        "np.sqrt(total * inverse + eps)", "np.sqrt(total * inverse)", ("tests/ops", "tests/modules"),
+        "np.sqrt(total * inverse + eps)", "np.sqrt(total * inverse)",
+        ("tests/ops", "tests/modules"),
     ),
     Mutant(
         "an ignored class has a gradient", CPU + "loss/cross_entropy.py",
