@@ -20,7 +20,7 @@ from ..support.jit import compiled
 
 _FEW = 96  # up to this many elements comparing all pairs is faster
 _COLUMNS = 1024  # at a time: their best keys and places stay in the first cache
-_LANES = 64  # parts of a single column
+_LANES = 64  # ranges of a single column
 _u = np.uint64
 _DIGIT = _u(255)
 
