@@ -23,14 +23,7 @@ from .batchnorm import (
     InstanceNorm3d,
     _InstanceNorm,
 )
-from .convolution import (
-    Conv1d,
-    Conv2d,
-    Conv3d,
-    ConvTranspose1d,
-    ConvTranspose2d,
-    ConvTranspose3d,
-)
+from .convolution import Conv1d, Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from .linear import Linear
 from .parameter import Parameter
 

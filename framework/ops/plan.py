@@ -47,23 +47,9 @@ class Plan:
     """
 
     __slots__ = (
-        "attributes",
-        "backend",
-        "casts",
-        "compute",
-        "differentiable",
-        "kernel",
-        "layout",
-        "one_write",
-        "op",
-        "results",
-        "rules",
-        "run",
-        "scratch",
-        "simple",
-        "specs",
-        "xp",
-    )
+        "attributes", "backend", "casts", "compute", "differentiable", "kernel", "layout",
+        "one_write", "op", "results", "rules", "run", "scratch", "simple", "specs", "xp",
+    )  # fmt: skip
 
     def __init__(self, op: Op, specs: tuple[Any, ...], attributes: dict[str, Any]) -> None:
         self.op = op

@@ -70,22 +70,10 @@ class RuleSet:
     """
 
     __slots__ = (
-        "attributes",
-        "calls",
-        "composite",
-        "composite_plan",
-        "constants",
-        "edge_inputs",
-        "edge_specs",
-        "handle_labels",
-        "labels",
-        "name",
-        "op",
-        "output_count",
-        "releases_saved",
-        "saves",
-        "tensor_needs",
-    )
+        "attributes", "calls", "composite", "composite_plan", "constants", "edge_inputs",
+        "edge_specs", "handle_labels", "labels", "name", "op", "output_count", "releases_saved",
+        "saves", "tensor_needs",
+    )  # fmt: skip
 
     def __init__(
         self,

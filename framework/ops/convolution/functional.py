@@ -112,7 +112,8 @@ def conv3d(input, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
     return _convolve("conv3d", 3, input, weight, bias, stride, padding, dilation, groups)
 
 
-def _transpose(name, nd, input, weight, bias, stride, padding, output_padding, groups, dilation):
+def _transpose(nd, input, weight, bias, stride, padding, output_padding, groups, dilation):
+    name = f"conv_transpose{nd}d"
     stride, dilation = several(name, stride, nd), several(name, dilation, nd)
     padding, extra = several(name, padding, nd), several(name, output_padding, nd)
     if input.ndim not in (nd + 1, nd + 2) or weight.ndim != nd + 2:
@@ -171,10 +172,7 @@ def conv_transpose1d(
     Memory:
         As :func:`conv1d`.
     """
-    return _transpose(
-        "conv_transpose1d", 1, input, weight, bias, stride, padding, output_padding, groups,
-        dilation,
-    )  # fmt: skip
+    return _transpose(1, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 @function()
@@ -185,10 +183,7 @@ def conv_transpose2d(
 
     The arguments are those of :func:`conv_transpose1d`, with one more spatial dimension.
     """
-    return _transpose(
-        "conv_transpose2d", 2, input, weight, bias, stride, padding, output_padding, groups,
-        dilation,
-    )  # fmt: skip
+    return _transpose(2, input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 @function()
@@ -199,7 +194,4 @@ def conv_transpose3d(
 
     The arguments are those of :func:`conv_transpose1d`, with two more spatial dimensions.
     """
-    return _transpose(
-        "conv_transpose3d", 3, input, weight, bias, stride, padding, output_padding, groups,
-        dilation,
-    )  # fmt: skip
+    return _transpose(3, input, weight, bias, stride, padding, output_padding, groups, dilation)

@@ -8,23 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ... import dtypes
 from ...autograd.view_history import check_writable
 from ...device import device as as_device
 from ...device import get_default_device
 from ...devices import backend, on_device
-from ...dtypes import (
-    BOOL,
-    FLOAT,
-    INT,
-    as_dtype,
-    bfloat16,
-    bool_,
-    finfo,
-    float16,
-    float32,
-    get_default_dtype,
-    int64,
-)
 from ...dtypes import dtype as dtype_class
 from ...memory.ledger import TEMPORARY
 from ...modes import local, run_kernel
@@ -94,7 +82,7 @@ def dtype_of(name: str, dtype: Any) -> dtype_class:
         return dtype
     if isinstance(dtype, str):
         raise TypeError(f"{name}(): argument 'dtype' must be lowtide.dtype, not str.")
-    return as_dtype(dtype)
+    return dtypes.as_dtype(dtype)
 
 
 def place_of(device: Any) -> as_device:
@@ -166,9 +154,9 @@ def fitted(value: Any, dtype: dtype_class) -> Any:
         raise TypeError(f"argument 'fill_value' must be Number, not {type(value).__name__}.")
     category = dtype.category
     try:
-        if category == BOOL:
+        if category == dtypes.BOOL:
             return bool(value)
-        if category == INT:
+        if category == dtypes.INT:
             whole = int(value.real if isinstance(value, complex) else value)
             limits = np.iinfo(dtype.np)
             if not limits.min and -limits.max <= whole < 0:
@@ -176,7 +164,7 @@ def fitted(value: Any, dtype: dtype_class) -> Any:
             if limits.min <= whole <= limits.max:
                 return whole
             raise OverflowError
-        if category == FLOAT:
+        if category == dtypes.FLOAT:
             value = float(value)  # type: ignore[arg-type]
             if abs(value) > _LARGEST.get(dtype, inf) and abs(value) != inf:
                 raise OverflowError
@@ -187,7 +175,7 @@ def fitted(value: Any, dtype: dtype_class) -> Any:
         ) from None
 
 
-_LARGEST = {d: finfo(d).max for d in (float16, bfloat16, float32)}
+_LARGEST = {d: dtypes.finfo(d).max for d in (dtypes.float16, dtypes.bfloat16, dtypes.float32)}
 NUMBERS = (bool, int, float, complex)  # Python's, by category
 
 
@@ -200,11 +188,10 @@ def scalar(value: Any) -> Any:
 
 def natural_dtype(*values: Any) -> dtype_class:
     """Return the common dtype of Python numbers."""
-    category = max(
-        next((k for k, kind in enumerate(NUMBERS) if isinstance(v, kind)), FLOAT) for v in values
-    )
-    default = get_default_dtype()
-    return (bool_, int64, default, default.to_complex())[category]
+    kinds = [[k for k, kind in enumerate(NUMBERS) if isinstance(v, kind)] for v in values]
+    category = max(found[0] if found else dtypes.FLOAT for found in kinds)
+    default = dtypes.get_default_dtype()
+    return (dtypes.bool_, dtypes.int64, default, default.to_complex())[category]
 
 
 def like(name: str, input: Any, dtype: Any, device: Any, requires_grad: bool = False) -> Tensor:

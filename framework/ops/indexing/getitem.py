@@ -24,13 +24,7 @@ from ..signatures import broadcast_shapes
 from ..views.expand import expand_shape
 from ..views.reshape import fits, view_shape
 from ..views.slice import in_range, narrow_range, select_index, slice_view
-from .index_put import (
-    index_accumulate,
-    index_assign,
-    index_elements,
-    mask_places,
-    result_shape,
-)
+from .index_put import index_accumulate, index_assign, index_elements, mask_places, result_shape
 from .masked import masked_elements
 
 

@@ -46,12 +46,7 @@ from ..creation.from_data import tensor
 from ..linalg.linear import linear
 from ..registry import function, op
 from .class_targets import check_classes, class_shape
-from .cross_entropy import (
-    by_class,
-    cross_entropy,
-    cross_entropy_rows,
-    reduction_of,
-)
+from .cross_entropy import by_class, cross_entropy, cross_entropy_rows, reduction_of
 from .linear_cross_entropy_backward import linear_rows_grad, worth_tiles
 from .linear_cross_entropy_tiling import (
     computed,

@@ -11,14 +11,7 @@ from ...dtypes import int64
 from ..convolution.functional import several
 from ..creation.fill import zeros
 from ..registry import function
-from .functional import (
-    adaptive_max_pool1d,
-    adaptive_max_pool2d,
-    adaptive_max_pool3d,
-    max_pool1d,
-    max_pool2d,
-    max_pool3d,
-)
+from . import functional
 
 
 def _size(input, kernel, stride, padding, output_size):
@@ -120,7 +113,7 @@ def max_pool1d_with_indices(
     input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
 ):
     """Apply ``max_pool1d`` and return (values, indices); ``return_indices`` is ignored."""
-    return max_pool1d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
+    return functional.max_pool1d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
 @function(public=False)
@@ -128,7 +121,7 @@ def max_pool2d_with_indices(
     input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
 ):
     """Apply ``max_pool2d`` and return (values, indices); ``return_indices`` is ignored."""
-    return max_pool2d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
+    return functional.max_pool2d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
 @function(public=False)
@@ -136,22 +129,22 @@ def max_pool3d_with_indices(
     input, kernel_size, stride=None, padding=0, dilation=1, ceil_mode=False, return_indices=False
 ):
     """Apply ``max_pool3d`` and return (values, indices); ``return_indices`` is ignored."""
-    return max_pool3d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
+    return functional.max_pool3d(input, kernel_size, stride, padding, dilation, ceil_mode, True)
 
 
 @function(public=False)
 def adaptive_max_pool1d_with_indices(input, output_size, return_indices=False):
     """Apply ``adaptive_max_pool1d`` and return (values, indices)."""
-    return adaptive_max_pool1d(input, output_size, True)
+    return functional.adaptive_max_pool1d(input, output_size, True)
 
 
 @function(public=False)
 def adaptive_max_pool2d_with_indices(input, output_size, return_indices=False):
     """Apply ``adaptive_max_pool2d`` and return (values, indices)."""
-    return adaptive_max_pool2d(input, output_size, True)
+    return functional.adaptive_max_pool2d(input, output_size, True)
 
 
 @function(public=False)
 def adaptive_max_pool3d_with_indices(input, output_size, return_indices=False):
     """Apply ``adaptive_max_pool3d`` and return (values, indices)."""
-    return adaptive_max_pool3d(input, output_size, True)
+    return functional.adaptive_max_pool3d(input, output_size, True)
