@@ -205,7 +205,7 @@ def op(
             (rule, names) restricts it to some inputs.
         half: What float16 and bfloat16 mean to the kernel: ``"float32"`` (it computes in float32
             and rounds once; the dispatcher converts), ``"tiles"`` (the same, and it converts a
-            part at a time by itself) or ``"exact"`` (it moves or compares values). ``"float32"``
+            tile at a time by itself) or ``"exact"`` (it moves or compares values). ``"float32"``
             is the default, of views ``"exact"``.
         autocast: What an autocast region makes of its float inputs: ``"low"``, ``"float32"``,
             ``"promote"``, or a dict of these by device type (``framework/amp/autocast.py``).
@@ -218,7 +218,7 @@ def op(
         tensors: Inputs for which a number may not stand, as in PyTorch.
         elementwise: What the plain kernel writes at a place depends on that place of the inputs
             alone (they broadcast), and it never fails halfway: on the CPU, large calls run in
-            parts, on several threads (``kernels/common/parallel.py``). Scratch looks like the
+            chunks on several threads (``kernels/common/schedule.py``). Scratch looks like the
             result. ``"bitmask"``: so for 4096 elements in C order and the bytes with their bits
             (``ops/elementwise/bitmask.py``).
         one_write: The plain kernel writes its result by one call of C code, after all else: an

@@ -25,7 +25,8 @@ from lowtide.checkpointing import (
     verify,
 )
 from lowtide.framework.autograd.remat import values as contents
-from lowtide.framework.checkpointing.policies import rule_repr
+from lowtide.framework.checkpointing.policies import ROW_NORMS, SMALL, rule_repr
+from lowtide.framework.ops.registry import OPS
 from lowtide.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -533,3 +534,9 @@ def test_selective_contexts_refuse_what_they_do_not_know() -> None:
     bad = functools.partial(create_selective_checkpoint_contexts, lambda ctx, op, *a, **k: "save")
     with pytest.raises(TypeError, match="returns a CheckpointPolicy or a bool"):
         checkpoint(lt.exp, lt.ones(2, requires_grad=True), context_fn=bad)
+
+
+def test_what_a_policy_saves_by_name_is_the_result_of_some_op():
+    results = {name for op in OPS.values() for name in (*op.returns, *op.aux)}
+    assert results >= SMALL
+    assert {name.removeprefix("_") for name in OPS} >= ROW_NORMS
