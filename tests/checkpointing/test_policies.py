@@ -26,7 +26,7 @@ from lowtide.checkpointing import (
 )
 from lowtide.framework.autograd.remat import values as contents
 from lowtide.framework.checkpointing.policies import ROW_NORMS, SMALL, rule_repr
-from lowtide.framework.ops.registry import OPS
+from lowtide.framework.ops import registry
 from lowtide.utils.checkpoint import (
     CheckpointPolicy,
     checkpoint,
@@ -537,6 +537,6 @@ def test_selective_contexts_refuse_what_they_do_not_know() -> None:
 
 
 def test_what_a_policy_saves_by_name_is_the_result_of_some_op():
-    results = {name for op in OPS.values() for name in (*op.returns, *op.aux)}
+    results = {name for op in registry.OPS.values() for name in (*op.returns, *op.aux)}
     assert results >= SMALL
-    assert {name.removeprefix("_") for name in OPS} >= ROW_NORMS
+    assert {name.removeprefix("_") for name in registry.OPS} >= ROW_NORMS
