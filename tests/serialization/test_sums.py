@@ -230,14 +230,14 @@ def test_a_file_cut_off_while_it_is_read_is_refused(tmp_path) -> None:
 
 def test_a_large_entry_is_written_and_read_by_threads(tmp_path, monkeypatch) -> None:
     at_work = set()
-    together = multilinear_hash.threads.together
+    parallel_calls = multilinear_hash.threads.parallel_calls
 
     def noted(run, calls, workers):
         at_work.add(workers)
-        together(run, calls, workers)
+        parallel_calls(run, calls, workers)
 
     monkeypatch.setattr(multilinear_hash.threads, "get_num_threads", lambda: 2)
-    monkeypatch.setattr(multilinear_hash.threads, "together", noted)
+    monkeypatch.setattr(multilinear_hash.threads, "parallel_calls", noted)
     value = lt.rand((5 << 20) + 1)
     lt.save([value, lt.ones(3)], tmp_path / "x")
     assert at_work == {2}

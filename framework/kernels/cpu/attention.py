@@ -23,12 +23,12 @@ _MAGNITUDE, _SIGN = np.int32(0x7FFFFFFF), np.int32(31)
 
 
 @njit(inline="always")
-def _ordered(b: Any) -> Any:  # pragma: no cover - compiled
+def _ordered(b: Any) -> Any:
     return np.int32(b ^ (np.int32(b >> _SIGN) & _MAGNITUDE))
 
 
 @compiled
-def _largest(row: Any) -> Any:  # pragma: no cover - compiled
+def _largest(row: Any) -> Any:
     best = np.int32(-(2**31))
     for j in range(row.size):
         b = _ordered(as_bits(row[j]))
@@ -37,7 +37,7 @@ def _largest(row: Any) -> Any:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=SUMS)
-def _sum(row: Any) -> Any:  # pragma: no cover - compiled
+def _sum(row: Any) -> Any:
     total = _ZERO
     for j in range(row.size):
         total += row[j]
@@ -47,7 +47,7 @@ def _sum(row: Any) -> Any:  # pragma: no cover - compiled
 @compiled(fastmath=FUSED)
 def soften(
     s: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool, rescale: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Softmax of each row of ``s * scale``, times ``keep * rescale`` where there is a ``keep``.
 
     Row ``i`` is line ``first + i % lines`` of its head; with ``causal`` it sees no later column.
@@ -82,7 +82,7 @@ def soften(
 def probabilities(
     s: Any, dropped: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool,
     rescale: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Make ``s`` probabilities again; ``dropped`` are those times ``keep * rescale``."""
     rows, columns = s.shape
     for i in range(rows):
@@ -99,9 +99,7 @@ def probabilities(
 
 
 @compiled(fastmath=FUSED)
-def scores_grad(
-    t: Any, p: Any, dot: Any, keep: Any, scale: Any, rescale: Any
-) -> None:  # pragma: no cover - compiled
+def scores_grad(t: Any, p: Any, dot: Any, keep: Any, scale: Any, rescale: Any) -> None:
     """From gradients of (dropped) probabilities to those of scores: ``(t - dot) p scale``."""
     rows, columns = t.shape
     for i in range(rows):
@@ -116,7 +114,7 @@ def scores_grad(
 
 
 @compiled(fastmath=FUSED)
-def softmax(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def softmax(out: Any, x: Any) -> None:
     """Softmax of each row."""
     rows, n = x.shape
     for i in range(rows):
@@ -129,7 +127,7 @@ def softmax(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=FUSED)
-def log_softmax(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def log_softmax(out: Any, x: Any) -> None:
     """Logarithm of the softmax of each row."""
     rows, n = x.shape
     for i in range(rows):
@@ -142,7 +140,7 @@ def log_softmax(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=FUSED)
-def log_softmax_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover - compiled
+def log_softmax_grad(out: Any, grad: Any, result: Any) -> None:
     """``grad - exp(result) * sum(grad)`` of each row."""
     rows, n = grad.shape
     for i in range(rows):
@@ -152,7 +150,7 @@ def log_softmax_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no co
 
 
 @compiled(fastmath=SUMS)
-def _dot(a: Any, b: Any) -> Any:  # pragma: no cover - compiled
+def _dot(a: Any, b: Any) -> Any:
     total = _ZERO
     for j in range(a.size):
         total += a[j] * b[j]
@@ -160,7 +158,7 @@ def _dot(a: Any, b: Any) -> Any:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=FUSED)
-def softmax_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover - compiled
+def softmax_grad(out: Any, grad: Any, result: Any) -> None:
     """``(grad - sum(grad * result)) * result`` of each row."""
     rows, n = grad.shape
     for i in range(rows):
@@ -170,7 +168,7 @@ def softmax_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover 
 
 
 @compiled(fastmath=FUSED)
-def softmax_along(out: Any, line: Any, x: Any) -> None:  # pragma: no cover - compiled
+def softmax_along(out: Any, line: Any, x: Any) -> None:
     """Softmax of each column of (count, n, columns)."""
     count, n, columns = x.shape
     for i in range(count):
@@ -186,7 +184,7 @@ def softmax_along(out: Any, line: Any, x: Any) -> None:  # pragma: no cover - co
 
 
 @compiled(fastmath=FUSED)
-def _exponents(out: Any, line: Any, x: Any) -> None:  # pragma: no cover - compiled
+def _exponents(out: Any, line: Any, x: Any) -> None:
     # exp(x - line) where line is the largest of each column, NaN if there is one.
     n, columns = x.shape
     for j in range(columns):
@@ -201,9 +199,7 @@ def _exponents(out: Any, line: Any, x: Any) -> None:  # pragma: no cover - compi
 
 
 @compiled(fastmath=FUSED)
-def log_softmax_along(
-    out: Any, largest: Any, line: Any, x: Any
-) -> None:  # pragma: no cover - compiled
+def log_softmax_along(out: Any, largest: Any, line: Any, x: Any) -> None:
     """Logarithm of the softmax of each column of (count, n, columns)."""
     count, n, columns = x.shape
     for i in range(count):
@@ -221,9 +217,7 @@ def log_softmax_along(
 
 
 @compiled(fastmath=FUSED)
-def softmax_grad_along(
-    out: Any, line: Any, grad: Any, result: Any
-) -> None:  # pragma: no cover - compiled
+def softmax_grad_along(out: Any, line: Any, grad: Any, result: Any) -> None:
     """The gradient of :func:`softmax_along`."""
     count, n, columns = grad.shape
     for i in range(count):
@@ -238,9 +232,7 @@ def softmax_grad_along(
 
 
 @compiled(fastmath=FUSED)
-def log_softmax_grad_along(
-    out: Any, line: Any, grad: Any, result: Any
-) -> None:  # pragma: no cover - compiled
+def log_softmax_grad_along(out: Any, line: Any, grad: Any, result: Any) -> None:
     """The gradient of :func:`log_softmax_along`."""
     count, n, columns = grad.shape
     for i in range(count):

@@ -14,9 +14,7 @@ from .support.jit import FUSED, SUMS, compiled
 
 
 @compiled(fastmath=FUSED)
-def bag(
-    out: Any, table: Any, factors: Any, source: Any, target: Any
-) -> None:  # pragma: no cover - compiled
+def bag(out: Any, table: Any, factors: Any, source: Any, target: Any) -> None:
     """``out[target[i]] += factors[i] * table[source[i]]``, from zero."""
     out[:] = 0
     for i in range(source.size):
@@ -26,9 +24,7 @@ def bag(
 
 
 @compiled(fastmath=SUMS)
-def products(
-    out: Any, a: Any, b: Any, source: Any, target: Any
-) -> None:  # pragma: no cover - compiled
+def products(out: Any, a: Any, b: Any, source: Any, target: Any) -> None:
     """``out[i]`` is the scalar product of ``a[source[i]]`` and ``b[target[i]]``."""
     for i in range(source.size):
         x, y = a[source[i]], b[target[i]]
@@ -39,9 +35,7 @@ def products(
 
 
 @compiled
-def winners(
-    out: Any, best: Any, table: Any, source: Any, target: Any, counts: Any
-) -> None:  # pragma: no cover - compiled
+def winners(out: Any, best: Any, table: Any, source: Any, target: Any, counts: Any) -> None:
     """Which row is the largest of each bag, per column; the first of equals, or the last NaN."""
     out[:] = -1
     for i in range(source.size):
@@ -59,7 +53,7 @@ def winners(
 
 
 @compiled(fastmath=FUSED)
-def taps(out: Any, x: Any, weight: Any, index: Any) -> None:  # pragma: no cover - compiled
+def taps(out: Any, x: Any, weight: Any, index: Any) -> None:
     """``out[n, c, p] = sum_k weight[n, k, p] * x[n, c, index[n, k, p]]``."""
     batch, channels, positions = out.shape
     for n in range(batch):
@@ -76,9 +70,7 @@ def taps(out: Any, x: Any, weight: Any, index: Any) -> None:  # pragma: no cover
 
 
 @compiled(fastmath=FUSED)
-def taps_spread(
-    out: Any, grad: Any, weight: Any, index: Any
-) -> None:  # pragma: no cover - compiled
+def taps_spread(out: Any, grad: Any, weight: Any, index: Any) -> None:
     """``out[n, c, index[n, k, p]] += weight[n, k, p] * grad[n, c, p]``, from zero."""
     batch, channels, positions = grad.shape
     for n in range(batch):
@@ -92,7 +84,7 @@ def taps_spread(
 
 
 @compiled(fastmath=FUSED)
-def taps_agreement(out: Any, x: Any, grad: Any, index: Any) -> None:  # pragma: no cover - compiled
+def taps_agreement(out: Any, x: Any, grad: Any, index: Any) -> None:
     """``out[n, k, p] = sum_c x[n, c, index[n, k, p]] * grad[n, c, p]``."""
     batch, channels, positions = grad.shape
     for n in range(batch):
@@ -109,7 +101,7 @@ def taps_agreement(out: Any, x: Any, grad: Any, index: Any) -> None:  # pragma: 
 
 
 @compiled(fastmath=FUSED)
-def resize(out: Any, x: Any, index: Any, weight: Any) -> None:  # pragma: no cover - compiled
+def resize(out: Any, x: Any, index: Any, weight: Any) -> None:
     """``out[i, p] = sum_k weight[k, p] * x[i, index[k, p]]``."""
     count, positions, columns = out.shape
     depth = index.shape[0]

@@ -21,9 +21,7 @@ unsigned = np.uint64  # an index of this type is not tested for being below 0
 
 
 @njit(inline="always")
-def _shift(
-    index: Any, i: int, row: int, sizes: Any, steps: Any
-) -> Any:  # pragma: no cover - compiled
+def _shift(index: Any, i: int, row: int, sizes: Any, steps: Any) -> Any:
     total = 0
     for r in range(sizes.size):
         v = index[unsigned(i + r * row)]
@@ -35,7 +33,7 @@ def _shift(
 def _move_lines(
     out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, size: int, here: int,
     there: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     # The most frequent case by itself: the compiler makes twice as fast a loop of it.
     n0, n1, n2, n = shape
     for a in range(n0):
@@ -54,7 +52,7 @@ def _move_lines(
 def move(
     out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, row: int, sizes: Any,
     out_where: Any, x_where: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """``out[o + place] = x[s + place]``: a gather or a scatter, by which of the two is shifted."""
     n0, n1, n2, n = shape
     if at[3] == 0 and to[3] == 1 and source[3] == 1 and sizes.size == 1:
@@ -115,7 +113,7 @@ def move(
 @njit
 def _add_lines(
     out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, size: int, where: int
-) -> None:  # pragma: no cover - compiled
+) -> None:
     n0, n1, n2, n = shape
     for a in range(n0):
         for b in range(n1):
@@ -132,7 +130,7 @@ def _add_lines(
 def add(
     out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, row: int, sizes: Any,
     where: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """``out[o + place] += x[s]``."""
     n0, n1, n2, n = shape
     if at[3] == 0 and to[3] == 1 and source[3] == 1 and sizes.size == 1:
@@ -177,7 +175,7 @@ MULTIPLY, MAXIMUM, MINIMUM = 0, 1, 2
 def combine(
     out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, size: int, where: int,
     how: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """``out[o + place]`` times ``x[s]``, or the larger or smaller of them; NaN wins."""
     n0, n1, n2, n = shape
     for a in range(n0):
@@ -219,7 +217,7 @@ def combine(
 def choose(
     out: Any, mask: Any, x: Any, y: Any, shape: Any, to: Any, by: Any, x_step: Any, y_step: Any,
     stay: bool,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """``x`` where ``mask`` is not 0, else ``y``, which is ``out`` if it is to ``stay``."""
     n0, n1, n2, n = shape
     for a in range(n0):
@@ -263,7 +261,7 @@ def choose(
 
 
 @compiled
-def reverse(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def reverse(out: Any, x: Any) -> None:
     """Each row from its end."""
     rows, n = x.shape
     for i in range(rows):

@@ -18,7 +18,7 @@ _WORDS = types.Array(types.uint32, 1, "C", readonly=True, aligned=False)  # wher
 _KEYS = types.Array(types.uint32, 1, "C", readonly=True)
 
 
-def _sum_of_rows(words: Any, keys: Any, factor: Any) -> Any:  # pragma: no cover - compiled
+def _sum_of_rows(words: Any, keys: Any, factor: Any) -> Any:
     total = np.uint64(0)
     for start in range(0, words.size, keys.size):
         row = words[start : start + keys.size]

@@ -26,12 +26,12 @@ _T0, _T1, _T2, _T3, _T4 = (
 
 
 @njit(inline="always")
-def _sigmoid(x: Any) -> Any:  # pragma: no cover - compiled
+def _sigmoid(x: Any) -> Any:
     return _ONE / (_ONE + exp32(-x))
 
 
 @njit(inline="always")
-def tanh32(x: Any) -> Any:  # pragma: no cover - compiled
+def tanh32(x: Any) -> Any:
     """``tanh(x)`` of a float32, within 2 units in the last place."""
     a = abs(x)
     rest = _ONE - _TWO / (exp32(a + a) + _ONE)
@@ -45,7 +45,7 @@ def tanh32(x: Any) -> Any:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=FUSED)
-def _collect(gates: Any, product: Any, bias: Any) -> None:  # pragma: no cover - compiled
+def _collect(gates: Any, product: Any, bias: Any) -> None:
     # gates += product + bias, in tiles: a column of gates would meet one set of the cache only
     n, width = gates.shape
     for start in range(0, width, 64):
@@ -56,9 +56,7 @@ def _collect(gates: Any, product: Any, bias: Any) -> None:  # pragma: no cover -
 
 
 @compiled(fastmath=FUSED)
-def lstm(
-    gates: Any, product: Any, bias: Any, c: Any, cells: Any, h: Any
-) -> None:  # pragma: no cover - compiled
+def lstm(gates: Any, product: Any, bias: Any, c: Any, cells: Any, h: Any) -> None:
     """Gates i, f, g, o: ``c = f c + i g``, kept in ``cells`` too, and ``h = o tanh(c)``."""
     _collect(gates, product, bias)
     n, hidden = c.shape
@@ -82,9 +80,7 @@ def lstm(
 
 
 @compiled(fastmath=FUSED)
-def lstm_grad(
-    dgates: Any, gates: Any, cells: Any, before: Any, dh: Any, dc: Any, h: Any
-) -> None:  # pragma: no cover - compiled
+def lstm_grad(dgates: Any, gates: Any, cells: Any, before: Any, dh: Any, dc: Any, h: Any) -> None:
     """Gradient of the gates before activation; ``dc`` becomes that of the cells before.
 
     ``before`` and ``h`` have a length of 0 where there were no cells before, or where the new state
@@ -124,9 +120,7 @@ def lstm_grad(
 
 
 @compiled(fastmath=FUSED)
-def gru(
-    gates: Any, inner: Any, product: Any, bias: Any, h: Any
-) -> None:  # pragma: no cover - compiled
+def gru(gates: Any, inner: Any, product: Any, bias: Any, h: Any) -> None:
     """Gates r, z, n: ``q = product_n + bias``, ``n = tanh(n + r q)``, ``h = n + z (h - n)``.
 
     ``q`` is kept in ``inner``. The last quarter of ``bias`` belongs to q.
@@ -149,7 +143,7 @@ def gru(
 @compiled(fastmath=FUSED)
 def gru_grad(
     dgates: Any, dinner: Any, hidden_side: Any, gates: Any, inner: Any, before: Any, dh: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Gradients of the gates r, z, n before activation, and of q; ``dh`` becomes ``dh z``.
 
     ``hidden_side`` receives those of r, z and q side by side, for the product with the weight.
@@ -176,9 +170,7 @@ def gru_grad(
 
 
 @compiled(fastmath=FUSED)
-def rnn(
-    out: Any, product: Any, bias: Any, h: Any, squash: Any
-) -> None:  # pragma: no cover - compiled
+def rnn(out: Any, product: Any, bias: Any, h: Any, squash: Any) -> None:
     """``out = h = tanh(out + product + bias)``, or the positive part instead of tanh."""
     _collect(out, product, bias)
     n, hidden = h.shape
@@ -192,7 +184,7 @@ def rnn(
 
 
 @compiled(fastmath=FUSED)
-def rnn_grad(dgates: Any, out: Any, dh: Any, squash: Any) -> None:  # pragma: no cover - compiled
+def rnn_grad(dgates: Any, out: Any, dh: Any, squash: Any) -> None:
     """The gradient before activation, from the result."""
     n, hidden = dh.shape
     for k in range(n):

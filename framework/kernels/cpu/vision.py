@@ -24,9 +24,7 @@ TAPS = 2048  # numbers that describe the taps of a tile, at most: 16 KiB in floa
 
 
 @compiled
-def image(
-    out: Any, x: Any, grid: Any, sizes: Any, mode: int, padding: int, align: bool
-) -> None:  # pragma: no cover - compiled
+def image(out: Any, x: Any, grid: Any, sizes: Any, mode: int, padding: int, align: bool) -> None:
     """Weighted sums of the elements around each position."""
     index, weight, slope = _workspace(grid, len(sizes), mode, 0)
     tile = index.shape[1]
@@ -44,7 +42,7 @@ def image(
 @compiled
 def image_grad(
     out: Any, grad: Any, grid: Any, sizes: Any, mode: int, padding: int, align: bool
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Each gradient, times the weights, added to the elements around its position."""
     index, weight, slope = _workspace(grid, len(sizes), mode, 0)
     tile = index.shape[1]
@@ -62,7 +60,7 @@ def image_grad(
 @compiled
 def grid_grad(
     out: Any, grad: Any, x: Any, grid: Any, sizes: Any, mode: int, padding: int, align: bool
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """The elements around a position, times the gradient and the slopes of their weights."""
     nd = len(sizes)
     index, weight, slope = _workspace(grid, nd, mode, nd)
@@ -83,27 +81,25 @@ def grid_grad(
 
 
 @compiled(fastmath=FUSED)
-def _gather(line: Any, source: Any, index: Any, weight: Any) -> None:  # pragma: no cover - compiled
+def _gather(line: Any, source: Any, index: Any, weight: Any) -> None:
     for p in range(line.size):
         line[p] += weight[p] * source[index[p]]
 
 
 @compiled(fastmath=FUSED)
-def _spread(target: Any, line: Any, index: Any, weight: Any) -> None:  # pragma: no cover - compiled
+def _spread(target: Any, line: Any, index: Any, weight: Any) -> None:
     for p in range(line.size):
         target[index[p]] += weight[p] * line[p]
 
 
 @compiled(fastmath=FUSED)
-def _agree(agreed: Any, source: Any, line: Any, index: Any) -> None:  # pragma: no cover - compiled
+def _agree(agreed: Any, source: Any, line: Any, index: Any) -> None:
     for p in range(line.size):
         agreed[p] += source[index[p]] * line[p]
 
 
 @compiled
-def _workspace(
-    grid: Any, nd: int, mode: int, slopes: int
-) -> tuple[Any, Any, Any]:  # pragma: no cover - compiled
+def _workspace(grid: Any, nd: int, mode: int, slopes: int) -> tuple[Any, Any, Any]:
     # (index, weight, slope by dim of the grid) of the taps of a tile
     taps = (4 if mode == CUBIC else 1 if mode == NEAREST else 2) ** nd
     tile = min(TILE, TAPS // (taps * (2 + slopes)))
@@ -118,7 +114,7 @@ def _workspace(
 def _set_taps(
     index: Any, weight: Any, slope: Any, grid: Any, sizes: Any, mode: int, padding: int,
     align: bool,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     # The taps of all dims are multiplied out, one dim after the other.
     nd, count, m = len(sizes), 1, grid.shape[0]
     steps = 4 if mode == CUBIC else 1 if mode == NEAREST else 2
@@ -147,7 +143,7 @@ def _set_taps(
 @compiled
 def _set_axis(
     place: Any, w: Any, bend: Any, grid: Any, n: int, mode: int, padding: int, align: bool
-) -> None:  # pragma: no cover - compiled
+) -> None:
     # (element, weight, slope of the weight) of each tap along one dim
     kind = w.dtype.type
     zero, one, two = kind(0), kind(1), kind(2)
@@ -181,7 +177,7 @@ def _set_axis(
 @compiled
 def _placed(
     at: Any, last: Any, low: Any, span: Any, one: Any, zero: Any, padding: int
-) -> tuple[Any, Any]:  # pragma: no cover - compiled
+) -> tuple[Any, Any]:
     # (position with the padding mode applied, its slope)
     slope = one
     if padding == REFLECTION:
@@ -205,7 +201,7 @@ def _placed(
 
 
 @compiled
-def _cubic(t: Any, s: int, one: Any) -> Any:  # pragma: no cover - compiled
+def _cubic(t: Any, s: int, one: Any) -> Any:
     # Weight of tap s in 0..3, at distance |t + 1 - s|; a = -3/4
     a = -(one + one + one) / (one + one + one + one)
     two, three = one + one, one + one + one
@@ -217,7 +213,7 @@ def _cubic(t: Any, s: int, one: Any) -> Any:  # pragma: no cover - compiled
 
 
 @compiled
-def _cubic_slope(t: Any, s: int, one: Any) -> Any:  # pragma: no cover - compiled
+def _cubic_slope(t: Any, s: int, one: Any) -> Any:
     a = -(one + one + one) / (one + one + one + one)
     two, three = one + one, one + one + one
     if s == 1 or s == 2:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import pi, sqrt
 
 from ...kernels.common.elementwise import elementwise_kernel
+from ...kernels.common.strided_ufuncs import negate
 from ..autocast_policy import WIDE_ON_CUDA
 from ..elementwise.bitmask import HIDDEN
 from ..elementwise.unary import sigmoid, special, tanh
@@ -19,7 +20,7 @@ from .relu import floating, gradient_infer, gradient_samples, need_float
 @op(name="silu", **HIDDEN, infer=floating("silu"), flops=per_element(13), samples=singles)
 def silu_of(xp, out, input):
     """Apply ``input * sigmoid(input)``. Keeps ``input`` for backward."""
-    xp.negative(input, out=out)
+    negate(xp, input, out)
     xp.exp(out, out=out)
     xp.add(out, 1, out=out)
     xp.true_divide(input, out, out=out)
@@ -40,7 +41,7 @@ def _two_like(grad, input, **_):
 )  # fmt: skip
 def silu_slope(xp, out, gate, grad, input):
     """``grad * s * (1 + input * (1 - s))`` with ``s = sigmoid(input)``."""
-    xp.negative(input, out=gate)
+    negate(xp, input, gate)
     xp.exp(gate, out=gate)
     xp.add(gate, 1, out=gate)
     xp.reciprocal(gate, out=gate)
@@ -304,7 +305,7 @@ def softplus_slope(xp, out, mask, grad, input, *, beta, threshold):
     """``grad * sigmoid(beta * input)``; ``grad`` where beta * input > threshold."""
     xp.multiply(input, float(beta), out=out)
     xp.greater(out, threshold, out=mask)
-    xp.negative(out, out=out)
+    negate(xp, out, out)
     xp.exp(out, out=out)
     xp.add(out, 1, out=out)
     xp.copyto(out, 1, where=mask)
@@ -347,7 +348,7 @@ def logsigmoid(xp, out, low, input):
         Keeps the result.
     """
     xp.absolute(input, out=out)
-    xp.negative(out, out=out)
+    negate(xp, out, out)
     xp.exp(out, out=out)
     xp.log1p(out, out=out)
     xp.minimum(input, 0, out=low)
@@ -363,7 +364,7 @@ def _below_zero(make):
 def logsigmoid_slope(xp, out, grad, result):
     """``grad * (1 - exp(result))``: one minus the sigmoid."""
     xp.expm1(result, out=out)
-    xp.negative(out, out=out)
+    negate(xp, out, out)
     xp.multiply(out, grad, out=out)
 
 

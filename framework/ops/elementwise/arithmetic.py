@@ -8,6 +8,7 @@ import numpy as np
 
 from ...dtypes import BOOL, COMPLEX, FLOAT, INT, bool_
 from ...kernels.common.mixed_dtype import converting_arithmetic
+from ...kernels.common.strided_ufuncs import negate
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
 from ..registry import alias, function, op
@@ -354,7 +355,7 @@ def _neg_infer(input):
 )  # fmt: skip
 def neg(xp, out, input):
     """Negate: ``out = -input``."""
-    xp.negative(input, out=out)
+    negate(xp, input, out)
 
 
 @neg.kernel("cpu", when=lambda input: input.dtype.is_half)

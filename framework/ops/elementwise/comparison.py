@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import BOOL, INT, bool_
+from ...kernels.common.strided_ufuncs import finite
 from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import ones_like
@@ -190,7 +191,7 @@ isinf = _claim(
 )
 isfinite = _claim(
     "isfinite", "Tell which elements are neither infinite nor nan.",
-    lambda xp, out, input: xp.isfinite(input, out=out),
+    lambda xp, out, input: finite(xp, input, out),
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import bool_
+from ...kernels.common.strided_ufuncs import sign_bit
 from ..creation.fill import zeros_like
 from ..indexing.where import where_select
 from ..registry import alias, op
@@ -130,7 +131,7 @@ def _(g, input):
 def signbit(xp, out, input):
     """Test elementwise whether the sign bit is set."""
     if input.dtype.kind == "f":
-        xp.signbit(input, out=out)
+        sign_bit(xp, input, out)
     elif input.dtype.kind == "i":
         xp.less(input, 0, out=out)
     else:

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...dtypes import FLOAT, bool_, get_default_dtype
 from ...kernels.common.elementwise import elementwise_kernel
+from ...kernels.common.strided_ufuncs import negate
 from ..autocast_policy import WIDE_ON_CUDA
 from ..indexing.where import where_select
 from ..registry import alias, function, op
@@ -167,7 +168,7 @@ def _gradient_infer(grad, value):
 def erf_slope(xp, out, grad, input):
     """``grad * 2 / sqrt(pi) * exp(-input ** 2)``."""
     xp.multiply(input, input, out=out)
-    xp.negative(out, out=out)
+    negate(xp, out, out)
     xp.exp(out, out=out)
     xp.multiply(out, 2 / pi**0.5, out=out)
     xp.multiply(out, grad, out=out)
@@ -256,7 +257,7 @@ def sigmoid(xp, out, input):
 
     Where exp overflows the result is 0, which is right.
     """
-    xp.negative(input, out=out)
+    negate(xp, input, out)
     xp.exp(out, out=out)
     xp.add(out, 1, out=out)
     xp.reciprocal(out, out=out)

@@ -13,6 +13,7 @@ from ...dtypes import float32
 from ...kernels.common.elementwise import elementwise_kernel, same_shape_float32
 from ...kernels.common.layout import contiguous, dense_or_repeated_scalar
 from ...kernels.common.schedule import parallel_rows
+from ...kernels.common.strided_ufuncs import negate
 from ...modes import no_grad
 from ...spec import Spec
 from ..activation.gelu import softplus
@@ -39,7 +40,7 @@ def _probabilities(make):
 )  # fmt: skip
 def bce(xp, out, work, input, target):
     """``-(target * log(input) + (1 - target) * log(1 - input))``, logarithms at least -100."""
-    xp.negative(input, out=work)
+    negate(xp, input, work)
     xp.log1p(work, out=work)
     xp.maximum(work, -100.0, out=work)
     xp.subtract(target, 1.0, out=out)
@@ -177,7 +178,7 @@ def _three(make):
 )  # fmt: skip
 def bce_logits_slope(xp, out, grad, input, target):
     """``grad * (sigmoid(input) - target)``."""
-    xp.negative(input, out=out)
+    negate(xp, input, out)
     xp.exp(out, out=out)
     xp.add(out, 1, out=out)
     xp.reciprocal(out, out=out)
@@ -251,7 +252,7 @@ def _weighted_logits(make):
 )  # fmt: skip
 def bce_weighted(xp, out, work, input, target, pos_weight):
     """``(1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))``."""
-    xp.negative(input, out=work)
+    negate(xp, input, work)
     xp.logaddexp(work, 0.0, out=work)
     xp.subtract(pos_weight, 1, out=out)
     xp.multiply(out, target, out=out)

@@ -14,6 +14,7 @@ import warnings
 
 from ...dtypes import FLOAT, float32, int64
 from ...kernels.common.layout import contiguous, worth_compiling
+from ...kernels.common.strided_ufuncs import negate
 from ...spec import Spec
 from ..activation.softmax import log_softmax
 from ..creation.from_data import tensor
@@ -218,7 +219,7 @@ def nll_rows(xp, out, input, target, weight, *, ignore_index):
         safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
         factor = class_targets.weights_of(xp, weight, safe, counts, out.dtype)
         xp.multiply(tile[class_targets.where_in(xp, tile, safe)], factor, out=loss[:, 0])
-        xp.negative(loss, out=loss)
+        negate(xp, loss, loss)
         loss[~counts[:, None]] = 0
 
 

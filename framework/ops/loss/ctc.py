@@ -11,6 +11,7 @@ import numpy as np
 
 from ...dtypes import INT, int64
 from ...kernels.common.layout import contiguous
+from ...kernels.common.strided_ufuncs import negate
 from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 from ...tensor import Tensor
@@ -95,7 +96,7 @@ def ctc(xp, out, alpha, old, new, tmp, log_probs, labels, lengths, ends):
     if wide > 1:
         last = old[rows, xp.maximum(2 * ends - 1, 0)]
         xp.logaddexp(out, xp.where(ends > 0, last, -np.inf), out=out)
-    xp.negative(out, out=out)
+    negate(xp, out, out)
 
 
 def _compiles(log_probs, labels):

@@ -12,6 +12,7 @@ import numpy as np
 
 from ... import execution
 from ...dtypes import FLOAT, float32, int64
+from ...kernels.common.strided_ufuncs import negate
 from ...modes import no_grad
 from ...random import philox
 from ...random.generator import draw
@@ -234,7 +235,7 @@ def multinomial_from(xp, input, rng, *, num_samples, replacement):
     else:  # the weights' own exponential race: the first arrivals
         noise = xp.empty((rows, k), dtype=xp.float64)
         philox.uniform(xp, noise, rng)
-        xp.negative(noise, out=noise)
+        negate(xp, noise, noise)
         xp.log1p(noise, out=noise)
         xp.minimum(noise, -1e-300, out=noise)
         xp.divide(weights, noise, out=noise)  # minus the speed of each

@@ -16,6 +16,7 @@ import numpy as np
 
 from ...devices import backend, on_device
 from ...dtypes import BOOL, COMPLEX, FLOAT, INT, float32, get_default_dtype, int64
+from ...kernels.common.strided_ufuncs import negate
 from ...memory.ledger import WORKSPACE
 from ...modes import no_grad, run_kernel
 from ...random import philox as stream
@@ -49,7 +50,7 @@ def _below(dtype, low, high):
 
 def _exponential(xp, out, rng, rate, _):
     stream.uniform(xp, out, rng)
-    xp.negative(out, out=out)
+    negate(xp, out, out)
     xp.log1p(out, out=out)
     xp.multiply(out, -1.0 / rate, out=out)
 
@@ -70,7 +71,7 @@ def _cauchy(xp, out, rng, median, sigma):
 
 def _geometric(xp, out, rng, p, _):
     stream.uniform(xp, out, rng)
-    xp.negative(out, out=out)
+    negate(xp, out, out)
     xp.log1p(out, out=out)
     xp.multiply(out, 1 / log(1 - p) if p < 1 else 0.0, out=out)
     xp.ceil(out, out=out)

@@ -13,6 +13,7 @@ Source:
 from __future__ import annotations
 
 from ...kernels.common.layout import contiguous
+from ...kernels.common.strided_ufuncs import negate
 from ...spec import Spec
 from ..linalg.linear import linear
 from ..registry import op
@@ -265,7 +266,7 @@ def _slope(xp, dgates, dinner, side, gates, inner, before, dh):
     if before.shape[0]:
         xp.subtract(before, new, out=room)
     else:
-        xp.negative(new, out=room)
+        negate(xp, new, room)
     xp.multiply(dz, room, out=dz)
     xp.subtract(1, r, out=dr)
     xp.multiply(dr, r, out=dr)

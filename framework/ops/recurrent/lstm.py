@@ -14,6 +14,7 @@ from __future__ import annotations
 from math import prod
 
 from ...kernels.common.layout import contiguous
+from ...kernels.common.strided_ufuncs import negate
 from ...spec import Spec
 from ..linalg.linear import linear
 from ..registry import op
@@ -132,7 +133,7 @@ def _quarters(array):
 
 def sigmoid_in_place(xp, array):
     """Apply the sigmoid ``1 / (1 + exp(-array))`` in place."""
-    xp.negative(array, out=array)
+    negate(xp, array, array)
     xp.exp(array, out=array)
     xp.add(array, 1, out=array)
     xp.reciprocal(array, out=array)

@@ -17,7 +17,7 @@ TILE = 4096  # elements that are summed in single precision
 
 
 @compiled
-def prelu(out: Any, x: Any, weight: Any) -> None:  # pragma: no cover - compiled
+def prelu(out: Any, x: Any, weight: Any) -> None:
     """``x`` above zero, else ``weight * x``."""
     count, channels, size = x.shape
     for i in range(count):
@@ -33,7 +33,7 @@ def prelu(out: Any, x: Any, weight: Any) -> None:  # pragma: no cover - compiled
 
 
 @compiled
-def prelu_grad(out: Any, grad: Any, x: Any, weight: Any) -> None:  # pragma: no cover - compiled
+def prelu_grad(out: Any, grad: Any, x: Any, weight: Any) -> None:
     """``grad`` where x is above zero, else ``weight * grad``."""
     count, channels, size = x.shape
     for i in range(count):
@@ -57,7 +57,7 @@ def prelu_grad(out: Any, grad: Any, x: Any, weight: Any) -> None:  # pragma: no 
 
 
 @compiled(fastmath=SUMS)
-def _below(grad: Any, x: Any) -> Any:  # pragma: no cover - compiled
+def _below(grad: Any, x: Any) -> Any:
     total = _ZERO
     if grad.size == 1:
         g = grad[0]
@@ -70,7 +70,7 @@ def _below(grad: Any, x: Any) -> Any:  # pragma: no cover - compiled
 
 
 @compiled
-def weight_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+def weight_grad(out: Any, grad: Any, x: Any) -> None:
     """The sum of ``grad * x`` where x is not above zero, for each channel."""
     count, channels, size = x.shape
     totals = np.zeros(channels, np.float64)

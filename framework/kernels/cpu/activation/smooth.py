@@ -21,7 +21,7 @@ _THREE, _FOUR, _SIX, _FAR = np.float32(3), np.float32(4), np.float32(6), np.floa
 
 
 @compiled(fastmath=FUSED)
-def gelu(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def gelu(out: Any, x: Any) -> None:
     """``x * Phi(x)``."""
     for i in range(x.size):
         v = x[i]
@@ -30,7 +30,7 @@ def gelu(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 
 
 @njit(inline="always")
-def _gelu_slope(v: Any) -> Any:  # pragma: no cover - compiled
+def _gelu_slope(v: Any) -> Any:
     e = exp32(-_HALF * v * v)
     rest = tail32(abs(v), e)
     below = rest if v < _ZERO else _ONE - rest
@@ -38,7 +38,7 @@ def _gelu_slope(v: Any) -> Any:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=FUSED)
-def gelu_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+def gelu_grad(out: Any, grad: Any, x: Any) -> None:
     """``grad * (Phi(x) + x * phi(x))``."""
     if grad.size == 1:
         g = grad[0]
@@ -50,28 +50,28 @@ def gelu_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compil
 
 
 @njit(inline="always")
-def _two_sigmoid(v: Any) -> Any:  # pragma: no cover - compiled
+def _two_sigmoid(v: Any) -> Any:
     # 1 + tanh(u) = 2 / (1 + exp(-2 u))
     u = (v * v * (_K0 * _K1) + _K0) * v
     return _TWO / (_ONE + exp32(-_TWO * u))
 
 
 @compiled(fastmath=FUSED)
-def gelu_tanh(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def gelu_tanh(out: Any, x: Any) -> None:
     """``x * (1 + tanh(k0 (x + k1 x^3))) / 2``."""
     for i in range(x.size):
         out[i] = _two_sigmoid(x[i]) * x[i] * _HALF
 
 
 @njit(inline="always")
-def _gelu_tanh_slope(v: Any) -> Any:  # pragma: no cover - compiled
+def _gelu_tanh_slope(v: Any) -> Any:
     s = _two_sigmoid(v)
     slope = (v * v * (_THREE * _K0 * _K1) + _K0) * v
     return s * (_HALF + _HALF * (_TWO - s) * slope)
 
 
 @compiled(fastmath=FUSED)
-def gelu_tanh_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+def gelu_tanh_grad(out: Any, grad: Any, x: Any) -> None:
     """``grad`` times the derivative of :func:`gelu_tanh`."""
     if grad.size == 1:
         g = grad[0]
@@ -83,20 +83,20 @@ def gelu_tanh_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - c
 
 
 @compiled(fastmath=FUSED)
-def silu(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def silu(out: Any, x: Any) -> None:
     """``x / (1 + exp(-x))``."""
     for i in range(x.size):
         out[i] = x[i] / (_ONE + exp32(-x[i]))
 
 
 @njit(inline="always")
-def _silu_slope(v: Any) -> Any:  # pragma: no cover - compiled
+def _silu_slope(v: Any) -> Any:
     s = _ONE / (_ONE + exp32(-v))
     return ((_ONE - s) * v + _ONE) * s
 
 
 @compiled(fastmath=FUSED)
-def silu_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+def silu_grad(out: Any, grad: Any, x: Any) -> None:
     """``grad * s * (1 + x * (1 - s))`` with ``s = 1 / (1 + exp(-x))``."""
     if grad.size == 1:
         g = grad[0]
@@ -108,7 +108,7 @@ def silu_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compil
 
 
 @compiled(fastmath=FUSED)
-def glu(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def glu(out: Any, x: Any) -> None:
     """``x[:, 0] / (1 + exp(-x[:, 1]))`` of (rows, 2, elements)."""
     for r in range(x.shape[0]):
         value, gate, row = x[r, 0], x[r, 1], out[r]
@@ -117,7 +117,7 @@ def glu(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=FUSED)
-def glu_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+def glu_grad(out: Any, grad: Any, x: Any) -> None:
     """The gradient of :func:`glu` in both halves."""
     for r in range(x.shape[0]):
         value, gate, above = x[r, 0], x[r, 1], grad[r]
@@ -131,9 +131,7 @@ def glu_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compile
 
 
 @compiled
-def window(
-    out: Any, grad: Any, x: Any, low: Any, high: Any, outside: Any, inside: Any
-) -> None:  # pragma: no cover - compiled
+def window(out: Any, grad: Any, x: Any, low: Any, high: Any, outside: Any, inside: Any) -> None:
     """``inside * grad`` where ``low < x < high`` or x is NaN, else ``outside * grad``, or 0."""
     kind = x.dtype.type
     first, last, other, factor = kind(low), kind(high), kind(outside), kind(inside)
@@ -152,7 +150,7 @@ def window(
 
 
 @compiled(fastmath=FUSED)
-def leaky_relu(out: Any, x: Any, slope: float) -> None:  # pragma: no cover - compiled
+def leaky_relu(out: Any, x: Any, slope: float) -> None:
     """``max(x, 0) + slope * min(x, 0)``."""
     factor = np.float32(slope)
     for i in range(x.size):
@@ -160,9 +158,7 @@ def leaky_relu(out: Any, x: Any, slope: float) -> None:  # pragma: no cover - co
 
 
 @compiled(fastmath=FUSED)
-def elu(
-    out: Any, x: Any, below: float, above: float, inside: float
-) -> None:  # pragma: no cover - compiled
+def elu(out: Any, x: Any, below: float, above: float, inside: float) -> None:
     """``above * x`` over zero, else ``below * expm1(inside * x)``."""
     low, high, factor = np.float32(below), np.float32(above), np.float32(inside)
     for i in range(x.size):
@@ -172,9 +168,7 @@ def elu(
 
 
 @compiled(fastmath=FUSED)
-def elu_grad(
-    out: Any, grad: Any, result: Any, below: float, above: float, inside: float
-) -> None:  # pragma: no cover - compiled
+def elu_grad(out: Any, grad: Any, result: Any, below: float, above: float, inside: float) -> None:
     """``grad`` times the derivative of :func:`elu`, from its result."""
     low, high, factor = np.float32(below), np.float32(above), np.float32(inside)
     if grad.size == 1:
@@ -187,7 +181,7 @@ def elu_grad(
 
 
 @compiled
-def hardsigmoid(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def hardsigmoid(out: Any, x: Any) -> None:
     """``min(max(x + 3, 0), 6) / 6``."""
     for i in range(x.size):
         v = x[i] + _THREE
@@ -196,7 +190,7 @@ def hardsigmoid(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=FUSED)
-def hardswish(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def hardswish(out: Any, x: Any) -> None:
     """``x * min(max(x + 3, 0), 6) / 6``."""
     for i in range(x.size):
         v = x[i] + _THREE
@@ -206,13 +200,13 @@ def hardswish(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 
 
 @njit(inline="always")
-def _hardswish_grad(g: Any, v: Any) -> Any:  # pragma: no cover - compiled
+def _hardswish_grad(g: Any, v: Any) -> Any:
     inner = (v / _THREE + _HALF) * g if v <= _THREE else g
     return _ZERO if v <= -_THREE else inner
 
 
 @compiled(fastmath=FUSED)
-def hardswish_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+def hardswish_grad(out: Any, grad: Any, x: Any) -> None:
     """``grad`` times the derivative of :func:`hardswish`."""
     if grad.size == 1:
         g = grad[0]
@@ -224,13 +218,13 @@ def hardswish_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - c
 
 
 @njit(inline="always")
-def _softsign_grad(g: Any, v: Any) -> Any:  # pragma: no cover - compiled
+def _softsign_grad(g: Any, v: Any) -> Any:
     d = _ONE + abs(v)
     return g / (d * d)
 
 
 @compiled(fastmath=FUSED)
-def softsign_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+def softsign_grad(out: Any, grad: Any, x: Any) -> None:
     """``grad / (1 + |x|)^2``."""
     if grad.size == 1:
         g = grad[0]
@@ -242,7 +236,7 @@ def softsign_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - co
 
 
 @compiled(fastmath=FUSED)
-def mish(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def mish(out: Any, x: Any) -> None:
     """``x * tanh(log(1 + exp(x)))``; with ``n = e (e + 2)`` that tangent is ``n / (n + 2)``."""
     for i in range(x.size):
         e = exp32(_FAR if x[i] > _FAR else x[i])
@@ -251,7 +245,7 @@ def mish(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 
 
 @njit(inline="always")
-def _mish_slope(v: Any) -> Any:  # pragma: no cover - compiled
+def _mish_slope(v: Any) -> Any:
     e = exp32(_FAR if v > _FAR else v)
     n = e * (e + _TWO)
     d = _ONE / (n + _TWO)
@@ -259,7 +253,7 @@ def _mish_slope(v: Any) -> Any:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=FUSED)
-def mish_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+def mish_grad(out: Any, grad: Any, x: Any) -> None:
     """``grad * (n / (n + 2) + 4 x e (e + 1) / (n + 2)^2)``."""
     if grad.size == 1:
         g = grad[0]
@@ -271,9 +265,7 @@ def mish_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compil
 
 
 @compiled(fastmath=FUSED)
-def softplus(
-    out: Any, x: Any, beta: float, threshold: float
-) -> None:  # pragma: no cover - compiled
+def softplus(out: Any, x: Any, beta: float, threshold: float) -> None:
     """``log(1 + exp(beta x)) / beta``, and x where ``beta x`` is beyond the threshold."""
     factor, bound = np.float32(beta), np.float32(threshold)
     for i in range(x.size):
@@ -284,15 +276,13 @@ def softplus(
 
 
 @njit(inline="always")
-def _softplus_grad(g: Any, v: Any, bound: Any) -> Any:  # pragma: no cover - compiled
+def _softplus_grad(g: Any, v: Any, bound: Any) -> Any:
     s = g / (_ONE + exp32(-v))
     return g if v > bound else s
 
 
 @compiled(fastmath=FUSED)
-def softplus_grad(
-    out: Any, grad: Any, x: Any, beta: float, threshold: float
-) -> None:  # pragma: no cover - compiled
+def softplus_grad(out: Any, grad: Any, x: Any, beta: float, threshold: float) -> None:
     """``grad / (1 + exp(-beta x))``, and ``grad`` beyond the threshold."""
     factor, bound = np.float32(beta), np.float32(threshold)
     if grad.size == 1:
@@ -305,7 +295,7 @@ def softplus_grad(
 
 
 @compiled(fastmath=FUSED)
-def logsigmoid(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def logsigmoid(out: Any, x: Any) -> None:
     """``min(x, 0) - log(1 + exp(-|x|))``."""
     for i in range(x.size):
         low = _ZERO if x[i] > _ZERO else x[i]
@@ -313,7 +303,7 @@ def logsigmoid(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=FUSED)
-def logsigmoid_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover - compiled
+def logsigmoid_grad(out: Any, grad: Any, result: Any) -> None:
     """``-expm1(result) * grad``: one minus the sigmoid."""
     if grad.size == 1:
         g = grad[0]
@@ -325,7 +315,7 @@ def logsigmoid_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cov
 
 
 @compiled
-def softshrink(out: Any, x: Any, width: float) -> None:  # pragma: no cover - compiled
+def softshrink(out: Any, x: Any, width: float) -> None:
     """``x`` moved toward zero by ``width``, to zero if it is nearer."""
     most = np.float32(width)
     for i in range(x.size):
@@ -334,7 +324,7 @@ def softshrink(out: Any, x: Any, width: float) -> None:  # pragma: no cover - co
 
 
 @compiled
-def hardshrink(out: Any, x: Any, width: float) -> None:  # pragma: no cover - compiled
+def hardshrink(out: Any, x: Any, width: float) -> None:
     """Zero within ``width`` of zero, else ``x``."""
     most = np.float32(width)
     for i in range(x.size):
@@ -342,7 +332,7 @@ def hardshrink(out: Any, x: Any, width: float) -> None:  # pragma: no cover - co
 
 
 @compiled
-def shrink_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover - compiled
+def shrink_grad(out: Any, grad: Any, result: Any) -> None:
     """Zero where the result is, else ``grad``."""
     if grad.size == 1:
         g = grad[0]

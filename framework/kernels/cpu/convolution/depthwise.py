@@ -15,7 +15,7 @@ from ..support.jit import FUSED, SUMS, compiled
 
 
 @njit(inline="always")
-def reach(offset: int, n: int, out: int, stride: int) -> Any:  # pragma: no cover - compiled
+def reach(offset: int, n: int, out: int, stride: int) -> Any:
     """Positions ``first:last`` for which ``position * stride + offset`` is in ``0:n``."""
     if stride == 1:
         first, last = -offset, n - offset
@@ -29,7 +29,7 @@ def reach(offset: int, n: int, out: int, stride: int) -> Any:  # pragma: no cove
 def depthwise(
     out: Any, x: Any, weight: Any, bias: Any, stride: Any, padding: Any, dilation: Any,
     start: int, stop: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Fill the channels ``start:stop`` of ``out``; ``bias`` has a length of 0 if there is none."""
     batch, channels, depth, height, width = x.shape
     _, planes, deep, lines, wide = out.shape
@@ -70,7 +70,7 @@ def depthwise(
 def depthwise_input_grad(
     out: Any, grad: Any, weight: Any, stride: Any, padding: Any, dilation: Any, start: int,
     stop: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Fill the channels ``start:stop`` of ``out``, the gradient of the input."""
     batch, channels, depth, height, width = out.shape
     _, planes, deep, lines, wide = grad.shape
@@ -111,7 +111,7 @@ def depthwise_input_grad(
 @compiled(fastmath=SUMS)
 def depthwise_weight_grad(
     out: Any, x: Any, grad: Any, stride: Any, padding: Any, dilation: Any, start: int, stop: int
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Fill the filters ``start:stop`` of ``out``; sums of lines are added in float64."""
     batch, channels, depth, height, width = x.shape
     _, planes, deep, lines, wide = grad.shape

@@ -77,7 +77,7 @@ class _Words:
 def _slide(
     typing: Any, sums: Any, x: Any, here: Any, line: Any, weight: Any, first: Any, taps: Any,
     steps: Any, turns: Any, column: Any, width: Any, given: Any, fresh: Any,
-) -> Any:  # pragma: no cover - compiled  # fmt: skip
+) -> Any:  # fmt: skip
     """Add to ``sums`` (LINES, a group), or to ``given`` if it is ``fresh``, products of windows.
 
     Line ``r``, element ``(b, e)`` of the window meets ``x[here + r * line + b * steps[0] + e *
@@ -156,7 +156,7 @@ def _write_slide(context: Any, b: Any, signature: Any, args: Any) -> Any:
 def _meet(
     typing: Any, sums: Any, grad: Any, there: Any, x: Any, here: Any, steps: Any, lines: Any,
     apart: Any, live: Any, column: Any, width: Any,
-) -> Any:  # pragma: no cover - compiled  # fmt: skip
+) -> Any:  # fmt: skip
     """Set ``sums`` (TAPS, a group) to sums over lines: ``grad`` times ``x``, neighbor by neighbor.
 
     Line ``q`` of ``grad`` begins at ``there + q * steps[0]``, and what element ``e`` of the window
@@ -206,7 +206,6 @@ def _write_meet(context: Any, b: Any, signature: Any, args: Any) -> Any:
 
 @compiled
 def _window(line: int, padding: int, dilation: int, high: int, taps: int) -> Any:
-    # pragma: no cover - compiled
     """Which elements of a column of the window, at a line of the result, are in the image."""
     begin = padding - line
     first = max(0, (begin + dilation - 1) // dilation) if begin > 0 else 0
@@ -218,7 +217,7 @@ def _window(line: int, padding: int, dilation: int, high: int, taps: int) -> Any
 def slide(
     out: Any, x: Any, weight: Any, bias: Any, padding: Any, dilation: Any, back: bool, start: int,
     stop: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Fill some channels of ``out``: of the result, or with ``back`` of the input's gradient.
 
     Args:
@@ -301,7 +300,7 @@ def slide(
 @compiled(fastmath=FUSED)
 def slide_weight(
     out: Any, x: Any, grad: Any, padding: Any, dilation: Any, start: int, stop: int
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Fill the filters ``start:stop`` of the weight's gradient; sums of planes are in float64.
 
     The arguments are those of :func:`slide`, with ``out`` as its ``weight``.

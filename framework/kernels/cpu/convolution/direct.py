@@ -29,7 +29,7 @@ from .depthwise import reach
 
 
 @compiled
-def _after(at: Any, count: int, box: Any, extent: Any) -> Any:  # pragma: no cover - compiled
+def _after(at: Any, count: int, box: Any, extent: Any) -> Any:
     """The first position from ``at`` on that is in the ``extent`` of a box; -1 beyond them all."""
     line, w = at // box[2], at % box[2]
     if w >= extent[2]:
@@ -47,7 +47,7 @@ def _after(at: Any, count: int, box: Any, extent: Any) -> Any:  # pragma: no cov
 def _lay(
     buffer: Any, x: Any, channel: int, channels: int, image: int, count: int, firsts: Any,
     step: Any, box: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Fill ``buffer`` (channels, phases, images, *box) with what is there, 0 outside of ``x``.
 
     Element ``p`` of phase ``f`` along a dimension is the image's ``p * step + firsts[f]``.
@@ -81,7 +81,7 @@ def _lay(
 @compiled
 def _pack(
     packed: Any, weight: Any, base: int, strides: Any, channels: int, live: int, which: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Fill ``packed`` (channels, window, rows) with the elements ``which`` of the weight's windows.
 
     ``strides`` are the weight's, between rows and between channels; rows beyond ``live`` are 0.
@@ -112,7 +112,7 @@ def _pack(
 def _hand_out(
     out: Any, sums: Any, image: int, count: int, row: int, live: int, origin: Any, to: Any,
     box: Any, extent: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Copy sums, in groups as :func:`_after` finds them, to the lines of ``out`` they belong to."""
     lanes = GROUP // out.itemsize
     pitch = sums.size // ROWS
@@ -141,7 +141,7 @@ def convolve(
     out: Any, buffer: Any, sums: Any, packed: Any, x: Any, weight: Any, bias: Any, groups: int,
     images: Any, panels: Any, strides: Any, firsts: Any, step: Any, box: Any, which: Any,
     offsets: Any, phases: Any, to: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Fill some of ``out`` with the products of windows: a tile of it, some panels of rows.
 
     Args:
@@ -210,7 +210,7 @@ def convolve(
 @compiled
 def _lay_last(
     buffer: Any, x: Any, channel: int, channels: int, image: int, count: int, first: Any, box: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Fill ``buffer`` (images, *box, channels) with ``x`` from the index ``first`` on."""
     _, _, depth, height, width = x.shape
     plane = depth * height * width
@@ -253,7 +253,7 @@ def _lay_last(
 def sum_windows(
     sums: Any, buffer: Any, packed: Any, x: Any, grad: Any, groups: int, images: Any, panels: Any,
     first: Any, step: Any, box: Any, origin: Any, extent: Any, starts: Any, offsets: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Add to the gradient of the weight what a tile of ``grad`` gives.
 
     Args:
@@ -314,9 +314,7 @@ def sum_windows(
 
 
 @compiled
-def collect(
-    out: Any, sums: Any, groups: int, panels: Any, places: Any, pitch: int
-) -> None:  # pragma: no cover - compiled
+def collect(out: Any, sums: Any, groups: int, panels: Any, places: Any, pitch: int) -> None:
     """Fill panels of rows of ``out`` (rows, channels, window) with the totals over ``sums``.
 
     Element ``t`` of the window begins at ``places[t]`` of a row.

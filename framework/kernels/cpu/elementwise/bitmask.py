@@ -17,9 +17,7 @@ _NONE = np.uint8(0)
 
 
 @compiled
-def relu(
-    first: int, last: int, out: Any, bitmask: Any, x: Any
-) -> None:  # pragma: no cover - compiled
+def relu(first: int, last: int, out: Any, bitmask: Any, x: Any) -> None:
     """``max(x, 0)``, and the bits of what is not at most 0."""
     for tile in range(first, last):
         here = bitmask[tile * 512 : (tile + 1) * 512]
@@ -36,9 +34,7 @@ def relu(
 
 
 @compiled(fastmath=FUSED)
-def leaky_relu(
-    first: int, last: int, out: Any, bitmask: Any, x: Any, slope: float
-) -> None:  # pragma: no cover - compiled
+def leaky_relu(first: int, last: int, out: Any, bitmask: Any, x: Any, slope: float) -> None:
     """``max(x, 0) + slope * min(x, 0)``, and the bits of what is not at most 0."""
     factor = x.dtype.type(slope)
     for tile in range(first, last):
@@ -59,7 +55,7 @@ def leaky_relu(
 def limit(
     first: int, last: int, out: Any, bitmask: Any, x: Any, lowest: float, highest: float,
     floor: float, ceiling: float,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """``min(max(x, lowest), highest)``; bits of what is not ``<= floor`` and not ``>= ceiling``.
 
     A floor or ceiling that is NaN is none.
@@ -83,7 +79,7 @@ def limit(
 @compiled
 def threshold(
     first: int, last: int, out: Any, bitmask: Any, x: Any, bound: float, value: float
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """``x``, or ``value`` where that is at most ``bound``, and the bits of the others."""
     end, rest = x.dtype.type(bound), x.dtype.type(value)
     for tile in range(first, last):
@@ -101,9 +97,7 @@ def threshold(
 
 
 @compiled
-def hardsigmoid(
-    first: int, last: int, out: Any, bitmask: Any, x: Any
-) -> None:  # pragma: no cover - compiled
+def hardsigmoid(first: int, last: int, out: Any, bitmask: Any, x: Any) -> None:
     """``min(max(x + 3, 0), 6) / 6``, and the bits of results between 0 and 1."""
     kind = x.dtype.type
     zero, three, six = kind(0), kind(3), kind(6)
@@ -123,9 +117,7 @@ def hardsigmoid(
 
 
 @compiled
-def absolute_error(
-    first: int, last: int, out: Any, above: Any, apart: Any, x: Any, y: Any
-) -> None:  # pragma: no cover - compiled
+def absolute_error(first: int, last: int, out: Any, above: Any, apart: Any, x: Any, y: Any) -> None:
     """``|x - y|``, and the bits of ``x > y`` and of ``x != y``."""
     for tile in range(first, last):
         here, there = above[tile * 512 : (tile + 1) * 512], apart[tile * 512 : (tile + 1) * 512]
@@ -146,7 +138,7 @@ def absolute_error(
 @compiled
 def choose(
     first: int, last: int, out: Any, grad: Any, bitmask: Any, inside: float, outside: float
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """``inside * grad`` where the bit is set; else ``outside * grad``, or 0 where that is 0.
 
     ``grad`` may have one element, for all.
@@ -175,9 +167,7 @@ def choose(
 
 
 @compiled
-def signs(
-    first: int, last: int, out: Any, grad: Any, above: Any, apart: Any
-) -> None:  # pragma: no cover - compiled
+def signs(first: int, last: int, out: Any, grad: Any, above: Any, apart: Any) -> None:
     """``grad`` where both bits are set, ``-grad`` where only ``apart`` is, else 0.
 
     ``grad`` may have one element, for all.

@@ -206,7 +206,7 @@ converted: Any = intrinsic(_converted_code)
 widened: Any = intrinsic(_widened_code)
 
 
-def _move(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def _move(out: Any, x: Any) -> None:
     planes, rows, columns = out.shape
     size = x.itemsize
     whole = columns - columns % 16

@@ -77,7 +77,7 @@ _vector: Any = intrinsic(_vector_code)
 _scalar: Any = intrinsic(_scalar_code)
 
 
-def _combine(out: Any, a: Any, b: Any, kind: int) -> None:  # pragma: no cover - compiled
+def _combine(out: Any, a: Any, b: Any, kind: int) -> None:
     planes, rows, columns = out.shape
     whole = columns - columns % 16
     for p in range(planes):

@@ -18,14 +18,14 @@ _HEIGHT = np.float32(1.1283791670955126)  # 2 / sqrt(pi)
 
 
 @compiled(fastmath=FUSED)
-def sigmoid(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def sigmoid(out: Any, x: Any) -> None:
     """``1 / (1 + exp(-x))``."""
     for i in range(x.size):
         out[i] = _ONE / (_ONE + exp32(-x[i]))
 
 
 @compiled
-def sigmoid_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover - compiled
+def sigmoid_grad(out: Any, grad: Any, result: Any) -> None:
     """``grad * (1 - result) * result``."""
     if grad.size == 1:
         g = grad[0]
@@ -37,19 +37,19 @@ def sigmoid_grad(out: Any, grad: Any, result: Any) -> None:  # pragma: no cover 
 
 
 @compiled(fastmath=FUSED)
-def erf(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def erf(out: Any, x: Any) -> None:
     """The error function."""
     for i in range(x.size):
         out[i] = erf32(x[i])
 
 
 @njit(inline="always")
-def _bell(v: Any) -> Any:  # pragma: no cover - compiled
+def _bell(v: Any) -> Any:
     return exp32(-(v * v)) * _HEIGHT
 
 
 @compiled(fastmath=FUSED)
-def erf_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compiled
+def erf_grad(out: Any, grad: Any, x: Any) -> None:
     """``grad * 2 / sqrt(pi) * exp(-x^2)``."""
     if grad.size == 1:
         g = grad[0]
@@ -61,7 +61,7 @@ def erf_grad(out: Any, grad: Any, x: Any) -> None:  # pragma: no cover - compile
 
 
 @compiled(fastmath=FUSED)
-def xlogy(out: Any, x: Any, y: Any) -> None:  # pragma: no cover - compiled
+def xlogy(out: Any, x: Any, y: Any) -> None:
     """``x * log(y)``, which is 0 where x is 0 and y is a number."""
     for i in range(x.size):
         v = x[i] * log32(y[i])
@@ -69,7 +69,7 @@ def xlogy(out: Any, x: Any, y: Any) -> None:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=FUSED)
-def logaddexp(out: Any, x: Any, y: Any) -> None:  # pragma: no cover - compiled
+def logaddexp(out: Any, x: Any, y: Any) -> None:
     """``log(exp(x) + exp(y))``."""
     for i in range(x.size):
         a, b = x[i], y[i]

@@ -180,9 +180,7 @@ def products() -> Any:
 
 
 @njit(nogil=True)
-def _bring(
-    to: int, source: int, step: int, count: int, columns: int
-) -> None:  # pragma: no cover - compiled
+def _bring(to: int, source: int, step: int, count: int, columns: int) -> None:
     # Rows 2k and 2k + 1 together, element by element: (count, columns, 2). Addresses and bytes.
     for k in range(count):
         first = source + 2 * k * step
@@ -198,9 +196,7 @@ def _bring(
 
 
 @njit(nogil=True)
-def _gather(
-    panel: Any, right: Any, words: Any, b: int, j: int
-) -> None:  # pragma: no cover - compiled
+def _gather(panel: Any, right: Any, words: Any, b: int, j: int) -> None:
     # Columns j to j + 64 of one matrix.
     count = panel.shape[1]
     to, columns, step = panel.ctypes.data, right.strides[2], right.strides[1]
@@ -225,7 +221,7 @@ def _gather(
 
 def _products(
     out: Any, left: Any, right: Any, words: Any, bias: Any, packed: Any, panel: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     batch, rows, columns = out.shape
     inner = left.shape[2]
     count = inner // 2

@@ -10,7 +10,7 @@ from ..support.jit import SUMS, compiled
 
 
 @compiled(fastmath=SUMS)
-def lengths(out: Any, x: Any, p: float) -> None:  # pragma: no cover - compiled
+def lengths(out: Any, x: Any, p: float) -> None:
     """The ``p``-norms of the differences."""
     kind, pair = x.dtype.type, 0
     power, root = kind(p), kind(1 / p if p > 0 else 0)
@@ -41,9 +41,7 @@ def lengths(out: Any, x: Any, p: float) -> None:  # pragma: no cover - compiled
 
 
 @compiled
-def slopes(
-    out: Any, grad: Any, x: Any, sizes: Any, p: float
-) -> None:  # pragma: no cover - compiled
+def slopes(out: Any, grad: Any, x: Any, sizes: Any, p: float) -> None:
     """The gradient in ``x`` of distances ``sizes``; 0 where two rows are one."""
     kind, pair = x.dtype.type, 0
     power = kind(p - 1)

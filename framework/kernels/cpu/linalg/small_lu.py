@@ -15,7 +15,7 @@ from ..support.jit import compiled
 
 
 @njit(inline="always")
-def _pivot(w: Any, j: int) -> Any:  # pragma: no cover - compiled
+def _pivot(w: Any, j: int) -> Any:
     # The row of the largest element of column j on or below the diagonal.
     best = j
     for i in range(j + 1, w.shape[0]):
@@ -25,7 +25,7 @@ def _pivot(w: Any, j: int) -> Any:  # pragma: no cover - compiled
 
 
 @compiled
-def determinants(out: Any, a: Any, first: int, last: int) -> None:  # pragma: no cover - compiled
+def determinants(out: Any, a: Any, first: int, last: int) -> None:
     """The determinants of matrices ``first:last`` of ``a``, (n, n, count)."""
     n = a.shape[0]
     w = np.empty((n, n), out.dtype)
@@ -51,9 +51,7 @@ def determinants(out: Any, a: Any, first: int, last: int) -> None:  # pragma: no
 
 
 @compiled
-def solutions(
-    info: Any, out: Any, a: Any, b: Any, inverts: bool, first: int, last: int
-) -> None:  # pragma: no cover - compiled
+def solutions(info: Any, out: Any, a: Any, b: Any, inverts: bool, first: int, last: int) -> None:
     """Solve for systems ``first:last``; a singular one gets NaN and the number of its zero pivot.
 
     Args:

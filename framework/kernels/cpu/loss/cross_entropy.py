@@ -24,9 +24,7 @@ TILE = 1024  # classes of a row, or positions of a plane, at a time
 
 
 @compiled
-def has_invalid_class(
-    target: Any, classes: int, ignored: int
-) -> bool:  # pragma: no cover - compiled
+def has_invalid_class(target: Any, classes: int, ignored: int) -> bool:
     """Whether some class number is neither one of ``classes`` nor ``ignored``."""
     found = False
     for i in range(target.size):
@@ -36,14 +34,14 @@ def has_invalid_class(
 
 
 @njit(inline="always")
-def _all(weight: Any, classes: int) -> Any:  # pragma: no cover - compiled
+def _all(weight: Any, classes: int) -> Any:
     return _sum(weight[0]) if weight.size else np.float32(classes)
 
 
 @compiled(fastmath=FUSED)
 def rows(
     x: Any, out: Any, lse: Any, target: Any, weight: Any, ignored: int, smoothing: float
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """The loss of each row, and the logarithm of its sum of exponentials."""
     count, n = x.shape
     powers = np.empty(min(n, TILE), np.float32)
@@ -79,7 +77,7 @@ def rows(
 def rows_grad(
     out: Any, x: Any, grad: Any, lse: Any, target: Any, weight: Any, ignored: int,
     smoothing: float,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """The gradient of :func:`rows` in the logits."""
     count, n = x.shape
     total, smooth = _all(weight, n), np.float32(smoothing / n)
@@ -107,7 +105,7 @@ def rows_grad(
 @compiled(fastmath=FUSED)
 def planes(
     x: Any, out: Any, lse: Any, target: Any, weight: Any, ignored: int, smoothing: float
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """The same as :func:`rows` of each position: ``x`` is (count, classes, positions)."""
     count, n, length = x.shape
     mean = np.zeros(TILE, np.float32)
@@ -157,7 +155,7 @@ def planes(
 def planes_grad(
     out: Any, x: Any, grad: Any, lse: Any, target: Any, weight: Any, ignored: int,
     smoothing: float,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """The gradient of :func:`planes` in the logits."""
     count, n, length = x.shape
     hit, factor = np.empty(TILE, np.float32), np.empty(TILE, np.float32)
@@ -189,9 +187,7 @@ def planes_grad(
 
 
 @compiled
-def picked(
-    x: Any, out: Any, target: Any, weight: Any, ignored: int
-) -> None:  # pragma: no cover - compiled
+def picked(x: Any, out: Any, target: Any, weight: Any, ignored: int) -> None:
     """``-x[target] * weight[target]`` of each position of (count, classes, positions)."""
     count, length = out.shape
     for i in range(count):
@@ -206,9 +202,7 @@ def picked(
 
 
 @compiled
-def picked_grad(
-    out: Any, grad: Any, target: Any, weight: Any, ignored: int
-) -> None:  # pragma: no cover - compiled
+def picked_grad(out: Any, grad: Any, target: Any, weight: Any, ignored: int) -> None:
     """The gradient of :func:`picked`: zero but at the classes."""
     count, length = grad.shape
     for i in range(count):

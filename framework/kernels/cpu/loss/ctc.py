@@ -20,7 +20,7 @@ _HALF, _LN2 = np.float32(0.5), np.float32(0.6931471805599453)
 
 
 @njit(inline="always")
-def _sum(a: Any, b: Any, c: Any) -> Any:  # pragma: no cover - compiled
+def _sum(a: Any, b: Any, c: Any) -> Any:
     # log(exp(a) + exp(b) + exp(c)); the largest has an exponential of 1 beside the others
     low, high = (a, b) if b > a else (b, a)
     middle, top = (high, c) if c > high else (c, high)
@@ -32,7 +32,7 @@ def _sum(a: Any, b: Any, c: Any) -> Any:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=FUSED)
-def _pair(a: Any, b: Any) -> Any:  # pragma: no cover - compiled
+def _pair(a: Any, b: Any) -> Any:
     return _sum(a, b, _NEVER)  # not inlined: compiled once
 
 
@@ -40,7 +40,7 @@ def _pair(a: Any, b: Any) -> Any:  # pragma: no cover - compiled
 def forward(
     out: Any, alpha: Any, ways: Any, log_probs: Any, labels: Any, lengths: Any, ends: Any,
     first: int, last: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """The loss and the log probability of each step and position, of sequences ``first:last``.
 
     Args:
@@ -92,7 +92,7 @@ def forward(
 def backward(
     out: Any, beta: Any, new: Any, ways: Any, grad: Any, log_probs: Any, labels: Any, lengths: Any,
     ends: Any, loss: Any, alpha: Any, first: int, last: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Minus the probability of each class at each step, times ``grad``, of some sequences.
 
     Args:

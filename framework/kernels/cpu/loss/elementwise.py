@@ -20,7 +20,7 @@ _LEAST, _TINY = np.float32(-100), np.float32(1e-12)
 
 
 @compiled
-def squared_error(out: Any, x: Any, y: Any) -> None:  # pragma: no cover - compiled
+def squared_error(out: Any, x: Any, y: Any) -> None:
     """``(x - y) ** 2``."""
     for i in range(out.size):
         d = x[i] - y[i]
@@ -28,7 +28,7 @@ def squared_error(out: Any, x: Any, y: Any) -> None:  # pragma: no cover - compi
 
 
 @compiled
-def squared_error_grad(out: Any, grad: Any, x: Any, y: Any) -> None:  # pragma: no cover - compiled
+def squared_error_grad(out: Any, grad: Any, x: Any, y: Any) -> None:
     """``grad * 2 (x - y)``."""
     two = out.dtype.type(2)
     if grad.size == 1:
@@ -41,9 +41,7 @@ def squared_error_grad(out: Any, grad: Any, x: Any, y: Any) -> None:  # pragma: 
 
 
 @compiled
-def bent_error(
-    out: Any, x: Any, y: Any, bend: float, slope: float
-) -> None:  # pragma: no cover - compiled
+def bent_error(out: Any, x: Any, y: Any, bend: float, slope: float) -> None:
     """``slope / (2 bend) d^2`` of differences ``d`` below ``bend``, then a line of that slope."""
     kind = out.dtype.type
     half, most, factor = kind(0.5), kind(0.5 * bend), kind(2 * slope / bend)
@@ -55,15 +53,13 @@ def bent_error(
 
 
 @njit(inline="always")
-def _clipped(v: Any, most: Any) -> Any:  # pragma: no cover - compiled
+def _clipped(v: Any, most: Any) -> Any:
     v = -most if v < -most else v
     return most if v > most else v
 
 
 @compiled
-def bent_error_grad(
-    out: Any, grad: Any, x: Any, y: Any, bend: float, slope: float
-) -> None:  # pragma: no cover - compiled
+def bent_error_grad(out: Any, grad: Any, x: Any, y: Any, bend: float, slope: float) -> None:
     """``grad`` times the derivative of :func:`bent_error`."""
     most, factor = out.dtype.type(slope), out.dtype.type(slope / bend)
     if grad.size == 1:
@@ -76,7 +72,7 @@ def bent_error_grad(
 
 
 @compiled(fastmath=FUSED)
-def bce_logits(out: Any, x: Any, target: Any) -> None:  # pragma: no cover - compiled
+def bce_logits(out: Any, x: Any, target: Any) -> None:
     """``log(1 + exp(x)) - x * target`` of float32."""
     for i in range(out.size):
         v = x[i]
@@ -85,9 +81,7 @@ def bce_logits(out: Any, x: Any, target: Any) -> None:  # pragma: no cover - com
 
 
 @compiled(fastmath=FUSED)
-def bce_logits_grad(
-    out: Any, grad: Any, x: Any, target: Any
-) -> None:  # pragma: no cover - compiled
+def bce_logits_grad(out: Any, grad: Any, x: Any, target: Any) -> None:
     """``grad * (1 / (1 + exp(-x)) - target)`` of float32."""
     if grad.size == 1:
         g = grad[0]
@@ -99,7 +93,7 @@ def bce_logits_grad(
 
 
 @compiled(fastmath=FUSED)
-def bce(out: Any, x: Any, target: Any) -> None:  # pragma: no cover - compiled
+def bce(out: Any, x: Any, target: Any) -> None:
     """``-(target log(x) + (1 - target) log(1 - x))`` of float32, logarithms at least -100."""
     for i in range(out.size):
         v, t = x[i], target[i]
@@ -113,13 +107,13 @@ def bce(out: Any, x: Any, target: Any) -> None:  # pragma: no cover - compiled
 
 
 @njit(inline="always")
-def _bce_slope(v: Any, t: Any) -> Any:  # pragma: no cover - compiled
+def _bce_slope(v: Any, t: Any) -> Any:
     d = (_ONE - v) * v
     return (v - t) / (_TINY if d < _TINY else d)
 
 
 @compiled(fastmath=FUSED)
-def bce_grad(out: Any, grad: Any, x: Any, target: Any) -> None:  # pragma: no cover - compiled
+def bce_grad(out: Any, grad: Any, x: Any, target: Any) -> None:
     """``grad * (x - target) / ((1 - x) x)``, the divisor at least 1e-12."""
     if grad.size == 1:
         g = grad[0]
@@ -131,20 +125,20 @@ def bce_grad(out: Any, grad: Any, x: Any, target: Any) -> None:  # pragma: no co
 
 
 @njit(inline="always")
-def _weighted(v: Any, t: Any, w: Any) -> Any:  # pragma: no cover - compiled
+def _weighted(v: Any, t: Any, w: Any) -> Any:
     high = _ZERO if v > _ZERO else -v
     factor = (w - _ONE) * t + _ONE
     return factor * (log1p32(exp32(-abs(v))) + high) + (_ONE - t) * v
 
 
 @njit(inline="always")
-def _weighted_slope(v: Any, t: Any, w: Any) -> Any:  # pragma: no cover - compiled
+def _weighted_slope(v: Any, t: Any, w: Any) -> Any:
     factor = (w - _ONE) * t + _ONE
     return _ONE - t - factor / (_ONE + exp32(v))
 
 
 @compiled(fastmath=FUSED)
-def bce_weighted(out: Any, x: Any, target: Any, weight: Any) -> None:  # pragma: no cover - compiled
+def bce_weighted(out: Any, x: Any, target: Any, weight: Any) -> None:
     """``(1 - t) x + (1 + (w - 1) t) log(1 + exp(-x))`` of (examples, classes, elements).
 
     ``weight`` is (1, classes).
@@ -163,9 +157,7 @@ def bce_weighted(out: Any, x: Any, target: Any, weight: Any) -> None:  # pragma:
 
 
 @compiled(fastmath=FUSED)
-def bce_weighted_grad(
-    out: Any, grad: Any, x: Any, target: Any, weight: Any
-) -> None:  # pragma: no cover - compiled
+def bce_weighted_grad(out: Any, grad: Any, x: Any, target: Any, weight: Any) -> None:
     """``grad * (1 - t - (1 + (w - 1) t) / (1 + exp(x)))``; ``grad`` may be one number."""
     count, classes, size = x.shape
     for i in range(count):
@@ -190,7 +182,7 @@ def bce_weighted_grad(
 
 
 @compiled(fastmath=SUMS)
-def _total(tile: Any) -> Any:  # pragma: no cover - compiled
+def _total(tile: Any) -> Any:
     total = tile.dtype.type(0)
     for j in range(tile.size):
         total += tile[j]
@@ -198,9 +190,7 @@ def _total(tile: Any) -> Any:  # pragma: no cover - compiled
 
 
 @compiled
-def squared_error_sums(
-    first: int, last: int, sums: Any, x: Any, y: Any
-) -> None:  # pragma: no cover - compiled
+def squared_error_sums(first: int, last: int, sums: Any, x: Any, y: Any) -> None:
     """Sums of :func:`squared_error`, of the tiles from ``first`` to ``last``."""
     tile = np.empty(TILE, x.dtype)
     for c in range(first, last):
@@ -212,7 +202,7 @@ def squared_error_sums(
 @compiled
 def bent_error_sums(
     first: int, last: int, sums: Any, x: Any, y: Any, bend: float, slope: float
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Sums of :func:`bent_error`, of the tiles from ``first`` to ``last``."""
     tile = np.empty(TILE, x.dtype)
     for c in range(first, last):
@@ -222,9 +212,7 @@ def bent_error_sums(
 
 
 @compiled
-def bce_with_logits_sums(
-    first: int, last: int, sums: Any, x: Any, y: Any
-) -> None:  # pragma: no cover - compiled
+def bce_with_logits_sums(first: int, last: int, sums: Any, x: Any, y: Any) -> None:
     """Sums of :func:`bce_logits`, of the tiles from ``first`` to ``last``."""
     tile = np.empty(TILE, x.dtype)
     for c in range(first, last):
@@ -234,9 +222,7 @@ def bce_with_logits_sums(
 
 
 @compiled
-def binary_cross_entropy_sums(
-    first: int, last: int, sums: Any, x: Any, y: Any
-) -> None:  # pragma: no cover - compiled
+def binary_cross_entropy_sums(first: int, last: int, sums: Any, x: Any, y: Any) -> None:
     """Sums of :func:`bce`, of the tiles from ``first`` to ``last``."""
     tile = np.empty(TILE, x.dtype)
     for c in range(first, last):

@@ -28,9 +28,7 @@ def over_rows(pass_: Any, cut: tuple[Any, ...], *whole: Any) -> None:
 
 
 @compiled(fastmath=FUSED)
-def meet(
-    tile: Any, total: Any, top: Any, picked: Any, target: Any, first: int
-) -> None:  # pragma: no cover - compiled
+def meet(tile: Any, total: Any, top: Any, picked: Any, target: Any, first: int) -> None:
     """Fold a tile into ``total``, the sum of ``exp(logit - top)`` of each row so far.
 
     ``top`` is the largest logit so far; ``picked`` becomes the logit of the class ``target``, if
@@ -58,7 +56,7 @@ def meet(
 @compiled(fastmath=FUSED)
 def slopes(
     tile: Any, lse: Any, scale: Any, hit: Any, spread: Any, target: Any, first: int, weights: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Turn logits into ``exp(tile - lse) scale - spread weights``, less ``hit`` at the target.
 
     ``weights`` has a number for each column, or none where nothing is spread. Rows without any of

@@ -14,7 +14,7 @@ from ..support.jit import SUMS, compiled
 
 
 @compiled
-def listed(target: Any, right: Any) -> Any:  # pragma: no cover - compiled
+def listed(target: Any, right: Any) -> Any:
     """How many classes a line names before its end; marks them. A class out of range: minus it."""
     right[:] = False
     for k in range(target.size):
@@ -28,9 +28,7 @@ def listed(target: Any, right: Any) -> Any:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=SUMS)
-def margins(
-    out: Any, wrong: Any, right: Any, x: Any, target: Any
-) -> Any:  # pragma: no cover - compiled
+def margins(out: Any, wrong: Any, right: Any, x: Any, target: Any) -> Any:
     """The mean over classes of ``max(0, 1 - x[right] + x[wrong])``; a class out of range, or 0."""
     one, zero = x.dtype.type(1), x.dtype.type(0)
     for n in range(x.shape[0]):
@@ -53,9 +51,7 @@ def margins(
 
 
 @compiled(fastmath=SUMS)
-def slopes(
-    out: Any, wrong: Any, right: Any, grad: Any, x: Any, target: Any
-) -> Any:  # pragma: no cover - compiled
+def slopes(out: Any, wrong: Any, right: Any, grad: Any, x: Any, target: Any) -> Any:
     """The gradient of :func:`margins`; a class out of range, or 0."""
     one, zero = x.dtype.type(1), x.dtype.type(0)
     sums = np.empty_like(wrong)

@@ -28,7 +28,7 @@ def batch_norm(*arrays: Any) -> None:
 def _batch_norm(
     out: Any, mean: Any, var: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float,
     first: int, last: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     batch, _, length = x.shape
     kind = x.dtype.type
     zero = kind(0)
@@ -73,7 +73,7 @@ def batch_norm_grad(*arrays: Any) -> None:
 def _batch_norm_grad(
     dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any, first: int,
     last: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     batch, _, length = x.shape
     kind = x.dtype.type
     zero = kind(0)
@@ -114,7 +114,7 @@ def group_norm(*arrays: Any) -> None:
 def _group_norm(
     out: Any, mean: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float, start: int,
     stop: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     _, groups, channels, length = x.shape
     kind = x.dtype.type
     zero = kind(0)
@@ -158,7 +158,7 @@ def group_norm_grad(*arrays: Any) -> None:
 def _group_norm_grad(
     dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any, start: int,
     stop: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     batch, _, channels, length = x.shape
     kind = x.dtype.type
     zero, one = kind(0), kind(1)

@@ -20,7 +20,7 @@ _TILE = 256  # channels whose sums stay in the first cache
 def batch_norm(
     out: Any, mean: Any, var: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float,
     first: int, last: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Normalize channels ``first:last``; an absent weight or bias has a length of 0."""
     batch = x.shape[0]
     kind = x.dtype.type
@@ -60,7 +60,7 @@ def batch_norm(
 def batch_norm_grad(
     dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any, first: int,
     last: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """The gradients of :func:`batch_norm`; ``dw`` is left alone where there is no weight."""
     batch = x.shape[0]
     kind = x.dtype.type

@@ -23,7 +23,7 @@ _LINE = 128  # columns that no chunk parts: less of a row is slow to read
 
 
 @compiled
-def add_rows(out: Any, grad: Any, index: Any) -> None:  # pragma: no cover - compiled
+def add_rows(out: Any, grad: Any, index: Any) -> None:
     """Add row ``k`` of ``grad`` to row ``index[k]`` of ``out``, in order."""
     for k in range(index.size):
         row = index[k]
@@ -41,7 +41,7 @@ def normalize(*arrays: Any) -> None:
 def layer_norm(
     out: Any, mean: Any, rstd: Any, x: Any, weight: Any, bias: Any, eps: float, start: int,
     stop: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Normalize rows ``start:stop``; an absent weight or bias has a length of 0.
 
     ``mean`` has one for RMS normalization, which does not center.
@@ -97,9 +97,7 @@ def normalize_grad(
 
 
 @compiled
-def _grad(
-    dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any
-) -> None:  # pragma: no cover - compiled
+def _grad(dx: Any, dw: Any, db: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any) -> None:
     rows, n = x.shape
     dw[:] = x.dtype.type(0)
     db[:] = x.dtype.type(0)
@@ -112,7 +110,7 @@ def _grad(
 @compiled(fastmath=SUMS)
 def _grad_of_rows(
     dx: Any, g: Any, x: Any, weight: Any, mean: Any, rstd: Any, start: int, stop: int
-) -> None:  # pragma: no cover - compiled
+) -> None:
     n = x.shape[1]
     zero = x.dtype.type(0)
     inverse = x.dtype.type(1.0 / n)
@@ -145,7 +143,7 @@ def _grad_of_rows(
 def _grad_of_columns(
     dw: Any, db: Any, g: Any, x: Any, mean: Any, rstd: Any, start: int, stop: int, first: int,
     last: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     # Add rows start:stop; dw has a length of 0 where there is no weight. Slices, because an index
     # that might be negative keeps the compiler from vectorizing.
     of_weight, of_bias = dw[first:last], db[first:last]

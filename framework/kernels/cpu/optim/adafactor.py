@@ -17,7 +17,7 @@ from ..support.jit import SUMS, compiled
 def matrices(
     p: Any, g: Any, rows: Any, columns: Any, share: Any, least: Any, floor: Any, keep: Any,
     rate: Any, clip: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """One step for a stack of matrices.
 
     Args:
@@ -69,7 +69,7 @@ def matrices(
 def vector(
     p: Any, g: Any, squares: Any, share: Any, least: Any, floor: Any, keep: Any, rate: Any,
     clip: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """One step for a vector, whose mean square is kept whole."""
     size = max(np.float64(floor), np.sqrt(_mean_square(p)))
     total = 0.0
@@ -84,7 +84,7 @@ def vector(
 
 
 @compiled(fastmath=SUMS)
-def _mean_square(x: Any) -> Any:  # pragma: no cover - compiled
+def _mean_square(x: Any) -> Any:
     total = 0.0
     for i in range(x.size):
         total += x[i] * x[i]

@@ -39,7 +39,7 @@ _SHIFT = np.float32(8 / 9)  # a decade has its parts from 1/10 on: a ninth of th
 def adam(
     p: Any, g: Any, m_codes: Any, v_codes: Any, m_scales: Any, v_scales: Any, sign: Any,
     decay: Any, keep: Any, b1: Any, a1: Any, b2: Any, a2: Any, root: Any, eps: Any, rate: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Adam, AdamW: ``p = keep p - rate m / (root sqrt(v) + eps)`` with the new means m and v.
 
     Args:
@@ -94,7 +94,7 @@ def adam(
 
 
 @compiled(fastmath=FUSED)
-def _signed_rank(y: Any) -> Any:  # pragma: no cover - compiled
+def _signed_rank(y: Any) -> Any:
     """Which of the numbers with a sign has the magnitude next to y, of 0 to 1; NaN is 1."""
     slope, parts = _M_SLOPES[0], _M_PARTS[0]  # the first rank of a decade is parts
     for k in range(1, DECADES):
@@ -106,7 +106,7 @@ def _signed_rank(y: Any) -> Any:  # pragma: no cover - compiled
 
 
 @compiled(fastmath=FUSED)
-def _unsigned_rank(y: Any) -> Any:  # pragma: no cover - compiled
+def _unsigned_rank(y: Any) -> Any:
     """The same without a sign; but what is above 0 stays so: no step shall divide by eps alone."""
     slope, parts = _V_SLOPES[0], _V_PARTS[0]  # the first rank of a decade is parts - 1
     for k in range(1, DECADES):

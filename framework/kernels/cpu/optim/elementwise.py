@@ -16,12 +16,12 @@ from ..support.jit import FUSED, compiled
 
 
 @compiled
-def _gradient(g: Any, x: Any, sign: Any, decay: Any) -> Any:  # pragma: no cover - compiled
+def _gradient(g: Any, x: Any, sign: Any, decay: Any) -> Any:
     return sign * g + decay * x if decay != 0 else sign * g  # 0 times infinity is not 0
 
 
 @compiled(fastmath=FUSED)
-def sgd(p: Any, g: Any, sign: Any, decay: Any, rate: Any) -> None:  # pragma: no cover - compiled
+def sgd(p: Any, g: Any, sign: Any, decay: Any, rate: Any) -> None:
     """``p -= rate d``; d is the gradient."""
     for i in range(p.size):
         p[i] -= rate * _gradient(g[i], p[i], sign, decay)
@@ -30,7 +30,7 @@ def sgd(p: Any, g: Any, sign: Any, decay: Any, rate: Any) -> None:  # pragma: no
 @compiled(fastmath=FUSED)
 def momentum(
     p: Any, g: Any, buffer: Any, sign: Any, decay: Any, keep: Any, add: Any, look: Any, rate: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """``buffer = keep buffer + add d; p -= rate buffer``, or ``rate (d + look buffer)``."""
     for i in range(p.size):
         d = _gradient(g[i], p[i], sign, decay)
@@ -43,7 +43,7 @@ def momentum(
 def adam(
     p: Any, g: Any, m: Any, v: Any, top: Any, sign: Any, decay: Any, keep: Any, b1: Any, a1: Any,
     b2: Any, a2: Any, root: Any, eps: Any, rate: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Adam, AdamW: ``p = keep p - rate m / (root sqrt(v) + eps)``; with ``top``, AMSGrad."""
     highest = top.size == p.size
     for i in range(p.size):
@@ -64,7 +64,7 @@ def adam(
 def nadam(
     p: Any, g: Any, m: Any, v: Any, sign: Any, decay: Any, keep: Any, b1: Any, a1: Any, b2: Any,
     a2: Any, root: Any, eps: Any, rate: Any, mean_rate: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """``p = keep p - (rate d + mean_rate m) / (root sqrt(v) + eps)``."""
     for i in range(p.size):
         x = p[i]
@@ -80,7 +80,7 @@ def nadam(
 def radam(
     p: Any, g: Any, m: Any, v: Any, sign: Any, decay: Any, keep: Any, b1: Any, a1: Any, b2: Any,
     a2: Any, adaptive: Any, eps: Any, rate: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """``p = keep p - rate m``, divided by ``sqrt(v) + eps`` where ``adaptive`` is not 0."""
     for i in range(p.size):
         x = p[i]
@@ -97,7 +97,7 @@ def radam(
 def adamax(
     p: Any, g: Any, m: Any, u: Any, sign: Any, decay: Any, b1: Any, a1: Any, b2: Any, eps: Any,
     rate: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """``u = max(b2 u, |d| + eps); p -= rate m / u``."""
     for i in range(p.size):
         d = _gradient(g[i], p[i], sign, decay)
@@ -109,9 +109,7 @@ def adamax(
 
 
 @compiled(fastmath=FUSED)
-def adagrad(
-    p: Any, g: Any, total: Any, sign: Any, decay: Any, eps: Any, rate: Any
-) -> None:  # pragma: no cover - compiled
+def adagrad(p: Any, g: Any, total: Any, sign: Any, decay: Any, eps: Any, rate: Any) -> None:
     """``total += d^2; p -= rate d / (sqrt(total) + eps)``."""
     for i in range(p.size):
         d = _gradient(g[i], p[i], sign, decay)
@@ -123,7 +121,7 @@ def adagrad(
 @compiled(fastmath=FUSED)
 def adadelta(
     p: Any, g: Any, v: Any, w: Any, sign: Any, decay: Any, rho: Any, rest: Any, eps: Any, rate: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """``s = sqrt(w + eps) / sqrt(v + eps) d; w = rho w + rest s^2; p -= rate s``."""
     for i in range(p.size):
         d = _gradient(g[i], p[i], sign, decay)
@@ -138,7 +136,7 @@ def adadelta(
 def rmsprop(
     p: Any, g: Any, v: Any, mean: Any, buffer: Any, sign: Any, decay: Any, alpha: Any, rest: Any,
     keep: Any, eps: Any, rate: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """``p -= rate d / (sqrt(v - mean^2) + eps)``, the quotient summed in ``buffer`` if it is there.
 
     An empty ``mean`` counts as 0.
@@ -162,7 +160,7 @@ def rmsprop(
 @compiled(fastmath=FUSED)
 def rprop(
     p: Any, g: Any, before: Any, size: Any, sign: Any, shrink: Any, grow: Any, least: Any, most: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """A step of ``size`` against the gradient's sign; where that turned, no step, and shrink."""
     for i in range(p.size):
         d = sign * g[i]
@@ -185,7 +183,7 @@ def rprop(
 @compiled(fastmath=FUSED)
 def asgd(
     p: Any, g: Any, mean: Any, sign: Any, decay: Any, keep: Any, rate: Any, share: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """``p = keep p - rate d; mean += share (p - mean)``, and ``mean = p`` where share is 1."""
     for i in range(p.size):
         x = p[i] * keep - rate * _gradient(g[i], p[i], sign, decay)
@@ -196,7 +194,7 @@ def asgd(
 @compiled(fastmath=FUSED)
 def lion(
     p: Any, g: Any, m: Any, sign: Any, keep: Any, b1: Any, a1: Any, b2: Any, a2: Any, rate: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """``p = keep p - rate sign(b1 m + a1 d); m = b2 m + a2 d``."""
     for i in range(p.size):
         d = sign * g[i]
@@ -206,7 +204,7 @@ def lion(
 
 
 @compiled(fastmath=FUSED)
-def unscale(g: Any, found: Any, factor: Any) -> None:  # pragma: no cover - compiled
+def unscale(g: Any, found: Any, factor: Any) -> None:
     """``g *= factor``; ``found[0]`` becomes 1 where some product is infinite or NaN."""
     wrong = 0
     for i in range(g.size):

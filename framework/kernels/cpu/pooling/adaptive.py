@@ -16,13 +16,13 @@ _LINE = 1024  # elements added up in their own precision
 
 
 @njit(inline="always")
-def reach(i: int, n: int, m: int) -> Any:  # pragma: no cover - compiled
+def reach(i: int, n: int, m: int) -> Any:
     """Where cell ``i`` begins and ends."""
     return i * n // m, ((i + 1) * n + m - 1) // m
 
 
 @compiled(fastmath=SUMS)
-def average(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def average(out: Any, x: Any) -> None:
     """The mean of each cell: whole lines are added up first, then parts of their sum."""
     planes, depth, height, width = x.shape
     zero = x.dtype.type(0)
@@ -59,7 +59,7 @@ def average(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 
 
 @compiled
-def average_grad(out: Any, grad: Any) -> None:  # pragma: no cover - compiled
+def average_grad(out: Any, grad: Any) -> None:
     """Give each element of a cell its share of the cell's gradient."""
     planes, depth, height, width = out.shape
     for c in range(planes):
@@ -80,7 +80,7 @@ def average_grad(out: Any, grad: Any) -> None:  # pragma: no cover - compiled
 
 
 @compiled
-def largest(out: Any, index: Any, x: Any) -> None:  # pragma: no cover - compiled
+def largest(out: Any, index: Any, x: Any) -> None:
     """The largest element of each cell and its first place in the volume; the last NaN wins.
 
     Whole lines are compared first; what they leave in each column says which line it is from.
@@ -100,9 +100,7 @@ def largest(out: Any, index: Any, x: Any) -> None:  # pragma: no cover - compile
 
 
 @compiled
-def _larger(
-    top: Any, lines: Any, line: Any, number: int, begins: bool
-) -> None:  # pragma: no cover - compiled
+def _larger(top: Any, lines: Any, line: Any, number: int, begins: bool) -> None:
     this = np.int32(number)
     for z in range(line.size):
         wins = (line[z] > top[z]) | (line[z] != line[z]) | begins
@@ -111,7 +109,7 @@ def _larger(
 
 
 @compiled
-def _winners(out: Any, index: Any, top: Any, lines: Any) -> None:  # pragma: no cover - compiled
+def _winners(out: Any, index: Any, top: Any, lines: Any) -> None:
     for r in range(out.size):
         first, last = reach(r, top.size, out.size)
         best, line, column = top[first], lines[first], first
@@ -125,7 +123,7 @@ def _winners(out: Any, index: Any, top: Any, lines: Any) -> None:  # pragma: no 
 
 
 @compiled
-def scatter(out: Any, values: Any, index: Any) -> None:  # pragma: no cover - compiled
+def scatter(out: Any, values: Any, index: Any) -> None:
     """Add each value where ``index`` points in its row, in order."""
     for c in range(out.shape[0]):
         out[c] = 0

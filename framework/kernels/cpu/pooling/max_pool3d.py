@@ -16,7 +16,7 @@ from ..support.jit import compiled
 @compiled
 def max_pool(
     out: Any, index: Any, x: Any, kernel: Any, stride: Any, padding: Any, dilation: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """The largest element of each window of (count, depth, height, width), and its number.
 
     NaN wins. Of equal ones the first counts, of several NaN the last. The lines of a row of windows
@@ -80,7 +80,7 @@ def max_pool(
 
 
 @njit(inline="always")
-def _wins(v: Any, number: Any, best: Any, chosen: Any) -> Any:  # pragma: no cover - compiled
+def _wins(v: Any, number: Any, best: Any, chosen: Any) -> Any:
     # Whether an element takes the place of the best one further left: of equal ones that of the
     # lesser number, of several NaN that of the greater. No branches: nobody can foretell which
     # would be taken.
@@ -89,9 +89,7 @@ def _wins(v: Any, number: Any, best: Any, chosen: Any) -> Any:  # pragma: no cov
 
 
 @njit(inline="always")
-def _columns(
-    best: Any, chosen: Any, top: Any, numbers: Any, step: int, kw: int, dw: int
-) -> None:  # pragma: no cover - compiled
+def _columns(best: Any, chosen: Any, top: Any, numbers: Any, step: int, kw: int, dw: int) -> None:
     for s in range(best.size):
         best[s] = top[s * step]
     for s in range(best.size):
@@ -109,7 +107,7 @@ def _columns(
 @compiled
 def max_pool_grad(
     out: Any, grad: Any, index: Any, kernel: Any, stride: Any, padding: Any, dilation: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Add each gradient to the element of its window that won."""
     count, layers, rows, columns = grad.shape
     kd, kh, kw = kernel

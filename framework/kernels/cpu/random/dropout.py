@@ -44,7 +44,7 @@ def dropout(
 def _dropout(
     out: Any, x: Any, seed: Any, counter: Any, least: Any, none: Any, scale: Any, shift: Any,
     value: Any, shifted: Any, valued: Any, start: int, stop: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     # For tiles start:stop of 4 * _AT_ONCE elements.
     words = np.empty(4 * _AT_ONCE, np.uint32)
     zero, one = scale * 0, scale * 0 + 1

@@ -27,7 +27,7 @@ _DIGIT = np.uint64(9)
 
 
 @njit(inline="always")
-def philox4(seed: Any, counter: Any) -> Any:  # pragma: no cover - compiled
+def philox4(seed: Any, counter: Any) -> Any:
     """The four words of a counter under a seed (both uint64), each in a uint64."""
     c0, c1, c2, c3 = counter & _LOW, counter >> _32, _ZERO, _ZERO
     k0, k1 = seed & _LOW, seed >> _32
@@ -41,7 +41,7 @@ def philox4(seed: Any, counter: Any) -> Any:  # pragma: no cover - compiled
 
 
 @compiled
-def _bits(out: Any, seed: Any, counter: Any) -> None:  # pragma: no cover - compiled
+def _bits(out: Any, seed: Any, counter: Any) -> None:
     n = out.size
     whole = n // 4
     for i in range(whole):
@@ -57,9 +57,7 @@ def _bits(out: Any, seed: Any, counter: Any) -> None:  # pragma: no cover - comp
 
 
 @compiled
-def _uniform32(
-    out: Any, seed: Any, counter: Any, shift: Any, scale: Any
-) -> None:  # pragma: no cover - compiled
+def _uniform32(out: Any, seed: Any, counter: Any, shift: Any, scale: Any) -> None:
     n = out.size
     whole = n // 4
     for i in range(whole):
@@ -75,14 +73,14 @@ def _uniform32(
 
 
 @njit(inline="always")
-def _double(high: Any, low: Any) -> Any:  # pragma: no cover - compiled
+def _double(high: Any, low: Any) -> Any:
     return (
         np.float64(high >> np.uint64(5)) * 67108864.0 + np.float64(low >> np.uint64(6))
     ) * 2.0**-53
 
 
 @compiled
-def _uniform64(out: Any, seed: Any, counter: Any) -> None:  # pragma: no cover - compiled
+def _uniform64(out: Any, seed: Any, counter: Any) -> None:
     n = out.size
     whole = n // 2
     for i in range(whole):
@@ -95,7 +93,7 @@ def _uniform64(out: Any, seed: Any, counter: Any) -> None:  # pragma: no cover -
 
 
 @compiled
-def _polar32(radius: Any, angle: Any, seed: Any, counter: Any) -> None:  # pragma: no cover
+def _polar32(radius: Any, angle: Any, seed: Any, counter: Any) -> None:
     # The logarithm's argument and the angle of each pair of normals.
     n = radius.size
     for i in range(n // 2):
@@ -111,7 +109,7 @@ def _polar32(radius: Any, angle: Any, seed: Any, counter: Any) -> None:  # pragm
 
 
 @compiled
-def _polar64(radius: Any, angle: Any, seed: Any, counter: Any) -> None:  # pragma: no cover
+def _polar64(radius: Any, angle: Any, seed: Any, counter: Any) -> None:
     for i in range(radius.size):
         a, b, c, d = philox4(seed, counter + np.uint64(i))
         radius[i] = 1.0 - _double(a, b)
@@ -119,9 +117,7 @@ def _polar64(radius: Any, angle: Any, seed: Any, counter: Any) -> None:  # pragm
 
 
 @compiled
-def _pairs(
-    out: Any, logs: Any, cosine: Any, sine: Any, mean: Any, std: Any
-) -> None:  # pragma: no cover - compiled
+def _pairs(out: Any, logs: Any, cosine: Any, sine: Any, mean: Any, std: Any) -> None:
     # Each product and sum rounds by itself, as NumPy's do.
     minus_two = out.dtype.type(-2)
     shifted = mean != 0  # adding a zero would change the sign of another
@@ -136,9 +132,7 @@ def _pairs(
 
 
 @compiled
-def _integers(
-    out: Any, seed: Any, counter: Any, low: Any, span: Any
-) -> None:  # pragma: no cover - compiled
+def _integers(out: Any, seed: Any, counter: Any, low: Any, span: Any) -> None:
     # The high half of the product with a span of up to 2**32.
     n = out.size
     for i in range(n // 2):
@@ -151,9 +145,7 @@ def _integers(
 
 
 @compiled
-def _wide_integers(
-    out: Any, seed: Any, counter: Any, low: Any, span: Any
-) -> None:  # pragma: no cover - compiled
+def _wide_integers(out: Any, seed: Any, counter: Any, low: Any, span: Any) -> None:
     # The remainder of 64 bits; a span of 0 is one of 2**64.
     for i in range(out.size):
         words = philox4(seed, counter + np.uint64(i // 2))
@@ -165,7 +157,7 @@ def _wide_integers(
 @compiled
 def _order(
     out: Any, keys: Any, seed: Any, counter: Any, low: Any, stops: Any, shift: Any, ends: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     n = keys.size
     stops[:] = 0
     for i in range(n):
@@ -188,7 +180,7 @@ def _order(
 @compiled
 def _order_bucket(
     keys: Any, other: Any, seed: Any, counter: Any, low: Any, shift: Any, ends: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     # By two digits, from the lower one on; that leaves few out of order.
     first, second = shift - _DIGIT, shift - _DIGIT - _DIGIT
     inside = np.uint64(ends.shape[1] - 1)
@@ -223,7 +215,7 @@ def _order_bucket(
 
 
 @compiled
-def _after(i: Any, j: Any, seed: Any, counter: Any) -> Any:  # pragma: no cover - compiled
+def _after(i: Any, j: Any, seed: Any, counter: Any) -> Any:
     # Whether key i comes after key j; both are drawn again.
     a, b = philox4(seed, counter + i // _TWO), philox4(seed, counter + j // _TWO)
     x = (a[3] << _32 | a[2]) if i % _TWO else (a[1] << _32 | a[0])
@@ -318,9 +310,7 @@ def order(out: Any, keys: Any, seed: int, counter: int, lost: int = 0) -> None:
 
 
 @compiled
-def kept_rows(
-    out: Any, seed: Any, counter: Any, first: int, step: int, threshold: Any
-) -> None:  # pragma: no cover - compiled
+def kept_rows(out: Any, seed: Any, counter: Any, first: int, step: int, threshold: Any) -> None:
     """Whether words are at least ``threshold``; row ``i`` begins at word ``first + i * step``."""
     rows, columns = out.shape
     for i in range(rows):

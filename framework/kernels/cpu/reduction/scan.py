@@ -17,7 +17,7 @@ _WIDE = 256  # columns at a time where a pass needs a number for each
 
 
 @compiled
-def cumsum(out: Any, x: Any, reverse: bool) -> None:  # pragma: no cover - compiled
+def cumsum(out: Any, x: Any, reverse: bool) -> None:
     """Add up the elements so far."""
     count, n, columns = x.shape
     if columns == 1:
@@ -48,7 +48,7 @@ def cumsum(out: Any, x: Any, reverse: bool) -> None:  # pragma: no cover - compi
 
 
 @compiled
-def cumprod(out: Any, x: Any, reverse: bool) -> None:  # pragma: no cover - compiled
+def cumprod(out: Any, x: Any, reverse: bool) -> None:
     """Multiply the elements so far."""
     count, n, columns = x.shape
     if columns == 1:
@@ -79,7 +79,7 @@ def cumprod(out: Any, x: Any, reverse: bool) -> None:  # pragma: no cover - comp
 
 
 @compiled(fastmath=FUSED)
-def recurrence(out: Any, x: Any, factor: Any, reverse: bool) -> None:  # pragma: no cover - compiled
+def recurrence(out: Any, x: Any, factor: Any, reverse: bool) -> None:
     """``out[k] = x[k] + factor[k] * out[k - 1]``."""
     count, n, columns = x.shape
     first = 0
@@ -112,7 +112,7 @@ def recurrence(out: Any, x: Any, factor: Any, reverse: bool) -> None:  # pragma:
 
 
 @compiled(fastmath=SUMS)
-def product(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def product(out: Any, x: Any) -> None:
     """The product of each row of (count, n), in an order that suits the processor."""
     for i in range(x.shape[0]):
         row = x[i]
@@ -123,7 +123,7 @@ def product(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 
 
 @compiled
-def others(out: Any, x: Any) -> None:  # pragma: no cover - compiled
+def others(out: Any, x: Any) -> None:
     """The product of all elements but each one: those before it times those after it."""
     count, n, columns = x.shape
     one = x.dtype.type(1)
@@ -170,9 +170,7 @@ def others(out: Any, x: Any) -> None:  # pragma: no cover - compiled
 
 
 @compiled
-def extreme(
-    values: Any, indices: Any, x: Any, largest: bool
-) -> None:  # pragma: no cover - compiled
+def extreme(values: Any, indices: Any, x: Any, largest: bool) -> None:
     """The largest (or smallest) so far and where it was last; NaN wins over all."""
     count, n, columns = x.shape
     for i in range(count):

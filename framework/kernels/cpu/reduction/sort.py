@@ -26,7 +26,7 @@ _DIGIT = _u(255)
 
 
 @njit
-def _key(b: Any, width: int, infinity: Any, descending: bool) -> Any:  # pragma: no cover - compiled
+def _key(b: Any, width: int, infinity: Any, descending: bool) -> Any:
     """The bits of a number as an unsigned number of the same order; NaN is the largest."""
     top = _u(1) << _u(width - 1)
     every = (top - _u(1)) | top
@@ -44,9 +44,7 @@ def _key(b: Any, width: int, infinity: Any, descending: bool) -> Any:  # pragma:
 
 
 @njit
-def _rank(
-    keys: Any, ranks: Any, places: Any, found: Any, n: int
-) -> None:  # pragma: no cover - compiled
+def _rank(keys: Any, ranks: Any, places: Any, found: Any, n: int) -> None:
     # How many keys each is behind. All pairs are compared, but many at once and with no branch.
     ranks[:n] = 0
     for j in range(n):
@@ -62,9 +60,7 @@ def _rank(
 
 
 @njit
-def _narrow(
-    keys: Any, places: Any, n: int, kept: int, counts: Any, shift: Any
-) -> Any:  # pragma: no cover - compiled
+def _narrow(keys: Any, places: Any, n: int, kept: int, counts: Any, shift: Any) -> Any:
     # Where few are wanted, leave only the keys that the highest digit does not rule out.
     if 2 * kept > n:
         return n
@@ -87,7 +83,7 @@ def _narrow(
 def sort(
     values: Any, indices: Any, x: Any, keys: Any, places: Any, infinity: int,
     descending: bool, first: int, last: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """The first of each column in order, as many as ``indices`` holds, and where they were.
 
     Args:
@@ -151,7 +147,7 @@ def sort(
 @njit
 def _raise(
     best: Any, place: Any, row: Any, k: int, width: int, infinity: Any, largest: bool
-) -> None:  # pragma: no cover - compiled
+) -> None:
     every = ~_u(0) >> _u(64 - width)
     for j in range(row.size):
         key = _key(_u(row[j]), width, infinity, False)
@@ -165,7 +161,7 @@ def _raise(
 def extreme(
     values: Any, indices: Any, x: Any, infinity: int, largest: bool, first: int, last: int,
     begin: int, end: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """``selection.search`` for bits of numbers that the processor does not compare itself.
 
     ``values`` or ``indices`` without elements are left alone.
@@ -208,7 +204,7 @@ def extreme(
 def select(
     values: Any, indices: Any, x: Any, keys: Any, places: Any, infinity: int, k: int,
     nan_wins: bool, first: int, last: int,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """The element of each column that :func:`sort` puts at ``k``, and where it is.
 
     Digit by digit from the highest, only the keys that agree with it are kept.

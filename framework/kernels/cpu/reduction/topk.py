@@ -22,7 +22,7 @@ _GLANCE = 32  # elements compared at once
 @compiled
 def search(
     values: Any, indices: Any, x: Any, largest: bool, first: int, last: int, begin: int, end: int
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """The largest or smallest of each of the columns ``begin:end``, and where it is first.
 
     ``values`` without elements is left alone; ``first:last`` are the counts to do.
@@ -56,7 +56,7 @@ def search(
 
 
 @njit
-def _worse(v: Any, i: int, w: Any, j: int, largest: bool) -> Any:  # pragma: no cover - compiled
+def _worse(v: Any, i: int, w: Any, j: int, largest: bool) -> Any:
     if v == w or (v != v and w != w):
         return i > j
     if largest:
@@ -65,9 +65,7 @@ def _worse(v: Any, i: int, w: Any, j: int, largest: bool) -> Any:  # pragma: no 
 
 
 @njit
-def _sink(
-    heap: Any, places: Any, size: int, at: int, v: Any, i: int, largest: bool
-) -> None:  # pragma: no cover - compiled
+def _sink(heap: Any, places: Any, size: int, at: int, v: Any, i: int, largest: bool) -> None:
     # Put (v, i) at `at` or below it, so that a parent is never better than its children.
     while True:
         child = 2 * at + 1
@@ -85,7 +83,7 @@ def _sink(
 
 
 @compiled
-def topk(values: Any, indices: Any, x: Any, largest: bool) -> None:  # pragma: no cover - compiled
+def topk(values: Any, indices: Any, x: Any, largest: bool) -> None:
     """The best of each column, best first, and where they are."""
     count, n, columns = x.shape
     k = values.shape[1]

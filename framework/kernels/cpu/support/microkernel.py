@@ -42,7 +42,7 @@ def fused_add(b: Any, vector: Any, size: int) -> Any:
 def _products(
     typing: Any, sums: Any, at: Any, pitch: Any, scalars: Any, first: Any, x: Any, starts: Any,
     outer: Any, step: Any, offsets: Any,
-) -> Any:  # pragma: no cover - compiled  # fmt: skip
+) -> Any:  # fmt: skip
     """Add to ``sums[at + row * pitch]`` and its neighbors, for each row and each of ``starts``.
 
     The steps are ``outer`` times those of ``offsets``, to which ``step`` is added each time; their
@@ -134,9 +134,7 @@ def _write_products(context: Any, b: Any, signature: Any, args: Any) -> Any:
 
 
 @spelled
-def move(
-    typing: Any, target: Any, i: Any, source: Any, j: Any
-) -> Any:  # pragma: no cover - compiled
+def move(typing: Any, target: Any, i: Any, source: Any, j: Any) -> Any:
     """Copy the group of neighbors at ``source[j]`` to ``target[i]``."""
     from numba import types
 
@@ -144,9 +142,7 @@ def move(
 
 
 @spelled
-def _move_even(
-    typing: Any, target: Any, i: Any, source: Any, j: Any
-) -> Any:  # pragma: no cover - compiled
+def _move_even(typing: Any, target: Any, i: Any, source: Any, j: Any) -> Any:
     """Make a group of every other element from ``source[j]`` on."""
     from numba import types
 
@@ -154,9 +150,7 @@ def _move_even(
 
 
 @spelled
-def _move_apart(
-    typing: Any, target: Any, i: Any, to: Any, source: Any, j: Any, by: Any
-) -> Any:  # pragma: no cover - compiled
+def _move_apart(typing: Any, target: Any, i: Any, to: Any, source: Any, j: Any, by: Any) -> Any:
     """Copy as many as a group has: number ``i + k * to`` becomes ``source[j + k * by]``."""
     from numba import types
 
@@ -164,9 +158,7 @@ def _move_apart(
 
 
 @spelled
-def move_rows(
-    typing: Any, target: Any, i: Any, to: Any, source: Any, j: Any, by: Any
-) -> Any:  # pragma: no cover - compiled
+def move_rows(typing: Any, target: Any, i: Any, to: Any, source: Any, j: Any, by: Any) -> Any:
     """Copy ROWS elements, as :func:`_move_apart` does."""
     from numba import types
 
@@ -215,9 +207,7 @@ def _write_apart(count: int | None) -> Any:
 
 
 @spelled
-def _turn(
-    typing: Any, target: Any, i: Any, to: Any, source: Any, j: Any, by: Any
-) -> Any:  # pragma: no cover - compiled
+def _turn(typing: Any, target: Any, i: Any, to: Any, source: Any, j: Any, by: Any) -> Any:
     """Transpose a square of ROWS lines: ``by`` apart in ``source``, ``to`` in ``target``."""
     from numba import types
 
@@ -257,7 +247,7 @@ def _write_turn(context: Any, b: Any, signature: Any, args: Any) -> Any:
 @compiled
 def transpose(
     target: Any, i: Any, to: Any, source: Any, j: Any, by: Any, rows: Any, n: Any
-) -> None:  # pragma: no cover - compiled
+) -> None:
     """Copy lines of ``n`` elements, at most ROWS, to columns: element k goes to ``i + k * to``."""
     if rows == ROWS and n >= ROWS:
         k = 0
@@ -272,9 +262,7 @@ def transpose(
 
 
 @compiled
-def copy(
-    target: Any, i: Any, to: Any, source: Any, j: Any, by: Any, n: Any
-) -> None:  # pragma: no cover - compiled
+def copy(target: Any, i: Any, to: Any, source: Any, j: Any, by: Any, n: Any) -> None:
     """Copy ``n`` elements that are ``by`` apart to places that are ``to`` apart."""
     lanes = GROUP // source.itemsize
     k = 0
@@ -302,7 +290,7 @@ def copy(
 def accumulate(
     sums: Any, at: Any, pitch: Any, scalars: Any, first: Any, x: Any, a: Any, b: Any, c: Any,
     outer: Any, step: Any, offsets: Any,
-) -> None:  # pragma: no cover - compiled  # fmt: skip
+) -> None:  # fmt: skip
     """Add products to ``sums[at + row * pitch]``, and to its neighbors in three groups.
 
     Args:

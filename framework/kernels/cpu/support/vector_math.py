@@ -82,7 +82,7 @@ as_bits: Any = intrinsic(_as_bits)
 
 
 @njit(inline="always")
-def _split(x: Any) -> Any:  # pragma: no cover - compiled
+def _split(x: Any) -> Any:
     # (exp(r) - 1, 2^k / 2) with x = k ln 2 + r. Half the power: 2^128 itself is no float32.
     c = _LOWEST if x < _LOWEST else x
     c = _HIGHEST if c > _HIGHEST else c
@@ -99,7 +99,7 @@ def _split(x: Any) -> Any:  # pragma: no cover - compiled
 
 
 @njit(inline="always")
-def exp32(x: Any) -> Any:  # pragma: no cover - compiled
+def exp32(x: Any) -> Any:
     """``exp(x)`` of a float32, within 2 units in the last place."""
     s, half = _split(x)
     s = (s + _ONE) * half * _TWO
@@ -108,7 +108,7 @@ def exp32(x: Any) -> Any:  # pragma: no cover - compiled
 
 
 @njit(inline="always")
-def expm1_32(x: Any) -> Any:  # pragma: no cover - compiled
+def expm1_32(x: Any) -> Any:
     """``exp(x) - 1`` of a float32 that is at most 0."""
     s, half = _split(x)
     power = half * _TWO
@@ -116,7 +116,7 @@ def expm1_32(x: Any) -> Any:  # pragma: no cover - compiled
 
 
 @njit(inline="always")
-def log1p32(t: Any) -> Any:  # pragma: no cover - compiled
+def log1p32(t: Any) -> Any:
     """``log(1 + t)`` for t in [0, 1], as twice the hyperbolic arctangent of ``t / (2 + t)``."""
     s = t / (_TWO + t)
     u = s * s
@@ -128,7 +128,7 @@ def log1p32(t: Any) -> Any:  # pragma: no cover - compiled
 
 
 @njit(inline="always")
-def log32(x: Any) -> Any:  # pragma: no cover - compiled
+def log32(x: Any) -> Any:
     """``log(x)`` of a float32, within 2 units in the last place."""
     v = x * _GROWN if x < _NORMAL else x  # a subnormal number becomes a normal one
     b = as_bits(v)
@@ -149,7 +149,7 @@ def log32(x: Any) -> Any:  # pragma: no cover - compiled
 
 
 @njit(inline="always")
-def tail32(a: Any, density: Any) -> Any:  # pragma: no cover - compiled
+def tail32(a: Any, density: Any) -> Any:
     """``1 - Phi(a)`` for ``a >= 0``, given ``exp(-a^2 / 2)``."""
     t = _ONE / (_ONE + _TAIL * a)
     r = _R9 * t + _R8
@@ -165,7 +165,7 @@ def tail32(a: Any, density: Any) -> Any:  # pragma: no cover - compiled
 
 
 @njit(inline="always")
-def erf32(x: Any) -> Any:  # pragma: no cover - compiled
+def erf32(x: Any) -> Any:
     """The error function of a float32, within 4 units in the last place."""
     u = x * x
     a = abs(x)
