@@ -12,6 +12,9 @@ from typing import Any
 
 from ..spec import Spec
 
+DEVICES = ("cpu", "cuda")
+DTYPES = ("own", "half", "mixed")
+
 
 @dataclass(frozen=True, slots=True)
 class Kernel:

@@ -28,13 +28,18 @@ from ..modes import local
 from ..tensor import Tensor, install_method
 from .autocast_policy import casts
 from .functions import make_functions, numpy_names
-from .kernel_choice import Kernel
+from .kernel_choice import DEVICES, DTYPES, Kernel
 from .rules import Rule
 from .signatures import broadcast, broadcast_bool, refusing_complex
 
 OPS: dict[str, Op] = {}  # every primitive, by name
 FUNCTIONS: dict[str, Any] = {}  # every public function of ops, by name: primitives and compositions
 
+_CHOICES: dict[str, tuple[Any, ...]] = {  # of the decorator's arguments
+    "promote": (None, "same", "arith", "float", "number"),
+    "half": (None, "float32", "tiles", "exact"),
+    "autocast": (None, "low", "float32", "promote", "refuse"),
+}
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -59,6 +64,8 @@ class Op:
     def __init__(self, kernel: Callable[..., Any], options: dict[str, Any]) -> None:
         self.plain = kernel
         self.name: str = options["name"] or kernel.__name__
+        for argument, choices in _CHOICES.items():
+            _check_choice(self.name, argument, options[argument], choices)
         self.display_name = self.name.strip("_")  # in messages: what the user called
         self.infer = options["infer"]
         if self.infer in (broadcast, broadcast_bool):  # their errors name the op
@@ -115,6 +122,23 @@ class Op:
                 "that takes the result. Call it result."
             )
 
+    def _check_parameters(self, function: Any) -> None:
+        # By the code object: a signature takes ten times as long, and there are 200 at import.
+        code = function.__code__
+        taken = 1 if self.view or self.adopt else 1 + len(self.returns + self.aux + self.scratch)
+        taken += len(self.inputs) - (self.variadic is not None)
+        named = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+        if not code.co_flags & inspect.CO_VARARGS and code.co_argcount != taken:
+            problem = f"{code.co_argcount} positional ones instead of {taken}"
+        elif not code.co_flags & inspect.CO_VARKEYWORDS and {*named} != {*self.attributes}:
+            problem = f"{sorted(named)} by keyword instead of {sorted(self.attributes)}"
+        else:
+            return
+        raise TypeError(
+            f"{self.name}: a further kernel takes the parameters of the plain one, "
+            f"{inspect.signature(self.plain)}; this one has {problem}."
+        )
+
     def names_of(self, count: int) -> tuple[str, ...]:
         """The input's name for each of ``count`` positions of a call."""
         if self.variadic is None:
@@ -141,9 +165,14 @@ class Op:
             **options: ``when``, ``layout``, ``scratch`` and ``dtypes`` of
                 :class:`~lowtide.framework.ops.kernel_choice.Kernel`.
         """
+        _check_choice(self.name, "device", device, DEVICES)
+        _check_choice(self.name, "dtypes", options.get("dtypes", "own"), DTYPES)
 
         def declare(function: Any) -> Any:
-            self.kernels.append(Kernel(function, device, **options))
+            made = Kernel(function, device, **options)
+            if not callable(made.scratch) and made.dtypes != "mixed":
+                self._check_parameters(function)
+            self.kernels.append(made)
             return function
 
         return declare
@@ -155,6 +184,12 @@ class Op:
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
+
+
+def _check_choice(name: str, argument: str, value: Any, choices: tuple[Any, ...]) -> None:
+    given = value[0] if argument == "promote" and isinstance(value, tuple) else value
+    if any(x not in choices for x in (given.values() if isinstance(given, dict) else [given])):
+        raise ValueError(f"{name}: {argument} is one of {choices}; got {value!r}.")
 
 
 def op(

@@ -89,6 +89,35 @@ def test_a_kernel_with_wrong_parameters_is_refused_at_import(declared):
     assert "probe_bad" not in OPS
 
 
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("half", "exakt"), ("promote", "floot"), ("autocast", "half"), ("autocast", {"cpu": "bf16"})],
+)
+def test_a_misspelled_argument_is_refused_at_import(declared, argument, value):
+    with pytest.raises(ValueError, match=rf"probe_bad: {argument} is one of .*; got .*{value!r}"):
+        declared(infer=same, name="probe_bad", **{argument: value})(lambda xp, out, input: None)
+    assert "probe_bad" not in OPS
+
+
+def test_a_further_kernel_that_does_not_fit_is_refused_at_import(declared):
+    @declared(infer=same, scratch=("work",))
+    def probe_kernel(xp, out, work, input, *, limit):
+        xp.copyto(out, input)
+
+    for device in ("gpu", lambda xp, out, input: None):
+        with pytest.raises(ValueError, match=r"device is one of \('cpu', 'cuda'\); got"):
+            probe_kernel.kernel(device)
+    with pytest.raises(ValueError, match="dtypes is one of .*; got 'bf16'"):
+        probe_kernel.kernel("cpu", dtypes="bf16")
+    with pytest.raises(TypeError, match="this one has 3 positional ones instead of 4"):
+        probe_kernel.kernel("cpu")(lambda xp, out, input, *, limit: None)
+    with pytest.raises(TypeError, match=r"this one has \['limt'\] by keyword instead of \['limit'"):
+        probe_kernel.kernel("cpu")(lambda xp, out, work, input, *, limt: None)
+    probe_kernel.kernel("cpu")(lambda xp, out, *arrays, **attributes: None)
+    probe_kernel.kernel("cpu", scratch=lambda input, **_: ())(lambda xp, out, input, *, limit: None)
+    assert len(probe_kernel.op.kernels) == 2
+
+
 def test_a_rule_with_an_unknown_name_is_refused_at_import(declared):
     @declared(infer=same)
     def probe_rule(xp, out, input):

@@ -48,6 +48,7 @@ def test_every_op_declares_samples():
 EDGES_LEFT_OUT = {
     ("_class_mean", "a tensor without elements"): "it is nan, which compares with nothing",
     ("_median", "a tensor without elements"): "it is nan, which compares with nothing",
+    ("_group_norm", "axes"): "channels of a group and their elements, always",
     ("_layer_norm", "axes"): "the rows of a matrix, always",
     ("_rms_norm", "axes"): "the rows of a matrix, always",
     ("_sample", "kind"): "the floating kinds draw other words for each dtype: tests/test_random.py",

@@ -167,6 +167,7 @@ def roll(input, shifts, dims=None):
 
 def _flip_samples(make):
     yield (make(3, 4),), {"dims": (0, 1)}
+    yield (make(3, 4),), {"dims": (1,)}
     yield (make(2, 0),), {"dims": (0,)}
 
 

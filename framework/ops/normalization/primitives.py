@@ -85,6 +85,9 @@ def _grad_cases(make):
     g, x, row = make(2, 3, 2), make(2, 3, 2), make(1, 3, 1, low=0.5, high=2.0)
     channels = {"shape": tuple(x.shape), "axes": (0, 2), "affine": (1, x.shape[1], 1)}
     yield (g, x, make(3), row * 0.1, row), channels
+    g, x, row = make(1, 4, 3), make(1, 4, 3), make(1, 2, 1, 1, low=0.5, high=2.0)
+    groups = {"shape": (1, 2, 2, x.shape[2]), "axes": (2, 3), "affine": (1, 2, 2, 1)}
+    yield (g, x, make(4), row * 0.1, row), groups
     empty = {"shape": (0, 6), "axes": (1,), "affine": (1, 6)}
     yield (make(0, 6), make(0, 6), make(6), None, make(0, 1)), empty
 
@@ -205,9 +208,9 @@ def _group_cases(make):
     n, c, length = x.shape
     shape, affine = (n, 2, c // 2, length), (1, 2, c // 2, 1)
     yield (x, make(4), make(4)), {"shape": shape, "axes": (2, 3), "affine": affine, "eps": 1e-5}
-    one = {"shape": (2, 1, 3), "axes": (2,), "affine": (1, 1, 3), "eps": 1e-3}
+    one = {"shape": (2, 1, 3, 1), "axes": (2, 3), "affine": (1, 1, 3, 1), "eps": 1e-3}
     yield (make(2, 3), make(3), None), one
-    yield (make(0, 3), make(3), None), one | {"shape": (0, 1, 3)}
+    yield (make(0, 3), make(3), None), one | {"shape": (0, 1, 3, 1)}
 
 
 def _instance_cases(make):

@@ -281,7 +281,7 @@ def _(input, dim, keepdim, dtype):
 
 def _last_dims(input, *, dim, keepdim, dtype):
     last = dim == (input.ndim - 1,) or len(dim) == input.ndim
-    return last and input.dtype is dtype and worth_compiling(input)
+    return last and dtype in (None, input.dtype) and worth_compiling(input)
 
 
 @prod_over.kernel("cpu", when=_last_dims, layout=contiguous)
