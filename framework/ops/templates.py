@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
+from functools import cache
+from types import CodeType, FunctionType
 from typing import Any
 
 
@@ -25,28 +27,38 @@ def compiled(
         parameters: Its parameters, in order; a default is the object itself. Annotations are
             left out.
         body: One statement a line.
-        names: The function's globals: those that the body speaks of. The function and its defaults
-            join them.
+        names: The function's globals: those that the body speaks of. The function joins them.
         origin: What a traceback shows for a file.
     """
-    head = []
-    starred = False
+    head, starred = [], False
+    plain: list[Any] = []  # defaults of those that may come by position
+    named: dict[str, Any] = {}
     for p in parameters:
         text = p.name
         if p.kind is p.VAR_POSITIONAL:
-            text = f"*{text}"
-            starred = True
+            text, starred = f"*{text}", True
         elif p.kind is p.KEYWORD_ONLY and not starred:
             head.append("*")
             starred = True
         if p.default is not p.empty:
-            names[f"_d_{p.name}"] = p.default
-            text += f"=_d_{p.name}"
+            text += "=None"
+            if p.kind is p.KEYWORD_ONLY:
+                named[p.name] = p.default
+            else:
+                plain.append(p.default)
         head.append(text)
+    code = _code(", ".join(head), body)
+    code = code.replace(co_name=name, co_qualname=name, co_filename=origin)
+    names[name] = f = FunctionType(code, names, name, tuple(plain))
+    f.__kwdefaults__ = named or None  # type: ignore[assignment]
+    return f
+
+
+@cache  # half of the ops share their text with another: compiling it takes most of an import
+def _code(head: str, body: str) -> CodeType:
     lines = "".join(f"    {line}\n" for line in body.splitlines())
-    source = f"def {name}({', '.join(head)}):\n{lines}"
-    exec(compile(source, origin, "exec"), names)
-    return names[name]
+    module = compile(f"def f({head}):\n{lines}", "<template>", "exec")
+    return next(c for c in module.co_consts if isinstance(c, CodeType))
 
 
 def parameter_names(f: Any) -> tuple[str, ...]:
