@@ -50,7 +50,7 @@ def compiled(
     code = _code(", ".join(head), body)
     code = code.replace(co_name=name, co_qualname=name, co_filename=origin)
     names[name] = f = FunctionType(code, names, name, tuple(plain))
-    f.__kwdefaults__ = named or None  # type: ignore[assignment]
+    f.__kwdefaults__ = named or None
     return f
 
 

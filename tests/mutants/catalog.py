@@ -221,7 +221,8 @@ MUTANTS = (
     ),
     Mutant(
         "a saved file keeps no mode", "framework/serialization/atomic_files.py",
-        "                os.fchmod(out.fileno(), mode)", "                pass", FILES,
+        "                os.fchmod(out.fileno(), mode)", "                pass",
+        ("tests/faults/test_writers.py",),
     ),
     Mutant(
         "decoupled weight decay is added to the gradient", "optim/adam.py",
