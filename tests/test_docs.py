@@ -1,5 +1,7 @@
-"""The code on the documentation's pages runs."""
+"""The documentation: its code runs, its quotes are the source's, its links lead somewhere."""
 
+import ast
+import json
 import os
 import re
 import subprocess
@@ -11,10 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [
     path
-    for path in sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+    for path in sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
     if path.is_file() and "```python" in path.read_text()
 ]
-
 
 QUICK = ("README.md", "add_an_op.md", "memory_model.md")
 RUN = [pytest.param(p, marks=() if p.name in QUICK else pytest.mark.deep) for p in PAGES]
@@ -25,17 +26,73 @@ def test_python_blocks_of_a_page_run_in_order(page, tmp_path):
     """In an interpreter of their own, as a reader would: pages state byte counts."""
     blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
     assert blocks
-    script = tmp_path / "page.py"
-    script.write_text("\n".join(blocks))
+    run("\n".join(blocks), tmp_path)
+
+
+def run(code, folder):
+    script = folder / "page.py"
+    script.write_text(code)
     done = subprocess.run(
         [sys.executable, "-W", "error", str(script)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"},
         capture_output=True,
         text=True,
         timeout=50,
     )
     assert done.returncode == 0, done.stderr
+
+
+NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
+
+
+def code_of(notebook):
+    """Its code cells as one program; the value of a cell's last line is printed, not shown."""
+    for cell in json.loads(notebook.read_text())["cells"]:
+        if cell["cell_type"] == "code":
+            code = "".join(line for line in cell["source"] if not line.startswith("%"))
+            tree = ast.parse(code)
+            if tree.body and isinstance(tree.body[-1], ast.Expr):
+                last = tree.body[-1]
+                last.value = ast.Call(ast.Name("print", ast.Load()), [last.value], [])
+            yield ast.unparse(ast.fix_missing_locations(tree))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.name)
+def test_the_cells_of_a_notebook_run_in_order(notebook, tmp_path):
+    """Without Jupyter; building the site runs them in a kernel."""
+    run("\n".join(code_of(notebook)), tmp_path)
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.name)
+def test_notebooks_hold_no_results_of_earlier_runs(notebook):
+    cells = json.loads(notebook.read_text())["cells"]
+    assert len(cells) > 5
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
+
+
+TEXTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "tests").rglob("*.md")]
+)
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_to_files_and_headings_that_exist(page):
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"\w+:", target):
+            continue
+        name, _, heading = target.partition("#")
+        there = (page.parent / name).resolve() if name else page
+        assert there.exists(), target
+        assert not heading or heading in headings(there), target
+
+
+def headings(page):
+    """The anchors that GitHub and the site make of a page's headings."""
+    lines = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
 QUOTES = [

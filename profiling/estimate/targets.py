@@ -116,7 +116,7 @@ def values_of(f: Any, args: Any, kwargs: Any, seen: set[int]) -> Iterator[tuple[
         values.update({n: f.__globals__[n] for n in inner.co_names if n in f.__globals__})
     for name, value in values.items():
         yield name, value
-        if inspect.isfunction(value) and not value.__module__.startswith("lowtide."):
+        if inspect.isfunction(value) and not (value.__module__ or "").startswith("lowtide."):
             yield from values_of(value, (), {}, seen)
 
 

@@ -218,6 +218,13 @@ def test_models_are_found_where_the_step_has_them():
     assert compare(lambda: trainer.step(), no_grad="encoder", model=trainer.model).lost == ENCODER
 
 
+def test_functions_of_code_that_belongs_to_no_module_are_looked_into():
+    names = {"__name__": None, "model": Net(), "x": lt.randn(4, 10)}
+    exec("def forward():\n    return model(x)\ndef step():\n    forward().sum().backward()", names)
+    assert names["forward"].__module__ is None
+    assert compare(names["step"], no_grad="encoder").lost == ENCODER
+
+
 def test_two_models():
     one, two, x = nn.Linear(4, 4), nn.Linear(4, 4), lt.randn(3, 4)
 
