@@ -146,6 +146,7 @@ from_pytorch
 :caption: Reference
 api
 operators
+mistakes
 benchmarks
 profiler_json
 ```

@@ -62,4 +62,9 @@ def compile(model: F | None = None, **options: Any) -> F | Callable[[F], F]:
     """
     if model is None:
         return lambda f: f
+    if not callable(model):
+        raise TypeError(
+            f"compile: takes a module or a function; got {type(model).__name__}. Pass options "
+            "by name."
+        )
     return model

@@ -363,7 +363,7 @@ class Tensor:
 
     def __len__(self) -> int:
         if self._spec.ndim == 0:
-            raise TypeError("len() of a 0-d tensor")
+            raise TypeError("len() of a 0-d tensor. Use .numel(), which is 1, or .item().")
         return self._spec.shape[0]  # type: ignore[no-any-return]
 
     def __bool__(self) -> bool:

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, TypeVar
 
-from .module import Module
+from .module import Module, not_a_module
 
 T = TypeVar("T", bound="_Indexed")
 
@@ -77,7 +77,7 @@ def _renumber(container: Module, modules: list[Module | None]) -> None:
 
 def _insert(container: Module, index: int, module: Module) -> None:
     if not isinstance(module, Module):
-        raise TypeError(f"{type(module).__name__} is not a Module subclass.")
+        raise TypeError(not_a_module(module))
     modules = list(container._modules.values())
     modules.insert(index, module)
     _renumber(container, modules)

@@ -30,6 +30,15 @@ T = TypeVar("T", bound="Module")
 _REGISTRIES = ("_parameters", "_buffers", "_modules")
 
 
+def not_a_module(value: Any) -> str:
+    """The message for a value that stands where a module is needed."""
+    name = getattr(value, "__name__", None) or type(value).__name__
+    return (
+        f"{name} is not a Module subclass. Pass an instance; a function has a module of its kind, "
+        "as nn.ReLU() for F.relu, or call it in forward."
+    )
+
+
 class Module(HooksMixin, StateDictMixin, ConversionMixin):
     """Base class of all modules: assign parameters and submodules, define ``forward``.
 
@@ -62,7 +71,8 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the result; subclasses define it."""
         raise NotImplementedError(
-            f'Module [{type(self).__name__}] is missing the required "forward" function.'
+            f'Module [{type(self).__name__}] is missing the required "forward" function. '
+            "Define forward(self, ...) with the arguments that it is called with."
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -184,7 +194,7 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
     def add_module(self, name: str, module: Module | None) -> None:
         """Register a submodule, or None in its place, under ``name``."""
         if module is not None and not isinstance(module, Module):
-            raise TypeError(f"{type(module).__name__} is not a Module subclass.")
+            raise TypeError(not_a_module(module))
         _check_new(self, name, "module", "_modules")
         self._modules[name] = module
 

@@ -139,8 +139,9 @@ class RNNBase(Module):
             raise RuntimeError(f"input must have {dims} dimensions, got {input.ndim}")
         if input.shape[-1] != self.input_size:
             raise RuntimeError(
-                "input.size(-1) must be equal to input_size. Expected "
-                f"{self.input_size}, got {input.shape[-1]}"
+                f"{type(self).__name__}: input.size(-1) must be equal to input_size. Expected "
+                f"{self.input_size}, got {input.shape[-1]} of input {tuple(input.shape)}. Features "
+                "come last; batches come first with batch_first=True."
             )
         if batch_sizes is None and input.shape[1 if self.batch_first else 0] == 0:
             raise RuntimeError("Expected sequence length to be larger than 0 in RNN")

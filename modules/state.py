@@ -392,7 +392,9 @@ def _refusal(module: Any, keys: IncompatibleKeys, errors: list[str], strict: boo
     if strict and keys.missing_keys:
         problems.insert(0, f"Missing key(s) in state_dict: {_quoted(keys.missing_keys)}.")
     return RuntimeError(
-        f"Error(s) in loading state_dict for {type(module).__name__}:\n\t" + "\n\t".join(problems)
+        f"Error(s) in loading state_dict for {type(module).__name__}:\n\t"
+        + "\n\t".join(problems)
+        + ("" if errors else "\nstrict=False loads what both have.")
     )
 
 

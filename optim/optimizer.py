@@ -19,6 +19,7 @@ import functools
 import warnings
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable
+from types import MethodType
 from typing import Any
 
 from ..framework.attribution import scopes
@@ -124,6 +125,11 @@ class Optimizer:
                 "params argument given to the optimizer should be an iterable of Tensors or "
                 "dicts; got a Tensor. Wrap it in a list."
             )
+        if isinstance(getattr(params, "parameters", None), MethodType):
+            raise TypeError(
+                "params argument given to the optimizer should be an iterable of Tensors or "
+                f"dicts; got a {type(params).__name__}. Pass its parameters()."
+            )
         groups = list(params)
         if not groups:
             raise ValueError("optimizer got an empty parameter list. Pass model.parameters().")
@@ -190,7 +196,9 @@ class Optimizer:
                     f"{'with' if names else 'without'} names to this optimizer."
                 )
             if not ids.isdisjoint(id(p) for p in other["params"]):
-                raise ValueError("some parameters appear in more than one parameter group.")
+                raise ValueError(
+                    "some parameters appear in more than one parameter group. List each in one."
+                )
         if self._in_backward is not None:
             self._in_backward.check(group)
             self._in_backward.take(group)
@@ -463,6 +471,8 @@ def check_options(name: str, lr: Any, **at_least_zero: Any) -> None:
             f"{name}: Tensor lr must be 1-element; got shape {tuple(lr.shape)}. "
             "Give parameters with other rates a group of their own."
         )
+    if isinstance(lr, str):
+        raise TypeError(f"{name}: Invalid learning rate: {lr!r}, a str. Pass float({lr!r}).")
     if not number(lr) >= 0:
         raise ValueError(f"{name}: Invalid learning rate: {number(lr)}. It must be >= 0.")
     for option, value in at_least_zero.items():

@@ -36,6 +36,11 @@ def default_collate(batch: Sequence[Any]) -> Any:
     """
     first = batch[0]
     if isinstance(first, Tensor):
+        if any(t.shape != first.shape for t in batch if isinstance(t, Tensor)):
+            raise RuntimeError(
+                "default_collate: stack expects each tensor to be equal size; got shapes "
+                f"{sorted({tuple(t.shape) for t in batch})}. Pad them, or pass a collate_fn."
+            )
         return stack(list(batch), 0)
     if isinstance(first, np.ndarray):
         _check_numeric(first)
@@ -63,7 +68,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
         return _like_sequence(first, [default_collate(c) for c in zip(*batch, strict=True)])
     raise TypeError(
         "default_collate: batch must contain tensors, numpy arrays, numbers, dicts or lists; "
-        f"found {type(first)}"
+        f"found {type(first)}. Pass a collate_fn that makes a batch of them."
     )
 
 

@@ -61,7 +61,8 @@ class TensorDataset(Dataset[tuple[Tensor, ...]]):
     def __init__(self, *tensors: Tensor) -> None:
         if any(t.shape[0] != tensors[0].shape[0] for t in tensors):
             raise AssertionError(
-                f"Size mismatch between tensors: {[t.shape[0] for t in tensors]} rows."
+                f"Size mismatch between tensors: {[t.shape[0] for t in tensors]} rows. "
+                "Each row of one belongs to a row of the others."
             )
         self.tensors = tensors
 
@@ -255,7 +256,7 @@ def random_split(
     if sum(sizes) != total:
         raise ValueError(
             "Sum of input lengths does not equal the length of the input dataset! "
-            f"{sum(sizes)} and {total}."
+            f"{sum(sizes)} and {total}. Fractions that add up to 1 do."
         )
     order = randperm(total, generator=generator).tolist()
     return [

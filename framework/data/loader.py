@@ -93,7 +93,9 @@ class DataLoader:
                         f"but got {name}={value}"
                     )
         if sampler is not None and shuffle:
-            raise ValueError("sampler option is mutually exclusive with shuffle")
+            raise ValueError(
+                "sampler option is mutually exclusive with shuffle. A RandomSampler shuffles."
+            )
         if batch_sampler is not None:
             if batch_size != 1 or shuffle or sampler is not None or drop_last:
                 raise ValueError(

@@ -342,7 +342,8 @@ class BatchSampler(Sampler[list[int]]):
     def __init__(self, sampler: Any, batch_size: int, drop_last: bool) -> None:
         if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:
             raise ValueError(
-                f"batch_size should be a positive integer value, but got batch_size={batch_size}"
+                "batch_size should be a positive integer value, but got "
+                f"batch_size={batch_size}. batch_size=None of a DataLoader makes no batches."
             )
         if not isinstance(drop_last, bool):
             raise ValueError(f"drop_last should be a boolean value, but got drop_last={drop_last}")

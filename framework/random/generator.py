@@ -135,7 +135,10 @@ def _signed(value: int) -> int:
 
 
 def _checked_seed(value: Any) -> int:
-    seed = int(value)
+    try:
+        seed = int(value)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"manual_seed: a seed is an integer; got {value!r}.") from None
     if not -(1 << 63) <= seed < 1 << 64:
         raise ValueError(f"a seed must fit 64 bits (Overflow when unpacking long); got {seed}.")
     return seed & MASK64

@@ -165,7 +165,9 @@ def check_optimizer(optimizer: Any) -> None:
         TypeError: It is none.
     """
     if not isinstance(optimizer, Optimizer):
-        raise TypeError(f"{type(optimizer).__name__} is not an Optimizer.")
+        raise TypeError(
+            f"{type(optimizer).__name__} is not an Optimizer. Pass the optimizer itself."
+        )
 
 
 def rates(optimizer: Optimizer) -> list[float]:

@@ -149,7 +149,8 @@ def _check_regular(data: Any) -> None:
             raise TypeError(f"tensor: not a sequence at dim {dim}: {part!r}.")
         if len(part) != shape[dim]:
             raise ValueError(
-                f"expected sequence of length {shape[dim]} at dim {dim} (got {len(part)})"
+                f"tensor: expected sequence of length {shape[dim]} at dim {dim} (got {len(part)}): "
+                "the parts of a list have one length. Pad the shorter ones."
             )
         for p in part:
             walk(p, shape, dim + 1)

@@ -100,7 +100,7 @@ def _split_key(input, key):
     if taken > len(shape):
         raise IndexError(
             f"too many indices for tensor of dimension {len(shape)}: got {taken} for shape "
-            f"{tuple(shape)}"
+            f"{tuple(shape)}. Leave some out."
         )
     if dots is None:
         dots = len(parts)
@@ -132,7 +132,8 @@ def _split_key(input, key):
                 first = next(k for k in range(count) if part.shape[k] != shape[d + k])
                 raise IndexError(
                     f"The shape of the mask {list(part.shape)} at index {first} does not match "
-                    f"the shape of the indexed tensor {list(shape)} at index {d + first}"
+                    f"the shape of the indexed tensor {list(shape)} at index {d + first}. "
+                    "Compute the mask from that tensor, or index another dim."
                 )
             found[place] = part
             basic += [(0, n, 1) for n in shape[d : d + count]]
@@ -323,7 +324,7 @@ def _without_leading_ones(value, ndim):
 def _iter(self):
     """Iterate over the first dim, as views."""
     if not self._spec.ndim:
-        raise TypeError("iteration over a 0-d tensor")
+        raise TypeError("iteration over a 0-d tensor. Use .item(), or .reshape(-1) first.")
     return iter(self.unbind(0))
 
 

@@ -40,7 +40,7 @@ def check_bounds(xp, index, shape, dims, error=IndexError):
         if low < -size or high >= size:
             raise error(
                 f"index {high if high >= size else low} is out of bounds for dimension {dim} "
-                f"with size {size}"
+                f"with size {size}. Indices go up to {size - 1}."
             )
 
 

@@ -71,13 +71,16 @@ def one_hot(tensor, num_classes=-1):
         if num_classes < 0:
             require_values("one_hot", tensor)
         if int(tensor.min()) < 0:
-            raise RuntimeError("Class values must be non-negative.")
+            raise RuntimeError(
+                "one_hot: Class values must be non-negative. Map them to 0 and up first."
+            )
         top = int(tensor.max())
         if num_classes < 0:
             num_classes = top + 1
         elif top >= num_classes:
             raise RuntimeError(
-                f"Class values must be smaller than num_classes; got {top} and {num_classes}."
+                f"one_hot: Class values must be smaller than num_classes; got {top} and "
+                f"{num_classes}. Pass num_classes={top + 1} or more."
             )
 
     out = zeros((*tensor.shape, num_classes), dtype=int64, device=tensor.device)

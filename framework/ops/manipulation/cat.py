@@ -84,7 +84,9 @@ def cat(tensors, dim=0, *, out=None):
     if out is not None:
         need_separate("cat", out, tensors)
     if not tensors:
-        raise ValueError("cat(): expected a non-empty list of Tensors")
+        raise ValueError(
+            "cat(): expected a non-empty list of Tensors. Start with the first, or skip it."
+        )
     for k, x in enumerate(tensors):
         if not isinstance(x, Tensor):
             raise TypeError(
@@ -114,7 +116,7 @@ def _stack_infer(*tensors, dim):
         if s.shape != first.shape:
             raise RuntimeError(
                 f"stack expects each tensor to be equal size, but got {tuple(first.shape)} at "
-                f"entry 0 and {tuple(s.shape)} at entry {k}"
+                f"entry 0 and {tuple(s.shape)} at entry {k}. Pad or crop them to one shape."
             )
     return Spec((*first.shape[:dim], len(tensors), *first.shape[dim:]), first.dtype)
 

@@ -71,7 +71,8 @@ def pad(input, pad, mode="constant", value=None):
     if len(pad) // 2 > input.ndim:
         raise RuntimeError(
             f"pad: Padding length should be less than or equal to two times the input dimension "
-            f"but got padding length {len(pad)} and input of dimension {input.ndim}"
+            f"but got padding length {len(pad)} and input of dimension {input.ndim}. "
+            "Two numbers, before and after, for each dim, from the last one on."
         )
     if mode == "constant":
         unpadded = input.ndim - len(pad) // 2

@@ -220,7 +220,8 @@ def multinomial_from(xp, input, rng, *, num_samples, replacement):
     xp.copyto(weights, input.reshape(-1, k), casting="unsafe")
     if not bool(xp.isfinite(weights).all()) or bool((weights < 0).any()):
         raise RuntimeError(
-            "multinomial: probability tensor contains either `inf`, `nan` or element < 0"
+            "multinomial: probability tensor contains either `inf`, `nan` or element < 0. "
+            "Pass softmax's result, not logits."
         )
     if bool((weights.sum(axis=1) <= 0).any()):
         raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")

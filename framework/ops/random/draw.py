@@ -243,7 +243,8 @@ def check_bounds(t: Tensor, low: int, high: int) -> None:
     """
     if low >= high:
         raise RuntimeError(
-            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
+            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}. "
+            "The upper bound, also that of randint, is not drawn."
         )
     least, most = limits_of(t)
     for what, value in (("from", low), ("to - 1", high - 1)):

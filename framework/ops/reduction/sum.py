@@ -29,6 +29,8 @@ def normalize_dims(name: str, dim, ndim: int) -> tuple[int, ...]:
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
     limit = builtins.max(ndim, 1)
     for d in dims:
+        if isinstance(d, str):
+            raise TypeError(f"{name}: dim is an int or ints, not names; got {dim!r}.")
         if not -limit <= d < limit:
             raise IndexError(
                 f"Dimension out of range (expected to be in range of [{-limit}, {limit - 1}], but "

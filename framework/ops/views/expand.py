@@ -28,7 +28,8 @@ def _expand_infer(input, *, shape):
             raise RuntimeError(
                 f"The expanded size of the tensor ({n}) must match the existing size "
                 f"({input.shape[k - extra]}) at non-singleton dimension {k}.  Target sizes: "
-                f"{list(shape)}.  Tensor sizes: {list(input.shape)}"
+                f"{list(shape)}.  Tensor sizes: {list(input.shape)}. "
+                "Only dims of size 1 expand; repeat copies others."
             )
     return input.like(shape)
 

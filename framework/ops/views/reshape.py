@@ -78,7 +78,10 @@ def resolve(name: str, shape, numel: int) -> tuple[int, ...]:
             )
     if any(n < -1 for n in shape):
         raise RuntimeError(f"{name}: invalid shape dimension {min(shape)} in {list(shape)}.")
-    raise RuntimeError(f"{name}: shape '{list(shape)}' is invalid for input of size {numel}.")
+    raise RuntimeError(
+        f"{name}: shape '{list(shape)}' is invalid for input of size {numel}. "
+        "Pass sizes whose product that is; one of them may be -1."
+    )
 
 
 # Strides

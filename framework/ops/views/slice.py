@@ -176,7 +176,8 @@ def in_range(name, index, dim, size):
     index = index.__index__()
     if not -size <= index < size:
         raise IndexError(
-            f"{name}index {index} is out of bounds for dimension {dim} with size {size}"
+            f"{name}index {index} is out of bounds for dimension {dim} with size {size}. "
+            f"Indices go from {-size} to {size - 1}."
         )
     return index + size if index < 0 else index
 
@@ -307,7 +308,7 @@ def split_with_sizes(input, split_sizes, dim=0):
         raise RuntimeError(
             "split_with_sizes expects split_sizes to sum exactly to "
             f"{input.shape[d]} (input tensor's size at dimension {d}), but got "
-            f"split_sizes={lengths}"
+            f"split_sizes={lengths}. Change one, or call split with one size."
         )
     return _ranges(input, d, lengths, "SplitWithSizes")
 
@@ -317,7 +318,9 @@ def chunk(input, chunks, dim=0):
     """Split a dim into at most ``chunks`` parts of one size; the last may be smaller."""
     d = _split_dim("chunk", input, dim)
     if chunks <= 0:
-        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+        raise RuntimeError(
+            f"chunk expects `chunks` to be greater than 0, got: {chunks}. Pass 1 or more."
+        )
     n = input.shape[d]
     if not n:
         return _ranges(input, d, [0] * chunks, "Split")

@@ -176,9 +176,11 @@ def _sizes(input, size, scale_factor, recompute, mode):
     """Return (size of each spatial dim, scale of each or None)."""
     nd = input.ndim - 2
     if size is not None and scale_factor is not None:
-        raise ValueError("only one of size or scale_factor should be defined")
+        raise ValueError(
+            "interpolate: only one of size or scale_factor should be defined. Drop one."
+        )
     if size is None and scale_factor is None:
-        raise ValueError("either size or scale_factor should be defined")
+        raise ValueError("interpolate: either size or scale_factor should be defined. Pass one.")
     what, given = ("output size", size) if size is not None else ("scale_factor", scale_factor)
     if isinstance(given, list | tuple):
         if len(given) != nd:
