@@ -30,6 +30,7 @@ from ..device import device as _device
 from ..devices import backend
 from ..memory.ledger import TEMPORARY, WORKSPACE, format_bytes
 from ..memory.pool import Block, Pool
+from ..memory.sizes import as_bytes
 from ..modes import run_kernel
 from ..tensor import Tensor
 from .stash import Stash, Stashed, UncopiedStorage, array_of, new_storage
@@ -46,8 +47,8 @@ class offload_to_disk(Stash):
 
     Args:
         dir: Folder of the file; the system's for temporary files if None. It is made if missing.
-        limit: Bytes that the file may have; what does not fit stays in memory. None for no limit.
-            Likewise once the disk is full, with a warning.
+        limit: Bytes, or text ("20GiB"), that the file may have; what does not fit stays in memory.
+            None for no limit. Likewise once the disk is full, with a warning.
         min_bytes: Smaller values stay in memory.
 
     Memory:
@@ -66,12 +67,12 @@ class offload_to_disk(Stash):
         0
     """
 
-    def __init__(self, dir: Any = None, limit: int | None = None, min_bytes: int = _PAGE) -> None:
+    def __init__(
+        self, dir: Any = None, limit: int | str | None = None, min_bytes: int | str = _PAGE
+    ) -> None:
         super().__init__(min_bytes)
-        if limit is not None and (not isinstance(limit, int) or limit < 0):
-            raise ValueError(f"offload_to_disk: limit is a number of bytes or None; got {limit!r}.")
         self.dir = os.path.abspath(tempfile.gettempdir() if dir is None else os.fspath(dir))
-        self.limit = limit
+        self.limit = None if limit is None else as_bytes(limit, "offload_to_disk: limit")
         self._file: SpillFile | None = None
 
     def __repr__(self) -> str:

@@ -72,7 +72,9 @@ class offload(Stash):
         >>> y.backward()
     """
 
-    def __init__(self, pin_memory: bool = True, ahead: int = 2, min_bytes: int = 4096) -> None:
+    def __init__(
+        self, pin_memory: bool = True, ahead: int = 2, min_bytes: int | str = 4096
+    ) -> None:
         super().__init__(min_bytes)
         if not isinstance(ahead, int) or ahead < 0:
             raise ValueError(f"offload: ahead is a number of values, at least 0; got {ahead!r}.")

@@ -72,7 +72,7 @@ class pack(Stash):
         [2000]
     """
 
-    def __init__(self, to: Any = None, block: int = 256, min_bytes: int = 0) -> None:
+    def __init__(self, to: Any = None, block: int = 256, min_bytes: int | str = 0) -> None:
         super().__init__(min_bytes)
         if isinstance(to, str) and to.startswith("lowtide."):
             to = to.removeprefix("lowtide.")

@@ -23,6 +23,7 @@ from typing import Any
 
 from ..autograd.remat.recorder import PREFER_SAVE, RECOMPUTE, SAVE, Value
 from ..autograd.remat.replay import asks_for_modules
+from ..memory.sizes import unit_of
 from ..ops.registry import OPS
 from .offload import offload
 from .packing import pack
@@ -62,10 +63,6 @@ SYNONYMS = {
 _COMPARE = {
     "<=": operator.le, ">=": operator.ge, "==": operator.eq, "!=": operator.ne, "<": operator.lt,
     ">": operator.gt,
-}  # fmt: skip
-_UNITS = {
-    "": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20,
-    "GiB": 1 << 30,
 }  # fmt: skip
 _NUMERIC = re.compile(r"(bytes|numel|ndim|depth|number)\s*(<=|>=|==|!=|<|>)\s*([\d.]+)\s*(\w*)")
 _TEXTUAL = re.compile(r"(op|name|module|dtype):\s*(.+)")
@@ -250,8 +247,9 @@ def _condition(text: str, key: str) -> Test:
     if text == "*":
         return lambda value: True
     found = _NUMERIC.fullmatch(text)
-    if found is not None and found[4] in (_UNITS if found[1] == "bytes" else ("",)):
-        return _compared(found[1], _COMPARE[found[2]], float(found[3]) * _UNITS[found[4]])
+    unit = None if found is None else unit_of(found[4]) if found[1] == "bytes" else 1
+    if found is not None and unit is not None and (found[1] == "bytes" or not found[4]):
+        return _compared(found[1], _COMPARE[found[2]], float(found[3]) * unit)
     found = _TEXTUAL.fullmatch(text)
     if found is None:
         raise ValueError(

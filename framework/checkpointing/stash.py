@@ -32,6 +32,7 @@ from ..dtypes import uint8
 from ..errors import GradientError
 from ..interrupts import RestoringExit, WholeContext
 from ..memory.ledger import SAVED, TEMPORARY
+from ..memory.sizes import as_bytes
 from ..modes import local, run_kernel, state_of_thread
 from ..spec import Spec
 from ..tensor import Tensor
@@ -52,11 +53,11 @@ class Stash(WholeContext):
     """Base class of stashes: a subclass defines in :meth:`stash` how to keep a tensor's bytes.
 
     Args:
-        min_bytes: Storages smaller than this are kept as they are.
+        min_bytes: Storages smaller than this are kept as they are; bytes, or text: "1MiB".
     """
 
-    def __init__(self, min_bytes: int = 0) -> None:
-        self.min_bytes = min_bytes
+    def __init__(self, min_bytes: int | str = 0) -> None:
+        self.min_bytes = as_bytes(min_bytes, f"{type(self).__name__}: min_bytes")
         self._open: dict[int, list[Any]] = {}  # regions that are entered, by thread
 
     def stash(self, tensor: Tensor) -> Stashed:

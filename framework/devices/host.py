@@ -24,6 +24,7 @@ from ..errors import OutOfMemoryError
 from ..kernels.common.copy import copy
 from ..memory.events import publish
 from ..memory.ledger import TEMPORARY, Ledger, format_bytes
+from ..memory.machine import LEAST_STEP, Guard, NoRoomError, machine
 from ..memory.pool import Pool
 from ..storage import ExternalStorage, Storage
 
@@ -89,6 +90,9 @@ class HostBackend:
         )
         self.pool = self.ledger.pool = Pool(len(self.arena))
         self._bins = self.pool.bins
+        self._guard: Guard | None = None
+        if computes:
+            self.limit_to_machine(True)
 
     def empty(self, spec: Spec, role: int = TEMPORARY) -> tuple[Any, Any]:
         """Allocate an uninitialized contiguous array of ``spec`` from the pool.
@@ -195,20 +199,43 @@ class HostBackend:
         """Bytes of the mapping handed out so far and not returned to the system."""
         return self.pool.top
 
+    @property
+    def machine_bytes(self) -> int | None:
+        """Bytes that the machine allows this process; None if the backend does not ask it."""
+        return None if self.pool.grant is None else machine().total
+
+    def limit_to_machine(self, limited: bool) -> None:
+        """Let the pool grow only into memory that the machine has, or into all its addresses."""
+        self.pool.grant = self._grant if limited else None
+        self.pool.granted = min(LEAST_STEP, self.pool.capacity) if limited else self.pool.capacity
+
+    def _grant(self, more: int) -> int:
+        if not execution.current.computes:  # nothing is written, so no page is taken
+            return self.pool.capacity
+        if self._guard is None:
+            self._guard = Guard(machine(), lambda: self.pool.used, self.release_cached)
+        return self._guard.grant(more)
+
     def _search(self, spec: Spec) -> None:
         try:
             self.pool.search(spec.block)
+        except NoRoomError as machine_is:
+            raise self.ledger.exhausted(
+                spec.nbytes,
+                f": {machine_is}",
+                "Check the shape, free tensors or use a smaller batch; "
+                "lowtide.profiling.advise(step, limit=bytes) says which change fits. To allocate "
+                "at the risk of being killed, call lowtide.set_memory_limit(math.inf, device).",
+                OutOfMemoryError,
+            ) from None
         except MemoryError:
-            self._out_of_memory(spec.nbytes)
-
-    def _out_of_memory(self, nbytes: int) -> None:
-        size = format_bytes(self.pool.capacity)
-        raise self.ledger.exhausted(
-            nbytes,
-            f": the pool's address space of {size} is full",
-            "Free tensors or use a smaller batch.",
-            OutOfMemoryError,
-        )
+            size = format_bytes(self.pool.capacity)
+            raise self.ledger.exhausted(
+                spec.nbytes,
+                f": the pool's address space of {size} is full",
+                "Free tensors or use a smaller batch.",
+                OutOfMemoryError,
+            ) from None
 
 
 def cpu_backend() -> HostBackend:

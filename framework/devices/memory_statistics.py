@@ -8,11 +8,13 @@ back. Between them lie the rounding of each block to a cache line, and free bloc
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..device import device as as_device
 from ..device import get_default_device
 from ..memory.ledger import NO_LIMIT, ROLE_NUMBER, ROLES, format_bytes
+from ..memory.sizes import as_bytes
 from . import backend, live_backends
 
 
@@ -62,7 +64,8 @@ def memory_stats(device: Any = None) -> dict[str, Any]:
         ``peak_by_role`` (they sum to those two); ``allocations``, the storages ever made;
         ``pool_used_bytes``, ``pool_free_bytes`` and ``reserved_bytes`` (the sum of the two),
         ``peak_reserved_bytes``; ``rounding_bytes``, what the blocks in use have beyond their
-        tensors; ``largest_free_bytes``; and ``limit_bytes``, or None.
+        tensors; ``largest_free_bytes``; ``limit_bytes``, or None; and ``machine_bytes``, what this
+        process may have of the machine's RAM and swap: None where that is not asked.
     """
     be = _backend(device)
     ledger, pool = be.ledger, be.pool
@@ -81,6 +84,7 @@ def memory_stats(device: Any = None) -> dict[str, Any]:
         "rounding_bytes": used - ledger.live,
         "largest_free_bytes": pool.largest_free,
         "limit_bytes": None if ledger.limit == NO_LIMIT else ledger.limit,
+        "machine_bytes": getattr(be, "machine_bytes", None),
     }
 
 
@@ -114,11 +118,12 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     rule = "-" * (sum(widths) + 4)
     lines.insert(len(rows) - 4, rule)
     lines.insert(1, rule)
-    limit = stats["limit_bytes"]
+    limit, machine = stats["limit_bytes"], stats["machine_bytes"]
     lines.append(
         f"{stats['allocations']} allocations so far; largest free block "
         f"{format_bytes(stats['largest_free_bytes'])}; "
         + ("no limit" if limit is None else f"limit {format_bytes(limit)}")
+        + ("" if machine is None else f"; the machine allows {format_bytes(machine)}")
     )
     return "\n".join([f"Memory of {stats['device']}", *lines])
 
@@ -133,45 +138,50 @@ def empty_cache(device: Any = None) -> None:
         be.release_cached()
 
 
-def set_memory_limit(limit: int | None, device: Any = None) -> int | None:
+def set_memory_limit(limit: int | float | str | None, device: Any = None) -> int | float | None:
     """Set a limit in bytes on the live storages of a device; allocations beyond it are refused.
 
     The refused op raises ``MemoryLimitError`` before anything is allocated or written. A limit
     below what lives now is allowed: it refuses whatever comes next.
 
+    Besides, the CPU's pool grows only into memory that the machine has, or that the control group
+    (a container's, a batch job's) allows: what is left of RAM and swap is looked at when it grows,
+    and what does not fit raises ``OutOfMemoryError``, where the kernel would kill the process.
+
     Args:
-        limit: Bytes, or None for no limit.
+        limit: Bytes, or text such as ``"200MiB"``; None for no limit but the machine's;
+            ``math.inf`` for none at all.
         device: The default device if None.
 
     Returns:
-        The limit until now, or None.
+        The limit until now, or None, or ``math.inf``.
 
     Raises:
         TypeError: ``limit`` is not a whole number of bytes.
-        ValueError: ``limit`` is negative.
+        ValueError: ``limit`` is negative, or text that is no size.
     """
-    if limit is not None:
-        if isinstance(limit, bool) or not hasattr(limit, "__index__"):
-            raise TypeError(
-                f"set_memory_limit takes bytes as an int, or None; got {type(limit).__name__}. "
-                "Write 2 * 1024**3 for 2 GiB."
-            )
-        limit = limit.__index__()
-        if limit < 0:
-            raise ValueError(
-                f"set_memory_limit takes a non-negative number of bytes; got {limit}. Pass None "
-                "for no limit."
-            )
-    ledger = _backend(device).ledger
-    old = ledger.limit
-    ledger.limit = NO_LIMIT if limit is None else min(limit, NO_LIMIT)
-    return None if old == NO_LIMIT else int(old)
+    unbounded = isinstance(limit, float) and limit == math.inf
+    if limit is None or unbounded:
+        most = NO_LIMIT
+    else:
+        most = min(as_bytes(limit, "set_memory_limit: limit"), NO_LIMIT)
+    be, old = _backend(device), get_memory_limit(device)
+    if hasattr(be, "limit_to_machine") and be.xp is not None:
+        be.limit_to_machine(not unbounded)
+    be.ledger.limit = most
+    return old
 
 
-def get_memory_limit(device: Any = None) -> int | None:
-    """Return the limit set on a device, in bytes, or None."""
-    limit = _backend(device).ledger.limit
-    return None if limit == NO_LIMIT else int(limit)
+def get_memory_limit(device: Any = None) -> int | float | None:
+    """Return the limit set on a device, in bytes; None if there is none but the machine's.
+
+    ``math.inf`` if that was lifted too.
+    """
+    be = _backend(device)
+    if be.ledger.limit != NO_LIMIT:
+        return int(be.ledger.limit)
+    lifted = hasattr(be, "limit_to_machine") and be.xp is not None and be.machine_bytes is None
+    return math.inf if lifted else None
 
 
 def synchronize(device: Any = None) -> None:

@@ -47,17 +47,22 @@ class Pool:
 
     Attributes:
         bins: Free blocks by size: offsets, last freed first.
+        grant: ``grant(bytes)``, asked before the pool grows past ``granted``: returns how many
+            bytes it may grow by, at least those, or raises MemoryError. None: it need not ask.
+        granted: Up to where it may grow without being asked.
         top: End of the part ever handed out; what the pool holds reserved.
         peak: The highest ``top`` since the last reset.
     """
 
     __slots__ = (
         "_at", "_busy", "_by_size", "_ending", "_loose", "_loose_size", "_stale", "bins",
-        "capacity", "peak", "top",
+        "capacity", "grant", "granted", "peak", "top",
     )  # fmt: skip
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
+        self.grant: Callable[[int], int] | None = None
+        self.granted = capacity
         self.bins: dict[int, list[int]] = {}
         self._at: dict[int, int] = {}  # free extents, none touching another: size by offset
         # Derived from them: offset by end, and (size, offset) sorted.
@@ -128,14 +133,28 @@ class Pool:
                         return
                 finally:
                     self._busy = False
-            offset = self.top
-            end = offset + size
-            if end > self.capacity:
-                raise MemoryError(f"{size} bytes do not fit: {offset} of {self.capacity} taken")
+            while True:
+                offset = self.top
+                end = offset + size
+                if end <= self.granted and end <= self.capacity:
+                    break
+                if end > self.capacity and self.grant is None:
+                    raise MemoryError(f"{size} bytes do not fit: {offset} of {self.capacity} taken")
+                self._ask(size)
             self.top = end
             if end > self.peak:
                 self.peak = end
             stack.append(offset)  # the end of the row
+
+    def _ask(self, size: int) -> None:
+        # Whether the pool may grow. The answer may change the top: free pages are given back first.
+        if self.grant is None:
+            self.granted = self.capacity
+            return
+        granted = self.grant(size)
+        if self.top + size > self.capacity:
+            raise MemoryError(f"{size} bytes do not fit: {self.top} of {self.capacity} taken")
+        self.granted = self.top + max(granted, size)
 
     def _best_fit(self, size: int, stack: list[int]) -> bool:
         # From the smallest extent that is large enough; of equal ones, the lowest.
@@ -233,6 +252,8 @@ class Pool:
                     for offset, size in sorted(self._at.items()):
                         release(offset, size)
                     release(self.top, max(old_top - self.top, 0))
+                    if self.grant is not None:
+                        self.granted = min(self.granted, self.top)
             finally:
                 self._busy = False
 

@@ -25,6 +25,8 @@ from .file_locks import WITHOUT_LOCKS, try_lock
 
 TEMPORARY_SUFFIX = ".tmp"
 _LONGEST_STEM = 64  # bytes of the name in that of its temporary file, which must stay below 255
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk, a quota, the largest file allowed
+_NOT_ALLOWED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_FLUSH = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EROFS)  # folders cannot be flushed
 
 
@@ -38,18 +40,27 @@ def is_path(f: Any) -> bool:
 
 
 @contextlib.contextmanager
-def replacing(path: Any) -> Iterator[BinaryIO]:
+def replacing(path: Any, needed: int = 0) -> Iterator[BinaryIO]:
     """Open a temporary file for writing that replaces ``path`` when the block succeeds.
 
     A link is followed: what it points to is replaced. A device or a pipe is written directly.
     The new file has the old one's mode, or without an old one what the umask leaves.
 
+    Args:
+        path: Of the file.
+        needed: Bytes that it will have at least, for the message on a full disk.
+
     Raises:
         SerializationError: The folder does not exist.
-        UnwrittenError: The disk is full or fails: the message says what is there now.
+        UnwrittenError: The disk is full or fails, or the folder may not be written to: the message
+            says what is there now.
     """
     target = os.path.realpath(os.fspath(path))
     folder, name = os.path.split(target)
+    if os.path.lexists(folder) and not os.path.isdir(folder):
+        raise SerializationError(
+            f"save: {folder}, the parent of {name}, is a file and no folder. Save to another one."
+        )
     if not os.path.isdir(folder):
         raise SerializationError(f"save: Parent directory {folder} does not exist. Create it.")
     if os.path.isdir(target):
@@ -59,7 +70,8 @@ def replacing(path: Any) -> Iterator[BinaryIO]:
             with open(target, "wb") as device:
                 yield device
         except OSError as error:
-            text = f"save: {target} could not be written: {error.strerror or error}."
+            text = f"save: {target} could not be written: {error.strerror or error}"
+            text += f"; {needed} bytes are needed." if needed and error.errno in _NO_ROOM else "."
             raise UnwrittenError(error.errno, text) from error
         return
     temporary = os.path.join(folder, temporary_name(name))
@@ -82,7 +94,7 @@ def replacing(path: Any) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         if isinstance(error, OSError):
-            raise _unwritten(error, target, replaced, out) from error
+            raise _unwritten(error, target, replaced, out, needed) from error
         raise
 
 
@@ -147,7 +159,9 @@ def remove_leftover(temporary: str) -> bool:
     return True
 
 
-def _unwritten(error: OSError, target: str, replaced: bool, out: BinaryIO | None) -> UnwrittenError:
+def _unwritten(
+    error: OSError, target: str, replaced: bool, out: BinaryIO | None, needed: int
+) -> UnwrittenError:
     reason = error.strerror or str(error)
     if replaced:
         text = (
@@ -156,17 +170,46 @@ def _unwritten(error: OSError, target: str, replaced: bool, out: BinaryIO | None
         )
         return UnwrittenError(error.errno, text + ".")
     there = "The file that was there is as it was" if os.path.lexists(target) else "No file is left"
+    text = f"save: {target} could not be written: {reason}"
+    if error.errno in _NOT_ALLOWED and out is None:
+        refusal = why_unwritable(os.path.dirname(target))
+        return UnwrittenError(error.errno, f"{text}; {refusal}. {there}. {WAY_OUT}")
     try:
         done = f"after {out.tell()} bytes" if out is not None else "at its creation"
-    except ValueError:  # closed
+    except (ValueError, OSError):  # closed; what is in the buffer cannot be written either
         done = "when it was closed"
+    text += f" {done}; "
+    if needed:
+        text += f"the file takes at least {needed} bytes, and "
+    room = free_bytes(os.path.dirname(target))
+    return UnwrittenError(
+        error.errno, f"{text}{room}. {there}. Make room, or save to another folder."
+    )
+
+
+WAY_OUT = "Change its permissions, or save to another folder."
+
+
+def why_unwritable(folder: str) -> str:
+    """Describe who may not write to a folder, or to the first above it that exists."""
+    while not os.path.isdir(folder) and os.path.dirname(folder) != folder:
+        folder = os.path.dirname(folder)
     try:
-        room = os.statvfs(os.path.dirname(target))
-        free = f"{room.f_bavail * room.f_frsize} bytes are free there"
+        mode = stat.S_IMODE(os.stat(folder).st_mode)
+        if os.statvfs(folder).f_flag & os.ST_RDONLY:
+            return f"{folder} is on a file system that is mounted read-only"
     except OSError as unknown:
-        free = f"how many bytes are free cannot be told: {unknown.strerror}"
-    text = f"save: {target} could not be written: {reason} {done}; {free}. {there}. Make room, or "
-    return UnwrittenError(error.errno, text + "save to another folder.")
+        return f"{folder} cannot be looked at ({unknown.strerror})"
+    return f"user {os.geteuid()} may not write to {folder} (mode {mode:o})"
+
+
+def free_bytes(folder: str) -> str:
+    """Describe how many bytes are free where a folder is."""
+    try:
+        room = os.statvfs(folder)
+    except OSError as unknown:
+        return f"how many bytes are free cannot be told: {unknown.strerror}"
+    return f"{room.f_bavail * room.f_frsize} bytes are free there"
 
 
 def flush_folder(folder: str) -> None:

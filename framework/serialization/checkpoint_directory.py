@@ -26,7 +26,16 @@ from typing import Any, TypeVar
 
 from ..errors import SerializationError
 from ..random.generator import generators_in_use
-from .atomic_files import TEMPORARY_SUFFIX, Source, UnwrittenError, flush_folder, remove_leftover
+from .atomic_files import (
+    TEMPORARY_SUFFIX,
+    WAY_OUT,
+    Source,
+    UnwrittenError,
+    flush_folder,
+    free_bytes,
+    remove_leftover,
+    why_unwritable,
+)
 from .checksums import verify
 from .file_locks import FolderLock, lock_folder
 from .json_structure import Decoder
@@ -97,13 +106,18 @@ class CheckpointDirectory:
 
         Raises:
             SerializationError: Another process writes to it; the message says which.
+            UnwrittenError: It cannot be made or written to: the message says why, and which
+                checkpoints are there.
         """
         if self._lock is not None and self._lock.is_current():
             return
-        if not self.path.is_dir():
-            self.path.mkdir(parents=True, exist_ok=True)
-            flush_folder(os.fspath(self.path.resolve().parent))
-        self._lock = lock_folder(self.path)
+        try:
+            if not self.path.is_dir():
+                self.path.mkdir(parents=True, exist_ok=True)
+                flush_folder(os.fspath(self.path.resolve().parent))
+            self._lock = lock_folder(self.path)
+        except OSError as error:
+            raise _unclaimed(error, self.path, self.steps()) from error
         with self._lock.turn:
             self._remove(self._leftovers(), [])
             # Only beyond enough whole ones: the newest may be damaged.
@@ -144,6 +158,8 @@ class CheckpointDirectory:
         try:
             self.claim()
             self._refuse_going_back(step)
+        except UnwrittenError:
+            raise
         except OSError as error:
             text = f"CheckpointDirectory.save: {self._file(step)} cannot be written: {error}."
             raise UnwrittenError(error.errno, text) from error
@@ -354,6 +370,24 @@ class CheckpointDirectory:
 
     def _file(self, step: int) -> Path:
         return self.path / _name(step)
+
+
+def _unclaimed(error: OSError, path: Path, steps: list[int]) -> UnwrittenError:
+    folder, reason = os.fspath(path.absolute()), error.strerror or str(error)
+    exists = path.is_dir()
+    text = f"CheckpointDirectory: {folder} cannot be {'written to' if exists else 'made'}: {reason}"
+    if error.errno in (errno.EEXIST, errno.ENOTDIR):
+        file = path
+        while not file.exists() and file != file.parent:
+            file = file.parent
+        text += f"; {file} is a file. Use another folder"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        text += f"; {why_unwritable(folder)}. {WAY_OUT.removesuffix('.')}"
+    else:
+        there = folder if exists else os.path.dirname(folder)
+        text += f"; {free_bytes(there)}. Make room, or use another folder"
+    left = f"Its checkpoints are as they were: steps {steps}" if steps else "It has no checkpoint"
+    return UnwrittenError(error.errno, f"{text}. {left}.")
 
 
 def _name(step: int) -> str:

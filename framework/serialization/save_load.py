@@ -7,6 +7,7 @@ any tool of that format opens it, and it can be replaced atomically, which a fol
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from typing import Any
@@ -43,6 +44,8 @@ def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = Non
 
     Raises:
         SerializationError: Something in ``obj`` has no place in a file, or the folder is missing.
+            Where the disk is full or the folder may not be written to it is an OSError too, and
+            says how many bytes are needed and what was left.
 
     Example:
         >>> import io
@@ -58,7 +61,9 @@ def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = Non
     _encodable(structure)
     metadata = {FORMAT: VERSION, STRUCTURE: structure}
     if is_path(f):
-        with execution.current.replacing(replacing, f) as out:
+        needed = len(structure) + sum(array.nbytes for array in encoder.arrays.values())
+        opening = functools.partial(replacing, needed=needed)
+        with execution.current.replacing(opening, f) as out:
             write(out, encoder.arrays, metadata, patch=True)
     elif hasattr(f, "write"):
         write(f, encoder.arrays, metadata)

@@ -20,6 +20,7 @@ from typing import Any
 from ...framework.device import device as as_device
 from ...framework.dtypes import bfloat16
 from ...framework.memory.ledger import format_bytes
+from ...framework.memory.sizes import as_bytes
 from ...framework.tensor import Tensor
 from .estimate import Estimate
 from .fork_sandbox import run_apart
@@ -185,7 +186,7 @@ def advise(
     step: Callable[..., Any],
     /,
     *args: Any,
-    limit: int | None = None,
+    limit: int | str | None = None,
     device: Any = None,
     model: Any = None,
     **kwargs: Any,
@@ -211,7 +212,8 @@ def advise(
     Args:
         step: As for :func:`estimate`.
         *args: What to call it with.
-        limit: Bytes that may live on the device; the limit set on it, if None.
+        limit: Bytes that may live on the device, or text such as "2GiB"; the limit set on it, if
+            None.
         device: The device; if None, the fullest one that has a limit, or the fullest.
         model: The model, or a dict of names and models; what the step reaches, if None.
         **kwargs: What to call the step with, by name.
@@ -233,6 +235,7 @@ def advise(
         >>> [p.batch for p in found.fitting if p.kind == "batch"][0] < 256
         True
     """
+    limit = None if limit is None else as_bytes(limit, "advise: limit")
     roots = models_of(step, args, kwargs, model)
     before, reached = run_apart(lambda: _with(step, args, kwargs, roots, []))
     name, allowed = _limit(before, limit, device)
