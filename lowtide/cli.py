@@ -80,7 +80,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"lowtide {lowtide.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     run_parser = commands.add_parser("run", help="run a recipe: lowtide run digits --quick")
-    run_parser.add_argument("name", help="its name, as `lowtide recipes` lists it")
+    run_parser.add_argument("name", nargs="?", help="its name, as `lowtide recipes` lists it")
     run_parser.add_argument(
         "args", nargs=argparse.REMAINDER, help="what the recipe itself takes; try --help"
     )
@@ -131,14 +131,21 @@ def _profiling(options: argparse.Namespace) -> int:
     return profile_command.diff(options.before, options.after, options.html)
 
 
-def run(name: str, args: Sequence[str]) -> int:
+def run(name: str | None, args: Sequence[str]) -> int:
     """Run a recipe as a script, with its own arguments.
 
     Returns:
         Its exit code, or 2 if there is no such recipe.
     """
-    name = name.removesuffix(".py").replace("-", "_")
     known = dict(find_recipes())
+    if name is None:
+        print(
+            "lowtide run takes the name of a recipe, as in `lowtide run digits`. `lowtide recipes` "
+            f"lists them: {', '.join(known) or 'none installed'}.",
+            file=sys.stderr,
+        )
+        return USAGE_ERROR
+    name = name.removesuffix(".py").replace("-", "_")
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"Did you mean {near[0]}? " if near else ""
@@ -168,6 +175,7 @@ def recipes() -> int:
     """Print a table: what each recipe shows, what it costs, and its result."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     known = list(find_recipes())
     if not known:
@@ -178,7 +186,8 @@ def recipes() -> int:
     for heading in ("what it shows", "cost", "result"):
         table.add_column(heading, overflow="fold")
     for name, text in known:
-        table.add_row(name, text.partition("\n")[0], stated(text, "Cost"), stated(text, "Result"))
+        cells = text.partition("\n")[0], stated(text, "Cost"), stated(text, "Result")
+        table.add_row(name, *[Text(cell.replace("`", "")) for cell in cells])
     Console(highlight=False).print(table)
     print("\nCost: time on one busy CPU core, and peak memory. Run one with: lowtide run NAME")
     return 0

@@ -4,9 +4,12 @@ Result: 94 % test accuracy on 5000 MNIST digits, where logistic regression has 8
 
 Cost: 9 s, 22.3 MiB.
 
-The last table measures one step of the trained model three times: as trained, under ``no_grad``,
-and with the last hidden activation detached.
+In the end one step of the trained model is profiled three times: as trained, under ``no_grad``,
+and with the last hidden activation detached. A table says what is kept, a picture how it comes and
+goes.
 """
+
+from array import array
 
 from rich.console import Console
 from rich.table import Table
@@ -14,8 +17,11 @@ from rich.table import Table
 import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide import nn, optim
+from lowtide.profiling import MemoryProfiler
 from lowtide.recipes import data, training
 from lowtide.utils.data import DataLoader, TensorDataset
+
+DRAWN = ("saved", "temporary", "gradient")  # roles
 
 
 class Perceptron(nn.Module):
@@ -49,41 +55,61 @@ def accuracy(model, x, y):
 
 
 def measure(model, x, y, grad, detach_hidden):
-    """Run one step; its peak bytes by role, and the bytes the graph held when forward ended."""
-    lt.reset_peak_memory_stats(x.device)
-    with lt.set_grad_enabled(grad):
-        loss = F.cross_entropy(model(x, detach_hidden=detach_hidden), y)
-    kept = lt.memory_stats(x.device)["by_role"]["saved"]
-    if grad:
-        loss.backward()
-        model.zero_grad()
-    return {"peak": lt.memory_stats(x.device)["peak_by_role"], "saved": kept}
+    """Profile one step: the bytes that it takes, and how they come and go."""
+    with MemoryProfiler(modules={"model": model}, lines=False) as prof:
+        with lt.set_grad_enabled(grad):
+            loss = F.cross_entropy(model(x, detach_hidden=detach_hidden), y)
+        kept = lt.memory_stats(x.device)["by_role"]["saved"]
+        if grad:
+            loss.backward()
+        gradients = lt.memory_stats(x.device)["by_role"]["gradient"]
+        del loss
+    model.zero_grad()
+    tide = prof.timeline("role", device=x.device)
+    for series in (tide.total, *tide.series.values()):
+        series[:] = array("q", [n - series[0] for n in series])  # without what was there before
+    return {"saved": kept, "gradients": gradients, "peak": max(tide.total)}, tide
 
 
 def measure_cases(model, x, y):
     """The same step as in training, under ``no_grad``, and with the hidden layer detached."""
     return {
-        "training": measure(model, x, y, grad=True, detach_hidden=False),
-        "no_grad": measure(model, x, y, grad=False, detach_hidden=False),
+        "as trained": measure(model, x, y, grad=True, detach_hidden=False),
+        "under no_grad": measure(model, x, y, grad=False, detach_hidden=False),
         "hidden detached": measure(model, x, y, grad=True, detach_hidden=True),
     }
 
 
-def show(cases, console, batch):
-    """Print the closing table."""
-    table = Table(title=f"Memory of one step with a batch of {batch}, in bytes")
+def show(cases, console, batch, device):
+    """Print the closing table, and a picture of each case."""
+    table = Table(title=f"What one step with a batch of {batch} takes, in bytes")
     table.add_column("")
     for name in cases:
         table.add_column(name, justify="right")
-    table.add_row("kept for backward", *[f"{c['saved']:,}" for c in cases.values()])
-    table.add_section()
-    peaks = [c["peak"] for c in cases.values()]
-    for role in peaks[0]:
-        if any(p[role] for p in peaks):
-            table.add_row(f"peak: {role}", *[f"{p[role]:,}" for p in peaks])
-    table.add_section()
-    table.add_row("peak in all", *[f"{sum(p.values()):,}" for p in peaks])
+    rows = {
+        "activations kept for backward": "saved",
+        "gradients": "gradients",
+        "at most at once, all together": "peak",
+    }
+    for words, key in rows.items():
+        table.add_row(words, *[f"{figures[key]:,}" for figures, _ in cases.values()])
     console.print(table)
+    there = lt.memory_stats(device)["by_role"]
+    console.print(
+        f"Always there: {there['input']:,} of data, {there['parameter']:,} of parameters, "
+        f"{there['optimizer']:,} of the optimizer's state.\n",
+        highlight=False,
+    )
+    plain = "█".encode(console.encoding, "replace") == b"?"
+    top = max(figures["peak"] for figures, _ in cases.values())
+    for name, (figures, tide) in cases.items():
+        console.print(f"[bold]{name}[/bold]: at most {figures['peak']:,}", highlight=False)
+        picture = tide.draw(DRAWN, min(console.width, 72), 6, top, plain)
+        console.print(picture.lstrip("\n"), highlight=False, markup=False)
+    shades = "#*+" if plain else "█▓▒"
+    parts = ("kept for backward", "other activations", "gradients")
+    legend = ", ".join(f"{shade} {part}" for shade, part in zip(shades, parts, strict=True))
+    console.print(f"{legend}; left forward, right backward.", highlight=False, markup=False)
 
 
 def main():
@@ -126,10 +152,10 @@ def main():
 
     optimizer.zero_grad()
     cases = measure_cases(model, x[: args.batch_size], y[: args.batch_size])
-    show(cases, console, args.batch_size)
+    show(cases, console, args.batch_size, args.device)
     run.finish(
         accuracy=accuracy(model, x_test, y_test), baseline=split.baseline, data=split.source,
-        memory_bytes=cases,
+        memory_bytes={name: figures for name, (figures, _) in cases.items()},
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""What recipes share around their loops: options, progress, learning curve, checkpoints, results.
+"""What recipes share around their loops: progress, learning curve, checkpoints, results.
 
 The loop itself stays in the recipe:
 
@@ -8,11 +8,11 @@ The loop itself stays in the recipe:
         run.log(loss.item())
     run.finish(accuracy=score)
 
-Everything a run writes is in one folder, ``--out``: ``checkpoints/``, ``curve.png``,
-``results.json`` and, with ``--memory-report``, three steps as a profiler saw them (``memory.html``,
-``memory.png``) and the bytes at the peak of the whole run (``memory.json``). Ctrl-C ends the run
-after the step it is in, with a checkpoint; ``--resume`` goes on from the newest one, and computes
-what the whole run would have computed, to the last bit.
+Everything a run writes is in a folder of its own (``run_folder.py``): ``checkpoints/``,
+``curve.png``, ``results.json`` and, with ``--memory-report``, three steps as a profiler saw them
+(``memory.html``, ``memory.png``) and the bytes at the peak of the whole run (``memory.json``).
+Ctrl-C ends the run after the step it is in, with a checkpoint; ``--resume`` goes on from the newest
+one, and computes what the whole run would have computed, to the last bit.
 """
 
 from __future__ import annotations
@@ -33,36 +33,11 @@ from rich.table import Table
 
 import lowtide as lt
 from lowtide.profiling import MemoryProfiler
-from lowtide.utils import CheckpointDirectory
+from lowtide.recipes.options import options as options
+from lowtide.recipes.run_folder import RESULTS, RunFolder
 
 INTERRUPTED = 130  # the exit code after Ctrl-C, as shells know it
 PROFILED = 3  # steps for --memory-report, after the first one, which is special
-
-
-def options(doc: str, *, batch_size: int, lr: float, **length: int) -> argparse.ArgumentParser:
-    """The options that every recipe has; it adds its own.
-
-    Args:
-        doc: The recipe's docstring.
-        batch_size: Its default.
-        lr: Its default.
-        **length: ``epochs=`` or ``steps=``, whichever the recipe counts in.
-    """
-    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
-    parser.add_argument("--device", default="cpu")
-    if "epochs" in length:
-        parser.add_argument("--epochs", type=int, default=length["epochs"])
-    parser.add_argument("--steps", type=int, default=length.get("steps"), help="stop after so many")
-    parser.add_argument("--batch-size", type=int, default=batch_size)
-    parser.add_argument("--lr", type=float, default=lr)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--data-dir", help="a folder that has the data's files")
-    parser.add_argument("--out", type=Path, help="where all is written; runs/NAME by default")
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
-    parser.add_argument("--checkpoint-every", type=int, metavar="STEPS")
-    parser.add_argument("--memory-report", action="store_true", help="tell where memory went")
-    parser.add_argument("--quick", action="store_true", help="a few seconds, to see it run")
-    return parser
 
 
 class Run:
@@ -76,8 +51,8 @@ class Run:
         **state: What a checkpoint holds: objects with ``state_dict``.
 
     Raises:
-        SystemExit: The folder holds an unfinished run, and ``--resume`` was not asked for;
-            another process is running in it; or the run was interrupted.
+        SystemExit: There is no step to do; the folder asked for holds a run, and ``--resume`` was
+            not asked for; another process is running in it; or the run was interrupted.
     """
 
     def __init__(
@@ -85,8 +60,15 @@ class Run:
     ) -> None:
         self.name, self.args, self.total = name, args, total
         self.console, self.state = console, state
-        self.folder = args.out or Path("runs") / name
-        self.checkpoints = CheckpointDirectory(self.folder / "checkpoints", keep=2)
+        if total < 1:
+            raise SystemExit(
+                f"{name}: there is no step to do: a batch of {args.batch_size} is more than all "
+                "examples to train on. Pass a smaller --batch-size."
+            )
+        place = RunFolder(name, args.out, args.resume)
+        self.folder, self.checkpoints = place.path, place.checkpoints
+        for line in place.skipped:
+            console.print(line, highlight=False, markup=False)
         self.every = args.checkpoint_every or max(total // 10, 1)
         self.losses: list[float] = []
         self.measured: list[dict[str, float]] = []
@@ -98,12 +80,6 @@ class Run:
         self._begin()
 
     def _begin(self) -> None:
-        try:
-            self.checkpoints.claim()  # so that a second run in the folder ends now, not at its save
-        except lt.SerializationError as error:
-            raise SystemExit(str(error)) from None
-        newest = max(self.checkpoints.steps(), default=0)
-        results = self.folder / "results.json"
         if self.args.resume:
             values = self.checkpoints.restore(**self.state)
             if values is None:
@@ -111,16 +87,8 @@ class Run:
                 return
             self.done, self.losses = values["step"], values["losses"]
             self.measured, self.seconds = values["measured"], values["seconds"]
-            self.console.print(f"Resumed after step {self.done} of {self.total}.")
-        elif newest and not results.is_file():
-            raise SystemExit(
-                f"{self.folder} holds an unfinished run, at step {newest}. Go on with --resume, or "
-                "write elsewhere with --out."
-            )
-        elif newest:
-            for step in self.checkpoints.steps():
-                (self.checkpoints.path / f"step_{step:08d}.safetensors").unlink()
-        results.unlink(missing_ok=True)
+            self.console.print(f"Resumed after step {self.done} of {self.total}, in {self.folder}.")
+        (self.folder / RESULTS).unlink(missing_ok=True)
 
     def __iter__(self) -> Iterator[int]:
         columns = (
@@ -192,7 +160,9 @@ class Run:
         self.folder.mkdir(parents=True, exist_ok=True)
         record = {
             "recipe": self.name,
-            "options": {k: v if v is None else str(v) for k, v in vars(self.args).items()},
+            "options": {
+                k: str(v) if isinstance(v, Path) else v for k, v in vars(self.args).items()
+            },
             "results": results,
             "steps": self.total,
             "seconds": self.seconds,
@@ -211,7 +181,7 @@ class Run:
                 self.console.print(self.profile.report(), highlight=False, markup=False)
                 self.profile.html(self.folder / "memory.html")
                 self.profile.plot(self.folder / "memory.png")
-        (self.folder / "results.json").write_text(json.dumps(record, indent=1))
+        (self.folder / RESULTS).write_text(json.dumps(record, indent=1))
         self.console.print(f"Everything is in {self.folder}")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ...framework.memory.ledger import format_bytes
 from ..record.recording import ALLOC, Recording, replay
 from .tables import WIDTH, check_by, cut, grouped, name_of
+from .terminal import tide
 
 
 @dataclass
@@ -90,6 +91,28 @@ class Timeline:
             [] if fit else [f"  {h} {cut(n, WIDTH - 7)}" for h, n in zip(heads, shown, strict=True)]
         )
         return "\n".join(lines)
+
+    def draw(
+        self,
+        names: Sequence[str] | None = None,
+        width: int = 72,
+        height: int = 6,
+        top: int | None = None,
+        plain: bool = False,
+    ) -> str:
+        """Draw the timeline in characters, for a terminal: an instant beside the other.
+
+        Args:
+            names: Up to four of ``series``, stacked from the bottom up; the largest by default.
+            width: Characters a line at most.
+            height: Lines.
+            top: Bytes at the upper edge; the highest instant by default.
+            plain: Only ASCII characters.
+        """
+        none = [0] * len(self)
+        chosen = list(self.series)[:4] if names is None else names
+        series = {name: self.series.get(name, none) for name in chosen}
+        return "\n".join(tide(series, width, height, top, plain))
 
     def _fullest(self, rows: int) -> list[int]:
         # The start, the end, and the fullest instant of each stretch.

@@ -28,6 +28,7 @@ from typing import Any
 LARGEST = 1 << 26  # bytes of a file that are copied for one who goes on writing it; else holes
 SMALL = 1 << 16  # bytes of a value that are written into a file of weights; larger ones are holes
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+_NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # paths of descriptors are links
 _NAMELESS = getattr(os, "O_TMPFILE", 0)  # it is gone with the copy anyway
 HANDLES = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
 _theirs = ("numba.", "multiprocessing.", "tempfile", "importlib")  # who may write
@@ -146,13 +147,15 @@ def lay() -> Overlay:
         if known is None or nameless or _may(sys._getframe(1)):
             return _os_open(path, flags, *args, **kwargs)
         if not flags & _WRITES:
-            return _os_open(o.to_read(known, path), flags, *args, **kwargs)
+            made = known in o.folders and not _is_folder(known)
+            found = os.sep if made else o.to_read(known, path)  # any folder, to flush or to lock
+            return _os_open(found, flags if found is path else flags & ~_NO_LINKS, *args, **kwargs)
         there = os.path.exists(known)
         if there and flags & os.O_EXCL:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
         if not there and not flags & os.O_CREAT:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-        return _os_open(o.to_write(known, False), flags & ~(os.O_CREAT | os.O_EXCL))
+        return _os_open(o.to_write(known, False), flags & ~(os.O_CREAT | os.O_EXCL | _NO_LINKS))
 
     def looks(really: Callable[..., Any]) -> Callable[..., Any]:
         def look(path: Any, **kwargs: Any) -> Any:
@@ -193,6 +196,8 @@ def lay() -> Overlay:
     def mkdir(path: str) -> None:
         if os.path.exists(path):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+        if not os.path.isdir(os.path.dirname(path)):  # makedirs and pathlib make it then
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         o.folders.add(path)
         o.gone.discard(path)
 
@@ -268,6 +273,13 @@ def _size(path: str) -> int | None:
     except OSError:
         return None
     return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _is_folder(path: str) -> bool:
+    try:
+        return stat.S_ISDIR(_stat(path).st_mode)
+    except OSError:
+        return False
 
 
 def _nameless() -> int:

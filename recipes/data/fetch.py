@@ -66,10 +66,13 @@ def find(
         ("an installed package", lambda: _installed(members, archive)),
         (str(archive), lambda: archive.read(members)),
     ]
-    failed = []
+    failed: list[str] = []
     for way, read in ways:
         try:
-            return Found(read(), way)
+            found = Found(read(), way)
+            if data_dir and way != ways[0][0]:  # it was asked for, and is not what is used
+                say(f"  WARNING: {failed[0].strip()}; taking {way} instead")
+            return found
         except (Unreachable, OSError, subprocess.TimeoutExpired) as reason:
             failed.append(f"  tried {way}: {reason}")
     for line in failed:

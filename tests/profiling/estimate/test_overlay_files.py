@@ -18,6 +18,7 @@ import pytest
 import lowtide as lt
 from lowtide import nn, optim
 from lowtide.profiling import estimate
+from lowtide.utils import CheckpointDirectory
 from tests.profiling.predictions import measured, predicted
 
 
@@ -110,6 +111,33 @@ def test_folders(folder):
         assert [len(files) for _, _, files in os.walk(folder / "done")] == [0, 5]
         shutil.rmtree(folder / "done")
         assert not (folder / "done").exists()
+
+    estimate(step)
+
+
+@pytest.mark.parametrize("where", ["kept", "new", "new/below"])
+def test_a_folder_of_checkpoints_old_or_new(folder, where):
+    model = nn.Linear(2, 2)
+
+    def step():
+        checkpoints = CheckpointDirectory(folder / where, keep=2)
+        assert checkpoints.restore(model=model) is None
+        for number in (1, 2, 3):
+            checkpoints.save(number, model=model)
+        assert checkpoints.steps() == [2, 3]
+        assert checkpoints.restore(model=model) == {"step": 3}
+
+    estimate(step)
+
+
+def test_a_folder_inside_of_none_is_refused(folder):
+    def step():
+        with pytest.raises(FileNotFoundError, match="below"):
+            (folder / "new" / "below").mkdir()
+        os.makedirs(folder / "new" / "below")
+        handle = os.open(folder / "new" / "below", os.O_RDONLY)
+        os.fsync(handle)
+        os.close(handle)
 
     estimate(step)
 

@@ -1,0 +1,95 @@
+"""The options that every recipe has, checked before anything is loaded or computed."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+from pathlib import Path
+
+import lowtide as lt
+
+
+def options(doc: str, *, batch_size: int, lr: float, **length: int) -> argparse.ArgumentParser:
+    """The options that every recipe has; it adds its own.
+
+    Args:
+        doc: The recipe's docstring.
+        batch_size: Its default.
+        lr: Its default.
+        **length: ``epochs=`` or ``steps=``, whichever the recipe counts in.
+    """
+    name = Path(sys.argv[0]).stem
+    parser = argparse.ArgumentParser(prog=f"lowtide run {name}", description=doc.splitlines()[0])
+    parser.add_argument("--device", type=device, default="cpu", help="cpu or cuda; cpu by default")
+    if "epochs" in length:
+        parser.add_argument("--epochs", type=count, default=length["epochs"])
+    parser.add_argument(
+        "--steps", type=count, default=length.get("steps"), help="stop after so many"
+    )
+    parser.add_argument("--batch-size", type=count, default=batch_size)
+    parser.add_argument("--lr", type=rate, default=lr, help=f"learning rate; {lr} by default")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--data-dir", type=folder, help="a folder that has the data's files")
+    parser.add_argument(
+        "--out", type=target, help="where all is written; by default a new folder, runs/NAME"
+    )
+    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint")
+    parser.add_argument("--checkpoint-every", type=count, metavar="STEPS")
+    parser.add_argument("--memory-report", action="store_true", help="tell where memory went")
+    parser.add_argument("--quick", action="store_true", help="a few seconds, to see it run")
+    return parser
+
+
+def count(text: str) -> int:
+    """A number of things, 1 or more."""
+    try:
+        number = int(text)
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"takes a whole number, 1 or more; got {text!r}")
+    return number
+
+
+def rate(text: str) -> float:
+    """A learning rate."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise argparse.ArgumentTypeError(f"takes a number, 0 or more, as in 1e-3; got {text!r}")
+    return number
+
+
+def device(text: str) -> str:
+    """A device that computes."""
+    try:
+        found = lt.device(text)
+        if found.type in ("cpu", "cuda"):
+            lt.zeros(1, device=found)
+            return text
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    raise argparse.ArgumentTypeError(f"a recipe needs values: takes cpu or cuda; got {text!r}")
+
+
+def folder(text: str) -> str:
+    """A folder that is there."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(
+            f"takes a folder; {text!r} {'is a file' if Path(text).exists() else 'does not exist'}"
+        )
+    return text
+
+
+def target(text: str) -> Path:
+    """A folder that can be made, if it is not there."""
+    there = next(p for p in (Path(text), *Path(text).absolute().parents) if p.exists())
+    if not there.is_dir():
+        raise argparse.ArgumentTypeError(f"takes a folder to write to; {there} is a file")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise argparse.ArgumentTypeError(f"takes a folder to write to; {there} may not be written")
+    return Path(text)
