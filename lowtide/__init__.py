@@ -163,6 +163,8 @@ if _TYPE_CHECKING:
 else:
     from lowtide import checkpointing as checkpointing
 
+from lowtide.profiling.publisher import publish_if_asked as _publish_if_asked
+
 # To be put where PyTorch has it, below
 from lowtide.modules import averaging as _averaging
 
@@ -179,6 +181,8 @@ bool = _bool
 short, int, long = int16, int32, int64
 half, float, double = float16, float32, float64
 cfloat, cdouble = complex64, complex128
+
+_publish_if_asked()  # for `lowtide top`
 
 _HIDDEN = {"cli", "framework", "modules", "recipes"}  # ours, but nobody's names
 __all__ = sorted(n for n in globals() if not n.startswith("_") and n not in _HIDDEN)

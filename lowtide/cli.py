@@ -60,8 +60,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             return recipes()
         if options.command == "doctor":
             return doctor()
-        if options.command in ("profile", "report", "diff", "estimate"):
+        if options.command in ("profile", "report", "estimate"):
             return _profiling(options)
+        if options.command == "diff":
+            from lowtide import diff_command
+
+            return diff_command.diff(options.before, options.after, options.html, options.fail_over)
+        if options.command == "leaks":
+            from lowtide import leaks_command
+
+            return leaks_command.leaks(options.script, options.args, module=options.module)
+        if options.command == "top":
+            from lowtide import top_command
+
+            return top_command.top(options.pid, options.once)
     except KeyboardInterrupt:
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
@@ -92,7 +104,13 @@ def build_parser() -> argparse.ArgumentParser:
     profile.add_argument("--no-lines", action="store_true", help="no source lines: faster")
     estimate = commands.add_parser("estimate", help="predict a script's memory without computing")
     estimate.add_argument("-o", "--out", metavar="FILE", help="write the figures there, as JSON")
-    for command in (profile, estimate):
+    profile.add_argument(
+        "--live", action="store_true", help="let `lowtide top PID` show it while it runs"
+    )
+    leaks = commands.add_parser(
+        "leaks", help="run a script and name graphs that outlive their step"
+    )
+    for command in (profile, estimate, leaks):
         command.add_argument(
             "-m", "--module", action="store_true", help="SCRIPT is a module's name, as in python -m"
         )
@@ -106,6 +124,14 @@ def build_parser() -> argparse.ArgumentParser:
     diff.add_argument("before", metavar="BEFORE", help="a run.json, or its folder")
     diff.add_argument("after", metavar="AFTER", help="another: what has it more?")
     diff.add_argument("--html", metavar="FILE", help="write a page of both, side by side")
+    diff.add_argument(
+        "--fail-over",
+        metavar="GROWTH",
+        help="exit with 1 if the peak grew by more: a share or a size",
+    )
+    top = commands.add_parser("top", help="show the live bytes of a running script")
+    top.add_argument("pid", nargs="?", type=int, metavar="PID", help="its process; without: a list")
+    top.add_argument("--once", action="store_true", help="print once, and do not refresh")
     return parser
 
 
@@ -120,15 +146,14 @@ def _profiling(options: argparse.Namespace) -> int:
             timeline=not options.no_timeline,
             lines=not options.no_lines,
             module=options.module,
+            live=options.live,
         )
     if options.command == "estimate":
         return profile_command.estimate(
             options.script, options.args, options.out, module=options.module
         )
-    if options.command == "report":
-        asked = {kind: getattr(options, kind) for kind in REPORT_FILES}
-        return profile_command.report(options.run, {k: file for k, file in asked.items() if file})
-    return profile_command.diff(options.before, options.after, options.html)
+    asked = {kind: getattr(options, kind) for kind in REPORT_FILES}
+    return profile_command.report(options.run, {k: file for k, file in asked.items() if file})
 
 
 def run(name: str | None, args: Sequence[str]) -> int:

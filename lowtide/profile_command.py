@@ -1,4 +1,4 @@
-"""``lowtide profile``, ``report``, ``diff`` and ``estimate``: the profiler for unmodified scripts.
+"""``lowtide profile``, ``report`` and ``estimate``: the profiler for unmodified scripts.
 
 A script runs as ``python SCRIPT ARGS`` or ``python -m MODULE ARGS`` would run it. Whatever happens
 inside, exception, Ctrl-C or a batch system's SIGTERM, what was recorded until then is reported.
@@ -31,6 +31,7 @@ def profile(
     timeline: bool,
     lines: bool,
     module: bool = False,
+    live: bool = False,
 ) -> int:
     """Run a script under a profiler; print the report, write ``run.json``, page and picture.
 
@@ -41,13 +42,14 @@ def profile(
         timeline: Keep every event, and draw page and picture.
         lines: Note source lines.
         module: ``script`` is a module's name.
+        live: Publish what lives meanwhile, for ``lowtide top``.
 
     Returns:
         The script's exit code; 1 if it raised.
     """
     from lowtide.profiling import MemoryProfiler
 
-    if not _is_there("profile", script, module):
+    if not script_is_there("profile", script, module):
         return USAGE_ERROR
     name = script.rpartition(".")[2] if module else Path(script).stem
     folder = Path(out or f"{name}-memory").absolute()  # the script may go elsewhere
@@ -57,20 +59,37 @@ def profile(
         print(f"lowtide profile cannot write to {folder}: {error}", file=sys.stderr)
         return USAGE_ERROR
     prof, process = MemoryProfiler(lines=lines, timeline=timeline), os.getpid()
-    with prof, _told_to_end():
-        code = _run(script, args, module)
+    with prof, told_to_end(), _published(prof) if live else contextlib.nullcontext():
+        code = run_script(script, args, module)
     if os.getpid() != process:  # a copy that the script forked has come to its end
         return code
     prof.to_json(folder / "run.json")
-    written = ["run.json"]
+    files = ["run.json"]
     if timeline:
         prof.html(folder / "memory.html")
         prof.plot(folder / "memory.png")
-        written += ["memory.html", "memory.png"]
+        files += ["memory.html", "memory.png"]
     # Last, for whoever reads it may stop reading: `lowtide profile train.py | head`.
     print(prof.report())
-    print(f"Written to {folder}: {', '.join(written)}")
+    print(f"Written to {folder}: {', '.join(files)}")
     return code
+
+
+@contextlib.contextmanager
+def _published(prof: Any) -> Iterator[None]:
+    from lowtide.profiling import Publisher
+
+    try:
+        publisher = Publisher(prof)
+    except OSError as error:
+        print(f"lowtide profile --live: {error}", file=sys.stderr)
+        yield
+        return
+    print(f"lowtide top {os.getpid()}  shows what lives in it", file=sys.stderr)
+    try:
+        yield
+    finally:
+        publisher.stop()
 
 
 def report(path: str, files: dict[str, str]) -> int:
@@ -84,7 +103,7 @@ def report(path: str, files: dict[str, str]) -> int:
     Returns:
         0, or 2 if the file is no recording or another cannot be written.
     """
-    run = _read(path)
+    run = read_run(path)
     if run is None:
         return USAGE_ERROR
     writers = {
@@ -94,37 +113,8 @@ def report(path: str, files: dict[str, str]) -> int:
         "snapshot": run.to_pytorch_snapshot,
         "flamegraph": run.to_flamegraph,
     }
-    _show(run.report())
-    return max([_written(writers[kind], file) for kind, file in files.items()], default=0)
-
-
-def diff(before: str, after: str, html: str | None) -> int:
-    """Print what the second of two recorded runs has more at its peak, by role, module and line.
-
-    Returns:
-        0, or 2 if a file is no recording, or one in which no tensor was made.
-    """
-    a, b = _read(before), _read(after)
-    if a is None or b is None:
-        return USAGE_ERROR
-    for path, run in ((before, a), (after, b)):
-        if not run.recording.devices:
-            print(f"{path} has nothing to compare: no device was used in it.", file=sys.stderr)
-            return USAGE_ERROR
-    change = b.peak_bytes - a.peak_bytes
-    print(f"peak: {a.peak_bytes:,} -> {b.peak_bytes:,} bytes ({change:+,})\n")
-    for by in ("role", "module", "line"):
-        _show(b.diff(a, by).text(signed=True))
-        print()
-    if not html:
-        return 0
-    paths = _run_of(before), _run_of(after)
-    names = [path.stem for path in paths]
-    if names[0] == names[1]:  # both are run.json; then their folders tell them apart
-        names = [path.resolve().parent.name for path in paths]
-    if names[0] == names[1]:
-        names = [before, after]
-    return _written(lambda file: a.html(file, b, names), html)
+    show(run.report())
+    return max([written(writers[kind], file) for kind, file in files.items()], default=0)
 
 
 def estimate(script: str, args: Sequence[str], out: str | None, module: bool = False) -> int:
@@ -135,7 +125,7 @@ def estimate(script: str, args: Sequence[str], out: str | None, module: bool = F
     """
     from lowtide.profiling import estimate as predict
 
-    if not _is_there("estimate", script, module):
+    if not script_is_there("estimate", script, module):
         return USAGE_ERROR
     try:
         found = predict(lambda: _to_its_end(script, args, module))
@@ -155,33 +145,37 @@ def estimate(script: str, args: Sequence[str], out: str | None, module: bool = F
         for d in found.devices
     ]
     text = json.dumps({"devices": figures, "flops": found.flops}, indent=1)
-    return _written(lambda file: Path(file).write_text(text), out)
+    return written(lambda file: Path(file).write_text(text), out)
 
 
 # Files
 
 
-def _run_of(path: str) -> Path:
+def run_of(path: str) -> Path:
+    """The file of a recorded run, given that or its folder."""
     return Path(path, "run.json") if Path(path).is_dir() else Path(path)
 
 
-def _read(path: str) -> Any:
+def read_run(path: str) -> Any:
+    """A recorded run; None, and words on stderr, if it is none."""
     from lowtide.profiling import MemoryProfiler
 
     try:
-        return MemoryProfiler.from_json(_run_of(path))
+        return MemoryProfiler.from_json(run_of(path))
     except (OSError, ValueError) as error:
         print(f"lowtide takes a run.json of `lowtide profile`: {error}", file=sys.stderr)
         return None
 
 
-def _show(text: str) -> None:
+def show(text: str) -> None:
+    """Print text that this terminal may not be able to show."""
     # a name in a recording may be half of a surrogate pair, or what this terminal cannot show
     coding = sys.stdout.encoding or "utf-8"
     print(text.encode(coding, "backslashreplace").decode(coding))
 
 
-def _written(write: Callable[[str], Any], path: str) -> int:
+def written(write: Callable[[str], Any], path: str) -> int:
+    """Write a file: 0; 2, and words on stderr, if that fails."""
     try:
         write(path)
     except (OSError, ValueError, RuntimeError) as error:
@@ -193,7 +187,8 @@ def _written(write: Callable[[str], Any], path: str) -> int:
 # Scripts
 
 
-def _is_there(command: str, script: str, module: bool) -> bool:
+def script_is_there(command: str, script: str, module: bool) -> bool:
+    """True for a script or module that can be run; else words on stderr."""
     if not module and Path(script).is_file():
         return True
     if not module:
@@ -210,8 +205,8 @@ def _is_there(command: str, script: str, module: bool) -> bool:
     return False
 
 
-def _run(script: str, args: Sequence[str], module: bool) -> int:
-    # Runs a script to its end or its exception, and says how it ended.
+def run_script(script: str, args: Sequence[str], module: bool) -> int:
+    """Run a script to its end or its exception; return its exit code."""
     try:
         _script(script, args, module)
         return 0
@@ -288,8 +283,8 @@ class _Terminated(SystemExit):
 
 
 @contextlib.contextmanager
-def _told_to_end() -> Iterator[None]:
-    # `timeout` and batch systems send SIGTERM. Python would die of it without a word.
+def told_to_end() -> Iterator[None]:
+    """Let SIGTERM, which ``timeout`` and batch systems send, end the block as an exception does."""
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

@@ -24,6 +24,8 @@ else:
     from .leaks.findings import Finding as Finding
     from .profile import Profile as Profile
     from .profiler import MemoryProfiler as MemoryProfiler
+    from .publisher import Publisher as Publisher
+    from .publisher import publish as publish
     from .record.recording import Mark as Mark
     from .record.recording import Owner as Owner
     from .record.recording import Peak as Peak

@@ -212,8 +212,7 @@ class Profile:
     ) -> Table:
         """Difference of this profile's peak from another's by owner, sorted by change.
 
-        Lines are compared by file and number, so a run of changed code is better compared by
-        module, op or role.
+        A line of source is the same if its file and text are, whatever its number now is.
 
         Raises:
             TypeError: ``other`` is no profile.

@@ -25,6 +25,7 @@ from .profile import Profile
 from .record import system_memory
 from .record.event_log import IF_BEFORE, EventRecorder
 from .record.recording import Mark, Recording
+from .record.source_lines import texts
 from .record.variable_names import called, leaves, names
 
 
@@ -92,6 +93,11 @@ class MemoryProfiler(WholeContext, Profile):
         self._state = "new"
         self._end_sampling: threading.Event | None = None
 
+    @property
+    def recorder(self) -> EventRecorder:
+        """The observer of the ledgers, for what asks while it records."""
+        return self._recorder
+
     # Beginning and end
 
     def _enter(self) -> MemoryProfiler:
@@ -140,6 +146,7 @@ class MemoryProfiler(WholeContext, Profile):
         self._recorder.leave()
         self._mark("stop", "stop")
         self.settle()
+        self.recording.lines = texts(owner.line for owner in self.recording.owners)
         self._modules.clear()
         for d in self._recorder.accounts:
             d.backend = None

@@ -164,7 +164,7 @@ LAYERS = """
     framework/testing framework/codegen
     profiling/record profiling/analysis profiling/record/event_log
     profiling/profile profiling/report profiling/exports
-    profiling/profiler profiling/estimate profiling/leaks
+    profiling/profiler profiling/estimate profiling/leaks profiling/publisher
 """.split()
 """Folders, and files that stand elsewhere than their folder: each imports only what comes before.
 
@@ -196,6 +196,9 @@ LATE = {  # (file, what it imports inside a function): why
     " PyTorch's files need zip archives and the unpickler",
     ("modules/hooks.py", "modules/module"): "hooks on all modules, and Module inherits from hooks",
     ("lowtide/cli.py", "lowtide/profile_command"): "other commands need no profiler",
+    ("lowtide/cli.py", "lowtide/diff_command"): "as above",
+    ("lowtide/cli.py", "lowtide/leaks_command"): "as above",
+    ("lowtide/cli.py", "lowtide/top_command"): "as above",
     ("lowtide/cli.py", "framework/memory/ledger"): "the command starts without the framework",
     ("lowtide/profile_command.py", "profiling"): "its help is shown without the framework",
     ("lowtide/profile_command.py", "profiling/estimate"): "as above",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...framework.memory.ledger import format_bytes
 from ..record.recording import Cells, Mark, Recording
+from ..record.source_lines import renumbered
 from .tables import Table, check_by, grouped
 
 if TYPE_CHECKING:
@@ -59,11 +61,15 @@ def diff(a: Profile, b: Profile, by: str | Sequence[str], depth: int | None, dev
     """Compute by how many bytes per owner the peak of ``a`` exceeds that of ``b``."""
     one, two = a.peak(device), b.peak(device)
     more = grouped(a.recording, one.cells, by, depth)
-    for name, n in grouped(b.recording, two.cells, by, depth).items():
+    names = renumbered(b.recording.lines, a.recording.lines)
+    owners = [o._replace(line=names.get(o.line, o.line)) for o in b.recording.owners]
+    before = replace(b.recording, owners=owners)
+    for name, n in grouped(before, two.cells, by, depth).items():
         more[name] = more.get(name, 0) - n
+    change = one.nbytes - two.nbytes
     title = (
         f"Peak of {format_bytes(one.nbytes)} against {format_bytes(two.nbytes)}: "
-        f"{one.nbytes - two.nbytes:+,} bytes"
+        f"{'+' if change > 0 else '-' if change < 0 else ''}{format_bytes(abs(change))}"
     )
     equal = sum(n == 0 for n in more.values())
     notes = [f"{equal} more hold the same in both."] if equal else []

@@ -16,7 +16,7 @@ from ...framework.memory.events import attach, detach
 from ...framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER, ROLES, SAVED, TEMPORARY
 from ..analysis.tables import grouped
 from .oom_hints import remedies
-from .recording import ALLOC, FREE, OWNER, ROLE, LiveBytes, Mark, Owner, Peak, Recording
+from .recording import ALLOC, FREE, OWNER, ROLE, Cells, LiveBytes, Mark, Owner, Peak, Recording
 
 MARK = 4  # in the list of events, beside the kinds of the recording
 IF_BEFORE = 1 << 8  # a name only for what has none yet
@@ -169,6 +169,12 @@ class EventRecorder:
         observer.owners = lambda: self._owners_now(d)  # type: ignore[attr-defined]
         observer.remedies = lambda missing: self._remedies(d, missing)  # type: ignore[attr-defined]
         return observer
+
+    def live_cells(self) -> list[tuple[Any, Cells]]:
+        """Return each device's ledger, and the bytes that live now by (owner, role)."""
+        self.settle()
+        with self.lock:
+            return [(d.ledger, dict(d.books.cells)) for d in self.accounts]
 
     def _owners_now(self, d: DeviceState) -> dict[str, dict[str, int]]:
         # What is told when an allocation fails: bytes by module and line, largest first.

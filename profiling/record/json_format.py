@@ -31,6 +31,7 @@ def to_dict(recording: Recording) -> dict[str, Any]:
         "timeline": recording.timeline,
         "marks": [{**vars(m), "changes": [list(c) for c in m.changes]} for m in recording.marks],
         "events": {name: list(c) for name, c in recording.events.columns().items()},
+        "lines": recording.lines,
     }
 
 
@@ -78,6 +79,7 @@ def _recording(data: dict[str, Any]) -> Recording:
         ],
         timeline=data["timeline"],
         events=events,
+        lines=dict(data.get("lines", {})),  # none in files of earlier versions
     )
 
 

@@ -156,6 +156,7 @@ class Recording:
     marks: list[Mark] = field(default_factory=list)
     timeline: bool = True
     events: Events = field(default_factory=Events)
+    lines: dict[str, str] = field(default_factory=dict)
 
     def cells_at(self, mark: int, device: int) -> Cells:
         """Return bytes by (owner, role) of a device at a mark (a position in ``marks``)."""

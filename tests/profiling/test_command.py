@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.framework.memory.ledger import format_bytes
 from lowtide.profiling import MemoryProfiler
 from lowtide.profiling.record.json_format import from_dict
 
@@ -189,9 +190,20 @@ def test_two_runs_are_compared(script):
     done = lowtide(script, "diff", "a/run.json", "b/run.json", "--html", "both.html")
     assert done.returncode == 0, done.stderr
     a, b = (MemoryProfiler.from_json(script / k / "run.json").peak_bytes for k in "ab")
-    assert f"peak: {a:,} -> {b:,} bytes ({b - a:+,})" in done.stdout
+    change = f"{format_bytes(a)} -> {format_bytes(b)} (+{format_bytes(b - a)}, {b / a - 1:+.1%})"
+    assert f"peak: {change}\n" in done.stdout
     assert "parameter" in done.stdout
-    assert done.stdout.count(f": {b - a:+,} bytes\n") == 3  # what the second has more
+    assert done.stdout.count(f": +{format_bytes(b - a)}\n") == 3  # what the second has more
+    for allowed, code in (("5%", 1), ("1000%", 0), ("1KiB", 1), ("1GiB", 0)):
+        done = lowtide(script, "diff", "a", "b", "--fail-over", allowed)
+        assert done.returncode == code, done.stdout
+        assert (f"the peak grew by more than {allowed}: {change}" in done.stdout) == code
+    assert lowtide(script, "diff", "b", "a", "--fail-over", "0%").returncode == 0
+    for wrong in ("5", "much", "%", "5%%"):
+        done = lowtide(script, "diff", "a", "b", "--fail-over", wrong)
+        if wrong != "5":  # bytes
+            assert done.returncode == 2
+            assert "takes a share such as 5%, or a size such as 10MiB; got" in done.stderr
     assert "a peaks" in (script / "both.html").read_text()  # by their folders
     (script / "old").mkdir()
     (script / "b").rename(script / "old" / "a")

@@ -1,0 +1,42 @@
+"""``lowtide leaks``: run a script as it is, and name the graphs that outlive their step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from lowtide.profile_command import (
+    USAGE_ERROR,
+    run_script,
+    script_is_there,
+    show,
+    told_to_end,
+)
+from lowtide.profiling import detect_retained
+
+LEAKS = 1  # the exit code
+
+
+def leaks(script: str, args: Sequence[str], module: bool = False) -> int:
+    """Run a script; print each graph that survives its step, with the line that keeps it.
+
+    A step ends where the optimizers have stepped, or with a backward pass if there are none.
+
+    Args:
+        script: A file, or a module's name.
+        args: What the script finds in ``sys.argv``.
+        module: ``script`` is a module's name.
+
+    Returns:
+        The script's exit code if it failed; else 1 if something leaks, 0 if nothing does, 2 if
+        there is no such script.
+    """
+    if not script_is_there("leaks", script, module):
+        return USAGE_ERROR
+    process = os.getpid()
+    with detect_retained() as found, told_to_end():
+        code = run_script(script, args, module)
+    if os.getpid() != process:  # a copy that the script forked has come to its end
+        return code
+    show(found.report())
+    return code or (LEAKS if found.findings else 0)
