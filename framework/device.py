@@ -8,7 +8,7 @@ from typing import Any
 
 from .interrupts import RestoringExit
 
-TYPES = ("cpu", "cuda", "meta", "sim")
+TYPES = ("cpu", "cuda", "meta", "sim")  # the last one, for tests, is in no message
 _interned: dict[tuple[str, int | None], device] = {}
 
 
@@ -49,7 +49,7 @@ class device:
         name, _, number = str(type).partition(":")
         if name not in TYPES or (number and not number.isdigit()):
             raise RuntimeError(
-                f"device must be one of {', '.join(TYPES)}, with an index for cuda as in "
+                f"device must be one of {', '.join(TYPES[:-1])}, with an index for cuda as in "
                 f"'cuda:0'; got {type!r}."
             )
         if number:

@@ -160,7 +160,7 @@ class HooksMixin:
         Args:
             policy: What becomes of each value (``lowtide.checkpointing.policies``); None recomputes
                 all.
-            enabled: False ends it.
+            enabled: False ends it; ``set_checkpointing(False)`` too.
 
         Returns:
             The module.
@@ -174,6 +174,8 @@ class HooksMixin:
             >>> for block in model:
             ...     block = block.set_checkpointing()
         """
+        if isinstance(policy, bool):  # the question is on or off, as everybody writes it
+            policy, enabled = None, policy and enabled
         if enabled:
             if _has_no_forward(self):
                 raise TypeError(

@@ -132,7 +132,12 @@ class Optimizer:
             )
         groups = list(params)
         if not groups:
-            raise ValueError("optimizer got an empty parameter list. Pass model.parameters().")
+            raise ValueError(
+                "optimizer got an empty parameter list. Pass model.parameters(). If that is what "
+                "was passed, the model registers none: layers in a plain list or dict are not "
+                "seen (use nn.ModuleList, nn.ModuleDict or nn.Sequential), nor are tensors that "
+                "are no nn.Parameter."
+            )
         if not isinstance(groups[0], dict):
             groups = [{"params": groups}]
         for group in groups:

@@ -212,7 +212,8 @@ class DataLoader:
 
     def __iter__(self) -> Iterator[Any]:
         resumed, self._resumed = self._resumed, None
-        if self.pin_memory and not _has_cuda():
+        if self.pin_memory and not _told_of_pinning and not _has_cuda():
+            _told_of_pinning.append(True)
             warnings.warn(
                 "'pin_memory' argument is set as true but no accelerator is found, then device "
                 "pinned memory won't be used.",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import MemoryLimitError, OutOfMemoryError
+from . import short_traceback
 
 if TYPE_CHECKING:
     from ..device import device
@@ -108,14 +109,14 @@ class Ledger:
         if self.limit == NO_LIMIT:
             raise self.exhausted(
                 nbytes, ": no machine has that much", "Check the shape.", OutOfMemoryError
-            )
+            ) from None
         raise self.exhausted(
             nbytes,
             " would pass the limit",
             "Free tensors, raise the limit with lowtide.set_memory_limit(bytes, device), or use a "
             "smaller batch; lowtide.profiling.advise(step) says which change fits.",
             MemoryLimitError,
-        )
+        ) from None  # dispatch looks a plan up first, and a miss says nothing here
 
     def exhausted(self, nbytes: int, what: str, way_out: str, kind: type[E]) -> E:
         """Build the error of a failed allocation, which references no tensor.
@@ -126,6 +127,7 @@ class Ledger:
             way_out: What the user can do.
             kind: The class of the error.
         """
+        short_traceback.install()
         by_role, pool = self.by_role(), self.pool
         of = "" if self.limit == NO_LIMIT else f" of {format_bytes(self.limit)}"
         lines = [

@@ -22,7 +22,7 @@ from ...framework.dtypes import bfloat16
 from ...framework.memory.ledger import format_bytes
 from ...framework.memory.sizes import as_bytes
 from ...framework.tensor import Tensor
-from .estimate import Estimate
+from .estimate import Estimate, check_callable
 from .fork_sandbox import run_apart
 from .targets import Models, called, is_module, models_of, values_of
 from .what_if import _Change, _Checkpointed, _Narrow, _NoGrad, _with
@@ -235,6 +235,7 @@ def advise(
         >>> [p.batch for p in found.fitting if p.kind == "batch"][0] < 256
         True
     """
+    check_callable("advise", step)
     limit = None if limit is None else as_bytes(limit, "advise: limit")
     roots = models_of(step, args, kwargs, model)
     before, reached = run_apart(lambda: _with(step, args, kwargs, roots, []))

@@ -157,7 +157,22 @@ def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate
         >>> found.peak_bytes - found.devices[0].start_bytes, x.grad
         (8008, None)
     """
+    check_callable("estimate", step)
     return run_apart(lambda: imagined(step, args, kwargs))
+
+
+def check_callable(name: str, step: Any) -> None:
+    """Raise an error for a result in place of the function that makes it.
+
+    Raises:
+        TypeError: ``step`` cannot be called.
+    """
+    if not callable(step):
+        raise TypeError(
+            f"{name} takes a function, and calls it without computing anything; got a "
+            f"{type(step).__name__}, a result that was computed already. Pass {name}(model, x) in "
+            f"place of {name}(model(x)), or {name}(lambda: ...)."
+        )
 
 
 def imagined(step: Callable[..., Any], args: Any, kwargs: Any, before: Any = None) -> Estimate:

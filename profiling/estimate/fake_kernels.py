@@ -52,6 +52,7 @@ from .fake_values import (
     expected,
     guess_for,
     storage_of,
+    users_expression,
     users_line,
 )
 
@@ -207,8 +208,8 @@ class FakeExecutor(execution.Executor):
         real = plan.xp is not None and plan.xp is not NOTHING and all(map(self.is_real, inputs))
         if depends and not real:
             raise NotImplementedError(
-                f"{op.display_name}: the shape of its result depends on values, and an "
-                "estimate has none for what the step computes. Compute it before the step from "
+                f"{users_expression() or op.display_name}: the shape of its result depends on "
+                "values, and an estimate has none for what the step computes. Compute it before the step from "
                 "real values, or use an op whose shape is known (where, a mask, topk)."
             )
         outs = [a for _, a in targets] if targets else []

@@ -83,6 +83,25 @@ def users_line() -> str:
     return f"{frame.f_code.co_filename.removeprefix(os.getcwd() + os.sep)}:{frame.f_lineno}"
 
 
+def users_expression() -> str:
+    """Return the text of the user's expression that is running, and its line: ``x[m] (a.py:3)``.
+
+    Empty where the source is not to be had.
+    """
+    frame = users_frame()
+    code = frame.f_code
+    places = list(code.co_positions())
+    line, last, start, end = places[frame.f_lasti // 2]
+    if line is None or last is None or start is None or end is None:
+        return ""
+    lines = [linecache.getline(code.co_filename, n).rstrip("\n") for n in range(line, last + 1)]
+    parts = [text.encode() for text in lines]  # positions count bytes
+    parts[-1] = parts[-1][:end]
+    parts[0] = parts[0][start:]
+    text = " ".join(part.decode(errors="replace").strip() for part in parts)
+    return f"{text} ({users_line()})" if text else ""
+
+
 def users_frame() -> Any:
     """Return the innermost frame that is not ours."""
     frame = sys._getframe(2)
