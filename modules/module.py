@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 from ..framework.attribution import scopes
+from ..framework.memory.short_traceback import shorten
 from ..framework.modes import local
 from ..framework.tensor import Tensor
 from .conversion import ConversionMixin
@@ -77,9 +78,13 @@ class Module(HooksMixin, StateDictMixin, ConversionMixin):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run ``forward``, and the hooks around it."""
-        if self._call_hooks is not None:
-            return call_hooked(self, args, kwargs)
-        return self.forward(*args, **kwargs)
+        try:
+            if self._call_hooks is not None:
+                return call_hooked(self, args, kwargs)
+            return self.forward(*args, **kwargs)
+        except MemoryError as error:
+            shorten(error)
+            raise
 
     # Attributes
 

@@ -26,6 +26,7 @@ from ..framework.attribution import scopes
 from ..framework.autograd.removable_handle import RemovableHandle, add_hook
 from ..framework.interrupts import defer_interrupts
 from ..framework.memory.ledger import OPTIMIZER, PARAMETER, SAVED, TEMPORARY
+from ..framework.memory.short_traceback import shorten
 from ..framework.modes import enable_grad, local, no_grad
 from ..framework.tensor import Tensor
 
@@ -71,6 +72,9 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
             if scopes.listening():
                 scopes.stepped(self)
             return out
+        except MemoryError as error:
+            shorten(error)
+            raise
         finally:
             self._in_step = False
             state.phase = phase

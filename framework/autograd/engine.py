@@ -8,6 +8,7 @@ from typing import Any
 from .. import interrupts
 from ..devices import backend, on_device
 from ..memory.ledger import TEMPORARY
+from ..memory.short_traceback import shorten
 from ..modes import local, run_kernel
 from ..spec import Spec
 from ..tensor import Tensor, wrap
@@ -267,6 +268,9 @@ def _run(
     running = state.running
     try:
         return BackwardPass(roots, gradients, retain, create, inputs).results()
+    except MemoryError as error:
+        shorten(error)
+        raise
     finally:
         done = state.running
         state.grad, state.saver, state.running, state.autocast = before  # all modes in one row

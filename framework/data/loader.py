@@ -32,6 +32,7 @@ from .sampler import (
 )
 from .workers import BATCH, END, WorkerPool, reraise
 
+_told_of_pinning: list[bool] = []  # once a process: loaders are made anew in each epoch of some
 _FIXED = ("batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers")
 
 

@@ -26,6 +26,7 @@ from ..memory.events import publish
 from ..memory.ledger import TEMPORARY, Ledger, format_bytes
 from ..memory.machine import LEAST_STEP, Guard, NoRoomError, machine
 from ..memory.pool import Pool
+from ..memory.short_traceback import shorten
 from ..storage import ExternalStorage, Storage
 
 if TYPE_CHECKING:
@@ -158,7 +159,11 @@ class HostBackend:
 
     def from_host(self, array: Any, spec: Spec, role: int) -> tuple[Any, Any]:
         """Copy a NumPy array to the device."""
-        storage, out = self.empty(spec, role)
+        try:
+            storage, out = self.empty(spec, role)
+        except MemoryError as error:
+            shorten(error)
+            raise
         if self.xp is not None:
             with np.errstate(all="ignore"):  # what does not fit is not reported
                 np.copyto(out, array, casting="unsafe")

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..errors import MemoryLimitError, OutOfMemoryError
-from . import short_traceback
 
 if TYPE_CHECKING:
     from ..device import device
@@ -127,7 +126,6 @@ class Ledger:
             way_out: What the user can do.
             kind: The class of the error.
         """
-        short_traceback.install()
         by_role, pool = self.by_role(), self.pool
         of = "" if self.limit == NO_LIMIT else f" of {format_bytes(self.limit)}"
         lines = [

@@ -133,6 +133,8 @@ class Machine:
         below = path[len(top.rstrip("/")) :] if f"{path}/".startswith(f"{top.rstrip('/')}/") else ""
         base = self._root + point
         folder = os.path.normpath(base + below)
+        if not f"{folder}/".startswith(f"{base}/"):  # "/../x": a group outside of the namespace
+            folder = base
         levels = []
         while folder.startswith(base):
             if version == 2:

@@ -1,23 +1,24 @@
 """Short tracebacks of out-of-memory errors: the user's frames, and few of ours.
 
 Between the line that asked for memory and the ledger lie dispatch, plans and kernels, which say
-nothing to whoever reads the message. An error that nobody catches is printed with at most
-``MOST`` frames of ours after each of the user's: the innermost ones with a public name, a layer's
-``forward`` and the function it calls. What catches the error sees all frames, as a debugger does.
-
-``sys.excepthook`` is exchanged when the first such error is made, and calls the one before.
+nothing to whoever reads the message. Where such an error leaves an op, a layer, ``backward`` or
+``step``, its traceback is cut: of ours at most ``MOST`` frames in a row stay, the innermost ones
+with a public name. So it is short wherever it is shown (a terminal, a notebook, pytest, a log), and
+the frames that were cut no longer keep their values alive. What is on its way costs nothing: a
+``try`` that nothing leaves is free.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from types import TracebackType
-from typing import Any
 
 from ..errors import OutOfMemoryError
 
 MOST = 3
+RAISED_ON = (
+    " except MemoryError as _error:\n  _shorten(_error)\n  raise\n"  # of a compiled function
+)
 _FRAMEWORK = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _OURS = tuple(
     os.path.join(os.path.dirname(_FRAMEWORK), name) + os.sep
@@ -26,8 +27,18 @@ _OURS = tuple(
 _UNSAID = tuple(  # what runs for every op
     os.path.join(_FRAMEWORK, *name.split("/"))
     for name in ("devices", "kernels", "memory", "modes.py", "ops/dispatch.py", "ops/plan.py",
-                 "ops/inplace.py", "ops/creation/factory.py")
+                 "ops/inplace.py", "ops/creation/factory.py", "autograd")
 )  # fmt: skip
+
+
+def shorten(error: BaseException) -> None:
+    """Cut the traceback of an error that is about to be raised on, by a bare ``raise``.
+
+    That adds no frame for the place where it stands: the one there is may be cut as well. A
+    MemoryError that is not ours (NumPy's, the user's) keeps its traceback.
+    """
+    if isinstance(error, OutOfMemoryError):
+        error.__traceback__ = shortened(error.__traceback__)
 
 
 def shortened(trace: TracebackType | None) -> TracebackType | None:
@@ -40,7 +51,7 @@ def shortened(trace: TracebackType | None) -> TracebackType | None:
         if name.startswith(("<op ", "<function ")):
             pass
         elif name.startswith(_OURS):
-            public = not code.co_name.startswith(("_", "<")) or code.co_name == "__call__"
+            public = not code.co_name.startswith(("_", "<"))
             if public and not name.startswith(_UNSAID):
                 ours.append(trace)
         else:
@@ -51,19 +62,3 @@ def shortened(trace: TracebackType | None) -> TracebackType | None:
     for entry in reversed([*entries, *ours[-MOST:]]):
         made = TracebackType(made, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return made
-
-
-def install() -> None:
-    """Exchange ``sys.excepthook``, unless that was done."""
-    before = sys.excepthook
-    if getattr(before, "shortens", False):
-        return
-
-    def hook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if isinstance(error, OutOfMemoryError):
-            trace = shortened(trace)
-            error = error.with_traceback(trace)
-        before(kind, error, trace)
-
-    hook.shortens = True  # type: ignore[attr-defined]
-    sys.excepthook = hook

@@ -12,6 +12,8 @@ from functools import cache
 from types import CodeType, FunctionType
 from typing import Any
 
+from ..memory.short_traceback import RAISED_ON, shorten
+
 
 def compiled(
     name: str,
@@ -49,6 +51,7 @@ def compiled(
         head.append(text)
     code = _code(", ".join(head), body)
     code = code.replace(co_name=name, co_qualname=name, co_filename=origin)
+    names["_shorten"] = shorten
     names[name] = f = FunctionType(code, names, name, tuple(plain))
     f.__kwdefaults__ = named or None
     return f
@@ -57,7 +60,7 @@ def compiled(
 @cache  # half of the ops share their text with another: compiling it takes most of an import
 def _code(head: str, body: str) -> CodeType:
     lines = "".join(f"    {line}\n" for line in body.splitlines())
-    module = compile(f"def f({head}):\n{lines}", "<template>", "exec")
+    module = compile(f"def f({head}):\n try:\n{lines}{RAISED_ON}", "<template>", "exec")
     return next(c for c in module.co_consts if isinstance(c, CodeType))
 
 

@@ -209,8 +209,9 @@ class FakeExecutor(execution.Executor):
         if depends and not real:
             raise NotImplementedError(
                 f"{users_expression() or op.display_name}: the shape of its result depends on "
-                "values, and an estimate has none for what the step computes. Compute it before the step from "
-                "real values, or use an op whose shape is known (where, a mask, topk)."
+                "values, and an estimate has none for what the step computes. Compute it "
+                "before the step from real values, or use an op whose shape is known "
+                "(where, a mask, topk)."
             )
         outs = [a for _, a in targets] if targets else []
         nbytes = sum(a.nbytes for a in inputs) + sum(s.nbytes for s in plan.results)

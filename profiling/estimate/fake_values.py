@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 from typing import Any

@@ -88,7 +88,7 @@ class detect_retained(WholeContext):
         self._generations.stop()
         self._old.clear()
         self._optimizers.clear()
-        self._tell(before, 4)  # past the guard of the block's end
+        self._tell(before)
 
     # When a step ends
 
@@ -155,12 +155,17 @@ class detect_retained(WholeContext):
         self._idle_passes()
         self._fed()
         self._generations.step += 1
-        self._tell(before, 5)
+        self._tell(before)
 
-    def _tell(self, before: set[Any], level: int) -> None:
+    def _tell(self, before: set[Any]) -> None:
+        # At the line that keeps the graph, else at that which made it: this one is of no use.
         if self.warn:
             for key in self._records.keys() - before:
-                warnings.warn(str(self._records[key].finding()), UserWarning, stacklevel=level)
+                found = self._records[key].finding()
+                file, _, line = (found.kept_at or found.line).rpartition(":")
+                warnings.warn_explicit(
+                    str(found), UserWarning, file or "?", int(line) if line.isdigit() else 0
+                )
 
     def _look_around(self, only_new: bool = False) -> None:
         self._looked = self._ends

@@ -15,6 +15,7 @@ from ...device import get_default_device
 from ...devices import backend, on_device
 from ...dtypes import dtype as dtype_class
 from ...memory.ledger import TEMPORARY
+from ...memory.short_traceback import shorten
 from ...modes import local, run_kernel
 from ...spec import Spec
 from ...tensor import Tensor, wrap
@@ -22,7 +23,11 @@ from ...tensor import Tensor, wrap
 
 def new(spec: Spec, role: int = TEMPORARY) -> Tensor:
     """Allocate an uninitialized tensor of a spec."""
-    storage, array = backend(spec.device).empty(spec, role)
+    try:
+        storage, array = backend(spec.device).empty(spec, role)
+    except MemoryError as error:
+        shorten(error)
+        raise
     return made(array, spec, storage)
 
 
@@ -49,9 +54,8 @@ def shape_of(name: str, size: Any) -> tuple[int, ...]:
         listed = ", ".join(type(n).__name__ for n in size)
         raise TypeError(f"{name}(): argument 'size' must be tuple of ints, not {listed}.") from None
     if any(n < 0 for n in shape):
-        bad = min(shape)
         raise RuntimeError(
-            f"{name}: Trying to create tensor with negative dimension {bad}: {list(shape)}."
+            f"{name}: Trying to create tensor with negative dimension {min(shape)}: {list(shape)}."
         )
     return shape
 
