@@ -189,3 +189,18 @@ def test_modules_that_are_never_called_are_refused() -> None:
     before = lt.memory_allocated()
     y = own(x)
     assert lt.memory_allocated() - before == y.nbytes
+
+
+def test_false_in_place_of_a_policy_ends_it() -> None:
+    net, x = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4)), lt.ones(8, 4)
+
+    def kept() -> int:
+        before = lt.memory_allocated()
+        y = net(x)
+        return lt.memory_allocated() - before - y.nbytes
+
+    plain = kept()
+    assert net.set_checkpointing(True) is net
+    assert kept() < plain
+    assert net.set_checkpointing(False) is net
+    assert kept() == plain

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
+import warnings
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +22,7 @@ from lowtide.utils.data import (
     get_worker_info,
 )
 
+loader_module = importlib.import_module("lowtide.framework.data.loader")
 WORKERS = [0, 1, 3]
 
 
@@ -372,9 +376,10 @@ def test_what_the_order_depends_on_cannot_be_set_later() -> None:
     loader.timeout = 3
 
 
-def test_pin_memory_without_a_gpu_warns_and_does_nothing() -> None:
+def test_pin_memory_without_a_gpu_warns_and_does_nothing(monkeypatch: Any) -> None:
     if lt.cuda.is_available():
         pytest.skip("this machine has a GPU")
+    monkeypatch.setattr(loader_module, "_told_of_pinning", [])
     with pytest.warns(UserWarning, match="no accelerator is found"):
         assert values(DataLoader(range(2), 2, pin_memory=True)) == [[0, 1]]
 
@@ -407,3 +412,16 @@ def test_a_stop_iteration_of_the_data_set_does_not_end_the_loop_silently() -> No
 def test_replacement_and_numbers_of_samples_pass_through() -> None:
     sampler = RandomSampler(range(3), replacement=True, num_samples=10)
     assert sum(len(b) for b in DataLoader(range(3), 4, sampler=sampler)) == 10
+
+
+def test_pin_memory_without_a_gpu_warns_once_for_all_loaders_and_epochs(monkeypatch: Any) -> None:
+    if lt.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    monkeypatch.setattr(loader_module, "_told_of_pinning", [])
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            loader = DataLoader(range(4), 2, pin_memory=True)
+            for _ in range(2):
+                assert values(loader) == [[0, 1], [2, 3]]
+    assert [w.filename for w in seen] == [__file__]

@@ -106,3 +106,9 @@ def test_the_namespace_of_the_cpu_answers():
     assert lt.cpu.max_memory_allocated() >= lt.cpu.memory_allocated()
     assert "Memory of cpu" in lt.cpu.memory_summary()
     lt.cpu.synchronize()
+
+
+def test_the_message_of_an_unknown_device_speaks_of_no_internal_one():
+    with pytest.raises(RuntimeError, match="must be one of cpu, cuda, meta, with") as caught:
+        lt.device("tpu")
+    assert "sim" not in str(caught.value)

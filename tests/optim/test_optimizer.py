@@ -62,6 +62,16 @@ def test_no_parameters_and_a_single_tensor_are_refused():
         SGD(leaf(2))
 
 
+def test_layers_in_a_plain_list_are_named_as_the_usual_cause_of_no_parameters():
+    class Net(lt.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = [lt.nn.Linear(2, 2)]
+
+    with pytest.raises(ValueError, match=r"layers in a plain list .* \(use nn.ModuleList"):
+        SGD(Net().parameters())
+
+
 def test_a_parameter_listed_twice_warns():
     p = leaf(1)
     with pytest.warns(UserWarning, match="duplicate parameters"):

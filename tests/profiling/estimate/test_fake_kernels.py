@@ -12,7 +12,7 @@ import pytest
 import lowtide as lt
 from lowtide import nn, optim
 from lowtide.nn import functional as F
-from lowtide.profiling import MemoryProfiler, estimate
+from lowtide.profiling import MemoryProfiler, advise, estimate
 from lowtide.profiling.estimate import fake_kernels
 from lowtide.profiling.record.recording import ALLOC, FREE
 from tests.profiling.predictions import measured, predicted
@@ -223,3 +223,39 @@ def test_pythons_random_numbers_are_those_of_the_real_step():
     found = predicted(step)
     assert random.getstate() == state
     assert found == measured(step)
+
+
+@pytest.mark.parametrize("judge", [estimate, advise])
+def test_a_result_in_place_of_the_function_says_what_to_write(judge):
+    model, name = lt.nn.Linear(2, 2), judge.__name__
+    with pytest.raises(TypeError, match="got a Tensor, a result that was computed") as caught:
+        judge(model(lt.ones(1, 2)))
+    assert f"Pass {name}(model, x) in place of {name}(model(x))" in str(caught.value)
+
+
+def test_a_shape_that_depends_on_values_names_the_users_expression_and_line():
+    x = lt.randn(10)
+
+    def masked():
+        y = x * 2
+        return y[y > 0].sum()
+
+    line = masked.__code__.co_firstlineno + 2
+    with pytest.raises(NotImplementedError) as caught:
+        estimate(masked)
+    text = str(caught.value)
+    assert text.startswith("y[y > 0] (")
+    assert f"test_fake_kernels.py:{line}): the shape of its result depends on values" in text
+    with pytest.raises(NotImplementedError, match=r"^lt.nonzero\( x \* 2 \) \("):
+        estimate(
+            lambda: lt.nonzero(
+                x * 2
+            )
+        )  # fmt: skip
+
+
+def test_an_expression_whose_source_is_not_to_be_had_gives_the_ops_name():
+    names = {"x": lt.randn(10)}
+    exec("def f():\n    y = x * 2\n    return y[y > 0]", names)
+    with pytest.raises(NotImplementedError, match="the shape of its result depends on values"):
+        estimate(names["f"])
