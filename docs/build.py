@@ -115,6 +115,8 @@ tasks/evaluation
 tasks/batch_size
 tasks/budget
 tasks/resume
+tasks/memory_tests
+tasks/log_training
 tasks/pytorch_script
 ```
 
