@@ -32,6 +32,8 @@ MODULES = {  # of the reference, and what each is for
     "lowtide.checkpointing": "Activation checkpointing",
     "lowtide.utils": "Training checkpoints",
     "lowtide.utils.data": "Data sets and loaders",
+    "lowtide.utils.loggers": "Scalars and memory to CSV and JSON lines",
+    "lowtide.utils.tensorboard": "The same for TensorBoard",
     "lowtide.amp": "Automatic mixed precision",
     "lowtide.autograd": "Gradients, and functions of one's own",
     "lowtide.func": "Functional transforms",

@@ -165,7 +165,7 @@ LAYERS = """
     profiling/record profiling/analysis profiling/record/event_log
     profiling/profile profiling/report profiling/exports
     profiling/profiler profiling/estimate profiling/leaks profiling/publisher
-    profiling/assertions
+    profiling/assertions profiling/loggers
 """.split()
 """Folders, and files that stand elsewhere than their folder: each imports only what comes before.
 

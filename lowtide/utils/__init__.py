@@ -1,4 +1,4 @@
-"""Utilities, under PyTorch's names: checkpointing, data, model summaries."""
+"""Utilities, under PyTorch's names: checkpointing, data, loggers."""
 
 from importlib import import_module as _import_module
 from typing import Any as _Any
@@ -8,6 +8,6 @@ from lowtide.framework.serialization import CheckpointDirectory as CheckpointDir
 
 def __getattr__(name: str) -> _Any:
     """Import a part when it is first asked for: ``data`` brings multiprocessing along."""
-    if name in ("checkpoint", "data"):
+    if name in ("checkpoint", "data", "loggers", "tensorboard"):
         return _import_module(f"lowtide.utils.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""Loggers: scalars and memory of a training loop to CSV, JSON lines and TensorBoard."""
