@@ -198,7 +198,7 @@ def test_starting_pytest_imports_nothing_of_lowtide(tmp_path):
 
 def test_the_plugin_is_declared():
     conf = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert conf["project"]["entry-points"]["pytest11"] == {"lowtide": "pytest_lowtide"}
+    assert conf["project"]["entry-points"]["pytest11"] == {"pytest_lowtide": "pytest_lowtide"}
     assert conf["tool"]["setuptools"]["py-modules"] == ["pytest_lowtide"]
     assert (ROOT / "pytest_lowtide.py").is_file()
     assert lt.profiling.assertions.MemoryCheck
