@@ -164,7 +164,7 @@ def set_memory_limit(limit: int | float | str | None, device: Any = None) -> int
     if limit is None or unbounded:
         most = NO_LIMIT
     else:
-        most = min(as_bytes(limit, "set_memory_limit: limit"), NO_LIMIT)
+        most = min(as_bytes(limit, "set_memory_limit: limit", "no limit"), NO_LIMIT)
     be, old = _backend(device), get_memory_limit(device)
     if hasattr(be, "limit_to_machine") and be.xp is not None:
         be.limit_to_machine(not unbounded)

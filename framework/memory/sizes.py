@@ -19,7 +19,7 @@ def unit_of(word: str) -> int | None:
     return _ANY_CASE.get(word.lower())
 
 
-def as_bytes(size: Any, name: str) -> int:
+def as_bytes(size: Any, name: str, none: str = "") -> int:
     """Parse a size in bytes.
 
     Args:
@@ -27,6 +27,7 @@ def as_bytes(size: Any, name: str) -> int:
             a space. KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB of 1000. A fraction of
             a byte is dropped.
         name: The function and its argument, for messages: ``"set_memory_limit: limit"``.
+        none: What the function does with None, for messages; empty if it takes none.
 
     Raises:
         TypeError: It is neither.
@@ -52,5 +53,6 @@ def as_bytes(size: Any, name: str) -> int:
         )
     nbytes: int = size.__index__()
     if nbytes < 0:
-        raise ValueError(f"{name} takes a non-negative number of bytes; got {nbytes}.")
+        way_out = f"Pass None for {none}." if none else "Pass 0 or more."
+        raise ValueError(f"{name} takes a non-negative number of bytes; got {nbytes}. {way_out}")
     return nbytes

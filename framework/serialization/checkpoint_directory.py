@@ -158,8 +158,9 @@ class CheckpointDirectory:
         try:
             self.claim()
             self._refuse_going_back(step)
-        except UnwrittenError:
-            raise
+        except UnwrittenError as error:  # of the claim: it says what is there
+            text = f"CheckpointDirectory.save: {_name(step)} is not written: {error.strerror}"
+            raise UnwrittenError(error.errno, text) from error
         except OSError as error:
             text = f"CheckpointDirectory.save: {self._file(step)} cannot be written: {error}."
             raise UnwrittenError(error.errno, text) from error
