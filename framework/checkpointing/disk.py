@@ -72,7 +72,9 @@ class offload_to_disk(Stash):
     ) -> None:
         super().__init__(min_bytes)
         self.dir = os.path.abspath(tempfile.gettempdir() if dir is None else os.fspath(dir))
-        self.limit = None if limit is None else as_bytes(limit, "offload_to_disk: limit")
+        self.limit = (
+            None if limit is None else as_bytes(limit, "offload_to_disk: limit", "no limit")
+        )
         self._file: SpillFile | None = None
 
     def __repr__(self) -> str:
