@@ -93,6 +93,13 @@ def test_a_group_of_version_1(tmp_path, top):
     assert (found.total, found.available()) == (GIB, 320 * MIB)
 
 
+def test_a_group_outside_of_the_namespace_has_the_limits_of_what_is_mounted(tmp_path):
+    pretend(tmp_path, cgroup="0::/../elsewhere\n", mounts=V2)
+    group(tmp_path, "sys/fs/cgroup", memory_dot_max=GIB, memory_dot_current=GIB - 7)
+    found = Machine(str(tmp_path))
+    assert (found.total, found.available()) == (GIB, 7)
+
+
 def test_no_limit_of_version_1_is_none(tmp_path):
     pretend(tmp_path, cgroup="4:memory:/\n", mounts=V1.format(top="/"))
     group(tmp_path, "sys/fs/cgroup/memory", memory_dot_limit_in_bytes=9223372036854771712)
