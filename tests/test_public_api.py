@@ -109,7 +109,7 @@ def namespaces() -> list[str]:
     face = ROOT / "lowtide"
     files = [p.relative_to(face).with_suffix("") for p in face.rglob("*.py")]
     dotted = {".".join(p.parts).removesuffix("__init__").removesuffix(".") for p in files}
-    dotted -= {"__main__", "cli", "profile_command"}  # of the command
+    dotted = {n for n in dotted if not n.endswith("_command")} - {"__main__", "cli"}
     return sorted(dotted | {"optim", "optim.lr_scheduler", "optim.swa_utils", "profiling"})
 
 

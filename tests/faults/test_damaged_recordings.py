@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import lowtide as lt
-from lowtide.profile_command import diff, report
+from lowtide.diff_command import diff
+from lowtide.profile_command import report
 from lowtide.profiling import MemoryProfiler, scope
 
 
