@@ -101,7 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
     profile = commands.add_parser("profile", help="run a script and show who owned its memory")
     profile.add_argument("-o", "--out", help="the folder to write to; SCRIPT-memory by default")
     profile.add_argument("--no-timeline", action="store_true", help="keep no events: for long runs")
-    profile.add_argument("--no-lines", action="store_true", help="no source lines: faster")
+    profile.add_argument("--no-lines", action="store_true", help="no lines, no leaks: faster")
     estimate = commands.add_parser("estimate", help="predict a script's memory without computing")
     estimate.add_argument("-o", "--out", metavar="FILE", help="write the figures there, as JSON")
     profile.add_argument(

@@ -40,7 +40,7 @@ def profile(
         args: What the script finds in ``sys.argv``.
         out: The folder to write to; the script's name and ``-memory`` by default.
         timeline: Keep every event, and draw page and picture.
-        lines: Note source lines.
+        lines: Note source lines, and graphs that outlive their step.
         module: ``script`` is a module's name.
         live: Publish what lives meanwhile, for ``lowtide top``.
 
@@ -58,7 +58,8 @@ def profile(
     except OSError as error:
         print(f"lowtide profile cannot write to {folder}: {error}", file=sys.stderr)
         return USAGE_ERROR
-    prof, process = MemoryProfiler(lines=lines, timeline=timeline), os.getpid()
+    prof = MemoryProfiler(lines=lines, timeline=timeline, leaks=lines)
+    process = os.getpid()
     with prof, told_to_end(), _published(prof) if live else contextlib.nullcontext():
         code = run_script(script, args, module)
     if os.getpid() != process:  # a copy that the script forked has come to its end

@@ -14,6 +14,7 @@ from ..framework.memory.ledger import format_bytes
 from .analysis import diff
 from .analysis import timeline as timelines
 from .analysis.tables import Table, check_by, grouped, selection
+from .leaks.findings import Finding
 from .record import json_format, system_memory
 from .record.recording import Cells, Mark, Peak, Recording, busiest
 
@@ -188,6 +189,17 @@ class Profile:
         cells: Cells = full.holders if holder else full.cells
         peak = Peak(full.nbytes, full.time, full.event, cells)
         return self._table(peak, "when most was saved for backward", by, depth, device)
+
+    # What survives
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Graphs that outlived their step, largest growth first.
+
+        Empty if there was none, or nobody watched: see ``MemoryProfiler(leaks=True)``.
+        """
+        self.settle()
+        return self.recording.findings
 
     # Process
 

@@ -21,12 +21,28 @@ from ..framework.device import device
 from ..framework.devices import backend, live_backends, on_new_backend
 from ..framework.interrupts import WholeContext
 from ..framework.tensor import Tensor
+from .leaks.detect import detect_retained
 from .profile import Profile
 from .record import system_memory
 from .record.event_log import IF_BEFORE, EventRecorder
 from .record.recording import Mark, Recording
 from .record.source_lines import texts
 from .record.variable_names import called, leaves, names
+
+
+class _UntimedWatch(detect_retained):
+    """Leak detection whose walks through the process are no time of the program's."""
+
+    def __init__(self, profiler: MemoryProfiler) -> None:
+        super().__init__()
+        self._profiler = weakref.ref(profiler)
+
+    def _look_around(self, only_new: bool = False) -> None:
+        profiler = self._profiler()
+        if profiler is None:
+            return
+        with profiler._recorder.clock.paused():
+            super()._look_around(only_new)
 
 
 class MemoryProfiler(WholeContext, Profile):
@@ -40,6 +56,8 @@ class MemoryProfiler(WholeContext, Profile):
         timeline: Keep every event, for ``timeline()``, pictures and exports. Without it, memory
             does not grow with the length of the run (the marks' differences apart).
         sample_ms: Also look at process and devices every so many milliseconds, in a thread.
+        leaks: Also watch for graphs that outlive their step, as ``detect_retained`` does; they are
+            in ``findings``, in the report and on the page. Notes source lines of all nodes.
 
     Attributes:
         recording: What was noted so far; see ``profiling/record/recording.py``.
@@ -67,6 +85,7 @@ class MemoryProfiler(WholeContext, Profile):
         lines: bool = True,
         timeline: bool = True,
         sample_ms: float | None = None,
+        leaks: bool = False,
     ) -> None:
         super().__init__(Recording(timeline=bool(timeline)))
         names = [devices] if isinstance(devices, str | device) else devices
@@ -84,6 +103,7 @@ class MemoryProfiler(WholeContext, Profile):
         self._given = [(weakref.ref(m), prefix) for prefix, m in (modules or {}).items()]
         self._lines = bool(lines)
         self._sample_ms = sample_ms
+        self._watch_leaks = _UntimedWatch(self) if leaks else None
         self._recorder = EventRecorder(self.recording)
         self._modules: list[tuple[Any, str]] = []  # weak references of outermost modules
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -119,12 +139,15 @@ class MemoryProfiler(WholeContext, Profile):
         self._state = "recording"
         self.recording.start = time.time()
         self._recorder = EventRecorder(self.recording)  # its clock begins now
+        self._recorder.clock.start()
         with self._recorder.lock:
             for be in live_backends():
                 self._watch(be)
             on_new_backend.append(self._watch)
             self._mark("start", "start")
         scopes.listen(self._lines, **self._listeners())
+        if self._watch_leaks is not None:
+            self._watch_leaks._enter()
         for reference, prefix in self._given:
             module = reference()
             if module is not None:
@@ -140,11 +163,16 @@ class MemoryProfiler(WholeContext, Profile):
         self._state = "stopped"
         if self._end_sampling is not None:
             self._end_sampling.set()
+        if self._watch_leaks is not None:
+            self._watch_leaks._leave()
+        self._note_findings()
         scopes.unlisten(self._lines, **self._listeners())
         on_new_backend.remove(self._watch)
         self._name_modules()
         self._recorder.leave()
         self._mark("stop", "stop")
+        self._recorder.clock.stop()
+        self.recording.compilations = self._recorder.clock.compilations()
         self.settle()
         self.recording.lines = texts(owner.line for owner in self.recording.owners)
         self._modules.clear()
@@ -180,7 +208,7 @@ class MemoryProfiler(WholeContext, Profile):
 
     def _mark(self, name: str, kind: str) -> None:
         at = self._recorder.now()
-        mark = Mark(name, kind, at / 1e9)
+        mark = Mark(name, kind, 0.0)  # its time comes with its bytes
         mark.probes = system_memory.look(d.backend for d in self._recorder.accounts)
         self._recorder.mark(mark, at)
 
@@ -274,6 +302,11 @@ class MemoryProfiler(WholeContext, Profile):
             for v in value:
                 self._name_all(v, path)
 
+    def _note_findings(self) -> None:
+        watch = self._watch_leaks
+        if watch is not None:
+            self.recording.findings, self.recording.watched = watch.findings, watch.steps
+
     def _sample(self, seconds: float) -> None:
         end = self._end_sampling = threading.Event()
         profiler = weakref.ref(self)
@@ -291,12 +324,12 @@ class MemoryProfiler(WholeContext, Profile):
     @property
     def seconds(self) -> float:
         """Duration of the recording in seconds."""
-        if self._state == "recording":
-            return self._recorder.now() / 1e9
-        return self.recording.seconds
+        return self._recorder.seconds if self._state == "recording" else self.recording.seconds
 
     def settle(self) -> None:
         """Process the events recorded since the last query; every query calls it."""
         self._recorder.settle()
         if self._state == "recording":
             self.recording.seconds = self.seconds
+            self.recording.compilations = self._recorder.clock.compilations()
+            self._note_findings()

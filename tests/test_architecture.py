@@ -162,9 +162,9 @@ LAYERS = """
     framework/autograd/functional framework/autograd/transforms framework/amp framework/interop
     framework/blockwise framework/checkpointing framework/data framework/serialization
     framework/testing framework/codegen
-    profiling/record profiling/analysis profiling/record/event_log
+    profiling/leaks profiling/record profiling/analysis profiling/record/event_log
     profiling/profile profiling/report profiling/exports
-    profiling/profiler profiling/estimate profiling/leaks profiling/publisher
+    profiling/profiler profiling/estimate profiling/publisher
     profiling/assertions profiling/loggers
 """.split()
 """Folders, and files that stand elsewhere than their folder: each imports only what comes before.

@@ -69,9 +69,10 @@ class Scope:
         outer: The entry below.
         line: Of a module's entry: the user's line that led to the call, once someone asked.
         closed: It was left; one left out of turn (by a generator) goes when it comes to lie on top.
+        evaluates: The outermost module around it was called without gradients being recorded.
     """
 
-    __slots__ = ("closed", "line", "module", "outer", "owner", "path", "prefix")
+    __slots__ = ("closed", "evaluates", "line", "module", "outer", "owner", "path", "prefix")
     owner: Scope | None
 
     def __init__(self, path: str, prefix: str, module: Any, outer: Scope | None) -> None:
@@ -82,6 +83,8 @@ class Scope:
         self.owner = self if module is not None else outer.owner if outer is not None else None
         self.line: str | None = None
         self.closed = False
+        inside = outer is not None and outer.owner is not None
+        self.evaluates: bool = outer.evaluates if inside else not local.state.grad  # type: ignore[union-attr]
 
 
 # Listening
@@ -419,7 +422,9 @@ def site() -> Site:
     if phase is None:
         if kind == ENGINE:
             phase = "backward"
-        elif (scoped is not None and scoped.owner is not None) or (kind == OP and state.grad):
+        elif scoped is not None and scoped.owner is not None:
+            phase = "evaluation" if scoped.evaluates else "forward"
+        elif kind == OP and state.grad:
             phase = "forward"
         else:
             phase = "other"

@@ -33,6 +33,7 @@ PHASE_COLORS = {
     "backward": "#f08a4b",
     "recompute": "#b08ae4",
     "optimizer": "#4caf7a",
+    "evaluation": "#2fb5c4",
     "other": "#b0b4ba",
 }
 # For modules and lines, in the order of their bytes; the last is for all others.

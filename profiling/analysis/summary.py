@@ -26,7 +26,9 @@ class Summary:
         device: Its name.
         peak: The peak.
         phase: The phase it was in; empty if the recording has no timeline.
-        step: The step of the optimizer it was in, counted from 1; 0 if there was none.
+        step: The step of the optimizer it was in, counted from 1; 0 if there was none. One more
+            than there are for what comes after the last.
+        steps: How many steps there were.
         roles: Role -> bytes, largest first.
         modules: Module path -> bytes, largest first.
         lines: Line -> bytes, largest first.
@@ -39,6 +41,7 @@ class Summary:
     peak: Peak
     phase: str
     step: int
+    steps: int
     roles: dict[str, int]
     modules: dict[str, int]
     lines: dict[str, int]
@@ -47,13 +50,16 @@ class Summary:
     kinds: tuple[int, int]
 
     def moment(self) -> str:
-        """Say when the peak was: ``0.83 s in, backward of step 2``."""
-        text = f"{seconds(self.peak.time)} in"
-        if self.phase:
-            text += f", {self.phase}" + (f" of step {self.step}" if self.step else "")
-        elif self.step:
-            text += f", step {self.step}"
-        return text
+        """Say when the peak was: ``0.83 s in, backward of step 2``, or ``after step 12``."""
+        text = f"{seconds(self.peak.time)} in" + (f", {self.phase}" if self.phase else "")
+        if not self.step:
+            return text
+        after = self.step > self.steps or self.phase == "evaluation"  # of no step
+        if after and self.step > 1:
+            return f"{text}{'' if self.phase else ','} after step {self.step - 1}"
+        if after:
+            return f"{text} before step 1"
+        return text + (f" of step {self.step}" if self.phase else f", step {self.step}")
 
     def sentences(self) -> list[str]:
         """Return sentences: when the peak was, its roles, the layer that owns most of it."""
@@ -98,6 +104,7 @@ def summarize(recording: Recording, device: int) -> Summary:
         peak=peak,
         phase=phase,
         step=sum(time < peak.time for time in steps) + 1 if steps else 0,
+        steps=len(steps),
         roles=total_by(peak, lambda owner, role: ROLES[role]),
         modules=modules,
         lines=total_by(peak, lambda owner, role: owners[owner].line),
@@ -185,6 +192,19 @@ def short_lines(recording: Recording) -> dict[str, str]:
 def seconds(time: float) -> str:
     """Format a duration: ``12.3 ms``, ``1.25 s``."""
     return f"{time:.2f} s" if time >= 1 else f"{time * 1e3:.1f} ms"
+
+
+def compilation(recording: Recording) -> str:
+    """Say what kernels took before they could run; empty if none was compiled meanwhile."""
+    if not recording.compilations:
+        return ""
+    names = [c.name for c in recording.compilations]
+    count = sum(name.startswith("compiling ") for name in names)
+    what = [f"{count} kernel{'s' if count > 1 else ''} compiled"] if count else []
+    what += ["kernels read from their cache"] if "cached kernels" in names else []
+    what += ["Numba imported"] if "import of Numba" in names else []
+    took = seconds(sum(c.seconds for c in recording.compilations))
+    return f"{', '.join(what)}: {took}, which the time axis leaves out"
 
 
 def percent(part: int, whole: int) -> str:

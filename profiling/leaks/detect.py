@@ -385,6 +385,11 @@ class detect_retained(WholeContext):
             found = [case.finding() for case in self._records.values()]
         return sorted(found, key=lambda f: (-f.growth_bytes_per_step, -f.bytes, f.line))
 
+    @property
+    def steps(self) -> int:
+        """How many steps ended so far."""
+        return self._ends
+
     def report(self) -> str:
         """Format the findings as text."""
         return page(self.findings, self._ends)

@@ -125,7 +125,7 @@ class _Search:
                     for name, key in _locals(frame):
                         if ours:
                             self.internal.add(key)
-                        else:
+                        elif key not in self.spaces:  # `runpy` calls a script's globals its own
                             where = f"local variable of {code.co_name}()"
                             self.names.setdefault(key, (name, where, code.co_filename))
                 frame = frame.f_back

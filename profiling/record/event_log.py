@@ -15,6 +15,7 @@ from ...framework.attribution import scopes
 from ...framework.memory.events import attach, detach
 from ...framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER, ROLES, SAVED, TEMPORARY
 from ..analysis.tables import grouped
+from .compile_clock import CompileClock
 from .oom_hints import remedies
 from .recording import ALLOC, FREE, OWNER, ROLE, Cells, LiveBytes, Mark, Owner, Peak, Recording
 
@@ -90,11 +91,16 @@ class EventRecorder:
         self._blocks = self._last = 0
         self._settling = False
         self._since: list[tuple[int, int, int, int]] = []  # device, role, bytes, owner: see `_was`
-        self._began = time.perf_counter_ns()
+        self.clock = CompileClock()
 
     def now(self) -> int:
-        """Nanoseconds since the start."""
-        return time.perf_counter_ns() - self._began
+        """Nanoseconds since the start, compilations included; booked without them."""
+        return self.clock.now()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds on the time axis of the recording."""
+        return self.clock.on_axis(self.clock.now()) / 1e9
 
     # Listening
 
@@ -127,7 +133,7 @@ class EventRecorder:
         self._by_ledger.clear()
 
     def _observer(self, d: DeviceState) -> Any:
-        extend, now, began, log = self.log.extend, time.perf_counter_ns, self._began, self.log
+        extend, now, began, log = self.log.extend, time.perf_counter_ns, self.clock.began, self.log
         owners, named, shift = self._owners, d.named, d.index << 3
         ledger = d.ledger
 
@@ -271,8 +277,11 @@ class EventRecorder:
         keep = kept.extend if self.recording.timeline else _forget
         each = iter(values)
         last = self._last
+        on_axis, compiled = self.clock.on_axis, self.clock.compiled
         for at, code, address, nbytes, role, owner in zip(*[each] * 6, strict=True):
             kind = code & 7
+            if compiled:
+                at = on_axis(at)
             if at < last:  # what was freed during an allocation is noted after it
                 at = last
             last = at
@@ -385,6 +394,7 @@ class EventRecorder:
 
     def _book_mark(self, at: int, number: int) -> None:
         mark = self._pending[number]
+        mark.time = at / 1e9
         mark.event = len(self.recording.events)
         for d in self.accounts:
             roles = [0] * len(ROLES)

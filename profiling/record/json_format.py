@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...framework.memory.ledger import ROLES
-from .recording import KINDS, Cells, Events, Mark, Owner, Peak, Recording
+from ..leaks.findings import Finding
+from .recording import KINDS, Cells, Compilation, Events, Mark, Owner, Peak, Recording
 
 FORMAT, VERSION = "lowtide memory profile", 1
 
@@ -32,6 +33,10 @@ def to_dict(recording: Recording) -> dict[str, Any]:
         "marks": [{**vars(m), "changes": [list(c) for c in m.changes]} for m in recording.marks],
         "events": {name: list(c) for name, c in recording.events.columns().items()},
         "lines": recording.lines,
+        "compilations": [list(c) for c in recording.compilations],
+        "classes": recording.classes,
+        "findings": [vars(f) for f in recording.findings],
+        "watched": recording.watched,
     }
 
 
@@ -80,6 +85,11 @@ def _recording(data: dict[str, Any]) -> Recording:
         timeline=data["timeline"],
         events=events,
         lines=dict(data.get("lines", {})),  # none in files of earlier versions
+        # Files of before these existed are read too.
+        compilations=[Compilation(*c) for c in data.get("compilations", ())],
+        classes=dict(data.get("classes", {})),
+        findings=[Finding(**f) for f in data.get("findings", ())],
+        watched=data.get("watched"),
     )
 
 

@@ -20,6 +20,11 @@ Schema (``Recording``)
     ``timeline``: whether events were kept.
     ``events``: :class:`Events`, columns of equal length; empty without a timeline. Replaying them
         (:class:`LiveBytes`) gives the owners at every instant.
+    ``compilations``: :class:`Compilation`, in order: what the time axis leaves out, since every
+        time above stands still while kernels are compiled.
+    ``classes``: module path -> name of its class.
+    ``findings``: graphs that outlived their step (``leaks/findings.py``), most growth first.
+    ``watched``: how many steps were watched for those; None if nobody watched.
 
 A *cell* is (owner, role number); the cells of a device sum exactly to the ledger's live bytes,
 and those of one role to the ledger's figure for it. Roles are numbered as in
@@ -35,10 +40,11 @@ from typing import Any, NamedTuple
 
 from ...framework.memory.ledger import ROLES as ROLES
 from ...framework.memory.ledger import SAVED
+from ..leaks.findings import Finding
 
 ALLOC, FREE, ROLE, OWNER = range(4)
 KINDS = ("alloc", "free", "role", "owner")
-PHASES = ("forward", "backward", "recompute", "optimizer", "other")
+PHASES = ("forward", "backward", "recompute", "optimizer", "evaluation", "other")
 BEFORE = "before the profiler"
 
 Cells = dict[tuple[int, int], int]  # (owner, role number) -> bytes
@@ -143,6 +149,20 @@ class Mark:
     probes: dict[str, Any] = field(default_factory=dict)
 
 
+class Compilation(NamedTuple):
+    """A stretch in which kernels were made ready, and the clock of the recording stood still.
+
+    Attributes:
+        name: What it was: ``import of Numba``, ``compiling NAME`` or ``cached kernels``.
+        time: Where it is on the time axis, in seconds since the start.
+        seconds: How long it took.
+    """
+
+    name: str
+    time: float
+    seconds: float
+
+
 @dataclass
 class Recording:
     """A memory recording; the schema is in the docstring of this module."""
@@ -157,6 +177,10 @@ class Recording:
     timeline: bool = True
     events: Events = field(default_factory=Events)
     lines: dict[str, str] = field(default_factory=dict)
+    compilations: list[Compilation] = field(default_factory=list)
+    classes: dict[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    watched: int | None = None
 
     def cells_at(self, mark: int, device: int) -> Cells:
         """Return bytes by (owner, role) of a device at a mark (a position in ``marks``)."""

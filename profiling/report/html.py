@@ -29,7 +29,7 @@ from ...framework.memory.ledger import ROLES, format_bytes
 from ...framework.serialization.atomic_files import replacing
 from ..analysis.role_style import PHASE_COLORS, ROLE_COLORS, ROLE_WORDS, STACK
 from ..analysis.snapshots import SnapshotSeries, device_index, phases, take_snapshots
-from ..analysis.summary import Summary, percent, seconds, short_lines, summarize
+from ..analysis.summary import Summary, compilation, percent, seconds, short_lines, summarize
 from ..analysis.tables import OUTSIDE, place
 from ..record.recording import PHASES, Recording
 from .html_tables import tables, text_of
@@ -93,6 +93,7 @@ def page(
         footer=text_of(
             f"{begun if recording.start else ''}{seconds(recording.seconds)}, "
             f"{len(recording.events):,} events. "
+            f"{_sentence(compilation(recording))}"
             "Bytes are logical, before the pool rounds them. Written by lowtide; this page loads "
             "nothing from anywhere."
         ),
@@ -208,6 +209,14 @@ def _headline(
     summary: Summary, runs: list[Recording], names: list[str], device: str
 ) -> tuple[str, str]:
     first, *rest = summary.sentences()
+    found = runs[0].findings
+    if found:
+        graphs = "graph survives its" if len(found) == 1 else "graphs survive their"
+        rest.append(
+            f"{len(found)} {graphs} step; each step adds "
+            f"{sum(f.growth_nodes_per_step for f in found):,} nodes and "
+            f"{format_bytes(sum(f.growth_bytes_per_step for f in found))}."
+        )
     if len(runs) == 1 or device not in runs[1].devices:
         return first, " ".join(rest)
     one = summary.peak.nbytes
@@ -219,6 +228,10 @@ def _headline(
     head = f"{names[low]} peaks {less} lower than {names[high]} on {device}."
     figures = f"{names[0]}: {format_bytes(one)}; {names[1]}: {format_bytes(two)}."
     return head, " ".join([figures, f"In {names[0]}:", first, *rest])
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}. " if text else ""
 
 
 def _having(
@@ -248,6 +261,9 @@ def _tiles(summaries: list[Summary], runs: list[Recording], names: list[str]) ->
         for n, r in zip(steps, runs, strict=True)
     ]
     tiles.append(("recorded", lasted))
+    if any(r.compilations for r in runs):
+        took = [seconds(sum(c.seconds for c in r.compilations)) for r in runs]
+        tiles.append(("kernels made ready", [f"{t}, not in the time" for t in took]))
     two = len(runs) > 1
     said_above = 1 if two else 3
     rows = []

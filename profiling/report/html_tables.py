@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from ...framework.memory.ledger import ROLES, format_bytes
 from ..analysis.role_style import ROLE_COLORS, ROLE_WORDS
-from ..analysis.summary import percent, short_lines, total_by
+from ..analysis.summary import percent, seconds, short_lines, total_by
 from ..analysis.tables import place
 from ..record import system_memory
 from ..record.recording import Cells, Mark, Recording
@@ -30,11 +30,42 @@ def tables(runs: list[Recording], names: list[str]) -> Iterable[str]:
                 yield _difference(runs, names, device)
     for recording, name in zip(runs, names, strict=True):
         prefix = f"{name}: " if len(runs) > 1 else ""
+        yield _surviving(recording, prefix)
         for index, device in enumerate(recording.devices):
             yield _owners(recording, index, device, prefix)
             yield _saved(recording, index, device, prefix)
             yield _marks(recording, index, device, prefix)
+        yield _compiled(recording, prefix)
         yield _system(recording, prefix)
+
+
+def _surviving(recording: Recording, prefix: str) -> str:
+    # What leak detection found: nodes are Python's memory, and are in no other table.
+    rows: list[list[Cell]] = [
+        [
+            (f.kind, None),
+            _size(f.bytes),
+            _size(f.growth_bytes_per_step, signed=True),
+            (f"{f.nodes:,}", f.nodes),
+            (f"+{f.growth_nodes_per_step:,}", f.growth_nodes_per_step),
+            (f.line, None),
+            (f.root + (f", kept at {f.kept_at}" if f.kept_at else ""), None),
+            (f.fix, None),
+        ]
+        for f in recording.findings
+    ]
+    heads = ["kind", "bytes", "a step", "nodes", "nodes a step", "line", "held by", "fix"]
+    title = f"{prefix}Graphs that survive their step ({recording.watched} steps watched)"
+    return _table("leaks", title, heads, rows, None)
+
+
+def _compiled(recording: Recording, prefix: str) -> str:
+    rows: list[list[Cell]] = [
+        [(f"{c.time:.4f} s", c.time), (seconds(c.seconds), c.seconds), (c.name, None)]
+        for c in recording.compilations
+    ]
+    title = f"{prefix}Kernels made ready, while the clock stood still"
+    return _table("compilations", title, ["time", "took", "what"], rows, None)
 
 
 def _owners(recording: Recording, index: int, device: str, prefix: str) -> str:

@@ -36,6 +36,7 @@ from ..analysis.summary import (
     Summary,
     module_groups,
     percent,
+    seconds,
     short_lines,
     summarize,
     total_by,
@@ -110,7 +111,9 @@ def figure(recording: Recording, by: str = "role", device: Any = None) -> Figure
     axes.set_xlim(0, max(times[-1], times[0] + 1e-9))
     axes.set_ylim(0, max(max(bottom) * 1.22, 1e-9))
     axes.set_ylabel(f"live bytes, {unit}", color=INK)
-    axes.set_xlabel(f"time, {clock[0]}", color=INK)
+    took = sum(c.seconds for c in recording.compilations)
+    without = f"; left out: {seconds(took)} of compiling or loading kernels" if took else ""
+    axes.set_xlabel(f"time, {clock[0]}{without}", color=INK, loc="right")  # phases are at the left
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     axes.grid(axis="y", color="#d8dce1", linewidth=0.6)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...framework.memory.ledger import format_bytes
+from ..analysis.summary import compilation
+from ..leaks.findings import page as leaks
 from ..record import system_memory
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ def page(profile: Profile, limit: int) -> str:
         f"Memory profile of {recording.seconds:.3f} s: {count} optimizer "
         f"step{'s' if count != 1 else ''}, peaks {peaks or 'of no bytes'}"
     )
-    parts = [head]
+    extra = compilation(recording)
+    parts = [f"{head}\n{extra}" if extra else head]
     for by in ("role", "module", "line"):
         if by == "line" and not any(o.line for o in recording.owners[1:]):
             continue
@@ -37,6 +40,8 @@ def page(profile: Profile, limit: int) -> str:
         for by in ("module", "line") if any(o.line for o in recording.owners[1:]) else ("module",):
             parts.append(profile.saved(by).text(limit))
     parts.append(_growth(profile, limit))
+    if recording.watched:
+        parts.append(leaks(recording.findings, recording.watched).rstrip())
     if profile.marks:
         parts.append(_process(profile))
     return "\n\n".join(p for p in parts if p) + "\n"
@@ -53,7 +58,10 @@ def _growth(profile: Profile, limit: int) -> str:
         f"{format_bytes(max(peaks))}, of the last {format_bytes(peaks[-1])}"
     )
     if not table.rows:
-        return f"{head}\n{table.title}: nothing grew"
+        nothing = "nothing grew"
+        if profile.recording.findings:  # nodes are Python's memory, and no bytes of a tensor's
+            nothing = "no tensors grew, but graphs did: see below"
+        return f"{head}\n{table.title}: {nothing}"
     return f"{head}\n{table.text(limit, signed=True)}"
 
 

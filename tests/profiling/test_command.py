@@ -141,6 +141,28 @@ def test_a_script_that_a_batch_system_ends_is_reported_and_its_workers_die_as_ev
     assert MemoryProfiler.from_json(script / "out" / "run.json").peak_bytes == 4000
 
 
+def test_a_leak_of_nodes_alone_is_reported_and_so_is_what_kernels_took(script):
+    source = (
+        SCRIPT.replace("range(3):", "range(6):")
+        .replace("optimizer = ", "kept = []\noptimizer = ")
+        .replace("    optimizer.step()\n", "    optimizer.step()\n    kept.append(loss.grad_fn)\n")
+        + "with lt.no_grad():\n    model(lt.randn(4096, 64))\n"
+    )
+    (script / "leak.py").write_text(source)
+    line = source.splitlines().index("    kept.append(loss.grad_fn)") + 1
+    done = lowtide(script, "profile", "-o", "out", "leak.py")
+    assert done.returncode == 0, done.stderr
+    assert "no tensors grew, but graphs did" in done.stdout
+    assert "`kept[0]`, global of __main__" in done.stdout
+    assert f"kept at leak.py:{line}\n" in done.stdout
+    assert "Numba imported" in done.stdout
+    page = (script / "out" / "memory.html").read_text()
+    assert "Graphs that survive their step (6 steps watched)" in page
+    assert "evaluation after step 6" in page
+    quiet = lowtide(script, "report", "out")
+    assert "`kept[0]`, global of __main__" in quiet.stdout
+
+
 @pytest.mark.deep
 def test_a_script_that_runs_out_of_memory_says_who_owns_it(script):
     done = lowtide(script, "profile", "-o", "out", "--no-timeline", "train.py", "--full")
