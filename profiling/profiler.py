@@ -273,6 +273,7 @@ class MemoryProfiler(WholeContext, Profile):
             for name, module in () if root is None else root.named_modules():
                 path = f"{prefix}.{name}" if prefix and name else prefix or name
                 path = path or type(root).__name__
+                self.recording.classes.setdefault(path, type(module).__name__)
                 for _, p in module.named_parameters(recurse=False):
                     self._recorder.name(p, path)
                     if which is not None and p._grad is not None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ...framework.memory.ledger import ROLES, format_bytes
 from ..record.recording import Peak, Recording
 from .role_style import ROLE_WORDS
-from .tables import NO_LINE, OUTSIDE
+from .tables import NO_LINE, OUTSIDE, Table
 
 OTHERS = "(all others)"
 
@@ -35,6 +35,7 @@ class Summary:
         layer: The module path that owns most by itself; empty if no module owns anything.
         kind: The same with equal layers of repeated blocks taken together, see :func:`kind_of`.
         kinds: How many layers that is, and their bytes.
+        called: ``kind`` with the name of its class, see :func:`with_class`.
     """
 
     device: str
@@ -48,6 +49,7 @@ class Summary:
     layer: str
     kind: str
     kinds: tuple[int, int]
+    called: str = ""
 
     def moment(self) -> str:
         """Say when the peak was: ``0.83 s in, backward of step 2``, or ``after step 12``."""
@@ -76,10 +78,10 @@ class Summary:
         if count > 1:
             return [
                 *lines,
-                f"{text}. Its largest owner is {self.kind}: {share}, in {count} layers; the "
+                f"{text}. Its largest owner is {self.called}: {share}, in {count} layers; the "
                 f"largest layer is {self.layer} with {format_bytes(self.modules[self.layer])}.",
             ]
-        return [*lines, f"{text}. Its largest owner is {self.kind}: {share}."]
+        return [*lines, f"{text}. Its largest owner is {self.called}: {share}."]
 
 
 def summarize(recording: Recording, device: int) -> Summary:
@@ -111,6 +113,7 @@ def summarize(recording: Recording, device: int) -> Summary:
         layer=layers[0] if layers else "",
         kind=kind,
         kinds=(sum(kind_of(path) == kind for path in layers), kinds[kind]),
+        called=_called(recording, [p for p in layers if kind_of(p) == kind]),
     )
 
 
@@ -129,6 +132,55 @@ def kind_of(path: str) -> str:
     """
     above, dot, last = path.rpartition(".")
     return f"{_starred(above)}{dot}{last}"
+
+
+def with_class(recording: Recording, name: str, paths: Iterable[str] = ()) -> str:
+    """Add the class of a module to its path: ``1 (ReLU)``.
+
+    Args:
+        recording: It knows the classes.
+        name: A path, or what :func:`kind_of` made of several.
+        paths: Those; of different classes, none is named.
+    """
+    classes = {recording.classes.get(path, "") for path in paths or (name,)}
+    found = classes.pop() if len(classes) == 1 else ""
+    return f"{name} ({found})" if found and found != name else name
+
+
+def _called(recording: Recording, paths: list[str]) -> str:
+    return with_class(recording, _common(paths), paths) if paths else ""
+
+
+def repeated_layers(recording: Recording, table: Table) -> Table:
+    """Sum a table by module over equal layers of repeated blocks, with their number and class.
+
+    ``blocks.0.mlp.1`` to ``blocks.11.mlp.1`` become ``blocks.*.mlp.1 (ReLU, 12 layers)``.
+    """
+    bytes_of = table.as_dict()
+    members: dict[str, list[str]] = {}
+    for path in bytes_of:
+        members.setdefault(_kind_in(recording, path), []).append(path)
+    sums = {}
+    for paths in members.values():
+        common = _common(paths)
+        name = with_class(recording, common, paths)
+        if len(paths) > 1:
+            name = f"{name[:-1] + ', ' if name != common else common + ' ('}{len(paths)} layers)"
+        sums[name] = sum(bytes_of[path] for path in paths)
+    return Table(table.title, table.by, sums, table.notes)
+
+
+def _kind_in(recording: Recording, path: str) -> str:
+    # The layers of a list are equals too; those of a Sequential are not.
+    above, _, last = path.rpartition(".")
+    equals = last.isdigit() and recording.classes.get(above) == "ModuleList"
+    return _starred(path) if equals else kind_of(path)
+
+
+def _common(paths: list[str]) -> str:
+    # A number that all have in common is one block's: only what differs is a star.
+    parts = zip(*(path.split(".") for path in paths), strict=True)
+    return ".".join(part[0] if len({*part}) == 1 else "*" for part in parts)
 
 
 def _starred(path: str) -> str:

@@ -248,7 +248,7 @@ def _tiles(summaries: list[Summary], runs: list[Recording], names: list[str]) ->
     tiles = [
         ("peak", [format_bytes(s.peak.nbytes) for s in summaries]),
         ("when", [s.moment() for s in summaries]),
-        ("largest owner", [s.kind or OUTSIDE for s in summaries]),
+        ("largest owner", [s.called or OUTSIDE for s in summaries]),
     ]
     for role in list(summaries[0].roles)[:3]:
         held = [(s.roles.get(role, 0), s.peak.nbytes) for s in summaries]

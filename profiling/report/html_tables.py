@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 from ...framework.memory.ledger import ROLES, format_bytes
 from ..analysis.role_style import ROLE_COLORS, ROLE_WORDS
-from ..analysis.summary import percent, seconds, short_lines, total_by
+from ..analysis.summary import percent, seconds, short_lines, total_by, with_class
 from ..analysis.tables import place
 from ..record import system_memory
 from ..record.recording import Cells, Mark, Recording
@@ -78,7 +78,7 @@ def _owners(recording: Recording, index: int, device: str, prefix: str) -> str:
                 _size(nbytes),
                 _share(nbytes, peak.nbytes, most, ROLE_COLORS[ROLES[role]]),
                 (ROLE_WORDS[ROLES[role]], None),
-                (place(owner), None),
+                (with_class(recording, place(owner)), None),
                 (owner.op, None),
                 (owner.phase, None),
                 (short[owner.line], None),

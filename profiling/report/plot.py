@@ -40,6 +40,7 @@ from ..analysis.summary import (
     short_lines,
     summarize,
     total_by,
+    with_class,
 )
 from ..analysis.tables import OUTSIDE
 from ..record.recording import Recording
@@ -270,7 +271,7 @@ def _draw_peak(
     text = f"peak {format_bytes(summary.peak.nbytes)}"
     if summary.kind:
         share = percent(summary.kinds[1], summary.peak.nbytes)
-        text += f"\nlargest owner: {_plain(summary.kind, 34)}, {share}"
+        text += f"\nlargest owner: {_plain(summary.called, 34)}, {share}"
     left = x > (low + high) / 2
     axes.plot([x], [y], "o", color=INK, markersize=5, zorder=6)
     axes.annotate(
@@ -344,7 +345,14 @@ def _draw_layers(
             color = ROLE_COLORS[ROLES[role]]
             axes.barh(row, part, left=left, height=0.9, color=color, alpha=0.55, lw=0)
             left += part
-        axes.text(longest * 0.012, row, _plain(path, 34), size=8.5, va="center", color=INK)
+        axes.text(
+            longest * 0.012,
+            row,
+            _plain(with_class(recording, path), 34),
+            size=8.5,
+            va="center",
+            color=INK,
+        )
         axes.text(longest * 1.34, row, format_bytes(nbytes), size=8.5, va="center", ha="right")
     axes.set_xlim(0, longest * 1.34)
     axes.set_ylim(len(layers) - 0.4, -0.6)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ...framework.memory.ledger import format_bytes
-from ..analysis.summary import compilation
+from ..analysis.summary import compilation, repeated_layers
+from ..analysis.tables import Table
 from ..leaks.findings import page as leaks
 from ..record import system_memory
 
 if TYPE_CHECKING:
     from ..profile import Profile
+    from ..record.recording import Recording
 
 
 def page(profile: Profile, limit: int) -> str:
@@ -35,16 +37,20 @@ def page(profile: Profile, limit: int) -> str:
         if by == "line" and not any(o.line for o in recording.owners[1:]):
             continue
         table = profile.at_peak(by)
-        parts.append(table.text(limit))
+        parts.append(_by_layer(recording, table).text(limit))
     if profile.recording.fullest[profile._index(None)].nbytes:
         for by in ("module", "line") if any(o.line for o in recording.owners[1:]) else ("module",):
-            parts.append(profile.saved(by).text(limit))
+            parts.append(_by_layer(recording, profile.saved(by)).text(limit))
     parts.append(_growth(profile, limit))
     if recording.watched:
         parts.append(leaks(recording.findings, recording.watched).rstrip())
     if profile.marks:
         parts.append(_process(profile))
     return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def _by_layer(recording: Recording, table: Table) -> Table:
+    return repeated_layers(recording, table) if table.by == "module" else table
 
 
 def _growth(profile: Profile, limit: int) -> str:

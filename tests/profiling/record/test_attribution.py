@@ -188,7 +188,7 @@ def test_phases():
             loss * 2.0
     assert {o.op for o, _ in births(prof, phase="other")} == {"randn", "zeros", "mul"}
     assert {o.module for o, _ in births(prof, op="linear")} == {"net"}
-    assert {o.phase for o, _ in births(prof, op="linear")} == {"forward"}
+    assert {o.phase for o, _ in births(prof, op="linear")} == {"forward", "evaluation"}
     state = births(prof, phase="optimizer")
     assert sum(n for _, n in state) >= 2 * (3 * 2 + 2) * 4
     held = prof.growth("start", "stop", ("role", "module", "op"))
