@@ -320,5 +320,11 @@ class Profile:
         """
         return Profile(json_format.read(path))
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from .report import notebook
+
+        return notebook.profile(self)
+
     def __str__(self) -> str:
         return self.report()

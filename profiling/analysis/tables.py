@@ -108,6 +108,12 @@ class Table:
     def __str__(self) -> str:
         return self.text()
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from ..report import notebook
+
+        return notebook.table(self)
+
     __repr__ = __str__
 
 

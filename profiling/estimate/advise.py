@@ -111,6 +111,12 @@ class Advice:
             "untried": dict(self.untried),
         }
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from ..report import notebook
+
+        return notebook.advice(self)
+
     def __str__(self) -> str:
         verb = "fits" if self.fits else "does not fit"
         over = abs(self.peak_bytes - self.limit_bytes)

@@ -105,6 +105,12 @@ class Estimate(Profile):
         """True if the estimated peaks are within the limits set on the devices."""
         return all(d.fits for d in self.devices)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from ..report import notebook
+
+        return notebook.estimate(self)
+
     def __str__(self) -> str:
         lines = []
         for d in self.devices:

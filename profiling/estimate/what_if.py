@@ -83,6 +83,12 @@ class Comparison:
         """
         return self.before.diff(self.after, by, depth, self.device)
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from ..report import notebook
+
+        return notebook.comparison(self)
+
     def __str__(self) -> str:
         before, after = (e.peak(self.device).nbytes for e in (self.before, self.after))
         verb = "saves" if before >= after else "costs"

@@ -32,8 +32,9 @@ from ..analysis.snapshots import SnapshotSeries, device_index, phases, take_snap
 from ..analysis.summary import Summary, compilation, percent, seconds, short_lines, summarize
 from ..analysis.tables import OUTSIDE, place
 from ..record.recording import PHASES, Recording
-from .html_tables import tables, text_of
+from .html_tables import tables
 from .plot import grouping
+from .svg import areas, text_of
 
 MOMENTS = 20_000  # of the timeline, at most about so many
 NARROW = "&nbsp;"  # a figure and its percent sign stay together
@@ -284,33 +285,13 @@ def _of(name: str) -> str:
 def _picture(recording: Recording, device: int) -> str:
     """Draw the timeline by role as SVG, for readers without scripts."""
     shown = take_snapshots(recording, device, 300)
-    stacks = shown.stacks(lambda owner, role: role)
     width, height, most = 1000.0, 260.0, max([1, *shown.live])
-    end = max(shown.end, 1)
-    across = [t * width / end for t in (*shown.times, shown.end)]
-    below = [0] * len(shown)
-    parts = []
-    for role in STACK:
-        top = [b + n for b, n in zip(below, stacks.get(role, [0] * len(shown)), strict=True)]
-        if top != below:
-            points = _steps(across, top) + _steps(across, below)[::-1]
-            path = " ".join(f"{x:.1f},{height * (1 - y / most):.1f}" for x, y in points)
-            title = f"<title>{text_of(ROLE_WORDS[ROLES[role]])}</title>"
-            color = ROLE_COLORS[ROLES[role]]
-            parts.append(f'<polygon fill="{color}" points="{path}">{title}</polygon>')
-        below = top
+    parts = areas(shown, width, height, most)
     label = text_of(" ".join(summarize(recording, device).sentences()))
     return (
         f'<svg viewBox="0 0 {width:.0f} {height:.0f}" role="img" aria-label="{label}">'
         f"{''.join(parts)}</svg>"
     )
-
-
-def _steps(across: list[float], values: list[int]) -> list[tuple[float, int]]:
-    points = []
-    for k, value in enumerate(values):
-        points += [(across[k], value), (across[k + 1], value)]
-    return points
 
 
 def _asset(name: str) -> str:

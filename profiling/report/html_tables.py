@@ -6,7 +6,6 @@ carries its exact value beside its text.
 
 from __future__ import annotations
 
-import html as escaping
 from collections.abc import Callable, Iterable
 
 from ...framework.memory.ledger import ROLES, format_bytes
@@ -15,6 +14,7 @@ from ..analysis.summary import percent, seconds, short_lines, total_by, with_cla
 from ..analysis.tables import place
 from ..record import system_memory
 from ..record.recording import Cells, Mark, Recording
+from .svg import text_of
 
 ROWS = 1_000  # of a table; the rest is summed in a last one
 SAMPLES = 100  # of the sampler's marks, at most about so many
@@ -267,8 +267,3 @@ def _class(head: str, number: bool) -> str:
     if number:
         return f' class="number{" share" if head == "share" else ""}"'
     return ' class="path"' if head in ("module", "line", "of", "what grew") else ""
-
-
-def text_of(value: str) -> str:
-    """Escape text for use in HTML or in an attribute."""
-    return escaping.escape(value, quote=True)
