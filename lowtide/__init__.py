@@ -168,6 +168,10 @@ from lowtide.profiling.publisher import publish_if_asked as _publish_if_asked
 # To be put where PyTorch has it, below
 from lowtide.modules import averaging as _averaging
 
+# For IPython, which looks here after `%load_ext lowtide`
+from lowtide.profiling import load_ipython_extension as load_ipython_extension
+from lowtide.profiling import unload_ipython_extension as unload_ipython_extension
+
 # Constants
 inf, nan, pi, e, newaxis = _math.inf, _math.nan, _math.pi, _math.e, None
 
@@ -185,4 +189,5 @@ cfloat, cdouble = complex64, complex128
 _publish_if_asked()  # for `lowtide top`
 
 _HIDDEN = {"cli", "framework", "modules", "recipes"}  # ours, but nobody's names
+_HIDDEN |= {"load_ipython_extension", "unload_ipython_extension"}
 __all__ = sorted(n for n in globals() if not n.startswith("_") and n not in _HIDDEN)

@@ -22,6 +22,8 @@ else:
     from .estimate.what_if import compare as compare
     from .leaks.detect import detect_retained as detect_retained
     from .leaks.findings import Finding as Finding
+    from .magics import load_ipython_extension as load_ipython_extension
+    from .magics import unload_ipython_extension as unload_ipython_extension
     from .profile import Profile as Profile
     from .profiler import MemoryProfiler as MemoryProfiler
     from .publisher import Publisher as Publisher

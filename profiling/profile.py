@@ -320,6 +320,10 @@ class Profile:
         """
         return Profile(json_format.read(path))
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        # IPython in a terminal.
+        printer.text(str(self))
+
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
         from .report import notebook

@@ -164,7 +164,7 @@ LAYERS = """
     framework/testing framework/codegen
     profiling/leaks profiling/record profiling/analysis profiling/record/event_log
     profiling/profile profiling/report profiling/exports
-    profiling/profiler profiling/estimate profiling/publisher
+    profiling/profiler profiling/magics profiling/estimate profiling/publisher
     profiling/assertions profiling/loggers
 """.split()
 """Folders, and files that stand elsewhere than their folder: each imports only what comes before.

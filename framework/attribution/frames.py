@@ -100,9 +100,24 @@ def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
 
 
 def file_line(filename: str, line: int) -> str:
-    """Format ``file:line``, relative to the working directory where the file lies below it."""
+    """Format ``file:line``, relative to the working directory where the file lies below it.
+
+    A cell of a notebook is named as one: ``cell [3], line 2``.
+    """
+    if "IPython" in sys.modules and (cell := _cell(filename)):
+        return f"{cell}, line {line}"
     here = os.getcwd() + os.sep
     return f"{filename.removeprefix(here)}:{line}"
+
+
+def _cell(filename: str) -> str:
+    # IPython compiles each cell under a name of its own and remembers its number.
+    if not filename.startswith("<ipython-input-") and "ipykernel_" not in filename:
+        return ""
+    shell = getattr(sys.modules["IPython"], "get_ipython", lambda: None)()
+    numbers = getattr(getattr(shell, "compile", None), "_filename_map", {})
+    number = numbers.get(filename)
+    return f"cell [{number}]" if number is not None else "a cell"
 
 
 def _roots_of_package() -> tuple[str, tuple[str, ...]]:
