@@ -22,6 +22,10 @@ else:
     from .estimate.what_if import compare as compare
     from .leaks.detect import detect_retained as detect_retained
     from .leaks.findings import Finding as Finding
+    from .leaks.waste import MemoryWarning as MemoryWarning
+    from .leaks.waste import RetainedGraphWarning as RetainedGraphWarning
+    from .leaks.waste import UnusedGraphWarning as UnusedGraphWarning
+    from .leaks.waste import UnusedParameterWarning as UnusedParameterWarning
     from .magics import load_ipython_extension as load_ipython_extension
     from .magics import unload_ipython_extension as unload_ipython_extension
     from .profile import Profile as Profile

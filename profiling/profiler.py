@@ -22,6 +22,7 @@ from ..framework.devices import backend, live_backends, on_new_backend
 from ..framework.interrupts import WholeContext
 from ..framework.tensor import Tensor
 from .leaks.detect import detect_retained
+from .leaks.waste import WasteWatch
 from .profile import Profile
 from .record import system_memory
 from .record.event_log import IF_BEFORE, EventRecorder
@@ -58,6 +59,9 @@ class MemoryProfiler(WholeContext, Profile):
         sample_ms: Also look at process and devices every so many milliseconds, in a thread.
         leaks: Also watch for graphs that outlive their step, as ``detect_retained`` does; they are
             in ``findings``, in the report and on the page. Notes source lines of all nodes.
+        warn: Warn, once a line, of bytes that bought nothing (``profiling.MemoryWarning``): a
+            forward without a backward or a graph retained for nobody, of a mebibyte and more;
+            a parameter that an optimizer never had a gradient for.
 
     Attributes:
         recording: What was noted so far; see ``profiling/record/recording.py``.
@@ -86,6 +90,7 @@ class MemoryProfiler(WholeContext, Profile):
         timeline: bool = True,
         sample_ms: float | None = None,
         leaks: bool = False,
+        warn: bool = True,
     ) -> None:
         super().__init__(Recording(timeline=bool(timeline)))
         names = [devices] if isinstance(devices, str | device) else devices
@@ -103,6 +108,7 @@ class MemoryProfiler(WholeContext, Profile):
         self._given = [(weakref.ref(m), prefix) for prefix, m in (modules or {}).items()]
         self._lines = bool(lines)
         self._sample_ms = sample_ms
+        self._waste = WasteWatch() if warn else None
         self._watch_leaks = _UntimedWatch(self) if leaks else None
         self._recorder = EventRecorder(self.recording)
         self._modules: list[tuple[Any, str]] = []  # weak references of outermost modules
@@ -148,6 +154,8 @@ class MemoryProfiler(WholeContext, Profile):
         scopes.listen(self._lines, **self._listeners())
         if self._watch_leaks is not None:
             self._watch_leaks._enter()
+        if self._waste is not None:
+            self._waste.start()
         for reference, prefix in self._given:
             module = reference()
             if module is not None:
@@ -168,6 +176,8 @@ class MemoryProfiler(WholeContext, Profile):
         self._note_findings()
         scopes.unlisten(self._lines, **self._listeners())
         on_new_backend.remove(self._watch)
+        if self._waste is not None:
+            self._waste.stop()
         self._name_modules()
         self._recorder.leave()
         self._mark("stop", "stop")
@@ -175,10 +185,13 @@ class MemoryProfiler(WholeContext, Profile):
         self.recording.compilations = self._recorder.clock.compilations()
         self.settle()
         self.recording.lines = texts(owner.line for owner in self.recording.owners)
+        names = self._parameter_names() if self._waste is not None else {}
         self._modules.clear()
         for d in self._recorder.accounts:
             d.backend = None
             d.named.clear()
+        if self._waste is not None:  # last, for a warning may be an error
+            self._waste.tell_rest(names)
 
     def _watch(self, be: Any) -> None:
         if self._wanted is None or be.device in self._wanted:
@@ -187,10 +200,13 @@ class MemoryProfiler(WholeContext, Profile):
     # What is noted
 
     def _listeners(self) -> dict[str, Any]:
-        return {
+        told = {
             "seen": self._seen, "stepped": self._stepped, "owned": self._owned,
             "began": self._began, "called": self._called,
         }  # fmt: skip
+        if self._waste is not None:
+            told["made"] = self._waste.made
+        return told
 
     def mark(self, name: str) -> None:
         """Mark a point in time with a name: ``prof.mark("epoch 1")``; ``growth`` compares marks.
@@ -215,6 +231,8 @@ class MemoryProfiler(WholeContext, Profile):
     def _stepped(self, optimizer: Any) -> None:
         # An optimizer made a step: all that is its state belongs to where its parameters belong.
         self._steps += 1
+        if self._waste is not None:
+            self._waste.stepped(optimizer)
         if optimizer not in self._optimizers or self._recorder.held() != self._named:
             self._optimizers.add(optimizer)
             self._name_modules()
@@ -280,6 +298,14 @@ class MemoryProfiler(WholeContext, Profile):
                         self._recorder.name(p._grad, path, IF_BEFORE)
                 for _, b in module.named_buffers(recurse=False):
                     self._recorder.name(b, path)
+
+    def _parameter_names(self) -> dict[int, str]:
+        found = {}
+        for reference, prefix in self._modules:
+            root = reference()
+            for name, p in () if root is None else root.named_parameters():
+                found[id(p)] = f"{prefix}.{name}" if prefix else name
+        return found
 
     def _name_states(self) -> None:
         # Of optimizers that made steps before.

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ...framework.attribution import scopes
 from ...framework.attribution.frames import user_line
@@ -121,11 +121,11 @@ class NodeTracker:
         """Start tracking."""
         scopes.listen(True, stepped=self._stepped, made=self._made)
         gc.callbacks.append(self._around_gc)
-        _join(self)
+        join_passes(self)
 
     def stop(self) -> None:
         """Stop tracking and drop all records."""
-        _leave(self)
+        leave_passes(self)
         gc.callbacks.remove(self._around_gc)
         scopes.unlisten(True, stepped=self._stepped, made=self._made)
         self.nodes.clear()
@@ -226,19 +226,32 @@ class NodeTracker:
 
 # Backward passes, seen from outside: the engine's `_run` is replaced while someone watches.
 
-_watching: tuple[NodeTracker, ...] = ()
+
+class PassWatcher(Protocol):
+    """Whoever is told of backward passes."""
+
+    def begin_pass(self, roots: list[Tensor], retain: bool, create: bool, inputs: Any) -> None:
+        """Record the start of a backward pass."""
+
+    def end_pass(self, accumulated: bool) -> None:
+        """Record the end of a backward pass."""
+
+
+_watching: tuple[PassWatcher, ...] = ()
 _lock = threading.Lock()
 _plain_run = engine._run
 
 
-def _join(watcher: NodeTracker) -> None:
+def join_passes(watcher: PassWatcher) -> None:
+    """Tell ``watcher`` of every backward pass, until ``leave_passes``."""
     global _watching
     with _lock:
         _watching = (*_watching, watcher)
         engine._run = _seen_run
 
 
-def _leave(watcher: NodeTracker) -> None:
+def leave_passes(watcher: PassWatcher) -> None:
+    """Tell it no more."""
     global _watching
     with _lock:
         _watching = tuple(w for w in _watching if w is not watcher)
