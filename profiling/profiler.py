@@ -61,7 +61,7 @@ class MemoryProfiler(WholeContext, Profile):
             in ``findings``, in the report and on the page. Notes source lines of all nodes.
         warn: Warn, once a line, of bytes that bought nothing (``profiling.MemoryWarning``): a
             forward without a backward or a graph retained for nobody, of a mebibyte and more;
-            a parameter that an optimizer never had a gradient for.
+            a parameter that an optimizer never had a gradient for. Not without ``lines``.
 
     Attributes:
         recording: What was noted so far; see ``profiling/record/recording.py``.
@@ -108,7 +108,7 @@ class MemoryProfiler(WholeContext, Profile):
         self._given = [(weakref.ref(m), prefix) for prefix, m in (modules or {}).items()]
         self._lines = bool(lines)
         self._sample_ms = sample_ms
-        self._waste = WasteWatch() if warn else None
+        self._waste = WasteWatch() if warn and lines else None  # a warning is of a line
         self._watch_leaks = _UntimedWatch(self) if leaks else None
         self._recorder = EventRecorder(self.recording)
         self._modules: list[tuple[Any, str]] = []  # weak references of outermost modules

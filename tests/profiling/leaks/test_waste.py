@@ -226,6 +226,7 @@ def test_the_category_can_be_filtered_and_the_warnings_left_out(w):
         with MemoryProfiler("cpu"):
             program()
     assert told(program, warn=False) == []
+    assert told(program, lines=False) == []  # it could not say where
     with pytest.warns(MemoryWarning, match=re.escape("1.00 MiB")), MemoryProfiler("cpu"):
         program()
 
