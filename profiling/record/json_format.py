@@ -86,9 +86,12 @@ def _recording(data: dict[str, Any]) -> Recording:
         events=events,
         lines=dict(data.get("lines", {})),  # none in files of earlier versions
         # Files of before these existed are read too.
-        compilations=[Compilation(*c) for c in data.get("compilations", ())],
+        compilations=[
+            Compilation(str(n), float(at), float(took))
+            for n, at, took in data.get("compilations", ())
+        ],
         classes=dict(data.get("classes", {})),
-        findings=[Finding(**f) for f in data.get("findings", ())],
+        findings=[_as_finding(f) for f in data.get("findings", ())],
         watched=data.get("watched"),
     )
 
@@ -115,6 +118,14 @@ def _as_peak(data: dict[str, Any]) -> Peak:
         _as_cells(data["cells"]),
         _as_cells(data["holders"]),
     )
+
+
+def _as_finding(data: dict[str, Any]) -> Finding:
+    found = Finding(**data)
+    numbers = found.bytes, found.growth_bytes_per_step, found.nodes, found.growth_nodes_per_step
+    if not all(isinstance(n, int) for n in (*numbers, found.steps)):
+        raise TypeError(f"a finding's figures are integers; got {data}")
+    return found
 
 
 def _as_cells(rows: Iterable[Any]) -> Cells:

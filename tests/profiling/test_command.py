@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from lowtide.framework.memory.ledger import format_bytes
-from lowtide.profiling import MemoryProfiler
+from lowtide.profiling import Finding, MemoryProfiler
 from lowtide.profiling.record.json_format import from_dict
 
 ROOT = Path(__file__).resolve().parents[2]
+LEAK = Finding("list", "losses", "a.py:1", None, 0, 0, 0, 0, 1, "")
 SCRIPT = """
 import sys
 import lowtide as lt
@@ -267,6 +268,9 @@ def test_what_is_no_run_or_script_is_refused(script, words):
         ({"peaks": [{}]}, "damaged.*KeyError: 'bytes'"),
         ({"owners": [["a"]]}, "damaged.*TypeError"),
         ({"events": {}}, "damaged.*KeyError: 'time'"),
+        ({"findings": [{"kind": "list"}]}, "damaged.*TypeError"),
+        ({"findings": [dict.fromkeys(vars(LEAK), "x")]}, "damaged.*a finding's figures"),
+        ({"compilations": [["Numba", None, 0]]}, "damaged.*TypeError"),
     ],
 )
 def test_a_damaged_run_is_refused_in_words(change, said):
