@@ -66,7 +66,8 @@ def shell(monkeypatch):
     stand_in.get_ipython = lambda: shell
     monkeypatch.setitem(sys.modules, "IPython", stand_in)
     lt.load_ipython_extension(shell)
-    return shell
+    yield shell
+    shell.user_ns.clear()  # a cycle would keep its tensors for the tests that follow
 
 
 def test_a_cell_is_profiled_and_its_lines_are_named_as_the_cell_s(shell):
