@@ -173,7 +173,7 @@ class _Measured:
 
     def __enter__(self) -> _Measured:
         self._ledger = backend(self.device).ledger
-        self._profiler = MemoryProfiler(self.device, timeline=False)
+        self._profiler = MemoryProfiler(self.device, timeline=False, warn=False)
         self._profiler.start()
         self._start = self._ledger.live
         return self
