@@ -107,7 +107,7 @@ def print_fit_table(script: str, limits: str | None, csv: str | None, picture: s
     except Exception as error:
         print(f"{script} cannot be run: {type(error).__name__}: {error}", file=sys.stderr)
         return 1
-    asked = limits.split(",") if limits else names.get("limits")
+    asked: Any = limits.split(",") if limits else names.get("limits")
     missing = [name for name in ("models", "batch") if name not in names]
     missing += [] if asked else ["limits, or --limits 1GiB,2GiB"]
     if missing:

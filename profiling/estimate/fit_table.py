@@ -20,7 +20,6 @@ from ...framework.tensor import Tensor
 from .estimate import imagined
 from .fork_sandbox import run_apart
 
-MOST_LABELED = 4  # models, above which the points of a picture have no numbers
 MOST_SIZES = 24  # of batches that are tried for a limit
 FURTHER = 64  # times as many rows are tried at most, from one estimate to the next
 
@@ -113,45 +112,40 @@ class FitTable:
         return text.getvalue()
 
     def plot(self, path: Any) -> None:
-        """Draw the largest batch over the limit, a line for each model; PNG, SVG or PDF.
+        """Draw the largest batch by limit, a bar for each model; PNG, SVG or PDF.
 
-        A dashed line is what fits the first step alone.
+        A dotted outline is what fits the first step alone.
         """
         # matplotlib takes half a second to import, and most tables are printed
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(7.5, 4.5), layout="constrained")
+        width = 0.8 / max(len(self.models), 1)
+        figure = Figure(figsize=(max(7.5, 1.1 / width + 1.5), 4.5), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         for k, model in enumerate(self.models):
             rows = sorted((r for r in self.rows if r.model == model), key=lambda r: r.limit_bytes)
-            limits = [r.limit_bytes for r in rows]
+            at = [self.limits.index(r.limit_bytes) + (k + 0.5) * width - 0.4 for r in rows]
             color = f"C{k % 10}"
-            axes.plot(limits, [r.batch for r in rows], "o-", color=color, label=model)
-            if any(r.first_batch != r.batch for r in rows):
-                first = [r.first_batch for r in rows]
-                axes.plot(limits, first, "--", color=color, alpha=0.5, linewidth=1)
-            if len(self.models) <= MOST_LABELED:  # above and below the point by turns
-                place = {"xytext": (0, 14 * (k % 2 == 0) - 9 * (k % 2) - 7), "ha": "center"}
-                for r in rows:
-                    axes.annotate(
-                        str(r.batch), (r.limit_bytes, r.batch), textcoords="offset points",
-                        fontsize=8, color=color, **place,
-                    )  # fmt: skip
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(self.limits, [format_bytes(n) for n in self.limits])
-        axes.minorticks_off()
-        if any(r.batch > 0 for r in self.rows):
-            axes.set_yscale("symlog", linthresh=1, base=2)
-            axes.yaxis.set_major_formatter("{x:.0f}")
-        axes.margins(x=0.08, y=0.12)
+            first = [r.first_batch for r in rows]
+            axes.bar(at, first, 0.9 * width, fill=False, edgecolor=color, linestyle=":")
+            axes.bar(at, [r.batch for r in rows], 0.9 * width, color=color, label=model)
+            for x, r in zip(at, rows, strict=True):
+                axes.annotate(
+                    str(r.batch) if r.batch else "none", (x, r.first_batch), xytext=(0, 3),
+                    textcoords="offset points", fontsize=8, ha="center", color=color,
+                )  # fmt: skip
+        axes.set_xticks(range(len(self.limits)), [format_bytes(n) for n in self.limits])
+        axes.set_yscale("symlog", linthresh=1, base=2)
+        axes.yaxis.set_major_formatter("{x:.0f}")
+        axes.margins(y=0.1)
         axes.set_xlabel("memory limit")
         axes.set_ylabel("largest batch")
-        axes.set_title(
-            "Largest batch that fits every step (dashed: the first step alone)", fontsize=11
-        )
-        axes.grid(True, alpha=0.3)
+        title = "Largest batch that fits every step (dotted: the first step alone)"
+        axes.set_title(title, fontsize=11)
+        axes.grid(True, axis="y", alpha=0.3)
+        axes.set_axisbelow(True)
         axes.legend(frameon=False)
         figure.savefig(path, dpi=150)
 

@@ -134,6 +134,7 @@ class _Program:
             return
         frames = list(_frames())
         self.roots = models_among(_variables(frames), frames[0].f_globals if frames else {})
+        self.roots.tensors = {}  # a batch of before among them
         if not any(m is module for root in self.roots.values() for m in root.modules()):
             self.roots["model"] = module
         try:
@@ -257,7 +258,7 @@ class _Redrawn(Change):
 
 def _frames() -> Iterator[Any]:
     # The program's own functions that are being called, the innermost first.
-    frame = sys._getframe(1)
+    frame: Any = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
         if name == runpy.__file__ or name == "<frozen runpy>":
