@@ -99,6 +99,7 @@ class Estimate(Profile):
         seconds: float,
         not_repeated: str = "",
         steady: Profile | None = None,
+        work: float = 0.0,
     ) -> None:
         super().__init__(recording)
         self.devices = devices
@@ -107,7 +108,7 @@ class Estimate(Profile):
         self.seconds = seconds
         self.not_repeated = not_repeated
         self.steady: Profile = self if steady is None else steady
-        self.work = 0.0
+        self.work = work
 
     @property
     def peak_bytes(self) -> int:
@@ -221,11 +222,6 @@ def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate
     return run_apart(lambda: imagined(step, args, kwargs))
 
 
-def estimate_once(program: Callable[[], Any]) -> Estimate:
-    """Estimate a whole program, which is not a step that is run again."""
-    return run_apart(lambda: imagined(program, (), {}, again=False))
-
-
 def check_callable(name: str, step: Any) -> None:
     """Raise an error for a result in place of the function that makes it.
 
@@ -257,9 +253,7 @@ def imagined(
     executor = fake_kernels.begin()
     if before is not None:
         before()
-        executor.flops.clear()
-        executor.guesses.clear()
-        executor.work = 0.0
+        executor.forget()
     start: dict[int, tuple[int, int]] = {}
 
     def watch(be: Any) -> None:
@@ -296,9 +290,7 @@ def imagined(
     else:
         found = [split_steps(d, prof.recording) for d in found]
     found.sort(key=lambda d: (not d.allocations, -d.needed_bytes))
-    estimated = Estimate(prof.recording, found, flops, guesses, seconds, later.why, later.profile)
-    estimated.work = work
-    return estimated
+    return Estimate(prof.recording, found, flops, guesses, seconds, later.why, later.profile, work)
 
 
 def _with_later(d: DeviceEstimate, later: LaterSteps) -> DeviceEstimate:

@@ -184,9 +184,7 @@ class _Program:
         for change in self.changes:
             change.make()
         self._resize(args)
-        self.executor.flops.clear()
-        self.executor.guesses.clear()
-        self.executor.work = 0.0
+        self.executor.forget()
         for be in live_backends():
             self._watch(be)
         on_new_backend.append(self._watch)
@@ -218,8 +216,8 @@ class _Program:
             ]
             found.sort(key=lambda d: (not d.allocations, -d.needed_bytes))
             flops, guesses = dict(self.executor.flops), dict(self.executor.guesses)
-            estimate = Estimate(recording, found, flops, guesses, 0.0)
-            estimate.work = self.executor.work
+            work = self.executor.work
+            estimate = Estimate(recording, found, flops, guesses, 0.0, work=work)
         except BaseException as error:
             self.branch.fail(error)
         self.branch.give((estimate, sorted(self.reached)))
