@@ -10,105 +10,25 @@ the best of each kind together (``CHANGES``, ``_together``).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
 from ...framework.device import device as as_device
 from ...framework.dtypes import bfloat16
 from ...framework.memory.sizes import as_bytes
-from ...framework.tensor import Tensor
 from . import paste
+from .batch_search import larger_batches, smaller_batch
 from .batches import Resized, batch_of
 from .changes import Change, Checkpointed, FusedOptimizer, Narrow, NoGrad
 from .estimate import Estimate, check_callable
 from .fork_sandbox import run_apart
 from .proposals import Advice, Proposal, listed
-from .targets import Models, called, models_of, optimizers_of
+from .question import Question
+from .targets import called, models_of, optimizers_of
 from .what_if import with_changes
 
 MOST_PARTS = 8  # of a model that are tried, those with most bytes
 MOST_ROWS = 4  # of modules alike, inside of parts
-MOST_SIZES = 8  # of batches that are tried
-FURTHER = 64  # times as many rows are tried at most, from one estimate to the next
-MOST_LARGER = 2  # ways to a larger batch, of those that keep the dtype, and of others
-Run = Callable[[list[Change]], tuple[Estimate, list[str]]]
-
-
-@dataclass
-class Question:
-    """What changes are tried on.
-
-    Attributes:
-        run: Estimates the step with changes, and names the parameters that received a gradient.
-        roots: The models that it reaches.
-        optimizers: The optimizers, by name.
-        batch: The tensors that carry the batch, by name, and how many rows they have.
-        resized: Makes the change to another number of rows.
-        device: Whose bytes are meant.
-        limit: What may live there.
-        before: The estimate of the step as it is.
-        reached: The parameters that received a gradient.
-        untried: What could not be tried, with the reason.
-        drawn: The program draws its batch anew, so the code says how many rows to draw.
-        made: The changes of each proposal, by its words.
-    """
-
-    run: Run
-    roots: Models
-    optimizers: dict[str, Any]
-    batch: tuple[int, dict[str, Tensor]]
-    resized: Callable[[int], Change]
-    device: str
-    limit: int
-    before: Estimate
-    reached: list[str]
-    drawn: bool = False
-    untried: dict[str, str] = field(default_factory=dict)
-    made: dict[str, list[Change]] = field(default_factory=dict)
-
-    @property
-    def peak(self) -> int:
-        """The peak of the step as it is."""
-        return self.before.needed_bytes(self.device)
-
-    def whole(self, module: Any) -> bool:
-        """True for a model, and not a part of one."""
-        return any(module is root for root in self.roots.values())
-
-    def attempt(
-        self,
-        kind: str,
-        words: str,
-        changes: list[Change],
-        batch: int | None = None,
-        code: str = "",
-    ) -> Proposal | None:
-        """Estimate the step with changes; None, and the reason noted, if it does not run so."""
-        try:
-            after, still = self.run(changes)
-        except Exception as error:  # whatever the user's program raises when it is changed
-            self.untried[words] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
-            return None
-        self.made[words] = changes
-        figures = after.by_device(self.device)
-        peak, kept = figures.needed_bytes, set(still)
-        rows = 1 if batch is None else batch / max(self.batch[0], 1)
-        timed = not any(isinstance(c, Narrow) for c in changes) and self.before.work and after.work
-        return Proposal(
-            kind=kind,
-            change=words,
-            peak_bytes=peak,
-            saved_bytes=self.peak - peak,
-            fits=peak <= self.limit,
-            lost=[name for name in self.reached if name not in kept],
-            batch=batch,
-            flops=after.flops / rows / max(self.before.flops, 1) - 1,
-            first_bytes=figures.first_bytes,
-            steady_bytes=figures.steady_bytes,
-            time=after.work / rows / self.before.work if timed else None,
-            code=code,
-        )
 
 
 def advise(
@@ -202,12 +122,12 @@ def answer(question: Question, larger: bool) -> Advice:
     fits = question.peak <= question.limit
     if larger or not fits:
         for tried in CHANGES:
-            if tried is not _smaller or not fits:
+            if tried is not smaller_batch or not fits:
                 found += tried(question)
         found += _together(question, found)
         found.sort(key=lambda p: (not p.fits, len(p.lost), p.kind != "checkpoint", p.peak_bytes))
     if larger:
-        more = _larger(question, found)
+        more = larger_batches(question, found)
     return Advice(
         device=question.device,
         limit_bytes=question.limit,
@@ -360,119 +280,10 @@ def _together(question: Question, found: list[Proposal]) -> Iterator[Proposal]:
                 yield together
 
 
-# The batch
-
-
-def _smaller(question: Question) -> Iterator[Proposal]:
-    size = question.batch[0]
-    if size < 2:
-        question.untried["a smaller batch"] = (
-            "no tensors with a common leading dimension among the step's arguments and variables"
-        )
-        return
-    found = fitting_batch(question, [], "batch", 0, 0, size, question.peak)
-    if found is not None:
-        yield found
-
-
-def _larger(question: Question, found: list[Proposal]) -> list[Proposal]:
-    # The step as it is and with the changes that save most, each with the most rows that fit.
-    size = question.batch[0]
-    if size < 1:
-        question.untried.setdefault(
-            "a larger batch",
-            "no tensors with a common leading dimension among the step's arguments and variables",
-        )
-        return []
-    ways: list[tuple[str, list[Change], int, str]] = []
-    if question.peak <= question.limit:
-        ways.append(("", [], question.peak, ""))
-    helpful = [p for p in found if p.fits and p.saved_bytes > 0 and not p.lost and p.batch is None]
-    helpful.sort(key=lambda p: p.peak_bytes)
-    exact = [p for p in helpful if p.time is not None]  # of the same dtype as before
-    narrow = [p for p in helpful if p.time is None]
-    for p in [*exact[:MOST_LARGER], *narrow[:MOST_LARGER]]:
-        ways.append((p.change, question.made[p.change], p.peak_bytes, p.code))
-    more: list[Proposal] = []
-    for words, changes, peak, code in ways:
-        best = fitting_batch(question, changes, "larger batch", size, peak, 0, 0, words, code)
-        if best is not None and best.fits and best.batch is not None and best.batch > size:
-            more.append(best)
-    return sorted(more, key=lambda p: -(p.batch or 0))
-
-
-def fitting_batch(
-    question: Question,
-    changes: list[Change],
-    kind: str,
-    low: int,
-    low_peak: int,
-    high: int,
-    high_peak: int,
-    words: str = "",
-    code: str = "",
-) -> Proposal | None:
-    """Find the largest batch that fits.
-
-    Args:
-        question: Of which step.
-        changes: What else is changed.
-        kind: Of the proposal.
-        low: A number of rows that fits; 0 if none is known.
-        low_peak: The peak with it.
-        high: One that does not fit; 0 if none is known.
-        high_peak: The peak with it.
-        words: What else is changed, in words.
-        code: And as code.
-
-    Returns:
-        The largest found; if none fits, the smallest tried; None if the step does not run so.
-    """
-    size, named = question.batch
-    best: Proposal | None = None
-    first, each = 1, 0.0  # bytes of a further row, once two that fit are known
-    for tries in range(MOST_SIZES):
-        if high and high - low < 2:
-            break
-        if low and not high:  # twice as many; then as a straight line through both says
-            line = low + int((question.limit - low_peak) / each) if each > 0 else 2 * low
-            n = min(max(line, low + 1), FURTHER * low)
-        else:
-            n = _next_size(question.limit, low, low_peak, high, high_peak, first, tries)
-        said = f"batch of {n} instead of {size} ({listed(list(named))})"
-        said = f"{words} + {said}" if words else said
-        lines = "\n".join(filter(None, (code, paste.batch(named, size, n, question.drawn))))
-        found = question.attempt(kind, said, [*changes, question.resized(n)], n, lines)
-        if found is None:
-            if n > 1 or size == 2:
-                return best
-            first = 2  # normalization over a batch wants two
-            del question.untried[said]
-        elif found.fits:
-            each = (found.peak_bytes - low_peak) / (n - low)
-            low, low_peak, best = n, found.peak_bytes, found
-        else:
-            high, high_peak = n, found.peak_bytes
-            best = best or found
-    return best
-
-
-def _next_size(
-    limit: int, low: int, low_peak: int, high: int, high_peak: int, first: int, tries: int
-) -> int:
-    # Bytes mostly grow in proportion, so a straight line finds the place; halves if not.
-    if low == 0:
-        return min(first, high - 1)
-    if tries < MOST_SIZES // 2:
-        line = (limit - low_peak) * (high - low) // max(high_peak - low_peak, 1)
-        return min(max(low + line, low + 1), high - 1)
-    return (low + high) // 2
-
-
 CHANGES: tuple[Callable[[Question], Iterator[Proposal]], ...] = (
     _recomputed,
     _without_gradients,
     _narrower,
     _in_backward,
-    _smaller,
+    smaller_batch,
 )

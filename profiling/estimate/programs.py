@@ -27,13 +27,14 @@ from ...framework.modes import local
 from ...framework.tensor import Tensor
 from ..profiler import MemoryProfiler
 from . import fake_kernels
-from .advise import Question, answer, device_and_limit
+from .advise import answer, device_and_limit
 from .batches import Resized, tensors_in
 from .changes import Change
 from .estimate import Estimate, figures_of, imagined, split_steps
 from .fake_values import is_ours
 from .fork_sandbox import Branch, run_apart
 from .proposals import Advice
+from .question import Question
 from .targets import models_among, optimizers_among, parameters_of
 
 STEPS = 3  # of the optimizer that steps first, after which a copy has seen enough
