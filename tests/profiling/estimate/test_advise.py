@@ -66,7 +66,8 @@ def passes_with_exactly(peak, step, *args):
 
 
 def only(found, change):
-    (proposal,) = [p for p in found.proposals if p.change.startswith(change)]
+    alone = [p for p in found.proposals if p.kind != "several"]
+    (proposal,) = [p for p in alone if p.change.startswith(change)]
     return proposal
 
 
