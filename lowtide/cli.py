@@ -60,12 +60,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             return recipes()
         if options.command == "doctor":
             return doctor()
-        if options.command in ("profile", "report", "estimate"):
+        if options.command in ("profile", "report"):
             return _profiling(options)
         if options.command == "diff":
             from lowtide import diff_command
 
             return diff_command.diff(options.before, options.after, options.html, options.fail_over)
+        if options.command == "estimate":
+            from lowtide import estimate_command
+
+            return estimate_command.estimate(
+                options.script, options.args, options.out, module=options.module
+            )
+        if options.command in ("advise", "fit-table"):
+            return _fitting(options)
         if options.command == "leaks":
             from lowtide import leaks_command
 
@@ -110,12 +118,23 @@ def build_parser() -> argparse.ArgumentParser:
     leaks = commands.add_parser(
         "leaks", help="run a script and name graphs that outlive their step"
     )
-    for command in (profile, estimate, leaks):
+    advise = commands.add_parser(
+        "advise", help="find changes that make a script fit, or make room for a larger batch"
+    )
+    advise.add_argument("--limit", metavar="SIZE", help="what may live: 2GiB, 500MB, bytes")
+    advise.add_argument("--device", help="whose memory is meant; the fullest by default")
+    advise.add_argument("-o", "--out", metavar="FILE", help="write the figures there, as JSON")
+    for command in (profile, estimate, leaks, advise):
         command.add_argument(
             "-m", "--module", action="store_true", help="SCRIPT is a module's name, as in python -m"
         )
         command.add_argument("script", metavar="SCRIPT", help="a Python file")
         command.add_argument("args", nargs=argparse.REMAINDER, help="what the script itself takes")
+    fit = commands.add_parser("fit-table", help="find the largest batch by model and limit")
+    fit.add_argument("script", metavar="FILE", help="a Python file: models, batch, optimizer")
+    fit.add_argument("--limits", metavar="SIZES", help="such as 1GiB,2GiB; else those of the file")
+    fit.add_argument("--csv", metavar="FILE", help="write the figures there, in bytes")
+    fit.add_argument("--png", metavar="FILE", help="write a picture; .svg and .pdf do as well")
     report = commands.add_parser("report", help="show a recorded run again, and write its files")
     report.add_argument("run", metavar="RUN", help="a run.json of `lowtide profile`, or its folder")
     for kind, words in REPORT_FILES.items():
@@ -135,6 +154,21 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _fitting(options: argparse.Namespace) -> int:
+    from lowtide import advise_command
+
+    if options.command == "advise":
+        return advise_command.advise(
+            options.script,
+            options.args,
+            options.limit,
+            options.device,
+            options.out,
+            module=options.module,
+        )
+    return advise_command.print_fit_table(options.script, options.limits, options.csv, options.png)
+
+
 def _profiling(options: argparse.Namespace) -> int:
     from lowtide import profile_command
 
@@ -148,10 +182,6 @@ def _profiling(options: argparse.Namespace) -> int:
             module=options.module,
             live=options.live,
         )
-    if options.command == "estimate":
-        return profile_command.estimate(
-            options.script, options.args, options.out, module=options.module
-        )
     asked = {kind: getattr(options, kind) for kind in REPORT_FILES}
     return profile_command.report(options.run, {k: file for k, file in asked.items() if file})
 
@@ -162,7 +192,7 @@ def run(name: str | None, args: Sequence[str]) -> int:
     Returns:
         Its exit code, or 2 if there is no such recipe.
     """
-    known = dict(find_recipes())
+    known = {path.stem: path for path, _ in find_recipes()}
     if name is None:
         print(
             "lowtide run takes the name of a recipe, as in `lowtide run digits`. `lowtide recipes` "
@@ -185,7 +215,8 @@ def run(name: str | None, args: Sequence[str]) -> int:
     before = sys.argv
     sys.argv = [name, *args]
     try:
-        runpy.run_module(f"lowtide.recipes.{name}", run_name="__main__", alter_sys=True)
+        # By its path: under pytest, which rewrites plugins, the module's loader has no code to run.
+        runpy.run_path(str(known[name]), run_name="__main__")
     except SystemExit as stop:
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or 0
@@ -210,9 +241,9 @@ def recipes() -> int:
     table.add_column("recipe", style="bold", no_wrap=True)
     for heading in ("what it shows", "cost", "result"):
         table.add_column(heading, overflow="fold")
-    for name, text in known:
+    for path, text in known:
         cells = text.partition("\n")[0], stated(text, "Cost"), stated(text, "Result")
-        table.add_row(name, *[Text(cell.replace("`", "")) for cell in cells])
+        table.add_row(path.stem, *[Text(cell.replace("`", "")) for cell in cells])
     Console(highlight=False).print(table)
     print("\nCost: time on one busy CPU core, and peak memory. Run one with: lowtide run NAME")
     return 0
@@ -226,14 +257,14 @@ def stated(text: str, heading: str) -> str:
     return ""
 
 
-def find_recipes() -> Iterator[tuple[str, str]]:
-    """Each recipe's name and its docstring; none of them is imported."""
+def find_recipes() -> Iterator[tuple[Path, str]]:
+    """Each recipe's file, in the order of names, and its docstring; none of them is imported."""
     package = util.find_spec("lowtide.recipes")
     folders = package.submodule_search_locations if package is not None else None
     for path in sorted(p for folder in folders or () for p in Path(folder).glob("*.py")):
         text = path.read_text(encoding="utf-8")
         if '__name__ == "__main__"' in text:  # the others are what recipes share
-            yield path.stem, ast.get_docstring(ast.parse(text)) or ""
+            yield path, ast.get_docstring(ast.parse(text)) or ""
 
 
 def doctor() -> int:

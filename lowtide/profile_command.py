@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import runpy
 import signal
@@ -118,37 +117,6 @@ def report(path: str, files: dict[str, str]) -> int:
     return max([written(writers[kind], file) for kind, file in files.items()], default=0)
 
 
-def estimate(script: str, args: Sequence[str], out: str | None, module: bool = False) -> int:
-    """Predict what a script would take, without computing: its kernels are left out.
-
-    Returns:
-        0; 1 if the script raised; 2 if it is not there or ``out`` cannot be written.
-    """
-    from lowtide.profiling import estimate as predict
-
-    if not script_is_there("estimate", script, module):
-        return USAGE_ERROR
-    try:
-        found = predict(lambda: _to_its_end(script, args, module))
-    except (Exception, SystemExit) as error:
-        print(f"{script} cannot be estimated: {error}", file=sys.stderr)
-        return 1
-    print(found)
-    if not out:
-        return 0
-    figures: list[dict[str, Any]] = [
-        {
-            "device": str(d.device),
-            "peak_bytes": d.peak_bytes,
-            "peak_bytes_by_role": dict(d.peak_roles),
-            "reserved_bytes": d.reserved_bytes,
-        }
-        for d in found.devices
-    ]
-    text = json.dumps({"devices": figures, "flops": found.flops}, indent=1)
-    return written(lambda file: Path(file).write_text(text), out)
-
-
 # Files
 
 
@@ -226,8 +194,12 @@ def run_script(script: str, args: Sequence[str], module: bool) -> int:
         return 1
 
 
-def _to_its_end(script: str, args: Sequence[str], module: bool) -> None:
-    # For an estimate: raises SystemExit with words if the script does not come to a good end.
+def to_its_end(script: str, args: Sequence[str], module: bool) -> None:
+    """Run a script for an estimate.
+
+    Raises:
+        SystemExit: It does not come to a good end; with words.
+    """
     try:
         _script(script, args, module)
     except SystemExit as stop:

@@ -12,12 +12,15 @@ else:
     from .analysis.saved_tensors import saved_tensors as saved_tensors
     from .analysis.tables import Table as Table
     from .analysis.timeline import Timeline as Timeline
-    from .estimate.advise import Advice as Advice
-    from .estimate.advise import Proposal as Proposal
     from .estimate.advise import advise as advise
     from .estimate.estimate import DeviceEstimate as DeviceEstimate
     from .estimate.estimate import Estimate as Estimate
     from .estimate.estimate import estimate as estimate
+    from .estimate.fit_table import Fit as Fit
+    from .estimate.fit_table import FitTable as FitTable
+    from .estimate.fit_table import fit_table as fit_table
+    from .estimate.proposals import Advice as Advice
+    from .estimate.proposals import Proposal as Proposal
     from .estimate.what_if import Comparison as Comparison
     from .estimate.what_if import compare as compare
     from .leaks.detect import detect_retained as detect_retained

@@ -71,6 +71,7 @@ def checkpoint_name(x: Tensor, name: str) -> Tensor:
     value.number -= 1
     value.given = name
     content.owner_region, content.stash = _decide(region, value)
+    content.saved = content.saved or content.owner_region is None  # for what is made from it
     if content.consumers and (content.owner_region is None or content.stash is not None):
         # Its own op saved it before it had the name.
         stashed = UncopiedStorage(x._storage) if content.stash is None else content.stash(x)

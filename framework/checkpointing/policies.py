@@ -79,6 +79,10 @@ def save_matmuls(value: Value) -> str:
     No product is computed twice. Attention keeps its result and a statistic of each row. The bits
     of a ReLU, the places of a maximum and the statistics of a batch, a 16th of what they are of or
     less, are kept too: where backward asks for them alone, what leads to them is not run again.
+
+    A product that backward asks for itself, as before a GELU or a norm, is kept, and what is made
+    from it recomputed. One that only leads to such values, as before a ReLU, is not: there the
+    value that backward asks for is kept in its place, as without a region.
     """
     if value.op in HEAVY:
         return SAVE

@@ -278,7 +278,7 @@ def record(
                 saved.append(Held(x) if isinstance(x, Tensor) else x)
     else:
         if state.recorder is not None and keep is None and not plan.op.view:
-            state.recorder.note(plan, inputs, outputs)
+            state.recorder.note(plan, inputs, outputs, rules.saves)
         for from_outputs, i in rules.saves:
             x = outputs[i] if from_outputs else inputs[i]
             if isinstance(x, Tensor):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ...framework.devices import live_backends, on_new_backend
@@ -23,6 +23,7 @@ from ..profiler import MemoryProfiler
 from ..record.recording import Recording
 from . import fake_kernels
 from .fork_sandbox import run_apart
+from .steady import LaterSteps, end_workers, held, split
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class DeviceEstimate:
         device: Its name.
         peak_bytes: Highest live bytes of the ledger, what lived before the step included.
         peak_roles: The same bytes by role.
+        first_bytes: The peak of the first step: of a program that makes several, the peak until
+            its first optimizer step has ended; else ``peak_bytes``.
+        steady_bytes: The peak of later steps, when the optimizer's state exists.
+        steady_roles: The same bytes by role.
         start_bytes: Live bytes before the step.
         end_bytes: Live bytes after it.
         reserved_bytes: Highest bytes that the pool holds. On cuda 0: its pool is CuPy's.
@@ -43,6 +48,9 @@ class DeviceEstimate:
     device: str
     peak_bytes: int
     peak_roles: dict[str, int]
+    first_bytes: int
+    steady_bytes: int
+    steady_roles: dict[str, int]
     start_bytes: int
     end_bytes: int
     reserved_bytes: int
@@ -50,9 +58,14 @@ class DeviceEstimate:
     limit_bytes: int | None
 
     @property
+    def needed_bytes(self) -> int:
+        """The larger peak, of this step or of later ones."""
+        return max(self.peak_bytes, self.steady_bytes)
+
+    @property
     def fits(self) -> bool:
-        """True if the estimated peak is within the limit set on the device."""
-        return self.limit_bytes is None or self.peak_bytes <= self.limit_bytes
+        """True if this step and later ones stay within the limit set on the device."""
+        return self.limit_bytes is None or self.needed_bytes <= self.limit_bytes
 
 
 class Estimate(Profile):
@@ -69,6 +82,12 @@ class Estimate(Profile):
             (see :func:`estimate`); with how often. If the step decides by such a value, the
             estimate is of that decision.
         seconds: How long the step took without kernels.
+        not_repeated: Why the step could not be run again to see what later ones take; "" if it
+            was, or if it leaves behind what it found.
+        work: The time of its kernels, as bytes that would take as long to move: those moved, or for
+            a kernel that computes much with each, its operations. For comparison between steps.
+        steady: The profile of a later step, for the same queries; this estimate itself if the step
+            leaves behind what it found.
     """
 
     def __init__(
@@ -78,17 +97,46 @@ class Estimate(Profile):
         flops_by_op: dict[str, int],
         guesses: dict[str, int],
         seconds: float,
+        not_repeated: str = "",
+        steady: Profile | None = None,
+        work: float = 0.0,
     ) -> None:
         super().__init__(recording)
         self.devices = devices
         self.flops_by_op = flops_by_op
         self.guesses = guesses
         self.seconds = seconds
+        self.not_repeated = not_repeated
+        self.steady: Profile = self if steady is None else steady
+        self.work = work
 
     @property
     def peak_bytes(self) -> int:
-        """The estimated peak in bytes, on the first device of ``devices``."""
+        """The estimated peak of the step in bytes, on the first device of ``devices``."""
         return self.devices[0].peak_bytes
+
+    @property
+    def first_bytes(self) -> int:
+        """The estimated peak of the first step in bytes."""
+        return self.devices[0].first_bytes
+
+    @property
+    def steady_bytes(self) -> int:
+        """The estimated peak of later steps, when the optimizer's state exists."""
+        return self.devices[0].steady_bytes
+
+    def by_device(self, device: str | None = None) -> DeviceEstimate:
+        """Return the figures of a device; of the first of ``devices`` by default."""
+        return next(d for d in self.devices if device in (None, d.device))
+
+    def needed_bytes(self, device: str | None = None) -> int:
+        """Return the larger peak on a device, of the first step or of later ones."""
+        return self.by_device(device).needed_bytes
+
+    def highest(self, device: str | None = None) -> Profile:
+        """Return the profile of the step with the larger peak on a device: this or a later one."""
+        d = self.by_device(device)
+        return self if d.peak_bytes >= d.steady_bytes else self.steady
 
     @property
     def peak_roles(self) -> dict[str, int]:
@@ -120,10 +168,20 @@ class Estimate(Profile):
                 f"  {format_bytes(d.start_bytes)} before, {format_bytes(d.end_bytes)} after; "
                 f"{d.allocations} allocations; pool {format_bytes(d.reserved_bytes)}"
             )
+            if d.steady_bytes != d.first_bytes:
+                lines.append(
+                    f"  first step: peak {format_bytes(d.first_bytes)}; "
+                    f"later steps: peak {format_bytes(d.steady_bytes)}"
+                )
+            if d.steady_bytes > d.peak_bytes:
+                roles = describe({r: n for r, n in d.steady_roles.items() if n})
+                lines.append(f"  in later steps: {roles}")
             if d.limit_bytes is not None:
                 verdict = "fits" if d.fits else "does not fit"
                 lines.append(f"  {verdict} the limit of {format_bytes(d.limit_bytes)}")
         lines.append(f"{self.flops / 1e9:.3f} GFLOP; estimated in {self.seconds:.2f} s")
+        if self.not_repeated:
+            lines.append(f"  later steps are not known: {self.not_repeated}")
         lines += [f"  unknown, guessed: {what} ({n}x)" for what, n in self.guesses.items()]
         return "\n".join(lines)
 
@@ -147,9 +205,12 @@ def estimate(step: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Estimate
         *args: What to call it with.
         **kwargs: The same, by name.
 
+    A step that leaves other bytes than it found, as the first one does, which makes gradients and
+    the optimizer's state, runs again: ``steady_bytes`` is what later ones take.
+
     Returns:
         An :class:`Estimate`; ``peak_bytes`` equals the ledger's peak of the real step begun from
-        the same state.
+        the same state, ``needed_bytes()`` the highest of the steps from there on.
 
     Raises:
         Exception: What the step raises, with the copy's traceback as a note.
@@ -181,7 +242,9 @@ def check_callable(name: str, step: Any) -> None:
         )
 
 
-def imagined(step: Callable[..., Any], args: Any, kwargs: Any, before: Any = None) -> Estimate:
+def imagined(
+    step: Callable[..., Any], args: Any, kwargs: Any, before: Any = None, again: bool = True
+) -> Estimate:
     """Run a step without kernels in this process, which must be a forked copy.
 
     Args:
@@ -189,13 +252,14 @@ def imagined(step: Callable[..., Any], args: Any, kwargs: Any, before: Any = Non
         args: Its arguments.
         kwargs: Its named arguments.
         before: Called first; what it does is not counted.
+        again: Whether to run it again, to see what later steps take; if not, it is a program with
+            its later steps in it.
     """
-    limits = {id(be): be.ledger.limit for be in live_backends()}
+    limits = {str(be.device): be.ledger.limit for be in live_backends()}
     executor = fake_kernels.begin()
     if before is not None:
         before()
-        executor.flops.clear()
-        executor.guesses.clear()
+        executor.forget()
     start: dict[int, tuple[int, int]] = {}
 
     def watch(be: Any) -> None:
@@ -207,6 +271,7 @@ def imagined(step: Callable[..., Any], args: Any, kwargs: Any, before: Any = Non
         be.ledger.observers = ()  # who listens in the original hears of nothing
         watch(be)
     on_new_backend.append(watch)
+    held_before = held()
     began = time.perf_counter()
     try:
         with MemoryProfiler() as prof:
@@ -220,24 +285,48 @@ def imagined(step: Callable[..., Any], args: Any, kwargs: Any, before: Any = Non
             )
         raise
     finally:
-        workers = fake_kernels.workers_in_use()
-        if workers is not None:
-            workers.close_all()  # those of loaders that the step started
+        end_workers()
     seconds = time.perf_counter() - began
-    found = [_found(be, *start[id(be)], limits.get(id(be), NO_LIMIT)) for be in live_backends()]
-    found.sort(key=lambda d: (not d.allocations, -d.peak_bytes))
-    return Estimate(prof.recording, found, dict(executor.flops), dict(executor.guesses), seconds)
+    flops, guesses, work = dict(executor.flops), dict(executor.guesses), executor.work
+    found = [figures_of(be, *start[id(be)], limits) for be in live_backends()]
+    later = LaterSteps()
+    if again:
+        later.repeat(step, args, kwargs, held_before, prof.recording)
+        found = [_with_later(d, later) for d in found]
+    else:
+        found = [split_steps(d, prof.recording) for d in found]
+    found.sort(key=lambda d: (not d.allocations, -d.needed_bytes))
+    return Estimate(prof.recording, found, flops, guesses, seconds, later.why, later.profile, work)
 
 
-def _found(be: Any, live: int, allocations: int, limit: int) -> DeviceEstimate:
+def _with_later(d: DeviceEstimate, later: LaterSteps) -> DeviceEstimate:
+    if d.device not in later.peaks:
+        return d
+    nbytes, roles = later.peaks[d.device]
+    return replace(d, steady_bytes=nbytes, steady_roles=roles)
+
+
+def split_steps(d: DeviceEstimate, recording: Recording) -> DeviceEstimate:
+    """Return the figures of a program that went through several steps: the first, the others."""
+    first, later = split(recording, d.device) or (d.peak_bytes, d.peak_bytes)
+    return replace(d, first_bytes=first, steady_bytes=later)
+
+
+def figures_of(be: Any, live: int, allocations: int, limits: dict[str, int]) -> DeviceEstimate:
+    """Return a device's figures since ``live`` bytes lived and so many allocations were made."""
     ledger = be.ledger
+    limit = min(ledger.limit, limits.get(str(be.device), NO_LIMIT))  # the step may set one
+    roles = dict(zip(ROLES, ledger.peak_roles, strict=True))
     return DeviceEstimate(
-        str(be.device),
-        ledger.peak,
-        dict(zip(ROLES, ledger.peak_roles, strict=True)),
-        live,
-        ledger.live,
-        0 if be.device.type == "cuda" else be.pool.peak,
-        ledger.allocations - allocations,
-        None if limit == NO_LIMIT else limit,
+        device=str(be.device),
+        peak_bytes=ledger.peak,
+        peak_roles=roles,
+        first_bytes=ledger.peak,
+        steady_bytes=ledger.peak,
+        steady_roles=roles,
+        start_bytes=live,
+        end_bytes=ledger.live,
+        reserved_bytes=0 if be.device.type == "cuda" else be.pool.peak,
+        allocations=ledger.allocations - allocations,
+        limit_bytes=None if limit == NO_LIMIT else limit,
     )

@@ -35,7 +35,7 @@ import numpy as np
 from ...framework import devices, execution
 from ...framework.dtypes import as_dtype
 from ...framework.kernels.runtime.errstate import run_nested
-from ...framework.memory.ledger import NO_LIMIT
+from ...framework.memory.ledger import Ledger
 from ...framework.ops.creation import factory
 from ...framework.ops.plan import execute
 from ...framework.ops.random import draw
@@ -66,6 +66,7 @@ _MOVING = frozenset(
     {"cat", "stack", "clone", "convert", "copy", "fill", "index", "reshape_copy", "repeat", "pad"}
 )
 _CLAIMS = {"isfinite": True, "isnan": False, "isinf": False, "isposinf": False, "isneginf": False}
+BALANCE = 16  # operations in the time that a byte takes: between a laptop's cores and a GPU
 CHEAP_COPY = 1 << 26  # bytes of a batch that is brought to a device
 FEW_PIECES = 16  # into which a parameter is cut, above which not all are gone through
 
@@ -74,8 +75,7 @@ def begin() -> FakeExecutor:
     """Replace the executor of this process by a fake one, for all threads, and return it."""
     found = execution.current
     if isinstance(found, FakeExecutor):  # an estimate within an estimate: a copy of a copy
-        found.guesses.clear()
-        found.flops.clear()
+        found.forget()
         return found
     executor = FakeExecutor()
     execution.install(executor)
@@ -86,11 +86,22 @@ def begin() -> FakeExecutor:
     return executor
 
 
+class UnlimitedLedger(Ledger):
+    """A ledger that knows its limit and refuses nothing: an estimate says what would be needed."""
+
+    __slots__ = ()
+
+    def refuse(self, nbytes: int) -> None:
+        """Let the allocation pass."""
+
+
 class FakeExecutor(execution.Executor):
     """The executor of estimates: it leaves kernels out and counts their work.
 
     Attributes:
         flops: Operations of the kernels not called, by op.
+        work: Bytes that the kernels not called would have moved; for one that computes more than
+            ``BALANCE`` operations with a byte, as many bytes as take that long.
         guesses: Source lines that asked for a value that is unknown, with what they asked for.
     """
 
@@ -100,6 +111,7 @@ class FakeExecutor(execution.Executor):
         self.gpus = 0
         self.flops: Counter[str] = Counter()
         self.guesses: Counter[str] = Counter()
+        self.work = 0.0
         self.hollow: dict[Any, Any] = {}
         self.written: list[Any] = []  # arrays of others, with values that are unknown by now
         self.forced = False
@@ -111,6 +123,12 @@ class FakeExecutor(execution.Executor):
             for op in OPS.values()
             for function in (op.plain, *[k.function for k in op.kernels])
         }
+
+    def forget(self) -> None:
+        """Count from zero again."""
+        self.flops.clear()
+        self.guesses.clear()
+        self.work = 0.0
 
     def op_of(self, f: Any) -> Any:
         """Return the op whose kernel a callable is, bound to attributes or not."""
@@ -215,6 +233,7 @@ class FakeExecutor(execution.Executor):
             )
         outs = [a for _, a in targets] if targets else []
         nbytes = sum(a.nbytes for a in inputs) + sum(s.nbytes for s in plan.results)
+        self.work += max(nbytes, cost / BALANCE)
         exact = all(s.dtype.category < 2 for s in plan.results)  # no floating-point result
         times = CHEAPER if exact or op.display_name in _MASKING else op.display_name in _MOVING
         cheap = times > 0 and nbytes <= CHEAP_BYTES * times and cost <= CHEAP_FLOPS
@@ -254,7 +273,9 @@ class FakeExecutor(execution.Executor):
         """Add the FLOPs of a kernel, computed from its arrays, and return them."""
         attributes = f.keywords if type(f) is partial else {}
         op = self.op_of(f)
+        moved = sum(a.nbytes for a in arrays)
         if op is None or op.flops is None:
+            self.work += moved
             return 0
         key = (f, *[a.shape for a in arrays])
         cost = self.costs.get(key)
@@ -262,6 +283,7 @@ class FakeExecutor(execution.Executor):
             specs = [Spec(a.shape, as_dtype(a.dtype)) for a in arrays[1:]]
             cost = self.costs[key] = _flops(op, specs, attributes)
         self.flops[op.display_name] += cost
+        self.work += max(moved, cost / BALANCE)
         return cost
 
     # What the framework asks of an executor
@@ -302,7 +324,7 @@ class FakeExecutor(execution.Executor):
 
     def prepared(self, be: Any) -> Any:
         """Make a backend copy and read known values only."""
-        be.ledger.limit = NO_LIMIT
+        be.ledger.__class__ = UnlimitedLedger
         really_copy, really_take, really_give = be.copy, be.from_host, be.to_host
         computes = be.xp is not None and be.xp is not NOTHING
 

@@ -103,12 +103,16 @@ def users_expression() -> str:
     return f"{text} ({users_line()})" if text else ""
 
 
+def is_ours(file: str) -> bool:
+    """True for a source file of the framework, and for code that has none."""
+    return file.startswith((*_OURS, "<"))
+
+
 def users_frame() -> Any:
     """Return the innermost frame that is not ours."""
     frame = sys._getframe(2)
     while frame.f_back is not None:
-        name = frame.f_code.co_filename
-        if not name.startswith((*_OURS, "<")):
+        if not is_ours(frame.f_code.co_filename):
             break
         frame = frame.f_back
     return frame

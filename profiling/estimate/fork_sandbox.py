@@ -47,71 +47,109 @@ def run_apart(work: Callable[[], T]) -> T:
         NotImplementedError: The system has no ``fork``.
         RuntimeError: The copy ended without an answer: killed, say.
     """
+    branch = Branch()
+    if branch.pid == 0:
+        try:
+            branch.begin()
+            try:
+                branch.give(work())
+            except BaseException as error:
+                branch.fail(error)
+        finally:
+            os._exit(1)
+    return branch.answer()  # type: ignore[no-any-return]
+
+
+class Branch:
+    """A fork of the process: the original waits for what the copy gives.
+
+    Attributes:
+        pid: 0 in the copy, which calls :meth:`begin`, and ends with :meth:`give` or :meth:`fail`.
+
+    Raises:
+        NotImplementedError: The system has no ``fork``.
+    """
+
+    def __init__(self) -> None:
+        _must_fork()
+        self._original = os.getpid()
+        self._reader, self._writer = os.pipe()
+        for stream in (sys.stdout, sys.stderr):  # else the copy would have the same text to write
+            with contextlib.suppress(Exception):
+                stream.flush()
+        self._drawn = random.getstate()
+        with warnings.catch_warnings():
+            # Python 3.12 warns of any fork of a process with threads; see the head of this file.
+            warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
+            self.pid = os.fork()
+        _lead(self.pid)  # both say so: neither knows who comes first
+
+    def begin(self) -> None:
+        """In the copy: keep off what is shared with the original, and end with it."""
+        os.close(self._reader)
+        random.setstate(self._drawn)  # Python seeds it anew in whatever is forked
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        threading.Thread(target=_end_with, args=(self._original,), daemon=True).start()
+        _write_nothing(self._writer)
+
+    def give(self, value: Any) -> None:
+        """In the copy: give the answer and end."""
+        try:
+            text = pickle.dumps((None, value))
+        except Exception as error:
+            text = pickle.dumps((_described(error), None))
+        self._end(text)
+
+    def fail(self, error: BaseException) -> None:
+        """In the copy: give an exception and end."""
+        self._end(pickle.dumps((_described(error), None)))
+
+    def _end(self, text: bytes) -> None:
+        with open(self._writer, "wb", closefd=False) as pipe:  # `open` of a number is left alone
+            pipe.write(len(text).to_bytes(8, "little") + text)
+        os._exit(0)
+
+    def answer(self) -> Any:
+        """In the original: wait for the answer, and return or raise it."""
+        os.close(self._writer)
+        answer = b""
+        try:
+            with open(self._reader, "rb") as pipe:  # to no end: others may inherit it
+                answer = pipe.read(int.from_bytes(pipe.read(8), "little"))
+        finally:  # interrupted, perhaps
+            for end in (os.killpg, os.kill):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    end(self.pid, signal.SIGKILL)
+            _, status = os.waitpid(self.pid, 0)
+        try:
+            error, value = pickle.loads(answer)
+        except (EOFError, pickle.UnpicklingError):
+            code = os.waitstatus_to_exitcode(status)
+            how = (
+                f"killed by signal {signal.Signals(-code).name}"
+                if code < 0
+                else f"exit code {code}"
+            )
+            raise RuntimeError(
+                f"the copy of the process that ran the step ended without an answer: {how}. Signal "
+                "KILL often means that memory ran out."
+            ) from None
+        if error is None:
+            return value
+        raise _rebuilt(error)
+
+
+def _must_fork() -> None:
     if not hasattr(os, "fork"):
         raise NotImplementedError(
             "an estimate runs the step in a forked copy of the process, and this system has no "
             "fork. Use Linux or macOS, or build the model on meta and run the step there."
         )
-    original = os.getpid()
-    reader, writer = os.pipe()
-    for stream in (sys.stdout, sys.stderr):  # else the copy would have the same text to write
-        with contextlib.suppress(Exception):
-            stream.flush()
-    drawn = random.getstate()
-    with warnings.catch_warnings():
-        # Python 3.12 warns of any fork of a process with threads; see the head of this file.
-        warnings.filterwarnings("ignore", ".*multi-threaded.*fork", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        try:
-            _lead(0)
-            os.close(reader)
-            random.setstate(drawn)  # Python seeds it anew in whatever is forked
-            _be_copy(work, writer, original)
-        finally:
-            os._exit(1)
-    _lead(pid)  # both say so: neither knows who comes first
-    os.close(writer)
-    answer = b""
-    try:
-        with open(reader, "rb") as pipe:  # not to its end, which others may have inherited
-            answer = pipe.read(int.from_bytes(pipe.read(8), "little"))
-    finally:  # interrupted, perhaps
-        for end in (os.killpg, os.kill):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                end(pid, signal.SIGKILL)
-        _, status = os.waitpid(pid, 0)
-    try:
-        error, value = pickle.loads(answer)
-    except (EOFError, pickle.UnpicklingError):
-        code = os.waitstatus_to_exitcode(status)
-        how = f"killed by signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        raise RuntimeError(
-            f"the copy of the process that ran the step ended without an answer: {how}. Signal "
-            "KILL often means that memory ran out."
-        ) from None
-    if error is None:
-        return value  # type: ignore[no-any-return]
-    raise _rebuilt(error)
 
 
 # In the copy
-
-
-def _be_copy(work: Callable[[], Any], writer: int, original: int) -> None:
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    watch = threading.Thread(target=_end_with, args=(original,), daemon=True)
-    watch.start()
-    _write_nothing(writer)
-    try:
-        answer = pickle.dumps((None, work()))
-    except BaseException as error:
-        answer = pickle.dumps((_described(error), None))
-    with open(writer, "wb", closefd=False) as pipe:  # `open` of a number is left alone
-        pipe.write(len(answer).to_bytes(8, "little") + answer)
-    os._exit(0)
 
 
 def _end_with(original: int) -> None:

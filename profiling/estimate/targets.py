@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any
 
+from ...framework.attribution.scopes import optimizers
 from ...framework.tensor import Tensor
 from ..record.variable_names import MOST, _inside
 
@@ -56,10 +57,20 @@ def models_of(step: Any, args: Any, kwargs: Any, model: Any) -> Models:
         return Models(model)
     if model is not None:
         return Models({"model": model})
+    return models_among(values_of(step, args, kwargs, set()), getattr(step, "__globals__", {}))
+
+
+def models_among(values: Iterator[tuple[str, Any]], around: dict[str, Any]) -> Models:
+    """Return the outermost modules among values, and in what these hold.
+
+    Args:
+        values: With their names.
+        around: Variables that may name a part of one.
+    """
     found: dict[str, Any] = {}
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for name, value in _with_insides(values_of(step, args, kwargs, set())):
+    for name, value in _with_insides(values):
         if isinstance(value, Tensor):
             tensors.setdefault(name, value)
         elif is_module(value) and id(value) not in seen:
@@ -67,10 +78,24 @@ def models_of(step: Any, args: Any, kwargs: Any, model: Any) -> Models:
             found[name if name not in found else f"{name}#{len(found)}"] = value
     inner = {id(m) for root in found.values() for n, m in root.named_modules() if n}
     roots = Models({name: root for name, root in found.items() if id(root) not in inner})
-    around = getattr(step, "__globals__", {})
     variables = {n: m for n, m in around.items() if is_module(m) and id(m) in inner}
     roots.variables, roots.tensors = {**variables, **found}, tensors
     return roots
+
+
+def optimizers_of(step: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the optimizers that a step reaches, by name."""
+    return optimizers_among(values_of(step, args, kwargs, set()))
+
+
+def optimizers_among(values: Iterator[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the optimizers among values and what these hold, by name."""
+    known = {id(o) for o in list(optimizers)}
+    found: dict[int, tuple[str, Any]] = {}
+    for name, value in _with_insides(values):
+        if id(value) in known:
+            found.setdefault(id(value), (name, value))
+    return dict(found.values())
 
 
 def _with_insides(values: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:

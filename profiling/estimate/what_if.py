@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ...framework.attribution import scopes
 from ...framework.autograd.hooks import register_post_accumulate_hook
 from ...framework.checkpointing.regions import checkpointing
 from ...framework.dtypes import dtype as dtype_class
@@ -23,14 +22,15 @@ from ...framework.memory.ledger import format_bytes
 from ...framework.modes import no_grad as no_grad_mode
 from ...framework.tensor import Tensor
 from ..analysis.tables import Table
-from .estimate import Estimate, imagined
+from .batches import Resized, batch_of
+from .changes import Change, Checkpointed, Detached, Leaf, Narrow, NoGrad, Scopes
+from .estimate import Estimate, check_callable, imagined
 from .fork_sandbox import run_apart
 from .targets import (
     Models,
     called,
     described,
     is_module,
-    matches,
     models_of,
     modules_of,
     needed,
@@ -61,8 +61,8 @@ class Comparison:
 
     @property
     def saved_bytes(self) -> int:
-        """Reduction of the peak in bytes; negative if it grows."""
-        return self.before.peak(self.device).nbytes - self.after.peak(self.device).nbytes
+        """Reduction of the peak of all steps in bytes; negative if it grows."""
+        return self.before.needed_bytes(self.device) - self.after.needed_bytes(self.device)
 
     @property
     def device(self) -> str:
@@ -81,7 +81,8 @@ class Comparison:
             by: ``role``, ``module``, ``op``, ``line`` or ``phase``, or several of them.
             depth: How many segments of module paths to show.
         """
-        return self.before.diff(self.after, by, depth, self.device)
+        before, after = (e.highest(self.device) for e in (self.before, self.after))
+        return before.diff(after, by, depth, self.device)
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows."""
@@ -90,7 +91,7 @@ class Comparison:
         return notebook.comparison(self)
 
     def __str__(self) -> str:
-        before, after = (e.peak(self.device).nbytes for e in (self.before, self.after))
+        before, after = (e.needed_bytes(self.device) for e in (self.before, self.after))
         verb = "saves" if before >= after else "costs"
         flops = "no FLOPs more or less"
         if self.flops_added:
@@ -102,6 +103,11 @@ class Comparison:
             f"{self.change} {verb} {saved} ({share:.1%}) of the peak of {self.device}: "
             f"{format_bytes(before)} before, {format_bytes(after)} after; {flops}."
         ]
+        split = [e.by_device(self.device) for e in (self.before, self.after)]
+        if any(d.steady_bytes != d.first_bytes for d in split):
+            first = " -> ".join(format_bytes(d.first_bytes) for d in split)
+            later = " -> ".join(format_bytes(d.steady_bytes) for d in split)
+            lines.append(f"First step: {first}; later steps: {later}.")
         if self.lost:
             shown = ", ".join(self.lost[:8]) + (", ..." if len(self.lost) > 8 else "")
             one = len(self.lost) == 1
@@ -124,6 +130,7 @@ def compare(
     detach: Any = None,
     dtype: Any = None,
     checkpoint: Any = None,
+    batch: int | None = None,
     model: Any = None,
     **kwargs: Any,
 ) -> Comparison:
@@ -146,6 +153,9 @@ def compare(
             and, for a part of a model, results on their way out to what came in.
         checkpoint: Parts whose activations are recomputed in backward, each a region of its own;
             also scopes. Or a dict of part and policy (``lowtide.checkpointing``), None for all.
+        batch: Another number of examples: rows of the tensors that share a leading dimension, those
+            that the step is called with, or finds in variables if there are none. The first rows
+            for a smaller number, the same rows again for a larger one.
         model: Where to look up paths; a dict of names and modules if there are several.
         **kwargs: What to call the step with, by name.
 
@@ -164,8 +174,9 @@ def compare(
         >>> found.lost
         ['0.weight', '0.bias']
     """
+    check_callable("compare", step)
     roots = models_of(step, args, kwargs, model)
-    changes: list[_Change] = [c for part in parts_of(no_grad) for c in _without(part, roots)]
+    changes: list[Change] = [c for part in parts_of(no_grad) for c in _without(part, roots)]
     changes += [c for part in parts_of(detach) for c in _cuts(part, roots)]
     if not isinstance(checkpoint, dict):
         checkpoint = dict.fromkeys(parts_of(checkpoint))
@@ -173,19 +184,25 @@ def compare(
     if dtype is not None and not isinstance(dtype, dict):
         dtype = dict.fromkeys(only(roots, "dtype").values(), dtype)
     changes += [c for part, to in (dtype or {}).items() for c in _narrowed(part, roots, to)]
+    if batch is not None:
+        changes.append(_resized(step, args, kwargs, roots, batch))
     if not changes:
-        raise ValueError("compare needs a change: no_grad=, detach=, checkpoint= or dtype=.")
-    before, reached = run_apart(lambda: _with(step, args, kwargs, roots, []))
-    after, still = run_apart(lambda: _with(step, args, kwargs, roots, changes))
+        raise ValueError("compare needs a change: no_grad=, detach=, checkpoint=, dtype=, batch=.")
+    before, reached = run_apart(lambda: with_changes(step, args, kwargs, roots, []))
+    after, still = run_apart(lambda: with_changes(step, args, kwargs, roots, changes))
     words = " and ".join(dict.fromkeys(c.words for c in changes))
     lost = [name for name in reached if name not in set(still)]
     return Comparison(words, before, after, lost, len(still))
 
 
-def _with(
-    step: Callable[..., Any], args: Any, kwargs: Any, roots: Models, changes: list[_Change]
+def with_changes(
+    step: Callable[..., Any], args: Any, kwargs: Any, roots: Models, changes: list[Change]
 ) -> tuple[Estimate, list[str]]:
-    # In the copy: the estimate of the changed step, and the parameters that got a gradient.
+    """Estimate a changed step, in a forked copy of the process.
+
+    Returns:
+        The estimate, and the names of the parameters that received a gradient.
+    """
     reached: set[str] = set()
     names = dict(parameters_of(roots))
 
@@ -202,49 +219,27 @@ def _with(
     return found, [name for name in names if name in reached]
 
 
-# Changes, made in the copy
+# Parts of models, and what is done to them
 
 
-class _Change:
-    """Base of changes to the program; by default wraps the ``forward`` of a module.
-
-    Attributes:
-        words: What it is, for a title.
-    """
-
-    words: str
-    module: Any = None
-    met = False
-
-    def make(self) -> None:
-        """Apply the change."""
-        inner = self.module.forward
-
-        @functools.wraps(inner)
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            self.met = True
-            return self.around(inner, args, kwargs)
-
-        object.__setattr__(self.module, "forward", forward)
-
-    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
-        """Call ``forward`` under the change."""
-        raise NotImplementedError
-
-    def check(self) -> None:
-        """Raise an error if the step never reached what the change applies to."""
-        if not self.met:
-            raise ValueError(
-                f"compare: {self.words}: the step never called it. A parent that reads a child's "
-                "parameters itself does not call it: name the parent."
-            )
+def _resized(
+    step: Callable[..., Any], args: Any, kwargs: Any, roots: Models, batch: int
+) -> Resized:
+    if not isinstance(batch, int) or isinstance(batch, bool) or batch < 1:
+        raise ValueError(f"compare: batch is a number of examples, 1 or more; got {batch!r}.")
+    size, named = batch_of(step, args, kwargs, roots)
+    if not size:
+        raise ValueError(
+            f"compare: batch={batch}: no tensors with a common leading dimension are among "
+            "the step's arguments and variables. Pass them as arguments: "
+            "compare(step, x, y, batch=...)."
+        )
+    return Resized(list(named.values()), batch)
 
 
-def _each(
-    part: Any, roots: Models, what: str, make: Callable[[str, Any], _Change]
-) -> list[_Change]:
+def _each(part: Any, roots: Models, what: str, make: Callable[[str, Any], Change]) -> list[Change]:
     # A change for each module that a part means; of a list of modules, for each item.
-    changes: list[_Change] = []
+    changes: list[Change] = []
     for name, module in needed(part, modules_of(part, roots), roots):
         items = called(module)
         each = "each of " if items != [module] else ""
@@ -254,151 +249,35 @@ def _each(
     return changes
 
 
-def _without(part: Any, roots: Models) -> list[_Change]:
+def _without(part: Any, roots: Models) -> list[Change]:
     if isinstance(part, str) and not modules_of(part, roots):
-        return [_Scopes("no_grad in", part, no_grad_mode, described(part, roots))]
-    return _each(part, roots, "no_grad in", _NoGrad)
+        return [Scopes("no_grad in", part, no_grad_mode, described(part, roots))]
+    return _each(part, roots, "no_grad in", NoGrad)
 
 
-def _cuts(part: Any, roots: Models) -> list[_Change]:
+def _cuts(part: Any, roots: Models) -> list[Change]:
     tensor = part if isinstance(part, Tensor) and not is_module(part) else None
     if tensor is None and isinstance(part, str) and not modules_of(part, roots):
         tensor = tensor_of(part, roots)
     if tensor is None:
-        return _each(part, roots, "detach of", _Detached)
+        return _each(part, roots, "detach of", Detached)
     names = [n for n, p in parameters_of(roots) if p is tensor]
     names += [part] if isinstance(part, str) else []
-    return [_Leaf(names[0] if names else f"a tensor of shape {tuple(tensor.shape)}", tensor)]
+    return [Leaf(names[0] if names else f"a tensor of shape {tuple(tensor.shape)}", tensor)]
 
 
-def _regions(part: Any, roots: Models, policy: Any) -> list[_Change]:
+def _regions(part: Any, roots: Models, policy: Any) -> list[Change]:
     if isinstance(part, str) and not modules_of(part, roots):
         region = functools.partial(checkpointing, policy)
-        return [_Scopes("checkpoint of", part, region, described(part, roots))]
-    return _each(part, roots, "checkpoint of", lambda n, m: _Checkpointed(n, m, policy))
+        return [Scopes("checkpoint of", part, region, described(part, roots))]
+    return _each(part, roots, "checkpoint of", lambda n, m: Checkpointed(n, m, policy))
 
 
-def _narrowed(part: Any, roots: Models, to: Any) -> list[_Change]:
+def _narrowed(part: Any, roots: Models, to: Any) -> list[Change]:
     if not isinstance(to, dtype_class) or not to.is_floating_point:
         raise TypeError(f"compare(dtype=...) takes a floating dtype; got {to!r}.")
 
-    def make(name: str, module: Any) -> _Change:
-        return _Narrow(name, module, to, any(module is root for root in roots.values()))
+    def make(name: str, module: Any) -> Change:
+        return Narrow(name, module, to, any(module is root for root in roots.values()))
 
     return _each(part, roots, f"{to.name} in", make)
-
-
-class _NoGrad(_Change):
-    def __init__(self, name: str, module: Any) -> None:
-        self.module, self.words = module, f"no_grad in {name}"
-
-    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
-        with no_grad_mode():
-            return forward(*args, **kwargs)
-
-
-class _Scopes(_Change):
-    """A change that applies to named scopes each time they are entered."""
-
-    def __init__(self, what: str, name: str, mode: Callable[[], Any], instead: str) -> None:
-        self.name, self.mode, self.instead = name, mode, instead
-        self.words = f"{what} {name}"
-
-    def make(self) -> None:
-        enter, leave, change = scopes.scope.__enter__, scopes.scope.__exit__, self
-        open_modes: dict[int, list[Any]] = {}
-
-        def entered(self: Any) -> Any:
-            result = enter(self)
-            mode = None
-            top = scopes.current()
-            path = top.path if top is not None else self.name
-            if any(matches(change.name, called) for called in (self.name, path)):
-                change.met = True
-                mode = change.mode()
-                mode.__enter__()
-            open_modes.setdefault(id(self), []).append(mode)
-            return result
-
-        def left(self: Any, *exc: object) -> None:
-            mode = open_modes[id(self)].pop()
-            if mode is not None:
-                mode.__exit__(*exc)
-            leave(self, *exc)
-
-        scopes.scope.__enter__ = entered  # type: ignore[method-assign]
-        scopes.scope.__exit__ = left  # type: ignore[assignment]
-
-    def check(self) -> None:
-        if not self.met:
-            raise ValueError(
-                f"compare: {self.words}: the step reaches no module {self.name!r}, and enters no "
-                f"scope of that name. {self.instead}"
-            )
-
-
-class _Detached(_Change):
-    def __init__(self, name: str, module: Any) -> None:
-        self.module, self.words = module, f"detach of {name}"
-
-    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
-        return _mapped(forward(*args, **kwargs), lambda t: t.detach())
-
-
-class _Leaf(_Change):
-    """A change that turns off ``requires_grad`` of an existing tensor."""
-
-    met = True
-
-    def __init__(self, name: str, tensor: Tensor) -> None:
-        self.tensor, self.words = tensor, f"detach of {name}"
-
-    def make(self) -> None:
-        self.tensor._node = None
-        self.tensor._requires_grad = False
-
-
-class _Checkpointed(_Change):
-    def __init__(self, name: str, module: Any, policy: Any = None) -> None:
-        self.module, self.policy, self.words = module, policy, f"checkpoint of {name}"
-
-    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
-        with checkpointing(self.policy):
-            return forward(*args, **kwargs)
-
-
-class _Narrow(_Change):
-    def __init__(self, name: str, module: Any, to: Any, whole: bool) -> None:
-        self.module, self.to, self.whole = module, to, whole
-        self.words = f"{to.name} in {name}"
-
-    def make(self) -> None:
-        self.module.to(self.to)
-        super().make()
-
-    def around(self, forward: Any, args: Any, kwargs: Any) -> Any:
-        came: list[Any] = []
-
-        def narrow(t: Any) -> Any:
-            if not t.is_floating_point():
-                return t
-            came.append(t.dtype)
-            return t.to(self.to)
-
-        result = forward(*_mapped(args, narrow), **_mapped(kwargs, narrow))
-        if self.whole or not came:
-            return result
-        return _mapped(result, lambda t: t.to(came[0]) if t.is_floating_point() else t)
-
-
-def _mapped(tree: Any, f: Callable[[Any], Any]) -> Any:
-    # The same tuples, lists and dicts with f of each tensor.
-    if isinstance(tree, Tensor):
-        return f(tree)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*[_mapped(t, f) for t in tree])
-    if isinstance(tree, list | tuple):
-        return type(tree)([_mapped(t, f) for t in tree])
-    if isinstance(tree, dict):
-        return type(tree)({k: _mapped(v, f) for k, v in tree.items()})
-    return tree

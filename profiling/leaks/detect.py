@@ -24,12 +24,11 @@ Not optimal: the first place that is found to hold a graph is named; others show
 from __future__ import annotations
 
 import threading
-import warnings
 import weakref
 from typing import Any
 
 from ...framework.interrupts import WholeContext
-from .findings import NOTHING, Finding, FindingRecord, Size, fix, page
+from .findings import NOTHING, Finding, FindingRecord, Size, fix, page, warn_at
 from .node_tracker import NodeTracker, Site
 from .referrers import ReferrerPath, find_referrers
 from .survivors import SIGN, SOURCES, LiveNodes
@@ -162,10 +161,7 @@ class detect_retained(WholeContext):
         if self.warn:
             for key in self._records.keys() - before:
                 found = self._records[key].finding()
-                file, _, line = (found.kept_at or found.line).rpartition(":")
-                warnings.warn_explicit(
-                    str(found), UserWarning, file or "?", int(line) if line.isdigit() else 0
-                )
+                warn_at(found.kept_at or found.line, UserWarning, str(found))
 
     def _look_around(self, only_new: bool = False) -> None:
         self._looked = self._ends

@@ -1,13 +1,17 @@
-"""Findings of leak detection, and their report."""
+"""Findings of leak detection, their report, and warnings of them."""
 
 from __future__ import annotations
 
+import os
+import warnings
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ...framework.memory.ledger import format_bytes
 from .node_tracker import Site
 from .referrers import ReferrerPath
+
+_warned: dict[Any, Any] = {}  # of the interpreter's own "once a line"
 
 
 @dataclass(frozen=True)
@@ -168,3 +172,16 @@ def fix(kind: str, path: ReferrerPath) -> str:
         "unseen": f"Keep {value} where the tensor is kept.",
         "local variable": f"Compute it under no_grad(), or del {name} when it is used up.",
     }.get(kind, f"Keep {value} instead of the tensor in {name}.")
+
+
+def warn_at(line: str, category: type[Warning], message: str) -> None:
+    """Warn at a line whose frame is no longer on the stack: ``file.py:3``, ``cell [2], line 3``."""
+    file, mark, number = line.rpartition(":")
+    if not mark:
+        file, _, number = line.rpartition(", line ")
+    if not number.isdigit():
+        file, number = line or "<unknown>", "1"
+    path = os.path.abspath(file)
+    warnings.warn_explicit(
+        message, category, path if os.path.exists(path) else file, int(number), registry=_warned
+    )

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import sys
 import threading
-import warnings
 import weakref
 from collections import Counter
 from typing import Any
@@ -30,6 +29,7 @@ from ...framework.autograd.node import Node
 from ...framework.interrupts import finalizer
 from ...framework.memory.ledger import SAVED, format_bytes
 from ...framework.modes import local
+from .findings import warn_at
 from .node_tracker import join_passes, leave_passes
 
 ALONE = 3  # references to a storage that a handle has, its array, and who asks
@@ -203,13 +203,10 @@ class WasteWatch:
         if (category, line) in self._told:
             return
         self._told.add((category, line))
-        file, number = _place(line)
-        # The line is the user's, of long ago: no frame of it is on the stack any more.
-        warnings.warn_explicit(message, category, file, number, registry=_registry)
+        warn_at(line, category, message)
 
 
 _FRESH: Any = object()
-_registry: dict[Any, Any] = {}  # of the interpreter's own "once a line"
 _watching: list[WasteWatch] = []
 _lock = threading.Lock()
 
@@ -224,14 +221,6 @@ def _node_dies(self: Any) -> None:
             continue
     for watch in _watching:
         watch.dies(self, handles)
-
-
-def _place(line: str) -> tuple[str, int]:
-    # (file, line) of `file.py:3` or `cell [2], line 3`.
-    file, mark, number = line.rpartition(":")
-    if not mark:
-        file, _, number = line.rpartition(", line ")
-    return (file, int(number)) if number.isdigit() else (line or "<unknown>", 1)
 
 
 class _Steps:

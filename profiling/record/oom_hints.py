@@ -3,9 +3,9 @@
 When an allocation fails, books and graph know what is kept for backward, where it was born and for
 which modules. In a region of activation checkpointing what was born there and is kept for nobody
 outside would not be held, less the part that comes back at a time; what flows from one part into
-the next would. ``no_grad`` would hold none of it, a smaller batch less of all; and an optimizer
-that steps within backward needs no gradient but one. The figures are of that instant. What the
-whole step would take with a change, :func:`~lowtide.profiling.advise` tells.
+the next would. ``no_grad`` would hold none of it, where nothing is trained; and an optimizer that
+steps within backward needs no gradient but one. The figures are of that instant. What the whole
+step would take with a change, and which batch fits, :func:`~lowtide.profiling.advise` tells.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from ...framework.attribution import scopes
 from ...framework.autograd.node import Node
 from ...framework.memory.ledger import GRADIENT, INPUT, SAVED, TEMPORARY, format_bytes
 from ...framework.modes import local
@@ -22,6 +23,11 @@ from .recording import LiveBytes, Recording
 
 MOST = 3  # groups of modules that are named
 WHOLE = "the model's parts"
+# How much smaller, the instant cannot say: the rest of the step may need more than what failed.
+SMALLER = (
+    "a smaller batch: lowtide.profiling.advise(step), or `lowtide advise SCRIPT --limit BYTES`, "
+    "finds the largest that fits the whole step"
+)
 FUSED = "optim.fuse_into_backward(optimizer), which keeps a gradient at a time,"
 
 
@@ -57,17 +63,37 @@ def remedies(
     if parts > max(found.values(), default=0):
         best.append((WHOLE, parts))
     changes = {f"activation checkpointing of each of {group}": n for group, n in best if n > 0}
-    if saved:
+    if saved and not _trains():
         changes["no_grad, where no gradient is wanted"] = saved
     if local.state.phase == "optimizer":
         gradients = [n for n, role, *_ in books.blocks.values() if role == GRADIENT]
         if len(gradients) > 1:
             changes[FUSED] = sum(gradients) - max(gradients)
     lines = [f"{what} frees {format_bytes(n)}" for what, n in changes.items() if n >= missing]
-    share = (grows - missing) * 100 // grows if grows > missing > 0 else 0
-    if share:
-        lines.append(f"a batch of at most {share}% of this one frees {format_bytes(missing)}")
+    if grows:
+        lines.append(SMALLER)
     return changes, lines
+
+
+def _trains() -> bool:
+    # Whether what is kept for backward is for an optimizer: the pass is in backward, or in a model
+    # in training mode with parameters that an optimizer steps.
+    if local.state.phase in ("backward", "recompute", "optimizer"):
+        return True
+    owned = {
+        id(p)
+        for o in list(scopes.optimizers)
+        for group in getattr(o, "param_groups", ())
+        for p in group["params"]
+    }
+    top = scopes.current()
+    model = None
+    while top is not None:
+        model = top.module() if top.module is not None else model
+        top = top.outer
+    if model is None:
+        return bool(owned)
+    return model.training and any(id(p) in owned for p in model.parameters())
 
 
 def _readers(ledger: Any) -> dict[int, set[str]]:

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from ..analysis.tables import Table
-    from ..estimate.advise import Advice
     from ..estimate.estimate import Estimate
+    from ..estimate.fit_table import FitTable
+    from ..estimate.proposals import Advice, Proposal
     from ..estimate.what_if import Comparison
     from ..leaks.findings import Finding
     from ..profile import Profile
@@ -75,23 +76,43 @@ def advice(shown: Advice) -> str:
     """Return advice as HTML: whether the step fits, and each change with its peak and its cost."""
     lines = str(shown).splitlines()
     useful = [p for p in shown.proposals if p.fits or p.saved_bytes > 0]
-    if not useful:
-        return _page(lines, [])
-    heads = ["change", "fits", "peak", "", "saved", "costs"]
-    most = max([shown.peak_bytes, shown.limit_bytes, *(p.peak_bytes for p in useful)])
-    fits = "yes" if shown.fits else "no"
-    rows = [["as it is", fits, format_bytes(shown.peak_bytes), "", "", ""]]
-    widths = [shown.peak_bytes / most]
-    for p in useful:
-        figures = format_bytes(p.peak_bytes), "", format_bytes(p.saved_bytes)
-        rows.append([p.change, "yes" if p.fits else "no", *figures, p.cost])
-        widths.append(p.peak_bytes / most)
-    found = [[text_of(cell) for cell in row] for row in rows]
-    for row, width in zip(found, widths, strict=True):
-        color = ROLE_COLORS["optimizer" if row[1] == "yes" else "saved"]
-        row[3] = _meter(width, color, shown.limit_bytes / most)
+    parts = []
+    if useful:
+        parts.append(_proposals(shown, useful))
+    if shown.larger:
+        parts.append(f"<b>ways to a larger batch than {shown.batch}</b>")
+        parts.append(_proposals(shown, shown.larger))
     notes = [f"not tried: {what}: {why}" for what, why in shown.untried.items()]
-    return _page(lines[:1], [_grid(heads, found, right=(2, 4)), *map(_small, notes)])
+    return _page(lines[:1] if parts else lines, [*parts, *map(_small, notes if parts else [])])
+
+
+def _proposals(shown: Advice, proposals: Sequence[Proposal]) -> str:
+    # Below the step as it is, with the limit as a line across the meters.
+    most = max([shown.peak_bytes, shown.limit_bytes, *(p.peak_bytes for p in proposals)])
+    rows = [("as it is", shown.fits, shown.peak_bytes, "", "", "")]
+    for p in proposals:
+        saved = format_bytes(p.saved_bytes) if p.saved_bytes > 0 else ""
+        rows.append((p.change, p.fits, p.peak_bytes, saved, p.time_cost, p.cost))
+    found = []
+    for change, fits, peak, saved, time, costs in rows:
+        meter = _meter(
+            peak / most, ROLE_COLORS["optimizer" if fits else "saved"], shown.limit_bytes / most
+        )
+        texts = [change, "yes" if fits else "no", format_bytes(peak), saved, time, costs]
+        cells = [text_of(text) for text in texts]
+        found.append([*cells[:3], meter, *cells[3:]])
+    heads = ["change", "fits", "peak", "", "saved", "time", "costs"]
+    return _grid(heads, found, right=(2, 4, 5))
+
+
+def fit_table(shown: FitTable) -> str:
+    """Return the largest batches as HTML: a row for each model, a column for each limit."""
+    heads = ["largest batch", *map(format_bytes, shown.limits)]
+    rows = [
+        [text_of(model), *(str(shown.batch(model, n) or "none fits") for n in shown.limits)]
+        for model in shown.models
+    ]
+    return _page([], [_grid(heads, rows, right=range(1, len(heads)))])
 
 
 def table(shown: Table) -> str:

@@ -268,7 +268,36 @@ def test_inside_a_profiler_the_error_says_what_would_have_fitted() -> None:
         "before the rest of the step: activation checkpointing of each of blocks frees" in message
     )
     assert "no_grad, where no gradient is wanted frees" in message
-    assert "a batch of at most" in message
+    assert "advise(step)" in message
+    assert "%" not in message.partition("frees")[2]  # no share of the batch: advise knows
+
+
+@pytest.mark.parametrize("mode", ["train", "eval"])
+def test_no_grad_is_offered_where_nothing_is_trained(cramped: Any, mode: str) -> None:
+    net, x = cramped
+    optimizer = lt.optim.SGD(net.parameters(), lr=0.1)
+    getattr(net, mode)()
+    with pytest.raises(lt.MemoryLimitError) as caught, MemoryProfiler():
+        net(x)
+    offered = any("no_grad" in change for change in caught.value.remedies)
+    assert offered == (mode == "eval") == ("no_grad" in str(caught.value))
+    del optimizer
+
+
+def test_no_grad_is_not_offered_in_backward() -> None:
+    gc.collect()
+    net, x = (
+        nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)).eval(),
+        lt.randn(64, 64),
+    )
+    loss = net(x).square().mean()
+    lt.set_memory_limit(lt.memory_allocated() + 5000)
+    try:
+        with pytest.raises(lt.MemoryLimitError) as caught, MemoryProfiler():
+            loss.backward()
+        assert not any("no_grad" in change for change in caught.value.remedies)
+    finally:
+        lt.set_memory_limit(None)
 
 
 def test_an_error_that_is_kept_keeps_no_tensor(cramped: Any) -> None:

@@ -112,8 +112,8 @@ class _Holder(weakref.ref):  # type: ignore[type-arg]
 _flowed: dict[int, set[_Holder]] = {}
 
 
-def _flows_in(tensor: Tensor) -> RegionInput:
-    held = RegionInput(tensor)
+def _flows_in(tensor: Tensor, content: ValueVersion | None) -> RegionInput:
+    held = RegionInput(tensor, content)
     key = id(held.storage)
     holder = _Holder(held, _left)  # one row with the next: the callback reads it
     holder.key = key
@@ -186,7 +186,7 @@ class RegionRecorder:
                 continue
             content = self.content_of(x._storage)
             if content is None or content.owner_region is None:  # kept, as if from outside
-                found.append(_flows_in(x))
+                found.append(_flows_in(x, content))
                 continue
             found.append(StridedView(content, x))
             if content.owner_region is not region:
@@ -196,8 +196,13 @@ class RegionRecorder:
                     crossings.append(CrossRegionUse(content, around, x))
         return tuple(found), crossings
 
-    def note(self, plan: Any, inputs: Any, outputs: Any) -> None:
-        """Record a kernel that ran."""
+    def note(self, plan: Any, inputs: Any, outputs: Any, saves: Any = ()) -> None:
+        """Record a kernel that ran, and what its node is about to save: (of outputs, position)."""
+        for of_outputs, i in saves:
+            if not of_outputs and isinstance(inputs[i], Tensor):
+                content = self.content_of(inputs[i]._storage)
+                if content is not None:
+                    content.saved = True
         arguments, crossings = self.arguments(inputs)
         call = OpCall(plan, arguments)
         call.crossings = crossings
@@ -254,8 +259,13 @@ class RegionRecorder:
             name = call.name
             value = Value(plan, name, f"{name}.{result}", out._spec, region)
             content.owner_region, content.stash = _decide(region, value)
-            if content.owner_region is None and not getattr(region.policy, "reconsiders", False):
-                content.producer = None  # else it would keep what the value was computed from
+            if getattr(region.policy, "reconsiders", False):
+                content.saved = True  # what it keeps by name is for what is made from it
+            else:
+                if content.stash is None and _reads_unsaved(call):
+                    content.owner_region = None
+                if content.owner_region is None:
+                    content.producer = None  # it would keep what the value was computed from
         region.values += 1
         if listening():
             call.site = place(sys._getframe(2))
@@ -270,10 +280,23 @@ class RegionRecorder:
         content = self.content_of(tensor._storage)
         leaf = source is None and tensor._requires_grad and tensor._node is None
         if content is None or content.owner_region is None or leaf:
+            if content is not None:
+                content.saved = True
             return Held(tensor, source, index)
         assert self.region is not None
         owner_region = common(content.owner_region, self.region)
         return Recomputed(tensor, content, owner_region, source, index)
+
+
+def _reads_unsaved(call: Any) -> bool:
+    # It reads a value that the policy keeps and no node saves, such as the product before a ReLU,
+    # of which backward wants a bit. To keep that for a replay, beside what the replay makes, takes
+    # more than the step without a region: what is made from it is kept where a node saves it, and
+    # lets go of it as ever. So a region holds nothing that the plain step would not.
+    return any(
+        a.__class__ is RegionInput and a.content is not None and not a.content.saved
+        for a in call.arguments
+    )
 
 
 def _decide(region: Region, value: Value) -> tuple[Region | None, Any]:

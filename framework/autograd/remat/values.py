@@ -43,11 +43,13 @@ class ValueVersion:
         generation: Counts how often it was made again.
         held: A pin on the storage made again, while somebody is still to read it.
         stash: How to keep it (``checkpointing.stashes``), once a handle wants it; None to replay.
+        saved: A node saves it, so it lives until backward, whatever is made from it; or the
+            program gave it a name for a policy to keep.
     """
 
     __slots__ = (
         "__weakref__", "_storage", "consumers", "generation", "held", "index", "owner_region",
-        "pending_reads", "producer", "stash", "version",
+        "pending_reads", "producer", "saved", "stash", "version",
     )  # fmt: skip
 
     def __init__(self, producer: Producer, index: int, owner_region: Region | None) -> None:
@@ -56,6 +58,7 @@ class ValueVersion:
         self.owner_region = owner_region
         self.stash: Any = None
         self.held: Any = None
+        self.saved = False
         self.consumers = self.pending_reads = self.generation = 0
         self._storage: Any = None
         self.version = 0
@@ -262,12 +265,17 @@ class StashCall(_RecordedCall):
 
 
 class RegionInput(Held):
-    """A value that a region reads but did not compute; kept without its history."""
+    """A value that a region reads but did not compute; kept without its history.
 
-    __slots__ = ("__weakref__",)
+    Attributes:
+        content: Of a value that the region did compute, but its policy keeps; else None.
+    """
 
-    def __init__(self, tensor: Tensor) -> None:
+    __slots__ = ("__weakref__", "content")
+
+    def __init__(self, tensor: Tensor, content: ValueVersion | None) -> None:
         super().__init__(tensor, OWN)
+        self.content = content
 
     def keep_copy(self, copies: dict[Any, Any]) -> None:
         """Replace the value by a copy with the same strides, before it is overwritten.

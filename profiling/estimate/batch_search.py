@@ -1,0 +1,121 @@
+"""Search for the largest batch that fits, by estimates of the step with other numbers of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from . import paste
+from .changes import Change
+from .proposals import Proposal, listed
+from .question import Question
+
+MOST_SIZES = 8  # of batches that are tried
+FURTHER = 64  # times as many rows are tried at most, from one estimate to the next
+MOST_LARGER = 2  # ways to a larger batch, of those that keep the dtype, and of others
+
+
+def smaller_batch(question: Question) -> Iterator[Proposal]:
+    """Propose the largest smaller batch that fits."""
+    size = question.batch[0]
+    if size < 2:
+        question.untried["a smaller batch"] = (
+            "no tensors with a common leading dimension among the step's arguments and variables"
+        )
+        return
+    found = fitting_batch(question, [], "batch", 0, 0, size, question.peak)
+    if found is not None:
+        yield found
+
+
+def larger_batches(question: Question, found: list[Proposal]) -> list[Proposal]:
+    """Propose the largest batch, for the step as it is and with the changes that save most."""
+    size = question.batch[0]
+    if size < 1:
+        question.untried.setdefault(
+            "a larger batch",
+            "no tensors with a common leading dimension among the step's arguments and variables",
+        )
+        return []
+    ways: list[tuple[str, list[Change], int, str]] = []
+    if question.peak <= question.limit:
+        ways.append(("", [], question.peak, ""))
+    helpful = [p for p in found if p.fits and p.saved_bytes > 0 and not p.lost and p.batch is None]
+    helpful.sort(key=lambda p: p.peak_bytes)
+    exact = [p for p in helpful if p.time is not None]  # of the same dtype as before
+    narrow = [p for p in helpful if p.time is None]
+    for p in [*exact[:MOST_LARGER], *narrow[:MOST_LARGER]]:
+        ways.append((p.change, question.made[p.change], p.peak_bytes, p.code))
+    more: list[Proposal] = []
+    for words, changes, peak, code in ways:
+        best = fitting_batch(question, changes, "larger batch", size, peak, 0, 0, words, code)
+        if best is not None and best.fits and best.batch is not None and best.batch > size:
+            more.append(best)
+    return sorted(more, key=lambda p: -(p.batch or 0))
+
+
+def fitting_batch(
+    question: Question,
+    changes: list[Change],
+    kind: str,
+    low: int,
+    low_peak: int,
+    high: int,
+    high_peak: int,
+    words: str = "",
+    code: str = "",
+) -> Proposal | None:
+    """Find the largest batch that fits.
+
+    Args:
+        question: Of which step.
+        changes: What else is changed.
+        kind: Of the proposal.
+        low: A number of rows that fits; 0 if none is known.
+        low_peak: The peak with it.
+        high: One that does not fit; 0 if none is known.
+        high_peak: The peak with it.
+        words: What else is changed, in words.
+        code: And as code.
+
+    Returns:
+        The largest found; if none fits, the smallest tried; None if the step does not run so.
+    """
+    size, named = question.batch
+    best: Proposal | None = None
+    first, each = 1, 0.0  # bytes of a further row, once two that fit are known
+    for tries in range(MOST_SIZES):
+        if high and high - low < 2:
+            break
+        if low and not high:  # twice as many; then as a straight line through both says
+            line = low + int((question.limit - low_peak) / each) if each > 0 else 2 * low
+            n = min(max(line, low + 1), FURTHER * low)
+        else:
+            n = _next_size(question.limit, low, low_peak, high, high_peak, first, tries)
+        said = f"batch of {n} instead of {size} ({listed(list(named))})"
+        said = f"{words} + {said}" if words else said
+        lines = "\n".join(filter(None, (code, paste.batch(named, size, n, question.drawn))))
+        found = question.attempt(kind, said, [*changes, question.resized(n)], n, lines)
+        if found is None:
+            if n > 1 or size == 2:
+                return best
+            first = 2  # normalization over a batch wants two
+            del question.untried[said]
+        elif found.fits:
+            each = (found.peak_bytes - low_peak) / (n - low)
+            low, low_peak, best = n, found.peak_bytes, found
+        else:
+            high, high_peak = n, found.peak_bytes
+            best = best or found
+    return best
+
+
+def _next_size(
+    limit: int, low: int, low_peak: int, high: int, high_peak: int, first: int, tries: int
+) -> int:
+    # Bytes mostly grow in proportion, so a straight line finds the place; halves if not.
+    if low == 0:
+        return min(first, high - 1)
+    if tries < MOST_SIZES // 2:
+        line = (limit - low_peak) * (high - low) // max(high_peak - low_peak, 1)
+        return min(max(low + line, low + 1), high - 1)
+    return (low + high) // 2

@@ -1,0 +1,191 @@
+"""Proposals: changes that were tried on a step, what they give, what they cost, and their code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...framework.memory.ledger import format_bytes
+
+NOTHING_LOST = "no parameter loses its gradient"
+MOST_CODE = 4  # proposals of a kind whose code is printed
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One change that was tried, or several at once, and its estimated effect.
+
+    Attributes:
+        kind: ``checkpoint``, ``no_grad``, ``dtype``, ``optimizer``, ``batch`` (a smaller one),
+            ``several``, or ``larger batch``.
+        change: What was changed, in words.
+        peak_bytes: Highest live bytes of the changed step, or of those after it.
+        saved_bytes: How much lower that is; negative if it is higher.
+        fits: Whether the limit allows it.
+        lost: Names of the parameters that receive a gradient before and none after.
+        batch: The number of examples; None if that is not what was changed.
+        flops: Operations added to those of the step as it is, as a share; for another batch, for
+            each example.
+        first_bytes: The peak of the first changed step alone.
+        steady_bytes: That of later ones.
+        time: How many times as long a step takes, for each example, by its operations and the bytes
+            that its kernels read and write; None if that says nothing, as of another dtype.
+        code: The lines that make the change, to be pasted where the model is ready.
+    """
+
+    kind: str
+    change: str
+    peak_bytes: int
+    saved_bytes: int
+    fits: bool
+    lost: list[str] = field(default_factory=list)
+    batch: int | None = None
+    flops: float = 0.0
+    first_bytes: int = 0
+    steady_bytes: int = 0
+    time: float | None = None
+    code: str = ""
+
+    @property
+    def cost(self) -> str:
+        """Describe what the change costs: extra compute, precision, gradients, a smaller batch."""
+        costs = []
+        if self.flops >= 0.0005:
+            costs.append(f"{self.flops:.1%} more operations")
+        if self.kind == "batch":
+            costs.append("fewer examples a step")
+        if "bfloat16" in self.change:
+            costs.append("values have 8 significant bits")
+        if self.kind == "no_grad" or self.lost:
+            costs.append(f"no gradient of {listed(self.lost)}" if self.lost else NOTHING_LOST)
+        if self.kind == "optimizer":
+            costs.append("no clipping of all gradients together, no accumulation")
+        return "; ".join(costs) or "nothing"
+
+    @property
+    def time_cost(self) -> str:
+        """The time of a step, for each example, beside that of the step as it is."""
+        if self.time is None:
+            return "measure it"
+        change = self.time - 1
+        return "as before" if abs(change) < 0.005 else f"{change:+.0%}"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The result of :func:`advise`: whether a step fits, and the changes that were tried.
+
+    Attributes:
+        device: The device whose bytes are meant.
+        limit_bytes: What may live there.
+        peak_bytes: Highest live bytes of the step as it is, or of later ones if those need more.
+        first_bytes: Of the next step alone.
+        proposals: :class:`Proposal` each: first what fits and loses least, last what does not fit.
+            Empty if the step fits.
+        untried: What could not be tried or makes no sense, with the reason.
+        larger: Ways to a larger batch, the largest first: the step as it is, if it fits, and with
+            changes. Empty unless asked for.
+        batch: The number of examples of the step as it is; 0 if it is not known.
+    """
+
+    device: str
+    limit_bytes: int
+    peak_bytes: int
+    first_bytes: int
+    proposals: list[Proposal]
+    untried: dict[str, str]
+    larger: list[Proposal] = field(default_factory=list)
+    batch: int = 0
+
+    @property
+    def fits(self) -> bool:
+        """True if the step, and those after it, fit without a change."""
+        return self.peak_bytes <= self.limit_bytes
+
+    @property
+    def fitting(self) -> list[Proposal]:
+        """Return the proposals that fit."""
+        return [p for p in self.proposals if p.fits]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain containers that JSON can hold."""
+
+        def plain(p: Proposal) -> dict[str, Any]:
+            return {**vars(p), "lost": list(p.lost), "cost": p.cost}
+
+        return {
+            "device": self.device,
+            "limit_bytes": self.limit_bytes,
+            "peak_bytes": self.peak_bytes,
+            "first_bytes": self.first_bytes,
+            "fits": self.fits,
+            "batch": self.batch,
+            "proposals": [plain(p) for p in self.proposals],
+            "larger": [plain(p) for p in self.larger],
+            "untried": dict(self.untried),
+        }
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        from ..report import notebook
+
+        return notebook.advice(self)
+
+    def __str__(self) -> str:
+        verb = "fits" if self.fits else "does not fit"
+        over = abs(self.peak_bytes - self.limit_bytes)
+        lines = [
+            f"The step {verb} {self.device}: peak {format_bytes(self.peak_bytes)}, limit "
+            f"{format_bytes(self.limit_bytes)}, {format_bytes(over)} "
+            f"{'to spare' if self.fits else 'too much'}."
+        ]
+        if self.first_bytes < self.peak_bytes:
+            lines[0] += (
+                f" The next step takes {format_bytes(self.first_bytes)}; later ones, with the "
+                "optimizer's state there from the start, take the peak."
+            )
+        useful = [p for p in self.proposals if p.saved_bytes > 0]
+        if useful:
+            lines += _table(useful, "saved")
+        useless = [p.change for p in self.proposals if p.saved_bytes <= 0]
+        if useless:
+            lines.append(f"  saves nothing: {', '.join(useless)}")
+        if self.larger:
+            lines += ["", f"Ways to a larger batch than {self.batch}:", *_table(self.larger, "")]
+        if not self.fits and not self.fitting:
+            lines.append("No change fits, nor do several; ask lowtide.profiling.compare of others.")
+        lines += [f"  not tried: {what}: {why}" for what, why in self.untried.items()]
+        return "\n".join(lines)
+
+    def code(self, most: int = MOST_CODE) -> str:
+        """Return the lines to paste, of the first proposals that fit, and of larger batches."""
+        blocks = []
+        for p in [*self.fitting[:most], *self.larger[:most]]:
+            if p.code:
+                blocks.append(f"# {p.change}\n{p.code}")
+        return "\n\n".join(blocks)
+
+
+def listed(names: list[str]) -> str:
+    """Join names, the first four of them."""
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _table(proposals: list[Proposal], saved: str) -> list[str]:
+    rows = [("change", "fits", "peak", saved, "time", "costs")] + [
+        (
+            p.change,
+            "yes" if p.fits else "no",
+            format_bytes(p.peak_bytes),
+            format_bytes(p.saved_bytes) if saved else "",
+            p.time_cost,
+            p.cost,
+        )
+        for p in proposals
+    ]
+    a, b, c, d, e = (max(len(row[k]) for row in rows) for k in range(5))
+    gap = "  " if d else ""
+    return [
+        f"  {r[0]:<{a}}  {r[1]:<{b}}  {r[2]:>{c}}  {r[3]:>{d}}{gap}{r[4]:>{e}}  {r[5]}"
+        for r in rows
+    ]
