@@ -54,8 +54,8 @@ def advise(
     - each optimizer that the step reaches, in backward (``optim.fuse_into_backward``);
     - a smaller batch: the first ``n`` rows of the tensors that share a leading dimension, for the
       largest ``n`` that fits (a smaller one, if bytes grow so unevenly that eight estimates do not
-      find it). They are the step's tensor arguments; without any, the tensors that it closes over
-      or finds among its globals, parameters and buffers excepted;
+      find it). They are the step's tensor arguments, defaults too; without any, the tensors that
+      it closes over or finds among its globals, parameters and buffers excepted;
     - the best of these together, as far as they lose no gradient.
 
     The first step and those after it are judged, by the larger of their peaks.

@@ -1,7 +1,8 @@
 """The batch of a step: which tensors carry it, and the step with another number of rows.
 
-What a step is called with says what its batch is: tensors with a common leading dimension. Without
-such arguments they are looked for in what the step closes over and among its globals.
+What a step is called with, or has as defaults, says what its batch is: tensors with a common
+leading dimension. Without such arguments they are looked for in what the step closes over and among
+its globals.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ def batch_of(
 ) -> tuple[int, dict[str, Tensor]]:
     """Return the commonest leading dimension, and the tensors that have it, by name.
 
-    The step's tensor arguments are asked first; without any, the tensors that it closes over or
-    finds among its globals. Parameters, buffers and what requires a gradient are no batch.
+    The step's tensor arguments, and defaults of arguments, are asked first; without any, the
+    tensors that it closes over or finds among its globals. Parameters, buffers and what requires a
+    gradient are no batch.
 
     Args:
         step: The step.
@@ -86,6 +88,7 @@ def _arguments(step: Callable[..., Any], args: Any, kwargs: Any) -> Iterator[tup
         yield from ((f"args[{k}]", a) for k, a in enumerate(args))
         yield from kwargs.items()
     else:
+        bound.apply_defaults()
         yield from bound.arguments.items()
 
 

@@ -135,6 +135,10 @@ def values_of(f: Any, args: Any, kwargs: Any, seen: set[int]) -> Iterator[tuple[
         elif inspect.isfunction(call):  # an object that can be called
             yield from values_of(call.__get__(f), (), {}, seen)
         return
+    parameters = code.co_varnames[: code.co_argcount]
+    defaults = getattr(f, "__defaults__", None) or ()
+    yield from zip(parameters[len(parameters) - len(defaults) :], defaults, strict=True)
+    yield from (getattr(f, "__kwdefaults__", None) or {}).items()
     cells = inspect.getclosurevars(f)
     values = {**cells.globals, **cells.nonlocals}
     for inner in _codes(code):

@@ -166,6 +166,28 @@ def test_variables_of_the_step_are_its_batch_if_it_has_no_arguments(world):
     assert x.shape == (96, 10)  # it did not happen
 
 
+def test_defaults_of_arguments_are_the_batch_too(world):
+    _, step, x, y = world
+    limit = lt.memory_allocated() + ROOM
+
+    def plain(x=x, *, y=y):
+        step(x, y)
+
+    given = only(advise(step, x, y, limit=limit), "batch of")
+    default = only(advise(plain, limit=limit), "batch of")
+    assert (default.batch, default.peak_bytes) == (given.batch, given.peak_bytes)
+    assert x.shape == (96, 10)
+
+
+def test_a_model_that_is_a_default_is_found(world):
+    net, _, x, _ = world
+
+    def evaluate(model=net):
+        return model(x)
+
+    assert "no_grad in model" in {p.change for p in advise(evaluate, limit=1).proposals}
+
+
 def test_bfloat16_of_a_part_is_the_real_change(world):
     net, step, x, y = world
     found = advise(step, x, y, limit=lt.memory_allocated() + ROOM)
