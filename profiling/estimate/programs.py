@@ -34,7 +34,7 @@ from .estimate import Estimate, figures_of, imagined, split_steps
 from .fake_values import is_ours
 from .fork_sandbox import Branch, run_apart
 from .proposals import Advice
-from .question import Question
+from .question import ProgramRaised, Question
 from .targets import models_among, optimizers_among, parameters_of
 
 STEPS = 3  # of the optimizer that steps first, after which a copy has seen enough
@@ -173,7 +173,7 @@ class _Program:
         try:
             return branch.answer()  # type: ignore[no-any-return]
         except SystemExit as stop:  # with the program's traceback, of which the end says most
-            raise RuntimeError(str(stop).rstrip().rpartition("\n")[2]) from None
+            raise ProgramRaised(str(stop).rstrip().rpartition("\n")[2]) from None
 
     # In a copy
 

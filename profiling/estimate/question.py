@@ -15,6 +15,10 @@ from .targets import Models
 Run = Callable[[list[Change]], tuple[Estimate, list[str]]]
 
 
+class ProgramRaised(RuntimeError):
+    """What a changed program raised in its copy: type and message, as text."""
+
+
 @dataclass
 class Question:
     """What changes are tried on.
@@ -68,7 +72,9 @@ class Question:
         try:
             after, still = self.run(changes)
         except Exception as error:  # whatever the user's program raises when it is changed
-            self.untried[words] = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            said = str(error).partition("\n")[0]
+            own = isinstance(error, ProgramRaised)
+            self.untried[words] = said if own else f"{type(error).__name__}: {said}"
             return None
         self.made[words] = changes
         figures = after.by_device(self.device)
