@@ -108,7 +108,7 @@ def test_a_script_gets_advice_that_holds_when_it_is_pasted(folder: Path) -> None
     found = json.loads((folder / "advice.json").read_text())
     assert found["peak_bytes"] == peak
     assert found["batch"] == 256
-    why = found["untried"]["no_grad in head"]  # the loss would have no graph
+    why = found["untried"]["no_grad in model.head"]  # the loss would have no graph
     assert why.count("RuntimeError: ") == 1, why
     kinds = {p["kind"] for p in found["proposals"] if p["fits"]}
     assert {"checkpoint", "batch", "several"} <= kinds
