@@ -80,6 +80,13 @@ _NAMED = {_Parameter.POSITIONAL_OR_KEYWORD, _Parameter.KEYWORD_ONLY}
 _MISSING: Any = object()
 
 
+def with_short_traceback(f: Any) -> Any:
+    """Wrap a function so that out-of-memory errors which leave it are cut to few frames of ours."""
+    parameters = inspect.signature(f).parameters.values()
+    body = f"return f({passed(parameters)})"
+    return wraps(f)(compiled("call", parameters, body, {"f": f}, f"<function {f.__name__}>"))
+
+
 def numpy_names(f: Any) -> Any:
     """Let a function of ``dim`` take NumPy's ``axis`` and ``keepdims`` too, as PyTorch does."""
     if "dim" not in parameter_names(f):

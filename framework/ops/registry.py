@@ -27,7 +27,7 @@ from .. import execution
 from ..modes import local
 from ..tensor import Tensor, install_method
 from .autocast_policy import casts
-from .functions import make_functions, numpy_names
+from .functions import make_functions, numpy_names, with_short_traceback
 from .kernel_choice import DEVICES, DTYPES, Kernel
 from .rules import Rule
 from .signatures import broadcast, broadcast_bool, refusing_complex
@@ -339,6 +339,7 @@ def function(
     public: bool | None = None,
     samples: Any = None,
     autocast: Any = None,
+    deep: bool = False,
 ) -> Callable[[Any], Any]:
     """Declare a composition: a public function made of ops, with the same extras as an op.
 
@@ -350,11 +351,15 @@ def function(
         public: It is part of ``lowtide``; the default, unless its name begins with an underscore.
         samples: Yields (inputs, attributes) for the generated tests, given ``make``.
         autocast: As of an op; the ops inside then run without it.
+        deep: More functions lie between it and its ops than an out-of-memory error should show: the
+            error's traceback is cut here too, at the cost of one more frame a call.
     """
 
     def declare(f: Any) -> Any:
         if autocast is not None:
             f = casts(autocast)(f)
+        if deep:
+            f = with_short_traceback(f)
         f = numpy_names(f)
         if public or (public is None and not f.__name__.startswith("_")):
             _publish(f.__name__, f)

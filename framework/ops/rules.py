@@ -12,10 +12,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from ..autograd.engine import grad, zeros_of
+from ..autograd.node_names import node_name
 from ..modes import enable_grad
 from ..spec import Spec
 from ..tensor import Tensor
-from .node_names import node_name
 from .templates import parameter_names
 
 if TYPE_CHECKING:

@@ -63,6 +63,41 @@ def test_layers_show_three_frames_at_any_depth(no_room):
     assert frames(lambda: net(x)) == ["forward", "relu", "relu"]
 
 
+# Compositions of compositions, and how much of their memory is refused.
+DEEP = {
+    "cond": lambda x: lt.linalg.cond(x),
+    "einsum": lambda x: lt.einsum("ij,kl->", x, x),
+    "fractional_max_pool2d": lambda x: F.fractional_max_pool2d(x[None, None], 2, 8),
+    "histogram": lambda x: x.histogram(4),
+    "indices": lambda x: x[[0] * 1000],
+    "lu_solve": lambda x: lt.linalg.lu_solve(x, lt.arange(64, dtype=lt.int32), x),
+    "masked_select": lambda x: x.masked_select(x.mT > 0),
+    "matrix_power": lambda x: lt.linalg.matrix_power(x, -3),
+    "matrix_rank": lambda x: lt.linalg.matrix_rank(x),
+    "max_unpool1d": lambda x: F.max_unpool1d(x, lt.zeros(64, 64, dtype=lt.int64), 2),
+    "normal": lambda x: lt.normal(0.0, 1.0, (64, 64)),
+    "pca_lowrank": lambda x: lt.pca_lowrank(x),
+    "stft": lambda x: lt.stft(x, 16, return_complex=True, window=lt.ones(16)),
+    "tensorinv": lambda x: lt.linalg.tensorinv(x, ind=1),
+    "vander": lambda x: lt.linalg.vander(x, N=64),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_compositions_show_three_frames_wherever_they_are_refused(no_room, name):
+    x = lt.eye(64)
+    refused = 0
+    for more in (0, 600, 5_000, 9_000, 17_000, 34_000, 68_000, 140_000):
+        no_room(more)
+        try:
+            DEEP[name](x)
+        except lt.MemoryLimitError as error:
+            found = traceback.extract_tb(error.__traceback__)
+            assert len([f.name for f in found if f.filename != __file__]) <= 3
+            refused += 1
+    assert refused
+
+
 def test_the_users_own_layers_stay_between_ours(no_room):
     class Block(nn.Module):
         def __init__(self):

@@ -16,6 +16,7 @@ from math import prod
 import numpy as np
 
 from ...dtypes import BOOL, INT, int64, uint8
+from ...memory.short_traceback import shorten
 from ...tensor import Tensor
 from ..creation.from_data import tensor
 from ..manipulation.cat import stack_along
@@ -264,7 +265,11 @@ def _getitem(self, key):
         if spec.dtype is int64 and spec.ndim and spec.device is self._spec.device:
             index = view_shape(key.contiguous(), (1, *spec.shape))  # the most frequent key
             return index_elements(self, index, dims=(0,), at=0)
-    view, found = _split_key(self, key if kind is tuple else (key,))
+    try:
+        view, found = _split_key(self, key if kind is tuple else (key,))
+    except MemoryError as error:
+        shorten(error)
+        raise
     if not found:
         return view if view is not self else view_shape(self, tuple(self.shape), "Alias")
     view, found = _one_mask(view, found)

@@ -194,7 +194,7 @@ def take_along_dim(input, indices, dim=None, *, out=None):
     return gather(input.expand(without(common, input.shape[d])), d, index, out=out)
 
 
-@function(method=True)
+@function(method=True, deep=True)
 def masked_select(input, mask, *, out=None):
     """Select the elements where the mask is True, as a vector, with broadcasting."""
     if mask.dtype.category:

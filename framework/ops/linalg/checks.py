@@ -14,6 +14,7 @@ from math import prod
 
 from ...dtypes import FLOAT
 from ...errors import LinAlgError
+from ...memory.short_traceback import shorten
 from ...modes import no_grad
 from ...tensor import Tensor
 from ..creation.ranges import eye
@@ -31,13 +32,17 @@ def linear_algebra(**options):
     def declare(f):
         @functools.wraps(f)
         def g(*args, out=None, **kwargs):
-            if out is None:
-                return f(*args, **kwargs)
-            with no_grad():
-                result = f(*args, **kwargs)
-                if isinstance(out, Tensor):
-                    return _into(out, result)
-                return type(result)(*map(_into, out, result))
+            try:
+                if out is None:
+                    return f(*args, **kwargs)
+                with no_grad():
+                    result = f(*args, **kwargs)
+                    if isinstance(out, Tensor):
+                        return _into(out, result)
+                    return type(result)(*map(_into, out, result))
+            except MemoryError as error:  # these call one another
+                shorten(error)
+                raise
 
         old = inspect.signature(f)
         kind = inspect.Parameter.KEYWORD_ONLY

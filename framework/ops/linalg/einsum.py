@@ -119,7 +119,7 @@ def _contract(a, a_labels, b, b_labels, needed, sizes):
     return out.reshape(*(sizes[c] for c in result)), result
 
 
-@function()
+@function(deep=True)
 def einsum(*args):
     """Sum products over named dimensions: ``einsum("bij,bjk->bik", a, b)`` is ``a @ b``.
 

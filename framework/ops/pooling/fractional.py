@@ -135,7 +135,7 @@ def _pool(nd, input, kernel_size, output_size, output_ratio, draws):
     return fractional_max_pool(input, draws.detach(), kernel, size)
 
 
-@function(public=False)
+@function(public=False, deep=True)
 def fractional_max_pool2d(
     input, kernel_size, output_size=None, output_ratio=None, return_indices=False,
     _random_samples=None,
@@ -161,7 +161,7 @@ def fractional_max_pool2d(
     return (found[0], found[1].to(int64)) if return_indices else found[0]
 
 
-@function(public=False)
+@function(public=False, deep=True)
 def fractional_max_pool3d(
     input, kernel_size, output_size=None, output_ratio=None, return_indices=False,
     _random_samples=None,

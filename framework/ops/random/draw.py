@@ -307,7 +307,7 @@ def randperm(
     return t.requires_grad_() if requires_grad else t
 
 
-@function()
+@function(deep=True)
 def normal(
     mean: Any = 0.0, std: Any = 1.0, size: Any = None, *, generator: Any = None,
     out: Tensor | None = None, dtype: Any = None, layout: Any = None, device: Any = None,

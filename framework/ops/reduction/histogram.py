@@ -59,7 +59,7 @@ def histc(input, bins=100, min=0, max=0, *, out=None):
 Histogram = _pair("histogram", "hist", "bin_edges")
 
 
-@function(method=True)
+@function(method=True, deep=True)
 def histogram(input, bins=100, *, range=None, weight=None, density=False):
     """Count elements between ascending bin edges; the last bin includes both.
 
@@ -150,7 +150,7 @@ def _counts(input, x, weight):
 HistogramDD = _pair("histogramdd", "hist", "bin_edges")
 
 
-@function()
+@function(deep=True)
 def histogramdd(input, bins, range=None, weight=None, density=False):
     """Count points in the bins of a grid; the last bin of each dim includes both edges.
 

@@ -44,7 +44,7 @@ def _whole(window, length, n_fft, like):
     return window if length == n_fft else pad(window, (left, n_fft - length - left))
 
 
-@function(method=True)
+@function(method=True, deep=True)
 def stft(
     input, n_fft, hop_length=None, win_length=None, window=None, center=True, pad_mode="reflect",
     normalized=False, onesided=None, return_complex=None, align_to_window=None,
