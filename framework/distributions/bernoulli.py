@@ -289,5 +289,3 @@ class ContinuousBernoulli(_OfOdds):
         exact = (away.exp() - 1).abs().log() - away.abs().log()
         square = x.square()
         return (0.5 * x + square / 24 - square.square() / 2880).where(near, exact)
-
-

@@ -126,7 +126,9 @@ class Categorical(Distribution):
         return logits.gather(-1, index[..., :1]).squeeze(-1)
 
     def entropy(self) -> Tensor:
-        logits = self.logits.clamp(min=float(finfo(self.logits.dtype).min))  # of probability 0: 0 times a number
+        logits = self.logits.clamp(
+            min=float(finfo(self.logits.dtype).min)
+        )  # of probability 0: 0 times a number
         return cast(Tensor, -(logits * self.probs).sum(-1))
 
     def enumerate_support(self, expand: bool = True) -> Tensor:

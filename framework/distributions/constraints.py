@@ -122,7 +122,7 @@ class _Real(Constraint):
     # Every number; NaN is none.
 
     def check(self, value: Tensor) -> Tensor:
-        return value == value  # noqa: PLR0124 - not NaN
+        return value == value
 
 
 class _Bounded(Constraint):

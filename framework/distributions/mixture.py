@@ -119,7 +119,9 @@ class MixtureSameFamily(Distribution):
         if self._validate_args:
             self._validate_sample(value)
         each = self._component_distribution.log_prob(self._with_components(value))
-        return cast(Tensor, logsumexp(each + log_softmax(self._mixture_distribution.logits, -1), -1))
+        return cast(
+            Tensor, logsumexp(each + log_softmax(self._mixture_distribution.logits, -1), -1)
+        )
 
     def sample(self, sample_shape: Iterable[int] = ()) -> Tensor:
         with no_grad():

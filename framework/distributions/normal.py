@@ -227,5 +227,3 @@ class LogisticNormal(TransformedDistribution):
     @property
     def scale(self) -> Tensor:
         return cast(Tensor, self.base_dist.base_dist.scale)  # type: ignore[attr-defined]
-
-

@@ -127,7 +127,7 @@ def normalized_logits(logits: Tensor) -> Tensor:
     return cast(Tensor, logits - logsumexp(logits, -1, keepdim=True))
 
 
-class lazy_property:  # noqa: N801 - PyTorch's name
+class lazy_property:
     """A property that is computed when first read and from then on is a plain attribute.
 
     It is computed with recording on, since who reads it first may be inside ``no_grad``.

@@ -35,7 +35,9 @@ _WEIGHTS = _STEP * _POINTS * (1 + np.exp(-_NODES))
 _TILE = 1 << 12  # elements at a time: a few arrays of it stay within the cache
 
 
-def in_tiles(compute: Callable[..., tuple[Array, ...]], results: int, *inputs: Array) -> list[Array]:
+def in_tiles(
+    compute: Callable[..., tuple[Array, ...]], results: int, *inputs: Array
+) -> list[Array]:
     """Apply a function of flat float64 arrays a tile at a time, so that workspace stays small.
 
     Args:

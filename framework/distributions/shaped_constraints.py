@@ -180,9 +180,7 @@ class _Stack(_Parts):
                 f"stack of {len(self.cseq)} constraints takes as many along dim {self.dim}; got "
                 f"shape {tuple(value.shape)}."
             )
-        checks: list[Any] = [
-            c.check(value.select(self.dim, k)) for k, c in enumerate(self.cseq)
-        ]
+        checks: list[Any] = [c.check(value.select(self.dim, k)) for k, c in enumerate(self.cseq)]
         return cast(Tensor, pile(checks, self.dim))
 
 
