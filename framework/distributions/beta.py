@@ -182,18 +182,19 @@ class Kumaraswamy(TransformedDistribution):
         "concentration1": constraints.positive, "concentration0": constraints.positive,
     }  # fmt: skip
     support = constraints.unit_interval
-    has_rsample = True  # type: ignore[assignment]
+    has_rsample = True
 
     def __init__(
         self, concentration1: Any, concentration0: Any, validate_args: bool | None = None
     ) -> None:
         self.concentration1, self.concentration0 = broadcast_all(concentration1, concentration0)
-        ends = (filled(self.concentration0.shape, v, self.concentration0) for v in (0.0, 1.0))
+        low, high = (filled(self.concentration0.shape, v, self.concentration0) for v in (0.0, 1.0))
         parts = [
             PowerTransform(self.concentration0.reciprocal()), AffineTransform(1.0, -1.0),
             PowerTransform(self.concentration1.reciprocal()),
         ]  # fmt: skip
-        super().__init__(Uniform(*ends, validate_args=False), parts, validate_args=validate_args)
+        base = Uniform(low, high, validate_args=False)
+        super().__init__(base, parts, validate_args=validate_args)
 
     def expand(self, batch_shape: Iterable[int], _instance: Any = None) -> Any:
         new = self._get_checked_instance(Kumaraswamy, _instance)

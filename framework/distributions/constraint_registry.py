@@ -1,15 +1,15 @@
 """Which transform leads from unconstrained numbers into a region: for learning by gradients.
 
 ``biject_to(constraint)`` is bijective, with a log-Jacobian, as densities need (Hamiltonian Monte
-Carlo). ``transform_to(constraint)`` need not be, and is cheaper or better conditioned, as optimizers
-want. Both are looked up by the constraint's class; new ones are registered.
+Carlo). ``transform_to(constraint)`` need not be, and is cheaper or better conditioned, as
+optimizers want. Both are looked up by the constraint's class; new ones are registered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Number
-from typing import Any
+from typing import Any, overload
 
 from . import constraints, shaped_constraints
 from . import elementwise_transforms as elementwise
@@ -25,6 +25,12 @@ class ConstraintRegistry:
 
     def __init__(self) -> None:
         self._registry: dict[type, Factory] = {}
+
+    @overload
+    def register(self, constraint: Any) -> Callable[[Factory], Factory]: ...
+
+    @overload
+    def register(self, constraint: Any, factory: Factory) -> Factory: ...
 
     def register(self, constraint: Any, factory: Any = None) -> Any:
         """Register a function for a class of constraints; a decorator without ``factory``.
@@ -102,7 +108,7 @@ def _to_below(constraint: Any) -> Transform:
 @transform_to.register(constraints.half_open_interval)
 def _to_interval(constraint: Any) -> Transform:
     low, high = constraint.lower_bound, constraint.upper_bound
-    if isinstance(low, Number) and isinstance(high, Number) and (low, high) == (0, 1):
+    if all(isinstance(v, Number) for v in (low, high)) and (low, high) == (0, 1):
         return elementwise.SigmoidTransform()
     stretch = elementwise.AffineTransform(low, high - low)
     return general.ComposeTransform([elementwise.SigmoidTransform(), stretch])

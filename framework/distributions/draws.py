@@ -103,7 +103,8 @@ def sample_dirichlet(xp: Any, concentration: Any, rng: Any) -> Any:
 
 def _counts(make: Any) -> Any:
     for shape in ((3, 5), (1,), (0, 2)):
-        yield (make(*shape, low=1.0, high=9.0).floor(), make(*shape, low=0.1, high=0.9), Rng(3, 5)), {}  # fmt: skip
+        counts = make(*shape, low=1.0, high=9.0).floor()
+        yield (counts, make(*shape, low=0.1, high=0.9), Rng(3, 5)), {}
 
 
 def _binomial_infer(count: Spec, prob: Spec, rng: Any) -> Spec:
@@ -112,7 +113,7 @@ def _binomial_infer(count: Spec, prob: Spec, rng: Any) -> Spec:
             f"binomial: count and prob must be alike; got {count.shape}, {count.dtype} and "
             f"{prob.shape}, {prob.dtype}. Broadcast and convert them."
         )
-    return _of_floats("binomial")(count)  # type: ignore[no-any-return]
+    return _of_floats("binomial")(count)
 
 
 @op(name="_binomial", adopt=True, half="exact", infer=_binomial_infer, samples=_counts)

@@ -118,7 +118,7 @@ class InverseGamma(TransformedDistribution):
 
     arg_constraints = {"concentration": constraints.positive, "rate": constraints.positive}
     support = constraints.positive
-    has_rsample = True  # type: ignore[assignment]
+    has_rsample = True
     base_dist: Gamma
 
     def __init__(self, concentration: Any, rate: Any, validate_args: bool | None = None) -> None:
@@ -323,7 +323,7 @@ class FisherSnedecor(Distribution):
     def variance(self) -> Tensor:
         a, b = self.df1, self.df2
         found = 2 * b.square() * (a + b - 2) / (a * (b - 2).square() * (b - 4))
-        return cast(Tensor, found.masked_fill(b <= 4, math.nan))
+        return found.masked_fill(b <= 4, math.nan)
 
     def rsample(self, sample_shape: Iterable[int] = ()) -> Tensor:
         sample_shape = tuple(sample_shape)

@@ -142,7 +142,7 @@ class _StandardGamma(Function):
     def forward(ctx: Any, concentration: Tensor) -> Tensor:
         found = standard_gamma(concentration, place_for(concentration))
         ctx.save_for_backward(concentration, found)
-        return found  # type: ignore[no-any-return]
+        return found
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
@@ -158,7 +158,7 @@ class _Dirichlet(Function):
     def forward(ctx: Any, concentration: Tensor) -> Tensor:
         found = sample_dirichlet(concentration, place_for(concentration))
         ctx.save_for_backward(concentration, found)
-        return found  # type: ignore[no-any-return]
+        return found
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
@@ -174,7 +174,7 @@ def draw_gamma(concentration: Tensor) -> Tensor:
 
     Keeps the parameters and the draws.
     """
-    return _StandardGamma.apply(concentration)  # type: ignore[no-any-return]
+    return _StandardGamma.apply(concentration)
 
 
 def draw_dirichlet(concentration: Tensor) -> Tensor:
@@ -182,14 +182,14 @@ def draw_dirichlet(concentration: Tensor) -> Tensor:
 
     Keeps the parameters and the draws.
     """
-    return _Dirichlet.apply(concentration)  # type: ignore[no-any-return]
+    return _Dirichlet.apply(concentration)
 
 
 class _GammaCdf(Function):
     @staticmethod
     def forward(ctx: Any, concentration: Tensor, x: Tensor) -> Tensor:
         ctx.save_for_backward(concentration, x)
-        return igamma(concentration, x)  # type: ignore[no-any-return]
+        return igamma(concentration, x)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
@@ -205,4 +205,4 @@ def gamma_cdf(concentration: Tensor, x: Tensor) -> Tensor:
         concentration: The shape parameters.
         x: The values, of the same shape and dtype.
     """
-    return _GammaCdf.apply(concentration, x)  # type: ignore[no-any-return]
+    return _GammaCdf.apply(concentration, x)

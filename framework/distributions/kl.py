@@ -95,4 +95,4 @@ def kl_divergence(p: Distribution, q: Distribution) -> Tensor:
 
 def infinite_like(x: Tensor) -> Tensor:
     """Return infinity in the shape of a tensor."""
-    return full(x.shape, math.inf, dtype=x.dtype, device=x.device)  # type: ignore[no-any-return]
+    return full(x.shape, math.inf, dtype=x.dtype, device=x.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import Any
 
 from ..ops.creation.fill import empty
 from ..ops.random.draw import rand
@@ -217,7 +217,7 @@ class HalfCauchy(TransformedDistribution):
 
     arg_constraints = {"scale": constraints.positive}
     support = constraints.nonnegative
-    has_rsample = True  # type: ignore[assignment]
+    has_rsample = True
     base_dist: Cauchy
 
     def __init__(self, scale: Any, validate_args: bool | None = None) -> None:
@@ -322,4 +322,4 @@ def open_uniform(like: Tensor, above: float | None = None) -> Uniform:
     """
     low = filled((), tiny_of(like) if above is None else above, like)
     high = filled((), 1 - eps_of(like), like)
-    return cast(Uniform, Uniform(low, high, validate_args=False))
+    return Uniform(low, high, validate_args=False)

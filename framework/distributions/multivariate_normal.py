@@ -285,7 +285,7 @@ class LowRankMultivariateNormal(Distribution):
         return self.loc
 
     @lazy_property
-    def variance(self) -> Any:  # type: ignore[override]
+    def variance(self) -> Any:
         found = self._unbroadcasted_cov_factor.square().sum(-1) + self._unbroadcasted_cov_diag
         return found.expand(Size((*self._batch_shape, *self._event_shape)))
 

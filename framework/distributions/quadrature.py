@@ -8,10 +8,11 @@ gradient). For gamma and beta distributions ``dF/da`` has no closed form. It is
 
 where ``c`` is the mean of ``log t``; over all ``t`` the integral is 0, so minus the integral from
 ``x`` on is the same, and the side is taken on which less cancels. Divided by ``p(x)`` and with
-``t = x exp(-s)`` (or ``exp(s)``, above), the integrand is smooth and falls like an exponential or a
-Gaussian in ``s > 0``, on a scale that is known. ``s = scale * exp(y - exp(-y))`` makes it fall doubly
-exponentially on both sides of ``y``, where the trapezoidal rule converges geometrically. With 78
-points the error is some 1e-11 of the result. Second derivatives come from the same points.
+``t = x exp(-s)`` (or ``exp(s)``, above), the integrand is smooth and falls like an exponential or
+a Gaussian in ``s > 0``, on a scale that is known. ``s = scale * exp(y - exp(-y))`` makes it fall
+doubly exponentially on both sides of ``y``, where the trapezoidal rule converges geometrically.
+With 78 points the error is below 1e-9 of the result, most of it rounding. Second derivatives come
+from the same points.
 
 Source:
     Figurnov, Mohamed, Mnih: "Implicit reparameterization gradients", NeurIPS 2018.
@@ -105,8 +106,10 @@ def beta_integrals(x: Array, a: Array, b: Array) -> tuple[Array, Array, Array]:
     from scipy.special import polygamma, psi
 
     below = x <= a / (a + b)
-    near, far = np.where(below, x, 1 - x), np.where(below, 1 - x, x)
-    own, other = np.where(below, a, b), np.where(below, b, a)
+    near: Array = np.where(below, x, 1 - x)
+    far: Array = np.where(below, 1 - x, x)
+    own: Array = np.where(below, a, b)
+    other: Array = np.where(below, b, a)
     slope = np.maximum(own - (other - 1) * near / far, 0)
     curved = np.sqrt(np.maximum(other - 1, 0) * near) / far
     scale = 1 / (slope + np.minimum(curved, own) + own * 1e-3)

@@ -112,7 +112,7 @@ class RelaxedBernoulli(TransformedDistribution):
 
     arg_constraints = {"probs": constraints.unit_interval, "logits": constraints.real}
     support = constraints.unit_interval
-    has_rsample = True  # type: ignore[assignment]
+    has_rsample = True
     base_dist: LogitRelaxedBernoulli
 
     def __init__(
@@ -221,7 +221,7 @@ class RelaxedOneHotCategorical(TransformedDistribution):
 
     arg_constraints = {"probs": shaped_constraints.simplex, "logits": constraints.real_vector}
     support = shaped_constraints.simplex
-    has_rsample = True  # type: ignore[assignment]
+    has_rsample = True
     base_dist: ExpRelaxedCategorical
 
     def __init__(

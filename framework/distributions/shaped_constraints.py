@@ -122,11 +122,11 @@ class _Parts(Constraint):
         super().__init__()
 
     @property
-    def is_discrete(self) -> bool:  # type: ignore[override]
+    def is_discrete(self) -> bool:
         return any(c.is_discrete for c in self.cseq)
 
     @property
-    def event_dim(self) -> int:  # type: ignore[override]
+    def event_dim(self) -> int:
         return max(int(c.event_dim) for c in self.cseq)
 
     def _axis(self, value: Tensor) -> None:

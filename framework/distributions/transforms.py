@@ -1,4 +1,4 @@
-"""Transforms: functions with a known inverse and Jacobian, by which distributions are made of others.
+"""Transforms: functions with a known inverse and Jacobian, by which distributions are made.
 
 ``transform(x)`` computes ``y``, ``transform.inv(y)`` goes back, and ``log_abs_det_jacobian(x, y)``
 gives the logarithm of the volume change, one number for each event. ``domain`` and ``codomain`` are
@@ -108,7 +108,7 @@ class Transform:
     def __eq__(self, other: object) -> bool:
         return self is other
 
-    __hash__ = None  # type: ignore[assignment] - subclasses compare by value
+    __hash__ = None  # type: ignore[assignment]  # subclasses compare by value
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply the transform."""
@@ -175,7 +175,7 @@ class _InverseTransform(Transform):
         return self._inv.domain
 
     @property
-    def bijective(self) -> Any:  # type: ignore[override]
+    def bijective(self) -> Any:
         return self._inv.bijective
 
     @property
@@ -251,7 +251,7 @@ class ComposeTransform(Transform):
         return all(p.bijective for p in self.parts)
 
     @lazy_property
-    def sign(self) -> Any:  # type: ignore[override]
+    def sign(self) -> Any:
         return math.prod(p.sign for p in self.parts)
 
     @property
@@ -334,7 +334,7 @@ class IndependentTransform(Transform):
         return constraints.independent(self.base_transform.codomain, self.reinterpreted_batch_ndims)
 
     @property
-    def bijective(self) -> Any:  # type: ignore[override]
+    def bijective(self) -> Any:
         return self.base_transform.bijective
 
     @property

@@ -73,7 +73,7 @@ class StickBreakingTransform(Transform):
     def _inverse(self, y: Tensor) -> Tensor:
         pieces = y[..., :-1]
         rest = (1 - pieces.cumsum(-1)).clamp(min=tiny_of(y))
-        return cast(Tensor, pieces.log() - rest.log() + _left(pieces, y.shape[-1]).log())
+        return pieces.log() - rest.log() + _left(pieces, y.shape[-1]).log()
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         shifted = x - _left(x, x.shape[-1] + 1).log()
@@ -144,7 +144,7 @@ class CorrCholeskyTransform(Transform):
     def _inverse(self, y: Tensor) -> Tensor:
         left = pad((1 - (y * y).cumsum(-1))[..., :-1], (1, 0), value=1.0)
         t = tril_matrix_to_vec(y, diag=-1) / tril_matrix_to_vec(left, diag=-1).sqrt()
-        return cast(Tensor, (t.log1p() - (-t).log1p()) / 2)
+        return (t.log1p() - (-t).log1p()) / 2
 
     def log_abs_det_jacobian(self, x: Tensor, y: Tensor) -> Tensor:
         left = 1 - (y * y).cumsum(-1)
@@ -183,7 +183,7 @@ class _Parts(Transform):
         self.dim = dim
 
     @property
-    def bijective(self) -> Any:  # type: ignore[override]
+    def bijective(self) -> Any:
         return all(t.bijective for t in self.transforms)
 
     def _axis(self, x: Tensor, size: int) -> None:
