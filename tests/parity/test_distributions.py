@@ -105,13 +105,33 @@ PROPERTIES += ["precision_matrix"]
 ROUGH = {"von mises": 1e-6}  # PyTorch's Bessel functions are short polynomials
 
 
+# Where PyTorch fails: what lowtide gives there is tested in tests/distributions
+FAILING = {
+    ("kumaraswamy", "mode"),  # NaN: it takes the logarithm of a negative number
+    ("multinomial", "expanded entropy"),  # an attribute is missing
+    ("multinomial logits", "expanded entropy"),
+}
+
+
+@pytest.fixture(autouse=True)
+def in_float64():
+    """Have PyTorch make its constants in float64: some do not promote."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
 def made(m, name, leaves=True):
     """The distribution in a framework, and its parameters as leaves."""
     cls, arrays, settings = CASES[name]
     given = {k: m.tensor(np.ascontiguousarray(v), requires_grad=leaves) for k, v in arrays.items()}
+    leaves = list(given.values())
+    if "scale_tril" in given:  # above the diagonal nothing is read, and lowtide's gradient is 0
+        given["scale_tril"] = m.tril(given["scale_tril"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return getattr(m.distributions, cls)(**given, **settings), list(given.values())
+        return getattr(m.distributions, cls)(**given, **settings), leaves
 
 
 def drawn(name):
@@ -140,7 +160,7 @@ def same(name, f, *arrays):
             continue
         leaves = [*leaves, *[t for t in tensors if t.requires_grad]]
         grads = []
-        if result.requires_grad:
+        if result.requires_grad and m.isfinite(result).any():
             finite = m.where(m.isfinite(result), result, m.zeros_like(result))
             take = grad if m is lt else torch.autograd.grad
             grads = [*take([finite.sum()], leaves, allow_unused=True)]
@@ -150,10 +170,16 @@ def same(name, f, *arrays):
         return
     (mine, slopes), (reference, expected) = found
     close(mine, reference, rtol, 1e-9)
-    if expected:
+    if slopes or expected:
+        expected = expected or [None] * len(slopes)
         slopes = slopes or [None] * len(expected)
         for a, b in zip(slopes, expected, strict=True):
             close(a, b, max(rtol, 1e-6), 1e-7)
+
+
+NO_EMPTY_DRAWS = {
+    "Categorical", "Multinomial", "OneHotCategorical", "OneHotCategoricalStraightThrough",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -171,6 +197,9 @@ def test_shapes_match(name):
         warnings.simplefilter("ignore")
         for shape in ((), (2,), (2, 3), (0,)):
             x = mine.sample(shape)
+            if shape == (0,) and mine.__class__.__name__ in NO_EMPTY_DRAWS:
+                assert tuple(x.shape) == tuple(mine._extended_shape(shape))
+                continue
             y = reference.sample(shape)
             assert tuple(x.shape) == tuple(y.shape)
             assert x.dtype.name == str(y.dtype).removeprefix("torch.")
@@ -191,18 +220,16 @@ def test_log_densities_and_their_gradients_match(name):
 @pytest.mark.parametrize("name", CASES)
 def test_moments_and_derived_parameters_match(name):
     for what in PROPERTIES:
-        same(name, lambda m, d, what=what: getattr(d, what) * 1)
+        if (name, what) not in FAILING:
+            same(name, lambda m, d, what=what: getattr(d, what) * 1)
     same(name, lambda m, d: d.expand((2, *d.batch_shape)).mean * 1)
-
-
-# PyTorch differentiates these by detached parameters, and so has no gradient
-WITHOUT_GRADIENT = ()
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_entropies_match(name):
     same(name, lambda m, d: d.entropy())
-    same(name, lambda m, d: d.expand((2, *d.batch_shape)).entropy())
+    if (name, "expanded entropy") not in FAILING:
+        same(name, lambda m, d: d.expand((2, *d.batch_shape)).entropy())
     same(name, lambda m, d: d.perplexity())
 
 
@@ -250,9 +277,7 @@ def test_values_outside_are_refused_alike(name):
     x = drawn(name)
     mine, reference = made(lt, name, leaves=False)[0], made(torch, name, leaves=False)[0]
     for wrong in (x - 0.5, x * 0 - 1, x[..., :0], x[..., None] * np.ones(7)):
-        outcomes = [
-            refused(d, m.tensor(wrong)) for d, m in ((mine, lt), (reference, torch))
-        ]  # fmt: skip
+        outcomes = [refused(d, m.tensor(wrong)) for d, m in ((mine, lt), (reference, torch))]
         assert outcomes[0] == outcomes[1], (name, wrong.shape, outcomes)
 
 
@@ -285,3 +310,221 @@ def test_velocities_of_gamma_and_dirichlet_draws_are_pytorchs(dtype):
     ours = dirichlet_grad(*map(lt.tensor, given)).numpy()
     theirs = torch._dirichlet_grad(*map(torch.tensor, (x, a, a + b))).numpy()
     np.testing.assert_allclose(ours, theirs, rtol=2e-2, atol=1e-4)
+
+
+# Divergences
+
+KL = {  # class: two sets of parameters, of which the second covers the first's support
+    "Bernoulli": ({"probs": UNIT}, {"probs": UNIT[::-1]}),
+    "Beta": (
+        {"concentration1": A, "concentration0": B}, {"concentration1": B, "concentration0": A},
+    ),
+    "Binomial": ({"total_count": 4, "probs": UNIT}, {"total_count": 4, "probs": UNIT[::-1]}),
+    "Categorical": ({"probs": A}, {"logits": REAL}),
+    "Cauchy": ({"loc": REAL, "scale": B}, {"loc": REAL[::-1], "scale": A}),
+    "ContinuousBernoulli": ({"probs": UNIT}, {"logits": REAL}),
+    "Dirichlet": ({"concentration": A}, {"concentration": A[::-1]}),
+    "Exponential": ({"rate": A}, {"rate": B}),
+    "Gamma": ({"concentration": A, "rate": B}, {"concentration": B, "rate": A}),
+    "Geometric": ({"probs": UNIT}, {"probs": UNIT[::-1]}),
+    "Gumbel": ({"loc": REAL, "scale": B}, {"loc": REAL[::-1], "scale": A}),
+    "HalfNormal": ({"scale": A}, {"scale": B}),
+    "Laplace": ({"loc": REAL, "scale": B}, {"loc": REAL[::-1], "scale": A}),
+    "LogNormal": ({"loc": REAL, "scale": B}, {"loc": REAL[::-1], "scale": A}),
+    "LowRankMultivariateNormal": (
+        {"loc": REAL, "cov_factor": THIN, "cov_diag": B},
+        {"loc": REAL[::-1], "cov_factor": THIN * 2, "cov_diag": A},
+    ),
+    "MultivariateNormal": (
+        {"loc": REAL, "covariance_matrix": SQUARE},
+        {"loc": REAL[::-1], "covariance_matrix": SQUARES},
+    ),
+    "Normal": ({"loc": REAL, "scale": B}, {"loc": REAL[::-1], "scale": A}),
+    "OneHotCategorical": ({"probs": A}, {"logits": REAL}),
+    "Pareto": ({"scale": A, "alpha": B + 2}, {"scale": A * 0.8, "alpha": B}),
+    "Poisson": ({"rate": A}, {"rate": B}),
+    "Uniform": (
+        {"low": A * 0.1 + 0.1, "high": A * 0.1 + 0.5}, {"low": A * 0.1, "high": A * 0.1 + 1},
+    ),
+    "Wishart": (
+        {"df": np.array(4.5), "covariance_matrix": SQUARE},
+        {"df": np.array(5.5), "scale_tril": LOWER},
+    ),
+}  # fmt: skip
+
+
+def registered():
+    names = {(p.__name__, q.__name__) for p, q in torch.distributions.kl._KL_REGISTRY}
+    made_of = {"Independent", "TransformedDistribution", "ExponentialFamily"}
+    pairs = sorted(n for n in names if not set(n) & made_of)
+    return [*pairs, ("LogNormal", "LogNormal"), ("Wishart", "Wishart")]
+
+
+def member(m, name, which):
+    settings = {k: v for k, v in KL[name][which].items() if not isinstance(v, np.ndarray)}
+    leaves = {
+        k: m.tensor(np.ascontiguousarray(v), requires_grad=True)
+        for k, v in KL[name][which].items() if isinstance(v, np.ndarray)
+    }  # fmt: skip
+    given = dict(leaves)
+    if "scale_tril" in given:
+        given["scale_tril"] = m.tril(given["scale_tril"])
+    return getattr(m.distributions, name)(**settings, **given), list(leaves.values())
+
+
+@pytest.mark.parametrize("pair", registered(), ids="-".join)
+def test_divergences_and_their_gradients_match(pair):
+    found = []
+    for m in (lt, torch):
+        p, leaves = member(m, pair[0], 0)
+        q, more = member(m, pair[1], 1)
+        value = m.distributions.kl_divergence(p, q)
+        slopes = None
+        if value.requires_grad and m.isfinite(value).all():
+            take = grad if m is lt else torch.autograd.grad
+            slopes = take([value.sum()], [*leaves, *more], allow_unused=True)
+        found.append((value, slopes))
+    close(found[0][0], found[1][0], 1e-7, 1e-8)
+    if "Wishart" in pair:  # PyTorch's has none by p, whose natural parameters it detaches
+        return
+    for a, b in zip(found[0][1] or (), found[1][1] or (), strict=True):
+        close(a, b, 1e-6, 1e-7)
+
+
+def test_every_pair_of_pytorchs_is_registered():
+    from lowtide.framework.distributions.kl import _REGISTRY
+
+    ours = {(p.__name__, q.__name__) for p, q in _REGISTRY}
+    assert {
+        (p.__name__, q.__name__) for p, q in torch.distributions.kl._KL_REGISTRY
+    } <= ours  # fmt: skip
+
+
+# Names, transforms, constraints
+
+
+@pytest.mark.parametrize(
+    "home", ["", "transforms", "constraints", "kl", "constraint_registry", "utils"]
+)
+def test_names_and_parameters_are_pytorchs(home):
+    import inspect
+
+    mine = getattr(lt.distributions, home) if home else lt.distributions
+    reference = getattr(torch.distributions, home) if home else torch.distributions
+    names = getattr(reference, "__all__", mine.__all__)
+    assert [n for n in names if not hasattr(mine, n)] == []
+    for name in names:
+        theirs = getattr(reference, name)
+        if home != "constraints" and inspect.isclass(theirs) and name != "lazy_property":
+            expected = list(inspect.signature(theirs.__init__).parameters)
+            assert list(inspect.signature(getattr(mine, name).__init__).parameters) == expected
+
+
+POINTS = np.random.default_rng(5).standard_normal((2, 4, 6))
+TRANSFORMS = {
+    "exp": lambda m, t: t.ExpTransform(),
+    "power": lambda m, t: t.ComposeTransform(
+        [t.ExpTransform(), t.PowerTransform(m.tensor(np.array(1.7)))]
+    ),
+    "sigmoid": lambda m, t: t.SigmoidTransform(),
+    "softplus": lambda m, t: t.SoftplusTransform(),
+    "tanh": lambda m, t: t.TanhTransform(),
+    "affine": lambda m, t: t.AffineTransform(0.3, -1.7),
+    "affine of vectors": lambda m, t: t.AffineTransform(
+        m.tensor(np.arange(6.0)), m.tensor(np.arange(6.0) - 8), event_dim=1
+    ),
+    "stick breaking": lambda m, t: t.StickBreakingTransform(),
+    "correlations": lambda m, t: t.CorrCholeskyTransform(),
+    "reshape": lambda m, t: t.ReshapeTransform((4, 6), (3, 8)),
+    "independent": lambda m, t: t.IndependentTransform(t.ExpTransform(), 1),
+    "compose": lambda m, t: t.ComposeTransform(
+        [t.TanhTransform(), t.AffineTransform(2.0, 1.0), t.StickBreakingTransform()]
+    ),
+    "inverse": lambda m, t: t.ComposeTransform([t.ExpTransform(), t.SoftplusTransform().inv]),
+    "cat": lambda m, t: t.CatTransform(
+        [t.ExpTransform(), t.AffineTransform(1.0, 2.0)], dim=-1, lengths=[2, 4]
+    ),
+    "stack": lambda m, t: t.StackTransform([t.ExpTransform(), t.TanhTransform()], dim=0),
+    "cdf": lambda m, t: t.CumulativeDistributionTransform(
+        m.distributions.Normal(m.tensor(0.2), m.tensor(1.5))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_match(name):
+    found = []
+    for m in (lt, torch):
+        t = TRANSFORMS[name](m, m.distributions.transforms)
+        x = m.tensor(POINTS, requires_grad=True)
+        y = t(x)
+        volume = t.log_abs_det_jacobian(x, y)
+        back = t.inv(y)
+        close_to = np.testing.assert_allclose
+        close_to(back.detach().numpy(), POINTS, rtol=1e-6, atol=1e-6)
+        take = grad if m is lt else torch.autograd.grad
+        (slope,) = take([y.square().sum() + volume.sum()], [x])
+        shapes = [t.forward_shape(x.shape), t.inverse_shape(y.shape)]
+        sides = [t.domain.event_dim, t.codomain.event_dim, t.bijective]
+        try:
+            sides.append(float(t.sign.max() if hasattr(t.sign, "max") else t.sign))
+        except NotImplementedError:
+            sides.append(None)
+        found.append(([y, volume, slope], [tuple(s) for s in shapes], sides))
+    for a, b in zip(found[0][0], found[1][0], strict=True):
+        close(a, b, 1e-7, 1e-8)
+    assert found[0][1:] == found[1][1:]
+
+
+@pytest.mark.parametrize("name", ["SoftmaxTransform", "AbsTransform", "LowerCholeskyTransform",
+                                  "PositiveDefiniteTransform"])  # fmt: skip
+def test_transforms_without_a_jacobian_match(name):
+    x = POINTS[:, :3, :3]
+    a, b = (getattr(m.distributions, name)()(m.tensor(x)) for m in (lt, torch))
+    close(a, b)
+    inverses = (getattr(m.distributions, name)().inv(y) for m, y in ((lt, a), (torch, b)))
+    close(*inverses)
+
+
+REGIONS = {
+    "real": lambda m, c: c.real,
+    "positive": lambda m, c: c.positive,
+    "greater_than": lambda m, c: c.greater_than(m.tensor(2.5)),
+    "greater_than_eq": lambda m, c: c.greater_than_eq(-1.0),
+    "less_than": lambda m, c: c.less_than(3.0),
+    "unit_interval": lambda m, c: c.unit_interval,
+    "interval": lambda m, c: c.interval(-1.0, 2.0),
+    "half_open_interval": lambda m, c: c.half_open_interval(0.5, 2.0),
+    "simplex": lambda m, c: c.simplex,
+    "lower_cholesky": lambda m, c: c.lower_cholesky,
+    "positive_definite": lambda m, c: c.positive_definite,
+    "positive_semidefinite": lambda m, c: c.positive_semidefinite,
+    "corr_cholesky": lambda m, c: c.corr_cholesky,
+    "independent": lambda m, c: c.independent(c.positive, 1),
+    "cat": lambda m, c: c.cat([c.positive, c.unit_interval], -1, [2, 4]),
+    "stack": lambda m, c: c.stack([c.positive, c.unit_interval], 0),
+    "boolean": lambda m, c: c.boolean,
+    "integer_interval": lambda m, c: c.integer_interval(0, 3),
+    "one_hot": lambda m, c: c.one_hot,
+    "dependent": lambda m, c: c.dependent,
+}
+
+
+@pytest.mark.parametrize("way", ["biject_to", "transform_to"])
+@pytest.mark.parametrize("name", REGIONS)
+def test_ways_into_regions_match(way, name):
+    x = POINTS[0, :, :4] if "definite" in name or name == "lower_cholesky" else POINTS
+    found = []
+    for m in (lt, torch):
+        region = REGIONS[name](m, m.distributions.constraints)
+        try:
+            y = getattr(m.distributions, way)(region)(m.tensor(x))
+        except NotImplementedError:
+            found.append(None)
+            continue
+        assert region.check(y).all()
+        found.append(y)
+    if found[1] is None:
+        assert found[0] is None
+    else:
+        close(*found)
