@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd.function import Function
+from ..modes import is_grad_enabled, no_grad
 from ..ops.elementwise.special import igamma
 from ..ops.registry import op
 from ..spec import Spec
@@ -33,12 +34,41 @@ def _back(xp: Any, found: Any, like: Any) -> Any:
     return xp.asarray(found.astype(like.dtype))
 
 
-# Gamma
+class _Last(Function):
+    # Passes a second derivative on, and refuses to be differentiated by what it depends on.
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, *sources: Tensor) -> Tensor:
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        raise NotImplementedError(
+            "draws of gamma, beta and Dirichlet distributions have two derivatives by their "
+            "concentrations; a third was asked for. Leave create_graph=True out of the second."
+        )
+
+
+def _last(results: list[Any], *sources: Tensor) -> tuple[Any, ...]:
+    if not is_grad_enabled():
+        return tuple(results)
+    return tuple(None if r is None else _Last.apply(r, *sources) for r in results)
+
+
+# Gamma. With v = -F_a / p, and p_a / p = log x - psi(a), p_x / p = (a - 1) / x - 1:
+# dv/da = -F_aa / p - v p_a / p, dv/dx = -p_a / p - v p_x / p
 
 
 def _gamma_pairs(make: Any) -> Any:
     for shape in ((3, 4), (1,), (0, 2)):
         yield (make(*shape, low=0.3, high=3.0), make(*shape, low=0.3, high=3.0)), {}
+
+
+@op(name="_standard_gamma_grad", adopt=True, infer=_alike, samples=_gamma_pairs)
+def _gamma_velocity(xp: Any, concentration: Any, sample: Any) -> Any:
+    """Derivative of a gamma variable of rate 1 by its shape parameter, at a fixed quantile."""
+    given = on_host(xp, concentration), on_host(xp, sample)
+    return _back(xp, -in_tiles(gamma_integrals, 2, *given)[0], concentration)
 
 
 @op(name="_standard_gamma_grad2", adopt=True, infer=_alike, samples=_gamma_pairs)
@@ -48,34 +78,41 @@ def _gamma_curvature(xp: Any, concentration: Any, sample: Any) -> Any:
     return _back(xp, in_tiles(gamma_integrals, 2, *given)[1], concentration)
 
 
-@op(name="_standard_gamma_grad", adopt=True, infer=_alike, samples=_gamma_pairs)
-def standard_gamma_grad(xp: Any, concentration: Any, sample: Any) -> Any:
+class _GammaVelocity(Function):
+    @staticmethod
+    def forward(ctx: Any, concentration: Tensor, sample: Tensor) -> Tensor:
+        found = _gamma_velocity(concentration, sample)
+        ctx.save_for_backward(concentration, sample, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        (g,), needs = grad_outputs, ctx.needs_input_grad
+        a, x, v = ctx.saved_tensors
+        by_a = by_x = None
+        with no_grad():
+            drift = x.log() - a.digamma()
+            if needs[0]:
+                by_a = -g * (_gamma_curvature(a, x) + v * drift)
+            if needs[1]:
+                by_x = -g * (drift + v * ((a - 1) / x - 1))
+        return _last([by_a, by_x], g, a, x)
+
+
+def standard_gamma_grad(concentration: Tensor, sample: Tensor) -> Tensor:
     """Derivative of a gamma variable of rate 1 by its shape parameter, at a fixed quantile.
+
+    It has a first derivative; asking for a second raises an error.
 
     Args:
         concentration: The shape parameters.
         sample: The draws, of the same shape and dtype.
     """
-    given = on_host(xp, concentration), on_host(xp, sample)
-    return _back(xp, -in_tiles(gamma_integrals, 2, *given)[0], concentration)
+    return _GammaVelocity.apply(concentration, sample)
 
 
-# With v = -F_a / p, and p_a / p = log x - psi(a), p_x / p = (a - 1) / x - 1:
-
-
-@standard_gamma_grad.vjp("concentration")
-def _(g: Any, concentration: Any, sample: Any, out: Any) -> Any:
-    drift = sample.log() - concentration.digamma()
-    return -g * (_gamma_curvature(concentration, sample) + out * drift)
-
-
-@standard_gamma_grad.vjp("sample")
-def _(g: Any, concentration: Any, sample: Any, out: Any) -> Any:
-    drift = sample.log() - concentration.digamma()
-    return -g * (drift + out * ((concentration - 1) / sample - 1))
-
-
-# Beta, and by it Dirichlet
+# Beta, and by it Dirichlet. With u = v / (1 - x), v = -F_a / p; p_a / p = log x - mean_a,
+# p_b / p = log(1 - x) - mean_b, p_x / p = (a - 1) / x - (b - 1) / (1 - x); b = total - a
 
 
 def _beta_triples(make: Any) -> Any:
@@ -87,6 +124,12 @@ def _beta_triples(make: Any) -> Any:
 def _beta(xp: Any, x: Any, concentration: Any, total: Any) -> list[Any]:
     a = on_host(xp, concentration)
     return in_tiles(beta_integrals, 3, on_host(xp, x), a, on_host(xp, total) - a)
+
+
+@op(name="_dirichlet_grad", adopt=True, infer=_alike, samples=_beta_triples)
+def _beta_velocity(xp: Any, x: Any, concentration: Any, total: Any) -> Any:
+    """Derivative of a beta variable by its first parameter at a fixed quantile, over ``1 - x``."""
+    return _back(xp, -_beta(xp, x, concentration, total)[0], x)
 
 
 @op(
@@ -102,36 +145,42 @@ def _beta_curvature(xp: Any, x: Any, concentration: Any, total: Any) -> Any:
     return _back(xp, twice, x), _back(xp, mixed, x)
 
 
-@op(name="_dirichlet_grad", adopt=True, infer=_alike, samples=_beta_triples)
-def dirichlet_grad(xp: Any, x: Any, concentration: Any, total: Any) -> Any:
+class _BetaVelocity(Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, concentration: Tensor, total: Tensor) -> Tensor:
+        found = _beta_velocity(x, concentration, total)
+        ctx.save_for_backward(x, concentration, total, found)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        (g,), needs = grad_outputs, ctx.needs_input_grad
+        x, a, total, u = ctx.saved_tensors
+        by_x = by_a = by_total = None
+        with no_grad():
+            b, rest = total - a, 1 - x
+            drift_a = x.log() - a.digamma() + total.digamma()
+            if needs[0]:
+                by_x = -g * (drift_a / rest + u * ((a - 1) / x - b / rest))
+            if needs[1] or needs[2]:
+                twice, mixed = _beta_curvature(x, a, total)
+                by_b = mixed + u * ((-x).log1p() - b.digamma() + total.digamma())
+                by_total = -g * by_b
+                by_a = -g * (twice + u * drift_a - by_b)
+        return _last([by_x, by_a, by_total], g, x, a, total)
+
+
+def dirichlet_grad(x: Tensor, concentration: Tensor, total: Tensor) -> Tensor:
     """Derivative of a beta variable by its first parameter at a fixed quantile, over ``1 - x``.
+
+    It has a first derivative; asking for a second raises an error.
 
     Args:
         x: The draws.
         concentration: The exponents of ``x``.
         total: The sums of both exponents.
     """
-    return _back(xp, -_beta(xp, x, concentration, total)[0], x)
-
-
-# With u = v / (1 - x), v = -F_a / p; p_a / p = log x - mean_a, p_b / p = log(1 - x) - mean_b,
-# p_x / p = (a - 1) / x - (b - 1) / (1 - x); b = total - a depends on both.
-
-
-@dirichlet_grad.vjp("x", "concentration", "total")
-def _(g: Any, needs: Any, x: Any, concentration: Any, total: Any, out: Any) -> Any:
-    a, b, rest = concentration, total - concentration, 1 - x
-    drift_a = x.log() - a.digamma() + total.digamma()
-    by_x = by_a = by_total = None
-    if needs[0]:
-        by_x = -g * (drift_a / rest + out * ((a - 1) / x - b / rest))
-    if needs[1] or needs[2]:
-        twice, mixed = _beta_curvature(x, concentration, total)
-        drift_b = (-x).log1p() - b.digamma() + total.digamma()
-        by_b = mixed + out * drift_b
-        by_total = -g * by_b
-        by_a = -g * (twice + out * drift_a - by_b)
-    return by_x, by_a if needs[1] else None, by_total if needs[2] else None
+    return _BetaVelocity.apply(x, concentration, total)
 
 
 # Draws with these gradients

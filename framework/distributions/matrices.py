@@ -230,9 +230,9 @@ class LKJCholesky(Distribution):
         self.dim = dim
         (self.concentration,) = broadcast_all(concentration)
         steps = arange(dim - 1, dtype=self.concentration.dtype, device=self.concentration.device)
-        rows = pad(steps, (1, 0))  # 0, 0, 1, 2, ...: of the first row nothing is drawn
-        b = self.concentration.unsqueeze(-1) + 0.5 * (dim - 2) - 0.5 * rows
-        # the squared length of each row left of the diagonal
+        rows = pad(steps, (1, 0)) * 0.5  # 0, 0, 1, 2, ...: of the first row nothing is drawn
+        b = self.concentration.unsqueeze(-1) + 0.5 * (dim - 2) - rows
+        # the squared length of each row left of the diagonal, of k elements: beta of k / 2
         self._beta = Beta(rows + 0.5, b, validate_args=False)
         super().__init__(self.concentration.shape, (dim, dim), validate_args=validate_args)
 

@@ -165,6 +165,17 @@ def test_a_draw_can_be_differentiated_twice():
     np.testing.assert_allclose(second.numpy(), by_a, rtol=1e-4)
 
 
+@pytest.mark.parametrize("make", [lambda a: D.Gamma(a, 1.0), lambda a: D.Dirichlet(a)])
+def test_a_third_derivative_of_a_draw_is_refused(make):
+    a = lt.tensor([0.7, 4.0], dtype=lt.float64, requires_grad=True)
+    found = make(a).rsample()[0] ** 2
+    for _ in range(2):
+        (slope,) = lt.autograd.grad(found.sum(), a, create_graph=True)
+        found = slope
+    with pytest.raises(NotImplementedError, match="a third was asked for"):
+        lt.autograd.grad(found.sum(), a)
+
+
 def test_the_straight_through_gradient_is_that_of_the_probabilities():
     logits = lt.randn(4, 3, dtype=lt.float64, requires_grad=True)
     x = D.OneHotCategoricalStraightThrough(logits=logits).rsample()
