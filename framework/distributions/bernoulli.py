@@ -19,8 +19,8 @@ from .parameters import (
     batch_shape_of,
     broadcast_all,
     clamp_probs,
+    decided,
     given_one,
-    known,
     lazy_property,
     logits_to_probs,
     probs_to_logits,
@@ -140,13 +140,13 @@ class Geometric(_OfOdds):
         self, probs: Any = None, logits: Any = None, validate_args: bool | None = None
     ) -> None:
         super().__init__(probs, logits, validate_args)
-        if self._validate_args and probs is not None and known(self.probs):
-            zeros = int((self.probs <= 0).sum())
-            if zeros:
+        if self._validate_args and probs is not None:
+            zeros = (self.probs <= 0).sum()
+            if decided(zeros > 0, False):
                 raise ValueError(
                     f"Expected parameter probs (Tensor of shape {tuple(self.probs.shape)}) of "
-                    f"distribution {self!r} to be positive but found invalid values: {zeros} of "
-                    f"{self.probs.numel()} are 0. A success must be possible."
+                    f"distribution {self!r} to be positive but found invalid values: {int(zeros)} "
+                    f"of {self.probs.numel()} are 0. A success must be possible."
                 )
 
     def expand(self, batch_shape: Iterable[int], _instance: Any = None) -> Any:

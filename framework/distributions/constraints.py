@@ -40,7 +40,7 @@ class Constraint:
 
 
 class _Dependent(Constraint):
-    # A region that is known only with the values of other parameters.
+    """A region that is known only with the values of other parameters."""
 
     def __init__(self, *, is_discrete: Any = NotImplemented, event_dim: Any = NotImplemented):
         self._is_discrete = is_discrete

@@ -6,8 +6,7 @@ sample is of shape ``sample_shape + batch_shape + event_shape``, and ``log_prob`
 ``sample_shape + batch_shape``.
 
 Parameters are checked when a distribution is made, values when their density is asked for, unless
-``validate_args=False``. A check looks at values: of tensors that have none (on meta, in an
-estimate of a step) nothing is checked.
+``validate_args=False``. Tensors that have no values (on meta, in an estimate of a step) pass.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ..modes import enable_grad, no_grad
 from ..spec import Size
 from ..tensor import Tensor
 from . import constraints
-from .parameters import known, lazy_property
+from .parameters import decided, known, lazy_property
 
 _SHOWN = 5  # invalid values in a message
 
@@ -334,11 +333,9 @@ class ExponentialFamily(Distribution):
 
 def _outside(constraint: constraints.Constraint, value: Tensor) -> str | None:
     # The values that break a constraint, in words; None if there are none or nobody can know.
-    if not known(value):
-        return None
     with no_grad():
         valid = constraint.check(value.detach())
-        if not known(valid) or bool(valid.all()):
+        if decided(valid.all(), True):
             return None
         if valid.dim() == value.dim():
             chosen = value.detach()[~valid]

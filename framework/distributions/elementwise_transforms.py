@@ -13,7 +13,7 @@ from ..ops.manipulation.cat import broadcast_shapes
 from ..spec import Size
 from ..tensor import Tensor
 from . import constraints
-from .parameters import broadcast_all, eps_of, known, lazy_property, tiny_of
+from .parameters import broadcast_all, decided, eps_of, lazy_property, tiny_of
 from .transforms import Transform, sum_rightmost
 
 
@@ -275,4 +275,4 @@ def _same(a: Any, b: Any) -> bool:
     equal = a == b
     if not isinstance(equal, Tensor):
         return bool(equal)
-    return known(equal) and bool(equal.all())
+    return decided(equal.all(), False)

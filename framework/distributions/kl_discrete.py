@@ -15,7 +15,7 @@ from .bernoulli import Bernoulli, Geometric
 from .categorical import Categorical, OneHotCategorical
 from .counts import Binomial, Poisson
 from .kl import infinite_like, register_kl
-from .parameters import known
+from .parameters import decided
 
 
 def _part(probability: Tensor, other: Tensor, log_ratio: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ def _bernoulli_bernoulli(p: Any, q: Any) -> Tensor:
 @register_kl(Binomial, Binomial)
 def _binomial_binomial(p: Any, q: Any) -> Tensor:
     n, m = p.total_count, q.total_count
-    if known(n) and known(m) and bool((n < m).any()):
+    if decided((n < m).any(), False):
         raise NotImplementedError(
             "KL between Binomials where q.total_count > p.total_count is not implemented: it has "
             "no closed form. Enumerate the support of p."

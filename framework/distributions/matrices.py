@@ -26,7 +26,7 @@ from .beta import Beta
 from .distribution import Distribution, ExponentialFamily
 from .gamma import Chi2
 from .multivariate_normal import OfMatrix, log_diagonal, need_matrix
-from .parameters import broadcast_all, known, tiny_of
+from .parameters import broadcast_all, decided, tiny_of
 from .transformed_distribution import nan_like
 
 _TRIES = 10  # draws again of singular matrices
@@ -72,19 +72,18 @@ class Wishart(OfMatrix, ExponentialFamily):
         batch = Size(broadcast_shapes(matrix.shape[:-2], df.shape))
         self.df = df.expand(batch)
         n = matrix.shape[-1]
-        if known(df):
-            least = float(df.min())
-            if least <= n - 1:
-                raise ValueError(
-                    f"Wishart: value of df={least:g} expected to be greater than ndim - 1 = "
-                    f"{n - 1}. With less, draws are singular."
-                )
-            if least < n:
-                warnings.warn(
-                    "Low df values detected. Singular samples are highly likely to occur for "
-                    "ndim - 1 < df < ndim.",
-                    stacklevel=2,
-                )
+        least = df.min()
+        if decided(least <= n - 1, False):
+            raise ValueError(
+                f"Wishart: value of df={float(least):g} expected to be greater than ndim - 1 = "
+                f"{n - 1}. With less, draws are singular."
+            )
+        if decided(least < n, False):
+            warnings.warn(
+                "Low df values detected. Singular samples are highly likely to occur for "
+                "ndim - 1 < df < ndim.",
+                stacklevel=2,
+            )
         self._take_matrix(batch, **given)
         super().__init__(batch, matrix.shape[-2:], validate_args=validate_args)
         self._unbroadcasted_scale_tril = self._factor(**given)
@@ -160,11 +159,9 @@ class Wishart(OfMatrix, ExponentialFamily):
         sample_shape = Size(sample_shape)
         drawn = self._bartlett(sample_shape)
         for _ in range(_TRIES if max_try_correction is None else max_try_correction):
-            if not known(drawn):
-                break
             with no_grad():
                 singular = ~self.support.check(drawn.detach())
-            if not bool(singular.any()):
+            if not decided(singular.any(), False):
                 break
             warnings.warn("Singular sample detected.", stacklevel=2)
             drawn = self._bartlett(sample_shape).where(singular[..., None, None], drawn)

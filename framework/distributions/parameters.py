@@ -62,6 +62,15 @@ def known(value: Tensor) -> bool:
     return value.device.type != "meta" and execution.current.knows(value)
 
 
+def decided(condition: Tensor, usual: bool) -> bool:
+    """Return the truth of a tensor of one element; ``usual`` where it has no value.
+
+    What leads to the condition is computed in any case, so that a step on meta and the estimate of
+    a step need the bytes of the step itself.
+    """
+    return bool(condition) if known(condition) else usual
+
+
 def given_one(name: str, **given: Any) -> None:
     """Check that exactly one of several parameters was given.
 

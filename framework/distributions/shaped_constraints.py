@@ -13,7 +13,7 @@ from ..ops.manipulation.cat import cat as concatenate
 from ..ops.manipulation.cat import stack as pile
 from ..tensor import Tensor
 from .constraints import Constraint, _Bounded
-from .parameters import eps_of
+from .parameters import decided, eps_of
 
 _SUM_TOLERANCE = 1e-6  # PyTorch's, for probabilities and symmetric matrices
 
@@ -103,7 +103,7 @@ class _PositiveDefinite(_Symmetric):
 
 def _worth_a_decomposition(symmetric: Tensor) -> bool:
     # One that is not square has none.
-    return bool(symmetric.all())
+    return decided(symmetric.all(), True)
 
 
 def _everywhere(places: Tensor) -> Tensor:
