@@ -11,9 +11,9 @@ from collections.abc import Callable
 from numbers import Number
 from typing import Any, overload
 
+from . import composed_transforms as composed
 from . import constraints, shaped_constraints
 from . import elementwise_transforms as elementwise
-from . import transforms as general
 from . import vector_transforms as vectors
 from .transforms import Transform
 
@@ -75,13 +75,13 @@ transform_to = ConstraintRegistry()
 @biject_to.register(constraints.real)
 @transform_to.register(constraints.real)
 def _to_real(constraint: Any) -> Transform:
-    return general.identity_transform
+    return composed.identity_transform
 
 
 def _of_parts(registry: ConstraintRegistry) -> Factory:
     def factory(constraint: Any) -> Transform:
         base = registry(constraint.base_constraint)
-        return general.IndependentTransform(base, constraint.reinterpreted_batch_ndims)
+        return composed.IndependentTransform(base, constraint.reinterpreted_batch_ndims)
 
     return factory
 
@@ -92,14 +92,14 @@ def _of_parts(registry: ConstraintRegistry) -> Factory:
 @transform_to.register(constraints.greater_than_eq)
 def _to_above(constraint: Any) -> Transform:
     shift = elementwise.AffineTransform(constraint.lower_bound, 1)
-    return general.ComposeTransform([elementwise.ExpTransform(), shift])
+    return composed.ComposeTransform([elementwise.ExpTransform(), shift])
 
 
 @biject_to.register(constraints.less_than)
 @transform_to.register(constraints.less_than)
 def _to_below(constraint: Any) -> Transform:
     shift = elementwise.AffineTransform(constraint.upper_bound, -1)
-    return general.ComposeTransform([elementwise.ExpTransform(), shift])
+    return composed.ComposeTransform([elementwise.ExpTransform(), shift])
 
 
 @biject_to.register(constraints.interval)
@@ -111,7 +111,7 @@ def _to_interval(constraint: Any) -> Transform:
     if all(isinstance(v, Number) for v in (low, high)) and (low, high) == (0, 1):
         return elementwise.SigmoidTransform()
     stretch = elementwise.AffineTransform(low, high - low)
-    return general.ComposeTransform([elementwise.SigmoidTransform(), stretch])
+    return composed.ComposeTransform([elementwise.SigmoidTransform(), stretch])
 
 
 @biject_to.register(shaped_constraints.simplex)

@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, cast
 
-from ..modes import no_grad
-from ..ops.random.draw import normal, randn
+from ..ops.random.draw import randn
 from ..tensor import Tensor
 from . import constraints, shaped_constraints
 from .distribution import ExponentialFamily
@@ -55,11 +54,6 @@ class Normal(ExponentialFamily):
     @property
     def variance(self) -> Tensor:
         return self.scale.square()
-
-    def sample(self, sample_shape: Iterable[int] = ()) -> Tensor:
-        shape = self._extended_shape(sample_shape)
-        with no_grad():
-            return cast(Tensor, normal(self.loc.expand(shape), self.scale.expand(shape)))
 
     def rsample(self, sample_shape: Iterable[int] = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)

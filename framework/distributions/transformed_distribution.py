@@ -10,8 +10,9 @@ from ..ops.creation.fill import full
 from ..spec import Size
 from ..tensor import Tensor
 from . import constraints
+from .composed_transforms import ComposeTransform
 from .distribution import Distribution
-from .transforms import ComposeTransform, Transform, sum_rightmost, with_events
+from .transforms import Transform, sum_rightmost, with_events
 
 
 class Independent(Distribution):

@@ -23,6 +23,14 @@ from lowtide.framework.distributions.categorical import OneHotCategorical as One
 from lowtide.framework.distributions.categorical import (
     OneHotCategoricalStraightThrough as OneHotCategoricalStraightThrough,
 )
+from lowtide.framework.distributions.composed_transforms import ComposeTransform as ComposeTransform
+from lowtide.framework.distributions.composed_transforms import (
+    IndependentTransform as IndependentTransform,
+)
+from lowtide.framework.distributions.composed_transforms import ReshapeTransform as ReshapeTransform
+from lowtide.framework.distributions.composed_transforms import (
+    identity_transform as identity_transform,
+)
 from lowtide.framework.distributions.constraint_registry import biject_to as biject_to
 from lowtide.framework.distributions.constraint_registry import transform_to as transform_to
 from lowtide.framework.distributions.counts import Binomial as Binomial
@@ -83,11 +91,7 @@ from lowtide.framework.distributions.transformed_distribution import Independent
 from lowtide.framework.distributions.transformed_distribution import (
     TransformedDistribution as TransformedDistribution,
 )
-from lowtide.framework.distributions.transforms import ComposeTransform as ComposeTransform
-from lowtide.framework.distributions.transforms import IndependentTransform as IndependentTransform
-from lowtide.framework.distributions.transforms import ReshapeTransform as ReshapeTransform
 from lowtide.framework.distributions.transforms import Transform as Transform
-from lowtide.framework.distributions.transforms import identity_transform as identity_transform
 from lowtide.framework.distributions.vector_transforms import CatTransform as CatTransform
 from lowtide.framework.distributions.vector_transforms import (
     CorrCholeskyTransform as CorrCholeskyTransform,

@@ -1,5 +1,13 @@
 """Functions with a known inverse and Jacobian, by which distributions are made of others."""
 
+from lowtide.framework.distributions.composed_transforms import ComposeTransform as ComposeTransform
+from lowtide.framework.distributions.composed_transforms import (
+    IndependentTransform as IndependentTransform,
+)
+from lowtide.framework.distributions.composed_transforms import ReshapeTransform as ReshapeTransform
+from lowtide.framework.distributions.composed_transforms import (
+    identity_transform as identity_transform,
+)
 from lowtide.framework.distributions.elementwise_transforms import AbsTransform as AbsTransform
 from lowtide.framework.distributions.elementwise_transforms import (
     AffineTransform as AffineTransform,
@@ -16,11 +24,7 @@ from lowtide.framework.distributions.elementwise_transforms import (
     SoftplusTransform as SoftplusTransform,
 )
 from lowtide.framework.distributions.elementwise_transforms import TanhTransform as TanhTransform
-from lowtide.framework.distributions.transforms import ComposeTransform as ComposeTransform
-from lowtide.framework.distributions.transforms import IndependentTransform as IndependentTransform
-from lowtide.framework.distributions.transforms import ReshapeTransform as ReshapeTransform
 from lowtide.framework.distributions.transforms import Transform as Transform
-from lowtide.framework.distributions.transforms import identity_transform as identity_transform
 from lowtide.framework.distributions.vector_transforms import CatTransform as CatTransform
 from lowtide.framework.distributions.vector_transforms import (
     CorrCholeskyTransform as CorrCholeskyTransform,
