@@ -7,6 +7,7 @@ return is the draw, and backward multiplies by that velocity. They can be differ
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from ..autograd.function import Function
@@ -68,7 +69,8 @@ def _gamma_pairs(make: Any) -> Any:
 def _gamma_velocity(xp: Any, concentration: Any, sample: Any) -> Any:
     """Derivative of a gamma variable of rate 1 by its shape parameter, at a fixed quantile."""
     given = on_host(xp, concentration), on_host(xp, sample)
-    return _back(xp, -in_tiles(gamma_integrals, 2, *given)[0], concentration)
+    (found,) = in_tiles(partial(gamma_integrals, second=False), 1, *given)
+    return _back(xp, -found, concentration)
 
 
 @op(name="_standard_gamma_grad2", adopt=True, infer=_alike, samples=_gamma_pairs)
@@ -121,15 +123,16 @@ def _beta_triples(make: Any) -> Any:
         yield (make(*shape, low=0.1, high=0.9), a, a + make(*shape, low=0.3, high=3.0)), {}
 
 
-def _beta(xp: Any, x: Any, concentration: Any, total: Any) -> list[Any]:
+def _beta(xp: Any, x: Any, concentration: Any, total: Any, second: bool) -> list[Any]:
     a = on_host(xp, concentration)
-    return in_tiles(beta_integrals, 3, on_host(xp, x), a, on_host(xp, total) - a)
+    given = on_host(xp, x), a, on_host(xp, total) - a
+    return in_tiles(partial(beta_integrals, second=second), 3 if second else 1, *given)
 
 
 @op(name="_dirichlet_grad", adopt=True, infer=_alike, samples=_beta_triples)
 def _beta_velocity(xp: Any, x: Any, concentration: Any, total: Any) -> Any:
     """Derivative of a beta variable by its first parameter at a fixed quantile, over ``1 - x``."""
-    return _back(xp, -_beta(xp, x, concentration, total)[0], x)
+    return _back(xp, -_beta(xp, x, concentration, total, False)[0], x)
 
 
 @op(
@@ -141,7 +144,7 @@ def _beta_curvature(xp: Any, x: Any, concentration: Any, total: Any) -> Any:
 
     By ``a`` twice, and by ``a`` and ``b``, with ``a = concentration`` and ``b = total - a``.
     """
-    _, twice, mixed = _beta(xp, x, concentration, total)
+    _, twice, mixed = _beta(xp, x, concentration, total, True)
     return _back(xp, twice, x), _back(xp, mixed, x)
 
 

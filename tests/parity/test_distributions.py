@@ -420,6 +420,16 @@ def test_names_and_parameters_are_pytorchs(home):
             assert list(inspect.signature(getattr(mine, name).__init__).parameters) == expected
 
 
+def test_pytorchs_modules_have_the_same_names():
+    import importlib
+    import pkgutil
+
+    for found in pkgutil.iter_modules(torch.distributions.__path__):
+        mine = importlib.import_module(f"lowtide.distributions.{found.name}")
+        theirs = importlib.import_module(f"torch.distributions.{found.name}")
+        assert [n for n in theirs.__all__ if not hasattr(mine, n)] == [], found.name
+
+
 POINTS = np.random.default_rng(5).standard_normal((2, 4, 6))
 TRANSFORMS = {
     "exp": lambda m, t: t.ExpTransform(),
