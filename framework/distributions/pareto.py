@@ -17,6 +17,8 @@ from .location_scale import EULER
 from .parameters import batch_shape_of, broadcast_all
 from .transformed_distribution import TransformedDistribution, filled
 
+_NEAR = 1e-4  # where three terms of a series have an error below 1e-12
+
 
 class Pareto(TransformedDistribution):
     """Pareto distribution: density ``alpha scale^alpha / x^(alpha + 1)`` from ``scale`` on.
@@ -63,10 +65,25 @@ class Pareto(TransformedDistribution):
         return (self.scale / self.alpha).log() + (1 + self.alpha.reciprocal())
 
 
+def _log1p_ratio(u: Tensor) -> Tensor:
+    # log(1 + u) / u, by its series near 0, so that it and its slope are right there
+    near = u.abs() < _NEAR
+    away = u.masked_fill(near, 1.0)
+    return (1 - u / 2 + u * u / 3).where(near, away.log1p() / away)
+
+
+def _expm1_ratio(u: Tensor) -> Tensor:
+    # (exp(u) - 1) / u, likewise
+    near = u.abs() < _NEAR
+    away = u.masked_fill(near, 1.0)
+    return (1 + u / 2 + u * u / 6).where(near, away.expm1() / away)
+
+
 class GeneralizedPareto(Distribution):
     """Generalized Pareto distribution: ``1 - (1 + c z)^(-1/c)`` with z = (x - loc) / scale.
 
-    For a concentration c of 0 that is ``1 - exp(-z)``; for c below 0 there is an upper end.
+    For a concentration c of 0 that is ``1 - exp(-z)``, which it approaches smoothly; for c below 0
+    there is an upper end.
 
     Args:
         loc: The least value, a number or a tensor.
@@ -91,34 +108,28 @@ class GeneralizedPareto(Distribution):
         names = ("loc", "scale", "concentration")
         return self._expanded(GeneralizedPareto, batch_shape, _instance, *names)
 
-    def _flat(self) -> tuple[Tensor, Tensor]:
-        # Where the concentration is 0, and 1 in its place there, so that no branch is NaN.
-        c = self.concentration
-        flat = c.abs() <= 1e-8
-        return flat, c.masked_fill(flat, 1.0)
-
     def rsample(self, sample_shape: Iterable[int] = ()) -> Tensor:
         shape = self._extended_shape(sample_shape)
         return self.icdf(rand(shape, dtype=self.loc.dtype, device=self.loc.device))
 
     def log_survival_function(self, value: Tensor) -> Tensor:
         """Compute ``log(1 - cdf(value))``."""
-        z = (value - self.loc) / self.scale
-        flat, c = self._flat()
-        below = z < 0
-        inside = (c * z).clamp(min=-1).masked_fill(below, 0.0)
-        found = -z.masked_fill(below, 0.0)
-        return found.where(flat, -inside.log1p() / c)
+        z = ((value - self.loc) / self.scale).clamp(min=0)
+        return -z * _log1p_ratio((self.concentration * z).clamp(min=-1))
 
     def log_prob(self, value: Tensor) -> Tensor:
         if self._validate_args:
             self._validate_sample(value)
         z = (value - self.loc) / self.scale
-        flat, c = self._flat()
-        inside = (c * z).clamp(min=-1)
-        powered = -(c.reciprocal() + 1) * inside.log1p()
-        found = (-z).where(flat, powered) - self.scale.log()
-        return found.masked_fill((z < 0) | (~flat & (c * z < -1)), -math.inf)
+        cz = self.concentration * z
+        inside = cz.clamp(min=-1)
+        log = inside.log1p()
+        # (1 + 1 / c) log(1 + c z); where c is about 0, by log(1 + u) / u
+        near = inside.abs() < _NEAR
+        slope = -(self.concentration.expand(z.shape).masked_fill(near, 1.0).reciprocal() + 1)
+        found = (-z * _log1p_ratio(inside.masked_fill(~near, 0.0)) - log).where(near, slope * log)
+        found = found - self.scale.log()
+        return found.masked_fill((z < 0) | (cz < -1), -math.inf)
 
     def log_cdf(self, value: Tensor) -> Tensor:
         """Compute ``log(cdf(value))``."""
@@ -130,9 +141,8 @@ class GeneralizedPareto(Distribution):
         return -self.log_survival_function(value).expm1()
 
     def icdf(self, value: Tensor) -> Tensor:
-        flat, c = self._flat()
-        left = (-value).log1p()  # log(1 - value)
-        return self.loc + self.scale * (-left).where(flat, (-c * left).expm1() / c)
+        left = -(-value).log1p()  # -log(1 - value)
+        return self.loc + self.scale * left * _expm1_ratio(self.concentration * left)
 
     @property
     def mean(self) -> Tensor:

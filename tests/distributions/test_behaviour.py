@@ -129,6 +129,12 @@ def test_the_mode_of_weibull_below_a_concentration_of_one_is_zero():
     assert D.Weibull(1.0, lt.tensor([0.5, 1.0])).mode.tolist() == [0.0, 0.0]
 
 
+def test_a_generalized_pareto_with_an_end_has_its_density_there():
+    d = D.GeneralizedPareto(0.0, 1.0, lt.tensor([-0.5, -2.0, 0.5]))
+    assert d.log_prob(lt.tensor([2.0, 0.5, 0.0])).tolist() == [-lt.inf, lt.inf, 0.0]
+    assert d.cdf(lt.tensor([2.0, 0.5, 0.0])).tolist() == [1.0, 1.0, 0.0]
+
+
 def test_an_expanded_multinomial_has_its_entropy():
     d = D.Multinomial(3, lt.tensor([0.2, 0.8]))
     np.testing.assert_allclose(d.expand((2,)).entropy().numpy(), [d.entropy().item()] * 2)

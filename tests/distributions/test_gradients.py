@@ -176,6 +176,15 @@ def test_a_third_derivative_of_a_draw_is_refused(make):
         lt.autograd.grad(found.sum(), a)
 
 
+def test_a_generalized_pareto_is_smooth_where_its_concentration_is_zero():
+    c = lt.tensor([0.0, 1e-6, -1e-6, 5e-5, 0.3], dtype=lt.float64, requires_grad=True)
+    x = lt.tensor([0.4, 1.0, 2.0, 3.0, 0.5], dtype=lt.float64, requires_grad=True)
+    p = lt.tensor([0.4, 0.1, 0.2, 0.9, 0.5], dtype=lt.float64, requires_grad=True)
+    assert gradcheck(lambda c, x: D.GeneralizedPareto(0.0, 1.5, c).log_prob(x), [c, x])
+    assert gradcheck(lambda c, x: D.GeneralizedPareto(0.0, 1.5, c).cdf(x), [c, x])
+    assert gradcheck(lambda c, p: D.GeneralizedPareto(0.0, 1.5, c).icdf(p), [c, p])
+
+
 def test_the_straight_through_gradient_is_that_of_the_probabilities():
     logits = lt.randn(4, 3, dtype=lt.float64, requires_grad=True)
     x = D.OneHotCategoricalStraightThrough(logits=logits).rsample()
