@@ -160,6 +160,7 @@ from lowtide import version as version
 
 if _TYPE_CHECKING:
     checkpointing: _Any  # a module that can be called, of which type checkers know nothing
+    from lowtide import distributions as distributions  # in use, when it is first asked for
 else:
     from lowtide import checkpointing as checkpointing
 
@@ -190,4 +191,16 @@ _publish_if_asked()  # for `lowtide top`
 
 _HIDDEN = {"cli", "framework", "modules", "recipes"}  # ours, but nobody's names
 _HIDDEN |= {"load_ipython_extension", "unload_ipython_extension"}
-__all__ = sorted(n for n in globals() if not n.startswith("_") and n not in _HIDDEN)
+_LATER = ("distributions",)  # namespaces imported when they are first asked for
+__all__ = sorted([*(n for n in globals() if not n.startswith("_") and n not in _HIDDEN), *_LATER])
+
+
+def __getattr__(name: str) -> _Any:
+    """Import a namespace of ``_LATER``, which few programs want."""
+    if name in _LATER:
+        return __import__("importlib").import_module(f"lowtide.{name}")
+    raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -160,8 +160,8 @@ LAYERS = """
     framework/ops/pooling framework/ops/normalization framework/ops/embedding framework/ops/signal
     framework/ops/vision framework/ops/recurrent framework/ops/attention framework/ops/loss
     framework/autograd/functional framework/autograd/transforms framework/amp framework/interop
-    framework/blockwise framework/checkpointing framework/data framework/serialization
-    framework/testing framework/codegen
+    framework/distributions framework/blockwise framework/checkpointing framework/data
+    framework/serialization framework/testing framework/codegen
     profiling/leaks profiling/record profiling/analysis profiling/record/event_log
     profiling/profile profiling/report profiling/exports
     profiling/profiler profiling/magics profiling/estimate profiling/publisher

@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from .. import ops
+from ..distributions import implicit_gradients as _draws
 from ..ops.registry import FUNCTIONS, OPS, Op
 from ..tensor import Tensor
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "operators.md"
 PACKAGE = ops.__name__
+OUTSIDE = _draws.__package__  # the one other folder that declares ops
 
 # Where a function differs from PyTorch's of the same name, on purpose.
 DIFFERS: dict[str, str] = {
@@ -258,7 +260,7 @@ def entries() -> dict[str, list[tuple[str, Any]]]:
     return {
         module: sorted(group.items(), key=lambda e: (e[0].startswith("_"), e[0]))
         for module, group in sorted(found.items())
-        if module.startswith(PACKAGE + ".")
+        if module.startswith((PACKAGE + ".", f"{OUTSIDE}."))
     }
 
 
@@ -303,7 +305,7 @@ def _lines() -> Iterator[str]:
     yield INTRODUCTION.format(agreeing=AGREEING)
     for module, group in entries().items():
         doc = inspect.getdoc(sys.modules[module]) or ""
-        yield f"## {module.removeprefix(PACKAGE + '.')}"
+        yield f"## {module.removeprefix(PACKAGE + '.').removeprefix('lowtide.framework.')}"
         yield ""
         yield doc.partition("\n")[0]
         yield ""

@@ -1,0 +1,1 @@
+"""Probability distributions: log densities, samples with gradients, divergences, bijections."""

@@ -1,0 +1,13 @@
+"""Which transform leads from unconstrained numbers into a region."""
+
+from lowtide.framework.distributions.constraint_registry import (
+    ConstraintRegistry as ConstraintRegistry,
+)
+from lowtide.framework.distributions.constraint_registry import biject_to as biject_to
+from lowtide.framework.distributions.constraint_registry import transform_to as transform_to
+
+__all__ = [
+    "ConstraintRegistry",
+    "biject_to",
+    "transform_to",
+]

@@ -1,0 +1,7 @@
+"""PyTorch's place of ``Gamma``."""
+
+from lowtide.framework.distributions.gamma import Gamma as Gamma
+
+__all__ = [
+    "Gamma",
+]

@@ -1,0 +1,7 @@
+"""PyTorch's place of ``MixtureSameFamily``."""
+
+from lowtide.framework.distributions.mixture import MixtureSameFamily as MixtureSameFamily
+
+__all__ = [
+    "MixtureSameFamily",
+]

@@ -1,0 +1,7 @@
+"""PyTorch's place of ``Multinomial``."""
+
+from lowtide.framework.distributions.categorical import Multinomial as Multinomial
+
+__all__ = [
+    "Multinomial",
+]

@@ -1,0 +1,7 @@
+"""PyTorch's place of ``Poisson``."""
+
+from lowtide.framework.distributions.counts import Poisson as Poisson
+
+__all__ = [
+    "Poisson",
+]

@@ -1,0 +1,7 @@
+"""PyTorch's place of ``Weibull``."""
+
+from lowtide.framework.distributions.pareto import Weibull as Weibull
+
+__all__ = [
+    "Weibull",
+]
