@@ -88,6 +88,14 @@ def _controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
     return None
 
 
+def symbol(name: str) -> int:
+    """Return the address of a function of NumPy's BLAS; 0 if it has none of that name."""
+    try:
+        return ctypes.cast(getattr(_library(ctypes.CDLL), name), ctypes.c_void_p).value or 0
+    except (AttributeError, ImportError, OSError, TypeError):
+        return 0
+
+
 def controllable() -> bool:
     """Whether :func:`alone` does what it says with the BLAS that NumPy uses."""
     return _controls() is not None

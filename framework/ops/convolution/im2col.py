@@ -11,7 +11,7 @@ from functools import partial
 from itertools import product
 from math import prod
 
-from ...kernels.cpu.linalg.parallel_matmul import matmul_into
+from ...kernels.common.matmul import matmul_into
 from ...kernels.runtime import blas, threads, thresholds
 from .sizes import INPUT, OUT, WEIGHT, Route, Sizes, ceil_div, evenly, tiles
 

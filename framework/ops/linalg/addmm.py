@@ -9,7 +9,7 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import float32
-from ...kernels.cpu.linalg.parallel_matmul import matmul_into
+from ...kernels.common.matmul import matmul_into
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import function, op

@@ -12,7 +12,7 @@ matrix product and a pass over what it makes, or the other way round; the weight
 from __future__ import annotations
 
 from ...kernels.common.layout import contiguous, tiles
-from ...kernels.cpu.linalg.parallel_matmul import matmul_into
+from ...kernels.common.matmul import matmul_into
 from ..elementwise.arithmetic import conjugate
 from ..registry import function, op
 from .matmul import as_rows, check_number

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...dtypes import FLOAT, bool_
 from ...kernels.common.layout import contiguous
-from ...kernels.cpu.linalg.parallel_matmul import matmul_into
+from ...kernels.common.matmul import matmul_into
 from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA

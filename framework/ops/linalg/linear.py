@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from math import prod
 
-from ...kernels.cpu.linalg import parallel_matmul
+from ...kernels.common import matmul as products
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import op
@@ -97,12 +97,12 @@ def _(xp, out, room, input, weight, bias):
 
 @linear.kernel(
     "cpu",
-    when=lambda input, weight, bias: parallel_matmul.divides(_tall(input, weight), input.shape[-1]),
+    when=lambda input, weight, bias: products.divides(_tall(input, weight), input.shape[-1]),
     layout=foldable,
 )
 def _(xp, out, input, weight, bias):
     out, input = folded(out, input, weight.T)
-    parallel_matmul.multiply(input, weight.T, out, bias)
+    products.multiply(input, weight.T, out, bias)
 
 
 @linear.vjp("input")

@@ -18,7 +18,7 @@ from __future__ import annotations
 import builtins
 from math import prod
 
-from ...kernels.cpu.linalg import parallel_matmul
+from ...kernels.common import matmul as products
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import op
@@ -212,12 +212,12 @@ def _folded_shape(input, other):
 
 @matmul.kernel(
     "cpu",
-    when=lambda input, other: parallel_matmul.divides(_folded_shape(input, other), input.shape[-1]),
+    when=lambda input, other: products.divides(_folded_shape(input, other), input.shape[-1]),
     layout=blas_ready,
 )
 def _(xp, out, input, other):
     out, input = folded(out, input, other)
-    parallel_matmul.multiply(input, other, out)
+    products.multiply(input, other, out)
 
 
 @matmul.vjp("input")

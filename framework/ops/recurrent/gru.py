@@ -13,8 +13,8 @@ Source:
 from __future__ import annotations
 
 from ...kernels.common.layout import contiguous
+from ...kernels.common.matmul import matmul_into
 from ...kernels.common.strided_ufuncs import negate
-from ...kernels.cpu.linalg.parallel_matmul import matmul_into
 from ...spec import Spec
 from ..linalg.linear import linear
 from ..registry import op

@@ -14,8 +14,8 @@ from __future__ import annotations
 from math import prod
 
 from ...kernels.common.layout import contiguous
+from ...kernels.common.matmul import matmul_into
 from ...kernels.common.strided_ufuncs import negate
-from ...kernels.cpu.linalg.parallel_matmul import matmul_into
 from ...spec import Spec
 from ..linalg.linear import linear
 from ..registry import op

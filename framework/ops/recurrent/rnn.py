@@ -23,7 +23,7 @@ from math import prod
 
 from ...dtypes import float32
 from ...kernels.common.layout import contiguous
-from ...kernels.cpu.linalg.parallel_matmul import matmul_into
+from ...kernels.common.matmul import matmul_into
 from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..linalg.linear import linear

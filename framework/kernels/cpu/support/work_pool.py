@@ -1,0 +1,163 @@
+"""A pool of threads in compiled code: a job is shared out in about a microsecond.
+
+A thread that Python wakes waits for the interpreter's lock first; for a product of half a
+millisecond that is a tenth of its time. The helpers here are threads that never come back to
+Python: they look for work in a block of words that they share with the caller.
+
+A *job* is the address of a function, of its arguments, and a number of chunks. Caller and helpers
+take the next chunk by adding to one counter, so nobody waits for a thread that has not begun, and a
+helper whom the system leaves waiting leaves its share to the others. The caller returns when no
+helper is inside. A second caller meanwhile makes all its calls itself.
+
+Idle helpers look out for work for a while, then sleep in the kernel (a futex: Linux only) until a
+caller wakes them.
+
+What each word is for: ``OPEN`` is 1 while a caller has the pool. ``NEXT`` is the next chunk, or
+``CLOSED``. ``INSIDE`` counts helpers that may hold a chunk. ``ASLEEP`` is not 0 if a helper sleeps
+or is about to. ``ALLOWED`` is how many helpers may join. ``STOP`` ends them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import platform
+import sys
+import threading
+from typing import Any
+
+import numpy as np
+
+from ....interrupts import defer_interrupts
+from ...runtime import threads
+from .atomics import add, call_words, exchange, load, relax, store
+from .jit import compiled
+
+# Bytes from the block's start; words that different threads write lie in different cache lines.
+OPEN, NEXT, INSIDE, ASLEEP, STOP = 0, 64, 128, 192, 256
+ALLOWED, CHUNKS, FUNCTION, ARGUMENTS = 320, 328, 336, 344
+WORDS = 64
+CLOSED = 1 << 40
+LOOKS = 3000  # for work, each some 40 cycles, until a helper sleeps
+PATIENCE = 1000  # looks until a waiting caller offers its core to others
+
+_FUTEX, _YIELD = {"x86_64": (202, 24), "aarch64": (98, 124)}.get(platform.machine(), (0, 0))
+_WAIT, _WAKE, _ALL = 128, 129, 1 << 30  # private to the process
+
+_block: Any = None  # the words, never freed: a helper may look while the process ends
+_base = 0  # address of the block
+_syscall = 0
+
+
+def available() -> bool:
+    """Whether this system has what the pool is made of."""
+    return sys.platform == "linux" and _FUTEX != 0 and threads.LIMIT > 1
+
+
+@compiled
+def _take(base: Any) -> Any:
+    function, arguments, chunks = load(base + FUNCTION), load(base + ARGUMENTS), load(base + CHUNKS)
+    while True:
+        k = add(base + NEXT, 1)
+        if k >= chunks:
+            return
+        call_words(function, (arguments, k))
+
+
+@compiled
+def _help(base: Any, number: Any, syscall: Any, futex: Any) -> Any:
+    looks = 0
+    while load(base + STOP) == 0:
+        if load(base + NEXT) < CLOSED and number < load(base + ALLOWED):
+            add(base + INSIDE, 1)
+            # Only now is the job sure to stay: the caller waits for whoever is inside.
+            if load(base + NEXT) < load(base + CHUNKS):
+                _take(base)
+                looks = 0
+            add(base + INSIDE, -1)
+        relax()
+        looks += 1
+        if looks > LOOKS:
+            looks = 0
+            store(base + ASLEEP, 1)
+            if load(base + NEXT) >= CLOSED and load(base + STOP) == 0:
+                call_words(syscall, (futex, base + ASLEEP, _WAIT, 1, 0, 0, 0))
+
+
+@compiled
+def _run(
+    base: Any, function: Any, arguments: Any, chunks: Any, helpers: Any,
+    syscall: Any, futex: Any, give_way: Any,
+) -> Any:  # fmt: skip
+    if exchange(base + OPEN, 1) != 0:  # another thread of Python has the pool
+        for k in range(chunks):
+            call_words(function, (arguments, k))
+        return
+    store(base + FUNCTION, function)
+    store(base + ARGUMENTS, arguments)
+    store(base + CHUNKS, chunks)
+    store(base + ALLOWED, helpers)
+    store(base + NEXT, 0)
+    if load(base + ASLEEP) != 0 and exchange(base + ASLEEP, 0) != 0:
+        call_words(syscall, (futex, base + ASLEEP, _WAKE, _ALL, 0, 0, 0))
+    _take(base)
+    store(base + CHUNKS, 0)
+    store(base + NEXT, CLOSED)
+    looks = 0
+    while load(base + INSIDE) != 0:
+        relax()
+        looks += 1
+        if looks > PATIENCE:
+            looks = 0
+            call_words(syscall, (give_way, 0, 0, 0, 0, 0, 0))
+    store(base + OPEN, 0)
+
+
+def run(function: int, arguments: int, chunks: int, workers: int) -> None:
+    """Call ``function(arguments, k)`` for each ``k`` below ``chunks``, here and in helpers.
+
+    Args:
+        function: Address of a C function of two words that returns one; it must not raise.
+        arguments: Address of what it reads, valid until this returns.
+        chunks: How many there are.
+        workers: Threads at most, this one among them.
+    """
+    if not _base:
+        with defer_interrupts():
+            _start()
+    _run(_base, function, arguments, chunks, workers - 1, _syscall, _FUTEX, _YIELD)
+
+
+def _start() -> None:
+    global _block, _base, _syscall
+    words = np.zeros(WORDS + 8, np.int64)
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
+    base = -(-words.ctypes.data // 64) * 64
+    words[(base - words.ctypes.data + NEXT) // 8] = CLOSED
+    _syscall = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value or 0
+    for k in range(threads.LIMIT - 1):
+        name = f"lowtide-helper_{k}"
+        arguments = (base, k, _syscall, _FUTEX)
+        threading.Thread(target=_help, args=arguments, name=name, daemon=True).start()
+    _block, _base = words, base
+
+
+def _stop() -> None:
+    # They would look at words, and run code, that the end of the process takes away.
+    if _base:
+        at = (_base - _block.ctypes.data) // 8
+        _block[at + STOP // 8], _block[at + ASLEEP // 8] = 1, 0
+        ctypes.CDLL(None).syscall(
+            _FUTEX, ctypes.c_void_p(_base + ASLEEP), _WAKE, _ALL, None, None, 0
+        )
+
+
+def _forget() -> None:
+    global _base
+    _base = 0  # threads do not survive a fork
+
+
+atexit.register(_stop)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
