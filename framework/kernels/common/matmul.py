@@ -90,18 +90,21 @@ def _symmetric(a: Any, b: Any) -> bool:
 def _compiled(
     a: Any, b: Any, out: Any, bias: Any, cuts: tuple[int, int, int], workers: int
 ) -> bool:
-    stack, kind = out.shape[:-2], out.dtype.char
-    if kind not in "fd" or min(out.shape[-2:]) == 1:
+    shape, kind = out.shape, out.dtype.char
+    if kind not in "fd" or shape[-1] == 1 or shape[-2] == 1:
         return False
-    if len(stack) > 1:
-        a, b, out = (_as_one_stack(x, stack) for x in (a, b, out))
-    if a is None or b is None or out is None or not (_lies(a) and _lies(b)):
-        return False
+    if len(shape) > 3:
+        a, b, out = (_as_one_stack(x, shape[:-2]) for x in (a, b, out))
+        if a is None or b is None or out is None:
+            return False
     from ..cpu.linalg import gemm
 
-    if not gemm.supports(kind):
+    lying = (a.shape, a.strides), (b.shape, b.strides), (out.shape, out.strides)
+    added = 0 if bias is None else bias.size
+    planned = gemm.plan(kind, workers, cuts, added, out.shape, *lying)
+    if planned is None:
         return False
-    gemm.multiply(a, b, out, bias, cuts, workers)
+    gemm.multiply(planned, a, b, out, bias, workers)
     return True
 
 
@@ -114,17 +117,6 @@ def _as_one_stack(x: Any, stack: tuple[int, ...]) -> Any:
     dims = [(n, s) for n, s in zip(x.shape[:-2], x.strides[:-2], strict=True) if n > 1]
     even = all(s == t * m for (_, s), (m, t) in pairwise(dims))
     return x.reshape(-1, *x.shape[-2:]) if even else None
-
-
-def _lies(x: Any) -> bool:
-    # Rows or columns without gaps, as BLAS takes them.
-    (m, n), (row, column), size = x.shape[-2:], x.strides[-2:], x.itemsize
-    if row % size or column % size:
-        return False
-    return bool(
-        (column == size and (row >= n * size or m == 1))
-        or (row == size and (column >= m * size or n == 1))
-    )
 
 
 @lru_cache(maxsize=4096)

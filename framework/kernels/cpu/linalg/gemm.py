@@ -8,7 +8,8 @@ chunk while that is in its core's cache.
 from __future__ import annotations
 
 from array import array
-from functools import cache
+from functools import cache, lru_cache
+from math import prod
 from typing import Any
 
 import numba
@@ -125,48 +126,66 @@ def _functions(kind: str) -> tuple[int, int, Any]:
     return found, int(chunk.address), chunk
 
 
-def supports(kind: str) -> bool:
-    """Whether products of a dtype, by its character, can be jobs here."""
-    return _functions(kind)[0] != 0
-
-
-def multiply(a: Any, b: Any, out: Any, bias: Any, cuts: tuple[int, int, int], workers: int) -> None:
-    """Compute ``out = a @ b + bias`` by several threads.
+@lru_cache(maxsize=4096)
+def plan(
+    kind: str, workers: int, cuts: tuple[int, int, int], bias: int, shape: tuple[int, ...],
+    *operands: tuple[tuple[int, ...], tuple[int, ...]],
+) -> tuple[Any, int, int] | None:  # fmt: skip
+    """Prepare the job of products of one shape, whose addresses are still to be filled in.
 
     Args:
-        a: (M, K) or (S, M, K), rows or columns without gaps.
-        b: (K, N) or (S, K, N), likewise.
-        out: (M, N) or (S, M, N), rows without gaps.
-        bias: (N,) or (1,), or None.
-        cuts: Into how many ranges the stack, the rows and the columns are cut.
+        kind: The dtype's character.
         workers: Threads at most.
+        cuts: Into how many ranges the stack, the rows and the columns are cut.
+        bias: Its elements; 0 without one.
+        shape: Of the result: (M, N) or (S, M, N).
+        *operands: Shape and strides of ``a``, ``b`` and the result, the strides in bytes.
+
+    Returns:
+        The job's words, the address of the function, the number of chunks. None if BLAS cannot
+        take the operands as they lie, or has no such function.
     """
-    function, chunk, _ = _functions(out.dtype.char)
-    size = out.itemsize
-    m, n = out.shape[-2:]
-    stack = out.shape[0] if out.ndim == 3 else 1
-    added = (0, 0) if bias is None else (_address(bias), int(bias.size > 1 or n == 1))
-    job = array(
-        "q",
-        [
-            function, m, n, a.shape[-1], stack, *_operand(a, size), *_operand(b, size),
-            _address(out), out.strides[-2] // size if m > 1 else n, _step(out), *added, *cuts,
-        ],
-    )  # fmt: skip
-    run(chunk, job.buffer_info()[0], cuts[0] * cuts[1] * cuts[2], workers)
+    function, chunk, _ = _functions(kind)
+    size = np.dtype(kind).itemsize
+    lying = [_lies(*operand, size) for operand in operands]
+    if not function or None in lying or lying[2][0] != _PLAIN:  # type: ignore[index]
+        return None
+    (ta, lda, step_a), (tb, ldb, step_b), (_, ldo, step_out) = lying  # type: ignore[misc]
+    m, n = shape[-2:]
+    stack = shape[0] if len(shape) == 3 else 1
+    words = [
+        function, m, n, operands[0][0][-1], stack, 0, ta, lda, step_a, 0, tb, ldb, step_b, 0, ldo,
+        step_out, 0, int(bias > 1 or n == 1), *cuts,
+    ]  # fmt: skip
+    return array("q", words), chunk, prod(cuts)
 
 
-def _operand(x: Any, size: int) -> tuple[int, int, int, int]:
-    row, column = x.strides[-2] // size, x.strides[-1] // size
-    m, n = x.shape[-2:]
-    if column == 1 and (row >= n or m == 1):
-        return _address(x), _PLAIN, max(row, n) if m > 1 else n, _step(x)
-    return _address(x), _TRANSPOSED, max(column, m) if n > 1 else m, _step(x)
+def _lies(
+    shape: tuple[int, ...], strides: tuple[int, ...], size: int
+) -> tuple[int, int, int] | None:
+    # (transposed, elements between lines, bytes between matrices) of rows or columns without gaps.
+    (m, n), (row, column) = shape[-2:], strides[-2:]
+    if row % size or column % size:
+        return None
+    step = strides[0] if len(shape) == 3 and shape[0] > 1 else 0
+    if (column == size or n == 1) and (row >= n * size or m == 1):
+        return _PLAIN, row // size if m > 1 else n, step
+    if (row == size or m == 1) and (column >= m * size or n == 1):
+        return _TRANSPOSED, column // size if n > 1 else m, step
+    return None
 
 
-def _step(x: Any) -> int:
-    return int(x.strides[0]) if x.ndim == 3 and x.shape[0] > 1 else 0
+def multiply(
+    planned: tuple[Any, int, int], a: Any, b: Any, out: Any, bias: Any, workers: int
+) -> None:
+    """Compute ``out = a @ b + bias`` by several threads, as planned for such arrays."""
+    words, chunk, chunks = planned
+    job = words[:]
+    job[_A // 8], job[_B // 8], job[_OUT // 8] = _address(a), _address(b), _address(out)
+    if bias is not None:
+        job[_BIAS // 8] = _address(bias)
+    run(chunk, job.buffer_info()[0], chunks, workers)
 
 
-def _address(x: Any) -> int:
-    return int(x.__array_interface__["data"][0])
+def _address(x: Any) -> Any:
+    return x.__array_interface__["data"][0]

@@ -37,22 +37,22 @@ from .jit import compiled
 # Bytes from the block's start; words that different threads write lie in different cache lines.
 OPEN, NEXT, INSIDE, ASLEEP, STOP = 0, 64, 128, 192, 256
 ALLOWED, CHUNKS, FUNCTION, ARGUMENTS = 320, 328, 336, 344
+SYSCALL, FUTEX, YIELD = 384, 392, 400  # the C function, and numbers of calls of the system
 WORDS = 64
 CLOSED = 1 << 40
-LOOKS = 3000  # for work, each some 40 cycles, until a helper sleeps
+LOOKS = 30000
 PATIENCE = 1000  # looks until a waiting caller offers its core to others
 
-_FUTEX, _YIELD = {"x86_64": (202, 24), "aarch64": (98, 124)}.get(platform.machine(), (0, 0))
+_CALLS = {"x86_64": (202, 24), "aarch64": (98, 124)}.get(platform.machine(), (0, 0))
 _WAIT, _WAKE, _ALL = 128, 129, 1 << 30  # private to the process
 
 _block: Any = None  # the words, never freed: a helper may look while the process ends
 _base = 0  # address of the block
-_syscall = 0
 
 
 def available() -> bool:
     """Whether this system has what the pool is made of."""
-    return sys.platform == "linux" and _FUTEX != 0 and threads.LIMIT > 1
+    return sys.platform == "linux" and _CALLS[0] != 0 and threads.LIMIT > 1
 
 
 @compiled
@@ -66,8 +66,8 @@ def _take(base: Any) -> Any:
 
 
 @compiled
-def _help(base: Any, number: Any, syscall: Any, futex: Any) -> Any:
-    looks = 0
+def _help(base: Any, number: Any) -> Any:
+    looks, word = 0, base + ASLEEP
     while load(base + STOP) == 0:
         if load(base + NEXT) < CLOSED and number < load(base + ALLOWED):
             add(base + INSIDE, 1)
@@ -80,16 +80,13 @@ def _help(base: Any, number: Any, syscall: Any, futex: Any) -> Any:
         looks += 1
         if looks > LOOKS:
             looks = 0
-            store(base + ASLEEP, 1)
+            store(word, 1)
             if load(base + NEXT) >= CLOSED and load(base + STOP) == 0:
-                call_words(syscall, (futex, base + ASLEEP, _WAIT, 1, 0, 0, 0))
+                call_words(load(base + SYSCALL), (load(base + FUTEX), word, _WAIT, 1, 0, 0, 0))
 
 
 @compiled
-def _run(
-    base: Any, function: Any, arguments: Any, chunks: Any, helpers: Any,
-    syscall: Any, futex: Any, give_way: Any,
-) -> Any:  # fmt: skip
+def _run(base: Any, function: Any, arguments: Any, chunks: Any, helpers: Any) -> Any:
     if exchange(base + OPEN, 1) != 0:  # another thread of Python has the pool
         for k in range(chunks):
             call_words(function, (arguments, k))
@@ -99,8 +96,9 @@ def _run(
     store(base + CHUNKS, chunks)
     store(base + ALLOWED, helpers)
     store(base + NEXT, 0)
-    if load(base + ASLEEP) != 0 and exchange(base + ASLEEP, 0) != 0:
-        call_words(syscall, (futex, base + ASLEEP, _WAKE, _ALL, 0, 0, 0))
+    word, syscall = base + ASLEEP, load(base + SYSCALL)
+    if load(word) != 0 and exchange(word, 0) != 0:
+        call_words(syscall, (load(base + FUTEX), word, _WAKE, _ALL, 0, 0, 0))
     _take(base)
     store(base + CHUNKS, 0)
     store(base + NEXT, CLOSED)
@@ -110,7 +108,7 @@ def _run(
         looks += 1
         if looks > PATIENCE:
             looks = 0
-            call_words(syscall, (give_way, 0, 0, 0, 0, 0, 0))
+            call_words(syscall, (load(base + YIELD), 0, 0, 0, 0, 0, 0))
     store(base + OPEN, 0)
 
 
@@ -126,20 +124,21 @@ def run(function: int, arguments: int, chunks: int, workers: int) -> None:
     if not _base:
         with defer_interrupts():
             _start()
-    _run(_base, function, arguments, chunks, workers - 1, _syscall, _FUTEX, _YIELD)
+    _run(_base, function, arguments, chunks, workers - 1)
 
 
 def _start() -> None:
-    global _block, _base, _syscall
+    global _block, _base
     words = np.zeros(WORDS + 8, np.int64)
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(words))
     base = -(-words.ctypes.data // 64) * 64
-    words[(base - words.ctypes.data + NEXT) // 8] = CLOSED
-    _syscall = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value or 0
+    syscall = ctypes.cast(ctypes.CDLL(None).syscall, ctypes.c_void_p).value or 0
+    given = {NEXT: CLOSED, SYSCALL: syscall, FUTEX: _CALLS[0], YIELD: _CALLS[1]}
+    for at, value in given.items():
+        words[(base - words.ctypes.data + at) // 8] = value
     for k in range(threads.LIMIT - 1):
         name = f"lowtide-helper_{k}"
-        arguments = (base, k, _syscall, _FUTEX)
-        threading.Thread(target=_help, args=arguments, name=name, daemon=True).start()
+        threading.Thread(target=_help, args=(base, k), name=name, daemon=True).start()
     _block, _base = words, base
 
 
@@ -148,9 +147,8 @@ def _stop() -> None:
     if _base:
         at = (_base - _block.ctypes.data) // 8
         _block[at + STOP // 8], _block[at + ASLEEP // 8] = 1, 0
-        ctypes.CDLL(None).syscall(
-            _FUTEX, ctypes.c_void_p(_base + ASLEEP), _WAKE, _ALL, None, None, 0
-        )
+        word = ctypes.c_void_p(_base + ASLEEP)
+        ctypes.CDLL(None).syscall(_CALLS[0], word, _WAKE, _ALL, None, None, 0)
 
 
 def _forget() -> None:
