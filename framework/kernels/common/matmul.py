@@ -24,9 +24,6 @@ import numpy as np
 
 from ..runtime import blas, threads, thresholds
 
-# From so many multiplications OpenBLAS starts threads of its own: for two matrices, for a vector.
-BLAS_MATRIX = 1 << 18
-BLAS_VECTOR = 1 << 13
 UNIT = 16  # rows or columns that are not divided
 FINE = 1 << 28  # operations for each thread from which it has two chunks
 
@@ -39,9 +36,9 @@ def divides(shape: Sequence[int], inner: int) -> bool:
         inner: The size that is summed over.
     """
     if len(shape) < 2 or min(shape[-2:]) == 1:
-        return prod(shape) * inner >= BLAS_VECTOR
+        return prod(shape) * inner >= thresholds.BLAS_VECTOR
     one = prod(shape[-2:]) * inner
-    return one >= BLAS_MATRIX or 2 * prod(shape) * inner >= thresholds.PRODUCT
+    return one >= thresholds.BLAS_MATRIX or 2 * prod(shape) * inner >= thresholds.PRODUCT
 
 
 def matmul_into(xp: Any, a: Any, b: Any, out: Any) -> Any:

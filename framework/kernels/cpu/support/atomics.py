@@ -89,3 +89,16 @@ def call_words(typing: Any, function: Any, arguments: Any) -> Any:
         return b.call(b.inttoptr(args[0], kind.as_pointer()), words)
 
     return types.int64(types.int64, arguments), write
+
+
+@spelled
+def ticks(typing: Any) -> Any:
+    """Return the processor's counter of cycles; 0 where reading it may be forbidden."""
+
+    def write(context: Any, b: Any, signature: Any, args: Any) -> Any:
+        if not _X86:
+            return ir.Constant(WORD, 0)
+        declare: Any = cgutils.get_or_insert_function
+        return b.call(declare(b.module, ir.FunctionType(WORD, []), "llvm.readcyclecounter"), [])
+
+    return types.int64(), write

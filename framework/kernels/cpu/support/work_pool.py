@@ -31,7 +31,7 @@ import numpy as np
 
 from ....interrupts import defer_interrupts
 from ...runtime import threads
-from .atomics import add, call_words, exchange, load, relax, store
+from .atomics import add, call_words, exchange, load, relax, store, ticks
 from .jit import compiled
 
 # Bytes from the block's start; words that different threads write lie in different cache lines.
@@ -40,7 +40,9 @@ ALLOWED, CHUNKS, FUNCTION, ARGUMENTS = 320, 328, 336, 344
 SYSCALL, FUTEX, YIELD = 384, 392, 400  # the C function, and numbers of calls of the system
 WORDS = 64
 CLOSED = 1 << 40
-LOOKS = 30000
+LOOKS = 30000  # for work, each some 60 cycles, until a helper sleeps
+FEW = 200  # looks of a helper that was taken off its core: somebody else wants that
+AWAY = 100_000  # cycles between two looks that show it
 PATIENCE = 1000  # looks until a waiting caller offers its core to others
 
 _CALLS = {"x86_64": (202, 24), "aarch64": (98, 124)}.get(platform.machine(), (0, 0))
@@ -67,22 +69,27 @@ def _take(base: Any) -> Any:
 
 @compiled
 def _help(base: Any, number: Any) -> Any:
-    looks, word = 0, base + ASLEEP
+    looks, most, word, last = 0, LOOKS, base + ASLEEP, ticks()
     while load(base + STOP) == 0:
         if load(base + NEXT) < CLOSED and number < load(base + ALLOWED):
             add(base + INSIDE, 1)
             # Only now is the job sure to stay: the caller waits for whoever is inside.
             if load(base + NEXT) < load(base + CHUNKS):
                 _take(base)
-                looks = 0
+                looks, last = 0, ticks()
             add(base + INSIDE, -1)
         relax()
         looks += 1
-        if looks > LOOKS:
-            looks = 0
+        now = ticks()
+        if now - last > AWAY:
+            most = FEW
+        last = now
+        if looks > most:
+            looks, most = 0, min(LOOKS, most + most // 8)
             store(word, 1)
             if load(base + NEXT) >= CLOSED and load(base + STOP) == 0:
                 call_words(load(base + SYSCALL), (load(base + FUTEX), word, _WAIT, 1, 0, 0, 0))
+                last = ticks()
 
 
 @compiled
