@@ -81,15 +81,9 @@ def parallel_for(run: Callable[[int, int], None], work: int, n: int) -> None:
         parallel_calls(run, bounds(n, chunks), several)
 
 
-def workers(work: int, n: int, each: int | None = None) -> int:
-    """How many threads are worth it for so many additions, in ``n`` chunks at most.
-
-    Args:
-        work: Additions, or other operations.
-        n: How many chunks there can be.
-        each: What a thread must have to do; of additions by default.
-    """
-    return min(_wanted, work // (each or thresholds.THREAD), n)
+def workers(work: int, n: int) -> int:
+    """How many threads are worth it for so many additions, in ``n`` chunks at most."""
+    return min(_wanted, work // thresholds.THREAD, n)
 
 
 def parallel_chunks(run: Callable[[int, int, int], None], n: int, chunks: int) -> None:
@@ -104,7 +98,7 @@ def bounds(n: int, chunks: int) -> list[tuple[int, int]]:
 
 
 def parallel_calls(
-    run: Callable[..., None], calls: Sequence[tuple[Any, ...]], workers: int
+    run: Callable[..., None], calls: Sequence[tuple[int, ...]], workers: int
 ) -> None:
     """Make all ``calls`` of ``run``, here and in ``workers - 1`` other threads.
 
