@@ -158,7 +158,8 @@ def _(xp, out, term, input, *, dim, size, kind, align, scale, back):
         return
     count, columns = prod(input.shape[:dim]), prod(input.shape[dim + 1 :])
     cubes = [a.reshape(count, a.shape[dim], columns) for a in (out, input)]
-    parallel_rows(embedding.resize, out.size, count, *cubes, at, weights)
+    # The taps are every row's: as many of them as rows would be cut, too.
+    parallel_rows(lambda *c: embedding.resize(*c, at, weights), out.size, count, *cubes)
 
 
 @resize.vjp("input")

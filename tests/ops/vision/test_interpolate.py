@@ -5,6 +5,7 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework import testing
+from lowtide.framework.kernels.runtime import thresholds
 from lowtide.nn import functional as F
 
 
@@ -27,6 +28,17 @@ def test_a_constant_stays_constant(mode, antialias):
     x = lt.full((1, 1, 7, 9), 2.5, dtype=lt.float64)
     y = F.interpolate(x, (3, 20), mode=mode, antialias=antialias)
     np.testing.assert_allclose(y.numpy(), 2.5, rtol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ["linear", "bilinear"])
+def test_as_many_rows_as_taps_are_resized_as_one_row_is(mode):
+    shape = (1, 2, 1 << 20) if mode == "linear" else (1, 2, 8, 1 << 17)
+    x = lt.randn(shape)
+    both = F.interpolate(x, scale_factor=2, mode=mode)
+    assert both.numel() >= 2 * thresholds.THREAD  # enough for two threads
+    for k in range(2):
+        one = F.interpolate(x[:, k : k + 1], scale_factor=2, mode=mode)
+        assert np.array_equal(both[:, k].numpy(), one[:, 0].numpy())
 
 
 def test_linear_modes_take_no_integers():
