@@ -7,7 +7,11 @@ for a while after each product, would take the other's cores. Printed are median
 medians and of minima (below 1: lowtide is faster; minima say more on a busy machine), and the
 peak of lowtide's ledger: parameters, gradients, optimizer state, activations and workspace.
 
-    python -m benchmarks.training_step [--rounds N] [--threads N] [--only NAME] [--json FILE]
+``--busy N`` starts N processes that do nothing but compute beside it, as loaders do; then means are
+printed too, for a step that waits for a thread which the system has not scheduled is rare and long.
+
+    python -m benchmarks.training_step [--rounds N] [--threads N] [--busy N] [--only NAME]
+                                       [--json FILE]
 """
 
 import argparse
@@ -195,6 +199,12 @@ def serve(pipe, name, threads):
             time.sleep(PAUSE_S)
 
 
+def spin():
+    """Keep a core busy."""
+    while True:
+        pass
+
+
 def seconds_of(step):
     """Wall time of one step."""
     start = time.perf_counter()
@@ -207,6 +217,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--busy", type=int, default=0, help="other processes that compute")
     parser.add_argument("--only", default="", help="cases whose name begins with this")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -219,6 +230,9 @@ def main():
         context.Process(target=serve, args=(there, name, args.threads), daemon=True).start()
         pipes.append(here)
 
+    for _ in range(args.busy):
+        context.Process(target=spin, daemon=True).start()
+
     def ask(message):
         answers = []
         for pipe in pipes:  # one works while the others wait
@@ -227,7 +241,8 @@ def main():
             time.sleep(PAUSE_S)
         return answers
 
-    heads = ("ms", "peer ms", "median", "minimum", "MiB")  # median and minimum: ratios
+    # The last three but one are ratios.
+    heads = ("ms", "peer ms", "mean ms", "peer's", "median", "mean", "minimum", "MiB")
     print(f"{'one training step':38}" + "".join(f"{h:>9}" for h in heads))
     stored = {}
     for case in [c for c in CASES if c.startswith(args.only)]:
@@ -237,11 +252,12 @@ def main():
         median = [statistics.median(t) for t in times]
         quickest = [min(t) for t in times]
         peak = firsts[0][1]
-        columns = [median[0] * 1e3, median[-1] * 1e3, median[0] / median[-1]]
-        columns += [quickest[0] / quickest[-1], peak / 2**20]
+        mean = [statistics.fmean(t) for t in times]
+        columns = [m[k] * 1e3 for m in (median, mean) for k in (0, -1)]
+        columns += [m[0] / m[-1] for m in (median, mean, quickest)] + [peak / 2**20]
         print(f"{case:38}" + "".join(f"{c:9.2f}" for c in columns), flush=True)
         stored[case] = {
-            "median_s": median, "min_s": quickest, "peak_bytes": peak,
+            "median_s": median, "mean_s": mean, "min_s": quickest, "peak_bytes": peak,
             "first_losses": [f[0] for f in firsts],
         }  # fmt: skip
     for pipe in pipes:

@@ -138,6 +138,7 @@ notebooks/checkpointing
 :caption: Guides
 memory_model
 no_grad_and_detach
+vmap
 prediction
 memory_pictures
 leaks

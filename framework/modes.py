@@ -27,6 +27,7 @@ class State:
         autocast: Inside an autocast region its dtypes by device type, or None
             (``amp/autocast.py``).
         inference: Results are inference tensors.
+        levels: The calls of ``vmap`` that we are inside, the outermost first (``vmap/levels.py``).
         saver: Decides what becomes of values saved for backward; None keeps them as they are.
         anomaly: Nodes remember where they were made, and backward looks for NaN.
         check_nan: With ``anomaly``: look for NaN, and not only remember.
@@ -52,6 +53,7 @@ class State:
         "grad",
         "hooks_disabled",
         "inference",
+        "levels",
         "notes_results",
         "phase",
         "recorder",
@@ -66,6 +68,7 @@ class State:
         self.grad = True
         self.autocast: dict[str, Any] | None = None
         self.inference = False
+        self.levels: tuple[Any, ...] = ()
         self.saver: Any = None
         self.anomaly = False
         self.check_nan = True

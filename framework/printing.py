@@ -50,10 +50,11 @@ def set_printoptions(
         threshold: Elements beyond which only the edges are shown (1000).
         edgeitems: Elements shown at each end of a dimension (3).
         linewidth: Characters a line may have (80).
-        profile: ``"default"``, ``"short"`` or ``"full"``: a set of all of these.
+        profile: ``"default"``, ``"short"`` or ``"full"``: a set of all of these. Any other name
+            changes nothing.
         sci_mode: Scientific notation always or never; None decides from the values.
     """
-    options = _options[0] if profile is None else _PROFILES[profile]
+    options = _PROFILES.get(profile or "", _options[0])
     given: dict[str, Any] = {
         "precision": precision,
         "threshold": threshold,

@@ -67,6 +67,7 @@ class Spec:
     shape: Size
     dtype: _dtype
     device: _device | None
+    runs: Any = None  # of a tensor inside vmap: what runs its calls (``vmap/batched.py``)
     ndim: int
     numel: int
     nbytes: int
@@ -120,6 +121,7 @@ class ScalarSpec:
     numel = 1
     nbytes = 0
     device = None
+    runs = None
 
     def __init__(self, name: str, category: int) -> None:
         self.name = name

@@ -245,6 +245,8 @@ class Tensor:
     def __reduce_ex__(self, protocol: _int) -> Any:  # type: ignore[override]
         """Pickle the values, ``requires_grad`` and the attributes; the graph is not kept."""
     def __repr__(self) -> str: ...
+    def __reversed__(self) -> Tensor:
+        """Return the tensor with its first dimension in reverse; a 0-d tensor as it is."""
     def __rfloordiv__(self, other: Tensor | complex) -> Tensor: ...
     def __rlshift__(self, other: Tensor | complex) -> Tensor: ...
     def __rmatmul__(self, other: Tensor | complex) -> Tensor: ...
@@ -292,6 +294,7 @@ class Tensor:
         """In-place twin of ``index_put_add``."""
     def _leaky_relu_(self, negative_slope: Any) -> Tensor:
         """In-place twin of ``leaky_relu``."""
+    _make_subclass: Any
     def _masked_scatter_(self, mask: Any, values: Any, index: Any) -> Tensor:
         """In-place twin of ``masked_scatter``."""
     def _refresh(self) -> None: ...
@@ -411,6 +414,8 @@ class Tensor:
         """Set the shape and strides of this tensor over its storage."""
     def as_strided_scatter(self, src: Any, size: Any, stride: Any, storage_offset: Any = ...) -> Tensor:
         """Replace a strided view by ``src``, in a copy."""
+    def as_subclass(self, cls: _type) -> Tensor:
+        """Return an instance of a subclass of ``Tensor`` over the same memory and history."""
     def asin(self, *, out: Any = ...) -> Tensor:
         """Take the inverse sine."""
     def asin_(self) -> Tensor:
@@ -774,6 +779,21 @@ class Tensor:
         """Same as :func:`linalg.inv`."""
     def is_conj(self) -> _bool:
         """Return False: conjugation is never lazy here."""
+    @property
+    def is_ipu(self) -> _bool:
+        """False: lowtide does not run on Graphcore's processors."""
+    @property
+    def is_maia(self) -> _bool:
+        """False: lowtide does not run on Microsoft's accelerators."""
+    @property
+    def is_mkldnn(self) -> _bool:
+        """False: lowtide does not use oneDNN's layout."""
+    @property
+    def is_mps(self) -> _bool:
+        """False: lowtide does not run on Apple's GPUs."""
+    @property
+    def is_mtia(self) -> _bool:
+        """False: lowtide does not run on Meta's accelerators."""
     def is_neg(self) -> _bool:
         """Return False: negation is never lazy here."""
     def is_nonzero(self) -> _bool:
@@ -784,6 +804,15 @@ class Tensor:
         """True if two tensors have the same shape."""
     def is_set_to(self, tensor: Tensor) -> _bool:
         """True if two tensors have the same storage, offset, shape and strides."""
+    @property
+    def is_vulkan(self) -> _bool:
+        """False: lowtide does not run on Vulkan."""
+    @property
+    def is_xla(self) -> _bool:
+        """False: lowtide does not run on XLA's devices."""
+    @property
+    def is_xpu(self) -> _bool:
+        """False: lowtide does not run on Intel's GPUs."""
     def isclose(self, other: Tensor | complex, rtol: Any = ..., atol: Any = ..., equal_nan: _bool = ...) -> Tensor:
         """Test elementwise for ``|input - other| <= atol + rtol * |other|``."""
     def isfinite(self, *, out: Any = ...) -> Tensor:
@@ -982,6 +1011,8 @@ class Tensor:
         """Negate: ``out = -input``."""
     def negative_(self) -> Tensor:
         """In-place twin of ``neg``."""
+    def new(self, *args: Any, device: Any = ...) -> Tensor:
+        """Make a tensor of this one's dtype and device: from sizes, from data, or an empty one."""
     def new_empty(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """Create an uninitialized tensor of this one's dtype and device."""
     def new_empty_strided(self, size: Any, stride: Any, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: _bool = ..., pin_memory: _bool = ...) -> Tensor:
@@ -1061,6 +1092,8 @@ class Tensor:
         """Compute ``1 / input``. Keeps the result for backward."""
     def reciprocal_(self) -> Tensor:
         """In-place twin of ``reciprocal``."""
+    def record_stream(self, stream: Any) -> None:
+        """Do nothing: all work of a GPU is done on one stream, in order."""
     def register_hook(self, hook: Any) -> Any:
         """Register ``hook(grad)`` on this tensor's gradient; it may return a replacement."""
     def register_post_accumulate_grad_hook(self, hook: Any) -> Any:

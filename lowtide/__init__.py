@@ -55,6 +55,7 @@ from lowtide.framework.tensor import Tensor as Tensor
 from lowtide.framework.ops import *  # noqa: F403
 
 # NumPy's and other libraries' memory; printing
+from lowtide.framework.interop import legacy_methods as _legacy_methods  # noqa: F401 - installs them
 from lowtide.framework.interop.protocols import to_dlpack as to_dlpack
 from lowtide.framework.ops.creation.from_data import from_dlpack as from_dlpack
 from lowtide.framework.printing import set_printoptions as set_printoptions
@@ -157,10 +158,23 @@ from lowtide import special as special
 from lowtide import testing as testing
 from lowtide import utils as utils
 from lowtide import version as version
+from lowtide.framework.vmap.transform import vmap as vmap
 
 if _TYPE_CHECKING:
     checkpointing: _Any  # a module that can be called, of which type checkers know nothing
-    from lowtide import distributions as distributions  # in use, when it is first asked for
+    from lowtide import accelerator as accelerator  # in use, when they are first asked for
+    from lowtide import distributions as distributions
+    from lowtide import functional as functional
+    from lowtide import fx as fx
+    from lowtide import hub as hub
+    from lowtide import library as library
+    from lowtide import mps as mps
+    from lowtide import onnx as onnx
+    from lowtide import overrides as overrides
+    from lowtide import serialization as serialization
+    from lowtide import storage as storage
+    from lowtide import types as types
+    from lowtide import xpu as xpu
 else:
     from lowtide import checkpointing as checkpointing
 
@@ -191,7 +205,10 @@ _publish_if_asked()  # for `lowtide top`
 
 _HIDDEN = {"cli", "framework", "modules", "recipes"}  # ours, but nobody's names
 _HIDDEN |= {"load_ipython_extension", "unload_ipython_extension"}
-_LATER = ("distributions",)  # namespaces imported when they are first asked for
+_LATER = (  # namespaces imported when they are first asked for
+    "accelerator", "distributions", "functional", "fx", "hub", "library", "mps", "onnx",
+    "overrides", "serialization", "storage", "types", "xpu",
+)  # fmt: skip
 __all__ = sorted([*(n for n in globals() if not n.startswith("_") and n not in _HIDDEN), *_LATER])
 
 

@@ -31,6 +31,7 @@ def advise(
     device: str | None,
     out: str | None,
     module: bool = False,
+    gpu: str | None = None,
 ) -> int:
     """Print what would make a script's training step fit a limit, and the code of each change.
 
@@ -41,6 +42,7 @@ def advise(
         device: Whose memory is meant; the fullest, if None.
         out: A file for the figures, as JSON.
         module: ``script`` is a module's name.
+        gpu: The size of a GPU that the script shall find, whether there is one or not.
 
     Returns:
         0 if the step fits, or a change makes it fit; 1 if nothing does, or the script raised; 2 for
@@ -51,12 +53,15 @@ def advise(
         return USAGE_ERROR
     try:
         nbytes = None if own["limit"] is None else as_bytes(own["limit"], "lowtide advise: --limit")
+        size = None if gpu is None else as_bytes(gpu, "lowtide advise: --gpu")
     except ValueError as error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
     program = functools.partial(to_its_end, script, args, module)
     try:
-        found = advise_program(program, register_module_forward_pre_hook, nbytes, own["device"])
+        found = advise_program(
+            program, register_module_forward_pre_hook, nbytes, own["device"], gpu=size
+        )
     except (Exception, SystemExit) as error:
         print(f"{script} cannot be advised on: {error}", file=sys.stderr)
         return 1

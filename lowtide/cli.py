@@ -36,6 +36,7 @@ REPORT_FILES = {
     "snapshot": "a snapshot for pytorch.org/memory_viz",
     "flamegraph": "folded stacks of the peak, for flamegraph.pl and speedscope",
 }
+AS_TORCH = "the script is PyTorch's: in it, `import torch` means lowtide"
 HINTS = {
     "cupy": "runs on NVIDIA GPUs: pip install 'lowtide[cuda]'",
     "torch": "only for the parity tests: pip install 'lowtide[parity]'",
@@ -53,9 +54,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = build_parser()
     options = parser.parse_args(argv)
+    if getattr(options, "as_torch", False):
+        import lowtide.as_torch  # noqa: F401 - from here on `import torch` means lowtide
     try:
         if options.command == "run":
             return run(options.name, options.args)
+        if options.command == "run-as-torch":
+            from lowtide.as_torch.__main__ import run as run_as_torch
+
+            return run_as_torch(options.script, options.args, options.module)
         if options.command == "recipes":
             return recipes()
         if options.command == "doctor":
@@ -70,7 +77,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             from lowtide import estimate_command
 
             return estimate_command.estimate(
-                options.script, options.args, options.out, module=options.module
+                options.script,
+                options.args,
+                options.out,
+                module=options.module,
+                gpu=options.gpu,
             )
         if options.command in ("advise", "fit-table"):
             return _fitting(options)
@@ -124,13 +135,25 @@ def build_parser() -> argparse.ArgumentParser:
     advise.add_argument("--limit", metavar="SIZE", help="what may live: 2GiB, 500MB, bytes")
     advise.add_argument("--device", help="whose memory is meant; the fullest by default")
     advise.add_argument("-o", "--out", metavar="FILE", help="write the figures there, as JSON")
-    for command in (profile, estimate, leaks, advise):
+    for command in (estimate, advise):
+        command.add_argument(
+            "--gpu",
+            metavar="SIZE",
+            help="let the script find a GPU of this size, such as 24GiB, with or without one",
+        )
+    as_torch = commands.add_parser(
+        "run-as-torch", help="run a PyTorch script as it is: in it, `import torch` means lowtide"
+    )
+    for command in (profile, estimate, leaks, advise, as_torch):
+        if command is not as_torch:
+            command.add_argument("--as-torch", action="store_true", help=AS_TORCH)
         command.add_argument(
             "-m", "--module", action="store_true", help="SCRIPT is a module's name, as in python -m"
         )
         command.add_argument("script", metavar="SCRIPT", help="a Python file")
         command.add_argument("args", nargs=argparse.REMAINDER, help="what the script itself takes")
     fit = commands.add_parser("fit-table", help="find the largest batch by model and limit")
+    fit.add_argument("--as-torch", action="store_true", help=AS_TORCH)
     fit.add_argument("script", metavar="FILE", help="a Python file: models, batch, optimizer")
     fit.add_argument("--limits", metavar="SIZES", help="such as 1GiB,2GiB; else those of the file")
     fit.add_argument("--csv", metavar="FILE", help="write the figures there, in bytes")
@@ -165,6 +188,7 @@ def _fitting(options: argparse.Namespace) -> int:
             options.device,
             options.out,
             module=options.module,
+            gpu=options.gpu,
         )
     return advise_command.print_fit_table(options.script, options.limits, options.csv, options.png)
 

@@ -9,22 +9,42 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from lowtide.framework.memory.sizes import as_bytes
 from lowtide.profile_command import USAGE_ERROR, script_is_there, to_its_end, written
 from lowtide.profiling.estimate.programs import estimate_program
 
 
-def estimate(script: str, args: Sequence[str], out: str | None, module: bool = False) -> int:
+def estimate(
+    script: str,
+    args: Sequence[str],
+    out: str | None,
+    module: bool = False,
+    gpu: str | None = None,
+) -> int:
     """Predict what a script would take, without computing: its kernels are left out.
 
     A limit that the script sets refuses nothing; the text says whether it would be kept.
 
+    Args:
+        script: A file, or a module's name.
+        args: What the script finds in ``sys.argv``.
+        out: A file for the figures, as JSON.
+        module: ``script`` is a module's name.
+        gpu: The size of a GPU that the script shall find, whether there is one or not.
+
     Returns:
-        0; 1 if the script raised; 2 if it is not there or ``out`` cannot be written.
+        0; 1 if the script raised; 2 if it is not there or ``out`` cannot be written,
+        or ``gpu`` is no size.
     """
     if not script_is_there("estimate", script, module):
         return USAGE_ERROR
     try:
-        found = estimate_program(functools.partial(to_its_end, script, args, module))
+        nbytes = None if gpu is None else as_bytes(gpu, "lowtide estimate: --gpu")
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return USAGE_ERROR
+    try:
+        found = estimate_program(functools.partial(to_its_end, script, args, module), nbytes)
     except (Exception, SystemExit) as error:
         print(f"{script} cannot be estimated: {error}", file=sys.stderr)
         return 1

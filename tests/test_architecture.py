@@ -159,7 +159,8 @@ LAYERS = """
     framework/ops/reduction/statistics framework/ops/activation framework/ops/convolution
     framework/ops/pooling framework/ops/normalization framework/ops/embedding framework/ops/signal
     framework/ops/vision framework/ops/recurrent framework/ops/attention framework/ops/loss
-    framework/autograd/functional framework/autograd/transforms framework/amp framework/interop
+    framework/vmap framework/autograd/functional framework/autograd/transforms
+    framework/vmap/custom_function framework/vmap/transform framework/amp framework/interop
     framework/distributions framework/blockwise framework/checkpointing framework/data
     framework/serialization framework/testing framework/codegen
     profiling/leaks profiling/record profiling/analysis profiling/record/event_log
@@ -202,6 +203,7 @@ LATE = {  # (file, what it imports inside a function): why
     ("lowtide/cli.py", "lowtide/advise_command"): "as above",
     ("lowtide/cli.py", "lowtide/leaks_command"): "as above",
     ("lowtide/cli.py", "lowtide/top_command"): "as above",
+    ("lowtide/cli.py", "lowtide/as_torch/__main__"): "from there on `import torch` is lowtide",
     ("lowtide/cli.py", "framework/memory/ledger"): "the command starts without the framework",
     ("lowtide/profile_command.py", "profiling"): "its help is shown without the framework",
 }

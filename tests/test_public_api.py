@@ -110,6 +110,7 @@ def namespaces() -> list[str]:
     files = [p.relative_to(face).with_suffix("") for p in face.rglob("*.py")]
     dotted = {".".join(p.parts).removesuffix("__init__").removesuffix(".") for p in files}
     dotted = {n for n in dotted if not n.endswith("_command")} - {"__main__", "cli"}
+    dotted = {n for n in dotted if n.partition(".")[0] != "as_torch"}  # after it, torch is lowtide
     return sorted(dotted | {"optim", "optim.lr_scheduler", "optim.swa_utils", "profiling"})
 
 

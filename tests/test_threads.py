@@ -188,8 +188,9 @@ before = a @ a
 print(threads())
 import lowtide
 print(threads())
-after = [a @ a, (lowtide.tensor(a) @ lowtide.tensor(a)).numpy()]
+after = [a @ a]
 print(threads())
+after.append((lowtide.tensor(a) @ lowtide.tensor(a)).numpy())  # on lowtide's own threads
 child = os.fork()
 if child == 0:
     os._exit(int(np.array_equal(a @ a, before)))
@@ -234,6 +235,46 @@ def test_threads_of_blas_are_left_alone(why):
     assert before == then == after
     assert right[:2] == ["True", "1"]
     assert right[2] != "22"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_fork_waits_for_an_import_of_kernels_in_another_thread(tmp_path):
+    (tmp_path / "numba_of_ours.py").write_text("import time; time.sleep(1); ready = True\n")
+    code = (
+        "import importlib, os, sys, threading, time\n"
+        f"sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import lowtide\n"
+        "threading.Thread(target=importlib.import_module, args=['numba_of_ours']).start()\n"
+        "time.sleep(0.3)\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    import numba_of_ours\n"
+        "    os._exit(7 if numba_of_ours.ready else 1)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert told(code) == ["7"]
+
+
+def test_a_fork_takes_the_compilers_lock_along_unlocked():
+    lock = pytest.importorskip("numba.core.compiler_lock").global_compiler_lock
+    held, go = threading.Event(), threading.Event()
+
+    def compile_for_a_while():
+        with lock:
+            held.set()
+            go.wait(0.5)
+
+    other = threading.Thread(target=compile_for_a_while)
+    other.start()
+    assert held.wait(10)
+    child = os.fork()
+    if child == 0:
+        free = lock._lock.acquire(timeout=5)
+        os._exit(7 if free else 1)
+    other.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    with lock:
+        pass
 
 
 def test_a_part_is_waited_for_while_a_late_thread_comes_and_goes(monkeypatch):

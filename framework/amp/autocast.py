@@ -37,6 +37,7 @@ from ..ops.dispatch import dispatch
 from ..ops.registry import OPS
 
 DEVICE_TYPES = ("cpu", "cuda", "sim", "meta")
+ELSEWHERE = frozenset({"hpu", "ipu", "maia", "mps", "mtia", "xla", "xpu"})  # of PyTorch alone
 
 _lock = threading.Lock()
 _regions = 0  # threads that are inside one
@@ -209,7 +210,9 @@ def is_autocast_available(device_type: str) -> bool:
 
 
 def is_autocast_enabled(device_type: str = "cuda") -> bool:
-    """True inside an autocast region for the device type."""
+    """True inside an autocast region for the device type; PyTorch's other devices have none."""
+    if device_type in ELSEWHERE:
+        return False
     return checked(device_type) in (local.state.autocast or {})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -69,6 +70,7 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
     allow_unused: bool | None = None,
     is_grads_batched: bool = False,
     materialize_grads: bool = False,
@@ -81,6 +83,7 @@ def grad(
         grad_outputs: The gradient arriving at each output; None for single elements.
         retain_graph: Keep saved values; defaults to ``create_graph``.
         create_graph: Record the backward itself, for higher derivatives.
+        only_inputs: Deprecated; gradients are those of the inputs alone, always.
         allow_unused: Return None for an input that no output depends on, instead of raising.
         is_grads_batched: The first dimension of each ``grad_outputs`` counts independent vectors.
         materialize_grads: Return zeros instead of None.
@@ -91,17 +94,35 @@ def grad(
     Raises:
         RuntimeError: An input does not require grad, or is unused and that is not allowed.
     """
-    if is_grads_batched:
-        return _batched_grad(
-            outputs,
-            inputs,
-            grad_outputs,
-            retain_graph,
-            create_graph,
-            allow_unused,
-            materialize_grads,
+    if not only_inputs:
+        warnings.warn(
+            "only_inputs argument is deprecated and is ignored: gradients are computed for inputs "
+            "only. To accumulate others, call autograd.backward.",
+            FutureWarning,
+            stacklevel=2,
         )
     roots, targets = _as_list(outputs), _as_list(inputs)
+    options = (retain_graph, create_graph, allow_unused, materialize_grads)
+    if is_grads_batched:
+        return given_ops.batched_grad(roots, targets, _as_list(grad_outputs), *options)  # type: ignore[no-any-return]
+    if local.state.levels:
+        return given_ops.grad_in_vmap(roots, targets, grad_outputs, *options)  # type: ignore[no-any-return]
+    return gradients_of(roots, targets, grad_outputs, *options)
+
+
+def gradients_of(
+    roots: list[Tensor],
+    targets: list[Tensor],
+    grad_outputs: Any,
+    retain_graph: bool | None,
+    create_graph: bool,
+    allow_unused: bool | None,
+    materialize_grads: bool,
+) -> tuple[Tensor | None, ...]:
+    """Compute what :func:`grad` returns, of tensors that have memory: none is batched by ``vmap``.
+
+    The arguments are those of :func:`grad`.
+    """
     if not targets:
         raise RuntimeError(
             "'inputs' argument to grad cannot be empty. Pass what to differentiate with respect to."
@@ -131,37 +152,6 @@ def _check_inputs(targets: list[Tensor]) -> None:
                 "One of the differentiated Tensors does not require grad: an input of shape "
                 f"{tuple(t.shape)}. Call .requires_grad_() on it before computing the outputs."
             )
-
-
-def _batched_grad(
-    outputs: Any,
-    inputs: Any,
-    grad_outputs: Any,
-    retain: bool | None,
-    create: bool,
-    allow_unused: bool | None,
-    materialize: bool,
-) -> tuple[Tensor | None, ...]:
-    batches = _as_list(grad_outputs)
-    count = len(batches[0])
-    if count == 0:
-        return tuple(zeros_of(t._spec.like((0, *t.shape))) for t in _as_list(inputs))
-    keep = create if retain is None else retain
-    rows = [
-        grad(
-            outputs,
-            inputs,
-            [b[k] for b in batches],
-            keep or k < count - 1,
-            create,
-            allow_unused,
-            False,
-            materialize,
-        )
-        for k in range(count)
-    ]
-    columns = zip(*rows, strict=True)
-    return tuple(None if c[0] is None else given_ops.stack(list(c)) for c in columns)
 
 
 def _as_list(tensors: Any) -> list[Tensor]:

@@ -16,6 +16,7 @@ from typing import Any
 from ..errors import GradientError
 from ..modes import local, no_grad
 from ..tensor import Tensor
+from . import given_ops
 from .anomaly import remember
 from .engine import zeros_of
 from .node import Node, SavedValue, _sequence, attach, describe_saved, edge_to
@@ -279,6 +280,9 @@ class Function:
     Attributes:
         recompute: Activation checkpointing may run forward again instead of keeping its outputs.
             Set it to False for a forward that is not repeatable.
+        generate_vmap_rule: Inside ``vmap``, run forward and backward on batched tensors: for
+            functions made of lowtide's ops, with ``setup_context``. Else write a static method
+            ``vmap(info, in_dims, *args)`` that returns (output, out_dims), as in PyTorch.
 
     Memory:
         Keeps what ``ctx.save_for_backward`` is given, and whatever is set on ``ctx``.
@@ -302,6 +306,7 @@ class Function:
     """
 
     recompute = True
+    generate_vmap_rule = False
     _node_class: type[FunctionCtx]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -355,6 +360,10 @@ class Function:
             bound = inspect.signature(cls.forward).bind(*args, **kwargs)
             bound.apply_defaults()
             args = bound.args
+        if local.state.levels:
+            found = given_ops.function_in_vmap(cls, args, separate)
+            if found is not NotImplemented:
+                return found
         ctx = cls._node_class()
         ctx.needs_input_grad = tuple(isinstance(a, Tensor) and a.requires_grad for a in args)
         recording = local.state.grad and any(ctx.needs_input_grad)

@@ -1,8 +1,9 @@
 """Jacobian and Hessian products and matrices: PyTorch's ``autograd.functional``.
 
-All of it is reverse mode. A product with the Jacobian from the right (:func:`jvp`) takes two
-passes: ``g(v) = v^T J`` is linear in ``v``, so the gradient of ``<g(v), u>`` with respect to ``v``
-is ``J u``, whatever ``v`` is (the double-backward trick).
+All of it is reverse mode. Jacobians go row by row, or with ``vectorize`` all rows at once. A
+product with the Jacobian from the right (:func:`jvp`) takes two passes: ``g(v) = v^T J`` is linear
+in ``v``, so the gradient of ``<g(v), u>`` with respect to ``v`` is ``J u``, whatever ``v`` is (the
+double-backward trick).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 from ..modes import enable_grad
 from ..ops.manipulation.cat import stack
 from ..tensor import Tensor
+from ..vmap.jacobians import columns_of, rows_of
 from .engine import grad, ones_of, zeros_of
 
 Function = Callable[..., Any]
@@ -88,23 +90,29 @@ def jacobian(
         inputs: Tensor, or tuple of them.
         create_graph: The result can be differentiated.
         strict: Raise if an output does not depend on an input, instead of returning zeros.
-        vectorize: Accepted for PyTorch's signature; changes nothing.
-        strategy: "reverse-mode", or "forward-mode", which gives the same result.
+        vectorize: Compute all rows of an output in one pass, which takes their memory at once.
+        strategy: "reverse-mode", or "forward-mode": by columns with ``vectorize``, else the same.
 
     Returns:
         Tensor of shape (*output, *input); a tuple over inputs and, outside it, over outputs
         where those are tuples.
     """
-    del vectorize
     if strategy not in ("reverse-mode", "forward-mode"):
         raise ValueError(
             f"jacobian: strategy is 'reverse-mode' or 'forward-mode'; got {strategy!r}."
         )
-
+    if strict and vectorize:
+        raise RuntimeError(
+            "jacobian: `strict=True` and `vectorize=True` are not supported together. Pass one."
+        )
     with enable_grad():
         xs, single_in = _prepared(inputs, "jacobian", create_graph)
         ys, single_out = _called(func, xs, "jacobian", strict)
-        blocks = []
+        blocks: list[Any] = []
+        if vectorize:
+            blocks_of = rows_of if strategy == "reverse-mode" else columns_of
+            blocks = [tuple(b) for b in blocks_of(ys, xs, create_graph, None)]
+            ys = []
         for y in ys:
             columns: list[list[Tensor]] = [[] for _ in xs]
             for k in range(y.numel()):
@@ -139,7 +147,7 @@ def hessian(
         inputs: Tensor, or tuple of them.
         create_graph: The result can be differentiated.
         strict: Raise if the output does not depend on an input, instead of returning zeros.
-        vectorize: Accepted for PyTorch's signature; changes nothing.
+        vectorize: As of :func:`jacobian`.
         outer_jacobian_strategy: As ``strategy`` of :func:`jacobian`.
 
     Returns:

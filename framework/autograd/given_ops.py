@@ -7,3 +7,8 @@ from typing import Any
 tiles: Any  # ops/views/tiled.py
 stack: Any  # ops/manipulation/cat.py
 strided_view: Any  # ops/views/as_strided.py
+
+# inside vmap: vmap/gradients.py
+grad_in_vmap: Any
+batched_grad: Any
+function_in_vmap: Any  # vmap/custom_function.py

@@ -10,11 +10,16 @@ _ids = count()
 
 
 class RemovableHandle:
-    """A handle that removes its hook: ``handle.remove()``, or at the end of ``with handle:``."""
+    """A handle that removes its hook: ``handle.remove()``, or at the end of ``with handle:``.
 
-    def __init__(self, hooks: OrderedDict[int, Any], key: int) -> None:
-        self._hooks = hooks
-        self.id = key
+    Args:
+        hooks: The dict that the hook is in.
+        key: Its key there; a new one by default, ``handle.id``, for the caller to use.
+    """
+
+    def __init__(self, hooks: Any, key: int | None = None) -> None:
+        self._hooks = hooks  # a dict; whoever makes a handle without a key puts the hook there
+        self.id = next(_ids) if key is None else key
 
     def remove(self) -> None:
         """Remove the hook; a second call does nothing."""

@@ -7,7 +7,8 @@ nobody outside can differentiate it, and no graph of the backward is recorded.
 
 Arguments may be trees: tuples, lists and dicts of tensors, nested.
 
-Not optimal: Jacobians are computed row by row, without vectorization.
+Jacobians take one pass for all rows (``jacrev``) or columns (``jacfwd``): the vectors are a batch
+of ``vmap``, which the graph's rules compute at once.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..modes import enable_grad, local
-from ..ops.manipulation.cat import stack
 from ..tensor import Tensor
+from ..vmap.batched import fresh_leaf, value_of
+from ..vmap.jacobians import columns_of, rows_of
 from .engine import grad as autograd_grad
 from .engine import ones_of, zeros_of
-from .functional import _unit
+from .node import edge_to
 
 Function = Callable[..., Any]
 Argnums = int | tuple[int, ...]
@@ -73,7 +75,7 @@ def grad_and_value(func: Function, argnums: Argnums = 0, has_aux: bool = False) 
                     f"{got}. Reduce it, or use vjp."
                 )
             create = outer and _leads_elsewhere([output], sources)
-            found = _gradients([output], sources, [ones_of(output._spec)], create)
+            found = _gradients([output], sources, [ones_of(output._spec.like())], create)
         value = output if create else output.detach()
         gradient = rebuild(found)
         return (gradient, (value, _cut(aux, create))) if has_aux else (gradient, value)
@@ -172,7 +174,7 @@ def jvp(
         create = outer and (
             _leads_elsewhere(leaves, sources) or any(v.requires_grad for v in vectors)
         )
-        dummies = [zeros_of(y._spec).requires_grad_() for y in leaves]
+        dummies = [zeros_of(y._spec.like()).requires_grad_() for y in leaves]
         linear = _gradients(leaves, sources, dummies, True)
         products = _gradients(linear, dummies, vectors, create)
     shown = restore([y if create else y.detach() for y in leaves])
@@ -180,18 +182,101 @@ def jvp(
     return (shown, out, _cut(aux, create)) if has_aux else (shown, out)
 
 
-def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False) -> Function:
-    """Return a function that computes the Jacobian of ``func``, row by row in reverse mode.
+def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
+    """Compute ``func`` and return a function for Jacobian-vector products at that point.
+
+    Args:
+        func: Takes ``primals``, returns a Tensor or a tree of them.
+        *primals: Tensors, or trees of them.
+
+    Returns:
+        (output, jvp_fn): ``jvp_fn(*tangents)`` takes tangents in the structure of the primals and
+        returns the product in the structure of the output. ``func`` is not run again.
+
+    Memory:
+        The graphs of ``func`` and of its backward live as long as ``jvp_fn``.
+    """
+    outer = local.state.grad
+    with enable_grad():
+        args, sources, _ = _own(primals, tuple(range(len(primals))), outer)
+        leaves, restore = flatten(func(*args))
+        create = outer and _leads_elsewhere(leaves, sources)
+        dummies = [zeros_of(y._spec.like()).requires_grad_() for y in leaves]
+        linear = _gradients(leaves, sources, dummies, True)
+
+    def jvp_fn(*tangents: Any) -> Any:
+        vectors, _ = flatten(tangents)
+        if [v.shape for v in vectors] != [x.shape for x in sources]:
+            raise RuntimeError(
+                "linearize: expected tangents in the structure and shapes of the primals "
+                f"{[tuple(x.shape) for x in sources]}; got {[tuple(v.shape) for v in vectors]}."
+            )
+        again = local.state.grad and (create or any(v.requires_grad for v in vectors))
+        with enable_grad():
+            return restore(_gradients(linear, dummies, vectors, again))
+
+    return restore([y if create else y.detach() for y in leaves]), jvp_fn
+
+
+def jacrev(
+    func: Function,
+    argnums: Argnums = 0,
+    *,
+    has_aux: bool = False,
+    chunk_size: int | None = None,
+) -> Function:
+    """Return a function that computes the Jacobian of ``func`` by rows, in reverse mode.
 
     Args:
         func: Returns a Tensor or a tree of them.
         argnums: Which argument to differentiate, or a tuple of several.
         has_aux: ``func`` returns (output, aux).
+        chunk_size: Rows in a pass; None for all of one output at once.
 
     Returns:
         A function of the same arguments: a Tensor of shape (*output, *input), in the structure
         of the output with that of the argument inside; with ``has_aux``, (Jacobian, aux).
+
+    Memory:
+        A backward pass takes ``chunk_size`` times what it takes for one row.
     """
+    return _jacobian(func, argnums, has_aux, chunk_size, rows_of)
+
+
+def jacfwd(
+    func: Function,
+    argnums: Argnums = 0,
+    has_aux: bool = False,
+    *,
+    randomness: str = "error",
+    chunk_size: int | None = None,
+) -> Function:
+    """Return a function that computes the Jacobian of ``func`` by columns.
+
+    For functions with more outputs than inputs: one column per element of the inputs. Columns are
+    products with the Jacobian, by the double-backward trick (see ``autograd.functional``).
+
+    Args:
+        func: As of :func:`jacrev`, like the others.
+        argnums: Which argument to differentiate, or a tuple of several.
+        has_aux: ``func`` returns (output, aux).
+        randomness: Accepted: ``func`` runs once, so all columns have its draws.
+        chunk_size: Columns in a pass; None for all of one input at once.
+    """
+    if randomness not in ("error", "different", "same"):
+        raise RuntimeError(
+            f"jacfwd: randomness is 'error', 'different', or 'same'. Got {randomness!r}."
+        )
+    return _jacobian(func, argnums, has_aux, chunk_size, columns_of)
+
+
+def _jacobian(
+    func: Function, argnums: Argnums, has_aux: bool, chunk_size: int | None, blocks_of: Any
+) -> Function:
+    if chunk_size is not None and chunk_size <= 0:
+        raise ValueError(
+            f"jacrev and jacfwd: chunk_size should be None or greater than 0; got {chunk_size}."
+        )
 
     @functools.wraps(func)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -201,32 +286,10 @@ def jacrev(func: Function, argnums: Argnums = 0, *, has_aux: bool = False) -> Fu
             output, aux = _split(func(*args, **kwargs), has_aux)
             leaves, restore = flatten(output)
             create = outer and _leads_elsewhere(leaves, sources)
-            blocks = []
-            for y in leaves:
-                rows = [_gradients([y], sources, [_unit(y, k)], create) for k in range(y.numel())]
-                shapes = [(*y.shape, *x.shape) for x in sources]
-                blocks.append(
-                    rebuild(
-                        [
-                            stack([row[k] for row in rows]).view(shape)
-                            if rows
-                            else zeros_of(sources[k]._spec.like(shape))
-                            for k, shape in enumerate(shapes)
-                        ]
-                    )
-                )
-        found = restore(blocks)
+            found = restore([rebuild(b) for b in blocks_of(leaves, sources, create, chunk_size)])
         return (found, _cut(aux, create)) if has_aux else found
 
     return jacobian
-
-
-def jacfwd(func: Function, argnums: Argnums = 0, has_aux: bool = False) -> Function:
-    """Return a function that computes the Jacobian of ``func``; same as :func:`jacrev`.
-
-    There is no forward mode here, so a tall Jacobian costs as much as a wide one.
-    """
-    return jacrev(func, argnums, has_aux=has_aux)
 
 
 def hessian(func: Function, argnums: Argnums = 0) -> Function:
@@ -271,7 +334,7 @@ def _own(args: tuple[Any, ...], argnums: Argnums, outer: bool) -> tuple[Any, lis
             if outer and x.requires_grad:
                 own.append(x.view_as(x))
             else:
-                own.append(x.detach().requires_grad_())
+                own.append(fresh_leaf(x))
         out[n] = restore(own)
         parts.append((restore, len(own)))
         sources += own
@@ -297,7 +360,7 @@ def _gradients(
 ) -> list[Tensor]:
     pairs = [(y, v) for y, v in zip(outputs, vectors, strict=True) if y.requires_grad]
     if not pairs:
-        return [zeros_of(x._spec) for x in sources]
+        return [zeros_of(x._spec.like()) for x in sources]
     found = autograd_grad(
         [y for y, _ in pairs],
         sources,
@@ -311,10 +374,10 @@ def _gradients(
 
 def _leads_elsewhere(outputs: Sequence[Tensor], sources: Sequence[Tensor]) -> bool:
     """True if outputs depend on a leaf that is not among the sources."""
-    own = {id(x) for x in sources}
-    if any(x._node is not None for x in sources):
+    own = {id(value_of(x)) for x in sources}
+    if any(value_of(x)._node is not None for x in sources):
         return True
-    stack: list[Any] = [y if y._node is None else y._node for y in outputs if y.requires_grad]
+    stack: list[Any] = [edge_to(value_of(y))[0] for y in outputs if y.requires_grad]
     seen = set(map(id, stack))
     while stack:
         target = stack.pop()

@@ -26,6 +26,7 @@ from ..tensor import Tensor
 
 T_co = TypeVar("T_co", covariant=True)
 _AT_ONCE = 4096  # indices turned into Python integers at a time
+_AT_MOST = 1 << 22  # indices drawn before the first is used
 
 
 class Sampler(Generic[T_co]):
@@ -60,6 +61,31 @@ class _EpochState:
         self.taken = taken
 
 
+class _Draws:
+    """Indices with replacement, drawn ``_AT_ONCE`` at a time, each block at its own place."""
+
+    def __init__(self, n: int, wanted: int, generator: Generator) -> None:
+        self.n, self.wanted = n, wanted
+        self.begun_at = place_of(generator)
+        self._block(generator)
+        self.stride = generator.get_offset() - self.begun_at[1]
+        blocks = -(-wanted // _AT_ONCE)
+        generator.set_offset(self.begun_at[1] + blocks * self.stride)
+
+    def __len__(self) -> int:
+        return self.wanted
+
+    def __getitem__(self, part: slice) -> Tensor:
+        block, within = divmod(part.start, _AT_ONCE)
+        seed, offset = self.begun_at
+        drawn = self._block(at_place([seed, offset + block * self.stride]))
+        return drawn[within : within + self.wanted - part.start]
+
+    def _block(self, generator: Generator) -> Tensor:
+        made: Tensor = randint(self.n, (_AT_ONCE,), generator=generator, dtype=int64, device="cpu")
+        return made
+
+
 class _Ordered(Sampler[int]):
     """Base of samplers that draw the order of an epoch at its start."""
 
@@ -67,7 +93,7 @@ class _Ordered(Sampler[int]):
     _course: _EpochState | None = None
     _resumed: _EpochState | None = None
 
-    def _order(self, generator: Generator) -> Tensor | range:
+    def _order(self, generator: Generator) -> Tensor | range | _Draws:
         """Draw the indices of a whole epoch."""
         raise NotImplementedError
 
@@ -166,8 +192,10 @@ class RandomSampler(_Ordered):
         """Number of indices per epoch."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
-    def _order(self, generator: Generator) -> Tensor:
+    def _order(self, generator: Generator) -> Tensor | _Draws:
         n, wanted = len(self.data_source), self.num_samples
+        if self.replacement and wanted > _AT_MOST:
+            return _Draws(n, wanted, generator)
         if self.replacement:
             order = randint(n, (wanted,), generator=generator, dtype=int64, device="cpu")
         elif wanted == n:

@@ -8,9 +8,10 @@ set is busy. The main process starts no thread.
 **Start method.** On Linux workers are forked, as PyTorch's are: a data set defined in a script
 needs no ``if __name__ == "__main__"``, need not be picklable, and is not copied. A fork of a
 process with threads is safe only as far as no lock that the child needs is held by another thread.
-The pool's lock is taken around a fork, the threads of compiled kernels are forgotten by the child,
-OpenBLAS and Python's own locks see to themselves, and a worker gives its generators new locks. What
-remains is whatever locks the user's own threads hold: then pass
+The pool's lock is taken around a fork, and so is the compiler's, once imports of kernels have
+ended; the threads of compiled kernels are forgotten by the child, OpenBLAS and Python's own locks
+see to themselves, and a worker gives its generators new locks. What remains is whatever locks the
+user's own threads hold: then pass
 ``multiprocessing_context="forkserver"`` or ``"spawn"``. A method chosen by
 ``multiprocessing.set_start_method`` is respected. A forked worker must not use CUDA.
 

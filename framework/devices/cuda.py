@@ -239,6 +239,21 @@ class CudaBackend:
         """Wait until all work on the device is done."""
         self.xp.cuda.Device(self.index).synchronize()
 
+    def use(self) -> None:
+        """Make this GPU the current one of CuPy."""
+        self.xp.cuda.Device(self.index).use()
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return the bytes that are free and that there are, as the driver says."""
+        with self._here():
+            free, total = self.xp.cuda.runtime.memGetInfo()
+        return int(free), int(total)
+
+    def properties(self) -> dict[str, Any]:
+        """Return what CuPy knows of this GPU, by CUDA's names."""
+        found = self.xp.cuda.runtime.getDeviceProperties(self.index)
+        return {k: v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
+
     def release_cached(self) -> None:
         """Return the pool's free blocks to the driver."""
         self.pool.release()

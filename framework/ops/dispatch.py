@@ -58,7 +58,7 @@ def dispatch(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...]) -> An
     if plan is None:
         plan, replaced = make_plan(op, inputs, key)
         if replaced is not None:
-            return dispatch(op, replaced, attributes)
+            return (plan or dispatch)(op, replaced, attributes)
     state = local.state
     recording = mask and state.grad and plan.differentiable
     if plan.simple:
@@ -137,15 +137,15 @@ def dispatch_pair(op: Op, a: Any, b: Any) -> Any:
 
 
 def make_plan(op: Op, inputs: tuple[Any, ...], key: list[Any]) -> tuple[Any, Any]:
-    """Make the plan of a call with new specs or attributes.
+    """Make the plan of a call with new specs or attributes: (plan, None).
 
-    Returns:
-        (plan, None), or (None, inputs) if the call is to be repeated with other inputs: NumPy
-        scalars become Python's, 0-d tensors of the CPU move to where the others are.
+    Or (None, inputs) to repeat it with; of tensors in ``vmap`` (what runs the call, inputs).
     """
     specs = tuple(key[:-1])
     if None in specs:
         return None, tuple(python_value(op, x) for x in inputs)
+    if batched := next((s.runs for s in specs if s.runs), None):
+        return batched, inputs
     where: set[Any] = {
         s.device
         for s in specs

@@ -55,7 +55,7 @@ def dispatch_inplace(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
     if plan is None:
         plan, replaced = make_plan(op, inputs, key)
         if replaced is not None:
-            return dispatch_inplace(op, replaced, attributes)
+            return (plan.inplace if plan else dispatch_inplace)(op, replaced, attributes)
     spec = plan.results[0]
     if spec.shape != target._spec.shape:
         raise RuntimeError(

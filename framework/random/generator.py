@@ -179,6 +179,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+inside_vmap: Any = None  # how a draw inside vmap takes its place; vmap/draws.py sets it
+
+
 def draw(n: int, d: device, generator: Generator | None = None) -> Rng:
     """Reserve ``n`` words of a generator, or of the default one of a device.
 
@@ -186,7 +189,10 @@ def draw(n: int, d: device, generator: Generator | None = None) -> Rng:
         RuntimeError: The generator is for another device.
     """
     if generator is None:
-        return generator_of(d).draw(n)
+        generator = generator_of(d)
+        if local.state.levels:
+            return inside_vmap(n, generator.draw)  # type: ignore[no-any-return]
+        return generator.draw(n)
     if not isinstance(generator, Generator):
         raise TypeError(
             f"argument 'generator' must be a lowtide.Generator, not {type(generator).__name__}. "
@@ -197,6 +203,8 @@ def draw(n: int, d: device, generator: Generator | None = None) -> Rng:
             f"Expected a '{d}' device type for generator but found '{generator.device}'. "
             f"Pass lowtide.Generator({str(d)!r})."
         )
+    if local.state.levels:
+        return inside_vmap(n, generator.draw)  # type: ignore[no-any-return]
     return generator.draw(n)
 
 

@@ -8,6 +8,17 @@ from __future__ import annotations
 from typing import Any
 
 from lowtide.cuda import amp as amp
+from lowtide.cuda import nvtx as nvtx
+from lowtide.cuda._selected import as_device as _as_device
+from lowtide.cuda._selected import current as _current
+from lowtide.cuda.properties import DeviceProperties as DeviceProperties
+from lowtide.cuda.streams import Event as Event
+from lowtide.cuda.streams import Stream as Stream
+from lowtide.cuda.streams import StreamContext as StreamContext
+from lowtide.cuda.streams import current_stream as current_stream
+from lowtide.cuda.streams import default_stream as default_stream
+from lowtide.cuda.streams import set_stream as set_stream
+from lowtide.cuda.streams import stream as stream
 from lowtide.framework.device import device as _device
 from lowtide.framework.devices import backend as _backend
 from lowtide.framework.devices import live_backends as _live_backends
@@ -15,7 +26,7 @@ from lowtide.framework.devices import memory_statistics as _statistics
 from lowtide.framework.errors import OutOfMemoryError as OutOfMemoryError
 from lowtide.framework.random.generator import generator_of as _generator_of
 
-_current = [0]
+has_half = has_magma = True
 
 
 def is_available() -> bool:
@@ -49,17 +60,6 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
     return is_available()
 
 
-def _as_device(device: Any) -> _device:
-    if device is None:
-        return _device("cuda", _current[0])
-    found = _device(device)
-    if found.type != "cuda":
-        raise ValueError(f"Expected a cuda device, but got: {found}. Pass 'cuda' or 'cuda:0'.")
-    if str(device) == "cuda":  # without an index: the current one
-        return _device("cuda", _current[0])
-    return found
-
-
 def current_device() -> int:
     """Return the index of the GPU that ``"cuda"`` means here.
 
@@ -79,7 +79,7 @@ def set_device(device: Any) -> None:
     where = _as_device(device)
     be = _backend(where)
     assert where.index is not None
-    be.xp.cuda.Device(where.index).use()
+    be.use()
     _current[0] = where.index
 
 
@@ -100,11 +100,9 @@ class device:
             set_device(self.before)
 
 
-def get_device_properties(device: Any = None) -> dict[str, Any]:
-    """Return what CuPy knows of a GPU, by CUDA's names of the fields."""
-    where = _as_device(device)
-    found = _backend(where).xp.cuda.runtime.getDeviceProperties(where.index)
-    return {k: v.decode() if isinstance(v, bytes) else v for k, v in found.items()}
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    """Return what CuPy knows of a GPU: attributes by PyTorch's names, keys by CUDA's."""
+    return DeviceProperties(_backend(_as_device(device)).properties())
 
 
 def get_device_name(device: Any = None) -> str:
@@ -125,9 +123,7 @@ def synchronize(device: Any = None) -> None:
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """Return the bytes of a GPU that are free and that it has, as its driver says."""
-    be = _backend(_as_device(device))
-    with be._here():
-        free, total = be.xp.cuda.runtime.memGetInfo()
+    free, total = _backend(_as_device(device)).memory_info()
     return int(free), int(total)
 
 
@@ -194,3 +190,72 @@ def manual_seed_all(seed: int) -> None:
     """Seed the generators of all GPUs."""
     for index in range(max(device_count(), 1)):
         _generator_of(_device("cuda", index)).manual_seed(seed)
+
+
+def seed() -> None:
+    """Seed the generator of the current GPU with a random number."""
+    _generator_of(_device("cuda", _current[0])).seed()
+
+
+seed_all = seed
+
+
+def initial_seed() -> int:
+    """Return the seed of the current GPU's generator."""
+    return _generator_of(_device("cuda", _current[0])).initial_seed()
+
+
+def get_rng_state(device: Any = "cuda") -> Any:
+    """Return the state of a GPU's generator, as a tensor of uint8."""
+    return _generator_of(_as_device(device)).get_state()
+
+
+def set_rng_state(new_state: Any, device: Any = "cuda") -> None:
+    """Set the state of a GPU's generator to what :func:`get_rng_state` returned."""
+    _generator_of(_as_device(device)).set_state(new_state)
+
+
+def get_rng_state_all() -> list[Any]:
+    """Return the states of all GPUs' generators."""
+    return [get_rng_state(index) for index in range(device_count())]
+
+
+def set_rng_state_all(new_states: Any) -> None:
+    """Set the states of all GPUs' generators."""
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
+
+
+def ipc_collect() -> None:
+    """Do nothing: no memory of a GPU is shared between processes."""
+
+
+def get_arch_list() -> list[str]:
+    """Return no names: CuPy compiles kernels for the GPU that is there."""
+    return []
+
+
+def is_tf32_supported() -> bool:
+    """False: a matrix product runs in the precision of its inputs."""
+    return False
+
+
+def is_current_stream_capturing() -> bool:
+    """False: no graph is captured."""
+    return False
+
+
+def set_per_process_memory_fraction(fraction: float, device: Any = None) -> None:
+    """Allow a share of a GPU's memory; beyond it an allocation raises MemoryLimitError.
+
+    Raises:
+        ValueError: The share is not between 0 and 1.
+        RuntimeError: There is no GPU.
+    """
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
+    total = mem_get_info(device)[1]
+    _statistics.set_memory_limit(int(total * fraction), _as_device(device))
+
+
+max_memory_cached, memory_cached = max_memory_reserved, memory_reserved

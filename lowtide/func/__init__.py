@@ -7,5 +7,11 @@ from lowtide.framework.autograd.transforms import hessian as hessian
 from lowtide.framework.autograd.transforms import jacfwd as jacfwd
 from lowtide.framework.autograd.transforms import jacrev as jacrev
 from lowtide.framework.autograd.transforms import jvp as jvp
+from lowtide.framework.autograd.transforms import linearize as linearize
 from lowtide.framework.autograd.transforms import value_and_grad as value_and_grad
 from lowtide.framework.autograd.transforms import vjp as vjp
+from lowtide.framework.vmap.module_state import (
+    replace_all_batch_norm_modules_ as replace_all_batch_norm_modules_,
+)
+from lowtide.framework.vmap.module_state import stack_module_state as stack_module_state
+from lowtide.framework.vmap.transform import vmap as vmap

@@ -33,21 +33,44 @@ class NullArrayModule:
 
 
 NOTHING = NullArrayModule()
+UNKNOWN_SIZE = 1 << 46  # bytes of a GPU whose size nobody has told
 
 
 class FakeCudaBackend(host.HostBackend):
     """A fake backend of a GPU: its ledger and addresses, but no memory and no kernels."""
 
-    def __init__(self, d: Any, real: Any = None) -> None:
-        super().__init__(str(d), 1 << 46, computes=False)
+    def __init__(self, d: Any, real: Any = None, total_bytes: int | None = None) -> None:
+        super().__init__(str(d), UNKNOWN_SIZE, computes=False)
         self.kernel_key = "cuda"
         self.xp = NOTHING
+        self.total_bytes = UNKNOWN_SIZE if total_bytes is None else total_bytes
+        if total_bytes is not None:
+            self.ledger.limit = total_bytes
         if real is not None:
             real.ledger.base = self.ledger.base
             self.ledger = real.ledger
             for op in OPS.values():  # plans that call the GPU
                 for key in [k for k, p in op.plans.items() if p.backend is real]:
                     del op.plans[key]
+
+    def use(self) -> None:
+        """Do nothing: there is no driver that would have to know."""
+
+    def memory_info(self) -> tuple[int, int]:
+        """Return the bytes that would be free and that there would be, by the ledger."""
+        return max(self.total_bytes - self.ledger.live, 0), self.total_bytes
+
+    def properties(self) -> dict[str, Any]:
+        """Return the properties of a GPU that is imagined, by CUDA's names."""
+        return {
+            "name": "imagined GPU",
+            "totalGlobalMem": self.total_bytes,
+            "major": 9,
+            "minor": 0,
+            "multiProcessorCount": 132,
+            "warpSize": 32,
+            "maxThreadsPerMultiProcessor": 2048,
+        }
 
     def window(self, storage: Any, spec: Any, place: Any) -> Any:
         """Return an array on bytes of a storage, also of one allocated before the fork."""

@@ -109,6 +109,7 @@ class FakeExecutor(execution.Executor):
 
     def __init__(self) -> None:
         self.gpus = 0
+        self.gpu_bytes: int | None = None  # of an imagined GPU
         self.flops: Counter[str] = Counter()
         self.guesses: Counter[str] = Counter()
         self.work = 0.0
@@ -123,6 +124,10 @@ class FakeExecutor(execution.Executor):
             for op in OPS.values()
             for function in (op.plain, *[k.function for k in op.kernels])
         }
+
+    def imagine_gpu(self, nbytes: int) -> None:
+        """Let a program that asks find a GPU, one of so many bytes."""
+        self.gpus, self.gpu_bytes = max(self.gpus, 1), nbytes
 
     def forget(self) -> None:
         """Count from zero again."""
@@ -304,7 +309,9 @@ class FakeExecutor(execution.Executor):
 
     def new_backend(self, d: Any, make: Callable[[Any], Any]) -> Any:
         """Return the backend of a device, a fake one for a GPU."""
-        return self.prepared(FakeCudaBackend(d) if d.type == "cuda" else make(d))
+        if d.type != "cuda":
+            return self.prepared(make(d))
+        return self.prepared(FakeCudaBackend(d, total_bytes=self.gpu_bytes))
 
     def known_backend(self, d: Any, be: Any) -> Any:
         """Replace the backend of a GPU that was used before by a fake one."""

@@ -48,6 +48,7 @@ def advise_program(
     limit: int | None,
     device: Any = None,
     larger: bool = True,
+    gpu: int | None = None,
 ) -> Advice:
     """Advise on the training step of a program.
 
@@ -57,6 +58,7 @@ def advise_program(
         limit: Bytes that may live on the device; the limit that the program sets, if None.
         device: As for :func:`~lowtide.profiling.advise`.
         larger: Also look for larger batches.
+        gpu: Bytes of a GPU that the program shall find, whether there is one or not.
 
     Raises:
         ValueError: The program calls no module with a parameter to train; or no limit is known.
@@ -66,15 +68,25 @@ def advise_program(
     if branch.pid == 0:
         try:
             branch.begin()
-            _Program(branch, program, on_call, limit, device, larger).run()
+            _Program(branch, program, on_call, limit, device, larger, gpu).run()
         except BaseException as error:
             branch.fail(error)
     return branch.answer()  # type: ignore[no-any-return]
 
 
-def estimate_program(program: Callable[[], Any]) -> Estimate:
-    """Estimate a program from its start to its end, its first step apart from the later ones."""
-    return run_apart(lambda: imagined(program, (), {}, again=False))
+def estimate_program(program: Callable[[], Any], gpu: int | None = None) -> Estimate:
+    """Estimate a program from its start to its end, its first step apart from the later ones.
+
+    Args:
+        program: Runs it.
+        gpu: Bytes of a GPU that it shall find, whether there is one or not.
+    """
+
+    def before() -> None:
+        if gpu is not None:
+            fake_kernels.begin().imagine_gpu(gpu)
+
+    return run_apart(lambda: imagined(program, (), {}, before, again=False))
 
 
 class _GoesOn(BaseException):
@@ -94,10 +106,11 @@ class _Program:
         limit: int | None,
         device: Any,
         larger: bool,
+        gpu: int | None,
     ) -> None:
         self.asked = asked  # of the copy in which the program stands
         self.program, self.on_call = program, on_call
-        self.limit, self.device, self.larger = limit, device, larger
+        self.limit, self.device, self.larger, self.gpu = limit, device, larger, gpu
         self.branch: Branch | None = None  # of the copy for a change, if this process is one
         self.roots: Any = {}
         self.changes: list[Change] = []
@@ -108,6 +121,8 @@ class _Program:
 
     def run(self) -> None:
         self.executor = fake_kernels.begin()
+        if self.gpu is not None:
+            self.executor.imagine_gpu(self.gpu)
         for be in live_backends():
             be.ledger.observers = ()
         self.on_call(self._called)

@@ -26,7 +26,7 @@ from tests.samples import fresh_start
 
 # COMPILED is 2: a tensor of no dims is never large, and no kernel takes one.
 SMALL = {"COMPILED": 2, "COMPILED_HEAVY": 2, "THREAD": 1, "COPY_THREAD": 1, "CHUNK": 4}
-SMALL["PRODUCT_THREAD"] = 1
+SMALL |= dict.fromkeys(("PRODUCT", "PRODUCT_THREAD", "BLAS_MATRIX", "BLAS_VECTOR"), 1)
 
 # Entries that samples do not reach, by their dtypes, and the tests that do.
 LEFT_OUT = {"mixed": "tests/kernels/test_mixed_dtype.py"}

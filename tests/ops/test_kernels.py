@@ -318,15 +318,13 @@ def test_a_section_with_one_thread_of_blas_puts_the_number_back():
     before = get()
     put(2)
     try:
-        with blas.single():
-            assert get() == 1
-            with blas.single():
-                assert get() == 1
-            assert get() == 1
+        assert blas.alone(lambda: (get(), blas.alone(get), get())) == (1, 1, 1)
         assert get() == 2
-        with pytest.raises(ValueError, match="inside"), blas.single():
-            raise ValueError("inside")
+        with pytest.raises(ValueError, match="inside"):
+            blas.alone(int, "inside")
         assert get() == 2
+        blas.alone(blas.set_num_threads, 1)  # it holds from the end of the section on
+        assert get() == 1
     finally:
         put(before)
 

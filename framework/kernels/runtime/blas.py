@@ -1,8 +1,11 @@
 """One thread for each call of BLAS, while threads of ours make the calls.
 
-OpenBLAS splits each product among its own threads, and waits for all of them: for small products
-that costs more than it saves, and threads of ours would multiply with its. Its number of threads is
-a setting of the process, so it is changed while any such section runs, counted, and put back.
+OpenBLAS splits each product evenly among its own threads, and waits for all of them, also for one
+that the system has not scheduled: beside another busy process a product takes ten times as long.
+And threads of ours would multiply with its. So products are cut among our threads
+(``kernels/cpu/linalg/parallel_matmul.py``), and BLAS uses one. Its number of threads is a setting
+of the process, so it is changed while any such section runs, counted, and put back: NumPy's
+products outside of lowtide are as they were.
 
 Its threads also stay awake after a product and take the cores from ours: :func:`doze_sooner`.
 
@@ -21,8 +24,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from ...interrupts import WholeContext
-
 _NAMES = (
     ("scipy_openblas_", "64_"),
     ("scipy_openblas_", ""),
@@ -33,9 +34,8 @@ _SEQUENTIAL, _PTHREADS = 0, 1  # what openblas_get_parallel says
 
 _TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
 
-_lock = threading.Lock()
-_inside = 0  # sections that run now
-_before = 1  # what to put back
+_inside: list[None] = []  # an item for each section that runs now
+_resting = 1  # threads of BLAS outside of sections
 
 
 def doze_sooner() -> None:
@@ -74,7 +74,9 @@ def _library(kind: type[ctypes.CDLL]) -> ctypes.CDLL:
 def _controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
     """(get, set) of the number of threads of NumPy's BLAS, or None."""
     try:
-        library = _library(ctypes.CDLL)
+        # These hold the interpreter's lock in a call, as a fork does: no other thread is inside
+        # when the process is copied, where it would leave a lock of BLAS's locked for good.
+        library = _library(ctypes.PyDLL)
     except (ImportError, OSError, TypeError):
         return None
     for prefix, suffix in _NAMES:
@@ -88,55 +90,63 @@ def _controls() -> tuple[Callable[[], int], Callable[[int], Any]] | None:
     return None
 
 
+def symbol(name: str) -> int:
+    """Return the address of a function of NumPy's BLAS; 0 if it has none of that name."""
+    try:
+        return ctypes.cast(getattr(_library(ctypes.CDLL), name), ctypes.c_void_p).value or 0
+    except (AttributeError, ImportError, OSError, TypeError):
+        return 0
+
+
 def controllable() -> bool:
-    """Whether :func:`single` does what it says with the BLAS that NumPy uses."""
+    """Whether :func:`alone` does what it says with the BLAS that NumPy uses."""
     return _controls() is not None
 
 
 def set_num_threads(n: int) -> None:
-    """How many threads BLAS uses outside of :func:`single`; nothing if it cannot be told."""
-    global _before
+    """How many threads BLAS uses outside of :func:`alone`; nothing if it cannot be told."""
+    global _resting
     controls = _controls()
     if controls is None:
         return
-    with _lock:
-        _before = n
-        if _inside == 0:
-            controls[1](n)
+    _resting = n
+    if not _inside:
+        controls[1](n)
 
 
-class single(WholeContext):
-    """Let each call of BLAS use the thread that makes it and no other."""
+def alone(f: Callable[..., Any], *args: Any) -> Any:
+    """Call ``f(*args)`` while each call of BLAS uses the thread that makes it and no other.
 
-    def _enter(self) -> None:
-        global _inside, _before
-        controls = _controls()
-        if controls is not None:
-            with _lock:
-                if _inside == 0:
-                    _before = controls[0]()
-                    controls[1](1)
-                _inside += 1
-
-    def _leave(self) -> None:
-        global _inside
-        controls = _controls()
-        if controls is not None:
-            with _lock:
-                _inside -= 1
-                if _inside == 0:
-                    controls[1](_before)
+    Between its statements are calls of C functions only, and whatever one of them did when Ctrl-C
+    comes is taken back: BLAS is left with the number it had. It costs less than a microsecond.
+    """
+    global _resting
+    controls = _controls()
+    if controls is None:
+        return f(*args)
+    get, put = controls
+    try:
+        _inside.append(None)
+        if not _inside[1:]:
+            _resting = get()
+        if _resting != 1:
+            put(1)
+        return f(*args)
+    finally:
+        try:
+            if _resting != 1 and not _inside[1:]:
+                put(_resting)
+        finally:
+            _inside.pop()
 
 
 def _forget() -> None:
     # The threads that were inside did not come along.
-    global _inside, _lock
-    _lock = threading.Lock()
     if _inside:
-        _inside = 0
+        _inside.clear()
         controls = _controls()
         if controls is not None:
-            controls[1](_before)
+            controls[1](_resting)
 
 
 if hasattr(os, "register_at_fork"):

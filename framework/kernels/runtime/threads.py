@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...interrupts import defer_interrupts
-from . import blas, thresholds
+from . import blas, forking, thresholds
 
 _pool: SimpleQueue[Any] | None = None  # where the threads wait for work
 
@@ -81,9 +81,15 @@ def parallel_for(run: Callable[[int, int], None], work: int, n: int) -> None:
         parallel_calls(run, bounds(n, chunks), several)
 
 
-def workers(work: int, n: int) -> int:
-    """How many threads are worth it for so many additions, in ``n`` chunks at most."""
-    return min(_wanted, work // thresholds.THREAD, n)
+def workers(work: int, n: int, each: int | None = None) -> int:
+    """How many threads are worth it for so many additions, in ``n`` chunks at most.
+
+    Args:
+        work: Additions, or other operations.
+        n: How many chunks there can be.
+        each: What a thread must have to do; of additions by default.
+    """
+    return min(_wanted, work // (each or thresholds.THREAD), n)
 
 
 def parallel_chunks(run: Callable[[int, int, int], None], n: int, chunks: int) -> None:
@@ -98,7 +104,7 @@ def bounds(n: int, chunks: int) -> list[tuple[int, int]]:
 
 
 def parallel_calls(
-    run: Callable[..., None], calls: Sequence[tuple[int, ...]], workers: int
+    run: Callable[..., None], calls: Sequence[tuple[Any, ...]], workers: int
 ) -> None:
     """Make all ``calls`` of ``run``, here and in ``workers - 1`` other threads.
 
@@ -180,3 +186,4 @@ def _forget() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)
+forking.prepare_forks()

@@ -57,6 +57,19 @@ Two threads take 1.0 (``exp``) to 1.6 (``add``) times the time of one for 2^19 e
 for 2^20, 0.6 to 0.7 for 2^21.
 """
 
+PRODUCT = 1 << 21
+"""Operations of a matrix product that a thread must have, if compiled code shares out the chunks.
+
+Two threads take 1.1 times the time of one for 2^20.3 (96 x 96 x 96), 0.9 for 2^22, 0.7 for 2^23,
+0.57 for 2^25.
+"""
+
+BLAS_MATRIX = 1 << 18
+"""Multiplications of a product of two matrices from which OpenBLAS starts threads of its own."""
+
+BLAS_VECTOR = 1 << 13
+"""The same, of a product with a vector."""
+
 PRODUCT_THREAD = 1 << 24
 """Operations of a matrix product or a convolution from which another thread takes part.
 

@@ -89,10 +89,9 @@ class Tiling:
                 run(tile, *mine)
 
         if chunks == 1:
-            chunk(0, 0, units)
-            return
-        with blas.single():
-            threads.parallel_chunks(chunk, units, chunks)
+            blas.alone(chunk, 0, 0, units)
+        else:
+            blas.alone(threads.parallel_chunks, chunk, units, chunks)
 
     def split(self, array):
         """Reshape (batch, heads, ..) to (batch, key heads, heads that share them, ..)."""

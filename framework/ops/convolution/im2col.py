@@ -7,9 +7,11 @@ arithmetic. Both routes are written with the array module, and run on every devi
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from math import prod
 
+from ...kernels.common.matmul import matmul_into
 from ...kernels.runtime import blas, threads, thresholds
 from .sizes import INPUT, OUT, WEIGHT, Route, Sizes, ceil_div, evenly, tiles
 
@@ -77,15 +79,16 @@ class Pointwise(_Products):
         if self.sizes.side == INPUT:
             matrix, source, out = matrix.swapaxes(1, 2), out, source
 
+        multiply = xp.matmul if self.workers > 1 else partial(matmul_into, xp)
+
         def chunk(worker, start, stop):
             target = out[start:stop]
-            xp.matmul(matrix, source[start:stop], out=target)
+            multiply(matrix, source[start:stop], out=target)
             if added is not None:
                 xp.add(target, added, out=target)
 
         if self.workers > 1:
-            with blas.single():
-                threads.parallel_chunks(chunk, self.batch, self.workers)
+            blas.alone(threads.parallel_chunks, chunk, self.batch, self.workers)
         elif self.batch:
             chunk(0, 0, self.batch)
 
@@ -138,7 +141,7 @@ class Columns(_Products):
             self.unroll(xp, tile, x[n:m], r, s)
             # Where a tile has some lines of an image, the rows of its result have gaps in between.
             target = result[n:m, :, :, r * self.line : s * self.line]
-            xp.matmul(matrix, self._by_image(tile, m - n, s - r), out=target)
+            matmul_into(xp, matrix, self._by_image(tile, m - n, s - r), out=target)
             if added is not None:
                 xp.add(target, added, out=target)
 
@@ -150,7 +153,7 @@ class Columns(_Products):
         for n, m, r, s in self._tiles():
             tile = self._tile(columns, n, m, r, s)
             lines = result[n:m, :, :, r * self.line : s * self.line]
-            xp.matmul(matrix, lines, out=self._by_image(tile, m - n, s - r))
+            matmul_into(xp, matrix, lines, out=self._by_image(tile, m - n, s - r))
             self.roll(xp, tile, x[n:m], r, s)
 
     def weight_grad(self, xp, scratch, x, weight, y) -> None:
@@ -169,7 +172,7 @@ class Columns(_Products):
             lines = flat.reshape(groups, filters, m - n, s - r, *self.out[1:])
             xp.copyto(lines, xp.moveaxis(source[n:m, :, :, r:s], 0, 2))
             lines, tile = flat.reshape(groups, filters, span), tile.reshape(groups, taps, span)
-            xp.matmul(lines, tile.swapaxes(1, 2), out=product)
+            matmul_into(xp, lines, tile.swapaxes(1, 2), out=product)
             xp.add(total, product, out=total)
 
     def unroll(self, xp, columns, images, first, last, beside=False) -> None:

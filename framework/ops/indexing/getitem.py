@@ -11,6 +11,7 @@ beside them selects first, as in PyTorch; NumPy counts it as an index array.
 
 from __future__ import annotations
 
+import warnings
 from math import prod
 
 import numpy as np
@@ -27,6 +28,9 @@ from ..views.reshape import fits, view_shape
 from ..views.slice import in_range, narrow_range, select_index, slice_view
 from .index_put import index_accumulate, index_assign, index_elements, mask_places, result_shape
 from .masked import masked_elements
+
+MOST_DIMS = 32  # a longer list is always an index array
+_SEVERAL = (Tensor, list, tuple, range, slice, np.ndarray)
 
 
 def _basic_range(part, size):
@@ -58,6 +62,25 @@ def _as_index(part, input):
     return part
 
 
+def _parts(key):
+    # A list is one index array, unless something in it is more than a number: then PyTorch reads it
+    # as a tuple, as NumPy did once.
+    if key.__class__ is tuple:
+        return key
+    if isinstance(key, list | tuple) and len(key) < MOST_DIMS:
+        for part in key:
+            if isinstance(part, _SEVERAL) or part is None or part is Ellipsis:
+                warnings.warn(
+                    "Using a non-tuple sequence for multidimensional indexing is deprecated: a "
+                    "list of sequences is read as the tuple of them. Write x[tuple(key)] for that, "
+                    "or x[lowtide.tensor(key)] for one index array.",
+                    UserWarning,
+                    stacklevel=3,
+                )
+                return tuple(key)
+    return (key,)
+
+
 def _split_key(input, key):
     """Apply the basic parts of a key; return (view, index tensor per dim)."""
     parts = []  # normalized: int, range, None, or (tensor, dims it takes)
@@ -77,7 +100,7 @@ def _split_key(input, key):
             part = _as_index(part, input)
             if not part.ndim and part.dtype.category == BOOL:
                 part = bool(part)
-            elif not part.ndim and not part.is_meta:
+            elif not (part.ndim or part.is_meta or part._spec.runs):
                 part = int(part.item())
                 taken += 1
             else:
@@ -238,7 +261,8 @@ def _getitem(self, key):
     Args:
         self: A tensor.
         key: Ints, slices with positive steps, None, the ellipsis, booleans, integer tensors or
-            lists, boolean masks, or a tuple of them.
+            lists, boolean masks, or a tuple of them. A list of these, other than of numbers, is
+            read as the tuple.
 
     Raises:
         IndexError: An index is out of range or of the wrong type, or there are too many.
@@ -266,7 +290,7 @@ def _getitem(self, key):
             index = view_shape(key.contiguous(), (1, *spec.shape))  # the most frequent key
             return index_elements(self, index, dims=(0,), at=0)
     try:
-        view, found = _split_key(self, key if kind is tuple else (key,))
+        view, found = _split_key(self, key if kind is tuple else _parts(key))
     except MemoryError as error:
         shorten(error)
         raise
@@ -288,7 +312,7 @@ def _setitem(self, key, value):
         IndexError: As for reading.
         RuntimeError: The value does not broadcast to them.
     """
-    view, found = _split_key(self, key if key.__class__ is tuple else (key,))
+    view, found = _split_key(self, _parts(key))
     if not isinstance(value, Tensor | int | float | complex):
         value = tensor(np.asarray(value), device=self.device).to(self.dtype)
     if isinstance(value, Tensor) and value.device is not self.device:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import float32
+from ...kernels.common.matmul import matmul_into
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import function, op
 from ..signatures import broadcast_shapes
 from .bfloat16_matmul import multiply, supports, workspace
-from .matmul import adjoint, blas_ready, check_number, matmul, multiply_rows, product_shape
+from .matmul import adjoint, blas_ready, check_number, folded, matmul, product_shape
 from .products import need_dims, write_out
 
 
@@ -54,7 +55,8 @@ def _addmatmul_samples(make):
 )  # fmt: skip
 def add_matmul(xp, out, scaled, input, mat1, mat2, *, beta, alpha):
     """Multiply and add: ``out = beta * input + alpha * (mat1 @ mat2)``; beta 0 ignores input."""
-    multiply_rows(xp, out, mat1, mat2)
+    rows, mat1 = folded(out, mat1, mat2)
+    matmul_into(xp, mat1, mat2, rows)
     if alpha != 1:
         xp.multiply(out, alpha, out=out)
     if beta == 0:

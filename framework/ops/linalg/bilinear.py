@@ -12,6 +12,7 @@ matrix product and a pass over what it makes, or the other way round; the weight
 from __future__ import annotations
 
 from ...kernels.common.layout import contiguous, tiles
+from ...kernels.common.matmul import matmul_into
 from ..elementwise.arithmetic import conjugate
 from ..registry import function, op
 from .matmul import as_rows, check_number
@@ -68,7 +69,7 @@ def form(xp, out, tile, a, b, weight, *, free):
         if first == _PAIR:
             pairs = _outer(xp, a[rows], b[rows], tile)
             flat = weight.reshape(-1, weight.shape[2]) if free else weight.reshape(len(weight), -1)
-            xp.matmul(pairs, flat if free else flat.T, out=to)
+            matmul_into(xp, pairs, flat if free else flat.T, out=to)
             continue
         x, y = (a[rows], b[rows]) if first < 3 - first - free else (b[rows], a[rows])
         _contract(xp, to, tile, x, y, weight, first, free)
@@ -80,13 +81,13 @@ def _contract(xp, out, tile, x, y, weight, first, free):
     rows = x.shape[0]
     if first == 0:
         made = tile[: rows * i * j].reshape(rows, i, j)
-        xp.matmul(x, weight.reshape(k, i * j), out=made.reshape(rows, i * j))
+        matmul_into(xp, x, weight.reshape(k, i * j), out=made.reshape(rows, i * j))
         xp.multiply(made, y[:, None, :] if free == 1 else y[:, :, None], out=made)
         xp.sum(made, axis=3 - free, out=out)
         return
     other = weight if first == 1 else weight.swapaxes(1, 2)
     made = tile[: k * rows * other.shape[2]].reshape(k, rows, other.shape[2])
-    xp.matmul(x[None], other, out=made)
+    matmul_into(xp, x[None], other, out=made)
     if free == 0:
         xp.multiply(made, y[None], out=made)
         xp.sum(made, axis=2, out=out.T)
@@ -154,7 +155,7 @@ def form_weight(xp, out, tile, x0, x1, x2):
         flat = out.reshape(k, i * j)
         for some in tiles(i, count):
             columns = slice(some.start * j, some.stop * j)
-            xp.matmul(x0.T, _outer(xp, x1[:, some], x2, tile), out=flat[:, columns])
+            matmul_into(xp, x0.T, _outer(xp, x1[:, some], x2, tile), out=flat[:, columns])
         return
     y, last = (x1, x2) if left == 2 else (x2, x1)
     for some in tiles(k, count):
@@ -162,9 +163,9 @@ def form_weight(xp, out, tile, x0, x1, x2):
         made = tile[: x.size * y.shape[1]].reshape(*x.shape, y.shape[1])
         xp.multiply(x[:, :, None], y[None], out=made)
         if left == 2:
-            xp.matmul(made.swapaxes(1, 2), last[None], out=out[some])
+            matmul_into(xp, made.swapaxes(1, 2), last[None], out=out[some])
         else:
-            xp.matmul(last.T[None], made, out=out[some])
+            matmul_into(xp, last.T[None], made, out=out[some])
 
 
 @form_weight.vjp("x0")

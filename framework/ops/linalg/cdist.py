@@ -12,6 +12,7 @@ import numpy as np
 
 from ...dtypes import FLOAT, bool_
 from ...kernels.common.layout import contiguous
+from ...kernels.common.matmul import matmul_into
 from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
@@ -141,7 +142,7 @@ def distances_slope(xp, out, tile, size, weight, zero, grad, x1, x2, lengths, *,
         w, none = _shaped(weight, *d.shape[:3]), _shaped(zero, *d.shape[:3])
         xp.copyto(w, lengths[b, rows])
         _set_slopes(xp, d, w, _shaped(size, *d.shape), none, grad[b, rows], p)
-        xp.matmul(w[:, :, None], d, out=out[b, rows][:, :, None])
+        matmul_into(xp, w[:, :, None], d, out=out[b, rows][:, :, None])
 
 
 def _set_slopes(xp, d, w, s, none, grad, p):
@@ -211,7 +212,7 @@ def euclidean(xp, out, square1, square2, sum1, sum2, x1, x2):
     for x, square, total in ((x1, square1, sum1), (x2, square2, sum2)):
         xp.multiply(x, x, out=square)
         xp.sum(square, axis=-1, keepdims=True, out=total)
-    xp.matmul(x1, x2.swapaxes(-1, -2), out=out)
+    matmul_into(xp, x1, x2.swapaxes(-1, -2), out=out)
     xp.multiply(out, -2, out=out)
     xp.add(out, sum1, out=out)
     xp.add(out, sum2.swapaxes(-1, -2), out=out)

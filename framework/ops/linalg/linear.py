@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from math import prod
 
+from ...kernels.common import matmul as products
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import op
 from .bfloat16_matmul import multiply, supports, workspace
-from .matmul import as_rows, check_number, foldable, matmul, multiply_rows
+from .matmul import as_rows, check_number, foldable, folded, matmul
 
 
 def _linear_infer(input, weight, bias):
@@ -69,30 +70,39 @@ def linear(xp, out, input, weight, bias=None):
     Memory:
         Keeps ``input`` while ``weight`` needs a gradient, and ``weight`` while ``input`` does.
     """
-    multiply_rows(xp, out, input, weight.T)
+    out, input = folded(out, input, weight.T)
+    xp.matmul(input, weight.T, out=out)
     if bias is not None:
         xp.add(out, bias, out=out)
 
 
-def _half_shape(input, weight):
-    return prod(input.shape[:-1]), weight.shape[0]
+def _tall(input, weight):
+    return (prod(input.shape[:-1]), *weight.shape[:-1])
 
 
 @linear.kernel(
     "cpu",
     dtypes="half",
     when=lambda input, weight, bias: (
-        weight.ndim == 2 and supports(input, _half_shape(input, weight), input.shape[-1])
+        weight.ndim == 2 and supports(input, _tall(input, weight), input.shape[-1])
     ),
     layout=foldable,
-    scratch=lambda input, weight, bias: workspace(
-        input, _half_shape(input, weight), input.shape[-1]
-    ),
+    scratch=lambda input, weight, bias: workspace(input, _tall(input, weight), input.shape[-1]),
 )
 def _(xp, out, room, input, weight, bias):
     rows = prod(input.shape[:-1])
     input, out = input.reshape(rows, input.shape[-1]), out.reshape(rows, weight.shape[0])
     multiply(out, room, input, weight.T, bias)
+
+
+@linear.kernel(
+    "cpu",
+    when=lambda input, weight, bias: products.divides(_tall(input, weight), input.shape[-1]),
+    layout=foldable,
+)
+def _(xp, out, input, weight, bias):
+    out, input = folded(out, input, weight.T)
+    products.multiply(input, weight.T, out, bias)
 
 
 @linear.vjp("input")

@@ -18,6 +18,7 @@ from __future__ import annotations
 import builtins
 from math import prod
 
+from ...kernels.common import matmul as products
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
 from ..registry import op
@@ -52,13 +53,12 @@ def foldable(array):
     return builtins.all(strides[k] == strides[k + 1] * shape[k + 1] for k in range(array.ndim - 2))
 
 
-def multiply_rows(xp, out, input, other):
-    """Multiply into ``out``; a stack times one matrix is one product, if its rows lie evenly."""
+def folded(out, input, other):
+    """Return (out, input): a stack times one matrix is one product, if its rows lie evenly."""
     if other.ndim <= 2 < input.ndim and input.size and foldable(input):
         rows = prod(input.shape[:-1])
-        input = input.reshape(rows, input.shape[-1])
-        out = out.reshape(rows, *other.shape[1:])
-    xp.matmul(input, other, out=out)
+        return out.reshape(rows, *other.shape[1:]), input.reshape(rows, input.shape[-1])
+    return out, input
 
 
 def adjoint(x):
@@ -166,7 +166,8 @@ def matmul(xp, out, input, other):
     Memory:
         Keeps ``input`` while ``other`` needs a gradient, and ``other`` while ``input`` does.
     """
-    multiply_rows(xp, out, input, other)
+    out, input = folded(out, input, other)
+    xp.matmul(input, other, out=out)
 
 
 def _tall(input, other):
@@ -202,6 +203,21 @@ def _(xp, out, room, input, other):
 )
 def _(xp, out, room, input, other):
     multiply(out, room, input, other)
+
+
+def _folded_shape(input, other):
+    shape = product_shape("matmul", input, other)
+    return (prod(shape[:-1]), shape[-1]) if other.ndim == 2 < input.ndim else shape
+
+
+@matmul.kernel(
+    "cpu",
+    when=lambda input, other: products.divides(_folded_shape(input, other), input.shape[-1]),
+    layout=blas_ready,
+)
+def _(xp, out, input, other):
+    out, input = folded(out, input, other)
+    products.multiply(input, other, out)
 
 
 @matmul.vjp("input")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from math import prod
 
-from ...dtypes import float32
+from ...dtypes import FLOAT, float32
 from ...kernels.common.elementwise import elementwise_kernel, same_shape_float32
 from ...kernels.common.layout import contiguous, dense_or_repeated_scalar
 from ...kernels.common.schedule import parallel_rows
@@ -22,6 +22,14 @@ from ..registry import function, op
 from ..signatures import broadcast, per_element
 from .cross_entropy import reduce_loss, reduction_of
 from .fused_reduction import expand_loss_gradient, fused_reduction, reduce_loss_fused
+
+
+def _check_floating(name, input, target):
+    if target.dtype.category != FLOAT:
+        raise RuntimeError(
+            f"{name}: Found dtype {target.dtype} but expected {input.dtype}, since targets are "
+            "probabilities. Convert target with .to(input.dtype)."
+        )
 
 
 def _pair_infer(input, target):
@@ -134,6 +142,7 @@ def binary_cross_entropy(
         Tensor (), or in the shape of ``input`` for "none".
     """
     how = reduction_of(size_average, reduce, reduction)
+    _check_floating("binary_cross_entropy", input, target)
     if tuple(target.shape) != tuple(input.shape):
         raise ValueError(
             f"Using a target size ({target.shape}) that is different to the input size "
@@ -385,6 +394,7 @@ def binary_cross_entropy_with_logits(
         mean and the sum make no array of losses (on the CPU).
     """
     how = reduction_of(size_average, reduce, reduction)
+    _check_floating("binary_cross_entropy_with_logits", input, target)
     if tuple(target.shape) != tuple(input.shape):
         raise ValueError(
             f"Target size ({target.shape}) must be the same as input size ({input.shape})."

@@ -9,7 +9,7 @@ from math import prod
 
 import numpy as np
 
-from ...dtypes import FLOAT, INT
+from ...dtypes import FLOAT, int64, uint8
 from ...kernels.common.schedule import parallel_rows
 
 TILE_BYTES = 1 << 18  # of logits at a time
@@ -40,7 +40,7 @@ def class_shape(name, input, target, weight):
 
     Raises:
         NotImplementedError: The logits are not floating.
-        RuntimeError: The target is no integer, or there is no weight for some class.
+        RuntimeError: The target is neither int64 nor uint8, or there is no weight for some class.
         ValueError: The target has another shape than the logits without their classes.
     """
     if input.dtype.category != FLOAT:
@@ -57,10 +57,11 @@ def class_shape(name, input, target, weight):
             f"{name}: Expected input {hint}: input {tuple(input.shape)} needs class indices of "
             f"shape {wanted}; got target {tuple(target.shape)}. Put classes in dim 1."
         )
-    if target.dtype.category != INT:
+    if target.dtype not in (int64, uint8):
         raise RuntimeError(
-            f"{name}: expected scalar type Long for class indices but found {target.dtype}. "
-            "Convert target with .to(lowtide.int64), or pass probabilities of input's shape."
+            f"{name}: expected scalar type Long or Byte for class indices (target's dtype), "
+            f"but found {target.dtype}. Convert target with .to(lowtide.int64), or pass "
+            "probabilities of input's shape."
         )
     if weight is not None and tuple(weight.shape) != (classes,):
         raise RuntimeError(

@@ -153,8 +153,8 @@ def cross_entropy_grad(xp, out, grad, input, target, weight, lse, *, ignore_inde
     total = float(weight.sum()) if label_smoothing and weight is not None else c
     for rows, columns in class_targets.tiles(n, c, length, lse.dtype.itemsize):
         x, y = logits[rows, :, columns], result[rows, :, columns]
-        g = arriving[rows, columns]
         safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
+        g = xp.where(counts, arriving[rows, columns], 0)  # infinite, if the mean is over no row
         factor = class_targets.weights_of(xp, weight, safe, counts, out.dtype) * g
         hit = factor * (1.0 - label_smoothing)
         spread = (g * counts) * (label_smoothing / c)
@@ -255,7 +255,8 @@ def nll_grad(xp, out, grad, target, weight, *, shape, ignore_index):
         safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
         factor = class_targets.weights_of(xp, weight, safe, counts, out.dtype)
         tile = y[rows, :, columns]
-        tile[class_targets.where_in(xp, tile, safe)] = arriving[rows, columns] * -factor
+        g = xp.where(counts, arriving[rows, columns], 0)  # infinite, if the mean is over no row
+        tile[class_targets.where_in(xp, tile, safe)] = g * -factor
 
 
 @nll_grad.kernel(

@@ -191,7 +191,8 @@ def batch_norm(
         )
     shape = (input.shape[0], channels, prod(input.shape[2:]))
     out, mean, var = batch_norm_view(input, weight, bias, shape, (0, 2), (1, channels, 1), eps)
-    _update(running_mean, running_var, mean, var, count, momentum)
+    if count:  # of no examples there is no mean
+        _update(running_mean, running_var, mean, var, count, momentum)
     return out
 
 

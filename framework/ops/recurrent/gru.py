@@ -13,6 +13,7 @@ Source:
 from __future__ import annotations
 
 from ...kernels.common.layout import contiguous
+from ...kernels.common.matmul import matmul_into
 from ...kernels.common.strided_ufuncs import negate
 from ...spec import Spec
 from ..linalg.linear import linear
@@ -104,11 +105,11 @@ def _forward(
     rnn.sum_biases(xp, bias[wide : 3 * hidden], b_ih if b_ih is None else b_ih[wide:])
     rnn.sum_biases(xp, bias[3 * hidden :], b_hh if b_hh is None else b_hh[wide:])
     rnn.begin(xp, h_n, h0)
-    xp.matmul(rnn.flat(input), w_ih.T, out=gates)
+    matmul_into(xp, rnn.flat(input), w_ih.T, out=gates)
     rnn.transpose_weight(xp, w_hh_t, w_hh)
     for first, count, *_ in rnn.steps(input.shape[:-1], runs, reverse):
         rows, h = slice(first, first + count), h_n[:count]
-        made = rnn.recurrent_product(xp, product, w_hh, w_hh_t, h)
+        made = rnn.recurrent_matmul_into(xp, product, w_hh, w_hh_t, h)
         step(xp, gates[rows], inner[rows], made, bias, h)
         xp.copyto(y[rows], h)
 
@@ -240,7 +241,7 @@ def _backward(
             here = slice(first + some.start, first + some.stop)
             arrays = (dgates[here], dinner[here], side[some], gates[here], inner[here])
             slope(xp, *arrays, before, d[some])
-        xp.add(d, xp.matmul(side[:count], w_hh, out=room[:count]), out=d)
+        xp.add(d, matmul_into(xp, side[:count], w_hh, out=room[:count]), out=d)
     if needs[2]:
         ranges = rnn.joined(shape, runs, reverse)
         # The new gate's share reaches the weight through q.

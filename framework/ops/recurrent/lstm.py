@@ -14,6 +14,7 @@ from __future__ import annotations
 from math import prod
 
 from ...kernels.common.layout import contiguous
+from ...kernels.common.matmul import matmul_into
 from ...kernels.common.strided_ufuncs import negate
 from ...spec import Spec
 from ..linalg.linear import linear
@@ -114,15 +115,15 @@ def _forward(
     rnn.sum_biases(xp, bias, b_ih, b_hh)
     rnn.begin(xp, h_n, h0)
     rnn.begin(xp, c_n, c0)
-    xp.matmul(rnn.flat(input), w_ih.T, out=gates)
+    matmul_into(xp, rnn.flat(input), w_ih.T, out=gates)
     rnn.transpose_weight(xp, w_hh_t, w_hh)
     for first, count, *_ in rnn.steps(input.shape[:-1], runs, reverse):
         rows, h = slice(first, first + count), h_n[:count]
-        made = rnn.recurrent_product(xp, product, w_hh, w_hh_t, h)
+        made = rnn.recurrent_matmul_into(xp, product, w_hh, w_hh_t, h)
         state = h if w_hr is None else hidden[:count]
         step(xp, gates[rows], made, bias, c_n[:count], cells[rows], state)
         if w_hr is not None:
-            xp.matmul(state, w_hr.T, out=h)
+            matmul_into(xp, state, w_hr.T, out=h)
         xp.copyto(y[rows], h)
 
 
@@ -279,14 +280,14 @@ def _backward(
         if w_hr is not None:
             if again:
                 xp.copyto(above[rows], d)
-            d = xp.matmul(d, w_hr, out=dhidden[:count])
+            d = matmul_into(xp, d, w_hr, out=dhidden[:count])
         for some, before in rnn.preceding(step, cells, c0):
             here = slice(first + some.start, first + some.stop)
             state = hidden[here] if again else cells[:0]
             slope(xp, dgates[here], gates[here], cells[here], before, d[some], dc[some], state)
-        xp.matmul(dgates[rows], w_hh, out=dh[:count])
+        matmul_into(xp, dgates[rows], w_hh, out=dh[:count])
     if again:
-        xp.matmul(above.T, hidden, out=dw_hr)
+        matmul_into(xp, above.T, hidden, out=dw_hr)
     if needs[2]:
         rnn.weight_gradient(xp, dw_hh, more, dgates, y, h0, rnn.joined(shape, runs, reverse))
     rnn.input_gradients(xp, dx, dw_ih, db, dgates, input, w_ih, (needs[0], needs[1], needs[3]))

@@ -23,6 +23,7 @@ from math import prod
 
 from ...dtypes import float32
 from ...kernels.common.layout import contiguous
+from ...kernels.common.matmul import matmul_into
 from ...kernels.runtime import thresholds
 from ...spec import Spec
 from ..linalg.linear import linear
@@ -117,13 +118,13 @@ def transpose_weight(xp, w_hh_t, weight):
         xp.copyto(w_hh_t, weight.T)
 
 
-def recurrent_product(xp, buffer, weight, w_hh_t, state):
+def recurrent_matmul_into(xp, buffer, weight, w_hh_t, state):
     """Compute ``state @ weight.T`` into the front of a flat buffer."""
     rows, wide = state.shape[0], weight.shape[0]
     out = buffer[: rows * wide]
     if w_hh_t.size:
-        return xp.matmul(state, w_hh_t, out=out.reshape(rows, wide))
-    return xp.matmul(weight, state.T, out=out.reshape(wide, rows)).T
+        return matmul_into(xp, state, w_hh_t, out=out.reshape(rows, wide))
+    return matmul_into(xp, weight, state.T, out=out.reshape(wide, rows)).T
 
 
 def weight_gradient(xp, target, more, dgates, states, initial, ranges):
@@ -134,7 +135,7 @@ def weight_gradient(xp, target, more, dgates, states, initial, ranges):
             continue
         source = (initial if fresh else states)[before : before + stop - start]
         into = target if first else more
-        xp.matmul(dgates[start:stop].T, source, out=into)
+        matmul_into(xp, dgates[start:stop].T, source, out=into)
         if not first:
             xp.add(target, more, out=target)
         first = False
@@ -145,9 +146,9 @@ def weight_gradient(xp, target, more, dgates, states, initial, ranges):
 def input_gradients(xp, dx, dw, db, dgates, input, weight, needs):
     """Compute gradients of the input projection, where needed."""
     if needs[0]:
-        xp.matmul(dgates, weight, out=flat(dx))
+        matmul_into(xp, dgates, weight, out=flat(dx))
     if needs[1]:
-        xp.matmul(dgates.T, flat(input), out=dw)
+        matmul_into(xp, dgates.T, flat(input), out=dw)
     if needs[2]:
         xp.sum(dgates, axis=0, out=db)
 
@@ -332,11 +333,11 @@ def _rnn_forward(
     y = flat(out)
     sum_biases(xp, bias, b_ih, b_hh)
     begin(xp, h_n, h0)
-    xp.matmul(flat(input), w_ih.T, out=y)
+    matmul_into(xp, flat(input), w_ih.T, out=y)
     transpose_weight(xp, w_hh_t, w_hh)
     for first, count, *_ in steps(input.shape[:-1], runs, reverse):
         h = h_n[:count]
-        made = recurrent_product(xp, product, w_hh, w_hh_t, h)
+        made = recurrent_matmul_into(xp, product, w_hh, w_hh_t, h)
         step(xp, y[first : first + count], made, bias, h, squash)
 
 
@@ -465,7 +466,7 @@ def _rnn_backward(
         if above is not None:
             xp.add(d, above[rows], out=d)
         slope(xp, dgates[rows], y[rows], d, squash)
-        xp.matmul(dgates[rows], w_hh, out=d)
+        matmul_into(xp, dgates[rows], w_hh, out=d)
     if needs[2]:
         weight_gradient(xp, dw_hh, more, dgates, y, h0, joined(shape, runs, reverse))
     input_gradients(xp, dx, dw_ih, db, dgates, input, w_ih, (needs[0], needs[1], needs[3]))

@@ -4,6 +4,10 @@ from lowtide.modules.clip import clip_grad_norm_ as clip_grad_norm_
 from lowtide.modules.clip import clip_grad_value_ as clip_grad_value_
 from lowtide.modules.clip import clip_grads_with_norm_ as clip_grads_with_norm_
 from lowtide.modules.clip import get_total_norm as get_total_norm
+from lowtide.modules.fusion import fuse_conv_bn_eval as fuse_conv_bn_eval
+from lowtide.modules.fusion import fuse_conv_bn_weights as fuse_conv_bn_weights
+from lowtide.modules.fusion import fuse_linear_bn_eval as fuse_linear_bn_eval
+from lowtide.modules.fusion import fuse_linear_bn_weights as fuse_linear_bn_weights
 from lowtide.modules.skip_init import skip_init as skip_init
 from lowtide.modules.spectral_norm import hooked_spectral_norm as spectral_norm
 from lowtide.modules.spectral_norm import remove_spectral_norm as remove_spectral_norm
@@ -15,8 +19,10 @@ from lowtide.modules.weight_norm import remove_weight_norm as remove_weight_norm
 # isort: split
 from lowtide.nn.utils import clip_grad as clip_grad
 from lowtide.nn.utils import convert_parameters as convert_parameters
+from lowtide.nn.utils import fusion as fusion
 from lowtide.nn.utils import parametrizations as parametrizations
 from lowtide.nn.utils import parametrize as parametrize
+from lowtide.nn.utils import prune as prune
 from lowtide.nn.utils import rnn as rnn
 
 __all__ = [
@@ -25,10 +31,16 @@ __all__ = [
     "clip_grad_value_",
     "clip_grads_with_norm_",
     "convert_parameters",
+    "fuse_conv_bn_eval",
+    "fuse_conv_bn_weights",
+    "fuse_linear_bn_eval",
+    "fuse_linear_bn_weights",
+    "fusion",
     "get_total_norm",
     "parameters_to_vector",
     "parametrizations",
     "parametrize",
+    "prune",
     "remove_spectral_norm",
     "remove_weight_norm",
     "rnn",

@@ -243,8 +243,8 @@ def test_planes_of_logits_keep_infinity_in_their_positions():
         np.testing.assert_allclose(large, small, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.parametrize("dtype", [lt.int64, lt.int32, lt.uint8])
-def test_class_numbers_of_any_integers(dtype):
+@pytest.mark.parametrize("dtype", [lt.int64, lt.uint8])
+def test_class_numbers_of_both_dtypes(dtype):
     x, target = lt.randn(512, 40), lt.arange(512).remainder(40)
     expected = -F.log_softmax(x, 1)[lt.arange(512), target]
     found = F.cross_entropy(x, target.to(dtype), reduction="none")

@@ -1,0 +1,61 @@
+"""A fork beside other threads: no lock of an import or a compilation is copied while it is held.
+
+The first call of a compiled kernel imports it, and Numba, and compiles. If another thread forks the
+process at that moment (a loader starts its workers), the copy has the locks of both, and nobody who
+would ever release them: its own first call would wait for good. So a fork waits until those imports
+have ended, lets no other begin, and holds the compiler's lock itself.
+"""
+
+from __future__ import annotations
+
+import _imp
+import importlib
+import os
+import sys
+import threading
+from importlib import _bootstrap
+from typing import Any
+
+OURS = ("lowtide.framework.", "numba", "llvmlite", "scipy")
+
+_held: list[Any] = []  # what to call after the fork
+
+
+def _being_imported() -> list[str]:
+    # By other threads: whoever imports a module has its lock from before it is looked for.
+    me = threading.get_ident()
+    locks: Any = getattr(_bootstrap, "_module_locks", {})
+    found = []
+    for name, reference in list(locks.items()):
+        lock = reference() if name.startswith(OURS) else None
+        if getattr(lock, "owner", None) not in (None, me):
+            found.append(name)
+    return found
+
+
+def _before() -> None:
+    while True:
+        for name in _being_imported():
+            importlib.import_module(name)  # waits
+        compiler = sys.modules.get("numba.core.compiler_lock")
+        lock = None if compiler is None else compiler.global_compiler_lock
+        if lock is not None:
+            lock.acquire()
+        _imp.acquire_lock()  # without it no import begins
+        if not _being_imported():
+            _held.extend([_imp.release_lock, *([] if lock is None else [lock.release])])
+            return
+        _imp.release_lock()
+        if lock is not None:
+            lock.release()
+
+
+def _after() -> None:
+    while _held:
+        _held.pop(0)()
+
+
+def prepare_forks() -> None:
+    """Have every fork of this process wait for imports and compilations; called once."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)

@@ -1,0 +1,1 @@
+"""Vectorizing map: functions of one sample, run on a batch by one call of each op."""

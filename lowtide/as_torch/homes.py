@@ -1,0 +1,265 @@
+"""Where PyTorch's modules and private names are in lowtide: tables, and nothing else.
+
+A module of PyTorch that is not here is looked for under the same name: ``torch.nn.functional`` is
+``lowtide.nn.functional`` without a line in a table.
+"""
+
+from __future__ import annotations
+
+# Below lowtide, and nobody's under torch
+HIDDEN = {"as_torch", "cli", "framework", "modules", "recipes", "profiling"}
+HIDDEN |= {"load_ipython_extension", "unload_ipython_extension"}
+NOT_TORCH = HIDDEN | {"checkpointing"}  # `from torch import *` leaves them out
+
+# PyTorch's module -> the one that has its names, both without the root
+HOMES = {
+    "__config__": "__config__",
+    "_C": "as_torch.private.C",
+    "_C._functorch": "as_torch.private.C",
+    "_C._nn": "as_torch.private.cnn",
+    "_VF": "as_torch.private.aten",
+    "_custom_op": "library",
+    "_custom_ops": "library",
+    "_dynamo": "as_torch.private.dynamo",
+    "_dynamo.eval_frame": "as_torch.private.dynamo",
+    "_dynamo.utils": "as_torch.private.dynamo",
+    "_dynamo.external_utils": "as_torch.private.dynamo",
+    "_jit_internal": "as_torch.private.jit_internal",
+    "_linalg_utils": "linalg",
+    "_six": "as_torch.private.six",
+    "_ops": "as_torch.private.ops",
+    "_subclasses": "as_torch.private.fake_tensor",
+    "_subclasses.fake_tensor": "as_torch.private.fake_tensor",
+    "fx.experimental": "as_torch.private.fake_tensor",
+    "fx.experimental.proxy_tensor": "as_torch.private.fake_tensor",
+    "_tensor": "framework.tensor",
+    "_tensor_str": "as_torch.private.tensor_str",
+    "_utils": "as_torch.private.utils",
+    "_prims_common": "as_torch.private.checks",
+    "amp.autocast_mode": "amp",
+    "ao": "as_torch.private.quantization",
+    "ao.nn": "as_torch.private.quantization",
+    "ao.nn.quantized": "as_torch.private.quantization",
+    "ao.quantization": "as_torch.private.quantization",
+    "backends.quantized": "as_torch.private.quantization",
+    "autograd.anomaly_mode": "autograd",
+    "autograd.gradcheck": "autograd",
+    "autograd.variable": "autograd",
+    "cuda.amp.autocast_mode": "cuda.amp",
+    "cuda.amp.common": "cuda.amp",
+    "cuda.amp.grad_scaler": "cuda.amp",
+    "cuda.memory": "cuda",
+    "cuda.random": "cuda",
+    "cuda.streams": "cuda",
+    "export": "as_torch.private.export",
+    "func._random": "func",
+    "jit._script": "jit",
+    "jit._trace": "jit",
+    "nn.modules._functions": "nn.functional",
+    "nn.quantized": "as_torch.private.quantization",
+    "nn.utils.memory_format": "nn.utils",
+    "nn.utils.spectral_norm": "modules.spectral_norm",
+    "nn.utils.weight_norm": "modules.weight_norm",
+    "onnx.operators": "as_torch.private.onnx",
+    "onnx.symbolic_helper": "as_torch.private.onnx",
+    "quantization": "as_torch.private.quantization",
+    "optim.adamw": "optim.adam",
+    "optim.lbfgs": "optim.lbfgs",
+    "torch_version": "as_torch.torch_version",
+    "utils._contextlib": "as_torch.private.contextlib",
+    "utils.data._utils.collate": "utils.data.dataloader",
+    "utils.data._utils.worker": "utils.data.dataloader",
+    "utils.data._utils.fetch": "framework.data.fetch",
+    "utils.data.backward_compatibility": "utils.data",
+}
+
+# One file each in PyTorch, of the classes that lowtide.distributions has
+HOMES |= {
+    f"distributions.{name}": "distributions"
+    for name in [
+        "bernoulli",
+        "beta",
+        "binomial",
+        "categorical",
+        "cauchy",
+        "chi2",
+        "continuous_bernoulli",
+        "dirichlet",
+        "distribution",
+        "exp_family",
+        "exponential",
+        "fishersnedecor",
+        "gamma",
+        "generalized_pareto",
+        "geometric",
+        "gumbel",
+        "half_cauchy",
+        "half_normal",
+        "independent",
+        "inverse_gamma",
+        "kumaraswamy",
+        "laplace",
+        "lkj_cholesky",
+        "log_normal",
+        "logistic_normal",
+        "lowrank_multivariate_normal",
+        "mixture_same_family",
+        "multinomial",
+        "multivariate_normal",
+        "negative_binomial",
+        "normal",
+        "one_hot_categorical",
+        "pareto",
+        "poisson",
+        "relaxed_bernoulli",
+        "relaxed_categorical",
+        "studentT",
+        "transformed_distribution",
+        "uniform",
+        "von_mises",
+        "weibull",
+        "wishart",
+    ]
+}
+
+# Of these, PyTorch has a function of the same name beside the module
+ALSO_FUNCTIONS = ("nn.utils.spectral_norm", "nn.utils.weight_norm")
+
+# PyTorch's module -> {module of lowtide: names there, or theirs=ours}
+COLLECTIONS: dict[str, dict[str, str]] = {
+    "amp.grad_scaler": {"amp": "GradScaler"},
+    "autograd.grad_mode": {
+        "autograd": "no_grad enable_grad set_grad_enabled inference_mode",
+    },
+    "autograd.forward_ad": {},
+    "onnx.symbolic_opset9": {},
+    "onnx.symbolic_opset11": {},
+    "utils.data._utils": {},
+}
+
+_P = "lowtide.as_torch.private"
+
+# PyTorch's module -> {name: "module:name of lowtide's"}; of torch itself under ""
+PRIVATE: dict[str, dict[str, str]] = {
+    "": {
+        "_assert": f"{_P}.checks:",
+        "_assert_async": f"{_P}.checks:_assert",
+        "_check": f"{_P}.checks:",
+        "_check_index": f"{_P}.checks:",
+        "_check_is_size": f"{_P}.checks:",
+        "_check_not_implemented": f"{_P}.checks:",
+        "_check_tensor_all": f"{_P}.checks:",
+        "_check_type": f"{_P}.checks:",
+        "_check_value": f"{_P}.checks:",
+        "_check_with": f"{_P}.checks:",
+        "_shape_as_tensor": f"{_P}.checks:",
+        "_is_all_true": f"{_P}.checks:",
+        "_is_any_true": f"{_P}.checks:",
+        "_jit_internal": f"{_P}.jit_internal",
+        "GradScaler": "lowtide.amp:",
+        "Storage": "lowtide:TypedStorage",
+        "PyTorchFileReader": f"{_P}.C:",
+        "PyTorchFileWriter": f"{_P}.C:",
+        "ScriptModule": "lowtide.jit:",
+        "torch": "torch",
+        "SymBool": f"{_P}.checks:",
+        "SymFloat": f"{_P}.checks:",
+        "SymInt": f"{_P}.checks:",
+        "sym_float": "builtins:float",
+        "sym_int": "builtins:int",
+        "sym_max": "builtins:max",
+        "sym_min": "builtins:min",
+        "sym_not": "operator:not_",
+        "classes": f"{_P}.ops:classes",
+        "ops": f"{_P}.ops:ops",
+    },
+    "hub": {
+        "tqdm": "tqdm:tqdm",
+        "HASH_REGEX": f"{_P}.utils:HASH_REGEX",
+        "urlparse": "urllib.parse:urlparse",
+    },
+    "nn": {
+        "UninitializedBuffer": "lowtide.nn.parameter:UninitializedBuffer",
+        "UninitializedParameter": "lowtide.nn.parameter:UninitializedParameter",
+    },
+    "autograd.function": {
+        "FunctionCtx": "lowtide.framework.autograd.function:FunctionCtx",
+    },
+    "fx": {"map_arg": "lowtide.fx.node:map_arg"},
+    "fx.graph_module": {
+        "_CodeOnlyModule": f"{_P}.graph_module:_CodeOnlyModule",
+        "_USER_PRESERVED_ATTRIBUTES_KEY": f"{_P}.graph_module:_USER_PRESERVED_ATTRIBUTES_KEY",
+        "_copy_attr": f"{_P}.graph_module:_copy_attr",
+    },
+    "jit": {
+        "_overload": f"{_P}.jit_internal:_overload",
+        "_overload_method": f"{_P}.jit_internal:_overload",
+        "_script_if_tracing": "lowtide.jit:script_if_tracing",
+    },
+    "onnx": {
+        "ExportOptions": f"{_P}.onnx:ExportOptions",
+        "ONNXProgram": f"{_P}.onnx:ONNXProgram",
+        "TensorProtoDataType": f"{_P}.onnx:TensorProtoDataType",
+    },
+    "optim.optimizer": {
+        name: f"{_P}.optimizer:{name}"
+        for name in [
+            "ParamsT",
+            "_params_t",
+            "_use_grad_for_differentiable",
+            "_default_to_fused_or_foreach",
+            "_get_capturable_supported_devices",
+            "_get_value",
+            "_dispatch_sqrt",
+            "_stack_if_compiling",
+            "_view_as_real",
+            "_capturable_doc",
+            "_foreach_doc",
+            "_maximize_doc",
+            "_differentiable_doc",
+            "_fused_doc",
+            "_params_doc",
+            "_group_tensors_by_device_and_dtype",
+        ]
+    },
+    "utils.data.dataloader": {
+        "_BaseDataLoaderIter": "lowtide.framework.data.loader:_Epoch",
+        "_SingleProcessDataLoaderIter": "lowtide.framework.data.loader:_InProcessEpoch",
+        "_MultiProcessingDataLoaderIter": "lowtide.framework.data.loader:_PrefetchingEpoch",
+    },
+    "nn.functional": {
+        "_Reduction": "lowtide.nn._reduction",
+        "Tensor": "lowtide:Tensor",
+        "has_torch_function": "lowtide.overrides:has_torch_function",
+        "has_torch_function_unary": "lowtide.overrides:has_torch_function_unary",
+        "has_torch_function_variadic": "lowtide.overrides:has_torch_function_variadic",
+        "handle_torch_function": "lowtide.overrides:handle_torch_function",
+        "_pair": "lowtide.nn.modules.utils:_pair",
+        "_single": "lowtide.nn.modules.utils:_single",
+        "_triple": "lowtide.nn.modules.utils:_triple",
+        "grad": "lowtide.nn.grad",
+        "Optional": "typing:Optional",
+        "List": "typing:List",
+        "Callable": "typing:Callable",
+        "math": "math",
+        "warnings": "warnings",
+    },
+    "utils.model_zoo": {"tqdm": "tqdm:tqdm"},
+    "distributions.utils": {"_standard_normal": f"{_P}.utils:_standard_normal"},
+    "nn.init": {
+        "_no_grad_uniform_": f"{_P}.utils:_no_grad_uniform_",
+        "_no_grad_normal_": f"{_P}.utils:_no_grad_normal_",
+    },
+    "nn.modules.module": {"_IncompatibleKeys": "lowtide.modules.state:IncompatibleKeys"},
+    "nn.modules.transformer": {
+        "_get_activation_fn": f"{_P}.utils:_get_activation_fn",
+        "_get_clones": f"{_P}.utils:_get_clones",
+    },
+    "nn.modules.utils": {
+        "consume_prefix_in_state_dict_if_present": f"{_P}.utils:"
+        "consume_prefix_in_state_dict_if_present",
+    },
+}
+
+# Modules with a dict FUNCTIONS: names of torch itself
+TABLES = (f"{_P}.foreach", f"{_P}.aten", f"{_P}.absent_dtypes")

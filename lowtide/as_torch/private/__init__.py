@@ -1,0 +1,1 @@
+"""What libraries ask of PyTorch's private modules: few names, real where they compute."""

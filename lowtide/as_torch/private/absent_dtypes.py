@@ -1,0 +1,19 @@
+"""dtypes that PyTorch has and lowtide does not: to be compared with, and refused when used."""
+
+from __future__ import annotations
+
+
+class AbsentDtype:
+    """A dtype that no tensor has: it equals itself alone, and no operation takes it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"torch.{self.name}"
+
+
+NAMES = """complex32 quint8 qint8 qint32 quint4x2 quint2x4 bits8 bits16 bits1x8 bits2x4 bits4x2
+float4_e2m1fn_x2 int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7"""
+FUNCTIONS = {name: AbsentDtype(name) for name in NAMES.split()}
+FUNCTIONS["chalf"] = FUNCTIONS["complex32"]

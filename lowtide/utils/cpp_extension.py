@@ -1,0 +1,89 @@
+"""Extensions in C++ and CUDA against PyTorch's headers, which lowtide does not have.
+
+The names can be imported, for libraries have a slower path of their own for this case.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+CUDA_HOME = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+ROCM_HOME = None
+IS_WINDOWS = os.name == "nt"
+IS_HIP_EXTENSION = False
+
+
+def _refuse(name: str) -> NoReturn:
+    raise RuntimeError(
+        f"torch.utils.cpp_extension.{name}: lowtide cannot compile extensions against PyTorch's "
+        "C++ interface, for it has no tensors of C++. Use the library's path in Python; a kernel "
+        "of lowtide is written in Numba or CuPy, as docs/add_an_op.md shows."
+    )
+
+
+def load(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refuse.
+
+    Raises:
+        RuntimeError: Always.
+    """
+    _refuse("load")
+
+
+def load_inline(name: str, cpp_sources: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refuse.
+
+    Raises:
+        RuntimeError: Always.
+    """
+    _refuse("load_inline")
+
+
+def CppExtension(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refuse.
+
+    Raises:
+        RuntimeError: Always.
+    """
+    _refuse("CppExtension")
+
+
+def CUDAExtension(name: str, sources: Any, *args: Any, **kwargs: Any) -> Any:
+    """Refuse.
+
+    Raises:
+        RuntimeError: Always.
+    """
+    _refuse("CUDAExtension")
+
+
+class BuildExtension:
+    """The build step of extensions.
+
+    Raises:
+        RuntimeError: It is used.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse("BuildExtension")
+
+    @classmethod
+    def with_options(cls, **options: Any) -> Any:
+        """Refuse."""
+        _refuse("BuildExtension.with_options")
+
+
+def include_paths(*args: Any, **kwargs: Any) -> list[str]:
+    """Return no folders: there are no headers."""
+    return []
+
+
+def library_paths(*args: Any, **kwargs: Any) -> list[str]:
+    """Return no folders: there are no libraries."""
+    return []
+
+
+def is_ninja_available() -> bool:
+    """False: nothing is built."""
+    return False
