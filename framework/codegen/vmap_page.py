@@ -10,8 +10,12 @@ import sys
 from pathlib import Path
 from textwrap import fill
 
+from ..distributions import draws, implicit_gradients
 from ..ops.registry import OPS
 from ..vmap.rules import rule_name
+
+# Their ops are declared where they are used, so a process that never draws does not list them.
+_ELSEWHERE = (draws, implicit_gradients)
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "vmap.md"
 START, END = "<!-- rules -->\n", "<!-- end of rules -->\n"
