@@ -128,6 +128,7 @@ from .padding import ReplicationPad3d as ReplicationPad3d
 from .padding import ZeroPad1d as ZeroPad1d
 from .padding import ZeroPad2d as ZeroPad2d
 from .padding import ZeroPad3d as ZeroPad3d
+from .parallel import DataParallel as DataParallel
 from .parameter import Buffer as Buffer
 from .parameter import Parameter as Parameter
 from .parameter_container import ParameterDict as ParameterDict
@@ -157,6 +158,7 @@ from .recurrent import RNNBase as RNNBase
 from .shuffling import ChannelShuffle as ChannelShuffle
 from .shuffling import PixelShuffle as PixelShuffle
 from .shuffling import PixelUnshuffle as PixelUnshuffle
+from .sync_batchnorm import SyncBatchNorm as SyncBatchNorm
 from .transformer import Transformer as Transformer
 from .transformer import TransformerDecoder as TransformerDecoder
 from .transformer import TransformerDecoderLayer as TransformerDecoderLayer

@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
+from ..distributed.process_group import get_rank, get_world_size
 from ..dtypes import float64, int64
 from ..memory.ledger import INPUT, TEMPORARY
 from ..ops.creation.fill import empty
@@ -285,27 +286,24 @@ class DistributedSampler(_Ordered):
 
     Args:
         dataset: What has a length.
-        num_replicas: How many processes.
-        rank: Which of them this is.
+        num_replicas: How many processes; those of the default process group if None.
+        rank: Which of them this is; the rank in the default process group if None.
         shuffle: Whether the order is random, from ``seed`` and the epoch.
         seed: The same in all processes.
         drop_last: Leave out the last indices that do not fill all shares; otherwise the first ones
             fill them, and come twice.
 
     Raises:
-        RuntimeError: ``num_replicas`` or ``rank`` is missing.
-        ValueError: ``rank`` is outside [0, num_replicas).
+        ValueError: ``rank`` is outside [0, num_replicas); or one is missing, and there is no
+            default process group.
     """
 
     def __init__(
         self, dataset: Any, num_replicas: int | None = None, rank: int | None = None,
         shuffle: bool = True, seed: int = 0, drop_last: bool = False,
     ) -> None:  # fmt: skip
-        if num_replicas is None or rank is None:
-            raise RuntimeError(
-                "DistributedSampler: Requires distributed package to be available, or pass "
-                "num_replicas and rank."
-            )
+        num_replicas = get_world_size() if num_replicas is None else num_replicas
+        rank = get_rank() if rank is None else rank
         if not 0 <= rank < num_replicas:
             raise ValueError(
                 f"Invalid rank {rank}, rank should be in the interval [0, {num_replicas - 1}]"

@@ -55,7 +55,16 @@ HOMES = {
     "func._random": "func",
     "jit._script": "jit",
     "jit._trace": "jit",
+    "distributed.constants": "framework.distributed.process_group",
+    "distributed.distributed_c10d": "distributed",
+    "distributed.nn.functional": "distributed.nn",
     "nn.modules._functions": "nn.functional",
+    "nn.parallel._functions": "nn.parallel",
+    "nn.parallel.data_parallel": "modules.parallel",
+    "nn.parallel.distributed": "modules.parallel",
+    "nn.parallel.parallel_apply": "modules.parallel",
+    "nn.parallel.replicate": "modules.parallel",
+    "nn.parallel.scatter_gather": "modules.parallel",
     "nn.quantized": "as_torch.private.quantization",
     "nn.utils.memory_format": "nn.utils",
     "nn.utils.spectral_norm": "modules.spectral_norm",
@@ -71,6 +80,25 @@ HOMES = {
     "utils.data._utils.worker": "utils.data.dataloader",
     "utils.data._utils.fetch": "framework.data.fetch",
     "utils.data.backward_compatibility": "utils.data",
+}
+
+# What needs several processes: names that libraries probe, refused when they are used
+HOMES |= {
+    f"distributed.{name}": "as_torch.private.many_processes"
+    for name in """
+    checkpoint checkpoint.state_dict checkpoint.default_planner checkpoint.filesystem
+    checkpoint.api device_mesh elastic elastic.multiprocessing
+    elastic.multiprocessing.errors elastic.rendezvous elastic.agent elastic.agent.server
+    elastic.utils fsdp fsdp.api fsdp.fully_sharded_data_parallel fsdp.wrap
+    fsdp.sharded_grad_scaler fsdp._fully_shard fsdp._common_utils fsdp._runtime_utils
+    launcher launcher.api pipelining rpc tensor tensor.parallel tensor.placement_types
+    tensor.device_mesh _composable _composable.fsdp _composable.replicate _composable_state
+    _shard _shard.sharded_tensor _shard._utils _tensor _tensor.api algorithms
+    algorithms.ddp_comm_hooks algorithms.ddp_comm_hooks.default_hooks
+    algorithms.ddp_comm_hooks.post_localSGD_hook algorithms._checkpoint
+    algorithms._checkpoint.checkpoint_wrapper algorithms.join algorithms.model_averaging
+    algorithms.model_averaging.averagers optim utils _state_dict_utils _symmetric_memory run
+    """.split()
 }
 
 # One file each in PyTorch, of the classes that lowtide.distributions has
@@ -245,7 +273,11 @@ PRIVATE: dict[str, dict[str, str]] = {
         "warnings": "warnings",
     },
     "utils.model_zoo": {"tqdm": "tqdm:tqdm"},
-    "distributions.utils": {"_standard_normal": f"{_P}.utils:_standard_normal"},
+    "cuda": {"_initialized": f"{_P}.cuda_state:_initialized"},
+    "distributions.utils": {
+        "_standard_normal": f"{_P}.utils:_standard_normal",
+        "_sum_rightmost": "lowtide.framework.distributions.transforms:sum_rightmost",
+    },
     "nn.init": {
         "_no_grad_uniform_": f"{_P}.utils:_no_grad_uniform_",
         "_no_grad_normal_": f"{_P}.utils:_no_grad_normal_",

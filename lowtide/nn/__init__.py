@@ -9,4 +9,5 @@ import lowtide.nn.functional as functional  # type: ignore[no-redef]  # noqa: F4
 import lowtide.nn.init as init  # type: ignore[no-redef]  # noqa: F401
 import lowtide.nn.parameter as parameter  # noqa: F401
 from lowtide.nn import modules as modules
+from lowtide.nn import parallel as parallel
 from lowtide.nn import utils as utils

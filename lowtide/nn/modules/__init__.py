@@ -28,6 +28,7 @@ from lowtide.modules import (
     recurrent,
     shuffling,
     sizes,
+    sync_batchnorm,
     transformer,
     upsampling,
 )

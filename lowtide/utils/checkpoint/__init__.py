@@ -20,6 +20,10 @@ from lowtide.framework.checkpointing.selective import (
     create_selective_checkpoint_contexts as create_selective_checkpoint_contexts,
 )
 from lowtide.framework.errors import CheckpointError as CheckpointError
+from lowtide.framework.interop.pytree import tree_map as _tree_map
+from lowtide.framework.random.generator import get_rng_state as _get_rng_state
+from lowtide.framework.random.generator import set_rng_state as _set_rng_state
+from lowtide.framework.tensor import Tensor as _Tensor
 
 
 def checkpoint(
@@ -112,3 +116,36 @@ def set_checkpoint_early_stop(enable: bool) -> _Context[None]:
 def set_checkpoint_debug_enabled(enabled: bool | None) -> _Context[None]:
     """Accepted, as a context manager: errors of a replay name both places without it."""
     return _unchanged()
+
+
+def get_device_states(*args: _Any) -> tuple[list[int], list[_Any]]:
+    """Return the CUDA devices of tensors, and the states of their random generators.
+
+    Reversible layers record these before forward and set them before they compute again.
+
+    Args:
+        args: Tensors and structures of tensors; those elsewhere than on CUDA are left out.
+    """
+    numbers: dict[int, None] = {}
+    _tree_map(lambda x: numbers.setdefault(x.device.index or 0) if _on_cuda(x) else None, args)
+    return list(numbers), [_get_rng_state(f"cuda:{n}") for n in numbers]
+
+
+def set_device_states(
+    devices: list[int], states: list[_Any], *, device_type: str | None = None
+) -> None:
+    """Set the states of the random generators of devices, as :func:`get_device_states` returned them.
+
+    Args:
+        devices: Numbers of CUDA devices.
+        states: One for each.
+        device_type: ``"cuda"`` or None.
+    """
+    if device_type not in (None, "cuda", "cpu"):
+        raise ValueError(f"set_device_states: no device is of type {device_type!r}; name cuda.")
+    for number, state in zip(devices, states, strict=True):
+        _set_rng_state(state, f"cuda:{number}")
+
+
+def _on_cuda(value: _Any) -> bool:
+    return isinstance(value, _Tensor) and value.device.type == "cuda"

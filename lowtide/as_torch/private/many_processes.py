@@ -1,0 +1,66 @@
+"""What needs several processes or devices: names that libraries ask for, refused when they are used.
+
+``isinstance(x, DTensor)`` and ``isinstance(model, FullyShardedDataParallel)`` are asked by trainers of
+whatever they are given; the answer is no.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+_WAY_OUT = (
+    "needs several processes, and lowtide trains in one for now. Leave the wrapper out; `lowtide fit`"
+    " and activation checkpointing say and change what one process needs."
+)
+
+
+class _Refused:
+    def __init__(self, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(f"torch.distributed: {type(self).__name__} {_WAY_OUT}")
+
+
+def _class(name: str) -> type[_Refused]:
+    return type(name, (_Refused,), {"__doc__": "Refused when made.", "__module__": __name__})
+
+
+def _function(name: str) -> Callable[..., NoReturn]:
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError(f"torch.distributed: {name} {_WAY_OUT}")
+
+    refuse.__name__ = refuse.__qualname__ = name
+    return refuse
+
+
+def record(function: Callable[..., Any] | None = None, error_handler: Any = None) -> Any:
+    """Return the function: PyTorch's writes its exception to a file that a launcher reads."""
+    if function is None:
+        return functools.partial(record, error_handler=error_handler)
+    return function
+
+
+def is_available() -> bool:
+    """False: there is no rpc and no launcher."""
+    return False
+
+
+@functools.cache
+def _made(name: str) -> Any:
+    return _class(name) if name[0].isupper() else _function(name)
+
+
+def __getattr__(name: str) -> Any:
+    """Any other name is a class or a function that refuses when it is used."""
+    if name.startswith("__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name in _MODULES:
+        return sys.modules[__name__]
+    return _made(name)
+
+
+_MODULES = frozenset(
+    "api errors fully_sharded_data_parallel wrap multiprocessing sharded_grad_scaler rendezvous"
+    " default_planner state_dict filesystem".split()
+)

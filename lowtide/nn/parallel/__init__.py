@@ -1,0 +1,19 @@
+"""Parallel training of modules: one process and one device, for now."""
+
+from lowtide.modules.parallel import DataParallel as DataParallel
+from lowtide.modules.parallel import DistributedDataParallel as DistributedDataParallel
+from lowtide.modules.parallel import data_parallel as data_parallel
+from lowtide.modules.parallel import gather as gather
+from lowtide.modules.parallel import parallel_apply as parallel_apply
+from lowtide.modules.parallel import replicate as replicate
+from lowtide.modules.parallel import scatter as scatter
+
+__all__ = [
+    "DataParallel",
+    "DistributedDataParallel",
+    "data_parallel",
+    "gather",
+    "parallel_apply",
+    "replicate",
+    "scatter",
+]
