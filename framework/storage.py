@@ -37,6 +37,11 @@ class LedgerEntry:
     pins: int
     nbytes: int
 
+    @property
+    def root(self) -> Any:
+        """The storage that owns the bytes: itself, but for an :class:`AliasStorage`."""
+        return self
+
     def set_role(self, role: int) -> None:
         """Set the role of the bytes and update the ledger.
 
@@ -90,6 +95,34 @@ class Storage(np.ndarray, LedgerEntry):  # type: ignore[override]  # nbytes is n
                 self.stack.append(self.offset)
         else:
             self.stack.append(self.offset)  # in one row with the booking
+
+
+class AliasStorage(LedgerEntry):
+    """The bytes of another storage under a version of their own: what ``Tensor.data`` gives.
+
+    Writes through it are not counted by the graph that kept the values, which is what ``.data`` is
+    for. Role, pins and ledger are those of the storage that owns the bytes, which it keeps alive.
+    """
+
+    __slots__ = ("__weakref__", "root", "version")
+
+    def __init__(self, root: Any) -> None:
+        self.root = root.root
+        self.version = 0
+
+    ledger = property(lambda self: self.root.ledger)
+    nbytes = property(lambda self: self.root.nbytes)
+    address = property(lambda self: self.root.address)
+    role = property(
+        lambda self: self.root.role, lambda self, role: setattr(self.root, "role", role)
+    )
+    pins = property(
+        lambda self: self.root.pins, lambda self, pins: setattr(self.root, "pins", pins)
+    )
+
+    def set_role(self, role: int) -> None:
+        """Set the role of the bytes and update the ledger."""
+        self.root.set_role(role)
 
 
 class ExternalStorage(LedgerEntry):

@@ -19,6 +19,7 @@ from .memory.ledger import GRADIENT, INPUT, SAVED, TEMPORARY
 from .memory_format import contiguous_format, layout, memory_format, strided
 from .modes import is_inference_mode_enabled, local
 from .spec import Size, Spec
+from .storage import AliasStorage
 
 _new = object.__new__
 legacy_tensor: Any = None  # what Tensor() calls; set by ops/creation/legacy_types.py
@@ -319,8 +320,16 @@ class Tensor:
 
     @property
     def data(self) -> Tensor:
-        """The same values outside the graph; in-place writes through it count."""
-        return self.detach()  # type: ignore[attr-defined, no-any-return]
+        """The same values outside the graph and under a version of their own.
+
+        Writes through it are not noticed by a graph that kept the values: its gradients are then
+        those of the new values. ``detach()`` shares the version, and such writes are noticed. Inside
+        a checkpointed region, whose replay must know of every write, ``data`` is ``detach()``.
+        """
+        t: Tensor = self.detach()  # type: ignore[attr-defined]
+        if local.state.recorder is None and t.__class__ is Tensor:
+            t._storage, t._viewed = AliasStorage(self._storage), None
+        return t
 
     @data.setter
     def data(self, value: Tensor) -> None:
@@ -334,7 +343,7 @@ class Tensor:
         role = self._storage.role
         if role == SAVED:  # of a graph that holds the old bytes, not of this tensor
             role = TEMPORARY
-        self._array, self._spec, self._storage = value._array, value._spec, value._storage
+        self._array, self._spec, self._storage = value._array, value._spec, value._storage.root
         self._storage.set_role(role)
         self._viewed = None
 

@@ -313,7 +313,7 @@ class _Plan:
         # What may fail or takes memory comes before the first write.
         with no_grad():
             check_writable(have, "copy_")
-            overlaps = given._storage is have._storage and not _same_memory(given, have)
+            overlaps = given._storage.root is have._storage.root and not _same_memory(given, have)
             if overlaps or given.device != have.device:
                 given = given.detach().to(have.device, copy=True)
         self.writes.append((have.copy_, (given,)))
@@ -374,7 +374,7 @@ def _walk(module: Any, state: dict[str, Any], prefix: str, plan: _Plan) -> None:
 
 def _same_memory(a: Tensor, b: Tensor) -> bool:
     return (
-        a._storage is b._storage
+        a._storage.root is b._storage.root
         and a._spec is b._spec
         and a.stride() == b.stride()
         and backend(a.device).address(a._array) == backend(b.device).address(b._array)

@@ -366,7 +366,7 @@ def _gathered(t: Any, start: int, end: int) -> Any:
 
 def _scattered(t: Any, start: int, end: int, values: Any) -> None:
     """Write such a vector back, if it is not a view."""
-    if values._storage is t._storage:
+    if values._storage.root is t._storage.root:
         return
     for part, at in _spans(t, start, end, 0):
         part.copy_(values[at : at + part.numel()].view(part.shape))

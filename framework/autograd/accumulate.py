@@ -13,6 +13,7 @@ from typing import Any
 
 from ..interrupts import defer_interrupts
 from ..memory.ledger import GRADIENT, TEMPORARY
+from ..storage import AliasStorage
 from ..tensor import Tensor, wrap
 from . import given_ops
 
@@ -82,6 +83,7 @@ def claim(leaf: Tensor, g: Any, known: list[Any], pending: dict[Any, Any]) -> No
         storage.role != TEMPORARY
         or storage.pins
         or storage.ledger is None
+        or storage.root is not storage
         or storage.nbytes != g._spec.nbytes
         or g._viewed is not None
         or not g._array.flags.c_contiguous
@@ -176,6 +178,7 @@ def _is_ours(g: Tensor, most: tuple[int, int, int]) -> bool:
     return (
         g._viewed is None
         and not g._requires_grad
+        and storage.__class__ is not AliasStorage
         and storage.pins == 0
         and g._array.flags.c_contiguous
         and storage.nbytes == g._spec.nbytes

@@ -308,7 +308,7 @@ class PackedValue:
     def held_bytes(self) -> int:
         """Bytes kept by the tensors that the hook returned; 0 for anything else."""
         held = [pin.storage for pin in self.pinned]
-        return sum({id(storage): int(storage.nbytes) for storage in held}.values())
+        return sum({id(storage.root): int(storage.nbytes) for storage in held}.values())
 
     def unpack(self, node: Any, label: str) -> Tensor:
         """Call the unpack hook and return its result as the saved value."""

@@ -195,7 +195,8 @@ class CudaBackend:
             place: (offset in bytes, strides in bytes); None for the start, in C order.
         """
         offset, strides = place or (0, None)
-        owned = self._unowned(storage.memory.ptr, storage.nbytes, storage, self.index)
+        owner = storage.root
+        owned = self._unowned(owner.memory.ptr, owner.nbytes, owner, self.index)
         return self.xp.ndarray(
             tuple(spec.shape), dtype=spec.np_dtype, memptr=self._pointer(owned, offset),
             strides=strides,

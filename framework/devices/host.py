@@ -149,9 +149,10 @@ class HostBackend:
             spec: Its shape and dtype.
             place: (offset in bytes, strides in bytes); None for the start, in C order.
         """
+        owner = storage.root
         if place is None:
-            return _ndarray(spec.shape, spec.np_dtype, storage)
-        return _ndarray(spec.shape, spec.np_dtype, storage, *place)
+            return _ndarray(spec.shape, spec.np_dtype, owner)
+        return _ndarray(spec.shape, spec.np_dtype, owner, *place)
 
     def adopt(self, array: Any, role: int) -> tuple[Any, Any]:
         """Wrap an array that someone else owns, sharing its memory."""

@@ -36,6 +36,7 @@ class ReduceOp(enum.Enum):
 
 
 reduce_op = ReduceOp
+ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # PyTorch's enum below its class
 _OF_BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
 

@@ -26,16 +26,17 @@ def register_kl(type_p: Any, type_q: Any) -> Callable[[Divergence], Divergence]:
     """Register the divergence of a pair of classes; a decorator of ``f(p, q)``.
 
     Args:
-        type_p: A Distribution class, that of the first.
+        type_p: A class, that of the first: of Distribution, or one that claims such classes as its
+            own, as an abstract base class does.
         type_q: The second's.
 
     Raises:
-        TypeError: One is not.
+        TypeError: One is no class.
     """
     for role, given in (("type_p", type_p), ("type_q", type_q)):
-        if not (isinstance(given, type) and issubclass(given, Distribution)):
+        if not isinstance(given, type):
             raise TypeError(
-                f"register_kl: expected {role} to be a Distribution subclass but got {given!r}."
+                f"register_kl: expected {role} to be a class of distributions; got {given!r}."
             )
 
     def decorate(function: Divergence) -> Divergence:
@@ -53,8 +54,11 @@ def _found(type_p: type, type_q: type) -> Divergence | None:
     if not candidates:
         return None
 
+    def steps(kind: type, base: type) -> int:  # an abstract base is the farthest
+        return kind.__mro__.index(base) if base in kind.__mro__ else len(kind.__mro__)
+
     def near_p(pair: tuple[type, type]) -> tuple[int, int]:
-        return type_p.__mro__.index(pair[0]), type_q.__mro__.index(pair[1])
+        return steps(type_p, pair[0]), steps(type_q, pair[1])
 
     left = min(candidates, key=near_p)
     right = min(candidates, key=lambda pair: near_p(pair)[::-1])

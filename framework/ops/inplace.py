@@ -18,6 +18,7 @@ from ..kernels.runtime.errstate import is_reentrancy_error, run_nested
 from ..memory.ledger import BUFFER
 from ..modes import local, no_grad
 from ..spec import SCALARS
+from ..storage import AliasStorage
 from ..tensor import Tensor
 from .dispatch import dispatch, hashable, make_plan, python_value, record
 
@@ -116,13 +117,15 @@ def _written_at_once(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
     if not isinstance(target, Tensor) or state.notes_results or target._extra is not None:
         return False
     array, storage = target._array, target._storage
-    if storage.pins or not array.flags.c_contiguous:
+    if storage.pins or storage.root is not storage or not array.flags.c_contiguous:
         return False
     key: list[Any] = []
     arrays = []
     for x in inputs:
         if isinstance(x, Tensor):
-            if x is not target and x._storage is storage:
+            if x is not target and (
+                x._storage is storage or x._storage.__class__ is AliasStorage
+            ):
                 return False
             viewed = x._viewed
             if viewed is not None and (state.grad or viewed.version != x._storage.version):
@@ -161,7 +164,7 @@ def _run(state: Any, plan: Any, array: Any, arrays: list[Any]) -> None:
 
 
 def _shares(x: Any, target: Tensor) -> bool:
-    return isinstance(x, Tensor) and x._storage is target._storage
+    return isinstance(x, Tensor) and x._storage.root is target._storage.root
 
 
 def _copy_of(x: Tensor) -> Tensor:
@@ -190,7 +193,7 @@ def _check_no_overlap(target: Tensor, inputs: tuple[Any, ...], name: str) -> Non
             "operation."
         )
     for x in inputs[1:]:
-        if isinstance(x, Tensor) and x._storage is storage and _partly_the_same(target, x):
+        if isinstance(x, Tensor) and x._storage.root is storage.root and _partly_the_same(target, x):
             raise RuntimeError(
                 f"{name}: unsupported operation: some elements of the input tensor and the "
                 "written-to tensor refer to a single memory location: an input of shape "
@@ -235,7 +238,7 @@ def need_separate(name: str, out: Tensor, inputs: Any) -> None:
     _check_no_overlap(out, (out,), name)
     first, last = _span(out)
     for x in inputs:
-        if isinstance(x, Tensor) and x._storage is out._storage:
+        if isinstance(x, Tensor) and x._storage.root is out._storage.root:
             begin, end = _span(x)
             if begin < last and first < end:
                 raise RuntimeError(

@@ -75,6 +75,7 @@ HOMES = {
     "optim.adamw": "optim.adam",
     "optim.lbfgs": "optim.lbfgs",
     "torch_version": "as_torch.torch_version",
+    "utils._foreach_utils": "as_torch.private.optimizer",
     "utils._contextlib": "as_torch.private.contextlib",
     "utils.data._utils.collate": "utils.data.dataloader",
     "utils.data._utils.worker": "utils.data.dataloader",
@@ -273,6 +274,13 @@ PRIVATE: dict[str, dict[str, str]] = {
         "warnings": "warnings",
     },
     "utils.model_zoo": {"tqdm": "tqdm:tqdm"},
+    "distributions.transforms": {
+        "_InverseTransform": "lowtide.framework.distributions.transforms:_InverseTransform",
+    },
+    "utils._pytree": {
+        name: f"lowtide.framework.interop.pytree_nodes:{name}"
+        for name in "_dict_flatten _dict_flatten_with_keys _dict_unflatten".split()
+    },
     "cuda": {"_initialized": f"{_P}.cuda_state:_initialized"},
     "distributions.utils": {
         "_standard_normal": f"{_P}.utils:_standard_normal",

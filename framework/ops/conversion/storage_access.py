@@ -58,10 +58,10 @@ class UntypedStorage:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, UntypedStorage):
             return NotImplemented
-        return self._storage is other._storage and self.dtype is other.dtype
+        return self._storage.root is other._storage.root and self.dtype is other.dtype
 
     def __hash__(self) -> int:
-        return hash((id(self._storage), self.dtype))
+        return hash((id(self._storage.root), self.dtype))
 
     def __repr__(self) -> str:
         return f"lowtide.{type(self).__name__}(device={self.device}) of size {self.size()}"
@@ -102,7 +102,7 @@ def storage(input: Tensor) -> TypedStorage:
 def is_set_to(input: Tensor, tensor: Tensor) -> bool:
     """True if two tensors have the same storage, offset, shape and strides."""
     return (
-        input._storage is tensor._storage
+        input._storage.root is tensor._storage.root
         and input.shape == tensor.shape
         and input.stride() == tensor.stride()
         and input.storage_offset() == tensor.storage_offset()
