@@ -167,7 +167,7 @@ LAYERS = """
     profiling/leaks profiling/record profiling/analysis profiling/record/event_log
     profiling/profile profiling/report profiling/exports
     profiling/profiler profiling/magics profiling/estimate profiling/publisher
-    profiling/assertions profiling/loggers
+    profiling/assertions profiling/loggers profiling/op_times profiling/op_table profiling/stepwise
 """.split()
 """Folders, and files that stand elsewhere than their folder: each imports only what comes before.
 

@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 from ..device import device as as_device
 from .stores import HashStore, Store
 
+default_pg_timeout = timedelta(minutes=30)  # of collectives, none of which waits here
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl", "fake")
 
 

@@ -157,6 +157,14 @@ def deregister_pytree_node(cls: type) -> None:
 # The containers of Python
 
 
+def _dict_flatten(d: Any) -> tuple[list[Any], Any]:
+    return list(d.values()), list(d)
+
+
+def _dict_unflatten(values: Any, context: Any) -> dict[Any, Any]:
+    return dict(zip(context, values, strict=True))
+
+
 def _keyed(d: Any) -> tuple[list[Any], Any]:
     return [(MappingKey(key), value) for key, value in d.items()], list(d)
 
@@ -179,12 +187,10 @@ def _dict_of(kind: type) -> Callable[[Any, Any], Any]:
 
 register_pytree_node(tuple, lambda t: (list(t), None), lambda values, _: tuple(values))
 register_pytree_node(list, lambda t: (t, None), lambda values, _: list(values))
-register_pytree_node(
-    dict, lambda d: (list(d.values()), list(d)), _dict_of(dict), flatten_with_keys_fn=_keyed
-)
+register_pytree_node(dict, _dict_flatten, _dict_unflatten, flatten_with_keys_fn=_keyed)
 register_pytree_node(
     OrderedDict,
-    lambda d: (list(d.values()), list(d)),
+    _dict_flatten,
     _dict_of(OrderedDict),
     flatten_with_keys_fn=_keyed,
 )

@@ -44,7 +44,9 @@ HOMES = {
     "backends.quantized": "as_torch.private.quantization",
     "autograd.anomaly_mode": "autograd",
     "autograd.gradcheck": "autograd",
+    "autograd.profiler_util": "autograd.profiler",
     "autograd.variable": "autograd",
+    "profiler.profiler": "profiler",
     "cuda.amp.autocast_mode": "cuda.amp",
     "cuda.amp.common": "cuda.amp",
     "cuda.amp.grad_scaler": "cuda.amp",
@@ -58,6 +60,7 @@ HOMES = {
     "distributed.constants": "framework.distributed.process_group",
     "distributed.distributed_c10d": "distributed",
     "distributed.nn.functional": "distributed.nn",
+    "multiprocessing.spawn": "framework.data.process_spawn",
     "nn.modules._functions": "nn.functional",
     "nn.parallel._functions": "nn.parallel",
     "nn.parallel.data_parallel": "modules.parallel",
@@ -278,8 +281,9 @@ PRIVATE: dict[str, dict[str, str]] = {
         "_InverseTransform": "lowtide.framework.distributions.transforms:_InverseTransform",
     },
     "utils._pytree": {
-        name: f"lowtide.framework.interop.pytree_nodes:{name}"
-        for name in "_dict_flatten _dict_flatten_with_keys _dict_unflatten".split()
+        "_dict_flatten": "lowtide.framework.interop.pytree_nodes:_dict_flatten",
+        "_dict_flatten_with_keys": "lowtide.framework.interop.pytree_nodes:_keyed",
+        "_dict_unflatten": "lowtide.framework.interop.pytree_nodes:_dict_unflatten",
     },
     "cuda": {"_initialized": f"{_P}.cuda_state:_initialized"},
     "distributions.utils": {

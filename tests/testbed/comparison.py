@@ -66,13 +66,20 @@ def largest_difference(ours: Path, theirs: Path) -> Difference:
     floors: dict[str, float] = {}
     for row in b:
         kind = row.partition(" ")[0]
-        floors[kind] = max(floors.get(kind, 0.0), 1e-3 * float(np.abs(b[row]).max(initial=0)))
+        floors[kind] = max(floors.get(kind, 0.0), 1e-3 * _largest(b[row]))
     worst = Difference("none", 0.0)
     for row in b:
         if a[row].shape != b[row].shape:
             return Difference(f"{row}: shapes {a[row].shape} and {b[row].shape}", float("inf"))
-        scale = max(float(np.abs(b[row]).max(initial=0)), floors[row.partition(" ")[0]], 1e-12)
-        relative = float(np.abs(a[row].astype(b[row].dtype) - b[row]).max(initial=0)) / scale
+        scale = max(_largest(b[row]), floors[row.partition(" ")[0]], 1e-12)
+        ours, theirs = a[row].astype(b[row].dtype), b[row]
+        with np.errstate(invalid="ignore"):  # infinities that agree
+            apart = np.where(ours == theirs, 0, np.abs(ours - theirs))
+        relative = float(apart.max(initial=0)) / scale
         if not relative <= worst.relative:  # NaN counts as the worst
             worst = Difference(row, relative)
     return worst
+
+
+def _largest(row: np.ndarray) -> float:
+    return float(np.abs(row[np.isfinite(row)]).max(initial=0))

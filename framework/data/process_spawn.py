@@ -1,0 +1,186 @@
+"""Start of several processes that run one function, and the errors of those that fail."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+
+class ProcessException(Exception):
+    """Base of what is raised here for a process that failed.
+
+    Attributes:
+        error_index: Its number among those that were started.
+        pid: Its process number.
+    """
+
+    def __init__(self, msg: str, error_index: int, pid: int) -> None:
+        super().__init__(msg)
+        self.msg, self.error_index, self.pid = msg, error_index, pid
+
+
+class ProcessRaisedException(ProcessException):
+    """An exception that a process raised; its traceback is in the message."""
+
+
+class ProcessExitedException(ProcessException):
+    """A process that ended with a status other than 0, or by a signal.
+
+    Attributes:
+        exit_code: The status; minus the signal's number for a signal.
+        signal_name: The signal's name, or None.
+    """
+
+    def __init__(
+        self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: str | None = None
+    ) -> None:
+        super().__init__(msg, error_index, error_pid)
+        self.exit_code, self.signal_name = exit_code, signal_name
+
+
+class ProcessContext:
+    """The processes that :func:`start_processes` started.
+
+    Attributes:
+        processes: Python's process objects.
+    """
+
+    def __init__(self, processes: list[Any], errors: list[Any]) -> None:
+        self.processes = processes
+        self._errors = errors
+        self._running = {process.sentinel: i for i, process in enumerate(processes)}
+
+    def pids(self) -> list[int]:
+        """Return the process numbers."""
+        return [int(process.pid) for process in self.processes]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """Wait for processes to end; when one fails, end the others and raise.
+
+        Args:
+            timeout: Seconds to wait at most; None waits for the next end.
+            grace_period: Seconds that the others get to end by themselves after a failure.
+
+        Returns:
+            True once all have ended.
+
+        Raises:
+            ProcessRaisedException: A process raised an exception.
+            ProcessExitedException: One ended otherwise.
+        """
+        if not self._running:
+            return True
+        ready = multiprocessing.connection.wait(list(self._running), timeout)
+        failed = None
+        for sentinel in ready:
+            i = self._running.pop(sentinel)  # type: ignore[arg-type]
+            self.processes[i].join()
+            if self.processes[i].exitcode != 0 and failed is None:
+                failed = i
+        if failed is None:
+            return not self._running
+        self._end(grace_period or 0.0)
+        raise self._failure(failed)
+
+    def _end(self, grace: float) -> None:
+        until = time.monotonic() + grace
+        for process in self.processes:
+            process.join(max(0.0, until - time.monotonic()))
+            if process.is_alive():
+                process.terminate()
+        for process in self.processes:
+            process.join(30)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+    def _failure(self, i: int) -> ProcessException:
+        process, code = self.processes[i], self.processes[i].exitcode
+        if self._errors[i].poll():
+            text = self._errors[i].recv()
+            return ProcessRaisedException(
+                f"process {i} raised this exception:\n{text}", i, process.pid
+            )
+        if code < 0:
+            name = signal.Signals(-code).name
+            return ProcessExitedException(
+                f"process {i} ended by the signal {name}", i, process.pid, code, name
+            )
+        return ProcessExitedException(
+            f"process {i} ended with the status {code}", i, process.pid, code
+        )
+
+
+def _run(function: Callable[..., Any], i: int, args: tuple[Any, ...], error: Any) -> None:
+    try:
+        function(i, *args)
+    except KeyboardInterrupt:
+        pass  # whoever started this has it too
+    except Exception:
+        error.send(traceback.format_exc())
+        raise SystemExit(1) from None
+
+
+def start_processes(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> ProcessContext | None:
+    """Start processes that call ``fn(i, *args)``, i from 0.
+
+    Args:
+        fn: A function at the top of a module.
+        args: What each is given besides its number; pickled.
+        nprocs: How many processes.
+        join: Wait for all of them.
+        daemon: End them with this process.
+        start_method: "spawn", "fork" or "forkserver".
+
+    Returns:
+        The processes, or None after waiting.
+
+    Raises:
+        ProcessRaisedException: With ``join``: one raised an exception; the others were ended.
+        ProcessExitedException: With ``join``: one ended otherwise.
+    """
+    context: Any = multiprocessing.get_context(start_method)
+    processes, errors = [], []
+    for i in range(nprocs):
+        ours, theirs = context.Pipe(duplex=False)
+        process = context.Process(target=_run, args=(fn, i, args, theirs), daemon=daemon)
+        process.start()
+        theirs.close()
+        processes.append(process)
+        errors.append(ours)
+    started = ProcessContext(processes, errors)
+    if not join:
+        return started
+    while not started.join():
+        pass
+    return None
+
+
+def spawn(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...] = (),
+    nprocs: int = 1,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> ProcessContext | None:
+    """Start processes by spawning; see :func:`start_processes`.
+
+    Raises:
+        ValueError: ``start_method`` is another one: call start_processes.
+    """
+    if start_method != "spawn":
+        raise ValueError(f"spawn: start_method={start_method!r}; call start_processes for another than 'spawn'.")
+    return start_processes(fn, args, nprocs, join, daemon, start_method)
