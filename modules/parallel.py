@@ -37,7 +37,11 @@ class DataParallel(Module):
     """
 
     def __init__(
-        self, module: Module, device_ids: Sequence[Any] | None = None, output_device: Any = None, dim: int = 0
+        self,
+        module: Module,
+        device_ids: Sequence[Any] | None = None,
+        output_device: Any = None,
+        dim: int = 0,
     ) -> None:
         super().__init__()
         _one_device(device_ids, "DataParallel")
@@ -209,7 +213,9 @@ def parallel_apply(
     """Call each module on its inputs, one after the other."""
     named = kwargs_tup or [{}] * len(modules)
     if not len(modules) == len(inputs) == len(named):
-        raise ValueError(f"parallel_apply: {len(modules)} modules, {len(inputs)} inputs, {len(named)} kwargs.")
+        raise ValueError(
+            f"parallel_apply: {len(modules)} modules, {len(inputs)} inputs, {len(named)} kwargs."
+        )
     return [
         module(*(given if isinstance(given, (list, tuple)) else (given,)), **more)
         for module, given, more in zip(modules, inputs, named, strict=True)

@@ -45,7 +45,9 @@ class SyncBatchNorm(_BatchNorm):
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim < 2:
-            raise ValueError(f"SyncBatchNorm: expected at least 2D input (got {input.ndim}D input).")
+            raise ValueError(
+                f"SyncBatchNorm: expected at least 2D input (got {input.ndim}D input)."
+            )
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:

@@ -45,7 +45,9 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(step)
     def call(*args: Any, **kwargs: Any) -> Any:
         self = args[0]
-        if self.__dict__.get("_in_step"):  # super().step() of a subclass: its hooks ran
+        # super().step() of a subclass, whose hooks ran; or a wrapper that is an Optimizer by its class
+        # alone, whose inner one has the hooks.
+        if self.__dict__.get("_in_step") or "_hooks" not in self.__dict__:
             return step(*args, **kwargs)
         # No call from here to the try: an interrupt comes before all of it is set, or is undone.
         state = local.state

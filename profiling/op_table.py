@@ -68,7 +68,9 @@ class FunctionEvent:
         return self.kind == RANGE
 
     def __repr__(self) -> str:
-        return f"<FunctionEvent {self.name} {self.cpu_time_total:.3f}us {self.cpu_memory_usage} bytes>"
+        return (
+            f"<FunctionEvent {self.name} {self.cpu_time_total:.3f}us {self.cpu_memory_usage} bytes>"
+        )
 
 
 class FunctionEventAvg:
@@ -227,7 +229,11 @@ class EventList(list[Any]):
                 f"{100 * e.cpu_time_total / total:.2f}%",
                 _time(e.cpu_time_total, time_unit),
                 _time(e.cpu_time, time_unit),
-                *([_bytes(e.cpu_memory_usage), _bytes(e.self_cpu_memory_usage)] if self._profile_memory else []),
+                *(
+                    [_bytes(e.cpu_memory_usage), _bytes(e.self_cpu_memory_usage)]
+                    if self._profile_memory
+                    else []
+                ),
                 str(e.count),
                 *([_cut(str(e.input_shapes), max_shapes_column_width)] if shapes else []),
             ]
@@ -247,7 +253,12 @@ class EventList(list[Any]):
         """Write the events in the format that Perfetto and Chrome read; ``.gz`` compresses."""
         live, rows = 0, []
         for event in sorted(self, key=lambda e: e.time_range):
-            row = {"name": event.name, "pid": os.getpid(), "tid": event.thread, "ts": event.time_range[0]}
+            row = {
+                "name": event.name,
+                "pid": os.getpid(),
+                "tid": event.thread,
+                "ts": event.time_range[0],
+            }
             if event.kind == MEMORY:
                 live += event.cpu_memory_usage
                 row |= {"ph": "i", "s": "t", "cat": "cpu_instant_event"}

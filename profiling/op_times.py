@@ -79,7 +79,17 @@ class _TimingExecutor(execution.Executor):
                     name = op if phase == "backward" else f"{_SPACES.get(phase, 'aten')}::{op}"
                     shapes = _shapes(args) if with_shapes else ()
                     events.append(
-                        OpEvent(KERNEL, name, begin - began, end - began, me, taken, shapes, module, line)
+                        OpEvent(
+                            KERNEL,
+                            name,
+                            begin - began,
+                            end - began,
+                            me,
+                            taken,
+                            shapes,
+                            module,
+                            line,
+                        )
                     )
 
         return run
@@ -164,7 +174,9 @@ class OpRecorder:
     def _watch(self, be: Any) -> None:
         own, events, began = self.threads, self.events, self.began
 
-        def observer(event: str, device: str, nbytes: int, role: int, address: int, old: int) -> None:
+        def observer(
+            event: str, device: str, nbytes: int, role: int, address: int, old: int
+        ) -> None:
             if event == "alloc":
                 own.taken += nbytes
             elif event == "free" and own.inside:

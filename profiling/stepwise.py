@@ -45,7 +45,13 @@ def supported_activities() -> set[ProfilerActivity]:
 
 
 def schedule(
-    *, wait: int, warmup: int, active: int, repeat: int = 0, skip_first: int = 0, skip_first_wait: int = 0
+    *,
+    wait: int,
+    warmup: int,
+    active: int,
+    repeat: int = 0,
+    skip_first: int = 0,
+    skip_first_wait: int = 0,
 ) -> Callable[[int], ProfilerAction]:
     """Return a schedule: after ``skip_first`` steps, cycles of wait, warm-up and recorded steps.
 
@@ -170,7 +176,9 @@ class profile:
             ("execution_trace_observer", execution_trace_observer),
         ):
             if given is not None:
-                raise NotImplementedError(f"profile: {name} steers a recorder that is not here. Leave it out.")
+                raise NotImplementedError(
+                    f"profile: {name} steers a recorder that is not here. Leave it out."
+                )
         self.activities = set(activities or supported_activities())
         self.schedule = schedule or _always
         self.on_trace_ready = on_trace_ready
@@ -211,14 +219,18 @@ class profile:
 
     def _act(self, action: ProfilerAction | None) -> None:
         before, self.current_action = self.current_action, action or ProfilerAction.NONE
-        if before in _RECORDS and (action not in _RECORDS or before is ProfilerAction.RECORD_AND_SAVE):
+        if before in _RECORDS and (
+            action not in _RECORDS or before is ProfilerAction.RECORD_AND_SAVE
+        ):
             assert self._recorder is not None
             self._recorder.stop()
             if action is None or before is ProfilerAction.RECORD_AND_SAVE:
                 if self.on_trace_ready is not None:
                     self.on_trace_ready(self)
             else:
-                warnings.warn("profile: the schedule ends a recording without saving it.", stacklevel=3)
+                warnings.warn(
+                    "profile: the schedule ends a recording without saving it.", stacklevel=3
+                )
             before = ProfilerAction.NONE
         if action in _RECORDS and before not in _RECORDS:
             if self.acc_events and self._recorder is not None:
@@ -243,7 +255,9 @@ class profile:
             RuntimeError: Nothing was recorded.
         """
         if self._recorder is None:
-            raise RuntimeError("profile: nothing was recorded yet; the schedule has not come to it.")
+            raise RuntimeError(
+                "profile: nothing was recorded yet; the schedule has not come to it."
+            )
         return EventList.of([*self._earlier, *self._recorder.events], self.profile_memory)
 
     def key_averages(
@@ -269,7 +283,9 @@ class profile:
     def get_trace_id(self) -> str | None:
         """Return None: traces have no numbers."""
 
-    def toggle_collection_dynamic(self, enable: bool, activities: Iterable[ProfilerActivity]) -> NoReturn:
+    def toggle_collection_dynamic(
+        self, enable: bool, activities: Iterable[ProfilerActivity]
+    ) -> NoReturn:
         """Refused."""
         raise NotImplementedError(
             "profile.toggle_collection_dynamic: end this profile and start another one, or use a schedule."

@@ -37,7 +37,12 @@ class ProcessExitedException(ProcessException):
     """
 
     def __init__(
-        self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: str | None = None
+        self,
+        msg: str,
+        error_index: int,
+        error_pid: int,
+        exit_code: int,
+        signal_name: str | None = None,
     ) -> None:
         super().__init__(msg, error_index, error_pid)
         self.exit_code, self.signal_name = exit_code, signal_name
@@ -182,5 +187,7 @@ def spawn(
         ValueError: ``start_method`` is another one: call start_processes.
     """
     if start_method != "spawn":
-        raise ValueError(f"spawn: start_method={start_method!r}; call start_processes for another than 'spawn'.")
+        raise ValueError(
+            f"spawn: start_method={start_method!r}; call start_processes for another than 'spawn'."
+        )
     return start_processes(fn, args, nprocs, join, daemon, start_method)

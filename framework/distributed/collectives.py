@@ -40,7 +40,9 @@ ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # PyTorch's enum be
 _OF_BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
 
 
-def all_reduce(tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+def all_reduce(
+    tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False
+) -> Any:
     """Reduce a tensor over all ranks, in place: with one rank, leave it as it is."""
     resolve(group, "all_reduce")
     _check(tensor, "all_reduce", op)
@@ -48,7 +50,10 @@ def all_reduce(tensor: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, a
 
 
 def all_reduce_coalesced(
-    tensors: Sequence[Tensor], op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False
+    tensors: Sequence[Tensor],
+    op: ReduceOp = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
 ) -> Any:
     """Reduce each tensor of a list over all ranks, in place."""
     resolve(group, "all_reduce_coalesced")
@@ -153,7 +158,11 @@ def reduce_scatter(
 
 
 def reduce_scatter_tensor(
-    output: Tensor, input: Tensor, op: ReduceOp = ReduceOp.SUM, group: Any = None, async_op: bool = False
+    output: Tensor,
+    input: Tensor,
+    op: ReduceOp = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
 ) -> Any:
     """Reduce a tensor over all ranks and give each rank its part of the rows."""
     resolve(group, "reduce_scatter_tensor")
@@ -211,25 +220,45 @@ def monitored_barrier(
     resolve(group, "monitored_barrier")
 
 
-def send(tensor: Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> NoReturn:
+def send(
+    tensor: Tensor,
+    dst: int | None = None,
+    group: Any = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> NoReturn:
     """Refused: there is no other rank to send to."""
     _no_peer("send", group)
 
 
 def recv(
-    tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
+    tensor: Tensor,
+    src: int | None = None,
+    group: Any = None,
+    tag: int = 0,
+    group_src: int | None = None,
 ) -> NoReturn:
     """Refused: there is no other rank to receive from."""
     _no_peer("recv", group)
 
 
-def isend(tensor: Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> NoReturn:
+def isend(
+    tensor: Tensor,
+    dst: int | None = None,
+    group: Any = None,
+    tag: int = 0,
+    group_dst: int | None = None,
+) -> NoReturn:
     """Refused: there is no other rank to send to."""
     _no_peer("isend", group)
 
 
 def irecv(
-    tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
+    tensor: Tensor,
+    src: int | None = None,
+    group: Any = None,
+    tag: int = 0,
+    group_src: int | None = None,
 ) -> NoReturn:
     """Refused: there is no other rank to receive from."""
     _no_peer("irecv", group)
@@ -258,7 +287,9 @@ def _check(tensor: Any, op_name: str, op: Any = ReduceOp.SUM) -> None:
     ReduceOp(op)
 
 
-def _one_of(rank: int | None, group_rank: int | None, op_name: str, default: int | None = None) -> int:
+def _one_of(
+    rank: int | None, group_rank: int | None, op_name: str, default: int | None = None
+) -> int:
     if rank is not None and group_rank is not None:
         raise ValueError(f"{op_name}: name the rank in the world or in the group, not both.")
     found = rank if rank is not None else group_rank if group_rank is not None else default
@@ -269,7 +300,9 @@ def _one_of(rank: int | None, group_rank: int | None, op_name: str, default: int
 
 def _only(tensors: Sequence[Tensor], op_name: str, argument: str) -> Tensor:
     if len(tensors) != 1:
-        raise ValueError(f"{op_name}: {argument} must have one tensor a rank, so 1; it has {len(tensors)}.")
+        raise ValueError(
+            f"{op_name}: {argument} must have one tensor a rank, so 1; it has {len(tensors)}."
+        )
     _check(tensors[0], op_name)
     return tensors[0]
 

@@ -74,8 +74,6 @@ def all_to_all_single(
     return all_reduce(input, group=group)
 
 
-
-
 class group:
     """Holder of the default group under ``distributed.nn``: None stands for it."""
 

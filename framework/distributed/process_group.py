@@ -25,7 +25,15 @@ class Backend(str):
         ValueError: the name is none of PyTorch's backends.
     """
 
-    UNDEFINED, GLOO, NCCL, UCC, MPI, XCCL, FAKE = "undefined", "gloo", "nccl", "ucc", "mpi", "xccl", "fake"
+    UNDEFINED, GLOO, NCCL, UCC, MPI, XCCL, FAKE = (
+        "undefined",
+        "gloo",
+        "nccl",
+        "ucc",
+        "mpi",
+        "xccl",
+        "fake",
+    )
     backend_list: ClassVar[list[str]] = ["undefined", *BACKENDS]
 
     def __new__(cls, name: str) -> Backend:
@@ -205,7 +213,9 @@ def init_process_group(
     GroupMember.WORLD = made
 
 
-def _place(init_method: str | None, store: Store | None, rank: int, world_size: int) -> tuple[int, int]:
+def _place(
+    init_method: str | None, store: Store | None, rank: int, world_size: int
+) -> tuple[int, int]:
     if store is not None:
         if rank < 0 or world_size < 0:
             raise ValueError("init_process_group: a store needs rank and world_size beside it.")
@@ -243,7 +253,9 @@ def destroy_process_group(group: ProcessGroup | None = None) -> None:
     """
     which = group or GroupMember.WORLD
     if which is None or which.group_name not in _groups:
-        raise ValueError("destroy_process_group: there is no such group; it was never made, or destroyed before.")
+        raise ValueError(
+            "destroy_process_group: there is no such group; it was never made, or destroyed before."
+        )
     if which is GroupMember.WORLD:
         _groups.clear()
         _store.clear()
@@ -268,7 +280,9 @@ def resolve(group: Any, op_name: str) -> ProcessGroup:
     if not isinstance(group, ProcessGroup):
         if group == GroupMember.NON_GROUP_MEMBER:
             raise ValueError(f"{op_name}: this process is not a member of the group.")
-        raise TypeError(f"{op_name}: group must be a ProcessGroup or None; got {type(group).__name__}.")
+        raise TypeError(
+            f"{op_name}: group must be a ProcessGroup or None; got {type(group).__name__}."
+        )
     if _groups.get(group.group_name) is not group:
         raise ValueError(f"{op_name}: the group {group.group_name!r} was destroyed.")
     return group
@@ -292,7 +306,9 @@ def new_group(
     world = resolve(None, "new_group")
     chosen = [0] if ranks is None else list(ranks)
     if any(rank != 0 for rank in chosen) or len(chosen) > 1:
-        raise ValueError(f"new_group: ranks {chosen} of a world of 1; the only rank is 0, named once.")
+        raise ValueError(
+            f"new_group: ranks {chosen} of a world of 1; the only rank is 0, named once."
+        )
     if not chosen:
         return GroupMember.NON_GROUP_MEMBER
     name = group_name or str(1 + max((int(n) for n in _groups if n.isdigit()), default=0))
@@ -344,7 +360,9 @@ def only_rank(rank: int, group: Any, op_name: str) -> int:
     """
     resolve(group, op_name)
     if rank != 0:
-        raise ValueError(f"{op_name}: rank {rank} does not exist; the group has one process, of rank 0.")
+        raise ValueError(
+            f"{op_name}: rank {rank} does not exist; the group has one process, of rank 0."
+        )
     return rank
 
 

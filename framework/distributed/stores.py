@@ -39,7 +39,9 @@ class Store:
 
     def append(self, key: str, value: str | bytes) -> None:
         """Write behind what a key has."""
-        self._values[key] = self._values.get(key, b"") + (value.encode() if isinstance(value, str) else value)
+        self._values[key] = self._values.get(key, b"") + (
+            value.encode() if isinstance(value, str) else value
+        )
 
     def compare_set(self, key: str, expected_value: str, desired_value: str) -> bytes:
         """Write a value if the key has the expected one, or is absent and ``""`` is; return what it has."""

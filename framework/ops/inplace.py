@@ -123,9 +123,7 @@ def _written_at_once(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...
     arrays = []
     for x in inputs:
         if isinstance(x, Tensor):
-            if x is not target and (
-                x._storage is storage or x._storage.__class__ is AliasStorage
-            ):
+            if x is not target and (x._storage is storage or x._storage.__class__ is AliasStorage):
                 return False
             viewed = x._viewed
             if viewed is not None and (state.grad or viewed.version != x._storage.version):
@@ -193,7 +191,11 @@ def _check_no_overlap(target: Tensor, inputs: tuple[Any, ...], name: str) -> Non
             "operation."
         )
     for x in inputs[1:]:
-        if isinstance(x, Tensor) and x._storage.root is storage.root and _partly_the_same(target, x):
+        if (
+            isinstance(x, Tensor)
+            and x._storage.root is storage.root
+            and _partly_the_same(target, x)
+        ):
             raise RuntimeError(
                 f"{name}: unsupported operation: some elements of the input tensor and the "
                 "written-to tensor refer to a single memory location: an input of shape "

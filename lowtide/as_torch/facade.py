@@ -22,7 +22,11 @@ class Torch(ModuleType):
     def __init__(self, list_of_absent: str, home_of: Callable[[str], ModuleType | None]) -> None:
         super().__init__("torch", f"lowtide {lowtide.__version__}, under the name of PyTorch.")
         self.__dict__.update(
-            {n: vars(lowtide)[n] for n in lowtide.__all__ if n in vars(lowtide) and n != "version"},
+            {
+                n: vars(lowtide)[n]
+                for n in lowtide.__all__
+                if n in vars(lowtide) and n != "version" and n not in homes.PRIVATE[""]
+            },
             __version__=__version__,
             __file__=lowtide.__file__,
             __path__=[],  # what lies beside lowtide's file would be found a second time

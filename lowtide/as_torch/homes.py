@@ -89,20 +89,7 @@ HOMES = {
 # What needs several processes: names that libraries probe, refused when they are used
 HOMES |= {
     f"distributed.{name}": "as_torch.private.many_processes"
-    for name in """
-    checkpoint checkpoint.state_dict checkpoint.default_planner checkpoint.filesystem
-    checkpoint.api device_mesh elastic elastic.multiprocessing
-    elastic.multiprocessing.errors elastic.rendezvous elastic.agent elastic.agent.server
-    elastic.utils fsdp fsdp.api fsdp.fully_sharded_data_parallel fsdp.wrap
-    fsdp.sharded_grad_scaler fsdp._fully_shard fsdp._common_utils fsdp._runtime_utils
-    launcher launcher.api pipelining rpc tensor tensor.parallel tensor.placement_types
-    tensor.device_mesh _composable _composable.fsdp _composable.replicate _composable_state
-    _shard _shard.sharded_tensor _shard._utils _tensor _tensor.api algorithms
-    algorithms.ddp_comm_hooks algorithms.ddp_comm_hooks.default_hooks
-    algorithms.ddp_comm_hooks.post_localSGD_hook algorithms._checkpoint
-    algorithms._checkpoint.checkpoint_wrapper algorithms.join algorithms.model_averaging
-    algorithms.model_averaging.averagers optim utils _state_dict_utils _symmetric_memory run
-    """.split()
+    for name in ["checkpoint", "checkpoint.state_dict", "checkpoint.default_planner", "checkpoint.filesystem", "checkpoint.api", "device_mesh", "elastic", "elastic.multiprocessing", "elastic.multiprocessing.errors", "elastic.rendezvous", "elastic.agent", "elastic.agent.server", "elastic.utils", "fsdp", "fsdp.api", "fsdp.fully_sharded_data_parallel", "fsdp.wrap", "fsdp.sharded_grad_scaler", "fsdp._fully_shard", "fsdp._common_utils", "fsdp._runtime_utils", "launcher", "launcher.api", "pipelining", "rpc", "tensor", "tensor.parallel", "tensor.placement_types", "tensor.device_mesh", "_composable", "_composable.fsdp", "_composable.replicate", "_composable_state", "_shard", "_shard.sharded_tensor", "_shard._utils", "_tensor", "_tensor.api", "algorithms", "algorithms.ddp_comm_hooks", "algorithms.ddp_comm_hooks.default_hooks", "algorithms.ddp_comm_hooks.post_localSGD_hook", "algorithms._checkpoint", "algorithms._checkpoint.checkpoint_wrapper", "algorithms.join", "algorithms.model_averaging", "algorithms.model_averaging.averagers", "optim", "utils", "_state_dict_utils", "_symmetric_memory", "run"]
 }
 
 # One file each in PyTorch, of the classes that lowtide.distributions has
@@ -189,6 +176,7 @@ PRIVATE: dict[str, dict[str, str]] = {
         "_is_any_true": f"{_P}.checks:",
         "_jit_internal": f"{_P}.jit_internal",
         "GradScaler": "lowtide.amp:",
+        "finfo": f"{_P}.absent_dtypes:",
         "Storage": "lowtide:TypedStorage",
         "PyTorchFileReader": f"{_P}.C:",
         "PyTorchFileWriter": f"{_P}.C:",
@@ -254,6 +242,7 @@ PRIVATE: dict[str, dict[str, str]] = {
             "_group_tensors_by_device_and_dtype",
         ]
     },
+    "utils.data._utils.collate": {"np_str_obj_array_pattern": f"{_P}.utils:STRINGS_AND_OBJECTS"},
     "utils.data.dataloader": {
         "_BaseDataLoaderIter": "lowtide.framework.data.loader:_Epoch",
         "_SingleProcessDataLoaderIter": "lowtide.framework.data.loader:_InProcessEpoch",

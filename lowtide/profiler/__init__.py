@@ -8,9 +8,16 @@ from lowtide.profiling.stepwise import schedule as schedule
 from lowtide.profiling.stepwise import supported_activities as supported_activities
 from lowtide.profiling.stepwise import tensorboard_trace_handler as tensorboard_trace_handler
 
+
+def kineto_available() -> bool:
+    """True: :class:`profile` records, by lowtide's own means."""
+    return True
+
+
 __all__ = [
     "ProfilerAction",
     "ProfilerActivity",
+    "kineto_available",
     "profile",
     "record_function",
     "schedule",

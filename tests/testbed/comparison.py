@@ -37,7 +37,16 @@ def run(file: str, out: Path, packages: str, as_torch: bool, names: list[str] | 
     # PyTorch's folder must not stand before lowtide's: what answers is chosen in the process.
     search = [str(ROOT), packages, *[path for path in sys.path if path]]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search), "HF_HUB_OFFLINE": "1"}
-    words = [sys.executable, "-W", "ignore", "-m", "tests.testbed.run", file, str(out), *(names or [])]
+    words = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "tests.testbed.run",
+        file,
+        str(out),
+        *(names or []),
+    ]
     if as_torch:
         words.append("--as-torch")
     done = subprocess.run(words, capture_output=True, text=True, env=environment, cwd=ROOT)

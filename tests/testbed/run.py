@@ -38,7 +38,12 @@ def main(arguments: list[str]) -> int:
     if not given.as_torch:
         _without_compiled_torchvision(training.torch)
     importlib.import_module(f"tests.testbed.programs.{given.file}")
-    report: dict[str, Any] = {"import": imported, "seconds": {}, "errors": {}, "tolerances": training.TOLERANCES}
+    report: dict[str, Any] = {
+        "import": imported,
+        "seconds": {},
+        "errors": {},
+        "tolerances": training.TOLERANCES,
+    }
     for name, function in training.PROGRAMS.items():
         if given.names and not any(part in name for part in given.names):
             continue

@@ -34,7 +34,9 @@ def test_programs_find_the_same(file, tmp_path):
     failures = []
     for package, name in comparison.programs(file):
         program = f"{package}:{name}"
-        errors = [f"{s}: {r['errors'][program]}" for s, r in reports.items() if program in r["errors"]]
+        errors = [
+            f"{s}: {r['errors'][program]}" for s, r in reports.items() if program in r["errors"]
+        ]
         if errors:
             failures.append(f"{program}\n" + "\n".join(errors))
             continue

@@ -168,7 +168,8 @@ def same_draws() -> Iterator[None]:
         "randperm": lambda n, **_: made(rng.permutation(n), torch.int64),
         "bernoulli": bernoulli,
     }
-    with mock.patch.multiple(torch, **answers), mock.patch.multiple(
-        torch.Tensor, normal_=normal_, uniform_=uniform_
+    with (
+        mock.patch.multiple(torch, **answers),
+        mock.patch.multiple(torch.Tensor, normal_=normal_, uniform_=uniform_),
     ):
         yield

@@ -61,6 +61,5 @@ def __getattr__(name: str) -> Any:
 
 
 _MODULES = frozenset(
-    "api errors fully_sharded_data_parallel wrap multiprocessing sharded_grad_scaler rendezvous"
-    " default_planner state_dict filesystem".split()
+    ["api", "errors", "fully_sharded_data_parallel", "wrap", "multiprocessing", "sharded_grad_scaler", "rendezvous", "default_planner", "state_dict", "filesystem"]
 )

@@ -11,6 +11,8 @@ from typing import Any
 
 import lowtide as _lt
 
+STRINGS_AND_OBJECTS = re.compile(r"[SaUO]")  # NumPy's codes of dtypes that no tensor has
+
 
 def _flatten_dense_tensors(tensors: Sequence[Any]) -> Any:
     """Return one tensor of one dimension with the elements of all, in order."""

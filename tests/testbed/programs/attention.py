@@ -37,7 +37,13 @@ def encoder_with_memory() -> Rows:
         max_seq_len=24,
         num_memory_tokens=3,
         attn_layers=Encoder(
-            dim=32, depth=2, heads=4, attn_dim_head=8, ff_glu=True, use_rmsnorm=True, alibi_pos_bias=True
+            dim=32,
+            depth=2,
+            heads=4,
+            attn_dim_head=8,
+            ff_glu=True,
+            use_rmsnorm=True,
+            alibi_pos_bias=True,
         ),
     )
     tokens = listed(32, 4, 16)
@@ -91,7 +97,13 @@ def local_transformer() -> Rows:
     from local_attention import LocalTransformer
 
     model = LocalTransformer(
-        num_tokens=24, dim=16, depth=2, max_seq_len=32, local_attn_window_size=8, heads=2, dim_head=8
+        num_tokens=24,
+        dim=16,
+        depth=2,
+        max_seq_len=32,
+        local_attn_window_size=8,
+        heads=2,
+        dim_head=8,
     )
     tokens = listed(24, 2, 25)
     return trained(model, lambda: model(tokens, return_loss=True))
@@ -141,7 +153,14 @@ def performer() -> Rows:
     from performer_pytorch import PerformerLM
 
     model = PerformerLM(
-        num_tokens=20, max_seq_len=16, dim=16, depth=2, heads=2, dim_head=8, causal=False, nb_features=8
+        num_tokens=20,
+        max_seq_len=16,
+        dim=16,
+        depth=2,
+        heads=2,
+        dim_head=8,
+        causal=False,
+        nb_features=8,
     )
     tokens = listed(20, 2, 16)
     return trained(model, lambda: F.cross_entropy(model(tokens).transpose(1, 2), tokens))
@@ -151,7 +170,9 @@ def performer() -> Rows:
 def vision_transformer() -> Rows:
     from vit_pytorch import ViT
 
-    model = ViT(image_size=16, patch_size=4, num_classes=5, dim=16, depth=2, heads=2, mlp_dim=32, dim_head=8)
+    model = ViT(
+        image_size=16, patch_size=4, num_classes=5, dim=16, depth=2, heads=2, mlp_dim=32, dim_head=8
+    )
     images, labels = filled(3, 3, 16, 16), listed(5, 3)
     return trained(model, lambda: F.cross_entropy(model(images), labels))
 
@@ -192,5 +213,3 @@ def reversible_sequence() -> Rows:
     model = ReversibleSequence(blocks, layer_dropout=0.0, reverse_thres=0, send_signal=False)
     x = filled(2, 6, 32).requires_grad_()
     return trained(model, lambda: model(x).square().mean())
-
-

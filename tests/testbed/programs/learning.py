@@ -13,7 +13,9 @@ from ..training import Rows, array, fill, filled, listed, program, trained
 
 
 def perceptron(inputs: int = 6, outputs: int = 3) -> Any:
-    return torch.nn.Sequential(torch.nn.Linear(inputs, 16), torch.nn.ReLU(), torch.nn.Linear(16, outputs))
+    return torch.nn.Sequential(
+        torch.nn.Linear(inputs, 16), torch.nn.ReLU(), torch.nn.Linear(16, outputs)
+    )
 
 
 @program("torchmetrics", "float32")
@@ -116,7 +118,10 @@ def lightning() -> Rows:
 
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
-            return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1),
+            }
 
     module = Module()
     trainer = pl.Trainer(
@@ -158,10 +163,14 @@ def ignite_engine() -> Rows:
     model = fill(perceptron())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     trainer = create_supervised_trainer(model, optimizer, F.cross_entropy)
-    evaluator = create_supervised_evaluator(model, {"accuracy": Accuracy(), "loss": Loss(F.cross_entropy)})
+    evaluator = create_supervised_evaluator(
+        model, {"accuracy": Accuracy(), "loss": Loss(F.cross_entropy)}
+    )
     batches = [(filled(8, 6, salt=i), listed(3, 8, salt=i)) for i in range(4)]
     losses = []
-    trainer.add_event_handler(Events.ITERATION_COMPLETED, lambda engine: losses.append(engine.state.output))
+    trainer.add_event_handler(
+        Events.ITERATION_COMPLETED, lambda engine: losses.append(engine.state.output)
+    )
     trainer.run(batches, max_epochs=5)
     found = evaluator.run(batches).metrics
     return {"losses": np.array(losses), **{n: np.array(v) for n, v in found.items()}}
@@ -181,7 +190,18 @@ def many_optimizers() -> Rows:
     import pytorch_optimizer as po
 
     rows: Rows = {}
-    for name in ("AdaBelief", "AdamP", "Lamb", "RAdam", "Ranger21", "MADGRAD", "Adan", "Tiger", "Prodigy", "Sophia" "H"):
+    for name in (
+        "AdaBelief",
+        "AdamP",
+        "Lamb",
+        "RAdam",
+        "Ranger21",
+        "MADGRAD",
+        "Adan",
+        "Tiger",
+        "Prodigy",
+        "SophiaH",
+    ):
         model, x, y = perceptron(), filled(8, 6), listed(3, 8)
         given = {"num_iterations": 20} if name == "Ranger21" else {}
         optimizer = getattr(po, name)(model.parameters(), lr=1e-3, **given)
@@ -251,7 +271,11 @@ def agent() -> Rows:
         values, log_prob, entropy = model.policy.evaluate_actions(observations, actions)
         ratio = (log_prob - log_prob.detach()).exp()
         clipped = ratio.clamp(0.8, 1.2) * observations[:, 0]
-        return -torch.min(ratio * observations[:, 0], clipped).mean() + F.mse_loss(values.flatten(), observations[:, 1]) - 0.01 * entropy.mean()
+        return (
+            -torch.min(ratio * observations[:, 0], clipped).mean()
+            + F.mse_loss(values.flatten(), observations[:, 1])
+            - 0.01 * entropy.mean()
+        )
 
     rows |= trained(model.policy, loss, optimizer=model.policy.optimizer)
     model.learn(80)
@@ -272,7 +296,9 @@ def rearranged() -> Rows:
     def loss() -> Any:
         y = model(x)
         pooled = reduce(y, "b t (g c) -> b g c", "max", g=2)
-        scores = einsum(pooled, repeat(pooled, "b g c -> b g r c", r=2), "b g c, b h r c -> b g h r")
+        scores = einsum(
+            pooled, repeat(pooled, "b g c -> b g r c", r=2), "b g c, b h r c -> b g h r"
+        )
         return rearrange(scores, "b g h r -> (b r) (g h)").square().mean()
 
     return trained(model, loss)
@@ -338,7 +364,9 @@ def llama() -> Rows:
     model, tokens = LlamaForCausalLM(config), listed(32, 2, 12)
     rows = trained(model, lambda: model(input_ids=tokens, labels=tokens).loss)
     model.eval()
-    rows["generated"] = array(model.generate(tokens[:, :4], max_new_tokens=6, do_sample=False, pad_token_id=0))
+    rows["generated"] = array(
+        model.generate(tokens[:, :4], max_new_tokens=6, do_sample=False, pad_token_id=0)
+    )
     return rows
 
 
@@ -347,8 +375,20 @@ def low_rank_adapters() -> Rows:
     from peft import LoraConfig, get_peft_model
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    config = GPT2Config(vocab_size=32, n_positions=16, n_embd=16, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
-    model = get_peft_model(GPT2LMHeadModel(config), LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn"], fan_in_fan_out=True))
+    config = GPT2Config(
+        vocab_size=32,
+        n_positions=16,
+        n_embd=16,
+        n_layer=2,
+        n_head=2,
+        resid_pdrop=0.0,
+        embd_pdrop=0.0,
+        attn_pdrop=0.0,
+    )
+    model = get_peft_model(
+        GPT2LMHeadModel(config),
+        LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn"], fan_in_fan_out=True),
+    )
     tokens = listed(32, 2, 12)
     return trained(model, lambda: model(input_ids=tokens, labels=tokens).loss)
 

@@ -14,7 +14,9 @@ class Field(torch.nn.Module):
 
     def __init__(self, width: int = 2) -> None:
         super().__init__()
-        self.net = torch.nn.Sequential(torch.nn.Linear(width, 16), torch.nn.Tanh(), torch.nn.Linear(16, width))
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(width, 16), torch.nn.Tanh(), torch.nn.Linear(16, width)
+        )
 
     def forward(self, t: Any, y: Any) -> Any:
         return self.net(y)
@@ -34,7 +36,9 @@ def adjoint() -> Rows:
 
     model, start, times = Field(), filled(5, 2), torch.linspace(0.0, 1.0, 4)
     return trained(
-        model, lambda: odeint_adjoint(model, start, times, rtol=1e-8, atol=1e-8).square().mean(), steps=5
+        model,
+        lambda: odeint_adjoint(model, start, times, rtol=1e-8, atol=1e-8).square().mean(),
+        steps=5,
     )
 
 
@@ -49,7 +53,11 @@ def events() -> Rows:
         event_fn=lambda t, y: y[0], atol=1e-9, rtol=1e-9, method="dopri5",
     )  # fmt: skip
     t.sum().backward()
-    return {"time": array(t), "velocity": array(state[1]), "gradient of gravity": array(gravity.grad)}
+    return {
+        "time": array(t),
+        "velocity": array(state[1]),
+        "gradient of gravity": array(gravity.grad),
+    }
 
 
 @program("torchsde")
@@ -70,7 +78,9 @@ def stochastic() -> Rows:
             return self.spread(y).sigmoid()
 
     class Path(torchsde.BaseBrownian):
-        def __call__(self, ta: Any, tb: Any = None, return_U: bool = False, return_A: bool = False) -> Any:
+        def __call__(
+            self, ta: Any, tb: Any = None, return_U: bool = False, return_A: bool = False
+        ) -> Any:
             return torch.sin(7.0 * filled(4, 2) + 30.0 * (tb - ta)) * 0.1
 
         def __repr__(self) -> str:
@@ -84,7 +94,9 @@ def stochastic() -> Rows:
     model, start, times = Sde(), filled(4, 2), torch.linspace(0.0, 1.0, 4)
     return trained(
         model,
-        lambda: torchsde.sdeint(model, start, times, bm=Path(), dt=0.1, method="euler").square().mean(),
+        lambda: (
+            torchsde.sdeint(model, start, times, bm=Path(), dt=0.1, method="euler").square().mean()
+        ),
     )
 
 
@@ -101,11 +113,15 @@ def controlled() -> Rows:
             return self.linear(z).tanh().view(*z.shape[:-1], 4, 3)
 
     model = Controlled()
-    path = torchcde.CubicSpline(torchcde.hermite_cubic_coefficients_with_backward_differences(filled(3, 8, 3)))
+    path = torchcde.CubicSpline(
+        torchcde.hermite_cubic_coefficients_with_backward_differences(filled(3, 8, 3))
+    )
     start = filled(3, 4)
 
     def loss() -> Any:
-        z = torchcde.cdeint(X=path, func=model, z0=start, t=path.interval, method="rk4", adjoint=False)
+        z = torchcde.cdeint(
+            X=path, func=model, z0=start, t=path.interval, method="rk4", adjoint=False
+        )
         return model.readout(z[:, -1]).square().mean()
 
     return trained(model, loss, steps=10)
@@ -125,7 +141,9 @@ def exact_gp() -> Rows:
             self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel())
 
         def forward(self, x: Any) -> Any:
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+            return gpytorch.distributions.MultivariateNormal(
+                self.mean_module(x), self.covar_module(x)
+            )
 
     likelihood = gpytorch.likelihoods.GaussianLikelihood()
     model = Regression(likelihood)
@@ -150,13 +168,17 @@ def variational_gp() -> Rows:
             points = torch.linspace(0, 1, 6).unsqueeze(-1)
             distribution = gpytorch.variational.CholeskyVariationalDistribution(6)
             super().__init__(
-                gpytorch.variational.VariationalStrategy(self, points, distribution, learn_inducing_locations=True)
+                gpytorch.variational.VariationalStrategy(
+                    self, points, distribution, learn_inducing_locations=True
+                )
             )
             self.mean_module = gpytorch.means.ConstantMean()
             self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.MaternKernel(nu=2.5))
 
         def forward(self, x: Any) -> Any:
-            return gpytorch.distributions.MultivariateNormal(self.mean_module(x), self.covar_module(x))
+            return gpytorch.distributions.MultivariateNormal(
+                self.mean_module(x), self.covar_module(x)
+            )
 
     model, likelihood = Classifier(), gpytorch.likelihoods.BernoulliLikelihood()
     bound = gpytorch.mlls.VariationalELBO(likelihood, model, num_data=24)
@@ -191,7 +213,11 @@ def coupling_flow() -> Rows:
 
     model = Flow(
         CompositeTransform(
-            [ReversePermutation(features=2), MaskedAffineAutoregressiveTransform(features=2, hidden_features=8)] * 2
+            [
+                ReversePermutation(features=2),
+                MaskedAffineAutoregressiveTransform(features=2, hidden_features=8),
+            ]
+            * 2
         ),
         StandardNormal(shape=[2]),
     )
@@ -262,7 +288,12 @@ def hyperbolic() -> Rows:
 
     model, target = Points(), 0.1 * filled(6, 2, salt=1)
     optimizer = geoopt.optim.RiemannianAdam(model.parameters(), lr=1e-2)
-    return trained(model, lambda: ball.dist(model.points, target).square().sum(), optimizer=optimizer, fresh=False)
+    return trained(
+        model,
+        lambda: ball.dist(model.points, target).square().sum(),
+        optimizer=optimizer,
+        fresh=False,
+    )
 
 
 @program("entmax")
@@ -307,13 +338,19 @@ def spiking() -> Rows:
 
 @program("linear-operator")
 def structured_solve() -> Rows:
-    from linear_operator.operators import DiagLinearOperator, LowRankRootLinearOperator, ToeplitzLinearOperator
+    from linear_operator.operators import (
+        DiagLinearOperator,
+        LowRankRootLinearOperator,
+        ToeplitzLinearOperator,
+    )
 
     root = filled(12, 3).requires_grad_()
     operator = LowRankRootLinearOperator(root) + DiagLinearOperator(torch.linspace(1.0, 2.0, 12))
     solved = operator.solve(filled(12, 2))
     toeplitz = ToeplitzLinearOperator(torch.linspace(1.0, 0.1, 12)) @ filled(12, 1)
     (solved.square().sum() + operator.logdet() + toeplitz.sum()).backward()
-    return {"solved": array(solved), "toeplitz": array(toeplitz), "gradient of root": array(root.grad)}
-
-
+    return {
+        "solved": array(solved),
+        "toeplitz": array(toeplitz),
+        "gradient of root": array(root.grad),
+    }

@@ -10,7 +10,9 @@ import torch.nn.functional as F
 from ..training import Rows, array, fill, filled, listed, program, trained
 
 
-def classified(model: Any, size: int = 32, batch: int = 4, classes: int = 5, steps: int = 20, lr: float = 1e-3) -> Rows:
+def classified(
+    model: Any, size: int = 32, batch: int = 4, classes: int = 5, steps: int = 20, lr: float = 1e-3
+) -> Rows:
     images, labels = filled(batch, 3, size, size), listed(classes, batch)
     return trained(model, lambda: F.cross_entropy(model(images), labels), steps, lr=lr)
 
@@ -98,7 +100,9 @@ def torchvision_mobilenet() -> Rows:
 def efficientnet() -> Rows:
     from efficientnet_pytorch import EfficientNet
 
-    model = EfficientNet.from_name("efficientnet-b0", num_classes=5, dropout_rate=0.0, drop_connect_rate=0.0)
+    model = EfficientNet.from_name(
+        "efficientnet-b0", num_classes=5, dropout_rate=0.0, drop_connect_rate=0.0
+    )
     return classified(model, batch=6, steps=5)
 
 
@@ -106,7 +110,9 @@ def efficientnet() -> Rows:
 def unet() -> Rows:
     import segmentation_models_pytorch as smp
 
-    model = smp.Unet("resnet18", encoder_weights=None, classes=2, encoder_depth=3, decoder_channels=(16, 8, 8))
+    model = smp.Unet(
+        "resnet18", encoder_weights=None, classes=2, encoder_depth=3, decoder_channels=(16, 8, 8)
+    )
     loss = smp.losses.DiceLoss("multiclass")
     images, labels = filled(2, 3, 32, 32), listed(2, 2, 32, 32)
     return trained(model, lambda: loss(model(images), labels))
@@ -116,7 +122,9 @@ def unet() -> Rows:
 def mlp_mixer() -> Rows:
     from mlp_mixer_pytorch import MLPMixer
 
-    return classified(MLPMixer(image_size=16, channels=3, patch_size=4, dim=16, depth=2, num_classes=5), size=16)
+    return classified(
+        MLPMixer(image_size=16, channels=3, patch_size=4, dim=16, depth=2, num_classes=5), size=16
+    )
 
 
 @program("siren-pytorch")
@@ -137,7 +145,9 @@ def vector_quantizer() -> Rows:
         def __init__(self) -> None:
             super().__init__()
             self.encode, self.decode = torch.nn.Linear(12, 8), torch.nn.Linear(8, 12)
-            self.quantize = VectorQuantize(dim=8, codebook_size=16, decay=0.8, commitment_weight=1.0)
+            self.quantize = VectorQuantize(
+                dim=8, codebook_size=16, decay=0.8, commitment_weight=1.0
+            )
 
         def forward(self, x: Any) -> Any:
             codes, _, commitment = self.quantize(self.encode(x))
@@ -171,7 +181,9 @@ def finite_scalar_quantizer() -> Rows:
 def diffusion() -> Rows:
     from denoising_diffusion_pytorch import GaussianDiffusion, Unet
 
-    model = GaussianDiffusion(Unet(dim=8, dim_mults=(1, 2), flash_attn=False), image_size=8, timesteps=20)
+    model = GaussianDiffusion(
+        Unet(dim=8, dim_mults=(1, 2), flash_attn=False), image_size=8, timesteps=20
+    )
     images = filled(2, 3, 8, 8).sigmoid()
     return trained(model, lambda: model(images))
 
@@ -180,7 +192,9 @@ def diffusion() -> Rows:
 def diffusion_in_one_dim() -> Rows:
     from denoising_diffusion_pytorch import GaussianDiffusion1D, Unet1D
 
-    model = GaussianDiffusion1D(Unet1D(dim=8, dim_mults=(1, 2), channels=3), seq_length=16, timesteps=20)
+    model = GaussianDiffusion1D(
+        Unet1D(dim=8, dim_mults=(1, 2), channels=3), seq_length=16, timesteps=20
+    )
     x = filled(2, 3, 16).sigmoid()
     rows = trained(model, lambda: model(x))
     rows["sampled"] = array(model.sample(batch_size=2))
@@ -208,16 +222,16 @@ def byol() -> Rows:
     from torchvision.models import resnet18
 
     model = BYOL(
-        resnet18(num_classes=8), image_size=16, hidden_layer="avgpool", projection_size=8,
+        resnet18(num_classes=8), image_size=32, hidden_layer="avgpool", projection_size=8,
         projection_hidden_size=16, augment_fn=torch.nn.Identity(), augment_fn2=torch.nn.Identity(),
     )  # fmt: skip
-    images = filled(4, 3, 16, 16)
+    images = filled(4, 3, 32, 32)
     fill(model)
 
     def loss() -> Any:
         return model(images)
 
-    rows = trained(model, loss, steps=5)
+    rows = trained(model, loss, steps=5, lr=1e-5)
     model.update_moving_average()
     return rows
 
@@ -227,7 +241,14 @@ def monai_unet() -> Rows:
     from monai.losses import DiceCELoss
     from monai.networks.nets import UNet
 
-    model = UNet(spatial_dims=3, in_channels=1, out_channels=2, channels=(4, 8), strides=(2,), num_res_units=1)
+    model = UNet(
+        spatial_dims=3,
+        in_channels=1,
+        out_channels=2,
+        channels=(4, 8),
+        strides=(2,),
+        num_res_units=1,
+    )
     loss = DiceCELoss(to_onehot_y=True, softmax=True)
     volumes, labels = filled(2, 1, 8, 8, 8), listed(2, 2, 1, 8, 8, 8)
     return trained(model, lambda: loss(model(volumes), labels))
