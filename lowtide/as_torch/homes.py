@@ -57,6 +57,7 @@ HOMES = {
     "func._random": "func",
     "jit._script": "jit",
     "jit._trace": "jit",
+    "distributed._functional_collectives": "as_torch.private.many_processes",
     "distributed.constants": "framework.distributed.process_group",
     "distributed.distributed_c10d": "distributed",
     "distributed.nn.functional": "distributed.nn",
