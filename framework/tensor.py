@@ -104,7 +104,7 @@ class Tensor:
 
     @property
     def layout(self) -> layout:
-        """The layout: always ``lowtide.strided``."""
+        """The layout: ``lowtide.strided``, but of sparse tensors (``ops/sparse``)."""
         return strided
 
     @property
@@ -218,7 +218,12 @@ class Tensor:
 
     @property
     def is_sparse(self) -> bool:
-        """False: there are no sparse tensors."""
+        """True for a tensor of the COO layout."""
+        return False
+
+    @property
+    def is_sparse_csr(self) -> bool:
+        """True for a tensor of the CSR layout."""
         return False
 
     @property
@@ -299,7 +304,8 @@ class Tensor:
         if value is not None:
             if not isinstance(value, Tensor):
                 raise TypeError(f"grad must be a Tensor or None; got {type(value).__name__}.")
-            if value._spec is not self._spec:
+            sparse = value._spec.runs is not None and value._spec.like() is self._spec
+            if value._spec is not self._spec and not sparse:
                 raise RuntimeError(
                     f"grad must have its tensor's shape, dtype and device: {self._spec}; got "
                     f"{value._spec}."

@@ -13,6 +13,7 @@ import numpy as np
 from ...device import device as as_device
 from ...devices import backend
 from ...dtypes import FLOAT, get_default_dtype
+from ...memory_format import strided
 from ...spec import Spec
 from ...tensor import Tensor
 from ..inplace import into
@@ -170,7 +171,9 @@ def empty_like(
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Create an uninitialized tensor of another's shape, dtype and device."""
-    return written(like("empty_like", input, dtype, device, requires_grad), leave_uninitialized)
+    if input.layout is not strided and layout is not strided:
+        return input.emptied(dtype, device, requires_grad)  # type: ignore[attr-defined, no-any-return]
+    return written(like("empty_like", input, dtype, device, requires_grad, layout), leave_uninitialized)
 
 
 @function()
@@ -179,7 +182,9 @@ def zeros_like(
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Create zeros of another tensor's shape, dtype and device."""
-    return put(like("zeros_like", input, dtype, device, requires_grad), 0)
+    if input.layout is not strided and layout is not strided:
+        return input.emptied(dtype, device, requires_grad)  # type: ignore[attr-defined, no-any-return]
+    return put(like("zeros_like", input, dtype, device, requires_grad, layout), 0)
 
 
 @function()
@@ -188,7 +193,7 @@ def ones_like(
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Create ones of another tensor's shape, dtype and device."""
-    return put(like("ones_like", input, dtype, device, requires_grad), 1)
+    return put(like("ones_like", input, dtype, device, requires_grad, layout), 1)
 
 
 @function()
@@ -197,7 +202,7 @@ def full_like(
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Create a tensor of one value in another's shape, dtype and device."""
-    return put(like("full_like", input, dtype, device, requires_grad), scalar(fill_value))
+    return put(like("full_like", input, dtype, device, requires_grad, layout), scalar(fill_value))
 
 
 @function(method=True, public=False)
