@@ -12,12 +12,14 @@ from typing import Any as _Any
 from lowtide.framework import dtypes as _dtypes
 from lowtide.framework.ops.sparse.coo import sparse_coo_tensor as _coo
 from lowtide.framework.ops.sparse.matmul_rules import sampled_addmm as sampled_addmm
+from lowtide.framework.ops.sparse.matmul_rules import sparse_addmm as _addmm
+from lowtide.framework.ops.sparse.matmul_rules import sparse_mm as _mm
 from lowtide.framework.ops.sparse.matmul_rules import spdiags as spdiags
-from lowtide.framework.ops.sparse.matmul_rules import sparse_addmm as addmm
-from lowtide.framework.ops.sparse.matmul_rules import sparse_mm as mm
 from lowtide.framework.ops.sparse.reduction import softmax_stored as _softmax
-from lowtide.framework.ops.sparse.reduction import sparse_sum as sum
+from lowtide.framework.ops.sparse.reduction import sparse_sum as _sum
 from lowtide.framework.tensor import Tensor as _Tensor
+
+addmm, mm, sum = _addmm, _mm, _sum
 
 
 def softmax(input: _Tensor, dim: int, *, dtype: _Any = None) -> _Tensor:
@@ -84,6 +86,7 @@ class check_sparse_tensor_invariants:
 
     def __call__(self, f: _Callable[..., _Any]) -> _Callable[..., _Any]:
         """Return ``f``, run inside this context."""
+
         @_wraps(f)
         def inside(*args: _Any, **kwargs: _Any) -> _Any:
             with type(self)(self._inside):

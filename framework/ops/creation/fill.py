@@ -172,8 +172,11 @@ def empty_like(
 ) -> Tensor:  # fmt: skip
     """Create an uninitialized tensor of another's shape, dtype and device."""
     if input.layout is not strided and layout is not strided:
-        return input.emptied(dtype, device, requires_grad)  # type: ignore[attr-defined, no-any-return]
-    return written(like("empty_like", input, dtype, device, requires_grad, layout), leave_uninitialized)
+        made: Any = input
+        return made.emptied(dtype, device, requires_grad)
+    return written(
+        like("empty_like", input, dtype, device, requires_grad, layout), leave_uninitialized
+    )
 
 
 @function()
@@ -183,7 +186,8 @@ def zeros_like(
 ) -> Tensor:  # fmt: skip
     """Create zeros of another tensor's shape, dtype and device."""
     if input.layout is not strided and layout is not strided:
-        return input.emptied(dtype, device, requires_grad)  # type: ignore[attr-defined, no-any-return]
+        made: Any = input
+        return made.emptied(dtype, device, requires_grad)
     return put(like("zeros_like", input, dtype, device, requires_grad, layout), 0)
 
 

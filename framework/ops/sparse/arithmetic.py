@@ -14,7 +14,9 @@ from ...memory_format import sparse_coo
 from ...modes import local
 from ...tensor import Tensor
 from ..elementwise.arithmetic import neg
+from ..elementwise.comparison import equal
 from ..indexing.index_put import index_accumulate
+from ..indexing.nonzero import searchsorted
 from ..manipulation.cat import cat
 from .calls import rule, rule_in_place
 from .coo import as_coo, coalesce, gathered, keys, looked_up, parts, to_dense
@@ -42,6 +44,8 @@ def joined(a: Tensor, b: Tensor) -> Tensor:
             f"add: operands have {at.shape[0]} and {bt.shape[0]} sparse dims; they must be equal. "
             "Use .to_dense()."
         )
+    if at is bt or (at.shape == bt.shape and at.device.type != "meta" and equal(at, bt)):
+        return a._with(left + right, a._coalesced or b._coalesced)
     both = assembled(a.shape, (cat((at, bt), 1),), cat((left, right)), sparse_coo, False)
     return coalesce(both) if a._coalesced and b._coalesced else both
 
@@ -112,7 +116,7 @@ def _among(wanted: Tensor, there: Tensor) -> Tensor:
     # Which of ``wanted`` are in the sorted ``there``.
     if not there.shape[0]:
         return wanted.ne(wanted)
-    at = there.searchsorted(wanted).clamp(max=there.shape[0] - 1)
+    at = searchsorted(there, wanted).clamp(max=there.shape[0] - 1)
     return there[at].eq(wanted)
 
 

@@ -94,9 +94,7 @@ def refuse(name: str, inputs: Any) -> NoReturn:
     Raises:
         NotImplementedError: Always.
     """
-    listed = ", ".join(
-        f"{x.layout.name} {tuple(x.shape)}" for x in inputs if isinstance(x, Tensor)
-    )
+    listed = ", ".join(f"{x.layout.name} {tuple(x.shape)}" for x in inputs if isinstance(x, Tensor))
     raise NotImplementedError(
         f"{name} has no rule for sparse operands in this place: got {listed}. Convert with "
         ".to_dense(), or work on .values()."

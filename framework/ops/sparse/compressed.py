@@ -15,10 +15,11 @@ from ...tensor import Tensor
 from ..creation.factory import dtype_of, place_of, shape_of
 from ..creation.from_data import as_tensor, tensor
 from ..creation.ranges import arange
+from ..indexing.nonzero import searchsorted
 from ..manipulation.cat import stack
 from ..reduction.sort import argsort
 from ..registry import function
-from .coo import check_indices, coalesce, refuse_layout
+from .coo import as_values, check_indices, coalesce, refuse_layout
 from .sparse_tensor import SparseTensor, assembled
 
 _NAMES = {sparse_csr: ("crow_indices", "col_indices"), sparse_csc: ("ccol_indices", "row_indices")}
@@ -90,9 +91,7 @@ def sparse_compressed_tensor(
         size = (lines, most) if layout is sparse_csr else (most, lines)
     shape = shape_of("sparse_compressed_tensor", (tuple(size),))
     _check(layout, first, plain_part, held, shape)
-    if requires_grad:
-        held = held.detach().requires_grad_()
-    return assembled(shape, (first, plain_part), held, layout)
+    return assembled(shape, (first, plain_part), as_values(held, requires_grad), layout)
 
 
 def _check(layout, first, plain_part, held, shape):
@@ -158,12 +157,12 @@ def sparse_csc_tensor(
 def _lines(first: Tensor, nnz: int) -> Tensor:
     # The line of each value: how many lines end at or before it.
     at = arange(nnz, device=first.device)
-    return first[1:].to(int64).searchsorted(at, right=True)
+    return searchsorted(first[1:].to(int64), at, right=True)
 
 
 def _compressed(lines: Tensor, count: int) -> Tensor:
     # Where each of ``count`` lines begins, of sorted line numbers; and the end.
-    return lines.contiguous().searchsorted(arange(count + 1, device=lines.device))
+    return searchsorted(lines.contiguous(), arange(count + 1, device=lines.device))
 
 
 @function(method=True, public=False)

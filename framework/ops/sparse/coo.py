@@ -18,7 +18,7 @@ from ..creation.factory import dtype_of, place_of, shape_of
 from ..creation.fill import zeros
 from ..creation.from_data import as_tensor, tensor
 from ..indexing.index_put import index_elements, index_sum
-from ..indexing.nonzero import nonzero
+from ..indexing.nonzero import nonzero, searchsorted
 from ..manipulation.cat import stack
 from ..reduction.sort import unique
 from ..registry import function
@@ -36,7 +36,7 @@ def sparse_coo_tensor(
     Args:
         indices: (sparse dims, nnz), integers; may come in any order, and more than once: then the
             values are added.
-        values: (nnz, *dense sizes), or one number for all.
+        values: (nnz, *dense sizes).
         size: The shape: the sizes of the sparse dims, then ``dense sizes``. By default the least
             that holds all indices.
         dtype: Of the values; by default their own.
@@ -88,7 +88,7 @@ def sparse_coo_tensor(
     held = values if isinstance(values, Tensor) else tensor(values, device=where)
     held = held.to(device=where, dtype=None if dtype is None else dtype_of("dtype", dtype))
     if not held.ndim:
-        held = held.expand(found.shape[1])
+        held = held.reshape(1)
     shape = _checked_shape(found, held, size)
     coalesced = found.shape[1] < 2 if is_coalesced is None else bool(is_coalesced)
     if is_coalesced and not _sorted_and_distinct(found, shape):
@@ -96,9 +96,14 @@ def sparse_coo_tensor(
             "cannot set is_coalesced to true if indices correspond to uncoalesced COO tensor. "
             "Leave is_coalesced out, and call .coalesce()."
         )
-    if requires_grad:
-        held = held.detach().requires_grad_()
-    return assembled(shape, (found,), held, sparse_coo, coalesced)
+    return assembled(shape, (found,), as_values(held, requires_grad), sparse_coo, coalesced)
+
+
+def as_values(held: Tensor, requires_grad: bool) -> Tensor:
+    """Return values for a new sparse tensor: a leaf of its own, or part of the graph of these."""
+    if requires_grad or not held.requires_grad:
+        return held.detach().requires_grad_(requires_grad)
+    return held.view_as(held)
 
 
 def empty_coo(shape: Any, dtype: Any, device: Any, requires_grad: bool = False) -> SparseTensor:
@@ -208,9 +213,7 @@ def parts(s: Tensor, name: str) -> tuple[Tensor, Tensor]:
 
 def refuse_layout(s: Tensor, name: str, wanted: str, way: str) -> NoReturn:
     """Raise the error of a method of another layout."""
-    raise RuntimeError(
-        f"{name} expected {wanted} but got {layout_name(s)}. Convert it with {way}."
-    )
+    raise RuntimeError(f"{name} expected {wanted} but got {layout_name(s)}. Convert it with {way}.")
 
 
 @function(method=True, public=False)
@@ -430,7 +433,7 @@ def looked_up(s, found):
         return held.new_zeros((found.shape[1], *held.shape[1:]))
     sizes = tuple(s.shape[:dims])
     wanted, there = keys(found, sizes), keys(own, sizes)
-    at = there.searchsorted(wanted).clamp(max=there.shape[0] - 1)
+    at = searchsorted(there, wanted).clamp(max=there.shape[0] - 1)
     hit = there[at].eq(wanted)
     hit = hit.reshape(-1, *(1,) * (held.ndim - 1))
     return held.index_select(0, at).masked_fill(~hit, 0)

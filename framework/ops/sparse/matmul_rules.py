@@ -1,4 +1,4 @@
-"""Which products take sparse matrices: matmul, addmm and linear, and what ``lowtide.sparse`` has."""
+"""Products that take sparse matrices: matmul, addmm, linear, and those of ``lowtide.sparse``."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ from ..creation.from_data import tensor
 from ..creation.ranges import arange
 from ..elementwise.arithmetic import conjugate
 from ..indexing.index_put import check_bounds
+from ..indexing.nonzero import searchsorted
 from ..manipulation.cat import stack
 from ..manipulation.repeat import repeat_interleave
 from ..registry import op
@@ -182,7 +183,7 @@ def times_sparse(a, b, name="matmul"):
     b = coalesce(b)
     (at, left), (bt, right) = parts(a, name), parts(b, name)
     inner, across = b.shape
-    first = bt[0].contiguous().searchsorted(arange(inner + 1, device=bt.device))
+    first = searchsorted(bt[0].contiguous(), arange(inner + 1, device=bt.device))
     counts = (first[1:] - first[:-1]).index_select(0, at[1])
     terms = repeat_interleave(arange(at.shape[1], device=at.device), counts)
     before = counts.cumsum(0) - counts

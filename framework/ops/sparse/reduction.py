@@ -7,7 +7,7 @@ from typing import Any
 from ...dtypes import INT, int64
 from ...memory_format import sparse_coo
 from ...tensor import Tensor
-from ..elementwise.unary import exp, log
+from ..elementwise.unary import exp
 from ..indexing.index_put import index_sum
 from ..linalg.norms import vector_norm
 from ..manipulation.cat import stack
@@ -103,7 +103,7 @@ def softmax_stored(s: Tensor, dim: int, dtype: Any, log_of: bool) -> Tensor:
     powers = exp(shifted)
     sums = index_sum(powers, of.unsqueeze(0), shape=shape, dims=(0,), at=0)
     if log_of:
-        return s._with(shifted - log(sums).index_select(0, of))
+        return s._with(shifted - sums.log().index_select(0, of))
     return s._with(powers / sums.index_select(0, of))
 
 

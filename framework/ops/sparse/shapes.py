@@ -7,6 +7,7 @@ from typing import Any
 from ...memory_format import sparse_coo
 from ...tensor import Tensor
 from ..creation.fill import zeros
+from ..indexing.nonzero import searchsorted
 from ..manipulation.cat import cat, stack
 from .calls import rule
 from .coo import parts
@@ -135,8 +136,8 @@ def selected(s: Tensor, dim: int, index: Tensor) -> Tensor:
     # Every pair of a wanted slice and an entry in it.
     by_slice = found[dim].argsort(stable=True)
     order = found[dim].index_select(0, by_slice)
-    first = order.searchsorted(index)
-    counts = order.searchsorted(index, right=True) - first
+    first = searchsorted(order, index)
+    counts = searchsorted(order, index, right=True) - first
     wanted = counts.new_zeros(0)
     places = wanted
     if index.shape[0]:
@@ -175,5 +176,3 @@ def _narrow(inputs: Any, *, dim: int, length: int, named: Any) -> Any:
     shift[dim] = start
     rows = found.index_select(1, kept) - shift
     return assembled(shape, (rows,), held.index_select(0, kept), sparse_coo, s._coalesced)
-
-

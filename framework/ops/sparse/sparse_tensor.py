@@ -280,9 +280,7 @@ class SparseTensor(Tensor):
             )
         ]
         *indexing, values = found
-        return assembled(
-            self._spec.shape, tuple(indexing), values, self.layout, self._coalesced
-        )
+        return assembled(self._spec.shape, tuple(indexing), values, self.layout, self._coalesced)
 
     def share_memory_(self) -> SparseTensor:
         """Move all parts to shared memory."""
@@ -540,4 +538,3 @@ def layout_name(t: Tensor) -> str:
     return {"sparse_coo": "Sparse", "sparse_csr": "SparseCsr", "sparse_csc": "SparseCsc"}[
         t.layout.name
     ]
-
