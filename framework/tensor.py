@@ -454,6 +454,11 @@ def instance(cls: type, t: Tensor, requires_grad: bool, attributes: dict[str, An
     """Make ``t`` an instance of a subclass without calling its constructor."""
     out: Tensor = t
     if cls is not Tensor:
+        if t.layout is not strided:
+            raise TypeError(
+                f"a {cls.__name__} of layout {t.layout} is not supported. Make one of its values, "
+                "and the sparse tensor of that, or use .to_dense()."
+            )
         out = object.__new__(cls)
         for slot in _SLOTS:
             setattr(out, slot, getattr(t, slot))

@@ -7,6 +7,7 @@ takes memory beside its result, whatever the sizes.
 
 from __future__ import annotations
 
+from ...dtypes import int64
 from ...kernels.common.layout import contiguous
 from ...kernels.runtime import thresholds
 from ...spec import Spec
@@ -37,13 +38,16 @@ def _product_infer(values, places, dense, *, rows):
     return Spec((rows, dense.shape[1]), dense.dtype)
 
 
+def _at(n, rows, columns):
+    return tensor([[k * k % rows for k in range(n)], [k % columns for k in range(n)]])
+
+
 def _product_samples(make):
-    at = tensor([[0, 2, 0], [1, 0, 1]])
-    yield (make(3), at, make(2, 4)), {"rows": 3}
-    yield (make(3), at, make(2, 1)), {"rows": 4}
-    yield (make(0), at[:, :0], make(2, 4)), {"rows": 3}
-    side = [0, 1, 2] * 40
-    yield (make(120), tensor([side, side[::-1]]), make(3, 5)), {"rows": 3}
+    for values, dense, rows in (
+        (make(3), make(2, 4), 3), (make(5), make(2, 1), 4), (make(120), make(3, 5), 3)
+    ):  # fmt: skip
+        yield (values, _at(values.shape[0], rows, dense.shape[0]), dense), {"rows": rows}
+    yield (make(0), tensor([[], []]).to(int64), make(2, 4)), {"rows": 3}
 
 
 def _wide(a, b, places):
@@ -98,11 +102,9 @@ def _sampled_infer(a, b, places):
 
 
 def _sampled_samples(make):
-    at = tensor([[0, 2, 0], [1, 0, 1]])
-    yield (make(3, 4), make(2, 4), at), {}
-    yield (make(3, 4), make(2, 4), at[:, :0]), {}
-    side = [0, 1, 2] * 40
-    yield (make(3, 5), make(3, 5), tensor([side, side[::-1]])), {}
+    for a, b, n in ((make(3, 4), make(2, 4), 5), (make(3, 5), make(3, 5), 120)):
+        yield (a, b, _at(n, a.shape[0], b.shape[0])), {}
+    yield (make(3, 4), make(2, 4), tensor([[], []]).to(int64)), {}
 
 
 @op(

@@ -282,6 +282,10 @@ class SparseTensor(Tensor):
         *indexing, values = found
         return assembled(self._spec.shape, tuple(indexing), values, self.layout, self._coalesced)
 
+    def saved(self, save: Any) -> SavedSparse:
+        """Return a handle that keeps the parts for backward, each as ``save`` keeps it."""
+        return SavedSparse(self, save)
+
     def share_memory_(self) -> SparseTensor:
         """Move all parts to shared memory."""
         for part in (*self._indexing, self._value):
@@ -406,6 +410,31 @@ def _part(name: str, part: Tensor) -> str:
     for more in (f", dtype={part.dtype}", f", device='{part.device}'"):
         text = text.replace(more, "")
     return f"{name}={text}".replace("\n", "\n" + " " * (8 + len(name)))
+
+
+class SavedSparse:
+    """A handle of a sparse tensor that a ``Function`` saved: handles of its parts."""
+
+    def __init__(self, of: SparseTensor, save: Any) -> None:
+        self._parts = [save(part, None, 0) for part in (*of._indexing, of._value)]
+        self.spec = of._spec
+        self._coalesced = of._coalesced
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the parts."""
+        return sum(part.nbytes for part in self._parts)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of storage that the parts keep alive."""
+        return sum(part.held_bytes for part in self._parts)
+
+    def unpack(self, node: Any, label: str) -> Tensor:
+        """Return the tensor; raises if a part was modified in place since."""
+        *indexing, values = [part.unpack(node, label) for part in self._parts]
+        layout = self.spec.layout  # type: ignore[attr-defined]
+        return assembled(self.spec.shape, tuple(indexing), values, layout, self._coalesced)
 
 
 class NoArray:
