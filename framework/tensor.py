@@ -337,6 +337,10 @@ class Tensor:
                 "data set to a tensor that requires gradients must be floating point or complex; "
                 f"got {value.dtype}."
             )
+        if value.layout is not strided:
+            raise RuntimeError(
+                f"data of a strided tensor cannot be one of layout {value.layout}. Use .to_dense()."
+            )
         role = self._storage.role
         if role == SAVED:  # of a graph that holds the old bytes, not of this tensor
             role = TEMPORARY

@@ -90,6 +90,19 @@ def dtype_of(name: str, dtype: Any) -> dtype_class:
     return dtypes.as_dtype(dtype)
 
 
+def need_strided(name: str, layout: Any) -> None:
+    """Raise an error for a layout that a factory cannot fill.
+
+    Raises:
+        NotImplementedError: It is not ``strided``.
+    """
+    if layout is not None and layout is not strided:
+        raise NotImplementedError(
+            f"{name} makes strided tensors; got layout {layout}. For a sparse one without elements "
+            "use sparse_coo_tensor(size=...), else .to_sparse()."
+        )
+
+
 def place_of(device: Any) -> as_device:
     """Parse a device argument; None is the default device."""
     return get_default_device() if device is None else as_device(device)
@@ -208,6 +221,7 @@ def like(
             f"{name}(): argument 'input' (position 1) must be Tensor, not {type(input).__name__}."
         )
     wanted = input.dtype if dtype is None else dtype_of(name, dtype)
+    need_strided(name, layout)
     if input.layout is not strided and layout is not strided:
         raise NotImplementedError(
             f"{name} would fill the zeros of a {input.layout.name} tensor. Pass "

@@ -30,8 +30,8 @@ def _is_number(x: Any) -> bool:
 def _same_shape(name: str, a: Tensor, b: Tensor) -> None:
     if a.shape != b.shape:
         raise RuntimeError(
-            f"{name}: expected sizes of a sparse operand and the other to match; got "
-            f"{tuple(a.shape)} and {tuple(b.shape)}. Expand the dense one, or use .to_dense()."
+            f"{name}: a sparse tensor is not expanded, so the other operand must have or expand to "
+            f"its shape; got {tuple(a.shape)} and {tuple(b.shape)}. Use .to_dense()."
         )
 
 
@@ -91,7 +91,8 @@ def _mul(inputs: Any) -> Any:
     if _is_number(other):
         return s._with(held * other)
     if not isinstance(other, SparseTensor):
-        if other.ndim > s.ndim or tuple(other.expand(s.shape).shape) != tuple(s.shape):
+        pairs = zip(other.shape[::-1], s.shape[::-1], strict=False)
+        if other.ndim > s.ndim or any(n not in (1, m) for n, m in pairs):
             _same_shape("mul", s, other)
         return s._with(held * gathered(other.expand(s.shape), found))
     _same_shape("mul", s, other)
@@ -99,13 +100,12 @@ def _mul(inputs: Any) -> Any:
         return NotImplemented
     other = coalesce(other)
     dims = found.shape[0]
+    if not dims:
+        return NotImplemented
     if found.data_ptr() == other._indexing[0].data_ptr() and s._coalesced:
         return s._with(held * other._value)
     sizes = tuple(s.shape[:dims])
-    both = keys(found, sizes).unsqueeze(1).eq(0) if not dims else None
-    hit = _among(keys(found, sizes), keys(other._indexing[0], sizes)) if both is None else None
-    if hit is None:
-        return NotImplemented
+    hit = _among(keys(found, sizes), keys(other._indexing[0], sizes))
     kept = hit.nonzero().reshape(-1)
     at = found.index_select(1, kept)
     values = held.index_select(0, kept) * looked_up(other, at)

@@ -347,6 +347,26 @@ class SparseTensor(Tensor):
         """Refused."""
         refuse_memory(".storage_offset()")
 
+    def untyped_storage(self) -> Any:
+        """Refused: there is one for each part.
+
+        Raises:
+            NotImplementedError: Always.
+        """
+        raise NotImplementedError(
+            f"Cannot access storage of a {self.layout.name} tensor. Take that of .indices() or "
+            ".values()."
+        )
+
+    storage = untyped_storage
+
+    def set_(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused."""
+        refuse_memory(".set_()")
+
+    def __copy__(self) -> SparseTensor:
+        return self.detach().requires_grad_(self.requires_grad)  # type: ignore[return-value]
+
     def __deepcopy__(self, memo: Any) -> SparseTensor:
         if not self.is_leaf:
             raise RuntimeError(
@@ -464,6 +484,10 @@ class Parts:
     def version(self) -> int:
         """The number of in-place writes to the values."""
         return self.of._version
+
+    @version.setter
+    def version(self, value: int) -> None:
+        refuse_memory("a write past the op, or the exchange of memory,")
 
     @property
     def role(self) -> int:
