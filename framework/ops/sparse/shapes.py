@@ -9,8 +9,9 @@ from ...tensor import Tensor
 from ..creation.fill import zeros
 from ..indexing.nonzero import searchsorted
 from ..manipulation.cat import cat, stack
+from ..views.slice import amid_zeros
 from .calls import rule
-from .coo import parts
+from .coo import parts, to_dense
 from .sparse_tensor import SparseTensor, assembled
 
 
@@ -159,6 +160,13 @@ def _ranges(first: Tensor, counts: Tensor) -> Tensor:
     before = counts.cumsum(0) - counts
     offset = (first - before).repeat_interleave(counts)
     return offset.new_ones(offset.shape[0]).cumsum(0) - 1 + offset
+
+
+@rule("_amid_zeros")
+def _amid_zeros(inputs: Any, *, dim: int, size: int) -> Any:
+    """The gradient of a view of a part, which is dense: a leaf takes it as it is."""
+    s, start = inputs
+    return amid_zeros(to_dense(s), start, dim=dim, size=size)
 
 
 @rule("_narrow")
