@@ -215,7 +215,7 @@ class Encoder:
     def _sparse(self, t: SparseTensor, path: tuple[str, ...]) -> Any:
         layout, size, parts, coalesced = described(t)
         items = [self._tensor(part, (*path, str(k))) for k, part in enumerate(parts)]
-        node = {"$": "sparse", "layout": layout, "size": size, "items": items}
+        node: dict[str, Any] = {"$": "sparse", "layout": layout, "size": size, "items": items}
         node |= {"coalesced": coalesced, "requires_grad": t.requires_grad}
         self._nodes[id(t)] = node
         self._alive.append(t)

@@ -97,7 +97,8 @@ class check_sparse_tensor_invariants:
 
 def _legacy(name: str, dtype: _Any) -> _Any:
     def create(indices: _Any = None, values: _Any = None, size: _Any = None) -> _Tensor:
-        return _coo(indices, values, size, dtype=dtype)
+        found: _Tensor = _coo(indices, values, size, dtype=dtype)
+        return found
 
     create.__name__ = create.__qualname__ = name
     create.__doc__ = f"Create a {dtype.name} COO tensor; PyTorch's older name."

@@ -35,7 +35,7 @@ def _same_shape(name: str, a: Tensor, b: Tensor) -> None:
         )
 
 
-def joined(a: Tensor, b: Tensor) -> Tensor:
+def joined(a: Any, b: Any) -> Tensor:
     """Add two COO tensors: their values one after the other, or added up if both are coalesced."""
     _same_shape("add", a, b)
     (at, left), (bt, right) = parts(a, "add"), parts(b, "add")

@@ -8,7 +8,8 @@ as if it were something else.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
 
 from ...memory_format import sparse_coo, sparse_csc, sparse_csr
 from ...tensor import Tensor
@@ -17,6 +18,7 @@ from .compressed import as_layout
 from .coo import as_coo, coalesce
 from .sparse_tensor import SparseSpec, SparseTensor
 
+_F = TypeVar("_F", bound=Callable[..., Any])
 RULES: dict[str, Any] = {}  # op name -> f(inputs, **attributes)
 IN_PLACE: dict[str, Any] = {}  # op name -> f(inputs, **attributes), which writes the first
 
@@ -29,10 +31,10 @@ KEEPS_ZERO = {
 LINEAR = {"neg", "_convert", "clone"}  # of which the values need not be added up first
 
 
-def rule(*names: str) -> Any:
+def rule(*names: str) -> Callable[[_F], _F]:
     """Declare what an op does with sparse operands: ``f(inputs, **attributes)``; a decorator."""
 
-    def declare(f: Any) -> Any:
+    def declare(f: _F) -> _F:
         for name in names:
             RULES[name] = f
         return f
@@ -40,10 +42,10 @@ def rule(*names: str) -> Any:
     return declare
 
 
-def rule_in_place(*names: str) -> Any:
+def rule_in_place(*names: str) -> Callable[[_F], _F]:
     """Declare what an op does in place where an operand is sparse; a decorator."""
 
-    def declare(f: Any) -> Any:
+    def declare(f: _F) -> _F:
         for name in names:
             IN_PLACE[name] = f
         return f

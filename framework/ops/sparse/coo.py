@@ -331,7 +331,7 @@ def _spread(found, held, shape):
     return index_sum(held, found, shape=shape, dims=tuple(range(dims)), at=0)
 
 
-def as_coo(s):
+def as_coo(s: Any) -> Any:
     """Return a tensor of any sparse layout as a COO one."""
     return s if s.layout is sparse_coo else s.to_sparse_coo()
 
@@ -351,7 +351,7 @@ def from_dense(input, dims):
     return assembled(input.shape, (found,), held, sparse_coo, True)
 
 
-def gathered(input, found):
+def gathered(input: Any, found: Any) -> Any:
     """Return the elements of a strided tensor at the places ``found``, with its gradient."""
     dims = found.shape[0]
     if not dims:
@@ -425,7 +425,7 @@ def sparse_mask(input, mask):
     return assembled(input.shape, (found,), held, sparse_coo, mask._coalesced)
 
 
-def looked_up(s, found):
+def looked_up(s: Any, found: Any) -> Any:
     """Return the elements of a coalesced COO tensor at places ``found``: zero where none is."""
     own, held = parts(s, "sparse_mask")
     dims = own.shape[0]

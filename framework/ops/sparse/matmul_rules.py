@@ -123,7 +123,7 @@ def sampled_addmm(
             f"sampled_addmm: mat1 @ mat2 must have the shape {tuple(input.shape)} of input; got "
             f"{tuple(mat1.shape)} and {tuple(mat2.shape)}."
         )
-    s = input.to_sparse_coo()
+    s: Any = input.to_sparse_coo()
     held = sampled_matmul(mat1, mat2.t(), s._indexing[0]) * alpha
     return as_layout(s._with(held + s._value * beta if beta != 0 else held), input.layout)
 

@@ -60,7 +60,7 @@ def _norm(inputs: Any, *, p: float, dim: Any, keepdim: bool) -> Any:
     return vector_norm(coalesce(s)._value, p)
 
 
-def softmax_stored(s: Tensor, dim: int, dtype: Any, log_of: bool) -> Tensor:
+def softmax_stored(s: Any, dim: int, dtype: Any, log_of: bool) -> Tensor:
     """Compute softmax along ``dim`` over what is stored: all else counts as minus infinity.
 
     Args:

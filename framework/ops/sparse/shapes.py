@@ -122,7 +122,7 @@ def _index(inputs: Any, *, dims: Any, at: int) -> Any:
     return selected(s, dims[0], index[0])
 
 
-def selected(s: Tensor, dim: int, index: Tensor) -> Tensor:
+def selected(s: Any, dim: int, index: Tensor) -> Tensor:
     """Return the slices ``index`` along ``dim``, one of each that it names as often as it does."""
     found, held = parts(s, "index_select")
     n = found.shape[0]

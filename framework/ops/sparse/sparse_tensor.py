@@ -111,7 +111,7 @@ class SparseTensor(Tensor):
     @property
     def layout(self) -> layout_class:
         """The layout: ``lowtide.sparse_coo``, ``sparse_csr`` or ``sparse_csc``."""
-        return self._spec.layout  # type: ignore[attr-defined, no-any-return]
+        return self._spec.layout  # type: ignore[attr-defined]
 
     @property
     def is_sparse(self) -> bool:
@@ -229,7 +229,7 @@ class SparseTensor(Tensor):
 
         return self._value.register_hook(on_values)
 
-    def clone(self, *, memory_format: Any = None) -> SparseTensor:
+    def clone(self, memory_format: Any = None, *, out: Any = None) -> SparseTensor:
         """Copy indices and values."""
         return assembled(
             self._spec.shape,
@@ -285,12 +285,6 @@ class SparseTensor(Tensor):
     def saved(self, save: Any) -> SavedSparse:
         """Return a handle that keeps the parts for backward, each as ``save`` keeps it."""
         return SavedSparse(self, save)
-
-    def share_memory_(self) -> SparseTensor:
-        """Move all parts to shared memory."""
-        for part in (*self._indexing, self._value):
-            part.share_memory_()
-        return self
 
     # What has no array cannot be asked
 
