@@ -57,12 +57,13 @@ class layout:
     """
 
     __slots__ = ("name",)
+    home = "lowtide"  # "torch" in programs that are run as torch: they compare texts
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __repr__(self) -> str:
-        return f"lowtide.{self.name}"
+        return f"{self.home}.{self.name}"
 
     def __reduce__(self) -> str:
         return self.name

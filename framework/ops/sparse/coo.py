@@ -245,6 +245,23 @@ def is_coalesced(input):
     return input._coalesced
 
 
+@function(method="_coalesced_", public=False)
+def _declare_coalesced(input, coalesced):
+    """Declare the indices of a COO tensor sorted and distinct, or not, in place.
+
+    Raises:
+        RuntimeError: They are not.
+    """
+    found, _ = parts(input, "_coalesced_")
+    if coalesced and not input._coalesced and not _sorted_and_distinct(found, input.shape):
+        raise RuntimeError(
+            "_coalesced_: cannot be True, since the indices are not sorted and distinct. Call "
+            ".coalesce()."
+        )
+    input._coalesced = bool(coalesced)
+    return input
+
+
 @function(method=True, public=False)
 def indices(input):
     """Return the indices of a coalesced COO tensor, (sparse dims, nnz), sharing memory."""

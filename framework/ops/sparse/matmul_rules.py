@@ -67,16 +67,18 @@ def sparse_mm(mat1: Any, mat2: Any, reduce: str | None = None) -> Tensor:
     Args:
         mat1: (M, K).
         mat2: (K, N).
-        reduce: Only ``"sum"``, or None.
+        reduce: What becomes of the terms of an element, one for each stored value of its row:
+            ``"sum"``, ``"mean"``, ``"amax"`` or ``"amin"``; a row without values gives 0.
 
     Returns:
         (M, N): strided, or sparse if both are.
+
+    Memory:
+        With another ``reduce`` than the sum, all terms, (nnz, N), while it runs and for backward.
     """
-    if reduce not in (None, "sum"):
-        raise NotImplementedError(
-            f"sparse.mm: reduce={reduce!r} is not supported; 'sum' is. Use scatter_reduce."
-        )
     need_dims("mm", mat1=(mat1, 2), mat2=(mat2, 2))
+    if reduce not in (None, "sum"):
+        return _reduced(mat1, mat2, reduce)
     if not (isinstance(mat1, SparseTensor) or isinstance(mat2, SparseTensor)):
         raise RuntimeError("sparse.mm needs a sparse operand; got two strided ones. Use mm.")
     return mat1 @ mat2
@@ -152,6 +154,30 @@ def spdiags(diagonals: Tensor, offsets: Tensor, shape: Any, layout: Any = None) 
         held.append(diagonal[first : max(first, last)])
     found = assembled(tuple(shape), (cat(places, 1),), cat(held), sparse_coo, False)
     return found if layout is None else found.to_sparse(layout=layout)
+
+
+def _reduced(mat1: Any, mat2: Any, reduce: str) -> Tensor:
+    if reduce not in ("mean", "amax", "amin"):
+        raise ValueError(
+            f"sparse.mm: reduce must be 'sum', 'mean', 'amax' or 'amin'; got {reduce!r}."
+        )
+    if not isinstance(mat1, SparseTensor) or isinstance(mat2, SparseTensor) or mat1.dense_dim():
+        raise NotImplementedError(
+            f"sparse.mm: reduce={reduce!r} needs a sparse mat1 and a strided mat2; got "
+            f"{mat1.layout} and {mat2.layout}."
+        )
+    if mat1.shape[1] != mat2.shape[0]:
+        times_dense(mat1.to_sparse_coo(), mat2, "sparse.mm")  # which words the error
+    s: Any = mat1.to_sparse_coo().coalesce()
+    rows, columns = s._indexing[0]
+    if reduce == "mean":
+        counts = rows.bincount(minlength=mat1.shape[0]).clamp(min=1).unsqueeze(1)
+        return (s @ mat2) / counts.to(mat2.dtype)
+    terms = mat2.index_select(0, columns) * s._value.unsqueeze(1)
+    none = terms.new_zeros((mat1.shape[0], mat2.shape[1]))
+    index = rows.unsqueeze(1).expand(terms.shape)
+    found: Tensor = none.scatter_reduce(0, index, terms, reduce, include_self=False)
+    return found
 
 
 def sparse_addmm(mat: Any, mat1: Any, mat2: Any, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
