@@ -42,6 +42,7 @@ MODULES = {  # of the reference, and what each is for
     "lowtide.distributions.constraints": "Constraints of parameters and samples",
     "lowtide.linalg": "Linear algebra",
     "lowtide.fft": "Fourier transforms",
+    "lowtide.sparse": "Sparse tensors",
     "lowtide.special": "Special functions",
     "lowtide.testing": "Comparisons in tests",
 }

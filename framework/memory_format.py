@@ -50,19 +50,20 @@ class memory_format:
 
 
 class layout:
-    """The layout of a tensor; ``lowtide.strided`` is the only one.
+    """The layout of a tensor: strided, or one of the sparse ones; compared by identity.
 
     Attributes:
         name: PyTorch's name.
     """
 
     __slots__ = ("name",)
+    home = "lowtide"  # "torch" in programs that are run as torch: they compare texts
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def __repr__(self) -> str:
-        return f"lowtide.{self.name}"
+        return f"{self.home}.{self.name}"
 
     def __reduce__(self) -> str:
         return self.name
@@ -73,3 +74,8 @@ preserve_format = memory_format("preserve_format")
 channels_last = memory_format("channels_last", (0, 2, 3, 1))
 channels_last_3d = memory_format("channels_last_3d", (0, 2, 3, 4, 1))
 strided = layout("strided")
+sparse_coo = layout("sparse_coo")
+sparse_csr = layout("sparse_csr")
+sparse_csc = layout("sparse_csc")
+sparse_bsr = layout("sparse_bsr")  # no tensor has this one or the next: programs compare with them
+sparse_bsc = layout("sparse_bsc")

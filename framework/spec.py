@@ -67,7 +67,7 @@ class Spec:
     shape: Size
     dtype: _dtype
     device: _device | None
-    runs: Any = None  # of a tensor inside vmap: what runs its calls (``vmap/batched.py``)
+    runs: Any = None  # what runs calls of a tensor inside vmap, or of a sparse one, in our place
     ndim: int
     numel: int
     nbytes: int

@@ -105,7 +105,7 @@ class Tensor:
 
     @property
     def layout(self) -> layout:
-        """The layout: always ``lowtide.strided``."""
+        """The layout: ``lowtide.strided``, but of sparse tensors (``ops/sparse``)."""
         return strided
 
     @property
@@ -219,7 +219,12 @@ class Tensor:
 
     @property
     def is_sparse(self) -> bool:
-        """False: there are no sparse tensors."""
+        """True for a tensor of the COO layout."""
+        return False
+
+    @property
+    def is_sparse_csr(self) -> bool:
+        """True for a tensor of the CSR layout."""
         return False
 
     @property
@@ -300,7 +305,8 @@ class Tensor:
         if value is not None:
             if not isinstance(value, Tensor):
                 raise TypeError(f"grad must be a Tensor or None; got {type(value).__name__}.")
-            if value._spec is not self._spec:
+            sparse = value._spec.runs is not None and value._spec.like() is self._spec
+            if value._spec is not self._spec and not sparse:
                 raise RuntimeError(
                     f"grad must have its tensor's shape, dtype and device: {self._spec}; got "
                     f"{value._spec}."
@@ -339,6 +345,10 @@ class Tensor:
             raise RuntimeError(
                 "data set to a tensor that requires gradients must be floating point or complex; "
                 f"got {value.dtype}."
+            )
+        if value.layout is not strided:
+            raise RuntimeError(
+                f"data of a strided tensor cannot be one of layout {value.layout}. Use .to_dense()."
             )
         role = self._storage.role
         if role == SAVED:  # of a graph that holds the old bytes, not of this tensor
@@ -457,6 +467,11 @@ def instance(cls: type, t: Tensor, requires_grad: bool, attributes: dict[str, An
     """Make ``t`` an instance of a subclass without calling its constructor."""
     out: Tensor = t
     if cls is not Tensor:
+        if t.layout is not strided:
+            raise TypeError(
+                f"a {cls.__name__} of layout {t.layout} is not supported. Make one of its values, "
+                "and the sparse tensor of that, or use .to_dense()."
+            )
         out = object.__new__(cls)
         for slot in _SLOTS:
             setattr(out, slot, getattr(t, slot))

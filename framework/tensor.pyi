@@ -41,7 +41,7 @@ class Tensor:
         """The device that holds the tensor."""
     @property
     def layout(self) -> _layout:
-        """The layout: always ``lowtide.strided``."""
+        """The layout: ``lowtide.strided``, but of sparse tensors (``ops/sparse``)."""
     @property
     def ndim(self) -> _int:
         """Number of dimensions."""
@@ -93,7 +93,10 @@ class Tensor:
         """True on the meta device, where tensors have no values."""
     @property
     def is_sparse(self) -> _bool:
-        """False: there are no sparse tensors."""
+        """True for a tensor of the COO layout."""
+    @property
+    def is_sparse_csr(self) -> _bool:
+        """True for a tensor of the CSR layout."""
     @property
     def is_quantized(self) -> _bool:
         """False: there are no quantized tensors."""
@@ -292,11 +295,15 @@ class Tensor:
         """In-place twin of ``index_put``."""
     def _index_put_add_(self, index: Any, values: Any, dims: Any, at: Any) -> Tensor:
         """In-place twin of ``index_put_add``."""
+    def _indices(self) -> Tensor:
+        """Return the indices of a COO tensor as they are, coalesced or not."""
     def _leaky_relu_(self, negative_slope: Any) -> Tensor:
         """In-place twin of ``leaky_relu``."""
     _make_subclass: Any
     def _masked_scatter_(self, mask: Any, values: Any, index: Any) -> Tensor:
         """In-place twin of ``masked_scatter``."""
+    def _nnz(self) -> Tensor:
+        """Return how many values (or dense blocks of them) a sparse tensor stores."""
     def _refresh(self) -> None: ...
     def _renormalize_rows_(self, index: Any, max_norm: Any, norm_type: Any) -> Tensor:
         """In-place twin of ``renormalize_rows``."""
@@ -310,6 +317,8 @@ class Tensor:
         """In-place twin of ``sub``."""
     def _threshold_(self, threshold: Any, value: Any) -> Tensor:
         """In-place twin of ``threshold``."""
+    def _values(self) -> Tensor:
+        """Return the values of a COO tensor as they are, outside the graph."""
     def abs(self, *, out: Any = ...) -> Tensor:
         """Take the absolute value, or the modulus of a complex number."""
     def abs_(self) -> Tensor:
@@ -484,6 +493,8 @@ class Tensor:
         """Convert to uint8; itself if it has that dtype."""
     def cauchy_(self, median: _float = ..., sigma: _float = ..., *, generator: Any = ...) -> Tensor:
         """Fill with values of the Cauchy distribution."""
+    def ccol_indices(self) -> Any:
+        """Return the ccol indices of a sparse_csc tensor."""
     def cdouble(self, memory_format: Any = ...) -> Tensor:
         """Convert to complex128; itself if it has that dtype."""
     def ceil(self, *, out: Any = ...) -> Tensor:
@@ -520,6 +531,10 @@ class Tensor:
         """In-place twin of ``clamp``."""
     def clone(self, memory_format: Any = ..., *, out: Any = ...) -> Tensor:
         """Copy the tensor; gradients pass through."""
+    def coalesce(self) -> Tensor:
+        """Sort the indices and add up the values of those that come more than once."""
+    def col_indices(self) -> Any:
+        """Return the col indices of a sparse_csr tensor."""
     def conj(self) -> Tensor:
         """Conjugate; a real tensor is returned itself."""
     def conj_physical(self) -> Tensor:
@@ -552,6 +567,8 @@ class Tensor:
         """Copy to the CPU; returns itself if it is there."""
     def cross(self, other: Tensor | complex, dim: Any = ..., *, out: Any = ...) -> Tensor:
         """Cross product of vectors; without ``dim`` along the first dim of size 3."""
+    def crow_indices(self) -> Any:
+        """Return the crow indices of a sparse_csr tensor."""
     def cuda(self, device: Any = ..., non_blocking: _bool = ..., memory_format: Any = ...) -> Tensor:
         """Copy to a CUDA device; returns itself if it is there."""
     def cummax(self, dim: Any) -> Any:
@@ -570,6 +587,8 @@ class Tensor:
         """Convert degrees to radians."""
     def deg2rad_(self) -> Tensor:
         """In-place twin of ``deg2rad``."""
+    def dense_dim(self) -> Tensor:
+        """Return the number of dense dims; all of a strided tensor's."""
     def det(self, *, out: Any = ...) -> Tensor:
         """Compute the determinants of square matrices (*, n, n)."""
     def detach(self) -> Tensor:
@@ -771,12 +790,16 @@ class Tensor:
         """In-place twin of ``index_reduce``."""
     def index_select(self, dim: Any, index: Any, *, out: Any = ...) -> Tensor:
         """Select the slices of ``dim`` that a vector of indices names (a copy)."""
+    def indices(self) -> Tensor:
+        """Return the indices of a coalesced COO tensor, (sparse dims, nnz), sharing memory."""
     def inner(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compute the inner product: contract the last dims of both."""
     def int(self, memory_format: Any = ...) -> Tensor:
         """Convert to int32; itself if it has that dtype."""
     def inverse(self, *, out: Any = ...) -> Tensor:
         """Same as :func:`linalg.inv`."""
+    def is_coalesced(self) -> Tensor:
+        """True if the indices of a COO tensor are known to be sorted and distinct."""
     def is_conj(self) -> _bool:
         """Return False: conjugation is never lazy here."""
     @property
@@ -1136,6 +1159,8 @@ class Tensor:
         """Round to ``decimals`` places, half to even."""
     def round_(self, decimals: Any = ...) -> Tensor:
         """In-place twin of ``round``."""
+    def row_indices(self) -> Any:
+        """Return the row indices of a sparse_csc tensor."""
     def rsqrt(self, *, out: Any = ...) -> Tensor:
         """Compute the reciprocal of the square root. Keeps the result for backward."""
     def rsqrt_(self) -> Tensor:
@@ -1194,6 +1219,12 @@ class Tensor:
         """Apply the softmax along ``dim``: ``exp(x) / sum(exp(x))``."""
     def sort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ..., *, out: Any = ...) -> Any:
         """Sort along ``dim``; returns the named pair ``(values, indices)``."""
+    def sparse_dim(self) -> Tensor:
+        """Return the number of sparse dims; 0 for a strided tensor."""
+    def sparse_mask(self, mask: Any) -> Tensor:
+        """Return the elements of ``input`` at the places of a sparse ``mask``, whatever its values."""
+    def sparse_resize_(self, size: Any, sparse_dim: Any, dense_dim: Any) -> Tensor:
+        """Resize a COO tensor in place, keeping its elements; it may only grow."""
     def split(self, split_size_or_sections: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Split a dim into parts of one size (the last may be smaller) or of the sizes given."""
     def split_with_sizes(self, split_sizes: Any, dim: Any = ...) -> tuple[Tensor, ...]:
@@ -1260,8 +1291,16 @@ class Tensor:
         """Repeat ``dims`` times along every dim; they may be fewer than the tensor's."""
     def to(self, *args: Any, dtype: Any = ..., device: Any = ..., copy: _bool = ..., non_blocking: _bool = ..., memory_format: Any = ...) -> Tensor:
         """Convert to a dtype, a device, or those of another tensor; returns itself if nothing changes."""
-    def to_dense(self, dtype: Any = ..., *, masked_grad: _bool = ...) -> Tensor:
-        """Return the tensor itself: all tensors are dense."""
+    def to_dense(self, dtype: Any = ..., *, masked_grad: Any = ...) -> Tensor:
+        """Convert to a strided tensor; itself if it is one."""
+    def to_sparse(self, sparse_dim: Any = ..., *, layout: Any = ..., blocksize: Any = ..., dense_dim: Any = ...) -> Tensor:
+        """Convert to a sparse tensor of the elements that are not zero."""
+    def to_sparse_coo(self) -> Tensor:
+        """Convert to the COO layout; itself if it has it."""
+    def to_sparse_csc(self, dense_dim: Any = ...) -> Tensor:
+        """Convert a matrix to the CSC layout; itself if it has it."""
+    def to_sparse_csr(self, dense_dim: Any = ...) -> Tensor:
+        """Convert a matrix to the CSR layout; itself if it has it."""
     def topk(self, k: Any, dim: Any = ..., largest: _bool = ..., sorted: _bool = ..., *, out: Any = ...) -> Any:
         """Return the ``k`` largest (or smallest) elements along ``dim``, in order, and their indices."""
     def trace(self) -> Tensor:
@@ -1316,6 +1355,8 @@ class Tensor:
         """Insert a dimension of size 1 into this tensor in place."""
     def untyped_storage(self) -> UntypedStorage:
         """Return the storage of this tensor as bytes."""
+    def values(self) -> Tensor:
+        """Return the values of a sparse tensor, (nnz, *dense sizes), sharing memory and gradient."""
     def var(self, dim: Any = ..., unbiased: Any = ..., keepdim: _bool = ..., *, correction: Any = ..., out: Any = ...) -> Tensor:
         """Compute the variance over ``dim``."""
     def vdot(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:

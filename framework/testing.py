@@ -132,7 +132,7 @@ def _dot(a: Any, b: Any) -> float:
 
 
 def _values(t: Tensor) -> Any:
-    t = t.detach()
+    t = t.detach().to_dense()
     return np.asarray(backend(t.device).to_host(t.array))
 
 
@@ -182,7 +182,7 @@ def check_second_gradient(function: Any, inputs: list[Tensor]) -> None:
         xs, us = all_inputs[:count], all_inputs[count:]
         outs = [o for o in function(xs) if o.requires_grad]
         found = grad(outs, xs, us, create_graph=True, allow_unused=True, materialize_grads=True)
-        return tuple(g for g in found if g is not None)
+        return tuple(g.to_dense() for g in found if g is not None)
 
     check_gradient(gradient, [*inputs, *cotangents], eps=1e-6)
 

@@ -47,6 +47,11 @@ from lowtide.framework.memory_format import contiguous_format as contiguous_form
 from lowtide.framework.memory_format import layout as layout
 from lowtide.framework.memory_format import memory_format as memory_format
 from lowtide.framework.memory_format import preserve_format as preserve_format
+from lowtide.framework.memory_format import sparse_bsc as sparse_bsc
+from lowtide.framework.memory_format import sparse_bsr as sparse_bsr
+from lowtide.framework.memory_format import sparse_coo as sparse_coo
+from lowtide.framework.memory_format import sparse_csc as sparse_csc
+from lowtide.framework.memory_format import sparse_csr as sparse_csr
 from lowtide.framework.memory_format import strided as strided
 from lowtide.framework.spec import Size as Size
 from lowtide.framework.tensor import Tensor as Tensor
@@ -154,6 +159,7 @@ from lowtide import optim as optim
 from lowtide import profiling as profiling
 from lowtide import random as random
 from lowtide import signal as signal
+from lowtide import sparse as sparse
 from lowtide import special as special
 from lowtide import testing as testing
 from lowtide import utils as utils

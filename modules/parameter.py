@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..framework.memory.ledger import BUFFER, INPUT, PARAMETER, SAVED, TEMPORARY
+from ..framework.memory_format import strided
 from ..framework.ops.creation.fill import empty
 from ..framework.serialization.json_structure import restores
 from ..framework.tensor import Tensor
@@ -31,6 +32,11 @@ class Parameter(Tensor):
             raise TypeError(
                 f"Parameter: argument 'data' must be Tensor, not {type(data).__name__}. "
                 "Make one with lowtide.tensor()."
+            )
+        if data is not None and data.layout is not strided:
+            raise TypeError(
+                f"Parameter: a parameter of layout {data.layout} is not supported. Make one of the "
+                "values, and the sparse tensor of it in forward, or use .to_dense()."
             )
         source = empty(0) if data is None else data.detach()
         self: Parameter = object.__new__(cls)

@@ -20,6 +20,7 @@ from .radam import RAdam as RAdam
 from .rmsprop import RMSprop as RMSprop
 from .rprop import Rprop as Rprop
 from .sgd import SGD as SGD
+from .sparse_adam import SparseAdam as SparseAdam
 
 # isort: split
 from . import lr_scheduler as lr_scheduler

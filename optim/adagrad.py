@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import sparse_rows
 from .elementwise import Elementwise, filled, first_numbers, gradient
 from .optimizer import check_options, number
+from .sparse_rows import is_sparse
 
 
 class Adagrad(Elementwise):
@@ -36,6 +38,7 @@ class Adagrad(Elementwise):
     """
 
     loop = "adagrad"
+    _takes_sparse = True
 
     def __init__(
         self,
@@ -61,6 +64,14 @@ class Adagrad(Elementwise):
             "maximize": maximize, "differentiable": differentiable, "fused": fused,
         }  # fmt: skip
         super().__init__(params, defaults)
+
+    def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
+        """Prepare the step of one parameter."""
+        if not is_sparse(g):
+            return super().prepare(p, g, state, group)
+        if not state:
+            state.update(self.start(p, group))
+        return sparse_rows.adagrad(p, g, state, group)
 
     def start(self, p: Any, group: dict[str, Any]) -> dict[str, Any]:
         """Start the sum at ``initial_accumulator_value``."""

@@ -20,6 +20,7 @@ from ..framework.ops.views.tiled import tiles
 from ..framework.tensor import Tensor
 from . import fused
 from .elementwise import reserve
+from .sparse_rows import is_sparse
 
 READY, UNSCALED, STEPPED = range(3)
 
@@ -139,7 +140,9 @@ class GradScaler:
             for g in grads:
                 if g.device not in found:
                     found[g.device] = zeros(1, dtype=float32, device=g.device)
-            calls = [_unscaling(g, factor, found[g.device]) for g in grads]
+            calls = [
+                _unscaling(g._value if is_sparse(g) else g, factor, found[g.device]) for g in grads
+            ]
             with defer_interrupts():  # from here on nothing fails: all gradients or none
                 for run, *arguments in calls:
                     run(*arguments)

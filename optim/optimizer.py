@@ -117,6 +117,7 @@ class Optimizer:
     _in_backward: Any = None  # the hook of fuse_into_backward, and where its parameters are
     _places: dict[int, tuple[dict[str, Any], int]]
     _opt_called: bool
+    _takes_sparse = False  # whether prepare() takes sparse gradients
     _prepares = False  # whether the class defines prepare(), and no update() that would replace it
 
     def __init__(self, params: Iterable[Any], defaults: dict[str, Any]) -> None:
@@ -293,6 +294,8 @@ class Optimizer:
             for p, group in todo:
                 state = states.get(p)
                 draft = {} if state is None else state.copy()
+                if p._grad._spec.runs is not None and not self._takes_sparse:
+                    refuse_sparse(self, p)
                 planned.append((p, state, draft, prepare(p, p._grad, draft, group)))
         except BaseException:
             # Now, and not when the error's frames go: so the ledger is at once as it was.
@@ -456,6 +459,19 @@ class Optimizer:
             lines.append(f"Parameter Group {k}")
             lines += [f"    {n}: {v}" for n, v in sorted(group.items()) if n != "params"]
         return "\n".join([*lines, ")"])
+
+
+def refuse_sparse(optimizer: Optimizer, p: Any) -> None:
+    """Raise the error of an optimizer whose steps need every element's gradient.
+
+    Raises:
+        RuntimeError: Always.
+    """
+    raise RuntimeError(
+        f"{type(optimizer).__name__} does not support sparse gradients (a parameter of shape "
+        f"{tuple(p.shape)} has one), please consider SparseAdam instead. Or give its module "
+        "sparse=False."
+    )
 
 
 def own(tensor: Any, of: Any = None) -> Any:

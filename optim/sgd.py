@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import sparse_rows
 from .elementwise import Elementwise, first_numbers, gradient, zeros
 from .optimizer import check_options, number
+from .sparse_rows import is_sparse
 
 
 class SGD(Elementwise):
@@ -36,6 +38,7 @@ class SGD(Elementwise):
     """
 
     loop = "momentum"
+    _takes_sparse = True
 
     def __init__(
         self,
@@ -66,6 +69,8 @@ class SGD(Elementwise):
 
     def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """Prepare the step of one parameter."""
+        if is_sparse(g):
+            return sparse_rows.sgd(p, g, state, group)
         momentum, rate = group["momentum"], number(group["lr"])
         sign, decay = first_numbers(group)
         if momentum == 0:

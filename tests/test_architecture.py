@@ -157,7 +157,8 @@ LAYERS = """
     framework/ops/views/slice framework/ops/conversion framework/ops/random framework/ops/indexing
     framework/ops/elementwise framework/ops/reduction framework/ops/linalg
     framework/ops/reduction/statistics framework/ops/activation framework/ops/convolution
-    framework/ops/pooling framework/ops/normalization framework/ops/embedding framework/ops/signal
+    framework/ops/pooling framework/ops/normalization framework/ops/sparse
+    framework/ops/embedding framework/ops/signal
     framework/ops/vision framework/ops/recurrent framework/ops/attention framework/ops/loss
     framework/vmap framework/autograd/functional framework/autograd/transforms
     framework/vmap/custom_function framework/vmap/transform framework/amp framework/interop

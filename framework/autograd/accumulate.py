@@ -44,12 +44,18 @@ def accumulate(leaf: Tensor, g: Tensor, create: bool, share: bool = False) -> No
                 fresh = g.clone()
             elif not share and _is_ours(g, _AT_LEAF):
                 fresh = wrap(g._array, g._spec, g._storage)
+            elif g._spec.runs is not None and hasattr(g, "taken_over"):  # sparse
+                fresh = g.taken_over(not share and _only_we_hold(g, _AT_LEAF))
             else:
                 fresh = g.detach().clone()
             fresh._storage.set_role(GRADIENT)
             leaf._grad = fresh
         elif create and (g._requires_grad or old._requires_grad):
             fresh = old + g
+            fresh._storage.set_role(GRADIENT)
+            leaf._grad = fresh
+        elif old._spec.runs is not None and g._spec.runs is None:  # a sparse sum becomes dense
+            fresh = g + old
             fresh._storage.set_role(GRADIENT)
             leaf._grad = fresh
         else:
@@ -120,7 +126,7 @@ def add_arriving(entry: list[Tensor | None], index: int, g: Tensor, create: bool
 
 def _add(total: Tensor, g: Tensor) -> None:
     """Compute ``total += g``, tile by tile where that takes float32 workspace."""
-    if total._spec.dtype.is_half:
+    if total._spec.dtype.is_half and total._spec.runs is g._spec.runs is None:
         with defer_interrupts():
             for part, more in given_ops.tiles(total, g):
                 part.add_(more)
@@ -170,6 +176,11 @@ def _counts(g: Any) -> tuple[int, int, int]:
 # _drain, add_arriving, _is_ours.
 _AT_LEAF = _counts_at_leaf(_sample())
 _PENDING, _ARRIVING = _counts_in_pass(_sample(), _sample())
+
+
+def _only_we_hold(g: Any, most: tuple[int, int, int]) -> bool:
+    # A sparse gradient, which looks after its parts itself.
+    return g._extra is None and sys.getrefcount(g) <= most[0]
 
 
 def _is_ours(g: Tensor, most: tuple[int, int, int]) -> bool:

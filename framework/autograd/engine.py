@@ -45,6 +45,8 @@ def backward(
     """
     roots = _as_list(tensors)
     targets = None if inputs is None else _as_list(inputs)
+    if any(t._spec.runs is not None for t in roots):
+        roots, grad_tensors = given_ops.roots_of_sparse(roots, grad_tensors)
     if targets is not None and not targets:
         raise RuntimeError(
             "'inputs' argument to backward cannot be empty. Leave it out for all leaves."
@@ -107,6 +109,8 @@ def grad(
         return given_ops.batched_grad(roots, targets, _as_list(grad_outputs), *options)  # type: ignore[no-any-return]
     if local.state.levels:
         return given_ops.grad_in_vmap(roots, targets, grad_outputs, *options)  # type: ignore[no-any-return]
+    if any(t._spec.runs is not None for t in (*roots, *targets)):
+        return given_ops.grad_of_sparse(roots, targets, grad_outputs, *options)  # type: ignore[no-any-return]
     return gradients_of(roots, targets, grad_outputs, *options)
 
 

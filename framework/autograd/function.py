@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import GradientError
+from ..memory_format import strided
 from ..modes import local, no_grad
 from ..tensor import Tensor
 from . import given_ops
@@ -183,6 +184,11 @@ class FunctionCtx(Node):
         inputs: list[int | None] = []
         for x, needed in zip(args, self.needs_input_grad, strict=True):
             if needed:
+                if x.layout is not strided:
+                    raise NotImplementedError(
+                        f"{self.name()}: a sparse input that requires grad is not supported. Pass "
+                        "its .values() as an input of its own, and make the tensor in forward."
+                    )
                 inputs.append(len(self.edges))
                 self.edges.append(edge_to(x))  # type: ignore[attr-defined]
                 self.edge_specs.append(x._spec)  # type: ignore[attr-defined]
@@ -215,6 +221,11 @@ class FunctionCtx(Node):
             if not isinstance(out, Tensor):
                 continue
             plain = id(out) in constant or not out.dtype.is_differentiable or not recording
+            if not plain and out.layout is not strided:
+                raise NotImplementedError(
+                    f"{self.name()}: forward returned a sparse tensor, which no Function can make "
+                    "part of the graph. Return its values, or mark it as not differentiable."
+                )
             if id(out) in dirty:
                 self._rewrite(out, k, plain)
             elif id(out) in given or out._requires_grad or id(out) in saved_as:
@@ -250,7 +261,10 @@ class FunctionCtx(Node):
                 continue
             index = outputs.get(id(t)) if id(t) not in inputs else None
             source = None if index is None else OWN
-            if saver is None:
+            if t.layout is not strided:  # its parts are saved
+                sparse: Any = t
+                handles.append(sparse.saved(Held if saver is None else saver.save))
+            elif saver is None:
                 handles.append(Held(t, source, index or 0))
             else:
                 handles.append(saver.save(t, source, index or 0))

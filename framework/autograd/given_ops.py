@@ -7,6 +7,8 @@ from typing import Any
 tiles: Any  # ops/views/tiled.py
 stack: Any  # ops/manipulation/cat.py
 strided_view: Any  # ops/views/as_strided.py
+grad_of_sparse: Any  # ops/sparse/gradients.py
+roots_of_sparse: Any
 
 # inside vmap: vmap/gradients.py
 grad_in_vmap: Any

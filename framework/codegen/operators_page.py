@@ -31,8 +31,7 @@ DIFFERS: dict[str, str] = {
     "ctc_loss": "the gradient is that of the function; PyTorch adds `exp(log_probs)` to it, which "
     "`log_softmax` before it cancels. Sequences of infinite loss get a zero gradient, not NaN. "
     "Has second gradients",
-    "embedding": "`sparse=True` is accepted, and gradients are dense",
-    "embedding_bag": "`sparse=True` is accepted, and gradients are dense; `scale_grad_by_freq` "
+    "embedding_bag": "`scale_grad_by_freq` "
     "divides each row by its own count. Has second gradients",
     "grid_sample": "has second gradients",
     "interpolate": "no mode `lanczos`; bytes only by the nearest. Where a scale leaves every size "
@@ -85,9 +84,8 @@ DIFFERS: dict[str, str] = {
 ABSENT: dict[str, str] = {
     "Compilers, tracing and symbolic sizes are not planned": "cond while_loop sym_float sym_int "
     "sym_ite sym_max sym_min sym_not sym_sqrt sym_sum import_ir_module parse_ir parse_schema",
-    "Sparse tensors are not planned": "dsmm hsmm hspmm saddmm smm spmm sspaddmm sparse_bsc_tensor "
-    "sparse_bsr_tensor sparse_compressed_tensor sparse_coo_tensor sparse_csc_tensor "
-    "sparse_csr_tensor resize_as_sparse_ to_sparse sparse.mm sparse.sampled_addmm "
+    "Sparse tensors in blocks, and older names of their products": "hsmm hspmm saddmm smm "
+    "sspaddmm sparse_bsc_tensor sparse_bsr_tensor resize_as_sparse_ "
     "ccol_indices_copy col_indices_copy crow_indices_copy indices_copy row_indices_copy "
     "values_copy",
     "Masked tensors are not planned; fill with `where`, then call the function": "masked.amax "

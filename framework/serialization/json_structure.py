@@ -32,6 +32,7 @@ from ..devices import backend
 from ..dtypes import BY_NAME, BY_NUMPY, COMPLEX, dtype
 from ..errors import SerializationError
 from ..memory.ledger import INPUT
+from ..ops.sparse.sparse_tensor import SparseTensor
 from ..random.generator import Generator
 from ..spec import Size, Spec
 from ..tensor import Tensor, wrap
@@ -41,6 +42,7 @@ from .map_location import META, Placement, read_checked, read_tensor
 from .multilinear_hash import sum_of
 from .safetensors import METADATA, MOST_DIMS, NAMES, NUMPY, Entry
 from .size_budget import DAMAGE, OBJECT, TENSOR, Budget, named
+from .sparse_parts import described, rebuilt
 
 DEEPEST = 200  # nested containers
 LARGEST_META = 1 << 45  # bytes of a tensor on meta
@@ -188,6 +190,8 @@ class Encoder:
         if seen is not None:  # the same object again: one object when loaded, too
             seen.setdefault("id", len(self._nodes))
             return dict(seen)
+        if isinstance(t, SparseTensor):
+            return self._sparse(t, path)
         node: dict[str, Any] = {"$": "tensor"}
         kind = type(t).__name__
         if type(t) is not Tensor:
@@ -204,6 +208,15 @@ class Encoder:
             if t.dtype.category == COMPLEX:
                 node["complex"] = t.dtype.name
             node["entry"] = self._entry_of(t, path)
+        self._nodes[id(t)] = node
+        self._alive.append(t)
+        return node
+
+    def _sparse(self, t: SparseTensor, path: tuple[str, ...]) -> Any:
+        layout, size, parts, coalesced = described(t)
+        items = [self._tensor(part, (*path, str(k))) for k, part in enumerate(parts)]
+        node: dict[str, Any] = {"$": "sparse", "layout": layout, "size": size, "items": items}
+        node |= {"coalesced": coalesced, "requires_grad": t.requires_grad}
         self._nodes[id(t)] = node
         self._alive.append(t)
         return node
@@ -355,6 +368,17 @@ class Decoder:
             self._objects[number] = t
         return t
 
+    def _sparse(self, node: dict[str, Any], depth: int) -> Any:
+        number = node.get("id")
+        if number in self._objects:
+            return self._objects[number]
+        parts = self._items(node, depth)
+        flags = node["coalesced"] is True, node["requires_grad"] is True
+        t = rebuilt(node["layout"], node["size"], parts, *flags)
+        if type(number) is int:
+            self._objects[number] = t
+        return t
+
     def _meta(self, described: dict[str, Any]) -> Tensor:
         self._budget.spend(TENSOR)
         shape = tuple(described["shape"])
@@ -442,6 +466,7 @@ def _paired(t: Tensor, d: dtype) -> Tensor:
 
 _READERS: dict[str, Callable[[Decoder, dict[str, Any], int], Any]] = {
     "tensor": Decoder._tensor,
+    "sparse": Decoder._sparse,
     "ndarray": Decoder._ndarray,
     "bytes": Decoder._bytes,
     "bytearray": lambda self, node, depth: bytearray(self._bytes(node, depth)),

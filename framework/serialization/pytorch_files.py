@@ -35,6 +35,7 @@ from .json_structure import with_class
 from .map_location import CPU, META, Placement, read_tensor
 from .safe_unpickle import Function, short_repr, unpickle
 from .size_budget import OBJECT, TENSOR, Budget, UnsafeContentError, damage_named
+from .sparse_parts import rebuilt
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001
@@ -45,7 +46,8 @@ LONGEST_NAME = 1000  # letters of a storage's key or location
 LONGEST_KEY = 4096  # letters of a key in a mapping or set that a call builds
 LARGEST = 1 << 63  # of sizes, strides and offsets; products of larger ones could take minutes
 _COSTS = {  # bytes of a call, and for each item or letter of its arguments
-    "_rebuild_tensor": (TENSOR, 16), "_rebuild_tensor_v2": (TENSOR, 16),
+    "_rebuild_sparse_tensor": (TENSOR, 16), "_rebuild_tensor": (TENSOR, 16),
+    "_rebuild_tensor_v2": (TENSOR, 16),
     "_rebuild_parameter": (TENSOR, 0), "OrderedDict": (OBJECT, 200), "Counter": (OBJECT, 200),
     "set": (OBJECT, 120), "encode": (40, 1),
 }  # fmt: skip
@@ -273,6 +275,8 @@ class StorageScanner:
             "torch._utils._rebuild_tensor": self.tensor,
             "torch._utils._rebuild_tensor_v2": self.tensor,
             "torch._utils._rebuild_parameter": self.parameter,
+            "torch._utils._rebuild_sparse_tensor": self.sparse,
+            "torch.serialization._get_layout": _layout,
             "_codecs.encode": _bytes,
             **{f"{b}.set": _set for b in ("builtins", "__builtin__")},
             **{f"{b}.complex": _complex for b in ("builtins", "__builtin__")},
@@ -288,6 +292,10 @@ class StorageScanner:
 
     def parameter(self, *args: Any) -> Any:
         """Return a placeholder for a parameter."""
+        return None
+
+    def sparse(self, *args: Any) -> Any:
+        """Return a placeholder for a sparse tensor."""
         return None
 
 
@@ -365,6 +373,16 @@ class TensorBuilder(StorageScanner):
             raise ValueError("a parameter of no tensor")
         return with_class("Parameter", data.detach(), requires_grad is True)
 
+    def sparse(self, layout: Any, data: Any) -> Tensor:
+        """Build a sparse tensor of its parts, after its indices are checked."""
+        if type(data) is not tuple or not 3 <= len(data) <= 4:
+            raise ValueError(f"the parts of a sparse tensor are {_listed(data)}")
+        coalesced = False
+        if layout == "sparse_coo":
+            *data, coalesced = (*data, False)[:4]
+        *parts, size = data
+        return rebuilt(layout, _integers(size, "a size"), parts, coalesced is True)
+
     def _flat_of(self, ref: StorageRef, where: device) -> Tensor:
         found = self._flat.get((ref.key, where))
         if found is not None:
@@ -439,6 +457,12 @@ def _device(kind: Any, index: Any = None) -> Any:
         return device(kind, index)
     except RuntimeError as error:
         raise UnsafeContentError(str(error)) from None
+
+
+def _layout(name: Any) -> str:
+    if type(name) is not str or not name.startswith("torch.sparse_"):
+        raise UnsafeContentError(f"a layout is {short_repr(name)}")
+    return name.removeprefix("torch.")
 
 
 def _bytes(text: Any, encoding: Any = "latin1") -> bytes:

@@ -296,4 +296,4 @@ PRIVATE: dict[str, dict[str, str]] = {
 }
 
 # Modules with a dict FUNCTIONS: names of torch itself
-TABLES = (f"{_P}.foreach", f"{_P}.aten", f"{_P}.absent_dtypes")
+TABLES = (f"{_P}.foreach", f"{_P}.aten", f"{_P}.absent_dtypes", f"{_P}.sparse")

@@ -36,7 +36,7 @@ def real(outputs):
 
 
 def values(t):
-    return np.array(t.detach().array, copy=True)
+    return np.array(t.detach().to_dense().array, copy=True)
 
 
 def test_every_op_declares_samples():

@@ -20,7 +20,6 @@ FLOAT64 = {
     "nextafter": "PyTorch's result requires grad, and its backward is not implemented; here it "
     "does not require grad.",
     "chalf": "There is no complex32.",
-    "to_sparse": "There are no sparse tensors.",
     "linalg.norm/subgradients_at_zero": NORM,
     "special.bessel_j0": BESSEL,
     "special.bessel_y1": BESSEL,
@@ -30,7 +29,6 @@ FLOAT64 = {
 COMPLEX128 = {
     "as_strided_scatter": "PyTorch's gradient fails its own gradcheck: what is replaced keeps it.",
     "chalf": "There is no complex32.",
-    "to_sparse": "There are no sparse tensors.",
     "linalg.norm/subgradients_at_zero": NORM,
     "istft": "PyTorch's gradient of a window shorter than the transform is 0 if the input needs "
     "one too; by finite differences it is ours.",
@@ -43,7 +41,6 @@ OTHER_DTYPES = {
         "addbmm": FRACTIONS,
         "baddbmm": FRACTIONS,
         "chalf": "There is no complex32.",
-        "to_sparse": "There are no sparse tensors.",
     },
     "uint8": {
         "addmv": FRACTIONS,
@@ -53,38 +50,31 @@ OTHER_DTYPES = {
         "nn.functional.interpolate/bicubic": BYTES,
         "nn.functional.upsample_bilinear": BYTES,
         "chalf": "There is no complex32.",
-        "to_sparse": "There are no sparse tensors.",
     },
     "int64": {
         "addmv": FRACTIONS,
         "addbmm": FRACTIONS,
         "baddbmm": FRACTIONS,
         "chalf": "There is no complex32.",
-        "to_sparse": "There are no sparse tensors.",
     },
     "bfloat16": {
         "gradient": "Three roundings to bfloat16 in another order.",
         "chalf": "There is no complex32.",
-        "to_sparse": "There are no sparse tensors.",
     },
     "bool": {
         "chalf": "There is no complex32.",
-        "to_sparse": "There are no sparse tensors.",
     },
     "float16": {
         "view_as_complex": "There is no complex32.",
         "complex": "There is no complex32.",
         "chalf": "There is no complex32.",
-        "to_sparse": "There are no sparse tensors.",
     },
     "float32": {
         "matrix_exp": "A small element among large ones: both are right to float32 of those.",
         "chalf": "There is no complex32.",
-        "to_sparse": "There are no sparse tensors.",
     },
     "complex64": {
         "chalf": "There is no complex32.",
-        "to_sparse": "There are no sparse tensors.",
     },
 }
 

@@ -191,6 +191,8 @@ def zero_(input: Tensor) -> Tensor:
 @function(method=True)
 def detach(input: Tensor) -> Tensor:
     """Return the same values outside the graph, sharing memory and version."""
+    if input._spec.runs is not None and type(input) is not Tensor:
+        return input.detach()  # a class of its own
     out = wrap(input._array, input._spec, input._storage)
     if input._extra is not None and "inference" in input._extra:
         out._extra = {"inference": True}

@@ -16,6 +16,7 @@ from ...devices import backend, on_device
 from ...dtypes import dtype as dtype_class
 from ...memory.ledger import TEMPORARY
 from ...memory.short_traceback import shorten
+from ...memory_format import strided
 from ...modes import local, run_kernel
 from ...spec import Spec
 from ...tensor import Tensor, wrap
@@ -87,6 +88,19 @@ def dtype_of(name: str, dtype: Any) -> dtype_class:
     if isinstance(dtype, str):
         raise TypeError(f"{name}(): argument 'dtype' must be lowtide.dtype, not str.")
     return dtypes.as_dtype(dtype)
+
+
+def need_strided(name: str, layout: Any) -> None:
+    """Raise an error for a layout that a factory cannot fill.
+
+    Raises:
+        NotImplementedError: It is not ``strided``.
+    """
+    if layout is not None and layout is not strided:
+        raise NotImplementedError(
+            f"{name} makes strided tensors; got layout {layout}. For a sparse one without elements "
+            "use sparse_coo_tensor(size=...), else .to_sparse()."
+        )
 
 
 def place_of(device: Any) -> as_device:
@@ -198,12 +212,20 @@ def natural_dtype(*values: Any) -> dtype_class:
     return (dtypes.bool_, dtypes.int64, default, default.to_complex())[category]
 
 
-def like(name: str, input: Any, dtype: Any, device: Any, requires_grad: bool = False) -> Tensor:
+def like(
+    name: str, input: Any, dtype: Any, device: Any, requires_grad: bool = False, layout: Any = None
+) -> Tensor:  # fmt: skip
     """Allocate a tensor with another's shape, and its dtype and device unless given."""
     if not isinstance(input, Tensor):
         raise TypeError(
             f"{name}(): argument 'input' (position 1) must be Tensor, not {type(input).__name__}."
         )
     wanted = input.dtype if dtype is None else dtype_of(name, dtype)
+    need_strided(name, layout)
+    if input.layout is not strided and layout is not strided:
+        raise NotImplementedError(
+            f"{name} would fill the zeros of a {input.layout.name} tensor. Pass "
+            "layout=lowtide.strided for a dense result."
+        )
     t = new(Spec(input.shape, wanted, input.device if device is None else as_device(device)))
     return t.requires_grad_() if requires_grad else t

@@ -13,6 +13,7 @@ import numpy as np
 from ...device import device as as_device
 from ...devices import backend
 from ...dtypes import FLOAT, get_default_dtype
+from ...memory_format import strided
 from ...spec import Spec
 from ...tensor import Tensor
 from ..inplace import into
@@ -25,6 +26,7 @@ from .factory import (
     like,
     made,
     natural_dtype,
+    need_strided,
     new,
     place_of,
     put,
@@ -44,6 +46,8 @@ def empty(
     memory_format: Any = None, **named: Any,
 ) -> Tensor:  # fmt: skip
     """Create an uninitialized tensor."""
+    if layout is not None:
+        need_strided("empty", layout)
     shape = size_of("empty", size, named)
     t = written(
         target("empty", shape, dtype, get_default_dtype(), device, out), leave_uninitialized
@@ -57,6 +61,8 @@ def zeros(
     device: Any = None, requires_grad: bool = False, pin_memory: bool = False, **named: Any,
 ) -> Tensor:  # fmt: skip
     """Create a tensor of zeros."""
+    if layout is not None:
+        need_strided("zeros", layout)
     shape = size_of("zeros", size, named)
     t = put(target("zeros", shape, dtype, get_default_dtype(), device, out), 0)
     return t.requires_grad_() if requires_grad else t
@@ -68,6 +74,8 @@ def ones(
     device: Any = None, requires_grad: bool = False, pin_memory: bool = False, **named: Any,
 ) -> Tensor:  # fmt: skip
     """Create a tensor of ones."""
+    if layout is not None:
+        need_strided("ones", layout)
     shape = size_of("ones", size, named)
     t = put(target("ones", shape, dtype, get_default_dtype(), device, out), 1)
     return t.requires_grad_() if requires_grad else t
@@ -79,6 +87,8 @@ def full(
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a tensor of one value, whose type determines the dtype unless given."""
+    if layout is not None:
+        need_strided("full", layout)
     if not isinstance(size, list | tuple):
         raise TypeError(
             f"full(): argument 'size' must be tuple of ints, not {type(size).__name__}."
@@ -103,6 +113,8 @@ def scalar_tensor(
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a 0-d tensor of the default dtype."""
+    if layout is not None:
+        need_strided("scalar_tensor", layout)
     return full(
         (), s, dtype=dtype or get_default_dtype(), device=device, requires_grad=requires_grad
     )
@@ -114,6 +126,8 @@ def empty_strided(
     requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create an uninitialized tensor with given strides, counted in elements."""
+    if layout is not None:
+        need_strided("empty_strided", layout)
     shape, steps = shape_of("empty_strided", (size,)), shape_of("empty_strided", (stride,))
     if len(shape) != len(steps):
         raise RuntimeError(
@@ -146,6 +160,8 @@ def empty_permuted(
         requires_grad: Whether the result requires a gradient.
         pin_memory: Accepted.
     """
+    if layout is not None:
+        need_strided("empty_permuted", layout)
     shape, order = shape_of("empty_permuted", (size,)), tuple(physical_layout)
     if len(order) != len(shape):
         raise RuntimeError(
@@ -170,7 +186,12 @@ def empty_like(
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Create an uninitialized tensor of another's shape, dtype and device."""
-    return written(like("empty_like", input, dtype, device, requires_grad), leave_uninitialized)
+    if isinstance(input, Tensor) and input.layout is not strided is not layout:
+        made: Any = input
+        return made.emptied(dtype, device, requires_grad)
+    return written(
+        like("empty_like", input, dtype, device, requires_grad, layout), leave_uninitialized
+    )
 
 
 @function()
@@ -179,7 +200,10 @@ def zeros_like(
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Create zeros of another tensor's shape, dtype and device."""
-    return put(like("zeros_like", input, dtype, device, requires_grad), 0)
+    if isinstance(input, Tensor) and input.layout is not strided is not layout:
+        made: Any = input
+        return made.emptied(dtype, device, requires_grad)
+    return put(like("zeros_like", input, dtype, device, requires_grad, layout), 0)
 
 
 @function()
@@ -188,7 +212,7 @@ def ones_like(
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Create ones of another tensor's shape, dtype and device."""
-    return put(like("ones_like", input, dtype, device, requires_grad), 1)
+    return put(like("ones_like", input, dtype, device, requires_grad, layout), 1)
 
 
 @function()
@@ -197,7 +221,7 @@ def full_like(
     requires_grad: bool = False, pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Create a tensor of one value in another's shape, dtype and device."""
-    return put(like("full_like", input, dtype, device, requires_grad), scalar(fill_value))
+    return put(like("full_like", input, dtype, device, requires_grad, layout), scalar(fill_value))
 
 
 @function(method=True, public=False)
@@ -206,6 +230,8 @@ def new_tensor(
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Copy data into a new tensor of this one's dtype and device."""
+    if layout is not None:
+        need_strided("new_tensor", layout)
     wanted = input.dtype if dtype is None else dtype_of("new_tensor", dtype)
     out = copied(data, wanted, input.device if device is None else as_device(device))
     return out.requires_grad_() if requires_grad else out
@@ -223,6 +249,8 @@ def new_empty(
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create an uninitialized tensor of this one's dtype and device."""
+    if layout is not None:
+        need_strided("new_empty", layout)
     t = written(_new_like("new_empty", input, size, dtype, device), leave_uninitialized)
     return t.requires_grad_() if requires_grad else t
 
@@ -233,6 +261,8 @@ def new_empty_strided(
     device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create an uninitialized tensor of this one's dtype and device with given strides."""
+    if layout is not None:
+        need_strided("new_empty_strided", layout)
     return empty_strided(
         size, stride, dtype=input.dtype if dtype is None else dtype,
         device=input.device if device is None else device, requires_grad=requires_grad,
@@ -245,6 +275,8 @@ def new_zeros(
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create zeros of this tensor's dtype and device."""
+    if layout is not None:
+        need_strided("new_zeros", layout)
     t = put(_new_like("new_zeros", input, size, dtype, device), 0)
     return t.requires_grad_() if requires_grad else t
 
@@ -255,6 +287,8 @@ def new_ones(
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create ones of this tensor's dtype and device."""
+    if layout is not None:
+        need_strided("new_ones", layout)
     t = put(_new_like("new_ones", input, size, dtype, device), 1)
     return t.requires_grad_() if requires_grad else t
 
@@ -265,6 +299,8 @@ def new_full(
     requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a tensor of one value in this one's dtype and device."""
+    if layout is not None:
+        need_strided("new_full", layout)
     t = put(_new_like("new_full", input, (size,), dtype, device), scalar(fill_value))
     return t.requires_grad_() if requires_grad else t
 

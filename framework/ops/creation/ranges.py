@@ -17,7 +17,7 @@ from ...devices import backend
 from ...dtypes import BOOL, FLOAT, INT, bool_, get_default_dtype, int64
 from ...tensor import Tensor
 from ..registry import function
-from .factory import dtype_of, natural_dtype, scalar, target, written
+from .factory import dtype_of, natural_dtype, need_strided, scalar, target, written
 from .from_data import tensor
 
 _TILE = 4096  # elements of a ramp at a time on the host: 32 KiB in float64
@@ -36,6 +36,8 @@ def arange(
     Raises:
         RuntimeError: ``step`` is 0 or leads away from ``end``, or the range is not finite.
     """
+    if layout is not None:
+        need_strided("arange", layout)
     if end is None:
         start, end = 0, start
     start, end, step = scalar(start), scalar(end), scalar(step)
@@ -94,6 +96,8 @@ def range(
 
     The result has the default dtype unless another is given. PyTorch warns that it is deprecated.
     """
+    if layout is not None:
+        need_strided("range", layout)
     start, end, step = scalar(start), scalar(end), scalar(step)
     if end is None:
         raise TypeError('range() missing 1 required positional arguments: "end".')
@@ -141,6 +145,8 @@ def linspace(
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create ``steps`` evenly spaced values from ``start`` to ``end``, both included."""
+    if layout is not None:
+        need_strided("linspace", layout)
     start, end, steps = scalar(start), scalar(end), operator.index(steps)
     if steps < 0:
         raise RuntimeError(f"linspace: number of steps must be non-negative; got {steps}.")
@@ -171,6 +177,8 @@ def logspace(
     pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create ``steps`` values from ``base**start`` to ``base**end``, evenly spaced in logarithm."""
+    if layout is not None:
+        need_strided("logspace", layout)
     start, end, steps = scalar(start), scalar(end), operator.index(steps)
     if steps < 0:
         raise RuntimeError(f"logspace: number of steps must be non-negative; got {steps}.")
@@ -191,6 +199,8 @@ def tril_indices(
     layout: Any = None,
 ) -> Tensor:  # fmt: skip
     """Return (row, column) indices of the lower triangle of a matrix, as a (2, N) tensor."""
+    if layout is not None:
+        need_strided("tril_indices", layout)
     return _triangle("tril_indices", np.tril_indices(row, offset, col), dtype, device)
 
 
@@ -200,6 +210,8 @@ def triu_indices(
     layout: Any = None,
 ) -> Tensor:  # fmt: skip
     """Return (row, column) indices of the upper triangle of a matrix, as a (2, N) tensor."""
+    if layout is not None:
+        need_strided("triu_indices", layout)
     return _triangle("triu_indices", np.triu_indices(row, offset, col), dtype, device)
 
 
@@ -219,6 +231,8 @@ def eye(
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create an (n, m) matrix with ones on the diagonal; ``m`` defaults to ``n``."""
+    if layout is not None:
+        need_strided("eye", layout)
     m = n if m is None else m
     for what, value in (("n", n), ("m", m)):
         if value < 0:

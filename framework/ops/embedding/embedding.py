@@ -17,6 +17,7 @@ from ..autocast_policy import WIDE_ON_CUDA
 from ..creation.from_data import tensor
 from ..indexing.index_put import take
 from ..registry import function, op
+from ..sparse.gradients import row_gradient
 
 _TILE = 1 << 12  # numbers at a time
 _TILE_ROWS = 256  # rows of the table at a time
@@ -30,7 +31,7 @@ def _check_index(index):
         )
 
 
-def _embedding_infer(weight, index, *, padding):
+def _embedding_infer(weight, index, *, padding, sparse=False):
     if weight.ndim != 2:
         raise RuntimeError(
             f"embedding: 'weight' must be 2-D; got {tuple(weight.shape)}. Pass (rows, features)."
@@ -46,6 +47,7 @@ def _numbers(values):
 def _embedding_samples(make):
     yield (make(5, 3), _numbers([[0, 4, 4], [1, 0, 2]])), {"padding": None}
     yield (make(5, 3), _numbers([0, 4, 4])), {"padding": 3}
+    yield (make(5, 3), _numbers([[0, 4, 4], [1, 0, 2]])), {"padding": None, "sparse": True}
     yield (make(5, 3), _numbers(3)), {"padding": None}
     yield (make(5, 3), _numbers([[]]).to(int64)), {"padding": None}
 
@@ -54,13 +56,16 @@ def _embedding_samples(make):
     name="_embedding", infer=_embedding_infer, layout=contiguous, half="exact",
     samples=_embedding_samples, flops=lambda *_, **__: 0,
 )  # fmt: skip
-def lookup(xp, out, weight, index, *, padding):
-    """Look up the row of ``weight`` for each index; row ``padding`` gets no gradient."""
+def lookup(xp, out, weight, index, *, padding, sparse=False):
+    """Look up the row of ``weight`` for each index; row ``padding`` gets no gradient.
+
+    ``sparse`` makes the gradient a sparse tensor: indices and rows, nothing for the other rows.
+    """
     xp.take(weight, index, axis=0, out=out)
 
 
 @lookup.kernel("cpu")
-def _(xp, out, weight, index, *, padding):
+def _(xp, out, weight, index, *, padding, sparse):
     if index.size:
         low, high = index.min(), index.max()
         if low < 0 or high >= weight.shape[0]:
@@ -74,7 +79,9 @@ def _(xp, out, weight, index, *, padding):
 
 
 @lookup.vjp("weight")
-def _(g, index, weight_spec, padding):
+def _(g, index, weight_spec, padding, sparse):
+    if sparse and g._spec.runs is None:  # inside vmap gradients are dense
+        return row_gradient(g, index, weight_spec.shape[0], padding)
     return row_sums(g, index, weight_spec.shape[0], padding)
 
 
@@ -216,7 +223,9 @@ def embedding(
         max_norm: Rows that are looked up are first shrunk, in place, to at most this norm.
         norm_type: Which norm.
         scale_grad_by_freq: Divide the gradient of each row by how often it occurs.
-        sparse: Accepted; gradients are dense.
+        sparse: The gradient of ``weight`` is a sparse tensor: one entry for each look-up, 8 bytes
+            and a row, where a dense one has all rows. ``SparseAdam``, ``SGD`` and ``Adagrad`` take
+            it.
 
     Returns:
         Tensor (*, features).
@@ -242,7 +251,7 @@ def embedding(
     if max_norm is not None:
         with no_grad():
             weight._renormalize_rows_(input, float(max_norm), float(norm_type))
-    out = lookup(weight, input, padding_idx)
+    out = lookup(weight, input, padding_idx, bool(sparse))
     if scale_grad_by_freq:
         out = scale_gradient(out, input, rows)
     return out

@@ -19,6 +19,7 @@ from ...spec import Spec
 from ..creation.from_data import tensor
 from ..indexing.index_put import take
 from ..registry import function, op
+from ..sparse.gradients import row_gradient
 from .embedding import shares
 
 TILE = 256  # entries at a time, with their rows
@@ -276,6 +277,7 @@ def _bags_samples(make):
     alone = base | {"bags": 1, "length": 3, "by_frequency": True}  # then it changes nothing
     yield (make(5, 3), _numbers(5, 3), None, None), alone
     yield (make(0, 3), _numbers(5, 0), tensor([0, 0, 0]), None), base | {"length": 0}
+    yield (x, _numbers(rows, n), None, make(n)), even | {"sparse": True}
 
 
 @op(
@@ -285,11 +287,12 @@ def _bags_samples(make):
 )  # fmt: skip
 def bags_of_rows(
     xp, out, factors, target, counts, tile, table, source, offsets, weights, *, bags, length, mean,
-    padding, by_frequency,
+    padding, by_frequency, sparse=False,
 ):  # fmt: skip
     """Compute the weighted sum of the rows of each bag: see :func:`entries_of`.
 
-    ``by_frequency`` divides the gradient of each row by how often it occurs.
+    ``by_frequency`` divides the gradient of each row by how often it occurs, ``sparse`` makes it
+    a sparse tensor.
     """
     _check_rows(xp, source, table.shape[0])
     _set_entries(
@@ -304,7 +307,7 @@ def bags_of_rows(
 )
 def _(
     xp, out, factors, target, counts, tile, table, source, offsets, weights, *, bags, length, mean,
-    padding, by_frequency,
+    padding, by_frequency, sparse,
 ):  # fmt: skip
     from ...kernels.cpu import embedding
 
@@ -317,7 +320,7 @@ def _(
 
 
 @bags_of_rows.vjp("table")
-def _(g, source, offsets, weights, table_spec, bags, length, mean, padding, by_frequency):
+def _(g, source, offsets, weights, table_spec, bags, length, mean, padding, by_frequency, sparse):
     rows = table_spec.shape[0]
     how = {"bags": bags, "length": length, "mean": mean, "padding": padding, "dtype": g.dtype}
     factors, target = entries_of(source, offsets, None, **how)
@@ -325,6 +328,8 @@ def _(g, source, offsets, weights, table_spec, bags, length, mean, padding, by_f
         factors = factors * weights.to(g.dtype)
     if by_frequency:
         factors = factors * shares(source, rows, g.dtype)
+    if sparse and g._spec.runs is None:  # inside vmap gradients are dense
+        return row_gradient(g.index_select(0, target) * factors.unsqueeze(1), source, rows, padding)
     return bag(g, factors, target, source, rows)
 
 
@@ -366,7 +371,8 @@ def embedding_bag(
         norm_type: Which norm.
         scale_grad_by_freq: Divide the gradient of each row by how often it occurs; not for "max".
         mode: "sum", "mean" or "max".
-        sparse: Accepted (not for "max"); gradients are dense.
+        sparse: The gradient of ``weight`` is a sparse tensor, with one entry for each entry of the
+            bags; not for "max".
         per_sample_weights: Factors in the shape of ``input``, for mode "sum".
         include_last_offset: ``offsets`` has one more element, the length of ``input``.
         padding_idx: Entries with this row number do not count.
@@ -447,7 +453,7 @@ def embedding_bag(
     factors = None if per_sample_weights is None else per_sample_weights.reshape(-1)
     return bags_of_rows(
         weight, source, offsets, factors, mean=mode == "mean",
-        by_frequency=bool(scale_grad_by_freq), **how,
+        by_frequency=bool(scale_grad_by_freq), sparse=bool(sparse), **how,
     )  # fmt: skip
 
 

@@ -231,12 +231,6 @@ def resolve_neg(input):
     return input
 
 
-@function(method=True, public=False)
-def to_dense(input, dtype=None, *, masked_grad=True):
-    """Return the tensor itself: all tensors are dense."""
-    return input if dtype is None else input.to(dtype)
-
-
 @function(method=True)
 def unsafe_chunk(input, chunks, dim=0):
     """Split a dim into ``chunks`` ranges; views, as of ``chunk``."""

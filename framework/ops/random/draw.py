@@ -25,7 +25,7 @@ from ...random.philox import Rng
 from ...spec import Spec
 from ...tensor import Tensor
 from ..conversion.copy import zero_gradient
-from ..creation.factory import like, scalar, shape_of, size_of, target, written
+from ..creation.factory import like, need_strided, scalar, shape_of, size_of, target, written
 from ..registry import function, op
 from ..signatures import broadcast_shapes
 
@@ -195,6 +195,8 @@ def rand(
     **named: Any,
 ) -> Tensor:  # fmt: skip
     """Sample from the uniform distribution on [0, 1)."""
+    if layout is not None:
+        need_strided("rand", layout)
     shape = size_of("rand", size, named)
     return _make("rand", "uniform", 0.0, 1.0, shape, generator, out, dtype, device, requires_grad)
 
@@ -206,6 +208,8 @@ def randn(
     **named: Any,
 ) -> Tensor:  # fmt: skip
     """Sample from the standard normal distribution."""
+    if layout is not None:
+        need_strided("randn", layout)
     shape = size_of("randn", size, named)
     return _make("randn", "normal", 0.0, 1.0, shape, generator, out, dtype, device, requires_grad)
 
@@ -220,6 +224,8 @@ def randint(
 
     Accepts ``randint(high, size)`` and ``randint(low, high, size)``.
     """
+    if layout is not None:
+        need_strided("randint", layout)
     if size is None:  # randint(high, size)
         low, high, size = 0, low, high
     elif high is None:  # randint(high, size=...)
@@ -298,6 +304,8 @@ def randperm(
     layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a random permutation of 0 .. n - 1."""
+    if layout is not None:
+        need_strided("randperm", layout)
     shape = shape_of("randperm", (n,))
     t = target("randperm", shape, dtype, int64, device, out)
     if t.dtype.category not in (INT, FLOAT):
@@ -327,6 +335,8 @@ def normal(
         requires_grad: Whether the result requires a gradient.
         pin_memory: Accepted.
     """
+    if layout is not None:
+        need_strided("normal", layout)
     least = float(std.min()) if isinstance(std, Tensor) and std.numel() else std
     if not isinstance(least, Tensor) and least < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {least}")
@@ -352,6 +362,8 @@ def rand_like(
     memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Sample uniforms of [0, 1) in another tensor's shape, dtype and device."""
+    if layout is not None:
+        need_strided("rand_like", layout)
     t = like("rand_like", input, dtype, device)
     return _draw_checked("rand_like", t, "uniform", 0.0, 1.0, generator, requires_grad)
 
@@ -363,6 +375,8 @@ def randn_like(
     memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Sample standard normals in another tensor's shape, dtype and device."""
+    if layout is not None:
+        need_strided("randn_like", layout)
     t = like("randn_like", input, dtype, device)
     return _draw_checked("randn_like", t, "normal", 0.0, 1.0, generator, requires_grad)
 
@@ -374,6 +388,8 @@ def randint_like(
     memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Sample integers of [low, high) in another tensor's shape, dtype and device."""
+    if layout is not None:
+        need_strided("randint_like", layout)
     low, high = (0, low) if high is None else (low, high)
     t = like("randint_like", input, dtype, device)
     check_bounds(t, low, high)

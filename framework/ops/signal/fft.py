@@ -13,6 +13,7 @@ from ...dtypes import COMPLEX, FLOAT, complex128, float64, get_default_dtype
 from ...kernels.runtime import threads, thresholds
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CPU
+from ..creation.factory import need_strided
 from ..creation.from_data import tensor
 from ..inplace import into
 from ..manipulation.pad import pad_constant
@@ -432,6 +433,8 @@ def _frequencies(counts, n, d, dtype, device, requires_grad, out):
 @function(public=False)
 def fftfreq(n, d=1.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
     """Return the frequencies of ``fft``, for ``n`` samples with spacing ``d``."""
+    if layout is not None:
+        need_strided("fftfreq", layout)
     counts = np.concatenate((np.arange((n + 1) // 2), np.arange(-(n // 2), 0))).astype(np.float64)
     return _frequencies(counts, n, d, dtype, device, requires_grad, out)
 
@@ -439,6 +442,8 @@ def fftfreq(n, d=1.0, *, out=None, dtype=None, layout=None, device=None, require
 @function(public=False)
 def rfftfreq(n, d=1.0, *, out=None, dtype=None, layout=None, device=None, requires_grad=False):
     """Return the frequencies of ``rfft``, for ``n`` samples with spacing ``d``."""
+    if layout is not None:
+        need_strided("rfftfreq", layout)
     counts = np.arange(n // 2 + 1).astype(np.float64)
     return _frequencies(counts, n, d, dtype, device, requires_grad, out)
 

@@ -13,7 +13,7 @@ from typing import Any
 from ...devices import backend
 from ...dtypes import FLOAT, get_default_dtype
 from ...tensor import Tensor
-from ..creation.factory import dtype_of, put, target
+from ..creation.factory import dtype_of, need_strided, put, target
 from ..creation.ranges import _ramp
 from ..elementwise.unary import special
 from ..registry import function
@@ -87,6 +87,8 @@ def hann_window(
     Raises:
         RuntimeError: The length is negative, or the dtype not floating point.
     """
+    if layout is not None:
+        need_strided("hann_window", layout)
     return _made(
         "hann_window", window_length, not periodic, _cosines(0.5, 0.5), dtype, device,
         requires_grad, RuntimeError,
@@ -103,6 +105,8 @@ def hamming_window(
 
     The other arguments are those of :func:`hann_window`.
     """
+    if layout is not None:
+        need_strided("hamming_window", layout)
     return _made(
         "hamming_window", window_length, not periodic, _cosines(alpha, beta), dtype, device,
         requires_grad, RuntimeError,
@@ -115,6 +119,8 @@ def blackman_window(
     device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a Blackman window; the arguments are those of :func:`hann_window`."""
+    if layout is not None:
+        need_strided("blackman_window", layout)
     return _made(
         "blackman_window", window_length, not periodic, _cosines(0.42, 0.5, 0.08), dtype, device,
         requires_grad, RuntimeError,
@@ -127,6 +133,8 @@ def bartlett_window(
     device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a Bartlett (triangular) window; the arguments are those of :func:`hann_window`."""
+    if layout is not None:
+        need_strided("bartlett_window", layout)
     return _made(
         "bartlett_window", window_length, not periodic, _triangle, dtype, device, requires_grad,
         RuntimeError,
@@ -139,6 +147,8 @@ def kaiser_window(
     layout: Any = None, device: Any = None, pin_memory: bool = False, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a Kaiser window of shape ``beta``; other arguments as :func:`hann_window`."""
+    if layout is not None:
+        need_strided("kaiser_window", layout)
     return _made(
         "kaiser_window", window_length, not periodic, _kaiser(beta), dtype, device, requires_grad,
         RuntimeError,
@@ -166,6 +176,8 @@ def hann(
     Raises:
         ValueError: The length is negative, or the dtype not floating point.
     """
+    if layout is not None:
+        need_strided("hann", layout)
     return _made("hann", M, sym, _cosines(0.5, 0.5), dtype, device, requires_grad, ValueError)
 
 
@@ -175,6 +187,8 @@ def hamming(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a Hamming window; the arguments are those of :func:`hann`."""
+    if layout is not None:
+        need_strided("hamming", layout)
     return _made("hamming", M, sym, _cosines(0.54, 0.46), dtype, device, requires_grad, ValueError)
 
 
@@ -184,6 +198,8 @@ def general_hamming(
     device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create the window ``alpha - (1 - alpha) cos(2 pi k / n)``; other arguments: :func:`hann`."""
+    if layout is not None:
+        need_strided("general_hamming", layout)
     return _made(
         "general_hamming", M, sym, _cosines(alpha, 1 - alpha), dtype, device, requires_grad,
         ValueError,
@@ -196,6 +212,8 @@ def blackman(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a Blackman window; the arguments are those of :func:`hann`."""
+    if layout is not None:
+        need_strided("blackman", layout)
     return _made(
         "blackman", M, sym, _cosines(0.42, 0.5, 0.08), dtype, device, requires_grad, ValueError
     )
@@ -207,6 +225,8 @@ def nuttall(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a Nuttall window; the arguments are those of :func:`hann`."""
+    if layout is not None:
+        need_strided("nuttall", layout)
     weights = (0.3635819, 0.4891775, 0.1365995, 0.0106411)
     return _made("nuttall", M, sym, _cosines(*weights), dtype, device, requires_grad, ValueError)
 
@@ -224,6 +244,8 @@ def general_cosine(
         TypeError: ``a`` is no sequence.
         ValueError: ``a`` is empty.
     """
+    if layout is not None:
+        need_strided("general_cosine", layout)
     try:
         weights = [float(w) for w in a]
     except TypeError:
@@ -241,6 +263,8 @@ def bartlett(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a Bartlett (triangular) window; the arguments are those of :func:`hann`."""
+    if layout is not None:
+        need_strided("bartlett", layout)
     return _made("bartlett", M, sym, _triangle, dtype, device, requires_grad, ValueError)
 
 
@@ -250,6 +274,8 @@ def kaiser(
     device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a Kaiser window of shape ``beta >= 0``; other arguments as :func:`hann`."""
+    if layout is not None:
+        need_strided("kaiser", layout)
     if beta < 0:
         raise ValueError(f"kaiser: beta must be non-negative; got {beta}.")
     return _made("kaiser", M, sym, _kaiser(beta), dtype, device, requires_grad, ValueError)
@@ -261,6 +287,8 @@ def cosine(
     requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a cosine (half sine) window; the arguments are those of :func:`hann`."""
+    if layout is not None:
+        need_strided("cosine", layout)
     return _made(
         "cosine", M, sym, lambda xp, k, n: xp.sin(math.pi / n * (k + 0.5)), dtype, device,
         requires_grad, ValueError,
@@ -273,6 +301,8 @@ def gaussian(
     device: Any = None, requires_grad: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create a Gaussian window of standard deviation ``std``; other arguments as :func:`hann`."""
+    if layout is not None:
+        need_strided("gaussian", layout)
     if std <= 0:
         raise ValueError(f"gaussian: Standard deviation must be positive; got {std}.")
     return _made(
@@ -291,6 +321,8 @@ def exponential(
     Raises:
         ValueError: ``tau`` is not positive, or a symmetric window is given a center.
     """
+    if layout is not None:
+        need_strided("exponential", layout)
     if tau <= 0:
         raise ValueError(f"exponential: Tau must be positive; got {tau}.")
     if sym and center is not None:

@@ -1,0 +1,1 @@
+"""Sparse tensors: COO and compressed layouts, and the ops that take them."""
