@@ -51,10 +51,11 @@ class IncompatibleKeys(NamedTuple):
 class StateDictMixin:
     """Methods of :class:`Module` for its state dict."""
 
-    _parameters: dict[str, Parameter | None]
-    _buffers: dict[str, Tensor | None]
-    _modules: dict[str, Module | None]
-    _non_persistent_buffers_set: set[str]
+    if TYPE_CHECKING:  # typing.get_type_hints() of a model must not meet names that are not there
+        _parameters: dict[str, Parameter | None]
+        _buffers: dict[str, Tensor | None]
+        _modules: dict[str, Module | None]
+        _non_persistent_buffers_set: set[str]
     _state_hooks: dict[str, Any] | None = None  # kind -> hooks in the order of registration
 
     def state_dict(

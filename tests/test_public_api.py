@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import types
+import typing
 from pathlib import Path
 
 import pytest
@@ -163,3 +164,13 @@ def test_the_example_of_the_readme_prints_what_it_says() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment
     )
     assert done.stdout == expected, done.stderr
+
+
+@pytest.mark.parametrize("home", ["", "nn", "optim", "autograd", "utils.data", "distributions"])
+def test_annotations_of_public_classes_resolve(home: str) -> None:
+    """Model libraries ask ``typing.get_type_hints`` of their classes, which asks ours."""
+    module = importlib.import_module(f"lowtide.{home}".rstrip("."))
+    classes = [value for value in vars(module).values() if inspect.isclass(value)]
+    assert classes
+    for each in classes:
+        typing.get_type_hints(each)

@@ -76,9 +76,10 @@ def _found(path: str) -> ModuleType | None:
     if path in homes.COLLECTIONS:
         return _collected(path)
     first = path.partition(".")[0]
-    if path not in homes.HOMES and (first in homes.HIDDEN or first.endswith("_command")):
+    home = homes.home(path)
+    if home is None and (first in homes.HIDDEN or first.endswith("_command")):
         return None
-    name = f"lowtide.{homes.HOMES.get(path, path)}"
+    name = f"lowtide.{home or path}"
     try:
         module = import_module(name)
     except ModuleNotFoundError as error:
@@ -162,7 +163,7 @@ class Finder(MetaPathFinder):
         root, _, rest = fullname.partition(".")
         if root != self.root:
             return None
-        listed = rest in homes.HOMES or rest in homes.COLLECTIONS
+        listed = homes.home(rest) is not None or rest in homes.COLLECTIONS
         module = home_of(rest) if root == "torch" or listed else None
         if module is not None:
             spec = ModuleSpec(fullname, HandsOver(module), is_package=True)

@@ -21,6 +21,7 @@ HOMES = {
     "_custom_op": "library",
     "_custom_ops": "library",
     "_dynamo": "as_torch.private.dynamo",
+    "_dynamo._trace_wrapped_higher_order_op": "as_torch.private.dynamo",
     "_dynamo.eval_frame": "as_torch.private.dynamo",
     "_dynamo.utils": "as_torch.private.dynamo",
     "_dynamo.external_utils": "as_torch.private.dynamo",
@@ -50,6 +51,7 @@ HOMES = {
     "cuda.amp.autocast_mode": "cuda.amp",
     "cuda.amp.common": "cuda.amp",
     "cuda.amp.grad_scaler": "cuda.amp",
+    "cuda.graphs": "as_torch.private.cuda_state",
     "cuda.memory": "cuda",
     "cuda.random": "cuda",
     "cuda.streams": "cuda",
@@ -57,7 +59,6 @@ HOMES = {
     "func._random": "func",
     "jit._script": "jit",
     "jit._trace": "jit",
-    "distributed._functional_collectives": "as_torch.private.many_processes",
     "distributed.constants": "framework.distributed.process_group",
     "distributed.distributed_c10d": "distributed",
     "distributed.nn.functional": "distributed.nn",
@@ -87,10 +88,34 @@ HOMES = {
     "utils.data.backward_compatibility": "utils.data",
 }
 
-# What needs several processes: names that libraries probe, refused when they are used
-HOMES |= {
+for _name in ("", ".parallel", ".parallel.style", ".placement_types", "._dtensor_spec"):
+    HOMES[f"distributed.tensor{_name}"] = "as_torch.private.sharding_plans"
+
+# What needs several processes: names that libraries probe, refused when they are used. These and
+# every module below them.
+HOMES_BELOW = {
     f"distributed.{name}": "as_torch.private.many_processes"
-    for name in ["checkpoint", "checkpoint.state_dict", "checkpoint.default_planner", "checkpoint.filesystem", "checkpoint.api", "device_mesh", "elastic", "elastic.multiprocessing", "elastic.multiprocessing.errors", "elastic.rendezvous", "elastic.agent", "elastic.agent.server", "elastic.utils", "fsdp", "fsdp.api", "fsdp.fully_sharded_data_parallel", "fsdp.wrap", "fsdp.sharded_grad_scaler", "fsdp._fully_shard", "fsdp._common_utils", "fsdp._runtime_utils", "launcher", "launcher.api", "pipelining", "rpc", "tensor", "tensor.parallel", "tensor.placement_types", "tensor.device_mesh", "_composable", "_composable.fsdp", "_composable.replicate", "_composable_state", "_shard", "_shard.sharded_tensor", "_shard._utils", "_tensor", "_tensor.api", "algorithms", "algorithms.ddp_comm_hooks", "algorithms.ddp_comm_hooks.default_hooks", "algorithms.ddp_comm_hooks.post_localSGD_hook", "algorithms._checkpoint", "algorithms._checkpoint.checkpoint_wrapper", "algorithms.join", "algorithms.model_averaging", "algorithms.model_averaging.averagers", "optim", "utils", "_state_dict_utils", "_symmetric_memory", "run"]
+    for name in [
+        "_composable",
+        "_composable_state",
+        "_functional_collectives",
+        "_shard",
+        "_state_dict_utils",
+        "_symmetric_memory",
+        "_tensor",
+        "algorithms",
+        "checkpoint",
+        "device_mesh",
+        "elastic",
+        "fsdp",
+        "launcher",
+        "optim",
+        "pipelining",
+        "rpc",
+        "run",
+        "tensor",
+        "utils",
+    ]
 }
 
 # One file each in PyTorch, of the classes that lowtide.distributions has
@@ -162,6 +187,8 @@ _P = "lowtide.as_torch.private"
 # PyTorch's module -> {name: "module:name of lowtide's"}; of torch itself under ""
 PRIVATE: dict[str, dict[str, str]] = {
     "": {
+        "Event": "lowtide.cuda.streams:",
+        "Stream": "lowtide.cuda.streams:",
         "_assert": f"{_P}.checks:",
         "_assert_async": f"{_P}.checks:_assert",
         "_check": f"{_P}.checks:",
@@ -275,7 +302,17 @@ PRIVATE: dict[str, dict[str, str]] = {
         "_dict_flatten_with_keys": "lowtide.framework.interop.pytree_nodes:_keyed",
         "_dict_unflatten": "lowtide.framework.interop.pytree_nodes:_dict_unflatten",
     },
-    "cuda": {"_initialized": f"{_P}.cuda_state:_initialized"},
+    "cuda": {
+        name: f"{_P}.cuda_state:{name}"
+        for name in [
+            "CUDAGraph",
+            "_initialized",
+            "graph",
+            "graph_pool_handle",
+            "is_current_stream_capturing",
+            "make_graphed_callables",
+        ]
+    },
     "distributions.utils": {
         "_standard_normal": f"{_P}.utils:_standard_normal",
         "_sum_rightmost": "lowtide.framework.distributions.transforms:sum_rightmost",
@@ -297,3 +334,12 @@ PRIVATE: dict[str, dict[str, str]] = {
 
 # Modules with a dict FUNCTIONS: names of torch itself
 TABLES = (f"{_P}.foreach", f"{_P}.aten", f"{_P}.absent_dtypes", f"{_P}.sparse")
+
+
+def home(path: str) -> str | None:
+    """Return the module that has the names of ``torch.<path>``; None: that of the same name."""
+    if path in HOMES:
+        return HOMES[path]
+    parts = path.split(".")
+    above = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((HOMES_BELOW[name] for name in above if name in HOMES_BELOW), None)

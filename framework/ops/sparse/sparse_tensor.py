@@ -489,6 +489,11 @@ class Parts:
         return int(self.of._value._storage.role)
 
     @property
+    def root(self) -> Any:
+        """The storage behind the values, which an alias of them shares."""
+        return self.of._value._storage.root
+
+    @property
     def nbytes(self) -> int:
         """Bytes of all parts."""
         return self.of.nbytes

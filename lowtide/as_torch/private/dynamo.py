@@ -86,3 +86,13 @@ def is_dynamo_supported() -> bool:
 def is_compile_supported(device_type: Any) -> bool:
     """False: there is no compiler."""
     return False
+
+
+class TransformGetItemToIndex:
+    """A block in which an index may be a tensor that vmap maps: here it always may."""
+
+    def __enter__(self) -> TransformGetItemToIndex:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """End the block."""

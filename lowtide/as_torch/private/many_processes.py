@@ -1,7 +1,7 @@
-"""What needs several processes or devices: names that libraries ask for, refused when they are used.
+"""What needs several processes or devices: names that libraries probe, refused when used.
 
-``isinstance(x, DTensor)`` and ``isinstance(model, FullyShardedDataParallel)`` are asked by trainers of
-whatever they are given; the answer is no.
+``isinstance(x, DTensor)`` and ``isinstance(model, FullyShardedDataParallel)`` are asked by trainers
+of whatever they are given; the answer is no.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 _WAY_OUT = (
-    "needs several processes, and lowtide trains in one for now. Leave the wrapper out; `lowtide fit`"
-    " and activation checkpointing say and change what one process needs."
+    "needs several processes, and lowtide trains in one for now. Leave the wrapper out; `lowtide "
+    "fit` and activation checkpointing say and change what one process needs."
 )
 
 
@@ -60,6 +60,17 @@ def __getattr__(name: str) -> Any:
     return _made(name)
 
 
-_MODULES = frozenset(
-    ["api", "errors", "fully_sharded_data_parallel", "wrap", "multiprocessing", "sharded_grad_scaler", "rendezvous", "default_planner", "state_dict", "filesystem"]
+_MODULES = frozenset(  # below the packages that this module stands for
+    [
+        "api",
+        "default_planner",
+        "errors",
+        "filesystem",
+        "fully_sharded_data_parallel",
+        "multiprocessing",
+        "rendezvous",
+        "sharded_grad_scaler",
+        "state_dict",
+        "wrap",
+    ]
 )
