@@ -18,6 +18,7 @@ from ..framework.tensor import Tensor
 from ..framework.vmap.transform import vmap
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+_DEFAULT_SPARSE_BLOCK_SIZE = 128
 _PARTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
 _PARTS += ("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices")
 
@@ -156,7 +157,7 @@ class BlockMask:
         kv_indices: Tensor,
         full_kv_num_blocks: Tensor | None = None,
         full_kv_indices: Tensor | None = None,
-        BLOCK_SIZE: int | tuple[int, int] = 128,
+        BLOCK_SIZE: int | tuple[int, int] = _DEFAULT_SPARSE_BLOCK_SIZE,
         mask_mod: MaskMod | None = None,
         seq_lengths: tuple[int, int] | None = None,
         compute_q_blocks: bool = True,
@@ -286,7 +287,7 @@ def create_block_mask(
     Q_LEN: int,
     KV_LEN: int,
     device: Any = None,
-    BLOCK_SIZE: int | tuple[int, int] = 128,
+    BLOCK_SIZE: int | tuple[int, int] = _DEFAULT_SPARSE_BLOCK_SIZE,
     _compile: bool = False,
     separate_full_blocks: bool = True,
 ) -> BlockMask:

@@ -118,7 +118,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[Any]:
     """End a test that takes too long, with a traceback of where it stood."""
     if threading.current_thread() is not threading.main_thread():
         return (yield)
-    limit = DEEP_TIME_LIMIT if item.get_closest_marker("deep") else TIME_LIMIT
+    long = item.get_closest_marker("deep") or item.get_closest_marker("testbed")
+    limit = DEEP_TIME_LIMIT if long else TIME_LIMIT
 
     def stop(*_: object) -> None:
         pytest.fail(f"{item.nodeid} took more than {limit} s", pytrace=True)

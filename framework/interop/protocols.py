@@ -27,11 +27,11 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
     """Return the values as a NumPy array that shares memory.
 
     Args:
-        self: A tensor on the CPU that does not require grad.
+        self: A tensor on the CPU that does not require grad, or any one under ``no_grad``.
         force: Detach and copy from the device as needed.
 
     Raises:
-        RuntimeError: It requires grad.
+        RuntimeError: It requires grad, and gradients are recorded.
         TypeError: It is on another device.
 
     Memory:
@@ -39,7 +39,7 @@ def numpy(self: Tensor, *, force: bool = False) -> Any:
     """
     if force:
         self = self.detach().cpu()
-    if self.requires_grad:
+    if self.requires_grad and local.state.grad:
         raise RuntimeError(
             "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
         )

@@ -59,6 +59,7 @@ HOMES = {
     "func._random": "func",
     "jit._script": "jit",
     "jit._trace": "jit",
+    "distributed.rpc": "as_torch.private.rpc",
     "distributed.constants": "framework.distributed.process_group",
     "distributed.distributed_c10d": "distributed",
     "distributed.nn.functional": "distributed.nn",
@@ -111,7 +112,6 @@ HOMES_BELOW = {
         "launcher",
         "optim",
         "pipelining",
-        "rpc",
         "run",
         "tensor",
         "utils",
@@ -316,6 +316,9 @@ PRIVATE: dict[str, dict[str, str]] = {
     "distributions.utils": {
         "_standard_normal": f"{_P}.utils:_standard_normal",
         "_sum_rightmost": "lowtide.framework.distributions.transforms:sum_rightmost",
+    },
+    "nn.attention.flex_attention": {
+        "_DEFAULT_SPARSE_BLOCK_SIZE": "lowtide.modules.block_mask:_DEFAULT_SPARSE_BLOCK_SIZE"
     },
     "nn.init": {
         "_no_grad_uniform_": f"{_P}.utils:_no_grad_uniform_",

@@ -217,8 +217,7 @@ LEFT_OUT = {
     "nn.utils": {
         "clip_grad_norm",  # old
         "convert_conv2d_weight_memory_format", "convert_conv3d_weight_memory_format",
-        "fuse_conv_bn_eval", "fuse_conv_bn_weights", "fuse_linear_bn_eval",
-        "fuse_linear_bn_weights", "stateless",
+        "stateless",  # a module, where functional_call() was
     },
     "nn.utils.parametrize": {"transfer_parametrizations_and_params"},
 }  # fmt: skip

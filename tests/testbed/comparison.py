@@ -57,7 +57,7 @@ def run(file: str, out: Path, packages: str, as_torch: bool, names: list[str] | 
 
 @dataclass(frozen=True)
 class Difference:
-    """A row in which two runs differ: ``relative`` to the row's largest number, or to the program's."""
+    """A row in which two runs differ, ``relative`` to its largest number or to the program's."""
 
     row: str
     relative: float

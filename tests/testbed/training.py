@@ -1,8 +1,8 @@
 """What the programs of the test bed share: weights, data and draws that every run has alike.
 
 Written in plain PyTorch. Under ``lowtide.as_torch`` the same lines run on lowtide. Two frameworks
-draw different random numbers, so nothing is drawn here: weights are filled by their names, data by a
-number, and the functions that libraries draw with answer from one NumPy generator.
+draw different random numbers, so nothing is drawn here: weights are filled by their names, data by
+a number, and the functions that libraries draw with answer from one NumPy generator.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..training import Rows, filled, listed, program, trained
+from tests.testbed.training import Rows, filled, listed, program, trained
 
 
 def next_token(model: Any, tokens: Any, vocabulary: int) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from ..training import Rows, array, fill, filled, listed, program, trained
+from tests.testbed.training import Rows, array, fill, filled, listed, program, trained
 
 
 def perceptron(inputs: int = 6, outputs: int = 3) -> Any:
@@ -92,9 +92,15 @@ def scikit_learn_estimator() -> Rows:
     x = np.random.default_rng(0).standard_normal((60, 6)).astype("float32")
     y = (x[:, 0] + x[:, 1] > 0).astype("int64")
     net = NeuralNetClassifier(
-        fill(perceptron(outputs=2)), criterion=torch.nn.CrossEntropyLoss, max_epochs=5, lr=0.1,
-        batch_size=20, iterator_train__shuffle=False, train_split=None, verbose=0,
-    )  # fmt: skip
+        fill(perceptron(outputs=2)),
+        criterion=torch.nn.CrossEntropyLoss,
+        max_epochs=5,
+        lr=0.1,
+        batch_size=20,
+        iterator_train__shuffle=False,
+        train_split=None,
+        verbose=0,
+    )
     net.fit(x, y)
     return {"losses": np.array(net.history[:, "train_loss"]), "probabilities": net.predict_proba(x)}
 
@@ -125,9 +131,14 @@ def lightning() -> Rows:
 
     module = Module()
     trainer = pl.Trainer(
-        max_epochs=5, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, gradient_clip_val=0.5,
-    )  # fmt: skip
+        max_epochs=5,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        gradient_clip_val=0.5,
+    )
     trainer.fit(module, DataLoader(TensorDataset(filled(32, 6), listed(3, 32)), batch_size=8))
     return {"losses": np.array(losses), **{n: array(p) for n, p in module.named_parameters()}}
 
@@ -257,11 +268,17 @@ def agent() -> Rows:
             return self.seen(), float(np.cos(self.place)), self.place == 10, False, {}
 
     model = PPO(
-        "MlpPolicy", Corridor(), n_steps=40, batch_size=40, n_epochs=3, seed=0, device="cpu",
+        "MlpPolicy",
+        Corridor(),
+        n_steps=40,
+        batch_size=40,
+        n_epochs=3,
+        seed=0,
+        device="cpu",
         policy_kwargs={"net_arch": [16]},
-    )  # fmt: skip
+    )
     fill(model.policy)
-    # Actions are drawn, and draws differ: what is learned from is therefore evaluated, not rolled out.
+    # Actions are drawn, and draws differ: so what is learned from is evaluated, not rolled out.
     observations = filled(40, 4).clamp(-1, 1)
     actions = listed(2, 40)
     values, log_prob, entropy = model.policy.evaluate_actions(observations, actions)
@@ -327,93 +344,8 @@ def graph_networks() -> Rows:
     return trained(model, lambda: F.cross_entropy(model(data), data.y))
 
 
-@program("transformers", "float32")
-def gpt2() -> Rows:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        vocab_size=32, n_positions=16, n_embd=16, n_layer=2, n_head=2, resid_pdrop=0.0, embd_pdrop=0.0,
-        attn_pdrop=0.0,
-    )  # fmt: skip
-    model, tokens = GPT2LMHeadModel(config), listed(32, 2, 12)
-    return trained(model, lambda: model(input_ids=tokens, labels=tokens).loss)
-
-
-@program("transformers", "float32")
-def bert() -> Rows:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    config = BertConfig(
-        vocab_size=32, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=16, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, num_labels=3,
-    )  # fmt: skip
-    model, tokens, labels = BertForSequenceClassification(config), listed(32, 2, 12), listed(3, 2)
-    mask = torch.ones(2, 12, dtype=torch.long)
-    mask[1, 7:] = 0
-    return trained(model, lambda: model(input_ids=tokens, attention_mask=mask, labels=labels).loss)
-
-
-@program("transformers", "float32")
-def llama() -> Rows:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=32, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=32,
-    )  # fmt: skip
-    model, tokens = LlamaForCausalLM(config), listed(32, 2, 12)
-    rows = trained(model, lambda: model(input_ids=tokens, labels=tokens).loss)
-    model.eval()
-    rows["generated"] = array(
-        model.generate(tokens[:, :4], max_new_tokens=6, do_sample=False, pad_token_id=0)
-    )
-    return rows
-
-
-@program("peft", "float32")
-def low_rank_adapters() -> Rows:
-    from peft import LoraConfig, get_peft_model
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    config = GPT2Config(
-        vocab_size=32,
-        n_positions=16,
-        n_embd=16,
-        n_layer=2,
-        n_head=2,
-        resid_pdrop=0.0,
-        embd_pdrop=0.0,
-        attn_pdrop=0.0,
-    )
-    model = get_peft_model(
-        GPT2LMHeadModel(config),
-        LoraConfig(r=4, lora_alpha=8, target_modules=["c_attn"], fan_in_fan_out=True),
-    )
-    tokens = listed(32, 2, 12)
-    return trained(model, lambda: model(input_ids=tokens, labels=tokens).loss)
-
-
-@program("diffusers", "float32")
-def latent_diffusion() -> Rows:
-    from diffusers import DDPMScheduler, UNet2DModel
-
-    model = UNet2DModel(
-        sample_size=8, in_channels=3, out_channels=3, layers_per_block=1, block_out_channels=(8, 16),
-        norm_num_groups=4, attention_head_dim=4, down_block_types=("DownBlock2D", "AttnDownBlock2D"),
-        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
-    )  # fmt: skip
-    scheduler = DDPMScheduler(num_train_timesteps=20)
-    images, noise, times = filled(2, 3, 8, 8), filled(2, 3, 8, 8, salt=1), listed(20, 2)
-
-    def loss() -> Any:
-        noisy = scheduler.add_noise(images, noise, times)
-        return F.mse_loss(model(noisy, times).sample, noise)
-
-    return trained(model, loss)
-
-
 @program("torch")
-def double_descent_of_everything() -> Rows:
+def training_loop() -> Rows:
     """A loop with what scripts do around a model: clipping, schedules, hooks, averaging, states."""
     model = perceptron()
     seen: list[float] = []

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..training import Rows, array, filled, program, trained
+from tests.testbed.training import Rows, array, filled, program, trained
 
 
 class Field(torch.nn.Module):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from ..training import Rows, array, fill, filled, listed, program, trained
+from tests.testbed.training import Rows, array, fill, filled, listed, program, trained
 
 
 def classified(
@@ -252,3 +252,28 @@ def monai_unet() -> Rows:
     loss = DiceCELoss(to_onehot_y=True, softmax=True)
     volumes, labels = filled(2, 1, 8, 8, 8), listed(2, 2, 1, 8, 8, 8)
     return trained(model, lambda: loss(model(volumes), labels))
+
+
+@program("diffusers", "float32")
+def latent_diffusion() -> Rows:
+    from diffusers import DDPMScheduler, UNet2DModel
+
+    model = UNet2DModel(
+        sample_size=8,
+        in_channels=3,
+        out_channels=3,
+        layers_per_block=1,
+        block_out_channels=(8, 16),
+        norm_num_groups=4,
+        attention_head_dim=4,
+        down_block_types=("DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D"),
+    )
+    scheduler = DDPMScheduler(num_train_timesteps=20)
+    images, noise, times = filled(2, 3, 8, 8), filled(2, 3, 8, 8, salt=1), listed(20, 2)
+
+    def loss() -> Any:
+        noisy = scheduler.add_noise(images, noise, times)
+        return F.mse_loss(model(noisy, times).sample, noise)
+
+    return trained(model, loss)
