@@ -196,8 +196,8 @@ class EventList(list[Any]):
         """Return a table of the events.
 
         Args:
-            sort_by: ``cpu_time``, ``cpu_time_total``, ``self_cpu_time_total``, ``cpu_memory_usage``,
-                ``self_cpu_memory_usage`` or ``count``; None leaves the order.
+            sort_by: ``cpu_time``, ``cpu_time_total``, ``self_cpu_time_total``,
+                ``cpu_memory_usage``, ``self_cpu_memory_usage`` or ``count``; None leaves the order.
             row_limit: Rows at most; -1 for all.
             max_src_column_width: Characters of a source line.
             max_name_column_width: Characters of a name.
@@ -213,7 +213,8 @@ class EventList(list[Any]):
         if sort_by is not None:
             if sort_by not in _SORTS:
                 raise ValueError(
-                    f"table: sort_by={sort_by!r} is none of {', '.join(_SORTS)}: times and bytes of the CPU."
+                    f"table: sort_by={sort_by!r} is none of {', '.join(_SORTS)}: times and "
+                    "bytes of the CPU."
                 )
             rows.sort(key=lambda e: getattr(e, _SORTS[sort_by]), reverse=True)
         total = sum(e.self_cpu_time_total for e in self) or 1.0

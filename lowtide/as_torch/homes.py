@@ -73,6 +73,7 @@ HOMES = {
     "nn.parallel.scatter_gather": "modules.parallel",
     "nn.quantized": "as_torch.private.quantization",
     "nn.utils.memory_format": "nn.utils",
+    "nn.utils.stateless": "nn.utils",
     "nn.utils.spectral_norm": "modules.spectral_norm",
     "nn.utils.weight_norm": "modules.weight_norm",
     "onnx.operators": "as_torch.private.onnx",

@@ -28,7 +28,6 @@ from lowtide.modules import (
     recurrent,
     shuffling,
     sizes,
-    sync_batchnorm,
     transformer,
     upsampling,
 )
