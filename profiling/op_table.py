@@ -170,6 +170,9 @@ class EventList(list[Any]):
                 tuple(event.stack[:group_by_stack_n]),
             )
             groups.setdefault(key, FunctionEventAvg(event)).add(event)
+        if not group_by_input_shapes:  # each row may have several
+            for average in groups.values():
+                average.input_shapes = []
         return EventList(groups.values(), profile_memory=self._profile_memory)
 
     def total_average(self) -> FunctionEventAvg:
