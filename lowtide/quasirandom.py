@@ -95,6 +95,5 @@ class SobolEngine:
             f"SobolEngine(dimension={self.dimension}"
             + (", scramble=True" if self.scramble else "")
             + (f", seed={self.seed}" if self.seed is not None else "")
-            + (f", num_generated={self.num_generated}" if self.num_generated else "")
             + ")"
         )
