@@ -153,7 +153,7 @@ class EventList(list[Any]):
     @property
     def self_cpu_time_total(self) -> float:
         """Sum of all self times, in microseconds."""
-        return sum(event.self_cpu_time_total for event in self)
+        return float(sum(event.self_cpu_time_total for event in self))
 
     def key_averages(
         self,

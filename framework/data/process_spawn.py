@@ -84,7 +84,7 @@ class ProcessContext:
         ready = multiprocessing.connection.wait(list(self._running), timeout)
         failed = None
         for sentinel in ready:
-            i = self._running.pop(sentinel)  # type: ignore[arg-type]
+            i = self._running.pop(sentinel)
             self.processes[i].join()
             if self.processes[i].exitcode != 0 and failed is None:
                 failed = i
