@@ -173,11 +173,12 @@ class BlockMask:
         size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
         if seq_lengths is None:
             seq_lengths = kv_indices.shape[-2] * size[0], kv_indices.shape[-1] * size[1]
-        columns: Any = [None] * 4
+        columns: tuple[Any, Any, Any, Any] = (None, None, None, None)
         if compute_q_blocks:
-            columns[:2] = _listed(_dense(kv_num_blocks, kv_indices).mT)
+            columns = (*_listed(_dense(kv_num_blocks, kv_indices).mT), None, None)
             if full_kv_num_blocks is not None and full_kv_indices is not None:
-                columns[2:] = _listed(_dense(full_kv_num_blocks, full_kv_indices).mT)
+                full = _listed(_dense(full_kv_num_blocks, full_kv_indices).mT)
+                columns = (*columns[:2], *full)
         return cls(
             seq_lengths, kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, *columns,
             BLOCK_SIZE=size, mask_mod=mask_mod or noop_mask,
@@ -218,9 +219,11 @@ class BlockMask:
 
     def to(self, device: Any) -> BlockMask:
         """Return it with all parts on a device."""
-        parts = (getattr(self, name) for name in _PARTS)
-        moved: Any = [None if part is None else part.to(device) for part in parts]
-        return BlockMask(self.seq_lengths, *moved, self.BLOCK_SIZE, self.mask_mod)
+        parts: Any = ((name, getattr(self, name)) for name in _PARTS)
+        moved: dict[str, Any] = {n: None if part is None else part.to(device) for n, part in parts}
+        return BlockMask(
+            self.seq_lengths, **moved, BLOCK_SIZE=self.BLOCK_SIZE, mask_mod=self.mask_mod
+        )
 
     def __getitem__(self, index: Any) -> BlockMask:
         """Return the mask of some batches, heads and rows of blocks.
@@ -230,13 +233,13 @@ class BlockMask:
         """
         index = index if isinstance(index, tuple) else (index,)
         index = tuple(slice(i, i + 1 or None) if isinstance(i, int) else i for i in index)
-        parts: Any = [self.kv_num_blocks[index], self.kv_indices[index]]
+        full: tuple[Any, Any] = (None, None)
         if self.full_kv_num_blocks is not None and self.full_kv_indices is not None:
-            parts += [self.full_kv_num_blocks[index], self.full_kv_indices[index]]
-        else:
-            parts += [None, None]
+            full = self.full_kv_num_blocks[index], self.full_kv_indices[index]
         return BlockMask.from_kv_blocks(
-            *parts,
+            self.kv_num_blocks[index],
+            self.kv_indices[index],
+            *full,
             BLOCK_SIZE=self.BLOCK_SIZE,
             mask_mod=self.mask_mod,
             seq_lengths=self.seq_lengths,
@@ -320,12 +323,16 @@ def create_block_mask(
     seen = _pairs_in_blocks(mask, size)
     full = seen == size[0] * size[1]
     some = (seen > 0) & ~full if separate_full_blocks else seen > 0
-    rows: Any = [*_listed(some), *(_listed(full) if separate_full_blocks else (None, None))]
-    columns: Any = [
+    none: tuple[Any, Any] = (None, None)
+    return BlockMask(
+        (Q_LEN, KV_LEN),
+        *_listed(some),
+        *(_listed(full) if separate_full_blocks else none),
         *_listed(some.mT),
-        *(_listed(full.mT) if separate_full_blocks else (None, None)),
-    ]
-    return BlockMask((Q_LEN, KV_LEN), *rows, *columns, size, mask_mod)
+        *(_listed(full.mT) if separate_full_blocks else none),
+        BLOCK_SIZE=size,
+        mask_mod=mask_mod,
+    )
 
 
 def _pairs_in_blocks(mask: Tensor, size: tuple[int, int]) -> Tensor:
