@@ -323,13 +323,16 @@ def create_block_mask(
     seen = _pairs_in_blocks(mask, size)
     full = seen == size[0] * size[1]
     some = (seen > 0) & ~full if separate_full_blocks else seen > 0
-    none: tuple[Any, Any] = (None, None)
+    rows: tuple[Any, Any] = (None, None)
+    columns: tuple[Any, Any] = (None, None)
+    if separate_full_blocks:
+        rows, columns = _listed(full), _listed(full.mT)
     return BlockMask(
         (Q_LEN, KV_LEN),
         *_listed(some),
-        *(_listed(full) if separate_full_blocks else none),
+        *rows,
         *_listed(some.mT),
-        *(_listed(full.mT) if separate_full_blocks else none),
+        *columns,
         BLOCK_SIZE=size,
         mask_mod=mask_mod,
     )
