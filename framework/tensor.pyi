@@ -131,7 +131,7 @@ class Tensor:
         """True if it is a non-leaf and ``retain_grad`` was called."""
     @property
     def data(self) -> Tensor:
-        """The same values outside the graph; in-place writes through it count."""
+        """The same values outside the graph and under a version of their own."""
     @data.setter
     def data(self, value: Tensor) -> None: ...
     @property
@@ -277,6 +277,8 @@ class Tensor:
         """In-place twin of ``blend``."""
     def _channel_dropout_(self, rng: Any, p: Any, scale: Any, low: Any, shift: Any, lead: Any) -> Tensor:
         """In-place twin of ``channel_dropout``."""
+    def _coalesced_(self, coalesced: Any) -> Tensor:
+        """Declare the indices of a COO tensor sorted and distinct, or not, in place."""
     def _copy_(self, src: Any) -> Tensor:
         """In-place twin of ``copy``."""
     def _copy_result(self, result: Any, name: Any) -> Tensor:
