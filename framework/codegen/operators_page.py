@@ -116,8 +116,6 @@ ABSENT: dict[str, str] = {
     "max_pool2d_with_indices_backward native_dropout_backward torch._scaled_mm torch._scaled_mm_v2 "
     "torch.ops.aten._efficient_attention_forward torch.ops.aten._flash_attention_forward "
     "torch.ops.aten._safe_softmax.default",
-    "CuPy has no factorization of indefinite symmetric matrices; use `linalg.lu_factor`": ""
-    "linalg.ldl_factor linalg.ldl_factor_ex linalg.ldl_solve",
     "Removed from PyTorch; they only raise there": "eig lstsq matrix_rank solve symeig",
     "Recurrent steps with all weights in a list; use the modules": "gru gru_cell lstm lstm_cell "
     "rnn_relu rnn_relu_cell rnn_tanh rnn_tanh_cell",

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..dtypes import FLOAT
 from ..ops.registry import op
-from ..random.generator import draw
+from ..random.generator import Generator, draw
 from ..random.philox import Rng
 from ..spec import Spec
 from ..tensor import Tensor
@@ -25,9 +25,9 @@ from ..tensor import Tensor
 _WORDS = 16  # 32-bit words of the stream for each element: as many 64-bit words of NumPy's Philox
 
 
-def place_for(x: Tensor) -> Rng:
-    """Reserve a stretch of the default stream, enough for a draw for each element of ``x``."""
-    return draw(_WORDS * x.numel() + 4 * _WORDS, x.device)
+def place_for(x: Tensor, generator: Generator | None = None) -> Rng:
+    """Reserve a stretch of a stream, enough for a draw for each element of ``x``."""
+    return draw(_WORDS * x.numel() + 4 * _WORDS, x.device, generator)
 
 
 def on_host(xp: Any, x: Any) -> Any:

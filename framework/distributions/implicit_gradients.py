@@ -14,6 +14,7 @@ from ..autograd.function import Function
 from ..modes import is_grad_enabled, no_grad
 from ..ops.elementwise.special import igamma
 from ..ops.registry import op
+from ..random.generator import Generator
 from ..spec import Spec
 from ..tensor import Tensor
 from .draws import on_host, place_for, sample_dirichlet, standard_gamma
@@ -191,15 +192,15 @@ def dirichlet_grad(x: Tensor, concentration: Tensor, total: Tensor) -> Tensor:
 
 class _StandardGamma(Function):
     @staticmethod
-    def forward(ctx: Any, concentration: Tensor) -> Tensor:
-        found = standard_gamma(concentration, place_for(concentration))
+    def forward(ctx: Any, concentration: Tensor, generator: Generator | None) -> Tensor:
+        found = standard_gamma(concentration, place_for(concentration, generator))
         ctx.save_for_backward(concentration, found)
         return found
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Any) -> Any:
         concentration, found = ctx.saved_tensors
-        return grad_outputs[0] * standard_gamma_grad(concentration, found)
+        return grad_outputs[0] * standard_gamma_grad(concentration, found), None
 
 
 class _Dirichlet(Function):
@@ -207,8 +208,8 @@ class _Dirichlet(Function):
     # marginal, the others shrink alike.
 
     @staticmethod
-    def forward(ctx: Any, concentration: Tensor) -> Tensor:
-        found = sample_dirichlet(concentration, place_for(concentration))
+    def forward(ctx: Any, concentration: Tensor, generator: Generator | None) -> Tensor:
+        found = sample_dirichlet(concentration, place_for(concentration, generator))
         ctx.save_for_backward(concentration, found)
         return found
 
@@ -218,23 +219,23 @@ class _Dirichlet(Function):
         concentration, x = ctx.saved_tensors
         total = concentration.sum(-1, True).expand(concentration.shape)
         along = g - (x * g).sum(-1, True)
-        return dirichlet_grad(x, concentration, total) * along
+        return dirichlet_grad(x, concentration, total) * along, None
 
 
-def draw_gamma(concentration: Tensor) -> Tensor:
+def draw_gamma(concentration: Tensor, generator: Generator | None = None) -> Tensor:
     """Draw gamma variables of rate 1, with a gradient by their shape parameters.
 
     Keeps the parameters and the draws.
     """
-    return _StandardGamma.apply(concentration)
+    return _StandardGamma.apply(concentration, generator)
 
 
-def draw_dirichlet(concentration: Tensor) -> Tensor:
+def draw_dirichlet(concentration: Tensor, generator: Generator | None = None) -> Tensor:
     """Draw from Dirichlet distributions along the last axis, with a gradient.
 
     Keeps the parameters and the draws.
     """
-    return _Dirichlet.apply(concentration)
+    return _Dirichlet.apply(concentration, generator)
 
 
 class _GammaCdf(Function):

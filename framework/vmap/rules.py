@@ -111,16 +111,18 @@ def _as_tuple(value: Any) -> tuple[int, ...]:
 
 _LAST_DIMS = {
     "_cholesky", "_cofactors", "_cofactors_slope", "_det", "_eig", "_eigh", "_eigvalsh",
-    "_euclidean", "_inv", "_lstsq", "_lu_factor", "_matrix_exp", "_permutation", "_qr",
-    "_slogdet", "_solve", "_solve_triangular", "_svd", "_svdvals", "_view_dtype", "geqrf",
-    "tril", "triu", "view_as_complex", "view_as_real",
+    "_euclidean", "_inv", "_ldl_factor", "_ldl_solve", "_lstsq", "_lu_factor", "_matrix_exp",
+    "_permutation", "_qr", "_slogdet", "_solve", "_solve_triangular", "_svd", "_svdvals",
+    "_view_dtype", "geqrf", "tril", "triu", "view_as_complex", "view_as_real",
 }  # fmt: skip
 
 
 def last_dims(call: Any) -> Any:
     """The levels are further free dims before the others."""
     ndim = max(s.ndim for s in call.specs if s is not None)
-    return call.run([call.front(i, ndim) for i in range(len(call.inputs))])
+    # Row exchanges are vectors beside matrices: a dim less.
+    less = [name == "pivots" for name in call.names]
+    return call.run([call.front(i, ndim - less[i]) for i in range(len(call.inputs))])
 
 
 # The first dim counts rows that are independent

@@ -337,7 +337,7 @@ PRIVATE: dict[str, dict[str, str]] = {
 }
 
 # Modules with a dict FUNCTIONS: names of torch itself
-TABLES = (f"{_P}.foreach", f"{_P}.aten", f"{_P}.absent_dtypes", f"{_P}.sparse")
+TABLES = tuple(f"{_P}.{name}" for name in ("foreach", "aten", "native", "absent_dtypes", "sparse"))
 
 
 def home(path: str) -> str | None:

@@ -13,6 +13,9 @@ from lowtide.framework.ops.linalg.eig_svd import eigvalsh as eigvalsh
 from lowtide.framework.ops.linalg.eig_svd import svd as svd
 from lowtide.framework.ops.linalg.eig_svd import svdvals as svdvals
 from lowtide.framework.ops.linalg.householder import householder_product as householder_product
+from lowtide.framework.ops.linalg.ldl import ldl_factor as ldl_factor
+from lowtide.framework.ops.linalg.ldl import ldl_factor_ex as ldl_factor_ex
+from lowtide.framework.ops.linalg.ldl import ldl_solve as ldl_solve
 from lowtide.framework.ops.linalg.lstsq import lstsq as lstsq
 from lowtide.framework.ops.linalg.lstsq import matrix_rank as matrix_rank
 from lowtide.framework.ops.linalg.lstsq import pinv as pinv

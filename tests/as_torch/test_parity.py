@@ -41,6 +41,33 @@ def wave(*shape):
 """
 
 PROGRAMS = {
+    "native": """
+        x, c = wave(2, 4, 3), torch.ones(4)
+        w, b, mean, var = c * 2, c - 1.5, c * 0, c + 0
+        found = [*torch.native_layer_norm(x, [3], None, None, 1e-5),
+                 *torch.native_batch_norm(x, w, b, mean, var, True, 0.1, 1e-5), mean, var,
+                 *torch.native_batch_norm(x, w, b, mean, var, False, 0.1, 1e-5),
+                 *torch.native_batch_norm(x.bfloat16(), None, None, None, None, True, 0.1, 1e-2)[1:],
+                 *torch.native_group_norm(x, w, b, 2, 4, 3, 2, 1e-5),
+                 *torch.native_dropout(x, 0.5, False), torch.native_channel_shuffle(x[..., None], 2),
+                 torch.native_norm(x.to_sparse(), 2)]
+        p = torch.tensor([0.0, 1.0])
+        found += [torch.binomial(torch.full((3, 1), 7.0), p),
+                  torch._sample_dirichlet(x.abs() + 1).sum(-1).round()]
+        drawn = [torch._standard_gamma(x + 2, torch.Generator().manual_seed(3)) for _ in "ab"]
+        a = torch.full((5,), 4.0, requires_grad=True)
+        torch._standard_gamma(a).sum().backward()
+        def refused(f, *args):
+            try:
+                f(*args)
+            except Exception as error:
+                return type(error).__name__
+        result = [[str(t.dtype).split(".")[1], list(t.shape), t.double().flatten().tolist()] for t in found] + [
+            bool((drawn[0] == drawn[1]).all()), bool((a.grad > 0).all()),
+            refused(torch.binomial, p.int(), p), refused(torch.binomial, p.double(), p),
+            refused(torch.native_group_norm, x, w, b, 2, 4, 4, 2, 1e-5),
+            refused(torch._standard_gamma, p.long())]
+        """,
     "pytree": """
         from collections import OrderedDict, defaultdict, deque, namedtuple
         from torch.utils import _pytree as tree

@@ -8,6 +8,7 @@ from __future__ import annotations
 from ...dtypes import BOOL, bool_, uint8
 from ...kernels.common.elementwise import elementwise_kernel
 from ...kernels.common.layout import worth_compiling
+from ..conversion.copy import zero_gradient
 from ..elementwise.bitmask import HIDDEN, INFINITY, bitmask_vjp, with_bitmask, worth_bits
 from ..registry import function, op
 from ..signatures import per_element, same, singles
@@ -70,8 +71,8 @@ def _(g, input, low, high, outside, inside):
 
 
 @window.vjp("input")
-def _(g):
-    return None  # flat except at the edges
+def _(g, input_spec):  # flat except at the edges: zeros, as PyTorch has, and not None
+    return zero_gradient(g, input_spec)
 
 
 def _relu_infer(input):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...dtypes import bool_
 from ...kernels.common.elementwise import elementwise_kernel
+from ..conversion.copy import zero_gradient
 from ..elementwise.bitmask import HIDDEN, INFINITY, bitmask_vjp, with_bitmask, worth_bits
 from ..elementwise.unary import tanh
 from ..registry import function, op
@@ -54,8 +55,8 @@ def _(g, result):
 
 
 @shrink_slope.vjp("result")
-def _(g):
-    return None  # flat except at the edges
+def _(g, result_spec):  # flat except at the edges: zeros, as PyTorch has, and not None
+    return zero_gradient(g, result_spec)
 
 
 @function(public=False)

@@ -69,26 +69,6 @@ def instance_norm(
 
 
 @_listed
-def native_layer_norm(
-    input: Any, normalized_shape: Any, weight: Any, bias: Any, eps: float
-) -> tuple[Any, Any, Any]:
-    """Normalize the last dimensions; return (result, mean, reciprocal of the deviation)."""
-    dims = tuple(range(-len(normalized_shape), 0))
-    mean = input.mean(dims, keepdim=True)
-    rstd = (input.var(dims, correction=0, keepdim=True) + eps).rsqrt()
-    return _F.layer_norm(input, normalized_shape, weight, bias, eps), mean, rstd
-
-
-@_listed
-def native_dropout(input: Any, p: float, train: bool | None) -> tuple[Any, Any]:
-    """Drop elements; return (result, mask of those that stay)."""
-    if train is False or p == 0:
-        return input.clone(), _lt.ones_like(input, dtype=_lt.bool)
-    mask = _lt.rand_like(input) >= p
-    return input * mask * (1 / (1 - p) if p < 1 else 0.0), mask
-
-
-@_listed
 def grid_sampler(
     input: Any, grid: Any, interpolation_mode: int, padding_mode: int, align_corners: bool
 ) -> Any:
