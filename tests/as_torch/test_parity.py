@@ -47,9 +47,10 @@ PROGRAMS = {
         found = [*torch.native_layer_norm(x, [3], None, None, 1e-5),
                  *torch.native_batch_norm(x, w, b, mean, var, True, 0.1, 1e-5), mean, var,
                  *torch.native_batch_norm(x, w, b, mean, var, False, 0.1, 1e-5),
-                 *torch.native_batch_norm(x.bfloat16(), None, None, None, None, True, 0.1, 1e-2)[1:],
+                 *torch.native_batch_norm(x.bfloat16(), *[None] * 4, True, 0.1, 1e-2)[1:],
                  *torch.native_group_norm(x, w, b, 2, 4, 3, 2, 1e-5),
-                 *torch.native_dropout(x, 0.5, False), torch.native_channel_shuffle(x[..., None], 2),
+                 *torch.native_dropout(x, 0.5, False),
+                 torch.native_channel_shuffle(x[..., None], 2),
                  torch.native_norm(x.to_sparse(), 2)]
         p = torch.tensor([0.0, 1.0])
         found += [torch.binomial(torch.full((3, 1), 7.0), p),
@@ -62,7 +63,8 @@ PROGRAMS = {
                 f(*args)
             except Exception as error:
                 return type(error).__name__
-        result = [[str(t.dtype).split(".")[1], list(t.shape), t.double().flatten().tolist()] for t in found] + [
+        result = [[str(t.dtype).split(".")[1], list(t.shape), t.double().flatten().tolist()]
+                  for t in found] + [
             bool((drawn[0] == drawn[1]).all()), bool((a.grad > 0).all()),
             refused(torch.binomial, p.int(), p), refused(torch.binomial, p.double(), p),
             refused(torch.native_group_norm, x, w, b, 2, 4, 4, 2, 1e-5),
