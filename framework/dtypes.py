@@ -199,8 +199,8 @@ def _dominate(higher: dtype | None, lower: dtype | None) -> dtype | None:
         return higher or lower
     if higher.category == COMPLEX:
         return higher
-    if higher.category == FLOAT and higher.limited:
-        return higher
+    if higher.limited and lower.category == COMPLEX:
+        return lower if higher.category == INT else promote_types(higher, lower)
     if higher.category == FLOAT:
         return higher.to_complex() if lower.category == COMPLEX else higher
     if higher.category == BOOL or lower.category >= FLOAT:
@@ -236,7 +236,7 @@ def SCALAR_DTYPE(category: int) -> dtype:
 
 def can_cast(from_: dtype, to: dtype) -> bool:
     """True if a result of type ``from_`` may be stored in a tensor of type ``to`` in place."""
-    return from_.category <= to.category and (from_.is_signed <= to.is_signed or not to.limited)
+    return from_.category <= to.category
 
 
 _RTOL_ATOL = {  # relative, absolute: a few units in the last place after a short reduction
@@ -262,7 +262,7 @@ class finfo:
         self.bits = int(info.bits)
         self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)
         self.tiny = self.smallest_normal = float(info.smallest_normal)
-        self.resolution = float(info.resolution)
+        self.resolution = 1.0 if d.limited else float(info.resolution)  # no decimal digit
 
     def __repr__(self) -> str:
         return f"finfo(dtype={self.dtype}, eps={self.eps:g}, max={self.max:g}, tiny={self.tiny:g})"

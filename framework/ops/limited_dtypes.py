@@ -25,6 +25,7 @@ ALLOWED = {  # by the name that a user knows
     ),
     "float8": frozenset(f"{_BOTH} abs matmul index_put index_put_add".split()),
 }
+_GIVING = frozenset(["hash_tensor"])  # of other types
 
 
 def check_limited(
@@ -41,10 +42,11 @@ def check_limited(
     Raises:
         NotImplementedError: It has.
     """
-    if not any(isinstance(s, Spec) and s.dtype.limited for s in (*inputs, *results)):
+    concerned = inputs if op.display_name in _GIVING else (*inputs, *results)
+    if not any(isinstance(s, Spec) and s.dtype.limited for s in concerned):
         return
     numbers = any(isinstance(s, ScalarSpec) and s.category >= 0 for s in specs)
-    for spec in (*inputs, *results):
+    for spec in concerned:
         if not isinstance(spec, Spec) or not spec.dtype.limited or op.view:
             continue
         kind, name = spec.dtype.limited, op.display_name
