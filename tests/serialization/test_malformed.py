@@ -62,7 +62,7 @@ BAD = {
     ),
     "more data": (file({"a": entry()}, EIGHT + b"1"), "the file at"),
     "a dtype of no tensor": (file({"a": entry("U32")}, EIGHT), "has dtype U32, which no tensor"),
-    "eight-bit floats": (file({"a": entry("F8_E4M3", (8,))}, EIGHT), "which no tensor here"),
+    "eight-bit exponents": (file({"a": entry("F8_E8M0", (8,))}, EIGHT), "which no tensor here"),
 }
 
 
