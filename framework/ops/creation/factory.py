@@ -201,7 +201,8 @@ def fitted(value: Any, dtype: dtype_class) -> Any:
             raise OverflowError
         if category == dtypes.FLOAT:
             value = float(value)  # type: ignore[arg-type]
-            if abs(value) > _LARGEST.get(dtype, inf) and abs(value) != inf:
+            infinite = abs(value) == inf and dtype is not dtypes.float8_e4m3fn  # it has none
+            if abs(value) > _LARGEST.get(dtype, inf) and not infinite:
                 raise OverflowError
         return value
     except (TypeError, ValueError, OverflowError):
@@ -210,7 +211,11 @@ def fitted(value: Any, dtype: dtype_class) -> Any:
         ) from None
 
 
-_LARGEST = {d: dtypes.finfo(d).max for d in (dtypes.float16, dtypes.bfloat16, dtypes.float32)}
+_LARGEST = {
+    d: dtypes.finfo(d).max
+    for d in dtypes.ALL
+    if d.category == dtypes.FLOAT and d is not dtypes.float64
+}
 NUMBERS = (bool, int, float, complex)  # Python's, by category
 
 
