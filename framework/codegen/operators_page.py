@@ -31,8 +31,7 @@ DIFFERS: dict[str, str] = {
     "ctc_loss": "the gradient is that of the function; PyTorch adds `exp(log_probs)` to it, which "
     "`log_softmax` before it cancels. Sequences of infinite loss get a zero gradient, not NaN. "
     "Has second gradients",
-    "embedding_bag": "`scale_grad_by_freq` "
-    "divides each row by its own count. Has second gradients",
+    "embedding_bag": "`scale_grad_by_freq` divides each row by its own count. Has second gradients",
     "grid_sample": "has second gradients",
     "interpolate": "no mode `lanczos`; bytes only by the nearest. Where a scale leaves every size "
     "as it is, the gradient is that of the function; PyTorch mixes resampling and copying between "

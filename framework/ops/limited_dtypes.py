@@ -1,7 +1,7 @@
 """Which ops take uint16, uint32, uint64 and the 8-bit floats: those of PyTorch's CPU.
 
-These types are for storage: values are made, copied, moved, viewed, converted and compared for
-equality; arithmetic is done after a conversion. A plan asks here, with the types that an op computes
+These types are for storage: values are made, copied, viewed, converted and compared for equality;
+arithmetic is done after a conversion. A plan asks here, with the types that an op computes
 in, so what is promoted to a float first (``sqrt``, ``/``) needs no entry, and views none either.
 """
 

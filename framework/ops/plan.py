@@ -87,7 +87,9 @@ class Plan:
             up = False
             casts = [_kernel_spec(s, c, up) for s, c in zip(specs, common, strict=True)]
         self.casts = tuple(casts) if any(casts) else None
-        compute = [r.like(dtype=float32) if up and r.dtype.is_narrow else None for r in self.results]
+        compute = [
+            r.like(dtype=float32) if up and r.dtype.is_narrow else None for r in self.results
+        ]
         self.compute = tuple(compute) if any(compute) else None
         self.scratch = tuple(
             s.like(dtype=float32) if up and s.dtype.is_narrow else s for s in inferred[count:]

@@ -62,7 +62,8 @@ BAD = {
     ),
     "more data": (file({"a": entry()}, EIGHT + b"1"), "the file at"),
     "a dtype of no tensor": (
-        file({"a": entry("F8_E8M0", (8,))}, EIGHT), "has dtype F8_E8M0, which no tensor here"
+        file({"a": entry("F8_E8M0", (8,))}, EIGHT),
+        "has dtype F8_E8M0, which no tensor here",
     ),
 }
 

@@ -109,7 +109,9 @@ def place_of(device: Any) -> as_device:
     return get_default_device() if device is None else as_device(device)
 
 
-_COMPUTED = "arange eye linspace logspace rand randint randn randperm range".split()
+_COMPUTED = (
+    "arange", "eye", "linspace", "logspace", "rand", "randint", "randn", "randperm", "range",
+)  # fmt: skip
 
 
 def check_made(name: str, dtype: dtype_class) -> None:
@@ -118,9 +120,9 @@ def check_made(name: str, dtype: dtype_class) -> None:
     Raises:
         NotImplementedError: It does.
     """
-    if dtype.limited and name in _COMPUTED:
-        if name != ("randint" if dtype.limited == "unsigned" else "eye"):
-            refuse(name, dtype)
+    can = "randint" if dtype.limited == "unsigned" else "eye"
+    if dtype.limited and name in _COMPUTED and name != can:
+        refuse(name, dtype)
 
 
 def target(

@@ -37,6 +37,12 @@ def hash_over(xp, out, wide, input, *, dim, keepdim):
         out.fill(0)  # nothing was reduced
 
 
+@hash_over.kernel("cpu")
+def _(xp, out, wide, input, *, dim, keepdim):
+    xp.copyto(wide, input, casting="unsafe")
+    xp.bitwise_xor.reduce(wide.view("u8"), axis=dim, keepdims=keepdim, out=out)
+
+
 @function(method=True)
 def hash_tensor(input, dim=(), *, keepdim=False, mode=0, out=None):
     """Compute a checksum: the exclusive or of the bits of elements, as float64 or int64.
@@ -61,12 +67,11 @@ def hash_tensor(input, dim=(), *, keepdim=False, mode=0, out=None):
     """
     if mode != 0:
         raise RuntimeError(f"hash_tensor: Unknown hash_tensor mode: {mode}. Pass mode=0.")
-    if dim in ((), [], None):
-        if not input.numel():
-            raise RuntimeError(
-                "hash_tensor: Expected reduction dim to be specified for input.numel() == 0. "
-                "Specify the reduction dim with the 'dim' argument."
-            )
+    if dim in ((), [], None) and not input.numel():
+        raise RuntimeError(
+            "hash_tensor: Expected reduction dim to be specified for input.numel() == 0. "
+            "Specify the reduction dim with the 'dim' argument."
+        )
     dims = normalize_dims("hash_tensor", dim, input.ndim)
     for d in dims:
         if not input.shape[d]:

@@ -134,7 +134,7 @@ def binomial(count: Any, prob: Any, generator: Any = None) -> Any:
             )
     if count.dtype != prob.dtype:
         raise RuntimeError(
-            f"binomial: Found dtype {prob.dtype} but expected {count.dtype}. Convert one with .to()."
+            f"binomial: Found dtype {prob.dtype} but expected {count.dtype}. Convert one by .to()."
         )
     count, prob = _lt.broadcast_tensors(count, prob)
     found: Any = draws.binomial(count, prob, draws.place_for(count, generator))

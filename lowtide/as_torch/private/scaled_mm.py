@@ -61,7 +61,7 @@ def _scaled_mm(
     if input.shape[1] != mat2.shape[0]:
         raise RuntimeError(
             "_scaled_mm: mat1 and mat2 shapes cannot be multiplied; got "
-            f"{tuple(input.shape)} and {tuple(mat2.shape)}. To multiply by the transpose, pass .t()."
+            f"{tuple(input.shape)} and {tuple(mat2.shape)}. For the transpose pass .t()."
         )
     wanted = input.dtype if out_dtype is None else out_dtype
     if wanted not in _OUT:
