@@ -2,9 +2,9 @@
 
 A :class:`dtype` is one of seventeen interned objects. Five of them, the wider unsigned integers and
 the 8-bit floats, have few operations, as in PyTorch (``ops/limited_dtypes.py``). Two rules live
-here because every op needs them: which type two types meet in (:func:`promote_types`), and which type a mix of tensors,
-0-dimensional tensors and Python scalars has (:func:`result_type`). Tolerances for comparing
-results also live here, so that no test invents its own.
+here because every op needs them: which type two types meet in (:func:`promote_types`), and which
+type a mix of tensors, 0-dimensional tensors and Python scalars has (:func:`result_type`).
+Tolerances for comparing results also live here, so that no test invents its own.
 """
 
 from __future__ import annotations

@@ -25,8 +25,11 @@ def _listed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _statistics(input: Any, dims: tuple[int, ...], eps: float, keepdim: bool) -> tuple[Any, Any]:
-    mean = input.mean(dims, keepdim=keepdim)
-    return mean, (input.var(dims, correction=0, keepdim=keepdim) + eps).rsqrt()
+    # Rounded once, to the dtype of the input.
+    wide = input.float() if input.dtype in (_lt.float16, _lt.bfloat16) else input
+    mean = wide.mean(dims, keepdim=keepdim)
+    rstd = (wide.var(dims, correction=0, keepdim=keepdim) + eps).rsqrt()
+    return mean.to(input.dtype), rstd.to(input.dtype)
 
 
 @_listed
