@@ -69,7 +69,7 @@ PROGRAMS = {
         found = [*torch.native_layer_norm(x, [3], None, None, 1e-5),
                  *torch.native_batch_norm(x, w, b, mean, var, True, 0.1, 1e-5), mean, var,
                  *torch.native_batch_norm(x, w, b, mean, var, False, 0.1, 1e-5),
-                 *torch.native_batch_norm(x.bfloat16(), None, None, None, None, True, .1, .1)[1:],
+                 torch.native_batch_norm(x.bfloat16(), None, None, None, None, True, .1, .1)[1],
                  *torch.native_group_norm(x, w, b, 2, 4, 3, 2, 1e-5),
                  *torch.native_dropout(x, 0.5, False),
                  torch.native_channel_shuffle(x[..., None], 2), torch.native_norm(x.to_sparse(), 2)]
