@@ -104,20 +104,21 @@ class AliasStorage(LedgerEntry):
     for. Role, pins and ledger are those of the storage that owns the bytes, which it keeps alive.
     """
 
-    __slots__ = ("__weakref__", "root", "version")
+    __slots__ = ("__weakref__", "_root", "version")
 
     def __init__(self, root: Any) -> None:
-        self.root = root.root
+        self._root = root.root
         self.version = 0
 
-    ledger = property(lambda self: self.root.ledger)
-    nbytes = property(lambda self: self.root.nbytes)
-    address = property(lambda self: self.root.address)
+    root = property(lambda self: self._root)
+    ledger = property(lambda self: self._root.ledger)
+    nbytes = property(lambda self: self._root.nbytes)
+    address = property(lambda self: self._root.address)
     role = property(
-        lambda self: self.root.role, lambda self, role: setattr(self.root, "role", role)
+        lambda self: self._root.role, lambda self, role: setattr(self._root, "role", role)
     )
     pins = property(
-        lambda self: self.root.pins, lambda self, pins: setattr(self.root, "pins", pins)
+        lambda self: self._root.pins, lambda self, pins: setattr(self._root, "pins", pins)
     )
 
     def set_role(self, role: int) -> None:

@@ -329,8 +329,9 @@ class Tensor:
         """The same values outside the graph and under a version of their own.
 
         Writes through it are not noticed by a graph that kept the values: its gradients are then
-        those of the new values. ``detach()`` shares the version, and such writes are noticed. Inside
-        a checkpointed region, whose replay must know of every write, ``data`` is ``detach()``.
+        those of the new values. ``detach()`` shares the version, and such writes are noticed.
+        Inside a checkpointed region, whose replay must know of every write, ``data`` is
+        ``detach()``.
         """
         t: Tensor = self.detach()  # type: ignore[attr-defined]
         if local.state.recorder is None and t.__class__ is Tensor:

@@ -34,7 +34,8 @@ class SobolEngine:
             from scipy.stats import qmc
         except ImportError as error:
             raise ImportError(
-                "SobolEngine: SciPy draws the points and is not installed. Install it with: pip install scipy"
+                "SobolEngine: SciPy draws the points and is not installed. Install it with: "
+                "pip install scipy"
             ) from error
         self.dimension, self.scramble, self.seed = dimension, scramble, seed
         if scramble and seed is None:
@@ -71,8 +72,8 @@ class SobolEngine:
         total = self.num_generated + 2**m
         if total & (total - 1):
             raise ValueError(
-                f"SobolEngine.draw_base2: {self.num_generated} points were drawn and 2**{m} more make"
-                f" {total}, which is no power of two. Call draw, or reset first."
+                f"SobolEngine.draw_base2: {self.num_generated} points were drawn and 2**{m} more "
+                f"make {total}, which is no power of two. Call draw, or reset first."
             )
         return self.draw(2**m, out, dtype)
 
@@ -94,6 +95,5 @@ class SobolEngine:
             f"SobolEngine(dimension={self.dimension}"
             + (", scramble=True" if self.scramble else "")
             + (f", seed={self.seed}" if self.seed is not None else "")
-            + (f", num_generated={self.num_generated}" if self.num_generated else "")
             + ")"
         )

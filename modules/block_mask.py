@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..framework import ops
-from ..framework.dtypes import bool as bool_
-from ..framework.dtypes import int32
+from ..framework.dtypes import bool_, int32
 from ..framework.ops.creation.fill import zeros
 from ..framework.ops.creation.ranges import arange
 from ..framework.tensor import Tensor
@@ -19,8 +18,16 @@ from ..framework.vmap.transform import vmap
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 _DEFAULT_SPARSE_BLOCK_SIZE = 128
-_PARTS = ("kv_num_blocks", "kv_indices", "full_kv_num_blocks", "full_kv_indices")
-_PARTS += ("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices")
+_PARTS = (
+    "kv_num_blocks",
+    "kv_indices",
+    "full_kv_num_blocks",
+    "full_kv_indices",
+    "q_num_blocks",
+    "q_indices",
+    "full_q_num_blocks",
+    "full_q_indices",
+)
 
 
 def noop_mask(batch: Tensor, head: Tensor, token_q: Tensor, token_kv: Tensor) -> Tensor:
@@ -166,11 +173,12 @@ class BlockMask:
         size = (BLOCK_SIZE, BLOCK_SIZE) if isinstance(BLOCK_SIZE, int) else BLOCK_SIZE
         if seq_lengths is None:
             seq_lengths = kv_indices.shape[-2] * size[0], kv_indices.shape[-1] * size[1]
-        columns: list[Tensor | None] = [None] * 4
+        columns: tuple[Any, Any, Any, Any] = (None, None, None, None)
         if compute_q_blocks:
-            columns[:2] = _listed(_dense(kv_num_blocks, kv_indices).mT)
+            columns = (*_listed(_dense(kv_num_blocks, kv_indices).mT), None, None)
             if full_kv_num_blocks is not None and full_kv_indices is not None:
-                columns[2:] = _listed(_dense(full_kv_num_blocks, full_kv_indices).mT)
+                full = _listed(_dense(full_kv_num_blocks, full_kv_indices).mT)
+                columns = (*columns[:2], *full)
         return cls(
             seq_lengths, kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices, *columns,
             BLOCK_SIZE=size, mask_mod=mask_mod or noop_mask,
@@ -211,9 +219,11 @@ class BlockMask:
 
     def to(self, device: Any) -> BlockMask:
         """Return it with all parts on a device."""
-        parts = (getattr(self, name) for name in _PARTS)
-        moved = (None if part is None else part.to(device) for part in parts)
-        return BlockMask(self.seq_lengths, *moved, self.BLOCK_SIZE, self.mask_mod)  # type: ignore[arg-type]
+        parts: Any = ((name, getattr(self, name)) for name in _PARTS)
+        moved: dict[str, Any] = {n: None if part is None else part.to(device) for n, part in parts}
+        return BlockMask(
+            self.seq_lengths, **moved, BLOCK_SIZE=self.BLOCK_SIZE, mask_mod=self.mask_mod
+        )
 
     def __getitem__(self, index: Any) -> BlockMask:
         """Return the mask of some batches, heads and rows of blocks.
@@ -223,13 +233,13 @@ class BlockMask:
         """
         index = index if isinstance(index, tuple) else (index,)
         index = tuple(slice(i, i + 1 or None) if isinstance(i, int) else i for i in index)
-        parts = [self.kv_num_blocks[index], self.kv_indices[index]]
+        full: tuple[Any, Any] = (None, None)
         if self.full_kv_num_blocks is not None and self.full_kv_indices is not None:
-            parts += [self.full_kv_num_blocks[index], self.full_kv_indices[index]]
-        else:
-            parts += [None, None]
+            full = self.full_kv_num_blocks[index], self.full_kv_indices[index]
         return BlockMask.from_kv_blocks(
-            *parts,
+            self.kv_num_blocks[index],
+            self.kv_indices[index],
+            *full,
             BLOCK_SIZE=self.BLOCK_SIZE,
             mask_mod=self.mask_mod,
             seq_lengths=self.seq_lengths,
@@ -247,7 +257,7 @@ class BlockMask:
         flat = dense.reshape(-1, *dense.shape[-2:]).float()
         drawn = []
         for number, mask in enumerate(flat[:limit]):
-            where = []
+            where: list[int] = []
             for n in reversed(lead):
                 number, place = divmod(number, n)
                 where.insert(0, place)
@@ -313,9 +323,19 @@ def create_block_mask(
     seen = _pairs_in_blocks(mask, size)
     full = seen == size[0] * size[1]
     some = (seen > 0) & ~full if separate_full_blocks else seen > 0
-    rows = [*_listed(some), *(_listed(full) if separate_full_blocks else (None, None))]
-    columns = [*_listed(some.mT), *(_listed(full.mT) if separate_full_blocks else (None, None))]
-    return BlockMask((Q_LEN, KV_LEN), *rows, *columns, size, mask_mod)  # type: ignore[arg-type]
+    rows: tuple[Any, Any] = (None, None)
+    columns: tuple[Any, Any] = (None, None)
+    if separate_full_blocks:
+        rows, columns = _listed(full), _listed(full.mT)
+    return BlockMask(
+        (Q_LEN, KV_LEN),
+        *_listed(some),
+        *rows,
+        *_listed(some.mT),
+        *columns,
+        BLOCK_SIZE=size,
+        mask_mod=mask_mod,
+    )
 
 
 def _pairs_in_blocks(mask: Tensor, size: tuple[int, int]) -> Tensor:

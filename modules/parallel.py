@@ -1,7 +1,7 @@
 """Parallel training of a module: in one process and on one device, for now.
 
 The wrappers are there for what programs see of them: ``.module``, names in the state dict, the
-``no_sync`` context. With one replica there is nothing to reduce, and the result is that of the module.
+``no_sync`` context. With one replica there is nothing to reduce, and the result is the module's.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from .module import Module
 def _one_device(device_ids: Sequence[Any] | None, what: str) -> None:
     if device_ids is not None and len(device_ids) > 1:
         raise ValueError(
-            f"{what}: device_ids {list(device_ids)} are {len(device_ids)} devices, and lowtide trains on"
-            " one for now. Name one, or leave device_ids out."
+            f"{what}: device_ids {list(device_ids)} are {len(device_ids)} devices, and lowtide "
+            "trains on one for now. Name one, or leave device_ids out."
         )
 
 
@@ -63,7 +63,7 @@ class DistributedDataParallel(Module):
         device_ids: the device of this process, at most one.
         output_device: likewise.
         dim: must be 0.
-        broadcast_buffers: whether ranks take rank 0's buffers before forward; with one rank, they do.
+        broadcast_buffers: whether ranks take rank 0's buffers before forward: the only rank does.
         init_sync: whether ranks take rank 0's parameters at the start.
         process_group: the group, None for the default one, which must be there.
         bucket_cap_mb: size of the buckets that gradients travel in: none travel.
@@ -162,8 +162,8 @@ class DistributedDataParallel(Module):
     def register_comm_hook(self, state: object, hook: Any) -> NoReturn:
         """Refused: no gradient is communicated, so the hook would never run."""
         raise NotImplementedError(
-            "DistributedDataParallel.register_comm_hook: with one process no gradient is communicated,"
-            " and the hook would never run. Use Tensor.register_hook for a gradient."
+            "DistributedDataParallel.register_comm_hook: with one process no gradient is "
+            "communicated, and the hook would never run. Use Tensor.register_hook for a gradient."
         )
 
     def _set_static_graph(self) -> None:

@@ -45,8 +45,8 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(step)
     def call(*args: Any, **kwargs: Any) -> Any:
         self = args[0]
-        # super().step() of a subclass, whose hooks ran; or a wrapper that is an Optimizer by its class
-        # alone, whose inner one has the hooks.
+        # super().step() of a subclass, whose hooks ran; or a wrapper that is an Optimizer by its
+        # class alone, whose inner one has the hooks.
         if self.__dict__.get("_in_step") or "_hooks" not in self.__dict__:
             return step(*args, **kwargs)
         # No call from here to the try: an interrupt comes before all of it is set, or is undone.

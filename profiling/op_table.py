@@ -153,7 +153,7 @@ class EventList(list[Any]):
     @property
     def self_cpu_time_total(self) -> float:
         """Sum of all self times, in microseconds."""
-        return sum(event.self_cpu_time_total for event in self)
+        return float(sum(event.self_cpu_time_total for event in self))
 
     def key_averages(
         self,
@@ -170,6 +170,9 @@ class EventList(list[Any]):
                 tuple(event.stack[:group_by_stack_n]),
             )
             groups.setdefault(key, FunctionEventAvg(event)).add(event)
+        if not group_by_input_shapes:  # each row may have several
+            for average in groups.values():
+                average.input_shapes = []
         return EventList(groups.values(), profile_memory=self._profile_memory)
 
     def total_average(self) -> FunctionEventAvg:
@@ -196,8 +199,8 @@ class EventList(list[Any]):
         """Return a table of the events.
 
         Args:
-            sort_by: ``cpu_time``, ``cpu_time_total``, ``self_cpu_time_total``, ``cpu_memory_usage``,
-                ``self_cpu_memory_usage`` or ``count``; None leaves the order.
+            sort_by: ``cpu_time``, ``cpu_time_total``, ``self_cpu_time_total``,
+                ``cpu_memory_usage``, ``self_cpu_memory_usage`` or ``count``; None leaves the order.
             row_limit: Rows at most; -1 for all.
             max_src_column_width: Characters of a source line.
             max_name_column_width: Characters of a name.
@@ -213,7 +216,8 @@ class EventList(list[Any]):
         if sort_by is not None:
             if sort_by not in _SORTS:
                 raise ValueError(
-                    f"table: sort_by={sort_by!r} is none of {', '.join(_SORTS)}: times and bytes of the CPU."
+                    f"table: sort_by={sort_by!r} is none of {', '.join(_SORTS)}: times and "
+                    "bytes of the CPU."
                 )
             rows.sort(key=lambda e: getattr(e, _SORTS[sort_by]), reverse=True)
         total = sum(e.self_cpu_time_total for e in self) or 1.0

@@ -1,8 +1,8 @@
 """Recording of ops in time: each kernel's call, the bytes it took, the named ranges around it.
 
-An executor (``framework/execution.py``) times the calls of kernels; ledger observers note bytes. Both
-are there only between :meth:`OpRecorder.start` and :meth:`OpRecorder.stop`, so a program that does
-not record pays nothing. What is timed is a kernel: the Python around it belongs to the range.
+An executor (``framework/execution.py``) times the calls of kernels; ledger observers note bytes.
+Both are there only between :meth:`OpRecorder.start` and :meth:`OpRecorder.stop`, so a program that
+does not record pays nothing. What is timed is a kernel: the Python around it belongs to the range.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class OpEvent(NamedTuple):
     """Something that happened in one thread.
 
     Attributes:
-        kind: "op" for a kernel's call, "range" for a named range, "memory" for bytes that were taken
-            or given back between kernels.
+        kind: "op" for a kernel's call, "range" for a named range, "memory" for bytes that were
+            taken or given back between kernels.
         name: Of the op as PyTorch prints it (``aten::mul``), of the node whose backward ran
             (``MulBackward0``), ``optimizer::step``, or of the range.
         begin: Nanoseconds since the recording began.
@@ -99,7 +99,7 @@ _SPACES = {"optimizer": "optimizer"}
 
 
 def _shapes(args: tuple[Any, ...]) -> tuple[tuple[int, ...], ...]:
-    # A kernel is called with its result and its inputs, a plan of several kernels with lists of them.
+    # A kernel is called with its result and its inputs, a plan of several with lists of them.
     read = [a for arg in args[1:] for a in (arg if isinstance(arg, list) else [arg])]
     return tuple(tuple(a.shape) for a in read if hasattr(a, "shape"))
 

@@ -69,7 +69,8 @@ def schedule(
     if min(wait, warmup, repeat, skip_first) < 0 or active <= 0:
         raise ValueError(
             "schedule: wait, warmup, repeat and skip_first are 0 or more, active is 1 or more; got"
-            f" wait={wait}, warmup={warmup}, active={active}, repeat={repeat}, skip_first={skip_first}."
+            f" wait={wait}, warmup={warmup}, active={active}, repeat={repeat}, "
+            f"skip_first={skip_first}."
         )
 
     def action(step: int) -> ProfilerAction:
@@ -134,7 +135,7 @@ class profile:
     With a ``schedule``, call :meth:`step` at the end of each step.
 
     Args:
-        activities: What to record; CPU is always, and CUDA adds nothing: times are those of the calls.
+        activities: What to record; CPU is always, and CUDA adds nothing: times are of the calls.
         schedule: Step number -> what to do; None records everything.
         on_trace_ready: Called with this profile when a stretch was recorded.
         record_shapes: Note shapes.
@@ -168,8 +169,8 @@ class profile:
     ) -> None:
         if with_flops:
             raise NotImplementedError(
-                "profile: with_flops is not there; lowtide.profiling.estimate(step).flops counts the"
-                " operations of a step."
+                "profile: with_flops is not there; lowtide.profiling.estimate(step).flops counts "
+                "the operations of a step."
             )
         for name, given in (
             ("experimental_config", experimental_config),
@@ -288,21 +289,22 @@ class profile:
     ) -> NoReturn:
         """Refused."""
         raise NotImplementedError(
-            "profile.toggle_collection_dynamic: end this profile and start another one, or use a schedule."
+            "profile.toggle_collection_dynamic: end this profile and start another one, or use a "
+            "schedule."
         )
 
     def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> NoReturn:
         """Refused: one source line an op is recorded, not its stack."""
         raise NotImplementedError(
-            "profile.export_stacks: one source line an op is recorded, not its stack. For a flame graph of"
-            " bytes use lowtide.profiling.MemoryProfiler and its flamegraph."
+            "profile.export_stacks: one source line an op is recorded, not its stack. For a flame "
+            "graph of bytes use lowtide.profiling.MemoryProfiler and its flamegraph."
         )
 
     def export_memory_timeline(self, path: str, device: str | None = None) -> NoReturn:
         """Refused: MemoryProfiler draws it, by role and exactly."""
         raise NotImplementedError(
-            "profile.export_memory_timeline: lowtide.profiling.MemoryProfiler records it by role and"
-            " draws it: prof.plot(), or `lowtide profile script.py`."
+            "profile.export_memory_timeline: lowtide.profiling.MemoryProfiler records it by role"
+            " and draws it: prof.plot(), or `lowtide profile script.py`."
         )
 
 

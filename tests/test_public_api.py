@@ -96,6 +96,9 @@ def undocumented(home: object, names: list[str]) -> list[str]:
     for name in names:
         value = inspect.getattr_static(home, name)
         documented = callable(value) or isinstance(value, property | types.ModuleType)
+        origin = getattr(value, "__module__", None) or getattr(value, "__name__", "")
+        if origin.startswith("multiprocessing."):
+            continue  # the standard library's own
         if documented and not (inspect.getdoc(value) or "").strip():
             found.append(name)
     return found

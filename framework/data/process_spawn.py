@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import multiprocessing.connection
 import signal
@@ -83,16 +84,17 @@ class ProcessContext:
         ready = multiprocessing.connection.wait(list(self._running), timeout)
         failed = None
         for sentinel in ready:
-            i = self._running.pop(sentinel)  # type: ignore[arg-type]
+            i = self._running.pop(sentinel)
             self.processes[i].join()
             if self.processes[i].exitcode != 0 and failed is None:
                 failed = i
         if failed is None:
             return not self._running
-        self._end(grace_period or 0.0)
+        self.terminate(grace_period or 0.0)
         raise self._failure(failed)
 
-    def _end(self, grace: float) -> None:
+    def terminate(self, grace: float = 0.0) -> None:
+        """End all processes; those that do not within ``grace`` seconds are made to."""
         until = time.monotonic() + grace
         for process in self.processes:
             process.join(max(0.0, until - time.monotonic()))
@@ -106,8 +108,11 @@ class ProcessContext:
 
     def _failure(self, i: int) -> ProcessException:
         process, code = self.processes[i], self.processes[i].exitcode
+        text = None
         if self._errors[i].poll():
-            text = self._errors[i].recv()
+            with contextlib.suppress(EOFError):  # it died without a word
+                text = self._errors[i].recv()
+        if text is not None:
             return ProcessRaisedException(
                 f"process {i} raised this exception:\n{text}", i, process.pid
             )
@@ -157,14 +162,19 @@ def start_processes(
         ProcessExitedException: With ``join``: one ended otherwise.
     """
     context: Any = multiprocessing.get_context(start_method)
-    processes, errors = [], []
-    for i in range(nprocs):
-        ours, theirs = context.Pipe(duplex=False)
-        process = context.Process(target=_run, args=(fn, i, args, theirs), daemon=daemon)
-        process.start()
-        theirs.close()
-        processes.append(process)
-        errors.append(ours)
+    processes: list[Any] = []
+    errors: list[Any] = []
+    try:
+        for i in range(nprocs):
+            ours, theirs = context.Pipe(duplex=False)
+            process = context.Process(target=_run, args=(fn, i, args, theirs), daemon=daemon)
+            process.start()
+            processes.append(process)
+            errors.append(ours)
+            theirs.close()
+    except BaseException:  # one cannot be started, or Ctrl-C: those that were would stay
+        ProcessContext(processes, errors).terminate(0.0)
+        raise
     started = ProcessContext(processes, errors)
     if not join:
         return started

@@ -201,7 +201,8 @@ def all_to_all_single(
     ):
         if sizes and list(sizes) != [len(tensor)]:
             raise ValueError(
-                f"all_to_all_single: {name}={list(sizes)} of a tensor of {len(tensor)} rows and one rank."
+                f"all_to_all_single: {name}={list(sizes)} of a tensor of {len(tensor)} rows and "
+                "one rank; leave it out."
             )
     _copy(output, input, "all_to_all_single")
     return _done(async_op, output)
@@ -274,8 +275,8 @@ def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> list[Work]:
 def _no_peer(op_name: str, group: Any) -> NoReturn:
     resolve(group, op_name)
     raise ValueError(
-        f"{op_name}: the group has one process, and no rank to exchange with. PyTorch waits for good"
-        " here; guard the call with get_world_size() > 1."
+        f"{op_name}: the group has one process, and no rank to exchange with. PyTorch waits for"
+        " good here; guard the call with get_world_size() > 1."
     )
 
 

@@ -52,7 +52,7 @@ def scatter(tensors: Sequence[Tensor], src: int = 0, group: Any = None) -> Tenso
 def reduce_scatter(
     output: Tensor, input_list: Sequence[Tensor], op: ReduceOp = ReduceOp.SUM, group: Any = None
 ) -> Tensor:
-    """Return this rank's entry of the lists of all ranks, reduced; ``output`` gives the shape alone."""
+    """Return this rank's entry of the lists of all ranks, reduced; ``output`` is not written."""
     return all_reduce(_only(input_list, "reduce_scatter", "input_list"), op, group)
 
 

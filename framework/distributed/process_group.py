@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, urlsplit
 
 from ..device import device as as_device
+from .futures import Future
 from .stores import HashStore, Store
 
 default_pg_timeout = timedelta(minutes=30)  # of collectives, none of which waits here
@@ -81,28 +82,9 @@ class Work:
 
     def get_future(self) -> Future:
         """Return the result as a future, done already."""
-        return Future(self._result)
-
-
-class Future:
-    """Value that is there already, with the methods of a future."""
-
-    def __init__(self, value: Any) -> None:
-        self._value = value
-
-    def wait(self) -> Any:
-        """Return the value."""
-        return self._value
-
-    value = wait
-
-    def done(self) -> bool:
-        """Return True."""
-        return True
-
-    def then(self, function: Callable[[Future], Any]) -> Future:
-        """Call a function with this future; return a future of what it returns."""
-        return Future(function(self))
+        future = Future()
+        future.set_result(self._result)
+        return future
 
 
 class ProcessGroup:
@@ -179,9 +161,9 @@ def init_process_group(
 ) -> None:
     """Make the default group: one process, of rank 0.
 
-    Rank and size come from the arguments, from ``init_method`` (``tcp://host:port?rank=0&world_size=1``)
-    or, for ``env://``, from the variables ``RANK`` and ``WORLD_SIZE`` that a launcher sets. Nothing is
-    connected: one process needs no meeting place.
+    Rank and size come from the arguments, from ``init_method``
+    (``tcp://host:port?rank=0&world_size=1``) or, for ``env://``, from the variables ``RANK`` and
+    ``WORLD_SIZE`` that a launcher sets. Nothing is connected: one process needs no meeting place.
 
     Raises:
         ValueError: there is a default group already; rank or size is missing or impossible.
@@ -198,8 +180,8 @@ def init_process_group(
     rank, world_size = _place(init_method, store, rank, world_size)
     if world_size > 1:
         raise RuntimeError(
-            f"init_process_group: world_size={world_size}, and lowtide trains in one process for now."
-            " Start the script once, without a launcher or with one process (WORLD_SIZE=1)."
+            f"init_process_group: world_size={world_size}, and lowtide trains in one process for"
+            " now. Start the script once, without a launcher or with one process (WORLD_SIZE=1)."
         )
     if world_size < 1 or rank != 0:
         raise ValueError(
@@ -270,7 +252,7 @@ def resolve(group: Any, op_name: str) -> ProcessGroup:
     Raises:
         ValueError: there is no default group yet, or the group was destroyed or is another's.
     """
-    if group is None or group is _Default:
+    if group is None:
         if GroupMember.WORLD is None:
             raise ValueError(
                 f"{op_name}: the default process group has not been initialized; call"

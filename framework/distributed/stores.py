@@ -44,7 +44,7 @@ class Store:
         )
 
     def compare_set(self, key: str, expected_value: str, desired_value: str) -> bytes:
-        """Write a value if the key has the expected one, or is absent and ``""`` is; return what it has."""
+        """Write a value if the key has the expected one, ``""`` if none; return what it has."""
         if self._values.get(key, b"") == expected_value.encode():
             self._values[key] = desired_value.encode()
         return self._values.get(key, expected_value.encode())

@@ -32,10 +32,13 @@ def rebuilt(
     count = 2 if layout is sparse_coo else 3
     if layout is None or len(parts) != count or not all(isinstance(p, Tensor) for p in parts):
         raise ValueError(f"a sparse tensor of layout {name!r:.99} and {len(parts)} parts")
+    made: SparseTensor
     if layout is sparse_coo:
-        made: SparseTensor = sparse_coo_tensor(
+        made = sparse_coo_tensor(
             *parts, tuple(size), requires_grad=requires_grad, is_coalesced=coalesced or None
         )
-        return made
-    made = sparse_compressed_tensor(*parts, tuple(size), layout=layout, requires_grad=requires_grad)
+    else:
+        made = sparse_compressed_tensor(
+            *parts, tuple(size), layout=layout, requires_grad=requires_grad
+        )
     return made

@@ -37,7 +37,11 @@ HOMES = {
     "_tensor_str": "as_torch.private.tensor_str",
     "_utils": "as_torch.private.utils",
     "_prims_common": "as_torch.private.checks",
+    "accelerator.memory": "accelerator",
     "amp.autocast_mode": "amp",
+    "cpu.amp.autocast_mode": "cpu.amp",
+    "cpu.amp.grad_scaler": "cpu.amp",
+    "signal.windows.windows": "signal.windows",
     "ao": "as_torch.private.quantization",
     "ao.nn": "as_torch.private.quantization",
     "ao.nn.quantized": "as_torch.private.quantization",
@@ -73,6 +77,7 @@ HOMES = {
     "nn.parallel.scatter_gather": "modules.parallel",
     "nn.quantized": "as_torch.private.quantization",
     "nn.utils.memory_format": "nn.utils",
+    "nn.utils.stateless": "func",
     "nn.utils.spectral_norm": "modules.spectral_norm",
     "nn.utils.weight_norm": "modules.weight_norm",
     "onnx.operators": "as_torch.private.onnx",
@@ -118,6 +123,9 @@ HOMES_BELOW = {
     ]
 }
 
+HOMES["distributions.relaxed_bernoulli"] = "framework.distributions.relaxed"
+HOMES["distributions.relaxed_categorical"] = "framework.distributions.relaxed"
+
 # One file each in PyTorch, of the classes that lowtide.distributions has
 HOMES |= {
     f"distributions.{name}": "distributions"
@@ -156,8 +164,6 @@ HOMES |= {
         "one_hot_categorical",
         "pareto",
         "poisson",
-        "relaxed_bernoulli",
-        "relaxed_categorical",
         "studentT",
         "transformed_distribution",
         "uniform",

@@ -16,3 +16,10 @@ from lowtide.framework.modes import enable_grad as enable_grad
 from lowtide.framework.modes import inference_mode as inference_mode
 from lowtide.framework.modes import no_grad as no_grad
 from lowtide.framework.modes import set_grad_enabled as set_grad_enabled
+
+
+def __getattr__(name: str) -> object:
+    """Import ``profiler``, which few programs want, when it is first asked for."""
+    if name == "profiler":
+        return __import__("importlib").import_module("lowtide.autograd.profiler")
+    raise AttributeError(f"module 'lowtide.autograd' has no attribute {name!r}")

@@ -4,6 +4,7 @@ A program that asks for a process group gets one, of rank 0 and size 1, whose co
 of one rank. More than one process is refused by ``init_process_group``.
 """
 
+from lowtide.distributed import nn as nn
 from lowtide.framework.distributed.collectives import ReduceOp as ReduceOp
 from lowtide.framework.distributed.collectives import all_gather as all_gather
 from lowtide.framework.distributed.collectives import (
@@ -80,7 +81,3 @@ def is_mpi_available() -> bool:
 
 
 is_nccl_available = is_ucc_available = is_xccl_available = is_mpi_available
-
-
-# isort: split
-from lowtide.distributed import nn as nn

@@ -22,7 +22,7 @@ SpawnContext = ProcessContext
 
 
 def get_all_sharing_strategies() -> set[str]:
-    """Return ``{"file_system"}``, PyTorch's name for what needs no open file; here tensors are copied."""
+    """Return ``{"file_system"}``, PyTorch's name for what needs no open file: here, copies."""
     return {"file_system"}
 
 
@@ -39,7 +39,8 @@ def set_sharing_strategy(new_strategy: str) -> None:
     """
     if new_strategy not in ("file_system", "file_descriptor"):
         raise ValueError(
-            f"set_sharing_strategy: {new_strategy!r} is neither 'file_system' nor 'file_descriptor'."
+            f"set_sharing_strategy: {new_strategy!r} is neither 'file_system' nor "
+            "'file_descriptor'."
         )
 
 

@@ -31,7 +31,7 @@ def copying(function: Any, *args: Any, **kwargs: Any) -> Any:
 def bits(value: Any) -> Any:
     """A value as something that is equal if and only if every bit is."""
     if isinstance(value, lt.Tensor):
-        value = value.detach().cpu().contiguous()
+        value = value.detach().to_dense().cpu().contiguous()
         return value.dtype.name, tuple(value.shape), value.array.tobytes()
     if isinstance(value, dict):
         return {k: bits(v) for k, v in value.items()}

@@ -145,7 +145,7 @@ def test_bad_arguments_are_refused_as_pytorch_does() -> None:
         BatchSampler([1], 0, False)
     with pytest.raises(ValueError, match="drop_last should be a boolean"):
         BatchSampler([1], 1, 1)
-    with pytest.raises(RuntimeError, match="Requires distributed package"):
+    with pytest.raises(ValueError, match="default process group has not been initialized"):
         DistributedSampler([1])
     with pytest.raises(ValueError, match="Invalid rank 2"):
         DistributedSampler([1], 2, 2)

@@ -30,7 +30,7 @@ def test_cuda_is_among_the_twins():
 
 
 def host(t):
-    return np.array(backend(t.device).to_host(t.detach().array), copy=True)
+    return np.array(backend(t.device).to_host(t.detach().to_dense().array), copy=True)
 
 
 def run(op, inputs, attributes, where):

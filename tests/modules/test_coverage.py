@@ -13,6 +13,8 @@ WITHOUT = {
     "ParameterList": "a container",
     "ParameterDict": "a container",
     "Container": "a container",
+    "DataParallel": "a wrapper: tests/modules/test_parallel.py",
+    "SyncBatchNorm": "PyTorch's wants a GPU: tests/modules/test_parallel.py",
     "RNNBase": "a base class",
     "RNNCellBase": "a base class",
 }

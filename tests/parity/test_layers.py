@@ -169,7 +169,6 @@ OURS = {
     "channelshuffle", "adaptive",
 }  # fmt: skip
 ABSENT = {
-    "SyncBatchNorm": "one process",
     "CrossMapLRN2d": "LocalResponseNorm does the same",
     "NLLLoss2d": "an old name of NLLLoss",
 }

@@ -68,4 +68,3 @@ def second(m, layer, activation, backward):
 def test_the_same_leaves_get_zeros_and_none(layer, activation, backward):
     ours, theirs = (second(m, layer, activation, backward) for m in (lt, torch))
     assert ours == theirs
-

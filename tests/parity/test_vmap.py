@@ -21,7 +21,7 @@ with warnings.catch_warnings():
 REFUSED = {  # operators of which some samples are refused, and why
     **dict.fromkeys(
         "masked_scatter masked_select unique unique_consecutive nonzero nonzero_static argwhere "
-        "__getitem__ index_put".split(),
+        "__getitem__ index_put to_sparse".split(),
         "the result's shape depends on values",
     ),
     **dict.fromkeys(

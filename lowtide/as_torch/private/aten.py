@@ -89,6 +89,50 @@ def affine_grid_generator(theta: Any, size: Any, align_corners: bool) -> Any:
 
 
 @_listed
+def convolution(
+    input: Any,
+    weight: Any,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Any:
+    """Convolve over one to three dims, or transposed, by the number of the weight's dims."""
+    nd = weight.ndim - 2
+    if transposed:
+        back = (None, _F.conv_transpose1d, _F.conv_transpose2d, _F.conv_transpose3d)[nd]
+        return back(input, weight, bias, stride, padding, output_padding, groups, dilation)
+    forth = (None, _F.conv1d, _F.conv2d, _F.conv3d)[nd]
+    return forth(input, weight, bias, stride, padding, dilation, groups)
+
+
+@_listed
+def rrelu(
+    input: Any, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False,
+    generator: Any = None,
+) -> Any:  # fmt: skip
+    """The randomized leaky ReLU, as ``nn.functional.rrelu``."""
+    if generator is not None:
+        raise NotImplementedError("rrelu: lowtide draws from the default generator; leave it out.")
+    return _F.rrelu(input, lower, upper, training)
+
+
+@_listed
+def dropout_(input: Any, p: float, train: bool) -> Any:
+    """Zero elements in place, as ``nn.functional.dropout``."""
+    return _F.dropout(input, p, train, inplace=True)
+
+
+@_listed
+def alpha_dropout_(input: Any, p: float, train: bool) -> Any:
+    """Mask elements in place, as ``nn.functional.alpha_dropout``."""
+    return _F.alpha_dropout(input, p, train, inplace=True)
+
+
+@_listed
 def kl_div(input: Any, target: Any, reduction: int = 1, *, log_target: bool = False) -> Any:
     """The Kullback-Leibler divergence, as ``nn.functional.kl_div``."""
     return _F.kl_div(

@@ -6,7 +6,6 @@ distribute a tensor or a module by them is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,6 +139,6 @@ class PrepareModuleInputOutput(_Prepare):
     _names = _INPUT | _OUTPUT | {"use_local_input"}
 
 
-def __getattr__(name: str) -> Callable[..., Any]:
+def __getattr__(name: str) -> Any:
     """Any other name is refused when it is used."""
     return _many.__getattr__(name)

@@ -134,7 +134,7 @@ def get_device_states(*args: _Any) -> tuple[list[int], list[_Any]]:
 def set_device_states(
     devices: list[int], states: list[_Any], *, device_type: str | None = None
 ) -> None:
-    """Set the states of the random generators of devices, as :func:`get_device_states` returned them.
+    """Set the states of devices' random generators, as :func:`get_device_states` returned them.
 
     Args:
         devices: Numbers of CUDA devices.

@@ -1,0 +1,142 @@
+"""One process's group beside PyTorch's of the gloo backend, also of one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import lowtide as lt
+
+torch = pytest.importorskip("torch")
+if not torch.distributed.is_available():
+    pytest.skip("this PyTorch was built without torch.distributed", allow_module_level=True)
+pytestmark = [pytest.mark.parity, pytest.mark.filterwarnings("ignore")]
+FRAMEWORKS = (lt, torch)
+
+
+@pytest.fixture
+def groups() -> Iterator[None]:
+    for T in FRAMEWORKS:
+        store = T.distributed.HashStore()
+        T.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    for T in FRAMEWORKS:
+        T.distributed.destroy_process_group()
+
+
+def outcome(call: Callable[[Any, Any], Any], T: Any) -> Any:
+    try:
+        found = call(T, T.distributed)
+    except Exception as error:
+        return type(error).__name__
+    return found.tolist() if isinstance(found, T.Tensor) else found
+
+
+def written(name: str, *arguments: Any) -> Callable[[Any, Any], Any]:
+    def call(T: Any, dist: Any) -> Any:
+        into, x = T.zeros(2, 3), T.arange(6.0).reshape(2, 3)
+        given = [
+            {"into": into, "x": x, "[into]": [into], "[x]": [x], "flat": into.view(6)}.get(a, a)
+            if isinstance(a, str)
+            else a
+            for a in arguments
+        ]
+        handle = getattr(dist, name)(*given, async_op=True)
+        handle.wait()
+        return [x.tolist(), into.tolist()]
+
+    return call
+
+
+SAME: dict[str, Callable[[Any, Any], Any]] = {
+    "all_reduce": written("all_reduce", "x"),
+    "broadcast": written("broadcast", "x", 0),
+    "reduce": written("reduce", "x", 0),
+    "all_gather": written("all_gather", "[into]", "x"),
+    "all_gather_into_tensor": written("all_gather_into_tensor", "into", "x"),
+    "gather": written("gather", "x", "[into]"),
+    "scatter": written("scatter", "into", "[x]"),
+    "reduce_scatter": written("reduce_scatter", "into", "[x]"),
+    "reduce_scatter_tensor": written("reduce_scatter_tensor", "into", "x"),
+    "all_to_all_single": written("all_to_all_single", "into", "x"),
+    "who": lambda T, d: [d.get_rank(), d.get_world_size(), d.get_backend(), d.is_initialized()],
+    "ranks": lambda T, d: d.get_process_group_ranks(d.group.WORLD),
+    "a group of all": lambda T, d: d.get_world_size(d.new_group([0])),
+    "barrier": lambda T, d: d.barrier(),
+    "max": lambda T, d: [x := T.ones(2), d.all_reduce(x, op=d.ReduceOp.MAX), x.tolist()][1:],
+    "product": lambda T, d: [x := T.ones(2), d.all_reduce(x, d.ReduceOp.PRODUCT), x.tolist()][1:],
+    "again": lambda T, d: d.init_process_group("gloo", rank=0, world_size=1),
+    "no list to scatter": lambda T, d: d.scatter(T.ones(1)),
+    "no list to gather": lambda T, d: d.gather(T.ones(1)),
+    "not a tensor": lambda T, d: d.all_reduce([1.0]),
+    "objects": lambda T, d: [made := [None], d.all_gather_object(made, {"a": 1}), made][1:],
+    "scattered objects": lambda T, d: [
+        made := [None], d.scatter_object_list(made, ["a"]), made
+    ][1:],
+    "broadcast objects": lambda T, d: [made := ["a"], d.broadcast_object_list(made), made][1:],
+    "store": lambda T, d: [
+        s := d.HashStore(), s.set("a", "b"), s.get("a"), s.add("n", 2), s.add("n", 1),
+        s.compare_set("a", "b", "c"), s.check(["a"]), s.delete_key("a"), s.check(["a"]),
+    ][1:],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_call_does_the_same(name: str, groups: None) -> None:
+    ours, theirs = (outcome(SAME[name], T) for T in FRAMEWORKS)
+    assert ours == theirs
+
+
+BEFORE = ["all_reduce", "get_rank", "get_world_size", "get_backend", "barrier", "new_group"]
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_before_there_is_a_group(name: str) -> None:
+    def call(T: Any, dist: Any) -> Any:
+        return getattr(dist, name)(*([T.ones(1)] if name == "all_reduce" else []))
+
+    ours, theirs = (outcome(call, T) for T in FRAMEWORKS)
+    assert ours == theirs == "ValueError"
+
+
+def test_wrapped_modules_have_the_same_names(groups: None) -> None:
+    names = []
+    for T in FRAMEWORKS:
+        model = T.nn.Sequential(T.nn.Linear(2, 3), T.nn.BatchNorm1d(3))
+        wrapped = T.nn.parallel.DistributedDataParallel(model)
+        names.append([list(wrapped.state_dict()), [n for n, _ in wrapped.named_modules()]])
+    assert names[0] == names[1]
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_samplers_divide_alike(shuffle: bool, drop_last: bool, groups: None) -> None:
+    counts = []
+    for T in FRAMEWORKS:
+        parts = [
+            list(
+                T.utils.data.DistributedSampler(
+                    range(11), num_replicas=3, rank=rank, shuffle=shuffle, drop_last=drop_last
+                )
+            )
+            for rank in range(3)
+        ]
+        counts.append([len(part) for part in parts])
+        if not shuffle:
+            counts[-1].append(parts)
+        assert len({i for part in parts for i in part}) == (9 if drop_last else 11)
+    assert counts[0] == counts[1]
+
+
+def test_modules_with_synchronized_batch_norm_evaluate_alike() -> None:
+    found = []
+    for T in FRAMEWORKS:
+        layer = T.nn.SyncBatchNorm.convert_sync_batchnorm(T.nn.BatchNorm2d(2)).eval()
+        assert type(layer).__name__ == "SyncBatchNorm"
+        x = T.as_tensor(np.random.default_rng(0).standard_normal((2, 2, 3, 3), np.float32))
+        found.append([layer(x).detach().numpy(), repr(layer)])
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
+    assert found[0][1] == found[1][1]
