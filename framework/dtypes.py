@@ -1,9 +1,10 @@
 """Dtypes: PyTorch's names over NumPy's types, and PyTorch's type promotion.
 
-A :class:`dtype` is one of twelve interned objects. Two rules live here because every op needs
-them: which type two types meet in (:func:`promote_types`), and which type a mix of tensors,
-0-dimensional tensors and Python scalars has (:func:`result_type`). Tolerances for comparing
-results also live here, so that no test invents its own.
+A :class:`dtype` is one of seventeen interned objects. Five of them, the wider unsigned integers and
+the 8-bit floats, have few operations, as in PyTorch (``ops/limited_dtypes.py``). Two rules live
+here because every op needs them: which type two types meet in (:func:`promote_types`), and which
+type a mix of tensors, 0-dimensional tensors and Python scalars has (:func:`result_type`).
+Tolerances for comparing results also live here, so that no test invents its own.
 """
 
 from __future__ import annotations
@@ -24,21 +25,28 @@ class dtype:
         np: The NumPy dtype of the arrays that hold it.
         itemsize: Bytes per element.
         category: 0 bool, 1 integer, 2 floating, 3 complex.
+        limited: ``"unsigned"`` or ``"float8"`` for a type with few operations; else empty.
+        is_half: float16 and bfloat16.
+        is_narrow: These and the 8-bit floats, in which nothing is summed or multiplied.
     """
 
-    __slots__ = ("category", "is_half", "itemsize", "name", "np", "rank")
+    __slots__ = ("category", "is_half", "is_narrow", "itemsize", "limited", "name", "np", "rank")
 
-    def __init__(self, name: str, np_type: Any, category: int, rank: int) -> None:
+    def __init__(
+        self, name: str, np_type: Any, category: int, rank: int, limited: str = ""
+    ) -> None:
         self.name = name
         self.np = np.dtype(np_type)
         self.itemsize = self.np.itemsize
         self.category = category
         self.rank = rank
+        self.limited = limited
         self.is_half = name in ("float16", "bfloat16")
+        self.is_narrow = self.is_half or limited == "float8"
 
     @property
     def is_floating_point(self) -> bool:
-        """True for float16, bfloat16, float32 and float64."""
+        """True for 8-bit floats, float16, bfloat16, float32 and float64."""
         return self.category == FLOAT
 
     @property
@@ -49,7 +57,7 @@ class dtype:
     @property
     def is_signed(self) -> bool:
         """True for every type with negative values."""
-        return self.name not in ("bool", "uint8")
+        return self.category != BOOL and self.np.kind != "u"
 
     @property
     def is_differentiable(self) -> bool:
@@ -79,6 +87,11 @@ int8 = dtype("int8", np.int8, INT, 1)
 int16 = dtype("int16", np.int16, INT, 2)
 int32 = dtype("int32", np.int32, INT, 3)
 int64 = dtype("int64", np.int64, INT, 4)
+uint16 = dtype("uint16", np.uint16, INT, 2, "unsigned")
+uint32 = dtype("uint32", np.uint32, INT, 3, "unsigned")
+uint64 = dtype("uint64", np.uint64, INT, 4, "unsigned")
+float8_e4m3fn = dtype("float8_e4m3fn", ml_dtypes.float8_e4m3fn, FLOAT, 0, "float8")
+float8_e5m2 = dtype("float8_e5m2", ml_dtypes.float8_e5m2, FLOAT, 0, "float8")
 float16 = dtype("float16", np.float16, FLOAT, 1)
 bfloat16 = dtype("bfloat16", ml_dtypes.bfloat16, FLOAT, 1)
 float32 = dtype("float32", np.float32, FLOAT, 2)
@@ -89,6 +102,7 @@ complex128 = dtype("complex128", np.complex128, COMPLEX, 3)
 ALL = (
     bool_, uint8, int8, int16, int32, int64,
     float16, bfloat16, float32, float64, complex64, complex128,
+    uint16, uint32, uint64, float8_e4m3fn, float8_e5m2,
 )  # fmt: skip
 BY_NAME = {t.name: t for t in ALL}
 BY_NUMPY = {t.np: t for t in ALL}
@@ -151,6 +165,10 @@ def set_default_dtype(d: Any) -> None:
 def promote_types(a: dtype, b: dtype) -> dtype:
     """Return the smallest dtype that both can be converted to, by PyTorch's table.
 
+    Raises:
+        RuntimeError: One is a wider unsigned integer and the other no real floating type, or one is
+            an 8-bit float: nothing but itself holds it.
+
     Example:
         >>> promote_types(uint8, int8), promote_types(float16, bfloat16)
         (lowtide.int16, lowtide.float32)
@@ -159,6 +177,13 @@ def promote_types(a: dtype, b: dtype) -> dtype:
         return a
     if a.category < b.category:
         a, b = b, a
+    if (a.limited or b.limited) and (
+        "float8" in (a.limited, b.limited) or a.category != FLOAT or b.category == FLOAT
+    ):
+        raise RuntimeError(
+            f"Promotion for uint16, uint32, uint64 and 8-bit floats is not supported, attempted to "
+            f"promote {a.name} and {b.name}. Convert one with .to()."
+        )
     if a.category == COMPLEX:
         return complex128 if complex128 in (a, b) or b is float64 else complex64
     if a.category != b.category:
@@ -174,6 +199,8 @@ def _dominate(higher: dtype | None, lower: dtype | None) -> dtype | None:
         return higher or lower
     if higher.category == COMPLEX:
         return higher
+    if higher.limited and lower.category == COMPLEX:
+        return lower if higher.category == INT else promote_types(higher, lower)
     if higher.category == FLOAT:
         return higher.to_complex() if lower.category == COMPLEX else higher
     if higher.category == BOOL or lower.category >= FLOAT:
@@ -235,7 +262,7 @@ class finfo:
         self.bits = int(info.bits)
         self.eps, self.max, self.min = float(info.eps), float(info.max), float(info.min)
         self.tiny = self.smallest_normal = float(info.smallest_normal)
-        self.resolution = float(info.resolution)
+        self.resolution = 1.0 if d.limited else float(info.resolution)  # no decimal digit
 
     def __repr__(self) -> str:
         return f"finfo(dtype={self.dtype}, eps={self.eps:g}, max={self.max:g}, tiny={self.tiny:g})"

@@ -151,7 +151,7 @@ def _values(t: Tensor, edges: tuple[Any, ...]) -> Any:
                     [array[(*lead, slice(0, edge))], array[(*lead, slice(n - edge, n))]], axis=axis
                 )
     host = be.to_host(array)
-    return host.astype(np.float32) if t.dtype.is_half else host
+    return host.astype(np.float32) if t.dtype.is_narrow else host
 
 
 def _body(t: Tensor, indent: int, options: _Options) -> str:

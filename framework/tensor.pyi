@@ -741,6 +741,8 @@ class Tensor:
         """Convert to float16; itself if it has that dtype."""
     def hardshrink(self, lambd: Any = ..., *, out: Any = ...) -> Tensor:
         """Apply hard shrinkage: zero the elements in [-lambd, lambd]."""
+    def hash_tensor(self, dim: Any = ..., *, keepdim: _bool = ..., mode: Any = ..., out: Any = ...) -> Tensor:
+        """Compute a checksum: the exclusive or of the bits of elements, as float64 or int64."""
     def heaviside(self, values: Tensor, *, out: Any = ...) -> Tensor:
         """Heaviside step function: 0 below zero, 1 above, ``values`` at zero."""
     def heaviside_(self, values: Any) -> Tensor:

@@ -29,6 +29,8 @@ from lowtide.framework.dtypes import complex64 as complex64
 from lowtide.framework.dtypes import complex128 as complex128
 from lowtide.framework.dtypes import dtype as dtype
 from lowtide.framework.dtypes import finfo as finfo
+from lowtide.framework.dtypes import float8_e4m3fn as float8_e4m3fn
+from lowtide.framework.dtypes import float8_e5m2 as float8_e5m2
 from lowtide.framework.dtypes import float16 as float16
 from lowtide.framework.dtypes import float32 as float32
 from lowtide.framework.dtypes import float64 as float64
@@ -40,6 +42,9 @@ from lowtide.framework.dtypes import int32 as int32
 from lowtide.framework.dtypes import int64 as int64
 from lowtide.framework.dtypes import promote_types as promote_types
 from lowtide.framework.dtypes import set_default_dtype as set_default_dtype
+from lowtide.framework.dtypes import uint16 as uint16
+from lowtide.framework.dtypes import uint32 as uint32
+from lowtide.framework.dtypes import uint64 as uint64
 from lowtide.framework.dtypes import uint8 as uint8
 from lowtide.framework.memory_format import channels_last as channels_last
 from lowtide.framework.memory_format import channels_last_3d as channels_last_3d

@@ -95,7 +95,6 @@ ABSENT: dict[str, str] = {
     "Kernels from C++ text, for a GPU": "jiterator_2inputs_2outputs "
     "jiterator_4inputs_with_extra_args jiterator_binary jiterator_binary_return_by_ref "
     "jiterator_unary",
-    "A checksum of which PyTorch says nothing that could be kept": "hash_tensor",
     "Quantized tensors are not planned": "dequantize empty_quantized "
     "fake_quantize_per_channel_affine fake_quantize_per_tensor_affine int_repr "
     "q_per_channel_axis q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point "

@@ -22,6 +22,7 @@ from .. import execution
 from ..device import device
 from ..errors import OutOfMemoryError
 from ..kernels.common.copy import copy
+from ..kernels.common.float8 import saturated_copy, saturates
 from ..memory.events import publish
 from ..memory.ledger import TEMPORARY, Ledger, format_bytes
 from ..memory.machine import LEAST_STEP, Guard, NoRoomError, machine
@@ -167,7 +168,10 @@ class HostBackend:
             raise
         if self.xp is not None:
             with np.errstate(all="ignore"):  # what does not fit is not reported
-                np.copyto(out, array, casting="unsafe")
+                if saturates(out.dtype, getattr(array, "dtype", None)):
+                    saturated_copy(out, array)
+                else:
+                    np.copyto(out, array, casting="unsafe")
         return storage, out
 
     def to_host(self, array: Any) -> Any:

@@ -265,6 +265,7 @@ __all__ = [
     "hamming_window",
     "hann_window",
     "hardshrink",
+    "hash_tensor",
     "heaviside",
     "heaviside_",
     "histc",
@@ -1097,6 +1098,8 @@ def hann_window(window_length: int, periodic: bool = ..., *, dtype: Any = ..., l
     """Create a Hann window: ``sin(pi k / n) ** 2``."""
 def hardshrink(input: Tensor, lambd: Any = ..., *, out: Any = ...) -> Tensor:
     """Apply hard shrinkage: zero the elements in [-lambd, lambd]."""
+def hash_tensor(input: Tensor, dim: Any = ..., *, keepdim: bool = ..., mode: Any = ..., out: Any = ...) -> Tensor:
+    """Compute a checksum: the exclusive or of the bits of elements, as float64 or int64."""
 def heaviside(input: Tensor, values: Tensor, *, out: Any = ...) -> Tensor:
     """Heaviside step function: 0 below zero, 1 above, ``values`` at zero."""
 def heaviside_(input: Tensor, values: Any) -> Tensor:

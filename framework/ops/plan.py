@@ -21,6 +21,7 @@ from ..modes import run_kernel
 from ..spec import NONE, ScalarSpec, Spec
 from ..tensor import Tensor, wrap
 from .kernel_choice import Kernel, choose, mixed_kernel
+from .limited_dtypes import check_limited
 from .rules import RuleSet
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Plan:
         inferred = tuple(s.on(where) for s in inferred)
         count = len(op.returns) + len(op.aux)
         self.results = inferred[:count]
+        check_limited(op, specs, seen, self.results)
         up = op.half == "float32"
         casts = [_kernel_spec(s, c, up) for s, c in zip(specs, common, strict=True)]
         converted = tuple(c or (None if s is NONE else s) for c, s in zip(casts, seen, strict=True))
@@ -85,10 +87,12 @@ class Plan:
             up = False
             casts = [_kernel_spec(s, c, up) for s, c in zip(specs, common, strict=True)]
         self.casts = tuple(casts) if any(casts) else None
-        compute = [r.like(dtype=float32) if up and r.dtype.is_half else None for r in self.results]
+        compute = [
+            r.like(dtype=float32) if up and r.dtype.is_narrow else None for r in self.results
+        ]
         self.compute = tuple(compute) if any(compute) else None
         self.scratch = tuple(
-            s.like(dtype=float32) if up and s.dtype.is_half else s for s in inferred[count:]
+            s.like(dtype=float32) if up and s.dtype.is_narrow else s for s in inferred[count:]
         )
         if callable(chosen.scratch):
             self.scratch = chosen.scratch(*seen, **attributes)
@@ -281,6 +285,6 @@ def _kernel_spec(spec: Any, common: dtype | None, up: bool) -> Spec | None:
     if not isinstance(spec, Spec):
         return None
     wanted = common or spec.dtype
-    if up and wanted.is_half:
+    if up and wanted.is_narrow:
         wanted = float32
     return None if wanted is spec.dtype else spec.like(dtype=wanted)

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..device import device
-from ..dtypes import BY_NAME, dtype
+from ..dtypes import BY_NAME, dtype, uint8
 from ..spec import Size, Spec
 from ..tensor import Tensor, wrap
 from .atomic_files import Source
@@ -47,7 +47,7 @@ LONGEST_KEY = 4096  # letters of a key in a mapping or set that a call builds
 LARGEST = 1 << 63  # of sizes, strides and offsets; products of larger ones could take minutes
 _COSTS = {  # bytes of a call, and for each item or letter of its arguments
     "_rebuild_sparse_tensor": (TENSOR, 16), "_rebuild_tensor": (TENSOR, 16),
-    "_rebuild_tensor_v2": (TENSOR, 16),
+    "_rebuild_tensor_v2": (TENSOR, 16), "_rebuild_tensor_v3": (TENSOR, 16),
     "_rebuild_parameter": (TENSOR, 0), "OrderedDict": (OBJECT, 200), "Counter": (OBJECT, 200),
     "set": (OBJECT, 120), "encode": (40, 1),
 }  # fmt: skip
@@ -56,6 +56,7 @@ STORAGES = {
     "BFloat16Storage": "bfloat16", "LongStorage": "int64", "IntStorage": "int32",
     "ShortStorage": "int16", "CharStorage": "int8", "ByteStorage": "uint8", "BoolStorage": "bool",
     "ComplexFloatStorage": "complex64", "ComplexDoubleStorage": "complex128",
+    "UntypedStorage": "uint8",  # bytes of newer types, which the tensor names
 }  # fmt: skip
 DTYPES = {t.name for t in BY_NAME.values()}
 
@@ -256,7 +257,7 @@ class StorageScanner:
             UnsafeContentError: It is none of the names that data needs.
         """
         full = f"{module}.{name}"
-        if module in ("torch", "torch.cuda") and name in STORAGES:
+        if module in ("torch", "torch.cuda", "torch.storage") and name in STORAGES:
             return Function(full, None)
         if module == "torch" and name in DTYPES:
             return BY_NAME[name]
@@ -274,6 +275,7 @@ class StorageScanner:
             "torch.device": _device,
             "torch._utils._rebuild_tensor": self.tensor,
             "torch._utils._rebuild_tensor_v2": self.tensor,
+            "torch._utils._rebuild_tensor_v3": self.untyped_tensor,
             "torch._utils._rebuild_parameter": self.parameter,
             "torch._utils._rebuild_sparse_tensor": self.sparse,
             "torch.serialization._get_layout": _layout,
@@ -288,6 +290,10 @@ class StorageScanner:
 
     def tensor(self, *args: Any) -> Any:
         """Return a placeholder for a tensor."""
+        return None
+
+    def untyped_tensor(self, *args: Any) -> Any:
+        """Return a placeholder for a tensor that names its own dtype."""
         return None
 
     def parameter(self, *args: Any) -> Any:
@@ -327,31 +333,49 @@ class TensorBuilder(StorageScanner):
         """Build a view of a storage, after its bounds are checked."""
         if type(storage) is not StorageRef:
             raise ValueError("a tensor of no storage")
+        return self._view(storage, storage.dtype, offset, size, stride, requires_grad)
+
+    def untyped_tensor(
+        self, storage: Any, offset: Any, size: Any, stride: Any, requires_grad: Any, hooks: Any,
+        kind: Any, metadata: Any = None,
+    ) -> Tensor:  # fmt: skip
+        """Build a view of a storage of bytes, as elements of a dtype."""
+        if type(storage) is not StorageRef or storage.dtype is not uint8:
+            raise ValueError("a tensor with a dtype of its own, of no untyped storage")
+        if type(kind) is not dtype:
+            raise ValueError(f"a tensor's dtype is {short_repr(kind)}")
+        return self._view(storage, kind, offset, size, stride, requires_grad)
+
+    def _view(
+        self, storage: StorageRef, kind: dtype, offset: Any, size: Any, stride: Any,
+        requires_grad: Any,
+    ) -> Tensor:  # fmt: skip
         shape, strides = _integers(size, "a size"), _integers(stride, "a stride")
         if type(offset) is not int or not 0 <= offset < LARGEST:
             raise ValueError(f"a tensor begins at element {short_repr(offset)}")
         if len(shape) != len(strides) or len(shape) > MOST_DIMS:
             raise ValueError(f"a tensor of size {shape} has strides {strides}")
+        elements = storage.elements * storage.dtype.itemsize // kind.itemsize
         empty = 0 in shape
         last = offset + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        if not empty and last >= storage.elements:
+        if not empty and last >= elements:
             raise ValueError(
                 f"a tensor of size {shape} and strides {strides} from element {offset} reaches "
-                f"element {last} of storage {storage.key}, which has {storage.elements}"
+                f"element {last} of storage {storage.key}, which has {elements}"
             )
         where = self.placement.of(storage.location)
-        spec = Spec(shape, storage.dtype, META if where.type == "meta" else CPU)
+        spec = Spec(shape, kind, META if where.type == "meta" else CPU)
         if spec.nbytes > 1 << 45 or any(n > 1 << 45 for n in shape):
             raise ValueError(f"a tensor of size {shape} is more than any memory")
         # overlapping elements (an expanded tensor) are kept as they are: a view, as in PyTorch
         flat = self._flat_of(storage, META if spec.device is META else CPU)
-        item = storage.dtype.itemsize
+        item = kind.itemsize
         steps = (0,) * len(shape) if empty else tuple(s * item for s in strides)
         base = flat._array
-        array = np.ndarray(shape, storage.dtype.np, base, 0 if empty else offset * item, steps)
+        array = np.ndarray(shape, kind.np, base, 0 if empty else offset * item, steps)
         t = wrap(array, spec, flat._storage)
         if where.type not in ("cpu", "meta"):
-            t = self._on(where, t, (storage.key, offset, shape, strides))
+            t = self._on(where, t, (storage.key, kind, offset, shape, strides))
         t = self.placement.finish(t, storage.location)
         return t.requires_grad_() if requires_grad is True else t
 

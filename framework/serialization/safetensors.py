@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from ..dtypes import bfloat16
+from ..dtypes import bfloat16, float8_e4m3fn, float8_e5m2
 from ..errors import SerializationError
 from .atomic_files import Source
 from .checksums import CHECKSUMS, blank, filled, none_expected, parsed, write_summed
@@ -38,9 +38,10 @@ NUMPY: dict[str, Any] = {
     "I16": np.dtype(np.int16), "I8": np.dtype(np.int8), "U64": np.dtype(np.uint64),
     "U32": np.dtype(np.uint32), "U16": np.dtype(np.uint16), "U8": np.dtype(np.uint8),
     "BOOL": np.dtype(np.bool_), "C64": np.dtype(np.complex64),
+    "F8_E4M3": float8_e4m3fn.np, "F8_E5M2": float8_e5m2.np,
 }  # fmt: skip
 NAMES = {d: name for name, d in NUMPY.items() if name != "C64"}  # older readers have no complex
-WITHOUT_ARRAYS = {"F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}  # known, but no dtype here: bytes
+WITHOUT_ARRAYS = {"F8_E8M0": 1}  # known, but no dtype here: bytes
 
 
 class Entry(NamedTuple):

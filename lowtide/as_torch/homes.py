@@ -342,7 +342,9 @@ PRIVATE: dict[str, dict[str, str]] = {
 }
 
 # Modules with a dict FUNCTIONS: names of torch itself
-TABLES = tuple(f"{_P}.{name}" for name in ("foreach", "aten", "native", "absent_dtypes", "sparse"))
+TABLES = tuple(
+    f"{_P}.{name}" for name in ("foreach", "aten", "native", "scaled_mm", "absent_dtypes", "sparse")
+)
 
 
 def home(path: str) -> str | None:

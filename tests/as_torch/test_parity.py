@@ -41,17 +41,38 @@ def wave(*shape):
 """
 
 PROGRAMS = {
+    "scaled_mm": """
+        E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
+        a, b = wave(16, 32).to(E4), wave(48, 32).to(E5).t()
+        one, rows, columns = torch.tensor(0.5), wave(16, 1) + 2, wave(1, 48) + 2
+        found = [torch._scaled_mm(a, b, one, one, out_dtype=torch.float32),
+                 torch._scaled_mm(a, b, one[None], one, wave(48), out_dtype=torch.float32),
+                 torch._scaled_mm(a, b, rows, columns, out_dtype=torch.float32),
+                 torch._scaled_mm(a, b, one, one, out_dtype=torch.bfloat16, use_fast_accum=True),
+                 torch._scaled_mm(a, a.t(), one, one, scale_result=one * 0.25, out_dtype=E5)]
+        out = torch.empty(16, 48)
+        same = torch._scaled_mm(a, b, one, one, out_dtype=torch.float32, out=out) is out
+        def refused(*args):
+            try:
+                torch._scaled_mm(*args)
+            except Exception as error:
+                return type(error).__name__
+        result = [[str(t.dtype).split(".")[1], t.float().flatten()[::7].tolist()] for t in found]
+        result += [same, str(torch._scaled_mm(a, b, one, one).dtype).split(".")[1],
+            refused(a.float(), b.float(), one, one), refused(a, b[:9], one, one), refused(a, b),
+            refused(a[None], b, one, one), refused(a, b, rows[:3], columns),
+            [str(torch.hash_tensor(wave(3, 4), 1).tolist()), torch.finfo(E4).max]]
+        """,
     "native": """
         x, c = wave(2, 4, 3), torch.ones(4)
         w, b, mean, var = c * 2, c - 1.5, c * 0, c + 0
         found = [*torch.native_layer_norm(x, [3], None, None, 1e-5),
                  *torch.native_batch_norm(x, w, b, mean, var, True, 0.1, 1e-5), mean, var,
                  *torch.native_batch_norm(x, w, b, mean, var, False, 0.1, 1e-5),
-                 *torch.native_batch_norm(x.bfloat16(), *[None] * 4, True, 0.1, 1e-2)[1:],
+                 torch.native_batch_norm(x.bfloat16(), None, None, None, None, True, .1, .1)[1],
                  *torch.native_group_norm(x, w, b, 2, 4, 3, 2, 1e-5),
                  *torch.native_dropout(x, 0.5, False),
-                 torch.native_channel_shuffle(x[..., None], 2),
-                 torch.native_norm(x.to_sparse(), 2)]
+                 torch.native_channel_shuffle(x[..., None], 2), torch.native_norm(x.to_sparse(), 2)]
         p = torch.tensor([0.0, 1.0])
         found += [torch.binomial(torch.full((3, 1), 7.0), p),
                   torch._sample_dirichlet(x.abs() + 1).sum(-1).round()]
@@ -63,8 +84,8 @@ PROGRAMS = {
                 f(*args)
             except Exception as error:
                 return type(error).__name__
-        result = [[str(t.dtype).split(".")[1], list(t.shape), t.double().flatten().tolist()]
-                  for t in found] + [
+        of = lambda t: [str(t.dtype).split(".")[1], list(t.shape), t.double().flatten().tolist()]
+        result = [of(t) for t in found] + [
             bool((drawn[0] == drawn[1]).all()), bool((a.grad > 0).all()),
             refused(torch.binomial, p.int(), p), refused(torch.binomial, p.double(), p),
             refused(torch.native_group_norm, x, w, b, 2, 4, 4, 2, 1e-5),

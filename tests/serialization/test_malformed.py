@@ -61,8 +61,10 @@ BAD = {
         "entry 'a' begins at byte 4 of the data, where 0 was expected",
     ),
     "more data": (file({"a": entry()}, EIGHT + b"1"), "the file at"),
-    "a dtype of no tensor": (file({"a": entry("U32")}, EIGHT), "has dtype U32, which no tensor"),
-    "eight-bit floats": (file({"a": entry("F8_E4M3", (8,))}, EIGHT), "which no tensor here"),
+    "a dtype of no tensor": (
+        file({"a": entry("F8_E8M0", (8,))}, EIGHT),
+        "has dtype F8_E8M0, which no tensor here",
+    ),
 }
 
 

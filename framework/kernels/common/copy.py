@@ -19,6 +19,7 @@ import ml_dtypes
 import numpy as np
 
 from ..runtime import thresholds
+from .float8 import saturated_copy, saturates
 from .schedule import parallel_slices
 
 _SHORT = 1 << 10  # elements below which three dims are not worth a call
@@ -39,7 +40,9 @@ _CONVERSIONS: dict[
 
 def copy(out: Any, array: Any) -> None:
     """Fill ``out`` with ``array``, broadcast and converted: what does not fit is not reported."""
-    if out.size < thresholds.COMPILED or not _copied(out, array):
+    if saturates(out.dtype, getattr(array, "dtype", None)):
+        saturated_copy(out, array)
+    elif out.size < thresholds.COMPILED or not _copied(out, array):
         np.copyto(out, array, casting="unsafe")
 
 

@@ -12,6 +12,7 @@ from ...devices import backend
 from ...dtypes import BY_NUMPY, COMPLEX, as_dtype, complex128, float64
 from ...dtypes import dtype as dtype_class
 from ...kernels.common import copy as copies
+from ...kernels.common.float8 import saturated_copy, saturates
 from ...kernels.runtime import thresholds
 from ...memory.ledger import SAVED, TEMPORARY
 from ...modes import local
@@ -32,6 +33,9 @@ def cast_into(xp, out, source) -> None:
         source = source.real  # also of a Python scalar
         if isinstance(source, int | float):
             source = fitted(source, BY_NUMPY[out.dtype])
+    if saturates(out.dtype, getattr(source, "dtype", None)):
+        saturated_copy(out, source)
+        return
     xp.copyto(out, source, casting="unsafe")
 
 

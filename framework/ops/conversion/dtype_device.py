@@ -75,6 +75,9 @@ def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False, **ignore
     """
     if dtype is None:
         where = "lowtide." if input.device.type != "cuda" else "lowtide.cuda."
+        if input.dtype.limited:  # no class: uint16 is UInt16Tensor
+            name = input.dtype.name.replace("uint", "UInt").replace("float", "Float")
+            return f"{where}{name}Tensor"
         return where + _TYPE_OF[input.dtype]
     if isinstance(dtype, str):
         name = dtype.rpartition(".")[2]

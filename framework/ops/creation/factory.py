@@ -20,6 +20,7 @@ from ...memory_format import strided
 from ...modes import local, run_kernel
 from ...spec import Spec
 from ...tensor import Tensor, wrap
+from ..limited_dtypes import refuse
 
 
 def new(spec: Spec, role: int = TEMPORARY) -> Tensor:
@@ -108,13 +109,31 @@ def place_of(device: Any) -> as_device:
     return get_default_device() if device is None else as_device(device)
 
 
+_COMPUTED = (
+    "arange", "eye", "linspace", "logspace", "rand", "randint", "randn", "randperm", "range",
+)  # fmt: skip
+
+
+def check_made(name: str, dtype: dtype_class) -> None:
+    """Raise an error for a factory that computes what a type for storage does not have.
+
+    Raises:
+        NotImplementedError: It does.
+    """
+    can = "randint" if dtype.limited == "unsigned" else "eye"
+    if dtype.limited and name in _COMPUTED and name != can:
+        refuse(name, dtype)
+
+
 def target(
     name: str, shape: tuple[int, ...], dtype: Any, default: dtype_class, device: Any, out: Any
 ) -> Tensor:
     """Return the tensor to fill: a new one, or ``out``, resized and marked as written."""
     if out is None:
         wanted = default if dtype is None else dtype_of(name, dtype)
+        check_made(name, wanted)
         return new(Spec(shape, wanted, place_of(device)))
+    check_made(name, out.dtype)
     if dtype is not None and dtype_of(name, dtype) is not out.dtype:
         raise RuntimeError(
             f"{name}: dtype {dtype_of(name, dtype)} does not match dtype of out parameter "
@@ -184,7 +203,8 @@ def fitted(value: Any, dtype: dtype_class) -> Any:
             raise OverflowError
         if category == dtypes.FLOAT:
             value = float(value)  # type: ignore[arg-type]
-            if abs(value) > _LARGEST.get(dtype, inf) and abs(value) != inf:
+            infinite = abs(value) == inf and dtype is not dtypes.float8_e4m3fn  # it has none
+            if abs(value) > _LARGEST.get(dtype, inf) and not infinite:
                 raise OverflowError
         return value
     except (TypeError, ValueError, OverflowError):
@@ -193,7 +213,11 @@ def fitted(value: Any, dtype: dtype_class) -> Any:
         ) from None
 
 
-_LARGEST = {d: dtypes.finfo(d).max for d in (dtypes.float16, dtypes.bfloat16, dtypes.float32)}
+_LARGEST = {
+    d: dtypes.finfo(d).max
+    for d in dtypes.ALL
+    if d.category == dtypes.FLOAT and d is not dtypes.float64
+}
 NUMBERS = (bool, int, float, complex)  # Python's, by category
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...device import device as as_device
 from ...devices import backend
-from ...dtypes import COMPLEX, INT, as_dtype, bool_, get_default_dtype, int64, promote_types
+from ...dtypes import COMPLEX, INT, as_dtype, bool_, get_default_dtype, int64, promote_types, uint64
 from ...dtypes import dtype as dtype_class
 from ...memory.ledger import INPUT
 from ...spec import Spec
@@ -53,7 +53,7 @@ OPERANDS[np.ndarray] = tensor
 
 def copied(data: Any, wanted: dtype_class | None, where: as_device) -> Tensor:
     """Return a new tensor with the values of ``data``, in its own dtype if ``wanted`` is None."""
-    array, natural = _host_array(data)
+    array, natural = _host_array(data, wanted)
     typed = isinstance(data, Tensor | np.ndarray | np.generic)
     if wanted is None:
         wanted = natural
@@ -67,7 +67,7 @@ def copied(data: Any, wanted: dtype_class | None, where: as_device) -> Tensor:
     return made(out, spec, storage)
 
 
-def _host_array(data: Any) -> tuple[Any, dtype_class]:
+def _host_array(data: Any, wanted: dtype_class | None) -> tuple[Any, dtype_class]:
     # A NumPy array of the data, and the dtype that the data has by itself.
     if isinstance(data, Tensor):
         data._need_values("tensor")
@@ -86,7 +86,7 @@ def _host_array(data: Any) -> tuple[Any, dtype_class]:
         for d in found:
             declared = promote_types(declared, d)
     try:
-        array = np.asarray(data)
+        array = _integers(data) if wanted is uint64 else np.asarray(data)
     except ValueError:
         _check_regular(data)
         raise
@@ -100,15 +100,25 @@ def _host_array(data: Any) -> tuple[Any, dtype_class]:
             return array, declared
         if hasattr(leaf, "dtype") or hasattr(data, "__array__"):
             return array, as_dtype(array.dtype)
-        if kind == "u":
+        if kind == "u" and wanted is not uint64:
             raise ValueError("tensor: an integer is beyond 64 bits (Overflow when unpacking).")
-        natural = {"b": bool_, "i": int64, "f": get_default_dtype()}.get(kind)
+        natural = {"b": bool_, "i": int64, "u": uint64, "f": get_default_dtype()}.get(kind)
         return array, natural or get_default_dtype().to_complex()
     if kind in "US":
         raise ValueError(f"tensor: too many dimensions '{type(leaf).__name__}' in {depth} lists.")
     if kind == "O" and isinstance(leaf, int):
         raise ValueError("tensor: an integer is beyond 64 bits (Overflow when unpacking).")
     raise RuntimeError(f"tensor: Could not infer dtype of {type(leaf).__name__}.")
+
+
+def _integers(data: Any) -> Any:
+    # NumPy makes floats of integers on both sides of 2 ** 63; these keep their digits.
+    array = np.asarray(data)
+    if array.dtype.kind == "f" and isinstance(_first_leaf(data)[0], int):
+        exact = np.asarray(data, dtype=object)
+        if all(type(x) in (int, bool) and abs(x) < 1 << 64 for x in exact.flat):
+            return (exact % (1 << 64)).astype(np.uint64)  # a negative one wraps around
+    return array
 
 
 def _first_leaf(data: Any) -> tuple[Any, int]:

@@ -54,7 +54,7 @@ def _as_index(part, input):
         part = part.to(input.device)
     if part.dtype is uint8:
         return part != 0
-    if part.dtype.category > INT:
+    if part.dtype.category > INT or part.dtype.limited:
         raise IndexError(
             "tensors used as indices must be long, int, byte or bool tensors; got "
             f"{part.dtype}. Convert it with .to(lowtide.int64)."

@@ -26,6 +26,7 @@ from ...spec import Spec
 from ...tensor import Tensor
 from ..conversion.copy import zero_gradient
 from ..creation.factory import like, need_strided, scalar, shape_of, size_of, target, written
+from ..limited_dtypes import refuse
 from ..registry import function, op
 from ..signatures import broadcast_shapes
 
@@ -132,6 +133,8 @@ def _(g, input_spec):
 
 def draw_into(input: Tensor, kind: str, a: Any, b: Any, generator: Any) -> Tensor:
     """Draw in place, through a contiguous tensor where the layout or dtype needs it."""
+    if input.dtype.limited and (kind != "integers" or input.dtype.limited == "float8"):
+        refuse(kind, input.dtype)
     rng = draw(words(kind, input.numel(), input._spec), input.device, generator)
     direct = kind in ("uniform", "normal", "integers") or not input.dtype.is_half
     direct = direct and (input.dtype.category >= FLOAT or kind == "integers")
@@ -178,6 +181,8 @@ def need_floating(name: str, t: Tensor) -> None:
     Raises:
         NotImplementedError: They are.
     """
+    if t.dtype.limited:
+        refuse(name, t.dtype)
     if t.dtype.category < FLOAT:
         raise NotImplementedError(
             f'"{name}" not implemented for {t.dtype}: it needs a floating dtype. Draw in float32 '
@@ -264,6 +269,8 @@ def limits_of(t: Tensor) -> tuple[int, int]:
     Raises:
         NotImplementedError: The dtype is complex.
     """
+    if t.dtype.limited == "float8":
+        refuse("randint", t.dtype)
     if t.dtype.category == BOOL:
         return 0, 1
     if t.dtype.category == INT:

@@ -21,7 +21,7 @@ class AbsentDtype:
 
 NAMES = """complex32 quint8 qint8 qint32 quint4x2 quint2x4 bits8 bits16 bits1x8 bits2x4 bits4x2
 float4_e2m1fn_x2 int1 int2 int3 int4 int5 int6 int7 uint1 uint2 uint3 uint4 uint5 uint6 uint7
-uint16 uint32 uint64 float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu"""
+float8_e4m3fnuz float8_e5m2fnuz float8_e8m0fnu"""
 FUNCTIONS = {name: AbsentDtype(name) for name in NAMES.split()}
 FUNCTIONS["chalf"] = FUNCTIONS["complex32"]
 

@@ -25,8 +25,11 @@ def _listed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _statistics(input: Any, dims: tuple[int, ...], eps: float, keepdim: bool) -> tuple[Any, Any]:
-    mean = input.mean(dims, keepdim=keepdim)
-    return mean, (input.var(dims, correction=0, keepdim=keepdim) + eps).rsqrt()
+    # Rounded once, to the dtype of the input.
+    wide = input.float() if input.dtype in (_lt.float16, _lt.bfloat16) else input
+    mean = wide.mean(dims, keepdim=keepdim)
+    rstd = (wide.var(dims, correction=0, keepdim=keepdim) + eps).rsqrt()
+    return mean.to(input.dtype), rstd.to(input.dtype)
 
 
 @_listed
@@ -134,8 +137,7 @@ def binomial(count: Any, prob: Any, generator: Any = None) -> Any:
             )
     if count.dtype != prob.dtype:
         raise RuntimeError(
-            f"binomial: Found dtype {prob.dtype} but expected {count.dtype}. Convert one with "
-            ".to()."
+            f"binomial: Found dtype {prob.dtype} but expected {count.dtype}. Convert one by .to()."
         )
     count, prob = _lt.broadcast_tensors(count, prob)
     found: Any = draws.binomial(count, prob, draws.place_for(count, generator))
