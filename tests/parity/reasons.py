@@ -78,9 +78,6 @@ REASONS: dict[str, str] = {
         torch:(gru|lstm|rnn_relu|rnn_tanh)(_cell)? torch:has_.* torch.random torch.fft
         torch.func:rearrange torch.functional torch.amp
     """,
-    "A checksum of which PyTorch says nothing that could be kept": """
-        torch:hash_tensor torch.Tensor:hash_tensor
-    """,
     "Named tuples of results: here each has lowtide's own class": "torch.return_types",
     "Steps of optimizers as functions over lists; the classes are there": "torch.optim",
     "Typed storages: bytes belong to the pool, and a storage has no type": """
