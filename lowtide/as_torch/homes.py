@@ -25,6 +25,7 @@ HOMES = {
     "_dynamo.eval_frame": "as_torch.private.dynamo",
     "_dynamo.utils": "as_torch.private.dynamo",
     "_dynamo.external_utils": "as_torch.private.dynamo",
+    "_higher_order_ops.associative_scan": "as_torch.private.associative_scan",
     "_jit_internal": "as_torch.private.jit_internal",
     "_linalg_utils": "linalg",
     "_six": "as_torch.private.six",
@@ -178,6 +179,7 @@ ALSO_FUNCTIONS = ("nn.utils.spectral_norm", "nn.utils.weight_norm")
 
 # PyTorch's module -> {module of lowtide: names there, or theirs=ours}
 COLLECTIONS: dict[str, dict[str, str]] = {
+    "_higher_order_ops": {},
     "amp.grad_scaler": {"amp": "GradScaler"},
     "autograd.grad_mode": {
         "autograd": "no_grad enable_grad set_grad_enabled inference_mode",

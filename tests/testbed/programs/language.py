@@ -1,10 +1,10 @@
-"""Language models of the largest model library, and adapters for them."""
+"""Models of the largest library of them: language, images, speech; and adapters."""
 
 from __future__ import annotations
 
 import torch
 
-from tests.testbed.training import Rows, array, listed, program, trained
+from tests.testbed.training import Rows, array, filled, listed, program, trained
 
 
 @program("transformers", "float32")
@@ -66,6 +66,101 @@ def llama() -> Rows:
         model.generate(tokens[:, :4], max_new_tokens=6, do_sample=False, pad_token_id=0)
     )
     return rows
+
+
+@program("transformers", "float32")
+def mixture_of_experts() -> Rows:
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+        sliding_window=4,
+    )
+    model, tokens = MixtralForCausalLM(config), listed(32, 2, 12)
+    return trained(model, lambda: model(input_ids=tokens, labels=tokens).loss)
+
+
+@program("transformers", "float32")
+def state_space() -> Rows:
+    from transformers import MambaConfig, MambaForCausalLM
+
+    config = MambaConfig(
+        vocab_size=32, hidden_size=16, num_hidden_layers=2, intermediate_size=32, state_size=4
+    )
+    model, tokens = MambaForCausalLM(config), listed(32, 2, 12)
+    return trained(model, lambda: model(input_ids=tokens, labels=tokens).loss)
+
+
+@program("transformers", "float32")
+def translation() -> Rows:
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    config = T5Config(
+        vocab_size=32,
+        d_model=16,
+        d_kv=4,
+        d_ff=32,
+        num_layers=2,
+        num_heads=4,
+        dropout_rate=0.0,
+        decoder_start_token_id=0,
+    )
+    model, tokens = T5ForConditionalGeneration(config), listed(32, 2, 12)
+    return trained(model, lambda: model(input_ids=tokens, labels=tokens).loss)
+
+
+@program("transformers", "float32")
+def images_and_texts() -> Rows:
+    from transformers import CLIPConfig, CLIPModel
+
+    tower = {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+    }
+    config = CLIPConfig(
+        text_config={**tower, "vocab_size": 32, "max_position_embeddings": 16},
+        vision_config={**tower, "image_size": 32, "patch_size": 8},
+        projection_dim=8,
+    )
+    model, tokens, images = CLIPModel(config), listed(32, 2, 12), filled(2, 3, 32, 32)
+    return trained(
+        model, lambda: model(input_ids=tokens, pixel_values=images, return_loss=True).loss
+    )
+
+
+@program("transformers", "float32")
+def speech() -> Rows:
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    config = WhisperConfig(
+        vocab_size=32,
+        num_mel_bins=8,
+        d_model=16,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=32,
+        decoder_ffn_dim=32,
+        max_source_positions=8,
+        max_target_positions=16,
+        dropout=0.0,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        decoder_start_token_id=1,
+    )
+    model, sounds = WhisperForConditionalGeneration(config), filled(2, 8, 16)
+    tokens = listed(32, 2, 12)
+    return trained(model, lambda: model(input_features=sounds, labels=tokens).loss)
 
 
 @program("peft", "float32")
