@@ -82,6 +82,9 @@ x & x.roll(3)
 x | x.roll(3)
 x ^ x.roll(3)
 x & 3
+x & -1
+x | 70000
+x ^ -300
 x / 3
 x.sqrt()
 x * 0.5
@@ -253,6 +256,16 @@ def test_every_byte_and_every_rounding_matches(kind):
         lt.tensor(codes).view(getattr(lt, kind)).float().numpy(),
         torch.tensor(codes).view(getattr(torch, kind)).float().numpy(),
     )
+
+
+@pytest.mark.parametrize("number", [-1, 300, -300])
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_numbers_beyond_a_type_wrap_in_bitwise_ops(kind, number):
+    found = []
+    for m in (lt, torch):
+        x = m.tensor([7, 3], dtype=getattr(m, kind))
+        found.append([(x & number).tolist(), (x | number).tolist(), (number ^ x).tolist()])
+    assert found[0] == found[1]
 
 
 LARGE = """
