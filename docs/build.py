@@ -148,6 +148,7 @@ optimizer_memory
 training_checkpoints
 reliability
 from_pytorch
+public_names
 ```
 
 ```{toctree}

@@ -15,6 +15,12 @@ from torch._utils import (
     ExceptionWrapper, _flatten_dense_tensors, _get_device_index, _take_tensors,
     _unflatten_dense_tensors,
 )
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
+import torch.distributed.rpc as rpc
+import torch.distributed.tensor as plans
+import torch.distributed.tensor.parallel as parallel
+import torch.nn.utils.stateless
 from torch.nn.modules.utils import consume_prefix_in_state_dict_if_present
 from torch.optim import optimizer
 from torch.utils._contextlib import _DecoratorContextManager
@@ -83,6 +89,7 @@ class Diagonal:
         return other * self.values
 
 d, m = Diagonal(torch.tensor([2.0, 3.0])), torch.ones(2, 2)
+c = torch.ones(1, 1, 3, 3)
 """
 
 TRUE = """
@@ -129,6 +136,22 @@ torch.cat([m, d]) == "joined"
 (m + m).tolist() == [[2.0, 2.0], [2.0, 2.0]]
 torch.add(m, m).tolist() == [[2.0, 2.0], [2.0, 2.0]]
 torch.is_tensor(d) is False
+str(plans.Shard(1)) == "S(1)" and plans.Shard(1).is_shard(1) and plans.Shard(1) == plans.Shard(1)
+repr(plans.Partial()) == "Partial(sum)" and not plans.Partial().is_replicate()
+parallel.ColwiseParallel().output_layouts == (plans.Shard(-1),)
+parallel.PrepareModuleInput(input_layouts=None).use_local_output is None
+isinstance(m, plans.DTensor) is False
+isinstance(m, torch.distributed.fsdp.FullyShardedDataParallel) is False
+not rpc.is_available() and not hasattr(rpc, "api")
+torch.cuda.is_current_stream_capturing() is False
+issubclass(torch.cuda.CUDAGraph, object) and issubclass(torch.Stream, object)
+torch.nn.modules.conv.LazyConv2d is torch.nn.LazyConv2d
+torch.nn.modules.batchnorm._BatchNorm in torch.nn.SyncBatchNorm.__mro__
+torch.nn.utils.stateless.functional_call is torch.func.functional_call
+torch.convolution(c, c, None, 1, 0, 1, False, 0, 1).item() == 9
+torch.convolution(c, c, None, 1, 0, 1, True, 0, 1).sum().item() == 81
+torch.dropout_(torch.ones(3), 0.5, False).tolist() == [1.0, 1.0, 1.0]
+torch.rrelu(torch.tensor([-1.0]), 0.5, 0.5).item() == -0.5
 """.strip().splitlines()
 
 REFUSED = {
@@ -151,6 +174,14 @@ REFUSED = {
     "torch._C.parse_schema('f()')": ("NotImplementedError", "docs/add_an_op.md"),
     "torch.export.export(None)": ("NotImplementedError", "torch.export.export"),
     "torch.ao.quantization.prepare(None)": ("NotImplementedError", "no quantized tensors"),
+    "torch.distributed.fsdp.FullyShardedDataParallel(None)": (
+        "NotImplementedError", "FullyShardedDataParallel needs several processes"
+    ),
+    "torch.distributed.checkpoint.save({})": ("NotImplementedError", "save needs several"),
+    "plans.distribute_tensor(m, None)": ("NotImplementedError", "distribute_tensor needs several"),
+    "parallel.RowwiseParallel()._apply(None, None)": ("NotImplementedError", "parallelize_module"),
+    "torch.cuda.CUDAGraph()": ("NotImplementedError", "does not capture CUDA graphs"),
+    "torch.rrelu(m, generator=torch.Generator())": ("NotImplementedError", "leave it out"),
     "torch.add(d, 1)": ("TypeError", "no implementation found for 'torch.add' on types that"),
 }  # fmt: skip
 

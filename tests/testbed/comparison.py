@@ -32,7 +32,14 @@ def programs(file: str) -> list[tuple[str, str]]:
     return found
 
 
-def run(file: str, out: Path, packages: str, as_torch: bool, names: list[str] | None = None) -> Any:
+def run(
+    file: str,
+    out: Path,
+    packages: str,
+    as_torch: bool,
+    names: list[str] | None = None,
+    repeat: int = 0,
+) -> Any:
     """Run a file's programs in a process of its own; return its report."""
     # PyTorch's folder must not stand before lowtide's: what answers is chosen in the process.
     search = [str(ROOT), packages, *[path for path in sys.path if path]]
@@ -46,6 +53,7 @@ def run(file: str, out: Path, packages: str, as_torch: bool, names: list[str] | 
         file,
         str(out),
         *(names or []),
+        f"--repeat={repeat}",
     ]
     if as_torch:
         words.append("--as-torch")

@@ -1,8 +1,9 @@
 """Run programs of the test bed with PyTorch, or with lowtide in its place.
 
-``python -m tests.testbed.run FILE OUT [--as-torch] [NAME...]`` runs the programs of
+``python -m tests.testbed.run FILE OUT [--as-torch] [--repeat N] [NAME...]`` runs the programs of
 ``programs/FILE.py``, all or those whose names hold a NAME, and writes to the folder OUT what each
-found (``NAME.npz``) and ``report.json``: seconds of import, seconds of each program, errors.
+found (``NAME.npz``) and ``report.json``: seconds of import, seconds of each program (with the
+import of its package), errors; and seconds of each of N runs after the first.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--as-torch", action="store_true")
+    parser.add_argument("--repeat", type=int, default=0)
     given = parser.parse_args(arguments)
     given.out.mkdir(parents=True, exist_ok=True)
     warnings.simplefilter("ignore")  # libraries warn of one another's ages
@@ -41,6 +43,7 @@ def main(arguments: list[str]) -> int:
     report: dict[str, Any] = {
         "import": imported,
         "seconds": {},
+        "again": {},
         "errors": {},
         "tolerances": training.TOLERANCES,
     }
@@ -55,8 +58,15 @@ def main(arguments: list[str]) -> int:
         else:
             np.savez(given.out / f"{name.replace(':', '-')}.npz", **rows)
         report["seconds"][name] = time.perf_counter() - started
+        report["again"][name] = [_seconds(function) for _ in range(given.repeat)]
     (given.out / "report.json").write_text(json.dumps(report, indent=1))
     return 0
+
+
+def _seconds(function: Any) -> float:
+    started = time.perf_counter()
+    function()
+    return time.perf_counter() - started
 
 
 def _without_compiled_torchvision(torch: Any) -> None:

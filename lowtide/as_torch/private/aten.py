@@ -103,9 +103,9 @@ def convolution(
     """Convolve over one to three dims, or transposed, by the number of the weight's dims."""
     nd = weight.ndim - 2
     if transposed:
-        back = (None, _F.conv_transpose1d, _F.conv_transpose2d, _F.conv_transpose3d)[nd]
+        back = (_F.conv_transpose1d, _F.conv_transpose2d, _F.conv_transpose3d)[nd - 1]
         return back(input, weight, bias, stride, padding, output_padding, groups, dilation)
-    forth = (None, _F.conv1d, _F.conv2d, _F.conv3d)[nd]
+    forth = (_F.conv1d, _F.conv2d, _F.conv3d)[nd - 1]
     return forth(input, weight, bias, stride, padding, dilation, groups)
 
 

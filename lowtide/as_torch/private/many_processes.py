@@ -31,6 +31,7 @@ def _function(name: str) -> Callable[..., NoReturn]:
         raise NotImplementedError(f"torch.distributed: {name} {_WAY_OUT}")
 
     refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = "Refused when called."
     return refuse
 
 

@@ -63,6 +63,7 @@ def _refusal(name: str) -> Any:
         )
 
     refuse.__name__ = refuse.__qualname__ = name
+    refuse.__doc__ = "Refused when called."
     return refuse
 
 
