@@ -157,7 +157,7 @@ def set_default_dtype(d: Any) -> None:
         TypeError: ``d`` is not a floating type.
     """
     d = as_dtype(d)
-    if d.category != FLOAT:
+    if d.category != FLOAT or d.limited:
         raise TypeError(f"set_default_dtype takes a floating dtype; got {d}. Pass lowtide.float32.")
     _default[0] = d
 

@@ -123,8 +123,8 @@ def converted(
 
 
 def eligible(x: Any) -> bool:
-    """True for tensors that are converted: float32 and half precision, never float64."""
-    return isinstance(x, Tensor) and (x.dtype is float32 or x.dtype in LOW)
+    """True for tensors that are converted: float32 and narrower floats, never float64."""
+    return isinstance(x, Tensor) and (x.dtype is float32 or x.dtype.is_narrow)
 
 
 def _cast(x: Any, wanted: dtype) -> Any:

@@ -23,7 +23,7 @@ ALLOWED = {  # by the name that a user knows
         isposinf nan_to_num sum prod cumsum cumprod sort argsort unique unique_consecutive
         """.split()
     ),
-    "float8": frozenset(f"{_BOTH} abs matmul index_put index_put_add".split()),
+    "float8": frozenset(f"{_BOTH} abs matmul linear addmatmul index_put index_put_add".split()),
 }
 _GIVING = frozenset(["hash_tensor"])  # of other types
 

@@ -82,6 +82,9 @@ x & x.roll(3)
 x | x.roll(3)
 x ^ x.roll(3)
 x & 3
+x & -1
+x | 70000
+x ^ -300
 x / 3
 x.sqrt()
 x * 0.5
@@ -100,6 +103,10 @@ m.full((1,), -1, dtype=x.dtype)
 OF_EIGHT_BITS = """
 x @ x.t()
 x.abs()
+m.nn.functional.linear(x, x)
+m.nn.functional.linear(x, x, x[:, 0])
+m.addmm(x[:, :1], x, x.t())
+m.autocast("cpu")(m.mm)(x, x.t())
 x.index_put((m.tensor([0]),), x[1:2])
 m.tensor([1e9, -1e9, 449.0, math.inf, -math.inf, math.nan, 464.1, 1e-9]).to(x.dtype)
 m.tensor([-600, 600, 70000]).to(x.dtype)
@@ -249,6 +256,16 @@ def test_every_byte_and_every_rounding_matches(kind):
         lt.tensor(codes).view(getattr(lt, kind)).float().numpy(),
         torch.tensor(codes).view(getattr(torch, kind)).float().numpy(),
     )
+
+
+@pytest.mark.parametrize("number", [-1, 300, -300])
+@pytest.mark.parametrize("kind", ["uint8", "int8"])
+def test_numbers_beyond_a_type_wrap_in_bitwise_ops(kind, number):
+    found = []
+    for m in (lt, torch):
+        x = m.tensor([7, 3], dtype=getattr(m, kind))
+        found.append([(x & number).tolist(), (x | number).tolist(), (number ^ x).tolist()])
+    assert found[0] == found[1]
 
 
 LARGE = """

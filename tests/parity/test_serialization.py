@@ -28,7 +28,7 @@ def same(ours, theirs):
     theirs = theirs.detach()
     assert ours.dtype.name == str(theirs.dtype).removeprefix("torch.")
     assert tuple(ours.shape) == tuple(theirs.shape)
-    if theirs.dtype is torch.bfloat16:
+    if theirs.dtype in (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2):
         theirs, ours = theirs.float(), ours.float()
     np.testing.assert_array_equal(ours.detach().numpy(), theirs.resolve_conj().numpy())
 

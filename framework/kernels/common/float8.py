@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 
 _E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
-_LARGEST = 448.0  # there is no infinity: it, too, becomes the largest number
+LARGEST = 448.0  # there is no infinity: it, too, becomes the largest number
 
 
 def saturates(to: Any, source: Any) -> bool:
@@ -31,4 +31,4 @@ def saturated_copy(out: Any, array: Any) -> None:
     )
     with walk, np.errstate(all="ignore"):
         for source, target in walk:
-            np.copyto(target, np.clip(source, -_LARGEST, _LARGEST), casting="unsafe")
+            np.copyto(target, np.clip(source, -LARGEST, LARGEST), casting="unsafe")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...autograd.node import Node, _sequence, attach, edge_to
 from ...autograd.view_history import check_writable
 from ...device import device
@@ -12,7 +14,7 @@ from ...devices import backend
 from ...dtypes import BY_NUMPY, COMPLEX, as_dtype, complex128, float64
 from ...dtypes import dtype as dtype_class
 from ...kernels.common import copy as copies
-from ...kernels.common.float8 import saturated_copy, saturates
+from ...kernels.common.float8 import LARGEST, saturated_copy, saturates
 from ...kernels.runtime import thresholds
 from ...memory.ledger import SAVED, TEMPORARY
 from ...modes import local
@@ -33,9 +35,12 @@ def cast_into(xp, out, source) -> None:
         source = source.real  # also of a Python scalar
         if isinstance(source, int | float):
             source = fitted(source, BY_NUMPY[out.dtype])
-    if saturates(out.dtype, getattr(source, "dtype", None)):
-        saturated_copy(out, source)
-        return
+    kind = getattr(source, "dtype", None)
+    if kind is not None and saturates(out.dtype, kind):  # a number was checked by fitted
+        if xp is np:
+            saturated_copy(out, source)
+            return
+        source = xp.clip(source.astype("float32"), -LARGEST, LARGEST)
     xp.copyto(out, source, casting="unsafe")
 
 

@@ -15,8 +15,8 @@ from ..registry import alias, function, op
 from ..signatures import broadcast, pairs, per_element, singles
 
 
-def _wrapped(x: Any, out: Any) -> Any:
-    # An integer that out's dtype cannot hold, modulo 2 ** bits, as PyTorch takes it.
+def wrapped(x: Any, out: Any) -> Any:
+    """An integer that the dtype of ``out`` cannot hold, modulo 2 ** bits, as PyTorch takes it."""
     if isinstance(x, int) and out.dtype.kind in "iu":
         return np.array(x & (1 << 64) - 1, np.uint64).astype(out.dtype).item()
     return x
@@ -50,7 +50,7 @@ def plus(xp, out, input, other):
     try:
         xp.add(input, other, out)
     except OverflowError:
-        xp.add(_wrapped(input, out), _wrapped(other, out), out=out)
+        xp.add(wrapped(input, out), wrapped(other, out), out=out)
 
 
 plus.kernel("cpu", dtypes="mixed")(converting_arithmetic("add"))
@@ -93,7 +93,7 @@ def minus(xp, out, input, other):
     try:
         xp.subtract(input, other, out)
     except OverflowError:
-        xp.subtract(_wrapped(input, out), _wrapped(other, out), out=out)
+        xp.subtract(wrapped(input, out), wrapped(other, out), out=out)
 
 
 minus.kernel("cpu", dtypes="mixed")(converting_arithmetic("sub"))
@@ -138,7 +138,7 @@ def mul(xp, out, input, other):
     try:
         xp.multiply(input, other, out)
     except OverflowError:
-        xp.multiply(_wrapped(input, out), _wrapped(other, out), out=out)
+        xp.multiply(wrapped(input, out), wrapped(other, out), out=out)
 
 
 def conjugate(x):

@@ -13,6 +13,7 @@ from ..creation.from_data import tensor
 from ..indexing.where import where_select
 from ..registry import alias, function, op
 from ..signatures import broadcast, broadcast_bool, broadcast_shapes, pairs, per_element, singles
+from .arithmetic import wrapped
 from .bitmask import INFINITY, bitmask_vjp, with_bitmask, worth_bits
 
 _COMPARABLE = (Tensor, bool, int, float, complex, np.generic, np.ndarray)
@@ -127,7 +128,10 @@ def integers(make):
 
 def _bitwise(name, operator, ufunc, doc, allow_bool=True):
     def kernel(xp, out, input, other):
-        getattr(xp, ufunc)(input, other, out=out)
+        try:
+            getattr(xp, ufunc)(input, other, out=out)
+        except OverflowError:  # a number that the dtype cannot hold
+            getattr(xp, ufunc)(wrapped(input, out), wrapped(other, out), out=out)
 
     kernel.__doc__ = doc
     return op(
