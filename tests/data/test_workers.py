@@ -32,7 +32,15 @@ def descriptors():
 
 
 def children():
-    return psutil.Process().children(recursive=True)
+    """Processes of this one, but for Python's own that counts what spawned ones share."""
+    return [p for p in psutil.Process().children(recursive=True) if not _counts_for_python(p)]
+
+
+def _counts_for_python(process):
+    try:
+        return any("resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:  # it has ended meanwhile
+        return False
 
 
 def named_memory():
