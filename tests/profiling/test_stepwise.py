@@ -86,8 +86,10 @@ def test_a_schedule_chooses_steps() -> None:
     handed = []
 
     def ready(prof: Any) -> None:
-        names = [e.name for e in prof.events() if e.name.startswith("Profiler")]
+        names = [e.trace_name for e in prof.events() if e.name == "ProfilerStep*"]
         handed.append((prof.step_num, names, len(prof.events())))
+        (row,) = [a for a in prof.key_averages() if a.key.startswith("Profiler")]
+        assert (row.key, row.count) == ("ProfilerStep*", 2)  # one row, whatever their numbers
 
     with profile(
         schedule=schedule(wait=1, warmup=0, active=2, repeat=2), on_trace_ready=ready
