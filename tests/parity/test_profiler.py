@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import lowtide as lt
+import lowtide.profiler  # not there before it is imported
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
