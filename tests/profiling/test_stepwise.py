@@ -147,6 +147,37 @@ def test_nothing_is_left_behind(error: type[BaseException]) -> None:
     assert state() == before
 
 
+def fails(*_: Any) -> Any:
+    raise ZeroDivisionError
+
+
+def one_step(prof: Any) -> None:
+    lt.ones(3)
+    prof.step()
+
+
+def fails_later(step: int) -> Action:
+    return Action.RECORD if step == 0 else fails()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"on_trace_ready": fails},
+        {"schedule": fails},
+        {"schedule": fails_later},
+        {"schedule": schedule(wait=0, warmup=0, active=1), "on_trace_ready": fails},
+    ],
+    ids=["at the end", "before the first step", "between steps", "of a step"],
+)
+def test_what_a_caller_gives_may_fail(given: dict[str, Any]) -> None:
+    before, held = state(), lt.memory_allocated()
+    with pytest.raises(ZeroDivisionError), profile(**given) as prof:
+        one_step(prof)
+    assert state() == before
+    assert lt.memory_allocated() == held
+
+
 def test_one_records_at_a_time() -> None:
     with profile(), pytest.raises(RuntimeError, match="another profile records"), profile():
         pass
