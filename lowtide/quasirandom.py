@@ -53,12 +53,24 @@ class SobolEngine:
 
         Returns:
             (n, dimension), in [0, 1).
+
+        Raises:
+            ValueError: ``n`` is negative.
+            TypeError: ``dtype`` is not a floating one, which would make every point 0.
         """
+        if n < 0:
+            raise ValueError(f"SobolEngine.draw: n is 0 or more; got {n}.")
+        dtype = dtype or _lt.get_default_dtype()
+        if not dtype.is_floating_point:
+            raise TypeError(
+                f"SobolEngine.draw: points lie in [0, 1), so dtype must be a floating one; got"
+                f" {dtype}. Draw floats, scale them, and convert those."
+            )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # that n is no power of two
             values = self._points.random(n)
         self.num_generated += n
-        made = _lt.tensor(values, dtype=dtype or _lt.get_default_dtype())
+        made = _lt.tensor(values, dtype=dtype)
         if out is None:
             return made
         return out.resize_(made.shape).copy_(made)
@@ -84,7 +96,15 @@ class SobolEngine:
         return self
 
     def fast_forward(self, n: int) -> SobolEngine:
-        """Leave out the next ``n`` points."""
+        """Leave out the next ``n`` points.
+
+        Raises:
+            ValueError: ``n`` is negative.
+        """
+        if n < 0:
+            raise ValueError(
+                f"SobolEngine.fast_forward: n is 0 or more; got {n}. Go back with reset()."
+            )
         if n:
             self._points.fast_forward(n)
             self.num_generated += n

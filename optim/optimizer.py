@@ -48,7 +48,9 @@ def _hooked(step: Callable[..., Any]) -> Callable[..., Any]:
         # super().step() of a subclass, whose hooks ran; or a wrapper that is an Optimizer by its
         # class alone, whose inner one has the hooks.
         if self.__dict__.get("_in_step") or "_hooks" not in self.__dict__:
-            return step(*args, **kwargs)
+            out = step(*args, **kwargs)
+            self._opt_called = True  # the schedulers ask a wrapper too
+            return out
         # No call from here to the try: an interrupt comes before all of it is set, or is undone.
         state = local.state
         phase, recorder, saver = state.phase, state.recorder, state.saver

@@ -25,7 +25,9 @@ class FunctionEvent:
     """One call of an op, or one named range. Times in microseconds, as PyTorch's.
 
     Attributes:
-        name: ``aten::mul``, ``MulBackward0``, ``optimizer::step``, or the range's name.
+        name: ``aten::mul``, ``MulBackward0``, ``optimizer::step``, or the range's name; of the
+            steps of a schedule ``ProfilerStep*``, so that their sums are one row.
+        trace_name: The same, with the number of the step.
         time_range: (begin, end) since the recording began.
         thread: Number of the thread.
         cpu_time_total: Time in it.
@@ -46,7 +48,10 @@ class FunctionEvent:
     def __init__(self, number: int, event: OpEvent) -> None:
         self.id = number
         self.kind = event.kind
-        self.name = self.key = event.name
+        self.trace_name = event.name
+        self.name = self.key = (
+            "ProfilerStep*" if event.name.startswith("ProfilerStep#") else event.name
+        )
         self.time_range = (event.begin / 1e3, event.end / 1e3)
         self.thread = event.thread
         self.cpu_time_total = self.self_cpu_time_total = (event.end - event.begin) / 1e3
@@ -258,7 +263,7 @@ class EventList(list[Any]):
         live, rows = 0, []
         for event in sorted(self, key=lambda e: e.time_range):
             row = {
-                "name": event.name,
+                "name": event.trace_name,
                 "pid": os.getpid(),
                 "tid": event.thread,
                 "ts": event.time_range[0],

@@ -38,6 +38,7 @@ class ReduceOp(enum.Enum):
 reduce_op = ReduceOp
 ReduceOp.RedOpType = ReduceOp  # type: ignore[attr-defined]  # PyTorch's enum below its class
 _OF_BITS = (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR)
+_NOT_OF_COMPLEX = (ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX, *_OF_BITS)
 
 
 def all_reduce(
@@ -283,7 +284,12 @@ def _no_peer(op_name: str, group: Any) -> NoReturn:
 def _check(tensor: Any, op_name: str, op: Any = ReduceOp.SUM) -> None:
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{op_name}: expected a tensor; got {type(tensor).__name__}.")
-    if op in _OF_BITS and (tensor.is_floating_point() or tensor.is_complex()):
+    if op in _NOT_OF_COMPLEX and tensor.is_complex():
+        raise ValueError(
+            f"{op_name}: {op.name} does not work on complex tensors; got {tensor.dtype}. Take"
+            " SUM or AVG, or reduce lowtide.view_as_real(tensor)."
+        )
+    if op in _OF_BITS and tensor.is_floating_point():
         raise RuntimeError(f"{op_name}: {op.name} works on integers; got {tensor.dtype}.")
     ReduceOp(op)
 

@@ -80,4 +80,9 @@ def is_mpi_available() -> bool:
     return False
 
 
+def is_backend_available(backend: str) -> bool:
+    """Whether a backend's library is there: gloo, which one process does without, and no other."""
+    return backend.lower() == "gloo"
+
+
 is_nccl_available = is_ucc_available = is_xccl_available = is_mpi_available

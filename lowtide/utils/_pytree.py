@@ -1,5 +1,6 @@
 """Pytrees, where PyTorch keeps them: nested containers, their leaves and their structure."""
 
+from collections import OrderedDict as _OrderedDict
 from typing import Any
 
 from lowtide.framework.interop import pytree as _tree
@@ -46,3 +47,9 @@ _deregister_pytree_node = _nodes.deregister_pytree_node
 _get_node_type = _nodes.get_node_type
 _is_leaf = _nodes.tree_is_leaf
 _register_pytree_node = _nodes.register_with_texts
+
+# How the containers of Python are taken apart, for classes that are registered as like them.
+_tuple_flatten, _tuple_unflatten = SUPPORTED_NODES[tuple][1:3]
+_list_flatten, _list_unflatten = SUPPORTED_NODES[list][1:3]
+_dict_flatten, _dict_unflatten, _dict_flatten_with_keys = SUPPORTED_NODES[dict][1:4]
+_ordereddict_flatten, _ordereddict_unflatten = SUPPORTED_NODES[_OrderedDict][1:3]

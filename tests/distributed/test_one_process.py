@@ -54,6 +54,8 @@ def test_without_a_group_every_call_says_so(name: str) -> None:
 
 def test_the_only_rank(group: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert dist.is_available()
+    assert dist.is_backend_available("gloo")
+    assert not dist.is_backend_available("nccl")
     assert dist.is_initialized()
     assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (0, 1, "gloo")
     world = dist.group.WORLD
@@ -178,6 +180,9 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(group: None) -> Non
         dist.all_reduce([1.0])
     with pytest.raises(RuntimeError, match="BAND works on integers"):
         dist.all_reduce(x, dist.ReduceOp.BAND)
+    for op in (dist.ReduceOp.MAX, dist.ReduceOp.PRODUCT, dist.ReduceOp.BOR):
+        with pytest.raises(ValueError, match=f"{op.name} does not work on complex"):
+            dist.all_reduce(lt.ones(2, dtype=lt.complex64), op)
     with pytest.raises(ValueError, match="none of"):
         dist.all_reduce(x, "sum")
     with pytest.raises(ValueError, match="needs scatter_list"):

@@ -68,6 +68,18 @@ SAME: dict[str, Callable[[Any, Any], Any]] = {
     "barrier": lambda T, d: d.barrier(),
     "max": lambda T, d: [x := T.ones(2), d.all_reduce(x, op=d.ReduceOp.MAX), x.tolist()][1:],
     "product": lambda T, d: [x := T.ones(2), d.all_reduce(x, d.ReduceOp.PRODUCT), x.tolist()][1:],
+    "sum of complex": lambda T, d: [x := T.ones(2) + 1j, d.all_reduce(x), x.tolist()][1:],
+    "greatest complex": lambda T, d: d.all_reduce(T.ones(2) + 1j, d.ReduceOp.MAX),
+    "bits of complex": lambda T, d: d.all_reduce(T.ones(2) + 1j, d.ReduceOp.BAND),
+    "a view": lambda T, d: [x := T.ones(2, 3), d.all_reduce(x.t()), x.tolist()][1:],
+    "a leaf": lambda T, d: [
+        x := T.ones(2, requires_grad=True), d.all_reduce(x), x.is_leaf, x.requires_grad
+    ][1:],
+    "a group for nobody": lambda T, d: d.get_rank(d.GroupMember.NON_GROUP_MEMBER),
+    "a name of a backend": lambda T, d: [d.Backend("GLOO"), d.is_backend_available("gloo")],
+    "a prefix": lambda T, d: [
+        s := d.HashStore(), d.PrefixStore("p", s).set("k", "v"), s.get("p/k"),
+    ][1:],
     "again": lambda T, d: d.init_process_group("gloo", rank=0, world_size=1),
     "no list to scatter": lambda T, d: d.scatter(T.ones(1)),
     "no list to gather": lambda T, d: d.gather(T.ones(1)),

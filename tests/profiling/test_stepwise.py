@@ -86,8 +86,10 @@ def test_a_schedule_chooses_steps() -> None:
     handed = []
 
     def ready(prof: Any) -> None:
-        names = [e.name for e in prof.events() if e.name.startswith("Profiler")]
+        names = [e.trace_name for e in prof.events() if e.name == "ProfilerStep*"]
         handed.append((prof.step_num, names, len(prof.events())))
+        (row,) = [a for a in prof.key_averages() if a.key.startswith("Profiler")]
+        assert (row.key, row.count) == ("ProfilerStep*", 2)  # one row, whatever their numbers
 
     with profile(
         schedule=schedule(wait=1, warmup=0, active=2, repeat=2), on_trace_ready=ready
@@ -143,6 +145,37 @@ def test_nothing_is_left_behind(error: type[BaseException]) -> None:
     with profile():
         pass
     assert state() == before
+
+
+def fails(*_: Any) -> Any:
+    raise ZeroDivisionError
+
+
+def one_step(prof: Any) -> None:
+    lt.ones(3)
+    prof.step()
+
+
+def fails_later(step: int) -> Action:
+    return Action.RECORD if step == 0 else fails()
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"on_trace_ready": fails},
+        {"schedule": fails},
+        {"schedule": fails_later},
+        {"schedule": schedule(wait=0, warmup=0, active=1), "on_trace_ready": fails},
+    ],
+    ids=["at the end", "before the first step", "between steps", "of a step"],
+)
+def test_what_a_caller_gives_may_fail(given: dict[str, Any]) -> None:
+    before, held = state(), lt.memory_allocated()
+    with pytest.raises(ZeroDivisionError), profile(**given) as prof:
+        one_step(prof)
+    assert state() == before
+    assert lt.memory_allocated() == held
 
 
 def test_one_records_at_a_time() -> None:
