@@ -31,6 +31,7 @@ class dtype:
     """
 
     __slots__ = ("category", "is_half", "is_narrow", "itemsize", "limited", "name", "np", "rank")
+    home = "lowtide"  # "torch" in programs that are run as torch: they compare texts
 
     def __init__(
         self, name: str, np_type: Any, category: int, rank: int, limited: str = ""
@@ -75,7 +76,7 @@ class dtype:
         return complex128 if self is float64 else complex64
 
     def __repr__(self) -> str:
-        return f"lowtide.{self.name}"
+        return f"{self.home}.{self.name}"
 
     def __reduce__(self) -> str:
         return self.name  # pickled by reference, so that identity survives
@@ -131,8 +132,8 @@ def as_dtype(value: Any) -> dtype:
         return get_default_dtype()
     if value is complex:
         return get_default_dtype().to_complex()
-    if isinstance(value, str) and value.removeprefix("lowtide.") in BY_NAME:
-        return BY_NAME[value.removeprefix("lowtide.")]
+    if isinstance(value, str) and value.removeprefix(f"{dtype.home}.") in BY_NAME:
+        return BY_NAME[value.removeprefix(f"{dtype.home}.")]
     try:
         return BY_NUMPY[np.dtype(value)]
     except (TypeError, KeyError):

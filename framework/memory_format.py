@@ -19,6 +19,7 @@ class memory_format:
     """
 
     __slots__ = ("name", "order")
+    home = "lowtide"  # "torch" in programs that are run as torch: they compare texts
 
     def __init__(self, name: str, order: tuple[int, ...] | None = None) -> None:
         self.name = name
@@ -43,7 +44,7 @@ class memory_format:
         return True
 
     def __repr__(self) -> str:
-        return f"lowtide.{self.name}"
+        return f"{self.home}.{self.name}"
 
     def __reduce__(self) -> str:
         return self.name  # pickled by reference, so that identity survives

@@ -23,6 +23,7 @@ class Size(tuple):  # type: ignore[type-arg]
     """The shape of a tensor: a tuple of ints that prints as PyTorch's and slices to a ``Size``."""
 
     __slots__ = ()
+    home = "lowtide"  # "torch" in programs that are run as torch: they compare texts
 
     def numel(self) -> int:
         """The number of elements of that shape."""
@@ -39,7 +40,7 @@ class Size(tuple):  # type: ignore[type-arg]
         return Size(tuple.__mul__(self, count))
 
     def __repr__(self) -> str:
-        return f"lowtide.Size({list(self)})"
+        return f"{self.home}.Size({list(self)})"
 
 
 _interned: weakref.WeakValueDictionary[Any, Spec] = weakref.WeakValueDictionary()

@@ -74,7 +74,7 @@ class pack(Stash):
 
     def __init__(self, to: Any = None, block: int = 256, min_bytes: int | str = 0) -> None:
         super().__init__(min_bytes)
-        if isinstance(to, str) and to.startswith("lowtide."):
+        if isinstance(to, str):
             to = to.removeprefix("lowtide.")
         try:
             self.to = None if to is None else as_dtype(to)

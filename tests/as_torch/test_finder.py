@@ -35,6 +35,10 @@ torch.nn is lowtide.nn
 torch.Tensor is lowtide.Tensor
 torch.optim is lowtide.optim
 torch.float32 is lowtide.float32
+str(torch.float32) == "torch.float32" and repr(torch.Size([2])) == "torch.Size([2])"
+str(torch.strided) == "torch.strided" and str(torch.channels_last) == "torch.channels_last"
+torch.ones(1).type() == "torch.FloatTensor" and torch.ones(1).type("torch.IntTensor").item() == 1
+repr(torch.ones(1).int()) == "tensor([1], dtype=torch.int32)"
 torch.relu is lowtide.relu
 F is lowtide.nn.functional
 Linear is lowtide.nn.Linear

@@ -74,7 +74,8 @@ def type_(input: Tensor, dtype: Any = None, non_blocking: bool = False, **ignore
         ValueError: The name is none.
     """
     if dtype is None:
-        where = "lowtide." if input.device.type != "cuda" else "lowtide.cuda."
+        home = input.dtype.home
+        where = f"{home}." if input.device.type != "cuda" else f"{home}.cuda."
         if input.dtype.limited:  # no class: uint16 is UInt16Tensor
             name = input.dtype.name.replace("uint", "UInt").replace("float", "Float")
             return f"{where}{name}Tensor"

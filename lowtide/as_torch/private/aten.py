@@ -303,7 +303,7 @@ def set_default_tensor_type(t: Any) -> None:
 def typename(obj: Any) -> str:
     """The name of an object's type: ``torch.FloatTensor`` of a tensor."""
     if isinstance(obj, _lt.Tensor):
-        return str(obj.type()).replace("lowtide.", "torch.", 1)
+        return str(obj.type())
     kind = obj if isinstance(obj, type) or callable(obj) else type(obj)
     module = getattr(kind, "__module__", None) or ""
     name = getattr(kind, "__qualname__", None) or type(obj).__name__
