@@ -217,8 +217,9 @@ _publish_if_asked()  # for `lowtide top`
 _HIDDEN = {"cli", "framework", "modules", "recipes"}  # ours, but nobody's names
 _HIDDEN |= {"load_ipython_extension", "unload_ipython_extension"}
 _LATER = (  # namespaces imported when they are first asked for
-    "accelerator", "distributions", "functional", "futures", "fx", "hub", "library", "mps", "onnx",
-    "overrides", "quasirandom", "serialization", "storage", "types", "xpu",
+    "accelerator", "distributions", "functional", "futures", "fx", "hub", "library", "mps",
+    "multiprocessing", "onnx", "overrides", "profiler", "quasirandom", "serialization", "storage",
+    "types", "xpu",
 )  # fmt: skip
 __all__ = sorted([*(n for n in globals() if not n.startswith("_") and n not in _HIDDEN), *_LATER])
 
