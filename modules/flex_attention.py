@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, NamedTuple, TypedDict
 
+from ..framework import execution, ops
+from ..framework.checkpointing.regions import checkpointing
 from ..framework.dtypes import float32, float64
 from ..framework.ops.creation.ranges import arange
 from ..framework.tensor import Tensor
 from . import functional as F
 from .block_mask import BlockMask, noop_mask, over_pairs
+
+TILE_BYTES = 1 << 25  # of scores
 
 
 class AuxRequest(NamedTuple):
@@ -87,67 +92,116 @@ def flex_attention(
         ValueError: Shapes or dtypes do not fit.
 
     Memory:
-        Without ``score_mod`` and without extras, that of ``scaled_dot_product_attention``, which
-        keeps no scores, and one byte for each pair of a ``block_mask``. Else the scores and the
-        probabilities, (B, Hq, L, S) each, are kept for backward.
+        Up to ``TILE_BYTES`` of scores there is one tile: with a ``score_mod`` it keeps the scores
+        and the probabilities for backward, (B, Hq, L, S) each, else nothing of them but the mask.
+        Above, queries are worked off in tiles of rows, each an activation-checkpointed region:
+        backward keeps queries, keys, values and the result, and makes the scores of a tile again.
+        Keys before the first and after the last that a tile's blocks let see are left out.
     """
     _check(query, key, value, enable_gqa, block_mask)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    groups = query.shape[1] // key.shape[1]
-    seen = None if block_mask is None else _seen(block_mask, query, key)
     wanted = AuxRequest(lse=return_lse) if return_aux is None else return_aux
-    if score_mod is None and not (wanted.lse or wanted.max_scores):
-        if query.shape[0] != key.shape[0]:
-            key, value = (t.expand(query.shape[0], *t.shape[1:]) for t in (key, value))
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=seen, scale=scale, enable_gqa=enable_gqa
-        )
-    if groups > 1:
-        key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
-    working = float64 if query.dtype is float64 else float32
-    scores = (query @ key.mT).to(working) * scale
-    if score_mod is not None:
-        indices = [arange(n, device=query.device) for n in scores.shape]
-        scores = over_pairs(score_mod, True)(scores, *indices).to(working)
-    if seen is not None:
-        scores = scores.masked_fill(~seen, -math.inf)
-    largest = scores.amax(-1)
-    # softmax of a row that is minus infinity throughout is NaN: such a row gets zeros
-    unseen = (largest == -math.inf).unsqueeze(-1)
-    weights = scores.masked_fill(unseen, 0.0).softmax(-1).masked_fill(unseen, 0.0)
-    out = weights.to(query.dtype) @ value
-    if return_aux is None and not return_lse:
-        return out
-    lse = scores.logsumexp(-1) if wanted.lse else None
-    if return_aux is None:
-        return out, lse
-    return out, AuxOutput(lse, largest if wanted.max_scores else None)
+    if query.shape[0] != key.shape[0]:
+        key, value = (t.expand(query.shape[0], *t.shape[1:]) for t in (key, value))
+    call = _Call(score_mod, block_mask, scale, enable_gqa, wanted)
+    if block_mask is None and call.by_kernel:  # which has tiles of its own
+        out, *extras = call.attend(query, key, value, 0, 0)
+    else:
+        out, *extras = call.in_tiles(query, key, value)
+    if return_aux is not None:
+        return out, AuxOutput(*extras)
+    return (out, extras[0]) if return_lse else out
 
 
-def _seen(block_mask: BlockMask, query: Tensor, key: Tensor) -> Tensor | None:
-    # Which pairs are seen, broadcastable to the scores: by the function, or by the blocks alone.
-    lengths = query.shape[-2], key.shape[-2]
-    if block_mask.seq_lengths != lengths:
-        raise ValueError(
-            f"flex_attention: block_mask was made for seq_lengths {block_mask.seq_lengths}, and "
-            f"query and key have lengths {lengths}. Make it for these with create_block_mask."
-        )
-    batches, heads = block_mask.shape[0], block_mask.shape[1]
-    for name, mine, theirs in (
-        ("batches", batches, query.shape[0]),
-        ("heads", heads, query.shape[1]),
-    ):
-        if mine not in (1, theirs):
-            raise ValueError(f"flex_attention: block_mask has {mine} {name}, the query {theirs}.")
-    blocks = block_mask.to_dense().bool()
-    full = blocks.repeat_interleave(block_mask.BLOCK_SIZE[0], -2)[..., : lengths[0], :]
-    full = full.repeat_interleave(block_mask.BLOCK_SIZE[1], -1)[..., : lengths[1]]
-    if block_mask.mask_mod is noop_mask:
-        return full
-    sizes = (batches, heads, *lengths)
-    indices = [arange(n, device=query.device) for n in sizes]
-    found: Tensor = over_pairs(block_mask.mask_mod, False)(*indices).expand(sizes) & full
-    return found
+class _Call:
+    # What stays the same from tile to tile.
+    def __init__(
+        self,
+        score_mod: Callable[..., Tensor] | None,
+        block_mask: BlockMask | None,
+        scale: float,
+        enable_gqa: bool,
+        wanted: AuxRequest,
+    ) -> None:
+        self.score_mod, self.block_mask, self.scale = score_mod, block_mask, scale
+        self.enable_gqa, self.wanted = enable_gqa, wanted
+        self.by_kernel = score_mod is None and not (wanted.lse or wanted.max_scores)
+        self.blocks = None if block_mask is None else block_mask.to_dense().bool()
+
+    def in_tiles(self, query: Tensor, key: Tensor, value: Tensor) -> list[Any]:
+        length, keys = query.shape[-2], key.shape[-2]
+        row = query.shape[0] * query.shape[1] * keys * query.element_size()
+        rows = max(1, TILE_BYTES // max(1, row))
+        if self.block_mask is not None and rows < length:
+            size = self.block_mask.BLOCK_SIZE[0]
+            rows = max(rows // size * size, min(rows, size))
+        parts = []
+        for begin in range(0, max(length, 1), rows):
+            tile = query if rows >= length else query[:, :, begin : begin + rows]
+            first, last = self._columns(begin, begin + tile.shape[-2], keys)
+            near = [t if last - first == keys else t[:, :, first:last] for t in (key, value)]
+            with nullcontext() if rows >= length else checkpointing():
+                parts.append(self.attend(tile, *near, begin, first))
+        if len(parts) == 1:
+            return list(parts[0])
+        columns = zip(*parts, strict=True)
+        return [None if part[0] is None else ops.cat(list(part), 2) for part in columns]
+
+    def _columns(self, begin: int, end: int, keys: int) -> tuple[int, int]:
+        # From the first key that a block of these queries lets see, to the last.
+        if self.block_mask is None or self.blocks is None:
+            return 0, keys
+        if self.blocks.device.type == "meta" or not execution.current.knows(self.blocks):
+            return 0, keys
+        height, width = self.block_mask.BLOCK_SIZE
+        seen = self.blocks[..., begin // height : -(-end // height), :].flatten(0, -2).any(0)
+        found = [i for i, one in enumerate(seen.tolist()) if one]
+        return (found[0] * width, min(keys, (found[-1] + 1) * width)) if found else (0, 0)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, begin: int, first: int) -> Any:
+        # Of queries from begin on and keys from first on: the result and what is wanted beside it.
+        working = float64 if query.dtype is float64 else float32
+        if not key.shape[-2]:  # none of these queries sees a key
+            none = query.new_full(query.shape[:-1], -math.inf, dtype=working)
+            out = query.new_zeros((*query.shape[:-1], value.shape[-1]))
+            return out, none if self.wanted.lse else None, none if self.wanted.max_scores else None
+        seen = self._seen(begin, query.shape[-2], first, key.shape[-2])
+        if self.by_kernel:
+            out = F.scaled_dot_product_attention(
+                query, key, value, seen, scale=self.scale, enable_gqa=self.enable_gqa
+            )
+            return out, None, None
+        groups = query.shape[1] // key.shape[1]
+        if groups > 1:
+            key, value = (t.repeat_interleave(groups, dim=1) for t in (key, value))
+        scores = (query @ key.mT).to(working) * self.scale
+        if self.score_mod is not None:
+            b, h, i, j = (arange(n, device=query.device) for n in scores.shape)
+            places = (b, h, i + begin, j + first)
+            scores = over_pairs(self.score_mod, True)(scores, *places).to(working)
+        if seen is not None:
+            scores = scores.masked_fill(~seen, -math.inf)
+        largest = scores.amax(-1)
+        # softmax of a row that is minus infinity throughout is NaN: such a row gets zeros
+        unseen = (largest == -math.inf).unsqueeze(-1)
+        weights = scores.masked_fill(unseen, 0.0).softmax(-1).masked_fill(unseen, 0.0)
+        out = weights.to(query.dtype) @ value
+        lse = scores.logsumexp(-1) if self.wanted.lse else None
+        return out, lse, largest if self.wanted.max_scores else None
+
+    def _seen(self, begin: int, rows: int, first: int, columns: int) -> Tensor | None:
+        # Which pairs are seen, broadcastable to the scores: by the function, or the blocks alone.
+        if self.block_mask is None or self.blocks is None:
+            return None
+        height, width = self.block_mask.BLOCK_SIZE
+        i = arange(begin, begin + rows, device=self.blocks.device)
+        j = arange(first, first + columns, device=self.blocks.device)
+        blocks: Tensor = self.blocks.index_select(-2, i // height).index_select(-1, j // width)
+        if self.block_mask.mask_mod is noop_mask:
+            return blocks
+        b, h = (arange(n, device=self.blocks.device) for n in blocks.shape[:2])
+        found: Tensor = over_pairs(self.block_mask.mask_mod, False)(b, h, i, j) & blocks
+        return found
 
 
 def _check(
@@ -188,8 +242,23 @@ def _check(
             f"flex_attention: {query.shape[1]} heads of query are no multiple of "
             f"{key.shape[1]} heads of key."
         )
-    if block_mask is not None and not isinstance(block_mask, BlockMask):
+    if block_mask is None:
+        return
+    if not isinstance(block_mask, BlockMask):
         raise RuntimeError(
             f"flex_attention: block_mask must be a BlockMask; got {type(block_mask).__name__}. Use "
             "create_block_mask."
         )
+    lengths = query.shape[-2], key.shape[-2]
+    if block_mask.seq_lengths != lengths:
+        raise ValueError(
+            f"flex_attention: block_mask was made for seq_lengths {block_mask.seq_lengths}, and "
+            f"query and key have lengths {lengths}. Make it for these with create_block_mask."
+        )
+    batches, heads = block_mask.shape[0], block_mask.shape[1]
+    for name, mine, theirs in (
+        ("batches", batches, query.shape[0]),
+        ("heads", heads, query.shape[1]),
+    ):
+        if mine not in (1, theirs):
+            raise ValueError(f"flex_attention: block_mask has {mine} {name}, the query {theirs}.")

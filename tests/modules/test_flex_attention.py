@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+from lowtide.modules import flex_attention as flex
 from lowtide.nn import functional as F
 from lowtide.nn.attention.flex_attention import (
     BlockMask,
@@ -62,6 +63,52 @@ def test_the_way_without_a_function_of_scores_is_that_of_scaled_dot_product_atte
         a.detach().numpy(),
         F.scaled_dot_product_attention(q, k, v, attn_mask=seen).detach().numpy(),
     )
+
+
+TILED: dict[str, Any] = {
+    "causal": (lambda b, h, q, k: q >= k, None),
+    "a window": (lambda b, h, q, k: (q - k).abs() < 9, None),
+    "some see nothing": (lambda b, h, q, k: (q > 20) & (q >= k + h), None),
+    "scores": (None, lambda s, b, h, q, k: s * 2 + (q - k) * 0.1 + h),
+    "both": (lambda b, h, q, k: q >= k, lambda s, b, h, q, k: s.tanh() + b),
+}
+
+
+@pytest.mark.parametrize("name", TILED)
+@pytest.mark.parametrize("rows", [1, 8, 20])
+def test_tiles_compute_what_one_does(name: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = made(2, 4, 43, 3), made(1, 2, 37, 3), made(1, 2, 37, 2)
+    mask_mod, score = TILED[name]
+    mask = None
+    if mask_mod is not None:
+        mask = create_block_mask(mask_mod, None, 4, 43, 37, BLOCK_SIZE=8)
+    found = []
+    for tile_bytes in (flex.TILE_BYTES, rows * 2 * 4 * 37 * 8):
+        monkeypatch.setattr(flex, "TILE_BYTES", tile_bytes)
+        both = [
+            flex_attention(q, k, v, score, mask, enable_gqa=True),
+            *flex_attention(q, k, v, score, mask, enable_gqa=True, return_lse=True),
+        ]
+        finite = both[2].masked_fill(both[2].isneginf(), 0.0)
+        total = both[0].square().sum() + both[1].sum() + finite.sum()
+        gradients = lt.autograd.grad(total, (q, k, v))
+        found.append([t.detach().numpy() for t in (*both, *gradients)])
+    for whole, tiled in zip(*found, strict=True):
+        np.testing.assert_allclose(tiled, whole, rtol=1e-9, atol=1e-12)
+
+
+def test_tiles_keep_no_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = (made(1, 2, 128, 4, dtype=lt.float32) for _ in range(3))
+    mask = create_block_mask(causal, None, None, 128, 128, BLOCK_SIZE=32)
+    monkeypatch.setattr(flex, "TILE_BYTES", 32 * 2 * 128 * 4)
+    before = lt.memory_allocated()
+    lt.reset_peak_memory_stats()
+    out = flex_attention(q, k, v, lambda s, b, h, i, j: s * 2, mask)
+    kept = lt.memory_allocated() - before - out.nbytes
+    scores = 2 * 128 * 128 * 4
+    assert kept < scores // 4
+    assert lt.max_memory_allocated() - before < 2 * scores
+    lt.autograd.grad(out.sum(), (q, k, v))
 
 
 def test_without_a_function_of_scores_no_scores_are_kept() -> None:
