@@ -15,7 +15,7 @@ from ..framework.tensor import Tensor
 from . import functional as F
 from .block_mask import BlockMask, noop_mask, over_pairs
 
-TILE_BYTES = 1 << 25  # of scores
+TILE_BYTES = 1 << 23  # of scores
 
 
 class AuxRequest(NamedTuple):
