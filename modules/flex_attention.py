@@ -139,9 +139,9 @@ class _Call:
         for begin in range(0, max(length, 1), rows):
             tile = query if rows >= length else query[:, :, begin : begin + rows]
             first, last = self._columns(begin, begin + tile.shape[-2], keys)
-            near = [t if last - first == keys else t[:, :, first:last] for t in (key, value)]
+            k, v = (t if last - first == keys else t[:, :, first:last] for t in (key, value))
             with nullcontext() if rows >= length else checkpointing():
-                parts.append(self.attend(tile, *near, begin, first))
+                parts.append(self.attend(tile, k, v, begin, first))
         if len(parts) == 1:
             return list(parts[0])
         columns = zip(*parts, strict=True)
