@@ -74,8 +74,8 @@ class FakeCudaBackend(host.HostBackend):
 
     def window(self, storage: Any, spec: Any, place: Any) -> Any:
         """Return an array on bytes of a storage, also of one allocated before the fork."""
-        if isinstance(storage, cuda.CudaStorage):
-            storage = _block_of(storage, self)
+        if isinstance(storage.root, cuda.CudaStorage):
+            storage = _block_of(storage.root, self)
         return super().window(storage, spec, place)
 
 
@@ -83,6 +83,11 @@ class FakeCudaStorage(np.ndarray):
     """A fake storage of a GPU, kept alive by the arrays on it."""
 
     owner: Any
+
+    @property
+    def root(self) -> FakeCudaStorage:
+        """Itself: it owns its bytes."""
+        return self
 
 
 _kept: list[Any] = []  # the GPU's memory: giving it back would call the driver
