@@ -69,6 +69,8 @@ class Future:
                 found = callback(self)
             except BaseException as error:  # it is the following future's, as the value would be
                 following.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise  # Ctrl-C is the program's too
             else:
                 following.set_result(found)
 

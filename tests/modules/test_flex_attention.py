@@ -71,6 +71,10 @@ TILED: dict[str, Any] = {
     "some see nothing": (lambda b, h, q, k: (q > 20) & (q >= k + h), None),
     "scores": (None, lambda s, b, h, q, k: s * 2 + (q - k) * 0.1 + h),
     "both": (lambda b, h, q, k: q >= k, lambda s, b, h, q, k: s.tanh() + b),
+    "places of a window": (
+        lambda b, h, q, k: (q - k).abs() < 9,
+        lambda s, b, h, q, k: s + k.double().sin() + q.double().cos() * s,
+    ),
 }
 
 
