@@ -28,8 +28,7 @@ Source:
     2014. Keys: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
 
 Two implementations give the same number. NumPy's does 4 GB/s, as zlib's CRC-32 does. The compiled
-one does over 40, and importing Numba takes some 0.3 s: it is used from ``WARM`` bytes on where a
-process has imported Numba already, and from ``COLD`` bytes on where it has not.
+one does over 40, and must be compiled once on a machine: it is used from ``COMPILED`` bytes on.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ ROW = 4 * WORDS  # bytes
 BLOCK = 1 << 20  # bytes that are moved, then summed while they are in the cache; whole rows
 GROUP = 16  # blocks between two looks at Ctrl-C, where threads share them
 LARGE = 1 << 23  # bytes from which on threads share the blocks
-WARM, COLD = 1 << 26, 1 << 30  # bytes in all from which on the compiled sum is worth it
+COMPILED = 1 << 26  # bytes in all from which on the compiled sum is worth it
 M = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 _STRIP = 8  # rows that NumPy takes at a time: they and what is made of them stay in the cache
@@ -132,14 +131,14 @@ def _combined(nbytes: int, sums: list[int]) -> int:
 
 def summer_for(total: int) -> Summer:
     """Return the faster implementation for a total number of bytes."""
-    if total >= (WARM if "numba" in sys.modules else COLD) and sys.byteorder == "little":
+    if total >= COMPILED and sys.byteorder == "little":
         from ..kernels.cpu.multilinear_hash import sum_of_rows  # here, and not first in a thread
 
-        return partial(_with_numba, sum_of_rows)
+        return partial(_compiled, sum_of_rows)
     return with_numpy
 
 
-def _with_numba(sum_of_rows: Any, block: memoryview) -> int:
+def _compiled(sum_of_rows: Any, block: memoryview) -> int:
     whole = block.nbytes // ROW * ROW
     t = 0
     if whole:

@@ -7,7 +7,7 @@ best weights and loads them at the end can be estimated.
 
 It holds for ``open``, ``os``, ``pathlib``, ``shutil`` and ``glob``, in Python. Libraries that open
 files in C (SQLite, HDF5) and other programs that the step starts reach the disk. Temporary files
-and what numba keeps are left alone.
+and compiled kernels are left alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)  # paths of descriptors are links
 _NAMELESS = getattr(os, "O_TMPFILE", 0)  # it is gone with the copy anyway
 HANDLES = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
-_theirs = ("numba.", "multiprocessing.", "tempfile", "importlib")  # who may write
+_COMPILER = "lowtide.framework.kernels.cpu.compiler."
+_theirs = (_COMPILER, "numba.", "multiprocessing.", "tempfile", "importlib")  # who may write
 
 
 class Overlay:

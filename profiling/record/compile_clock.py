@@ -5,8 +5,9 @@ cache: seconds, in a step that takes milliseconds afterwards. On the time axis o
 would look like a long forward. So they are left out of it and noted by name
 (``Recording.compilations``).
 
-Numba tells when its compiler begins and ends; its import is met by a finder that stands first in
-``sys.meta_path`` and lets all others do the work. Both are there only while somebody records.
+Kernels tell when they are compiled or read from their folder. So does Numba, of functions that are
+not ours; its import is met by a finder that stands first in ``sys.meta_path`` and lets all others
+do the work. All of them tell only while somebody records.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
 
+from ...framework.kernels.cpu.compiler.kernel import LOADING as LOADING
+from ...framework.kernels.cpu.compiler.kernel import watchers
 from .recording import Compilation
 
 LIBRARY = "numba"
 LOCK, COMPILE = "numba:compiler_lock", "numba:compile"
-LOADING = "cached kernels"
 
 
 class CompileClock:
@@ -49,6 +51,7 @@ class CompileClock:
 
     def start(self) -> None:
         """Begin to watch for compilations."""
+        watchers.append(self)
         if LIBRARY in sys.modules:
             self._listen()
         else:
@@ -57,6 +60,8 @@ class CompileClock:
 
     def stop(self) -> None:
         """Stop watching."""
+        if self in watchers:
+            watchers.remove(self)
         if self._finder is not None and self._finder in sys.meta_path:
             sys.meta_path.remove(self._finder)
         self._finder = None

@@ -40,7 +40,7 @@ def test_a_compiler_that_is_told_of_less(features, expected, tmp_path):
     environment = os.environ | {
         "NUMBA_CPU_NAME": "x86-64",
         "NUMBA_CPU_FEATURES": features,
-        "NUMBA_CACHE_DIR": str(tmp_path),
+        "LOWTIDE_CACHE_DIR": str(tmp_path),
     }
     run = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True

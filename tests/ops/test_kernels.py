@@ -12,7 +12,6 @@ import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework.dtypes import tolerance
 from lowtide.framework.kernels.common.schedule import parallel_rows
-from lowtide.framework.kernels.cpu.support import jit
 from lowtide.framework.kernels.runtime import blas, threads, thresholds
 from lowtide.framework.ops.registry import OPS
 
@@ -327,23 +326,3 @@ def test_a_section_with_one_thread_of_blas_puts_the_number_back():
         assert get() == 1
     finally:
         put(before)
-
-
-def test_a_kernel_compiles_where_nothing_can_be_kept(monkeypatch):
-    real = jit.njit
-
-    def no_cache(**options):
-        if options.get("cache"):
-            raise RuntimeError("cannot cache function: no locator available")
-        return real(**options)
-
-    monkeypatch.setattr(jit, "njit", no_cache)
-
-    @jit.compiled
-    def double(x):
-        for i in range(x.size):
-            x[i] *= 2
-
-    x = np.ones(3)
-    double(x)
-    np.testing.assert_array_equal(x, [2, 2, 2])

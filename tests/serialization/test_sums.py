@@ -16,7 +16,7 @@ import pytest
 import lowtide as lt
 from lowtide.framework.serialization import multilinear_hash
 from lowtide.framework.serialization.atomic_files import Source
-from lowtide.framework.serialization.multilinear_hash import BLOCK, COLD, ROW, WARM, WORDS, M
+from lowtide.framework.serialization.multilinear_hash import BLOCK, COMPILED, ROW, WORDS, M
 
 BORDERS = (ROW, 2 * ROW, BLOCK - ROW, BLOCK, BLOCK + ROW, 3 * BLOCK)
 LENGTHS = sorted({*range(70), *(b + d for b in BORDERS for d in (-9, -8, -5, -4, -1, 0, 1, 4, 7))})
@@ -42,11 +42,11 @@ def defined(data: bytes) -> int:
     return t
 
 
-@pytest.fixture(params=["numpy", "numba"])
+@pytest.fixture(params=["numpy", "compiled"])
 def summer(request):
     if request.param == "numpy":
         return multilinear_hash.with_numpy
-    return multilinear_hash.summer_for(COLD)
+    return multilinear_hash.summer_for(COMPILED)
 
 
 def bytes_of(count: int, seed: int = 0) -> bytes:
@@ -68,7 +68,7 @@ def test_the_sum_is_the_defined_one(count) -> None:
 
 
 def test_both_implementations_agree_at_every_length_around_borders() -> None:
-    compiled = multilinear_hash.summer_for(COLD)
+    compiled = multilinear_hash.summer_for(COMPILED)
     assert compiled is not multilinear_hash.with_numpy
     data = memoryview(bytes_of(max(LENGTHS) + 1))
     for count in LENGTHS:
@@ -259,10 +259,7 @@ def test_saving_and_loading_small_files_imports_no_numba() -> None:
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_the_compiled_sum_is_for_large_files_only(monkeypatch) -> None:
-    import numba  # noqa: F401
+def test_the_compiled_sum_is_for_large_files_only() -> None:
+    assert multilinear_hash.summer_for(COMPILED - 1) is multilinear_hash.with_numpy
+    assert multilinear_hash.summer_for(COMPILED) is not multilinear_hash.with_numpy
 
-    assert multilinear_hash.summer_for(WARM - 1) is multilinear_hash.with_numpy
-    assert multilinear_hash.summer_for(WARM) is not multilinear_hash.with_numpy
-    monkeypatch.delitem(sys.modules, "numba")
-    assert multilinear_hash.summer_for(COLD - 1) is multilinear_hash.with_numpy

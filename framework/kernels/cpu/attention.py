@@ -13,16 +13,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from .support.jit import FUSED, SUMS, compiled
+from .support.jit import FUSED, SUMS, compiled, inlined
 from .support.vector_math import as_bits, as_float, exp32
 
 _ZERO, _ONE, _LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
 _MAGNITUDE, _SIGN = np.int32(0x7FFFFFFF), np.int32(31)
 
 
-@njit(inline="always")
+@inlined
 def _ordered(b: Any) -> Any:
     return np.int32(b ^ (np.int32(b >> _SIGN) & _MAGNITUDE))
 

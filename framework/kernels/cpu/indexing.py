@@ -13,14 +13,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from .support.jit import compiled
+from .support.jit import compiled, inlined, part
 
 unsigned = np.uint64  # an index of this type is not tested for being below 0
 
 
-@njit(inline="always")
+@inlined
 def _shift(index: Any, i: int, row: int, sizes: Any, steps: Any) -> Any:
     total = 0
     for r in range(sizes.size):
@@ -29,7 +28,7 @@ def _shift(index: Any, i: int, row: int, sizes: Any, steps: Any) -> Any:
     return total
 
 
-@njit
+@part
 def _move_lines(
     out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, size: int, here: int,
     there: int,
@@ -110,7 +109,7 @@ def move(
                         out[unsigned(o + d * to[3] + here)] = x[place]
 
 
-@njit
+@part
 def _add_lines(
     out: Any, x: Any, index: Any, shape: Any, to: Any, source: Any, at: Any, size: int, where: int
 ) -> None:

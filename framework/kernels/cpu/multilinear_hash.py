@@ -10,12 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from .support.jit import compiled
-
-_WORDS = types.Array(types.uint32, 1, "C", readonly=True, aligned=False)  # wherever bytes lie
-_KEYS = types.Array(types.uint32, 1, "C", readonly=True)
 
 
 def _sum_of_rows(words: Any, keys: Any, factor: Any) -> Any:
@@ -29,4 +25,4 @@ def _sum_of_rows(words: Any, keys: Any, factor: Any) -> Any:
     return total
 
 
-sum_of_rows: Any = compiled(_sum_of_rows, signature=types.uint64(_WORDS, _KEYS, types.uint64))
+sum_of_rows: Any = compiled(_sum_of_rows, signature="u4:1Cru,u4:1Cr,u8")  # wherever words lie

@@ -13,9 +13,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from .support.jit import FUSED, compiled
+from .support.jit import FUSED, compiled, inlined
 from .support.vector_math import exp32
 
 _ZERO, _ONE, _TWO, _BEND = np.float32(0), np.float32(1), np.float32(2), np.float32(0.6)
@@ -25,12 +24,12 @@ _T0, _T1, _T2, _T3, _T4 = (
 )  # fmt: skip
 
 
-@njit(inline="always")
+@inlined
 def _sigmoid(x: Any) -> Any:
     return _ONE / (_ONE + exp32(-x))
 
 
-@njit(inline="always")
+@inlined
 def tanh32(x: Any) -> Any:
     """``tanh(x)`` of a float32, within 2 units in the last place."""
     a = abs(x)

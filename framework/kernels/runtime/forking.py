@@ -1,9 +1,9 @@
 """A fork beside other threads: no lock of an import or a compilation is copied while it is held.
 
-The first call of a compiled kernel imports it, and Numba, and compiles. If another thread forks the
+The first call of a kernel may import Numba and compile it. If another thread forks the
 process at that moment (a loader starts its workers), the copy has the locks of both, and nobody who
 would ever release them: its own first call would wait for good. So a fork waits until those imports
-have ended, lets no other begin, and holds the compiler's lock itself.
+have ended, lets no other begin, and holds the locks of compilations itself.
 """
 
 from __future__ import annotations
@@ -17,6 +17,11 @@ from importlib import _bootstrap
 from typing import Any
 
 OURS = ("lowtide.framework.", "numba", "llvmlite", "scipy")
+
+LOCKS = (  # of compilations, in the order in which they are taken
+    (f"{__name__.rpartition('.runtime.')[0]}.cpu.compiler.kernel", "lock"),
+    ("numba.core.compiler_lock", "global_compiler_lock"),
+)
 
 _held: list[Any] = []  # what to call after the fork
 
@@ -37,16 +42,17 @@ def _before() -> None:
     while True:
         for name in _being_imported():
             importlib.import_module(name)  # waits
-        compiler = sys.modules.get("numba.core.compiler_lock")
-        lock = None if compiler is None else compiler.global_compiler_lock
-        if lock is not None:
+        locks = [
+            getattr(sys.modules[module], name) for module, name in LOCKS if module in sys.modules
+        ]
+        for lock in locks:
             lock.acquire()
         _imp.acquire_lock()  # without it no import begins
         if not _being_imported():
-            _held.extend([_imp.release_lock, *([] if lock is None else [lock.release])])
+            _held.extend([_imp.release_lock, *[lock.release for lock in reversed(locks)]])
             return
         _imp.release_lock()
-        if lock is not None:
+        for lock in reversed(locks):
             lock.release()
 
 

@@ -4,7 +4,6 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from numba import njit
 
 import lowtide as lt
 from lowtide.framework.autograd.engine import grad
@@ -187,8 +186,9 @@ FOR_SMALL_REGISTERS = ["plain", *(pytest.param(n, marks=pytest.mark.deep) for n 
 @pytest.mark.parametrize("name", FOR_SMALL_REGISTERS)
 def test_parts_of_a_register_and_whole_ones_give_the_same_sums(name, monkeypatch):
     # Processors have registers of 64 bytes or smaller ones: the loop is written for both.
+    from lowtide.framework.kernels.cpu.compiler import library
     from lowtide.framework.kernels.cpu.convolution import direct as kernels
-    from lowtide.framework.kernels.cpu.support import microkernel
+    from lowtide.framework.kernels.cpu.support import jit, microkernel
 
     shape, window, _ = GEOMETRIES[name]
     arrays = [numbers(*s).detach().numpy().astype(np.float32) for s in (shape, window, window[:1])]
@@ -196,10 +196,9 @@ def test_parts_of_a_register_and_whole_ones_give_the_same_sums(name, monkeypatch
     usual = convolved(name, arrays, np.float32)
     monkeypatch.setattr(microkernel, "_REGISTER", 32)
     monkeypatch.setattr(microkernel, "_GROUPS", 1)
-    again = njit(nogil=True, error_model="numpy")(microkernel.accumulate.py_func)
-    monkeypatch.setattr(kernels, "accumulate", again)
-    for kernel in ("convolve", "sum_windows"):
-        again = njit(nogil=True, error_model="numpy")(getattr(kernels, kernel).py_func)
+    monkeypatch.setattr(library, "folder", lambda: None)  # not those of the usual size
+    for module, kernel in ((microkernel, "accumulate"), (kernels, "convolve"), (kernels, "sum_windows")):
+        again = jit.compiled(getattr(module, kernel).py_func)
         monkeypatch.setattr(kernels, kernel, again)
     for a, b in zip(usual, convolved(name, arrays, np.float32), strict=True):
         np.testing.assert_array_equal(a, b)

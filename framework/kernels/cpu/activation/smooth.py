@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from ..support.jit import FUSED, compiled
+from ..support.jit import FUSED, compiled, inlined
 from ..support.vector_math import exp32, expm1_32, log1p32, tail32
 
 _ZERO, _HALF, _ONE, _TWO = np.float32(0), np.float32(0.5), np.float32(1), np.float32(2)
@@ -29,7 +28,7 @@ def gelu(out: Any, x: Any) -> None:
         out[i] = v * (rest if v < _ZERO else _ONE - rest)
 
 
-@njit(inline="always")
+@inlined
 def _gelu_slope(v: Any) -> Any:
     e = exp32(-_HALF * v * v)
     rest = tail32(abs(v), e)
@@ -49,7 +48,7 @@ def gelu_grad(out: Any, grad: Any, x: Any) -> None:
             out[i] = _gelu_slope(x[i]) * grad[i]
 
 
-@njit(inline="always")
+@inlined
 def _two_sigmoid(v: Any) -> Any:
     # 1 + tanh(u) = 2 / (1 + exp(-2 u))
     u = (v * v * (_K0 * _K1) + _K0) * v
@@ -63,7 +62,7 @@ def gelu_tanh(out: Any, x: Any) -> None:
         out[i] = _two_sigmoid(x[i]) * x[i] * _HALF
 
 
-@njit(inline="always")
+@inlined
 def _gelu_tanh_slope(v: Any) -> Any:
     s = _two_sigmoid(v)
     slope = (v * v * (_THREE * _K0 * _K1) + _K0) * v
@@ -89,7 +88,7 @@ def silu(out: Any, x: Any) -> None:
         out[i] = x[i] / (_ONE + exp32(-x[i]))
 
 
-@njit(inline="always")
+@inlined
 def _silu_slope(v: Any) -> Any:
     s = _ONE / (_ONE + exp32(-v))
     return ((_ONE - s) * v + _ONE) * s
@@ -199,7 +198,7 @@ def hardswish(out: Any, x: Any) -> None:
         out[i] = v * x[i] / _SIX
 
 
-@njit(inline="always")
+@inlined
 def _hardswish_grad(g: Any, v: Any) -> Any:
     inner = (v / _THREE + _HALF) * g if v <= _THREE else g
     return _ZERO if v <= -_THREE else inner
@@ -217,7 +216,7 @@ def hardswish_grad(out: Any, grad: Any, x: Any) -> None:
             out[i] = _hardswish_grad(grad[i], x[i])
 
 
-@njit(inline="always")
+@inlined
 def _softsign_grad(g: Any, v: Any) -> Any:
     d = _ONE + abs(v)
     return g / (d * d)
@@ -244,7 +243,7 @@ def mish(out: Any, x: Any) -> None:
         out[i] = n / (n + _TWO) * x[i]
 
 
-@njit(inline="always")
+@inlined
 def _mish_slope(v: Any) -> Any:
     e = exp32(_FAR if v > _FAR else v)
     n = e * (e + _TWO)
@@ -275,7 +274,7 @@ def softplus(out: Any, x: Any, beta: float, threshold: float) -> None:
         out[i] = x[i] if v > bound else s
 
 
-@njit(inline="always")
+@inlined
 def _softplus_grad(g: Any, v: Any, bound: Any) -> Any:
     s = g / (_ONE + exp32(-v))
     return g if v > bound else s

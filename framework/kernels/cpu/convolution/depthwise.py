@@ -9,12 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from numba import njit
-
-from ..support.jit import FUSED, SUMS, compiled
+from ..support.jit import FUSED, SUMS, compiled, inlined
 
 
-@njit(inline="always")
+@inlined
 def reach(offset: int, n: int, out: int, stride: int) -> Any:
     """Positions ``first:last`` for which ``position * stride + offset`` is in ``0:n``."""
     if stride == 1:

@@ -15,10 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
 
-from ..support.jit import FUSED, compiled
-from ..support.microkernel import GROUP, copy, fused_add, move, spelled
+from ..support.jit import FUSED, compiled, deferred, spelled
+from ..support.microkernel import GROUP, copy, fused_add, move
+
+ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
 
 LINES = 8  # of the result at once
 TAPS = 3  # elements of a window at once, in the gradient of the weight
@@ -84,8 +85,6 @@ def _slide(
     steps[1]]`` and its neighbors, of which the first is in column ``column + e * steps[1]`` of
     ``width``, with ``weight[first + b * turns[0] + e * turns[1]]``. ``taps`` are its sizes.
     """
-    from numba import types
-
     signature = types.void(
         sums, x, here, line, weight, first, taps, steps, turns, column, width, given, fresh
     )
@@ -163,8 +162,6 @@ def _meet(
     meets at ``here + q * steps[1] + e * apart``, in column ``column + e * apart`` of ``width``. Of
     the neighbors ``live`` are wanted.
     """
-    from numba import types
-
     signature = types.void(sums, grad, there, x, here, steps, lines, apart, live, column, width)
     return signature, _write_meet
 

@@ -19,13 +19,9 @@ import platform
 from functools import cache
 from typing import Any
 
-from llvmlite import ir
-from numba import from_dtype, types
-from numba.extending import intrinsic
+from ..support.jit import compiled, deferred, has, spelled
 
-from ..support.jit import compiled, has
-
-_I16, _I32, _I64 = ir.IntType(16), ir.IntType(32), ir.IntType(64)
+ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
 LANES = 16
 
 
@@ -36,14 +32,18 @@ def float16_in_hardware() -> bool:
     return arm or has("f16c")
 
 
+def array(dtype: Any, ndim: int) -> str:
+    """An array of any strides, in the words of a kernel's signature."""
+    return f"{dtype.kind}{dtype.itemsize}:{ndim}A"
+
+
 @cache
 def mover(out: Any, x: Any) -> Any:
     """The compiled copy ``move(out, x)`` for two NumPy dtypes: arrays of three dims.
 
     The last dim of ``out`` has no gaps; ``x`` has its shape and any strides.
     """
-    source = types.Array(from_dtype(x), 3, "A", readonly=True)  # or not: both are taken
-    return compiled(_move, signature=types.void(types.Array(from_dtype(out), 3, "A"), source))
+    return compiled(_move, signature=f"{array(out, 3)},{array(x, 3)}r")
 
 
 # What follows generates instructions, for one element and for a vector of them alike.
@@ -59,28 +59,28 @@ def recast(b: Any, value: Any, source: Any, target: Any) -> Any:
         return ir.VectorType(t, many) if many else t
 
     def number(v: int) -> Any:
-        return ir.Constant(kind(_I32), [v] * many if many else v)
+        return ir.Constant(kind(ir.IntType(32)), [v] * many if many else v)
 
     if source == types.int16:  # bfloat16 is the upper half of a float32
-        bits = b.shl(b.zext(value, kind(_I32)), number(16))
+        bits = b.shl(b.zext(value, kind(ir.IntType(32))), number(16))
         return b.bitcast(bits, kind(ir.FloatType()))
     if source == types.uint16:
         return b.fpext(b.bitcast(value, kind(ir.HalfType())), kind(ir.FloatType()))
     if target == types.uint16:
-        return b.bitcast(b.fptrunc(value, kind(ir.HalfType())), kind(_I16))
-    bits = b.bitcast(value, kind(_I32))
+        return b.bitcast(b.fptrunc(value, kind(ir.HalfType())), kind(ir.IntType(16)))
+    bits = b.bitcast(value, kind(ir.IntType(32)))
     odd = b.and_(b.lshr(bits, number(16)), number(1))
     rounded = b.add(b.add(bits, number(0x7FFF)), odd)
     nan = b.or_(b.and_(bits, number(0x80000000)), number(0x7FC00000))
     bits = b.select(b.fcmp_unordered("uno", value, value), nan, rounded)
-    return b.trunc(b.lshr(bits, number(16)), kind(_I16))
+    return b.trunc(b.lshr(bits, number(16)), kind(ir.IntType(16)))
 
 
 def splat(b: Any, value: Any) -> Any:
     """A vector of ``LANES`` times the same value."""
     line = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
-    line = b.insert_element(line, value, ir.Constant(_I32, 0))
-    zeros = ir.Constant(ir.VectorType(_I32, LANES), [0] * LANES)
+    line = b.insert_element(line, value, ir.Constant(ir.IntType(32), 0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
     return b.shuffle_vector(line, line, zeros)
 
 
@@ -100,7 +100,7 @@ class Place:
 
     def after(self, step: Any, count: int, lanes: int) -> Any:
         """The address of a vector ``count`` steps (in bytes) further on."""
-        p = self.b.gep(self.first, [self.b.mul(step, ir.Constant(_I64, count))])
+        p = self.b.gep(self.first, [self.b.mul(step, ir.Constant(ir.IntType(64), count))])
         return self.b.bitcast(p, ir.VectorType(self.element, lanes).as_pointer())
 
     def load(self, step: Any, count: int, lanes: int) -> Any:
@@ -118,13 +118,10 @@ class Place:
 def _masks(lanes: int, distance: int) -> Any:
     # Of vectors a and b, what the two of a round are: elements whose number has the bit
     # `distance` change places with those of the other that have it not.
-    kind = ir.VectorType(_I32, lanes)
+    kind = ir.VectorType(ir.IntType(32), lanes)
     low = [lanes + (k ^ distance) if k & distance else k for k in range(lanes)]
     high = [lanes + k if k & distance else k | distance for k in range(lanes)]
     return ir.Constant(kind, low), ir.Constant(kind, high)
-
-
-_INDEX = (types.int64,) * 3
 
 
 def _tile_code(typing: Any, out: Any, x: Any, p: Any, j: Any, k: Any) -> Any:
@@ -150,7 +147,7 @@ def _tile_code(typing: Any, out: Any, x: Any, p: Any, j: Any, k: Any) -> Any:
             to.store(line, to.row, r)
         return context.get_dummy_value()
 
-    return types.void(out, x, *_INDEX), generate
+    return types.void(out, x, *[types.int64] * 3), generate
 
 
 def _vector_code(typing: Any, out: Any, x: Any, p: Any, j: Any, k: Any) -> Any:
@@ -163,7 +160,7 @@ def _vector_code(typing: Any, out: Any, x: Any, p: Any, j: Any, k: Any) -> Any:
         to.store(value, to.row, 0)
         return context.get_dummy_value()
 
-    return types.void(out, x, *_INDEX), generate
+    return types.void(out, x, *[types.int64] * 3), generate
 
 
 def _fill_code(typing: Any, out: Any, value: Any, p: Any, j: Any, k: Any) -> Any:
@@ -174,7 +171,7 @@ def _fill_code(typing: Any, out: Any, value: Any, p: Any, j: Any, k: Any) -> Any
         to.store(splat(b, args[1]), to.row, 0)
         return context.get_dummy_value()
 
-    return types.void(out, value, *_INDEX), generate
+    return types.void(out, value, *[types.int64] * 3), generate
 
 
 def _converted_code(typing: Any, out: Any, value: Any) -> Any:
@@ -199,11 +196,11 @@ def _side(itemsize: int) -> int:
     return 16 if itemsize <= 4 else 8
 
 
-tile: Any = intrinsic(_tile_code)
-_vector: Any = intrinsic(_vector_code)
-_fill: Any = intrinsic(_fill_code)
-converted: Any = intrinsic(_converted_code)
-widened: Any = intrinsic(_widened_code)
+tile: Any = spelled(_tile_code)
+_vector: Any = spelled(_vector_code)
+_fill: Any = spelled(_fill_code)
+converted: Any = spelled(_converted_code)
+widened: Any = spelled(_widened_code)
 
 
 def _move(out: Any, x: Any) -> None:

@@ -10,15 +10,11 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from llvmlite import ir
-from numba import from_dtype, types
-from numba.core import cgutils as _cgutils
-from numba.extending import intrinsic
+from ..support.jit import compiled, deferred, spelled
+from .copy import LANES, Place, array, converted, recast, splat, widened
 
-from ..support.jit import compiled
-from .copy import LANES, Place, converted, recast, splat, widened
-
-cgutils: Any = _cgutils
+ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
+cgutils = deferred("numba.core.cgutils")
 ADD, SUB, MUL, DIV = range(4)
 _INSTRUCTIONS = ("fadd", "fsub", "fmul", "fdiv")
 
@@ -30,8 +26,7 @@ def combiner(out: Any, a: Any, b: Any) -> Any:
     ``kind`` is ``ADD`` or another of these. The last dim of ``out`` has no gaps; that of ``a`` and
     ``b`` has none either, or repeats one element.
     """
-    kinds = [types.Array(from_dtype(t), 3, "A", readonly=True) for t in (a, b)]
-    signature = types.void(types.Array(from_dtype(out), 3, "A"), *kinds, types.int64)
+    signature = f"{array(out, 3)},{array(a, 3)}r,{array(b, 3)}r,i8"
     return compiled(_combine, signature=signature)
 
 
@@ -73,8 +68,8 @@ def _scalar_code(typing: Any, x: Any, y: Any, kind: Any) -> Any:
     return x(x, y, kind), generate
 
 
-_vector: Any = intrinsic(_vector_code)
-_scalar: Any = intrinsic(_scalar_code)
+_vector: Any = spelled(_vector_code)
+_scalar: Any = spelled(_scalar_code)
 
 
 def _combine(out: Any, a: Any, b: Any, kind: int) -> None:

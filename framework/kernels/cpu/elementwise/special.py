@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from ..support.jit import FUSED, compiled
+from ..support.jit import FUSED, compiled, inlined
 from ..support.vector_math import erf32, exp32, log1p32, log32
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -43,7 +42,7 @@ def erf(out: Any, x: Any) -> None:
         out[i] = erf32(x[i])
 
 
-@njit(inline="always")
+@inlined
 def _bell(v: Any) -> Any:
     return exp32(-(v * v)) * _HEIGHT
 

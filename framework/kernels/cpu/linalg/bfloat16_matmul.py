@@ -23,36 +23,30 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
-from numba import njit, types
-from numba.core import cgutils as _cgutils
-from numba.extending import intrinsic
 
 from ..elementwise.copy import recast, splat, tile, widened
-from ..support.jit import compiled, has
+from ..support.jit import compiled, deferred, has, part, spelled
 
-cgutils: Any = _cgutils
+ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
+cgutils = deferred("numba.core.cgutils")
 ROWS, COLUMNS = 6, 64
 _LANES = 16
 
-_I16, _I32, _I64 = (ir.IntType(n) for n in (16, 32, 64))
-_SUMS = ir.VectorType(ir.FloatType(), _LANES)
 
+@cache
+def _bfloat() -> Any:
+    # LLVM's bfloat, which llvmlite has no class for.
+    class BFloat(ir.Type):  # type: ignore[misc,name-defined]
+        def _to_string(self) -> str:
+            return "bfloat"
 
-class _BFloat(ir.Type):  # type: ignore[misc]
-    """LLVM's bfloat, which llvmlite has no class for."""
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, BFloat)
 
-    def _to_string(self) -> str:
-        return "bfloat"
+        def __hash__(self) -> int:
+            return hash(BFloat)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _BFloat)
-
-    def __hash__(self) -> int:
-        return hash(_BFloat)
-
-
-_PAIRS = ir.VectorType(_BFloat(), 2 * _LANES)
+    return BFloat()
 
 
 @cache
@@ -76,10 +70,7 @@ def _store(b: Any, value: Any, address: Any, offset: Any, align: int) -> None:
 
 
 def _number(v: int) -> Any:
-    return ir.Constant(_I64, v)
-
-
-_INDEX = types.int64
+    return ir.Constant(ir.IntType(64), v)
 
 
 def _panel_rows_code(
@@ -92,10 +83,12 @@ def _panel_rows_code(
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         to, step, a, row, pair, panel, count, added = args
         name = "llvm.x86.avx512bf16.dpbf16ps.512"
-        kind = ir.FunctionType(_SUMS, [_SUMS, _PAIRS, _PAIRS])
+        sum_of = ir.VectorType(ir.FloatType(), _LANES)
+        pairs = ir.VectorType(_bfloat(), 2 * _LANES)
+        kind = ir.FunctionType(sum_of, [sum_of, pairs, pairs])
         multiply = cgutils.get_or_insert_function(b.module, kind, name)
-        zero = ir.Constant(_SUMS, [0.0] * _LANES)
-        sums = [[cgutils.alloca_once(b, _SUMS) for _ in range(across)] for _ in range(ROWS)]
+        zero = ir.Constant(sum_of, [0.0] * _LANES)
+        sums = [[cgutils.alloca_once(b, sum_of) for _ in range(across)] for _ in range(ROWS)]
         for line in sums:
             for s in line:
                 b.store(zero, s)
@@ -103,23 +96,23 @@ def _panel_rows_code(
         with cgutils.for_range(b, count) as loop:
             at = b.mul(loop.index, _number(4 * COLUMNS))
             others = [
-                _load(b, _PAIRS, panel, b.add(at, _number(4 * _LANES * c)), 64)
+                _load(b, pairs, panel, b.add(at, _number(4 * _LANES * c)), 64)
                 for c in range(across)
             ]
             here = b.mul(loop.index, pair)
             for first, line in zip(rows, sums, strict=True):
-                one = b.bitcast(splat(b, _load(b, _I32, first, here, 2)), _PAIRS)
+                one = b.bitcast(splat(b, _load(b, ir.IntType(32), first, here, 2)), pairs)
                 for s, other in zip(line, others, strict=True):
                     b.store(b.call(multiply, [b.load(s), one, other]), s)
         for r, line in enumerate(sums):
             first = b.add(to, b.mul(step, _number(r)))
             for c, s in enumerate(line):
-                value = b.fadd(b.load(s), _load(b, _SUMS, added, _number(4 * _LANES * c), 4))
+                value = b.fadd(b.load(s), _load(b, sum_of, added, _number(4 * _LANES * c), 4))
                 value = recast(b, value, types.float32, types.int16)
                 _store(b, value, first, _number(2 * _LANES * c), 2)
         return context.get_dummy_value()
 
-    return types.void(*[_INDEX] * 8), generate
+    return types.void(*[types.int64] * 8), generate
 
 
 def _pair_code(typing: Any, out: Any, first: Any, second: Any) -> Any:
@@ -127,31 +120,31 @@ def _pair_code(typing: Any, out: Any, first: Any, second: Any) -> Any:
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
         for k, address in enumerate(args[1:]):
-            value = _load(b, _I16, address, _number(0), 2)
+            value = _load(b, ir.IntType(16), address, _number(0), 2)
             _store(b, value, args[0], _number(2 * k), 2)
         return context.get_dummy_value()
 
-    return types.void(*[_INDEX] * 3), generate
+    return types.void(*[types.int64] * 3), generate
 
 
 def _zip_code(typing: Any, out: Any, first: Any, second: Any) -> Any:
     """Interleave the 32 elements at two addresses."""
 
     def generate(context: Any, b: Any, signature: Any, args: Any) -> Any:
-        kind = ir.VectorType(_I16, 32)
+        kind = ir.VectorType(ir.IntType(16), 32)
         one, two = (_load(b, kind, k, _number(0), 2) for k in args[1:])
         for half in (0, 1):
             order = [k // 2 + 16 * half + 32 * (k % 2) for k in range(32)]
-            mask = ir.Constant(ir.VectorType(_I32, 32), order)
+            mask = ir.Constant(ir.VectorType(ir.IntType(32), 32), order)
             _store(b, b.shuffle_vector(one, two, mask), args[0], _number(64 * half), 2)
         return context.get_dummy_value()
 
-    return types.void(*[_INDEX] * 3), generate
+    return types.void(*[types.int64] * 3), generate
 
 
-_panel_rows: Any = intrinsic(_panel_rows_code)
-_zip: Any = intrinsic(_zip_code)
-_pair: Any = intrinsic(_pair_code)
+_panel_rows: Any = spelled(_panel_rows_code)
+_zip: Any = spelled(_zip_code)
+_pair: Any = spelled(_pair_code)
 
 
 @cache
@@ -167,19 +160,11 @@ def products() -> Any:
         packed: Room for ``ROWS`` or more rows of ``left``: (rows * K,).
         panel: Room for a panel of ``right``, on a cache line: (1, K // 2, COLUMNS) of uint32.
     """
-    stack = types.Array(types.int16, 3, "A", readonly=True)
-    line = types.Array(types.int16, 1, "C", readonly=True)
-    return compiled(
-        _products,
-        signature=types.void(
-            types.Array(types.int16, 3, "A"), stack, stack,
-            types.Array(types.uint32, 3, "A", readonly=True), line,
-            types.Array(types.int16, 1, "C"), types.Array(types.uint32, 3, "C"),
-        ),
-    )  # fmt: skip
+    stacks, line = "i2:3A,i2:3Ar,i2:3Ar,u4:3Ar", "i2:1Cr"
+    return compiled(_products, signature=f"{stacks},{line},i2:1C,u4:3C")
 
 
-@njit(nogil=True)
+@part
 def _bring(to: int, source: int, step: int, count: int, columns: int) -> None:
     # Rows 2k and 2k + 1 together, element by element: (count, columns, 2). Addresses and bytes.
     for k in range(count):
@@ -195,7 +180,7 @@ def _bring(to: int, source: int, step: int, count: int, columns: int) -> None:
                     _pair(to + 4 * (k * columns + j), first + 2 * j, first + step + 2 * j)
 
 
-@njit(nogil=True)
+@part
 def _gather(panel: Any, right: Any, words: Any, b: int, j: int) -> None:
     # Columns j to j + 64 of one matrix.
     count = panel.shape[1]

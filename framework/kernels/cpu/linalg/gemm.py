@@ -12,18 +12,15 @@ from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
-import numba
 import numpy as np
-from llvmlite import ir
-from numba.core import types
 
 from ...runtime import blas
-from ..support.atomics import WORD, load
-from ..support.jit import compiled
-from ..support.microkernel import spelled
+from ..support.atomics import load
+from ..support.jit import compiled, deferred, spelled
 from ..support.work_pool import available, run
 
-_array: Any = numba.carray  # type: ignore[attr-defined]
+ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
+_array = deferred("numba", "carray")
 UNIT = 16  # rows or columns that are not divided: a chunk's edges fall where BLAS's tiles do
 NAMES = {"f": "scipy_cblas_sgemm64_", "d": "scipy_cblas_dgemm64_"}
 _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
@@ -44,7 +41,8 @@ def _gemm(typing: Any, function: Any, ints: Any, one: Any, zero: Any) -> Any:
     def write(context: Any, b: Any, signature: Any, args: Any) -> Any:
         number, enum = args[2].type, ir.IntType(32)
         words = [b.extract_value(args[1], i) for i in range(11)]
-        kinds = [enum, enum, enum, *[WORD] * 3, number, *[WORD] * 4, number, WORD, WORD]
+        word = ir.IntType(64)
+        kinds = [enum, enum, enum, *[word] * 3, number, *[word] * 4, number, word, word]
         kind = ir.FunctionType(ir.VoidType(), kinds)
         order = ir.Constant(enum, _ROW_MAJOR)
         ta, tb = (b.trunc(w, enum) for w in words[:2])
@@ -102,11 +100,13 @@ def _product(job: Any, chunk: Any, one: Any, zero: Any, size: Any) -> Any:
                         line[c] += added[0]
 
 
+@compiled(signature="i8,i8")
 def _sgemm(job: Any, chunk: Any) -> Any:
     _product(job, chunk, np.float32(1), np.float32(0), 4)
     return 0
 
 
+@compiled(signature="i8,i8")
 def _dgemm(job: Any, chunk: Any) -> Any:
     _product(job, chunk, np.float64(1), np.float64(0), 8)
     return 0
@@ -116,14 +116,13 @@ _CHUNKS = {"f": _sgemm, "d": _dgemm}
 
 
 @cache
-def _functions(kind: str) -> tuple[int, int, Any]:
-    # Addresses of BLAS's function and of the chunk's, and what keeps the latter; else zeros.
+def _functions(kind: str) -> tuple[int, int]:
+    # Addresses of BLAS's function and of the chunk's; else zeros.
     found = blas.symbol(NAMES[kind]) if available() and kind in NAMES else 0
     if not found:
-        return 0, 0, None
-    make: Any = numba.cfunc(types.int64(types.int64, types.int64), cache=True, error_model="numpy")
-    chunk = make(_CHUNKS[kind])
-    return found, int(chunk.address), chunk
+        return 0, 0
+    chunk: Any = _CHUNKS[kind]
+    return found, chunk.address
 
 
 @lru_cache(maxsize=4096)
@@ -145,7 +144,7 @@ def plan(
         The job's words, the address of the function, the number of chunks. None if BLAS cannot
         take the operands as they lie, or has no such function.
     """
-    function, chunk, _ = _functions(kind)
+    function, chunk = _functions(kind)
     size = np.dtype(kind).itemsize
     lying = [_lies(*operand, size) for operand in operands]
     if not function or None in lying or lying[2][0] != _PLAIN:  # type: ignore[index]

@@ -9,12 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from ..support.jit import compiled
+from ..support.jit import compiled, inlined
 
 
-@njit(inline="always")
+@inlined
 def _pivot(w: Any, j: int) -> Any:
     # The row of the largest element of column j on or below the diagonal.
     best = j

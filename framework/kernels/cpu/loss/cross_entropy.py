@@ -13,10 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from ..attention import _dot, _largest, _sum
-from ..support.jit import FUSED, compiled
+from ..support.jit import FUSED, compiled, inlined
 from ..support.vector_math import exp32
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -33,7 +32,7 @@ def has_invalid_class(target: Any, classes: int, ignored: int) -> bool:
     return found
 
 
-@njit(inline="always")
+@inlined
 def _all(weight: Any, classes: int) -> Any:
     return _sum(weight[0]) if weight.size else np.float32(classes)
 

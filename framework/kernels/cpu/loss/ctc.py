@@ -10,16 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from ..support.jit import FUSED, compiled
+from ..support.jit import FUSED, compiled, inlined
 from ..support.vector_math import exp32, log1p32
 
 _NEVER, _ZERO, _ONE = np.float32(-np.inf), np.float32(0), np.float32(1)
 _HALF, _LN2 = np.float32(0.5), np.float32(0.6931471805599453)
 
 
-@njit(inline="always")
+@inlined
 def _sum(a: Any, b: Any, c: Any) -> Any:
     # log(exp(a) + exp(b) + exp(c)); the largest has an exponential of 1 beside the others
     low, high = (a, b) if b > a else (b, a)

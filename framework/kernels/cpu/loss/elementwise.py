@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from ..support.jit import FUSED, SUMS, compiled
+from ..support.jit import FUSED, SUMS, compiled, inlined
 from ..support.vector_math import exp32, log1p32, log32
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
@@ -52,7 +51,7 @@ def bent_error(out: Any, x: Any, y: Any, bend: float, slope: float) -> None:
         out[i] = (d - h) * h * factor
 
 
-@njit(inline="always")
+@inlined
 def _clipped(v: Any, most: Any) -> Any:
     v = -most if v < -most else v
     return most if v > most else v
@@ -106,7 +105,7 @@ def bce(out: Any, x: Any, target: Any) -> None:
         out[i] = (t - _ONE) * low - high * t
 
 
-@njit(inline="always")
+@inlined
 def _bce_slope(v: Any, t: Any) -> Any:
     d = (_ONE - v) * v
     return (v - t) / (_TINY if d < _TINY else d)
@@ -124,14 +123,14 @@ def bce_grad(out: Any, grad: Any, x: Any, target: Any) -> None:
             out[i] = _bce_slope(x[i], target[i]) * grad[i]
 
 
-@njit(inline="always")
+@inlined
 def _weighted(v: Any, t: Any, w: Any) -> Any:
     high = _ZERO if v > _ZERO else -v
     factor = (w - _ONE) * t + _ONE
     return factor * (log1p32(exp32(-abs(v))) + high) + (_ONE - t) * v
 
 
-@njit(inline="always")
+@inlined
 def _weighted_slope(v: Any, t: Any, w: Any) -> Any:
     factor = (w - _ONE) * t + _ONE
     return _ONE - t - factor / (_ONE + exp32(v))

@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from ..support.jit import SUMS, compiled
+from ..support.jit import SUMS, compiled, inlined
 
 _LINE = 1024  # elements added up in their own precision
 
 
-@njit(inline="always")
+@inlined
 def reach(i: int, n: int, m: int) -> Any:
     """Where cell ``i`` begins and ends."""
     return i * n // m, ((i + 1) * n + m - 1) // m

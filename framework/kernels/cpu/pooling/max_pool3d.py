@@ -8,9 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from ..support.jit import compiled
+from ..support.jit import compiled, inlined
 
 
 @compiled
@@ -79,7 +78,7 @@ def max_pool(
                 index[c, q, r, inner + s] = chosen[s]
 
 
-@njit(inline="always")
+@inlined
 def _wins(v: Any, number: Any, best: Any, chosen: Any) -> Any:
     # Whether an element takes the place of the best one further left: of equal ones that of the
     # lesser number, of several NaN that of the greater. No branches: nobody can foretell which
@@ -88,7 +87,7 @@ def _wins(v: Any, number: Any, best: Any, chosen: Any) -> Any:
     return larger | ((v != v) & ((best == best) | (number > chosen)))
 
 
-@njit(inline="always")
+@inlined
 def _columns(best: Any, chosen: Any, top: Any, numbers: Any, step: int, kw: int, dw: int) -> None:
     for s in range(best.size):
         best[s] = top[s * step]

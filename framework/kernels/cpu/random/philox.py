@@ -11,9 +11,8 @@ from math import pi
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from ..support.jit import compiled
+from ..support.jit import compiled, inlined
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
@@ -26,7 +25,7 @@ _TOP = np.uint64(1 << 63)
 _DIGIT = np.uint64(9)
 
 
-@njit(inline="always")
+@inlined
 def philox4(seed: Any, counter: Any) -> Any:
     """The four words of a counter under a seed (both uint64), each in a uint64."""
     c0, c1, c2, c3 = counter & _LOW, counter >> _32, _ZERO, _ZERO
@@ -72,7 +71,7 @@ def _uniform32(out: Any, seed: Any, counter: Any, shift: Any, scale: Any) -> Non
             out[4 * whole + lane] = np.float32(np.uint32(last[lane] >> shift)) * scale
 
 
-@njit(inline="always")
+@inlined
 def _double(high: Any, low: Any) -> Any:
     return (
         np.float64(high >> np.uint64(5)) * 67108864.0 + np.float64(low >> np.uint64(6))

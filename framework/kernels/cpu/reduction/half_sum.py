@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import from_dtype, types
 
 from ..elementwise.copy import widened
 from ..support.jit import SUMS, compiled
@@ -21,18 +20,13 @@ _ZERO = np.float32(0)
 @cache
 def columns(x: Any) -> Any:
     """``columns(out, x)``: add up the second of the three dims of an array of this dtype."""
-    return compiled(_columns, signature=_signature(x, 2))
+    return compiled(_columns, signature=f"f4:2C,{x.kind}{x.itemsize}:3Cr")
 
 
 @cache
 def rows(x: Any) -> Any:
     """``rows(out, x)``: add up the last of the two dims."""
-    return compiled(_rows, signature=_signature(x, 1), fastmath=SUMS)
-
-
-def _signature(x: Any, ndim: int) -> Any:
-    source = types.Array(from_dtype(x), ndim + 1, "C", readonly=True)
-    return types.void(types.Array(types.float32, ndim, "C"), source)
+    return compiled(_rows, signature=f"f4:1C,{x.kind}{x.itemsize}:2Cr", fastmath=SUMS)
 
 
 def _columns(out: Any, x: Any) -> None:

@@ -14,9 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from ..support.jit import compiled
+from ..support.jit import compiled, part
 
 _FEW = 96  # up to this many elements comparing all pairs is faster
 _COLUMNS = 1024  # at a time: their best keys and places stay in the first cache
@@ -25,7 +24,7 @@ _u = np.uint64
 _DIGIT = _u(255)
 
 
-@njit
+@part
 def _key(b: Any, width: int, infinity: Any, descending: bool) -> Any:
     """The bits of a number as an unsigned number of the same order; NaN is the largest."""
     top = _u(1) << _u(width - 1)
@@ -43,7 +42,7 @@ def _key(b: Any, width: int, infinity: Any, descending: bool) -> Any:
     return key ^ every if descending else key
 
 
-@njit
+@part
 def _rank(keys: Any, ranks: Any, places: Any, found: Any, n: int) -> None:
     # How many keys each is behind. All pairs are compared, but many at once and with no branch.
     ranks[:n] = 0
@@ -59,7 +58,7 @@ def _rank(keys: Any, ranks: Any, places: Any, found: Any, n: int) -> None:
         found[ranks[j]] = places[j]
 
 
-@njit
+@part
 def _narrow(keys: Any, places: Any, n: int, kept: int, counts: Any, shift: Any) -> Any:
     # Where few are wanted, leave only the keys that the highest digit does not rule out.
     if 2 * kept > n:
@@ -144,7 +143,7 @@ def sort(
                     values[i, j, c] = x[i, found[j], c]
 
 
-@njit
+@part
 def _raise(
     best: Any, place: Any, row: Any, k: int, width: int, infinity: Any, largest: bool
 ) -> None:

@@ -11,9 +11,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from ..support.jit import compiled
+from ..support.jit import compiled, part
 
 _TILE = 1024  # columns at a time: their best values and places stay in the first cache
 _GLANCE = 32  # elements compared at once
@@ -55,7 +54,7 @@ def search(
                     values[i, start + j] = best[j]
 
 
-@njit
+@part
 def _worse(v: Any, i: int, w: Any, j: int, largest: bool) -> Any:
     if v == w or (v != v and w != w):
         return i > j
@@ -64,7 +63,7 @@ def _worse(v: Any, i: int, w: Any, j: int, largest: bool) -> Any:
     return v > w or v != v
 
 
-@njit
+@part
 def _sink(heap: Any, places: Any, size: int, at: int, v: Any, i: int, largest: bool) -> None:
     # Put (v, i) at `at` or below it, so that a parent is never better than its children.
     while True:

@@ -9,18 +9,16 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-from llvmlite import ir
-from numba.core import cgutils, types
+from .jit import deferred, spelled
 
-from .microkernel import spelled
-
-WORD = ir.IntType(64)
+ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
+cgutils = deferred("numba.core.cgutils")
 _ORDER = "seq_cst"
 _X86 = platform.machine() in ("x86_64", "AMD64")
 
 
 def _at(b: Any, address: Any) -> Any:
-    return b.inttoptr(address, WORD.as_pointer())
+    return b.inttoptr(address, ir.IntType(64).as_pointer())
 
 
 @spelled
@@ -85,7 +83,7 @@ def call_words(typing: Any, function: Any, arguments: Any) -> Any:
     def write(context: Any, b: Any, signature: Any, args: Any) -> Any:
         unpack: Any = cgutils.unpack_tuple
         words = unpack(b, args[1])
-        kind = ir.FunctionType(WORD, [WORD] * len(words))
+        kind = ir.FunctionType(ir.IntType(64), [ir.IntType(64)] * len(words))
         return b.call(b.inttoptr(args[0], kind.as_pointer()), words)
 
     return types.int64(types.int64, arguments), write
@@ -97,8 +95,9 @@ def ticks(typing: Any) -> Any:
 
     def write(context: Any, b: Any, signature: Any, args: Any) -> Any:
         if not _X86:
-            return ir.Constant(WORD, 0)
+            return ir.Constant(ir.IntType(64), 0)
         declare: Any = cgutils.get_or_insert_function
-        return b.call(declare(b.module, ir.FunctionType(WORD, []), "llvm.readcyclecounter"), [])
+        kind = ir.FunctionType(ir.IntType(64), [])
+        return b.call(declare(b.module, kind, "llvm.readcyclecounter"), [])
 
     return types.int64(), write

@@ -1,56 +1,61 @@
-"""How kernels here are compiled: once per machine where that can be kept, else once per process."""
+"""How kernels here are compiled: once on a machine, by Numba, which later processes do not import.
+
+A kernel file imports neither Numba nor llvmlite: it decorates functions with what is here, and
+names the compiler's modules by :func:`deferred`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
-from numba import njit
-from numba.core import codegen as _codegen
-from numba.core import config as _config
+from ..compiler.kernel import Deferred, Kernel, Part, Spelled
+from ..compiler.processor import has as has
 
 F = TypeVar("F", bound=Callable[..., Any])
-codegen: Any = _codegen
-config: Any = _config
 
 SUMS = {"reassoc", "contract"}  # sums may be split into lanes; NaN and infinity keep their meaning
 FUSED = {"contract"}  # a product and a sum may round once
 
 
-def has(feature: str) -> bool:
-    """Whether code is compiled for a processor with this feature, by LLVM's name such as "avx2".
-
-    That is this machine's, unless NUMBA_CPU_FEATURES or NUMBA_ENABLE_AVX says otherwise.
-    """
-    given = config.CPU_FEATURES
-    features: str = codegen.get_host_cpu_features() if given is None else given
-    return f"+{feature}" in features.split(",")
-
-
 @overload
 def compiled(function: F) -> F: ...
 @overload
-def compiled(*, fastmath: Any) -> Callable[[F], F]: ...
+def compiled(*, fastmath: Any = False, signature: str | None = None) -> Callable[[F], F]: ...
 @overload
-def compiled(function: F, *, signature: Any, fastmath: Any = False) -> F: ...
-def compiled(function: Any = None, *, fastmath: Any = False, signature: Any = None) -> Any:
+def compiled(function: F, *, signature: str, fastmath: Any = False) -> F: ...
+def compiled(function: Any = None, *, fastmath: Any = False, signature: str | None = None) -> Any:
     """Compile on first call; releases the interpreter's lock, divides by zero as NumPy does.
 
     Args:
         function: Nothing but loops over arrays.
         fastmath: What the compiler may do to floating-point arithmetic: ``SUMS`` or ``FUSED``.
-        signature: Compile for these argument types at once, and for no others.
+        signature: What it takes, in the words of ``compiler/signature.py``, instead of being
+            compiled for whatever it is called with.
     """
     if function is None:
-        return lambda f: _compile(f, fastmath, signature)
-    return _compile(function, fastmath, signature)
-
-
-def _compile(function: Any, fastmath: Any, signature: Any) -> Any:
+        return lambda f: compiled(f, fastmath=fastmath, signature=signature)  # type: ignore[call-overload]
     options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
-    make: Any = njit
-    types = () if signature is None else (signature,)
-    try:
-        return make(*types, cache=True, **options)(function)
-    except RuntimeError:  # no folder to keep it in can be written
-        return make(*types, **options)(function)
+    return Kernel(function, options, signature)
+
+
+def inlined(function: F) -> F:
+    """A function that is written into each kernel that calls it."""
+    found: Any = Part(function, {"inline": "always"})
+    return found  # type: ignore[no-any-return]
+
+
+def part(function: F) -> F:
+    """A function that kernels call."""
+    found: Any = Part(function, {})
+    return found  # type: ignore[no-any-return]
+
+
+def spelled(function: Any) -> Any:
+    """Let kernels call what ``function`` says how to write: its type, and a writer."""
+    return Spelled(function)
+
+
+def deferred(module: str, name: str = "") -> Any:
+    """A module of the compiler, or a function of it, imported when it is used."""
+    return Deferred(module, name)

@@ -13,22 +13,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba.core import cgutils
-from numba.extending import intrinsic
+from .jit import compiled, deferred, has, spelled
 
-from .jit import compiled, has
-
+ir, types = deferred("llvmlite.ir"), deferred("numba.core.types")
+cgutils = deferred("numba.core.cgutils")
 GROUP = 64  # bytes of neighbors that stay together
 ROWS = 8
 TOGETHER = 3  # groups that a step takes
 _REGISTER = 64 if has("avx512f") else 32  # bytes
 _GROUPS = TOGETHER if _REGISTER == GROUP else 1  # at once
-
-
-def spelled(function: Any) -> Any:
-    """Let compiled functions call what ``function`` says how to write: its type, and a writer."""
-    return intrinsic(function)
 
 
 def fused_add(b: Any, vector: Any, size: int) -> Any:
@@ -48,8 +41,6 @@ def _products(
     The steps are ``outer`` times those of ``offsets``, to which ``step`` is added each time; their
     scalars begin at ``scalars[first]``. ``starts`` is a tuple.
     """
-    from numba import types
-
     signature = types.void(sums, at, pitch, scalars, first, x, starts, outer, step, offsets)
     return signature, _write_products
 
@@ -136,32 +127,24 @@ def _write_products(context: Any, b: Any, signature: Any, args: Any) -> Any:
 @spelled
 def move(typing: Any, target: Any, i: Any, source: Any, j: Any) -> Any:
     """Copy the group of neighbors at ``source[j]`` to ``target[i]``."""
-    from numba import types
-
     return types.void(target, i, source, j), _write_neighbors(1)
 
 
 @spelled
 def _move_even(typing: Any, target: Any, i: Any, source: Any, j: Any) -> Any:
     """Make a group of every other element from ``source[j]`` on."""
-    from numba import types
-
     return types.void(target, i, source, j), _write_neighbors(2)
 
 
 @spelled
 def _move_apart(typing: Any, target: Any, i: Any, to: Any, source: Any, j: Any, by: Any) -> Any:
     """Copy as many as a group has: number ``i + k * to`` becomes ``source[j + k * by]``."""
-    from numba import types
-
     return types.void(target, i, to, source, j, by), _write_apart(None)
 
 
 @spelled
 def move_rows(typing: Any, target: Any, i: Any, to: Any, source: Any, j: Any, by: Any) -> Any:
     """Copy ROWS elements, as :func:`_move_apart` does."""
-    from numba import types
-
     return types.void(target, i, to, source, j, by), _write_apart(ROWS)
 
 
@@ -209,8 +192,6 @@ def _write_apart(count: int | None) -> Any:
 @spelled
 def _turn(typing: Any, target: Any, i: Any, to: Any, source: Any, j: Any, by: Any) -> Any:
     """Transpose a square of ROWS lines: ``by`` apart in ``source``, ``to`` in ``target``."""
-    from numba import types
-
     return types.void(target, i, to, source, j, by), _write_turn
 
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, types
-from numba.extending import intrinsic
+
+from .jit import deferred, inlined, spelled
+
+types = deferred("numba.core.types")
 
 _LOG2E = np.float32(1.4426950408889634)
 _LN2_HIGH = np.float32(0.693359375)  # nine bits: its product with an exponent is exact
@@ -66,7 +68,7 @@ def _as_float(typing: Any, x: Any) -> Any:
     return types.float32(types.int32), generate
 
 
-as_float: Any = intrinsic(_as_float)
+as_float: Any = spelled(_as_float)
 
 
 def _as_bits(typing: Any, x: Any) -> Any:
@@ -78,10 +80,10 @@ def _as_bits(typing: Any, x: Any) -> Any:
     return types.int32(types.float32), generate
 
 
-as_bits: Any = intrinsic(_as_bits)
+as_bits: Any = spelled(_as_bits)
 
 
-@njit(inline="always")
+@inlined
 def _split(x: Any) -> Any:
     # (exp(r) - 1, 2^k / 2) with x = k ln 2 + r. Half the power: 2^128 itself is no float32.
     c = _LOWEST if x < _LOWEST else x
@@ -98,7 +100,7 @@ def _split(x: Any) -> Any:
     return s * r * r + r, as_float(np.int32(power))
 
 
-@njit(inline="always")
+@inlined
 def exp32(x: Any) -> Any:
     """``exp(x)`` of a float32, within 2 units in the last place."""
     s, half = _split(x)
@@ -107,7 +109,7 @@ def exp32(x: Any) -> Any:
     return _INFINITY if x > _HIGHEST else s
 
 
-@njit(inline="always")
+@inlined
 def expm1_32(x: Any) -> Any:
     """``exp(x) - 1`` of a float32 that is at most 0."""
     s, half = _split(x)
@@ -115,7 +117,7 @@ def expm1_32(x: Any) -> Any:
     return s * power + (power - _ONE)
 
 
-@njit(inline="always")
+@inlined
 def log1p32(t: Any) -> Any:
     """``log(1 + t)`` for t in [0, 1], as twice the hyperbolic arctangent of ``t / (2 + t)``."""
     s = t / (_TWO + t)
@@ -127,7 +129,7 @@ def log1p32(t: Any) -> Any:
     return (r * u * s + s) * _TWO
 
 
-@njit(inline="always")
+@inlined
 def log32(x: Any) -> Any:
     """``log(x)`` of a float32, within 2 units in the last place."""
     v = x * _GROWN if x < _NORMAL else x  # a subnormal number becomes a normal one
@@ -148,7 +150,7 @@ def log32(x: Any) -> Any:
     return found if x >= _ZERO else _NAN
 
 
-@njit(inline="always")
+@inlined
 def tail32(a: Any, density: Any) -> Any:
     """``1 - Phi(a)`` for ``a >= 0``, given ``exp(-a^2 / 2)``."""
     t = _ONE / (_ONE + _TAIL * a)
@@ -164,7 +166,7 @@ def tail32(a: Any, density: Any) -> Any:
     return r * t * density
 
 
-@njit(inline="always")
+@inlined
 def erf32(x: Any) -> Any:
     """The error function of a float32, within 4 units in the last place."""
     u = x * x

@@ -1,0 +1,95 @@
+"""Entries of compiled kernels: functions of a shared library, made callable from Python.
+
+A library has up to three names: the entry, which takes Python's objects; a table, into which the
+addresses of types are written that the entry compares with; and the kernel as a C function of
+words, where all its arguments are such.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import numpy as np
+
+from .signature import dtype_of
+
+ENTRY, WORDS, TABLE = "lowtide_entry", "lowtide_words", "lowtide_table"
+TYPE, DATA, NDIM, SHAPE, STRIDES, DTYPE, FLAGS = 8, 16, 24, 32, 40, 56, 64  # bytes in an array
+VALUE = 16  # in a number of NumPy, or a float
+FIXED = 2  # words of the table before those of arguments: NotImplemented and True
+_FASTCALL = 0x80
+_kept: list[Any] = []  # what entries need as long as the process lives
+
+
+class _Definition(ctypes.Structure):
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )  # fmt: skip
+
+
+def layout_known() -> bool:
+    """Whether arrays and numbers lie in memory as an entry reads them."""
+    if sys.implementation.name != "cpython" or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return False
+    x = np.zeros((2, 3), np.float32)[:, 1:]
+    at = id(x)
+
+    def read(offset: int, kind: Any = ctypes.c_int64) -> int:
+        return int(kind.from_address(at + offset).value)
+
+    shape = (ctypes.c_int64 * 2).from_address(read(SHAPE))
+    strides = (ctypes.c_int64 * 2).from_address(read(STRIDES))
+    number, scalar = 0.75, np.float32(0.75)
+    value = ctypes.c_double.from_address(id(number) + VALUE).value
+    of_numpy = ctypes.c_float.from_address(id(scalar) + VALUE).value
+    return (
+        read(TYPE) == id(np.ndarray)
+        and read(DATA) == x.ctypes.data
+        and read(NDIM, ctypes.c_int32) == 2
+        and (tuple(shape), tuple(strides)) == (x.shape, x.strides)
+        and read(DTYPE) == id(x.dtype)
+        and read(FLAGS, ctypes.c_int32) == x.flags.num
+        and (value, of_numpy) == (0.75, 0.75)
+    )
+
+
+def table(words: list[str]) -> list[int]:
+    """Return the words of the table that an entry compares with, for this process."""
+    known = {"i8": int, "u8": int, "f8": float, "b1": bool, "-": type(None)}
+    found = [id(NotImplemented), id(True)]
+    for word in words:
+        if ":" in word:
+            found += [id(np.ndarray), id(dtype_of(word))]
+        else:
+            found += [id(known.get(word) or dtype_of(word).type), 0]
+    return found
+
+
+def load(path: str, name: str, words: list[str]) -> tuple[Any, int]:
+    """Return the entry of a library, and the address of its function of words or 0.
+
+    Args:
+        path: The library's file.
+        name: What the entry is called in messages.
+        words: What its kernel was compiled for.
+
+    Raises:
+        OSError: The file is no library of this machine, or misses a function of another.
+    """
+    library = ctypes.CDLL(path)
+    values = table(words)
+    (ctypes.c_int64 * len(values)).in_dll(library, TABLE)[:] = values
+    address = ctypes.cast(getattr(library, ENTRY), ctypes.c_void_p)
+    definition = _Definition(name.encode(), address, _FASTCALL, None)
+    make = ctypes.pythonapi.PyCFunction_NewEx
+    make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3
+    _kept.append((library, definition))
+    function = make(ctypes.byref(definition), None, None)
+    try:
+        words_at = ctypes.cast(getattr(library, WORDS), ctypes.c_void_p).value or 0
+    except AttributeError:
+        words_at = 0
+    return function, words_at

@@ -1,0 +1,262 @@
+"""Kernels: functions whose calls run compiled code, from a library made once on a machine.
+
+A kernel is written as a Python function that Numba compiles. The first call with arguments of some
+types looks for a library that an earlier process made (:mod:`.library`); only where there is none
+Numba is imported, and the library is made. Both take place under one lock.
+
+Where libraries are not supported, or a kernel cannot be made into one, Numba calls it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import update_wrapper
+from importlib import import_module
+from types import CodeType, FunctionType
+from typing import Any
+
+from . import library, signature
+
+LOADING = "cached kernels"  # what watchers are told while a library is looked for
+lock = threading.RLock()
+watchers: list[Any] = []  # each has ``enter(name)`` and ``leave()``: somebody measures time
+_spent: list[float] = []  # seconds of each kernel that was compiled
+
+
+class Kernel:
+    """A compiled function.
+
+    Args:
+        function: Loops over arrays, ints and floats.
+        options: Numba's, such as ``fastmath``.
+        declared: The signature that it takes; compiled for each that it meets if None.
+    """
+
+    __name__: str
+
+    def __init__(
+        self, function: Callable[..., Any], options: dict[str, Any], declared: str | None = None
+    ) -> None:
+        update_wrapper(self, function)
+        self.py_func = function
+        self.options = options
+        self.declared = declared
+        self._entries: list[Any] = []
+        self._made: dict[str, Any] = {}  # entry of each signature; None: Numba must call it
+        self._entry: Any = _unknown
+        self._dispatcher: Any = None
+        self._address = 0
+
+    def __call__(self, *args: Any) -> Any:
+        """Run it; the interpreter's lock is released meanwhile."""
+        found = self._entry(*args)
+        return self._call_other(args) if found is NotImplemented else found
+
+    def _call_other(self, args: tuple[Any, ...]) -> Any:
+        for entry in self._entries:
+            found = entry(*args)
+            if found is not NotImplemented:
+                self._entry = entry
+                return found
+        wanted = self.declared or signature.words(args)
+        entry = None
+        if wanted is not None:
+            entry = self._made[wanted] if wanted in self._made else self._make(wanted)
+        if entry is None:
+            return self.numba_object()(*args)
+        found = entry(*signature.plain(args, wanted.split(",")))  # type: ignore[union-attr]
+        if found is NotImplemented:
+            given = signature.words(args) or ", ".join(type(a).__name__ for a in args)
+            raise TypeError(f"{self.__name__} takes ({wanted}), and was called with ({given})")
+        return found
+
+    @property
+    def address(self) -> int:
+        """Address of the kernel as a C function of words, for a declared signature of those."""
+        assert self.declared is not None
+        if not self._address:
+            self._make(self.declared)
+        return self._address
+
+    def prepare(self, words: str) -> None:
+        """Load it for a signature, or compile it."""
+        if words not in self._made:
+            self._make(words)
+
+    def _make(self, wanted: str) -> Any:
+        with lock:
+            if wanted in self._made:
+                return self._made[wanted]
+            entry = None
+            if library.supported():
+                entry = self._load(wanted) or self._compile(wanted)
+            if entry is None and wanted == self.declared and set(wanted.split(",")) == {"i8"}:
+                self._address = _c_function(self.numba_object(), wanted)
+            if entry is not None:
+                self._entries = [*self._entries, entry]
+                self._entry = entry
+            self._made[wanted] = entry
+            return entry
+
+    def _load(self, wanted: str) -> Any:
+        with _watched(LOADING):
+            found = library.load(self, wanted)
+        if found is None:
+            return None
+        self._address = found[1]
+        return found[0]
+
+    def _compile(self, wanted: str) -> Any:
+        start = time.perf_counter()
+        if not _spent:
+            _announce()
+        with _watched(f"compiling {self.__name__}"):
+            from .translate import CannotTranslate, LinkError, make
+
+            try:
+                data = make(self, wanted)
+                entry, self._address = library.keep(self, wanted, data)
+            except (CannotTranslate, LinkError, library.CannotLoad):
+                entry = None  # it needs more than a library of ours has
+        _spent.append(time.perf_counter() - start)
+        return entry
+
+    def numba_object(self) -> Any:
+        """Numba's dispatcher, for calls from other kernels, and where there is no library."""
+        if self._dispatcher is None:
+            with lock:
+                if self._dispatcher is None:
+                    self._dispatcher = _dispatcher(self.py_func, self.options)
+        return self._dispatcher
+
+
+class Part(Kernel):
+    """A function for kernels to call: it becomes part of them."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Run it alone, as a test does."""
+        return self.numba_object()(*args)
+
+
+class Spelled:
+    """A function for kernels to call whose instructions are written out: Numba's ``intrinsic``."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        update_wrapper(self, function)
+        self._function = function
+        self._made: Any = None
+
+    def numba_object(self) -> Any:
+        """What Numba knows it as."""
+        if self._made is None:
+            from numba.extending import intrinsic
+
+            self._made = intrinsic(self._function)
+        return self._made
+
+    def __call__(self, *args: Any) -> Any:
+        """Only compiled functions call it."""
+        raise TypeError(f"{self._function.__name__} is called by compiled functions only")
+
+
+class Deferred:
+    """A module of the compiler, or a function of it, that is imported when it is used."""
+
+    def __init__(self, module: str, name: str = "") -> None:
+        self._path = module, name
+
+    def numba_object(self) -> Any:
+        """The module or the function itself."""
+        module, name = self._path
+        found = import_module(module)
+        return getattr(found, name) if name else found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.numba_object(), name)
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the function."""
+        return self.numba_object()(*args)
+
+
+def _unknown(*args: Any) -> Any:
+    return NotImplemented
+
+
+def _dispatcher(function: Any, options: dict[str, Any]) -> Any:
+    from numba import njit
+
+    make: Any = njit
+    plain = _with_numba_objects(function)
+    if not library.supported():
+        try:
+            return make(cache=True, **options)(plain)
+        except RuntimeError:  # no folder to keep it in can be written
+            pass
+    return make(**options)(plain)
+
+
+def _with_numba_objects(function: Any) -> Any:
+    # The function, with what its names mean to Numba.
+    known = function.__globals__
+    meant = {
+        name: known[name].numba_object()
+        for name in set(_names(function.__code__))
+        if hasattr(type(known.get(name)), "numba_object")
+    }
+    if not meant:
+        return function
+    made = FunctionType(
+        function.__code__, {**known, **meant}, function.__name__, function.__defaults__,
+        function.__closure__,
+    )  # fmt: skip
+    return update_wrapper(made, function)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+_functions: list[Any] = []  # which C functions belong to
+
+
+def _c_function(dispatcher: Any, words: str) -> int:
+    import numba
+
+    kinds = [numba.types.int64] * len(words.split(","))
+    make: Any = numba.cfunc(numba.types.int64(*kinds), error_model="numpy")
+    _functions.append(make(dispatcher.py_func))
+    return int(_functions[-1].address)
+
+
+@contextmanager
+def _watched(name: str) -> Iterator[None]:
+    seen = list(watchers)
+    for w in seen:
+        w.enter(name)
+    try:
+        yield
+    finally:
+        for w in seen:
+            w.leave()
+
+
+def _announce() -> None:
+    where = library.folder()
+    kept = f"they are kept in {where}" if where else "no folder can be written to keep them"
+    print(f"lowtide: compiling kernels for this processor ({kept})", file=sys.stderr)
+    atexit.register(_report)
+
+
+def _report() -> None:
+    n, seconds = len(_spent), sum(_spent)
+    if n:
+        print(f"lowtide: compiled {n} kernel{'s' * (n > 1)} in {seconds:.1f} s", file=sys.stderr)

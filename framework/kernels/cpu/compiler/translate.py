@@ -1,0 +1,348 @@
+"""Translation of a kernel to an object: by Numba, with an entry that Python calls.
+
+The entry is a function as an extension module has them. It looks whether the arguments are what the
+kernel was compiled for, by comparing the addresses of their types, and reads arrays where NumPy has
+their fields; it lets go of the interpreter's lock while the kernel runs. If an argument is another,
+it returns ``NotImplemented``. So a call costs a fraction of a microsecond, and nobody needs Numba
+for it.
+
+It knows where the fields of an array, an int and a float lie in memory: what is public of NumPy's
+and Python's C interface (:func:`layout_known` looks at one array before any entry is used).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import binding, ir
+from numba.core import cgutils as _cgutils
+from numba.core import compiler as _compiler
+from numba.core import types as _types
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.runtime import rtsys as _rtsys
+from numba.np import arrayobj as _arrayobj
+
+from .entry import DATA, DTYPE, ENTRY, FIXED, FLAGS, NDIM, SHAPE, STRIDES, TABLE, TYPE, VALUE, WORDS
+from .library import NEEDED
+from .link import LinkError as LinkError
+from .link import link
+
+cgutils: Any = _cgutils
+compiler: Any = _compiler
+types: Any = _types
+rtsys: Any = _rtsys
+arrayobj: Any = _arrayobj
+llvm: Any = binding
+
+_I1, _I8, _I32, _I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
+_POINTER = _I8.as_pointer()
+_C, _F, _ALIGNED, _WRITEABLE = 1, 2, 0x100, 0x400
+
+# Memory that a kernel takes for itself, as Numba's runtime has it: a header, then the data.
+_MEMORY = """
+declare i8* @malloc(i64)
+declare void @free(i8*)
+define i8* @NRT_MemInfo_alloc_aligned(i64 %size, i32 %align) {
+  %a = zext i32 %align to i64
+  %more = add i64 %a, 64
+  %all = add i64 %size, %more
+  %block = call i8* @malloc(i64 %all)
+  %none = icmp eq i8* %block, null
+  br i1 %none, label %failed, label %made
+made:
+  %header = bitcast i8* %block to i64*
+  store i64 1, i64* %header
+  %first = ptrtoint i8* %block to i64
+  %after = add i64 %first, %more
+  %rest = urem i64 %after, %a
+  %start = sub i64 %after, %rest
+  %place = getelementptr i64, i64* %header, i64 3
+  store i64 %start, i64* %place
+  %where = getelementptr i64, i64* %header, i64 4
+  store i64 %size, i64* %where
+  br label %failed
+failed:
+  ret i8* %block
+}
+define i8* @NRT_MemInfo_alloc_safe_aligned(i64 %size, i32 %align) {
+  %block = call i8* @NRT_MemInfo_alloc_aligned(i64 %size, i32 %align)
+  ret i8* %block
+}
+define void @NRT_MemInfo_call_dtor(i8* %block) {
+  call void @free(i8* %block)
+  ret void
+}
+"""
+
+
+class CannotTranslate(Exception):
+    """The kernel takes or returns something that an entry does not know."""
+
+
+def numba_type(word: str) -> Any:
+    """Return Numba's type for a word of a signature."""
+    if word == "-":
+        return types.none
+    if word == "b1":
+        return types.boolean
+    name, _, rest = word.partition(":")
+    element = types.boolean if name[0] == "b" else _element(name.rstrip("s"))
+    if not rest:
+        return element
+    layout = rest.lstrip("0123456789")
+    ndim = int(rest[: -len(layout)])
+    return types.Array(element, ndim, layout[0], readonly="r" in layout, aligned="u" not in layout)
+
+
+def _element(name: str) -> Any:
+    kind = {"i": "int", "u": "uint", "f": "float", "c": "complex"}[name[0]]
+    return getattr(types, f"{kind}{8 * int(name[1:])}")
+
+
+def translate(dispatcher: Any, words: list[str], declared: bool) -> bytes:
+    """Return the object of a kernel with its entry.
+
+    Args:
+        dispatcher: Numba's, of the kernel.
+        words: The types of its arguments.
+        declared: Whether all arguments that fit are taken, instead of those of these types alone.
+
+    Raises:
+        CannotTranslate: An entry does not know what the kernel takes or returns.
+    """
+    typing, context = (
+        dispatcher.targetdescr.typing_context,
+        dispatcher.targetdescr.target_context,
+    )
+    with global_compiler_lock:
+        typing.refresh()
+        context.refresh()
+        flags = compiler.Flags()
+        dispatcher.targetdescr.options.parse_as_flags(flags, dispatcher.targetoptions)
+        flags = dispatcher._compiler._customize_flags(flags)
+        flags.no_cpython_wrapper = flags.no_cfunc_wrapper = flags.no_compile = True
+        library = context.codegen().create_library(dispatcher.py_func.__name__)
+        kinds = tuple(numba_type(w) for w in words)
+        made = compiler.compile_extra(
+            typing, context, dispatcher.py_func, kinds, None, flags, {}, library=library
+        )
+        module = library.create_ir_module("entry")
+        _Entry(made, module, words, declared).write()
+        if all(w == "i8" for w in words):
+            _write_words(made, module)
+        library.add_ir_module(module)
+        return _object(library, context)
+
+
+def _object(library: Any, context: Any) -> bytes:
+    # All that it calls linked in, optimized, and written for any address.
+    rtsys.initialize(context)
+    whole = library._final_module
+    done = set()
+    for part in [*library._linking_libraries, rtsys.library]:
+        if part not in done:
+            done.add(part)
+            whole.link_in(part._get_module_for_linking(), preserve=True)
+    if any(f.name.startswith("NRT_MemInfo") and f.is_declaration for f in whole.functions):
+        memory = llvm.parse_assembly(_MEMORY)
+        memory.triple, memory.data_layout = whole.triple, whole.data_layout
+        whole.link_in(memory)
+    for thing in [*whole.functions, *whole.global_variables]:
+        if not thing.is_declaration and thing.name not in (ENTRY, WORDS, TABLE):
+            thing.linkage = "internal"
+    library._optimize_final_module()
+    whole.verify()
+    codegen = library._codegen
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    machine = target.create_target_machine(
+        cpu=codegen._get_host_cpu_name(), features=codegen._tm_features, opt=3, reloc="pic",
+        codemodel="default",
+    )  # fmt: skip
+    found: bytes = machine.emit_object(whole)
+    return found
+
+
+class _Entry:
+    """Writes ``PyObject *entry(PyObject *self, PyObject **args, ssize_t n)``."""
+
+    def __init__(self, made: Any, module: Any, words: list[str], declared: bool) -> None:
+        self.made, self.module, self.words, self.declared = made, module, words, declared
+        kind = ir.FunctionType(_POINTER, [_POINTER, _POINTER.as_pointer(), _I64])
+        self.function = ir.Function(module, kind, ENTRY)
+        count = FIXED + 2 * len(words)
+        self.table = ir.GlobalVariable(module, ir.ArrayType(_I64, count), TABLE)
+        self.table.initializer = ir.Constant(self.table.type.pointee, [0] * count)
+        self.b = ir.IRBuilder(self.function.append_basic_block("first"))
+
+    def write(self) -> None:
+        """Write all of it."""
+        b, context = self.b, self.made.target_context
+        self.other = self.function.append_basic_block("other")
+        self._go_on(b.icmp_signed("==", self.function.args[2], _number(len(self.words))))
+        objects = [
+            b.load(b.gep(self.function.args[1], [_number(k)])) for k in range(len(self.words))
+        ]
+        for k, (x, word) in enumerate(zip(objects, self.words, strict=True)):
+            self._check(k, x, word)
+        given = [
+            self._read(x, w, t)
+            for x, w, t in zip(objects, self.words, self.made.signature.args, strict=True)
+        ]
+        kernel = context.declare_function(self.module, self.made.fndesc)
+        state = b.call(self._outside("PyEval_SaveThread", _POINTER, []), [])
+        status, result = context.call_conv.call_function(
+            b, kernel, self.made.signature.return_type, self.made.signature.args, given
+        )
+        b.call(self._outside("PyEval_RestoreThread", ir.VoidType(), [_POINTER]), [state])
+        with b.if_then(status.is_error, likely=False):
+            b.ret(b.call(self._outside("PyErr_NoMemory", _POINTER, []), []))
+        b.ret(self._python(self.made.signature.return_type, result))
+        b.position_at_end(self.other)
+        b.ret(self._kept(b.inttoptr(self._word(0), _POINTER)))
+
+    def _outside(self, name: str, result: Any, args: list[Any]) -> Any:
+        kind = ir.FunctionType(result, args)
+        return cgutils.get_or_insert_function(self.module, kind, name)
+
+    def _kept(self, x: Any) -> Any:
+        self.b.call(self._outside("Py_IncRef", ir.VoidType(), [_POINTER]), [x])
+        return x
+
+    def _word(self, k: int) -> Any:
+        return self.b.load(self.b.gep(self.table, [_number(0), _number(k)]))
+
+    def _field(self, x: Any, offset: int, kind: Any = _I64) -> Any:
+        at = self.b.gep(x, [_number(offset)])
+        return self.b.load(self.b.bitcast(at, kind.as_pointer()))
+
+    def _go_on(self, condition: Any) -> None:
+        following = self.function.append_basic_block("go_on")
+        self.b.cbranch(condition, following, self.other)
+        self.b.position_at_end(following)
+
+    def _check(self, k: int, x: Any, word: str) -> None:
+        b = self.b
+        of_type = b.icmp_signed("==", self._field(x, TYPE), self._word(FIXED + 2 * k))
+        self._go_on(of_type)
+        _, _, rest = word.partition(":")
+        if not rest:
+            return
+        layout = rest.lstrip("0123456789")
+        ndim = int(rest[: -len(layout)])
+        fits = b.icmp_signed("==", self._field(x, DTYPE), self._word(FIXED + 2 * k + 1))
+        found = self._field(x, NDIM, _I32)
+        fits = b.and_(fits, b.icmp_signed("==", found, ir.Constant(_I32, ndim)))
+        mask, wanted = _flags(layout, self.declared)
+        flags = b.and_(self._field(x, FLAGS, _I32), ir.Constant(_I32, mask))
+        self._go_on(b.and_(fits, b.icmp_signed("==", flags, ir.Constant(_I32, wanted))))
+
+    def _read(self, x: Any, word: str, kind: Any) -> Any:
+        b, context = self.b, self.made.target_context
+        if isinstance(kind, types.Array):
+            return self._array(x, kind)
+        if word == "-":
+            return context.get_dummy_value()
+        if word == "b1":
+            return b.icmp_signed("==", b.ptrtoint(x, _I64), self._word(1))
+        if word == "i8":
+            found = b.call(self._outside("PyLong_AsLongLong", _I64, [_POINTER]), [x])
+            with b.if_then(b.icmp_signed("==", found, _number(-1)), likely=False):
+                error = b.call(self._outside("PyErr_Occurred", _POINTER, []), [])
+                nothing = ir.Constant(_POINTER, None)
+                with b.if_then(b.icmp_unsigned("!=", error, nothing)):
+                    b.ret(nothing)  # it has more than 64 bits
+            return found
+        if word == "u8":
+            return b.call(self._outside("PyLong_AsUnsignedLongLongMask", _I64, [_POINTER]), [x])
+        read = self._field(x, VALUE, context.get_data_type(kind))
+        return context.data_model_manager[kind].from_data(b, read)
+
+    def _array(self, x: Any, kind: Any) -> Any:
+        b, context = self.b, self.made.target_context
+        array = context.make_array(kind)(context, b)
+        whole = _I64.as_pointer()
+        lines = [b.inttoptr(self._field(x, at), whole) for at in (SHAPE, STRIDES)]
+        shape, strides = (
+            [b.load(b.gep(line, [_number(d)])) for d in range(kind.ndim)] for line in lines
+        )
+        element = context.get_data_type(kind.dtype)
+        data = b.inttoptr(self._field(x, DATA), element.as_pointer())
+        size = _number(context.get_abi_sizeof(element))
+        arrayobj.populate_array(array, data, shape, strides, size, meminfo=None)
+        return array._getvalue()
+
+    def _python(self, kind: Any, value: Any) -> Any:
+        # The result as an object.
+        b = self.b
+        if kind == types.none:
+            return self._kept(self._none())
+        if isinstance(kind, types.Boolean):
+            make = self._outside("PyBool_FromLong", _POINTER, [_I64])
+            return b.call(make, [b.zext(value, _I64)])
+        if isinstance(kind, types.Integer):
+            name = "PyLong_FromLongLong" if kind.signed else "PyLong_FromUnsignedLongLong"
+            wide = b.sext(value, _I64) if kind.signed else b.zext(value, _I64)
+            return b.call(self._outside(name, _POINTER, [_I64]), [wide])
+        if isinstance(kind, types.Float):
+            double = ir.DoubleType()
+            wide = b.fpext(value, double) if kind.bitwidth < 64 else value
+            return b.call(self._outside("PyFloat_FromDouble", _POINTER, [double]), [wide])
+        if isinstance(kind, types.BaseTuple):
+            items = [
+                self._python(t, b.extract_value(value, k)) for k, t in enumerate(kind.types)
+            ]
+            make = self._outside("PyTuple_New", _POINTER, [_I64])
+            put = self._outside("PyTuple_SetItem", _I32, [_POINTER, _I64, _POINTER])
+            whole = b.call(make, [_number(len(items))])
+            for k, item in enumerate(items):
+                b.call(put, [whole, _number(k), item])
+            return whole
+        raise CannotTranslate(f"it returns {kind}")
+
+    def _none(self) -> Any:
+        name = "_Py_NoneStruct"
+        return self.module.globals.get(name) or ir.GlobalVariable(self.module, _I8, name)
+
+
+def _flags(layout: str, declared: bool) -> tuple[int, int]:
+    # (which flags of an array count, what they must be)
+    wanted = {"C": _C, "F": _F, "A": 0}[layout[0]]
+    mask = wanted
+    if not declared:
+        mask = {"C": _C, "F": _C | _F, "A": _C | _F}[layout[0]]
+    if "u" not in layout:
+        mask, wanted = mask | _ALIGNED, wanted | _ALIGNED
+    if "r" not in layout:
+        mask, wanted = mask | _WRITEABLE, wanted | _WRITEABLE
+    elif not declared:
+        mask |= _WRITEABLE
+    return mask, wanted
+
+
+def _write_words(made: Any, module: Any) -> None:
+    # The kernel as a C function of words that returns a word.
+    count = len(made.signature.args)
+    function = ir.Function(module, ir.FunctionType(_I64, [_I64] * count), WORDS)
+    b = ir.IRBuilder(function.append_basic_block("first"))
+    context = made.target_context
+    kernel = context.declare_function(module, made.fndesc)
+    kind = made.signature.return_type
+    _, result = context.call_conv.call_function(
+        b, kernel, kind, made.signature.args, list(function.args)
+    )
+    b.ret(result if isinstance(kind, types.Integer) and kind.bitwidth == 64 else _number(0))
+
+
+def _number(n: int) -> Any:
+    return ir.Constant(_I64, n)
+
+
+def make(kernel: Any, words: str) -> bytes:
+    """Return the shared library of a kernel for one signature.
+
+    Raises:
+        CannotTranslate: An entry does not know what the kernel takes or returns.
+        LinkError: The object needs what the linker does not do.
+    """
+    found = translate(kernel.numba_object(), words.split(","), kernel.declared is not None)
+    return link(found, [ENTRY, WORDS, TABLE], NEEDED)

@@ -1,0 +1,241 @@
+"""Kernels in libraries: what they take, what they return, when they are made again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from lowtide.framework.kernels.cpu.compiler import kernel as kernels
+from lowtide.framework.kernels.cpu.compiler import library, signature
+from lowtide.framework.kernels.cpu.support.jit import compiled
+
+pytestmark = pytest.mark.skipif(not library.supported(), reason="libraries: x86-64 Linux, CPython")
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(library, "folder", lambda: tmp_path)
+    return tmp_path
+
+
+def total(x, times):
+    s = 0.0
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            s += x[i, j] * times
+    return s
+
+
+def everything(a, b, c, d, e):
+    return a + 1, b * 2.0, c, d.size, e
+
+
+def with_workspace(x):
+    kept = np.empty(x.size, np.float64)
+    for i in range(x.size):
+        kept[i] = x[x.size - 1 - i]
+    for i in range(x.size):
+        x[i] = kept[i]
+
+
+@compiled(signature="i8,i8")
+def distance(a, b):
+    return b - a
+
+
+def test_a_call_gives_what_the_function_gives():
+    kernel = compiled(total)
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for array in (x, x.T, x[:, ::2], x[::-1], x[:0], x.astype(np.float64)):
+        assert kernel(array, 2.0) == total(array, 2.0)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    assert kernel(frozen, 2.0) == 132.0
+    assert kernel.__name__ == "total"
+    assert kernel._dispatcher is not None
+    assert None not in kernel._made.values()
+
+
+def test_every_layout_has_a_library_of_its_own(own_folder):
+    kernel = compiled(total)
+    x = np.ones((3, 4), np.float32)
+    for array in (x, x.T, x[:, ::2], x + 1):
+        kernel(array, 1.0)
+    assert sorted(kernel._made) == ["f4:2A,f8", "f4:2C,f8", "f4:2F,f8"]
+    assert len(list(own_folder.glob("total-*.so"))) == 3
+
+
+def test_numbers_of_all_kinds_go_in_and_out():
+    kernel = compiled(everything)
+    x = np.zeros(3, np.int16)
+    assert kernel(-7, 1.5, True, x, 2) == (-6, 3.0, True, 3, 2)
+    assert kernel(2**62, float("inf"), False, x, -(2**63)) == (
+        2**62 + 1, float("inf"), False, 3, -(2**63)
+    )  # fmt: skip
+    assert kernel(1, np.float64(0.5), True, x, 0) == (2, 1.0, True, 3, 0)
+    found = kernel(np.int32(5), np.float32(0.25), np.bool_(True), x, 0)
+    assert found == (6, 0.5, True, 3, 0)
+    with pytest.raises(OverflowError):
+        kernel(2**63, 1.5, True, x, 2)
+
+
+def test_memory_that_a_kernel_takes_is_given_back():
+    kernel = compiled(with_workspace)
+    x = np.arange(1 << 16, dtype=np.float64)
+    before = 0
+    for turn in range(300):
+        kernel(x)
+        if turn == 100:
+            before = peak()
+    assert peak() - before < 300 * x.nbytes // 4
+    assert x[0] == 0.0
+
+
+def peak():
+    with open("/proc/self/status") as file:
+        (line,) = [text for text in file if text.startswith("VmHWM")]
+    return int(line.split()[1]) * 1024
+
+
+def test_what_is_declared_takes_all_that_fits_and_nothing_else():
+    kernel = compiled(total, signature="f4:2Ar,f8")
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for array in (x, x.T, x[:, ::2]):
+        assert kernel(array, 2) == total(array, 2)
+    assert list(kernel._made) == ["f4:2Ar,f8"]
+    with pytest.raises(TypeError, match=r"total takes \(f4:2Ar,f8\), and was called with \(f4:1C"):
+        kernel(x[0], 2.0)
+    with pytest.raises(TypeError, match="called with .f8:2C"):
+        kernel(x.astype(np.float64), 2.0)
+
+
+def test_an_address_of_words():
+    import ctypes
+
+    kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+    assert kind(distance.address)(30, 12) == -18
+    assert distance(30, 12) == -18
+
+
+PROGRAM = """
+import sys
+import numpy as np
+from lowtide.framework.kernels.cpu.compiler import kernel
+from lowtide.framework.kernels.cpu.attention import softmax
+out = np.zeros((1, 5), np.float32)
+softmax(out, np.ones((1, 5), np.float32))
+print(out[0, 0], "numba" in sys.modules, len(kernel._spent))
+"""
+
+
+def test_a_second_process_needs_no_numba(tmp_path):
+    environment = os.environ | {"LOWTIDE_CACHE_DIR": str(tmp_path)}
+
+    def run():
+        found = subprocess.run(
+            [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True,
+            check=True,
+        )  # fmt: skip
+        return found.stdout.split(), found.stderr
+
+    (first, imported, count), said = run()
+    assert (imported, count) == ("True", "1")
+    assert "compiling kernels for this processor" in said
+    assert "compiled 1 kernel in" in said
+    assert run() == ([first, "False", "0"], "")
+
+
+def test_a_library_is_made_again_when_a_source_changes(own_folder, monkeypatch):
+    compiled(total)(np.ones((2, 2)), 1.0)
+    kept = {p: p.stat().st_mtime_ns for p in own_folder.iterdir()}
+    again = compiled(total)
+    again(np.ones((2, 2)), 1.0)
+    assert again._dispatcher is None  # it was read
+    monkeypatch.setattr(library, "_hash", lambda name: "another")
+    changed = compiled(total)
+    changed(np.ones((2, 2)), 1.0)
+    assert changed._dispatcher is not None
+    assert {p: p.stat().st_mtime_ns for p in own_folder.iterdir()} != kept
+
+
+@pytest.mark.parametrize("damage", ["cut", "text", "empty"])
+def test_a_damaged_library_is_made_again(damage, own_folder):
+    compiled(total)(np.ones((2, 2)), 1.0)
+    (path,) = own_folder.iterdir()
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes({"cut": data[:900], "text": data[:64] + data[-900:], "empty": b""}[damage])
+    assert compiled(total)(np.ones((2, 2)), 1.0) == 4.0
+
+
+def test_where_nothing_can_be_kept_a_kernel_is_compiled_for_the_process(monkeypatch):
+    monkeypatch.setattr(library, "folder", lambda: None)
+    kernel = compiled(with_workspace)
+    x = np.arange(3.0)
+    kernel(x)
+    np.testing.assert_array_equal(x, [2, 1, 0])
+    assert None not in kernel._made.values()
+
+
+def test_where_libraries_are_not_supported_numba_calls(monkeypatch):
+    monkeypatch.setattr(library, "supported", lambda: False)
+    kernel = compiled(with_workspace)
+    x = np.arange(3.0)
+    kernel(x)
+    np.testing.assert_array_equal(x, [2, 1, 0])
+    assert list(kernel._made.values()) == [None]
+
+
+def test_a_folder_that_others_write_to_is_not_read(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
+    library.folder.cache_clear()
+    try:
+        found = library.folder()
+        assert found is not None
+        found.chmod(0o777)
+        library.folder.cache_clear()
+        assert library.folder() is None
+    finally:
+        monkeypatch.undo()
+        library.folder.cache_clear()
+
+
+def test_threads_that_meet_compile_once():
+    kernel = compiled(total)
+    x = np.ones((2, 2))
+    made = []
+    threads = [threading.Thread(target=lambda: made.append(kernel(x, 1.0))) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert made == [4.0] * 4
+    assert len(kernel._entries) == 1
+
+
+def test_a_profile_leaves_the_compilation_out_of_its_time():
+    import lowtide as lt
+    from lowtide.profiling import MemoryProfiler
+
+    kernel = compiled(total)
+    with MemoryProfiler("cpu") as prof:
+        x = lt.ones(2, 2)
+        kernel(x.numpy(), 1.0)
+    (found,) = [c for c in prof.recording.compilations if c.name != "cached kernels"]
+    assert found.name == "compiling total"
+    assert prof.recording.seconds < found.seconds
+    assert kernels.watchers == []
+
+
+def test_words_of_arguments():
+    x = np.zeros((2, 3), np.uint16)
+    given = (x, x.T, x[:, ::2], x[0], 1, 1.0, True, None, np.int8(1))
+    assert signature.words(given) == "u2:2C,u2:2F,u2:2A,u2:1C,i8,f8,b1,-,i1s"
+    assert signature.words((x, "a")) is None
+    assert signature.words((x.astype(">u2"),)) is None
