@@ -262,4 +262,3 @@ def test_saving_and_loading_small_files_imports_no_numba() -> None:
 def test_the_compiled_sum_is_for_large_files_only() -> None:
     assert multilinear_hash.summer_for(COMPILED - 1) is multilinear_hash.with_numpy
     assert multilinear_hash.summer_for(COMPILED) is not multilinear_hash.with_numpy
-

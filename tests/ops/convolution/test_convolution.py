@@ -197,7 +197,11 @@ def test_parts_of_a_register_and_whole_ones_give_the_same_sums(name, monkeypatch
     monkeypatch.setattr(microkernel, "_REGISTER", 32)
     monkeypatch.setattr(microkernel, "_GROUPS", 1)
     monkeypatch.setattr(library, "folder", lambda: None)  # not those of the usual size
-    for module, kernel in ((microkernel, "accumulate"), (kernels, "convolve"), (kernels, "sum_windows")):
+    for module, kernel in (
+        (microkernel, "accumulate"),
+        (kernels, "convolve"),
+        (kernels, "sum_windows"),
+    ):
         again = jit.compiled(getattr(module, kernel).py_func)
         monkeypatch.setattr(kernels, kernel, again)
     for a, b in zip(usual, convolved(name, arrays, np.float32), strict=True):

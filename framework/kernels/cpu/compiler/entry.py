@@ -81,7 +81,8 @@ def load(path: str, name: str, words: list[str]) -> tuple[Any, int]:
     """
     library = ctypes.CDLL(path)
     values = table(words)
-    (ctypes.c_int64 * len(values)).in_dll(library, TABLE)[:] = values
+    known: Any = (ctypes.c_int64 * len(values)).in_dll(library, TABLE)
+    known[:] = values
     address = ctypes.cast(getattr(library, ENTRY), ctypes.c_void_p)
     definition = _Definition(name.encode(), address, _FASTCALL, None)
     make = ctypes.pythonapi.PyCFunction_NewEx

@@ -221,9 +221,7 @@ class _Linker:
     def _write_tables(self, image: bytearray, changes: list[tuple[int, int, int]]) -> None:
         count = 1 + len(self.named)
         outside = [(0x10, 0, 0, 0)] * len(self.outside)
-        inside = [
-            (0x12, 1, self.found.address(s), self.found.symbols[s][5]) for s in self.exported
-        ]
+        inside = [(0x12, 1, self.found.address(s), self.found.symbols[s][5]) for s in self.exported]
         for k, ((info, section, value, size), name) in enumerate(
             zip(outside + inside, self.named, strict=True), 1
         ):
@@ -259,7 +257,7 @@ class _Linker:
 
 
 def _once(items: object) -> list[int]:
-    return list(dict.fromkeys(items))  # type: ignore[call-overload,no-any-return]
+    return list(dict.fromkeys(items))  # type: ignore[call-overload]
 
 
 def _text(table: bytes, at: int) -> str:

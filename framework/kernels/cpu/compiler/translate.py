@@ -17,9 +17,9 @@ from typing import Any
 from llvmlite import binding, ir
 from numba.core import cgutils as _cgutils
 from numba.core import compiler as _compiler
+from numba.core import runtime as _runtime
 from numba.core import types as _types
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.runtime import rtsys as _rtsys
 from numba.np import arrayobj as _arrayobj
 
 from .entry import DATA, DTYPE, ENTRY, FIXED, FLAGS, NDIM, SHAPE, STRIDES, TABLE, TYPE, VALUE, WORDS
@@ -30,7 +30,7 @@ from .link import link
 cgutils: Any = _cgutils
 compiler: Any = _compiler
 types: Any = _types
-rtsys: Any = _rtsys
+runtime: Any = _runtime
 arrayobj: Any = _arrayobj
 llvm: Any = binding
 
@@ -136,10 +136,10 @@ def translate(dispatcher: Any, words: list[str], declared: bool) -> bytes:
 
 def _object(library: Any, context: Any) -> bytes:
     # All that it calls linked in, optimized, and written for any address.
-    rtsys.initialize(context)
+    runtime.rtsys.initialize(context)
     whole = library._final_module
     done = set()
-    for part in [*library._linking_libraries, rtsys.library]:
+    for part in [*library._linking_libraries, runtime.rtsys.library]:
         if part not in done:
             done.add(part)
             whole.link_in(part._get_module_for_linking(), preserve=True)
@@ -288,9 +288,7 @@ class _Entry:
             wide = b.fpext(value, double) if kind.bitwidth < 64 else value
             return b.call(self._outside("PyFloat_FromDouble", _POINTER, [double]), [wide])
         if isinstance(kind, types.BaseTuple):
-            items = [
-                self._python(t, b.extract_value(value, k)) for k, t in enumerate(kind.types)
-            ]
+            items = [self._python(t, b.extract_value(value, k)) for k, t in enumerate(kind.types)]
             make = self._outside("PyTuple_New", _POINTER, [_I64])
             put = self._outside("PyTuple_SetItem", _I32, [_POINTER, _I64, _POINTER])
             whole = b.call(make, [_number(len(items))])

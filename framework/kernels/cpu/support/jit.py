@@ -7,6 +7,7 @@ names the compiler's modules by :func:`deferred`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from ..compiler.kernel import Deferred, Kernel, Part, Spelled
@@ -34,7 +35,11 @@ def compiled(function: Any = None, *, fastmath: Any = False, signature: str | No
             compiled for whatever it is called with.
     """
     if function is None:
-        return lambda f: compiled(f, fastmath=fastmath, signature=signature)  # type: ignore[call-overload]
+        return partial(_kernel, fastmath=fastmath, signature=signature)
+    return _kernel(function, fastmath, signature)
+
+
+def _kernel(function: Any, fastmath: Any, signature: str | None) -> Any:
     options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
     return Kernel(function, options, signature)
 
