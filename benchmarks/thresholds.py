@@ -65,9 +65,9 @@ def mixed_add(n: int) -> Call:
 
 
 FROM: dict[str, tuple[Callable[[int], Call], range]] = {
-    "COMPILED": (silu, range(10, 21, 2)),
-    "COMPILED_HEAVY": (distances, range(8, 17, 2)),
-    "COMPILED_STEP": (adamw, range(10, 19, 2)),
+    "COMPILED": (silu, range(2, 21, 2)),
+    "COMPILED_HEAVY": (distances, range(2, 17, 2)),
+    "COMPILED_STEP": (adamw, range(2, 19, 2)),
     "THREAD": (silu, range(14, 23, 2)),
     "NUMPY_THREADS": (exp, range(15, 24, 2)),
     "PRODUCT_THREAD": (attention, range(19, 28, 2)),

@@ -84,6 +84,40 @@ def test_numbers_of_all_kinds_go_in_and_out():
         kernel(2**63, 1.5, True, x, 2)
 
 
+def reshaped(x, n, m):
+    y = x.reshape(n, m)
+    total = 0.0
+    for i in range(n):
+        for j in range(m):
+            total += y[i, j] * (i + 1)
+    return total + x.reshape(-1)[x.size - 1]
+
+
+def test_a_reshape_inside_a_kernel():
+    kernel = compiled(reshaped)
+    x = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    assert kernel(x, 4, 3) == reshaped(x, 4, 3)
+    assert kernel(x[:1], 2, 3) == reshaped(x[:1], 2, 3)
+    assert None not in kernel._made.values()
+
+
+def summed(sizes, x):
+    total = 0
+    for k in range(len(sizes)):
+        total += sizes[k] * (k + 1)
+    return total + x
+
+
+def test_tuples_of_ints():
+    kernel = compiled(summed)
+    assert kernel((1, 2, -3), 5) == 1
+    assert kernel((7,), 0) == 7
+    assert kernel((np.int64(7), True), 0) == 9
+    assert sorted(kernel._made) == ["i8x1,i8", "i8x2,i8", "i8x3,i8"]
+    with pytest.raises(OverflowError):
+        kernel((1, 2, 2**63), 5)
+
+
 def test_memory_that_a_kernel_takes_is_given_back():
     kernel = compiled(with_workspace)
     x = np.arange(1 << 16, dtype=np.float64)
@@ -179,7 +213,9 @@ def test_where_nothing_can_be_kept_a_kernel_is_compiled_for_the_process(monkeypa
     x = np.arange(3.0)
     kernel(x)
     np.testing.assert_array_equal(x, [2, 1, 0])
-    assert None not in kernel._made.values()
+    other = compiled(total)
+    assert other(np.ones((2, 2)), 2.0) == 8.0
+    assert None not in (*kernel._made.values(), *other._made.values())
 
 
 def test_where_libraries_are_not_supported_numba_calls(monkeypatch):

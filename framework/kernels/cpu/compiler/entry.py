@@ -18,6 +18,7 @@ from .signature import dtype_of
 ENTRY, WORDS, TABLE = "lowtide_entry", "lowtide_words", "lowtide_table"
 TYPE, DATA, NDIM, SHAPE, STRIDES, DTYPE, FLAGS = 8, 16, 24, 32, 40, 56, 64  # bytes in an array
 VALUE = 16  # in a number of NumPy, or a float
+COUNT, ITEMS = 16, 24  # in a tuple
 FIXED = 2  # words of the table before those of arguments: NotImplemented and True
 _FASTCALL = 0x80
 _kept: list[Any] = []  # what entries need as long as the process lives
@@ -42,7 +43,8 @@ def layout_known() -> bool:
 
     shape = (ctypes.c_int64 * 2).from_address(read(SHAPE))
     strides = (ctypes.c_int64 * 2).from_address(read(STRIDES))
-    number, scalar = 0.75, np.float32(0.75)
+    number, scalar, pair = 0.75, np.float32(0.75), (shape, x)
+    items = (ctypes.c_int64 * 3).from_address(id(pair) + COUNT)
     value = ctypes.c_double.from_address(id(number) + VALUE).value
     of_numpy = ctypes.c_float.from_address(id(scalar) + VALUE).value
     return (
@@ -53,6 +55,7 @@ def layout_known() -> bool:
         and read(DTYPE) == id(x.dtype)
         and read(FLAGS, ctypes.c_int32) == x.flags.num
         and (value, of_numpy) == (0.75, 0.75)
+        and tuple(items) == (2, id(pair[0]), id(x))
     )
 
 
@@ -63,6 +66,8 @@ def table(words: list[str]) -> list[int]:
     for word in words:
         if ":" in word:
             found += [id(np.ndarray), id(dtype_of(word))]
+        elif "x" in word:
+            found += [id(tuple), id(int)]
         else:
             found += [id(known.get(word) or dtype_of(word).type), 0]
     return found

@@ -8,6 +8,7 @@ A word stands for one argument, a signature is words with commas between them:
 ``f4:2Cr``     one that the kernel does not write to; ``u`` behind it: at any address
 ``i8 f8 b1``   an int, a float, a bool of Python
 ``f4s``        a scalar of NumPy
+``i8x4``       a tuple of four ints
 ``-``          None
 ============== ======================================================================
 
@@ -44,6 +45,8 @@ def word(x: Any) -> str | None:
     known = _SCALARS.get(type(x))
     if known:
         return known
+    if type(x) is tuple:
+        return f"i8x{len(x)}" if x and all(isinstance(v, (int, np.integer)) for v in x) else None
     if isinstance(x, np.generic):
         name = _name(x.dtype)
         return name and name + "s"
@@ -55,9 +58,11 @@ def plain(args: tuple[Any, ...], words_: list[str]) -> list[Any]:
 
     A dtype may have several objects, and an array or number of Python a subclass.
     """
-    found = []
+    found: list[Any] = []
     for x, kind in zip(args, words_, strict=True):
-        if ":" in kind:
+        if "x" in kind:
+            found.append(tuple(int(v) for v in x))
+        elif ":" in kind:
             array = np.asarray(x)
             dtype = dtype_of(kind)
             found.append(array.view(dtype) if array.dtype == dtype else array)

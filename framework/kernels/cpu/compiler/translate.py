@@ -22,10 +22,26 @@ from numba.core import types as _types
 from numba.core.compiler_lock import global_compiler_lock
 from numba.np import arrayobj as _arrayobj
 
-from .entry import DATA, DTYPE, ENTRY, FIXED, FLAGS, NDIM, SHAPE, STRIDES, TABLE, TYPE, VALUE, WORDS
+from .entry import (
+    COUNT,
+    DATA,
+    DTYPE,
+    ENTRY,
+    FIXED,
+    FLAGS,
+    ITEMS,
+    NDIM,
+    SHAPE,
+    STRIDES,
+    TABLE,
+    TYPE,
+    VALUE,
+    WORDS,
+)
 from .library import NEEDED
 from .link import LinkError as LinkError
 from .link import link
+from .runtime import FUNCTIONS
 
 cgutils: Any = _cgutils
 compiler: Any = _compiler
@@ -38,42 +54,6 @@ _I1, _I8, _I32, _I64 = (ir.IntType(n) for n in (1, 8, 32, 64))
 _POINTER = _I8.as_pointer()
 _C, _F, _ALIGNED, _WRITEABLE = 1, 2, 0x100, 0x400
 
-# Memory that a kernel takes for itself, as Numba's runtime has it: a header, then the data.
-_MEMORY = """
-declare i8* @malloc(i64)
-declare void @free(i8*)
-define i8* @NRT_MemInfo_alloc_aligned(i64 %size, i32 %align) {
-  %a = zext i32 %align to i64
-  %more = add i64 %a, 64
-  %all = add i64 %size, %more
-  %block = call i8* @malloc(i64 %all)
-  %none = icmp eq i8* %block, null
-  br i1 %none, label %failed, label %made
-made:
-  %header = bitcast i8* %block to i64*
-  store i64 1, i64* %header
-  %first = ptrtoint i8* %block to i64
-  %after = add i64 %first, %more
-  %rest = urem i64 %after, %a
-  %start = sub i64 %after, %rest
-  %place = getelementptr i64, i64* %header, i64 3
-  store i64 %start, i64* %place
-  %where = getelementptr i64, i64* %header, i64 4
-  store i64 %size, i64* %where
-  br label %failed
-failed:
-  ret i8* %block
-}
-define i8* @NRT_MemInfo_alloc_safe_aligned(i64 %size, i32 %align) {
-  %block = call i8* @NRT_MemInfo_alloc_aligned(i64 %size, i32 %align)
-  ret i8* %block
-}
-define void @NRT_MemInfo_call_dtor(i8* %block) {
-  call void @free(i8* %block)
-  ret void
-}
-"""
-
 
 class CannotTranslate(Exception):
     """The kernel takes or returns something that an entry does not know."""
@@ -85,6 +65,8 @@ def numba_type(word: str) -> Any:
         return types.none
     if word == "b1":
         return types.boolean
+    if "x" in word:
+        return types.UniTuple(types.int64, int(word.partition("x")[2]))
     name, _, rest = word.partition(":")
     element = types.boolean if name[0] == "b" else _element(name.rstrip("s"))
     if not rest:
@@ -143,10 +125,11 @@ def _object(library: Any, context: Any) -> bytes:
         if part not in done:
             done.add(part)
             whole.link_in(part._get_module_for_linking(), preserve=True)
-    if any(f.name.startswith("NRT_MemInfo") and f.is_declaration for f in whole.functions):
-        memory = llvm.parse_assembly(_MEMORY)
-        memory.triple, memory.data_layout = whole.triple, whole.data_layout
-        whole.link_in(memory)
+    missing = {f.name for f in whole.functions if f.is_declaration}
+    for text in {FUNCTIONS[name] for name in missing & set(FUNCTIONS)}:
+        more = llvm.parse_assembly(text)
+        more.triple, more.data_layout = whole.triple, whole.data_layout
+        whole.link_in(more)
     for thing in [*whole.functions, *whole.global_variables]:
         if not thing.is_declaration and thing.name not in (ENTRY, WORDS, TABLE):
             thing.linkage = "internal"
@@ -224,6 +207,13 @@ class _Entry:
         b = self.b
         of_type = b.icmp_signed("==", self._field(x, TYPE), self._word(FIXED + 2 * k))
         self._go_on(of_type)
+        if "x" in word:
+            count = int(word.partition("x")[2])
+            self._go_on(b.icmp_signed("==", self._field(x, COUNT), _number(count)))
+            for item in self._items(x, count):
+                known = self._word(FIXED + 2 * k + 1)
+                self._go_on(b.icmp_signed("==", self._field(item, TYPE), known))
+            return
         _, _, rest = word.partition(":")
         if not rest:
             return
@@ -240,22 +230,32 @@ class _Entry:
         b, context = self.b, self.made.target_context
         if isinstance(kind, types.Array):
             return self._array(x, kind)
+        if "x" in word:
+            items = [self._int(item) for item in self._items(x, len(kind))]
+            return context.make_tuple(b, kind, items)
         if word == "-":
             return context.get_dummy_value()
         if word == "b1":
             return b.icmp_signed("==", b.ptrtoint(x, _I64), self._word(1))
         if word == "i8":
-            found = b.call(self._outside("PyLong_AsLongLong", _I64, [_POINTER]), [x])
-            with b.if_then(b.icmp_signed("==", found, _number(-1)), likely=False):
-                error = b.call(self._outside("PyErr_Occurred", _POINTER, []), [])
-                nothing = ir.Constant(_POINTER, None)
-                with b.if_then(b.icmp_unsigned("!=", error, nothing)):
-                    b.ret(nothing)  # it has more than 64 bits
-            return found
+            return self._int(x)
         if word == "u8":
             return b.call(self._outside("PyLong_AsUnsignedLongLongMask", _I64, [_POINTER]), [x])
         read = self._field(x, VALUE, context.get_data_type(kind))
         return context.data_model_manager[kind].from_data(b, read)
+
+    def _items(self, x: Any, count: int) -> list[Any]:
+        return [self._field(x, ITEMS + 8 * k, _POINTER) for k in range(count)]
+
+    def _int(self, x: Any) -> Any:
+        b = self.b
+        found = b.call(self._outside("PyLong_AsLongLong", _I64, [_POINTER]), [x])
+        with b.if_then(b.icmp_signed("==", found, _number(-1)), likely=False):
+            error = b.call(self._outside("PyErr_Occurred", _POINTER, []), [])
+            nothing = ir.Constant(_POINTER, None)
+            with b.if_then(b.icmp_unsigned("!=", error, nothing)):
+                b.ret(nothing)  # it has more than 64 bits
+        return found
 
     def _array(self, x: Any, kind: Any) -> Any:
         b, context = self.b, self.made.target_context
