@@ -89,7 +89,7 @@ def test_threads_change_nothing(wanted, monkeypatch):
 
 def test_small_sums_are_converted():
     ledger = backend(lt.device("cpu")).ledger
-    x = lt.zeros(thresholds.COMPILED // 2, dtype=lt.bfloat16)
+    x = lt.zeros(thresholds.COMPILED_MOVE // 2, dtype=lt.bfloat16)
     start = ledger.live
     ledger.reset_peak()
     x.sum()

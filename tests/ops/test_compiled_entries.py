@@ -24,8 +24,9 @@ from lowtide.framework.ops.registry import OPS, Op
 from lowtide.framework.tensor import Tensor
 from tests.samples import fresh_start
 
-# COMPILED is 2: a tensor of no dims is never large, and no kernel takes one.
-SMALL = {"COMPILED": 2, "COMPILED_HEAVY": 2, "THREAD": 1, "COPY_THREAD": 1, "CHUNK": 4}
+# Those of compiled kernels are 2: a tensor of no dims is never large, and no kernel takes one.
+SMALL = dict.fromkeys(("COMPILED", "COMPILED_HEAVY", "COMPILED_MOVE"), 2)
+SMALL |= {"THREAD": 1, "COPY_THREAD": 1, "CHUNK": 4}
 SMALL |= dict.fromkeys(("PRODUCT", "PRODUCT_THREAD", "BLAS_MATRIX", "BLAS_VECTOR"), 1)
 
 # Entries that samples do not reach, by their dtypes, and the tests that do.

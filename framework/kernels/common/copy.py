@@ -42,7 +42,7 @@ def copy(out: Any, array: Any) -> None:
     """Fill ``out`` with ``array``, broadcast and converted: what does not fit is not reported."""
     if saturates(out.dtype, getattr(array, "dtype", None)):
         saturated_copy(out, array)
-    elif out.size < thresholds.COMPILED or not _copied(out, array):
+    elif out.size < thresholds.COMPILED_MOVE or not _copied(out, array):
         np.copyto(out, array, casting="unsafe")
 
 
@@ -97,7 +97,7 @@ def _copied(out: Any, array: Any) -> bool:
         else:
             _move(to, source)
         return True
-    if as_is and out.size < 2 * thresholds.COMPILED:
+    if as_is and out.size < 2 * thresholds.COMPILED_MOVE:
         return False
     if to.shape != source.shape:
         source = np.broadcast_to(source, to.shape)

@@ -22,7 +22,7 @@ def summed_as_is(input: Spec, *, dim: Any, keepdim: bool, dtype: Any) -> bool:
     """True if :func:`sum_halves` takes this sum."""
     return (
         dtype in (None, float32, input.dtype)
-        and input.numel >= thresholds.COMPILED
+        and input.numel >= thresholds.COMPILED_MOVE
         and _three(input.shape, dim) is not None
         and copy.word(input.dtype.np) is not None
     )

@@ -30,8 +30,13 @@ def flatten_repeated_grad(out, grad, *arrays):
 
 
 def worth_compiling(input, *_, **__) -> bool:
-    """True for operands large enough that a compiled kernel repays its import."""
+    """True for operands large enough for a compiled kernel."""
     return input.numel >= thresholds.COMPILED and input.dtype.name in ("float32", "float64")
+
+
+def heavy(input, *_, **__) -> bool:
+    """True for operands of a compiled kernel that takes the place of many calls of NumPy's."""
+    return input.numel >= thresholds.COMPILED_HEAVY and input.dtype.name in ("float32", "float64")
 
 
 def same_shape_dtype(input, *others, **_) -> bool:

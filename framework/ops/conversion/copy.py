@@ -46,7 +46,7 @@ def cast_into(xp, out, source) -> None:
 
 def worth_moving(*specs, **_) -> bool:
     """True for tensors so large that ``kernels/common/copy.py`` has something better than NumPy."""
-    return all(isinstance(s, Spec) for s in specs) and specs[0].numel >= thresholds.COMPILED
+    return all(isinstance(s, Spec) for s in specs) and specs[0].numel >= thresholds.COMPILED_MOVE
 
 
 @op(infer=same, half="exact", samples=singles)

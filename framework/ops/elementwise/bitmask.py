@@ -8,7 +8,7 @@ the bits are kept, which are at most 3 % more than the best, and the result may 
 
 The bits of a tile of 4096 elements lie together, and those of neighbours in neighbouring bytes, so
 that kernels run over both without a shift (``kernels/cpu/elementwise/bitmask.py``). Below
-``thresholds.COMPILED`` elements, in place, and where nothing is recorded, the plain ops serve,
+``thresholds.COMPILED_MOVE`` elements, in place, and where nothing is recorded, the plain ops serve,
 which take fewer calls and keep their result or input.
 """
 
@@ -47,7 +47,7 @@ def worth_bits(input, exact=True) -> bool:
         isinstance(input, Tensor)
         and input._requires_grad
         and local.state.grad
-        and input._spec.numel >= thresholds.COMPILED
+        and input._spec.numel >= thresholds.COMPILED_MOVE
         and input._spec.dtype.is_floating_point
         and not (exact and input._spec.dtype.is_half)
     )

@@ -19,12 +19,12 @@ _HOW = {"multiply": 0, "maximum": 1, "minimum": 2}
 
 def enough(elements, dtype) -> bool:
     """True if moving so many elements is worth a compiled kernel."""
-    return elements >= thresholds.COMPILED and dtype.itemsize <= 8
+    return elements >= thresholds.COMPILED_MOVE and dtype.itemsize <= 8
 
 
 def enough_to_add(elements, dtype) -> bool:
     """True if adding so many elements up is worth a compiled kernel."""
-    return elements >= thresholds.COMPILED and dtype.name in SUMMED
+    return elements >= thresholds.COMPILED_MOVE and dtype.name in SUMMED
 
 
 def read_along(out, x, index, dim) -> bool:

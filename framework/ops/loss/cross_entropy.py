@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 
 from ...dtypes import FLOAT, float32, int64
-from ...kernels.common.layout import contiguous, worth_compiling
+from ...kernels.common.layout import contiguous, heavy
 from ...kernels.common.strided_ufuncs import negate
 from ...spec import Spec
 from ..activation.softmax import log_softmax
@@ -93,7 +93,7 @@ def cross_entropy_rows(xp, out, lse, work, input, target, weight, *, ignore_inde
 def _compiled(input, weight):
     if input.ndim < 2 or not (weight is None or weight.dtype is float32):
         return False
-    return worth_compiling(input) and input.dtype is float32
+    return heavy(input) and input.dtype is float32
 
 
 @cross_entropy_rows.kernel(
@@ -224,7 +224,7 @@ def nll_rows(xp, out, input, target, weight, *, ignore_index):
 
 
 def _pickable(large, weight):
-    return worth_compiling(large) and (weight is None or weight.dtype is large.dtype)
+    return heavy(large) and (weight is None or weight.dtype is large.dtype)
 
 
 @nll_rows.kernel(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from math import prod
 
 from ...dtypes import float32
-from ...kernels.common.layout import contiguous, worth_compiling
+from ...kernels.common.layout import contiguous, heavy
 from ...kernels.common.reduce import average, total
 from ...kernels.runtime import threads
 from ...spec import Spec
@@ -224,7 +224,7 @@ def _instance_cases(make):
 
 
 def _rows(input, *_, shape, axes, **__):
-    return len(shape) == 2 and axes == (1,) and worth_compiling(input)
+    return len(shape) == 2 and axes == (1,) and heavy(input)
 
 
 def _vector(xp, array, like):
@@ -270,7 +270,7 @@ def _as_groups(shape):
 
 
 def _grouped(input, *_, shape, axes, **__):
-    return axes == tuple(range(2, len(shape))) and worth_compiling(input)
+    return axes == tuple(range(2, len(shape))) and heavy(input)
 
 
 @group_norm_view.kernel("cpu", when=_grouped, layout=contiguous)
@@ -390,7 +390,7 @@ def batch_norm_view(xp, out, mean, var, rstd, input, weight, bias, *, shape, axe
 
 
 def _planes(input, *_, axes, **__):
-    return axes == (0, 2) and worth_compiling(input)
+    return axes == (0, 2) and heavy(input)
 
 
 @batch_norm_view.kernel("cpu", when=_planes, layout=contiguous)

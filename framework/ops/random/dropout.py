@@ -15,7 +15,7 @@ from functools import partial
 from math import prod
 
 from ...dtypes import bool_, int32
-from ...kernels.common.layout import contiguous, worth_compiling
+from ...kernels.common.layout import contiguous, heavy
 from ...kernels.runtime import thresholds
 from ...random.generator import draw
 from ...random.philox import Rng, bits
@@ -62,7 +62,7 @@ def mask(xp, out, words, kept, input, rng, *, p, scale, shift, value):
             xp.multiply(y, keep, out=y)
 
 
-@mask.kernel("cpu", when=worth_compiling, layout=contiguous, scratch=False)
+@mask.kernel("cpu", when=heavy, layout=contiguous, scratch=False)
 def _(xp, out, words, kept, input, rng, *, p, scale, shift, value):
     from ...kernels.cpu.random import dropout as noise
 

@@ -57,7 +57,7 @@ def fft_c2c(xp, input, *, dims, norm, inverse):
 
 
 def _single(input, **_):
-    return input.numel >= thresholds.COMPILED and input.dtype.name in ("float32", "complex64")
+    return input.numel >= thresholds.COMPILED_MOVE and input.dtype.name in ("float32", "complex64")
 
 
 def _by_scipy(op, name):

@@ -52,7 +52,7 @@ def _product_samples(make):
 
 def _wide(a, b, places):
     count = places.shape[1] * a.shape[1]
-    return a.dtype.name in ("float32", "float64") and count >= thresholds.COMPILED
+    return a.dtype.name in ("float32", "float64") and count >= thresholds.COMPILED_MOVE
 
 
 @op(
@@ -74,7 +74,7 @@ def sparse_matmul(xp, out, values, places, dense, *, rows):
     "cpu",
     when=lambda values, places, dense, *, rows: (
         dense.dtype.name in ("float32", "float64")
-        and values.numel * dense.shape[1] >= thresholds.COMPILED
+        and values.numel * dense.shape[1] >= thresholds.COMPILED_MOVE
     ),
     layout=contiguous,
 )

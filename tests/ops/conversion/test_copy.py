@@ -13,7 +13,7 @@ from lowtide.framework.kernels.runtime import threads, thresholds
 
 HALVES = [np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)]
 FLOAT = np.dtype(np.float32)
-N = 2 * thresholds.COMPILED
+N = 2 * thresholds.COMPILED_MOVE
 
 
 def plain(array, dtype):

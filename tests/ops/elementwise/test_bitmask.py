@@ -11,7 +11,7 @@ import lowtide as lt
 import lowtide.nn.functional as F
 from lowtide.framework import testing
 from lowtide.framework.kernels.runtime import thresholds
-from lowtide.framework.kernels.runtime.thresholds import COMPILED
+from lowtide.framework.kernels.runtime.thresholds import COMPILED_MOVE
 
 INF = float("inf")
 # name: (function, low and high end of the piece of slope `inside`, ends belong to it, other slope)
@@ -29,7 +29,7 @@ BENT = {
     "clamp_max": (lambda x: lt.clamp_max(x, 1), -INF, 1.0, True, 1.0, 0.0),
     "clip": (lambda x: lt.clip(x, -1, INF), -1.0, INF, True, 1.0, 0.0),
 }
-SIZES = (COMPILED, COMPILED + 1, 5 * 4096 + 4095)  # whole tiles, one element more, all but one
+SIZES = (COMPILED_MOVE, COMPILED_MOVE + 1, 5 * 4096 + 4095)  # whole tiles, one element more, all but one
 
 
 def given(n, dtype=np.float32):
@@ -69,7 +69,7 @@ def test_one_bit_an_element_and_the_gradient_by_the_definition(name, dtype):
 @pytest.mark.parametrize("name", BENT)
 @pytest.mark.compiled
 def test_values_and_gradients_are_those_of_small_tensors_bit_for_bit(name, dtype):
-    function, n = BENT[name][0], COMPILED + 1001
+    function, n = BENT[name][0], COMPILED_MOVE + 1001
     values, g = lt.tensor(given(n)).to(dtype), lt.randn(n).to(dtype)
     if name == "leaky, slope 0":  # 0 * infinity: a result that is NaN tells no side
         values = lt.where(values == -INF, -1.0, values)
@@ -88,12 +88,12 @@ def test_values_and_gradients_are_those_of_small_tensors_bit_for_bit(name, dtype
 
 @pytest.mark.parametrize("name", ["relu", "leaky"])
 def test_half_precision_keeps_bits_where_ends_are_exact(name):
-    y = BENT[name][0](lt.zeros(COMPILED, dtype=lt.bfloat16, requires_grad=True))
-    assert kept(y) == [("bitmask", COMPILED // 8)]
+    y = BENT[name][0](lt.zeros(COMPILED_MOVE, dtype=lt.bfloat16, requires_grad=True))
+    assert kept(y) == [("bitmask", COMPILED_MOVE // 8)]
 
 
 def test_the_result_may_be_written_because_nobody_needs_it():
-    x = lt.randn(COMPILED).requires_grad_()
+    x = lt.randn(COMPILED_MOVE).requires_grad_()
     y = F.relu(x)
     y.add_(1.0)
     y.sum().backward()
@@ -101,29 +101,29 @@ def test_the_result_may_be_written_because_nobody_needs_it():
 
 
 def test_in_place_the_result_is_kept_and_shared_with_what_follows():
-    x = lt.randn(COMPILED).requires_grad_()
+    x = lt.randn(COMPILED_MOVE).requires_grad_()
 
     def run():
         return F.relu(x * 2, inplace=True).reshape(-1, 64) @ w
 
     w = lt.ones(64, 64).requires_grad_()
     saved = lt.profiling.saved_tensors(run)
-    assert saved.total_bytes == 4 * COMPILED  # once, for relu and the product
+    assert saved.total_bytes == 4 * COMPILED_MOVE  # once, for relu and the product
     assert [s.label for s in saved if s.kept_bytes] == ["relu.out"]
 
 
 def test_nothing_is_packed_where_nothing_is_recorded():
-    x = lt.randn(COMPILED).requires_grad_()
+    x = lt.randn(COMPILED_MOVE).requires_grad_()
     with lt.no_grad():
         before = lt.memory_allocated("cpu")
         y = F.relu(x)
-        assert lt.memory_allocated("cpu") - before == 4 * COMPILED
+        assert lt.memory_allocated("cpu") - before == 4 * COMPILED_MOVE
         assert not y.requires_grad
-    assert F.relu(lt.randn(COMPILED)).grad_fn is None
+    assert F.relu(lt.randn(COMPILED_MOVE)).grad_fn is None
 
 
 def test_other_strides_and_shapes_and_no_elements():
-    base = lt.tensor(given(2 * COMPILED)).reshape(256, -1).requires_grad_()
+    base = lt.tensor(given(2 * COMPILED_MOVE)).reshape(256, -1).requires_grad_()
     y = F.relu(base.t())
     g = lt.randn(*y.shape)
     y.backward(g)
@@ -136,7 +136,7 @@ def test_other_strides_and_shapes_and_no_elements():
 
 @pytest.mark.parametrize("name", ["relu", "leaky", "hardsigmoid", "clamp"])
 def test_second_gradients(name):
-    x = (lt.randn(COMPILED, dtype=lt.float64)).requires_grad_()
+    x = (lt.randn(COMPILED_MOVE, dtype=lt.float64)).requires_grad_()
     y = BENT[name][0](x * x)
     (first,) = lt.autograd.grad(y.sum(), x, create_graph=True)
     (second,) = lt.autograd.grad(first.sum(), x)
@@ -145,7 +145,7 @@ def test_second_gradients(name):
 
 
 def test_ends_that_are_tensors_or_nothing_keep_what_they_need():
-    x = lt.randn(COMPILED).requires_grad_()
+    x = lt.randn(COMPILED_MOVE).requires_grad_()
     low = lt.tensor(-0.5).requires_grad_()
     assert {label for label, _ in kept(lt.clamp(x, low, 1.0))} == {"input", "min"}
     assert "bitmask" not in dict(kept(lt.clamp(x, float("nan"), 1.0)))
@@ -160,7 +160,7 @@ def test_on_meta_the_bytes_are_the_same():
 
 
 def test_gradients_agree_with_finite_differences(monkeypatch):
-    monkeypatch.setattr(thresholds, "COMPILED", 8)
+    monkeypatch.setattr(thresholds, "COMPILED_MOVE", 8)
     x = lt.tensor(np.linspace(-4, 7.3, 24)).requires_grad_()
     for function, *_ in BENT.values():
         assert kept(function(x)) == [("bitmask", 3)]

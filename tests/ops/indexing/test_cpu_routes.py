@@ -9,7 +9,7 @@ import pytest
 import lowtide as lt
 from lowtide.framework.devices import backend
 from lowtide.framework.kernels.runtime import threads
-from lowtide.framework.kernels.runtime.thresholds import COMPILED
+from lowtide.framework.kernels.runtime.thresholds import COMPILED_MOVE
 
 RNG = np.random.default_rng(0)
 DTYPES = (np.float32, np.float64, np.int64, np.int32, np.bool_)
@@ -384,7 +384,7 @@ def test_few_elements_take_the_plain_kernels(monkeypatch):
     from lowtide.framework.ops.indexing import gather
 
     monkeypatch.setattr(gather, "read_along", None)  # calling it would raise
-    x = lt.zeros(COMPILED - 1)
-    assert x.gather(0, lt.zeros(COMPILED - 1, dtype=lt.int64)).shape == (COMPILED - 1,)
+    x = lt.zeros(COMPILED_MOVE - 1)
+    assert x.gather(0, lt.zeros(COMPILED_MOVE - 1, dtype=lt.int64)).shape == (COMPILED_MOVE - 1,)
     with pytest.raises(TypeError, match="not callable"):
-        x.gather(0, lt.zeros(COMPILED, dtype=lt.int64))
+        x.gather(0, lt.zeros(COMPILED_MOVE, dtype=lt.int64))
