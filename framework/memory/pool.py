@@ -4,7 +4,8 @@ Reuse is the point: a fresh page costs the kernel more than most arithmetic on i
 step asks for the same sizes again and again. A freed block goes on a stack for exactly its size,
 and the next request of that size pops it. Only when that stack is empty does the pool look
 further, in this order: the free extents left by merging neighbors (best fit), the stacks folded
-into extents, then fresh address space.
+into extents, then fresh address space. A pool of less than ``SMALL`` takes fresh address space
+before it folds: the steps of a tiny model would fold each other's blocks, over and over.
 
 The sequence of answers depends only on the sequence of requests, so a meta run and a real run
 place every block alike.
@@ -31,6 +32,7 @@ from contextlib import suppress
 from ..interrupts import finalizer
 
 ALIGNMENT = 64  # bytes: a cache line, and the widest vector register
+SMALL = 1 << 18  # bytes of a pool in which blocks of one size are never made into others
 
 # Held during a search. Reentrant: a search may start the garbage collector, and that a finalizer.
 _searching = threading.RLock()
@@ -126,7 +128,7 @@ class Pool:
                 try:
                     self._mend()
                     found = self._best_fit(size, stack)
-                    if not found:
+                    if not found and self.top + size > min(SMALL, self.granted, self.capacity):
                         self._fold()
                         found = self._best_fit(size, stack)
                     if found:
