@@ -128,7 +128,7 @@ class Pool:
                 try:
                     self._mend()
                     found = self._best_fit(size, stack)
-                    if not found and self.top + size > min(SMALL, self.granted, self.capacity):
+                    if not found and self.top + size > min(SMALL, self.capacity):
                         self._fold()
                         found = self._best_fit(size, stack)
                     if found:
