@@ -1,267 +1,179 @@
-"""A training step beside PyTorch's eager mode, on as many threads. The goal is PyTorch's time.
+"""A training step is no slower than PyTorch's, and its process is smaller, idle or busy.
 
-Forward, backward and optimizer of an MLP, a small convolutional network and a stack of GPT blocks,
-each written once and run with both libraries, from the same weights. Each library has a process of
-its own, and they take turns of a few steps: in one process the threads of one library, which spin
-for a while after each product, would take the other's cores. Printed are medians, the ratio of
-medians and of minima (below 1: lowtide is faster; minima say more on a busy machine), and the
-peak of lowtide's ledger: parameters, gradients, optimizer state, activations and workspace.
+Twelve models (``training_models.py``), each written once and run with both libraries from the same
+weights and batch. Each library has a process of its own for each model, and they take turns of a
+few steps. Printed are, for lowtide and its peer, the median of a step; the ratio of medians and of
+minima (below 1: lowtide is faster; minima say more on a machine that is not idle); the peak of the
+whole process (VmHWM) and its ratio; the peak of lowtide's ledger; the first step, with imports
+before it left out. The last line has geometric means.
 
-``--busy N`` starts N processes that do nothing but compute beside it, as loaders do; then means are
-printed too, for a step that waits for a thread which the system has not scheduled is rare and long.
+``--busy N``: in every second round N processes that do nothing but compute run beside it, as
+loaders do. Printed too is how much slower a step is then: the ratio of means, for a step that waits
+for a thread which the system has not scheduled is rare and long.
 
-    python -m benchmarks.training_step [--rounds N] [--threads N] [--busy N] [--only NAME]
-                                       [--json FILE]
+``--cold``: lowtide's kernels are kept in an empty folder, so its first step compiles them.
+
+    python -m benchmarks.training_step [--rounds N] [--threads N] [--busy N] [--only NAME,NAME]
+                                       [--cold] [--json FILE]
 """
 
+from __future__ import annotations
+
 import argparse
-import gc
+import importlib
 import importlib.util
 import json
 import multiprocessing
 import os
+import signal
 import statistics
+import tempfile
 import time
+from math import exp, log
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-import lowtide as lt
-import lowtide.nn.functional as lt_functional
+from benchmarks.training_models import MODELS, Library, training_step
 
 WARM = 4  # steps before anything is measured
-STEPS = 6  # in a turn
+TURN = 0.25  # seconds of steps in a turn, at least
 PAUSE_S = 0.05  # between turns, until idle threads sleep
 
 
-class Library:
-    """What the models need of a library, under one set of names."""
-
-    def __init__(self, module, functional, optim):
-        self.module, self.functional, self.optim = module, functional, optim
-
-    def tensor(self, array, train=False):
-        """A tensor with a copy of the values."""
-        made = self.module.tensor(array)
-        return made.requires_grad_() if train else made
-
-
-def weights(shapes, seed=0):
-    """Arrays of normal values, scaled down by the square root of the fan-in."""
-    rng = np.random.default_rng(seed)
-    found = {}
-    for name, shape in shapes.items():
-        fan_in = int(np.prod(shape[1:])) or 1
-        values = rng.standard_normal(shape) / np.sqrt(fan_in)
-        if len(shape) == 1:
-            values = np.ones(shape) if name.endswith("scale") else np.zeros(shape)
-        found[name] = values.astype(np.float32)
-    return found
-
-
-def step_of(optimizer, loss_of):
-    """A training step: gradients to None, forward, backward, update."""
-
-    def step():
-        optimizer.zero_grad()
-        loss = loss_of()
-        loss.backward()
-        optimizer.step()
-        return loss
-
-    return step
-
-
-def mlp(lib, width, batch):
-    """784-width-width-10 with ReLU, SGD with momentum."""
-    sizes = [784, width, width, 10]
-    shapes = {}
-    for k in range(3):
-        shapes[f"w{k}"], shapes[f"b{k}"] = (sizes[k + 1], sizes[k]), (sizes[k + 1],)
-    w = {n: lib.tensor(a, train=True) for n, a in weights(shapes).items()}
-    rng = np.random.default_rng(1)
-    x = lib.tensor(rng.standard_normal((batch, 784)).astype(np.float32))
-    y = lib.tensor(rng.integers(0, 10, batch))
-    F = lib.functional
-
-    def loss():
-        h = F.relu(F.linear(x, w["w0"], w["b0"]))
-        h = F.relu(F.linear(h, w["w1"], w["b1"]))
-        return F.cross_entropy(F.linear(h, w["w2"], w["b2"]), y)
-
-    return step_of(lib.optim.SGD(list(w.values()), lr=0.01, momentum=0.9), loss)
-
-
-def cnn(lib, batch=64):
-    """Two times convolution, batch normalization, ReLU and pooling, then a linear layer; Adam."""
-    shapes = {
-        "conv1": (32, 1, 3, 3), "bias1": (32,), "scale": (32,), "shift1": (32,),
-        "conv2": (64, 32, 3, 3), "bias2": (64,), "2scale": (64,), "shift2": (64,),
-        "head": (10, 64 * 7 * 7), "bias": (10,),
-    }  # fmt: skip
-    w = {n: lib.tensor(a, train=True) for n, a in weights(shapes).items()}
-    rng = np.random.default_rng(1)
-    x = lib.tensor(rng.standard_normal((batch, 1, 28, 28)).astype(np.float32))
-    y = lib.tensor(rng.integers(0, 10, batch))
-    running = [lib.tensor(np.full(c, v, np.float32)) for c in (32, 64) for v in (0, 1)]
-    F = lib.functional
-
-    def block(h, conv, bias, scale, shift, mean, var):
-        h = F.conv2d(h, conv, bias, padding=1)
-        h = F.batch_norm(h, mean, var, scale, shift, training=True)
-        return F.max_pool2d(F.relu(h), 2)
-
-    def loss():
-        h = block(x, w["conv1"], w["bias1"], w["scale"], w["shift1"], *running[:2])
-        h = block(h, w["conv2"], w["bias2"], w["2scale"], w["shift2"], *running[2:])
-        return F.cross_entropy(F.linear(h.flatten(1), w["head"], w["bias"]), y)
-
-    return step_of(lib.optim.Adam(list(w.values()), lr=1e-3), loss)
-
-
-def gpt(lib, batch=8, length=128, width=256, heads=8, blocks=2, vocabulary=512, p=0.1):
-    """Pre-norm blocks of causal attention and a GELU MLP, with dropout; AdamW."""
-    d = width
-    shapes = {"embed": (vocabulary, d), "place": (length, d), "f.scale": (d,), "f.shift": (d,)}
-    for k in range(blocks):
-        shapes |= {
-            f"{k}.1.scale": (d,), f"{k}.1.shift": (d,), f"{k}.qkv": (3 * d, d),
-            f"{k}.qkv_b": (3 * d,), f"{k}.proj": (d, d), f"{k}.proj_b": (d,),
-            f"{k}.2.scale": (d,), f"{k}.2.shift": (d,), f"{k}.up": (4 * d, d),
-            f"{k}.up_b": (4 * d,), f"{k}.down": (d, 4 * d), f"{k}.down_b": (d,),
-        }  # fmt: skip
-    shapes["head"] = (vocabulary, d)
-    w = {n: lib.tensor(a, train=True) for n, a in weights(shapes).items()}
-    rng = np.random.default_rng(1)
-    x = lib.tensor(rng.integers(0, vocabulary, (batch, length)))
-    y = lib.tensor(rng.integers(0, vocabulary, batch * length))
-    F = lib.functional
-
-    def attention(h, k):
-        qkv = F.linear(h, w[f"{k}.qkv"], w[f"{k}.qkv_b"])
-        split = [t.view(batch, length, heads, d // heads).transpose(1, 2) for t in qkv.split(d, 2)]
-        h = F.scaled_dot_product_attention(*split, dropout_p=p, is_causal=True)
-        h = h.transpose(1, 2).reshape(batch, length, d)
-        return F.dropout(F.linear(h, w[f"{k}.proj"], w[f"{k}.proj_b"]), p)
-
-    def feed(h, k):
-        h = F.gelu(F.linear(h, w[f"{k}.up"], w[f"{k}.up_b"]))
-        return F.dropout(F.linear(h, w[f"{k}.down"], w[f"{k}.down_b"]), p)
-
-    def norm(h, name):
-        return F.layer_norm(h, (d,), w[f"{name}.scale"], w[f"{name}.shift"])
-
-    def loss():
-        h = F.dropout(F.embedding(x, w["embed"]) + w["place"], p)
-        for k in range(blocks):
-            h = h + attention(norm(h, f"{k}.1"), k)
-            h = h + feed(norm(h, f"{k}.2"), k)
-        logits = F.linear(norm(h, "f"), w["head"])
-        return F.cross_entropy(logits.view(-1, vocabulary), y)
-
-    return step_of(lib.optim.AdamW(list(w.values()), lr=1e-3), loss)
-
-
-CASES = {
-    "MLP 784-256-256-10, batch 64": lambda lib: mlp(lib, 256, 64),
-    "MLP 784-1024-1024-10, batch 256": lambda lib: mlp(lib, 1024, 256),
-    "CNN 1-32-64, 28 x 28, batch 64": cnn,
-    "GPT 2 blocks, d 256, T 128, batch 8": gpt,
-}
-
-
-def serve(pipe, name, threads):
-    """Run in a process of its own: build a case for each message, time steps when told to."""
+def serve(pipe: Any, name: str, case: str, threads: int) -> None:
+    """Run in a process of its own: build a case, then time steps when told to."""
+    module = importlib.import_module(name)
     if name == "torch":
-        torch = importlib.import_module("torch")
-        torch.set_num_threads(threads)
-        lib = Library(torch, torch.nn.functional, torch.optim)
-    else:
-        lib = Library(lt, lt_functional, lt.optim)
-    step = None
-    while (message := pipe.recv()) is not None:
-        if isinstance(message, str):  # a case: build it, compile, make the optimizer's state
-            step = None
-            gc.collect()
-            step = CASES[message](lib)
-            first = float(step().detach())
-            for _ in range(WARM):
-                step()
-            peak = 0
-            if name != "torch":
-                lt.reset_peak_memory_stats()
-                step()
-                peak = lt.max_memory_allocated()
-            pipe.send((first, peak))
-        else:
-            step()  # what another process did to the caches
-            pipe.send([seconds_of(step) for _ in range(message)])
-            time.sleep(PAUSE_S)
+        module.set_num_threads(threads)
+    functional = importlib.import_module(f"{name}.nn.functional")
+    step = training_step(Library(module, functional, module.optim), case)
+    start = time.perf_counter()
+    losses = [float(step().detach())]
+    first = time.perf_counter() - start
+    losses += [float(step().detach()) for _ in range(WARM)]
+    start = time.perf_counter()
+    step()
+    count = max(3, int(TURN / (time.perf_counter() - start)))
+    pipe.send({"losses": losses, "first_s": first})
+    while pipe.recv() is not None:
+        pipe.send([seconds_of(step) for _ in range(count)])
+    ledger = 0
+    if name == "lowtide":
+        module.reset_peak_memory_stats()
+        step()
+        ledger = module.max_memory_allocated()
+    pipe.send({"ledger_bytes": ledger, "process_bytes": process_peak()})
 
 
-def spin():
-    """Keep a core busy."""
-    while True:
-        pass
-
-
-def seconds_of(step):
+def seconds_of(step: Any) -> float:
     """Wall time of one step."""
     start = time.perf_counter()
     step()
     return time.perf_counter() - start
 
 
-def main():
+def process_peak() -> int:
+    """Bytes that the process had resident at most."""
+    text = Path("/proc/self/status").read_text()
+    return int(text.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+def spin() -> None:
+    """Keep a core busy."""
+    while True:
+        pass
+
+
+def measure(case: str, names: list[str], args: argparse.Namespace, spinning: list[Any]) -> Any:
+    """Return what was found of a case, for each library."""
+    context = multiprocessing.get_context("spawn")
+    pipes = []
+    for name in names:
+        here, there = context.Pipe()
+        context.Process(target=serve, args=(there, name, case, args.threads), daemon=True).start()
+        pipes.append((here, here.recv()))  # one after the other: they would disturb each other
+    idle: list[list[float]] = [[] for _ in names]
+    busy: list[list[float]] = [[] for _ in names]
+    for turn in range(args.rounds * (2 if spinning else 1)):
+        times = busy if spinning and turn % 2 else idle
+        signal_all(spinning, signal.SIGCONT if times is busy else signal.SIGSTOP)
+        for k, (pipe, _) in enumerate(pipes):
+            pipe.send("go")
+            times[k] += pipe.recv()
+            time.sleep(PAUSE_S)
+    signal_all(spinning, signal.SIGSTOP)
+    found = []
+    for k, (pipe, began) in enumerate(pipes):
+        pipe.send(None)
+        about = began | pipe.recv()
+        about |= {"median_s": statistics.median(idle[k]), "least_s": min(idle[k])}
+        if spinning:
+            about["slowdown"] = statistics.fmean(busy[k]) / statistics.fmean(idle[k])
+        found.append(about)
+    return found
+
+
+def signal_all(processes: list[Any], number: int) -> None:
+    """Stop or continue processes."""
+    for p in processes:
+        os.kill(p.pid, number)
+
+
+def row(found: list[Any]) -> list[float]:
+    """The numbers of a line."""
+    ours, theirs = found[0], found[-1]
+    line = [f["median_s"] * 1e3 for f in (ours, theirs)]
+    line += [ours[key] / theirs[key] for key in ("median_s", "least_s")]
+    line += [f["process_bytes"] / 2**20 for f in (ours, theirs)]
+    line += [ours["process_bytes"] / theirs["process_bytes"], ours["ledger_bytes"] / 2**20]
+    line += [f["first_s"] for f in (ours, theirs)]
+    return line + ([f["slowdown"] for f in (ours, theirs)] if "slowdown" in ours else [])
+
+
+HEADS = (
+    "ms", "peer ms", "median", "least", "MiB", "peer MiB", "ratio", "ledger", "first s", "peer s",
+)  # fmt: skip
+RATIOS = (2, 3, 6)  # of which geometric means are told
+
+
+def main() -> None:
     """Run, print, store."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=12)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--busy", type=int, default=0, help="other processes that compute")
-    parser.add_argument("--only", default="", help="cases whose name begins with this")
+    parser.add_argument("--busy", type=int, default=0, help="processes that compute, half the time")
+    parser.add_argument("--only", default="", help="names of cases, with commas between them")
+    parser.add_argument("--cold", action="store_true", help="compile kernels anew")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # the processes started below inherit it
     names = ["lowtide", *(["torch"] if importlib.util.find_spec("torch") else [])]
     context = multiprocessing.get_context("spawn")
-    pipes = []
-    for name in names:
-        here, there = context.Pipe()
-        context.Process(target=serve, args=(there, name, args.threads), daemon=True).start()
-        pipes.append(here)
-
-    for _ in range(args.busy):
-        context.Process(target=spin, daemon=True).start()
-
-    def ask(message):
-        answers = []
-        for pipe in pipes:  # one works while the others wait
-            pipe.send(message)
-            answers.append(pipe.recv())
-            time.sleep(PAUSE_S)
-        return answers
-
-    # The last three but one are ratios.
-    heads = ("ms", "peer ms", "mean ms", "peer's", "median", "mean", "minimum", "MiB")
-    print(f"{'one training step':38}" + "".join(f"{h:>9}" for h in heads))
-    stored = {}
-    for case in [c for c in CASES if c.startswith(args.only)]:
-        firsts = ask(case)
-        rounds = [ask(STEPS) for _ in range(args.rounds)]
-        times = [[t for r in rounds for t in r[k]] for k in range(len(names))]
-        median = [statistics.median(t) for t in times]
-        quickest = [min(t) for t in times]
-        peak = firsts[0][1]
-        mean = [statistics.fmean(t) for t in times]
-        columns = [m[k] * 1e3 for m in (median, mean) for k in (0, -1)]
-        columns += [m[0] / m[-1] for m in (median, mean, quickest)] + [peak / 2**20]
-        print(f"{case:38}" + "".join(f"{c:9.2f}" for c in columns), flush=True)
-        stored[case] = {
-            "median_s": median, "mean_s": mean, "min_s": quickest, "peak_bytes": peak,
-            "first_losses": [f[0] for f in firsts],
-        }  # fmt: skip
-    for pipe in pipes:
-        pipe.send(None)
+    spinning = [context.Process(target=spin, daemon=True) for _ in range(args.busy)]
+    for p in spinning:
+        p.start()
+    signal_all(spinning, signal.SIGSTOP)
+    heads = HEADS + (("busy/idle", "peer's") if args.busy else ())
+    print(f"{'training step':14}" + "".join(f"{h:>10}" for h in heads))
+    stored: dict[str, Any] = {}
+    lines = []
+    for case in [c for c in MODELS if not args.only or c in args.only.split(",")]:
+        with tempfile.TemporaryDirectory() as folder:
+            if args.cold:
+                os.environ["LOWTIDE_CACHE_DIR"] = folder
+            found = measure(case, names, args, spinning)
+        stored[case] = dict(zip(names, found, strict=True))
+        lines.append(row(found))
+        print(f"{case:14}" + "".join(f"{v:10.2f}" for v in lines[-1]), flush=True)
+        ours, theirs = found[0]["losses"], found[-1]["losses"]
+        if any(abs(a - b) > 2e-3 * abs(b) for a, b in zip(ours, theirs, strict=True)):
+            print(f"  losses differ: {ours} and {theirs}")
+    means = [
+        exp(statistics.fmean(log(line[k]) for line in lines)) if k in RATIOS or k >= len(HEADS)
+        else None
+        for k in range(len(heads))
+    ]  # fmt: skip
+    print(f"{'geometric mean':14}" + "".join(f"{m:10.2f}" if m else " " * 10 for m in means))
     if args.json:
         args.json.write_text(json.dumps(stored, indent=1))
 
