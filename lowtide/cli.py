@@ -65,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run_as_torch(options.script, options.args, options.module)
         if options.command == "recipes":
             return recipes()
+        if options.command == "compile":
+            return compile_kernels(options.jobs)
         if options.command == "doctor":
             return doctor()
         if options.command in ("profile", "report"):
@@ -116,6 +118,10 @@ def build_parser() -> argparse.ArgumentParser:
         "args", nargs=argparse.REMAINDER, help="what the recipe itself takes; try --help"
     )
     commands.add_parser("recipes", help="list the recipes")
+    ahead = commands.add_parser(
+        "compile", help="compile the CPU's kernels that most models need, once on a machine"
+    )
+    ahead.add_argument("--jobs", type=int, default=0, help="processes at once; one for each core")
     commands.add_parser("doctor", help="show versions, devices, memory, and what is missing")
     profile = commands.add_parser("profile", help="run a script and show who owned its memory")
     profile.add_argument("-o", "--out", help="the folder to write to; SCRIPT-memory by default")
@@ -289,6 +295,23 @@ def find_recipes() -> Iterator[tuple[Path, str]]:
         text = path.read_text(encoding="utf-8")
         if '__name__ == "__main__"' in text:  # the others are what recipes share
             yield path, ast.get_docstring(ast.parse(text)) or ""
+
+
+def compile_kernels(jobs: int) -> int:
+    """Compile the kernels that most models need, where they are not kept already.
+
+    Returns:
+        0 if they are there, 1 if they cannot be kept on this machine.
+    """
+    from lowtide.framework.kernels.cpu.compiler import ahead, library
+
+    try:
+        count, seconds = ahead.compile_all(jobs)
+    except RuntimeError as error:
+        print(f"lowtide compile: {error}", file=sys.stderr)
+        return 1
+    print(f"compiled {count} kernels in {seconds:.1f} s; they are kept in {library.folder()}")
+    return 0
 
 
 def doctor() -> int:

@@ -29,7 +29,8 @@ BENT = {
     "clamp_max": (lambda x: lt.clamp_max(x, 1), -INF, 1.0, True, 1.0, 0.0),
     "clip": (lambda x: lt.clip(x, -1, INF), -1.0, INF, True, 1.0, 0.0),
 }
-SIZES = (COMPILED_MOVE, COMPILED_MOVE + 1, 5 * 4096 + 4095)  # whole tiles, one element more, all but one
+# Whole tiles, one element more, all but one.
+SIZES = (COMPILED_MOVE, COMPILED_MOVE + 1, 5 * 4096 + 4095)
 
 
 def given(n, dtype=np.float32):
