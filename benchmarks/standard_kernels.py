@@ -29,6 +29,29 @@ OPTIMIZERS = [
 ]
 
 
+def around() -> None:
+    """What scripts do around their models: make batches, look at results."""
+    n = 1 << 16
+    for values in (lt.randn(n), lt.rand(n), lt.empty(n).bernoulli_(0.5), lt.empty(n).normal_()):
+        x = values.reshape(256, 256).requires_grad_()
+        y, several = lt.randint(0, 256, (256,)), lt.randint(0, 256, (256, 256))
+        lt.randperm(n)
+        x.argmax(1)
+        x.max(1)
+        x.topk(5)
+        x.sort()
+        x.t().contiguous()
+        parts = [F.softmax(x, 1), F.log_softmax(x, 1), F.silu(x), F.relu(x), F.leaky_relu(x)]
+        parts += [F.softplus(x), F.elu(x), lt.sigmoid(x), lt.tanh(x), F.gelu(x, approximate="tanh")]
+        parts += [x[y], x.gather(1, several), x.cumsum(1), F.rms_norm(x, (256,)), F.glu(x)]
+        parts += [F.dropout(x, 0.1), x.masked_fill(several > 9, 0.0), lt.where(several > 9, x, x)]
+        losses = [F.mse_loss, F.l1_loss, F.smooth_l1_loss]
+        losses = [f(x, values.reshape(256, 256) * 0.5) for f in losses]
+        losses += [F.nll_loss(parts[1], y), F.cross_entropy(x, y, label_smoothing=0.1)]
+        losses += [F.binary_cross_entropy_with_logits(x, (several > 9).float())]
+        sum([*losses, *[p.sum() for p in parts]]).backward()
+
+
 def main() -> None:
     """Run the models, note what they call, write the file."""
     seen: set[str] = set()
@@ -41,6 +64,7 @@ def main() -> None:
     Kernel._make = noted  # type: ignore[method-assign]
     for threads in (2, 1):
         lt.set_num_threads(threads)
+        around()
         for name in MODELS:
             model, loss_of = MODELS[name](Library(lt, F, lt.optim))
             model.eval()

@@ -5,13 +5,25 @@ Each line: module, function, signature, what its floating-point arithmetic may d
 """
 
 KERNELS = """\
+activation.smooth elu f4:1C,f4:1C,f8,f8,f8 contract
+activation.smooth elu_grad f4:1C,f4:1C,f4:1C,f8,f8,f8 contract
 activation.smooth gelu f4:1C,f4:1C contract
 activation.smooth gelu_grad f4:1C,f4:1C,f4:1C contract
+activation.smooth gelu_tanh f4:1C,f4:1C contract
+activation.smooth gelu_tanh_grad f4:1C,f4:1C,f4:1C contract
+activation.smooth glu f4:2C,f4:3C contract
+activation.smooth glu_grad f4:3C,f4:2C,f4:3C contract
 activation.smooth silu f4:1C,f4:1C contract
 activation.smooth silu_grad f4:1C,f4:1C,f4:1C contract
+activation.smooth softplus f4:1C,f4:1C,f8,f8 contract
+activation.smooth softplus_grad f4:1C,f4:1C,f4:1C,f8,f8 contract
+attention log_softmax f4:2C,f4:2C contract
+attention log_softmax_grad f4:2C,f4:2C,f4:2C contract
 attention probabilities f4:2C,f4:2C,f4:1C,b1:2C,f4s,i8,i8,b1,f4s contract
 attention scores_grad f4:2C,f4:2C,f4:1C,b1:2C,f4s,f4s contract
 attention soften f4:2C,f4:1C,b1:2C,f4s,i8,i8,b1,f4s contract
+attention softmax f4:2C,f4:2C contract
+attention softmax_grad f4:2C,f4:2C,f4:2C contract
 convolution.depthwise depthwise f4:5C,f4:5C,f4:4C,f4:1C,i8x3,i8x3,i8x3,i8,i8 contract
 convolution.depthwise depthwise_input_grad f4:5C,f4:5C,f4:4C,i8x3,i8x3,i8x3,i8,i8 contract
 convolution.depthwise depthwise_weight_grad f4:4C,f4:5C,f4:5C,i8x3,i8x3,i8x3,i8,i8 contract+reassoc
@@ -20,14 +32,29 @@ convolution.depthwise_stride1 slide_weight f4:3C,f4:4C,f4:4C,i8x2,i8x2,i8,i8 con
 convolution.direct collect f4:3C,f4:2C,i8,i8x2,i8:1C,i8 -
 convolution.direct convolve f4:5C,f4:1C,f4:1C,f4:1C,f4:5C,f4:1C,f4:1C,i8,i8x2,i8x2,i8x2,i8:2C,i8x3,i8x3,i8:1C,i8:1C,i8:2C,i8x3 -
 convolution.direct sum_windows f4:1C,f4:1C,f4:1C,f4:5C,f4:5C,i8,i8x2,i8x2,i8x3,i8x3,i8x3,i8x3,i8x3,i8:1C,i8:1C -
+elementwise.bitmask absolute_error i8,i8,f4:1C,u1:1C,u1:1C,f4:1C,f4:1C -
 elementwise.bitmask choose i8,i8,f4:1C,f4:1C,u1:1C,f8,f8 -
+elementwise.bitmask leaky_relu i8,i8,f4:1C,u1:1C,f4:1C,f8 contract
 elementwise.bitmask limit i8,i8,f4:1C,u1:1C,f4:1C,f8,f8,f8,f8 -
 elementwise.bitmask relu i8,i8,f4:1C,u1:1C,f4:1C -
+elementwise.bitmask signs i8,i8,f4:1C,f4:1C,u1:1C,u1:1C -
 elementwise.copy _move u4:3A,u4:3Ar -
+elementwise.special sigmoid f4:1C,f4:1C contract
+elementwise.special sigmoid_grad f4:1C,f4:1C,f4:1C -
+indexing add f4:1C,f4:1C,i8:1C,i8x4,i8x4,i8x4,i8x4,i8,i8:1C,i8:1C -
+indexing add f4:1C,f4:1Cr,i8:1C,i8x4,i8x4,i8x4,i8x4,i8,i8:1C,i8:1C -
+indexing choose u4:1C,u1:1Cr,u4:1Cr,u4:1Cr,i8x4,i8x4,i8x4,i8x4,i8x4,b1 -
+indexing move u4:1C,u4:1C,i8:1C,i8x4,i8x4,i8x4,i8x4,i8,i8:1C,i8:1C,i8:1C -
 linalg.gemm _sgemm i8,i8 -
 loss.cross_entropy has_invalid_class i8:1C,i8,i8 -
+loss.cross_entropy picked f4:3C,f4:2C,i8:2C,f4:2C,i8 -
+loss.cross_entropy picked_grad f4:3C,f4:2C,i8:2C,f4:2C,i8 -
 loss.cross_entropy rows f4:2C,f4:1C,f4:1C,i8:1C,f4:2C,i8,f8 contract
 loss.cross_entropy rows_grad f4:2C,f4:2C,f4:1C,f4:1C,i8:1C,f4:2C,i8,f8 contract
+loss.elementwise bce_logits_grad f4:1C,f4:1C,f4:1C,f4:1C contract
+loss.elementwise bce_with_logits_sums i8,i8,f8:1C,f4:1C,f4:1C -
+loss.elementwise bent_error_grad f4:1C,f4:1C,f4:1C,f4:1C,f8,f8 -
+loss.elementwise bent_error_sums i8,i8,f8:1C,f4:1C,f4:1C,f8,f8 -
 loss.elementwise squared_error_grad f4:1C,f4:1C,f4:1C,f4:1C -
 loss.elementwise squared_error_sums i8,i8,f8:1C,f4:1C,f4:1C -
 normalization.batch_norm _batch_norm f4:3C,f4:1C,f4:1C,f4:1C,f4:3C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc
@@ -45,6 +72,9 @@ pooling.adaptive average_grad f4:4C,f4:4C -
 pooling.max_pool3d max_pool f4:4C,u1:4C,f4:4C,i8x3,i8x3,i8x3,i8x3 -
 pooling.max_pool3d max_pool_grad f4:4C,f4:4C,u1:4C,i8x3,i8x3,i8x3,i8x3 -
 random.dropout _dropout f4:1C,f4:1C,u8s,u8s,u4s,b1,f4s,f4s,f4s,b1,b1,i8,i8 -
+random.philox _bits u4:1C,u8s,u8s -
+random.philox _integers i8:1C,u8s,u8s,u8s,u8s -
+random.philox _order u8:1C,u8:1C,u8s,u8s,u8s,i8:1C,u8s,i4:2C -
 random.philox _pairs f4:1C,f4:1C,f4:1C,f4:1C,f4s,f4s -
 random.philox _polar32 f4:1C,f4:1C,u8s,u8s -
 random.philox _uniform32 f4:1C,u8s,u8s,u8s,f4s -
@@ -52,6 +82,8 @@ recurrent gru f4:2C,f4:2C,f4:2F,f4:1C,f4:2C contract
 recurrent gru_grad f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C contract
 recurrent lstm f4:2C,f4:2F,f4:1C,f4:2C,f4:2C,f4:2C contract
 recurrent lstm_grad f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C contract
+reduction.scan cumsum f4:3C,f4:3C,b1 -
+reduction.sort sort u4:3C,i8:3C,u4:3C,u4:2C,i4:2C,i8,b1,i8,i8 -
 support.work_pool _help i8,i8 -
 support.work_pool _run i8,i8,i8,i8,i8 -
 """
