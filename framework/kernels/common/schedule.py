@@ -20,6 +20,7 @@ where memory is cut, not arrays (``strided``), and one bit an element (``ops/ele
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -76,11 +77,46 @@ def parallel_rows(run: Callable[..., None], work: int, n: int, *arrays: Any) -> 
         n: Size of the first dim; arrays of that size are cut, all else is passed as it is.
         *arrays: Arrays and numbers.
     """
+    if work >= 2 * thresholds.SHARED and _shared(run, work, n, arrays):
+        return
     if threads.workers(work, n) <= 1:
         run(*arrays)
         return
     axes = [0 if getattr(a, "ndim", 0) and a.shape[0] == n else None for a in arrays]
     parallel_slices(run, arrays, axes, n, work)
+
+
+def parallel_range(run: Callable[..., None], work: int, n: int, *arrays: Any) -> None:
+    """Call ``run(*arrays, start, stop)`` for chunks of ``range(n)`` if that is worth it.
+
+    Args:
+        run: What it does for a number must not depend on the others beside it.
+        work: How much there is to do, in additions of two elements.
+        n: Size of the range.
+        *arrays: Arrays and numbers, passed as they are.
+    """
+    if work >= 2 * thresholds.SHARED and _shared(run, work, n, (*arrays, 0, n), cut=0):
+        return
+    threads.parallel_for(partial(run, *arrays), work, n)
+
+
+def _shared(run: Any, work: int, n: int, args: tuple[Any, ...], cut: int | None = None) -> bool:
+    # By threads in compiled code, if it is a kernel that has run before.
+    workers = threads.workers(work, n, thresholds.SHARED)
+    if workers <= 1 or not hasattr(run, "share"):
+        return False
+    from ..cpu.support import work_pool
+
+    if not work_pool.available():
+        return False
+    if cut is None:
+        shapes = [getattr(a, "shape", ()) for a in args]
+        cut = sum(1 << k for k, shape in enumerate(shapes) if shape and shape[0] == n)
+        if not cut:
+            return False
+    rounds = max(1, min(4, work // (workers * thresholds.CHUNK)))
+    chunks = min(n, workers * rounds)  # as many for each, where nobody is kept away
+    return work_pool.share(run, args, n, cut, chunks, workers)
 
 
 def in_chunks(kernel: Callable[..., None], shape: tuple[int, ...], rows: bool) -> Any:

@@ -43,6 +43,9 @@ Two threads take 1.0 to 1.6 times the time of one for 2^19 elements (``silu``, l
 ``relu`` with its gradient, a step of AdamW), 0.75 to 1 for 2^20, 0.7 for 2^21.
 """
 
+SHARED = 1 << 15
+"""The same, where compiled code shares out the chunks, which takes microseconds."""
+
 COPY_THREAD = 1 << 20
 """Elements of a copy that a thread must have: memory is soon busy enough.
 

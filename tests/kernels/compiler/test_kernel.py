@@ -12,6 +12,7 @@ import pytest
 
 from lowtide.framework.kernels.cpu.compiler import kernel as kernels
 from lowtide.framework.kernels.cpu.compiler import library, signature
+from lowtide.framework.kernels.cpu.support import work_pool
 from lowtide.framework.kernels.cpu.support.jit import compiled
 
 pytestmark = pytest.mark.skipif(not library.supported(), reason="libraries: x86-64 Linux, CPython")
@@ -134,6 +135,43 @@ def peak():
     with open("/proc/self/status") as file:
         (line,) = [text for text in file if text.startswith("VmHWM")]
     return int(line.split()[1]) * 1024
+
+
+def scaled(out, x, by, table):
+    for i in range(x.shape[0]):
+        for j in range(x.shape[1]):
+            out[i, j] = x[i, j] * by + table[j]
+
+
+def scaled_rows(out, x, start, stop):
+    kept = np.empty(x.shape[1], np.float64)
+    for i in range(start, stop):
+        for j in range(x.shape[1]):
+            kept[j] = x[i, j] * 2.0
+        for j in range(x.shape[1]):
+            out[i, j] = kept[j]
+
+
+@pytest.mark.skipif(not work_pool.available(), reason="threads in compiled code: Linux, 2 cores")
+@pytest.mark.parametrize("chunks", [1, 2, 5, 7])
+def test_a_call_is_shared_out(chunks):
+    x = np.arange(21, dtype=np.float32).reshape(7, 3)
+    table = np.arange(3, dtype=np.float32)
+    kernel, by_rows = compiled(scaled), compiled(scaled_rows)
+    for array in (x, x[:, ::-1], x[::-1]):
+        out = np.zeros_like(x)
+        args = (out, array, 3.0, table)
+        first = work_pool.share(kernel, args, 7, 0b11, chunks, 2)
+        if not first:  # it was not known yet for such arguments
+            kernel(*args)
+            out[:] = 0
+            assert work_pool.share(kernel, args, 7, 0b11, chunks, 2)
+        np.testing.assert_array_equal(out, array * 3 + table)
+        out[:] = 0
+        by_rows(out, array, 0, 0)
+        assert not out.any()
+        assert work_pool.share(by_rows, (out, array, 0, 7), 7, 0, chunks, 2)
+        np.testing.assert_array_equal(out, array * 2)
 
 
 def test_what_is_declared_takes_all_that_fits_and_nothing_else():

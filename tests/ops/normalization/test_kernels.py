@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import lowtide as lt
+from lowtide.framework.kernels.cpu.support import work_pool
 from lowtide.framework.kernels.runtime import threads, thresholds
 from lowtide.nn import functional as F
 
@@ -97,8 +98,24 @@ LARGE = {
 }
 
 
+@pytest.mark.skipif(not work_pool.available(), reason="threads in compiled code: Linux, 2 cores")
+@pytest.mark.parametrize("name", [name for name in LARGE if name != "batch, features"])
+def test_threads_in_compiled_code_change_no_bit(name, monkeypatch):
+    norm, shape, count = LARGE[name]
+    bias = None if norm is rms else numbers(count, seed=2)
+    share, shared, results = work_pool.share, [], []
+    monkeypatch.setattr(work_pool, "share", lambda *args: shared.append(share(*args)) or shared[-1])
+    for wanted in (1, 2, 2):
+        monkeypatch.setattr(threads, "_wanted", wanted)
+        results.append(ours(norm, numbers(*shape), numbers(count, seed=1), bias))
+        assert (True in shared) == (wanted > 1)
+    for a, *others in zip(*results, strict=True):
+        assert [a.tobytes() == b.tobytes() for b in others] == [True, True]
+
+
 @pytest.mark.parametrize("name", LARGE)
 def test_threads_change_no_bit(name, monkeypatch):
+    monkeypatch.setattr(thresholds, "SHARED", 1 << 60)
     monkeypatch.setattr(threads, "LIMIT", 3)
     monkeypatch.setattr(threads, "_pool", None)
     monkeypatch.setattr(thresholds, "THREAD", 1 << 17)

@@ -1,8 +1,9 @@
 """Entries of compiled kernels: functions of a shared library, made callable from Python.
 
-A library has up to three names: the entry, which takes Python's objects; a table, into which the
-addresses of types are written that the entry compares with; and the kernel as a C function of
-words, where all its arguments are such.
+A library has up to four names: the entry, which takes Python's objects; one that shares the call
+out among threads, of kernels that return nothing; a table, into which the addresses of types are
+written that entries compare with; and the kernel as a C function of words, where all its arguments
+are such.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from .signature import dtype_of
 
 ENTRY, WORDS, TABLE = "lowtide_entry", "lowtide_words", "lowtide_table"
+SHARED = "lowtide_shared"
 TYPE, DATA, NDIM, SHAPE, STRIDES, DTYPE, FLAGS = 8, 16, 24, 32, 40, 56, 64  # bytes in an array
 VALUE = 16  # in a number of NumPy, or a float
 COUNT, ITEMS = 16, 24  # in a tuple
@@ -73,8 +75,8 @@ def table(words: list[str]) -> list[int]:
     return found
 
 
-def load(path: str, name: str, words: list[str]) -> tuple[Any, int]:
-    """Return the entry of a library, and the address of its function of words or 0.
+def load(path: str, name: str, words: list[str]) -> tuple[Any, Any, int]:
+    """Return the entry of a library, its shared entry or None, its function of words or 0.
 
     Args:
         path: The library's file.
@@ -88,14 +90,21 @@ def load(path: str, name: str, words: list[str]) -> tuple[Any, int]:
     values = table(words)
     known: Any = (ctypes.c_int64 * len(values)).in_dll(library, TABLE)
     known[:] = values
-    address = ctypes.cast(getattr(library, ENTRY), ctypes.c_void_p)
+    function = _callable(library, _address(library, ENTRY), name)
+    shared = _address(library, SHARED)
+    return function, shared and _callable(library, shared, name), _address(library, WORDS) or 0
+
+
+def _address(library: Any, name: str) -> int | None:
+    try:
+        return ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    except AttributeError:
+        return None
+
+
+def _callable(library: Any, address: Any, name: str) -> Any:
     definition = _Definition(name.encode(), address, _FASTCALL, None)
     make = ctypes.pythonapi.PyCFunction_NewEx
     make.restype, make.argtypes = ctypes.py_object, [ctypes.c_void_p] * 3
     _kept.append((library, definition))
-    function = make(ctypes.byref(definition), None, None)
-    try:
-        words_at = ctypes.cast(getattr(library, WORDS), ctypes.c_void_p).value or 0
-    except AttributeError:
-        words_at = 0
-    return function, words_at
+    return make(ctypes.byref(definition), None, None)

@@ -51,11 +51,21 @@ class Kernel:
         self._entry: Any = _unknown
         self._dispatcher: Any = None
         self._address = 0
+        self._shared: dict[Any, Any] = {}  # of each entry, the one for several threads
 
     def __call__(self, *args: Any) -> Any:
         """Run it; the interpreter's lock is released meanwhile."""
         found = self._entry(*args)
         return self._call_other(args) if found is NotImplemented else found
+
+    def share(self, *args: Any) -> bool:
+        """Run it by several threads; False if it cannot be, or not yet.
+
+        Args:
+            *args: What :class:`.translate.SharedEntry` takes.
+        """
+        shared = self._shared.get(self._entry)
+        return shared is not None and shared(*args) is not NotImplemented
 
     def _call_other(self, args: tuple[Any, ...]) -> Any:
         for entry in self._entries:
@@ -108,8 +118,12 @@ class Kernel:
             found = library.load(self, wanted)
         if found is None:
             return None
-        self._address = found[1]
-        return found[0]
+        return self._noted(*found)
+
+    def _noted(self, entry: Any, shared: Any, address: int) -> Any:
+        self._shared[entry] = shared
+        self._address = address
+        return entry
 
     def _compile(self, wanted: str) -> Any:
         start = time.perf_counter()
@@ -120,7 +134,7 @@ class Kernel:
 
             try:
                 data = make(self, wanted)
-                entry, self._address = library.keep(self, wanted, data)
+                entry = self._noted(*library.keep(self, wanted, data))
             except (CannotTranslate, LinkError, library.CannotLoad):
                 entry = None  # it needs more than a library of ours has
         _spent.append(time.perf_counter() - start)

@@ -73,8 +73,8 @@ def _user_cache() -> Path:
     return Path(given) if given else Path.home() / ".cache"
 
 
-def load(kernel: Any, words: str) -> tuple[Any, int] | None:
-    """Return (entry, address as a C function) of a library that is there and not stale, or None."""
+def load(kernel: Any, words: str) -> tuple[Any, Any, int] | None:
+    """Return (entry, shared entry, address) of a library that is there and not stale, or None."""
     place = folder()
     if place is None:
         return None
@@ -90,7 +90,7 @@ def load(kernel: Any, words: str) -> tuple[Any, int] | None:
         return None
 
 
-def keep(kernel: Any, words: str, data: bytes) -> tuple[Any, int]:
+def keep(kernel: Any, words: str, data: bytes) -> tuple[Any, Any, int]:
     """Write a library to the folder, if there is one, and return what :func:`load` does.
 
     Raises:
@@ -125,7 +125,7 @@ def keep(kernel: Any, words: str, data: bytes) -> tuple[Any, int]:
         os.close(handle)
 
 
-def _loaded(path: str, name: str, words: list[str]) -> tuple[Any, int]:
+def _loaded(path: str, name: str, words: list[str]) -> tuple[Any, Any, int]:
     try:
         return entry.load(path, name, words)
     except OSError as error:

@@ -62,6 +62,8 @@ normalization.batch_norm _batch_norm_grad f4:3C,f4:1C,f4:1C,f4:3C,f4:3C,f4:1C,f4
 normalization.batch_norm _group_norm f4:4C,f4:2C,f4:2C,f4:4C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc
 normalization.batch_norm _group_norm_grad f4:4C,f4:1C,f4:1C,f4:4C,f4:4C,f4:1C,f4:2C,f4:2C,i8,i8 contract+reassoc
 normalization.layer_norm _grad f4:2C,f4:1C,f4:1C,f4:2C,f4:2C,f4:1C,f4:1C,f4:1C -
+normalization.layer_norm _grad_of_lines f4:1C,f4:1C,f4:2C,f4:2C,f4:1C,f4:1C,i8,i8 -
+normalization.layer_norm _grad_of_rows f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,f4:1C,i8,i8 contract+reassoc
 normalization.layer_norm add_rows f4:2C,f4:2C,i8:1C -
 normalization.layer_norm layer_norm f4:2C,f4:1C,f4:1C,f4:2C,f4:1C,f4:1C,f8,i8,i8 contract+reassoc
 optim.elementwise adam f4:1C,f4:1C,f4:1C,f4:1C,f4:1C,f4s,f4s,f4s,f4s,f4s,f4s,f4s,f4s,f4s,f4s contract

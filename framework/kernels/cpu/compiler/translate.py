@@ -32,6 +32,7 @@ from .entry import (
     ITEMS,
     NDIM,
     SHAPE,
+    SHARED,
     STRIDES,
     TABLE,
     TYPE,
@@ -109,7 +110,9 @@ def translate(dispatcher: Any, words: list[str], declared: bool) -> bytes:
             typing, context, dispatcher.py_func, kinds, None, flags, {}, library=library
         )
         module = library.create_ir_module("entry")
-        _Entry(made, module, words, declared).write()
+        Entry(made, module, words, declared).write()
+        if made.signature.return_type == types.none:
+            SharedEntry(made, module, words, declared).write()
         if all(w == "i8" for w in words):
             _write_words(made, module)
         library.add_ir_module(module)
@@ -131,7 +134,7 @@ def _object(library: Any, context: Any) -> bytes:
         more.triple, more.data_layout = whole.triple, whole.data_layout
         whole.link_in(more)
     for thing in [*whole.functions, *whole.global_variables]:
-        if not thing.is_declaration and thing.name not in (ENTRY, WORDS, TABLE):
+        if not thing.is_declaration and thing.name not in (ENTRY, WORDS, SHARED, TABLE):
             thing.linkage = "internal"
     library._optimize_final_module()
     whole.verify()
@@ -145,43 +148,58 @@ def _object(library: Any, context: Any) -> bytes:
     return found
 
 
-class _Entry:
+class Entry:
     """Writes ``PyObject *entry(PyObject *self, PyObject **args, ssize_t n)``."""
+
+    name = ENTRY
+    before = 0  # arguments before those of the kernel
 
     def __init__(self, made: Any, module: Any, words: list[str], declared: bool) -> None:
         self.made, self.module, self.words, self.declared = made, module, words, declared
         kind = ir.FunctionType(_POINTER, [_POINTER, _POINTER.as_pointer(), _I64])
-        self.function = ir.Function(module, kind, ENTRY)
+        self.function = ir.Function(module, kind, self.name)
         count = FIXED + 2 * len(words)
-        self.table = ir.GlobalVariable(module, ir.ArrayType(_I64, count), TABLE)
-        self.table.initializer = ir.Constant(self.table.type.pointee, [0] * count)
+        self.table = module.globals.get(TABLE)
+        if self.table is None:
+            self.table = ir.GlobalVariable(module, ir.ArrayType(_I64, count), TABLE)
+            self.table.initializer = ir.Constant(self.table.type.pointee, [0] * count)
         self.b = ir.IRBuilder(self.function.append_basic_block("first"))
 
     def write(self) -> None:
         """Write all of it."""
-        b, context = self.b, self.made.target_context
+        b = self.b
         self.other = self.function.append_basic_block("other")
-        self._go_on(b.icmp_signed("==", self.function.args[2], _number(len(self.words))))
-        objects = [
-            b.load(b.gep(self.function.args[1], [_number(k)])) for k in range(len(self.words))
-        ]
+        count = self.before + len(self.words)
+        self._go_on(b.icmp_signed("==", self.function.args[2], _number(count)))
+        objects = [b.load(b.gep(self.function.args[1], [_number(k)])) for k in range(count)]
+        first, objects = objects[: self.before], objects[self.before :]
         for k, (x, word) in enumerate(zip(objects, self.words, strict=True)):
             self._check(k, x, word)
         given = [
             self._read(x, w, t)
             for x, w, t in zip(objects, self.words, self.made.signature.args, strict=True)
         ]
-        kernel = context.declare_function(self.module, self.made.fndesc)
+        words = [self._int(x) for x in first]
         state = b.call(self._outside("PyEval_SaveThread", _POINTER, []), [])
-        status, result = context.call_conv.call_function(
-            b, kernel, self.made.signature.return_type, self.made.signature.args, given
-        )
+        is_error, result = self._run(words, given)
         b.call(self._outside("PyEval_RestoreThread", ir.VoidType(), [_POINTER]), [state])
-        with b.if_then(status.is_error, likely=False):
+        with b.if_then(is_error, likely=False):
             b.ret(b.call(self._outside("PyErr_NoMemory", _POINTER, []), []))
         b.ret(self._python(self.made.signature.return_type, result))
         b.position_at_end(self.other)
         b.ret(self._kept(b.inttoptr(self._word(0), _POINTER)))
+
+    def _run(self, words: list[Any], given: list[Any]) -> tuple[Any, Any]:
+        status, result = self._call(self.b, given)
+        return status.is_error, result
+
+    def _call(self, b: Any, given: list[Any]) -> Any:
+        # The kernel, not written into each of its entries: it is there once.
+        context, signature = self.made.target_context, self.made.signature
+        kernel = context.declare_function(self.module, self.made.fndesc)
+        return context.call_conv.call_function(
+            b, kernel, signature.return_type, signature.args, given, attrs=("noinline",)
+        )
 
     def _outside(self, name: str, result: Any, args: list[Any]) -> Any:
         kind = ir.FunctionType(result, args)
@@ -302,6 +320,77 @@ class _Entry:
         return self.module.globals.get(name) or ir.GlobalVariable(self.module, _I8, name)
 
 
+class SharedEntry(Entry):
+    """Writes an entry that shares a call out among threads: ``PyObject *shared(...)``.
+
+    Its first arguments are the address of the pool's function that runs a job, the pool's words,
+    how many chunks there are, how many helpers may join, the size of the range that is cut, and
+    which arrays are cut along their first dim, a bit for each. Without such a bit the kernel's last
+    two arguments are where its chunk begins and ends.
+    """
+
+    name = SHARED
+    before = 6
+
+    def _run(self, words: list[Any], given: list[Any]) -> tuple[Any, Any]:
+        b = self.b
+        run, pool, chunks, helpers, size, cut = words
+        kept = [_I64, size, chunks, cut, *given]
+        kind = ir.LiteralStructType([_I64, *[v.type for v in kept[1:]]])
+        with b.goto_entry_block():
+            job = b.alloca(kind)
+        for k, value in enumerate([_number(0), *kept[1:]]):
+            b.store(value, b.gep(job, [_index(0), _index(k)]))
+        function = self._write_chunk(kind)
+        arguments = [pool, b.ptrtoint(function, _I64), b.ptrtoint(job, _I64), chunks, helpers]
+        of_words = ir.FunctionType(_I64, [_I64] * len(arguments)).as_pointer()
+        b.call(b.inttoptr(run, of_words), arguments)
+        failed = b.load(b.gep(job, [_index(0), _index(0)]))
+        return b.icmp_signed("!=", failed, _number(0)), None
+
+    def _write_chunk(self, kind: Any) -> Any:
+        # word chunk(word job, word k): the kernel on one part of its range.
+        function = ir.Function(self.module, ir.FunctionType(_I64, [_I64, _I64]), f"{SHARED}_chunk")
+        function.linkage = "internal"
+        b = ir.IRBuilder(function.append_basic_block("first"))
+        job, k = b.inttoptr(function.args[0], kind.as_pointer()), function.args[1]
+        _, size, chunks, cut, *given = (
+            b.load(b.gep(job, [_index(0), _index(i)])) for i in range(len(kind.elements))
+        )
+        start = b.sdiv(b.mul(size, k), chunks)
+        stop = b.sdiv(b.mul(size, b.add(k, _number(1))), chunks)
+        for i, array in enumerate(self.made.signature.args):
+            if isinstance(array, types.Array):
+                given[i] = self._part(b, array, given[i], start, stop, b.and_(cut, _number(1 << i)))
+        if self.words[-2:] == ["i8", "i8"]:
+            whole = b.icmp_signed("==", cut, _number(0))
+            given[-2:] = [b.select(whole, start, given[-2]), b.select(whole, stop, given[-1])]
+        status, _ = self._call(b, given)
+        with b.if_then(status.is_error, likely=False):
+            b.store(_number(1), b.gep(job, [_index(0), _index(0)]))
+        b.ret(_number(0))
+        return function
+
+    def _part(self, b: Any, kind: Any, value: Any, start: Any, stop: Any, bit: Any) -> Any:
+        # The array from ``start`` to ``stop`` of its first dim, if ``bit`` is not 0.
+        context = self.made.target_context
+        array = context.make_array(kind)(context, b, value)
+        shape, strides = (cgutils.unpack_tuple(b, t) for t in (array.shape, array.strides))
+        if not shape:
+            return value
+        is_cut = b.icmp_signed("!=", bit, _number(0))
+        shift = b.select(is_cut, b.mul(start, strides[0]), _number(0))
+        shape[0] = b.select(is_cut, b.sub(stop, start), shape[0])
+        data = b.inttoptr(b.add(b.ptrtoint(array.data, _I64), shift), array.data.type)
+        part = context.make_array(kind)(context, b)
+        arrayobj.populate_array(part, data, shape, strides, array.itemsize, meminfo=None)
+        return part._getvalue()
+
+
+def _index(k: int) -> Any:
+    return ir.Constant(_I32, k)
+
+
 def _flags(layout: str, declared: bool) -> tuple[int, int]:
     # (which flags of an array count, what they must be)
     wanted = {"C": _C, "F": _F, "A": 0}[layout[0]]
@@ -343,4 +432,4 @@ def make(kernel: Any, words: str) -> bytes:
         LinkError: The object needs what the linker does not do.
     """
     found = translate(kernel.numba_object(), words.split(","), kernel.declared is not None)
-    return link(found, [ENTRY, WORDS, TABLE], NEEDED)
+    return link(found, [ENTRY, WORDS, SHARED, TABLE], NEEDED)

@@ -6,12 +6,11 @@ share channels or groups, and no sum is shared between them.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ...runtime import threads
+from ...common.schedule import parallel_range
 from ..support.jit import SUMS, compiled
 
 
@@ -21,7 +20,7 @@ def batch_norm(*arrays: Any) -> None:
     ``weight`` and ``bias`` have a length of 0 where there is none.
     """
     x = arrays[4]
-    threads.parallel_for(partial(_batch_norm, *arrays), x.size, x.shape[1])
+    parallel_range(_batch_norm, x.size, x.shape[1], *arrays)
 
 
 @compiled(fastmath=SUMS)
@@ -66,7 +65,7 @@ def batch_norm_grad(*arrays: Any) -> None:
     ``dw`` is left alone where there is no weight.
     """
     x = arrays[4]
-    threads.parallel_for(partial(_batch_norm_grad, *arrays), x.size, x.shape[1])
+    parallel_range(_batch_norm_grad, x.size, x.shape[1], *arrays)
 
 
 @compiled(fastmath=SUMS)
@@ -107,7 +106,7 @@ def group_norm(*arrays: Any) -> None:
     """
     x = arrays[3]
     units = x.shape[0] * x.shape[1]
-    threads.parallel_for(partial(_group_norm, *arrays), x.size, units)
+    parallel_range(_group_norm, x.size, units, *arrays)
 
 
 @compiled(fastmath=SUMS)
@@ -151,7 +150,7 @@ def group_norm_grad(*arrays: Any) -> None:
     ``dw`` is left alone where there is no weight.
     """
     x = arrays[4]
-    threads.parallel_for(partial(_group_norm_grad, *arrays), x.size, x.shape[1])
+    parallel_range(_group_norm_grad, x.size, x.shape[1], *arrays)
 
 
 @compiled(fastmath=SUMS)

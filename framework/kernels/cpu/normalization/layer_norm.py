@@ -10,12 +10,12 @@ in turn on a few rows at a time. The order of every sum is that of the rows eith
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ...runtime import threads
+from ...common.schedule import parallel_range
+from ...runtime import threads, thresholds
 from ..support.jit import FUSED, SUMS, compiled
 
 _TILE = 16  # rows that stay in the cache between the two loops
@@ -34,7 +34,7 @@ def add_rows(out: Any, grad: Any, index: Any) -> None:
 def normalize(*arrays: Any) -> None:
     """Run :func:`layer_norm` on several threads if it pays; all arguments but the last two."""
     out = arrays[0]
-    threads.parallel_for(partial(layer_norm, *arrays), out.size, out.shape[0])
+    parallel_range(layer_norm, out.size, out.shape[0], *arrays)
 
 
 @compiled(fastmath=SUMS)
@@ -79,21 +79,13 @@ def normalize_grad(
 ) -> None:
     """The gradients of :func:`normalize`, on several threads if it pays."""
     rows, n = x.shape
-    if threads.workers(x.size, rows) <= 1:
+    if threads.workers(x.size, rows, thresholds.SHARED) <= 1:
         _grad(dx, dw, db, g, x, weight, mean, rstd)
         return
-
-    def of_rows(start: int, stop: int) -> None:
-        _grad_of_rows(dx, g, x, weight, mean, rstd, start, stop)
-
-    def of_columns(first: int, last: int) -> None:
-        first, last = first * _LINE, min(last * _LINE, n)
-        _grad_of_columns(dw, db, g, x, mean, rstd, 0, rows, first, last)
-
     dw[:] = 0
     db[:] = 0
-    threads.parallel_for(of_rows, x.size, rows)
-    threads.parallel_for(of_columns, x.size, -(-n // _LINE))
+    parallel_range(_grad_of_rows, x.size, rows, dx, g, x, weight, mean, rstd)
+    parallel_range(_grad_of_lines, x.size, -(-n // _LINE), dw, db, g, x, mean, rstd)
 
 
 @compiled
@@ -156,3 +148,12 @@ def _grad_of_columns(
                 of_weight[j] += up[j] * ((row[j] - m) * r)
         for j in range(up.size):
             of_bias[j] += up[j]
+
+
+@compiled
+def _grad_of_lines(
+    dw: Any, db: Any, g: Any, x: Any, mean: Any, rstd: Any, first: int, last: int
+) -> None:
+    # All rows; columns by lines of _LINE.
+    rows, n = x.shape
+    _grad_of_columns(dw, db, g, x, mean, rstd, 0, rows, first * _LINE, min(last * _LINE, n))

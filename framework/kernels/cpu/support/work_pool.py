@@ -92,7 +92,7 @@ def _help(base: Any, number: Any) -> Any:
                 last = ticks()
 
 
-@compiled
+@compiled(signature="i8,i8,i8,i8,i8")
 def _run(base: Any, function: Any, arguments: Any, chunks: Any, helpers: Any) -> Any:
     if exchange(base + OPEN, 1) != 0:  # another thread of Python has the pool
         for k in range(chunks):
@@ -132,6 +132,26 @@ def run(function: int, arguments: int, chunks: int, workers: int) -> None:
         with defer_interrupts():
             _start()
     _run(_base, function, arguments, chunks, workers - 1)
+
+
+def share(kernel: Any, args: tuple[Any, ...], n: int, cut: int, chunks: int, workers: int) -> bool:
+    """Call a compiled kernel on chunks of a range, here and in helpers; False if it cannot be.
+
+    Args:
+        kernel: It returns nothing, and was called with such arguments before.
+        args: Its arguments.
+        n: Size of the range.
+        cut: A bit for each argument that is cut along its first dim. 0: the last two are numbers,
+            in whose place stand where a chunk begins and ends.
+        chunks: How many there are.
+        workers: Threads at most, this one among them.
+    """
+    if not _base:
+        with defer_interrupts():
+            _start()
+    run: Any = _run
+    found: bool = kernel.share(run.address, _base, chunks, workers - 1, n, cut, *args)
+    return found
 
 
 def _start() -> None:
