@@ -67,7 +67,8 @@ def first_run(folder: Path) -> tuple[float, list[dict[str, float]]]:
     installed = time.perf_counter() - start
     environment = {**os.environ, "HOME": str(folder), "XDG_CACHE_HOME": str(folder / "cache")}
     environment.pop("PYTHONPATH", None)
-    environment.pop("NUMBA_CACHE_DIR", None)
+    for name in ("NUMBA_CACHE_DIR", "LOWTIDE_CACHE_DIR"):
+        environment.pop(name, None)
     runs = []
     for _ in range(2):
         done = subprocess.run(

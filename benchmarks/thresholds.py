@@ -31,6 +31,21 @@ def silu(n: int) -> Call:
     return lambda: F.silu(x)
 
 
+def relu(n: int) -> Call:
+    x = lt.randn(n, requires_grad=True)
+    return lambda: F.relu(x)
+
+
+def cross_entropy(n: int) -> Call:
+    x, y = lt.randn(max(1, n // 8), 8, requires_grad=True), lt.randint(0, 8, (max(1, n // 8),))
+    return lambda: F.cross_entropy(x, y)
+
+
+def transposed(n: int) -> Call:
+    x = lt.randn(max(1, n // 16), 16)
+    return lambda: x.t().contiguous()
+
+
 def add(n: int) -> Call:
     x, y = lt.randn(n), lt.randn(n)
     return lambda: x + y
@@ -39,12 +54,6 @@ def add(n: int) -> Call:
 def exp(n: int) -> Call:
     x = lt.randn(n)
     return lambda: x.exp()
-
-
-def distances(n: int) -> Call:
-    side = max(2, int((n // 8) ** 0.5))
-    points = lt.randn(side, 8)
-    return lambda: F.pdist(points)
 
 
 def adamw(n: int) -> Call:
@@ -66,9 +75,11 @@ def mixed_add(n: int) -> Call:
 
 FROM: dict[str, tuple[Callable[[int], Call], range]] = {
     "COMPILED": (silu, range(2, 21, 2)),
-    "COMPILED_HEAVY": (distances, range(2, 17, 2)),
+    "COMPILED_HEAVY": (cross_entropy, range(2, 17, 2)),
+    "COMPILED_MOVE": (transposed, range(8, 19, 2)),
     "COMPILED_STEP": (adamw, range(2, 19, 2)),
-    "THREAD": (silu, range(14, 23, 2)),
+    "THREAD": (relu, range(14, 23, 2)),
+    "SHARED": (silu, range(12, 21, 2)),
     "NUMPY_THREADS": (exp, range(15, 24, 2)),
     "PRODUCT_THREAD": (attention, range(19, 28, 2)),
 }
