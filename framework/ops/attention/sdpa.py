@@ -119,10 +119,15 @@ def _(
     xp, out, lse, scores, hidden, words, drawn, kept, query, key, value, attn_mask, rng, *,
     p, causal, scale, order=HEADS,
 ):  # fmt: skip
+    from ...kernels.cpu import attention_blocks as blocks
     from ...kernels.cpu.attention import soften
 
     out = _restored(out, order)
     tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize)
+    if not p and blocks.takes(out, query, key, value):
+        arrays = out, lse.reshape(lse.shape[:3]), scores, query, key, value
+        tiling.for_each_head(blocks.forward, 2, *arrays, scale)
+        return
     q, o, sums = tiling.split(query), tiling.split(out), tiling.split(lse)
     rescale = xp.float32(1.0 / (1.0 - p)) if p < 1 else xp.float32(xp.inf)
 

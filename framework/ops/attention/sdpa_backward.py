@@ -122,9 +122,14 @@ def _(
     xp, dq, dk, dv, dmask, scores, grads, hidden, words, drawn, kept, products, weighted, summed,
     grad, query, key, value, attn_mask, rng, result, lse, *, p, causal, scale, bias,
 ):  # fmt: skip
+    from ...kernels.cpu import attention_blocks as blocks
     from ...kernels.cpu.attention import probabilities, scores_grad
 
     tiling = Tiling(query.shape, key.shape, causal, lse.dtype.itemsize)
+    if not p and blocks.takes(dq, dk, dv, query, key, value, result, grad):
+        arrays = dq, dk, dv, scores, grads, weighted, query, key, value, result, grad
+        tiling.for_each_head(blocks.backward, 5, *arrays, lse.reshape(lse.shape[:3]), scale)
+        return
     q, o, g, sums, dq = (tiling.split(a) for a in (query, result, grad, lse, dq))
     _clear(tiling, causal, dk, dv)
     factor = xp.float32(scale)

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from math import prod
 
+import numpy as np
+
 from ...dtypes import bool_, float32, int32
 from ...kernels.runtime import blas, threads, thresholds
 from ...spec import Spec
@@ -92,6 +94,16 @@ class Tiling:
             blas.alone(chunk, 0, 0, units)
         else:
             blas.alone(threads.parallel_chunks, chunk, units, chunks)
+
+    def for_each_head(self, kernel, products, *arguments):
+        """Call a kernel of ``kernels/cpu/attention_blocks.py`` for all key heads."""
+        from ...kernels.cpu import attention_blocks as blocks
+
+        *arrays, scale = arguments
+        units = self.batch * self.key_heads
+        work = 2 * products * prod((units, self.shared, self.rows, self.columns, self.size))
+        numbers = blocks.NOTHING, np.float32(scale), self.causal, self.lines
+        blocks.run(kernel, work, units, self.threads, *arrays, *numbers)
 
     def split(self, array):
         """Reshape (batch, heads, ..) to (batch, key heads, heads that share them, ..)."""

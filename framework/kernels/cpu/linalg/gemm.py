@@ -35,7 +35,7 @@ _ROW_MAJOR, _PLAIN, _TRANSPOSED = 101, 111, 112
 
 
 @spelled
-def _gemm(typing: Any, function: Any, ints: Any, one: Any, zero: Any) -> Any:
+def call_gemm(typing: Any, function: Any, ints: Any, one: Any, zero: Any) -> Any:
     """Call BLAS: (transposed a, b, m, n, k, a, lda, b, ldb, out, ldo)."""
 
     def write(context: Any, b: Any, signature: Any, args: Any) -> Any:
@@ -87,7 +87,7 @@ def _product(job: Any, chunk: Any, one: Any, zero: Any, size: Any) -> Any:
         x, y = a + s * load(job + _STEP_A), b + s * load(job + _STEP_B)
         z = out + s * load(job + _STEP_OUT)
         sizes = (ta, tb, r1 - r0, c1 - c0, load(job + _K), x, lda, y, ldb, z, ldo)
-        _gemm(load(job + _BLAS), sizes, one, zero)
+        call_gemm(load(job + _BLAS), sizes, one, zero)
         if bias:
             added = _array(_pointer(bias + size * c0 * each, one), ((c1 - c0) * each + 1 - each,))
             for r in range(r1 - r0):
