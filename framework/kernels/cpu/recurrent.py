@@ -58,6 +58,12 @@ def _collect(gates: Any, product: Any, bias: Any) -> None:
 def lstm(gates: Any, product: Any, bias: Any, c: Any, cells: Any, h: Any) -> None:
     """Gates i, f, g, o: ``c = f c + i g``, kept in ``cells`` too, and ``h = o tanh(c)``."""
     _collect(gates, product, bias)
+    lstm_units(gates, c, cells, h)
+
+
+@compiled(fastmath=FUSED)
+def lstm_units(gates: Any, c: Any, cells: Any, h: Any) -> None:
+    """Activate gates of which all addends are there, and make the new states."""
     n, hidden = c.shape
     for k in range(n):
         row = gates[k]

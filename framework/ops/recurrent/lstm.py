@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from math import prod
 
+from ...kernels.common import matmul as products
 from ...kernels.common.layout import contiguous
 from ...kernels.common.matmul import matmul_into
 from ...kernels.common.strided_ufuncs import negate
@@ -91,7 +92,41 @@ def lstm_sequence(
     )  # fmt: skip
 
 
-@lstm_sequence.kernel("cpu", when=rnn.compilable, layout=contiguous)
+def _whole(input, w_ih, w_hh, b_ih, b_hh, w_hr, *_, runs, **__):
+    return w_hr is None and runs is None and rnn.compilable(input, w_ih)
+
+
+def _packed(input, w_ih, w_hh, b_ih, *_, **__):
+    # The summed bias, the weight's panels and room for those of the state.
+    (wide, hidden), kind = w_hh.shape, rnn.kernel_type(input)
+    return (
+        Spec((wide,), kind), Spec((rnn.panel_elements(hidden, wide),), kind),
+        Spec((rnn.room_elements(hidden, input.shape[1]),), kind),
+    )  # fmt: skip
+
+
+@lstm_sequence.kernel("cpu", when=_whole, layout=contiguous, scratch=_packed)
+def _(
+    xp, out, h_n, c_n, gates, cells, bias, panels, room, input, w_ih, w_hh, b_ih, b_hh, w_hr, h0,
+    c0, *, runs, reverse,
+):  # fmt: skip
+    from ...kernels.cpu import recurrent_sequence as sequence
+
+    wide, hidden = w_hh.shape
+    rnn.sum_biases(xp, bias, b_ih, b_hh)
+    rnn.begin(xp, h_n, h0)
+    rnn.begin(xp, c_n, c0)
+    products.multiply(rnn.flat(input), w_ih.T, gates, bias)
+    sequence.pack(panels, w_hh.reshape(-1), hidden, wide, True)
+    arrays = out, h_n, c_n, gates, cells, room, panels, reverse
+    sequence.run(sequence.forward, input.shape[1], gates.shape, *arrays)
+
+
+@lstm_sequence.kernel(
+    "cpu", when=lambda *specs, **attributes: (
+        rnn.compilable(*specs[:2]) and not _whole(*specs, **attributes)
+    ), layout=contiguous,
+)  # fmt: skip
 def _(
     xp, out, h_n, c_n, gates, cells, bias, product, hidden, w_hh_t, input, w_ih, w_hh, b_ih, b_hh,
     w_hr, h0, c0, *, runs, reverse,
@@ -242,8 +277,45 @@ def lstm_grad(
     )  # fmt: skip
 
 
-def _compilable(g, h, c, input, w_ih, *_, **__):
-    return rnn.compilable(input, w_ih)
+def _whole_grad(g, h, c, input, w_ih, w_hh, w_hr, *_, runs, **__):
+    return _whole(input, w_ih, w_hh, None, None, w_hr, runs=runs)
+
+
+def _compilable(g, h, c, input, w_ih, *rest, **attributes):
+    whole = _whole_grad(g, h, c, input, w_ih, *rest, **attributes)
+    return rnn.compilable(input, w_ih) and not whole
+
+
+def _packed_grad(g, h, c, input, w_ih, w_hh, *rest, **attributes):
+    # The gates' gradients, addends of the weight's, its panels and room for those of the gates.
+    inferred = _grad_infer(g, h, c, input, w_ih, w_hh, *rest, **attributes)
+    (wide, hidden), kind = w_hh.shape, rnn.kernel_type(input)
+    return (
+        *inferred[-5:-3], Spec((rnn.panel_elements(wide, hidden),), kind),
+        Spec((rnn.room_elements(wide, input.shape[1]),), kind),
+    )  # fmt: skip
+
+
+@lstm_grad.kernel("cpu", when=_whole_grad, layout=contiguous, scratch=_packed_grad)
+def _(
+    xp, dx, dw_ih, dw_hh, db, dw_hr, dh, dc, dgates, more, panels, room, grad_out, grad_h, grad_c,
+    input, w_ih, w_hh, w_hr, h0, c0, result, gates, cells, *, runs, reverse, needs,
+):  # fmt: skip
+    from ...kernels.cpu import recurrent_sequence as sequence
+
+    wide, hidden = w_hh.shape
+    rnn.begin(xp, dh, grad_h)
+    rnn.begin(xp, dc, grad_c)
+    sequence.pack(panels, w_hh.reshape(-1), wide, hidden, False)
+    nothing, shape = sequence.NOTHING, input.shape[:-1]
+    grad = nothing if grad_out is None else rnn.flat(grad_out)
+    first = nothing if c0 is None else c0
+    arrays = dgates, dh, dc, grad, gates, cells, first, nothing, room, panels, shape[0], reverse
+    sequence.run(sequence.backward, shape[1], gates.shape, *arrays)
+    if needs[2]:
+        y = rnn.flat(result)
+        rnn.weight_gradient(xp, dw_hh, more, dgates, y, h0, rnn.joined(shape, runs, reverse))
+    rnn.input_gradients(xp, dx, dw_ih, db, dgates, input, w_ih, (needs[0], needs[1], needs[3]))
 
 
 @lstm_grad.kernel("cpu", when=_compilable, layout=contiguous)

@@ -12,8 +12,11 @@ None means that ``input`` is (steps, batch, features). Products with few rows ta
 less time the other way round, ``weight @ state.T``, or, where the weight is small enough to stay in
 the cache, with a w_hh_t copy of it.
 
-Not optimal: both directions of a bidirectional layer run one after the other; nothing here uses a
-second thread but BLAS.
+An LSTM in float32 without runs or a projection takes all steps in one call of compiled code
+(``kernels/cpu/recurrent_sequence.py``): the recurrent weight is packed once, and threads share the
+rows of the batch.
+
+Not optimal: both directions of a bidirectional layer run one after the other.
 """
 
 from __future__ import annotations
@@ -151,6 +154,19 @@ def input_gradients(xp, dx, dw, db, dgates, input, weight, needs):
         matmul_into(xp, dgates.T, flat(input), out=dw)
     if needs[2]:
         xp.sum(dgates, axis=0, out=db)
+
+
+PANEL, LINES = 48, 8  # columns and rows that kernels/cpu/recurrent_sequence.py packs together
+
+
+def panel_elements(inner, columns):
+    """Elements of a packed weight (inner, columns)."""
+    return -(-columns // PANEL) * PANEL * inner
+
+
+def room_elements(inner, batch):
+    """Elements that the rows of a batch are packed in, with a tile of results beside each panel."""
+    return -(-batch // LINES) * LINES * (inner + PANEL)
 
 
 def sum_biases(xp, out, *biases):
