@@ -18,6 +18,7 @@ from .support.jit import FUSED, SUMS, compiled, inlined
 from .support.vector_math import as_bits, as_float, exp32
 
 _ZERO, _ONE, _LOWEST = np.float32(0), np.float32(1), np.float32(-np.inf)
+LANES = 64  # a causal row is computed up to a multiple: loops of other lengths are mispredicted
 _MAGNITUDE, _SIGN = np.int32(0x7FFFFFFF), np.int32(31)
 
 
@@ -54,15 +55,21 @@ def soften(
     rows, columns = s.shape
     for i in range(rows):
         n = min(columns, first + i % lines + 1) if causal else columns
+        whole = min(columns, (n + LANES - 1) // LANES * LANES)
         row = s[i]
-        for j in range(n):
+        for j in range(whole):
             row[j] *= scale
-        m = _largest(row[:n])
+        if n < whole:
+            rest = np.int32(n % LANES)
+            tail = row[n - n % LANES : whole]
+            for j in range(tail.size):
+                tail[j] = _LOWEST if np.int32(j) >= rest else tail[j]
+        m = _largest(row[:whole])
         if m == _LOWEST:
             m = _ZERO  # nothing to attend to: the result is zero
-        for j in range(n):
+        for j in range(whole):
             row[j] = exp32(row[j] - m)
-        total = _sum(row[:n])
+        total = _sum(row[:whole])
         if total == _ZERO:
             total = _ONE
         lse[i] = m + np.log(total)
@@ -73,7 +80,7 @@ def soften(
         else:
             for j in range(n):
                 row[j] *= factor
-        for j in range(n, columns):
+        for j in range(whole, columns):
             row[j] = _ZERO
 
 
@@ -86,11 +93,13 @@ def probabilities(
     rows, columns = s.shape
     for i in range(rows):
         n = min(columns, first + i % lines + 1) if causal else columns
+        whole = min(columns, (n + LANES - 1) // LANES * LANES)
         m = lse[i]
         row = s[i]
-        for j in range(n):
-            row[j] = exp32(row[j] * scale - m)
-        for j in range(n, columns):
+        for j in range(whole):
+            v = exp32(row[j] * scale - m)
+            row[j] = v if j < n else _ZERO
+        for j in range(whole, columns):
             row[j] = _ZERO
         if keep.size:
             for j in range(columns):
