@@ -19,11 +19,10 @@ activation.smooth softplus f4:1C,f4:1C,f8,f8 contract
 activation.smooth softplus_grad f4:1C,f4:1C,f4:1C,f8,f8 contract
 attention log_softmax f4:2C,f4:2C contract
 attention log_softmax_grad f4:2C,f4:2C,f4:2C contract
-attention probabilities f4:2C,f4:2C,f4:1C,b1:2C,f4s,i8,i8,b1,f4s contract
-attention scores_grad f4:2C,f4:2C,f4:1C,b1:2C,f4s,f4s contract
-attention soften f4:2C,f4:1C,b1:2C,f4s,i8,i8,b1,f4s contract
 attention softmax f4:2C,f4:2C contract
 attention softmax_grad f4:2C,f4:2C,f4:2C contract
+attention_blocks backward f4:4C,f4:4C,f4:4C,f4:1C,f4:1C,f4:1C,f4:4A,f4:4A,f4:4A,f4:4A,f4:4A,f4:3C,b1:2C,f4s,b1,i8,i8,i8,i8,i8,i8 contract
+attention_blocks forward f4:4A,f4:3C,f4:1C,f4:4A,f4:4A,f4:4A,b1:2C,f4s,b1,i8,i8,i8,i8,i8,i8 contract
 convolution.depthwise depthwise f4:5C,f4:5C,f4:4C,f4:1C,i8x3,i8x3,i8x3,i8,i8 contract
 convolution.depthwise depthwise_input_grad f4:5C,f4:5C,f4:4C,i8x3,i8x3,i8x3,i8,i8 contract
 convolution.depthwise depthwise_weight_grad f4:4C,f4:5C,f4:5C,i8x3,i8x3,i8x3,i8,i8 contract+reassoc
@@ -82,8 +81,9 @@ random.philox _polar32 f4:1C,f4:1C,u8s,u8s -
 random.philox _uniform32 f4:1C,u8s,u8s,u8s,f4s -
 recurrent gru f4:2C,f4:2C,f4:2F,f4:1C,f4:2C contract
 recurrent gru_grad f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C contract
-recurrent lstm f4:2C,f4:2F,f4:1C,f4:2C,f4:2C,f4:2C contract
-recurrent lstm_grad f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C contract
+recurrent_sequence backward f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,i8,b1,i8,i8 contract
+recurrent_sequence forward f4:3C,f4:2C,f4:2C,f4:2C,f4:2C,f4:1C,f4:1C,b1,i8,i8 contract
+recurrent_sequence pack f4:1C,f4:1C,i8,i8,b1 -
 reduction.scan cumsum f4:3C,f4:3C,b1 -
 reduction.sort sort u4:3C,i8:3C,u4:3C,u4:2C,i4:2C,i8,b1,i8,i8 -
 support.work_pool _help i8,i8 -
