@@ -3,13 +3,14 @@
 CPython calls the handler of a signal between two bytecodes of the main thread: at the entry of a
 function, after a call, and where a loop jumps back; nowhere else. So a row of statements without
 a call is never interrupted, and most of what keeps state here (pool, ledger, storages, handles) is
-written as such a row. Three tools serve where that is not enough:
+written as such a row. Four tools serve where that is not enough:
 
 - :class:`defer_interrupts` holds Ctrl-C back until its block has ended, for what takes several
   calls and may not stop half-way: a write in place and its history, an optimizer's step.
 - :class:`RestoringExit` is the ``__exit__`` of a mode. A Python function is interrupted at its
   entry, before it could restore anything; this one is a call of C functions only.
 - :class:`WholeContext` is for contexts that have more to do: they are entered or not, left or not.
+- :class:`HookGuard` defers Ctrl-C between two hooks whose errors Python swallows.
 
 Finalizers have a way of their own, since Python swallows what is raised in them: see
 :func:`finalizer`.
@@ -26,7 +27,7 @@ from collections.abc import Callable, Iterable
 from dis import get_instructions
 from functools import partial
 from itertools import chain, repeat
-from operator import attrgetter
+from operator import and_, attrgetter, call
 from signal import SIGINT
 from threading import main_thread
 from types import CodeType
@@ -169,6 +170,60 @@ class WholeContext:
         raise NotImplementedError
 
 
+class HookGuard:
+    """Defer Ctrl-C from one hook of Python's to a later one, such as those around ``os.fork``.
+
+    Python swallows what a hook raises, and an interrupt at its entry prevents it from running at
+    all. So ``begin`` and ``end`` are hooks that run no Python code: each is one call of C
+    functions.
+    Between them Ctrl-C is noted, and raised again after ``end``, in the main thread's own code.
+    The child of a fork does not hear of one that came before it existed.
+
+    Attributes:
+        begin: The first hook.
+        end: The last one.
+    """
+
+    def __init__(self) -> None:
+        self._undo: list[Callable[[], Any]] = []  # what ends it; empty outside of the hooks
+        self._main = [main_thread().ident]
+        here = map(self._main.__contains__, map(call, repeat(_thread.get_ident)))
+        handled = map(callable, map(_get_handler, repeat(SIGINT)))
+        exchange = map(_set_handler, repeat(SIGINT), repeat(self._note))
+        restore = map(partial, repeat(_set_handler), repeat(SIGINT), exchange)
+        steps = int, partial(next, map(self._undo.append, restore))  # int() does nothing
+        # zip() makes each call of the first, then of the second. One that waits for the exchange
+        # may be interrupted there: then nothing has to be undone.
+        self.begin: Callable[[], Any] = partial(
+            next,
+            zip(
+                map(self._undo.append, repeat(int)),
+                map(call, map(steps.__getitem__, map(and_, here, handled))),
+                strict=False,
+            ),
+        )
+        self.end: Callable[[], Any] = partial(
+            next,
+            zip(
+                map(call, map(call, repeat(self._undo.pop))),
+                map(call, repeat(self._undo.clear)),
+                strict=False,
+            ),
+        )
+
+    def _note(self, signum: int, frame: Any) -> None:
+        _thread.start_new_thread(self._deliver, ())
+
+    def _deliver(self) -> None:
+        while self._undo:
+            time.sleep(0.001)
+        _thread.interrupt_main()
+
+    def in_child(self) -> None:
+        """Take note, between the hooks, that this is the child of a fork."""
+        self._main[:] = [main_thread().ident]  # the thread that forked
+
+
 _finalizers: dict[CodeType, tuple[Callable[[Any], None], int]] = {}
 
 
@@ -190,6 +245,10 @@ def _again(unraisable: Any) -> None:
     # Of an exception that Python swallows.
     trace = unraisable.exc_traceback
     function = None
+    if trace is None and unraisable.exc_type is KeyboardInterrupt:
+        # In a hook without Python code, a HookGuard's: nobody else would hear of it.
+        _thread.start_new_thread(_deliver_soon, ())
+        return
     if trace is not None and issubclass(unraisable.exc_type, KeyboardInterrupt):
         frame = trace.tb_frame
         function, entry = _finalizers.get(frame.f_code, (None, 0))
@@ -225,4 +284,4 @@ def listen() -> None:
 
 listen()
 
-__all__ = ["RestoringExit", "WholeContext", "defer_interrupts", "finalizer", "listen"]
+__all__ = ["HookGuard", "RestoringExit", "WholeContext", "defer_interrupts", "finalizer", "listen"]

@@ -150,11 +150,11 @@ def test_two_threads_may_be_inside_at_once():
 
     def work(last):
         with autocast("cpu"):
-            inside.wait(10)
+            inside.wait(600)
             if not last:
-                leave.wait(10)
+                leave.wait(600)
         if last:
-            leave.wait(10)
+            leave.wait(600)
         found.append((lt.ones(2, 2) @ lt.ones(2, 2)).dtype)
 
     threads = [threading.Thread(target=work, args=(k,)) for k in (True, False)]

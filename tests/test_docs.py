@@ -38,7 +38,7 @@ def run(code, folder):
         env={**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"},
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
 

@@ -83,7 +83,7 @@ def test_an_interrupt_leaves_the_rest_undone_and_waits_for_what_runs(monkeypatch
     ended = []
 
     def share(part, start, stop):
-        both.wait(10)
+        both.wait(600)
         if threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
         time.sleep(0.05)
@@ -269,10 +269,10 @@ def test_a_fork_takes_the_compilers_lock_along_unlocked():
 
     other = threading.Thread(target=compile_for_a_while)
     other.start()
-    assert held.wait(10)
+    assert held.wait(600)
     child = os.fork()
     if child == 0:
-        free = lock._lock.acquire(timeout=5)
+        free = lock._lock.acquire(timeout=600)
         os._exit(7 if free else 1)
     other.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
@@ -288,14 +288,14 @@ def test_a_part_is_waited_for_while_a_late_thread_comes_and_goes(monkeypatch):
 
     def run(part):
         if threading.get_ident() == caller:
-            assert inside.wait(10)  # the other has taken its part
+            assert inside.wait(600)  # the other has taken its part
         else:
             inside.set()
-            assert release.wait(10)
+            assert release.wait(600)
             done.set()
 
     def disturb():
-        assert inside.wait(10)
+        assert inside.wait(600)
         time.sleep(0.05)  # until the caller has nothing left but to wait
         threading.Thread(target=threads._help, args=(waiting,), daemon=True).start()
         while not waiting.empty():

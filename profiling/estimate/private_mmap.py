@@ -20,7 +20,7 @@ _LEFT = ("/dev/shm/sem.", "/dev/nvidia", "/dev/dri", "/SYSV", "anon_inode:")
 def make_private() -> None:
     """Remap shared mappings privately, so that what this process writes stays its own."""
     try:
-        with open("/proc/self/maps") as file:
+        with open("/proc/self/maps", errors="surrogateescape") as file:
             lines = file.read().splitlines()
     except OSError:
         return

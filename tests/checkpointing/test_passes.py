@@ -99,7 +99,7 @@ def test_backward_runs_in_another_thread():
 
 
 def test_two_threads_have_regions_of_their_own():
-    together = threading.Barrier(2, timeout=20)
+    together = threading.Barrier(2, timeout=600)
     leaves = [(leaf(8, 8), leaf(8, 8)) for _ in range(2)]
 
     def step(k, region, wait):
@@ -161,14 +161,14 @@ def test_one_region_serves_two_threads_at_a_time():
         before = live()
         with shared:
             entered.set()
-            left.wait(20)  # the other leaves while this one is inside
+            left.wait(600)  # the other leaves while this one is inside
             y = x.exp().sin()
         z = x.exp().sin()
         found["kept"] = live() - before  # what z keeps; nothing of y
         (y + z).sum().backward()
 
     def second():
-        entered.wait(20)
+        entered.wait(600)
         with shared:
             found["second"] = x.exp().sin()
         left.set()
@@ -194,7 +194,7 @@ def test_two_threads_walk_one_graph():
 
     expected = bits(lt.autograd.grad(f(x), [x, w]))
     y = lt.checkpoint(f, x)
-    found, together = [], threading.Barrier(2, timeout=20)
+    found, together = [], threading.Barrier(2, timeout=600)
 
     def walk():
         together.wait()

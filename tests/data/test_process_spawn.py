@@ -36,7 +36,7 @@ def test_arguments_are_copies_and_results_come_back() -> None:
     results = mp.get_context("spawn").Queue()
     tensor = lt.ones(2)
     assert mp.spawn(double, (tensor, results), nprocs=2) is None
-    found = sorted(results.get(timeout=30) for _ in range(2))
+    found = sorted(results.get(timeout=600) for _ in range(2))
     assert found == [(0, [2.0, 2.0], True), (1, [2.0, 2.0], True)]
     assert tensor.tolist() == [1.0, 1.0]
 

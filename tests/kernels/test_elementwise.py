@@ -35,7 +35,7 @@ def test_threads_that_come_together_import_the_loops_once_for_all(monkeypatch):
     importing = elementwise.import_module
 
     def import_together(*args):
-        both.wait(timeout=60)  # both threads have found none imported
+        both.wait(timeout=600)  # both threads have found none imported
         return importing(*args)
 
     monkeypatch.setattr(elementwise, "import_module", import_together)

@@ -157,7 +157,8 @@ def test_a_matrix_times_its_transpose_is_symmetric():
     a, _, _ = operands((300, 200, 1), "f")
     found = divided(a, a.T, None)
     assert np.array_equal(found, found.T)
-    assert np.array_equal(found, a @ a.T)
+    # BLAS may add up a product with its own transpose in another order (syrk in the place of gemm).
+    np.testing.assert_allclose(found, a @ a.T, rtol=1e-5, atol=1e-4)
 
 
 def test_a_layer_and_its_gradients_are_the_same_numbers_each_time():
@@ -195,6 +196,6 @@ def test_a_process_ends_while_helpers_look_for_work():
     )
     for _ in range(3):
         done = subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=600
         )
         assert (done.returncode, done.stderr) == (0, "")

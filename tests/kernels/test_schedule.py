@@ -148,7 +148,7 @@ def test_a_division_by_zero_is_silent_on_every_thread(three):
         @staticmethod
         def true_divide(a, b, out):
             if threading.current_thread() is threading.main_thread():
-                helped.wait(10)  # so that another thread has a part
+                helped.wait(600)  # so that another thread has a part
             np.true_divide(a, b, out)
             if threading.current_thread() is not threading.main_thread():
                 helped.set()

@@ -302,7 +302,7 @@ def test_an_overflow_in_another_thread_is_a_result(monkeypatch):
     both = threading.Barrier(2)
 
     def share(part, start, stop):
-        both.wait(10)  # so neither thread runs both
+        both.wait(600)  # so neither thread runs both
         if threading.current_thread() is not threading.main_thread():
             np.add(big, big, out=out)
 

@@ -153,7 +153,7 @@ def test_with_ipython_itself(tmp_path):
         pytest.skip("IPython is not installed")
     environment = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", REAL], env=environment, cwd=tmp_path,
-                          capture_output=True, text=True, timeout=120)  # fmt: skip
+                          capture_output=True, text=True, timeout=600)  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "'cell [3], line 2', 'cell [3], line 3'" in done.stdout
 
@@ -161,4 +161,4 @@ def test_with_ipython_itself(tmp_path):
 def test_importing_lowtide_imports_no_ipython():
     code = "import sys, lowtide; assert 'IPython' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(ROOT)},
-                   cwd=ROOT, check=True, timeout=120)  # fmt: skip
+                   cwd=ROOT, check=True, timeout=600)  # fmt: skip

@@ -41,7 +41,7 @@ def run(name: str, tmp_path: Path, out: Path, *options: str) -> tuple[str, dict]
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads((out / "results.json").read_text())
@@ -83,7 +83,7 @@ def test_a_stopped_run_resumes_with_the_same_losses(name: str, tmp_path: Path) -
     while process.poll() is None and not list(out.glob("checkpoints/step_*")):
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    said, _ = process.communicate(timeout=120)
+    said, _ = process.communicate(timeout=600)
     if process.returncode == 130:  # else it had ended before the signal came
         assert "Go on with --resume" in said
         assert not (out / "results.json").exists()
@@ -104,7 +104,7 @@ def test_an_unfinished_run_is_not_overwritten(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 1
     assert "unfinished run, at step 4" in done.stderr

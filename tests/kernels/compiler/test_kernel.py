@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -14,14 +15,15 @@ from lowtide.framework.kernels.cpu.compiler import kernel as kernels
 from lowtide.framework.kernels.cpu.compiler import library, signature
 from lowtide.framework.kernels.cpu.support import work_pool
 from lowtide.framework.kernels.cpu.support.jit import compiled
+from lowtide.framework.kernels.runtime import cache_folder
 
 pytestmark = pytest.mark.skipif(not library.supported(), reason="libraries: x86-64 Linux, CPython")
 
 
 @pytest.fixture(autouse=True)
 def own_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(library, "folder", lambda: tmp_path)
-    return tmp_path
+    monkeypatch.setattr(cache_folder, "BASE", str(tmp_path))
+    return tmp_path / library.FOLDER
 
 
 def total(x, times):
@@ -197,11 +199,11 @@ def test_an_address_of_words():
 PROGRAM = """
 import sys
 import numpy as np
-from lowtide.framework.kernels.cpu.compiler import kernel
+from lowtide.framework.kernels.cpu.compiler import notices
 from lowtide.framework.kernels.cpu.attention import softmax
 out = np.zeros((1, 5), np.float32)
 softmax(out, np.ones((1, 5), np.float32))
-print(out[0, 0], "numba" in sys.modules, len(kernel._spent))
+print(out[0, 0], "numba" in sys.modules, notices.count())
 """
 
 
@@ -222,31 +224,8 @@ def test_a_second_process_needs_no_numba(tmp_path):
     assert run() == ([first, "False", "0"], "")
 
 
-def test_a_library_is_made_again_when_a_source_changes(own_folder, monkeypatch):
-    compiled(total)(np.ones((2, 2)), 1.0)
-    kept = {p: p.stat().st_mtime_ns for p in own_folder.iterdir()}
-    again = compiled(total)
-    again(np.ones((2, 2)), 1.0)
-    assert again._dispatcher is None  # it was read
-    monkeypatch.setattr(library, "_hash", lambda name: "another")
-    changed = compiled(total)
-    changed(np.ones((2, 2)), 1.0)
-    assert changed._dispatcher is not None
-    assert {p: p.stat().st_mtime_ns for p in own_folder.iterdir()} != kept
-
-
-@pytest.mark.parametrize("damage", ["cut", "text", "empty"])
-def test_a_damaged_library_is_made_again(damage, own_folder):
-    compiled(total)(np.ones((2, 2)), 1.0)
-    (path,) = own_folder.iterdir()
-    data = path.read_bytes()
-    path.unlink()
-    path.write_bytes({"cut": data[:900], "text": data[:64] + data[-900:], "empty": b""}[damage])
-    assert compiled(total)(np.ones((2, 2)), 1.0) == 4.0
-
-
 def test_where_nothing_can_be_kept_a_kernel_is_compiled_for_the_process(monkeypatch):
-    monkeypatch.setattr(library, "folder", lambda: None)
+    monkeypatch.setattr(cache_folder, "BASE", "")
     kernel = compiled(with_workspace)
     x = np.arange(3.0)
     kernel(x)
@@ -263,21 +242,6 @@ def test_where_libraries_are_not_supported_numba_calls(monkeypatch):
     kernel(x)
     np.testing.assert_array_equal(x, [2, 1, 0])
     assert list(kernel._made.values()) == [None]
-
-
-def test_a_folder_that_others_write_to_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.undo()
-    monkeypatch.setenv("LOWTIDE_CACHE_DIR", str(tmp_path))
-    library.folder.cache_clear()
-    try:
-        found = library.folder()
-        assert found is not None
-        found.chmod(0o777)
-        library.folder.cache_clear()
-        assert library.folder() is None
-    finally:
-        monkeypatch.undo()
-        library.folder.cache_clear()
 
 
 def test_threads_that_meet_compile_once():
@@ -298,12 +262,14 @@ def test_a_profile_leaves_the_compilation_out_of_its_time():
     from lowtide.profiling import MemoryProfiler
 
     kernel = compiled(total)
+    began = time.perf_counter()
     with MemoryProfiler("cpu") as prof:
         x = lt.ones(2, 2)
         kernel(x.numpy(), 1.0)
+    elapsed = time.perf_counter() - began
     (found,) = [c for c in prof.recording.compilations if c.name != "cached kernels"]
     assert found.name == "compiling total"
-    assert prof.recording.seconds < found.seconds
+    assert 0 < found.seconds <= elapsed - prof.recording.seconds
     assert kernels.watchers == []
 
 

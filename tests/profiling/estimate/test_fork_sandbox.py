@@ -166,10 +166,10 @@ threading.Thread(target=end).start()
 lt.profiling.estimate(step)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 600
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{int(done.stdout)}/stat").read_text().rpartition(")")[2].split()[0]
@@ -198,7 +198,7 @@ except KeyboardInterrupt:
         print("none left")
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=600, check=True
     )
     assert done.stdout == "none left\n"
 
@@ -340,7 +340,7 @@ def test_nobody_is_asked_anything():
             print("got", input())
     """
     done = subprocess.run(
-        [sys.executable, "-c", code], input=b"answer\n", capture_output=True, timeout=50
+        [sys.executable, "-c", code], input=b"answer\n", capture_output=True, timeout=600
     )
     assert done.stdout == b"got answer\n"
 

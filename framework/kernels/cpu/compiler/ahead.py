@@ -53,11 +53,10 @@ def compile_all(jobs: int = 0) -> tuple[int, float]:
     Raises:
         RuntimeError: A process failed, or kernels cannot be kept on this machine.
     """
-    if not library.supported() or library.folder() is None:
-        raise RuntimeError(
-            "compiled kernels cannot be kept here: that needs CPython on x86-64 Linux, and a cache "
-            "folder that only its owner writes to. Set LOWTIDE_CACHE_DIR to such a folder."
-        )
+    if not library.supported():
+        raise RuntimeError("kernels are kept on disk by CPython on x86-64 Linux only")
+    if why := library.problem():
+        raise RuntimeError(f"compiled kernels cannot be kept: {why}")
     start = time.perf_counter()
     todo = missing()
     jobs = max(1, min(jobs or len(os.sched_getaffinity(0)), len(todo)))

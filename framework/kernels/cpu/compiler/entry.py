@@ -14,7 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from .fingerprint import of_source
 from .signature import dtype_of
+
+SOURCE = of_source(__file__)  # as it is imported
 
 ENTRY, WORDS, TABLE = "lowtide_entry", "lowtide_words", "lowtide_table"
 SHARED = "lowtide_shared"
@@ -84,13 +87,20 @@ def load(path: str, name: str, words: list[str]) -> tuple[Any, Any, int]:
         words: What its kernel was compiled for.
 
     Raises:
-        OSError: The file is no library of this machine, or misses a function of another.
+        OSError: The file is no library of this machine, misses a function of another, or has no
+            entry.
     """
     library = ctypes.CDLL(path)
     values = table(words)
-    known: Any = (ctypes.c_int64 * len(values)).in_dll(library, TABLE)
+    try:
+        known: Any = (ctypes.c_int64 * len(values)).in_dll(library, TABLE)
+    except ValueError as error:
+        raise OSError(f"{path} has no {TABLE}") from error
     known[:] = values
-    function = _callable(library, _address(library, ENTRY), name)
+    address = _address(library, ENTRY)
+    if address is None:
+        raise OSError(f"{path} has no function {ENTRY}")
+    function = _callable(library, address, name)
     shared = _address(library, SHARED)
     return function, shared and _callable(library, shared, name), _address(library, WORDS) or 0
 

@@ -9,7 +9,7 @@ Where libraries are not supported, or a kernel cannot be made into one, Numba ca
 
 from __future__ import annotations
 
-import atexit
+import os
 import sys
 import threading
 import time
@@ -20,12 +20,12 @@ from importlib import import_module
 from types import CodeType, FunctionType
 from typing import Any
 
-from . import library, signature
+from ....interrupts import defer_interrupts
+from . import library, notices, signature
 
 LOADING = "cached kernels"  # what watchers are told while a library is looked for
 lock = threading.RLock()
 watchers: list[Any] = []  # each has ``enter(name)`` and ``leave()``: somebody measures time
-_spent: list[float] = []  # seconds of each kernel that was compiled
 
 
 class Kernel:
@@ -50,6 +50,7 @@ class Kernel:
         self._made: dict[str, Any] = {}  # entry of each signature; None: Numba must call it
         self._entry: Any = _unknown
         self._dispatcher: Any = None
+        self._called: set[str] = set()  # signatures for which Numba has compiled it
         self._address = 0
         self._shared: dict[Any, Any] = {}  # of each entry, the one for several threads
 
@@ -78,11 +79,20 @@ class Kernel:
         if wanted is not None:
             entry = self._made[wanted] if wanted in self._made else self._make(wanted)
         if entry is None:
-            return self.numba_object()(*args)
+            return self._call_numba(args, wanted)
         found = entry(*signature.plain(args, wanted.split(",")))  # type: ignore[union-attr]
         if found is NotImplemented:
             given = signature.words(args) or ", ".join(type(a).__name__ for a in args)
             raise TypeError(f"{self.__name__} takes ({wanted}), and was called with ({given})")
+        return found
+
+    def _call_numba(self, args: tuple[Any, ...], wanted: str | None) -> Any:
+        if wanted is not None and wanted in self._called:
+            return self._dispatcher(*args)
+        with lock, _compilation():  # the first such call compiles
+            found = self.numba_object()(*args)
+            if wanted is not None:
+                self._called.add(wanted)
         return found
 
     @property
@@ -127,9 +137,8 @@ class Kernel:
 
     def _compile(self, wanted: str) -> Any:
         start = time.perf_counter()
-        if not _spent:
-            _announce()
-        with _watched(f"compiling {self.__name__}"):
+        notices.begin()
+        with _watched(f"compiling {self.__name__}"), _compilation():
             from .translate import CannotTranslate, LinkError, make
 
             try:
@@ -137,8 +146,12 @@ class Kernel:
                 entry = self._noted(*library.keep(self, wanted, data))
             except (CannotTranslate, LinkError, library.CannotLoad):
                 entry = None  # it needs more than a library of ours has
-        _spent.append(time.perf_counter() - start)
+        notices.add(time.perf_counter() - start)
         return entry
+
+    def fingerprint_parts(self) -> tuple[Any, ...]:
+        """What its compiled code is made of: see :mod:`.fingerprint`."""
+        return self.py_func, self.options, self.declared
 
     def numba_object(self) -> Any:
         """Numba's dispatcher, for calls from other kernels, and where there is no library."""
@@ -165,6 +178,10 @@ class Spelled:
         self._function = function
         self._made: Any = None
 
+    def fingerprint_parts(self) -> tuple[Any, ...]:
+        """What its instructions are written by: see :mod:`.fingerprint`."""
+        return (self._function,)
+
     def numba_object(self) -> Any:
         """What Numba knows it as."""
         if self._made is None:
@@ -183,6 +200,10 @@ class Deferred:
 
     def __init__(self, module: str, name: str = "") -> None:
         self._path = module, name
+
+    def fingerprint_parts(self) -> tuple[Any, ...]:
+        """Its name; the version of its package is in the identity of a library."""
+        return self._path
 
     def numba_object(self) -> Any:
         """The module or the function itself."""
@@ -252,6 +273,27 @@ def _c_function(dispatcher: Any, words: str) -> int:
 
 
 @contextmanager
+def _compilation() -> Iterator[None]:
+    # Ctrl-C waits until it has ended: Numba would be left half imported, or its registries half
+    # filled, and no later kernel could be compiled. And NUMBA_DISABLE_JIT is meant for functions
+    # that a user debugs: kernels have no other way to run, so it does not count for them.
+    with defer_interrupts():
+        disabled = os.environ.pop("NUMBA_DISABLE_JIT", None)
+        config: Any = sys.modules.get("numba.core.config")
+        if config is not None:
+            before, config.DISABLE_JIT = config.DISABLE_JIT, 0
+        try:
+            yield
+        finally:
+            if disabled is not None:
+                os.environ["NUMBA_DISABLE_JIT"] = disabled
+            if config is not None:
+                config.DISABLE_JIT = before
+            elif disabled is not None and "numba.core.config" in sys.modules:
+                sys.modules["numba.core.config"].reload_config()
+
+
+@contextmanager
 def _watched(name: str) -> Iterator[None]:
     seen = list(watchers)
     for w in seen:
@@ -261,16 +303,3 @@ def _watched(name: str) -> Iterator[None]:
     finally:
         for w in seen:
             w.leave()
-
-
-def _announce() -> None:
-    where = library.folder()
-    kept = f"they are kept in {where}" if where else "no folder can be written to keep them"
-    print(f"lowtide: compiling kernels for this processor ({kept})", file=sys.stderr)
-    atexit.register(_report)
-
-
-def _report() -> None:
-    n, seconds = len(_spent), sum(_spent)
-    if n:
-        print(f"lowtide: compiled {n} kernel{'s' * (n > 1)} in {seconds:.1f} s", file=sys.stderr)

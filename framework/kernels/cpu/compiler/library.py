@@ -1,37 +1,48 @@
-"""The folder of compiled kernels: one shared library for each kernel and signature.
+"""Compiled kernels on disk: one shared library for each kernel and signature.
 
-It lies in the user's cache folder (LOWTIDE_CACHE_DIR, or lowtide in XDG_CACHE_HOME, ~/.cache). A
-library is for one kind of processor, and for the sources that it was made of: their hashes stand
-behind it in its file, and where one has changed the library is made again. A folder that others may
-write to is not read: it holds code.
+They lie in the folder ``kernels`` of the cache (:mod:`...runtime.cache_folder`). A library's name
+is a hash of its *identity*: kernel, signature, fingerprint of the code as it was imported,
+processor, versions of Python, NumPy, Numba, llvmlite and lowtide, and the compiler's settings. So
+checkouts, versions and settings share the folder, and none finds the library of another.
+
+A file holds the library, its identity, the identity's length, a BLAKE2 sum of all that, and a mark.
+It is opened once: what is checked through that descriptor (owner, mode, sum, identity) is what is
+mapped. Where files of the folder may not be run, or there is no folder, a library is mapped from a
+file in memory.
 """
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import itertools
-import json
 import os
 import platform
 import stat
 import sys
 import sysconfig
-import tempfile
+import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .. import compiler
-from . import entry, processor
+from ...runtime import cache_folder
+from . import entry, fingerprint, processor
 
-ROOT = Path(compiler.__file__).parents[3]  # of the framework: what sources are named after
-_KERNELS = Path("kernels")
-_END = b"lowtide1"  # behind the description, its length
+FOLDER = "kernels"  # of the cache
 NEEDED = ["libm.so.6"] if platform.libc_ver()[0] == "glibc" else []
 
+_MARK = b"lowtide2"
+_TAIL = 8 + 32 + len(_MARK)  # length of the identity, sum, mark
+_LARGEST = 1 << 26  # bytes of a file that is read
+_TEMPORARY = ".making-"
+_UNUSED = 90 * 24 * 3600.0  # seconds after which a library that no process loads is removed
+_ABANDONED = 3600.0  # seconds after which a temporary file is: its process was killed
+_READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+_CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
-_nameless = itertools.count(1)  # libraries that are in no folder
+_numbers = itertools.count(1)  # of paths that the loader has not seen yet, and of temporary files
+_swept: list[str] = []  # folders in which this process has looked for old files
 
 
 class CannotLoad(Exception):
@@ -50,144 +61,196 @@ def supported() -> bool:
     )
 
 
-@cache
 def folder() -> Path | None:
-    """The folder for this processor, made if it is not there; None if it cannot be used."""
-    base = os.environ.get("LOWTIDE_CACHE_DIR")
+    """The folder of libraries, made if it is absent; None if it cannot be used."""
+    return None if problem() else Path(cache_folder.BASE, FOLDER)
+
+
+def problem() -> str:
+    """Say why libraries cannot be kept, or nothing if they can."""
     try:
-        top = Path(base) if base else _user_cache() / "lowtide"
-        said = "\n".join([*processor.description(), *processor.settings()])
-        found = top / "kernels" / hashlib.blake2b(said.encode(), digest_size=8).hexdigest()
-        found.mkdir(parents=True, exist_ok=True, mode=0o700)
-        status = found.stat()
-        mine = status.st_uid in (os.geteuid(), 0)
-        if not mine or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return None
-    except (OSError, RuntimeError):  # no home, or nothing can be written there
-        return None
-    return found
+        with cache_folder.opened(FOLDER):
+            return ""
+    except cache_folder.Unusable as error:
+        return str(error)
 
 
-def _user_cache() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME")
-    return Path(given) if given else Path.home() / ".cache"
+def inventory() -> tuple[int, int]:
+    """Return how many libraries are kept, and their bytes.
+
+    Raises:
+        Unusable: The folder cannot be used.
+    """
+    with cache_folder.opened(FOLDER) as place:
+        sizes = [
+            os.stat(name, dir_fd=place, follow_symlinks=False).st_size
+            for name in os.listdir(place)
+            if name.endswith(".so")
+        ]
+    return len(sizes), sum(sizes)
+
+
+def clear() -> int:
+    """Remove all libraries and what was left of making them; return how many files that were.
+
+    Processes that have loaded one keep it.
+
+    Raises:
+        Unusable: The folder cannot be used.
+    """
+    count = 0
+    with cache_folder.opened(FOLDER) as place:
+        for name in os.listdir(place):
+            if name.endswith(".so") or name.startswith(_TEMPORARY):
+                with suppress(FileNotFoundError):  # another process clears it, too
+                    os.unlink(name, dir_fd=place)
+                    count += 1
+    return count
 
 
 def load(kernel: Any, words: str) -> tuple[Any, Any, int] | None:
-    """Return (entry, shared entry, address) of a library that is there and not stale, or None."""
-    place = folder()
-    if place is None:
-        return None
-    path = place / _file_name(kernel, words)
-    about = _description(path)
-    if about is None or about["of"] != _identity(kernel, words):
-        return None
-    if any(_hash(name) != known for name, known in about["sources"].items()):
+    """Return (entry, shared entry, address) of a library that is kept, or None.
+
+    A file that is damaged, or that somebody else may have written, counts as absent.
+    """
+    try:
+        wanted = _identity(kernel, words)
+        with cache_folder.opened(FOLDER) as place:
+            descriptor = os.open(_file_name(kernel, wanted), _READ, dir_fd=place)
+    except (fingerprint.Unknown, cache_folder.Unusable, OSError):
         return None
     try:
-        return entry.load(str(path), kernel.__name__, words.split(","))
-    except (OSError, AttributeError, ValueError):  # made for another system
+        data = _verified(descriptor, wanted)
+        if data is None:
+            return None
+        _note_use(descriptor)
+        return _map(descriptor, data, kernel.__name__, words)
+    except (OSError, CannotLoad):
         return None
+    finally:
+        os.close(descriptor)
 
 
 def keep(kernel: Any, words: str, data: bytes) -> tuple[Any, Any, int]:
-    """Write a library to the folder, if there is one, and return what :func:`load` does.
+    """Keep a library, if there is a folder for it, and return what :func:`load` does.
 
     Raises:
         CannotLoad: It needs a function that the process does not have.
     """
-    name, parts = kernel.__name__, words.split(",")
-    place = folder()
-    about = {"of": _identity(kernel, words), "sources": _sources(kernel.py_func.__module__)}
-    text = json.dumps(about).encode()
-    whole = data + text + len(text).to_bytes(8, "little") + _END
-    if place is not None:
-        temporary = ""
-        try:
-            handle, temporary = tempfile.mkstemp(dir=place)
-            with os.fdopen(handle, "wb") as file:
-                file.write(whole)
-            found = _loaded(temporary, name, parts)
-            os.replace(temporary, place / _file_name(kernel, words))
-            return found
-        except OSError:  # the folder is full, or cannot be written to any more
-            pass
-        finally:
-            if temporary and os.path.exists(temporary):
-                os.unlink(temporary)
-    handle = os.memfd_create(name)
     try:
-        os.write(handle, data)
-        # The system's loader takes a path that it knows for the library that it was: a new one.
-        path = "".join("./" if bit == "1" else "/" for bit in f"{next(_nameless):b}")
-        return _loaded(f"/proc/self/fd/{path}{handle}", name, parts)
+        identity = _identity(kernel, words, compiled=True)
+        with cache_folder.opened(FOLDER) as place:
+            return _write(place, kernel, words, data, identity)
+    except (fingerprint.Unknown, cache_folder.Unusable, OSError):
+        # Nothing can be kept, or the folder is full: this process has it all the same.
+        return _map_memory(data, kernel.__name__, words)
+
+
+def _write(
+    place: int, kernel: Any, words: str, data: bytes, identity: bytes
+) -> tuple[Any, Any, int]:
+    body = data + identity + len(identity).to_bytes(8, "little")
+    temporary = f"{_TEMPORARY}{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}"
+    descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=place)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(body + hashlib.blake2b(body, digest_size=32).digest() + _MARK)
+        found = _map(descriptor, data, kernel.__name__, words)
+        name = _file_name(kernel, identity)
+        os.replace(temporary, name, src_dir_fd=place, dst_dir_fd=place)
+    except BaseException:
+        os.unlink(temporary, dir_fd=place)
+        raise
     finally:
-        os.close(handle)
+        os.close(descriptor)
+    _sweep(place)
+    return found
 
 
-def _loaded(path: str, name: str, words: list[str]) -> tuple[Any, Any, int]:
+def _verified(descriptor: int, identity: bytes) -> bytes | None:
+    # The library in a file that only its owner can have written, all of whose bytes are right.
+    status = os.fstat(descriptor)
+    regular = stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST
+    if not regular or not cache_folder.trusted(status):
+        return None
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        data = file.read(_LARGEST)
+    body, tail = data[:-_TAIL], data[-_TAIL:]
+    if len(data) < _TAIL or tail[-len(_MARK) :] != _MARK:
+        return None
+    if hashlib.blake2b(body + tail[:8], digest_size=32).digest() != tail[8:40]:
+        return None
+    length = int.from_bytes(tail[:8], "little")
+    return body[: len(body) - length] if body[len(body) - length :] == identity else None
+
+
+def _map(descriptor: int, data: bytes, name: str, words: str) -> tuple[Any, Any, int]:
+    # By the descriptor: a path could name another file by now.
     try:
-        return entry.load(path, name, words)
+        return entry.load(_new_path(descriptor), name, words.split(","))
+    except OSError:  # where no file may be run (a mount with noexec), or for a reason that stays
+        return _map_memory(data, name, words)
+
+
+def _map_memory(data: bytes, name: str, words: str) -> tuple[Any, Any, int]:
+    descriptor = os.memfd_create(name)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(data)
+        return entry.load(_new_path(descriptor), name, words.split(","))
     except OSError as error:
         raise CannotLoad(str(error)) from error
+    finally:
+        os.close(descriptor)
 
 
-def _identity(kernel: Any, words: str) -> str:
-    options = {k: sorted(v) if isinstance(v, set) else v for k, v in kernel.options.items()}
+def _new_path(descriptor: int) -> str:
+    # The system's loader takes a path that it knows for the library that it was. Descriptors are
+    # numbered anew all the time, so each path is spelled as none was before.
+    spelled = "".join("./" if bit == "1" else "/" for bit in f"{next(_numbers):b}")
+    return f"/proc/self/fd/{spelled}{descriptor}"
+
+
+def _note_use(descriptor: int) -> None:
+    # Once a day: its time of modification says when it was last used.
+    if time.time() - os.fstat(descriptor).st_mtime > 24 * 3600:
+        with suppress(OSError):  # a folder that root keeps for all
+            os.utime(descriptor)
+
+
+def _sweep(place: int) -> None:
+    # Once a process: libraries of versions and settings that nobody has any more.
+    if cache_folder.BASE in _swept:
+        return
+    _swept.append(cache_folder.BASE)
+    now = time.time()
+    for name in os.listdir(place):
+        limit = _ABANDONED if name.startswith(_TEMPORARY) else _UNUSED
+        if not name.endswith(".so") and not name.startswith(_TEMPORARY):
+            continue
+        with suppress(OSError):  # another process was faster
+            status = os.stat(name, dir_fd=place, follow_symlinks=False)
+            if now - status.st_mtime > limit:
+                os.unlink(name, dir_fd=place)
+
+
+def _identity(kernel: Any, words: str, compiled: bool = False) -> bytes:
+    # ``compiled``: of code that this process has compiled just now.
     function = kernel.py_func
-    return json.dumps([function.__module__, function.__qualname__, words, kernel.declared, options])
+    parts = [
+        f"lowtide {getattr(sys.modules.get(__name__.partition('.')[0]), '__version__', '')}",
+        f"python {sys.version} {sys.implementation.cache_tag} {sys.flags.optimize}",
+        *processor.versions(check=compiled),
+        *processor.description(),
+        *processor.settings(check=compiled),
+        f"{function.__module__} {function.__qualname__}",
+        words,
+        f"kernel {fingerprint.of_kernel(kernel)}",
+        f"compiler {fingerprint.of_compiler()}",
+    ]
+    return "\n".join(parts).encode("utf-8", "surrogateescape")
 
 
-def _file_name(kernel: Any, words: str) -> str:
-    key = hashlib.blake2b(_identity(kernel, words).encode(), digest_size=8).hexdigest()
+def _file_name(kernel: Any, identity: bytes) -> str:
+    key = hashlib.blake2b(identity, digest_size=16).hexdigest()
     return f"{kernel.__name__.strip('_')}-{key}.so"
-
-
-def _description(path: Path) -> Any:
-    try:
-        with open(path, "rb") as file:
-            file.seek(-16, os.SEEK_END)
-            end = file.read()
-            length = int.from_bytes(end[:8], "little")
-            file.seek(-16 - length, os.SEEK_END)
-            return json.loads(file.read(length)) if end[8:] == _END else None
-    except (OSError, ValueError):
-        return None
-
-
-@cache
-def _hash(name: str) -> str:
-    try:
-        return hashlib.blake2b((ROOT / name).read_bytes(), digest_size=8).hexdigest()
-    except OSError:
-        return ""
-
-
-def _sources(module: str) -> dict[str, str]:
-    # Of the module, what it imports of kernels, and what makes entries.
-    start = Path(sys.modules[module].__file__ or "")
-    if start.is_relative_to(ROOT):
-        start = start.relative_to(ROOT)
-    here = Path(compiler.__file__).parent.relative_to(ROOT)
-    todo = [start, *[here / f"{n}.py" for n in ("translate", "entry", "link", "runtime")]]
-    found: dict[str, str] = {}
-    while todo:
-        path = todo.pop()
-        name = path.as_posix()
-        if name not in found:
-            found[name] = _hash(name)
-            todo += _imported(path)
-    return found
-
-
-def _imported(path: Path) -> list[Path]:
-    # Files of kernels that one imports from, wherever it does.
-    found = []
-    for node in ast.walk(ast.parse((ROOT / path).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
-            for name in ["", *[a.name for a in node.names]]:
-                file = (base / name).with_suffix(".py") if name else base.with_suffix(".py")
-                if (ROOT / file).is_file() and file.is_relative_to(_KERNELS):
-                    found.append(file)
-    return found

@@ -14,6 +14,10 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from .fingerprint import of_source
+
+SOURCE = of_source(__file__)  # as it is imported
+
 PAGE = 1 << 12
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")

@@ -1,13 +1,40 @@
-"""The processor's name and instructions, as the system tells them: what compiled code is for."""
+"""What compiled code depends on beside its source: the processor, the compiler and its settings."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import platform
+import re
+import sys
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-SETTINGS = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX", "NUMBA_OPT")
+import numpy as np
+
+from .fingerprint import Unknown
+
+TARGET = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NUMBA_ENABLE_AVX")  # what code is compiled for
+# Settings of Numba that change no compiled code: where it caches, what it prints, its threads.
+_HARMLESS = (
+    "NUMBA_CACHE", "NUMBA_NUM_THREADS", "NUMBA_THREADING_LAYER", "NUMBA_DUMP", "NUMBA_DISABLE_JIT",
+    "NUMBA_WARNINGS", "NUMBA_COLOR_SCHEME", "NUMBA_SHOW_HELP", "NUMBA_CUDA", "NUMBA_GDB",
+    "NUMBA_DISABLE_PERFORMANCE_WARNINGS", "NUMBA_DEVELOPER_MODE", "NUMBA_FULL_TRACEBACKS",
+    "NUMBA_CAPTURED_ERRORS", "NUMBA_DEBUG_CACHE", "NUMBA_JIT_COVERAGE",
+)  # fmt: skip
+# Of settings that change code: the variable, and Numba's default. A program may set
+# numba.config.NAME without the variable, and so may a file .numba_config.yaml.
+_DEFAULTS: dict[str, tuple[str, Any]] = {
+    "BOUNDSCHECK": ("NUMBA_BOUNDSCHECK", None),
+    "CPU_FEATURES": ("NUMBA_CPU_FEATURES", None),
+    "CPU_NAME": ("NUMBA_CPU_NAME", None),
+    "DEBUGINFO_DEFAULT": ("NUMBA_DEBUGINFO", 0),
+    "DISABLE_INTEL_SVML": ("NUMBA_DISABLE_INTEL_SVML", 0),
+    "LOOP_VECTORIZE": ("NUMBA_LOOP_VECTORIZE", 1),
+    "OPT": ("NUMBA_OPT", 3),
+    "SLP_VECTORIZE": ("NUMBA_SLP_VECTORIZE", 0),
+}
 
 
 @cache
@@ -26,9 +53,63 @@ def description() -> tuple[str, str]:
     return name, fields.get("flags", "")
 
 
-def settings() -> list[str]:
-    """What the compiler was told from outside."""
-    return [f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ]
+def settings(check: bool = False) -> list[str]:
+    """Return the settings of the compiler in the environment that may change code.
+
+    Args:
+        check: Whether Numba, which is imported, must have been given just these.
+
+    Raises:
+        Unknown: It has others: a program or a file of settings changed them.
+    """
+    if check and (other := _changed_settings()):
+        raise Unknown(f"numba.config has other values than the environment: {', '.join(other)}")
+    found = (n for n in sorted(os.environ) if n.startswith("NUMBA_"))
+    return [f"{n}={os.environ[n]}" for n in found if not n.startswith(_HARMLESS)]
+
+
+def _changed_settings() -> list[str]:
+    config = sys.modules["numba.core.config"]
+    changed = []
+    for name, (variable, default) in _DEFAULTS.items():
+        value = getattr(config, name, default)
+        given = os.environ.get(variable)
+        if value != default if given is None else str(value) != given:
+            changed.append(name)
+    return changed
+
+
+def versions(check: bool = False) -> list[str]:
+    """Return what tells versions of NumPy and of the compiler's packages apart.
+
+    Importing Numba for its version would take most of the time that a kept library saves, so the
+    files that hold the versions are read.
+
+    Args:
+        check: Whether the packages that are imported must be those on disk.
+
+    Raises:
+        Unknown: They are not: they were replaced meanwhile. Or a version cannot be found.
+    """
+    found = {name: _version_on_disk(name) for name in ("numba", "llvmlite")}
+    for name, version in found.items():
+        if check and sys.modules[name].__version__ != version:
+            raise Unknown(f"{name} on disk is not the one that is imported")
+    return [f"{name} {version}" for name, version in {"numpy": np.__version__, **found}.items()]
+
+
+_VERSION = re.compile(r"""\bversion(?:_version)?["']?\s*[:=]\s*["']([^"']+)""")
+
+
+@cache
+def _version_on_disk(package: str) -> str:
+    spec = importlib.util.find_spec(package)
+    folders = spec.submodule_search_locations if spec else None
+    for folder in folders or ():
+        path = Path(folder, "_version.py")
+        if path.is_file() and (found := _VERSION.search(path.read_text(encoding="utf-8"))):
+            return found[1]
+    raise Unknown(f"the version of {package}")
 
 
 @cache
@@ -38,7 +119,7 @@ def has(feature: str) -> bool:
     That is this machine's, unless NUMBA_CPU_FEATURES or NUMBA_ENABLE_AVX says otherwise.
     """
     flags = description()[1].split()
-    if not flags or settings():
+    if not flags or any(name in os.environ for name in TARGET):
         return feature in _asked_compiler()
     return feature in flags or feature.replace("avx512", "avx512_") in flags
 

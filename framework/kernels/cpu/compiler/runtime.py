@@ -3,6 +3,12 @@
 In LLVM's words, linked into the kernels that need them.
 """
 
+from __future__ import annotations
+
+from .fingerprint import of_source
+
+SOURCE = of_source(__file__)  # as it is imported
+
 _MEMORY = """
 declare i8* @malloc(i64)
 declare void @free(i8*)

@@ -39,10 +39,13 @@ from .entry import (
     VALUE,
     WORDS,
 )
+from .fingerprint import of_source
 from .library import NEEDED
 from .link import LinkError as LinkError
 from .link import link
 from .runtime import FUNCTIONS
+
+SOURCE = of_source(__file__)  # as it is imported
 
 cgutils: Any = _cgutils
 compiler: Any = _compiler
