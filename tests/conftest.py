@@ -13,6 +13,8 @@ import pytest
 
 import lowtide as lt
 from lowtide.framework.devices import backend, live_backends
+from lowtide.framework.kernels.cpu.compiler import library
+from lowtide.framework.kernels.runtime import cache_folder
 from tests.samples import fresh_start
 
 # Seconds after which a test hangs. No test takes a tenth of it, also where work beside it takes the
@@ -68,6 +70,16 @@ def put_aside() -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Put aside what collecting the tests has made."""
     put_aside()
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what takes long before the first test ends, and where compiled kernels go."""
+    found = ["collecting some 22,000 tests, in each process, takes half a minute"]
+    try:
+        count, _ = library.inventory()
+    except cache_folder.Unusable as error:
+        return [*found, f"compiled kernels are not kept ({error}): expect half an hour"]
+    return [*found, f"{count} compiled kernels in {library.folder()}; what is missing is compiled"]
 
 
 @pytest.hookimpl(trylast=True)

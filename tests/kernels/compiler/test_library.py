@@ -16,6 +16,7 @@ from lowtide.framework.kernels.cpu.compiler import ahead, fingerprint, library, 
 from lowtide.framework.kernels.cpu.compiler.standard import KERNELS
 from lowtide.framework.kernels.cpu.support.jit import compiled, part
 from lowtide.framework.kernels.runtime import cache_folder
+from lowtide.profiling.estimate.fork_sandbox import run_apart
 
 pytestmark = pytest.mark.skipif(not library.supported(), reason="libraries: x86-64 Linux, CPython")
 
@@ -284,6 +285,7 @@ def test_a_path_that_is_no_text(tmp_path):
     again = _kernel()
     assert again(1.0) == 4.0
     assert _was_read(again)
+    assert run_apart(lambda: 1) == 1  # an estimate reads which files are mapped
 
 
 def test_where_no_file_may_be_run_libraries_are_mapped_from_memory(own_folder, monkeypatch):
