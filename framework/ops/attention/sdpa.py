@@ -3,8 +3,10 @@
 No matrix of (queries, keys) exists for the whole batch, or even for one head where that is large:
 forward and backward make the scores of a few rows in a workspace of about a megabyte, use them and
 overwrite them (``tiling.py``). For backward, the node keeps query, key, value, the result
-and one number per row, the logarithm of the row's sum of exponentials: the probabilities are made
-again from it (``sdpa_backward.py``).
+and one number per row, ``lse``, the logarithm of the row's sum of ``exp(score - largest)``. The
+probabilities are made again from it and from the largest score, which is found again
+(``sdpa_backward.py``): in the sum of the two, as it is usually kept, large scores would leave no
+digits for the logarithm.
 
 Source:
     The row statistics kept for backward: Dao et al.: "FlashAttention", 2022. Unlike there, a tile
@@ -111,7 +113,7 @@ def attend(
         xp.matmul(s, v[b, heads, None, :columns], out=target)
         divisor = total if not p else total * (1.0 - p)
         xp.divide(target, divisor, out=target)
-        xp.add(largest, xp.log(total), out=largest)
+        xp.log(total, out=largest)
 
 
 @attend.kernel("cpu", when=worth_compiling_attention, layout=rows_ready)
