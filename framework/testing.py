@@ -188,15 +188,15 @@ def check_second_gradient(function: Any, inputs: list[Tensor]) -> None:
 
 
 @contextmanager
-def poisoned(where: Any = "cpu") -> Iterator[None]:
-    """Fill all memory from the pool with ones in every bit: NaN, -1, True."""
+def poisoned(where: Any = "cpu", byte: int = 0xFF) -> Iterator[None]:
+    """Fill all memory from the pool with a byte; ones in every bit are NaN, -1, True."""
     be = backend(as_device(where))
     plain = type(be).empty
 
     def empty(spec: Any, role: int = 0) -> Any:
         storage, array = plain(be, spec, role)
         if storage.nbytes:
-            np.ndarray.__setitem__(storage.view(np.ndarray), slice(None), 0xFF)
+            np.ndarray.__setitem__(storage.view(np.ndarray), slice(None), byte)
         return storage, array
 
     be.empty = empty

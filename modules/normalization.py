@@ -161,6 +161,11 @@ class GroupNorm(Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
+        if num_groups == 0:
+            raise ZeroDivisionError(
+                f"GroupNorm: {num_channels} channels cannot be divided into 0 groups. Pass "
+                "num_groups of at least 1."
+            )
         if num_channels % num_groups:
             raise ValueError(
                 f"GroupNorm: num_channels must be divisible by num_groups; got {num_channels} and "

@@ -25,6 +25,7 @@ from ..errors import SerializationError
 from .atomic_files import Source
 from .checksums import CHECKSUMS, blank, filled, none_expected, parsed, write_summed
 from .multilinear_hash import sum_of, sum_of_pieces
+from .size_budget import weigh_json
 
 LONGEST_HEADER = 100_000_000  # bytes
 MOST_DIMS = 64  # what NumPy can have
@@ -212,7 +213,9 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _json(source: Source, text: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
+        words = text.decode("utf-8")
+        weigh_json(source, words, "the header")
+        fields = json.loads(words, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
         raise source.error(f"the header is no valid JSON: {error}") from None
     if not isinstance(fields, dict):

@@ -19,7 +19,7 @@ from .checksums import OURS
 from .json_structure import Decoder, Encoder
 from .map_location import Placement
 from .safetensors import METADATA, Header, read_header, unique, write
-from .size_budget import damage_named
+from .size_budget import damage_named, weigh_json
 
 FORMAT, STRUCTURE = OURS
 VERSION = "1"
@@ -141,8 +141,10 @@ def structure_of(source: Source, header: Header) -> Any:
             f"it has version {version} of the format, and this lowtide reads {VERSION}",
             "Update lowtide" if version else "It is a safetensors file of another program",
         )
+    text = header.metadata.get(STRUCTURE, "")
+    weigh_json(source, text, "the structure")
     try:
-        return json.loads(header.metadata.get(STRUCTURE, ""))
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise source.error(f"{METADATA}['{STRUCTURE}'] is no valid JSON: {error}") from None
 
@@ -159,8 +161,9 @@ def _load_index(path: str, placement: Placement, mapped: bool) -> dict[str, Any]
         if source.size > LARGEST_INDEX:
             raise source.error(f"an index of {source.size} bytes is more than {LARGEST_INDEX}")
         with damage_named(source, "it is no index with a weight_map"):
-            text = source.read(0, source.size)
-            index = json.loads(text.decode("utf-8"), object_pairs_hook=unique)
+            text = source.read(0, source.size).decode("utf-8")
+            weigh_json(source, text, "the index")
+            index = json.loads(text, object_pairs_hook=unique)
             names: dict[str, Any] = index["weight_map"]
             if not isinstance(names, dict):
                 raise ValueError(f"weight_map is a {type(names).__name__}")

@@ -10,6 +10,7 @@ and one whose keys were made to have one hash: a dict compares each of them with
 
 from __future__ import annotations
 
+import re
 import struct
 import zlib
 from collections.abc import Callable, Iterator
@@ -22,6 +23,8 @@ from .atomic_files import Source
 BASE = 20 << 20  # bytes that any file may take
 PER_TEXT = 12  # bytes of objects for a byte of JSON or of a pickle
 TENSOR, OBJECT = 640, 240  # bytes of a tensor without its values, of another object
+_OPENED, _ITEM = 64, 8  # bytes of an empty list or dict in JSON, and of each further place in one
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _WHOLE = (1 << 61) - 1  # integers from here on have the hash of a smaller one
 _PER_STEP = 20  # bytes of the base that give a step
 _COMPARED = 16  # bytes that comparing two keys of one hash is worth, by the time it takes
@@ -41,6 +44,31 @@ class UnsafeContentError(ValueError):
 
 class OverBudgetError(ValueError):
     """A file asks for more memory or time than its size allows."""
+
+
+def weigh_json(source: Source, text: str, what: str) -> None:
+    """Refuse a JSON text whose lists and dicts would take more than a file of its size may.
+
+    They are counted before any is built, by the characters that begin them: a parser makes 64 bytes
+    out of the three of ``[],``. Those inside strings count only where a first count is too many.
+
+    Raises:
+        SerializationError: They would take more than that; the message begins with ``what``.
+    """
+    limit = source.size + BASE + PER_TEXT * len(text)
+    if _weight(text) <= limit:
+        return
+    nbytes = _weight(_STRING.sub("", text))
+    if nbytes > limit:
+        raise source.error(
+            f"{what} asks for {nbytes} bytes of lists and dicts, and a file of its size may have "
+            f"{limit}",
+            "Save many small lists as one tensor or array",
+        )
+
+
+def _weight(text: str) -> int:
+    return _OPENED * (text.count("[") + text.count("{")) + _ITEM * text.count(",")
 
 
 class Budget:

@@ -230,6 +230,10 @@ def _theirs(entries: dict[str, Any]) -> bytes:
     return len(header).to_bytes(8, "little") + header
 
 
+def _header(words: str) -> bytes:
+    return len(words).to_bytes(8, "little") + words.encode()
+
+
 DATA = bytes(3 << 20)
 FILES: dict[str, Callable[[], bytes]] = {
     **{f"zip: {name}": (lambda body=body: zipped(body())) for name, body in PICKLES.items()},
@@ -272,6 +276,9 @@ FILES: dict[str, Callable[[], bytes]] = {
     "ours: a set of one hash": lambda: ours(
         {"$": "set", "items": [k * MODULUS for k in range(150_000)]}
     ),
+    "ours: empty lists": lambda: ours("[" + "[]," * 1_600_000 + "[]]"),
+    "ours: empty dicts": lambda: ours("[" + "{}," * 1_600_000 + "[]]"),
+    "ours: lists of nothing in the header": lambda: _header('{"a":[' + "[]," * 1_600_000 + "[]]}"),
     "ours: a long number": lambda: ours("9" * 4_000_000),
     "ours: a nest": lambda: ours('{"$":"tuple","items":[' * 100_000 + "]}" * 100_000),
     "ours: very many entries": lambda: ours([], b"", _entries(60_000)),

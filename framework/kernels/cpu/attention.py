@@ -45,11 +45,26 @@ def _sum(row: Any) -> Any:
 
 
 @compiled(fastmath=FUSED)
+def _scaled(row: Any, scale: Any, n: int, whole: int) -> Any:
+    # Scales a row up to ``whole``, minus infinity from ``n`` on; returns its largest element.
+    for j in range(whole):
+        row[j] *= scale
+    if n < whole:
+        rest = np.int32(n % LANES)
+        tail = row[n - n % LANES : whole]
+        for j in range(tail.size):
+            tail[j] = _LOWEST if np.int32(j) >= rest else tail[j]
+    m = _largest(row[:whole])
+    return _ZERO if m == _LOWEST else m  # nothing to attend to: the result is zero
+
+
+@compiled(fastmath=FUSED)
 def soften(
     s: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool, rescale: Any
 ) -> None:
     """Softmax of each row of ``s * scale``, times ``keep * rescale`` where there is a ``keep``.
 
+    ``lse`` is the logarithm of each row's sum, of exponentials beside the largest element.
     Row ``i`` is line ``first + i % lines`` of its head; with ``causal`` it sees no later column.
     """
     rows, columns = s.shape
@@ -57,22 +72,13 @@ def soften(
         n = min(columns, first + i % lines + 1) if causal else columns
         whole = min(columns, (n + LANES - 1) // LANES * LANES)
         row = s[i]
-        for j in range(whole):
-            row[j] *= scale
-        if n < whole:
-            rest = np.int32(n % LANES)
-            tail = row[n - n % LANES : whole]
-            for j in range(tail.size):
-                tail[j] = _LOWEST if np.int32(j) >= rest else tail[j]
-        m = _largest(row[:whole])
-        if m == _LOWEST:
-            m = _ZERO  # nothing to attend to: the result is zero
+        m = _scaled(row, scale, n, whole)
         for j in range(whole):
             row[j] = exp32(row[j] - m)
         total = _sum(row[:whole])
         if total == _ZERO:
             total = _ONE
-        lse[i] = m + np.log(total)
+        lse[i] = np.log(total)
         factor = rescale / total
         if keep.size:
             for j in range(n):
@@ -89,16 +95,19 @@ def probabilities(
     s: Any, dropped: Any, lse: Any, keep: Any, scale: Any, first: int, lines: int, causal: bool,
     rescale: Any,
 ) -> None:  # fmt: skip
-    """Make ``s`` probabilities again; ``dropped`` are those times ``keep * rescale``."""
+    """Make ``s`` probabilities again; ``dropped`` are those times ``keep * rescale``.
+
+    Scaled scores are rounded and their largest found as by :func:`soften`: fused with the
+    subtraction, a product of 1e10 would differ from it by hundreds.
+    """
     rows, columns = s.shape
     for i in range(rows):
         n = min(columns, first + i % lines + 1) if causal else columns
         whole = min(columns, (n + LANES - 1) // LANES * LANES)
-        m = lse[i]
-        row = s[i]
+        row, low = s[i], lse[i]
+        m = _scaled(row, scale, n, whole)
         for j in range(whole):
-            v = exp32(row[j] * scale - m)
-            row[j] = v if j < n else _ZERO
+            row[j] = exp32((row[j] - m) - low)
         for j in range(whole, columns):
             row[j] = _ZERO
         if keep.size:

@@ -3,8 +3,10 @@
 No matrix of (queries, keys) exists for the whole batch, or even for one head where that is large:
 forward and backward make the scores of a few rows in a workspace of about a megabyte, use them and
 overwrite them (``tiling.py``). For backward, the node keeps query, key, value, the result
-and one number per row, the logarithm of the row's sum of exponentials: the probabilities are made
-again from it (``sdpa_backward.py``).
+and one number per row, ``lse``, the logarithm of the row's sum of ``exp(score - largest)``. The
+probabilities are made again from it and from the largest score, which is found again
+(``sdpa_backward.py``): in the sum of the two, as it is usually kept, large scores would leave no
+digits for the logarithm.
 
 Source:
     The row statistics kept for backward: Dao et al.: "FlashAttention", 2022. Unlike there, a tile
@@ -111,7 +113,7 @@ def attend(
         xp.matmul(s, v[b, heads, None, :columns], out=target)
         divisor = total if not p else total * (1.0 - p)
         xp.divide(target, divisor, out=target)
-        xp.add(largest, xp.log(total), out=largest)
+        xp.log(total, out=largest)
 
 
 @attend.kernel("cpu", when=worth_compiling_attention, layout=rows_ready)
@@ -174,7 +176,7 @@ def _order_of(query):
 
 def plain(query, key, value, attn_mask, rng, p, causal, scale):
     """Attention in plain ops, with all scores at once."""
-    shared = query.shape[1] // key.shape[1]
+    shared = query.shape[1] // max(1, key.shape[1])
     if shared > 1:
         key = key.repeat_interleave(shared, 1)
         value = value.repeat_interleave(shared, 1)
@@ -203,7 +205,7 @@ def _four(x):
     # (batch, heads, rows, size) of a tensor with fewer or more dims
     if x.ndim == 2:
         return x.unsqueeze(0).unsqueeze(0)
-    return x.unsqueeze(1) if x.ndim == 3 else x.reshape(-1, *x.shape[-3:])
+    return x.unsqueeze(1) if x.ndim == 3 else x.reshape(prod(x.shape[:-3]), *x.shape[-3:])
 
 
 @function(public=False)
@@ -241,7 +243,7 @@ def scaled_dot_product_attention(
             x.reshape(*[1] * (ndim - x.ndim), *x.shape) for x in (query, key, value)
         )
     _check(query, key, value, attn_mask, is_causal, enable_gqa)
-    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
+    scale = max(query.shape[-1], 1) ** -0.5 if scale is None else float(scale)
     lead = broadcast_shapes(
         "scaled_dot_product_attention", query.shape[:-3], key.shape[:-3], value.shape[:-3]
     )
@@ -301,7 +303,7 @@ def _four_mask(mask, lead, ndim):
         return mask.unsqueeze(1)
     if ndim == 4 or mask.ndim <= 3:
         return mask
-    return mask.expand(*lead, *mask.shape[-2:]).reshape(-1, lead[-1], *mask.shape[-2:])
+    return mask.expand(*lead, *mask.shape[-2:]).reshape(prod(lead[:-1]), *lead[-1:], *mask.shape[-2:])
 
 
 def _check(query, key, value, mask, causal, grouped):

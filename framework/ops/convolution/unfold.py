@@ -94,6 +94,8 @@ def _image_infer(input, *, size, kernel, dilation, padding, stride):
             "fold: Expected 2D or 3D (batch mode) tensor for input with possibly 0 batch size and "
             f"non-zero dimensions, but got: {list(input.shape)}. Pass (N, C * windows' size, L)."
         )
+    if min(kernel) < 1:
+        raise RuntimeError(f"fold: kernel size should be greater than zero, but got {kernel}.")
     if input.shape[-2] % prod(kernel):
         raise RuntimeError(
             "fold: Expected size of input's dimension 1 to be divisible by the product of "

@@ -102,7 +102,7 @@ def _row_sums_samples(make):
 def row_sums(xp, out, grad, index, *, rows, padding):
     """Backward of lookup: add each gradient to its row; row ``padding`` stays zero."""
     out.fill(0)
-    xp.add.at(out, index.reshape(-1), grad.reshape(-1, out.shape[1]))
+    xp.add.at(out, index.reshape(-1), grad.reshape(index.size, out.shape[1]))
     if padding is not None:
         out[padding].fill(0)
 
@@ -112,7 +112,7 @@ def _(xp, out, grad, index, *, rows, padding):
     from ...kernels.cpu.normalization.layer_norm import add_rows
 
     out.fill(0)
-    add_rows(out, grad.reshape(-1, out.shape[1]), index.reshape(-1))
+    add_rows(out, grad.reshape(index.size, out.shape[1]), index.reshape(-1))
     if padding is not None:
         out[padding].fill(0)
 
@@ -248,7 +248,7 @@ def embedding(
                 f"[-{rows}, {rows - 1}]."
             )
         padding_idx %= rows
-    if max_norm is not None:
+    if max_norm is not None and weight.numel():
         with no_grad():
             weight._renormalize_rows_(input, float(max_norm), float(norm_type))
     out = lookup(weight, input, padding_idx, bool(sparse))

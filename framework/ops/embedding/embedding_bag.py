@@ -432,7 +432,7 @@ def embedding_bag(
                 f"through {rows - 1}, but got {padding_idx}"
             )
         padding_idx %= rows
-    if max_norm is not None:
+    if max_norm is not None and weight.numel():
         with no_grad():
             weight._renormalize_rows_(input, float(max_norm), float(norm_type))
     if input.ndim == 2:
@@ -446,6 +446,9 @@ def embedding_bag(
             )
         _check_offsets(offsets, input.shape[0])
         offsets = offsets[:bags].to(int64)
+        if not bags:  # then no entry is in one
+            input = input[:0]
+            per_sample_weights = None if per_sample_weights is None else per_sample_weights[:0]
     source = input.reshape(-1).to(int64)
     how = {"bags": bags, "length": length, "padding": padding_idx}
     if mode == "max":
@@ -458,6 +461,8 @@ def embedding_bag(
 
 
 def _largest(weight, source, offsets, how):
+    if not weight.shape[0] and not source.shape[0]:  # bags without entries: there is no row
+        return weight.sum(0, keepdim=True).expand(how["bags"], -1)
     with no_grad():
         counts, target = entries_of(source, offsets, None, mean=False, dtype=weight.dtype, **how)
         found = winners(weight, source, target, counts.to(int64), how["bags"])

@@ -66,7 +66,16 @@ def _values_first(xp, values, target, index, at):
 
 
 def take(xp, array, index, axis, out):
-    """``xp.take`` into ``out``; negative indices count from the end."""
+    """``xp.take`` into ``out``; negative indices count from the end.
+
+    Raises:
+        IndexError: There are indices and nothing to take: NumPy would wrap them around for ever.
+    """
+    if index.size and array.shape[axis] == 0:
+        raise IndexError(
+            f"index is out of bounds for dimension with size 0: {index.size} indices into shape "
+            f"{array.shape}. Pass no indices, or a tensor that has elements there."
+        )
     if xp is np:
         np.take(array, index, axis, out=out, mode="wrap")  # mode "raise" would copy `out`
     else:

@@ -64,6 +64,11 @@ def cross_entropy_rows(xp, out, lse, work, input, target, weight, *, ignore_inde
     logits = input.reshape(n, c, length)
     losses, classes = out.reshape(n, 1, length), target.reshape(n, length)
     total = float(weight.sum()) if label_smoothing and weight is not None else c
+    if c == 0:  # only rows that are ignored have no class
+        class_targets.checked(xp, classes[classes != ignore_index], c, ignore_index)
+        out.fill(0)
+        lse.fill(0)
+        return
     for rows, columns in class_targets.tiles(n, c, length, lse.dtype.itemsize):
         x, row, loss = logits[rows, :, columns], lse[rows, :, columns], losses[rows, :, columns]
         tile = work[: x.size].reshape(x.shape)
@@ -151,6 +156,8 @@ def cross_entropy_grad(xp, out, grad, input, target, weight, lse, *, ignore_inde
     logits, result = input.reshape(n, c, length), out.reshape(n, c, length)
     arriving, classes = grad.reshape(n, length), target.reshape(n, length)
     total = float(weight.sum()) if label_smoothing and weight is not None else c
+    if result.size == 0:
+        return
     for rows, columns in class_targets.tiles(n, c, length, lse.dtype.itemsize):
         x, y = logits[rows, :, columns], result[rows, :, columns]
         safe, counts = class_targets.checked(xp, classes[rows, columns], c, ignore_index)
@@ -393,13 +400,14 @@ def cross_entropy(
 def _soft_cross_entropy(input, target, weight, reduction, smoothing):
     dim = 0 if input.ndim == 1 else 1
     if smoothing:
-        target = target * (1.0 - smoothing) + smoothing / input.shape[dim]
+        target = target * (1.0 - smoothing) + smoothing / max(input.shape[dim], 1)
     log_p = log_softmax(input, dim)
     if weight is not None:
         log_p = log_p * weight.view(-1, *[1] * max(input.ndim - 2, 0))
     loss = -(log_p * target).sum(dim)
     if reduction == "mean":
-        return loss.sum() / max(loss.numel(), 1)
+        # Of rows without classes it is NaN, as a mean over no rows.
+        return loss.sum() / (loss.numel() if input.numel() else 0)
     return reduce_loss(loss, reduction)
 
 

@@ -226,6 +226,10 @@ def adaptive_max_pool3d(input, output_size, return_indices=False):
 
 def _lp_pool(nd, input, norm_type, kernel_size, stride, ceil_mode):
     p = float(norm_type)
+    if p == 0:
+        raise ZeroDivisionError(
+            f"lp_pool{nd}d: there is no root of order 0. Pass a norm_type other than 0."
+        )
     kernel, stride, padding, _ = _arguments(nd, kernel_size, stride, 0)
     powers = input.pow(p)
     mean = avg_pool(powers, kernel, stride, padding, bool(ceil_mode), True, None)

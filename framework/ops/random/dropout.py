@@ -14,14 +14,18 @@ from __future__ import annotations
 from functools import partial
 from math import prod
 
-from ...dtypes import bool_, int32
+from ...dtypes import bool_, float32, int32
+from ...kernels.common.copy import line_copier
 from ...kernels.common.layout import contiguous, heavy
-from ...kernels.runtime import thresholds
+from ...kernels.runtime import threads, thresholds
 from ...random.generator import draw
 from ...random.philox import Rng, bits
 from ...spec import Spec
 from ..registry import function, op
 from ..signatures import per_element
+
+
+_LEAST_TILE = 1 << 10  # elements: as many as the compiled kernel draws words for at once
 
 
 def _mask_infer(input, rng, **_):
@@ -60,6 +64,40 @@ def mask(xp, out, words, kept, input, rng, *, p, scale, shift, value):
             xp.copyto(y, value, where=keep)
         else:
             xp.multiply(y, keep, out=y)
+
+
+def _single_tiles(input, rng, **_):
+    # A tile in float32 for each thread: together at most half the elements, which is as many bytes
+    # as the tensor has, but for tensors of less than two of the smallest tiles.
+    chunks = threads.LIMIT
+    tile = min(thresholds.TILE, input.numel // (2 * chunks) // _LEAST_TILE * _LEAST_TILE)
+    tile = min(input.numel, max(tile, _LEAST_TILE))
+    return (Spec((max(1, min(chunks, input.numel // (2 * tile))), tile), float32),)
+
+
+def _heavy_half(input, rng, **_):
+    return heavy(input.like(dtype=float32))
+
+
+@mask.kernel("cpu", dtypes="half", when=_heavy_half, layout=contiguous, scratch=_single_tiles)
+def _(xp, out, singles, input, rng, *, p, scale, shift, value):
+    from ...kernels.cpu.random import dropout as noise
+
+    flat, target, tile = input.reshape(-1), out.reshape(-1), singles.shape[1]
+    widen = line_copier(singles.dtype, flat.dtype)
+    narrow = line_copier(target.dtype, singles.dtype)
+    numbers = round(p * 2**32), scale, shift, value
+
+    def run(chunk, first, last):
+        for start in range(first * tile, min(last * tile, flat.size), tile):
+            x = flat[start : start + tile]
+            y = singles[chunk, : x.size]
+            widen(y, x)
+            # Words come in fours, and so do the elements of all tiles but the last.
+            noise.dropout(y, y, rng.seed, rng.offset + start // 4, *numbers, together=True)
+            narrow(target[start : start + tile], y)
+
+    threads.parallel_chunks(run, -(-flat.size // tile), len(singles))
 
 
 @mask.kernel("cpu", when=heavy, layout=contiguous, scratch=False)

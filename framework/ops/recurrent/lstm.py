@@ -358,7 +358,7 @@ def _backward(
             state = hidden[here] if again else cells[:0]
             slope(xp, dgates[here], gates[here], cells[here], before, d[some], dc[some], state)
         matmul_into(xp, dgates[rows], w_hh, out=dh[:count])
-    if again:
+    if dw_hr.size:  # also of no rows: then zeros
         matmul_into(xp, above.T, hidden, out=dw_hr)
     if needs[2]:
         rnn.weight_gradient(xp, dw_hh, more, dgates, y, h0, rnn.joined(shape, runs, reverse))

@@ -15,7 +15,7 @@ _AT_ONCE = 256  # counters, of four words each
 
 def dropout(
     out: Any, x: Any, seed: int, counter: int, threshold: int, scale: float, shift: float,
-    value: float,
+    value: float, together: bool = False,
 ) -> None:  # fmt: skip
     """``x * scale + shift`` where a word is at least ``threshold``, else ``value``.
 
@@ -28,6 +28,7 @@ def dropout(
         scale: A number.
         shift: A number.
         value: 0 stands for ``0 * (x * scale + shift)``, which is nan where that is not finite.
+        together: In this thread alone; the caller has divided the work.
     """
     kind = x.dtype.type
     least = np.uint32(min(threshold, 0xFFFFFFFF))
@@ -37,6 +38,9 @@ def dropout(
     def run(start: int, stop: int) -> None:
         _dropout(out, x, np.uint64(seed), begin, least, none, *numbers, start, stop)
 
+    if together:
+        run(0, -(-x.size // (4 * _AT_ONCE)))
+        return
     threads.parallel_for(run, 4 * x.size, -(-x.size // (4 * _AT_ONCE)))
 
 
