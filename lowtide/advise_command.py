@@ -16,9 +16,16 @@ from typing import Any
 
 from lowtide.framework.memory.sizes import as_bytes
 from lowtide.modules.hooks import register_module_forward_pre_hook
-from lowtide.profile_command import USAGE_ERROR, script_is_there, to_its_end, written
+from lowtide.profile_command import written
 from lowtide.profiling import fit_table
 from lowtide.profiling.estimate.programs import advise_program
+from lowtide.script_command import (
+    USAGE_ERROR,
+    as_main,
+    hint_as_torch,
+    script_is_there,
+    to_its_end,
+)
 
 OWN = {"--limit": "limit", "--device": "device", "--out": "out", "-o": "out"}
 ASKED = ("models", "batch", "loss", "optimizer", "device")  # variables, and arguments of fit_table
@@ -64,6 +71,8 @@ def advise(
         )
     except (Exception, SystemExit) as error:
         print(f"{script} cannot be advised on: {error}", file=sys.stderr)
+        if "named 'torch" in str(error) or "calls no module" in str(error):
+            hint_as_torch("advise", script, module)
         return 1
     print(found)
     code = found.code()
@@ -108,7 +117,8 @@ def print_fit_table(script: str, limits: str | None, csv: str | None, picture: s
     if not script_is_there("fit-table", script, False):
         return USAGE_ERROR
     try:
-        names: dict[str, Any] = runpy.run_path(script, run_name="__fit_table__")
+        with as_main(script, (), False):  # it finds its own name in sys.argv, and nothing of ours
+            names: dict[str, Any] = runpy.run_path(script, run_name="__fit_table__")
     except Exception as error:
         print(f"{script} cannot be run: {type(error).__name__}: {error}", file=sys.stderr)
         return 1

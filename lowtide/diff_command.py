@@ -7,7 +7,8 @@ from typing import Any
 
 from lowtide.framework.memory.ledger import format_bytes
 from lowtide.framework.memory.sizes import as_bytes
-from lowtide.profile_command import USAGE_ERROR, read_run, run_of, show, written
+from lowtide.profile_command import read_run, run_of, show, written
+from lowtide.script_command import USAGE_ERROR
 
 
 def diff(before: str, after: str, html: str | None, fail_over: str | None = None) -> int:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lowtide.framework.memory.sizes import as_bytes
-from lowtide.profile_command import USAGE_ERROR, script_is_there, to_its_end, written
+from lowtide.profile_command import written
 from lowtide.profiling.estimate.programs import estimate_program
+from lowtide.script_command import USAGE_ERROR, hint_as_torch, script_is_there, to_its_end
 
 
 def estimate(
@@ -47,8 +48,12 @@ def estimate(
         found = estimate_program(functools.partial(to_its_end, script, args, module), nbytes)
     except (Exception, SystemExit) as error:
         print(f"{script} cannot be estimated: {error}", file=sys.stderr)
+        if "named 'torch" in str(error):
+            hint_as_torch("estimate", script, module)
         return 1
     print(found)
+    if not found.devices:
+        hint_as_torch("estimate", script, module)
     if not out:
         return 0
     figures: list[dict[str, Any]] = [

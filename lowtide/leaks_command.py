@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from lowtide.profile_command import (
+from lowtide.profile_command import show
+from lowtide.profiling import detect_retained
+from lowtide.script_command import (
     USAGE_ERROR,
+    hint_as_torch,
     run_script,
     script_is_there,
-    show,
     told_to_end,
 )
-from lowtide.profiling import detect_retained
 
 LEAKS = 1  # the exit code
 
@@ -39,4 +40,6 @@ def leaks(script: str, args: Sequence[str], module: bool = False) -> int:
     if os.getpid() != process:  # a copy that the script forked has come to its end
         return code
     show(found.report())
+    if not found.steps:
+        hint_as_torch("leaks", script, module)
     return code or (LEAKS if found.findings else 0)

@@ -1,4 +1,4 @@
-"""``lowtide profile``, ``report`` and ``estimate``: the profiler for unmodified scripts.
+"""``lowtide profile`` and ``report``: the profiler for unmodified scripts.
 
 A script runs as ``python SCRIPT ARGS`` or ``python -m MODULE ARGS`` would run it. Whatever happens
 inside, exception, Ctrl-C or a batch system's SIGTERM, what was recorded until then is reported.
@@ -8,19 +8,19 @@ Only what ends the process without Python's knowledge, ``os._exit`` or SIGKILL, 
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import os
-import runpy
-import signal
 import sys
-import threading
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-USAGE_ERROR, INTERRUPTED = 2, 130
+from lowtide.script_command import (
+    USAGE_ERROR,
+    hint_as_torch,
+    run_script,
+    script_is_there,
+    told_to_end,
+)
 
 
 def profile(
@@ -33,6 +33,9 @@ def profile(
     live: bool = False,
 ) -> int:
     """Run a script under a profiler; print the report, write ``run.json``, page and picture.
+
+    Where nothing was recorded, nothing is written. A script that fails does not cost an earlier
+    profile: what was recorded until then goes to the folder ``failed`` beside it.
 
     Args:
         script: A file, or a module's name.
@@ -52,6 +55,7 @@ def profile(
         return USAGE_ERROR
     name = script.rpartition(".")[2] if module else Path(script).stem
     folder = Path(out or f"{name}-memory").absolute()  # the script may go elsewhere
+    made = not folder.exists()
     try:
         folder.mkdir(parents=True, exist_ok=True)  # now: not after hours of training
     except OSError as error:
@@ -63,6 +67,19 @@ def profile(
         code = run_script(script, args, module)
     if os.getpid() != process:  # a copy that the script forked has come to its end
         return code
+    if not prof.recording.devices:
+        if made:
+            with contextlib.suppress(OSError):  # the script itself has put something there
+                folder.rmdir()
+        print(prof.report())
+        print("Nothing was recorded, so nothing was written.")
+        hint_as_torch("profile", script, module)
+        return code
+    kept = ""
+    if code and (folder / "run.json").exists():
+        kept = f"The script failed: the earlier profile in {folder} stays. "
+        folder /= "failed"
+        folder.mkdir(exist_ok=True)
     prof.to_json(folder / "run.json")
     files = ["run.json"]
     if timeline:
@@ -71,7 +88,7 @@ def profile(
         files += ["memory.html", "memory.png"]
     # Last, for whoever reads it may stop reading: `lowtide profile train.py | head`.
     print(prof.report())
-    print(f"Written to {folder}: {', '.join(files)}")
+    print(f"{kept}Written to {folder}: {', '.join(files)}")
     return code
 
 
@@ -151,156 +168,3 @@ def written(write: Callable[[str], Any], path: str) -> int:
         print(f"lowtide cannot write {path}: {error}", file=sys.stderr)
         return USAGE_ERROR
     return 0
-
-
-# Scripts
-
-
-def script_is_there(command: str, script: str, module: bool) -> bool:
-    """True for a script or module that can be run; else words on stderr."""
-    if not module and Path(script).is_file():
-        return True
-    if not module:
-        print(f"lowtide {command} takes a Python script; there is no {script}.", file=sys.stderr)
-        return False
-    try:
-        with _as_main(script, (), module):
-            if importlib.util.find_spec(script) is not None:
-                return True
-        why = "there is no such module"
-    except (ImportError, ValueError) as error:  # a package above it, or what that imports
-        why = str(error)
-    print(f"lowtide {command} -m takes a module's name; {script}: {why}.", file=sys.stderr)
-    return False
-
-
-def run_script(script: str, args: Sequence[str], module: bool) -> int:
-    """Run a script to its end or its exception; return its exit code."""
-    try:
-        _script(script, args, module)
-        return 0
-    except SystemExit as stop:
-        if stop.code is None or isinstance(stop.code, int):
-            return stop.code or 0
-        print(stop.code, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BaseException as error:
-        where = _inside(error.__traceback__)
-        show: Callable[..., Any] = sys.excepthook
-        show(type(error), error.with_traceback(where), where)
-        return 1
-
-
-def to_its_end(script: str, args: Sequence[str], module: bool) -> None:
-    """Run a script for an estimate.
-
-    Raises:
-        SystemExit: It does not come to a good end; with words.
-    """
-    try:
-        _script(script, args, module)
-    except SystemExit as stop:
-        if stop.code:
-            raise SystemExit(f"it leaves with {stop.code!r}.") from None
-    except BaseException as error:
-        where = _inside(error.__traceback__)
-        text = "".join(traceback.format_exception(type(error), error, where))
-        raise SystemExit(f"it raises an exception.\n{text.rstrip()}") from None
-
-
-def _script(script: str, args: Sequence[str], module: bool) -> None:
-    with _as_main(script, args, module):
-        try:
-            if module:
-                runpy.run_module(script, run_name="__main__", alter_sys=True)
-            else:  # Python itself makes `__file__` absolute: the script may go elsewhere
-                runpy.run_path(os.path.abspath(script), run_name="__main__")
-        except SystemExit as stop:
-            if not isinstance(stop, _Terminated):
-                _wait_for_threads()
-            raise
-        _wait_for_threads()
-
-
-def _wait_for_threads() -> None:
-    # As Python does before it ends.
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
-
-
-@contextlib.contextmanager
-def _as_main(script: str, args: Sequence[str], module: bool) -> Iterator[None]:
-    before, path = sys.argv, list(sys.path)
-    sys.argv = [script, *args]
-    sys.path.insert(0, os.getcwd() if module else str(Path(script).resolve().parent))
-    try:
-        yield
-    finally:
-        sys.argv, sys.path[:] = before, path
-
-
-def _inside(where: TracebackType | None) -> TracebackType | None:
-    # A traceback without the frames that are between us and the script.
-    ours = (__file__, runpy.__file__, "<frozen runpy>", contextlib.__file__)
-    while where is not None and where.tb_frame.f_code.co_filename in ours:
-        where = where.tb_next
-    return where
-
-
-class _Terminated(SystemExit):
-    """The process was told to end."""
-
-
-@contextlib.contextmanager
-def told_to_end() -> Iterator[None]:
-    """Let SIGTERM, which ``timeout`` and batch systems send, end the block as an exception does."""
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def end(number: int, frame: Any) -> None:
-        raise _Terminated(128 + number)
-
-    forks = _Forks()
-    signal.signal(signal.SIGTERM, end)
-    try:
-        yield
-    finally:
-        forks.over = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-
-class _Forks:
-    """Gives forked workers the SIGTERM that they would have without us: they die of it.
-
-    Python forgets signals that a fork gets before it runs, so a handler of Python's could miss one.
-    The system's own never does. So the signal waits until the fork has that.
-    """
-
-    def __init__(self) -> None:
-        self.over = False  # what was registered stays so
-        self.masks: dict[int, Any] = {}  # thread -> the signals that it had blocked
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(
-                before=self.before, after_in_parent=self.after, after_in_child=self.in_child
-            )
-
-    def before(self) -> None:
-        if not self.over:
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-            self.masks[threading.get_ident()] = mask
-
-    def in_child(self) -> None:
-        if not self.over:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        self.after()
-
-    def after(self) -> None:
-        mask = self.masks.pop(threading.get_ident(), None)
-        if mask is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)

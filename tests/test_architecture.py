@@ -200,13 +200,15 @@ LATE = {  # (file, what it imports inside a function): why
     " PyTorch's files need zip archives and the unpickler",
     ("modules/hooks.py", "modules/module"): "hooks on all modules, and Module inherits from hooks",
     ("lowtide/cli.py", "lowtide/profile_command"): "other commands need no profiler",
+    ("lowtide/cli.py", "lowtide/recipe_command"): "the command starts without what others need",
+    ("lowtide/cli.py", "lowtide/compile_command"): "as above",
+    ("lowtide/cli.py", "lowtide/doctor_command"): "as above",
     ("lowtide/cli.py", "lowtide/diff_command"): "as above",
     ("lowtide/cli.py", "lowtide/estimate_command"): "as above",
     ("lowtide/cli.py", "lowtide/advise_command"): "as above",
     ("lowtide/cli.py", "lowtide/leaks_command"): "as above",
     ("lowtide/cli.py", "lowtide/top_command"): "as above",
     ("lowtide/cli.py", "lowtide/as_torch/__main__"): "from there on `import torch` is lowtide",
-    ("lowtide/cli.py", "framework/memory/ledger"): "the command starts without the framework",
     ("lowtide/profile_command.py", "profiling"): "its help is shown without the framework",
 }
 MOST_LATE = 130

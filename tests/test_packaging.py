@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 import lowtide as lt
-from lowtide.cli import stated
 from lowtide.framework.ops.registry import OPS
+from lowtide.recipe_command import stated
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("lowtide", "framework", "modules", "optim", "profiling", "recipes")

@@ -9,7 +9,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from lowtide.profile_command import USAGE_ERROR, run_script, script_is_there
+from lowtide.script_command import USAGE_ERROR, run_script, script_is_there
 
 
 def main(argv: Sequence[str] | None = None) -> int:

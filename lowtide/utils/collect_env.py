@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 
-from lowtide.cli import doctor as _doctor
+from lowtide.doctor_command import doctor as _doctor
 
 
 def get_pretty_env_info() -> str:

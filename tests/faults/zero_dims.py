@@ -189,7 +189,7 @@ def calls(names: list[str]) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
 
 
 def judged(call: Callable[[], list[Any]]) -> str:
-    """"agree" or "refused" if the call is right; else what is wrong."""
+    """ "agree" or "refused" if the call is right; else what is wrong."""
     found: list[Any] = []
     for byte in GARBAGE:
         with fresh_start(), warnings.catch_warnings(), testing.poisoned(byte=byte):
@@ -211,7 +211,7 @@ def _refusal(error: Exception) -> str:
     last = traceback.extract_tb(error.__traceback__)[-1]
     line = last.line or ""
     here = Path(last.filename).parts
-    if "numpy" in here or "raise" not in line and "error" not in line:
+    if "numpy" in here or ("raise" not in line and "error" not in line):
         return f"{type(error).__name__} at {here[-1]}:{last.lineno}: {error}"
     return "refused"
 

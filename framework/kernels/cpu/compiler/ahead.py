@@ -44,11 +44,11 @@ def missing() -> list[str]:
     return [line for line in KERNELS.split("\n") if line and library.load(*kernel_of(line)) is None]
 
 
-def compile_all(jobs: int = 0) -> tuple[int, float]:
+def compile_all(jobs: int | None = None) -> tuple[int, float]:
     """Compile what is missing; return how many kernels that were, and the seconds it took.
 
     Args:
-        jobs: Processes at once; one for each core by default.
+        jobs: Processes at once, 1 or more; one for each core by default.
 
     Raises:
         RuntimeError: A process failed, or kernels cannot be kept on this machine.
