@@ -303,7 +303,9 @@ def _four_mask(mask, lead, ndim):
         return mask.unsqueeze(1)
     if ndim == 4 or mask.ndim <= 3:
         return mask
-    return mask.expand(*lead, *mask.shape[-2:]).reshape(prod(lead[:-1]), *lead[-1:], *mask.shape[-2:])
+    return mask.expand(*lead, *mask.shape[-2:]).reshape(
+        prod(lead[:-1]), *lead[-1:], *mask.shape[-2:]
+    )
 
 
 def _check(query, key, value, mask, causal, grouped):

@@ -24,7 +24,6 @@ from ...spec import Spec
 from ..registry import function, op
 from ..signatures import per_element
 
-
 _LEAST_TILE = 1 << 10  # elements: as many as the compiled kernel draws words for at once
 
 
