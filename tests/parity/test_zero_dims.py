@@ -1,4 +1,4 @@
-"""Layers whose inputs have sizes of 0, beside PyTorch: what it accepts we accept, to the same values.
+"""Layers whose inputs have sizes of 0, beside PyTorch: what it accepts is accepted and equal.
 
 Only inputs are cut, not arguments: PyTorch divides by some of those, and reads out of bounds.
 """
@@ -65,7 +65,8 @@ def compared(case, mode):
 def test_what_is_accepted_is_accepted_and_equal(name):
     agreed, wrong = 0, []
     for case in family(name).CASES:
-        if case.differs or case.layer in ELSEWHERE:
+        packed = name == "recurrent" and case.forward  # PyTorch crashes without features
+        if case.differs or case.layer in ELSEWHERE or packed:
             continue
         for what, changed, mode in of_case(case):
             if changed.args != case.args or (case.random and mode == "train"):
