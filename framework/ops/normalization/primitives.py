@@ -110,7 +110,9 @@ def norm_grad(xp, dx, dw, db, work, row, grad, input, weight, mean, rstd, *, sha
     x, g, out = input.reshape(shape), grad.reshape(shape), dx.reshape(shape)
     summed = tuple(d for d, n in enumerate(affine) if n != shape[d] or n == 1)
     if x.size == 0:
-        dw.fill(0)
+        # Groups of no elements: PyTorch multiplies nothing by a mean of nothing, which is NaN.
+        grouped = mean is not None and mean.size and len(shape) == 4
+        dw.fill(xp.nan if grouped else 0)
         db.fill(0)
         return
     total(xp, g, summed, db.reshape(affine))
