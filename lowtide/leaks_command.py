@@ -35,8 +35,9 @@ def leaks(script: str, args: Sequence[str], module: bool = False) -> int:
     if not script_is_there("leaks", script, module):
         return USAGE_ERROR
     process = os.getpid()
-    with detect_retained() as found, told_to_end():
-        code = run_script(script, args, module)
+    found = detect_retained()
+    with told_to_end():
+        code = run_script(script, args, module, inside=found)
     if os.getpid() != process:  # a copy that the script forked has come to its end
         return code
     show(found.report())

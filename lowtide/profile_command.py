@@ -63,8 +63,7 @@ def profile(
         return USAGE_ERROR
     prof = MemoryProfiler(lines=lines, timeline=timeline, leaks=lines)
     process = os.getpid()
-    with prof, told_to_end(), _published(prof) if live else contextlib.nullcontext():
-        code = run_script(script, args, module)
+    code = run_script(script, args, module, inside=_recorded(prof, live))
     if os.getpid() != process:  # a copy that the script forked has come to its end
         return code
     if not prof.recording.devices:
@@ -90,6 +89,12 @@ def profile(
     print(prof.report())
     print(f"{kept}Written to {folder}: {', '.join(files)}")
     return code
+
+
+@contextlib.contextmanager
+def _recorded(prof: Any, live: bool) -> Iterator[None]:
+    with prof, told_to_end(), _published(prof) if live else contextlib.nullcontext():
+        yield
 
 
 @contextlib.contextmanager

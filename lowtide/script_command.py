@@ -16,7 +16,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
 USAGE_ERROR, INTERRUPTED = 2, 130
@@ -76,24 +76,63 @@ def _imports(script: str, module: bool) -> bool:
     return any(name.partition(".")[0] == "torch" for name in names)
 
 
-def run_script(script: str, args: Sequence[str], module: bool) -> int:
-    """Run a script to its end or its exception; return its exit code."""
+def run_script(
+    script: str,
+    args: Sequence[str],
+    module: bool,
+    inside: contextlib.AbstractContextManager[Any] | None = None,
+) -> int:
+    """Run a script to its end or its exception; return its exit code.
+
+    Args:
+        script: A file, or a module's name.
+        args: What it finds in ``sys.argv``.
+        module: ``script`` is a module's name.
+        inside: A context to run it in. It is left while the script's names are still there, in
+            ``sys.modules["__main__"]``: whoever asks then who holds an object hears its name.
+    """
+    before = sys.modules["__main__"]
     try:
-        _script(script, args, module)
+        with inside or contextlib.nullcontext():
+            return _run(script, args, module)
+    finally:
+        sys.modules["__main__"] = before
+
+
+def _run(script: str, args: Sequence[str], module: bool) -> int:
+    try:
+        _keep_names(_script(script, args, module))
         return 0
     except SystemExit as stop:
+        _keep_names(_globals_of(stop))
         if stop.code is None or isinstance(stop.code, int):
             return stop.code or 0
         print(stop.code, file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        _keep_names(_globals_of(error))
         print("\ninterrupted", file=sys.stderr)
         return INTERRUPTED
     except BaseException as error:
+        _keep_names(_globals_of(error))
         where = _inside(error.__traceback__)
         show: Callable[..., Any] = sys.excepthook
         show(type(error), error.with_traceback(where), where)
         return 1
+
+
+def _globals_of(error: BaseException) -> dict[str, Any]:
+    # Of the script that raised.
+    where = _inside(error.__traceback__)
+    return {} if where is None else where.tb_frame.f_globals
+
+
+def _keep_names(found: dict[str, Any]) -> None:
+    # `runpy` takes the script's module away as soon as it ends.
+    if found.get("__name__") == "__main__":
+        main = ModuleType("__main__")
+        main.__dict__.update(found)
+        sys.modules["__main__"] = main
 
 
 def to_its_end(script: str, args: Sequence[str], module: bool) -> None:
@@ -113,18 +152,19 @@ def to_its_end(script: str, args: Sequence[str], module: bool) -> None:
         raise SystemExit(f"it raises an exception.\n{text.rstrip()}") from None
 
 
-def _script(script: str, args: Sequence[str], module: bool) -> None:
+def _script(script: str, args: Sequence[str], module: bool) -> dict[str, Any]:
     with as_main(script, args, module):
         try:
             if module:
-                runpy.run_module(script, run_name="__main__", alter_sys=True)
+                names = runpy.run_module(script, run_name="__main__", alter_sys=True)
             else:  # Python itself makes `__file__` absolute: the script may go elsewhere
-                runpy.run_path(os.path.abspath(script), run_name="__main__")
+                names = runpy.run_path(os.path.abspath(script), run_name="__main__")
         except SystemExit as stop:
             if not isinstance(stop, _Terminated):
                 _wait_for_threads()
             raise
         _wait_for_threads()
+        return names
 
 
 def _wait_for_threads() -> None:

@@ -24,7 +24,7 @@ from .estimate import Estimate, check_callable
 from .fork_sandbox import run_apart
 from .proposals import Advice, Proposal, listed
 from .question import Question
-from .targets import called, models_of, optimizers_of
+from .targets import called, models_of, optimizers_of, parameters_of
 from .what_if import with_changes
 
 MOST_PARTS = 8  # of a model that are tried, those with most bytes
@@ -49,7 +49,8 @@ def advise(
     - activation checkpointing of each top-level part of the models that the step reaches (of a
       list of modules: of each item), of all of these together, and of each module of a stack of
       several alike further inside;
-    - each such part under ``no_grad``; of a step that makes no gradients, each whole model as well;
+    - each such part that receives no gradient under ``no_grad``; of a step that makes no gradients,
+      each whole model as well;
     - each of them, and each whole model, in bfloat16;
     - each optimizer that the step reaches, in backward (``optim.fuse_into_backward``);
     - a smaller batch: the first ``n`` rows of the tensors that share a leading dimension, for the
@@ -193,16 +194,34 @@ def _rows(question: Question) -> list[tuple[str, list[Any]]]:
 def _largest(
     question: Question, parts: list[tuple[str, str, list[Any]]]
 ) -> list[tuple[str, list[Any]]]:
-    # Those with parameters, by the bytes they hold at the peak.
+    # Those with parameters that the step calls, by the bytes they hold at the peak.
     table = question.before.at_peak("module", device=question.device).as_dict()
+    used = _used(question)
     found: list[tuple[int, str, list[Any]]] = []
     for root, child, modules in parts:
+        if root not in used:
+            continue
         path = child if len(question.roots) == 1 else f"{root}.{child}"
         held = sum(n for m, n in table.items() if f"{m}.".startswith((f"{path}.", f"{child}.")))
         if any(True for m in modules for _ in m.parameters()):
             found.append((-held, path, modules))
     found.sort(key=lambda part: part[0])  # stable: of equal ones, the first
     return [(path, modules) for _, path, modules in found]
+
+
+def _used(question: Question) -> set[str]:
+    # The models that the step trains or calls, not a copy for an average of the weights.
+    owners = question.before.recording.owners
+    met = [f".{o.module}." for o in owners if o.op != "before"]
+    names = [name for name, _ in parameters_of(question.roots)]
+    several, reached = len(question.roots) > 1, set(question.reached) & set(names)
+    return {
+        root
+        for root in question.roots
+        if not several
+        or any(name.startswith(f"{root}.") for name in reached)
+        or any(f".{root}." in path for path in met)
+    }
 
 
 def _recomputed(question: Question) -> Iterator[Proposal]:
@@ -227,24 +246,25 @@ def _recomputed(question: Question) -> Iterator[Proposal]:
 
 def _without_gradients(question: Question) -> Iterator[Proposal]:
     parts = _parts(question)
+    reached = set(question.reached)
+    trained = {id(p) for name, p in parameters_of(question.roots) if name in reached}
     if not question.reached:  # an evaluation: nothing would be lost
         parts = [*((name, [root]) for name, root in question.roots.items()), *parts]
     for path, modules in parts:
         if not any(p.requires_grad for m in modules for p in m.parameters()):
             continue
+        if trained & {id(p) for m in modules for p in m.parameters()}:
+            continue  # it is there to be trained
         words = f"no_grad in {path}"
         code = paste.no_grad(question.roots, modules)
         found = question.attempt("no_grad", words, [NoGrad("", m) for m in modules], code=code)
-        if found is None:
-            continue
-        if question.reached and len(found.lost) == len(question.reached):
-            question.untried[words] = "no parameter would receive a gradient"
-        else:
+        if found is not None and not found.lost:
             yield found
 
 
 def _narrower(question: Question) -> Iterator[Proposal]:
-    wholes = [(name, [root]) for name, root in question.roots.items()]
+    used = _used(question)
+    wholes = [(name, [root]) for name, root in question.roots.items() if name in used]
     for path, modules in wholes + _parts(question):
         floats = [p for m in modules for p in m.parameters() if p.is_floating_point()]
         if any(p.dtype.itemsize > bfloat16.itemsize for p in floats):

@@ -16,8 +16,10 @@ from __future__ import annotations
 import inspect
 import runpy
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from ...framework.attribution import scopes
@@ -33,11 +35,12 @@ from .changes import Change
 from .estimate import Estimate, figures_of, imagined, split_steps
 from .fake_values import is_ours
 from .fork_sandbox import Branch, run_apart
-from .proposals import Advice
+from .proposals import Advice, Run
 from .question import ProgramRaised, Question
 from .targets import models_among, optimizers_among, parameters_of
 
 STEPS = 3  # of the optimizer that steps first, after which a copy has seen enough
+WATCHED, PATIENCE = 24, 10.0  # steps, or seconds, for which it is watched whether a run grows
 
 OnCall = Callable[[Callable[[Any, Any], None]], Any]
 
@@ -92,9 +95,9 @@ def estimate_program(program: Callable[[], Any], gpu: int | None = None) -> Esti
 class _GoesOn(BaseException):
     """In a copy: back to where the program stands, to make changes and go on."""
 
-    def __init__(self, changes: list[Change], branch: Branch) -> None:
+    def __init__(self, changes: list[Change], branch: Branch, steps: int = STEPS) -> None:
         super().__init__()
-        self.changes, self.branch = changes, branch
+        self.changes, self.branch, self.steps = changes, branch, steps
 
 
 class _Program:
@@ -115,6 +118,8 @@ class _Program:
         self.roots: Any = {}
         self.changes: list[Change] = []
         self.steps: Counter[int] = Counter()
+        self.until = STEPS
+        self.live: list[dict[str, int]] = []  # bytes of each device, after each step
         self.reached: set[str] = set()
         self.start: dict[int, tuple[int, int]] = {}
         self.limits = {str(be.device): be.ledger.limit for be in live_backends()}
@@ -178,7 +183,8 @@ class _Program:
             reached=reached,
             drawn=True,
         )
-        self.asked.give(answer(question, self.larger))  # the program need not go on
+        found = answer(question, self.larger)
+        self.asked.give(replace(found, run=self._run_of(name)))  # the program need not go on
 
     def _estimate(self, changes: list[Change]) -> tuple[Estimate, list[str]]:
         branch = Branch()
@@ -190,10 +196,27 @@ class _Program:
         except SystemExit as stop:  # with the program's traceback, of which the end says most
             raise ProgramRaised(str(stop).rstrip().rpartition("\n")[2]) from None
 
+    def _run_of(self, device: str) -> Run | None:
+        # Whether what lives after a step grows; None if the program does not go on so far.
+        branch = Branch()
+        if branch.pid == 0:
+            branch.begin()
+            raise _GoesOn([], branch, WATCHED)
+        try:
+            live, peaks = branch.answer()
+        except (Exception, SystemExit):  # what is wrong with the program, its estimate says
+            return None
+        after = [found.get(device, 0) for found in live]
+        half = len(after) // 2
+        steps = len(after) - 1 - half
+        grown = max(0, (after[-1] - after[half]) // steps) if steps > 0 else 0
+        return Run(len(after), peaks.get(device, 0), grown)
+
     # In a copy
 
     def _go_on(self, copy: _GoesOn, args: Any) -> None:
-        self.branch, self.changes = copy.branch, copy.changes
+        self.branch, self.changes, self.until = copy.branch, copy.changes, copy.steps
+        self.began = time.monotonic()
         for name, p in parameters_of(self.roots):
             if p.requires_grad and p._node is None:
                 register_post_accumulate_hook(p, lambda _, name=name: self.reached.add(name))
@@ -215,12 +238,19 @@ class _Program:
 
     def _stepped(self, optimizer: Any) -> None:
         self.steps[id(optimizer)] += 1
-        if self.steps[id(optimizer)] == STEPS:
-            self._tell()
+        if self.until == STEPS:
+            if self.steps[id(optimizer)] == STEPS:
+                self._tell()
+        elif id(optimizer) == next(iter(self.steps)):
+            self.live.append({str(be.device): be.ledger.live for be in live_backends()})
+            if len(self.live) == self.until or time.monotonic() - self.began > PATIENCE:
+                self._tell()
 
     def _tell(self) -> None:
         # The figures, to the process that asks; then this one ends.
         assert self.branch is not None
+        if self.until != STEPS:
+            self.branch.give((self.live, {str(b.device): b.ledger.peak for b in live_backends()}))
         try:
             for change in self.changes:
                 change.check()

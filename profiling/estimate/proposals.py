@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from ...framework.memory.ledger import format_bytes
 
 NOTHING_LOST = "no parameter loses its gradient"
 MOST_CODE = 4  # proposals of a kind whose code is printed
+MOST_ROWS, MOST_REASONS = 12, 3  # rows of a table, reasons why something was not tried
+NARROWEST = 16  # columns of a cell that is broken into lines
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,21 @@ class Proposal:
 
 
 @dataclass(frozen=True)
+class Run:
+    """How a program goes on after its first step, as far as it was watched.
+
+    Attributes:
+        steps: How many of the optimizer's steps were watched.
+        peak_bytes: Highest live bytes until then.
+        growth_bytes_per_step: By how much what lives after a step grows, in the later half.
+    """
+
+    steps: int
+    peak_bytes: int
+    growth_bytes_per_step: int
+
+
+@dataclass(frozen=True)
 class Advice:
     """The result of :func:`advise`: whether a step fits, and the changes that were tried.
 
@@ -86,6 +106,7 @@ class Advice:
         larger: Ways to a larger batch, the largest first: the step as it is, if it fits, and with
             changes. Empty unless asked for.
         batch: The number of examples of the step as it is; 0 if it is not known.
+        run: How the program goes on; None for a step that is a function.
     """
 
     device: str
@@ -96,11 +117,12 @@ class Advice:
     untried: dict[str, str]
     larger: list[Proposal] = field(default_factory=list)
     batch: int = 0
+    run: Run | None = None
 
     @property
     def fits(self) -> bool:
-        """True if the step, and those after it, fit without a change."""
-        return self.peak_bytes <= self.limit_bytes
+        """True if the step fits without a change, and those after it, as far as watched."""
+        return max(self.peak_bytes, self.run.peak_bytes if self.run else 0) <= self.limit_bytes
 
     @property
     def fitting(self) -> list[Proposal]:
@@ -123,6 +145,7 @@ class Advice:
             "proposals": [plain(p) for p in self.proposals],
             "larger": [plain(p) for p in self.larger],
             "untried": dict(self.untried),
+            "run": None if self.run is None else vars(self.run),
         }
 
     def _repr_html_(self) -> str:
@@ -132,30 +155,59 @@ class Advice:
         return notebook.advice(self)
 
     def __str__(self) -> str:
-        verb = "fits" if self.fits else "does not fit"
+        width = shutil.get_terminal_size((100, 24)).columns
+        verb = "fits" if self.peak_bytes <= self.limit_bytes else "does not fit"
         over = abs(self.peak_bytes - self.limit_bytes)
         lines = [
             f"The step {verb} {self.device}: peak {format_bytes(self.peak_bytes)}, limit "
             f"{format_bytes(self.limit_bytes)}, {format_bytes(over)} "
-            f"{'to spare' if self.fits else 'too much'}."
+            f"{'to spare' if verb == 'fits' else 'too much'}."
         ]
         if self.first_bytes < self.peak_bytes:
             lines[0] += (
                 f" The next step takes {format_bytes(self.first_bytes)}; later ones, with the "
                 "optimizer's state there from the start, take the peak."
             )
+        lines += self._growth()
+        lines = [line for text in lines for line in textwrap.wrap(text, width)]
         useful = [p for p in self.proposals if p.saved_bytes > 0]
-        if useful:
-            lines += _table(useful, "saved")
+        lines += _table(useful, "saved", width)
         useless = [p.change for p in self.proposals if p.saved_bytes <= 0]
         if useless:
-            lines.append(f"  saves nothing: {', '.join(useless)}")
+            lines += _wrapped(f"saves nothing: {', '.join(useless)}", width)
         if self.larger:
-            lines += ["", f"Ways to a larger batch than {self.batch}:", *_table(self.larger, "")]
-        if not self.fits and not self.fitting:
+            title = f"Ways to a larger batch than {self.batch}:"
+            lines += ["", title, *_table(self.larger, "", width)]
+        if self.peak_bytes > self.limit_bytes and not self.fitting:
             lines.append("No change fits, nor do several; ask lowtide.profiling.compare of others.")
-        lines += [f"  not tried: {what}: {why}" for what, why in self.untried.items()]
-        return "\n".join(lines)
+        return "\n".join(lines + self._not_tried(width))
+
+    def _growth(self) -> list[str]:
+        # What a step does not show: a run that keeps more and more.
+        run = self.run
+        if run is None or not run.growth_bytes_per_step:
+            return []
+        grows = (
+            f"The run grows by {format_bytes(run.growth_bytes_per_step)} a step "
+            f"({run.steps} steps watched): "
+        )
+        if run.peak_bytes > self.limit_bytes:
+            then = f"it has passed the limit by then, with {format_bytes(run.peak_bytes)}."
+        else:
+            left = (self.limit_bytes - run.peak_bytes) // run.growth_bytes_per_step
+            then = f"it passes the limit after some {run.steps + left + 1} steps."
+        return [f"{grows}{then} `lowtide leaks` names what stays."]
+
+    def _not_tried(self, width: int) -> list[str]:
+        by_reason: dict[str, list[str]] = {}
+        for what, why in self.untried.items():
+            by_reason.setdefault(why, []).append(what)
+        lines = []
+        for why, names in list(by_reason.items())[:MOST_REASONS]:
+            lines += _wrapped(f"not tried: {listed(names)}: {why}", width)
+        if len(by_reason) > MOST_REASONS:
+            lines.append(f"  not tried: {len(by_reason) - MOST_REASONS} more, for other reasons")
+        return lines
 
     def code(self, most: int = MOST_CODE) -> str:
         """Return the lines to paste, of the first proposals that fit, and of larger batches."""
@@ -171,7 +223,15 @@ def listed(names: list[str]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _table(proposals: list[Proposal], saved: str) -> list[str]:
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, initial_indent="  ", subsequent_indent="    ")
+
+
+def _table(proposals: list[Proposal], saved: str, width: int) -> list[str]:
+    # The first and the last column are broken into lines where the terminal is too narrow.
+    if not proposals:
+        return []
+    shown, more = proposals[:MOST_ROWS], len(proposals) - MOST_ROWS
     rows = [("change", "fits", "peak", saved, "time", "costs")] + [
         (
             p.change,
@@ -181,11 +241,21 @@ def _table(proposals: list[Proposal], saved: str) -> list[str]:
             p.time_cost,
             p.cost,
         )
-        for p in proposals
+        for p in shown
     ]
-    a, b, c, d, e = (max(len(row[k]) for row in rows) for k in range(5))
+    a, b, c, d, e, f = (max(len(row[k]) for row in rows) for k in range(6))
     gap = "  " if d else ""
-    return [
-        f"  {r[0]:<{a}}  {r[1]:<{b}}  {r[2]:>{c}}  {r[3]:>{d}}{gap}{r[4]:>{e}}  {r[5]}"
-        for r in rows
-    ]
+    free = max(width - (b + c + d + e + len(gap) + 10), 2 * NARROWEST)
+    if a + f > free:
+        f = max(min(f, free // 3), NARROWEST)
+        a = max(min(a, free - f), NARROWEST)
+    lines = []
+    for row in rows:
+        first, last = textwrap.wrap(row[0], a), textwrap.wrap(row[5], f)
+        for k, (left, right) in enumerate(zip_longest(first, last, fillvalue="")):
+            cells = row[1:5] if k == 0 else ("", "", "", "")
+            lines.append(
+                f"  {left:<{a}}  {cells[0]:<{b}}  {cells[1]:>{c}}  {cells[2]:>{d}}{gap}"
+                f"{cells[3]:>{e}}  {right}".rstrip()
+            )
+    return [*lines, f"  and {more} more"] if more > 0 else lines

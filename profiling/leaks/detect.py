@@ -25,16 +25,35 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import deque
+from types import FrameType, GeneratorType, TracebackType
 from typing import Any
 
 from ...framework.interrupts import WholeContext
-from .findings import NOTHING, Finding, FindingRecord, Size, fix, page, warn_at
+from ...framework.tensor import Tensor, ViewInfo
+from .findings import (
+    NOTHING,
+    Finding,
+    FindingRecord,
+    Size,
+    elsewhere,
+    fix,
+    page,
+    shared_finding,
+    warn_at,
+)
 from .node_tracker import NodeTracker, Site
+from .ownership import Root, shares
 from .referrers import ReferrerPath, find_referrers
 from .survivors import SIGN, SOURCES, LiveNodes
 
 _RIPE = 10  # steps after which a finding is not doubted any more
+HOLDERS = 4  # containers of the same graphs that are looked for
 _ABSENT = 32  # steps of others after which an optimizer is not waited for
+
+
+# What is dropped with all that it holds; of another object, what leads to a graph.
+_WHOLE = (list, deque, set, BaseException, FrameType, TracebackType, GeneratorType)
 
 
 class detect_retained(WholeContext):
@@ -45,7 +64,12 @@ class detect_retained(WholeContext):
             of the block.
 
     Attributes:
-        findings: A :class:`Finding` each, the most bytes first.
+        findings: A :class:`Finding` each, the most bytes first. The bytes of a container are those
+            that dropping it alone would free. What several hold together is one more, of the kind
+            ``shared``; the sum is what dropping all of them would free.
+        shared_bytes: Bytes that several findings hold together.
+        elsewhere_bytes: Bytes of their graphs that something else holds, too, such as a variable
+            of the last step: dropping the findings frees none of them.
 
     Memory:
         Keeps nothing of the program alive: weak references, strings and numbers.
@@ -72,6 +96,7 @@ class detect_retained(WholeContext):
         self._explained: set[Site] = set()
         self._fruitless = self._rest = 0
         self._next = self._looked = 0
+        self.shared_bytes = self.elsewhere_bytes = 0
         self._old: dict[int, Any] = {}  # static graphs already told of
         self._idle: dict[str, set[int]] = {}
 
@@ -82,7 +107,10 @@ class detect_retained(WholeContext):
     def _leave(self) -> None:
         with self._lock:
             before = set(self._records)
-            # What the last step left behind it is new: no step ends after that.
+            # What the last step left behind it is new: no step ends after that. And of lines that
+            # are explained, other containers may hold graphs by now.
+            self._explained.clear()
+            self._rest = 0
             self._look_around(only_new=self._looked == self._ends)
         self._generations.stop()
         self._old.clear()
@@ -185,6 +213,33 @@ class detect_retained(WholeContext):
                 self._static(look, suspicious)
         finally:
             alive.clear()
+        self._count()
+
+    def _count(self) -> None:
+        # What dropping each would free; now, while nothing of ours holds a node.
+        cases = [c for c in self._records.values() if c.root_object is not None]
+        if not cases:
+            return
+        found = shares([c.root_object for c in cases if c.root_object], self._generations)
+        if found is None:
+            return
+        self.shared_bytes, self.elsewhere_bytes = found.together, found.elsewhere
+        for case in cases:
+            owned = found.owned.get(case.root_object)  # type: ignore[arg-type]
+            case.gone = owned is None
+            if owned is None:
+                continue
+            if owned.around and not owned.nodes:  # all that it holds belongs to others by now
+                self._records = {k: c for k, c in self._records.items() if c is not case}
+                continue
+            size = Size(owned.bytes, owned.nodes)
+            if case.counted:
+                self._grew(case, size)
+                continue
+            case.counted, case.first, case.size = True, size, size
+            last = max((s for s in owned.by_step if s < self._generations.step), default=0)
+            if case.sites:  # else it is one old graph, which may never have a second
+                case.growth = Size(owned.by_step.get(last, 0), case.growth.nodes)
 
     def _growing(self, look: LiveNodes, suspicious: set[Site]) -> bool:
         held, carried = look.ends(suspicious)
@@ -192,8 +247,16 @@ class detect_retained(WholeContext):
         if carried:
             for k, path in zip(carried, look.find_referrers(carried), strict=True):
                 found |= self._carried(look, k, path)
-        if held:
-            found |= self._held(look, held, look.find_referrers(held))
+        # One may hold what another holds, too: look again beside those that were found.
+        known: frozenset[int] = frozenset()
+        for _ in range(HOLDERS if held else 0):
+            paths = look.find_referrers(held, known)
+            if known:  # a view's tensor is no other holder
+                paths = [p if p and _is_other_holder(p) else None for p in paths]
+            new = self._held(look, held, paths) - known
+            if not new:
+                break
+            found, known = True, known | new
         return found
 
     def _carried(self, look: LiveNodes, k: int, path: ReferrerPath | None) -> bool:
@@ -213,7 +276,9 @@ class detect_retained(WholeContext):
         case.steps = len(look.by_site[site])
         return self._add(case, {site}, path.name)
 
-    def _held(self, look: LiveNodes, held: list[int], found: list[ReferrerPath | None]) -> bool:
+    def _held(
+        self, look: LiveNodes, held: list[int], found: list[ReferrerPath | None]
+    ) -> frozenset[Any]:
         # Which container has graphs of several steps?
         steps: dict[Any, set[int]] = {c: set() for t in found for c in _containers(t)}
         for k, path in zip(held, found, strict=True):
@@ -241,10 +306,11 @@ class detect_retained(WholeContext):
                 first.kind, first.text, top.line, first.kept_at, fix(first.kind, first), self._ends
             )
             case.newest = newest_too
+            case.root_object = _root(path, container)
             case.size, case.growth = look.measure(look.nodes_at(sites, newest_too))
             case.steps = len(steps[container])
             self._add(case, sites, first.name)
-        return bool(groups)
+        return frozenset(groups)
 
     def _static(self, look: LiveNodes, suspicious: set[Site]) -> None:
         # Old graphs with saved values that nothing of the last two steps leads to.
@@ -266,6 +332,7 @@ class detect_retained(WholeContext):
             line = look.sites[k].line
             case = FindingRecord(path.kind, path.text, line, None, fix(path.kind, path), self._ends)
             case.size, case.growth = look.measure([k])[0], NOTHING
+            case.root_object = _root(path)
             case.steps = 1
             self._add(case, set(), path.name)
 
@@ -332,8 +399,14 @@ class detect_retained(WholeContext):
     # Keeping book
 
     def _add(self, case: FindingRecord, sites: set[Site], name: str) -> bool:
-        key = (case.kind, case.line if not case.carried or not name else "", name)
+        where = "" if case.root_object is None else str(case.root_object.key)
+        key = (case.kind, case.line if not case.carried or not name else "", name, where)
         known = self._records.get(key)
+        if known is None and where:  # the same name may hold another container by now
+            same = (c for k, c in self._records.items() if k[:3] == key[:3] and c.gone)
+            known = next(same, None)
+            if known is not None:
+                known.root_object, known.gone = case.root_object, False
         if known is None and sites and not case.carried:
             # One container, and another line of what leads to its values: the later one is nearer.
             same = (c for c in self._records.values() if c.sites and not c.carried)
@@ -346,6 +419,7 @@ class detect_retained(WholeContext):
             self._records[key] = case
         else:
             known.sites |= sites
+            known.root_object = known.root_object or case.root_object
         return True
 
     def _grew(self, case: FindingRecord, size: Size) -> None:
@@ -362,6 +436,9 @@ class detect_retained(WholeContext):
             if not alive:
                 continue
             case.seen += 1
+            if case.counted:
+                case.steps = max(len(look.by_site[s]) for s in alive)
+                continue
             if case.carried:
                 nodes = [k for s in alive for k in look.newest(s)]
             else:
@@ -379,7 +456,9 @@ class detect_retained(WholeContext):
         """Findings so far, largest first."""
         with self._lock:
             found = [case.finding() for case in self._records.values()]
-        return sorted(found, key=lambda f: (-f.growth_bytes_per_step, -f.bytes, f.line))
+            shared = self.shared_bytes
+        found.sort(key=lambda f: (-f.growth_bytes_per_step, -f.bytes, f.line))
+        return [*found, shared_finding(shared, self._ends)] if shared else found
 
     @property
     def steps(self) -> int:
@@ -388,10 +467,29 @@ class detect_retained(WholeContext):
 
     def report(self) -> str:
         """Format the findings as text."""
-        return page(self.findings, self._ends)
+        return page(self.findings, self._ends) + elsewhere(self.elsewhere_bytes)
 
     def __repr__(self) -> str:
         return f"<detect_retained: {len(self._records)} findings in {self._ends} steps>"
+
+
+def _root(path: ReferrerPath, container: Any = None) -> Root | None:
+    # What a user would drop: a container, else what is nearest to the graph.
+    if container is None:
+        ways = list(zip(path.above, path.types, strict=True))
+        lists = [key for key, kind in ways if issubclass(kind, list | deque | set)]
+        near = [key for key, kind in ways if not issubclass(kind, Tensor | tuple)]
+        container = lists[-1] if lists else next(iter([*near, *path.above]), None)
+    if container not in path.above:
+        return None
+    kind = path.types[path.above.index(container)]
+    whole = issubclass(kind, _WHOLE) or (kind is dict and path.kind == "dict")
+    return Root(container, kind, parts=not whole)
+
+
+def _is_other_holder(path: ReferrerPath) -> bool:
+    plain = [kind for kind in path.types if not issubclass(kind, Tensor | tuple | ViewInfo)]
+    return bool(plain) and path.kind not in ("cycle", "unseen")
 
 
 def _containers(path: ReferrerPath | None) -> list[Any]:
@@ -399,4 +497,7 @@ def _containers(path: ReferrerPath | None) -> list[Any]:
         return []
     if path.kind in ("cycle", "unseen"):
         return [path.kind]
-    return path.above
+    # A tensor is none: it holds its own graph, also where a view of it was made a step later.
+    ways = zip(path.above, path.types, strict=True)
+    found = [key for key, kind in ways if not issubclass(kind, Tensor | ViewInfo)]
+    return found or path.above

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from ...framework.memory.ledger import format_bytes
 from .node_tracker import Site
+from .ownership import Root
 from .referrers import ReferrerPath
 
 _warned: dict[Any, Any] = {}  # of the interpreter's own "once a line"
@@ -22,11 +23,13 @@ class Finding:
         kind: What holds it: ``list``, ``dict``, ``running sum``, ``carried state``, ``attribute``,
             ``module attribute``, ``closure``, ``hook``, ``exception``, ``generator``, ``cache``,
             ``default argument``, ``global``, ``local variable``, ``gradient graph``,
-            ``retain_graph``, ``input gradient``, ``cycle`` or ``unseen``.
+            ``retain_graph``, ``input gradient``, ``cycle`` or ``unseen``; ``shared`` is what
+            several others hold together.
         root: Where it is held, in words.
         line: ``file:line`` of the op that made the surviving value, or of the backward call.
         kept_at: ``file:line`` of the statement that put it there, if only one can have.
-        bytes: Bytes held when last looked at.
+        bytes: Bytes that dropping it alone would free, when last looked at; of a sum or state that
+            is carried from step to step, those of its chain.
         growth_bytes_per_step: By how much they grow with each step.
         nodes: Nodes of the graph that are kept, the memory of which Python has, not the ledger.
         growth_nodes_per_step: By how many they grow.
@@ -83,6 +86,9 @@ class FindingRecord:
     sites: set[Site] = field(default_factory=set)
     carried: bool = False
     newest: bool = False  # the present step's graph is held too
+    root_object: Root | None = None  # what a user would drop
+    gone: bool = False  # that object is no more
+    counted: bool = False  # its bytes are those that dropping it alone would free
 
     def finding(self) -> Finding:
         """Return the finding in its current state."""
@@ -122,8 +128,9 @@ def page(found: list[Finding], ends: int) -> str:
         for f in found
     ]
     widths = [max(len(r[k]) for r in rows) for k in range(6)]
-    out = [f"{len(found)} graphs survive their step ({ends} steps watched)", ""]
-    if len(found) == 1:
+    count = sum(f.kind != "shared" for f in found)
+    out = [f"{count} graphs survive their step ({ends} steps watched)", ""]
+    if count == 1:
         out[0] = f"1 graph survives its step ({ends} steps watched)"
     for k, row in enumerate(rows):
         cells = [
@@ -138,6 +145,23 @@ def page(found: list[Finding], ends: int) -> str:
                 out.append(f"    kept at {f.kept_at}")
             out.append(f"    fix: {f.fix}")
     return "\n".join(out) + "\n"
+
+
+def shared_finding(nbytes: int, steps: int) -> Finding:
+    """Return what several findings hold together, as one more of them."""
+    text = "several of these together"
+    way = "Each holds it as well: mend all of them."
+    return Finding("shared", text, "", None, nbytes, 0, 0, 0, steps, way)
+
+
+def elsewhere(nbytes: int) -> str:
+    """Say how much of the graphs something else holds, too; nothing if that is nothing."""
+    if not nbytes:
+        return ""
+    return (
+        f"\n{format_bytes(nbytes)} of their graphs are held elsewhere, too (a variable of the last "
+        "step, data), and stay when these go.\n"
+    )
 
 
 def fix(kind: str, path: ReferrerPath) -> str:

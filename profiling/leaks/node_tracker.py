@@ -24,7 +24,7 @@ from ...framework.memory.ledger import BUFFER, OPTIMIZER, PARAMETER
 from ...framework.modes import local
 from ...framework.tensor import Tensor
 
-_OWNED = (PARAMETER, BUFFER, OPTIMIZER)  # alive with or without a graph
+OWNED = (PARAMETER, BUFFER, OPTIMIZER)  # alive with or without a graph
 
 
 class Site(NamedTuple):
@@ -168,7 +168,7 @@ class NodeTracker:
             for target, _ in node.edges:
                 if target._is_node:
                     pending.append(target)
-                elif inputs is None and target._storage.role not in _OWNED:
+                elif inputs is None and target._storage.role not in OWNED:
                     known = self.leaves.get(id(target))
                     if known is None or known.leaf() is not target:
                         line = note.line if note is not None else ""
@@ -288,7 +288,7 @@ def saved_bytes(nodes: Iterable[Any]) -> dict[int, int]:
             storage = getattr(handle, "storage", None)
             if storage is not None:
                 leaf = isinstance(handle.source, Tensor)
-                if storage.role not in _OWNED and not leaf:
+                if storage.role not in OWNED and not leaf:
                     found[id(storage)] = int(storage.nbytes)
             elif hasattr(handle, "held_bytes") and handle.held_bytes:
                 found[id(handle)] = int(handle.held_bytes)
@@ -309,6 +309,6 @@ def held_bytes(nodes: Iterable[Any], tensors: Iterable[Tensor]) -> int:
     """Return the bytes held by nodes and tensors, each storage once, without parameters."""
     found = saved_bytes(nodes)
     for t in tensors:
-        if t._storage.role not in _OWNED:
+        if t._storage.role not in OWNED:
             found[id(t._storage)] = int(t._storage.nbytes)
     return sum(found.values())

@@ -58,6 +58,7 @@ class ReferrerPath:
     text: str
     name: str = ""
     above: list[int] = field(default_factory=list)
+    types: list[type] = field(default_factory=list)  # of the objects on the way
     numel: int | None = None
     kept_at: str | None = None
     lists: set[int] = field(default_factory=set)  # which of ``above`` are lists, deques or sets
@@ -65,7 +66,10 @@ class ReferrerPath:
 
 
 def find_referrers(
-    sources: list[Any], hidden: Iterable[Any], edges: set[int]
+    sources: list[Any],
+    hidden: Iterable[Any],
+    edges: set[int],
+    known: frozenset[int] = frozenset(),
 ) -> list[ReferrerPath | None]:
     """Find what keeps each object alive; None if only the graph or lowtide itself does.
 
@@ -73,13 +77,15 @@ def find_referrers(
         sources: The objects.
         hidden: Containers of the caller's own that refer to them.
         edges: Ids of the lists and tuples inside of graph nodes.
+        known: Ids of containers that were found already: what else keeps it is asked for.
     """
     enabled = gc.isenabled()
     gc.disable()
     try:
         search = _Search(sources, [sources, *hidden], edges)
+        search.hidden |= known
         found = search.run()
-        lost = [k for k, path in enumerate(found) if path is None]
+        lost = [k for k, path in enumerate(found) if path is None and not known]
         if lost:
             # Held by no name: is it a cycle, which may lead through the graph?
             closed = _Search([sources[k] for k in lost], [sources, *hidden], None)
@@ -260,9 +266,12 @@ class _Search:
         told = _PathText(chain, self.names.get(id(chain[-1])), self.spaces.get(id(chain[-1])))
         numel = next((o._spec.numel for o in chain if isinstance(o, Tensor)), None)
         rooted = isinstance(chain[-1], type) or id(chain[-1]) in self.spaces
-        above = [id(o) for o in (chain[1:-1] if rooted else chain[1:])]
+        between = chain[1:-1] if rooted else chain[1:]
+        above, kinds = [id(o) for o in between], [type(o) for o in between]
         lists = {id(o) for o in chain if isinstance(o, list | deque | set)}
-        return ReferrerPath(told.kind, told.text, told.name, above, numel, told.kept_at, lists)
+        return ReferrerPath(
+            told.kind, told.text, told.name, above, kinds, numel, told.kept_at, lists
+        )
 
 
 def _is_faint(holder: Any, held: Any) -> bool:

@@ -15,6 +15,7 @@ from .referrers import ReferrerPath, find_referrers
 
 SIGN = 3  # steps with living nodes of one line
 SOURCES = 24  # nodes to walk from at once
+OLD, SIDE_BY_SIDE = 5, 4  # steps to walk from for each line, and nodes of each
 
 
 class LiveNodes:
@@ -79,15 +80,17 @@ class LiveNodes:
             Size(held_bytes((self.alive[k] for k in part), of_last), len(part)),
         )
 
-    def find_referrers(self, which: list[int]) -> list[ReferrerPath | None]:
-        """Find what keeps some nodes alive."""
+    def find_referrers(
+        self, which: list[int], known: frozenset[int] = frozenset()
+    ) -> list[ReferrerPath | None]:
+        """Find what keeps some nodes alive, beside containers that are known."""
         edges = set()
         for node in self.alive:
             edges.add(id(node.edges))
             edges.add(id(getattr(node, "handles", None)))
             edges.update(map(id, node.edges))
         edges.discard(id(None))
-        return find_referrers([self.alive[k] for k in which], [self.alive], edges)
+        return find_referrers([self.alive[k] for k in which], [self.alive], edges, known)
 
     def ends(self, suspicious: set[Site]) -> tuple[list[int], list[int]]:
         """Return (nodes of old graphs that are held from outside, nodes carried step to step)."""
@@ -125,10 +128,14 @@ class LiveNodes:
         for s in sorted(held, key=lambda s: -max(held[s])):
             ks = held[s]
             ks = [*ks, max(self.by_site[s][max(self.by_site[s])])]
-            some = {self.steps[k]: k for k in ks}
-            picked = sorted(some.values())
-            # Three old ones: a dict may hold two by right, see `retained._held`.
-            found += [*picked[:3], *([picked[-1]] if len(picked) > 3 else [])]
+            by_step: dict[int, list[int]] = {}
+            for k in sorted(ks):
+                by_step.setdefault(self.steps[k], []).append(k)
+            # Old ones from several steps (a dict may hold two by right, see `detect._held`), and of
+            # each step several: one line may fill several containers.
+            chosen = list(by_step)
+            for step in [*chosen[:OLD], *chosen[OLD:][-1:]]:
+                found += by_step[step][-SIDE_BY_SIDE:]
         return found[:SOURCES], carried[:SOURCES]
 
     def _leads_to(self, top: int, site: Site, newest: int) -> bool:

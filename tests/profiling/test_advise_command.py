@@ -108,8 +108,7 @@ def test_a_script_gets_advice_that_holds_when_it_is_pasted(folder: Path) -> None
     found = json.loads((folder / "advice.json").read_text())
     assert found["peak_bytes"] == peak
     assert found["batch"] == 256
-    why = found["untried"]["no_grad in model.head"]  # the loss would have no graph
-    assert why.count("RuntimeError: ") == 1, why
+    assert not any("no_grad in" in p["change"] for p in found["proposals"])  # all is trained
     kinds = {p["kind"] for p in found["proposals"] if p["fits"]}
     assert {"checkpoint", "batch", "several"} <= kinds
     for kind in ("checkpoint", "several"):
