@@ -100,7 +100,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if options.command == "leaks":
             from lowtide import leaks_command
 
-            return leaks_command.leaks(options.script, options.args, module=options.module)
+            return leaks_command.leaks(
+                options.script, options.args, module=options.module, out=options.out
+            )
         if options.command == "top":
             from lowtide import top_command
 
@@ -191,8 +193,9 @@ def _add_scripts(commands: Any) -> None:
         help="what may live: 2GiB, 500MB, bytes (default: the limit that the script sets)",
     )  # fmt: skip
     advise.add_argument("--device", help="whose memory is meant (default: the fullest)")
-    for command in (estimate, advise):
+    for command in (estimate, advise, leaks):
         command.add_argument("-o", "--out", metavar="FILE", help="write the figures there, as JSON")
+    for command in (estimate, advise):
         command.add_argument(
             "--gpu",
             metavar="SIZE",

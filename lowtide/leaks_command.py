@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
 
-from lowtide.profile_command import show
+from lowtide.profile_command import show, written
 from lowtide.profiling import detect_retained
 from lowtide.script_command import (
     USAGE_ERROR,
@@ -18,7 +21,7 @@ from lowtide.script_command import (
 LEAKS = 1  # the exit code
 
 
-def leaks(script: str, args: Sequence[str], module: bool = False) -> int:
+def leaks(script: str, args: Sequence[str], module: bool = False, out: str | None = None) -> int:
     """Run a script; print each graph that survives its step, with the line that keeps it.
 
     A step ends where the optimizers have stepped, or with a backward pass if there are none.
@@ -27,13 +30,15 @@ def leaks(script: str, args: Sequence[str], module: bool = False) -> int:
         script: A file, or a module's name.
         args: What the script finds in ``sys.argv``.
         module: ``script`` is a module's name.
+        out: A file for the findings, as JSON.
 
     Returns:
         The script's exit code if it failed; else 1 if something leaks, 0 if nothing does, 2 if
-        there is no such script.
+        there is no such script, or ``out`` cannot be written.
     """
     if not script_is_there("leaks", script, module):
         return USAGE_ERROR
+    out = str(Path(out).absolute()) if out else None  # the script may go elsewhere
     process = os.getpid()
     found = detect_retained()
     with told_to_end():
@@ -43,4 +48,15 @@ def leaks(script: str, args: Sequence[str], module: bool = False) -> int:
     show(found.report())
     if not found.steps:
         hint_as_torch("leaks", script, module)
+    if out:
+        figures = {
+            "steps": found.steps,
+            "findings": [asdict(f) for f in found.findings],
+            "shared_bytes": found.shared_bytes,
+            "elsewhere_bytes": found.elsewhere_bytes,
+        }
+        text = json.dumps(figures, indent=1)
+        failed = written(lambda file: Path(file).write_text(text), out)
+        if failed:
+            return failed
     return code or (LEAKS if found.findings else 0)

@@ -25,6 +25,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from rich.console import Console
@@ -71,6 +72,7 @@ class Run:
             console.print(line, highlight=False, markup=False)
         self.every = args.checkpoint_every or max(total // 10, 1)
         self.losses: list[float] = []
+        self.times: list[float] = []  # seconds of each step of this process
         self.measured: list[dict[str, float]] = []
         self.seconds = 0.0
         self.done = 0
@@ -107,7 +109,9 @@ class Run:
                     if profiler is not None and self.done == first:
                         profiler.start()
                         self.profile = profiler
+                    step_began = time.perf_counter()
                     yield self.done
+                    self.times.append(time.perf_counter() - step_began)
                     self.done += 1
                     if self.profile is not None and self.done == first + PROFILED:
                         self.profile.stop()
@@ -150,9 +154,10 @@ class Run:
 
     def finish(self, **results: Any) -> None:
         """Print the results, and write them with the learning curve and the peak's bytes."""
-        speed = self.seconds / self.total if self.total else 0.0
+        # The median: a first run compiles kernels in its first steps.
+        each = f" (median {1e3 * median(self.times):.1f} ms)" if self.times else ""
         self.console.print(
-            f"\n{self.total} steps in {self.seconds:.1f} s ({1e3 * speed:.1f} ms each); "
+            f"\n{self.total} steps in {self.seconds:.1f} s{each}; "
             + ", ".join(
                 f"[bold]{k} {v:.4g}[/bold]" for k, v in results.items() if isinstance(v, float)
             )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING
 
 from ...framework.memory.ledger import format_bytes
-from ..analysis.summary import compilation, repeated_layers
+from ..analysis.summary import compilation, repeated_layers, summarize
 from ..analysis.tables import Table
 from ..leaks.findings import page as leaks
 from ..record import system_memory
@@ -13,6 +14,9 @@ from ..record import system_memory
 if TYPE_CHECKING:
     from ..profile import Profile
     from ..record.recording import Recording
+
+
+COLUMNS = 100  # of sentences
 
 
 def page(profile: Profile, limit: int) -> str:
@@ -32,7 +36,10 @@ def page(profile: Profile, limit: int) -> str:
         f"step{'s' if count != 1 else ''}, peaks {peaks or 'of no bytes'}"
     )
     extra = compilation(recording)
-    parts = [f"{head}\n{extra}" if extra else head]
+    # The same sentences as on the page: which bytes, when, and whose.
+    sentences = summarize(recording, profile._index(None)).sentences()
+    verdict = "\n".join(line for text in sentences for line in textwrap.wrap(text, COLUMNS))
+    parts = [f"{head}\n{extra}" if extra else head, verdict]
     for by in ("role", "module", "line"):
         if by == "line" and not any(o.line for o in recording.owners[1:]):
             continue

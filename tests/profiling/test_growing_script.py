@@ -52,8 +52,13 @@ def lowtide(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_leaks_names_the_lists_of_a_script_and_no_cycle(folder: Path, end: str) -> None:
     with open(folder / "train.py", "a") as file:
         file.write(f"{end}\n")
-    done = lowtide(folder, "leaks", "train.py")
+    done = lowtide(folder, "leaks", "--out", "leaks.json", "train.py")
     assert done.returncode == 1
+    told = json.loads((folder / "leaks.json").read_text())
+    assert told["steps"] == 12
+    assert {f["root"].partition("[")[0] for f in told["findings"]} == {"`history", "`evals"}
+    assert all(f["bytes"] > 0 for f in told["findings"])
+    assert (told["shared_bytes"], told["elsewhere_bytes"]) == (0, 4 * 128 * 16)  # the data
     assert "held by `history[0]`, global of __main__" in done.stdout
     assert "held by `evals[0]`, global of __main__" in done.stdout
     assert "cycle" not in done.stdout
