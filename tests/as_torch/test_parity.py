@@ -58,8 +58,10 @@ PROGRAMS = {
             except Exception as error:
                 return type(error).__name__
         result = [[str(t.dtype).split(".")[1], t.float().flatten()[::7].tolist()] for t in found]
+        # PyTorch's type of this error depends on the processor: ValueError without AVX-512.
+        floats = refused(a.float(), b.float(), one, one) in ("RuntimeError", "ValueError")
         result += [same, str(torch._scaled_mm(a, b, one, one).dtype).split(".")[1],
-            refused(a.float(), b.float(), one, one), refused(a, b[:9], one, one), refused(a, b),
+            floats, refused(a, b[:9], one, one), refused(a, b),
             refused(a[None], b, one, one), refused(a, b, rows[:3], columns),
             [str(torch.hash_tensor(wave(3, 4), 1).tolist()), torch.finfo(E4).max]]
         """,

@@ -74,8 +74,10 @@ class Difference:
 def largest_difference(ours: Path, theirs: Path) -> Difference:
     """Compare two files of rows; return the worst row.
 
-    A row is measured by its largest number, gradients and states at least by a thousandth of the
-    largest in the program: what is zero but for rounding has no digits to compare.
+    A row is measured by its largest number, gradients and states at least by a part of the largest
+    in the program: what is zero but for rounding has no digits to compare. That part is a
+    thousandth in float64. It is a hundredth in float32, where ``1e-4`` of a thousandth is less than
+    one rounding of the largest.
     """
     a, b = np.load(ours), np.load(theirs)
     if set(a) != set(b):
@@ -83,7 +85,8 @@ def largest_difference(ours: Path, theirs: Path) -> Difference:
     floors: dict[str, float] = {}
     for row in b:
         kind = row.partition(" ")[0]
-        floors[kind] = max(floors.get(kind, 0.0), 1e-3 * _largest(b[row]))
+        part = 1e-3 if b[row].dtype.itemsize >= 8 else 1e-2
+        floors[kind] = max(floors.get(kind, 0.0), part * _largest(b[row]))
     worst = Difference("none", 0.0)
     for row in b:
         if a[row].shape != b[row].shape:
