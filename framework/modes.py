@@ -76,7 +76,7 @@ class State:
         self.phase: str | None = None
         self.function: str | None = None
         self.scope: Any = None
-        self.site: tuple[str, str, str, str] | None = None
+        self.site: tuple[str, str, str, Any] | None = None
         self.running: Any = None
         self.recorder: Any = None
         self.notes_results = False

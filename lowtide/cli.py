@@ -175,6 +175,7 @@ def _add_scripts(commands: Any) -> None:
     profile.add_argument(
         "-o", "--out", metavar="FOLDER", help="where to write (default: SCRIPT-memory)"
     )
+    profile.add_argument("--full", action="store_true", help="print all tables")
     profile.add_argument("--no-timeline", action="store_true", help="keep no events: for long runs")
     profile.add_argument("--no-lines", action="store_true", help="no lines, no leaks: faster")
     profile.add_argument(
@@ -228,6 +229,7 @@ def _add_scripts(commands: Any) -> None:
 
 def _add_recordings(commands: Any) -> None:
     report = _command(commands, "report", "show a recorded run again, and write its files")
+    report.add_argument("--full", action="store_true", help="print all tables")
     report.add_argument("run", metavar="RUN", help="a run.json of `lowtide profile`, or its folder")
     for kind, words in REPORT_FILES.items():
         report.add_argument(f"--{kind}", metavar="FILE", help=f"write {words}")
@@ -273,6 +275,8 @@ def _profiling(options: argparse.Namespace) -> int:
             lines=not options.no_lines,
             module=options.module,
             live=options.live,
+            full=options.full,
         )
     asked = {kind: getattr(options, kind) for kind in REPORT_FILES}
-    return profile_command.report(options.run, {k: file for k, file in asked.items() if file})
+    files = {kind: file for kind, file in asked.items() if file}
+    return profile_command.report(options.run, files, options.full)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -31,8 +32,9 @@ def profile(
     lines: bool,
     module: bool = False,
     live: bool = False,
+    full: bool = False,
 ) -> int:
-    """Run a script under a profiler; print the report, write ``run.json``, page and picture.
+    """Run a script under a profiler; print the verdict, write ``run.json``, page and picture.
 
     Where nothing was recorded, nothing is written. A script that fails does not cost an earlier
     profile: what was recorded until then goes to the folder ``failed`` beside it.
@@ -45,6 +47,7 @@ def profile(
         lines: Note source lines, and graphs that outlive their step.
         module: ``script`` is a module's name.
         live: Publish what lives meanwhile, for ``lowtide top``.
+        full: Print all tables, not the verdict alone.
 
     Returns:
         The script's exit code; 1 if it raised.
@@ -70,7 +73,7 @@ def profile(
         if made:
             with contextlib.suppress(OSError):  # the script itself has put something there
                 folder.rmdir()
-        print(prof.report())
+        print(prof.verdict())
         print("Nothing was recorded, so nothing was written.")
         hint_as_torch("profile", script, module)
         return code
@@ -86,8 +89,10 @@ def profile(
         prof.plot(folder / "memory.png")
         files += ["memory.html", "memory.png"]
     # Last, for whoever reads it may stop reading: `lowtide profile train.py | head`.
-    print(prof.report())
+    print(prof.report() if full else prof.verdict())
     print(f"{kept}Written to {folder}: {', '.join(files)}")
+    if not full:
+        print(f"All tables: lowtide report --full {shlex.quote(str(folder))}")
     return code
 
 
@@ -114,11 +119,12 @@ def _published(prof: Any) -> Iterator[None]:
         publisher.stop()
 
 
-def report(path: str, files: dict[str, str]) -> int:
-    """Print the report of a recorded run; write what else is asked for.
+def report(path: str, files: dict[str, str], full: bool = False) -> int:
+    """Print the verdict on a recorded run; write what else is asked for.
 
     Args:
         path: A ``run.json``, or the folder it is in.
+        full: Print all tables, not the verdict alone.
         files: What to write -> where to: ``html``, ``png``, ``perfetto``, ``snapshot``,
             ``flamegraph``.
 
@@ -135,7 +141,7 @@ def report(path: str, files: dict[str, str]) -> int:
         "snapshot": run.to_pytorch_snapshot,
         "flamegraph": run.to_flamegraph,
     }
-    show(run.report())
+    show(run.report() if full else run.verdict())
     return max([written(writers[kind], file) for kind, file in files.items()], default=0)
 
 

@@ -75,7 +75,7 @@ class _TimingExecutor(execution.Executor):
                     end = now()
                     own.inside = False
                     taken, own.taken = own.taken, 0
-                    module, op, phase, line = scopes.site()
+                    module, op, phase, stack = scopes.site()
                     name = op if phase == "backward" else f"{_SPACES.get(phase, 'aten')}::{op}"
                     shapes = _shapes(args) if with_shapes else ()
                     events.append(
@@ -88,7 +88,7 @@ class _TimingExecutor(execution.Executor):
                             taken,
                             shapes,
                             module,
-                            line,
+                            stack.line,
                         )
                     )
 

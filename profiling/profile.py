@@ -87,10 +87,11 @@ class Profile:
         phase: str | None = None,
         line: str | None = None,
     ) -> Table:
-        """Bytes at the peak by role, module, op, line or phase.
+        """Bytes at the peak by role, module, op, line, stack or phase.
 
         Args:
-            by: ``role``, ``module``, ``op``, ``line`` or ``phase``, or several of them.
+            by: ``role``, ``module``, ``op``, ``line``, ``stack`` (the line with all its callers,
+                ``model.py:9 < train.py:14 < train.py:30``) or ``phase``, or several of them.
             depth: How many segments of module paths to show: 1 sums ``blocks.3.mlp`` in ``blocks``.
             device: Its name.
             role: Only bytes of this role.
@@ -108,7 +109,9 @@ class Profile:
         name = self.recording.devices[self._index(device)]
         title = f"{name} {what}, {peak.time:.3f} s after the start: {format_bytes(peak.nbytes)}"
         sums = grouped(self.recording, peak.cells, by, depth, where)
-        return Table(title, " · ".join(check_by(by)), sums)
+        keys = check_by(by)
+        texts = self.recording.lines if keys == ("line",) else None
+        return Table(title, " · ".join(keys), sums, texts=texts)
 
     # Time
 
@@ -154,7 +157,9 @@ class Profile:
         sums = diff.changes(self.recording, first, last, index, by, depth)
         names = [self.recording.marks[k].name for k in (first, last)]
         title = f"{self.recording.devices[index]} from {names[0]!r} to {names[1]!r}"
-        return Table(title, " · ".join(check_by(by)), sums)
+        keys = check_by(by)
+        texts = self.recording.lines if keys == ("line",) else None
+        return Table(title, " · ".join(keys), sums, texts=texts)
 
     def steps(self, device: Any = None) -> list[dict[str, Any]]:
         """Return one dict per step: name, time, live bytes after it, peak since the mark before."""
@@ -233,12 +238,19 @@ class Profile:
             raise TypeError(f"diff compares with another profile; got {type(other).__name__}.")
         return diff.diff(self, other, by, depth, device)
 
+    def verdict(self) -> str:
+        """Return the report in a few lines: the peak, whose it is, and what grows."""
+        return str(self._text().verdict(self))
+
     def report(self, limit: int = 8) -> str:
         """Return a text report: peak by owner, saved tensors, growth, steps, process memory."""
-        from .report.text import page
+        return str(self._text().page(self, limit))
+
+    def _text(self) -> Any:
+        from .report import text
 
         self.settle()
-        return page(self, limit)
+        return text
 
     # Pictures, pages, other tools
 

@@ -184,7 +184,9 @@ class MemoryProfiler(WholeContext, Profile):
         self._recorder.clock.stop()
         self.recording.compilations = self._recorder.clock.compilations()
         self.settle()
-        self.recording.lines = texts(owner.line for owner in self.recording.owners)
+        lines = {line for o in self.recording.owners for line in (o.line, *o.callers)}
+        lines |= {f.line for f in self.recording.findings}
+        self.recording.lines = texts(lines)
         names = self._parameter_names() if self._waste is not None else {}
         self._modules.clear()
         for d in self._recorder.accounts:

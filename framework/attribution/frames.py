@@ -2,7 +2,7 @@
 
 A file is somebody's: the user's, the standard library's, or one of ours with its part in a call.
 Walking the stack costs about 0.1 us a frame. Nothing of a frame is kept but the code object it ran,
-whose identity, with the offset of the instruction, stands for a line.
+which, with the offset of the instruction, stands for a line (``call_stacks.py``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,11 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from types import FrameType
 from typing import Any
+
+from . import call_stacks
+from .call_stacks import UNKNOWN, CallLine
 
 # What a file's frames are: the user's, ours, a declared op, the engine, ours but never the name of
 # what the user called, the standard library, optimizers, the file of a module's call, and functions
@@ -26,11 +30,12 @@ _INSIDE = (
     "modes.py",
 )
 
+DEEPEST = 16  # lines of a stack outside of modules' calls; a test runner alone has more
+
 _kinds: dict[str, int] = {}
-_lines: dict[tuple[int, int], tuple[str, Any]] = {}  # (id of code, offset) -> (line, that code)
 
 
-def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
+def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, CallLine, int]:
     """Walk the stack from a frame outwards.
 
     Args:
@@ -40,10 +45,11 @@ def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
         lines: Whether the user's line is wanted.
 
     Returns:
-        The op, or the function of ours that the user called; ``file:line`` or an empty string;
-        and ``OP``, ``ENGINE`` or ``OURS``: what was found on the way.
+        The op, or the function of ours that the user called; the user's line with its callers, or
+        ``UNKNOWN``; and ``OP``, ``ENGINE`` or ``OURS``: what was found on the way.
     """
-    op = name = private = line = ""
+    op = name = private = ""
+    stack: CallLine | None = None
     found = OURS
     asking = []
     last = None  # of the standard library: a thread or a finalizer has no other line
@@ -63,16 +69,12 @@ def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
                     break
         elif kind == USER:
             if lines:
-                key = (id(code), frame.f_lasti)
-                known = _lines.get(key)
-                if known is None or known[1] is not code:
-                    known = _lines[key] = (file_line(filename, frame.f_lineno), code)
-                line = known[0]
+                stack = stack_at(frame, owner)
             break
         elif kind == CALL and code.co_name == "_call_in_scope":
             if owner is not None:
-                if owner.line is not None:
-                    line = owner.line
+                if owner.stack is not None:
+                    stack = owner.stack
                     break
                 asking.append(owner)
                 owner = owner.outer.owner if owner.outer is not None else None
@@ -91,12 +93,57 @@ def walk(frame: Any, owner: Any, lines: bool) -> tuple[str, str, int]:
             elif code.co_name[0] == "_":  # Python called it: `deepcopy` for `__deepcopy__`
                 private = code.co_name.strip("_")
         frame = frame.f_back
+    if stack is None:
+        stack = UNKNOWN
+        if lines and last is not None:
+            stack = call_stacks.at_line(file_line(last[1], last[0]))
     if lines:
-        if not line and last is not None:
-            line = file_line(last[1], last[0])
         for entry in asking:
-            entry.line = line
-    return op or name or private or "python", line, found
+            entry.stack = stack
+    return op or name or private or "python", stack, found
+
+
+def stack_at(frame: Any, owner: Any) -> CallLine:
+    """Return the user's line of a frame, with the lines that called it.
+
+    Args:
+        frame: A frame of the user's.
+        owner: The entry of the innermost module called outside of it, or None. The stack of a
+            module's call is remembered there, so that what the module does need not walk further.
+    """
+    met: list[Any] = []  # innermost first: frames, and the entries of calls between them
+    stack: CallLine | None = None
+    frames, last = 0, None
+    while frame is not None:
+        code = frame.f_code
+        filename = code.co_filename
+        kind = _kinds.get(filename)
+        if kind is None:
+            kind = _kinds[filename] = kind_of(filename)
+        if kind == USER:
+            if code is not last:  # a function that calls itself is on a stack once
+                frames, last = frames + 1, code
+            if frames > DEEPEST:
+                break
+            met.append(frame)
+        elif kind == CALL and owner is not None and code.co_name == "_call_in_scope":
+            if owner.stack is not None:
+                stack = owner.stack
+                break
+            met.append(owner)
+            owner = owner.outer.owner if owner.outer is not None else None
+        frame = frame.f_back
+    for item in reversed(met):
+        if isinstance(item, FrameType):
+            code, instruction = item.f_code, item.f_lasti
+            found = call_stacks.known(code, instruction, stack)
+            if found is None:
+                line = file_line(code.co_filename, item.f_lineno)
+                found = call_stacks.remember(code, instruction, line, stack)
+            stack = found
+        else:
+            item.stack = stack
+    return stack or UNKNOWN
 
 
 def file_line(filename: str, line: int) -> str:
@@ -164,11 +211,6 @@ def kind_of(filename: str) -> int:
     if filename.startswith(_STANDARD) and "-packages" + os.sep not in filename:
         return LIBRARY
     return USER
-
-
-def forget() -> None:
-    """Clear the cache of source lines."""
-    _lines.clear()
 
 
 def is_ours(filename: str) -> bool:

@@ -4,7 +4,7 @@ Nothing here runs while nobody listens. The first listener (:func:`listen`) puts
 place, the last one takes them away again:
 
 - whoever registered with :func:`on_listen` (``modules``) makes its calls enter a scope;
-- every node of the graph notes where it was made, as two strings (``node._site``);
+- every node of the graph notes where it was made, as a path and a line (``node._site``);
 - the engine says which node's backward runs, so that what backward allocates belongs to the
   forward op.
 
@@ -15,7 +15,7 @@ unless another was there first, or a scope or a listener names it. Modules are k
 what the program's variables call it, if a listener can tell, else by its class; so are single
 layers, and those of a list. Parts that are called without their model have their paths in it.
 
-The user's line is found by walking the stack (``frames.py``).
+The user's line and its callers are found by walking the stack (``frames.py``).
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ from typing import Any
 
 from ..interrupts import RestoringExit
 from ..modes import _Mode, local, state_of_thread
-from .frames import ENGINE, OP, forget, walk
+from .call_stacks import BEFORE, UNKNOWN, CallLine, forget
+from .frames import ENGINE, OP, walk
 
-Site = tuple[str, str, str, str]  # module path, op, phase, file:line
+Site = tuple[str, str, str, CallLine]  # module path, op, phase, the user's line
 
 _lock = threading.RLock()
 _toggles: list[Callable[[bool], None]] = []
@@ -67,12 +68,12 @@ class Scope:
         module: A weak reference, or None for a named scope.
         owner: The innermost module's entry, this one included; None outside of modules.
         outer: The entry below.
-        line: Of a module's entry: the user's line that led to the call, once someone asked.
+        stack: Of a module's entry: the user's lines that led to the call, once someone asked.
         closed: It was left; one left out of turn (by a generator) goes when it comes to lie on top.
         evaluates: The outermost module around it was called without gradients being recorded.
     """
 
-    __slots__ = ("closed", "evaluates", "line", "module", "outer", "owner", "path", "prefix")
+    __slots__ = ("closed", "evaluates", "module", "outer", "owner", "path", "prefix", "stack")
     owner: Scope | None
 
     def __init__(self, path: str, prefix: str, module: Any, outer: Scope | None) -> None:
@@ -81,7 +82,7 @@ class Scope:
         self.module = module
         self.outer = outer
         self.owner = self if module is not None else outer.owner if outer is not None else None
-        self.line: str | None = None
+        self.stack: CallLine | None = None
         self.closed = False
         inside = outer is not None and outer.owner is not None
         self.evaluates: bool = outer.evaluates if inside else not local.state.grad  # type: ignore[union-attr]
@@ -302,7 +303,7 @@ def _reopened(scoped: Scope) -> Scope:
     # Copies that are open, down to the outermost module.
     outer = None if scoped.outer is None else _reopened(scoped.outer)
     copy = Scope(scoped.path, scoped.prefix, scoped.module, outer)
-    copy.line = scoped.line
+    copy.stack = scoped.stack
     return copy
 
 
@@ -414,7 +415,7 @@ def site() -> Site:
     scoped = state.scope
     if scoped is not None and scoped.closed:
         scoped = current()
-    op, line, kind = walk(
+    op, stack, kind = walk(
         sys._getframe(3), None if scoped is None else scoped.owner, _counts["lines"] > 0
     )
     if op == "apply" and state.function is not None:
@@ -430,7 +431,7 @@ def site() -> Site:
             phase = "other"
     elif phase == "optimizer" and state.grad and kind == OP:  # a closure that computes the loss
         phase = "forward"
-    return ("" if scoped is None else scoped.path, op, phase, line)
+    return ("" if scoped is None else scoped.path, op, phase, stack)
 
 
 # Nodes
@@ -464,12 +465,12 @@ def _noting(original: Any) -> Any:
     return init
 
 
-def place(frame: Any) -> tuple[str, str]:
+def place(frame: Any) -> tuple[str, CallLine]:
     """Return the module path and the user's source line of a frame."""
     scoped = current()
     owner = None if scoped is None else scoped.owner
-    line = walk(frame, owner, True)[1] if _counts["lines"] else ""
-    return ("" if scoped is None else scoped.path, line)
+    stack = walk(frame, owner, True)[1] if _counts["lines"] else UNKNOWN
+    return ("" if scoped is None else scoped.path, stack)
 
 
 def enter_node(node: Any) -> None:
@@ -478,5 +479,5 @@ def enter_node(node: Any) -> None:
         for listener in list(_listeners["began"]):
             listener(node)
     made = getattr(node, "_site", None)
-    module, line = ("", "before the profiler" if _counts["lines"] else "") if made is None else made
-    local.state.site = (module, node.name(), "backward", line)
+    module, stack = ("", BEFORE if _counts["lines"] else UNKNOWN) if made is None else made
+    local.state.site = (module, node.name(), "backward", stack)

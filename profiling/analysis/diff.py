@@ -62,7 +62,12 @@ def diff(a: Profile, b: Profile, by: str | Sequence[str], depth: int | None, dev
     one, two = a.peak(device), b.peak(device)
     more = grouped(a.recording, one.cells, by, depth)
     names = renumbered(b.recording.lines, a.recording.lines)
-    owners = [o._replace(line=names.get(o.line, o.line)) for o in b.recording.owners]
+    owners = [
+        o._replace(
+            line=names.get(o.line, o.line), callers=tuple(names.get(c, c) for c in o.callers)
+        )
+        for o in b.recording.owners
+    ]
     before = replace(b.recording, owners=owners)
     for name, n in grouped(before, two.cells, by, depth).items():
         more[name] = more.get(name, 0) - n

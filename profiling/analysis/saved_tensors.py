@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from ...framework.attribution import scopes
+from ...framework.attribution.call_stacks import UNKNOWN
 from ...framework.autograd.node import Node
 from ...framework.devices import live_backends, on_new_backend
 from ...framework.dtypes import dtype
@@ -142,7 +143,7 @@ def _list(result: Any, born: set[tuple[str, int]]) -> Iterator[SavedTensor]:
     for node in _nodes(result):
         handles = getattr(node, "handles", None) or getattr(node, "_handles", None) or ()
         rules = getattr(node, "rules", None)
-        module, line = getattr(node, "_site", ("", ""))
+        module, stack = getattr(node, "_site", ("", UNKNOWN))
         for k, handle in enumerate(handles):
             if not hasattr(handle, "unpack"):
                 continue
@@ -161,7 +162,7 @@ def _list(result: Any, born: set[tuple[str, int]]) -> Iterator[SavedTensor]:
                     met.add(place)
             spec = handle.spec
             yield SavedTensor(
-                label, tuple(spec.shape), spec.dtype, spec.nbytes, kept, role, module, line
+                label, tuple(spec.shape), spec.dtype, spec.nbytes, kept, role, module, stack.line
             )
 
 

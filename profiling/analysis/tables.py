@@ -5,13 +5,13 @@ One class for every answer of the profiler, so that each is a method, a text and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ...framework.memory.ledger import ROLES, format_bytes
 from ..record.recording import BEFORE, Cells, Owner, Recording
 
-BY = ("role", "module", "op", "line", "phase")
+BY = ("role", "module", "op", "line", "stack", "phase")
 OUTSIDE = "(outside modules)"
 WIDTH = 100  # columns of what is printed; the names in ``as_dict`` and ``to_dict`` are whole
 NO_LINE = "(lines were not recorded)"
@@ -40,9 +40,17 @@ class Table:
         rows: :class:`Row` each.
         total: The sum of the rows.
         notes: Remarks to print below.
+        texts: Name -> the source text to print beside it; only of lines that could be read.
     """
 
-    def __init__(self, title: str, by: str, sums: dict[str, int], notes: Iterable[str] = ()):
+    def __init__(
+        self,
+        title: str,
+        by: str,
+        sums: dict[str, int],
+        notes: Iterable[str] = (),
+        texts: Mapping[str, str] | None = None,
+    ):
         self.title = title
         self.by = by
         self.total = sum(sums.values())
@@ -50,6 +58,7 @@ class Table:
         ordered = sorted(sums.items(), key=lambda item: (-abs(item[1]), item[0]))
         self.rows = [Row(name, n, n / whole) for name, n in ordered]
         self.notes = list(notes)
+        self.texts = dict(texts or {})
 
     def as_dict(self) -> dict[str, int]:
         """Return a dict of name to bytes, largest first."""
@@ -87,11 +96,26 @@ class Table:
         head = ("", "bytes", "share", self.by)
         widths = [max(len(c[k]) for c in [head, *cells]) for k in range(3)]
         room = width - sum(widths) - 8
+        names = self._names([d for _, _, _, d in [head, *cells]], room)
         lines = [
-            f"  {a:>{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {cut(d, room)}".rstrip()
-            for a, b, c, d in [head, *cells]
+            f"  {a:>{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {name}".rstrip()
+            for (a, b, c, _), name in zip([head, *cells], names, strict=True)
         ]
         return "\n".join([self.title, *lines, *(f"  {note}" for note in self.notes)])
+
+    def _names(self, names: list[str], room: int) -> list[str]:
+        # Names that fit, with their source texts in a column of their own.
+        texts = [self.texts.get(name, "") for name in names]
+        longest = max(map(len, texts))
+        if not longest:
+            return [cut(name, room) for name in names]
+        left = max(room - longest - 2, 6 * room // 10)
+        short = [cut(name, left) for name in names]
+        left = max(map(len, short)) + 2
+        return [
+            f"{name:<{left}}{text if len(text) <= room - left else text[: room - left - 3] + '...'}"
+            for name, text in zip(short, texts, strict=True)
+        ]
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -151,6 +175,8 @@ def name_of(owner: Owner, role: int, by: str, depth: int | None = None) -> str:
         return ".".join(place(owner).split(".")[:depth])
     if by == "line":
         return owner.line or NO_LINE
+    if by == "stack":
+        return " < ".join([owner.line or NO_LINE, *owner.callers])
     return owner.op if by == "op" else owner.phase
 
 

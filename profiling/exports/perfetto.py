@@ -143,7 +143,8 @@ def _ops(recording: Recording) -> Iterator[Event]:
         if number != running:
             if running >= 0:
                 owner = recording.owners[running]
-                yield _slice(OPS, owner.op, began, time, owner._asdict())
+                args = {**owner._asdict(), "callers": list(owner.callers)}
+                yield _slice(OPS, owner.op, began, time, args)
             running, began = number, time
 
 

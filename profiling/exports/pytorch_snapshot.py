@@ -178,6 +178,9 @@ class _Frames:
             file, _, line = owner.line.rpartition(":")
             frames = [_frame(f"{owner.op} ({owner.phase})", file or owner.line, line)]
             frames += [_frame(label, path, "0") for label, path in modules_of(owner.module)[::-1]]
+            for caller in owner.callers:
+                file, _, line = caller.rpartition(":")
+                frames.append(_frame("called from", file or caller, line))
             self.made[number] = frames
         return self.made[number]
 

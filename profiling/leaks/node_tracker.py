@@ -133,7 +133,7 @@ class NodeTracker:
         self.passes.clear()
 
     def _made(self, node: Any) -> None:
-        line = node._site[1]
+        line = node._site[1].line
         if local.state.running is not None:  # recorded by a backward: the line that called it
             line = user_line()
         made = NodeRef(node, self._died)

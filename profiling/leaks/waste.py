@@ -24,6 +24,7 @@ from collections import Counter
 from typing import Any
 
 from ...framework import execution
+from ...framework.attribution.call_stacks import UNKNOWN
 from ...framework.attribution.frames import user_line
 from ...framework.autograd.node import Node
 from ...framework.interrupts import finalizer
@@ -136,7 +137,7 @@ class WasteWatch:
             if sys.getrefcount(handle.storage) <= ALONE:
                 nbytes += handle.storage.nbytes
         if nbytes:
-            line = getattr(node, "_site", ("", ""))[1]
+            line = getattr(node, "_site", ("", UNKNOWN))[1].line
             self._dead.append((node.seq, nbytes, line, None if known is _FRESH else known))
 
     def stepped(self, optimizer: Any) -> None:

@@ -84,7 +84,8 @@ class EventRecorder:
         self.lock = threading.RLock()
         self.paths: list[str] = []
         self._numbers: dict[str, int] = {}  # path -> its position there
-        self._owners: dict[scopes.Site, int] = {recording.owners[0]: 0}
+        self._owners: dict[Owner, int] = {recording.owners[0]: 0}
+        self._sites: dict[scopes.Site, int] = {}  # the owner of each, once it was met
         self._by_ledger: dict[int, DeviceState] = {}
         self._observers: list[tuple[Any, Any]] = []
         self._pending: list[Mark] = []  # all marks; the log names them by position
@@ -134,7 +135,7 @@ class EventRecorder:
 
     def _observer(self, d: DeviceState) -> Any:
         extend, now, began, log = self.log.extend, time.perf_counter_ns, self.clock.began, self.log
-        owners, named, shift = self._owners, d.named, d.index << 3
+        owners, named, shift = self._sites, d.named, d.index << 3
         ledger = d.ledger
 
         def observer(
@@ -198,13 +199,19 @@ class EventRecorder:
         with self.lock:
             return remedies(self.recording, d.books, d.numbers, d.ledger, missing)
 
-    def _owner(self, where: tuple[str, str, str, str]) -> int:
+    def _owner(self, where: scopes.Site) -> int:
+        module, op, phase, stack = where
+        number = self._number(Owner(module, op, phase, stack.line, stack.callers()))
+        self._sites[where] = number
+        return number
+
+    def _number(self, owner: Owner) -> int:
         with self.lock:
-            owner = self._owners.get(where)
-            if owner is None:
-                owner = self._owners[where] = len(self.recording.owners)
-                self.recording.owners.append(Owner(*where))
-            return owner
+            number = self._owners.get(owner)
+            if number is None:
+                number = self._owners[owner] = len(self.recording.owners)
+                self.recording.owners.append(owner)
+            return number
 
     def name(self, tensor: Any, path: str, flag: int = 0) -> None:
         """Attribute the storage of a tensor to the module at ``path``.
@@ -353,7 +360,7 @@ class EventRecorder:
             if role & IF_BEFORE and held[2]:
                 return
             role = held[1]
-            owner = self._owner((self.paths[owner], *self.recording.owners[held[2]][1:]))
+            owner = self._number(self.recording.owners[held[2]]._replace(module=self.paths[owner]))
             books.name(number, nbytes, role, owner)
             if unknown:
                 self._was(d, nbytes, role, owner)

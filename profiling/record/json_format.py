@@ -18,6 +18,9 @@ FORMAT, VERSION = "lowtide memory profile", 1
 
 def to_dict(recording: Recording) -> dict[str, Any]:
     """Convert a recording to dicts, lists, strings and numbers."""
+    stacks = {owner.callers: 0 for owner in recording.owners}
+    for number, callers in enumerate(stacks):
+        stacks[callers] = number
     return {
         "format": FORMAT,
         "version": VERSION,
@@ -26,7 +29,9 @@ def to_dict(recording: Recording) -> dict[str, Any]:
         "devices": recording.devices,
         "start": recording.start,
         "seconds": recording.seconds,
-        "owners": [list(o) for o in recording.owners],
+        "owners": [list(o[:4]) for o in recording.owners],
+        "stacks": [list(callers) for callers in stacks],
+        "callers": [stacks[o.callers] for o in recording.owners],
         "peaks": [_peak(p) for p in recording.peaks],
         "fullest": [_peak(p) for p in recording.fullest],
         "timeline": recording.timeline,
@@ -73,7 +78,7 @@ def _recording(data: dict[str, Any]) -> Recording:
         setattr(events, name, array(column.typecode, data["events"][name]))
     return Recording(
         devices=list(data["devices"]),
-        owners=[Owner(*o) for o in data["owners"]],
+        owners=_owners(data),
         start=data["start"],
         seconds=data["seconds"],
         peaks=[_as_peak(p) for p in data["peaks"]],
@@ -94,6 +99,16 @@ def _recording(data: dict[str, Any]) -> Recording:
         findings=[_as_finding(f) for f in data.get("findings", ())],
         watched=data.get("watched"),
     )
+
+
+def _owners(data: dict[str, Any]) -> list[Owner]:
+    owners = [Owner(*o) for o in data["owners"]]
+    if "stacks" not in data:  # files of before owners had callers
+        return owners
+    if len(data["callers"]) != len(owners):
+        raise IndexError(f"{len(data['callers'])} callers of {len(owners)} owners")
+    stacks = [tuple(map(str, lines)) for lines in data["stacks"]]
+    return [o._replace(callers=stacks[k]) for o, k in zip(owners, data["callers"], strict=True)]
 
 
 def _peak(peak: Peak) -> dict[str, Any]:

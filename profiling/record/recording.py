@@ -6,7 +6,8 @@ and read back (``docs/profiler_json.md`` is this schema with examples).
 
 Schema (``Recording``)
     ``devices``: names; every ``device`` below is an index into them.
-    ``owners``: :class:`Owner` (module, op, phase, line); every ``owner`` is an index into them.
+    ``owners``: :class:`Owner` (module, op, phase, line, callers); every ``owner`` is an index into
+        them.
         Owner 0 is whatever lived before the profiler listened and was not named since.
     ``start``: when the recording began, as seconds since the epoch.
     ``seconds``: how long it lasted.
@@ -60,12 +61,14 @@ class Owner(NamedTuple):
             function that made the tensor (``zeros``); ``before`` if it was there at the start.
         phase: One of ``PHASES``.
         line: ``file:line`` of the user's program; empty if lines were not asked for.
+        callers: The lines that called that line's function, innermost first.
     """
 
     module: str
     op: str
     phase: str
     line: str
+    callers: tuple[str, ...] = ()
 
 
 @dataclass

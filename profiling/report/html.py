@@ -31,6 +31,7 @@ from ..analysis.role_style import PHASE_COLORS, ROLE_COLORS, ROLE_WORDS, STACK
 from ..analysis.snapshots import SnapshotSeries, device_index, phases, take_snapshots
 from ..analysis.summary import Summary, compilation, percent, seconds, short_lines, summarize
 from ..analysis.tables import OUTSIDE, place
+from ..analysis.verdict import verdict
 from ..record.recording import PHASES, Recording
 from .html_tables import tables
 from .plot import grouping
@@ -209,15 +210,8 @@ def _json(value: Any) -> str:
 def _headline(
     summary: Summary, runs: list[Recording], names: list[str], device: str
 ) -> tuple[str, str]:
-    first, *rest = summary.sentences()
-    found = runs[0].findings
-    if found:
-        graphs = "graph survives its" if len(found) == 1 else "graphs survive their"
-        rest.append(
-            f"{len(found)} {graphs} step; each step adds "
-            f"{sum(f.growth_nodes_per_step for f in found):,} nodes and "
-            f"{format_bytes(sum(f.growth_bytes_per_step for f in found))}."
-        )
+    index = runs[0].devices.index(device) if device in runs[0].devices else 0
+    first, *rest = verdict(runs[0], index)
     if len(runs) == 1 or device not in runs[1].devices:
         return first, " ".join(rest)
     one = summary.peak.nbytes

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ...framework.memory.ledger import ROLES, format_bytes
+from ..analysis.callers import parted
 from ..analysis.role_style import ROLE_COLORS, ROLE_WORDS
 from ..analysis.summary import percent, seconds, short_lines, total_by, with_class
 from ..analysis.tables import place
@@ -49,12 +50,14 @@ def _surviving(recording: Recording, prefix: str) -> str:
             (f"{f.nodes:,}", f.nodes),
             (f"+{f.growth_nodes_per_step:,}", f.growth_nodes_per_step),
             (f.line, None),
+            (recording.lines.get(f.line, ""), None),
             (f.root + (f", kept at {f.kept_at}" if f.kept_at else ""), None),
             (f.fix, None),
         ]
         for f in recording.findings
     ]
-    heads = ["kind", "bytes", "a step", "nodes", "nodes a step", "line", "held by", "fix"]
+    heads = ["kind", "bytes", "a step", "nodes", "nodes a step", "line", "source"]
+    heads += ["held by", "fix"]
     title = f"{prefix}Graphs that survive their step ({recording.watched} steps watched)"
     return _table("leaks", title, heads, rows, None)
 
@@ -69,8 +72,9 @@ def _compiled(recording: Recording, prefix: str) -> str:
 
 
 def _owners(recording: Recording, index: int, device: str, prefix: str) -> str:
-    peak, short = recording.peaks[index], short_lines(recording)
-    rows, most = [], max(peak.cells.values(), default=0)
+    peak, rows = recording.peaks[index], []
+    most = max(peak.cells.values(), default=0)
+    lines = parted((recording.owners[k] for k, _ in peak.cells), short_lines(recording))
     for (number, role), nbytes in sorted(peak.cells.items(), key=lambda c: -c[1]):
         owner = recording.owners[number]
         rows.append(
@@ -81,19 +85,22 @@ def _owners(recording: Recording, index: int, device: str, prefix: str) -> str:
                 (with_class(recording, place(owner)), None),
                 (owner.op, None),
                 (owner.phase, None),
-                (short[owner.line], None),
+                (lines[owner.line, owner.callers], None),
+                (recording.lines.get(owner.line, ""), None),
             ]
         )
-    heads = ["bytes", "share", "role", "module", "op", "phase", "line"]
+    heads = ["bytes", "share", "role", "module", "op", "phase", "line", "source"]
     return _table("owners", f"{prefix}Owners at the peak", heads, rows, device)
 
 
 def _saved(recording: Recording, index: int, device: str, prefix: str) -> str:
-    fullest, short = recording.fullest[index], short_lines(recording)
-    sums: dict[tuple[str, str, str], int] = {}
+    fullest = recording.fullest[index]
+    lines = parted((recording.owners[k] for k, _ in fullest.cells), short_lines(recording))
+    sums: dict[tuple[str, str, str, str], int] = {}
     for (number, _), nbytes in fullest.cells.items():
         owner = recording.owners[number]
-        key = (short[owner.line], place(owner), owner.op)
+        line = lines[owner.line, owner.callers]
+        key = (line, recording.lines.get(owner.line, ""), place(owner), owner.op)
         sums[key] = sums.get(key, 0) + nbytes
     most = max(sums.values(), default=0)
     rows = [
@@ -105,7 +112,8 @@ def _saved(recording: Recording, index: int, device: str, prefix: str) -> str:
         for key, nbytes in sorted(sums.items(), key=lambda item: -item[1])
     ]
     title = f"{prefix}Saved for backward, when it was most ({format_bytes(fullest.nbytes)})"
-    return _table("saved", title, ["bytes", "share", "line", "module", "saved by"], rows, device)
+    heads = ["bytes", "share", "line", "source", "module", "saved by"]
+    return _table("saved", title, heads, rows, device)
 
 
 def _marks(recording: Recording, index: int, device: str, prefix: str) -> str:
@@ -266,4 +274,4 @@ def _rest(rows: list[list[Cell]], numbers: list[bool], heads: list[str]) -> list
 def _class(head: str, number: bool) -> str:
     if number:
         return f' class="number{" share" if head == "share" else ""}"'
-    return ' class="path"' if head in ("module", "line", "of", "what grew") else ""
+    return ' class="path"' if head in ("module", "line", "source", "of", "what grew") else ""

@@ -6,25 +6,59 @@ import textwrap
 from typing import TYPE_CHECKING
 
 from ...framework.memory.ledger import format_bytes
-from ..analysis.summary import compilation, repeated_layers, summarize
+from ..analysis.callers import by_caller, line_of
+from ..analysis.summary import compilation, repeated_layers
 from ..analysis.tables import Table
+from ..analysis.verdict import verdict as sentences
 from ..leaks.findings import page as leaks
 from ..record import system_memory
 
 if TYPE_CHECKING:
     from ..profile import Profile
-    from ..record.recording import Recording
+    from ..record.recording import Cells, Recording
 
 
 COLUMNS = 100  # of sentences
 
 
+def verdict(profile: Profile) -> str:
+    """Format a few lines: the peak, whose it is, and what grows."""
+    return f"{_head(profile)}\n"
+
+
 def page(profile: Profile, limit: int) -> str:
     """Format the text report: peak, owners, saved tensors, growth, steps, process memory."""
     recording = profile.recording
+    head = _head(profile)
     if not recording.devices:  # the program made no tensor
-        head = f"Memory profile of {recording.seconds:.3f} s: no device was used"
         return f"{head}\n\n{_process(profile)}\n" if profile.marks else f"{head}\n"
+    parts = [head]
+    lines = any(o.line for o in recording.owners[1:])
+    for by in ("role", "module"):
+        parts.append(_by_layer(recording, profile.at_peak(by)).text(limit))
+    device = profile._index(None)
+    if lines:
+        title = profile.at_peak("line").title
+        parts.append(_by_line(recording, recording.peaks[device].cells, title).text(limit))
+    if recording.fullest[device].nbytes:
+        saved = profile.saved("module")
+        parts.append(_by_layer(recording, saved).text(limit))
+        if lines:
+            cells = recording.fullest[device].cells
+            parts.append(_by_line(recording, cells, saved.title).text(limit))
+    parts.append(_growth(profile, limit))
+    if recording.watched:
+        parts.append(leaks(recording.findings, recording.watched).rstrip())
+    if profile.marks:
+        parts.append(_process(profile))
+    return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def _head(profile: Profile) -> str:
+    # What was recorded, and the verdict: the same sentences as on the page.
+    recording = profile.recording
+    if not recording.devices:
+        return f"Memory profile of {recording.seconds:.3f} s: no device was used"
     peaks = ", ".join(
         f"{name} {format_bytes(p.nbytes)}"
         for name, p in zip(recording.devices, recording.peaks, strict=True)
@@ -36,24 +70,16 @@ def page(profile: Profile, limit: int) -> str:
         f"step{'s' if count != 1 else ''}, peaks {peaks or 'of no bytes'}"
     )
     extra = compilation(recording)
-    # The same sentences as on the page: which bytes, when, and whose.
-    sentences = summarize(recording, profile._index(None)).sentences()
-    verdict = "\n".join(line for text in sentences for line in textwrap.wrap(text, COLUMNS))
-    parts = [f"{head}\n{extra}" if extra else head, verdict]
-    for by in ("role", "module", "line"):
-        if by == "line" and not any(o.line for o in recording.owners[1:]):
-            continue
-        table = profile.at_peak(by)
-        parts.append(_by_layer(recording, table).text(limit))
-    if profile.recording.fullest[profile._index(None)].nbytes:
-        for by in ("module", "line") if any(o.line for o in recording.owners[1:]) else ("module",):
-            parts.append(_by_layer(recording, profile.saved(by)).text(limit))
-    parts.append(_growth(profile, limit))
-    if recording.watched:
-        parts.append(leaks(recording.findings, recording.watched).rstrip())
-    if profile.marks:
-        parts.append(_process(profile))
-    return "\n\n".join(p for p in parts if p) + "\n"
+    found = sentences(recording, profile._index(None))
+    lines = [line for text in found for line in textwrap.wrap(text, COLUMNS)]
+    return "\n".join([head, *([extra] if extra else []), "", *lines])
+
+
+def _by_line(recording: Recording, cells: Cells, title: str) -> Table:
+    # Lines with their source text, and their callers where they differ.
+    sums = by_caller(recording, cells)
+    texts = {name: recording.lines.get(line_of(name), "") for name in sums}
+    return Table(title, "line", sums, texts=texts)
 
 
 def _by_layer(recording: Recording, table: Table) -> Table:

@@ -63,7 +63,7 @@ def test_a_script_is_profiled_as_it_is(script):
     assert done.returncode == 0, done.stderr
     assert "the script got ['--size', '3']" in done.stdout
     assert "train.py:11" in done.stdout  # the forward pass
-    assert "Steps: 3" in done.stdout
+    assert ": 3 optimizer steps" in done.stdout
     written = script / "train-memory"
     assert (written / "memory.png").read_bytes()[:4] == b"\x89PNG"
     assert "<html" in (written / "memory.html").read_text()
@@ -151,7 +151,7 @@ def test_a_leak_of_nodes_alone_is_reported_and_so_is_what_kernels_took(script):
     )
     (script / "leak.py").write_text(source)
     line = source.splitlines().index("    kept.append(loss.grad_fn)") + 1
-    done = lowtide(script, "profile", "-o", "out", "leak.py")
+    done = lowtide(script, "profile", "-o", "out", "--full", "leak.py")
     assert done.returncode == 0, done.stderr
     assert "no tensors grew, but graphs did" in done.stdout
     assert "`kept[0]`, global of __main__" in done.stdout
@@ -160,8 +160,12 @@ def test_a_leak_of_nodes_alone_is_reported_and_so_is_what_kernels_took(script):
     page = (script / "out" / "memory.html").read_text()
     assert "Graphs that survive their step (6 steps watched)" in page
     assert "evaluation after step 6" in page
-    quiet = lowtide(script, "report", "out")
-    assert "`kept[0]`, global of __main__" in quiet.stdout
+    short, full = (lowtide(script, "report", *words, "out") for words in ((), ("--full",)))
+    assert "`kept[0]`, global of __main__" in short.stdout
+    assert short.stdout.rstrip() in full.stdout  # the verdict comes first
+    assert len(short.stdout.splitlines()) <= 14 < 40 < len(full.stdout.splitlines())
+    assert f"{line}" not in short.stdout
+    assert "optimizer.step()" in full.stdout  # the text of a line stands beside it
 
 
 @pytest.mark.deep
@@ -172,7 +176,7 @@ def test_a_script_that_runs_out_of_memory_says_who_owns_it(script):
     assert "By module: " in done.stderr
     assert "By line: " in done.stderr
     assert "train.py:8 " in done.stderr  # the parameters
-    assert "Steps: 3" in done.stdout
+    assert ": 3 optimizer steps" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -184,7 +188,7 @@ def test_a_script_that_ends_early_is_reported_up_to_there(script, word, code, sa
     assert done.returncode == code
     assert said in done.stderr
     assert "_command" not in done.stderr  # the traceback is the script's own
-    assert "Steps: 3" in done.stdout
+    assert ": 3 optimizer steps" in done.stdout
     assert (script / "out" / "run.json").is_file()
     assert not (script / "out" / "memory.png").exists()
 

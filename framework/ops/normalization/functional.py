@@ -252,7 +252,8 @@ def instance_norm(
 
     Args:
         input: (N, C, *).
-        running_mean: (C,), or None; updated in place with the average over the batch.
+        running_mean: (C,), or None; updated in place with the average over the batch, and left
+            alone where examples have no elements.
         running_var: (C,), or None; likewise, with the unbiased variances.
         weight: (C,), or None.
         bias: (C,), or None.
@@ -280,7 +281,7 @@ def instance_norm(
             "Expected more than 1 spatial element when training, got input size "
             f"{list(input.shape)}. Use a larger input."
         )
-    if running_mean is not None or running_var is not None:
+    if count and (running_mean is not None or running_var is not None):
         with no_grad():
             x = input.detach().reshape(n, channels, count)
             var, mean = x.var(-1, correction=0), x.mean(-1)

@@ -27,7 +27,7 @@ def profiled(path, code):
 def test_a_line_that_moved_is_the_same_line(tmp_path):
     path = tmp_path / "a.py"
     old = profiled(path, CODE)
-    assert old.recording.lines == {
+    assert {line: t for line, t in old.recording.lines.items() if line.startswith(str(path))} == {
         f"{path}:4": "a = lt.ones(1000)",
         f"{path}:5": "b = lt.ones(2000)",
         f"{path}:6": "c = [a + 1]",

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import update_wrapper
 from importlib import import_module
-from types import CodeType, FunctionType
 from typing import Any
 
 from ....interrupts import defer_interrupts
@@ -158,7 +157,7 @@ class Kernel:
         if self._dispatcher is None:
             with lock:
                 if self._dispatcher is None:
-                    self._dispatcher = _dispatcher(self.py_func, self.options)
+                    self._dispatcher = _dispatcher(self)
         return self._dispatcher
 
 
@@ -219,45 +218,11 @@ class Deferred:
         return self.numba_object()(*args)
 
 
+_dispatcher = Deferred(f"{__package__}.numba_dispatcher", "dispatcher")
+
+
 def _unknown(*args: Any) -> Any:
     return NotImplemented
-
-
-def _dispatcher(function: Any, options: dict[str, Any]) -> Any:
-    from numba import njit
-
-    make: Any = njit
-    plain = _with_numba_objects(function)
-    if not library.supported():
-        try:
-            return make(cache=True, **options)(plain)
-        except RuntimeError:  # no folder to keep it in can be written
-            pass
-    return make(**options)(plain)
-
-
-def _with_numba_objects(function: Any) -> Any:
-    # The function, with what its names mean to Numba.
-    known = function.__globals__
-    meant = {
-        name: known[name].numba_object()
-        for name in set(_names(function.__code__))
-        if hasattr(type(known.get(name)), "numba_object")
-    }
-    if not meant:
-        return function
-    made = FunctionType(
-        function.__code__, {**known, **meant}, function.__name__, function.__defaults__,
-        function.__closure__,
-    )  # fmt: skip
-    return update_wrapper(made, function)
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)
 
 
 _functions: list[Any] = []  # which C functions belong to

@@ -8,7 +8,8 @@ checkouts, versions and settings share the folder, and none finds the library of
 A file holds the library, its identity, the identity's length, a BLAKE2 sum of all that, and a mark.
 It is opened once: what is checked through that descriptor (owner, mode, sum, identity) is what is
 mapped. Where files of the folder may not be run, or there is no folder, a library is mapped from a
-file in memory.
+file in memory. Where libraries are not supported, such files hold what Numba keeps of a kernel
+(:mod:`.numba_dispatcher`).
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ import stat
 import sys
 import sysconfig
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ...runtime import cache_folder
 from . import entry, fingerprint, processor
 
 FOLDER = "kernels"  # of the cache
+LIBRARY, NUMBA = ".so", ".numba"  # endings: libraries, and what Numba keeps where there are none
 NEEDED = ["libm.so.6"] if platform.libc_ver()[0] == "glibc" else []
 
 _MARK = b"lowtide2"
@@ -40,6 +43,8 @@ _UNUSED = 90 * 24 * 3600.0  # seconds after which a library that no process load
 _ABANDONED = 3600.0  # seconds after which a temporary file is: its process was killed
 _READ = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+_T = TypeVar("_T")
 
 _numbers = itertools.count(1)  # of paths that the loader has not seen yet, and of temporary files
 _swept: list[str] = []  # folders in which this process has looked for old files
@@ -85,7 +90,7 @@ def inventory() -> tuple[int, int]:
         sizes = [
             os.stat(name, dir_fd=place, follow_symlinks=False).st_size
             for name in os.listdir(place)
-            if name.endswith(".so")
+            if name.endswith((LIBRARY, NUMBA))
         ]
     return len(sizes), sum(sizes)
 
@@ -101,7 +106,7 @@ def clear() -> int:
     count = 0
     with cache_folder.opened(FOLDER) as place:
         for name in os.listdir(place):
-            if name.endswith(".so") or name.startswith(_TEMPORARY):
+            if name.endswith((LIBRARY, NUMBA)) or name.startswith(_TEMPORARY):
                 with suppress(FileNotFoundError):  # another process clears it, too
                     os.unlink(name, dir_fd=place)
                     count += 1
@@ -113,22 +118,14 @@ def load(kernel: Any, words: str) -> tuple[Any, Any, int] | None:
 
     A file that is damaged, or that somebody else may have written, counts as absent.
     """
-    try:
-        wanted = _identity(kernel, words)
-        with cache_folder.opened(FOLDER) as place:
-            descriptor = os.open(_file_name(kernel, wanted), _READ, dir_fd=place)
-    except (fingerprint.Unknown, cache_folder.Unusable, OSError):
-        return None
-    try:
-        data = _verified(descriptor, wanted)
-        if data is None:
-            return None
-        _note_use(descriptor)
-        return _map(descriptor, data, kernel.__name__, words)
-    except (OSError, CannotLoad):
-        return None
-    finally:
-        os.close(descriptor)
+    return _read(
+        kernel, words, LIBRARY, lambda place, data: _map(place, data, kernel.__name__, words)
+    )
+
+
+def load_data(kernel: Any, words: str) -> bytes | None:
+    """Return what :func:`keep_data` was given, or None; checked as libraries are."""
+    return _read(kernel, words, NUMBA, lambda place, data: data)
 
 
 def keep(kernel: Any, words: str, data: bytes) -> tuple[Any, Any, int]:
@@ -138,33 +135,59 @@ def keep(kernel: Any, words: str, data: bytes) -> tuple[Any, Any, int]:
         CannotLoad: It needs a function that the process does not have.
     """
     try:
-        identity = _identity(kernel, words, compiled=True)
-        with cache_folder.opened(FOLDER) as place:
-            return _write(place, kernel, words, data, identity)
+        return _write(
+            kernel, words, LIBRARY, data, lambda file: _map(file, data, kernel.__name__, words)
+        )
     except (fingerprint.Unknown, cache_folder.Unusable, OSError):
         # Nothing can be kept, or the folder is full: this process has it all the same.
         return _map_memory(data, kernel.__name__, words)
 
 
-def _write(
-    place: int, kernel: Any, words: str, data: bytes, identity: bytes
-) -> tuple[Any, Any, int]:
-    body = data + identity + len(identity).to_bytes(8, "little")
-    temporary = f"{_TEMPORARY}{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}"
-    descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=place)
+def keep_data(kernel: Any, words: str, data: bytes) -> None:
+    """Keep bytes for a kernel and words under its identity, if there is a folder for them."""
+    with suppress(fingerprint.Unknown, cache_folder.Unusable, OSError):
+        _write(kernel, words, NUMBA, data, lambda file: None)
+
+
+def _read(kernel: Any, words: str, kind: str, use: Callable[[int, bytes], _T]) -> _T | None:
     try:
-        with os.fdopen(os.dup(descriptor), "wb") as file:
-            file.write(body + hashlib.blake2b(body, digest_size=32).digest() + _MARK)
-        found = _map(descriptor, data, kernel.__name__, words)
-        name = _file_name(kernel, identity)
-        os.replace(temporary, name, src_dir_fd=place, dst_dir_fd=place)
-    except BaseException:
-        os.unlink(temporary, dir_fd=place)
-        raise
+        wanted = _identity(kernel, words)
+        with cache_folder.opened(FOLDER) as place:
+            descriptor = os.open(_file_name(kernel, wanted, kind), _READ, dir_fd=place)
+    except (fingerprint.Unknown, cache_folder.Unusable, OSError):
+        return None
+    try:
+        data = _verified(descriptor, wanted)
+        if data is None:
+            return None
+        _note_use(descriptor)
+        return use(descriptor, data)
+    except (OSError, CannotLoad):
+        return None
     finally:
         os.close(descriptor)
-    _sweep(place)
-    return found
+
+
+def _write(kernel: Any, words: str, kind: str, data: bytes, use: Callable[[int], _T]) -> _T:
+    # ``use`` is given the file before it has its name: a library that cannot be used is not kept.
+    identity = _identity(kernel, words, compiled=True)
+    with cache_folder.opened(FOLDER) as place:
+        body = data + identity + len(identity).to_bytes(8, "little")
+        temporary = f"{_TEMPORARY}{os.getpid()}-{next(_numbers)}-{os.urandom(4).hex()}"
+        descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=place)
+        try:
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(body + hashlib.blake2b(body, digest_size=32).digest() + _MARK)
+            found = use(descriptor)
+            name = _file_name(kernel, identity, kind)
+            os.replace(temporary, name, src_dir_fd=place, dst_dir_fd=place)
+        except BaseException:
+            os.unlink(temporary, dir_fd=place)
+            raise
+        finally:
+            os.close(descriptor)
+        _sweep(place)
+        return found
 
 
 def _verified(descriptor: int, identity: bytes) -> bytes | None:
@@ -226,7 +249,7 @@ def _sweep(place: int) -> None:
     now = time.time()
     for name in os.listdir(place):
         limit = _ABANDONED if name.startswith(_TEMPORARY) else _UNUSED
-        if not name.endswith(".so") and not name.startswith(_TEMPORARY):
+        if not name.endswith((LIBRARY, NUMBA)) and not name.startswith(_TEMPORARY):
             continue
         with suppress(OSError):  # another process was faster
             status = os.stat(name, dir_fd=place, follow_symlinks=False)
@@ -251,6 +274,6 @@ def _identity(kernel: Any, words: str, compiled: bool = False) -> bytes:
     return "\n".join(parts).encode("utf-8", "surrogateescape")
 
 
-def _file_name(kernel: Any, identity: bytes) -> str:
+def _file_name(kernel: Any, identity: bytes, kind: str) -> str:
     key = hashlib.blake2b(identity, digest_size=16).hexdigest()
-    return f"{kernel.__name__.strip('_')}-{key}.so"
+    return f"{kernel.__name__.strip('_')}-{key}{kind}"
