@@ -42,7 +42,7 @@ from .json_structure import Decoder
 from .map_location import Placement
 from .restore import bytes_of, check_generators, ends_of, give
 from .safetensors import Header, read_header
-from .save_load import save, structure_of
+from .save_load import structure_of, write_object
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ class CheckpointDirectory:
         path = self._file(step)
         content = {"step": step, "states": states, "values": values, "generators": generators}
         try:
-            save(content, path)
+            write_object(content, path, classes=False)  # restore builds none
         except UnwrittenError as error:
             text = (
                 f"CheckpointDirectory.save: step {step}, whose tensors take {bytes_of(content)} "

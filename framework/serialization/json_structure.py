@@ -1,4 +1,4 @@
-"""Objects as a JSON structure plus named arrays; no classes or functions can be named.
+"""Objects as a JSON structure plus named arrays; a class is named only where the reader allows it.
 
 What JSON has is written as it is: None, bool, int, float, str, list, and a dict whose keys are
 strings that do not begin with ``$``. Everything else is an object with a ``$`` that says what it
@@ -6,7 +6,8 @@ is::
 
     {"$": "tensor", "entry": "model.0.weight"}
     {"$": "dict", "items": [[1, "one"]]}                also OrderedDict, Counter
-    {"$": "tuple", "items": [3, 4]}                     also Size, set
+    {"$": "tuple", "items": [3, 4]}                     also Size, and those of standard_types.py
+    {"$": "enum", "class": "models:Color", "names": ["RED"]}        see own_classes.py
     {"$": "float", "value": "nan"}                      inf, -inf, nan
 
 A tensor's entry is named after the way to it. Tensors of the same elements in the same memory
@@ -36,6 +37,7 @@ from ..ops.sparse.sparse_tensor import SparseTensor
 from ..random.generator import Generator
 from ..spec import Size, Spec
 from ..tensor import Tensor, wrap
+from . import own_classes, standard_types
 from .atomic_files import Source
 from .checksums import check
 from .map_location import META, Placement, read_checked, read_tensor
@@ -43,11 +45,12 @@ from .multilinear_hash import sum_of
 from .safetensors import METADATA, MOST_DIMS, NAMES, NUMPY, Entry
 from .size_budget import DAMAGE, OBJECT, TENSOR, Budget, named
 from .sparse_parts import described, rebuilt
+from .standard_types import BUILDERS, STANDARD, hashable_plainly
 
 DEEPEST = 200  # nested containers
 LARGEST_META = 1 << 45  # bytes of a tensor on meta
 # Names from files are looked up here: numpy.dtype() would evaluate some of them.
-_NUMBERS = {d.name: d.type for d in map(np.dtype, "?bBhHiIlLqQefd")}
+_NUMBERS = {d.name: np.dtype(d.name) for d in map(np.dtype, "?bBhHiIlLqQefd")}
 _COMPLEX = {name: np.dtype(name) for name in ("complex64", "complex128")}
 _CLASSES: dict[str, Callable[[Tensor, bool], Tensor]] = {}
 
@@ -91,11 +94,16 @@ class Values:
 class Encoder:
     """Encodes an object as JSON and collects its arrays.
 
+    Args:
+        classes: Whether objects of a program's own classes may be written; reading them back needs
+            the reader's consent.
+
     Attributes:
         arrays: What is to be written, by entry name.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, classes: bool = True) -> None:
+        self._classes = classes
         self.arrays: dict[str, Values] = {}
         self._entries: dict[Any, str] = {}  # place and shape of elements -> entry
         self._nodes: dict[int, dict[str, Any]] = {}  # tensor object -> its node
@@ -115,8 +123,10 @@ class Encoder:
             return value if math.isfinite(value) else {"$": "float", "value": str(value)}
         if isinstance(value, Tensor):
             return self._tensor(value, path)
-        if kind in (list, tuple, Size, set, dict, OrderedDict, Counter):
+        if kind in (list, tuple, Size, dict, OrderedDict, Counter):
             return self._container(value, kind, path)
+        if kind in STANDARD:
+            return self._standard(value, STANDARD[kind], path)
         if kind is np.ndarray:
             return self._array(value, path)
         if kind in (bytes, bytearray):
@@ -134,26 +144,81 @@ class Encoder:
         if kind is Generator:
             return {"$": "Generator", "device": str(value.device), "seed": value.initial_seed(),
                     "offset": value.get_offset()}  # fmt: skip
-        if isinstance(value, np.generic) and value.dtype.name in _NUMBERS:
+        if isinstance(value, np.generic) and value.dtype.name in (*_NUMBERS, *_COMPLEX):
             return {"$": "number", "dtype": value.dtype.name, "value": self.encode(value.item())}
+        own = own_classes.kind_of(value)
+        if own is not None and self._classes:
+            return self._own_class(value, own, path)
+        if own is not None:
+            raise self._refused(path, value, f"Save {own_classes.INSTEAD[own]}")
         if isinstance(value, bool | int | float | str):
             raise self._refused(path, value, "Convert it to int, float or str")
-        raise self._refused(path, value, "Save its state_dict(), or plain containers")
+        name = own_classes.function_name(value)
+        if name is not None:
+            return {"$": "function", "name": name}
+        raise self._refused(path, value, own_classes.instead_of(value))
+
+    def _standard(self, value: Any, row: standard_types.Standard, path: tuple[str, ...]) -> Any:
+        reason = standard_types.why_not(value)
+        if reason:
+            raise self._refused(path, value, reason)
+        self._enter(value, path)
+        try:
+            return {"$": row.name, "items": [self.encode(v, path) for v in row.parts(value)]}
+        finally:
+            self._inside.discard(id(value))
+
+    def _own_class(self, value: Any, kind: str, path: tuple[str, ...]) -> Any:
+        seen = self._nodes.get(id(value))
+        if seen is not None:
+            seen.setdefault("id", len(self._nodes))
+            return dict(seen)
+        reason = own_classes.why_not(value, kind)
+        if reason:
+            raise own_classes.refused(".".join(path) or "the object itself", value, reason)
+        node = {"$": kind, "class": own_classes.name_of(type(value))}
+
+        self._enter(value, path)
+        try:
+            node |= self._parts(own_classes.described(value, kind), path)
+        finally:
+            self._inside.discard(id(value))
+        if kind in ("module", "dataclass"):
+            self._nodes[id(value)] = node
+            self._alive.append(value)
+        return node
+
+    def _parts(self, parts: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any]:
+        if "state" in parts:
+            parts["state"] = {
+                name: self.encode(v, path if name in own_classes.REGISTRIES else (*path, name))
+                for name, v in parts["state"].items()
+            }
+        elif "items" in parts:
+            named = zip(parts["fields"], parts["items"], strict=True)
+            parts["items"] = [self.encode(v, (*path, f)) for f, v in named]
+        return parts
+
+    def _enter(self, value: Any, path: tuple[str, ...]) -> None:
+        if id(value) in self._inside:
+            raise SerializationError(
+                f"save: {'.'.join(path) or 'the object itself'} contains itself. Break the cycle."
+            )
+        if len(path) >= DEEPEST or len(self._inside) >= DEEPEST:
+            raise SerializationError(f"save: containers are nested more than {DEEPEST} deep.")
+        self._inside.add(id(value))
 
     def _refused(self, path: tuple[str, ...], value: Any, hint: str) -> SerializationError:
         where = ".".join(path) or "the object itself"
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
         return SerializationError(
             f"save: {where} is a {kind}, and a file holds tensors, arrays, numbers, strings, "
-            f"bytes, dtypes, devices, generators, and list, tuple, set, dict of these. {hint}."
+            "bytes, dtypes, devices, generators, plain objects of the standard library, and list, "
+            f"tuple, set, dict of these. {hint}."
         )
 
     def _container(self, value: Any, kind: type, path: tuple[str, ...]) -> Any:
-        if id(value) in self._inside:
-            raise SerializationError(f"save: {'.'.join(path)} contains itself. Break the cycle.")
-        if len(path) >= DEEPEST:
-            raise SerializationError(f"save: containers are nested more than {DEEPEST} deep.")
-        self._inside.add(id(value))
+        self._enter(value, path)
         try:
             if issubclass(kind, dict):
                 return self._mapping(value, kind, path)
@@ -167,16 +232,19 @@ class Encoder:
             return {k: self.encode(v, (*path, k)) for k, v in value.items()}
         items = []
         for k, v in value.items():
-            if not _hashable_plainly(k):
+            if not hashable_plainly(k):
                 raise self._refused(
-                    (*path, repr(k)), k, "As a key: str, numbers, or tuples of these"
+                    (*path, repr(k)), k, "As a key: str, bytes, numbers, or tuples of these"
                 )
             items.append([self.encode(k), self.encode(v, (*path, str(k)))])
         return {"$": kind.__name__, "items": items}
 
     def _array(self, value: Any, path: tuple[str, ...]) -> Any:
-        if (value.dtype not in NAMES and value.dtype.kind != "c") or value.dtype.itemsize > 16:
-            raise self._refused(path, value, f"Its dtype is {value.dtype}; convert it")
+        known = value.dtype in NAMES or (value.dtype.kind == "c" and value.dtype.isnative)
+        if not known or value.dtype.itemsize > 16:
+            raise self._refused(
+                path, value, f"Its dtype is {value.dtype}; convert it, or save {_plainly(value)}"
+            )
         node = {
             "$": "ndarray",
             "entry": self._add(path, Values(value.dtype, value.shape, lambda: value)),
@@ -239,11 +307,9 @@ class Encoder:
         return name
 
 
-def _hashable_plainly(key: Any) -> bool:
-    plain = (str, int, float, bool, type(None), bytes)
-    if type(key) is tuple:
-        return all(type(k) in plain[:-1] for k in key)
-    return type(key) in plain[:-1]
+def _plainly(array: Any) -> str:
+    # numbers in the other byte order need no list
+    return "x.astype(x.dtype.newbyteorder('='))" if array.dtype.kind in "iufc" else "x.tolist()"
 
 
 # JSON to objects
@@ -257,18 +323,21 @@ class Decoder:
         entries: What its header lists.
         placement: Where tensors go.
         mapped: Whether tensors may lie over the file's mapping.
+        classes: The classes of which it may build objects; none by default.
     """
 
     def __init__(
-        self, source: Source, entries: dict[str, Entry], placement: Placement, mapped: bool
-    ) -> None:
+        self, source: Source, entries: dict[str, Entry], placement: Placement, mapped: bool,
+        classes: own_classes.OwnClasses | None = None,
+    ) -> None:  # fmt: skip
+        self._classes = classes or own_classes.OwnClasses()
         self.source, self.entries = source, entries
         self.placement, self.mapped = placement, mapped
         # (entry, device) -> its first tensor: "cpu:0" and "cpu:1" are one device
         self._memory: dict[tuple[str, device], Tensor] = {}
         header = min((e.offset for e in entries.values()), default=source.size)
         self._budget = Budget(source.size, lambda: header)
-        self._objects: dict[int, Tensor] = {}
+        self._objects: dict[int, Any] = {}
         self._raw: dict[str, Any] = {}
 
     def decode(self, node: Any, depth: int = 0) -> Any:
@@ -405,7 +474,7 @@ class Decoder:
 
     def _pairs(self, node: dict[str, Any], depth: int) -> list[Any]:
         pairs = self._items(node, depth)
-        if any(not _hashable_plainly(k) for k, _ in pairs):
+        if any(not hashable_plainly(k) for k, _ in pairs):
             raise TypeError("a key is no plain value")
         for key, _ in pairs:
             self._budget.key(key)
@@ -420,11 +489,29 @@ class Decoder:
             check(self.source, f"entry {node['entry']!r:.99}", found, entry.checksum)
         return raw
 
-    def _set(self, node: dict[str, Any], depth: int) -> set[Any]:
-        items = self._items(node, depth)
-        if not all(map(_hashable_plainly, items)):
-            raise TypeError("an element is no plain value")
-        return set(map(self._budget.key, items))
+    def _standard(self, node: dict[str, Any], depth: int) -> Any:
+        row = BUILDERS[node["$"]]
+        self._budget.spend(row.cost)
+        return row.build(self._items(node, depth), self._budget)
+
+    def _own_class(self, node: dict[str, Any], depth: int) -> Any:
+        number = node.get("id")
+        if number in self._objects:
+            return self._objects[number]
+        kind = node["$"]
+        cls = self._classes.find(self.source, node["class"], kind)
+        self._budget.spend(2 * OBJECT)
+        made: Any
+        if kind == "enum":
+            made = own_classes.member(cls, node["names"])
+        elif kind == "namedtuple":
+            made = own_classes.named_tuple(cls, node["fields"], self._items(node, depth))
+        else:
+            state = {k: self.decode(v, depth + 1) for k, v in node["state"].items()}
+            made = own_classes.with_state(cls, state)
+        if type(number) is int:
+            self._objects[number] = made
+        return made
 
     def _complex(self, node: dict[str, Any], depth: int) -> complex:
         real, imag = (self.decode(p, depth + 1) for p in node["parts"])
@@ -443,10 +530,11 @@ class Decoder:
 
     def _number(self, node: dict[str, Any], depth: int) -> Any:
         value = self.decode(node["value"], depth + 1)
-        if type(value) not in (bool, int, float):
+        kinds = _COMPLEX if type(value) is complex else _NUMBERS
+        if type(value) not in (bool, int, float, complex):
             raise TypeError(f"a number is a {type(value).__name__}")
         with np.errstate(all="ignore"):
-            return _NUMBERS[node["dtype"]](value)
+            return kinds[node["dtype"]].type(value)
 
 
 def _bytes_of(array: Any) -> memoryview:
@@ -472,7 +560,9 @@ _READERS: dict[str, Callable[[Decoder, dict[str, Any], int], Any]] = {
     "bytearray": lambda self, node, depth: bytearray(self._bytes(node, depth)),
     "tuple": lambda self, node, depth: tuple(self._items(node, depth)),
     "Size": lambda self, node, depth: Size(map(int, self._items(node, depth))),
-    "set": Decoder._set,
+    **dict.fromkeys(BUILDERS, Decoder._standard),
+    **dict.fromkeys(own_classes.INSTEAD, Decoder._own_class),
+    "function": lambda self, node, depth: own_classes.function_of(node["name"]),
     "dict": lambda self, node, depth: dict(self._pairs(node, depth)),
     "OrderedDict": lambda self, node, depth: OrderedDict(self._pairs(node, depth)),
     "Counter": lambda self, node, depth: Counter(dict(self._pairs(node, depth))),

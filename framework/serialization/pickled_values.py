@@ -438,6 +438,7 @@ for _known in _LAYOUTS:
     GLOBALS[_known] = _LAYOUTS[_known]
 _DEQUANTIZE = "It is a quantized tensor: save t.dequantize() with PyTorch"
 HINTS = {
+    "torch.complex32": "Save t.to(torch.complex64) with PyTorch",
     "torch._utils._rebuild_qtensor": _DEQUANTIZE,
     "torch._utils._rebuild_nested_tensor": "It is a nested tensor: save t.unbind() with PyTorch",
     "torch._utils._rebuild_wrapper_subclass": "Save the plain tensor in it with PyTorch",

@@ -336,6 +336,11 @@ class TensorBuilder(StorageScanner):
             raise ValueError(f"the layout of a sparse tensor is {short_repr(layout_)}")
         if type(data) is not tuple or not 3 <= len(data) <= 4:
             raise ValueError(f"the parts of a sparse tensor are {listed(data)}")
+        if layout_.name in ("sparse_bsr", "sparse_bsc"):
+            raise UnsafeContentError(
+                f"it has a tensor of layout torch.{layout_.name}, which no tensor here can have",
+                "Save t.to_dense() or t.to_dense().to_sparse_csr() with PyTorch",
+            )
         coalesced = None
         if layout_.name == "sparse_coo":
             *data, coalesced = (*data, None)[:4]
