@@ -17,11 +17,12 @@ from .. import execution
 from ..errors import SerializationError
 from .atomic_files import Source, is_path, replacing
 from .checksums import OURS
-from .json_structure import Decoder, Encoder
+from .json_structure import Encoder
 from .map_location import Placement
 from .own_classes import OwnClasses
 from .safetensors import METADATA, Header, read_header, unique, write
 from .size_budget import damage_named, weigh_json
+from .structure_decoder import Decoder
 
 FORMAT, STRUCTURE = OURS
 VERSION = "1"

@@ -325,6 +325,10 @@ HOSTILE = {
         {"$": "module", "class": "lowtide.modules.linear:Linear",
          "state": {"_parameters": {"weight": 3}}}, "_parameters",
     ),
+    "an attribute that tensors have": (
+        {"$": "tensor", "meta": {"shape": [1], "dtype": "float32"}, "attributes": {"grad": 3}},
+        "sets the attribute 'grad'",
+    ),
     "a function of another place": ({"$": "function", "name": "system"}, "no function of"),
     "a factory": ({"$": "defaultdict", "items": ["os.system", {}]}, "defaultdict is damaged"),
     "a month": ({"$": "date", "items": [2020, 13, 1]}, "month"),
@@ -364,6 +368,8 @@ class Tied(nn.Module):
         self.register_buffer("scratch", lt.ones(2), persistent=False)
         self.config = {"sizes": (size, [1]), "out": pathlib.Path("x")}
         self.empty = None
+        self.one.bias.no_decay = True
+        self.marked = nn.Buffer(lt.ones(1), persistent=False)
 
     def forward(self, x):
         return self.two(self.again(x)) + self.steps
@@ -423,13 +429,17 @@ def test_a_model_of_ones_own_computes_and_is_tied_again(leak_check) -> None:
     expected = model(x)
     live = lt.memory_allocated()
     got = again(model, allow=[Tied])
-    assert lt.memory_allocated() - live == 4 * (9 + 3 + 3) + 8 + 8
+    assert lt.memory_allocated() - live == 4 * (9 + 3 + 3) + 8 + 8 + 4
     assert lt.equal(got(x), expected)
     assert got.two.weight is got.one.weight
     assert got.again is got.one
     assert "scratch" not in got.state_dict()
     assert got.scratch.tolist() == [1, 1]
     assert got.config == model.config
+    assert got.one.bias.no_decay is True
+    assert not hasattr(got.two.bias, "no_decay")
+    assert type(got.marked) is nn.Buffer
+    assert got.marked.persistent is False
     got(x).sum().backward()
     assert got.one.weight.grad.shape == (3, 3)
     roles = {name: t._storage.role for name, t in got.named_buffers()}
