@@ -498,6 +498,8 @@ def _why_not_saved(module: Module) -> str:
 def _check_loaded(module: Module) -> None:
     """Check the registries of a module from a file, and give buffers their role."""
     own = module.__dict__
+    if "_call_hooks" in own or own.get("_state_hooks"):
+        raise ValueError(f"a {type(module).__name__} has hooks")
     kinds = {"_parameters": Parameter, "_buffers": Tensor, "_modules": Module}
     for registry, kind in kinds.items():
         values = own.get(registry)

@@ -134,7 +134,8 @@ def described(value: Any, kind: str) -> dict[str, Any]:
 
 
 def _names(value: Any) -> list[str]:
-    return [m.name for m in value] if isinstance(value, enum.Flag) else [value.name]
+    members = list(value) if isinstance(value, enum.Flag) else [value]
+    return [str(m.name) for m in members]
 
 
 def _own(value: Any) -> dict[str, Any]:
@@ -279,20 +280,23 @@ def with_state(cls: type, state: dict[str, Any]) -> Any:
     """Build an object of a class and its attributes, calling neither.
 
     Raises:
-        ValueError: A field of a dataclass is missing.
+        ValueError: A field of a dataclass is missing, or has no place.
         TypeError: It is no object of that class that comes of it.
     """
-    made = object.__new__(cls)
-    slots = _slots(cls)
+    made: Any = object.__new__(cls)
+    slots, own = _slots(cls), getattr(made, "__dict__", None)
     for name, value in state.items():
         if name in slots:
             slots[name].__set__(made, value)
+        elif own is None:
+            raise ValueError(f"{cls.__name__} has slots, and {name!r:.99} is none of them")
         else:
-            _own(made)[name] = value
+            own[name] = value
     if dataclasses.is_dataclass(cls):
-        missing = [f.name for f in dataclasses.fields(cls) if not hasattr(made, f.name)]
-        if missing:
-            raise ValueError(f"{cls.__name__} has a field {missing[0]!r}, and the file has none")
+        known = {name for base in cls.__mro__ for name in vars(base)} - set(slots)
+        for field in dataclasses.fields(cls):
+            if field.name not in state and field.name not in known:
+                raise ValueError(f"{cls.__name__} has a field {field.name!r}, the file has none")
     for base, (_, finish) in _whole.items():
         if issubclass(cls, base):
             finish(made)

@@ -31,6 +31,7 @@ from .size_budget import OBJECT, Budget, UnsafeContentError
 
 LARGEST = 1 << 63  # of sizes, strides and offsets; products of larger ones could take minutes
 MOST_ARRAY_DIMS = 64
+_SMALL = 100  # bytes of an object that holds a few numbers
 LONGEST_PATH = 1 << 16  # letters
 LONGEST_TEXT = 1 << 20  # letters of each element of an array of texts
 _NUMPY_CODE = re.compile(r"b1|[iu][1248]|f[248]|c8|c16|[US]\d{1,7}")
@@ -218,7 +219,8 @@ def _path(kind: str) -> Callable[..., Any]:
             raise ValueError(f"the parts of a path are {listed(parts)}")
         if sum(map(len, parts)) > LONGEST_PATH:
             raise ValueError(f"a path has more than {LONGEST_PATH} letters")
-        return path_class(kind)(*parts)
+        made: pathlib.PurePath = path_class(kind)(*parts)
+        return made
 
     return build
 
@@ -358,7 +360,7 @@ def complete(target: Any, state: Any, budget: Budget) -> bool:
     if kind in (argparse.Namespace, types.SimpleNamespace):
         if type(state) is not dict or not all(type(name) is str for name in state):
             raise ValueError(f"the attributes of a {kind.__name__} are {short_repr(state)}")
-        budget.spend(OBJECT + 120 * len(state))
+        budget.spend(150 + 50 * max(0, len(state) - 5))
         target.__dict__.update(state)
     elif kind is np.ndarray and target.dtype == np.int8 and target.shape == (0,):
         _, shape, dtype, fortran, raw = state
@@ -371,12 +373,13 @@ def complete(target: Any, state: Any, budget: Budget) -> bool:
         else:
             target.__setstate__((1, shape, values.dtype, False, b""))
     elif isinstance(target, np.dtype) and not target.hasobject:
+        restored: Any = target  # its state is no part of NumPy's stubs
         if type(state) is not tuple or len(state) < 2 or state[1] not in ("<", ">", "|", "="):
             raise ValueError(f"the state of a NumPy dtype is {listed(state)}")
         if target.kind not in "US":
-            target.__setstate__((3, state[1], None, None, None, -1, -1, 0))
+            restored.__setstate__((3, state[1], None, None, None, -1, -1, 0))
         elif target.kind == "U":
-            target.__setstate__((3, state[1], None, None, None, target.itemsize, 4, 8))
+            restored.__setstate__((3, state[1], None, None, None, target.itemsize, 4, 8))
     else:
         return False
     return True
@@ -402,27 +405,27 @@ PLAIN_CALLS: dict[str, PlainCall] = {
     "torch.device": PlainCall(_device),
     "torch.serialization._get_layout": PlainCall(_layout),
     "_codecs.encode": PlainCall(_bytes, 40, 1),
-    "argparse.Namespace": PlainCall(argparse.Namespace, new=True),
-    "types.SimpleNamespace": PlainCall(types.SimpleNamespace),
-    "datetime.date": PlainCall(_date),
-    "datetime.time": PlainCall(_time),
-    "datetime.datetime": PlainCall(_datetime),
-    "datetime.timedelta": PlainCall(_timedelta),
-    "datetime.timezone": PlainCall(_timezone),
+    "argparse.Namespace": PlainCall(argparse.Namespace, _SMALL, new=True),
+    "types.SimpleNamespace": PlainCall(types.SimpleNamespace, _SMALL),
+    "datetime.date": PlainCall(_date, _SMALL),
+    "datetime.time": PlainCall(_time, _SMALL),
+    "datetime.datetime": PlainCall(_datetime, _SMALL),
+    "datetime.timedelta": PlainCall(_timedelta, _SMALL),
+    "datetime.timezone": PlainCall(_timezone, _SMALL),
     "numpy.dtype": PlainCall(_numpy_dtype),
     **_everywhere("set", PlainCall(_set, each=120, booked=True)),
     **_everywhere("frozenset", PlainCall(_frozenset, each=120, booked=True)),
-    **_everywhere("complex", PlainCall(_complex)),
-    **_everywhere("range", PlainCall(_range)),
-    **_everywhere("xrange", PlainCall(_range)),
-    **_everywhere("slice", PlainCall(_slice)),
+    **_everywhere("complex", PlainCall(_complex, _SMALL)),
+    **_everywhere("range", PlainCall(_range, _SMALL)),
+    **_everywhere("xrange", PlainCall(_range, _SMALL)),
+    **_everywhere("slice", PlainCall(_slice, _SMALL)),
     **_everywhere("bytearray", PlainCall(_bytearray, 60, 2)),
     **_everywhere("bytes", PlainCall(_bytes, 40, 1)),
-    **_of_numpy("multiarray.scalar", PlainCall(_numpy_scalar, each=4)),
+    **_of_numpy("multiarray.scalar", PlainCall(_numpy_scalar, _SMALL, 4)),
     **_of_numpy("multiarray._reconstruct", PlainCall(_numpy_array)),
     **_of_numpy("numeric._frombuffer", PlainCall(_from_buffer, each=2)),
     **{
-        f"{module}.{kind}": PlainCall(_path(kind), 2 * OBJECT, 64)
+        f"{module}.{kind}": PlainCall(_path(kind), each=2)
         for module in ("pathlib", "pathlib._local")
         for kind in PATHS
     },

@@ -179,9 +179,6 @@ STANDARD: dict[type, Standard] = {
     datetime.timezone: Standard("timezone", _zone_parts, _zone),
     np.str_: Standard("numpy.str_", lambda v: [str(v)], _one(np.str_, str)),
     np.bytes_: Standard("numpy.bytes_", lambda v: [bytes(v)], _one(np.bytes_, bytes)),
-    **{
-        getattr(pathlib, kind): Standard(kind, lambda v: [str(v)], _path(kind), 2 * OBJECT)
-        for kind in PATHS
-    },
+    **{getattr(pathlib, kind): Standard(kind, lambda v: [str(v)], _path(kind)) for kind in PATHS},
 }
 BUILDERS = {row.name: row for row in STANDARD.values()}

@@ -10,8 +10,10 @@ import enum
 import io
 import json
 import pathlib
+import pickle
 import random
 import types
+import zipfile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -321,6 +323,14 @@ HOSTILE = {
     "a module without registries": (
         {"$": "module", "class": "lowtide.modules.linear:Linear", "state": {}}, "_parameters",
     ),
+    "a slot that is none": (
+        {"$": "dataclass", "class": f"{__name__}:Slots", "state": {"a": 1, "b": 2, "c": 3}},
+        "'c' is none of them",
+    ),
+    "a module with hooks": (
+        {"$": "module", "class": "lowtide.modules.linear:Linear", "state": {"_call_hooks": 1}},
+        "has hooks",
+    ),
     "a module of a number": (
         {"$": "module", "class": "lowtide.modules.linear:Linear",
          "state": {"_parameters": {"weight": 3}}}, "_parameters",
@@ -458,6 +468,26 @@ def test_a_checkpoint_directory_refuses_what_it_could_not_restore(tmp_path) -> N
     assert got["args"] == argparse.Namespace(lr=0.1)
     assert got["out"] == pathlib.Path("x")
     checkpoints.release()
+
+
+MANY = {
+    "paths": lambda k: pathlib.Path("/data/train", f"image_{k:06}.jpg"),
+    "times": lambda k: datetime.datetime(2020, 1, 1) + datetime.timedelta(k),
+    "namespaces": lambda k: argparse.Namespace(a=k),
+    "numbers": lambda k: np.float32(k),
+    "ranges": range,
+}
+
+
+@pytest.mark.parametrize("kind", MANY)
+def test_fifty_thousand_honest_objects_are_loaded(kind) -> None:
+    value = [MANY[kind](k) for k in range(50_000)]
+    assert again(value) == value
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as z:
+        z.writestr("m/data.pkl", pickle.dumps(value, 2))
+    file.seek(0)
+    assert lt.load(file) == value
 
 
 # Files that are something else
