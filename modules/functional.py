@@ -8,6 +8,7 @@ or the arguments that PyTorch keeps for compatibility.
 from __future__ import annotations
 
 import warnings
+from types import FunctionType as _FunctionType
 from typing import Any
 
 from ..framework import ops
@@ -148,6 +149,7 @@ from ..framework.ops.vision.interpolate import interpolate as interpolate
 from ..framework.ops.vision.interpolate import upsample as upsample
 from ..framework.ops.vision.interpolate import upsample_bilinear as upsample_bilinear
 from ..framework.ops.vision.interpolate import upsample_nearest as upsample_nearest
+from ..framework.serialization.own_classes import restores_functions as _restores_functions
 from ..framework.tensor import Tensor
 
 __all__ = [
@@ -397,3 +399,13 @@ def group_norm(
         Tensor of the shape of ``input``.
     """
     return ops.group_norm(input, num_groups, weight, bias, eps)
+
+
+# What a module keeps as its activation is a name in files; these are the names.
+_restores_functions(
+    {
+        name: value
+        for name, value in list(globals().items())
+        if isinstance(value, _FunctionType) and name[0] != "_"
+    }
+)

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from ..framework.attribution import scopes
 from ..framework.memory.short_traceback import shorten
 from ..framework.modes import local
+from ..framework.serialization.own_classes import restores_whole
 from ..framework.tensor import Tensor
 from .conversion import ConversionMixin
 from .hooks import HooksMixin, call_hooked
@@ -479,3 +480,39 @@ def _member(module: Module, target: str) -> Any:
     if not hasattr(owner, name):
         raise AttributeError(f"{type(owner).__name__} has no attribute `{name}`")
     return getattr(owner, name)
+
+
+# Whole modules in files
+
+
+def _why_not_saved(module: Module) -> str:
+    own = module.__dict__
+    if own.get("_call_hooks") or any(own.get("_state_hooks", {}).values()):
+        return (
+            "It has hooks or activation checkpointing, which are functions: remove them, or save "
+            "its state_dict()"
+        )
+    return ""
+
+
+def _check_loaded(module: Module) -> None:
+    """Check the registries of a module from a file, and give buffers their role."""
+    own = module.__dict__
+    if "_call_hooks" in own or own.get("_state_hooks"):
+        raise ValueError(f"a {type(module).__name__} has hooks")
+    kinds = {"_parameters": Parameter, "_buffers": Tensor, "_modules": Module}
+    for registry, kind in kinds.items():
+        values = own.get(registry)
+        if not isinstance(values, dict) or not all(
+            type(name) is str and (value is None or isinstance(value, kind))
+            for name, value in values.items()
+        ):
+            raise ValueError(f"the {registry} of a {type(module).__name__} are no dict of such")
+    names = own.get("_non_persistent_buffers_set")
+    if type(own.get("training")) is not bool or type(names) is not set:
+        raise ValueError(f"a {type(module).__name__} without training or buffer names")
+    for name, value in own["_buffers"].items():
+        keep_buffer(module, name, value)
+
+
+restores_whole(Module, _why_not_saved, _check_loaded)

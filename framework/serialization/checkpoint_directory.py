@@ -38,11 +38,11 @@ from .atomic_files import (
 )
 from .checksums import verify
 from .file_locks import FolderLock, lock_folder
-from .json_structure import Decoder
 from .map_location import Placement
 from .restore import bytes_of, check_generators, ends_of, give
 from .safetensors import Header, read_header
-from .save_load import save, structure_of
+from .save_load import structure_of, write_object
+from .structure_decoder import Decoder
 
 T = TypeVar("T")
 
@@ -190,7 +190,7 @@ class CheckpointDirectory:
         path = self._file(step)
         content = {"step": step, "states": states, "values": values, "generators": generators}
         try:
-            save(content, path)
+            write_object(content, path, classes=False)  # restore builds none
         except UnwrittenError as error:
             text = (
                 f"CheckpointDirectory.save: step {step}, whose tensors take {bytes_of(content)} "

@@ -21,9 +21,9 @@ from ..random.generator import Generator, generators_in_use
 from ..random.philox import MASK64
 from ..tensor import Tensor
 from .atomic_files import Source
-from .json_structure import Decoder
 from .map_location import Placement
 from .safetensors import Entry
+from .structure_decoder import Decoder
 
 _ENDS = (  # how an object gives its state, and how it takes it back
     ("state_dict", "load_state_dict"),

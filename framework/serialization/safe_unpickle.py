@@ -18,7 +18,7 @@ import pickle
 import pickletools
 import struct
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from ..errors import OutOfMemoryError, SerializationError
 from .size_budget import BASE, DAMAGE, OBJECT, Budget, OverBudgetError, UnsafeContentError
 
 _PLAIN = (str, int, float, bool, bytes, type(None))
+_MEASURED = (str, bytes, bytearray, list, tuple, dict)
 _PAIR = 80  # bytes of an item in a dict or set
 _DIGITS = 4300  # Python's own limit for an integer in decimal
 _LONGEST_LINE = 1000  # letters of the name of a module or of what is in it
@@ -41,16 +42,20 @@ class Function:
         call: What a call does.
         base: Bytes that a call takes.
         each: Bytes more for each item or letter of its arguments.
+        new: Whether an instance may be made without a call, to get its attributes later.
+        booked: Whether ``call`` takes the budget first.
     """
 
-    __slots__ = ("base", "call", "each", "name")
+    __slots__ = ("base", "booked", "call", "each", "name", "new")
 
     def __init__(
-        self, name: str, call: Callable[..., Any] | None, base: int = OBJECT, each: int = 16
-    ) -> None:
+        self, name: str, call: Callable[..., Any] | None, base: int = OBJECT, each: int = 16,
+        new: bool = False, booked: bool = False,
+    ) -> None:  # fmt: skip
         self.name = name
         self.call = call
         self.base, self.each = base, each
+        self.new, self.booked = new, booked
 
     def __repr__(self) -> str:
         return f"<{self.name}>"
@@ -59,6 +64,7 @@ class Function:
 def unpickle(
     stream: Any, find: Callable[[str, str], Any], persistent: Callable[[Any], Any],
     failed: Callable[[], BaseException | None] = lambda: None, base: int = BASE,
+    complete: Callable[[Any, Any, Budget], bool] = lambda target, state, budget: False,
 ) -> Any:  # fmt: skip
     """Load one pickle from a binary stream, leaving the stream behind it.
 
@@ -68,6 +74,7 @@ def unpickle(
         persistent: The value for a persistent id.
         failed: An error of the caller's own, which is none of the file.
         base: Bytes that it may take besides those in proportion to its length.
+        complete: Sets the state of an object that a call built; returns False if it may not.
 
     Raises:
         UnsafeContentError: It asks for anything that is not data.
@@ -76,6 +83,7 @@ def unpickle(
     begin = stream.tell()
     budget = Budget(0, lambda: stream.tell() - begin, base)
     machine = _Machine(stream, find, persistent, budget)
+    machine.complete = complete
     allowed = budget.steps(0)
     try:
         for done, code in enumerate(iter(partial(stream.read, 1), b"")):
@@ -89,7 +97,7 @@ def unpickle(
                 budget.check()
             step(machine)
     except UnsafeContentError as error:
-        raise UnsafeContentError(f"{error} ({_place(stream, begin)})") from None
+        raise UnsafeContentError(f"{error} ({_place(stream, begin)})", error.hint) from None
     except (SerializationError, OutOfMemoryError):
         raise
     except OverBudgetError as error:
@@ -117,7 +125,8 @@ class _Machine:
     """The unpickling machine: stack, marks, memo, and input."""
 
     __slots__ = (
-        "_find", "below", "budget", "end", "memo", "named", "persistent", "read", "stack", "stream",
+        "_find", "below", "budget", "complete", "end", "memo", "named", "persistent", "read",
+        "stack", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -129,6 +138,7 @@ class _Machine:
         stream.seek(begin)
         self.stream, self.read = stream, stream.read
         self._find, self.persistent, self.budget = find, persistent, budget
+        self.complete: Callable[[Any, Any, Budget], bool] = lambda target, state, budget: False
         self.named: dict[tuple[str, str], Any] = {}
         self.stack: list[Any] = []
         self.below: list[list[Any]] = []
@@ -161,10 +171,11 @@ class _Machine:
         items, self.stack = self.stack, self.below.pop()
         return items
 
-    def top(self, kind: type) -> Any:
+    def top(self, kind: type | tuple[type, ...]) -> Any:
         """Return the container on top of the stack."""
         if not isinstance(self.stack[-1], kind):
-            raise TypeError(f"{type(self.stack[-1]).__name__} where a {kind.__name__} should be")
+            names = getattr(kind, "__name__", "list")
+            raise TypeError(f"{type(self.stack[-1]).__name__} where a {names} should be")
         return self.stack[-1]
 
 
@@ -291,18 +302,18 @@ def _list(m: _Machine) -> None:
 
 def _append(m: _Machine) -> None:
     item = m.stack.pop()
-    m.top(list).append(item)
+    m.top((list, deque)).append(item)
 
 
 def _appends(m: _Machine) -> None:
     more = m.from_mark()
-    m.top(list).extend(more)
+    m.top((list, deque)).extend(more)
 
 
 def _set_pairs(m: _Machine, target: Any, pairs: list[Any]) -> None:
     before = sys.getsizeof(target)
     for key, item in zip(pairs[0::2], pairs[1::2], strict=True):
-        target[_key(key, m.budget)] = item
+        target[plain_key(key, m.budget)] = item
     m.budget.spend(sys.getsizeof(target) - before)  # at most some 100 for what is on the stack
 
 
@@ -326,7 +337,7 @@ def _additems(m: _Machine) -> None:
     keys = m.from_mark()
     target = m.top(set)
     m.budget.spend(_PAIR * len(keys))
-    target.update(_key(key, m.budget) for key in keys)
+    target.update(plain_key(key, m.budget) for key in keys)
 
 
 def _global(m: _Machine) -> None:
@@ -347,14 +358,36 @@ def _reduce(m: _Machine) -> None:
         raise UnsafeContentError(
             f"it calls {short_repr(function)}, which is no function for building data"
         )
-    sizes = (len(a) for a in args if isinstance(a, str | list | tuple | dict))
-    m.budget.spend(function.base + function.each * sum(sizes))
-    m.stack.append(function.call(*args))
+    _call(m, function, args)
+
+
+def _call(m: _Machine, function: Function, args: tuple[Any, ...]) -> None:
+    sizes = sum(len(a) for a in args if isinstance(a, _MEASURED))
+    m.budget.spend(function.base + function.each * (sizes + len(args)))
+    assert function.call is not None
+    m.stack.append(function.call(m.budget, *args) if function.booked else function.call(*args))
+
+
+def _new_object(m: _Machine) -> None:
+    args, function = m.stack.pop(), m.stack.pop()
+    if type(function) is not Function or not function.new or args != ():
+        raise UnsafeContentError(
+            f"it uses the instruction NEWOBJ for {short_repr(function)}, which data does not need"
+        )
+    _call(m, function, args)
+
+
+def _frozenset(m: _Machine) -> None:
+    keys = m.from_mark()
+    m.budget.spend(_PAIR * len(keys))
+    m.stack.append(frozenset(plain_key(key, m.budget) for key in keys))
 
 
 def _build(m: _Machine) -> None:
-    # The one attribute that PyTorch's state dicts carry: versions of the modules in it.
+    # Of a dict, only what PyTorch's state dicts carry: versions of the modules in it.
     state, target = m.stack.pop(), m.stack[-1]
+    if m.complete(target, state, m.budget):
+        return
     if type(target) is not OrderedDict or type(state) is not dict or set(state) != {"_metadata"}:
         raise UnsafeContentError(f"it sets attributes of a {type(target).__name__}")
     target._metadata = state["_metadata"]  # type: ignore[attr-defined]
@@ -390,6 +423,8 @@ _STEPS: dict[bytes, tuple[int, Callable[[_Machine], None]]] = {
     pickle.EMPTY_DICT: (88, _empty(dict)),
     pickle.EMPTY_LIST: (80, _empty(list)),
     pickle.EMPTY_SET: (240, _empty(set)),
+    pickle.FROZENSET: (240, _frozenset),
+    pickle.BYTEARRAY8: (8, _sized("<Q", bytearray)),
     pickle.EMPTY_TUPLE: (8, _constant(())),
     pickle.DICT: (88, _dict),
     pickle.LIST: (80, _list),
@@ -413,6 +448,7 @@ _STEPS: dict[bytes, tuple[int, Callable[[_Machine], None]]] = {
     pickle.GLOBAL: (8, _global),
     pickle.STACK_GLOBAL: (160, _stack_global),
     pickle.REDUCE: (8, _reduce),
+    pickle.NEWOBJ: (8, _new_object),
     pickle.BUILD: (8, _build),
     pickle.BINPERSID: (OBJECT, _persistent),
     pickle.PROTO: (0, _skip(1)),
@@ -461,7 +497,12 @@ def short_repr(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _key(key: Any, budget: Budget) -> Any:
+def plain_key(key: Any, budget: Budget) -> Any:
+    """Return a key of a mapping or set, after its hashing is booked.
+
+    Raises:
+        UnsafeContentError: It is neither a plain value nor a flat tuple of them.
+    """
     if type(key) in _PLAIN or (type(key) is tuple and all(type(k) in _PLAIN for k in key)):
         return budget.key(key)
     raise UnsafeContentError(

@@ -10,16 +10,19 @@ from __future__ import annotations
 import functools
 import json
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from .. import execution
 from ..errors import SerializationError
 from .atomic_files import Source, is_path, replacing
 from .checksums import OURS
-from .json_structure import Decoder, Encoder
+from .json_structure import Encoder
 from .map_location import Placement
+from .own_classes import OwnClasses
 from .safetensors import METADATA, Header, read_header, unique, write
 from .size_budget import damage_named, weigh_json
+from .structure_decoder import Decoder
 
 FORMAT, STRUCTURE = OURS
 VERSION = "1"
@@ -36,8 +39,10 @@ def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = Non
 
     Args:
         obj: Tensors, NumPy arrays, numbers, strings, bytes, None, dtypes, devices, generators, and
-            any nesting of list, tuple, set, dict, OrderedDict of these. Not objects of other
-            classes: nothing is pickled. Save their ``state_dict()``.
+            any nesting of list, tuple, set, dict of these; plain objects of the standard library
+            (Namespace, SimpleNamespace, defaultdict, deque, Path, datetime, range, ...). Enum
+            members, dataclasses, named tuples and whole modules are written as the name of their
+            class and their attributes; nothing is pickled.
         f: A path, or a binary file-like object that can be written.
         pickle_module: Accepted; nothing is pickled.
         pickle_protocol: Accepted.
@@ -56,7 +61,18 @@ def save(obj: Any, f: Any, pickle_module: Any = None, pickle_protocol: Any = Non
         >>> load(file)
         {'weight': tensor([1., 2.]), 'step': 3}
     """
-    encoder = Encoder()
+    write_object(obj, f, classes=True)
+
+
+def write_object(obj: Any, f: Any, classes: bool) -> None:
+    """Write a file as :func:`save` does.
+
+    Args:
+        obj: What is written.
+        f: A path or a file-like object.
+        classes: Whether it may hold objects of a program's own classes.
+    """
+    encoder = Encoder(classes)
     structure = json.dumps(encoder.encode(obj), ensure_ascii=False, separators=(",", ":"))
     _encodable(structure)
     metadata = {FORMAT: VERSION, STRUCTURE: structure}
@@ -88,6 +104,7 @@ def load(
     *,
     weights_only: bool | None = None,
     mmap: bool | None = None,
+    allow: Iterable[type] = (),
     **pickle_load_args: Any,
 ) -> Any:
     """Load a file written by :func:`save`, a safetensors file, or a PyTorch file.
@@ -95,7 +112,7 @@ def load(
     Nothing that a file says can run code: PyTorch's files are read by a reader that builds tensors
     and containers and refuses all else by name. A file is checked before memory is taken for it,
     and one that asks for more than its size warrants (its bytes, twelve times its text, and
-    16 MiB) is refused. No flipped bit of a file of :func:`save` is accepted, nor one of a storage
+    20 MiB) is refused. No flipped bit of a file of :func:`save` is accepted, nor one of a storage
     in PyTorch's zip format: their checksums are compared. Files of others, PyTorch's older format
     and what earlier versions of lowtide saved have none; of those, sizes and bounds are checked.
 
@@ -104,10 +121,14 @@ def load(
         map_location: Where tensors go: None for where they were saved from, a device or its name,
             a dict from locations to others, or a function of (tensor on the CPU, location).
         pickle_module: Accepted; it is never used.
-        weights_only: Accepted; there is no other way.
+        weights_only: False builds objects of any class that a file of :func:`save` names: it
+            imports the module of the class, which runs that module's code. PyTorch's files are read
+            in one way only.
         mmap: Lay tensors over the mapped file: their bytes are counted nowhere, and belong to the
             system's cache. What has a checksum is read through once, past the mapping. A write
             changes the tensor, never the file. Needs a path.
+        allow: Classes of which objects may be built: Enum, dataclasses, named tuples, modules. With
+            them come lowtide's own modules. No ``__init__`` is called: attributes are set.
         **pickle_load_args: Accepted.
 
     Returns:
@@ -116,21 +137,48 @@ def load(
     Raises:
         SerializationError: It cannot be read; the message names the file, the entry and the rule.
         FileNotFoundError: There is no such file.
+
+    Example:
+        >>> import io
+        >>> from lowtide import nn
+        >>> file = io.BytesIO()
+        >>> save(nn.Linear(2, 3), file)
+        >>> _ = file.seek(0)
+        >>> load(file, allow=[nn.Linear])
+        Linear(in_features=2, out_features=3, bias=True)
     """
     placement = Placement(map_location)
+    classes = OwnClasses(allow, weights_only is False)
     if is_path(f) and os.fspath(f).endswith(".index.json"):
         return _load_index(os.fspath(f), placement, bool(mmap))
     with Source(f) as source, damage_named(source, "it is damaged", calls=placement):
-        first = source.read(0, min(source.size, 10))
+        first = source.read(0, min(source.size, 200))
+        _refuse_texts(source, first)
         if first.startswith((b"PK\x03\x04", b"PK\x05\x06")) or _is_pickle(first):
             from .pytorch_files import load_pytorch
 
             return load_pytorch(source, placement, bool(mmap))
         header = read_header(source)
-        decoder = Decoder(source, header.entries, placement, bool(mmap))
+        decoder = Decoder(source, header.entries, placement, bool(mmap), classes)
         if FORMAT not in header.metadata:
             return {name: decoder.tensor_of(name) for name in header.entries}
         return decoder.decode(structure_of(source, header))
+
+
+def _refuse_texts(source: Source, first: bytes) -> None:
+    # what stands under the name of a file that was never downloaded
+    text = first.removeprefix(b"\xef\xbb\xbf").lstrip().lower()
+    if text.startswith((b"<!doctype", b"<html")):
+        raise source.error(
+            "it is a web page (HTML), not a saved file",
+            "A download gave the page of an error or a login in its place: open it in a browser to "
+            "see which, and download the file itself",
+        )
+    if text.startswith(b"version https://git-lfs.github.com/spec/"):
+        raise source.error(
+            "it is a git LFS pointer, a text that stands for the file in a repository",
+            "Run git lfs pull there, or download the file itself",
+        )
 
 
 def structure_of(source: Source, header: Header) -> Any:

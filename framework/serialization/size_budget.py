@@ -39,7 +39,16 @@ DAMAGE = (
 
 
 class UnsafeContentError(ValueError):
-    """A file asks for something that is not data."""
+    """A file asks for something that is not data.
+
+    Args:
+        problem: What it asks for.
+        hint: What to save instead.
+    """
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem)
+        self.hint = hint
 
 
 class OverBudgetError(ValueError):

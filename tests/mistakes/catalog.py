@@ -273,7 +273,7 @@ FILES = _section(
     ("lt.save({'a': lt.ones(1000)}, 'c.pt'); import os; os.truncate('c.pt', 1000); lt.load('c.pt')",
      "SerializationError", "ends at byte", "entry 'a'", "It was cut off"),
     ("lt.save({'f': lambda x: x}, 'l.pt')", "SerializationError",
-     "a file holds tensors", "f is a builtins.function", "Save its state_dict()"),
+     "a file holds tensors", "f is a builtins.function", "Save its name"),
     ("lt.save(1, 'nowhere/x.pt')", "SerializationError", "does not exist", "nowhere", "Create it"),
 )
 

@@ -13,8 +13,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections import Counter, OrderedDict, namedtuple
+from collections import Counter, OrderedDict, defaultdict
+from datetime import datetime
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lowtide as lt
-from lowtide import nn
+from lowtide import nn, optim
 from lowtide.framework import dtypes
 from lowtide.framework.serialization import atomic_files
 from lowtide.framework.serialization.json_structure import Encoder
@@ -234,18 +236,27 @@ def test_a_missing_device_says_what_to_pass() -> None:
     assert lt.load(file, map_location="cpu").tolist() == [1, 1]
 
 
-Point = namedtuple("Point", "x y")
+def made():
+    yield 1
 
 
 @pytest.mark.parametrize(
     ("bad", "names"),
     [
-        ({"model": nn.Linear(1, 1)}, r"model is a lowtide\.modules\.linear\.Linear"),
-        ({"a": [lambda: 0]}, r"a\.0 is a builtins\.function"),
-        ([Point(1, 2)], r"0 is a .*Point"),
+        ({"a": [lambda: 0]}, r"a\.0 is a builtins\.function.*Save its name"),
+        ({"c": int}, r"c is a builtins\.type.*Save its name"),
+        ({"o": textwrap.TextWrapper()}, r"o is a textwrap\.TextWrapper.*Save vars\(x\)"),
+        ({"opt": optim.SGD([lt.ones(1)])}, r"opt is a lowtide\.optim.*Save its state_dict\(\)"),
+        ({"i": made()}, r"i is a builtins\.generator.*Save list\(x\)"),
+        ({"d": defaultdict(made)}, r"d is a collections\.defaultdict.*save dict\(x\)"),
+        ({"z": datetime(2020, 1, 1, tzinfo=ZoneInfo("UTC"))}, r"save x\.isoformat\(\)"),
+        ({"l": type("L", (list,), {})([1])}, r"Save list\(x\)"),
+        ({"b": np.arange(2, dtype=">c8")}, r"dtype is >c8.*newbyteorder"),
+        ({"u": np.array(["a"])}, r"dtype is <U1.*x\.tolist\(\)"),
+        ({"s": {(1, (2,))}}, r"As an element of a set"),
         ({"k": {nn: 1}}, r"k\..*module"),
         ({"s": {("x", (2,)): 1}}, "tuple"),
-        ({"o": np.array([None])}, "o is a numpy.ndarray.*Its dtype is object"),
+        ({"n": np.array([None])}, "n is a numpy.ndarray.*Its dtype is object"),
         ({"text": "\ud800"}, "surrogate"),
     ],
 )
