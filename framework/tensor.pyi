@@ -345,13 +345,13 @@ class Tensor:
         """Sum the products of two stacks and add: ``beta * input + alpha * (batch1 @ batch2).sum(0)``."""
     def addbmm_(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
         """In-place twin of ``addbmm``."""
-    def addcdiv(self, tensor1: Tensor | complex, tensor2: Tensor | complex, value: Any = ..., *, out: Any = ...) -> Tensor:
+    def addcdiv(self, tensor1: Tensor | complex, tensor2: Tensor | complex, *, value: Any = ..., out: Any = ...) -> Tensor:
         """Add a scaled quotient: ``input + value * tensor1 / tensor2``."""
-    def addcdiv_(self, tensor1: Tensor | complex, tensor2: Tensor | complex, value: Any = ...) -> Tensor:
+    def addcdiv_(self, tensor1: Tensor | complex, tensor2: Tensor | complex, *, value: Any = ...) -> Tensor:
         """In-place twin of ``addcdiv``."""
-    def addcmul(self, tensor1: Tensor | complex, tensor2: Tensor | complex, value: Any = ..., *, out: Any = ...) -> Tensor:
+    def addcmul(self, tensor1: Tensor | complex, tensor2: Tensor | complex, *, value: Any = ..., out: Any = ...) -> Tensor:
         """Add a scaled product: ``input + value * tensor1 * tensor2``."""
-    def addcmul_(self, tensor1: Tensor | complex, tensor2: Tensor | complex, value: Any = ...) -> Tensor:
+    def addcmul_(self, tensor1: Tensor | complex, tensor2: Tensor | complex, *, value: Any = ...) -> Tensor:
         """In-place twin of ``addcmul``."""
     def addmm(self, mat1: Any, mat2: Any, *, beta: Any = ..., alpha: Any = ..., out: Any = ...) -> Tensor:
         """Multiply two matrices and add: ``beta * input + alpha * (mat1 @ mat2)``."""

@@ -632,13 +632,13 @@ def addbmm(input: Tensor, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: A
     """Sum the products of two stacks and add: ``beta * input + alpha * (batch1 @ batch2).sum(0)``."""
 def addbmm_(input: Tensor, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
     """In-place twin of ``addbmm``."""
-def addcdiv(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, value: Any = ..., *, out: Any = ...) -> Tensor:
+def addcdiv(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, *, value: Any = ..., out: Any = ...) -> Tensor:
     """Add a scaled quotient: ``input + value * tensor1 / tensor2``."""
-def addcdiv_(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, value: Any = ...) -> Tensor:
+def addcdiv_(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, *, value: Any = ...) -> Tensor:
     """In-place twin of ``addcdiv``."""
-def addcmul(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, value: Any = ..., *, out: Any = ...) -> Tensor:
+def addcmul(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, *, value: Any = ..., out: Any = ...) -> Tensor:
     """Add a scaled product: ``input + value * tensor1 * tensor2``."""
-def addcmul_(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, value: Any = ...) -> Tensor:
+def addcmul_(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, *, value: Any = ...) -> Tensor:
     """In-place twin of ``addcmul``."""
 def addmm(input: Tensor, mat1: Any, mat2: Any, *, beta: Any = ..., alpha: Any = ..., out: Any = ...) -> Tensor:
     """Multiply two matrices and add: ``beta * input + alpha * (mat1 @ mat2)``."""

@@ -10,6 +10,7 @@ from ..modes import local
 from ..tensor import Tensor
 from .dispatch import dispatch, dispatch_pair
 from .inplace import dispatch_inplace, dispatch_out, write_out
+from .old_calls import old_call
 from .templates import compiled, parameter_names, passed
 
 if TYPE_CHECKING:
@@ -43,10 +44,16 @@ def make_functions(op: Op, allow_out: bool) -> tuple[Any, Any]:
         out.append(_Parameter("out", _Parameter.KEYWORD_ONLY, default=None))
         check = f"if out is not None: return dispatch_out(op, {inputs}, {attributes}, out)"
         body = f"{check}\n{body}"
+    if op.old:
+        names |= {"old_call": old_call, "_numbers": op.old}
+        on = ", ".join(f"{p.name}={p.name}" for p in [*parameters, *out] if p.kind in _BY_NAME)
+        given = f"({call_inputs}, *_old)"
+        body = f"if _old: return old_call({op.name}, _numbers, {given}, {on})\n{body}"
     origin = f"<op {op.name}>"
     name = op.name if op.name.isidentifier() else "call"
     function = compiled(name, [*parameters, *out], body, names, origin)
     _name(function, op, op.name, op.doc)
+    hide_old(function)
     if not op.inplace:
         return function, None
     body = f"return dispatch_inplace(op, {inputs}, {attributes})"
@@ -64,11 +71,12 @@ def _parameters(op: Op) -> list[inspect.Parameter]:
         for n in op.inputs
     ]
     # A required attribute may not follow a defaulted input
-    by_name = op.variadic is not None or (
+    old = [_Parameter("_old", _Parameter.VAR_POSITIONAL)] if op.old else []
+    by_name = bool(op.variadic or op.old) or (
         any(p.default is not empty for p in given) and empty in op.attributes.values()
     )
     kind = _Parameter.KEYWORD_ONLY if by_name else _Parameter.POSITIONAL_OR_KEYWORD
-    return [*given, *[_Parameter(n, kind, default=d) for n, d in op.attributes.items()]]
+    return [*given, *old, *[_Parameter(n, kind, default=d) for n, d in op.attributes.items()]]
 
 
 def _name(function: Any, op: Op, name: str, doc: str) -> None:
@@ -100,6 +108,16 @@ def recorded(*inputs: Any) -> bool:
     return local.state.grad and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
 
 
+def hide_old(f: Any) -> None:
+    """Leave ``*_old``, the arguments of PyTorch's old calls, out of the signature that is shown."""
+    code = f.__code__
+    if code.co_flags & inspect.CO_VARARGS and "_old" in code.co_varnames:
+        shown = inspect.signature(f)
+        taken = [p for p in shown.parameters.values() if p.name != "_old"]
+        f.__signature__ = shown.replace(parameters=taken)
+
+
+_BY_NAME = (_Parameter.KEYWORD_ONLY,)
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim"}
 _NAMED = {_Parameter.POSITIONAL_OR_KEYWORD, _Parameter.KEYWORD_ONLY}
 _MISSING: Any = object()
@@ -160,8 +178,8 @@ def other_names(f: Any, names: dict[str, str], out: bool = False) -> Any:
     call = wraps(f)(call)
     vars(call).pop("__signature__", None)  # what it shows is f's, by way of __wrapped__
     if out:
-        shown = [*parameters.values(), extra[-1]]
-        call.__signature__ = inspect.signature(f).replace(parameters=shown)
+        shown = inspect.signature(f).replace(parameters=[*parameters.values(), extra[-1]])
+        call.__signature__ = shown  # type: ignore[attr-defined]
     return call
 
 

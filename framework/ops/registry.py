@@ -26,7 +26,7 @@ from typing import Any
 from .. import execution
 from ..tensor import Tensor, install_method
 from .autocast_policy import casts
-from .functions import in_place_twin, make_functions, other_names, with_short_traceback
+from .functions import hide_old, in_place_twin, make_functions, other_names, with_short_traceback
 from .kernel_choice import DEVICES, DTYPES, Kernel
 from .rules import Rule
 from .signatures import broadcast, broadcast_bool, refusing_complex
@@ -84,6 +84,7 @@ class Op:
         self.samples = options["samples"]
         self.elementwise: bool | str = options["elementwise"]
         self.one_write: bool = options["one_write"]
+        self.old: tuple[str, ...] = options["old"]
         if options["real"]:
             self.infer = refusing_complex(self.name.strip("_"), self.infer)
         self.doc = inspect.getdoc(kernel) or ""
@@ -215,6 +216,7 @@ def op(
     tensors: tuple[str, ...] = (),
     elementwise: bool | str = False,
     one_write: bool = False,
+    old: tuple[str, ...] = (),
 ) -> Callable[[Any], Any]:
     """Declare an op from its kernel.
 
@@ -258,6 +260,7 @@ def op(
         one_write: The plain kernel writes its result by one call of C code, after all else: an
             interrupt finds it written or not. In-place calls of other kernels hold Ctrl-C back,
             which costs a microsecond.
+        old: Attributes that PyTorch's old calls have by position (``ops/old_calls.py``).
 
     Returns:
         A decorator; it returns the public function, which has the decorators ``vjp``, ``kernel``
@@ -360,6 +363,7 @@ def function(
             f = casts(autocast)(f)
         if deep:
             f = with_short_traceback(f)
+        hide_old(f)
         f = other_names(f, names or {}, out)
         if public or (public is None and not f.__name__.startswith("_")):
             _publish(f.__name__, f)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,3 +143,65 @@ def reason_of(home: str, function: str, name: str) -> str | None:
     """Return why lowtide does not take an argument by its name."""
     wanted = f"{home}.{function}:{name}"
     return next((r for r, listed in REASONS.items() if wanted in listed.split()), None)
+
+
+INTRODUCTION = """# Signatures of PyTorch
+
+Written by `python -m tests.parity.signatures`. PyTorch 2.13 lists the overloads of its functions
+and of Tensor's methods in its stubs. A name counts once for each function or method that has it in
+some overload. *Taken* are the names by which lowtide's function takes the argument; the others
+are refused, for one of the reasons below. A parity test calls each overload with all required
+arguments by name, in both frameworks, and compares the results.
+
+"""
+OLD_CALLS = """
+## Old calls
+
+PyTorch takes calls of its first versions, with the factor among the tensors, and warns once; so
+does lowtide: `add`, `sub`, `addcmul`, `addcdiv`, `addmm`, `addmv`, `addr`, `addbmm`, `baddbmm`, as
+functions, as methods and in place. `p.add_(-lr, grad)` means `p.add_(grad, alpha=-lr)`,
+`addmm(beta, M, alpha, A, B)` means `addmm(M, A, B, beta=beta, alpha=alpha)`.
+"""
+
+
+def page() -> str:
+    """Return what the page should be now.
+
+    Raises:
+        ValueError: A name is refused without a reason, or a reason applies to no refused name.
+    """
+    overloads = theirs()
+    found = list(compared(overloads))
+    refused = [(home, function, n) for home, function, _, missing in found for n in missing]
+    unexplained = [x for x in refused if reason_of(*x) is None]
+    listed = {x for words in REASONS.values() for x in words.split()}
+    idle = listed - {f"{home}.{function}:{n}" for home, function, n in refused}
+    if unexplained or idle:
+        raise ValueError(f"refused without a reason: {unexplained}; not refused: {sorted(idle)}")
+    lines = ["| | of PyTorch | there | overloads | names | taken | refused |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for home, shown in (("torch", "functions of `torch`"), ("Tensor", "methods of `Tensor`")):
+        mine = [x for x in found if x[0] == home]
+        names = sum(len(x[2]) for x in mine)
+        missing = sum(len(x[3]) for x in mine)
+        calls = sum(len(overloads[home][x[1]]) for x in mine)
+        counts = [len(overloads[home]), len(mine), calls, names, names - missing, missing]
+        lines.append(f"| {shown} | " + " | ".join(map(str, counts)) + " |")
+    lines += ["", "What is absent stands in [public names](public_names.md).", "", "## Refused", ""]
+    for reason in REASONS:
+        of_it = [x for x in refused if reason_of(*x) == reason]
+        calls_of = ", ".join(f"`{home}.{function}({n}=)`" for home, function, n in of_it)
+        lines.append(f"- {reason}: {calls_of}")
+    return INTRODUCTION + "\n".join(lines) + "\n" + OLD_CALLS
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or compare it; return the exit status."""
+    if arguments == ["--check"]:
+        return int(PAGE.read_text(encoding="utf-8") != page())
+    PAGE.write_text(page(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

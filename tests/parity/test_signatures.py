@@ -152,3 +152,15 @@ def test_a_function_is_a_method_where_pytorch_has_both(home):
     both = [n for n in OVERLOADS[home] if hasattr(where, n) and n in OVERLOADS[other]]
     assert len(both) > 200
     assert [n for n in both if not hasattr(there, n)] == []
+
+
+def test_the_page_is_current():
+    assert signatures.PAGE.read_text(encoding="utf-8") == signatures.page(), (
+        "run python -m tests.parity.signatures"
+    )
+
+
+def test_a_name_without_a_reason_is_an_error(monkeypatch):
+    monkeypatch.setattr(signatures, "REASONS", {"none": "torch.add:nonesuch"})
+    with pytest.raises(ValueError, match=r"refused without a reason.*'out_dtype'.*add:nonesuch"):
+        signatures.page()
