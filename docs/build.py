@@ -149,6 +149,7 @@ training_checkpoints
 reliability
 from_pytorch
 public_names
+signatures
 ```
 
 ```{toctree}

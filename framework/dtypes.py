@@ -163,7 +163,7 @@ def set_default_dtype(d: Any) -> None:
     _default[0] = d
 
 
-def promote_types(a: dtype, b: dtype) -> dtype:
+def promote_types(type1: dtype, type2: dtype) -> dtype:
     """Return the smallest dtype that both can be converted to, by PyTorch's table.
 
     Raises:
@@ -174,6 +174,7 @@ def promote_types(a: dtype, b: dtype) -> dtype:
         >>> promote_types(uint8, int8), promote_types(float16, bfloat16)
         (lowtide.int16, lowtide.float32)
     """
+    a, b = type1, type2
     if a is b:
         return a
     if a.category < b.category:

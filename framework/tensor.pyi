@@ -345,13 +345,13 @@ class Tensor:
         """Sum the products of two stacks and add: ``beta * input + alpha * (batch1 @ batch2).sum(0)``."""
     def addbmm_(self, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
         """In-place twin of ``addbmm``."""
-    def addcdiv(self, tensor1: Tensor | complex, tensor2: Tensor | complex, value: Any = ..., *, out: Any = ...) -> Tensor:
+    def addcdiv(self, tensor1: Tensor | complex, tensor2: Tensor | complex, *, value: Any = ..., out: Any = ...) -> Tensor:
         """Add a scaled quotient: ``input + value * tensor1 / tensor2``."""
-    def addcdiv_(self, tensor1: Tensor | complex, tensor2: Tensor | complex, value: Any = ...) -> Tensor:
+    def addcdiv_(self, tensor1: Tensor | complex, tensor2: Tensor | complex, *, value: Any = ...) -> Tensor:
         """In-place twin of ``addcdiv``."""
-    def addcmul(self, tensor1: Tensor | complex, tensor2: Tensor | complex, value: Any = ..., *, out: Any = ...) -> Tensor:
+    def addcmul(self, tensor1: Tensor | complex, tensor2: Tensor | complex, *, value: Any = ..., out: Any = ...) -> Tensor:
         """Add a scaled product: ``input + value * tensor1 * tensor2``."""
-    def addcmul_(self, tensor1: Tensor | complex, tensor2: Tensor | complex, value: Any = ...) -> Tensor:
+    def addcmul_(self, tensor1: Tensor | complex, tensor2: Tensor | complex, *, value: Any = ...) -> Tensor:
         """In-place twin of ``addcmul``."""
     def addmm(self, mat1: Any, mat2: Any, *, beta: Any = ..., alpha: Any = ..., out: Any = ...) -> Tensor:
         """Multiply two matrices and add: ``beta * input + alpha * (mat1 @ mat2)``."""
@@ -415,7 +415,7 @@ class Tensor:
         """Return the index of the maximum along ``dim``, or in the flattened tensor."""
     def argmin(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Return the index of the minimum along ``dim``, or in the flattened tensor."""
-    def argsort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ...) -> Tensor:
+    def argsort(self, dim: Any = ..., descending: _bool = ..., stable: _bool = ..., *, out: Any = ...) -> Tensor:
         """Return the indices that sort along ``dim``."""
     def argwhere(self) -> Tensor:
         """Return the coordinates of nonzero elements: (count, ndim)."""
@@ -510,8 +510,8 @@ class Tensor:
     def cholesky(self, upper: _bool = ..., *, out: Any = ...) -> Tensor:
         """Same as :func:`linalg.cholesky`."""
     def cholesky_inverse(self, upper: _bool = ..., *, out: Any = ...) -> Tensor:
-        """Invert the matrices of which ``L`` is the Cholesky factor."""
-    def cholesky_solve(self, L: Any, upper: _bool = ..., *, out: Any = ...) -> Tensor:
+        """Invert the matrices of which ``input`` is the Cholesky factor."""
+    def cholesky_solve(self, input2: Any, upper: _bool = ..., *, out: Any = ...) -> Tensor:
         """Solve ``A @ X = input`` given the Cholesky factor of ``A``."""
     def chunk(self, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
         """Split a dim into at most ``chunks`` parts of one size; the last may be smaller."""
@@ -539,14 +539,14 @@ class Tensor:
         """Return the col indices of a sparse_csr tensor."""
     def conj(self) -> Tensor:
         """Conjugate; a real tensor is returned itself."""
-    def conj_physical(self) -> Tensor:
+    def conj_physical(self, *, out: Any = ...) -> Tensor:
         """Conjugate into new memory."""
     def conj_physical_(self) -> Tensor:
         """Conjugate this tensor itself."""
     def contiguous(self, memory_format: Any = ...) -> Tensor:
         """Return the tensor itself if it is contiguous in C order, else a contiguous copy."""
-    def copy_(self, src: Any, non_blocking: _bool = ...) -> Tensor:
-        """Copy the values of ``src`` into this tensor, broadcast and converted."""
+    def copy_(self, other: Any, non_blocking: _bool = ...) -> Tensor:
+        """Copy the values of ``other`` into this tensor, broadcast and converted."""
     def copysign(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Give ``input`` the sign of ``other``."""
     def copysign_(self, other: Tensor | complex) -> Tensor:
@@ -573,9 +573,9 @@ class Tensor:
         """Return the crow indices of a sparse_csr tensor."""
     def cuda(self, device: Any = ..., non_blocking: _bool = ..., memory_format: Any = ...) -> Tensor:
         """Copy to a CUDA device; returns itself if it is there."""
-    def cummax(self, dim: Any) -> Any:
+    def cummax(self, dim: Any, *, out: Any = ...) -> Any:
         """Compute the cumulative maximum along ``dim``, as the named pair ``(values, indices)``."""
-    def cummin(self, dim: Any) -> Any:
+    def cummin(self, dim: Any, *, out: Any = ...) -> Any:
         """Compute the cumulative minimum along ``dim``, as the named pair ``(values, indices)``."""
     def cumprod(self, dim: Any, *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Compute the cumulative product along ``dim``; integers in int64."""
@@ -597,7 +597,7 @@ class Tensor:
         """Return the same values outside the graph, sharing memory and version."""
     def detach_(self) -> Tensor:
         """Detach this tensor from the graph in place."""
-    def diag(self, diagonal: Any = ...) -> Tensor:
+    def diag(self, diagonal: Any = ..., *, out: Any = ...) -> Tensor:
         """Return the diagonal of a matrix (a copy), or the matrix of a diagonal."""
     def diag_embed(self, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
         """Embed the last dim as the diagonal of two new dims, zeros elsewhere."""
@@ -683,7 +683,7 @@ class Tensor:
         """Reverse the order along the first dim."""
     def float(self, memory_format: Any = ...) -> Tensor:
         """Convert to float32; itself if it has that dtype."""
-    def float_power(self, exponent: Any) -> Tensor:
+    def float_power(self, exponent: Any, *, out: Any = ...) -> Tensor:
         """Raise to a power in float64."""
     def float_power_(self, exponent: Any) -> Tensor:
         """Raise to a power in float64; the tensor must have that dtype already."""
@@ -721,7 +721,7 @@ class Tensor:
         """In-place twin of ``ge``."""
     def geometric_(self, p: _float, *, generator: Any = ...) -> Tensor:
         """Fill with values of the geometric distribution: trials to a success of probability ``p``."""
-    def geqrf(self) -> tuple[Tensor, Tensor]:
+    def geqrf(self, *, out: Any = ...) -> tuple[Tensor, Tensor]:
         """Compute the packed QR decomposition: R on and above the diagonal, reflections below."""
     def ger(self, vec2: Any, *, out: Any = ...) -> Tensor:
         """Same as :func:`outer`, under its BLAS name."""
@@ -749,7 +749,7 @@ class Tensor:
         """In-place twin of ``heaviside``."""
     def histc(self, bins: Any = ..., min: Any = ..., max: Any = ..., *, out: Any = ...) -> Tensor:
         """Count elements in ``bins`` bins of equal width."""
-    def histogram(self, bins: Any = ..., *, range: Any = ..., weight: Any = ..., density: _bool = ...) -> Any:
+    def histogram(self, bins: Any = ..., *, range: Any = ..., weight: Any = ..., density: _bool = ..., out: Any = ...) -> Any:
         """Count elements between ascending bin edges; the last bin includes both."""
     def hsplit(self, indices_or_sections: Any) -> tuple[Tensor, ...]:
         """Split along dim 0 into equal parts or at indices."""
@@ -772,11 +772,11 @@ class Tensor:
     @property
     def imag(self) -> Tensor:
         """View the imaginary parts."""
-    def index_add(self, dim: Any, index: Any, source: Any, *, alpha: Any = ...) -> Tensor:
+    def index_add(self, dim: Any, index: Any, source: Any, *, alpha: Any = ..., out: Any = ...) -> Tensor:
         """Add ``alpha * source`` to the slices of ``dim`` that the index names, in a copy."""
     def index_add_(self, dim: Any, index: Any, source: Any, *, alpha: Any = ...) -> Tensor:
         """Add ``alpha * source`` to the slices of ``dim`` that the index names."""
-    def index_copy(self, dim: Any, index: Any, source: Any) -> Tensor:
+    def index_copy(self, dim: Any, index: Any, source: Any, *, out: Any = ...) -> Tensor:
         """Copy ``source`` to the slices of ``dim`` that the index names, in a copy."""
     def index_copy_(self, dim: Any, index: Any, source: Any) -> Tensor:
         """Copy ``source`` to the slices of ``dim`` that the index names."""
@@ -788,7 +788,7 @@ class Tensor:
         """Write values at indices, in a copy."""
     def index_put_(self, indices: Any, values: Any, accumulate: _bool = ...) -> Tensor:
         """Write values at indices; the in-place version of ``index_put``."""
-    def index_reduce(self, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
+    def index_reduce(self, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: _bool = ..., out: Any = ...) -> Tensor:
         """Reduce ``source`` into the slices of ``dim`` that the index names, in a copy."""
     def index_reduce_(self, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
         """In-place twin of ``index_reduce``."""
@@ -864,7 +864,7 @@ class Tensor:
         """Take the least common multiple, never negative."""
     def lcm_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``lcm``."""
-    def ldexp(self, other: Tensor | complex) -> Tensor:
+    def ldexp(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compute ``input * 2 ** other``. Keeps ``input`` and the power."""
     def ldexp_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``ldexp``."""
@@ -932,7 +932,7 @@ class Tensor:
         """Tell elementwise whether exactly one is true."""
     def logical_xor_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``logical_xor``."""
-    def logit(self, eps: Any = ...) -> Tensor:
+    def logit(self, eps: Any = ..., *, out: Any = ...) -> Tensor:
         """Compute ``log(input / (1 - input))``, the inverse of ``sigmoid``."""
     def logit_(self, eps: Any = ...) -> Tensor:
         """In-place twin of ``logit``."""
@@ -944,6 +944,8 @@ class Tensor:
         """Compare elementwise: ``input < other``, as bool."""
     def lt_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``lt``."""
+    def lu(self, pivot: _bool = ..., get_infos: _bool = ..., *, out: Any = ...) -> Any:
+        """LU decomposition: :func:`linalg.lu_factor` under an older name."""
     def lu_solve(self, LU_data: Any, LU_pivots: Any, *, out: Any = ...) -> Tensor:
         """Solve ``A @ X = input`` given :func:`linalg.lu_factor` of ``A``."""
     @property
@@ -954,8 +956,8 @@ class Tensor:
         """The last two dims exchanged."""
     def map2_(self, x: Any, y: Any, callable: Any) -> Tensor:
         """Replace each element by ``callable(element, element of x, of y)``; slow, CPU only."""
-    def map_(self, tensor: Any, callable: Any) -> Tensor:
-        """Replace each element by ``callable(element, element of tensor)``; slow, for the CPU only."""
+    def map_(self, other: Tensor | complex, callable: Any) -> Tensor:
+        """Replace each element by ``callable(element, element of other)``; slow, for the CPU only."""
     def masked_fill(self, mask: Tensor, value: Tensor | complex) -> Tensor:
         """Fill with ``value`` where the mask is True; the mask broadcasts."""
     def masked_fill_(self, mask: Any, value: Any) -> Tensor:
@@ -986,13 +988,13 @@ class Tensor:
         """Take the smaller elementwise; nan wins. Ties share gradients."""
     def mm(self, mat2: Any, *, out: Any = ...) -> Tensor:
         """Multiply two matrices: (M, K) and (K, N) give (M, N)."""
-    def mode(self, dim: Any = ..., keepdim: _bool = ...) -> Any:
+    def mode(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Any:
         """Return the most frequent value along a dim (the smallest if tied) and its last index."""
     def moveaxis(self, source: Any, destination: Any) -> Tensor:
         """Move dims to other positions (NumPy's name)."""
     def movedim(self, source: Any, destination: Any) -> Tensor:
         """Move dims to other positions; the others keep their order."""
-    def msort(self) -> Tensor:
+    def msort(self, *, out: Any = ...) -> Tensor:
         """Sort along the first dim."""
     def mul(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Multiply elementwise, with broadcasting: ``out = input * other``."""
@@ -1006,7 +1008,7 @@ class Tensor:
         """In-place twin of ``mul``."""
     def mv(self, vec: Any, *, out: Any = ...) -> Tensor:
         """Multiply a matrix (M, K) and a vector (K,): the result is (M,)."""
-    def mvlgamma(self, p: Any) -> Tensor:
+    def mvlgamma(self, p: Any, *, out: Any = ...) -> Tensor:
         """Compute the logarithm of the multivariate gamma function of dimension ``p``."""
     def mvlgamma_(self, p: Any) -> Tensor:
         """In-place twin of ``mvlgamma``."""
@@ -1016,7 +1018,7 @@ class Tensor:
         """In-place twin of ``nan_to_num``."""
     def nanmean(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Compute the mean over ``dim``, ignoring NaN."""
-    def nanmedian(self, dim: Any = ..., keepdim: _bool = ...) -> Tensor:
+    def nanmedian(self, dim: Any = ..., keepdim: _bool = ..., *, out: Any = ...) -> Tensor:
         """Compute the median, ignoring NaN; of all, or along a dim with its index."""
     def nanquantile(self, q: Any, dim: Any = ..., keepdim: _bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
         """Compute quantiles, ignoring NaN: see :func:`quantile`."""
@@ -1024,7 +1026,7 @@ class Tensor:
         """Sum over ``dim``, treating NaN as 0."""
     def narrow(self, dim: Any, start: Any, length: Any) -> Tensor:
         """Narrow one dim to a range from ``start`` (a view)."""
-    def narrow_copy(self, dim: Any, start: Any, length: Any) -> Tensor:
+    def narrow_copy(self, dim: Any, start: Any, length: Any, *, out: Any = ...) -> Tensor:
         """Copy a range of one dim."""
     def ne(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Compare elementwise: ``input != other``, as bool."""
@@ -1040,25 +1042,25 @@ class Tensor:
         """In-place twin of ``neg``."""
     def new(self, *args: Any, device: Any = ...) -> Tensor:
         """Make a tensor of this one's dtype and device: from sizes, from data, or an empty one."""
-    def new_empty(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
+    def new_empty(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ..., **named: Any) -> Tensor:
         """Create an uninitialized tensor of this one's dtype and device."""
     def new_empty_strided(self, size: Any, stride: Any, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: _bool = ..., pin_memory: _bool = ...) -> Tensor:
         """Create an uninitialized tensor of this one's dtype and device with given strides."""
     def new_full(self, size: Any, fill_value: Any, *, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """Create a tensor of one value in this one's dtype and device."""
-    def new_ones(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
+    def new_ones(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ..., **named: Any) -> Tensor:
         """Create ones of this tensor's dtype and device."""
     def new_tensor(self, data: Any, *, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
         """Copy data into a new tensor of this one's dtype and device."""
-    def new_zeros(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ...) -> Tensor:
+    def new_zeros(self, *size: Any, dtype: Any = ..., device: Any = ..., requires_grad: _bool = ..., layout: Any = ..., pin_memory: _bool = ..., **named: Any) -> Tensor:
         """Create zeros of this tensor's dtype and device."""
     def nextafter(self, other: Tensor | complex, *, out: Any = ...) -> Tensor:
         """Return the next floating-point number toward ``other``."""
     def nextafter_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``nextafter``."""
-    def nonzero(self, *, as_tuple: _bool = ...) -> Any:
+    def nonzero(self, *, as_tuple: _bool = ..., out: Any = ...) -> Any:
         """Return the coordinates of nonzero elements: (count, ndim), or a vector for each dim."""
-    def nonzero_static(self, *, size: Any, fill_value: Any = ...) -> Tensor:
+    def nonzero_static(self, *, size: Any, fill_value: Any = ..., out: Any = ...) -> Tensor:
         """Return the coordinates of nonzero elements in ``size`` rows, truncated or padded."""
     def norm(self, p: Any = ..., dim: Any = ..., keepdim: _bool = ..., out: Any = ..., dtype: Any = ...) -> Tensor:
         """Compute the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
@@ -1070,9 +1072,9 @@ class Tensor:
         """In-place twin of ``ne``."""
     def numpy(self, *, force: _bool = ...) -> Any:
         """Return the values as a NumPy array that shares memory."""
-    def orgqr(self, tau: Any, *, out: Any = ...) -> Tensor:
+    def orgqr(self, input2: Any, *, out: Any = ...) -> Tensor:
         """Same as :func:`linalg.householder_product`, under LAPACK's name."""
-    def ormqr(self, tau: Any, other: Tensor | complex, left: _bool = ..., transpose: _bool = ..., *, out: Any = ...) -> Tensor:
+    def ormqr(self, input2: Any, input3: Any, left: _bool = ..., transpose: _bool = ..., *, out: Any = ...) -> Tensor:
         """Multiply by the Q of Householder reflections without forming it."""
     def outer(self, vec2: Any, *, out: Any = ...) -> Tensor:
         """Compute the outer product of two vectors: (N,), (M,) give (N, M)."""
@@ -1082,7 +1084,7 @@ class Tensor:
         """Return the tensor itself; copies to devices use pinned memory automatically."""
     def pinverse(self, rcond: Any = ..., *, out: Any = ...) -> Tensor:
         """Compute pseudoinverses; singular values up to ``rcond`` times the largest are zero."""
-    def polygamma(self, n: Any) -> Tensor:
+    def polygamma(self, n: Any, *, out: Any = ...) -> Tensor:
         """Take the n-th derivative of ``digamma``."""
     def polygamma_(self, input: Any) -> Tensor:
         """In-place twin of ``polygamma``."""
@@ -1119,7 +1121,7 @@ class Tensor:
         """Compute ``1 / input``. Keeps the result for backward."""
     def reciprocal_(self) -> Tensor:
         """In-place twin of ``reciprocal``."""
-    def record_stream(self, stream: Any) -> None:
+    def record_stream(self, s: Any) -> None:
         """Do nothing: all work of a GPU is done on one stream, in order."""
     def register_hook(self, hook: Any) -> Any:
         """Register ``hook(grad)`` on this tensor's gradient; it may return a replacement."""
@@ -1133,19 +1135,19 @@ class Tensor:
         """Compute the remainder of ``floor_divide``, with the sign of ``other``."""
     def remainder_(self, other: Tensor | complex) -> Tensor:
         """In-place twin of ``remainder``."""
-    def renorm(self, p: Any, dim: Any, maxnorm: Any) -> Tensor:
+    def renorm(self, p: Any, dim: Any, maxnorm: Any, *, out: Any = ...) -> Tensor:
         """Renormalize the slices of ``dim`` to a ``p``-norm of at most ``maxnorm``."""
     def renorm_(self, p: Any, dim: Any, maxnorm: Any) -> Tensor:
         """In-place twin of ``renorm``."""
     def repeat(self, *counts: Any, repeats: Any = ...) -> Tensor:
         """Repeat the whole tensor along each dim; more ``repeats`` than dims prepend dims."""
-    def repeat_interleave(self, repeats: Any, dim: Any = ..., *, output_size: Any = ...) -> Tensor:
+    def repeat_interleave(self, repeats: Any = ..., dim: Any = ..., *, output_size: Any = ...) -> Tensor:
         """Repeat each element, next to itself."""
     def reshape(self, *sizes_: Any, shape: Any = ...) -> Tensor:
         """View in another shape where the strides allow it, else copy."""
     def reshape_as(self, other: Tensor | complex) -> Tensor:
         """Reshape to the shape of another tensor."""
-    def resize_(self, *size: Any, memory_format: Any = ...) -> Tensor:
+    def resize_(self, *size: Any, memory_format: Any = ..., **named: Any) -> Tensor:
         """Resize this tensor, keeping as many of its first elements as fit."""
     def resize_as_(self, the_template: Tensor, memory_format: Any = ...) -> Tensor:
         """Resize this tensor to the shape of another."""
@@ -1169,15 +1171,15 @@ class Tensor:
         """Compute the reciprocal of the square root. Keeps the result for backward."""
     def rsqrt_(self) -> Tensor:
         """In-place twin of ``rsqrt``."""
-    def scatter(self, dim: Any, index: Any, src: Any = ..., *, value: Any = ..., reduce: Any = ...) -> Tensor:
+    def scatter(self, dim: Any, index: Any, src: Any = ..., *, value: Any = ..., reduce: Any = ..., out: Any = ...) -> Tensor:
         """Write ``src`` (or a number) at the positions of ``dim`` that the index names, in a copy."""
     def scatter_(self, dim: Any, index: Any, src: Any = ..., *, value: Any = ..., reduce: Any = ...) -> Tensor:
         """Write ``src`` at the positions that the index names; in-place version of ``scatter``."""
-    def scatter_add(self, dim: Any, index: Any, src: Any) -> Tensor:
+    def scatter_add(self, dim: Any, index: Any, src: Any, *, out: Any = ...) -> Tensor:
         """Add ``src`` at the positions of ``dim`` that the index names, in a copy."""
     def scatter_add_(self, dim: Any, index: Any, src: Any) -> Tensor:
         """Add ``src`` at the positions that the index names."""
-    def scatter_reduce(self, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
+    def scatter_reduce(self, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: _bool = ..., out: Any = ...) -> Tensor:
         """Scatter and reduce ``src`` along ``dim``, in a copy."""
     def scatter_reduce_(self, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: _bool = ...) -> Tensor:
         """Scatter and reduce ``src`` into this tensor; in-place version of ``scatter_reduce``."""
@@ -1187,7 +1189,7 @@ class Tensor:
         """Replace one index of a dim by ``src``, in a copy."""
     def set_(self, source: Tensor | None = ...) -> Tensor:
         """Set this tensor to another's storage, shape and strides; without one, make it empty."""
-    def sgn(self) -> Tensor:
+    def sgn(self, *, out: Any = ...) -> Tensor:
         """Return the sign; for complex numbers the unit number in the same direction."""
     def sgn_(self) -> Tensor:
         """In-place twin of ``sgn``."""
@@ -1215,7 +1217,7 @@ class Tensor:
         """Take the hyperbolic sine."""
     def sinh_(self) -> Tensor:
         """In-place twin of ``sinh``."""
-    def slice_scatter(self, src: Any, dim: Any = ..., start: Any = ..., end: Any = ..., step: Any = ...) -> Tensor:
+    def slice_scatter(self, src: Any, dim: Any = ..., start: Any = ..., end: Any = ..., step: Any = ..., *, out: Any = ...) -> Tensor:
         """Replace a range of a dim by ``src``, in a copy."""
     def slogdet(self, *, out: Any = ...) -> Any:
         """Compute the signs of determinants and the logarithms of their magnitudes."""
@@ -1261,7 +1263,7 @@ class Tensor:
         """In-place twin of ``sub``."""
     def sum(self, dim: Any = ..., keepdim: _bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
         """Sum over ``dim`` (an int, several, or None for all)."""
-    def sum_to_size(self, *size: Any) -> Tensor:
+    def sum_to_size(self, *size: Any, **named: Any) -> Tensor:
         """Sum to shape ``size``, the reverse of broadcasting."""
     def svd(self, some: _bool = ..., compute_uv: _bool = ..., *, out: Any = ...) -> Any:
         """Singular value decomposition: :func:`linalg.svd`, but with V in place of ``V.mH``."""
@@ -1293,7 +1295,7 @@ class Tensor:
         """Split a dim into nearly equal parts, or before each of the indices given."""
     def tile(self, *counts: Any, dims: Any = ...) -> Tensor:
         """Repeat ``dims`` times along every dim; they may be fewer than the tensor's."""
-    def to(self, *args: Any, dtype: Any = ..., device: Any = ..., copy: _bool = ..., non_blocking: _bool = ..., memory_format: Any = ...) -> Tensor:
+    def to(self, *args: Any, dtype: Any = ..., device: Any = ..., copy: _bool = ..., non_blocking: _bool = ..., memory_format: Any = ..., other: Tensor | None = ...) -> Tensor:
         """Convert to a dtype, a device, or those of another tensor; returns itself if nothing changes."""
     def to_dense(self, dtype: Any = ..., *, masked_grad: Any = ...) -> Tensor:
         """Convert to a strided tensor; itself if it is one."""

@@ -182,4 +182,26 @@ def _gradients(parameters: list[Tensor]) -> list[Any]:
     return [p.grad for p in parameters if p.grad is not None]
 
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_", "get_total_norm"]
+def clip_grad_norm(
+    parameters: Tensors,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Do what :func:`clip_grad_norm_` does, under its old name."""
+    warnings.warn(
+        "`nn.utils.clip_grad_norm` is an old name: use `nn.utils.clip_grad_norm_`.",
+        FutureWarning,
+        stacklevel=2,
+    )
+    return clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite, foreach)
+
+
+__all__ = [
+    "clip_grad_norm",
+    "clip_grad_norm_",
+    "clip_grad_value_",
+    "clip_grads_with_norm_",
+    "get_total_norm",
+]

@@ -205,7 +205,8 @@ def stub(
     """Format the stub of one function or method; ``doc`` overrides its docstring."""
     op = getattr(function, "op", None)
     plain = name.removesuffix("_")
-    twin = plain != name and not name.startswith("__") and "input" not in _names(function)
+    twin = plain != name and not name.startswith("__")
+    twin = twin and ("input" not in _names(function) or _names(function)[1:] == ["args", "kwargs"])
     if name.startswith("__i") and name not in ("__invert__", "__index__", "__iter__"):
         twin = True
     if twin and op is None:  # made of the out-of-place function, whose parameters it takes

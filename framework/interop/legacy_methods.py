@@ -41,7 +41,7 @@ def as_subclass(self: Tensor, cls: type) -> Tensor:
     return instance(cls, self.view_as(self), self.requires_grad, {})
 
 
-def record_stream(self: Tensor, stream: Any) -> None:
+def record_stream(self: Tensor, s: Any) -> None:
     """Do nothing: all work of a GPU is done on one stream, in order."""
 
 

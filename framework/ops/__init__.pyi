@@ -632,13 +632,13 @@ def addbmm(input: Tensor, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: A
     """Sum the products of two stacks and add: ``beta * input + alpha * (batch1 @ batch2).sum(0)``."""
 def addbmm_(input: Tensor, batch1: Any, batch2: Any, *, beta: Any = ..., alpha: Any = ...) -> Tensor:
     """In-place twin of ``addbmm``."""
-def addcdiv(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, value: Any = ..., *, out: Any = ...) -> Tensor:
+def addcdiv(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, *, value: Any = ..., out: Any = ...) -> Tensor:
     """Add a scaled quotient: ``input + value * tensor1 / tensor2``."""
-def addcdiv_(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, value: Any = ...) -> Tensor:
+def addcdiv_(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, *, value: Any = ...) -> Tensor:
     """In-place twin of ``addcdiv``."""
-def addcmul(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, value: Any = ..., *, out: Any = ...) -> Tensor:
+def addcmul(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, *, value: Any = ..., out: Any = ...) -> Tensor:
     """Add a scaled product: ``input + value * tensor1 * tensor2``."""
-def addcmul_(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, value: Any = ...) -> Tensor:
+def addcmul_(input: Tensor, tensor1: Tensor | _complex, tensor2: Tensor | _complex, *, value: Any = ...) -> Tensor:
     """In-place twin of ``addcmul``."""
 def addmm(input: Tensor, mat1: Any, mat2: Any, *, beta: Any = ..., alpha: Any = ..., out: Any = ...) -> Tensor:
     """Multiply two matrices and add: ``beta * input + alpha * (mat1 @ mat2)``."""
@@ -672,7 +672,7 @@ def angle(input: Tensor, *, out: Any = ...) -> Tensor:
     """Return the angle of complex numbers; for real ones 0 or pi."""
 def any(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
     """Test whether any element over ``dim`` is nonzero; False for none. No dims: of each."""
-def arange(start: Any, end: Any = ..., step: Any = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
+def arange(start: Any = ..., end: Any = ..., step: Any = ..., *, out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Create values from ``start`` (default 0) to ``end``, excluded, in steps of ``step``."""
 def arccos(input: Tensor, *, out: Any = ...) -> Tensor:
     """Take the inverse cosine."""
@@ -706,7 +706,7 @@ def argmax(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...
     """Return the index of the maximum along ``dim``, or in the flattened tensor."""
 def argmin(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
     """Return the index of the minimum along ``dim``, or in the flattened tensor."""
-def argsort(input: Tensor, dim: Any = ..., descending: bool = ..., stable: bool = ...) -> Tensor:
+def argsort(input: Tensor, dim: Any = ..., descending: bool = ..., stable: bool = ..., *, out: Any = ...) -> Tensor:
     """Return the indices that sort along ``dim``."""
 def argwhere(input: Tensor) -> Tensor:
     """Return the coordinates of nonzero elements: (count, ndim)."""
@@ -824,9 +824,9 @@ def channel_shuffle(input: Tensor, groups: Any) -> Tensor:
     """Interleave the channels of groups: channel ``g K + k`` becomes ``k groups + g``."""
 def cholesky(input: Tensor, upper: bool = ..., *, out: Any = ...) -> Tensor:
     """Same as :func:`linalg.cholesky`."""
-def cholesky_inverse(L: Any, upper: bool = ..., *, out: Any = ...) -> Tensor:
-    """Invert the matrices of which ``L`` is the Cholesky factor."""
-def cholesky_solve(input: Tensor, L: Any, upper: bool = ..., *, out: Any = ...) -> Tensor:
+def cholesky_inverse(input: Tensor, upper: bool = ..., *, out: Any = ...) -> Tensor:
+    """Invert the matrices of which ``input`` is the Cholesky factor."""
+def cholesky_solve(input: Tensor, input2: Any, upper: bool = ..., *, out: Any = ...) -> Tensor:
     """Solve ``A @ X = input`` given the Cholesky factor of ``A``."""
 def chunk(input: Tensor, chunks: Any, dim: Any = ...) -> tuple[Tensor, ...]:
     """Split a dim into at most ``chunks`` parts of one size; the last may be smaller."""
@@ -860,7 +860,7 @@ def concatenate(tensors: Any, dim: Any = ..., *, out: Any = ...) -> Tensor:
     """Concatenate tensors along an existing dim; same as ``cat``."""
 def conj(input: Tensor) -> Tensor:
     """Conjugate; a real tensor is returned itself."""
-def conj_physical(input: Tensor) -> Tensor:
+def conj_physical(input: Tensor, *, out: Any = ...) -> Tensor:
     """Conjugate into new memory."""
 def conj_physical_(input: Tensor) -> Tensor:
     """Conjugate this tensor itself."""
@@ -902,9 +902,9 @@ def cross(input: Tensor, other: Tensor | _complex, dim: Any = ..., *, out: Any =
     """Cross product of vectors; without ``dim`` along the first dim of size 3."""
 def ctc_loss(log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: Any = ..., reduction: Any = ..., zero_infinity: bool = ...) -> Tensor:
     """Compute the CTC loss of log-probabilities and label sequences without alignment."""
-def cummax(input: Tensor, dim: Any) -> Any:
+def cummax(input: Tensor, dim: Any, *, out: Any = ...) -> Any:
     """Compute the cumulative maximum along ``dim``, as the named pair ``(values, indices)``."""
-def cummin(input: Tensor, dim: Any) -> Any:
+def cummin(input: Tensor, dim: Any, *, out: Any = ...) -> Any:
     """Compute the cumulative minimum along ``dim``, as the named pair ``(values, indices)``."""
 def cumprod(input: Tensor, dim: Any, *, dtype: Any = ..., out: Any = ...) -> Tensor:
     """Compute the cumulative product along ``dim``; integers in int64."""
@@ -928,7 +928,7 @@ def detach_(input: Tensor) -> Tensor:
     """Detach this tensor from the graph in place."""
 def detach_copy(input: Tensor, *, out: Any = ...) -> Tensor:
     """A copy of what ``detach`` gives, in memory of its own."""
-def diag(input: Tensor, diagonal: Any = ...) -> Tensor:
+def diag(input: Tensor, diagonal: Any = ..., *, out: Any = ...) -> Tensor:
     """Return the diagonal of a matrix (a copy), or the matrix of a diagonal."""
 def diag_embed(input: Tensor, offset: Any = ..., dim1: Any = ..., dim2: Any = ...) -> Tensor:
     """Embed the last dim as the diagonal of two new dims, zeros elsewhere."""
@@ -1028,7 +1028,7 @@ def fliplr(input: Tensor) -> Tensor:
     """Reverse the order along the second dim."""
 def flipud(input: Tensor) -> Tensor:
     """Reverse the order along the first dim."""
-def float_power(input: Tensor, exponent: Any) -> Tensor:
+def float_power(input: Tensor, exponent: Any, *, out: Any = ...) -> Tensor:
     """Raise to a power in float64."""
 def floor(input: Tensor, *, out: Any = ...) -> Tensor:
     """Round down."""
@@ -1070,7 +1070,7 @@ def ge(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input >= other``, as bool."""
 def ge_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``ge``."""
-def geqrf(A: Tensor) -> tuple[Tensor, Tensor]:
+def geqrf(input: Tensor, *, out: Any = ...) -> tuple[Tensor, Tensor]:
     """Compute the packed QR decomposition: R on and above the diagonal, reflections below."""
 def ger(input: Tensor, vec2: Any, *, out: Any = ...) -> Tensor:
     """Same as :func:`outer`, under its BLAS name."""
@@ -1106,7 +1106,7 @@ def heaviside_(input: Tensor, values: Any) -> Tensor:
     """In-place twin of ``heaviside``."""
 def histc(input: Tensor, bins: Any = ..., min: Any = ..., max: Any = ..., *, out: Any = ...) -> Tensor:
     """Count elements in ``bins`` bins of equal width."""
-def histogram(input: Tensor, bins: Any = ..., *, range: Any = ..., weight: Any = ..., density: bool = ...) -> Any:
+def histogram(input: Tensor, bins: Any = ..., *, range: Any = ..., weight: Any = ..., density: bool = ..., out: Any = ...) -> Any:
     """Count elements between ascending bin edges; the last bin includes both."""
 def histogramdd(input: Tensor, bins: Any, range: Any = ..., weight: Any = ..., density: bool = ...) -> Tensor:
     """Count points in the bins of a grid; the last bin of each dim includes both edges."""
@@ -1132,9 +1132,9 @@ def igammac_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``igammac``."""
 def imag(input: Tensor) -> Tensor:
     """View the imaginary parts."""
-def index_add(input: Tensor, dim: Any, index: Any, source: Any, *, alpha: Any = ...) -> Tensor:
+def index_add(input: Tensor, dim: Any, index: Any, source: Any, *, alpha: Any = ..., out: Any = ...) -> Tensor:
     """Add ``alpha * source`` to the slices of ``dim`` that the index names, in a copy."""
-def index_copy(input: Tensor, dim: Any, index: Any, source: Any) -> Tensor:
+def index_copy(input: Tensor, dim: Any, index: Any, source: Any, *, out: Any = ...) -> Tensor:
     """Copy ``source`` to the slices of ``dim`` that the index names, in a copy."""
 def index_fill(input: Tensor, dim: Any, index: Any, value: Any) -> Tensor:
     """Fill the slices of ``dim`` that the index names with one value, in a copy."""
@@ -1142,7 +1142,7 @@ def index_put(input: Tensor, indices: Any, values: Any, accumulate: bool = ...) 
     """Write values at indices, in a copy."""
 def index_put_(input: Tensor, indices: Any, values: Any, accumulate: bool = ...) -> Tensor:
     """Write values at indices; the in-place version of ``index_put``."""
-def index_reduce(input: Tensor, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: bool = ...) -> Tensor:
+def index_reduce(input: Tensor, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: bool = ..., out: Any = ...) -> Tensor:
     """Reduce ``source`` into the slices of ``dim`` that the index names, in a copy."""
 def index_reduce_(input: Tensor, dim: Any, index: Any, source: Any, reduce: Any, *, include_self: bool = ...) -> Tensor:
     """In-place twin of ``index_reduce``."""
@@ -1176,7 +1176,7 @@ def isclose(input: Tensor, other: Tensor | _complex, rtol: Any = ..., atol: Any 
     """Test elementwise for ``|input - other| <= atol + rtol * |other|``."""
 def isfinite(input: Tensor, *, out: Any = ...) -> Tensor:
     """Tell which elements are neither infinite nor nan."""
-def isin(elements: Any, test_elements: Any, *, assume_unique: bool = ..., invert: bool = ...) -> Tensor:
+def isin(elements: Any, test_elements: Any, *, assume_unique: bool = ..., invert: bool = ..., out: Any = ...) -> Tensor:
     """Test elementwise for membership in ``test_elements``."""
 def isinf(input: Tensor, *, out: Any = ...) -> Tensor:
     """Tell which elements are infinite."""
@@ -1202,7 +1202,7 @@ def lcm(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Take the least common multiple, never negative."""
 def lcm_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``lcm``."""
-def ldexp(input: Tensor, other: Tensor | _complex) -> Tensor:
+def ldexp(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compute ``input * 2 ** other``. Keeps ``input`` and the power."""
 def ldexp_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``ldexp``."""
@@ -1272,7 +1272,7 @@ def logical_xor(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> T
     """Tell elementwise whether exactly one is true."""
 def logical_xor_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``logical_xor``."""
-def logit(input: Tensor, eps: Any = ...) -> Tensor:
+def logit(input: Tensor, eps: Any = ..., *, out: Any = ...) -> Tensor:
     """Compute ``log(input / (1 - input))``, the inverse of ``sigmoid``."""
 def logit_(input: Tensor, eps: Any = ...) -> Tensor:
     """In-place twin of ``logit``."""
@@ -1326,13 +1326,13 @@ def minimum(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tenso
     """Take the smaller elementwise; nan wins. Ties share gradients."""
 def mm(input: Tensor, mat2: Any, *, out: Any = ...) -> Tensor:
     """Multiply two matrices: (M, K) and (K, N) give (M, N)."""
-def mode(input: Tensor, dim: Any = ..., keepdim: bool = ...) -> Any:
+def mode(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Any:
     """Return the most frequent value along a dim (the smallest if tied) and its last index."""
 def moveaxis(input: Tensor, source: Any, destination: Any) -> Tensor:
     """Move dims to other positions (NumPy's name)."""
 def movedim(input: Tensor, source: Any, destination: Any) -> Tensor:
     """Move dims to other positions; the others keep their order."""
-def msort(input: Tensor) -> Tensor:
+def msort(input: Tensor, *, out: Any = ...) -> Tensor:
     """Sort along the first dim."""
 def mul(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Multiply elementwise, with broadcasting: ``out = input * other``."""
@@ -1346,7 +1346,7 @@ def multiply_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``mul``."""
 def mv(input: Tensor, vec: Any, *, out: Any = ...) -> Tensor:
     """Multiply a matrix (M, K) and a vector (K,): the result is (M,)."""
-def mvlgamma(input: Tensor, p: Any) -> Tensor:
+def mvlgamma(input: Tensor, p: Any, *, out: Any = ...) -> Tensor:
     """Compute the logarithm of the multivariate gamma function of dimension ``p``."""
 def mvlgamma_(input: Tensor, p: Any) -> Tensor:
     """In-place twin of ``mvlgamma``."""
@@ -1356,7 +1356,7 @@ def nan_to_num_(input: Tensor, nan: Any = ..., posinf: Any = ..., neginf: Any = 
     """In-place twin of ``nan_to_num``."""
 def nanmean(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
     """Compute the mean over ``dim``, ignoring NaN."""
-def nanmedian(input: Tensor, dim: Any = ..., keepdim: bool = ...) -> Tensor:
+def nanmedian(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, out: Any = ...) -> Tensor:
     """Compute the median, ignoring NaN; of all, or along a dim with its index."""
 def nanquantile(input: Tensor, q: Any, dim: Any = ..., keepdim: bool = ..., *, interpolation: Any = ..., out: Any = ...) -> Tensor:
     """Compute quantiles, ignoring NaN: see :func:`quantile`."""
@@ -1364,7 +1364,7 @@ def nansum(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = .
     """Sum over ``dim``, treating NaN as 0."""
 def narrow(input: Tensor, dim: Any, start: Any, length: Any) -> Tensor:
     """Narrow one dim to a range from ``start`` (a view)."""
-def narrow_copy(input: Tensor, dim: Any, start: Any, length: Any) -> Tensor:
+def narrow_copy(input: Tensor, dim: Any, start: Any, length: Any, *, out: Any = ...) -> Tensor:
     """Copy a range of one dim."""
 def ne(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Tensor:
     """Compare elementwise: ``input != other``, as bool."""
@@ -1382,9 +1382,9 @@ def nextafter(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Ten
     """Return the next floating-point number toward ``other``."""
 def nextafter_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``nextafter``."""
-def nonzero(input: Tensor, *, as_tuple: bool = ...) -> Any:
+def nonzero(input: Tensor, *, as_tuple: bool = ..., out: Any = ...) -> Any:
     """Return the coordinates of nonzero elements: (count, ndim), or a vector for each dim."""
-def nonzero_static(input: Tensor, *, size: Any, fill_value: Any = ...) -> Tensor:
+def nonzero_static(input: Tensor, *, size: Any, fill_value: Any = ..., out: Any = ...) -> Tensor:
     """Return the coordinates of nonzero elements in ``size`` rows, truncated or padded."""
 def norm(input: Tensor, p: Any = ..., dim: Any = ..., keepdim: bool = ..., out: Any = ..., dtype: Any = ...) -> Tensor:
     """Compute the p-norm over ``dim``: the p-th root of the sum of p-th powers of magnitudes."""
@@ -1402,9 +1402,9 @@ def ones(*size: Any, out: Tensor | None = ..., dtype: Any = ..., layout: Any = .
     """Create a tensor of ones."""
 def ones_like(input: Tensor, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
     """Create ones of another tensor's shape, dtype and device."""
-def orgqr(input: Tensor, tau: Any, *, out: Any = ...) -> Tensor:
+def orgqr(input: Tensor, input2: Any, *, out: Any = ...) -> Tensor:
     """Same as :func:`linalg.householder_product`, under LAPACK's name."""
-def ormqr(input: Tensor, tau: Any, other: Tensor | _complex, left: bool = ..., transpose: bool = ..., *, out: Any = ...) -> Tensor:
+def ormqr(input: Tensor, input2: Any, input3: Any, left: bool = ..., transpose: bool = ..., *, out: Any = ...) -> Tensor:
     """Multiply by the Q of Householder reflections without forming it."""
 def outer(input: Tensor, vec2: Any, *, out: Any = ...) -> Tensor:
     """Compute the outer product of two vectors: (N,), (M,) give (N, M)."""
@@ -1430,7 +1430,7 @@ def poisson(input: Tensor, generator: Any = ...) -> Tensor:
     """Sample from the Poisson distribution with the rate given by each element."""
 def polar(abs: Tensor, angle: Tensor, *, out: Tensor | None = ...) -> Tensor:
     """Create complex numbers from absolute values and angles."""
-def polygamma(n: Any, input: Any) -> Tensor:
+def polygamma(n: Any, input: Any, *, out: Any = ...) -> Tensor:
     """Compute the n-th derivative of ``digamma``."""
 def polygamma_(n: Any, input: Any) -> Tensor:
     """In-place twin of ``polygamma``."""
@@ -1462,7 +1462,7 @@ def rand_like(input: Tensor, *, generator: Any = ..., dtype: Any = ..., layout: 
     """Sample uniforms of [0, 1) in another tensor's shape, dtype and device."""
 def randint(low: Any = ..., high: Any = ..., size: Any = ..., *, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Sample integers from ``low`` (default 0) to ``high``, excluded."""
-def randint_like(input: Tensor, low: int, high: int | None = ..., *, generator: Any = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
+def randint_like(input: Tensor, low: int | None = ..., high: int | None = ..., *, generator: Any = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., memory_format: Any = ...) -> Tensor:
     """Sample integers of [low, high) in another tensor's shape, dtype and device."""
 def randn(*size: Any, generator: Any = ..., out: Tensor | None = ..., dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ..., **named: Any) -> Tensor:
     """Sample from the standard normal distribution."""
@@ -1488,11 +1488,11 @@ def remainder(input: Tensor, other: Tensor | _complex, *, out: Any = ...) -> Ten
     """Compute the remainder of ``floor_divide``, with the sign of ``other``."""
 def remainder_(input: Tensor, other: Tensor | _complex) -> Tensor:
     """In-place twin of ``remainder``."""
-def renorm(input: Tensor, p: Any, dim: Any, maxnorm: Any) -> Tensor:
+def renorm(input: Tensor, p: Any, dim: Any, maxnorm: Any, *, out: Any = ...) -> Tensor:
     """Renormalize the slices of ``dim`` to a ``p``-norm of at most ``maxnorm``."""
 def renorm_(input: Tensor, p: Any, dim: Any, maxnorm: Any) -> Tensor:
     """In-place twin of ``renorm``."""
-def repeat_interleave(input: Tensor, repeats: Any, dim: Any = ..., *, output_size: Any = ...) -> Tensor:
+def repeat_interleave(input: Tensor = ..., repeats: Any = ..., dim: Any = ..., *, output_size: Any = ...) -> Tensor:
     """Repeat each element, next to itself."""
 def reshape(input: Tensor, *sizes_: Any, shape: Any = ...) -> Tensor:
     """View in another shape where the strides allow it, else copy."""
@@ -1524,11 +1524,11 @@ def rsub(input: Tensor, other: Tensor | _complex, *, alpha: Any = ...) -> Tensor
     """Subtract with reversed operands: ``other - alpha * input``."""
 def scalar_tensor(s: Any, *, dtype: Any = ..., layout: Any = ..., device: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Create a 0-d tensor of the default dtype."""
-def scatter(input: Tensor, dim: Any, index: Any, src: Any = ..., *, value: Any = ..., reduce: Any = ...) -> Tensor:
+def scatter(input: Tensor, dim: Any, index: Any, src: Any = ..., *, value: Any = ..., reduce: Any = ..., out: Any = ...) -> Tensor:
     """Write ``src`` (or a number) at the positions of ``dim`` that the index names, in a copy."""
-def scatter_add(input: Tensor, dim: Any, index: Any, src: Any) -> Tensor:
+def scatter_add(input: Tensor, dim: Any, index: Any, src: Any, *, out: Any = ...) -> Tensor:
     """Add ``src`` at the positions of ``dim`` that the index names, in a copy."""
-def scatter_reduce(input: Tensor, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: bool = ...) -> Tensor:
+def scatter_reduce(input: Tensor, dim: Any, index: Any, src: Any, reduce: Any, *, include_self: bool = ..., out: Any = ...) -> Tensor:
     """Scatter and reduce ``src`` along ``dim``, in a copy."""
 def searchsorted(sorted_sequence: Any, input: Any, *, out_int32: bool = ..., right: bool = ..., side: Any = ..., sorter: Any = ..., out: Any = ...) -> Tensor:
     """Find where each value would be inserted into a sorted sequence."""
@@ -1542,7 +1542,7 @@ def selu(input: Tensor, inplace: bool = ...) -> Tensor:
     """Apply SELU, the self-normalizing scaled ``elu``."""
 def selu_(input: Tensor) -> Tensor:
     """In-place twin of ``selu``."""
-def sgn(input: Tensor) -> Tensor:
+def sgn(input: Tensor, *, out: Any = ...) -> Tensor:
     """Return the sign; for complex numbers the unit number in the same direction."""
 def sgn_(input: Tensor) -> Tensor:
     """In-place twin of ``sgn``."""
@@ -1570,7 +1570,7 @@ def sinh_(input: Tensor) -> Tensor:
     """In-place twin of ``sinh``."""
 def slice_copy(input: Tensor, dim: int = ..., start: Any = ..., end: Any = ..., step: int = ..., *, out: Tensor | None = ...) -> Tensor:
     """Copy a range of one dim, in steps."""
-def slice_scatter(input: Tensor, src: Any, dim: Any = ..., start: Any = ..., end: Any = ..., step: Any = ...) -> Tensor:
+def slice_scatter(input: Tensor, src: Any, dim: Any = ..., start: Any = ..., end: Any = ..., step: Any = ..., *, out: Any = ...) -> Tensor:
     """Replace a range of a dim by ``src``, in a copy."""
 def slogdet(A: Any, *, out: Any = ...) -> Any:
     """Compute the signs of determinants and the logarithms of their magnitudes."""
@@ -1626,7 +1626,7 @@ def subtract_(input: Tensor, other: Tensor | _complex, *, alpha: Any = ...) -> T
     """In-place twin of ``sub``."""
 def sum(input: Tensor, dim: Any = ..., keepdim: bool = ..., *, dtype: Any = ..., out: Any = ...) -> Tensor:
     """Sum over ``dim`` (an int, several, or None for all)."""
-def sum_to_size(input: Tensor, *size: Any) -> Tensor:
+def sum_to_size(input: Tensor, *size: Any, **named: Any) -> Tensor:
     """Sum to shape ``size``, the reverse of broadcasting."""
 def svd(input: Tensor, some: bool = ..., compute_uv: bool = ..., *, out: Any = ...) -> Any:
     """Singular value decomposition: :func:`linalg.svd`, but with V in place of ``V.mH``."""
@@ -1658,7 +1658,7 @@ def tensor_split(input: Tensor, indices_or_sections: Any, dim: Any = ...) -> tup
     """Split a dim into nearly equal parts, or before each of the indices given."""
 def tensordot(a: Any, b: Any, dims: Any = ..., out: Any = ...) -> Tensor:
     """Contract several dimensions of two tensors at once."""
-def threshold(input: Tensor, threshold: Any, value: Any, inplace: bool = ...) -> Tensor:
+def threshold(input: Tensor, threshold: Any, value: Any, inplace: bool = ..., *, out: Any = ...) -> Tensor:
     """Threshold elements: keep those above ``threshold``, replace the others by ``value``."""
 def threshold_(input: Tensor, threshold: Any, value: Any) -> Tensor:
     """In-place twin of ``threshold``."""
@@ -1682,13 +1682,13 @@ def tril(input: Tensor, diagonal: Any = ..., *, out: Any = ...) -> Tensor:
     """Return the lower triangle of a matrix, zeros above the diagonal."""
 def tril_(input: Tensor, diagonal: Any = ...) -> Tensor:
     """In-place twin of ``tril``."""
-def tril_indices(row: int, col: int, offset: int = ..., *, dtype: Any = ..., device: Any = ..., layout: Any = ...) -> Tensor:
+def tril_indices(row: int, col: int, offset: int = ..., *, dtype: Any = ..., device: Any = ..., layout: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Return (row, column) indices of the lower triangle of a matrix, as a (2, N) tensor."""
 def triu(input: Tensor, diagonal: Any = ..., *, out: Any = ...) -> Tensor:
     """Return the upper triangle of a matrix, zeros below the diagonal."""
 def triu_(input: Tensor, diagonal: Any = ...) -> Tensor:
     """In-place twin of ``triu``."""
-def triu_indices(row: int, col: int, offset: int = ..., *, dtype: Any = ..., device: Any = ..., layout: Any = ...) -> Tensor:
+def triu_indices(row: int, col: int, offset: int = ..., *, dtype: Any = ..., device: Any = ..., layout: Any = ..., requires_grad: bool = ..., pin_memory: bool = ...) -> Tensor:
     """Return (row, column) indices of the upper triangle of a matrix, as a (2, N) tensor."""
 def true_divide(input: Tensor, other: Tensor | _complex, *, rounding_mode: Any = ..., out: Any = ...) -> Tensor:
     """Divide elementwise, with broadcasting; integers become floats unless rounded."""
@@ -1714,7 +1714,7 @@ def unravel_index(indices: Any, shape: Any) -> Tensor:
     """Convert flat indices to a tuple of coordinates."""
 def unsafe_chunk(input: Tensor, chunks: Any, dim: Any = ...) -> Tensor:
     """Split a dim into ``chunks`` ranges; views, as of ``chunk``."""
-def unsafe_split(tensor: Any, split_size: Any, dim: Any = ...) -> Tensor:
+def unsafe_split(input: Tensor, split_size: Any, dim: Any = ...) -> Tensor:
     """Split a dim into ranges of one size; views, as of ``split``."""
 def unsafe_split_with_sizes(input: Tensor, split_sizes: Any, dim: Any = ...) -> Tensor:
     """Split a dim into ranges of the sizes given; views, as of ``split_with_sizes``."""

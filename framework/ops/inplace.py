@@ -6,6 +6,8 @@ require grad, memory that overlaps. Values that backward needs and the write des
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..autograd.remat.recorder import leave_copies
@@ -260,21 +262,31 @@ def _span(x: Tensor) -> tuple[int, int]:
 
 def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], out: Any) -> Any:
     """Run an op and write its results to the tensors given as ``out=``."""
+    write_out(op.display_name, partial(dispatch, op, inputs, attributes), inputs, out)
+    return out
+
+
+def write_out(name: str, compute: Callable[[], Any], inputs: tuple[Any, ...], out: Any) -> Any:
+    """Write what a function computes to the tensors given as ``out=``, and return them.
+
+    Raises:
+        RuntimeError: One of the tensors requires grad, or a result cannot be cast to its dtype.
+    """
     outs = (out,) if isinstance(out, Tensor) else tuple(out)
     if local.state.grad and any(
         isinstance(x, Tensor) and x.requires_grad for x in (*inputs, *outs)
     ):
         raise RuntimeError(
-            f"{op.display_name}(): functions with out=... arguments don't support automatic "
+            f"{name}(): functions with out=... arguments don't support automatic "
             "differentiation, but one of the arguments requires grad. Detach it, or leave out=."
         )
     with no_grad():
-        results = dispatch(op, inputs, attributes)
-        results = (results,) if isinstance(results, Tensor) else results
+        found = compute()
+        results = (found,) if isinstance(found, Tensor) else found
         for o, r in zip(outs, results, strict=True):
             if not can_cast(r.dtype, o.dtype):
                 raise RuntimeError(
-                    f"{op.display_name}(): result type {r.dtype} can't be cast to the desired "
+                    f"{name}(): result type {r.dtype} can't be cast to the desired "
                     f"output type {o.dtype}. Pass an out= of that dtype."
                 )
         with defer_interrupts():
@@ -282,7 +294,9 @@ def dispatch_out(op: Op, inputs: tuple[Any, ...], attributes: tuple[Any, ...], o
                 if o.shape != r.shape:
                     o.resize_(r.shape)
                 o.copy_(r)
-    return out
+    if isinstance(found, Tensor):
+        return outs[0]
+    return type(found)(*outs) if hasattr(found, "_fields") else outs
 
 
 def into(out: Any, result: Any) -> Any:

@@ -24,10 +24,9 @@ from functools import partial
 from typing import Any
 
 from .. import execution
-from ..modes import local
 from ..tensor import Tensor, install_method
 from .autocast_policy import casts
-from .functions import make_functions, numpy_names, with_short_traceback
+from .functions import hide_old, in_place_twin, make_functions, other_names, with_short_traceback
 from .kernel_choice import DEVICES, DTYPES, Kernel
 from .rules import Rule
 from .signatures import broadcast, broadcast_bool, refusing_complex
@@ -85,6 +84,7 @@ class Op:
         self.samples = options["samples"]
         self.elementwise: bool | str = options["elementwise"]
         self.one_write: bool = options["one_write"]
+        self.old: tuple[str, ...] = options["old"]
         if options["real"]:
             self.infer = refusing_complex(self.name.strip("_"), self.infer)
         self.doc = inspect.getdoc(kernel) or ""
@@ -216,6 +216,7 @@ def op(
     tensors: tuple[str, ...] = (),
     elementwise: bool | str = False,
     one_write: bool = False,
+    old: tuple[str, ...] = (),
 ) -> Callable[[Any], Any]:
     """Declare an op from its kernel.
 
@@ -259,6 +260,7 @@ def op(
         one_write: The plain kernel writes its result by one call of C code, after all else: an
             interrupt finds it written or not. In-place calls of other kernels hold Ctrl-C back,
             which costs a microsecond.
+        old: Attributes that PyTorch's old calls have by position (``ops/old_calls.py``).
 
     Returns:
         A decorator; it returns the public function, which has the decorators ``vjp``, ``kernel``
@@ -271,7 +273,7 @@ def op(
         if declared.name in OPS:
             raise TypeError(f"an op named {declared.name} is declared twice.")
         OPS[declared.name] = declared
-        function, in_place = make_functions(declared, allow_out=out and not (view or adopt))
+        function, in_place = make_functions(declared, allow_out=out and not view)
         declared.function = function
         function.op, function.vjp = declared, declared.vjp
         function.kernel, function.composite = declared.kernel, declared.composite
@@ -326,10 +328,6 @@ def _reflected(function: Any) -> Any:
     return reflected
 
 
-def _recorded(*inputs: Any) -> bool:
-    return local.state.grad and any(isinstance(x, Tensor) and x.requires_grad for x in inputs)
-
-
 def function(
     *,
     method: str | bool = False,
@@ -340,6 +338,8 @@ def function(
     samples: Any = None,
     autocast: Any = None,
     deep: bool = False,
+    names: dict[str, str] | None = None,
+    out: bool = False,
 ) -> Callable[[Any], Any]:
     """Declare a composition: a public function made of ops, with the same extras as an op.
 
@@ -353,6 +353,9 @@ def function(
         autocast: As of an op; the ops inside then run without it.
         deep: More functions lie between it and its ops than an out-of-memory error should show: the
             error's traceback is cut here too, at the cost of one more frame a call.
+        names: Further names of parameters, with the parameter's own: those that other overloads of
+            PyTorch's function have, such as ``split_size`` for ``split_size_or_sections``.
+        out: It also takes ``out=``: its result, or each of several, is written there.
     """
 
     def declare(f: Any) -> Any:
@@ -360,20 +363,12 @@ def function(
             f = casts(autocast)(f)
         if deep:
             f = with_short_traceback(f)
-        f = numpy_names(f)
+        hide_old(f)
+        f = other_names(f, names or {}, out)
         if public or (public is None and not f.__name__.startswith("_")):
             _publish(f.__name__, f)
         f.samples = samples
-        in_place = None
-        if inplace:
-
-            def in_place(self: Any, *args: Any, **kwargs: Any) -> Any:
-                # Backward may want the value that is about to go.
-                source = self.clone() if _recorded(self, *args, *kwargs.values()) else self
-                return self.copy_(f(source, *args, **kwargs))
-
-            in_place.__name__ = inplace
-            in_place.__doc__ = f"In-place twin of ``{f.__name__}``."
+        in_place = in_place_twin(f, inplace) if inplace else None
         _install(f.__name__, f, method, operator, inplace, in_place)
         if property:
             install_method(f.__name__, builtins.property(f))

@@ -39,6 +39,8 @@ def compiled(
         text = p.name
         if p.kind is p.VAR_POSITIONAL:
             text, starred = f"*{text}", True
+        elif p.kind is p.VAR_KEYWORD:
+            text = f"**{text}"
         elif p.kind is p.KEYWORD_ONLY and not starred:
             head.append("*")
             starred = True

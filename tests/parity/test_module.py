@@ -215,7 +215,6 @@ LEFT_OUT = {
         "T_destination", "call_super_init", "dump_patches", "register_backward_hook",  # old
     },
     "nn.utils": {
-        "clip_grad_norm",  # old
         "convert_conv2d_weight_memory_format", "convert_conv3d_weight_memory_format",
         "stateless",  # a module, where functional_call() was
     },

@@ -46,22 +46,22 @@ def get_num_threads() -> int:
     return _wanted
 
 
-def set_num_threads(n: int) -> None:
-    """Let kernels, and BLAS where it can be told, use at most ``n`` threads.
+def set_num_threads(num: int) -> None:
+    """Let kernels, and BLAS where it can be told, use at most ``num`` threads.
 
     More than the cores, or than OMP_NUM_THREADS was at the start, are not used.
 
     Raises:
-        RuntimeError: ``n`` is not positive.
-        TypeError: ``n`` is no integer.
+        RuntimeError: ``num`` is not positive.
+        TypeError: ``num`` is no integer.
     """
     global _wanted
-    if not isinstance(n, int) or isinstance(n, bool):
-        raise TypeError(f"set_num_threads expects an int, but got {type(n).__name__}.")
-    if n <= 0:
-        raise RuntimeError(f"set_num_threads expects a positive integer; got {n}.")
+    if not isinstance(num, int) or isinstance(num, bool):
+        raise TypeError(f"set_num_threads expects an int, but got {type(num).__name__}.")
+    if num <= 0:
+        raise RuntimeError(f"set_num_threads expects a positive integer; got {num}.")
 
-    _wanted = min(n, LIMIT)
+    _wanted = min(num, LIMIT)
     blas.set_num_threads(_wanted)
 
 

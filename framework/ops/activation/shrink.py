@@ -144,7 +144,7 @@ def _(g_out, bitmask):
     return bitmask_vjp(g_out, bitmask)
 
 
-@function()
+@function(out=True)
 def threshold(input, threshold, value, inplace=False):
     """Threshold elements: keep those above ``threshold``, replace the others by ``value``.
 

@@ -20,7 +20,7 @@ from ...memory.ledger import SAVED, TEMPORARY
 from ...modes import local
 from ...spec import ScalarSpec, Spec
 from ...tensor import Tensor, wrap
-from ..creation.factory import fitted, new, shape_of
+from ..creation.factory import fitted, new, size_of
 from ..registry import function, op
 from ..signatures import broadcast_shapes, same, singles
 
@@ -135,14 +135,14 @@ def _(g, src_spec):
 
 
 @function(method=True, public=False)
-def copy_(input: Tensor, src: Any, non_blocking: bool = False) -> Tensor:
-    """Copy the values of ``src`` into this tensor, broadcast and converted."""
-    if src is input:
+def copy_(input: Tensor, other: Any, non_blocking: bool = False) -> Tensor:
+    """Copy the values of ``other`` into this tensor, broadcast and converted."""
+    if other is input:
         check_writable(input, "copy_")
         return input
-    if isinstance(src, Tensor) and src.device is not input.device:
-        src = src.to(input.device)
-    return input._copy_(src)
+    if isinstance(other, Tensor) and other.device is not input.device:
+        other = other.to(input.device)
+    return input._copy_(other)
 
 
 def _fill_infer(input, value):
@@ -222,7 +222,7 @@ def detach_(input: Tensor) -> Tensor:
 
 
 @function(method=True, public=False)
-def resize_(input: Tensor, *size: Any, memory_format: Any = None) -> Tensor:
+def resize_(input: Tensor, *size: Any, memory_format: Any = None, **named: Any) -> Tensor:
     """Resize this tensor, keeping as many of its first elements as fit.
 
     It keeps its memory if that is large enough, else takes new memory, whose rest is
@@ -231,7 +231,7 @@ def resize_(input: Tensor, *size: Any, memory_format: Any = None) -> Tensor:
     Raises:
         RuntimeError: It requires grad.
     """
-    shape = shape_of("resize_", size)
+    shape = size_of("resize_", size, named)
     if input.requires_grad:
         raise RuntimeError(
             "cannot resize variables that require grad. Resize .detach(), or make a new tensor."
@@ -307,13 +307,15 @@ def move(input: Tensor, where: device) -> Tensor:
 @function(method=True, public=False)
 def to(
     input: Tensor, *args: Any, dtype: Any = None, device: Any = None, copy: bool = False,
-    non_blocking: bool = False, memory_format: Any = None,
+    non_blocking: bool = False, memory_format: Any = None, other: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Convert to a dtype, a device, or those of another tensor; returns itself if nothing changes.
 
     Accepts ``to(dtype)``, ``to(device)``, ``to(device, dtype)``, ``to(other)`` and the keywords.
     """
     flags = []
+    if other is not None:
+        args = (other, *args)
     for a in args:
         if isinstance(a, Tensor):
             dtype, device = a.dtype, a.device

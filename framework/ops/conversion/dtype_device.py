@@ -101,7 +101,12 @@ def type_as(input: Tensor, other: Tensor) -> Tensor:
 # Questions
 
 
-@function()
+@function(
+    names={
+        "tensor": "tensor1", "scalar1": "tensor1", "other": "tensor2", "scalar": "tensor2",
+        "scalar2": "tensor2",
+    }
+)  # fmt: skip
 def result_type(tensor1: Any, tensor2: Any) -> dtype_class:
     """Return the dtype of arithmetic between two tensors or numbers.
 

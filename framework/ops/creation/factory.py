@@ -78,6 +78,19 @@ def size_of(name: str, size: tuple[Any, ...], named: dict[str, Any]) -> tuple[in
     return shape_of(name, size)
 
 
+def bounds_of(name: str, last: str, start: Any, end: Any) -> tuple[Any, Any]:
+    """Parse the bounds of ``f(end)``, ``f(start, end)`` or ``f(end=...)``.
+
+    Raises:
+        TypeError: None is given.
+    """
+    if end is not None:
+        return (0 if start is None else start), end
+    if start is None:
+        raise TypeError(f'{name}() missing 1 required positional argument: "{last}". Pass it.')
+    return 0, start
+
+
 def dtype_of(name: str, dtype: Any) -> dtype_class:
     """Parse a dtype argument: a lowtide dtype, or a Python or NumPy type.
 

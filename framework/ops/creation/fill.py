@@ -237,21 +237,32 @@ def new_tensor(
     return out.requires_grad_() if requires_grad else out
 
 
-def _new_like(name: str, input: Tensor, size: Any, dtype: Any, device: Any) -> Tensor:
+def _new_like(
+    name: str,
+    input: Tensor,
+    size: Any,
+    dtype: Any,
+    device: Any,
+    named: dict[str, Any] | None = None,
+) -> Tensor:  # fmt: skip
     wanted = input.dtype if dtype is None else dtype_of(name, dtype)
     where = input.device if device is None else as_device(device)
-    return new(Spec(shape_of(name, size), wanted, where))
+    shape = shape_of(name, size) if named is None else size_of(name, size, named)
+    return new(Spec(shape, wanted, where))
 
 
 @function(method=True, public=False)
 def new_empty(
     input: Tensor, *size: Any, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
+    requires_grad: bool = False, layout: Any = None, pin_memory: bool = False, **named: Any,
 ) -> Tensor:  # fmt: skip
     """Create an uninitialized tensor of this one's dtype and device."""
     if layout is not None:
         need_strided("new_empty", layout)
-    t = written(_new_like("new_empty", input, size, dtype, device), leave_uninitialized)
+    t = written(
+        _new_like("new_empty", input, size, dtype, device, named),
+        leave_uninitialized,
+    )
     return t.requires_grad_() if requires_grad else t
 
 
@@ -272,24 +283,24 @@ def new_empty_strided(
 @function(method=True, public=False)
 def new_zeros(
     input: Tensor, *size: Any, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
+    requires_grad: bool = False, layout: Any = None, pin_memory: bool = False, **named: Any,
 ) -> Tensor:  # fmt: skip
     """Create zeros of this tensor's dtype and device."""
     if layout is not None:
         need_strided("new_zeros", layout)
-    t = put(_new_like("new_zeros", input, size, dtype, device), 0)
+    t = put(_new_like("new_zeros", input, size, dtype, device, named), 0)
     return t.requires_grad_() if requires_grad else t
 
 
 @function(method=True, public=False)
 def new_ones(
     input: Tensor, *size: Any, dtype: Any = None, device: Any = None,
-    requires_grad: bool = False, layout: Any = None, pin_memory: bool = False,
+    requires_grad: bool = False, layout: Any = None, pin_memory: bool = False, **named: Any,
 ) -> Tensor:  # fmt: skip
     """Create ones of this tensor's dtype and device."""
     if layout is not None:
         need_strided("new_ones", layout)
-    t = put(_new_like("new_ones", input, size, dtype, device), 1)
+    t = put(_new_like("new_ones", input, size, dtype, device, named), 1)
     return t.requires_grad_() if requires_grad else t
 
 

@@ -17,7 +17,7 @@ from ...devices import backend
 from ...dtypes import BOOL, FLOAT, INT, bool_, get_default_dtype, int64
 from ...tensor import Tensor
 from ..registry import function
-from .factory import dtype_of, natural_dtype, need_strided, scalar, target, written
+from .factory import bounds_of, dtype_of, natural_dtype, need_strided, scalar, target, written
 from .from_data import tensor
 
 _TILE = 4096  # elements of a ramp at a time on the host: 32 KiB in float64
@@ -26,8 +26,9 @@ _DEVICE_TILE = 1 << 20
 
 @function()
 def arange(
-    start: Any, end: Any = None, step: Any = 1, *, out: Tensor | None = None, dtype: Any = None,
-    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
+    start: Any = None, end: Any = None, step: Any = 1, *, out: Tensor | None = None,
+    dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
+    pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Create values from ``start`` (default 0) to ``end``, excluded, in steps of ``step``.
 
@@ -38,8 +39,7 @@ def arange(
     """
     if layout is not None:
         need_strided("arange", layout)
-    if end is None:
-        start, end = 0, start
+    start, end = bounds_of("arange", "end", start, end)
     start, end, step = scalar(start), scalar(end), scalar(step)
     natural = natural_dtype(start, end, step)
     natural = int64 if natural is bool_ else natural
@@ -196,23 +196,25 @@ def _triangle(name: str, host: Any, dtype: Any, device: Any) -> Tensor:
 @function()
 def tril_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None,
-    layout: Any = None,
+    layout: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return (row, column) indices of the lower triangle of a matrix, as a (2, N) tensor."""
     if layout is not None:
         need_strided("tril_indices", layout)
-    return _triangle("tril_indices", np.tril_indices(row, offset, col), dtype, device)
+    t = _triangle("tril_indices", np.tril_indices(row, offset, col), dtype, device)
+    return t.requires_grad_() if requires_grad else t
 
 
 @function()
 def triu_indices(
     row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None,
-    layout: Any = None,
+    layout: Any = None, requires_grad: bool = False, pin_memory: bool = False,
 ) -> Tensor:  # fmt: skip
     """Return (row, column) indices of the upper triangle of a matrix, as a (2, N) tensor."""
     if layout is not None:
         need_strided("triu_indices", layout)
-    return _triangle("triu_indices", np.triu_indices(row, offset, col), dtype, device)
+    t = _triangle("triu_indices", np.triu_indices(row, offset, col), dtype, device)
+    return t.requires_grad_() if requires_grad else t
 
 
 def _ones_on_diagonal(a: Any, xp: Any) -> None:

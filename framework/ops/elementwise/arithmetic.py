@@ -11,6 +11,7 @@ from ...kernels.common.mixed_dtype import converting_arithmetic
 from ...kernels.common.strided_ufuncs import negate
 from ...tensor import Tensor
 from ..creation.fill import zeros_like
+from ..old_calls import old_call
 from ..registry import alias, function, op
 from ..signatures import broadcast, pairs, per_element, singles
 
@@ -23,8 +24,6 @@ def wrapped(x: Any, out: Any) -> Any:
 
 
 def _alpha(name: str, input: Any, other: Any, alpha: Any) -> Any:
-    if alpha == 1:
-        return other
     if isinstance(alpha, float) and all(
         x.dtype.category <= INT if isinstance(x, Tensor) else isinstance(x, int)
         for x in (input, other)
@@ -63,15 +62,19 @@ def _(g):
 
 
 @function(method=True)
-def add(input, other, *, alpha=1, out=None):
+def add(input, other, *_old, alpha=1, out=None):
     """Add elementwise, with broadcasting: ``input + alpha * other``."""
-    return plus(input, _alpha("add", input, other, alpha), out=out)
+    if _old:
+        return old_call(add, ("alpha",), (input, other, *_old), alpha=alpha, out=out)
+    return plus(input, other if alpha == 1 else _alpha("add", input, other, alpha), out=out)
 
 
 @function(method=True, public=False)
-def add_(input, other, *, alpha=1):
+def add_(input, other, *_old, alpha=1):
     """In-place twin of ``add``."""
-    return input._add_(_alpha("add_", input, other, alpha))
+    if _old:
+        return old_call(add_, ("alpha",), (input, other, *_old), alpha=alpha)
+    return input._add_(other if alpha == 1 else _alpha("add_", input, other, alpha))
 
 
 def _minus_infer(input, other):
@@ -110,15 +113,19 @@ def _(g):
 
 
 @function(method=True)
-def sub(input, other, *, alpha=1, out=None):
+def sub(input, other, *_old, alpha=1, out=None):
     """Subtract elementwise, with broadcasting: ``input - alpha * other``."""
-    return minus(input, _alpha("sub", input, other, alpha), out=out)
+    if _old:
+        return old_call(sub, ("alpha",), (input, other, *_old), alpha=alpha, out=out)
+    return minus(input, other if alpha == 1 else _alpha("sub", input, other, alpha), out=out)
 
 
 @function(method=True, public=False)
-def sub_(input, other, *, alpha=1):
+def sub_(input, other, *_old, alpha=1):
     """In-place twin of ``sub``."""
-    return input._sub_(_alpha("sub_", input, other, alpha))
+    if _old:
+        return old_call(sub_, ("alpha",), (input, other, *_old), alpha=alpha)
+    return input._sub_(other if alpha == 1 else _alpha("sub_", input, other, alpha))
 
 
 @function()
@@ -126,7 +133,7 @@ def rsub(input, other, *, alpha=1):
     """Subtract with reversed operands: ``other - alpha * input``."""
     if not isinstance(input, Tensor):
         raise TypeError(f"rsub(): argument 'input' must be Tensor, not {type(input).__name__}.")
-    return minus(other, _alpha("rsub", other, input, alpha))
+    return minus(other, input if alpha == 1 else _alpha("rsub", other, input, alpha))
 
 
 @op(

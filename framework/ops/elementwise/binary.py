@@ -190,7 +190,7 @@ def _(g, input):
     return where_select(input == 0, g, 0)
 
 
-@function(method=True)
+@function(method=True, out=True)
 def float_power(input, exponent):
     """Raise to a power in float64."""
     if not (isinstance(input, Tensor) or isinstance(exponent, Tensor)):

@@ -10,6 +10,7 @@ from ...spec import Spec
 from ...tensor import Tensor
 from ..creation.fill import ones_like
 from ..creation.from_data import tensor
+from ..functions import in_place_twin
 from ..indexing.where import where_select
 from ..registry import alias, function, op
 from ..signatures import broadcast, broadcast_bool, broadcast_shapes, pairs, per_element, singles
@@ -80,11 +81,7 @@ def _logical(name, doc, infer=broadcast_bool, samples=_tensor_pairs):
         tensors=("input", "other"), elementwise=True,
     )(kernel)  # fmt: skip
 
-    def in_place(self, *other):
-        return self.copy_(made(self, *other))
-
-    in_place.__name__, in_place.__doc__ = f"{name}_", f"In-place twin of ``{name}``."
-    function(method=True)(in_place)
+    function(method=True)(in_place_twin(made, f"{name}_"))
     return made
 
 

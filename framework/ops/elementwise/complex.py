@@ -78,7 +78,7 @@ def conj(input):
     return conj_of(input) if input.dtype.category == COMPLEX else input
 
 
-@function(method=True)
+@function(method=True, out=True)
 def conj_physical(input):
     """Conjugate into new memory."""
     return conj_of(input) if input.dtype.category == COMPLEX else input.clone()
@@ -90,7 +90,7 @@ def resolve_conj(input):
     return input
 
 
-@function(method=True, inplace="sgn_")
+@function(method=True, inplace="sgn_", out=True)
 def sgn(input):
     """Return the sign; for complex numbers the unit number in the same direction."""
     if input.dtype.category != COMPLEX:

@@ -181,7 +181,7 @@ def xlog1py(input, other, *, out=None):
     return value if out is None else out.copy_(value)
 
 
-@function(method=True, inplace="mvlgamma_")
+@function(method=True, inplace="mvlgamma_", out=True)
 def mvlgamma(input, p):
     """Compute the logarithm of the multivariate gamma function of dimension ``p``.
 
@@ -198,7 +198,7 @@ def mvlgamma(input, p):
     return x.lgamma().sum(-1) + p * (p - 1) / 4 * log(pi)
 
 
-@function(method=True, inplace="ldexp_")
+@function(method=True, inplace="ldexp_", out=True)
 def ldexp(input, other):
     """Compute ``input * 2 ** other``. Keeps ``input`` and the power."""
     for name, x in (("input", input), ("other", other)):
@@ -207,7 +207,7 @@ def ldexp(input, other):
     return input * exp2(other)
 
 
-@function(method=True, public=False, inplace="polygamma_")
+@function(method=True, public=False, inplace="polygamma_", out=True)
 def polygamma(self, n):
     """Take the n-th derivative of ``digamma``."""
     return nth_digamma(n, self)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ...dtypes import COMPLEX, FLOAT
 from ...spec import Spec
+from ..old_calls import old_call
 from ..registry import function, op
 from ..signatures import broadcast, broadcast_shapes, per_element
 from .arithmetic import conjugate
@@ -30,10 +31,12 @@ def _add_triple(name, combine_name, doc):
     kernel.__doc__ = doc
     made = op(
         name=name, infer=broadcast, promote="float" if name == "addcdiv" else "arith",
-        flops=per_element(3), samples=_triples, elementwise=True,
+        flops=per_element(3), samples=_triples, elementwise=True, old=("value",),
     )(kernel)  # fmt: skip
 
-    def in_place(self, tensor1, tensor2, *, value=1):
+    def in_place(self, tensor1, tensor2, *_old, value=1):
+        if _old:
+            return old_call(in_place, ("value",), (self, tensor1, tensor2, *_old), value=value)
         term = tensor1 * tensor2 if name == "addcmul" else tensor1 / tensor2
         return self._add_(term if value == 1 else term * value)
 

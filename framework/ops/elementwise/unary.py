@@ -240,7 +240,7 @@ def _(g, input, n):
     return g * polygamma_of(input, n=n + 1)
 
 
-@function()
+@function(out=True)
 def polygamma(n, input):
     """Compute the n-th derivative of ``digamma``."""
     if n < 0:
@@ -307,7 +307,7 @@ def _(g, input):
     return g / conjugate(input * (1 - input))
 
 
-@function(method=True, inplace="logit_")
+@function(method=True, inplace="logit_", out=True)
 def logit(input, eps=None):
     """Compute ``log(input / (1 - input))``, the inverse of ``sigmoid``.
 

@@ -92,7 +92,7 @@ def _index_add(input, dim, index, source, alpha, in_place):
     return _written(index_accumulate, "_index_put_add_", input, d, x, rows, source, in_place)
 
 
-@function(method=True)
+@function(method=True, out=True)
 def index_add(input, dim, index, source, *, alpha=1):
     """Add ``alpha * source`` to the slices of ``dim`` that the index names, in a copy."""
     return _index_add(input, dim, index, source, alpha, False)
@@ -110,7 +110,7 @@ def _index_copy(input, dim, index, source, in_place):
     return _written(index_assign, "_index_put_", input, d, x, rows, source, in_place)
 
 
-@function(method=True)
+@function(method=True, out=True)
 def index_copy(input, dim, index, source):
     """Copy ``source`` to the slices of ``dim`` that the index names, in a copy."""
     return _index_copy(input, dim, index, source, False)

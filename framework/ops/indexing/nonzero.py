@@ -29,7 +29,7 @@ def places_of_nonzero(xp, input):
     return places
 
 
-@function(method=True)
+@function(method=True, out=True)
 def nonzero(input, *, as_tuple=False):
     """Return the coordinates of nonzero elements: (count, ndim), or a vector for each dim."""
     if not as_tuple:

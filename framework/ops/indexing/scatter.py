@@ -174,7 +174,7 @@ def _source(src, value):
     return value if src is None else src
 
 
-@function(method=True)
+@function(method=True, out=True)
 def scatter(input, dim, index, src=None, *, value=None, reduce=None):
     """Write ``src`` (or a number) at the positions of ``dim`` that the index names, in a copy.
 
@@ -195,7 +195,7 @@ def scatter_(input, dim, index, src=None, *, value=None, reduce=None):
     return _scattered("scatter_", input, dim, index, _source(src, value), reduce, True)
 
 
-@function(method=True)
+@function(method=True, out=True)
 def scatter_add(input, dim, index, src):
     """Add ``src`` at the positions of ``dim`` that the index names, in a copy."""
     d = normal_dim("scatter_add", dim, input.ndim)
@@ -297,7 +297,7 @@ def _product_gradients(g, needs, input, index, src, out, dim, shape):
     return g_input, _to_source(g * at, Spec(shape, src.dtype))
 
 
-@function(method=True)
+@function(method=True, out=True)
 def scatter_reduce(input, dim, index, src, reduce, *, include_self=True):
     """Scatter and reduce ``src`` along ``dim``, in a copy.
 

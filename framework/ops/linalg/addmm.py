@@ -12,6 +12,7 @@ from ...dtypes import float32
 from ...kernels.common.matmul import matmul_into
 from ...spec import Spec
 from ..elementwise.arithmetic import conjugate
+from ..old_calls import old_call
 from ..registry import function, op
 from ..signatures import broadcast_shapes
 from .bfloat16_matmul import multiply, supports, workspace
@@ -101,6 +102,9 @@ def _(g, mat1, alpha):
     return grad if alpha == 1 else grad * alpha.conjugate()
 
 
+_FACTORS = ("beta", "alpha")
+
+
 def _scalars(x, beta, alpha):
     if x.dtype.category < 2 and not (isinstance(beta, int) and isinstance(alpha, int)):
         raise RuntimeError(
@@ -110,7 +114,7 @@ def _scalars(x, beta, alpha):
 
 
 @function(method=True, inplace="addmm_")
-def addmm(input, mat1, mat2, *, beta=1, alpha=1, out=None):
+def addmm(input, mat1, mat2, *_old, beta=1, alpha=1, out=None):
     """Multiply two matrices and add: ``beta * input + alpha * (mat1 @ mat2)``.
 
     Args:
@@ -121,22 +125,39 @@ def addmm(input, mat1, mat2, *, beta=1, alpha=1, out=None):
         alpha: Factor of the product.
         out: Where to write the result.
     """
+    if _old:
+        return old_call(
+            addmm, ("beta", "alpha"), (input, mat1, mat2, *_old), beta=beta, alpha=alpha, out=out
+        )
     need_dims("addmm", mat1=(mat1, 2), mat2=(mat2, 2))
     _scalars(mat1, beta, alpha)
     return add_matmul(input, mat1, mat2, beta=beta, alpha=alpha, out=out)
 
 
 @function(method=True, inplace="addmv_")
-def addmv(input, mat, vec, *, beta=1, alpha=1, out=None):
+def addmv(input, mat, vec, *_old, beta=1, alpha=1, out=None):
     """Multiply matrix and vector and add: ``beta * input + alpha * (mat @ vec)``."""
+    if _old:
+        return old_call(
+            addmv, ("beta", "alpha"), (input, mat, vec, *_old), beta=beta, alpha=alpha, out=out
+        )
     need_dims("addmv", mat=(mat, 2), vec=(vec, 1))
     _scalars(mat, beta, alpha)
     return add_matmul(input, mat, vec, beta=beta, alpha=alpha, out=out)
 
 
 @function(method=True, inplace="baddbmm_")
-def baddbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
+def baddbmm(input, batch1, batch2, *_old, beta=1, alpha=1, out=None):
     """Multiply stacks of matrices and add: ``beta * input + alpha * (batch1 @ batch2)``."""
+    if _old:
+        return old_call(
+            baddbmm,
+            ("beta", "alpha"),
+            (input, batch1, batch2, *_old),
+            beta=beta,
+            alpha=alpha,
+            out=out,
+        )
     need_dims("baddbmm", batch1=(batch1, 3), batch2=(batch2, 3))
     if batch1.shape[0] != batch2.shape[0]:
         raise RuntimeError(
@@ -148,11 +169,20 @@ def baddbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
 
 
 @function(method=True, inplace="addbmm_")
-def addbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
+def addbmm(input, batch1, batch2, *_old, beta=1, alpha=1, out=None):
     """Sum the products of two stacks and add: ``beta * input + alpha * (batch1 @ batch2).sum(0)``.
 
     The sum over the stack is part of the contraction: one product of (M, B * K) and (B * K, N).
     """
+    if _old:
+        return old_call(
+            addbmm,
+            ("beta", "alpha"),
+            (input, batch1, batch2, *_old),
+            beta=beta,
+            alpha=alpha,
+            out=out,
+        )
     need_dims("addbmm", batch1=(batch1, 3), batch2=(batch2, 3))
     _scalars(batch1, beta, alpha)
     if batch1.shape[0] != batch2.shape[0] or batch1.shape[2] != batch2.shape[1]:
@@ -167,8 +197,12 @@ def addbmm(input, batch1, batch2, *, beta=1, alpha=1, out=None):
 
 
 @function(method=True, inplace="addr_")
-def addr(input, vec1, vec2, *, beta=1, alpha=1, out=None):
+def addr(input, vec1, vec2, *_old, beta=1, alpha=1, out=None):
     """Add an outer product: ``beta * input + alpha * outer(vec1, vec2)``."""
+    if _old:
+        return old_call(
+            addr, ("beta", "alpha"), (input, vec1, vec2, *_old), beta=beta, alpha=alpha, out=out
+        )
     need_dims("addr", vec1=(vec1, 1), vec2=(vec2, 1))
     column, row = vec1.unsqueeze(1), vec2.unsqueeze(0)
     if input.dtype.category == vec1.dtype.category == vec2.dtype.category == 0:  # bool: or, and

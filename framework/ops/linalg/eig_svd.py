@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from ..autocast_policy import WIDE_ON_CPU
 from ..creation.ranges import eye
-from ..registry import _recorded, op
+from ..functions import recorded
+from ..registry import op
 from ..views.as_strided import diag_embed
 from .checks import check_matrices, check_square, converging, linear_algebra, named
 from .cholesky_qr import cube, diagonal_of, hermitian, symmetric_samples, total
@@ -157,7 +158,7 @@ def svdvals(A, *, driver=None):
     Memory:
         Keeps singular vectors if a gradient is wanted, else none are computed.
     """
-    return svd_of(A, full_matrices=False)[1] if _recorded(A) else singular_values(A)
+    return svd_of(A, full_matrices=False)[1] if recorded(A) else singular_values(A)
 
 
 # Eigenvalues of hermitian matrices
@@ -237,7 +238,7 @@ def eigvalsh(A, UPLO="L"):
         Keeps eigenvectors if a gradient is wanted, else none are computed.
     """
     part = _part(UPLO)
-    return eigh_of(A, part=part)[0] if _recorded(A) else eigenvalues_hermitian(A, part=part)
+    return eigh_of(A, part=part)[0] if recorded(A) else eigenvalues_hermitian(A, part=part)
 
 
 # Eigenvalues of any matrices

@@ -22,9 +22,9 @@ from .matmul import adjoint, matmul
 from .solve import solve_triangle
 
 
-def _geqrf_infer(A):
-    check_matrices("geqrf", A)
-    return A, A.like((*A.shape[:-2], min(A.shape[-2:])))
+def _geqrf_infer(input):
+    check_matrices("geqrf", input)
+    return input, input.like((*input.shape[:-2], min(input.shape[-2:])))
 
 
 def _geqrf_samples(make):
@@ -34,24 +34,24 @@ def _geqrf_samples(make):
 
 @op(
     name="geqrf", returns=("a", "tau"), adopt=True, infer=_geqrf_infer, samples=_geqrf_samples,
-    flops=lambda A: 2 * cube(A),
+    flops=lambda input: 2 * cube(input),
 )  # fmt: skip
-def geqrf(xp, A):
+def geqrf(xp, input):
     """Compute the packed QR decomposition: R on and above the diagonal, reflections below.
 
     Returns:
         The pair (a, tau), as LAPACK packs them; :func:`linalg.householder_product` makes Q of it.
         Not differentiable: :func:`linalg.qr` is.
     """
-    m, n = A.shape[-2:]
-    count = prod(A.shape[:-2])
-    out = xp.empty((count, m, n), dtype=A.dtype)
-    tau = xp.empty((count, min(m, n)), dtype=A.dtype)
-    if A.size:
-        for k, matrix in enumerate(A.reshape(count, m, n)):
+    m, n = input.shape[-2:]
+    count = prod(input.shape[:-2])
+    out = xp.empty((count, m, n), dtype=input.dtype)
+    tau = xp.empty((count, min(m, n)), dtype=input.dtype)
+    if input.size:
+        for k, matrix in enumerate(input.reshape(count, m, n)):
             packed, tau[k] = xp.linalg.qr(matrix, mode="raw")
             out[k] = packed.T
-    return out.reshape(A.shape), tau.reshape(*A.shape[:-2], min(m, n))
+    return out.reshape(input.shape), tau.reshape(*input.shape[:-2], min(m, n))
 
 
 def _vectors(A, tau):
@@ -109,30 +109,31 @@ def householder_product(A, tau):
 
 
 @linear_algebra(method=True, public=True)
-def orgqr(input, tau):
+def orgqr(input, input2):
     """Same as :func:`linalg.householder_product`, under LAPACK's name."""
-    return householder_product(input, tau)
+    return householder_product(input, input2)
 
 
 @linear_algebra(method=True, public=True)
-def ormqr(input, tau, other, left=True, transpose=False):
+def ormqr(input, input2, input3, left=True, transpose=False):
     """Multiply by the Q of Householder reflections without forming it.
 
     Args:
         input: (*, m, k), as in :func:`linalg.householder_product`.
-        tau: (*, min(m, k)).
-        other: (*, m, n) with ``left``, else (*, n, m).
-        left: ``Q @ other``; else ``other @ Q``.
+        input2: The factors of the reflections, (*, min(m, k)).
+        input3: The matrix, (*, m, n) with ``left``, else (*, n, m).
+        left: ``Q @ input3``; else ``input3 @ Q``.
         transpose: Take the adjoint of Q.
 
     Returns:
-        Tensor of the shape of ``other``.
+        Tensor of the shape of ``input3``.
     """
+    tau, other = input2, input3
     m, _ = _check("ormqr", input, tau)
     check_matrices("ormqr", other, letters="B")
     if other.shape[-2 if left else -1] != m or tuple(other.shape[:-2]) != tuple(input.shape[:-2]):
         raise RuntimeError(
-            f"ormqr: other.shape[{-2 if left else -1}] must be equal to input.shape[-2], and the "
+            f"ormqr: input3.shape[{-2 if left else -1}] must be equal to input.shape[-2], and the "
             f"batch dimensions equal; got {tuple(other.shape)} and {tuple(input.shape)}."
         )
     v, t = _vectors(input, tau)

@@ -25,8 +25,9 @@ from .solve import solve_triangular
 
 
 def _also(f):
-    # A function of linalg under the same name, as a method too; __name__ stays.
-    return function(method=True)(f)
+    # A function of linalg under the same name, as a method too; __name__ stays. Here the
+    # matrix is called input.
+    return function(method=True, names={"input": "A"})(f)
 
 
 det = _also(determinants.det)
@@ -70,27 +71,27 @@ def cholesky(input, upper=False):
 
 
 @linear_algebra(method=True, public=True)
-def cholesky_solve(input, L, upper=False):
+def cholesky_solve(input, input2, upper=False):
     """Solve ``A @ X = input`` given the Cholesky factor of ``A``.
 
     Args:
         input: (*, n, k).
-        L: (*, n, n).
-        upper: ``L`` is the upper factor.
+        input2: The factor, (*, n, n).
+        upper: It is the upper one.
     """
     check_matrices("cholesky_solve", input, letters="B")
-    check_square("cholesky_solve", L)
-    h = adjoint(L)
-    first, second = (h, L) if upper else (L, h)
+    check_square("cholesky_solve", input2)
+    h = adjoint(input2)
+    first, second = (h, input2) if upper else (input2, h)
     return solve_triangular(second, solve_triangular(first, input, upper=False), upper=True)
 
 
 @linear_algebra(method=True, public=True)
-def cholesky_inverse(L, upper=False):
-    """Invert the matrices of which ``L`` is the Cholesky factor."""
-    check_square("cholesky_inverse", L)
-    one = eye(L.shape[-1], dtype=L.dtype, device=L.device)
-    half = solve_triangular(L, one, upper=upper)
+def cholesky_inverse(input, upper=False):
+    """Invert the matrices of which ``input`` is the Cholesky factor."""
+    check_square("cholesky_inverse", input)
+    one = eye(input.shape[-1], dtype=input.dtype, device=input.device)
+    half = solve_triangular(input, one, upper=upper)
     return matmul(half, adjoint(half)) if upper else matmul(adjoint(half), half)
 
 
@@ -134,7 +135,8 @@ def triangular_solve(input, A, upper=True, transpose=False, unitriangular=False)
     if transpose:
         A, upper = A.mT, not upper
     solution = solve_triangular(A, input, upper=upper, unitriangular=unitriangular)
-    return Triangular(solution, coefficient.clone())
+    batch = solution.shape[:-2]
+    return Triangular(solution, coefficient.expand(*batch, *coefficient.shape[-2:]).clone())
 
 
 @linear_algebra(method=True, public=True)
@@ -160,7 +162,7 @@ def lu_solve(input, LU_data, LU_pivots):
     return elimination.lu_solve(LU_data, LU_pivots, input)
 
 
-@linear_algebra(public=True)
+@linear_algebra(method=True, public=True)
 def lu(A, pivot=True, get_infos=False):
     """LU decomposition: :func:`linalg.lu_factor` under an older name.
 

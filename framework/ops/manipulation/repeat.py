@@ -71,15 +71,18 @@ def repeat(input, *counts, repeats=None):
 
 
 @function(method=True)
-def repeat_interleave(input, repeats, dim=None, *, output_size=None):
+def repeat_interleave(input=None, repeats=None, dim=None, *, output_size=None):
     """Repeat each element, next to itself.
 
     Args:
-        input: A tensor.
+        input: A tensor; without one, the numbers from 0 on are repeated, one for each repeat.
         repeats: How often: one number, or one for each index of ``dim`` (a tensor).
         dim: Along which; None flattens first.
         output_size: Ignored; PyTorch uses it to spare a synchronization.
     """
+    if input is None or repeats is None:
+        repeats = input if repeats is None else repeats
+        input = _counted(repeats)
     if dim is None:
         input, dim = input.flatten(), 0
         if not input.ndim:
@@ -108,6 +111,20 @@ def repeat_interleave(input, repeats, dim=None, *, output_size=None):
     where = [k for k, c in enumerate(counts) for _ in range(c)]
 
     return input.index_select(d, tensor(where, dtype=int64, device=input.device))
+
+
+def _counted(repeats):
+    if not isinstance(repeats, Tensor):
+        raise TypeError(
+            f"repeat_interleave() takes an input and repeats, or repeats alone as a tensor; got "
+            f"{type(repeats).__name__} alone. Pass both."
+        )
+    if repeats.ndim != 1:
+        raise RuntimeError(
+            "repeat_interleave only accept 1D vector as repeat, where there is no input; got shape "
+            f"{tuple(repeats.shape)}. Flatten it."
+        )
+    return tensor(list(range(len(repeats))), dtype=int64, device=repeats.device)
 
 
 # Turned

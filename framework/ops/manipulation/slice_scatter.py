@@ -29,7 +29,7 @@ def select_scatter(input, src, dim, index):
     return _replaced(input, lambda x: x.select(dim, index), src)
 
 
-@function(method=True)
+@function(method=True, out=True)
 def slice_scatter(input, src, dim=0, start=None, end=None, step=1):
     """Replace a range of a dim by ``src``, in a copy.
 
@@ -62,7 +62,7 @@ def as_strided_scatter(input, src, size, stride, storage_offset=None):
     return _replaced(input, lambda x: x.as_strided(size, stride, storage_offset), src)
 
 
-@function(method=True)
+@function(method=True, out=True)
 def narrow_copy(input, dim, start, length):
     """Copy a range of one dim.
 
@@ -75,7 +75,7 @@ def narrow_copy(input, dim, start, length):
     return input.narrow(dim, start, length).clone()
 
 
-@function(method=True, inplace="index_reduce_")
+@function(method=True, inplace="index_reduce_", out=True)
 def index_reduce(input, dim, index, source, reduce, *, include_self=True):
     """Reduce ``source`` into the slices of ``dim`` that the index names, in a copy.
 
@@ -186,13 +186,13 @@ def apply_(input, callable):
 
 
 @function(method=True, public=False)
-def map_(input, tensor, callable):
-    """Replace each element by ``callable(element, element of tensor)``; slow, for the CPU only."""
+def map_(input, other, callable):
+    """Replace each element by ``callable(element, element of other)``; slow, for the CPU only."""
     if input.device.type != "cpu":
         raise TypeError(f"map_ is only implemented on CPU tensors; got one on {input.device}.")
-    if input.requires_grad or tensor.requires_grad:
+    if input.requires_grad or other.requires_grad:
         raise RuntimeError("Can't call map_() on Variable that requires grad. Detach it.")
-    others = tensor.expand(input.shape).reshape(-1).tolist()
+    others = other.expand(input.shape).reshape(-1).tolist()
     pairs = zip(input.reshape(-1).tolist(), others, strict=True)
     return input.copy_(_tensor([callable(a, b) for a, b in pairs], input).reshape(input.shape))
 
@@ -238,9 +238,9 @@ def unsafe_chunk(input, chunks, dim=0):
 
 
 @function(method=True)
-def unsafe_split(tensor, split_size, dim=0):
+def unsafe_split(input, split_size, dim=0):
     """Split a dim into ranges of one size; views, as of ``split``."""
-    return tensor.split(split_size, dim)
+    return input.split(split_size, dim)
 
 
 @function(method=True)
@@ -249,7 +249,7 @@ def unsafe_split_with_sizes(input, split_sizes, dim=0):
     return input.split_with_sizes(split_sizes, dim)
 
 
-@function(method=True)
+@function(method=True, out=True)
 def nonzero_static(input, *, size, fill_value=-1):
     """Return the coordinates of nonzero elements in ``size`` rows, truncated or padded.
 

@@ -25,7 +25,16 @@ from ...random.philox import Rng
 from ...spec import Spec
 from ...tensor import Tensor
 from ..conversion.copy import zero_gradient
-from ..creation.factory import like, need_strided, scalar, shape_of, size_of, target, written
+from ..creation.factory import (
+    bounds_of,
+    like,
+    need_strided,
+    scalar,
+    shape_of,
+    size_of,
+    target,
+    written,
+)
 from ..limited_dtypes import refuse
 from ..registry import function, op
 from ..signatures import broadcast_shapes
@@ -390,14 +399,14 @@ def randn_like(
 
 @function()
 def randint_like(
-    input: Tensor, low: int, high: int | None = None, *, generator: Any = None, dtype: Any = None,
-    layout: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False,
-    memory_format: Any = None,
+    input: Tensor, low: int | None = None, high: int | None = None, *, generator: Any = None,
+    dtype: Any = None, layout: Any = None, device: Any = None, requires_grad: bool = False,
+    pin_memory: bool = False, memory_format: Any = None,
 ) -> Tensor:  # fmt: skip
     """Sample integers of [low, high) in another tensor's shape, dtype and device."""
     if layout is not None:
         need_strided("randint_like", layout)
-    low, high = (0, low) if high is None else (low, high)
+    low, high = map(int, bounds_of("randint_like", "high", low, high))
     t = like("randint_like", input, dtype, device)
     check_bounds(t, low, high)
     return _draw_checked("randint_like", t, "integers", low, high, generator, requires_grad)

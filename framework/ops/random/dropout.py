@@ -136,7 +136,7 @@ def zero_some(input, p):
     return mask(input, rng, float(p), 0.0 if p == 1 else 1.0 / (1.0 - p), 0.0, 0.0)
 
 
-@function()
+@function(names={"train": "training"})
 def dropout(input, p=0.5, training=True, inplace=False):
     """Apply dropout: zero elements with probability ``p``, scale others by ``1 / (1 - p)``.
 
@@ -269,7 +269,7 @@ def _alpha_terms(p):
     return a, -a * _ALPHA * p
 
 
-@function()
+@function(names={"train": "training"})
 def alpha_dropout(input, p=0.5, training=False, inplace=False):
     """Apply alpha dropout: set elements to SELU's negative limit, keeping mean and variance.
 
@@ -294,7 +294,7 @@ def alpha_dropout(input, p=0.5, training=False, inplace=False):
     return input.copy_(out) if inplace else out
 
 
-@function()
+@function(names={"train": "training"})
 def feature_alpha_dropout(input, p=0.5, training=False, inplace=False):
     """Apply alpha dropout to whole channels."""
     _probability("feature_alpha_dropout", p)

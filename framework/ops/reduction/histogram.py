@@ -59,7 +59,7 @@ def histc(input, bins=100, min=0, max=0, *, out=None):
 Histogram = _pair("histogram", "hist", "bin_edges")
 
 
-@function(method=True, deep=True)
+@function(method=True, deep=True, out=True)
 def histogram(input, bins=100, *, range=None, weight=None, density=False):
     """Count elements between ascending bin edges; the last bin includes both.
 

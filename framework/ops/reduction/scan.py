@@ -312,7 +312,7 @@ running_smallest = _running("_cummin", "smallest")
 Cummax, Cummin = _pair("cummax"), _pair("cummin")
 
 
-@function(method=True)
+@function(method=True, out=True)
 def cummax(input, dim):
     """Compute the cumulative maximum along ``dim``, as the named pair ``(values, indices)``.
 
@@ -322,7 +322,7 @@ def cummax(input, dim):
     return Cummax(*running_largest(input, dim=one_dim("cummax", dim, input.ndim)))
 
 
-@function(method=True)
+@function(method=True, out=True)
 def cummin(input, dim):
     """Compute the cumulative minimum along ``dim``, as the named pair ``(values, indices)``.
 

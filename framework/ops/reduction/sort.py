@@ -140,13 +140,13 @@ def sort(input, dim=-1, descending=False, stable=False, *, out=None):
     return Sort(*into_each("sort", out, sort_along(input, dim=d, descending=descending), input))
 
 
-@function(method=True)
+@function(method=True, out=True)
 def argsort(input, dim=-1, descending=False, stable=False):
     """Return the indices that sort along ``dim``."""
     return argsort_along(input, dim=one_dim("argsort", dim, input.ndim), descending=descending)
 
 
-@function(method=True)
+@function(method=True, out=True)
 def msort(input):
     """Sort along the first dim."""
     return sort(input, 0)[0]

@@ -131,7 +131,7 @@ def nanquantile(input, q, dim=None, keepdim=False, *, interpolation="linear", ou
 NanMedian, Mode = _pair("nanmedian"), _pair("mode")
 
 
-@function(method=True)
+@function(method=True, out=True)
 def nanmedian(input, dim=None, keepdim=False):
     """Compute the median, ignoring NaN; of all, or along a dim with its index.
 
@@ -167,7 +167,7 @@ def _nanmedian(input, dim, keepdim):
     return found[0].squeeze(dim), found[1].squeeze(dim)
 
 
-@function(method=True)
+@function(method=True, out=True)
 def mode(input, dim=-1, keepdim=False):
     """Return the most frequent value along a dim (the smallest if tied) and its last index.
 
@@ -296,7 +296,7 @@ def dist(input, other, p=2):
     return (input - other).norm(float(p))
 
 
-@function(method=True, inplace="renorm_")
+@function(method=True, inplace="renorm_", out=True)
 def renorm(input, p, dim, maxnorm):
     """Renormalize the slices of ``dim`` to a ``p``-norm of at most ``maxnorm``."""
     if isinstance(p, complex) or p <= 0:
@@ -331,7 +331,7 @@ def combinations(input, r=2, with_replacement=False):
     return input.take(tensor(rows, device=input.device))
 
 
-@function()
+@function(names={"element": "elements", "test_element": "test_elements"}, out=True)
 def isin(elements, test_elements, *, assume_unique=False, invert=False):
     """Test elementwise for membership in ``test_elements``.
 

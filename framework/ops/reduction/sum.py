@@ -12,6 +12,7 @@ from ...kernels.common.reduce import average, total
 from ...kernels.common.schedule import parallel_rows
 from ...spec import Spec
 from ..autocast_policy import WIDE_ON_CUDA
+from ..creation.factory import size_of
 from ..inplace import into
 from ..registry import function, op
 from ..signatures import per_element
@@ -216,9 +217,9 @@ def nanmean(input, dim=None, keepdim=False, *, dtype=None, out=None):
 
 
 @function(method=True)
-def sum_to_size(input, *size):
+def sum_to_size(input, *size, **named):
     """Sum to shape ``size``, the reverse of broadcasting."""
-    shape = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else size
+    shape = size_of("sum_to_size", size, named)
     extra = input.ndim - len(shape)
     dims = [k for k, n in enumerate(input.shape) if k < extra or (shape[k - extra] == 1 and n != 1)]
     if extra < 0 or builtins.any(

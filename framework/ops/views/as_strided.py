@@ -110,7 +110,7 @@ def diag_embed(input, offset=0, dim1=-2, dim2=-1):
     return diagonal_amid_zeros(input, shape=tuple(shape), offset=offset, dim1=a, dim2=b)
 
 
-@function(method=True)
+@function(method=True, out=True)
 def diag(input, diagonal=0):
     """Return the diagonal of a matrix (a copy), or the matrix of a diagonal."""
     if input.ndim == 1:

@@ -273,7 +273,7 @@ def _ranges(input, dim, lengths, named="Slice"):
     return _joined(input, parts, dim, starts)
 
 
-@function(method=True)
+@function(method=True, names={"split_size": "split_size_or_sections"})
 def split(tensor, split_size_or_sections, dim=0):
     """Split a dim into parts of one size (the last may be smaller) or of the sizes given."""
     if not isinstance(split_size_or_sections, int) and not isinstance(
@@ -327,7 +327,12 @@ def chunk(input, chunks, dim=0):
     return input.split(-(-n // chunks), d)
 
 
-@function(method=True)
+_SPLITS = {"sections": "indices_or_sections", "indices": "indices_or_sections"}
+
+
+@function(
+    method=True, names={**_SPLITS, "tensor_indices_or_sections": "indices_or_sections"}
+)  # fmt: skip
 def tensor_split(input, indices_or_sections, dim=0):
     """Split a dim into nearly equal parts, or before each of the indices given."""
     d = _split_dim("tensor_split", input, dim)
@@ -364,7 +369,7 @@ def _numbered_split(name, least, dim_of):
 
     split_along.__name__ = split_along.__qualname__ = name
     split_along.__doc__ = f"Split along dim {dim_of(least)} into equal parts or at indices."
-    return function(method=True)(split_along)
+    return function(method=True, names=_SPLITS)(split_along)
 
 
 hsplit = _numbered_split("hsplit", 1, lambda ndim: 0 if ndim == 1 else 1)

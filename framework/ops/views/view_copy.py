@@ -41,8 +41,9 @@ def _copying(name: str) -> Any:
     return copied
 
 
+_SPLIT = {"input": "tensor", "split_size": "split_size_or_sections"}
 for _name in _VIEWS:
-    function()(_copying(_name))
+    function(names=_SPLIT if _name == "split" else None)(_copying(_name))
 
 
 @function()

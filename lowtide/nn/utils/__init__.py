@@ -1,5 +1,6 @@
 """What one does to modules and their gradients, under PyTorch's names for it."""
 
+from lowtide.modules.clip import clip_grad_norm as clip_grad_norm
 from lowtide.modules.clip import clip_grad_norm_ as clip_grad_norm_
 from lowtide.modules.clip import clip_grad_value_ as clip_grad_value_
 from lowtide.modules.clip import clip_grads_with_norm_ as clip_grads_with_norm_
@@ -27,6 +28,7 @@ from lowtide.nn.utils import rnn as rnn
 
 __all__ = [
     "clip_grad",
+    "clip_grad_norm",
     "clip_grad_norm_",
     "clip_grad_value_",
     "clip_grads_with_norm_",
