@@ -147,7 +147,7 @@ def load_state_dict_from_url(
         progress: Ignored.
         check_hash: Ignored: no byte comes from the network.
         file_name: The file's name, where it is another.
-        weights_only: Ignored: ``lowtide.load`` makes tensors and containers, and nothing else.
+        weights_only: Ignored: no object of a program's own class is made in any case.
 
     Raises:
         RuntimeError: The file is not there.

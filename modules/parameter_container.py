@@ -6,7 +6,8 @@ A tensor put in becomes a Parameter; anything else is kept as it is, as a plain 
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ..framework.tensor import Tensor
@@ -101,7 +102,7 @@ class ParameterList(Module):
 
 
 class ParameterDict(Module):
-    """A dict whose tensors are registered as parameters, in insertion order.
+    """A dict whose tensors are registered as parameters, in the order of :meth:`update`.
 
     Args:
         parameters: A mapping, or pairs of name and value.
@@ -145,7 +146,7 @@ class ParameterDict(Module):
 
     def copy(self) -> ParameterDict:
         """Return a ParameterDict of the same values."""
-        return ParameterDict(dict(self.items()))
+        return ParameterDict(OrderedDict(self.items()))
 
     def setdefault(self, key: str, default: Any = None) -> Any:
         """Return the value of a key, which is set to ``default`` if missing."""
@@ -192,8 +193,16 @@ class ParameterDict(Module):
         return (self[k] for k in self._keys)
 
     def update(self, parameters: Any) -> None:
-        """Add values under their keys, in their order; present keys are replaced."""
-        for key, value in named_pairs("ParameterDict.update", parameters):
+        """Add values under their keys; present keys are replaced.
+
+        The order is that of an ``OrderedDict``, a ``ParameterDict`` or pairs. The keys of any other
+        mapping are sorted, as PyTorch does: an optimizer's state names parameters by number.
+        """
+        pairs = named_pairs("ParameterDict.update", parameters)
+        sortable = isinstance(parameters, Mapping) and not isinstance(parameters, OrderedDict)
+        if sortable and all(isinstance(key, str) for key, _ in pairs):
+            pairs.sort(key=lambda pair: pair[0])
+        for key, value in pairs:
             self[key] = value
 
     def __or__(self, other: ParameterDict) -> ParameterDict:

@@ -9,24 +9,28 @@ class do not notice. The original keeps its identity: an optimizer goes on knowi
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 from ..framework.interrupts import WholeContext
-from ..framework.modes import no_grad
+from ..framework.modes import local, no_grad
 from ..framework.tensor import Tensor
 from .container import ModuleDict, ModuleList
 from .module import Module
 from .parameter import Parameter
 
 _cached_inside = 0
-_cache: dict[tuple[int, str], Any] = {}
+_kept: list[weakref.ref[Module]] = []  # modules with an entry in `_CACHE` of their own
+_CACHE = "_cached_parametrizations"
 
 
 class cached(WholeContext):
     """Cache parametrized tensors inside: each is computed once.
 
     For modules that read a weight several times. What was kept goes at the end of the outermost.
+    A tensor is computed again when what it is computed from has changed (a write, ``.data``,
+    ``load_state_dict``, ``.double()``, ``.train()``), or gradients and autocast are on or off.
     """
 
     def _enter(self) -> None:
@@ -37,7 +41,10 @@ class cached(WholeContext):
         global _cached_inside
         _cached_inside -= 1
         if not _cached_inside:
-            _cache.clear()
+            while _kept:
+                module = _kept.pop()()
+                if module is not None:
+                    module.__dict__.pop(_CACHE, None)
 
 
 class ParametrizationList(ModuleList):
@@ -280,7 +287,8 @@ def _deepcopy(module: Module, memo: dict[int, Any]) -> Module:
     names = {k: v for k, v in vars(own).items() if k not in ("__dict__", "__weakref__")}
     twin: Module = object.__new__(type(own.__name__, own.__bases__, names))
     memo[id(module)] = twin
-    twin.__dict__.update(copy.deepcopy(module.__dict__, memo))
+    held = {key: value for key, value in module.__dict__.items() if key != _CACHE}
+    twin.__dict__.update(copy.deepcopy(held, memo))
     return twin
 
 
@@ -288,16 +296,40 @@ def _property(name: str) -> property:
     def read(module: Module) -> Any:
         if not _cached_inside:
             return module.parametrizations[name]()
-        key = (id(module), name)
-        found = _cache.get(key)
-        if found is None:
-            found = _cache[key] = module.parametrizations[name]()
+        entries = module.__dict__.get(_CACHE)
+        if entries is None:
+            entries = module.__dict__[_CACHE] = {}
+            _kept.append(weakref.ref(module))
+        computation = module.parametrizations[name]
+        known = entries.get(name)
+        if known is not None and _same(known[1], _sources(computation)):
+            return known[0]
+        found = computation()
+        # afterwards: computing may itself write, as the power iteration of spectral_norm does
+        entries[name] = found, _sources(computation)
         return found
 
     def write(module: Module, value: Tensor) -> None:
         module.parametrizations[name].right_inverse(value)
 
     return property(read, write)
+
+
+def _sources(computation: Module) -> list[Any]:
+    # What a parametrized tensor depends on.
+    state = local.state
+    found: list[Any] = [state.grad, state.inference, state.autocast and dict(state.autocast)]
+    found += [module.training for module in computation.modules()]
+    for tensor in (*computation.parameters(), *computation.buffers()):
+        found += [tensor, tensor._storage, tensor._version, tensor.requires_grad]
+    return found
+
+
+def _same(before: list[Any], now: list[Any]) -> bool:
+    return len(before) == len(now) and all(
+        a is b or (isinstance(a, bool | int | dict) and a == b)  # tensors, storages: the same one
+        for a, b in zip(before, now, strict=True)
+    )
 
 
 def _register(module: Module, name: str, tensor: Tensor) -> None:

@@ -80,6 +80,13 @@ class Adafactor(Optimizer):
         }  # fmt: skip
         super().__init__(params, defaults)
 
+    def state_shape(self, key: str, p: Any) -> tuple[int, ...] | None:
+        """Return the parameter's shape, with a size of 1 where rows or columns are averaged."""
+        shape = list(p.shape)
+        if key in ("row_var", "col_var") and p.ndim > 1:
+            shape[-1 if key == "row_var" else -2] = 1
+        return None if key == "step" else tuple(shape)
+
     def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """One step for one parameter."""
         if p.is_complex():

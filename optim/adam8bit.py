@@ -132,6 +132,12 @@ class Adam8bit(Elementwise):
         found = {name: own(new_zeros(s, dtype=k, device=device), p) for name, s, k in names}
         return {"step": 0, **found}
 
+    def state_shape(self, key: str, p: Any) -> tuple[int, ...] | None:
+        """Return the parameter's shape, or of scales one for each block."""
+        if key in ("absmax1", "absmax2"):
+            return (-(-p.numel() // BLOCK),)
+        return super().state_shape(key, p)
+
     def advance(self, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """Count the step."""
         return (state["state1"], state["state2"], None), count_step(state, group)

@@ -27,7 +27,7 @@ from ..framework.blockwise import HOSTS, ArrayBlock, blockwise_call
 from ..framework.ops.creation.fill import empty, full_like, ones_like, zeros_like
 from ..framework.ops.views.tiled import limit_of, tiles
 from . import fused
-from .optimizer import Optimizer, number, own
+from .optimizer import SCALARS, Optimizer, number, own
 
 TILES_ALIVE = 5  # temporaries of that size at once, by the longest of the recurrences
 
@@ -65,6 +65,10 @@ class Elementwise(Optimizer):
         if fused.fits(self.elements, *tensors):
             return fused.planned(self.loop, tensors, numbers)
         return planned_plain(self.plain, tensors, numbers)
+
+    def state_shape(self, key: str, p: Any) -> tuple[int, ...] | None:
+        """Return the parameter's own shape, but for counters."""
+        return None if key in SCALARS else tuple(p.shape)
 
     def planned(
         self, loop: str, plain: Any, tensors: Sequence[Any], numbers: Sequence[float]

@@ -80,6 +80,9 @@ class GradScaler:
         self._backoff_factor = backoff_factor
         self._growth_interval = growth_interval
         self._growth_tracker = 0
+        # By the identity of an optimizer, which is held until update(): another one made after it
+        # has gone could have its identity.
+        self._held: dict[int, Any] = {}
         self._stages: dict[int, int] = {}
         self._found: dict[int, dict[Any, Any]] = {}  # by optimizer, by device: 1 if one was found
         self._failed: dict[int, list[Any]] = {}  # by optimizer: gradients of a step that raised
@@ -146,6 +149,7 @@ class GradScaler:
             with defer_interrupts():  # from here on nothing fails: all gradients or none
                 for run, *arguments in calls:
                     run(*arguments)
+                self._held[id(optimizer)] = optimizer
                 self._found[id(optimizer)] = found
                 self._stages[id(optimizer)] = UNSCALED
 
@@ -198,6 +202,7 @@ class GradScaler:
         if not any(id(g) in then for g in _gradients(optimizer)):
             self._stages.pop(id(optimizer), None)
             self._found.pop(id(optimizer), None)
+            self._held.pop(id(optimizer), None)
 
     def update(self, new_scale: Any = None) -> None:
         """Update the scale after the steps, or set it.
@@ -230,6 +235,7 @@ class GradScaler:
             self._stages.clear()
             self._found.clear()
             self._failed.clear()
+            self._held.clear()
 
     def _adapt(self, infinite: bool | None, scale: float) -> None:
         self._scale = scale

@@ -101,6 +101,10 @@ class Muon(Optimizer):
                 f"{tuple(p.shape)}. Give the others to AdamW."
             )
 
+    def state_shape(self, key: str, p: Any) -> tuple[int, ...] | None:
+        """Return the parameter's shape for its momentum."""
+        return tuple(p.shape) if key == "momentum_buffer" else None
+
     def prepare(self, p: Any, g: Any, state: dict[str, Any], group: dict[str, Any]) -> Any:
         """Prepare the step of one parameter."""
         if p.is_complex():

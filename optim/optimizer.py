@@ -103,6 +103,9 @@ def register_optimizer_step_post_hook(hook: Any) -> RemovableHandle:
     return add_hook(_everywhere, "after", hook)
 
 
+SCALARS = ("step", "eta", "mu", "mu_product")  # of state; 0-d tensors in PyTorch's state dicts
+
+
 class Optimizer:
     """Base class of optimizers: parameter groups, state, and :meth:`update` per parameter.
 
@@ -373,7 +376,7 @@ class Optimizer:
         Whole or not at all: until the copy is there, nothing changes.
 
         Raises:
-            ValueError: Groups or their sizes differ.
+            ValueError: Groups or their sizes differ, or a state does not fit its parameter.
         """
         state_dict = dict(state_dict)
         for hook in _hooks(self._hooks, "before_load"):
@@ -399,6 +402,8 @@ class Optimizer:
         with no_grad():
             for number, saved_state in state_dict["state"].items():
                 p = by_number.get(number)
+                if p is not None:
+                    self._check_state(number, p, saved_state)
                 loaded[number if p is None else p] = (
                     saved_state if p is None else _taken_over(saved_state, p)
                 )
@@ -410,6 +415,23 @@ class Optimizer:
             self.state.update(loaded)
         for hook in _hooks(self._hooks, "after_load"):
             hook(self)
+
+    def state_shape(self, key: str, p: Tensor) -> tuple[int, ...] | None:
+        """Return the shape of a state tensor of a parameter; None if any will do.
+
+        ``load_state_dict`` refuses a state of another shape. Subclasses define it.
+        """
+        return None
+
+    def _check_state(self, number: Any, p: Tensor, state: Any) -> None:
+        for key, value in state.items() if isinstance(state, dict) else ():
+            wanted = self.state_shape(key, p) if isinstance(value, Tensor) else None
+            if wanted is not None and tuple(value.shape) != wanted:
+                raise ValueError(
+                    f"loaded state dict has {key} of shape {tuple(value.shape)} for parameter "
+                    f"{number} of shape {tuple(p.shape)}, which takes {wanted}. Make the optimizer "
+                    "with the parameters, in the order, that it was saved with."
+                )
 
     # Hooks
 
@@ -526,8 +548,7 @@ def check_betas(name: str, betas: Any) -> tuple[float, float]:
 
 def _taken_over(value: Any, p: Tensor) -> Any:
     if isinstance(value, dict):
-        scalars = ("step", "eta", "mu", "mu_product")  # 0-d tensors in a state dict of PyTorch's
-        return {k: number(v) if k in scalars else _taken_over(v, p) for k, v in value.items()}
+        return {k: number(v) if k in SCALARS else _taken_over(v, p) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(_taken_over(v, p) for v in value)
     if isinstance(value, Tensor):

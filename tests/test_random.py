@@ -229,18 +229,53 @@ def test_a_seed_repeats_the_stream():
     assert [x.tolist() for x in first] == [x.tolist() for x in again]
 
 
-def test_state_is_two_integers_and_restores_the_stream():
+def test_state_is_bytes_and_restores_the_stream():
     lt.manual_seed(2**64 - 1)
     lt.rand(9)
     state = lt.get_rng_state()
     a = lt.randn(6).tolist()
     lt.set_rng_state(state)
-    assert (state.dtype, state.tolist(), lt.randn(6).tolist()) == (lt.int64, [-1, 3], a)
+    expected = [*[255] * 8, 3, *[0] * 7]
+    assert (state.dtype, state.tolist(), lt.randn(6).tolist()) == (lt.uint8, expected, a)
+
+
+FORMS = {
+    "as it is": lambda s: s,
+    "byte": lambda s: s.byte(),
+    "to uint8": lambda s: s.to(lt.uint8),
+    "cpu": lambda s: s.cpu().clone(),
+    "list": lambda s: lt.tensor(s.tolist(), dtype=lt.uint8),
+    "ByteTensor": lambda s: lt.ByteTensor(s.tolist()),
+    "numpy": lambda s: lt.from_numpy(s.numpy().copy()),
+    "of earlier versions": lambda s: s.view(lt.int64),
+}
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("form", FORMS)
+def test_a_state_survives_what_programs_do_with_it(form, seed):
+    rng = np.random.default_rng(seed)
+    g = lt.Generator().manual_seed(int(rng.integers(0, 1 << 63)) * 2 + 1)
+    lt.rand(int(rng.integers(1, 2000)), generator=g)
+    state = FORMS[form](g.get_state())
+    drawn = lt.rand(4, generator=g).tolist()
+    again = lt.Generator().set_state(state)
+    assert lt.rand(4, generator=again).tolist() == drawn
+    assert again.initial_seed() == g.initial_seed()
 
 
 def test_state_of_another_form_is_refused():
-    with pytest.raises(RuntimeError, match="seed, offset"):
-        lt.set_rng_state(lt.zeros(3))
+    g = lt.Generator().manual_seed(3)
+    state = g.get_state()
+    others = [state.to(d) for d in (lt.int8, lt.int16, lt.int64, lt.float32, lt.float64, lt.bool)]
+    others += [state[:8], state.reshape(4, 4), lt.zeros(2), state.view(lt.int64).byte()]
+    others += [lt.zeros(5056, dtype=lt.uint8)]  # PyTorch's
+    for other in others:
+        with pytest.raises(RuntimeError, match="set_state takes what get_state returned, 16 bytes"):
+            g.set_state(other)
+    with pytest.raises(TypeError, match="the tensor that get_state returned; got list"):
+        g.set_state([3, 0])
+    assert g.get_state().tolist() == state.tolist()
 
 
 def test_fork_gives_the_stream_back():
@@ -276,13 +311,13 @@ def test_generator_survives_pickling():
 def test_own_generator_leaves_the_default_alone():
     lt.manual_seed(1)
     lt.rand(4, generator=lt.Generator().manual_seed(2))
-    assert lt.get_rng_state().tolist() == [1, 0]
+    assert lt.get_rng_state().view(lt.int64).tolist() == [1, 0]
 
 
 def test_meta_draws_leave_the_cpu_alone():
     lt.manual_seed(1)
     lt.randn(100, device="meta").uniform_()
-    assert lt.get_rng_state().tolist() == [1, 0]
+    assert lt.get_rng_state().view(lt.int64).tolist() == [1, 0]
 
 
 FACTORIES = {

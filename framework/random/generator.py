@@ -18,13 +18,15 @@ import numpy as np
 
 from ..device import device
 from ..devices import backend
-from ..dtypes import int64
+from ..dtypes import int64, uint8
 from ..interrupts import WholeContext
 from ..memory.ledger import INPUT
 from ..modes import local
 from ..spec import Spec
 from ..tensor import wrap
 from .philox import MASK64, Rng
+
+STATE_BYTES = 16  # of seed and offset
 
 _UNSEEDED = 67280421310721  # PyTorch's seed of a Generator that was given none
 
@@ -79,11 +81,15 @@ class Generator:
         self._set(self._seed, offset & MASK64)
 
     def get_state(self) -> Any:
-        """Return seed and offset as an int64 tensor of shape (2,)."""
+        """Return the state, a uint8 tensor of shape (16,).
+
+        It is the bytes of seed and offset, two little-endian 64-bit integers. So a state survives
+        what programs do with PyTorch's: ``.byte()``, ``.cpu()``, and being saved as bytes.
+        """
         with self._lock:
-            pair = [_signed(self._seed), _signed(self._offset)]
-        spec = Spec((2,), int64, device("cpu"))
-        storage, array = backend(spec.device).from_host(np.array(pair, np.int64), spec, INPUT)
+            words = np.array([self._seed, self._offset], "<u8")
+        spec = Spec((STATE_BYTES,), uint8, device("cpu"))
+        storage, array = backend(spec.device).from_host(words.view(np.uint8), spec, INPUT)
         state = wrap(array, spec, storage)
         if local.state.inference:
             state._extra = {"inference": True}
@@ -92,15 +98,31 @@ class Generator:
     def set_state(self, state: Any) -> Generator:
         """Restore the state that ``get_state`` returned.
 
+        Args:
+            state: A uint8 tensor of shape (16,). An int64 tensor of shape (2,) of seed and offset,
+                which earlier versions returned, is read too.
+
         Raises:
-            RuntimeError: ``state`` is not two integers.
+            RuntimeError: ``state`` is neither.
+            TypeError: It is no tensor.
         """
-        pair = state.tolist() if hasattr(state, "tolist") else list(state)
-        if not (isinstance(pair, list) and len(pair) == 2 and all(type(v) is int for v in pair)):
-            raise RuntimeError(
-                f"set_state takes what get_state returned: two int64, (seed, offset); got {pair!r}."
+        if not hasattr(state, "dtype") or not hasattr(state, "tolist"):
+            raise TypeError(
+                f"set_state takes the tensor that get_state returned; got {type(state).__name__}."
             )
-        self._set(pair[0] & MASK64, pair[1] & MASK64)
+        values, shape = state.tolist(), tuple(state.shape)
+        if state.dtype is uint8 and shape == (STATE_BYTES,):
+            raw = bytes(values)
+            seed, offset = (int.from_bytes(raw[k : k + 8], "little") for k in (0, 8))
+        elif state.dtype is int64 and shape == (2,):
+            seed, offset = (value & MASK64 for value in values)
+        else:
+            raise RuntimeError(
+                f"set_state takes what get_state returned, {STATE_BYTES} bytes (uint8); got "
+                f"{state.dtype} of shape {shape}. A state of PyTorch's generator has no meaning "
+                "here: seed with manual_seed."
+            )
+        self._set(seed, offset)
         return self
 
     def clone_state(self) -> Generator:
@@ -128,10 +150,6 @@ class Generator:
 
 def _device(d: Any) -> device:
     return device(d)
-
-
-def _signed(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
 
 
 def _checked_seed(value: Any) -> int:
@@ -230,7 +248,7 @@ def initial_seed() -> int:
 
 
 def get_rng_state(device: Any = "cpu") -> Any:
-    """Return seed and offset of a device's default generator, an int64 tensor of shape (2,)."""
+    """Return the state of a device's default generator, a uint8 tensor of shape (16,)."""
     return generator_of(_device(device)).get_state()
 
 

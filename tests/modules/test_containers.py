@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import OrderedDict
 
 import pytest
@@ -248,3 +249,21 @@ def test_a_parameter_dict_is_a_dict():
 )  # fmt: skip
 def test_repr_shows_the_contents(container, text):
     assert repr(container) == text
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_parameter_dict_sorts_the_keys_of_a_plain_dict_as_pytorch_does(seed):
+    rng = random.Random(seed)
+    keys = rng.sample([f"{a}{b}" for a in "zBa" for b in (10, 2, "")], rng.randrange(1, 9))
+    plain = {key: lt.ones(k + 1) for k, key in enumerate(keys)}
+    kept = (OrderedDict(plain), list(plain.items()), nn.ParameterDict(list(plain.items())))
+    assert list(nn.ParameterDict(plain)) == sorted(keys)
+    for given in kept:
+        assert list(nn.ParameterDict(given)) == keys
+        assert list(nn.ParameterDict(given).copy()) == keys
+    grown = nn.ParameterDict([("m", lt.ones(1))])
+    grown.update(plain)
+    assert [name for name, _ in grown.named_parameters()] == ["m", *sorted(keys)]
+    assert [p.numel() for p in list(grown.parameters())[1:]] == [
+        plain[key].numel() for key in sorted(keys)
+    ]

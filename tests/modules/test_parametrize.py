@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
+import random
 
 import pytest
 
@@ -209,6 +210,68 @@ def test_cached_computes_once_inside():
         assert net.weight is net.weight
     assert len(calls) == 1
     assert net.weight is not net.weight
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.by = nn.Parameter(lt.ones(1))
+
+    def forward(self, x):
+        return x * self.by if self.training else x * self.by * 2
+
+    def right_inverse(self, x):
+        return x / 3
+
+
+def changed(rng, net):
+    """Change what a parametrized weight is made of, in one of the ways that programs have."""
+    kept = net.parametrizations.weight
+    way = rng.randrange(8)
+    with lt.no_grad():
+        if way == 0:
+            kept.original.add_(1)
+        elif way == 1:
+            kept[0].by.mul_(1.5)
+        elif way == 2:
+            kept.original.data = lt.randn(kept.original.shape, dtype=kept.original.dtype)
+        elif way == 3:
+            net.load_state_dict({k: v + 1 for k, v in net.state_dict().items()})
+        elif way == 4:
+            net.to(lt.float64 if kept.original.dtype is lt.float32 else lt.float32)
+        elif way == 5:
+            net.train(not net.training)
+        elif way == 6:
+            net.weight = lt.randn(kept.original.shape, dtype=kept.original.dtype)
+    if way == 7:
+        kept.original.requires_grad_(not kept.original.requires_grad)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_is_cached_is_what_would_be_computed(seed):
+    rng = random.Random(seed)
+
+    def made():
+        net = nn.Linear(rng.randrange(1, 4), 2)
+        return parametrize.register_parametrization(net, "weight", Scaled(), unsafe=True)
+
+    nets = [made() for _ in range(3)]
+    with parametrize.cached():
+        for _ in range(30):
+            k = rng.randrange(3)
+            if rng.random() < 0.2:
+                nets[k] = made()  # in the memory of the one that goes
+            if rng.random() < 0.3:
+                changed(rng, nets[k])
+            grad = rng.random() < 0.5
+            with lt.set_grad_enabled(grad):
+                found, right = nets[k].weight, nets[k].parametrizations.weight()
+            assert found.dtype is right.dtype
+            assert lt.equal(found, right)
+            assert found.requires_grad == right.requires_grad == grad
+            with lt.set_grad_enabled(grad):
+                assert nets[k].weight is found
+    assert not any("_cached_parametrizations" in net.__dict__ for net in nets)
 
 
 def test_a_copy_is_independent_and_a_pickle_refused():

@@ -96,3 +96,37 @@ def test_the_state_of_a_schedule_survives_json(name):
     optimizer.load_state_dict(groups)
     scheduler.load_state_dict(saved)
     assert go(optimizer, scheduler, range(5, 30)) == expected
+
+
+ALL = ["SGD", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop",
+       "Rprop", "Lion", "Adafactor", "Adam8bit", "Muon"]  # fmt: skip
+
+
+def _stepped(kind, shapes):
+    options = {"momentum": 0.9} if kind in ("SGD", "RMSprop") else {}
+    params = [lt.zeros(shape, requires_grad=True) for shape in shapes]
+    made = getattr(lt.optim, kind)(params, lr=0.1, **options)
+    for p in params:
+        p.grad = lt.ones(p.shape)
+    made.step()
+    return made
+
+
+@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("kind", ALL)
+def test_a_state_of_another_shape_is_refused_when_it_is_loaded(kind, seed):
+    rng = np.random.default_rng([seed, ALL.index(kind)])
+    ndim = 2 if kind == "Muon" else int(rng.integers(1, 4))
+    shapes = [tuple(rng.integers(2, 100 if ndim == 2 else 6, ndim).tolist()) for _ in range(3)]
+    saved = _stepped(kind, shapes).state_dict()
+    again = _stepped(kind, shapes)
+    again.load_state_dict(saved)  # of the same shapes: taken
+    changed = int(rng.integers(3))
+    others = list(shapes)
+    others[changed] = tuple(n + 1 for n in shapes[changed])
+    other = _stepped(kind, others)
+    before = str(other.state_dict())
+    with pytest.raises(ValueError, match=rf"has \w+ of shape .* for parameter {changed} of shape"):
+        other.load_state_dict(saved)
+    assert str(other.state_dict()) == before
+    other.step()
