@@ -18,8 +18,12 @@ from .call_stacks import UNKNOWN, CallLine
 
 # What a file's frames are: the user's, ours, a declared op, the engine, ours but never the name of
 # what the user called, the standard library, optimizers, the file of a module's call, and functions
-# that call others for the user: layers; data loading.
-USER, OURS, OP, ENGINE, INSIDE, LIBRARY, STEP, CALL, AROUND, LOADER = range(10)
+# that call others for the user: layers; data loading; what runs a user's script.
+USER, OURS, OP, ENGINE, INSIDE, LIBRARY, STEP, CALL, AROUND, LOADER, RUNNER = range(11)
+_RUNNERS = tuple(
+    os.path.join("lowtide", *names)
+    for names in (("script_command.py",), ("as_torch", "__main__.py"))
+)
 _INSIDE = (
     "devices",
     "memory",
@@ -132,6 +136,8 @@ def stack_at(frame: Any, owner: Any) -> CallLine:
                 break
             met.append(owner)
             owner = owner.outer.owner if owner.outer is not None else None
+        elif kind == RUNNER:
+            break
         frame = frame.f_back
     for item in reversed(met):
         if isinstance(item, FrameType):
@@ -200,6 +206,8 @@ def kind_of(filename: str) -> int:
             return LOADER
         if filename.startswith(_FOLDERS[1]):
             return AROUND
+        if filename.endswith(_RUNNERS):
+            return RUNNER
         return STEP if filename.startswith(_FOLDERS[2]) else OURS
     face = os.path.dirname(os.path.dirname(_FRAMEWORK))
     if not filename.startswith(os.path.join(face, "recipes") + os.sep) and (
@@ -207,7 +215,7 @@ def kind_of(filename: str) -> int:
         and filename.startswith(face + os.sep)
         and len(_FOLDERS) == 4
     ):
-        return OURS
+        return RUNNER if filename.endswith(_RUNNERS) else OURS
     if filename.startswith(_STANDARD) and "-packages" + os.sep not in filename:
         return LIBRARY
     return USER

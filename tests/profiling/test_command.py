@@ -168,6 +168,22 @@ def test_a_leak_of_nodes_alone_is_reported_and_so_is_what_kernels_took(script):
     assert "optimizer.step()" in full.stdout  # the text of a line stands beside it
 
 
+def test_the_callers_of_a_script_are_the_script_s_own(script):
+    (script / "calls.py").write_text(
+        "import lowtide as lt\ndef f():\n    return lt.ones(5)\nx = f()\n"
+    )
+    # as the console script does: a file that is nobody's but calls the command
+    (script / "entry.py").write_text(
+        "from lowtide.cli import main\nmain(['profile', '-o', 'out', '--no-timeline', 'calls.py'])\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "entry.py"], cwd=script, env=environment, check=True)
+    owners = MemoryProfiler.from_json(script / "out" / "run.json").recording.owners
+    assert [(o.line, o.callers) for o in owners if o.op == "ones"] == [
+        ("calls.py:3", ("calls.py:4",))
+    ]
+
+
 @pytest.mark.deep
 def test_a_script_that_runs_out_of_memory_says_who_owns_it(script):
     done = lowtide(script, "profile", "-o", "out", "--no-timeline", "train.py", "--full")
