@@ -174,7 +174,8 @@ def test_the_callers_of_a_script_are_the_script_s_own(script):
     )
     # as the console script does: a file that is nobody's but calls the command
     (script / "entry.py").write_text(
-        "from lowtide.cli import main\nmain(['profile', '-o', 'out', '--no-timeline', 'calls.py'])\n"
+        "from lowtide.cli import main\n"
+        "main(['profile', '-o', 'out', '--no-timeline', 'calls.py'])\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "entry.py"], cwd=script, env=environment, check=True)
