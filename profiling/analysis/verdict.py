@@ -6,7 +6,7 @@ Text report, page and terminal begin with these sentences.
 from __future__ import annotations
 
 from ...framework.memory.ledger import ROLES, format_bytes
-from ..record.recording import Recording
+from ..record.recording import BEFORE, Recording
 from .callers import by_caller, line_of
 from .diff import between, changes
 from .summary import percent, summarize
@@ -34,11 +34,11 @@ def growth(recording: Recording, device: int) -> str:
     grown = changes(recording, first, last, device, "line")
     total = sum(grown.values())
     if total <= 0:
-        return f"Nothing grows {names}."
+        return f"Live bytes do not grow {names}."
     steps = sum(mark.kind == "step" for mark in marks[first + 1 : last + 1])
     line = max(grown, key=lambda name: grown[name])
     text = f"Live bytes grow by {format_bytes(total // max(steps, 1))} a step {names}"
-    return text + ("." if line == NO_LINE else f", most at {quoted(recording, line)}.")
+    return text + ("." if line in _NOWHERE else f", most at {quoted(recording, line)}.")
 
 
 def survivors(recording: Recording) -> str:
@@ -68,15 +68,20 @@ def _largest_line(recording: Recording, device: int) -> str:
     if device >= len(recording.peaks):
         return ""
     peak = recording.peaks[device]
-    # What stays from step to step has owners too; a line that makes it is no news at the peak.
+    # Parameters and their like are alive at every peak: the line that made them is no news.
     passing = {cell: n for cell, n in peak.cells.items() if ROLES[cell[1]] not in _STAYS}
     lines = by_caller(recording, passing)
-    lines.pop(NO_LINE, None)
+    for name in _NOWHERE:
+        lines.pop(name, None)
     if not lines:
         return ""
     line, nbytes = max(lines.items(), key=lambda item: item[1])
     share = percent(nbytes, peak.nbytes)
-    return f"Of what comes and goes, most is made at {quoted(recording, line)}: {share}."
+    return (
+        "Apart from parameters, gradients and optimizer state, most is allocated at "
+        f"{quoted(recording, line)}: {share} of the peak."
+    )
 
 
+_NOWHERE = (NO_LINE, BEFORE)
 _STAYS = ("parameter", "buffer", "optimizer", "gradient")

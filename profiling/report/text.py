@@ -71,7 +71,9 @@ def _head(profile: Profile) -> str:
     )
     extra = compilation(recording)
     found = sentences(recording, profile._index(None))
-    lines = [line for text in found for line in textwrap.wrap(text, COLUMNS)]
+    lines = [
+        line for text in found for line in textwrap.wrap(text, COLUMNS, break_on_hyphens=False)
+    ]
     return "\n".join([head, *([extra] if extra else []), "", *lines])
 
 

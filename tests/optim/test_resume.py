@@ -104,6 +104,8 @@ ALL = ["SGD", "Adam", "AdamW", "Adadelta", "Adagrad", "Adamax", "ASGD", "NAdam",
 
 def _stepped(kind, shapes):
     options = {"momentum": 0.9} if kind in ("SGD", "RMSprop") else {}
+    if kind == "Adam8bit":
+        options = {"min_8bit_size": 16}  # else small parameters have no scales
     params = [lt.zeros(shape, requires_grad=True) for shape in shapes]
     made = getattr(lt.optim, kind)(params, lr=0.1, **options)
     for p in params:
